@@ -1,0 +1,72 @@
+// smp/error.h: what this library throws, sorted by what the reader can do about it.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// Base of every error of this library. The text says who (rank, module path, microbatch), doing
+/// what, what went wrong with its values, and what to do.
+class SMP_API Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  ~Error() override;
+};
+
+/// The call or the configuration is wrong: change it.
+class SMP_API UsageError : public Error {
+ public:
+  using Error::Error;
+  ~UsageError() override;
+};
+
+/// What was asked for is not possible with this module, type or build: take another way.
+class SMP_API UnsupportedError : public Error {
+ public:
+  using Error::Error;
+  ~UnsupportedError() override;
+};
+
+/// Memory, buffers, disk or stages ran out: make room.
+class SMP_API ResourceError : public Error {
+ public:
+  using Error::Error;
+  ~ResourceError() override;
+};
+
+/// Another rank is gone or silent: see its log, restart from a checkpoint.
+class SMP_API PeerLostError : public Error {
+ public:
+  using Error::Error;
+  ~PeerLostError() override;
+};
+
+/// An exception that was thrown on another rank; the text carries the original's.
+class SMP_API RemoteError : public Error {
+ public:
+  RemoteError(const std::string& text, int rank) : Error(text), rank_(rank) {}
+  ~RemoteError() override;
+  /// The pp_rank on which the original was thrown.
+  int rank() const noexcept { return rank_; }
+
+ private:
+  int rank_;
+};
+
+/// A broken promise inside this library: report it to us.
+class SMP_API InternalError : public Error {
+ public:
+  using Error::Error;
+  ~InternalError() override;
+};
+
+/// Unwinds the parked fibers of a step that failed elsewhere. Deliberately not a std::exception,
+/// so that `catch (const std::exception&)` in user code lets it pass.
+struct SMP_API StepAborted {
+  int rank = -1;
+};
+
+}  // namespace smp

@@ -1,0 +1,34 @@
+// base/clock.h: the only source of time in the library, so that tests and the simulator own it.
+#pragma once
+
+#include <cstdint>
+
+namespace smp::base {
+
+using Nanoseconds = std::int64_t;
+
+inline constexpr Nanoseconds kMicrosecond = 1'000;
+inline constexpr Nanoseconds kMillisecond = 1'000'000;
+inline constexpr Nanoseconds kSecond = 1'000'000'000;
+
+/// Monotonic time. Not synchronised between machines.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  /// Nanoseconds since an arbitrary, fixed point (CLOCK_MONOTONIC for the real clock).
+  virtual Nanoseconds now() const noexcept = 0;
+};
+
+/// CLOCK_MONOTONIC: on one machine the same scale in every process.
+class SteadyClock final : public Clock {
+ public:
+  Nanoseconds now() const noexcept override;
+};
+
+/// CPU time used by the calling thread, in nanoseconds.
+Nanoseconds thread_cpu_time() noexcept;
+
+/// UTC wall-clock time as "2026-11-21T14:05:09Z", for file names and result files.
+const char* utc_timestamp(char (&buffer)[32]) noexcept;
+
+}  // namespace smp::base
