@@ -1,0 +1,32 @@
+# What every target of this build shares: language level, build type, warnings, sanitizers, run paths.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+include(GNUInstallDirs)
+# Built and installed programs find LibTorch where it was linked.
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
+if(PROJECT_IS_TOP_LEVEL)
+  if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  endif()
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+  find_program(SMP_CCACHE ccache)
+  if(SMP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${SMP_CCACHE})
+  endif()
+endif()
+
+add_library(smp_flags INTERFACE)
+target_compile_options(smp_flags INTERFACE -Wall -Wextra)
+if(SMP_SANITIZE)
+  target_compile_options(smp_flags INTERFACE
+    -fsanitize=${SMP_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(smp_flags INTERFACE -fsanitize=${SMP_SANITIZE})
+endif()

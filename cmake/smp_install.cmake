@@ -1,0 +1,22 @@
+# Installs the library, its headers, the tool, and the package that find_package(smp) reads.
+
+if(NOT TARGET smp)
+  return()
+endif()
+include(CMakePackageConfigHelpers)
+set(SMP_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/smp)
+
+install(TARGETS smp EXPORT smp-targets FILE_SET HEADERS)
+install(EXPORT smp-targets NAMESPACE smp:: DESTINATION ${SMP_PACKAGE_DIR})
+if(TARGET smp-cli)
+  install(PROGRAMS $<TARGET_FILE:smp-cli> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME smp)
+endif()
+
+configure_package_config_file(cmake/smp-config.cmake.in smp-config.cmake
+  INSTALL_DESTINATION ${SMP_PACKAGE_DIR})
+write_basic_package_version_file(smp-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${CMAKE_CURRENT_BINARY_DIR}/smp-config.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/smp-config-version.cmake
+  cmake/smp_torch.cmake
+  DESTINATION ${SMP_PACKAGE_DIR})

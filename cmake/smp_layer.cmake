@@ -1,0 +1,74 @@
+# Functions that turn src/<layer>/ into targets.
+#
+#   smp_add_layer(d2d USES base LIBRARIES smp_mpi)   one OBJECT target smp_d2d of src/d2d/*.cpp
+#   smp_add_library()                                the layers as the shared library smp, alias smp::smp,
+#                                                    and as the static smp_internal (tests, perf, tool)
+#   smp_add_cli()                                    the tool bin/smp of src/cli/*.cpp, target smp-cli
+
+set(SMP_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
+configure_file(${PROJECT_SOURCE_DIR}/include/smp/version.h.in ${SMP_GENERATED_DIR}/smp/version.h @ONLY)
+
+# Compiles src/<layer>/*.proto to C++; the headers stay in the build folder.
+function(smp_generate_protobuf layer result)
+  file(GLOB protos CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.proto)
+  foreach(proto IN LISTS protos)
+    cmake_path(GET proto STEM stem)
+    set(output ${SMP_GENERATED_DIR}/${layer}/${stem}.pb)
+    file(MAKE_DIRECTORY ${SMP_GENERATED_DIR}/${layer})
+    add_custom_command(
+      OUTPUT ${output}.cc ${output}.h
+      COMMAND protobuf::protoc --cpp_out=${SMP_GENERATED_DIR} -I${PROJECT_SOURCE_DIR}/src ${proto}
+      DEPENDS ${proto}
+      COMMENT "Compiling ${layer}/${stem}.proto")
+    set_source_files_properties(${output}.cc PROPERTIES COMPILE_OPTIONS -w)
+    list(APPEND outputs ${output}.cc ${output}.h)
+  endforeach()
+  set(${result} ${outputs} PARENT_SCOPE)
+endfunction()
+
+function(smp_add_layer layer)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;LIBRARIES")
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  smp_generate_protobuf(${layer} generated)
+  add_library(smp_${layer} OBJECT ${sources} ${generated})
+  target_include_directories(smp_${layer} PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${SMP_GENERATED_DIR})
+  set_target_properties(smp_${layer} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_link_libraries(smp_${layer} PUBLIC smp_flags smp::torch ${ARG_LIBRARIES})
+  foreach(used IN LISTS ARG_USES)
+    if(TARGET smp_${used})
+      target_link_libraries(smp_${layer} PUBLIC smp_${used})
+    endif()
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY SMP_LAYERS smp_${layer})
+endfunction()
+
+function(smp_add_library)
+  get_property(layers GLOBAL PROPERTY SMP_LAYERS)
+  if(NOT layers)
+    return()
+  endif()
+  add_library(smp SHARED)
+  add_library(smp::smp ALIAS smp)
+  target_link_libraries(smp PRIVATE ${layers} PUBLIC smp::torch)
+  set_target_properties(smp PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/smp/*.h)
+  target_sources(smp PUBLIC FILE_SET HEADERS
+    BASE_DIRS ${PROJECT_SOURCE_DIR}/include ${SMP_GENERATED_DIR}
+    FILES ${headers} ${SMP_GENERATED_DIR}/smp/version.h)
+
+  add_library(smp_internal STATIC)
+  target_link_libraries(smp_internal PUBLIC ${layers})
+endfunction()
+
+function(smp_add_cli)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
+  if(sources AND TARGET smp_internal)
+    add_executable(smp-cli ${sources})
+    target_link_libraries(smp-cli PRIVATE smp_internal)
+  endif()
+endfunction()
