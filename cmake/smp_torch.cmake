@@ -3,7 +3,8 @@
 # Not find_package(Torch): that one plants a dummy protobuf::libprotobuf and puts LibTorch's own copies of
 # the protobuf and fmt headers in front of the system's. Here they come last (-idirafter).
 #
-# Searched in this order: SMP_TORCH_DIR, CMAKE_PREFIX_PATH, the torch wheel of python3, the system.
+# Searched in this order: SMP_TORCH_DIR, CMAKE_PREFIX_PATH, the torch wheel of python3, the wheel that ./smp
+# put into the user's cache folder, the system.
 
 set(SMP_TORCH_MINIMUM 2.7)
 
@@ -34,10 +35,23 @@ function(smp_torch_version include result)
   set(${result} ${version} PARENT_SCOPE)
 endfunction()
 
+# Sets `result` to the folder of the torch wheel that ./smp installed, or to nothing.
+function(smp_torch_of_cache result)
+  set(cache $ENV{XDG_CACHE_HOME})
+  if(NOT cache)
+    set(cache $ENV{HOME}/.cache)
+  endif()
+  file(GLOB folders ${cache}/smp/venv-torch-*/lib/python3*/site-packages/torch)
+  set(${result} "${folders}" PARENT_SCOPE)
+endfunction()
+
 function(smp_find_torch)
   set(roots ${SMP_TORCH_DIR} $ENV{SMP_TORCH_DIR} ${CMAKE_PREFIX_PATH})
   if(NOT roots)
     smp_torch_of_python(roots)
+  endif()
+  if(NOT roots)
+    smp_torch_of_cache(roots)
   endif()
   find_library(SMP_TORCH_LIBRARY torch_cpu HINTS ${roots} PATH_SUFFIXES lib torch/lib)
   find_library(SMP_C10_LIBRARY c10 HINTS ${roots} PATH_SUFFIXES lib torch/lib)
