@@ -1,0 +1,81 @@
+// smp/config.h: every setting of a run. docs/configuration.md lists the keys; smp::init resolves them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// Settings given in code. Each has a key of the same name that a JSON file (`--smp.config FILE`),
+/// the environment (`SMP_MICROBATCHES=8`) or a flag (`--smp.microbatches 8`) may set; the order of
+/// precedence is flag > environment > file > this struct > built-in default. A field that still
+/// has its default value counts as not set in code.
+struct SMP_API Config {
+  // Degrees and placement of ranks.
+
+  /// Number of stages the model is cut into. Default: what remains of the world size, so that
+  /// `mpirun -n 4` trains over 4 stages. Older name of the key: `partitions`.
+  std::optional<int> pipeline_parallel_degree;
+  /// Ranks that share one layer. Only 1 is available yet.
+  int tensor_parallel_degree = 1;
+  /// How (replica D, stage P, tensor T) map to ranks: a permutation of the three letters whose
+  /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
+  std::string placement_strategy = "cluster";
+
+  // Pipeline.
+
+  /// Slices of each batch that travel through the stages independently. 1 means no overlap; about
+  /// 4 per stage keeps the stages busy.
+  int microbatches = 1;
+  /// "interleaved" runs a ready backward first and so holds few activations; "simple" runs all
+  /// forwards, then all backwards.
+  std::string pipeline = "interleaved";
+  /// Microbatches in flight at once; fewer need less activation memory. Default: stages + 2.
+  std::optional<int> active_microbatches;
+
+  // Placement of modules.
+
+  /// Whether modules that are not placed by hand are split automatically, balanced by parameter
+  /// bytes; otherwise they go to `default_partition`.
+  bool auto_partition = true;
+  /// Stage of every module that is not placed by hand; needed if `auto_partition` is off.
+  std::optional<int> default_partition;
+  /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
+  /// key: `partition_file`.
+  std::string plan_file;
+
+  // Numbers.
+
+  /// Seed of dropout masks and other random numbers of the model. The same seed gives the same
+  /// numbers for every number of ranks, placement and schedule.
+  std::uint64_t seed = 0;
+  /// How the losses of microbatches are weighted in backward: "mean" (by their share of the rows,
+  /// so the gradient is that of the mean over the batch), "sum" (each counts 1) or "weights".
+  std::string loss = "mean";
+  /// One weight per microbatch, for `loss = "weights"`.
+  std::vector<double> loss_weights;
+  /// Whether the outputs of a step reach every stage, or only the first.
+  bool broadcast_outputs = true;
+
+  // Runtime.
+
+  /// "mpi", or "local": all ranks in one process on one thread, for debugging.
+  std::string transport = "mpi";
+  /// Stack of each worker fiber, in bytes. Raise it if a deep module reports an overflow.
+  std::int64_t fiber_stack_bytes = 1 << 20;
+  /// Silence after which a rank reports whom it waits for, in seconds; 0 means never.
+  double stall_seconds = 30;
+  /// Silence after which the job ends, in seconds; 0 means never.
+  double abort_seconds = 600;
+  /// What a rank does while it waits: "spin" (lowest latency), "yield" (gives its core away), or
+  /// "auto": yield where ranks outnumber cores.
+  std::string idle_policy = "auto";
+  /// LibTorch threads per rank; 0 means cores divided by the ranks of this machine.
+  int intra_op_threads = 0;
+};
+
+}  // namespace smp
