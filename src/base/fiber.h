@@ -26,12 +26,15 @@ struct WaitReason {
 using Priority = std::int64_t;
 
 /// The rank a fiber works for. Several ranks may share one OS thread (local transport): then
-/// "current rank" belongs to the fiber. A new fiber inherits it from its creator.
+/// "current rank" belongs to the fiber.
 class RankContext {
  public:
   virtual ~RankContext() = default;
-  /// Called when a fiber with a running execution gets (`true`) or leaves (`false`) the thread.
+  /// A fiber with an execution gets the thread (`running`), or leaves it or waits. Calls repeat.
   virtual void on_switch(void* execution, bool running) noexcept = 0;
+  /// Writes who and where a fiber is ("rank 2, module encoder.block.3, microbatch 1"); may run in a
+  /// signal handler.
+  virtual void describe(const void* execution, char* text, std::size_t size) const noexcept = 0;
 };
 
 /// What travels with a fiber. `rank` and `execution` are owned by the layers above.
@@ -66,6 +69,7 @@ class Event {
   bool waiting() const noexcept { return waiter_ != nullptr; }
 
  private:
+  friend class FiberScheduler;
   void* waiter_ = nullptr;  // boost::fibers::context*
   bool set_ = false;
 };
@@ -101,6 +105,10 @@ class FiberScheduler {
   void set_simulation(SimClock* sim);
   const Clock& clock() const noexcept;
 
+  /// Called when, in simulated time, nothing is ready and no event is left. It must make a fiber
+  /// ready. Without one the process ends with the waiting report.
+  void set_deadlock_handler(std::function<void()> handler);
+
   /// Registers a poll; the returned handle removes it.
   [[nodiscard]] std::shared_ptr<void> add_poll(Poll poll);
   /// Runs every poll once; true if one reported progress.
@@ -119,10 +127,14 @@ class FiberScheduler {
   /// Fibers spawned and not finished.
   std::size_t live_fibers() const noexcept;
 
+  struct State;
+
  private:
+  friend class Event;
   FiberScheduler();
   ~FiberScheduler();
-  struct State;
+  void wait_for(Event& event, const WaitReason& reason);
+  void spin_for(const Event& event);
   std::unique_ptr<State> state_;
 };
 

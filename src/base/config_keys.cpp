@@ -1,0 +1,331 @@
+// base/config_keys.cpp: adding a key is one line here and a field in smp/config.h.
+#include "base/config_keys.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "smp/topology.h"
+
+namespace smp::base {
+namespace {
+
+// How a JSON value becomes a field of type T.
+template <class T>
+struct Field;
+
+template <class T>
+  requires std::is_integral_v<T>
+struct Field<T> {
+  static constexpr KeyType kType = KeyType::kInteger;
+  static std::optional<T> read(const Json& value) {
+    if (!value.is_number_integer()) return std::nullopt;
+    if (value.is_number_unsigned()) {
+      const auto number = value.get<std::uint64_t>();
+      return std::in_range<T>(number) ? std::optional<T>(static_cast<T>(number)) : std::nullopt;
+    }
+    const auto number = value.get<std::int64_t>();
+    return std::in_range<T>(number) ? std::optional<T>(static_cast<T>(number)) : std::nullopt;
+  }
+  static Json write(T value) { return value; }
+};
+
+template <>
+struct Field<bool> {
+  static constexpr KeyType kType = KeyType::kBoolean;
+  static std::optional<bool> read(const Json& value) {
+    if (value.is_boolean()) return value.get<bool>();
+    if (value == 0 || value == 1) return value == 1;
+    return std::nullopt;
+  }
+  static Json write(bool value) { return value; }
+};
+
+template <>
+struct Field<double> {
+  static constexpr KeyType kType = KeyType::kNumber;
+  static std::optional<double> read(const Json& value) {
+    if (!value.is_number()) return std::nullopt;
+    return value.get<double>();
+  }
+  static Json write(double value) { return value; }
+};
+
+template <>
+struct Field<std::string> {
+  static constexpr KeyType kType = KeyType::kString;
+  static std::optional<std::string> read(const Json& value) {
+    if (!value.is_string()) return std::nullopt;
+    return value.get<std::string>();
+  }
+  static Json write(const std::string& value) { return value; }
+};
+
+template <>
+struct Field<std::vector<double>> {
+  static constexpr KeyType kType = KeyType::kNumbers;
+  static std::optional<std::vector<double>> read(const Json& value) {
+    if (!value.is_array()) return std::nullopt;
+    std::vector<double> numbers;
+    for (const Json& element : value) {
+      if (!element.is_number()) return std::nullopt;
+      numbers.push_back(element.get<double>());
+    }
+    return numbers;
+  }
+  static Json write(const std::vector<double>& value) { return value; }
+};
+
+template <class T>
+struct Field<std::optional<T>> {
+  static constexpr KeyType kType = Field<T>::kType;
+  static std::optional<T> read(const Json& value) { return Field<T>::read(value); }
+  static Json write(const std::optional<T>& value) {
+    return value ? Field<T>::write(*value) : Json();
+  }
+};
+
+template <class T>
+struct Plain {
+  using type = T;
+};
+template <class T>
+struct Plain<std::optional<T>> {
+  using type = T;
+};
+
+// Which values of a type are right, and how to say so.
+template <class T>
+struct Rule {
+  std::string expected;
+  std::function<bool(const T&)> holds;
+};
+
+template <class T>
+Rule<T> at_least(T least) {
+  const std::string kind = std::is_floating_point_v<T> ? "a number" : "an integer";
+  return {concat(kind, ", at least ", least),
+          [least](const T& value) { return value >= least && value <= std::numeric_limits<T>::max(); }};
+}
+
+Rule<bool> any_boolean() {
+  return {"true or false", [](bool) { return true; }};
+}
+
+Rule<std::string> one_of(std::vector<std::string> values) {
+  std::string expected;
+  for (const std::string& value : values) {
+    expected += expected.empty() ? "" : value == values.back() ? " or " : ", ";
+    expected += "\"" + value + "\"";
+  }
+  return {expected, [values](const std::string& value) {
+            return std::find(values.begin(), values.end(), value) != values.end();
+          }};
+}
+
+enum class Scope { kJob, kRank };
+
+template <class F>
+ConfigKey key(std::string name, std::string alias, F Config::*field,
+              Rule<typename Plain<F>::type> rule, std::string default_text, std::string meaning,
+              Scope scope = Scope::kJob) {
+  ConfigKey made{std::move(name), std::move(alias),     Field<F>::kType,        rule.expected,
+                 std::move(default_text), std::move(meaning), scope == Scope::kJob, {}, {}};
+  made.store = [field, rule](Config& config, const Json& value) {
+    const auto parsed = Field<F>::read(value);
+    if (!parsed || !rule.holds(*parsed)) return false;
+    config.*field = *parsed;
+    return true;
+  };
+  made.load = [field](const Config& config) { return Field<F>::write(config.*field); };
+  return made;
+}
+
+std::vector<ConfigKey> make_config_keys() {
+  const Rule<std::string> any_path{"a path", [](const std::string&) { return true; }};
+  const Rule<std::string> placement{
+      "\"cluster\", \"spread\" or a permutation of D, P and T",
+      [](const std::string& value) { return !placement_letters(value).empty(); }};
+  const Rule<std::vector<double>> weights{
+      "a list of finite numbers, one per microbatch", [](const std::vector<double>& values) {
+        return std::all_of(values.begin(), values.end(), [](double w) { return std::isfinite(w); });
+      }};
+  return {
+      key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree, at_least(1),
+          "what remains of the world size", "number of stages the model is cut into"),
+      key("tensor_parallel_degree", "", &Config::tensor_parallel_degree, at_least(1), "1",
+          "ranks that share one layer; only 1 is available yet"),
+      key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
+          "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
+          "varies fastest; cluster is DPT, spread is TPD"),
+      key("microbatches", "", &Config::microbatches, at_least(1), "1",
+          "slices of each batch that travel through the stages independently"),
+      key("pipeline", "", &Config::pipeline, one_of({"interleaved", "simple"}), "interleaved",
+          "interleaved runs a ready backward first; simple runs all forwards, then all backwards"),
+      key("active_microbatches", "", &Config::active_microbatches, at_least(1), "stages + 2",
+          "microbatches in flight at once; fewer need less activation memory"),
+      key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
+          "split modules that are not placed by hand automatically, balanced by parameter bytes"),
+      key("default_partition", "", &Config::default_partition, at_least(0), "not set",
+          "stage of every module that is not placed by hand, if auto_partition is false"),
+      key("plan_file", "partition_file", &Config::plan_file, any_path, "not set",
+          "a plan to use instead of making one, as in the plan.json of a run"),
+      key("seed", "", &Config::seed, at_least<std::uint64_t>(0), "0",
+          "seed of dropout masks and other random numbers of the model"),
+      key("loss", "", &Config::loss, one_of({"mean", "sum", "weights"}), "mean",
+          "weight of each microbatch's loss: its share of the rows, 1, or loss_weights"),
+      key("loss_weights", "", &Config::loss_weights, weights, "not set",
+          "the weights for loss = weights"),
+      key("broadcast_outputs", "", &Config::broadcast_outputs, any_boolean(), "true",
+          "whether the outputs of a step reach every stage, or only the first"),
+      key("transport", "", &Config::transport, one_of({"mpi", "local"}), "mpi",
+          "mpi, or local: all ranks in one process on one thread, for debugging"),
+      key("fiber_stack_bytes", "", &Config::fiber_stack_bytes, at_least<std::int64_t>(256 << 10),
+          "1048576", "stack of each worker fiber; raise it if a deep module overflows it"),
+      key("stall_seconds", "", &Config::stall_seconds, at_least(0.0), "30",
+          "silence after which a rank reports whom it waits for; 0 means never"),
+      key("abort_seconds", "", &Config::abort_seconds, at_least(0.0), "600",
+          "silence after which the job ends; 0 means never"),
+      key("idle_policy", "", &Config::idle_policy, one_of({"auto", "spin", "yield"}), "auto",
+          "what a waiting rank does; auto yields where ranks outnumber cores", Scope::kRank),
+      key("intra_op_threads", "", &Config::intra_op_threads, at_least(0), "0",
+          "LibTorch threads per rank; 0 means cores divided by the ranks of this machine",
+          Scope::kRank),
+  };
+}
+
+std::vector<FutureKey> make_future_keys() {
+  const auto off = [](std::string name, std::string feature) {
+    return FutureKey{std::move(name), KeyType::kBoolean, false, std::move(feature)};
+  };
+  return {
+      off("ddp", "data parallelism"),
+      {"ddp_port", KeyType::kInteger, nullptr, "data parallelism"},
+      {"ddp_dist_backend", KeyType::kString, "auto", "data parallelism"},
+      off("horovod", "data parallelism"),
+      {"overlapping_allreduce", KeyType::kBoolean, true, "data parallelism"},
+      off("deterministic_server", "data parallelism"),
+      off("prescaled_batch", "tensor parallelism"),
+      off("_prescaled_batch", "tensor parallelism"),
+      off("fp16_params", "tensor parallelism"),
+      off("checkpoint_attentions", "tensor parallelism"),
+      off("_match_weights", "tensor parallelism"),
+      {"optimize", KeyType::kString, "memory", "the traced partitioner and tensor parallelism"},
+      {"memory_weight", KeyType::kNumber, 0.8, "the traced partitioner"},
+      off("skip_tracing", "the traced partitioner"),
+      off("load_partition", "reading a plan by this key; plan_file does it"),
+      {"contiguous", KeyType::kBoolean, true, "the traced partitioner"},
+      off("delayed_parameter_initialization", "delayed initialisation"),
+      off("static_mode", "recorded steps"),
+      off("fast_mode", "recorded steps"),
+      off("offload_activations", "activation offloading"),
+      {"activation_loading_horizon", KeyType::kInteger, 4, "activation offloading"},
+      off("fp16", "mixed precision"),
+      off("bf16", "mixed precision"),
+      off("_fp32_grad_accumulation", "mixed precision"),
+      off("shard_optimizer_state", "sharded optimizer state"),
+      {"sharded_data_parallel_degree", KeyType::kInteger, 1, "sharded data parallelism"},
+      {"sdp_reduce_bucket_size", KeyType::kNumber, 500000000, "sharded data parallelism"},
+      {"sdp_param_persistence_threshold", KeyType::kNumber, 1000000, "sharded data parallelism"},
+      {"sdp_max_live_parameters", KeyType::kNumber, 1000000000, "sharded data parallelism"},
+      {"sdp_hierarchical_allgather", KeyType::kBoolean, true, "sharded data parallelism"},
+      {"sdp_gradient_clipping", KeyType::kNumber, 1.0, "sharded data parallelism"},
+  };
+}
+
+template <class T>
+Json parse_number(const std::string& text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stopped == end ? Json(value) : Json();
+}
+
+Json parse_boolean(const std::string& text) {
+  for (const char* yes : {"true", "1", "on", "yes"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"false", "0", "off", "no"}) {
+    if (text == no) return false;
+  }
+  return {};
+}
+
+Json parse_numbers(const std::string& text) {
+  Json numbers = Json::array();
+  std::istringstream list(text);
+  for (std::string element; std::getline(list, element, ',');) {
+    numbers.push_back(parse_number<double>(element));
+    if (numbers.back().is_null()) return {};
+  }
+  return numbers;
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = make_config_keys();
+  return keys;
+}
+
+const std::vector<FutureKey>& future_keys() {
+  static const std::vector<FutureKey> keys = make_future_keys();
+  return keys;
+}
+
+const ConfigKey* find_config_key(const std::string& name) {
+  for (const ConfigKey& key : config_keys()) {
+    if (key.name == name || (!key.alias.empty() && key.alias == name)) return &key;
+  }
+  return nullptr;
+}
+
+const FutureKey* find_future_key(const std::string& name) {
+  for (const FutureKey& key : future_keys()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> all_key_names() {
+  std::vector<std::string> names;
+  for (const ConfigKey& key : config_keys()) {
+    names.push_back(key.name);
+    if (!key.alias.empty()) names.push_back(key.alias);
+  }
+  for (const FutureKey& key : future_keys()) names.push_back(key.name);
+  return names;
+}
+
+Json value_from_text(KeyType type, const std::string& text) {
+  switch (type) {
+    case KeyType::kBoolean: return parse_boolean(text);
+    case KeyType::kInteger: {
+      const Json whole = parse_number<std::int64_t>(text);
+      return whole.is_null() ? parse_number<std::uint64_t>(text) : whole;
+    }
+    case KeyType::kNumber: return parse_number<double>(text);
+    case KeyType::kString: return text;
+    case KeyType::kNumbers: return parse_numbers(text);
+  }
+  return {};
+}
+
+std::string config_keys_markdown() {
+  std::ostringstream page;
+  page << "| key | value | default | meaning |\n| --- | --- | --- | --- |\n";
+  for (const ConfigKey& key : config_keys()) {
+    page << "| `" << key.name << "`" << (key.alias.empty() ? "" : ", `" + key.alias + "`") << " | "
+         << key.expected << " | " << key.default_text << " | " << key.meaning << " |\n";
+  }
+  page << "\n## Known, not yet available\n\n| key | only accepted value | comes with |\n| --- | --- | --- |\n";
+  for (const FutureKey& key : future_keys()) {
+    page << "| `" << key.name << "` | " << (key.default_value.is_null() ? "none" : key.default_value.dump())
+         << " | " << key.feature << " |\n";
+  }
+  return page.str();
+}
+
+}  // namespace smp::base

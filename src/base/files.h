@@ -1,0 +1,51 @@
+// base/files.h: the only place that writes files. Errors name the path and the system's reason.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace smp::base {
+
+/// The whole content of `path`. @throws UsageError  it cannot be read.
+std::string read_file(const std::string& path);
+
+bool file_exists(const std::string& path);
+
+/// Makes `path` and its parents; fine if they exist. @throws ResourceError
+void create_directories(const std::string& path);
+
+/// Makes `path` itself, its parents must exist. @return false if it existed. @throws ResourceError
+bool create_new_directory(const std::string& path);
+
+enum class Durability {
+  kCached,  ///< survives the end of the process
+  kSynced,  ///< survives a loss of power
+};
+
+/// Replaces the content of `path` in one step: a reader sees the old content or the new one.
+/// @throws ResourceError  it cannot be written; the old content is untouched.
+void write_file(const std::string& path, std::string_view content,
+                Durability durability = Durability::kCached);
+
+/// A file that only grows, line by line; what was appended survives the end of the process.
+class AppendFile {
+ public:
+  /// Opens or creates `path`. @throws ResourceError
+  explicit AppendFile(std::string path);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  /// Appends `line` and a line end in one write. @throws ResourceError
+  void append_line(std::string_view line);
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+/// Writes `text` to the terminal or log that file descriptor `descriptor` stands for; never throws.
+void write_console(int descriptor, std::string_view text) noexcept;
+
+}  // namespace smp::base

@@ -1,0 +1,77 @@
+// base/random.cpp: filling a Mersenne twister from a 64-bit key, and exchanging generators.
+#include "base/random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <utility>
+#include <vector>
+
+namespace smp::base {
+namespace {
+
+std::uint64_t splitmix64(std::uint64_t x) noexcept {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+/// The engine's own seeding uses 32 bits of the seed and is a serial chain; this uses all 64.
+void fill(at::CPUGeneratorImpl& generator, std::uint64_t key) {
+  at::mt19937_data_pod state{};
+  state.seed_ = key;
+  state.seeded_ = true;
+  state.left_ = 1;
+  state.next_ = 0;
+  for (std::uint64_t i = 0; i < at::MERSENNE_STATE_N; ++i) {
+    state.state_[i] = static_cast<std::uint32_t>(splitmix64(key + i * 0x9e3779b97f4a7c15ull));
+  }
+  at::mt19937 engine;
+  engine.set_data(state);
+  generator.set_engine(engine);
+  generator.set_next_float_normal_sample({});
+  generator.set_next_double_normal_sample({});
+}
+
+std::vector<at::Generator>& pool() {
+  static thread_local std::vector<at::Generator> generators;
+  return generators;
+}
+
+at::Generator take() {
+  auto& free = pool();
+  if (free.empty()) return at::detail::createCPUGenerator();
+  auto generator = std::move(free.back());
+  free.pop_back();
+  return generator;
+}
+
+}  // namespace
+
+at::Generator& default_generator() noexcept {
+  // A function-local, non-const static inside LibTorch, handed out as const.
+  static auto& generator = const_cast<at::Generator&>(at::detail::getDefaultCPUGenerator());
+  return generator;
+}
+
+std::uint64_t mix_key(std::uint64_t key, std::uint64_t value) noexcept {
+  return splitmix64(key ^ splitmix64(value));
+}
+
+std::uint64_t mix_key(std::uint64_t key, std::string_view text) noexcept {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
+  return mix_key(key, hash);
+}
+
+RandomScope::RandomScope(std::uint64_t key) {
+  auto generator = take();
+  fill(*static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()), key);
+  previous_ = std::exchange(default_generator(), std::move(generator));
+}
+
+RandomScope::~RandomScope() {
+  pool().push_back(std::exchange(default_generator(), std::move(previous_)));
+}
+
+}  // namespace smp::base

@@ -1,0 +1,32 @@
+// base/random.h: random streams keyed by what is computed, not by when or where (§4.6), so that
+// dropout masks depend on neither schedule, placement nor number of ranks.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace smp::base {
+
+/// LibTorch's default CPU generator as an exchangeable pointer: every CPU kernel asks for it anew.
+at::Generator& default_generator() noexcept;
+
+/// Mixes `value` into the 64-bit key `key`; good avalanche, not commutative.
+std::uint64_t mix_key(std::uint64_t key, std::uint64_t value) noexcept;
+std::uint64_t mix_key(std::uint64_t key, std::string_view text) noexcept;
+
+/// While it lives, the default generator is a pooled one whose whole state is filled from `key`;
+/// then the previous one is back where it was. Threads: the rank's; scopes nest.
+class RandomScope {
+ public:
+  explicit RandomScope(std::uint64_t key);
+  ~RandomScope();
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+ private:
+  at::Generator previous_;
+};
+
+}  // namespace smp::base

@@ -1,0 +1,89 @@
+// d2d/tensor_data.cpp: see the header. Nothing but the rare copy of a strided tensor is dispatched.
+#include "d2d/tensor_data.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/InferenceMode.h>
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+namespace {
+
+// Elements are adjacent as they are stored: nothing is left to carry out.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+         !tensor._is_zerotensor();
+}
+
+}  // namespace
+
+bool is_sendable_dtype(c10::ScalarType dtype) noexcept {
+  switch (dtype) {
+    case c10::ScalarType::Bool:
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::Short:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::UInt16:
+    case c10::ScalarType::UInt32:
+    case c10::ScalarType::UInt64:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::ComplexHalf:
+    case c10::ScalarType::ComplexFloat:
+    case c10::ScalarType::ComplexDouble:
+    case c10::ScalarType::Float8_e5m2:
+    case c10::ScalarType::Float8_e4m3fn:
+    case c10::ScalarType::Float8_e5m2fnuz:
+    case c10::ScalarType::Float8_e4m3fnuz:
+    case c10::ScalarType::Float8_e8m0fnu:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check_sendable(const at::Tensor& tensor, std::size_t index) {
+  SMP_REQUIRE(tensor.device().is_cpu(), "sending tensor ", index, " ", tensor.sizes(),
+              ": it is on device ", tensor.device(), "; only CPU tensors can be sent.");
+  SMP_REQUIRE_AS(UnsupportedError,
+                 tensor.layout() == c10::kStrided && !tensor.unsafeGetTensorImpl()->is_nested(),
+                 "sending tensor ", index, ": its layout is ", tensor.layout(),
+                 " or nested; make it a dense tensor first.");
+  SMP_REQUIRE_AS(UnsupportedError, is_sendable_dtype(tensor.scalar_type()), "sending tensor ",
+                 index, " ", tensor.sizes(), ": elements of type ", tensor.scalar_type(),
+                 " cannot be sent; convert it first.");
+}
+
+at::Tensor contiguous_data(const at::Tensor& tensor) {
+  if (is_plain(tensor)) return tensor;
+  c10::InferenceMode normal(false);
+  at::AutoDispatchBelowADInplaceOrView no_history;
+  at::Tensor copy = new_tensor(tensor.sizes(), tensor.scalar_type());
+  copy.copy_(tensor);
+  return copy;
+}
+
+at::Tensor new_tensor(at::IntArrayRef sizes, c10::ScalarType dtype) {
+  c10::InferenceMode normal(false);
+  return at::Tensor(at::detail::empty_cpu(sizes, dtype));
+}
+
+at::Tensor independent_copy(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const at::Tensor source = contiguous_data(tensor);
+  if (!source.is_same(tensor)) return source;
+  at::Tensor copy = new_tensor(source.sizes(), source.scalar_type());
+  if (source.nbytes() > 0) {
+    std::memcpy(copy.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
+  }
+  return copy;
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,29 @@
+// d2d/tensor_data.h: the elements of tensors as bytes, outside of autograd and LibTorch's modes.
+// Threads: the rank's thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+
+namespace smp::d2d {
+
+/// Whether elements of this type may be sent: all but quantised and sub-byte types.
+bool is_sendable_dtype(c10::ScalarType dtype) noexcept;
+
+/// @throws UsageError        `tensor` is not on the CPU.
+/// @throws UnsupportedError  it is sparse, nested, quantised or of a dtype that cannot be sent.
+void check_sendable(const at::Tensor& tensor, std::size_t index);
+
+/// `tensor` itself (or an alias) if its elements lie in memory one after another, else a copy of
+/// which that is true. No autograd history; lazy conjugation and negation are carried out.
+at::Tensor contiguous_data(const at::Tensor& tensor);
+
+/// A normal (never an inference) tensor of its own storage, elements not set.
+at::Tensor new_tensor(at::IntArrayRef sizes, c10::ScalarType dtype);
+
+/// A copy of `tensor` that shares nothing with it; undefined stays undefined.
+at::Tensor independent_copy(const at::Tensor& tensor);
+
+}  // namespace smp::d2d

@@ -1,0 +1,53 @@
+// server/async_node.cpp: what happens when LibTorch's own engine meets one of our nodes.
+#include "base/check.h"
+#include "server/executor.h"
+
+namespace smp::server {
+namespace {
+
+[[noreturn]] void refuse_stock_engine(const std::string& node) {
+  throw UsageError(base::concat(
+      "loss.backward() or torch::autograd::grad() reached ", node,
+      ", a part of a DistributedModel that LibTorch's own engine cannot run: it would have to wait "
+      "for other ranks. Call model.backward(loss) instead of loss.backward(), and smp::grad() "
+      "instead of torch::autograd::grad()."));
+}
+
+}  // namespace
+
+variable_list AsyncNode::apply(variable_list&&) { refuse_stock_engine(name()); }
+
+base::WaitReason AsyncNode::wait_reason() const { return {"a backward reply"}; }
+
+variable_list GuardNode::apply(variable_list&&) { refuse_stock_engine("a model's output"); }
+
+at::Tensor guard_output(const at::Tensor& output) {
+  if (!output.defined() || !output.requires_grad()) return output;
+  const auto guard = c10::make_intrusive<GuardNode>();
+  guard->set_next_edges(torch::autograd::collect_next_edges(output));
+  auto guarded = output.detach();
+  torch::autograd::set_history(guarded, guard);
+  return guarded;
+}
+
+variable_list BoundaryInput::apply(variable_list&& gradients) {
+  captured = std::move(gradients);
+  return {};
+}
+
+c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
+                                                const std::vector<bool>& requires_grad) {
+  SMP_ASSERT(tensors.size() == requires_grad.size(), tensors.size(), " tensors, ",
+             requires_grad.size(), " flags");
+  auto boundary = c10::make_intrusive<BoundaryInput>();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (requires_grad[i]) {
+      torch::autograd::set_history(tensors[i], boundary);
+    } else {
+      boundary->add_input_metadata(Node::undefined_input{});
+    }
+  }
+  return boundary;
+}
+
+}  // namespace smp::server

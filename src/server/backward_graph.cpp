@@ -1,0 +1,87 @@
+// server/backward_graph.cpp: walks the graph and decides which nodes a pass executes.
+#include "server/backward_graph.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace smp::server {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+
+/// A node's topological number exceeds that of everything below it: below the least captured one
+/// nothing can lead to a capture.
+std::uint64_t least_topological_number(const edge_list& captures) {
+  auto least = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& edge : captures) {
+    if (edge.is_valid()) least = std::min(least, edge.function->topological_nr());
+  }
+  return least;
+}
+
+}  // namespace
+
+BackwardGraph::BackwardGraph(const edge_list& root_edges, const edge_list& capture_edges,
+                             bool accumulate) {
+  const bool only_captures = !accumulate && !capture_edges.empty();
+  const auto least = only_captures ? least_topological_number(capture_edges) : 0;
+  for (const auto& edge : root_edges) roots.push_back(target_of(edge));
+  for (NodeIndex i = 0; i < nodes.size(); ++i) expand(i, least);
+  add_captures(capture_edges);
+  if (only_captures) execute_only_towards_captures();
+}
+
+NodeIndex BackwardGraph::target_of(const Edge& edge) {
+  if (!edge.is_valid()) return kNoNode;
+  const auto [found, added] =
+      index_.emplace(edge.function.get(), static_cast<NodeIndex>(nodes.size()));
+  if (added) nodes.emplace_back().node = edge.function.get();
+  const auto index = found->second;
+  ++nodes[index].dependencies;
+  return index;
+}
+
+void BackwardGraph::expand(NodeIndex index, std::uint64_t least) {
+  Node& node = *nodes[index].node;
+  nodes[index].first_target = static_cast<std::uint32_t>(targets.size());
+  if (least > 0 && node.topological_nr() < least) {
+    targets.resize(targets.size() + node.num_outputs(), kNoNode);
+    return;
+  }
+  for (const auto& edge : node.next_edges()) {
+    const auto target = target_of(edge);
+    targets.push_back(target);
+  }
+}
+
+void BackwardGraph::add_captures(const edge_list& edges) {
+  captures.resize(edges.size());
+  for (std::uint32_t i = 0; i < edges.size(); ++i) {
+    const auto found = index_.find(edges[i].function.get());
+    if (found == index_.end()) continue;
+    auto& node = nodes[found->second];
+    captures[i] = {edges[i].input_nr, i, node.first_capture};
+    node.first_capture = static_cast<int>(i);
+  }
+}
+
+void BackwardGraph::execute_only_towards_captures() {
+  std::vector<NodeIndex> upwards(nodes.size());
+  std::iota(upwards.begin(), upwards.end(), NodeIndex{0});
+  std::sort(upwards.begin(), upwards.end(), [this](NodeIndex a, NodeIndex b) {
+    return nodes[a].node->topological_nr() < nodes[b].node->topological_nr();
+  });
+  for (const auto index : upwards) {
+    auto& node = nodes[index];
+    const auto first = targets.begin() + node.first_target;
+    node.execute = std::any_of(first, first + node.node->num_outputs(), [this](NodeIndex target) {
+      return target != kNoNode && nodes[target].wanted();
+    });
+  }
+  // LibTorch's engine always executes the node of a single root.
+  if (roots.size() == 1 && roots[0] != kNoNode) nodes[roots[0]].execute = true;
+}
+
+}  // namespace smp::server

@@ -1,0 +1,48 @@
+// server/reply_queue.h: replies of the AsyncNodes that a backward pass has started, handed out in the
+// order of starting whatever the order of arrival. Threads: the rank's thread.
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+
+#include "base/fiber.h"
+#include "server/backward_graph.h"
+#include "server/executor.h"
+
+namespace smp::server {
+
+/// A finished AsyncNode: its gradients, or what it threw.
+struct Reply {
+  NodeIndex node = kNoNode;
+  variable_list gradients;
+  std::exception_ptr error;
+  bool arrived = false;
+};
+
+/// Completions may outlive the queue: they are ignored once it is gone.
+class ReplyQueue {
+ public:
+  ReplyQueue() = default;
+  ReplyQueue(const ReplyQueue&) = delete;
+  ReplyQueue& operator=(const ReplyQueue&) = delete;
+  ~ReplyQueue();
+
+  /// Appends a place for the reply of `node` and returns what fills it.
+  Completion expect(NodeIndex node);
+  /// Replies that were not taken yet.
+  int in_flight() const noexcept;
+  /// The node whose reply comes next.
+  NodeIndex next() const noexcept;
+  /// The oldest reply if it has arrived; before that, any error that has.
+  std::optional<Reply> take();
+  /// Suspends the fiber until take() has something. At least one reply must be in flight.
+  void wait(const base::WaitReason& reason);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // made by the first expect(): local graphs need no fibers
+};
+
+}  // namespace smp::server
