@@ -1,0 +1,102 @@
+// d2d/mpi_communicator.cpp: see the header.
+#include "d2d/mpi_communicator.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+namespace {
+
+constexpr int kSubgroupTag = 4711;
+
+bool mpi_is_over() {
+  int over = 0;
+  MPI_Finalized(&over);
+  return over != 0;
+}
+
+}  // namespace
+
+std::string mpi_error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+void check_mpi(int code, const char* doing, int peer) {
+  if (code == MPI_SUCCESS) return;
+  const std::string whom = peer < 0 ? std::string() : base::concat(" (rank ", peer, ")");
+  throw PeerLostError(base::concat(doing, whom, ": MPI says '", mpi_error_text(code),
+                                   "'; see the other ranks' logs and restart from a checkpoint."));
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm handle) : handle_(handle) {
+  MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN);
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  if (handle_ != MPI_COMM_NULL && !mpi_is_over()) MPI_Comm_free(&handle_);
+}
+
+MpiCommunicator MpiCommunicator::duplicate(MPI_Comm other) {
+  MPI_Comm handle = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(other, &handle), "duplicating a communicator");
+  return MpiCommunicator(handle);
+}
+
+MpiCommunicator MpiCommunicator::of_this_host(MPI_Comm other) {
+  MPI_Comm handle = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(other, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &handle),
+            "looking for the ranks of this machine");
+  return MpiCommunicator(handle);
+}
+
+MpiCommunicator MpiCommunicator::subgroup(MPI_Comm other, const std::vector<int>& ranks) {
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  MPI_Comm handle = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_group(other, &all), "reading the group of a communicator");
+  int code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
+  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(other, some, kSubgroupTag, &handle);
+  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  check_mpi(code, "creating the communicator of a group of ranks");
+  return MpiCommunicator(handle);
+}
+
+int MpiCommunicator::rank() const {
+  int rank = 0;
+  check_mpi(MPI_Comm_rank(handle_, &rank), "asking for this rank");
+  return rank;
+}
+
+int MpiCommunicator::size() const {
+  int size = 0;
+  check_mpi(MPI_Comm_size(handle_, &size), "asking for the number of ranks");
+  return size;
+}
+
+MpiMeeting::MpiMeeting(const MpiCommunicator& ranks) {
+  check_mpi(MPI_Ibarrier(ranks.get(), &request_), "meeting the other ranks");
+}
+
+bool MpiMeeting::complete() {
+  int done = 0;
+  check_mpi(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "meeting the other ranks");
+  return done != 0;
+}
+
+void wait_politely(int idle_rounds) noexcept {
+  constexpr int kRoundsBeforeSleep = 100;
+  if (idle_rounds < kRoundsBeforeSleep) {
+    sched_yield();
+    return;
+  }
+  const timespec pause{0, 100'000};
+  nanosleep(&pause, nullptr);
+}
+
+}  // namespace smp::d2d

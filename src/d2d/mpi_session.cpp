@@ -1,0 +1,99 @@
+// d2d/mpi_session.cpp: see the header.
+#include "d2d/mpi_session.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+namespace {
+
+// True if MPI was not running and now is.
+bool start_mpi() {
+  int running = 0;
+  int over = 0;
+  MPI_Initialized(&running);
+  MPI_Finalized(&over);
+  SMP_REQUIRE(!over, "starting smp: MPI was already finalized in this process, and it cannot be "
+                     "started twice; keep the first session alive, or finalize MPI later.");
+  if (running) return false;
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
+  return true;
+}
+
+void require_distinct(const std::vector<int>& ranks, int rank, int size) {
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  SMP_REQUIRE(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
+              "connecting ranks: a rank is named twice.");
+  SMP_REQUIRE(sorted.empty() || (sorted.front() >= 0 && sorted.back() < size),
+              "connecting ranks: they must be within 0 and ", size - 1, ", the ranks of the job.");
+  SMP_REQUIRE(std::binary_search(sorted.begin(), sorted.end(), rank), "connecting ranks: rank ",
+              rank, " is not one of them; only the ranks to be connected call this.");
+}
+
+}  // namespace
+
+MpiSession::MpiSession()
+    : started_mpi_(start_mpi()),
+      exceptions_at_start_(std::uncaught_exceptions()),
+      world_(MpiCommunicator::duplicate(MPI_COMM_WORLD)),
+      rank_(world_.rank()),
+      size_(world_.size()) {
+  const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
+  local_rank_ = host.rank();
+  local_size_ = host.size();
+}
+
+MpiSession::~MpiSession() {
+  int over = 0;
+  MPI_Finalized(&over);
+  if (!started_mpi_ || over) return;
+  const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+  const MpiTransportOptions deadlines;
+  if (!meet_to_finalize(unwinding ? deadlines.unwind_deadline : deadlines.leave_deadline)) {
+    std::fprintf(stderr, "smp: rank %d ends%s, and not all other ranks do: ending the whole job.\n",
+                 rank_, unwinding ? " because of an exception" : "");
+    abort(1);
+  }
+  world_ = {};
+  MPI_Finalize();
+}
+
+bool MpiSession::meet_to_finalize(base::Nanoseconds deadline) const try {
+  const base::SteadyClock clock;
+  const base::Nanoseconds end = clock.now() + deadline;
+  MpiMeeting meeting(world_);
+  for (int idle = 0; !meeting.complete(); ++idle) {
+    if (clock.now() > end) return false;
+    wait_politely(idle);
+  }
+  return true;
+} catch (const PeerLostError& error) {
+  std::fprintf(stderr, "smp: rank %d: %s\n", rank_, error.what());
+  return false;
+}
+
+std::unique_ptr<MpiTransport> MpiSession::connect(const std::vector<int>& ranks,
+                                                  MpiTransportOptions options) const {
+  require_distinct(ranks, rank_, size_);
+  const MpiCommunicator group = MpiCommunicator::subgroup(world_.get(), ranks);
+  return std::make_unique<MpiTransport>(group.get(), options);
+}
+
+void MpiSession::barrier() const {
+  check_mpi(MPI_Barrier(world_.get()), "waiting for all ranks");
+}
+
+void MpiSession::abort(int exit_code) const noexcept {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  MPI_Abort(world_.get(), exit_code);
+  std::_Exit(exit_code);  // MPI_Abort may return
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,56 @@
+// d2d/mpi_session.h: starts and ends MPI for this process, or joins an MPI the user started.
+// Threads: the thread that constructs it makes all MPI calls of this library.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d2d/mpi_communicator.h"
+#include "d2d/mpi_transport.h"
+
+namespace smp::d2d {
+
+/// One per process, outliving its transports. All ranks of the job construct it.
+class MpiSession {
+ public:
+  /// Starts MPI unless it runs already; an MPI that the user started is not ended by us.
+  /// @throws UsageError  MPI was ended before: a process can start it only once.
+  MpiSession();
+  /// Ends MPI if this session started it. If other ranks do not end theirs as well: after 5 s
+  /// while an exception unwinds, else after half an hour, the whole job is ended.
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  /// Among the ranks on this machine.
+  int local_rank() const noexcept { return local_rank_; }
+  int local_size() const noexcept { return local_size_; }
+  bool started_mpi() const noexcept { return started_mpi_; }
+
+  /// A transport between `ranks` of the job, numbered in that order. Exactly these ranks call it.
+  /// @throws UsageError  a rank does not exist, is named twice, or this rank is not among them.
+  std::unique_ptr<MpiTransport> connect(const std::vector<int>& ranks,
+                                        MpiTransportOptions options = {}) const;
+
+  /// Waits until every rank of the job has called it. Blocks.
+  void barrier() const;
+
+  /// Ends every process of the job with `exit_code`.
+  [[noreturn]] void abort(int exit_code) const noexcept;
+
+ private:
+  bool meet_to_finalize(base::Nanoseconds deadline) const;
+
+  bool started_mpi_;
+  int exceptions_at_start_;
+  MpiCommunicator world_;
+  int rank_;
+  int size_;
+  int local_rank_;
+  int local_size_;
+};
+
+}  // namespace smp::d2d
