@@ -27,9 +27,14 @@ namespace {
 
 using Context = boost::fibers::context;
 
+/// Boost creates a fiber's properties when it first becomes ready, inside spawn().
+thread_local Priority newborn_priority = 0;
+
 /// A fiber's own data, kept by Boost beside its context.
 struct Properties : boost::fibers::fiber_properties {
-  explicit Properties(Context* context) noexcept : fiber_properties(context) {}
+  explicit Properties(Context* context) noexcept : fiber_properties(context) {
+    locals.priority = std::exchange(newborn_priority, 0);
+  }
   FiberLocals locals;
   std::optional<TorchState> torch;
   ExceptionGlobals exceptions;
@@ -282,6 +287,12 @@ void Event::wait(const WaitReason& reason) {
   FiberScheduler::instance().wait_for(*this, reason);
 }
 
+void Event::rest(const WaitReason& reason) {
+  running_locals->waiting = &reason;
+  FiberScheduler::instance().suspend_until_set(*this);
+  running_locals->waiting = nullptr;
+}
+
 void FiberScheduler::wait_for(Event& event, const WaitReason& reason) {
   auto& own = *running_locals;
   notify_rank(own, false);
@@ -289,14 +300,18 @@ void FiberScheduler::wait_for(Event& event, const WaitReason& reason) {
   own.waiting_since = clock().now();
   state_->waiting.push_back(&own);
   spin_for(event);
+  suspend_until_set(event);
+  std::erase(state_->waiting, &own);
+  own.waiting = nullptr;
+  notify_rank(own, true);
+}
+
+void FiberScheduler::suspend_until_set(Event& event) {
   while (!event.set_) {
     event.waiter_ = Context::active();
     Context::active()->suspend();
   }
   event.set_ = false;
-  std::erase(state_->waiting, &own);
-  own.waiting = nullptr;
-  notify_rank(own, true);
 }
 
 /// The waiting fiber polls itself while no other fiber is ready: an answer that comes soon costs no
@@ -353,10 +368,11 @@ std::shared_ptr<void> FiberScheduler::add_poll(Poll poll) {
 }
 
 void FiberScheduler::spawn(std::function<void()> body, RankContext* rank,
-                           std::size_t stack_bytes) {
+                           std::size_t stack_bytes, Priority priority) {
   auto& stacks = state_->stacks.try_emplace(stack_bytes, stack_bytes).first->second;
   state_->algorithm->set_stack_bytes(stack_bytes);
   ++state_->live;
+  newborn_priority = priority;
   boost::fibers::fiber fiber(
       boost::fibers::launch::post, std::allocator_arg, stacks,
       [this, rank, body = std::move(body)]() mutable {

@@ -66,6 +66,8 @@ class Event {
   void signal() noexcept;
   /// Suspends the running fiber until signal(). Throws UsageError inside at::parallel_for.
   void wait(const WaitReason& reason);
+  /// Like wait(), for fibers that have nothing to do: no polling, not in the waiting report.
+  void rest(const WaitReason& reason);
   bool waiting() const noexcept { return waiter_ != nullptr; }
 
  private:
@@ -116,7 +118,8 @@ class FiberScheduler {
 
   /// Starts `body` on a new fiber with a guarded stack of `stack_bytes`; it becomes ready, it does
   /// not run yet. An exception leaving `body` ends the process.
-  void spawn(std::function<void()> body, RankContext* rank, std::size_t stack_bytes);
+  void spawn(std::function<void()> body, RankContext* rank, std::size_t stack_bytes,
+             Priority priority = 0);
   /// Lets every other ready fiber run before this one.
   void yield();
   /// Suspends the running fiber for `duration` of this scheduler's clock.
@@ -134,6 +137,7 @@ class FiberScheduler {
   FiberScheduler();
   ~FiberScheduler();
   void wait_for(Event& event, const WaitReason& reason);
+  void suspend_until_set(Event& event);
   void spin_for(const Event& event);
   std::unique_ptr<State> state_;
 };

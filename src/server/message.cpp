@@ -57,6 +57,7 @@ d2d::Frame encode(Message&& message) {
   header.set_call(message.call);
   header.set_microbatch(message.microbatch);
   header.set_late(message.late);
+  header.set_frozen_hash(message.frozen_hash);
   put_modes(message.modes, header);
   header.set_keep_graph(message.keep_graph);
   header.set_accumulate(message.accumulate);
@@ -85,6 +86,7 @@ Message decode(d2d::Frame&& frame) {
   message.call = header.call();
   message.microbatch = header.microbatch();
   message.late = header.late();
+  message.frozen_hash = header.frozen_hash();
   message.modes = get_modes(header);
   message.keep_graph = header.keep_graph();
   message.accumulate = header.accumulate();

@@ -49,6 +49,7 @@ struct Message {
   std::uint64_t call = 0;     ///< CallEntry::key
   std::int32_t microbatch = -1;
   bool late = false;          ///< belongs to what follows the body's first backward
+  std::uint64_t frozen_hash = 0;  ///< of every parameter's requires_grad at the sender
   Modes modes;
   bool keep_graph = false;
   bool accumulate = true;
