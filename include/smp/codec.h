@@ -1,0 +1,372 @@
+// smp/codec.h: how values cross ranks (paper §4.1, App. G.1). Plain bytes travel in one string,
+// tensors in a list beside it, so gradients find their way back through any structure.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/ArrayRef.h>
+
+#include <array>
+#include <boost/pfr/core.hpp>
+#include <complex>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "smp/call.h"
+#include "smp/export.h"
+
+namespace smp {
+
+/// Takes values of type T apart and puts them together again. Ready for: numbers, bool, enums,
+/// strings, tensors (also undefined ones), at::Scalar, torch::Device, optional, vector, array, pair,
+/// tuple, map, unordered_map, variant, any nesting of these, and aggregate structs of them
+/// (no base class, no C array; at most about 100 fields). Specialise it for a type of your own:
+/// @code
+///   template <> struct smp::Codec<Money> {
+///     static void encode(smp::Writer& out, const Money& money) { out.put(money.cents()); }
+///     static Money decode(smp::Reader& in) { return Money(in.get<std::int64_t>()); }
+///   };
+/// @endcode
+/// Every value takes at least one byte, so a length can be checked before memory is taken.
+template <class T>
+struct Codec {
+  using SmpMissing = void;
+};
+
+/// Collects what a Codec writes.
+class Writer {
+ public:
+  template <class T>
+  void put(const T& value) {
+    Codec<T>::encode(*this, value);
+  }
+  void bytes(const void* data, std::size_t count) {
+    packet_.bytes.append(static_cast<const char*>(data), count);
+  }
+  /// The bits of a trivially copyable value.
+  template <class T>
+  void raw(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    bytes(&value, sizeof value);
+  }
+  void count(std::size_t value) { raw(static_cast<std::uint64_t>(value)); }
+  void tensor(const at::Tensor& tensor) { packet_.tensors.push_back(tensor); }
+
+  Packet take() && { return std::move(packet_); }
+
+ private:
+  Packet packet_;
+};
+
+/// Gives back, in the same order, what a Writer collected.
+/// @throws InternalError if the packet holds less or something else than is asked for.
+class SMP_API Reader {
+ public:
+  explicit Reader(Packet& packet) : packet_(packet) {}
+
+  template <class T>
+  T get() {
+    return Codec<T>::decode(*this);
+  }
+  void bytes(void* data, std::size_t count);
+  template <class T>
+  T raw() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    alignas(T) unsigned char bits[sizeof(T)];
+    bytes(bits, sizeof bits);
+    T value;
+    std::memcpy(static_cast<void*>(&value), bits, sizeof bits);
+    return value;
+  }
+  bool flag();
+  /// A number of values that follow; at most as many as there are bytes left.
+  std::size_t count();
+  at::Tensor tensor();
+  /// Nothing may be left over.
+  void finish() const;
+
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  Packet& packet_;
+  std::size_t offset_ = 0;
+  std::size_t next_tensor_ = 0;
+};
+
+namespace detail {
+
+/// The types a composite value consists of.
+template <class... T>
+struct Parts {};
+
+template <class T>
+concept HasCodec = !requires { typename Codec<T>::SmpMissing; };
+template <class T>
+concept Composite = requires { typename Codec<T>::SmpParts; };
+
+template <class T, class... Seen>
+consteval bool crosses();
+
+template <class T, class... Seen, class... Part>
+consteval bool all_cross(Parts<Part...>) {
+  if constexpr (std::is_aggregate_v<T> && !requires { T{std::declval<Part>()...}; }) {
+    return false;
+  } else {
+    return (crosses<Part, T, Seen...>() && ...);
+  }
+}
+
+/// `Seen` are the enclosing types: a struct may hold a vector of itself.
+template <class T, class... Seen>
+consteval bool crosses() {
+  if constexpr (std::is_reference_v<T> || std::is_pointer_v<T> || std::is_void_v<T>) {
+    return false;
+  } else if constexpr ((std::is_same_v<T, Seen> || ...)) {
+    return true;
+  } else if constexpr (!HasCodec<T>) {
+    return false;
+  } else if constexpr (Composite<T>) {
+    return all_cross<T, Seen...>(typename Codec<T>::SmpParts{});
+  } else {
+    return true;
+  }
+}
+
+/// Converts to any proper base of T: if it can initialise T's first element, T has a base class.
+template <class T>
+struct BaseOf {
+  template <class U>
+    requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>)
+  operator U() const;
+};
+/// Stands for any member of a struct, as boost::pfr counts them.
+struct AnyCopied {
+  template <class U>
+  operator U&() const noexcept;
+};
+struct AnyMoved {
+  template <class U>
+  operator U() const noexcept;
+};
+
+/// A C array is counted by its elements, but parentheses do not initialise it by them.
+template <class T>
+consteval bool has_c_array() {
+  using Any = std::conditional_t<std::is_copy_constructible_v<T>, AnyCopied, AnyMoved>;
+  return []<std::size_t... I>(std::index_sequence<I...>) {
+    return !requires { T((static_cast<void>(I), Any{})...); };
+  }(std::make_index_sequence<boost::pfr::tuple_size_v<T>>());
+}
+
+template <class T>
+concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> &&
+                      !std::is_polymorphic_v<T> && !requires { T{BaseOf<T>{}}; } &&
+                      !has_c_array<T>();
+
+template <class T>
+concept PlainBits = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T> ||
+                    std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16> ||
+                    std::is_same_v<T, c10::complex<float>> ||
+                    std::is_same_v<T, c10::complex<double>> ||
+                    std::is_same_v<T, std::complex<float>> ||
+                    std::is_same_v<T, std::complex<double>>;
+
+template <class T, class Indices = std::make_index_sequence<boost::pfr::tuple_size_v<T>>>
+struct Fields;
+template <class T, std::size_t... I>
+struct Fields<T, std::index_sequence<I...>> {
+  using type = Parts<boost::pfr::tuple_element_t<I, T>...>;
+};
+
+/// Values in a fixed order; a nothing still takes a byte.
+template <class... T>
+void put_all(Writer& out, const T&... values) {
+  if constexpr (sizeof...(T) == 0) out.raw(char{0});
+  (out.put(values), ...);
+}
+template <class Whole, class... T>
+Whole get_all(Reader& in, Parts<T...>) {
+  if constexpr (sizeof...(T) == 0) in.raw<char>();
+  return Whole{in.get<T>()...};
+}
+
+template <class Map>
+struct MapCodec {
+  using SmpParts = Parts<typename Map::key_type, typename Map::mapped_type>;
+  static void encode(Writer& out, const Map& map) {
+    out.count(map.size());
+    for (const auto& [key, value] : map) put_all(out, key, value);
+  }
+  static Map decode(Reader& in) {
+    Map map;
+    for (auto left = in.count(); left > 0; --left) {
+      auto key = in.get<typename Map::key_type>();
+      map.insert_or_assign(std::move(key), in.get<typename Map::mapped_type>());
+    }
+    return map;
+  }
+};
+
+}  // namespace detail
+
+/// True if values of T can cross ranks. References and pointers cannot.
+template <class T>
+inline constexpr bool is_crossable_v = detail::crosses<T>();
+template <class T>
+struct is_crossable : std::bool_constant<is_crossable_v<T>> {};
+
+template <class T>
+  requires detail::PlainBits<T>
+struct Codec<T> {
+  static void encode(Writer& out, const T& value) { out.raw(value); }
+  static T decode(Reader& in) { return in.raw<T>(); }
+};
+
+template <>
+struct Codec<bool> {
+  static void encode(Writer& out, bool value) { out.raw(value ? char{1} : char{0}); }
+  static bool decode(Reader& in) { return in.flag(); }
+};
+
+template <>
+struct SMP_API Codec<std::string> {
+  static void encode(Writer& out, const std::string& text);
+  static std::string decode(Reader& in);
+};
+
+template <>
+struct SMP_API Codec<at::Tensor> {
+  static void encode(Writer& out, const at::Tensor& tensor);
+  static at::Tensor decode(Reader& in);
+};
+
+template <>
+struct SMP_API Codec<at::Scalar> {
+  static void encode(Writer& out, const at::Scalar& scalar);
+  static at::Scalar decode(Reader& in);
+};
+
+template <>
+struct SMP_API Codec<c10::Device> {
+  static void encode(Writer& out, const c10::Device& device);
+  static c10::Device decode(Reader& in);
+};
+
+template <class T>
+struct Codec<std::optional<T>> {
+  using SmpParts = detail::Parts<T>;
+  static void encode(Writer& out, const std::optional<T>& value) {
+    out.put(value.has_value());
+    if (value) out.put(*value);
+  }
+  static std::optional<T> decode(Reader& in) {
+    if (!in.flag()) return std::nullopt;
+    return std::optional<T>(in.get<T>());
+  }
+};
+
+template <class T>
+struct Codec<std::vector<T>> {
+  using SmpParts = detail::Parts<T>;
+  static void encode(Writer& out, const std::vector<T>& values) {
+    out.count(values.size());
+    for (const T& value : values) out.put<T>(value);
+  }
+  static std::vector<T> decode(Reader& in) {
+    const auto count = in.count();
+    std::vector<T> values;
+    values.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) values.push_back(in.get<T>());
+    return values;
+  }
+};
+
+template <class T, std::size_t N>
+struct Codec<std::array<T, N>> {
+  using SmpParts = std::conditional_t<N == 0, detail::Parts<>, detail::Parts<T>>;
+  static void encode(Writer& out, const std::array<T, N>& values) {
+    std::apply([&](const auto&... value) { detail::put_all(out, value...); }, values);
+  }
+  static std::array<T, N> decode(Reader& in) {
+    if constexpr (N == 0) in.raw<char>();
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::array<T, N>{(static_cast<void>(I), in.get<T>())...};
+    }(std::make_index_sequence<N>());
+  }
+};
+
+template <class First, class Second>
+struct Codec<std::pair<First, Second>> {
+  using SmpParts = detail::Parts<First, Second>;
+  static void encode(Writer& out, const std::pair<First, Second>& value) {
+    detail::put_all(out, value.first, value.second);
+  }
+  static std::pair<First, Second> decode(Reader& in) {
+    return detail::get_all<std::pair<First, Second>>(in, SmpParts{});
+  }
+};
+
+template <class... T>
+struct Codec<std::tuple<T...>> {
+  using SmpParts = detail::Parts<T...>;
+  static void encode(Writer& out, const std::tuple<T...>& values) {
+    std::apply([&](const auto&... value) { detail::put_all(out, value...); }, values);
+  }
+  static std::tuple<T...> decode(Reader& in) {
+    return detail::get_all<std::tuple<T...>>(in, SmpParts{});
+  }
+};
+
+template <class Key, class Value, class Compare>
+struct Codec<std::map<Key, Value, Compare>> : detail::MapCodec<std::map<Key, Value, Compare>> {};
+template <class Key, class Value, class Hash, class Equal>
+struct Codec<std::unordered_map<Key, Value, Hash, Equal>>
+    : detail::MapCodec<std::unordered_map<Key, Value, Hash, Equal>> {};
+
+template <class... T>
+struct Codec<std::variant<T...>> {
+  using Value = std::variant<T...>;
+  using SmpParts = detail::Parts<T...>;
+  static void encode(Writer& out, const Value& value) {
+    if (value.valueless_by_exception()) throw std::bad_variant_access();
+    out.count(value.index());
+    std::visit([&](const auto& held) { out.put(held); }, value);
+  }
+  static Value decode(Reader& in) {
+    return alternative<0>(in, static_cast<std::size_t>(in.raw<std::uint64_t>()));
+  }
+
+ private:
+  template <std::size_t I>
+  static Value alternative(Reader& in, std::size_t index) {
+    if constexpr (I == sizeof...(T)) {
+      in.fail("a variant has no such alternative");
+    } else {
+      if (index != I) return alternative<I + 1>(in, index);
+      return Value(std::in_place_index<I>, in.get<std::variant_alternative_t<I, Value>>());
+    }
+  }
+};
+
+template <class T>
+  requires detail::PlainStruct<T>
+struct Codec<T> {
+  using SmpParts = typename detail::Fields<T>::type;
+  static void encode(Writer& out, const T& value) {
+    std::apply([&](const auto&... field) { detail::put_all(out, field...); },
+               boost::pfr::structure_tie(value));
+  }
+  static T decode(Reader& in) { return detail::get_all<T>(in, SmpParts{}); }
+};
+
+}  // namespace smp
