@@ -1,0 +1,240 @@
+// base/config.cpp: which setting wins, and whether all of them together make sense.
+#include "base/config.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/config_keys.h"
+#include "base/config_sources.h"
+#include "base/nearest.h"
+#include "smp/version.h"
+
+namespace smp::base {
+
+/// Works through the sources once and gathers problems on the way.
+class ConfigResolver {
+ public:
+  ResolvedConfig run(const ConfigInput& input) {
+    Settings settings = read_sources(input);
+    problems_ = std::move(settings.problems);
+    for (Setting& setting : settings.found) take(std::move(setting));
+    apply_winners();
+    check_world(input.world_size);
+    check_placement();
+    check_pipeline();
+    if (!problems_.empty() || !unavailable_.empty()) fail();
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  Config& values() { return result_.values_; }
+
+  // "microbatches = 0 (flag --smp.microbatches)"
+  static std::string named(const Setting& setting) {
+    const std::string text = setting.is_text ? setting.value.get<std::string>() : setting.value.dump();
+    return concat(setting.key, " = ", text.empty() ? "nothing" : text, " (", setting.origin, ")");
+  }
+  std::string named(const std::string& key) const {
+    const auto winner = winners_.find(key);
+    if (winner != winners_.end()) return named(winner->second);
+    return concat(key, " = ", find_config_key(key)->load(result_.values_).dump(), " (default)");
+  }
+  bool given(const std::string& key) const { return winners_.contains(key); }
+
+  template <class... Parts>
+  void problem(const Parts&... parts) {
+    problems_.push_back(concat(parts...));
+  }
+
+  // Settings arrive in ascending precedence: a later one of the same key wins.
+  void take(Setting setting) {
+    if (const ConfigKey* key = find_config_key(setting.key)) {
+      const auto before = winners_.find(key->name);
+      const bool contradiction = before != winners_.end() &&
+                                 before->second.source == setting.source &&
+                                 before->second.key != setting.key &&
+                                 before->second.value != setting.value;
+      if (contradiction) {
+        problem(named(setting), " contradicts ", named(before->second),
+                "; both mean the same: keep one");
+      }
+      winners_.insert_or_assign(key->name, std::move(setting));
+    } else if (const FutureKey* future = find_future_key(setting.key)) {
+      futures_.insert_or_assign(future->name, std::move(setting));
+    } else {
+      problem("unknown key \"", setting.key, "\" (", setting.origin, ")",
+              did_you_mean(setting.key, all_key_names()));
+    }
+  }
+
+  static Json typed(const Setting& setting, KeyType type) {
+    return setting.is_text ? value_from_text(type, setting.value.get<std::string>()) : setting.value;
+  }
+
+  void apply_winners() {
+    for (const ConfigKey& key : config_keys()) {
+      const auto winner = winners_.find(key.name);
+      if (winner == winners_.end()) continue;
+      if (key.store(values(), typed(winner->second, key.type))) continue;
+      problem(named(winner->second), ": expected ", key.expected);
+    }
+    for (const FutureKey& key : future_keys()) {
+      const auto wanted = futures_.find(key.name);
+      if (wanted == futures_.end() || typed(wanted->second, key.type) == key.default_value) continue;
+      unavailable(named(wanted->second), key.feature,
+                  key.default_value.is_null()
+                      ? "remove it"
+                      : concat("remove it, or set it to ", key.default_value.dump()));
+    }
+  }
+
+  void unavailable(const std::string& what, const std::string& feature, const std::string& remedy) {
+    unavailable_.push_back(concat(what, ": known, but ", feature, " is not yet available in smp ",
+                                  SMP_VERSION, "; ", remedy));
+  }
+
+  void check_world(int started) {
+    const bool local = values().transport == "local";
+    if (local && started > 1) {
+      problem(named("transport"), ": runs all ranks in one process, but ", started,
+              " processes were started; start one, or use \"mpi\"");
+      return;
+    }
+    result_.world_size_ = local ? values().pipeline_parallel_degree.value_or(1) : started;
+    const int tp = values().tensor_parallel_degree;
+    if (tp > 1) {
+      unavailable(named("tensor_parallel_degree"), "tensor parallelism", "set it to 1");
+    } else if (result_.world_size_ > 0) {
+      check_degree(result_.world_size_);
+    }
+    if (result_.world_size_ > 0 && !values().active_microbatches) {
+      values().active_microbatches = values().pipeline_parallel_degree.value_or(1) + 2;
+    }
+  }
+
+  void check_degree(int world) {
+    auto& degree = values().pipeline_parallel_degree;
+    if (!degree) degree = world;
+    if (*degree > world) {
+      problem(named("pipeline_parallel_degree"), ": needs ", *degree, " ranks, but ", world,
+              world == 1 ? " was" : " were", " started; start ", *degree, " (mpirun -n ", *degree,
+              "), or leave the key out to use all ranks");
+    } else if (world % *degree != 0) {
+      problem(named("pipeline_parallel_degree"), ": ", world, " ranks cannot be divided into pipelines of ",
+              *degree, "; start a multiple of ", *degree, " ranks, or leave the key out");
+    } else if (*degree < world) {
+      unavailable(concat(named("pipeline_parallel_degree"), " of ", world, " ranks makes ",
+                         world / *degree, " replicas"),
+                  "data parallelism",
+                  concat("start ", *degree, " ranks, or leave the key out to use all ", world));
+    }
+  }
+
+  void check_placement() {
+    const auto& stages = values().pipeline_parallel_degree;
+    const auto& stage = values().default_partition;
+    if (stage && stages && *stage >= *stages) {
+      problem(named("default_partition"), ": there are ", *stages, " stages, numbered from 0");
+    }
+    if (!values().auto_partition && !stage && values().plan_file.empty()) {
+      problem(named("auto_partition"),
+              ": default_partition is not set; set it to the stage of every module that is not "
+              "placed by hand, for example 0");
+    }
+  }
+
+  void check_pipeline() {
+    const auto count = values().loss_weights.size();
+    if (values().loss == "weights" && count != static_cast<std::size_t>(values().microbatches)) {
+      problem("loss_weights has ", count, " numbers for ", named("microbatches"),
+              "; give one per microbatch");
+    }
+    if (values().loss != "weights" && count > 0) {
+      problem(named("loss_weights"), " has no effect with ", named("loss"),
+              "; set loss to \"weights\" or remove the weights");
+    }
+    if (given("active_microbatches") && values().active_microbatches &&
+        *values().active_microbatches > values().microbatches) {
+      result_.warnings_.push_back(
+          concat(named("active_microbatches"), " is more than ", named("microbatches")));
+    }
+  }
+
+  [[noreturn]] void fail() const {
+    std::vector<std::string> all = problems_;
+    all.insert(all.end(), unavailable_.begin(), unavailable_.end());
+    std::string text = "configuration: ";
+    if (all.size() == 1) {
+      text += all.front();
+    } else {
+      text += concat(all.size(), " problems");
+      for (std::size_t i = 0; i < all.size(); ++i) text += concat("\n  ", i + 1, ". ", all[i]);
+    }
+    if (problems_.empty()) throw UnsupportedError(text);
+    throw UsageError(text);
+  }
+
+  void finish() {
+    std::string shared = concat("world ", result_.world_size_);
+    for (const ConfigKey& key : config_keys()) {
+      const std::string value = key.load(values()).dump();
+      const auto winner = winners_.find(key.name);
+      result_.rows_.push_back(
+          {key.name, value, winner == winners_.end() ? "default" : winner->second.origin});
+      if (key.same_on_all_ranks) shared += concat("\n", key.name, " = ", value);
+    }
+    result_.hash_ = XXH3_64bits(shared.data(), shared.size());
+  }
+
+  std::map<std::string, Setting> winners_;  // by the key's main name
+  std::map<std::string, Setting> futures_;
+  std::vector<std::string> problems_;
+  std::vector<std::string> unavailable_;
+  ResolvedConfig result_;
+};
+
+ResolvedConfig resolve_config(const ConfigInput& input) { return ConfigResolver().run(input); }
+
+const std::string& ResolvedConfig::origin(const std::string& key) const {
+  const auto row = std::find_if(rows_.begin(), rows_.end(),
+                                [&](const ResolvedValue& value) { return value.key == key; });
+  SMP_ASSERT(row != rows_.end(), "no configuration key ", key);
+  return row->origin;
+}
+
+std::string ResolvedConfig::to_json() const {
+  Json object = Json::object();
+  for (const ResolvedValue& row : rows_) {
+    object[row.key] = {{"value", Json::parse(row.value)}, {"origin", row.origin}};
+  }
+  return object.dump(2);
+}
+
+std::string ResolvedConfig::table() const {
+  std::size_t key_width = 0;
+  std::size_t value_width = 0;
+  for (const ResolvedValue& row : rows_) {
+    key_width = std::max(key_width, row.key.size());
+    value_width = std::max(value_width, row.value.size());
+  }
+  std::ostringstream text;
+  for (const ResolvedValue& row : rows_) {
+    text << row.key << std::string(key_width - row.key.size() + 2, ' ') << row.value
+         << std::string(value_width - row.value.size() + 2, ' ') << row.origin << "\n";
+  }
+  return text.str();
+}
+
+Arrangement ResolvedConfig::arrangement() const {
+  Arrangement wanted;
+  wanted.world_size = world_size_;
+  wanted.pp_size = values_.pipeline_parallel_degree.value_or(1);
+  wanted.tp_size = values_.tensor_parallel_degree;
+  wanted.placement = values_.placement_strategy;
+  return wanted;
+}
+
+}  // namespace smp::base

@@ -1,0 +1,314 @@
+// Which setting wins, and what is refused, with messages a user can act on.
+#include "base/config.h"
+
+#include <gmock/gmock.h>
+
+#include "base/config_keys.h"
+#include "base/files.h"
+#include "smp/error.h"
+
+namespace smp::base {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::Pair;
+
+// The message of the Kind of error that `input` is refused with.
+template <class Kind = UsageError>
+std::string refusal(const ConfigInput& input) {
+  try {
+    resolve_config(input);
+  } catch (const Kind& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another kind of error: ") + error.what();
+  }
+  return "accepted";
+}
+
+ConfigInput with_world(int world_size) {
+  ConfigInput input;
+  input.world_size = world_size;
+  return input;
+}
+
+ConfigInput with_flag(const std::string& key, const std::string& value, int world_size = 4) {
+  ConfigInput input;
+  input.world_size = world_size;
+  input.flags = {{key, value}};
+  return input;
+}
+
+ConfigInput with_launcher(const std::string& json, int world_size = 4) {
+  ConfigInput input;
+  input.world_size = world_size;
+  input.environment["SM_HP_MP_PARAMETERS"] = json;
+  return input;
+}
+
+// A JSON file of the given content.
+class ConfigFile : public testing::Test {
+ protected:
+  ConfigInput with_file(const std::string& content, int world_size = 4) {
+    write_file(path_, content);
+    return with_flag("config", path_, world_size);
+  }
+  std::string path_ = testing::TempDir() + "smp_config_test.json";
+};
+
+TEST(Config, UsesAllRanksAsStagesByDefault) {
+  const ResolvedConfig config = resolve_config(with_world(4));
+  EXPECT_EQ(config.values().pipeline_parallel_degree, 4);
+  EXPECT_EQ(config.values().active_microbatches, 6);
+  EXPECT_EQ(config.origin("pipeline_parallel_degree"), "default");
+  EXPECT_THAT(config.warnings(), IsEmpty());
+}
+
+TEST(Config, LeavesDegreesOpenWhileTheWorldIsUnknown) {
+  const ResolvedConfig config = resolve_config({});
+  EXPECT_FALSE(config.values().pipeline_parallel_degree);
+  EXPECT_FALSE(config.values().active_microbatches);
+}
+
+TEST_F(ConfigFile, GivesWayToTheEnvironmentWhichGivesWayToFlags) {
+  ConfigInput input = with_file(R"({"microbatches": 2, "seed": 2, "loss": "sum", "stall_seconds": 2})");
+  input.code.microbatches = 1000;
+  input.code.seed = 1000;
+  input.code.loss = "weights";
+  input.code.abort_seconds = 1;
+  input.environment["SM_HP_MP_PARAMETERS"] = R"({"microbatches": 3, "stall_seconds": 3})";
+  input.environment["SMP_MICROBATCHES"] = "4";
+  input.environment["SMP_SEED"] = "4";
+  input.flags.emplace_back("microbatches", "5");
+  const ResolvedConfig config = resolve_config(input);
+  EXPECT_EQ(config.values().microbatches, 5);
+  EXPECT_EQ(config.origin("microbatches"), "flag --smp.microbatches");
+  EXPECT_EQ(config.values().seed, 4u);
+  EXPECT_EQ(config.origin("seed"), "environment SMP_SEED");
+  EXPECT_EQ(config.values().stall_seconds, 3);
+  EXPECT_EQ(config.origin("stall_seconds"), "environment SM_HP_MP_PARAMETERS");
+  EXPECT_EQ(config.values().loss, "sum");
+  EXPECT_EQ(config.origin("loss"), path_ + ":1:32");
+  EXPECT_EQ(config.values().abort_seconds, 1);
+  EXPECT_EQ(config.origin("abort_seconds"), "Config in code");
+  EXPECT_EQ(config.origin("pipeline"), "default");
+}
+
+TEST_F(ConfigFile, AcceptsTheParametersOfTheOriginalWithComments) {
+  const ResolvedConfig config = resolve_config(with_file(R"({
+    // as given to the launcher
+    "partitions": 2, "microbatches": 4, "pipeline": "simple", "optimize": "memory",
+    "ddp": false, "memory_weight": 0.8, "active_microbatches": 3, "fp16": false
+  })", 2));
+  EXPECT_EQ(config.values().pipeline_parallel_degree, 2);
+  EXPECT_EQ(config.values().pipeline, "simple");
+  EXPECT_EQ(config.values().active_microbatches, 3);
+}
+
+TEST_F(ConfigFile, NamesLineAndColumnOfAnUnknownKey) {
+  EXPECT_EQ(refusal(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
+            "configuration: unknown key \"pipline\" (" + path_ +
+                ":3:3); did you mean \"pipeline\"?");
+}
+
+TEST_F(ConfigFile, NamesLineAndColumnOfBrokenJson) {
+  EXPECT_THAT(refusal(with_file("{\n  \"microbatches\": 2,,\n}")),
+              AllOf(HasSubstr(path_), HasSubstr("line 2, column 21")));
+}
+
+TEST_F(ConfigFile, RefusesAKeyGivenTwice) {
+  EXPECT_THAT(refusal(with_file(R"({"seed": 1, "seed": 2})")), HasSubstr("\"seed\" is given twice"));
+}
+
+TEST_F(ConfigFile, RefusesAnythingButAnObject) {
+  EXPECT_THAT(refusal(with_file("[1, 2]")), HasSubstr("expected one JSON object"));
+}
+
+TEST(Config, NamesAMissingFile) {
+  EXPECT_THAT(refusal(with_flag("config", "no/such.json")),
+              HasSubstr("cannot read no/such.json: No such file or directory"));
+  EXPECT_THAT(refusal(with_flag("config", "")), HasSubstr("needs the path"));
+}
+
+TEST(Config, ReadsTheFileThatTheEnvironmentNames) {
+  const std::string path = testing::TempDir() + "smp_config_environment.json";
+  write_file(path, R"({"seed": 9})");
+  ConfigInput input;
+  input.environment["SMP_CONFIG"] = path;
+  EXPECT_EQ(resolve_config(input).values().seed, 9u);
+}
+
+TEST(Config, RefusesWrongTypesAndRanges) {
+  EXPECT_EQ(refusal(with_flag("microbatches", "many")),
+            "configuration: microbatches = many (flag --smp.microbatches): expected an "
+            "integer, at least 1");
+  EXPECT_THAT(refusal(with_flag("microbatches", "0")), HasSubstr("at least 1"));
+  EXPECT_THAT(refusal(with_flag("microbatches", "4.5")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal(with_flag("microbatches", "99999999999")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal(with_flag("microbatches", "")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal(with_flag("seed", "-1")), HasSubstr("at least 0"));
+  EXPECT_THAT(refusal(with_flag("stall_seconds", "nan")), HasSubstr("a number, at least 0"));
+  EXPECT_THAT(refusal(with_flag("fiber_stack_bytes", "1000")), HasSubstr("at least 262144"));
+  EXPECT_THAT(refusal(with_flag("pipeline", "eager")), HasSubstr("\"interleaved\" or \"simple\""));
+  EXPECT_THAT(refusal(with_flag("placement_strategy", "DPP")), HasSubstr("permutation"));
+  EXPECT_THAT(refusal(with_flag("auto_partition", "maybe")), HasSubstr("true or false"));
+  EXPECT_THAT(refusal(with_launcher(R"({"microbatches": "4"})")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal(with_launcher(R"({"auto_partition": "yes"})")), HasSubstr("true or false"));
+}
+
+TEST(Config, ChecksValuesGivenInCodeAsWell) {
+  ConfigInput input;
+  input.code.microbatches = -3;
+  EXPECT_THAT(refusal(input), HasSubstr("microbatches = -3 (Config in code): expected"));
+}
+
+TEST(Config, ListsAllProblemsAtOnce) {
+  ConfigInput input = with_flag("microbatches", "0");
+  input.flags.emplace_back("sede", "1");
+  input.environment["SMP_PIPELINE"] = "eager";
+  const std::string text = refusal(input);
+  EXPECT_THAT(text, AllOf(HasSubstr("3 problems"), HasSubstr("1. "), HasSubstr("2. "),
+                          HasSubstr("3. "), HasSubstr("\"sede\""), HasSubstr("\"seed\"")));
+}
+
+TEST(Config, TreatsAnAliasAsTheSameKey) {
+  EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4})")).values().pipeline_parallel_degree, 4);
+  EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 4})"))
+                .values()
+                .pipeline_parallel_degree,
+            4);
+  EXPECT_THAT(refusal(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 2})")),
+              HasSubstr("contradicts"));
+  ConfigInput input = with_launcher(R"({"partitions": 2})");
+  input.flags = {{"pipeline_parallel_degree", "4"}};
+  EXPECT_EQ(resolve_config(input).values().pipeline_parallel_degree, 4);
+}
+
+TEST(Config, RefusesImpossibleDegrees) {
+  EXPECT_THAT(refusal(with_flag("partitions", "8", 4)),
+              AllOf(HasSubstr("partitions = 8 (flag --smp.partitions)"),
+                    HasSubstr("needs 8 ranks, but 4 were started"), HasSubstr("mpirun -n 8")));
+  EXPECT_THAT(refusal(with_flag("partitions", "4", 6)), HasSubstr("cannot be divided"));
+}
+
+TEST(Config, SaysThatDataAndTensorParallelismAreStillToCome) {
+  EXPECT_THAT(refusal<UnsupportedError>(with_flag("partitions", "2", 4)),
+              AllOf(HasSubstr("2 replicas"), HasSubstr("data parallelism is not yet available")));
+  EXPECT_THAT(refusal<UnsupportedError>(with_flag("tensor_parallel_degree", "2", 4)),
+              HasSubstr("tensor parallelism is not yet available"));
+}
+
+TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
+  for (const FutureKey& key : future_keys()) {
+    if (!key.default_value.is_null()) {
+      const Json defaults = {{key.name, key.default_value}};
+      EXPECT_NO_THROW(resolve_config(with_launcher(defaults.dump()))) << key.name;
+    }
+    const Json other = {{key.name, "something else"}};
+    EXPECT_THAT(refusal<UnsupportedError>(with_launcher(other.dump())),
+                AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
+  }
+  EXPECT_THAT(refusal<UnsupportedError>(with_flag("fp16", "true")), HasSubstr("mixed precision"));
+  EXPECT_NO_THROW(resolve_config(with_flag("fp16", "false")));
+}
+
+TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
+  EXPECT_THAT(refusal(with_flag("auto_partition", "false")), HasSubstr("default_partition is not set"));
+  ConfigInput input = with_flag("auto_partition", "false");
+  input.flags.emplace_back("plan_file", "plan.json");
+  EXPECT_NO_THROW(resolve_config(input));
+  input.flags.back() = {"default_partition", "3"};
+  EXPECT_NO_THROW(resolve_config(input));
+  input.flags.back() = {"default_partition", "4"};
+  EXPECT_THAT(refusal(input), HasSubstr("there are 4 stages"));
+}
+
+TEST(Config, NeedsOneLossWeightPerMicrobatch) {
+  ConfigInput input = with_flag("loss", "weights");
+  input.flags.emplace_back("microbatches", "2");
+  EXPECT_THAT(refusal(input), HasSubstr("loss_weights has 0 numbers"));
+  input.flags.emplace_back("loss_weights", "0.25,0.75");
+  EXPECT_THAT(resolve_config(input).values().loss_weights, ElementsAre(0.25, 0.75));
+  EXPECT_THAT(refusal(with_flag("loss_weights", "1")), HasSubstr("has no effect"));
+}
+
+TEST(Config, MakesItsOwnRanksForTheLocalTransport) {
+  ConfigInput input = with_flag("transport", "local", 1);
+  input.flags.emplace_back("partitions", "3");
+  const ResolvedConfig config = resolve_config(input);
+  EXPECT_EQ(config.world_size(), 3);
+  EXPECT_EQ(config.arrangement().pp_size, 3);
+  input.world_size = 4;
+  EXPECT_THAT(refusal(input), HasSubstr("runs all ranks in one process"));
+}
+
+TEST(Config, WarnsAboutACapThatCannotWork) {
+  EXPECT_THAT(resolve_config(with_flag("active_microbatches", "8")).warnings(),
+              ElementsAre(HasSubstr("more than microbatches = 1 (default)")));
+}
+
+TEST(Config, RecognisesMisspeltVariablesAndLeavesForeignOnesAlone) {
+  ConfigInput input;
+  input.environment["SMP_MICROBATCHS"] = "8";
+  EXPECT_THAT(refusal(input), HasSubstr("did you mean SMP_MICROBATCHES?"));
+  ConfigInput foreign;
+  foreign.environment = {{"SMP_LOG", "debug"}, {"SMP_TORCH_DIR", "x"}, {"SMP_COLOR", "1"}};
+  EXPECT_NO_THROW(resolve_config(foreign));
+}
+
+TEST(Config, HashTellsRanksApartByWhatMustBeEqual) {
+  const auto hash = [](const std::string& key, const std::string& value) {
+    return resolve_config(with_flag(key, value)).hash();
+  };
+  EXPECT_EQ(hash("microbatches", "4"), hash("microbatches", "4"));
+  EXPECT_NE(hash("microbatches", "4"), hash("microbatches", "8"));
+  EXPECT_EQ(hash("intra_op_threads", "4"), hash("intra_op_threads", "8"));
+  EXPECT_EQ(resolve_config(with_launcher(R"({"seed": 3})")).hash(), hash("seed", "3"));
+}
+
+TEST(Config, PrintsEveryKeyWithItsOrigin) {
+  const ResolvedConfig config = resolve_config(with_flag("microbatches", "4"));
+  for (const ConfigKey& key : config_keys()) EXPECT_THAT(config.table(), HasSubstr(key.name));
+  EXPECT_EQ(Json::parse(config.to_json())["microbatches"],
+            (Json{{"value", 4}, {"origin", "flag --smp.microbatches"}}));
+}
+
+TEST(Flags, AreTakenOutOfTheArguments) {
+  std::vector<std::string> words = {"prog",          "--smp.microbatches", "8",  "--epochs", "3",
+                                    "--smp.seed=-1", "data",               "--", "--smp.x"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int argc = static_cast<int>(words.size());
+  EXPECT_THAT(take_flags(argc, argv.data()),
+              ElementsAre(Pair("microbatches", "8"), Pair("seed", "-1")));
+  EXPECT_THAT(std::vector<std::string>(argv.begin(), argv.begin() + argc),
+              ElementsAre("prog", "--epochs", "3", "data", "--", "--smp.x"));
+  EXPECT_EQ(argv[argc], nullptr);
+}
+
+TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
+  std::vector<std::string> words = {"prog", "--smp.active-microbatches=3", "--smp.loss", "--verbose"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int argc = static_cast<int>(words.size());
+  EXPECT_THAT(take_flags(argc, argv.data()),
+              ElementsAre(Pair("active_microbatches", "3"), Pair("loss", "")));
+  EXPECT_EQ(argc, 2);
+}
+
+TEST(ConfigDocument, ListsTheKeysOfTheCode) {
+  const std::string here = __FILE__;
+  const std::string root = here.substr(0, here.rfind("tests/base/"));
+  EXPECT_THAT(read_file(root + "docs/configuration.md"), HasSubstr(config_keys_markdown()))
+      << "replace the tables by:\n"
+      << config_keys_markdown();
+}
+
+}  // namespace
+}  // namespace smp::base
