@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <string>
@@ -37,6 +38,8 @@ class AsyncNode : public Node {
   /// Begins the work; must neither block nor suspend. `done` may be called at once or later.
   virtual void start(variable_list&& gradients, const BackwardOptions& options,
                      Completion done) = 0;
+  /// What a fiber that waits for this node's result is said to wait for.
+  virtual base::WaitReason wait_reason() const;
   variable_list apply(variable_list&& gradients) override;
 };
 
@@ -89,10 +92,15 @@ struct BackwardStatistics {
 /// that the order of every floating-point sum is independent of network timing. Error replies jump
 /// the queue.
 /// @param captures  edges whose incoming gradient is returned (same order); empty for backward().
+///                  With options.accumulate everything is executed all the same.
 /// @param sink      receives leaf gradients; nullptr: into `.grad` at once, as LibTorch does.
 /// @throws whatever a node, a hook or an AsyncNode threw; late replies are then ignored.
 variable_list run_backward(const edge_list& roots, variable_list gradients,
                            const BackwardOptions& options = {}, const edge_list& captures = {},
                            GradientSink* sink = nullptr, BackwardStatistics* statistics = nullptr);
+
+/// Whether the calling fiber is inside Node::apply, of this executor or of LibTorch's engine. No
+/// fiber may be suspended there: the frames below hold locks and guards of the thread.
+bool inside_node() noexcept;
 
 }  // namespace smp::server

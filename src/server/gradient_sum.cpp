@@ -3,6 +3,7 @@
 
 #include <ATen/CachedTensorUtils.h>
 #include <ATen/TensorSubclassLikeUtils.h>
+#include <c10/core/GradMode.h>
 
 #include <utility>
 
@@ -24,7 +25,7 @@ void add_gradient(at::Tensor& sum, at::Tensor&& gradient) {
   if (!gradient.defined()) return;
   if (!sum.defined()) {
     sum = std::move(gradient);
-  } else if (at::GradMode::is_enabled()) {
+  } else if (c10::GradMode::is_enabled()) {
     sum = sum + gradient;
   } else if (is_sparse(sum)) {
     // Dense + sparse keeps the dense operand first: ATen has no sparse + dense.

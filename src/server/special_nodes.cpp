@@ -1,4 +1,6 @@
-// server/async_node.cpp: what happens when LibTorch's own engine meets one of our nodes.
+// server/special_nodes.cpp: the nodes of ours that stand in an autograd graph.
+#include <torch/csrc/autograd/functions/utils.h>
+
 #include "base/check.h"
 #include "server/executor.h"
 

@@ -1,0 +1,273 @@
+// server/executor.cpp: one backward pass over torch::autograd::Node (paper §4.1, App. B). Order of
+// nodes and hooks, captures and checks are those of LibTorch's engine. Threads: the rank's thread.
+#include "server/executor.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <queue>
+#include <typeinfo>
+#include <utility>
+
+#include "base/check.h"
+#include "server/backward_graph.h"
+#include "server/gradient_sum.h"
+#include "server/reply_queue.h"
+
+namespace smp::server {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::AnomalyMode;
+
+// Balanced whenever the thread changes fibers, because none is suspended inside a node.
+thread_local int nodes_on_stack = 0;
+
+/// Forbids suspension while code of a node runs.
+class InsideNode {
+ public:
+  InsideNode() noexcept { ++nodes_on_stack; }
+  ~InsideNode() { --nodes_on_stack; }
+  InsideNode(const InsideNode&) = delete;
+  InsideNode& operator=(const InsideNode&) = delete;
+};
+
+/// A node all of whose gradients have come.
+struct ReadyNode {
+  std::uint64_t sequence_number;
+  NodeIndex index;
+  /// By sequence number only: equal ones (leaves) keep the order LibTorch's heap gives them.
+  bool operator<(const ReadyNode& other) const noexcept {
+    return sequence_number < other.sequence_number;
+  }
+};
+
+void check_nan(const Node& node, const variable_list& outputs) {
+  const at::AutoGradMode no_grad(false);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].defined() || !at::isnan(outputs[i])._is_any_true().item<bool>()) continue;
+    throw std::runtime_error(base::concat("Function '", node.name(),
+                                          "' returned nan values in its ", i, "th output."));
+  }
+}
+
+void call_tensor_hooks(Node& node, variable_list& inputs) {
+  for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
+  for (const auto& [input, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+}
+
+void validate(const Node& node, variable_list& outputs) {
+  torch::autograd::validate_outputs(
+      node.next_edges(), outputs, [&node](const std::string& problem) {
+        return base::concat("Function ", node.name(), " returned an ", problem);
+      });
+}
+
+/// A leaf has no next edges; the cast is too dear for every node.
+AccumulateGrad* as_leaf(Node& node) {
+  return node.num_outputs() == 0 ? dynamic_cast<AccumulateGrad*>(&node) : nullptr;
+}
+
+class Pass {
+ public:
+  Pass(const edge_list& roots, const edge_list& captures, const BackwardOptions& options,
+       GradientSink* sink, BackwardStatistics& statistics)
+      : graph_(roots, captures, options.accumulate),
+        options_(options),
+        sink_(sink),
+        statistics_(statistics),
+        captured_(captures.size()) {}
+
+  variable_list run(const edge_list& roots, variable_list&& gradients);
+
+ private:
+  void deliver_roots(const edge_list& roots, variable_list&& gradients);
+  void work();
+  void deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient);
+  void evaluate(NodeIndex index);
+  void execute(NodeIndex index, variable_list&& inputs);
+  void start(NodeIndex index, AsyncNode& node, variable_list&& inputs);
+  void finish_started(Reply&& reply);
+  void finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs);
+  void keep_captures(const GraphNode& entry, const variable_list& inputs);
+  bool give_to_sink(Node& node, variable_list& inputs);
+  void park();
+
+  BackwardGraph graph_;
+  const BackwardOptions& options_;
+  GradientSink* const sink_;
+  BackwardStatistics& statistics_;
+  variable_list captured_;
+  std::priority_queue<ReadyNode> ready_;
+  ReplyQueue replies_;
+  Node* current_ = nullptr;  // to blame for an exception
+};
+
+variable_list Pass::run(const edge_list& roots, variable_list&& gradients) {
+  try {
+    deliver_roots(roots, std::move(gradients));
+    work();
+  } catch (...) {
+    if (AnomalyMode::is_enabled() && current_ != nullptr) {
+      current_->metadata()->print_stack(current_->name());
+    }
+    throw;
+  }
+  return std::move(captured_);
+}
+
+void Pass::deliver_roots(const edge_list& roots, variable_list&& gradients) {
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    if (graph_.roots[i] == kNoNode) continue;
+    deliver(graph_.roots[i], roots[i].input_nr, std::move(gradients[i]));
+  }
+}
+
+void Pass::work() {
+  while (true) {
+    if (!ready_.empty()) {
+      const auto index = ready_.top().index;
+      ready_.pop();
+      evaluate(index);
+    } else if (auto reply = replies_.take()) {
+      finish_started(std::move(*reply));
+    } else if (replies_.in_flight() > 0) {
+      park();
+    } else {
+      return;
+    }
+  }
+}
+
+void Pass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient) {
+  auto& entry = graph_.nodes[target];
+  --entry.dependencies;
+  if (!entry.wanted()) return;
+  if (entry.inputs.empty()) entry.inputs.resize(entry.node->num_inputs());
+  add_gradient(entry.inputs[input], std::move(gradient));
+  if (entry.dependencies == 0) ready_.push({entry.node->sequence_nr(), target});
+}
+
+/// A capture sees the gradient before the tensor's hooks if its node is executed too, else after
+/// them: LibTorch's engine does so.
+void Pass::evaluate(NodeIndex index) {
+  auto& entry = graph_.nodes[index];
+  Node& node = *entry.node;
+  current_ = &node;
+  auto inputs = std::exchange(entry.inputs, {});
+  if (!entry.execute) {
+    call_tensor_hooks(node, inputs);
+    keep_captures(entry, inputs);
+    return;
+  }
+  ++statistics_.nodes;
+  keep_captures(entry, inputs);
+  if (give_to_sink(node, inputs)) return;
+  call_tensor_hooks(node, inputs);
+  for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+  if (!options_.keep_graph) node.will_release_variables();
+  execute(index, std::move(inputs));
+}
+
+void Pass::execute(NodeIndex index, variable_list&& inputs) {
+  Node& node = *graph_.nodes[index].node;
+  if (auto* async = dynamic_cast<AsyncNode*>(&node)) return start(index, *async, std::move(inputs));
+  variable_list kept;
+  const bool has_post_hooks = !node.post_hooks().empty();
+  if (has_post_hooks) kept = inputs;
+  variable_list outputs;
+  if (typeid(node) == typeid(GuardNode)) {
+    outputs = std::move(inputs);
+  } else {
+    const InsideNode inside;
+    outputs = node(std::move(inputs));
+  }
+  finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr);
+}
+
+void Pass::start(NodeIndex index, AsyncNode& node, variable_list&& inputs) {
+  if (!node.post_hooks().empty()) graph_.nodes[index].inputs = inputs;
+  auto done = replies_.expect(index);
+  ++statistics_.async_nodes;
+  statistics_.most_in_flight = std::max(statistics_.most_in_flight, replies_.in_flight());
+  const InsideNode inside;
+  node.start(std::move(inputs), options_, std::move(done));
+}
+
+void Pass::finish_started(Reply&& reply) {
+  auto& entry = graph_.nodes[reply.node];
+  current_ = entry.node;
+  if (reply.error) std::rethrow_exception(reply.error);
+  const auto inputs = std::exchange(entry.inputs, {});
+  finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs);
+}
+
+void Pass::finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs) {
+  Node& node = *graph_.nodes[index].node;
+  validate(node, outputs);
+  if (inputs != nullptr) {
+    for (const auto& hook : node.post_hooks()) outputs = (*hook)(outputs, *inputs);
+  }
+  if (!options_.keep_graph) node.release_variables();
+  if (AnomalyMode::is_enabled() && AnomalyMode::should_check_nan()) check_nan(node, outputs);
+  const auto* const targets = graph_.targets.data() + graph_.nodes[index].first_target;
+  for (std::uint32_t i = 0; i < outputs.size(); ++i) {
+    if (targets[i] == kNoNode) continue;
+    deliver(targets[i], node.next_edge(i).input_nr, std::move(outputs[i]));
+  }
+}
+
+void Pass::keep_captures(const GraphNode& entry, const variable_list& inputs) {
+  for (int i = entry.first_capture; i >= 0; i = graph_.captures[i].next) {
+    const auto& capture = graph_.captures[i];
+    captured_[capture.result] = inputs[capture.input];
+  }
+}
+
+bool Pass::give_to_sink(Node& node, variable_list& inputs) {
+  auto* const leaf = sink_ == nullptr ? nullptr : as_leaf(node);
+  if (leaf == nullptr) return false;
+  sink_->put(*leaf, std::move(inputs));
+  return true;
+}
+
+void Pass::park() {
+  Node& node = *graph_.nodes[replies_.next()].node;
+  const auto reason = static_cast<AsyncNode&>(node).wait_reason();
+  SMP_REQUIRE(!inside_node(), "a backward pass that was begun inside the backward of another node "
+              "cannot wait for ", reason.what, " of ", node.name(),
+              ": call distributed modules in a tensor hook or outside of backward instead");
+  ++statistics_.parks;
+  replies_.wait(reason);
+}
+
+void check_captures(const edge_list& captures, GradientSink& sink) {
+  for (const auto& edge : captures) {
+    auto* const leaf = edge.is_valid() ? as_leaf(*edge.function) : nullptr;
+    if (leaf != nullptr) sink.check_capture(*leaf);
+  }
+}
+
+}  // namespace
+
+variable_list run_backward(const edge_list& roots, variable_list gradients,
+                           const BackwardOptions& options, const edge_list& captures,
+                           GradientSink* sink, BackwardStatistics* statistics) {
+  torch::autograd::validate_outputs(roots, gradients, [](const std::string& text) { return text; });
+  if (sink != nullptr) check_captures(captures, *sink);
+  BackwardStatistics unused;
+  auto& counts = statistics == nullptr ? unused : *statistics;
+  counts = {};
+  const at::AutoGradMode mode(options.create_graph);
+  return Pass(roots, captures, options, sink, counts).run(roots, std::move(gradients));
+}
+
+bool inside_node() noexcept {
+  return nodes_on_stack > 0 || torch::autograd::get_current_graph_task_id() != -1;
+}
+
+}  // namespace smp::server
