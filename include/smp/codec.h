@@ -8,7 +8,6 @@
 #include <c10/util/ArrayRef.h>
 
 #include <array>
-#include <boost/pfr/core.hpp>
 #include <complex>
 #include <cstring>
 #include <map>
@@ -23,14 +22,15 @@
 #include <vector>
 
 #include "smp/call.h"
+#include "smp/detail/fields.h"
 #include "smp/export.h"
 
 namespace smp {
 
 /// Takes values of type T apart and puts them together again. Ready for: numbers, bool, enums,
-/// strings, tensors (also undefined ones), at::Scalar, torch::Device, optional, vector, array, pair,
-/// tuple, map, unordered_map, variant, any nesting of these, and aggregate structs of them
-/// (no base class, no C array; at most about 100 fields). Specialise it for a type of your own:
+/// strings, tensors (also undefined ones), at::Scalar, torch::Device, optional, vector, array,
+/// pair, tuple, map, unordered_map, variant, any nesting of these, and aggregate structs of them
+/// (no base class, no C array, at most 32 members). Specialise it for a type of your own:
 /// @code
 ///   template <> struct smp::Codec<Money> {
 ///     static void encode(smp::Writer& out, const Money& money) { out.put(money.cents()); }
@@ -142,37 +142,6 @@ consteval bool crosses() {
   }
 }
 
-/// Converts to any proper base of T: if it can initialise T's first element, T has a base class.
-template <class T>
-struct BaseOf {
-  template <class U>
-    requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>)
-  operator U() const;
-};
-/// Stands for any member of a struct, as boost::pfr counts them.
-struct AnyCopied {
-  template <class U>
-  operator U&() const noexcept;
-};
-struct AnyMoved {
-  template <class U>
-  operator U() const noexcept;
-};
-
-/// A C array is counted by its elements, but parentheses do not initialise it by them.
-template <class T>
-consteval bool has_c_array() {
-  using Any = std::conditional_t<std::is_copy_constructible_v<T>, AnyCopied, AnyMoved>;
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    return !requires { T((static_cast<void>(I), Any{})...); };
-  }(std::make_index_sequence<boost::pfr::tuple_size_v<T>>());
-}
-
-template <class T>
-concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> &&
-                      !std::is_polymorphic_v<T> && !requires { T{BaseOf<T>{}}; } &&
-                      !has_c_array<T>();
-
 template <class T>
 concept PlainBits = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T> ||
                     std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16> ||
@@ -181,11 +150,11 @@ concept PlainBits = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std
                     std::is_same_v<T, std::complex<float>> ||
                     std::is_same_v<T, std::complex<double>>;
 
-template <class T, class Indices = std::make_index_sequence<boost::pfr::tuple_size_v<T>>>
-struct Fields;
-template <class T, std::size_t... I>
-struct Fields<T, std::index_sequence<I...>> {
-  using type = Parts<boost::pfr::tuple_element_t<I, T>...>;
+template <class References>
+struct FieldParts;
+template <class... Field>
+struct FieldParts<std::tuple<Field&...>> {
+  using type = Parts<Field...>;
 };
 
 /// Values in a fixed order; a nothing still takes a byte.
@@ -361,10 +330,11 @@ struct Codec<std::variant<T...>> {
 template <class T>
   requires detail::PlainStruct<T>
 struct Codec<T> {
-  using SmpParts = typename detail::Fields<T>::type;
+  using SmpParts =
+      typename detail::FieldParts<decltype(detail::fields_of(std::declval<T&>()))>::type;
   static void encode(Writer& out, const T& value) {
     std::apply([&](const auto&... field) { detail::put_all(out, field...); },
-               boost::pfr::structure_tie(value));
+               detail::fields_of(value));
   }
   static T decode(Reader& in) { return detail::get_all<T>(in, SmpParts{}); }
 };
