@@ -56,7 +56,7 @@ function(smp_add_library)
   add_library(smp::smp ALIAS smp)
   target_link_libraries(smp PRIVATE ${layers} PUBLIC smp::torch)
   set_target_properties(smp PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
-  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/smp/*.h)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/smp/*.h)
   target_sources(smp PUBLIC FILE_SET HEADERS
     BASE_DIRS ${PROJECT_SOURCE_DIR}/include ${SMP_GENERATED_DIR}
     FILES ${headers} ${SMP_GENERATED_DIR}/smp/version.h)

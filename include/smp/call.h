@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "smp/export.h"
@@ -32,6 +33,7 @@ struct CallEntry {
   std::uint64_t key;      ///< equal on all ranks that run the same binary
   const char* signature;  ///< readable, for messages: "Tensor BlockImpl::forward(const Tensor&)"
   Thunk run;              ///< nullptr if an argument or the result cannot cross ranks
+  const std::type_info* type = nullptr;  ///< tells equally named types of two files apart
 };
 
 /// Adds `entry` to the process's registry and returns it. The same key with another signature is an
@@ -45,6 +47,7 @@ SMP_API std::uint64_t call_registry_hash() noexcept;
 /// The part of a routed module that the library sees: its place in the model and its owner.
 class SMP_API RoutedBase {
  public:
+  RoutedBase();
   virtual ~RoutedBase();
 
   /// The module this is part of.
@@ -63,6 +66,9 @@ class SMP_API RoutedBase {
     std::string path;  ///< dotted module path
   };
   Place smp_place;
+
+  /// pp_rank of the smp::partition scope in which the module was created (smp/placement.h).
+  std::optional<int> smp_pin;
 };
 
 /// Decides where a routed module runs. One implementation at a time serves a rank.

@@ -355,6 +355,7 @@ void FiberScheduler::set_idle_policy(const IdlePolicy& policy) { state_->idle = 
 void FiberScheduler::set_simulation(SimClock* sim) { state_->simulation = sim; }
 const Clock& FiberScheduler::clock() const noexcept { return state_->clock(); }
 std::size_t FiberScheduler::live_fibers() const noexcept { return state_->live; }
+bool FiberScheduler::any_waiting() const noexcept { return !state_->waiting.empty(); }
 bool FiberScheduler::poll_all() noexcept { return state_->poll_all(); }
 
 void FiberScheduler::set_deadlock_handler(std::function<void()> handler) {

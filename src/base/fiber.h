@@ -35,6 +35,8 @@ class RankContext {
   /// Writes who and where a fiber is ("rank 2, module encoder.block.3, microbatch 1"); may run in a
   /// signal handler.
   virtual void describe(const void* execution, char* text, std::size_t size) const noexcept = 0;
+
+  void* runtime = nullptr;  ///< set by the top layer, opaque here
 };
 
 /// What travels with a fiber. `rank` and `execution` are owned by the layers above.
@@ -127,6 +129,8 @@ class FiberScheduler {
 
   /// One line per parked fiber that waits for something, oldest first.
   std::vector<std::string> waiting_report() const;
+  /// Whether some fiber waits for something.
+  bool any_waiting() const noexcept;
   /// Fibers spawned and not finished.
   std::size_t live_fibers() const noexcept;
 

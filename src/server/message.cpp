@@ -60,7 +60,6 @@ d2d::Frame encode(Message&& message) {
   header.set_frozen_hash(message.frozen_hash);
   put_modes(message.modes, header);
   header.set_keep_graph(message.keep_graph);
-  header.set_accumulate(message.accumulate);
   header.set_requires_grad(std::move(message.requires_grad));
   header.set_body(std::move(message.body));
   if (message.failure) {
@@ -89,7 +88,6 @@ Message decode(d2d::Frame&& frame) {
   message.frozen_hash = header.frozen_hash();
   message.modes = get_modes(header);
   message.keep_graph = header.keep_graph();
-  message.accumulate = header.accumulate();
   message.requires_grad = std::move(*header.mutable_requires_grad());
   message.body = std::move(*header.mutable_body());
   if (header.failed()) message.failure = Failure{header.error_rank(), header.error_text()};

@@ -52,7 +52,6 @@ struct Message {
   std::uint64_t frozen_hash = 0;  ///< of every parameter's requires_grad at the sender
   Modes modes;
   bool keep_graph = false;
-  bool accumulate = true;
   std::string requires_grad;  ///< one byte a tensor
   std::string body;           ///< values other than tensors
   std::vector<at::Tensor> tensors;

@@ -1,0 +1,18 @@
+// server/exception_text.h: what an exception says, whatever its type.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "server/message.h"
+
+namespace smp::server {
+
+/// The text of `error`, without LibTorch's C++ backtrace.
+std::string text_of(const std::exception_ptr& error);
+
+/// `error` on its way to another rank. An error that came from another rank keeps its origin;
+/// any other gets `where` ("rank 2, module encoder.block.3, microbatch 1") in front.
+Failure failure_of(const std::exception_ptr& error, int rank, const std::string& where);
+
+}  // namespace smp::server

@@ -1,0 +1,218 @@
+// server/module_server.cpp: life of the server, its messages, and the failure of a step.
+#include "server/module_server.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "server/exception_text.h"
+
+namespace smp::server {
+namespace {
+
+/// A healthy fiber that is parked in a noexcept frame or a destructor cannot unwind when its step
+/// fails elsewhere; the least we can do is to say where it was.
+[[noreturn]] void explain_and_terminate() {
+  char who[256] = "a thread without a module";
+  if (const auto* fiber = base::current_fiber(); fiber != nullptr && fiber->rank != nullptr) {
+    fiber->rank->describe(fiber->execution, who, sizeof who);
+  }
+  std::fprintf(stderr,
+               "smp: %s: an exception could not leave a noexcept function or a destructor, so the "
+               "process ends; a module must not be called from there\n",
+               who);
+  if (const auto error = std::current_exception()) {
+    std::fprintf(stderr, "smp: the exception was: %s\n", text_of(error).c_str());
+  }
+  std::abort();
+}
+
+}  // namespace
+
+ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& options)
+    : transport_(transport),
+      options_(options),
+      scheduler_(base::FiberScheduler::install()),
+      foreign_(transport.rank()),
+      accumulator_([this](const at::Tensor& parameter) { foreign_.refuse_gradient(parameter); }),
+      collectives_(transport.rank(),
+                   [this](int peer, Message&& message) { send(peer, std::move(message)); }),
+      workers_(*this, options.fiber_stack_bytes, [this] { wake_.signal(); }),
+      stall_watch_(steady_, {options.stall_seconds, options.abort_seconds},
+                   [this](double seconds) { silence(seconds, false); },
+                   [this](double seconds) { silence(seconds, true); }) {
+  std::set_terminate(explain_and_terminate);
+  transport_.set_receiver([this](int source, d2d::Frame&& frame) {
+    receive(source, std::move(frame));
+  });
+  transport_.set_failure_handler([this](const std::string& what) {
+    fail_step(std::make_exception_ptr(UsageError(what)));
+  });
+  poll_ = scheduler_.add_poll([this] {
+    const bool progress = transport_.poll();
+    stall_watch_.poll(scheduler_.any_waiting(), progress);
+    return progress;
+  });
+}
+
+ModuleServer::~ModuleServer() {
+  poll_.reset();
+  transport_.set_receiver([](int, d2d::Frame&&) {});
+}
+
+void ModuleServer::attach(std::vector<RoutedBase*> modules) { modules_ = std::move(modules); }
+
+// ---- messages ---------------------------------------------------------------------------------
+
+void ModuleServer::receive(int source, d2d::Frame&& frame) noexcept {
+  receiving_ = true;
+  try {
+    sort_by_step(source, decode(std::move(frame)));
+  } catch (...) {
+    fail_step(std::current_exception());
+  }
+  receiving_ = false;
+}
+
+/// A rank may be a step ahead; nobody reads past the end of his own step.
+void ModuleServer::sort_by_step(int source, Message&& message) {
+  if (message.kind == Kind::kCollective) {
+    collectives_.deliver(source, std::move(message));
+  } else if (message.kind == Kind::kLeaving) {
+    peer_left(source, message.step);
+  } else if (message.step > step_) {
+    early_.push_back({source, std::move(message)});
+  } else if (running_ && message.step == step_) {
+    dispatch(source, std::move(message));
+  }
+}
+
+void ModuleServer::dispatch(int source, Message&& message) {
+  switch (message.kind) {
+    case Kind::kForward: return execute_forward(source, std::move(message));
+    case Kind::kBackward: return execute_backward(source, std::move(message));
+    case Kind::kResponse: return pending_.complete(std::move(message));
+    case Kind::kRelease: released_.push_back(message.record); break;
+    case Kind::kForwardDone: accumulator_.mark_forward_done(message.microbatch); break;
+    case Kind::kMicrobatchDone: accumulator_.mark_microbatch_done(message.microbatch); break;
+    case Kind::kStop: stop_ = std::move(message); break;
+    case Kind::kAbort:
+      if (!failure_) {
+        failure_ = std::make_exception_ptr(
+            RemoteError(message.failure->text, message.failure->rank));
+      }
+      return abort_locally();
+    case Kind::kCollective:
+    case Kind::kLeaving: return;  // handled before
+  }
+  wake_.signal();
+}
+
+void ModuleServer::send(int peer, Message&& message) {
+  if (message.kind != Kind::kCollective) message.step = step_;
+  transport_.send(peer, encode(std::move(message)));
+}
+
+void ModuleServer::tell_others(Message&& message) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) send(peer, Message(message));
+  }
+}
+
+Message ModuleServer::about_microbatch(Kind kind, int microbatch) const {
+  Message message;
+  message.kind = kind;
+  message.microbatch = microbatch;
+  return message;
+}
+
+// ---- failure ----------------------------------------------------------------------------------
+
+void ModuleServer::fail_step(std::exception_ptr error) {
+  if (!running_) {
+    base::log(base::LogLevel::kError, "rank ", rank(), ": outside of a step: ",
+              text_of(error));
+    return;
+  }
+  if (aborting_) return;
+  if (!failure_) failure_ = error;
+  Message message;
+  message.kind = Kind::kAbort;
+  char who[256] = "";
+  const auto* fiber = base::current_fiber();
+  describe(fiber == nullptr || fiber->rank != this ? nullptr : fiber->execution, who, sizeof who);
+  message.failure = failure_of(failure_, rank(), who);
+  tell_others(std::move(message));
+  abort_locally();
+}
+
+void ModuleServer::abort_locally() noexcept {
+  aborting_ = true;
+  pending_.abort_all();
+  for (auto* event : gate_) event->signal();
+  wake_.signal();
+}
+
+void ModuleServer::peer_left(int peer, std::int64_t after_step) {
+  if (left_.empty()) left_ = base::concat("rank ", peer, " left after step ", after_step);
+  collectives_.peer_left(peer, base::concat("it left after step ", after_step));
+  if (!running_ || after_step >= step_) return;
+  fail_step(std::make_exception_ptr(PeerLostError(base::concat(
+      "rank ", rank(), ": step ", step_, " cannot end: ", left_,
+      "; every rank must run the same number of steps (see that rank's own message)"))));
+}
+
+void ModuleServer::leave() {
+  Message message;
+  message.kind = Kind::kLeaving;
+  tell_others(std::move(message));
+}
+
+void ModuleServer::silence(double seconds, bool final) {
+  std::string report = base::concat("rank ", rank(), ": nothing happened for ",
+                                    static_cast<int>(seconds), " s in step ", step_, ":");
+  for (const auto& line : scheduler_.waiting_report()) report += "\n    " + line;
+  if (!final) {
+    base::log(base::LogLevel::kWarning, report,
+              "\n    (stall_seconds reports, abort_seconds ends the job)");
+    return;
+  }
+  collectives_.abort(report);
+  if (running_) fail_step(std::make_exception_ptr(PeerLostError(report)));
+}
+
+// ---- what a fiber does ------------------------------------------------------------------------
+
+void ModuleServer::on_switch(void* execution, bool running) noexcept {
+  if (!recorder_.enabled()) return;
+  if (!running) {
+    recorder_.end();
+    return;
+  }
+  const auto& own = *static_cast<const Execution*>(execution);
+  const bool forward = own.phase == schedule::Phase::kForward;
+  recorder_.begin(own.microbatch, own.module,
+                  forward ? base::Phase::kForward : base::Phase::kBackward);
+}
+
+void ModuleServer::describe(const void* execution, char* text, std::size_t size) const noexcept {
+  if (execution == nullptr) {
+    std::snprintf(text, size, "rank %d", rank());
+    return;
+  }
+  const auto& own = *static_cast<const Execution*>(execution);
+  std::snprintf(text, size, "rank %d, module %s (%s), microbatch %d", rank(), own.path,
+                own.phase == schedule::Phase::kForward ? "forward" : "backward", own.microbatch);
+}
+
+int ModuleServer::current_microbatch() const noexcept {
+  const auto* fiber = base::current_fiber();
+  if (fiber == nullptr || fiber->rank != this || fiber->execution == nullptr) return -1;
+  return static_cast<const Execution*>(fiber->execution)->microbatch;
+}
+
+base::StepTrace ModuleServer::take_trace() { return std::exchange(trace_, {}); }
+
+}  // namespace smp::server
