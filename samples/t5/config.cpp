@@ -8,11 +8,9 @@
 namespace t5 {
 namespace {
 
-constexpr int64_t kByteVocabulary =
-    384; // 3 special tokens, 256 bytes, 125 sentinels
+constexpr int64_t kByteVocabulary = 384;  // 3 special tokens, 256 bytes, 125 sentinels
 
-T5Config public_shape(int64_t d_model, int64_t d_kv, int64_t d_ff,
-                      int64_t layers, int64_t heads) {
+T5Config public_shape(int64_t d_model, int64_t d_kv, int64_t d_ff, int64_t layers, int64_t heads) {
   T5Config config;
   config.d_model = d_model;
   config.d_kv = d_kv;
@@ -23,11 +21,10 @@ T5Config public_shape(int64_t d_model, int64_t d_kv, int64_t d_ff,
   return config;
 }
 
-T5Config byte_model(int64_t d_model, int64_t d_kv, int64_t d_ff, int64_t layers,
-                    int64_t heads) {
+T5Config byte_model(int64_t d_model, int64_t d_kv, int64_t d_ff, int64_t layers, int64_t heads) {
   T5Config config = public_shape(d_model, d_kv, d_ff, layers, heads);
   config.vocab_size = kByteVocabulary;
-  config.dropout_rate = 0.0; // a minute of training never sees a byte twice
+  config.dropout_rate = 0.0;  // a minute of training never sees a byte twice
   return config;
 }
 
@@ -37,10 +34,10 @@ T5Config version_1_1(T5Config config) {
   return config;
 }
 
-const std::vector<std::pair<std::string, T5Config>> &presets() {
+const std::vector<std::pair<std::string, T5Config>>& presets() {
   static const std::vector<std::pair<std::string, T5Config>> table{
       {"tiny", byte_model(32, 8, 64, 2, 4)},
-      {"demo", byte_model(192, 32, 768, 4, 6)},
+      {"demo", byte_model(192, 32, 512, 4, 6)},
       {"small", public_shape(512, 64, 2048, 6, 8)},
       {"base", public_shape(768, 64, 3072, 12, 12)},
       {"large", public_shape(1024, 64, 4096, 24, 16)},
@@ -52,27 +49,22 @@ const std::vector<std::pair<std::string, T5Config>> &presets() {
   return table;
 }
 
-} // namespace
+}  // namespace
 
 T5Config T5Config::preset(std::string_view name) {
-  const auto &table = presets();
-  const auto found =
-      std::find_if(table.begin(), table.end(),
-                   [&](const auto &entry) { return entry.first == name; });
-  if (found != table.end())
-    return found->second;
-  std::string message =
-      "unknown T5 configuration '" + std::string(name) + "'; choose one of:";
-  for (const auto &known : preset_names())
-    message += " " + known;
+  const auto& table = presets();
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  if (found != table.end()) return found->second;
+  std::string message = "unknown T5 configuration '" + std::string(name) + "'; choose one of:";
+  for (const auto& known : preset_names()) message += " " + known;
   throw std::invalid_argument(message);
 }
 
 std::vector<std::string> T5Config::preset_names() {
   std::vector<std::string> names;
-  for (const auto &[name, config] : presets())
-    names.push_back(name);
+  for (const auto& [name, config] : presets()) names.push_back(name);
   return names;
 }
 
-} // namespace t5
+}  // namespace t5

@@ -1,6 +1,5 @@
-// The T5 sample against what is published about T5: names and shapes of the
-// checkpoints, sizes of the models, the position buckets, and what an
-// encoder-decoder may and may not see.
+// The T5 sample against what is published about T5: names and shapes of the checkpoints, sizes of
+// the models, the position buckets, and what an encoder-decoder may and may not see.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,69 +14,58 @@ namespace {
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-void add_attention(const T5Config &c, const std::string &path, Shapes &shapes) {
+void add_attention(const T5Config& c, const std::string& path, Shapes& shapes) {
   const int64_t inner = c.num_heads * c.d_kv;
-  for (const char *name : {"q", "k", "v"})
-    shapes[path + name + ".weight"] = {inner, c.d_model};
+  for (const char* name : {"q", "k", "v"}) shapes[path + name + ".weight"] = {inner, c.d_model};
   shapes[path + "o.weight"] = {c.d_model, inner};
 }
 
-void add_feed_forward(const T5Config &c, const std::string &path,
-                      Shapes &shapes) {
-  const std::vector<const char *> widening =
-      c.is_gated_act ? std::vector<const char *>{"wi_0", "wi_1"}
-                     : std::vector<const char *>{"wi"};
-  for (const char *name : widening)
-    shapes[path + name + ".weight"] = {c.d_ff, c.d_model};
+void add_feed_forward(const T5Config& c, const std::string& path, Shapes& shapes) {
+  const std::vector<const char*> widening =
+      c.is_gated_act ? std::vector<const char*>{"wi_0", "wi_1"} : std::vector<const char*>{"wi"};
+  for (const char* name : widening) shapes[path + name + ".weight"] = {c.d_ff, c.d_model};
   shapes[path + "wo.weight"] = {c.d_model, c.d_ff};
 }
 
-void add_stack(const T5Config &c, const std::string &stack, bool decoder,
-               Shapes &shapes) {
+void add_stack(const T5Config& c, const std::string& stack, bool decoder, Shapes& shapes) {
   const int64_t num_blocks = decoder ? c.num_decoder_layers : c.num_layers;
   const int last = decoder ? 2 : 1;
   for (int64_t block = 0; block < num_blocks; ++block) {
-    const std::string layer =
-        stack + ".block." + std::to_string(block) + ".layer.";
+    const std::string layer = stack + ".block." + std::to_string(block) + ".layer.";
     add_attention(c, layer + "0.SelfAttention.", shapes);
-    if (decoder)
-      add_attention(c, layer + "1.EncDecAttention.", shapes);
-    add_feed_forward(c, layer + std::to_string(last) + ".DenseReluDense.",
-                     shapes);
+    if (decoder) add_attention(c, layer + "1.EncDecAttention.", shapes);
+    add_feed_forward(c, layer + std::to_string(last) + ".DenseReluDense.", shapes);
     for (int norm = 0; norm <= last; ++norm) {
       shapes[layer + std::to_string(norm) + ".layer_norm.weight"] = {c.d_model};
     }
   }
-  shapes[stack +
-         ".block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = {
+  shapes[stack + ".block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = {
       c.relative_attention_num_buckets, c.num_heads};
   shapes[stack + ".final_layer_norm.weight"] = {c.d_model};
 }
 
 /// The tensors of a public T5 checkpoint, by the rule that their names follow.
-Shapes published_shapes(const T5Config &c) {
+Shapes published_shapes(const T5Config& c) {
   Shapes shapes{{"shared.weight", {c.vocab_size, c.d_model}}};
   add_stack(c, "encoder", false, shapes);
   add_stack(c, "decoder", true, shapes);
-  if (!c.tie_word_embeddings)
-    shapes["lm_head.weight"] = {c.vocab_size, c.d_model};
+  if (!c.tie_word_embeddings) shapes["lm_head.weight"] = {c.vocab_size, c.d_model};
   return shapes;
 }
 
-int64_t published_size(const std::string &preset) {
+int64_t published_size(const std::string& preset) {
   int64_t size = 0;
-  for (const auto &[name, shape] : published_shapes(T5Config::preset(preset))) {
+  for (const auto& [name, shape] : published_shapes(T5Config::preset(preset))) {
     int64_t elements = 1;
-    for (const int64_t extent : shape)
-      elements *= extent;
+    for (const int64_t extent : shape) elements *= extent;
     size += elements;
   }
   return size;
 }
 
-Shapes actual_shapes(const T5 &model) {
+Shapes actual_shapes(const T5& model) {
   Shapes shapes;
-  for (const auto &entry : model->named_parameters()) {
+  for (const auto& entry : model->named_parameters()) {
     shapes[entry.key()] = entry.value().sizes().vec();
   }
   return shapes;
@@ -90,7 +78,7 @@ T5Config tiny(bool gated = false, bool tied = true) {
   return config;
 }
 
-T5 seeded(const T5Config &config) {
+T5 seeded(const T5Config& config) {
   torch::manual_seed(7);
   return T5(config);
 }
@@ -99,15 +87,14 @@ Tensor random_ids(int64_t rows, int64_t length) {
   return torch::randint(3, 384, {rows, length}, torch::kLong);
 }
 
-double cross_entropy(const Tensor &logits, const Tensor &labels) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1),
-                                              labels.flatten())
+double cross_entropy(const Tensor& logits, const Tensor& labels) {
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), labels.flatten())
       .item<double>();
 }
 
 /// The published algorithm for one distance, in scalar arithmetic.
-int64_t bucket_by_hand(int64_t relative_position, bool bidirectional,
-                       int64_t num_buckets, int64_t max_distance) {
+int64_t bucket_by_hand(int64_t relative_position, bool bidirectional, int64_t num_buckets,
+                       int64_t max_distance) {
   int64_t first = 0;
   int64_t distance = std::max<int64_t>(-relative_position, 0);
   if (bidirectional) {
@@ -116,13 +103,10 @@ int64_t bucket_by_hand(int64_t relative_position, bool bidirectional,
     distance = std::abs(relative_position);
   }
   const int64_t exact = num_buckets / 2;
-  if (distance < exact)
-    return first + distance;
-  const float share =
-      std::log(static_cast<float>(distance) / static_cast<float>(exact)) /
-      static_cast<float>(std::log(static_cast<double>(max_distance) / exact));
-  const auto beyond =
-      static_cast<int64_t>(share * static_cast<float>(num_buckets - exact));
+  if (distance < exact) return first + distance;
+  const float share = std::log(static_cast<float>(distance) / static_cast<float>(exact)) /
+                      static_cast<float>(std::log(static_cast<double>(max_distance) / exact));
+  const auto beyond = static_cast<int64_t>(share * static_cast<float>(num_buckets - exact));
   return first + std::min(exact + beyond, num_buckets - 1);
 }
 
@@ -157,7 +141,7 @@ TEST(T5Model, RefusesAnUnknownPresetByName) {
   try {
     T5Config::preset("smal");
     FAIL() << "an unknown preset was accepted";
-  } catch (const std::invalid_argument &error) {
+  } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("'smal'"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("small"), std::string::npos);
   }
@@ -166,29 +150,23 @@ TEST(T5Model, RefusesAnUnknownPresetByName) {
 TEST(T5Model, PutsRelativePositionsIntoThePublishedBuckets) {
   const Tensor positions = torch::arange(-300, 301);
   for (const bool bidirectional : {true, false}) {
-    const Tensor buckets =
-        relative_position_bucket(positions, bidirectional, 32, 128);
+    const Tensor buckets = relative_position_bucket(positions, bidirectional, 32, 128);
     for (int64_t i = 0; i < positions.numel(); ++i) {
       const auto position = positions[i].item<int64_t>();
-      EXPECT_EQ(buckets[i].item<int64_t>(),
-                bucket_by_hand(position, bidirectional, 32, 128))
-          << "relative position " << position
-          << (bidirectional ? ", both ways" : ", causal");
+      EXPECT_EQ(buckets[i].item<int64_t>(), bucket_by_hand(position, bidirectional, 32, 128))
+          << "relative position " << position << (bidirectional ? ", both ways" : ", causal");
     }
   }
 }
 
 TEST(T5Model, BucketsMatchAHandCalculatedTable) {
-  const Tensor positions = torch::tensor(
-      {-200, -128, -20, -8, -7, -1, 0, 1, 7, 8, 20, 200}, torch::kLong);
+  const Tensor positions =
+      torch::tensor({-200, -128, -20, -8, -7, -1, 0, 1, 7, 8, 20, 200}, torch::kLong);
   const Tensor both_ways =
       torch::tensor({15, 15, 10, 8, 7, 1, 0, 17, 23, 24, 26, 31}, torch::kLong);
-  const Tensor causal =
-      torch::tensor({31, 31, 17, 8, 7, 1, 0, 0, 0, 0, 0, 0}, torch::kLong);
-  EXPECT_TRUE(
-      relative_position_bucket(positions, true, 32, 128).equal(both_ways));
-  EXPECT_TRUE(
-      relative_position_bucket(positions, false, 32, 128).equal(causal));
+  const Tensor causal = torch::tensor({31, 31, 17, 8, 7, 1, 0, 0, 0, 0, 0, 0}, torch::kLong);
+  EXPECT_TRUE(relative_position_bucket(positions, true, 32, 128).equal(both_ways));
+  EXPECT_TRUE(relative_position_bucket(positions, false, 32, 128).equal(causal));
 }
 
 TEST(T5Model, BeginsNearTheLossOfAGuess) {
@@ -225,8 +203,7 @@ TEST(T5Model, EveryPredictionSeesTheWholeInput) {
   for (const int64_t place : {0, 19}) {
     Tensor changed = inputs.clone();
     changed[0][place] = inputs[0][place].item<int64_t>() == 9 ? 10 : 9;
-    const Tensor difference =
-        (model(inputs, labels) - model(changed, labels)).abs().amax(-1);
+    const Tensor difference = (model(inputs, labels) - model(changed, labels)).abs().amax(-1);
     EXPECT_GT(difference.min().item<float>(), 0.0F) << "input " << place;
   }
   EXPECT_TRUE(before.equal(model(inputs, labels)));
@@ -237,10 +214,8 @@ TEST(T5Model, PaddingOfTheInputChangesNothing) {
   T5 model = seeded(tiny());
   const Tensor inputs = random_ids(2, 20);
   const Tensor labels = random_ids(2, 12);
-  const Tensor padded =
-      torch::cat({inputs, torch::zeros({2, 5}, torch::kLong)}, 1);
-  EXPECT_TRUE(
-      model(inputs, labels).allclose(model(padded, labels), 1e-4, 1e-5));
+  const Tensor padded = torch::cat({inputs, torch::zeros({2, 5}, torch::kLong)}, 1);
+  EXPECT_TRUE(model(inputs, labels).allclose(model(padded, labels), 1e-4, 1e-5));
 }
 
 TEST(T5Model, IgnoredLabelsReadAsPaddingInTheDecoder) {
@@ -260,13 +235,10 @@ TEST(T5Model, EveryParameterLearns) {
       T5 model = seeded(tiny(gated, tied));
       const Tensor labels = random_ids(2, 12);
       const Tensor logits = model(random_ids(2, 20), labels);
-      torch::nn::functional::cross_entropy(logits.flatten(0, 1),
-                                           labels.flatten())
-          .backward();
-      for (const auto &entry : model->named_parameters()) {
+      torch::nn::functional::cross_entropy(logits.flatten(0, 1), labels.flatten()).backward();
+      for (const auto& entry : model->named_parameters()) {
         ASSERT_TRUE(entry.value().grad().defined()) << entry.key();
-        EXPECT_GT(entry.value().grad().abs().max().item<float>(), 0.0F)
-            << entry.key();
+        EXPECT_GT(entry.value().grad().abs().max().item<float>(), 0.0F) << entry.key();
       }
     }
   }
@@ -282,13 +254,11 @@ TEST(T5Model, LaterBlocksUseThePositionsOfTheFirst) {
   const BlockOutput output = first(hidden, mask, Tensor(), Tensor(), Tensor());
   ASSERT_EQ(output.position_bias.sizes().vec(),
             (std::vector<int64_t>{1, config.num_heads, 10, 10}));
-  const BlockOutput with =
-      later(output.hidden, mask, output.position_bias, Tensor(), Tensor());
-  const BlockOutput without =
-      later(output.hidden, mask, Tensor(), Tensor(), Tensor());
+  const BlockOutput with = later(output.hidden, mask, output.position_bias, Tensor(), Tensor());
+  const BlockOutput without = later(output.hidden, mask, Tensor(), Tensor(), Tensor());
   EXPECT_FALSE(with.position_bias.defined());
   EXPECT_FALSE(with.hidden.allclose(without.hidden));
 }
 
-} // namespace
-} // namespace t5
+}  // namespace
+}  // namespace t5
