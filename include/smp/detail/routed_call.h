@@ -1,0 +1,147 @@
+// smp/detail/routed_call.h: one method of one module type with one signature, callable from afar.
+// Its existence in a program registers it, on every rank alike (paper §4.1).
+#pragma once
+
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "smp/call.h"
+#include "smp/detail/argument.h"
+#include "smp/error.h"
+#include "smp/export.h"
+
+namespace smp::detail {
+
+/// Hash of a mangled type name: equal on ranks that run the same binary.
+SMP_API std::uint64_t call_key(const std::type_info& call);
+/// "at::Tensor BlockImpl::forward(at::Tensor const&)" from the type `R (*)(A...)`.
+SMP_API std::string signature_text(const std::type_info& function, const std::type_info& impl,
+                                   const char* method, bool is_const);
+/// "argument 2 (std::function<void ()>) of forward cannot be sent to another rank".
+SMP_API std::string obstacle_text(const char* method, int argument, const std::type_info& type,
+                                  bool is_reference);
+/// For a remote call of an entry that cannot run remotely.
+[[noreturn]] SMP_API void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
+                                             const std::string& obstacle);
+[[noreturn]] SMP_API void fail_wrong_module(const torch::nn::Module& module,
+                                            const CallEntry& entry);
+
+/// What a call gives while the stack is being unwound and nothing may be thrown.
+template <class R>
+R empty_result() {
+  if constexpr (std::is_void_v<R>) {
+    return;
+  } else if constexpr (std::is_default_constructible_v<R>) {
+    return R{};
+  } else {
+    throw StepAborted{};
+  }
+}
+
+/// `Self` is the user's Impl, const for a const method; `Method` names the method (smp/routed.h).
+template <class Method, class Self, class R, class... A>
+class RoutedCall {
+ public:
+  static constexpr bool kCrosses =
+      crosses_as_result_v<R> && (crosses_as_argument_v<A> && ...);
+
+  static const CallEntry& entry() {
+    static const CallEntry& registered = register_call(describe());
+    return registered;
+  }
+
+  /// Why this call cannot cross ranks, or empty.
+  static std::string obstacle() {
+    if constexpr (kCrosses) {
+      return {};
+    } else if constexpr (!crosses_as_result_v<R>) {
+      return obstacle_text(Method::kName, 0, typeid(R), std::is_reference_v<R>);
+    } else {
+      std::string text;
+      int position = 0;
+      ((++position, text.empty() && !crosses_as_argument_v<A> &&
+                        (text = obstacle_text(Method::kName, position, typeid(A),
+                                              std::is_lvalue_reference_v<A>),
+                         true)),
+       ...);
+      return text;
+    }
+  }
+
+  /// Calls the method where its module lives.
+  template <class... Given>
+  static R invoke(RoutedBase& module, Self& self, Given&&... given) {
+    static_cast<void>(&registered_);
+    const int owner = module.smp_place.owner;
+    CallSink* sink = current_call_sink(module);
+    const auto where = sink == nullptr ? CallSink::Where::kPlain : sink->where(module, owner);
+    if (where == CallSink::Where::kRemote) {
+      return remote(*sink, module, owner, given...);
+    }
+    if (where == CallSink::Where::kPlain) {
+      return Method::template call<Self>(self, std::forward<Given>(given)...);
+    }
+    LocalCall bracket(*sink, module);
+    return Method::template call<Self>(self, std::forward<Given>(given)...);
+  }
+
+ private:
+  static CallEntry describe() {
+    static const std::string text =
+        signature_text(typeid(R (*)(A...)), typeid(Self), Method::kName, std::is_const_v<Self>);
+    CallEntry entry{call_key(typeid(RoutedCall)), text.c_str(), nullptr, &typeid(RoutedCall)};
+    if constexpr (kCrosses) entry.run = &run;
+    return entry;
+  }
+
+  static R remote(CallSink& sink, RoutedBase& module, int owner,
+                  const std::remove_reference_t<A>&... arguments) {
+    if constexpr (!kCrosses) {
+      refuse_remote_call(module, entry(), obstacle());
+    } else {
+      Writer out;
+      (put_argument<A>(out, arguments), ...);
+      auto answer = sink.call(module, entry(), owner, std::move(out).take());
+      if (!answer) return empty_result<R>();
+      return unpack(*answer);
+    }
+  }
+
+  static R unpack(Packet& answer) {
+    Reader in(answer);
+    if constexpr (std::is_void_v<R>) {
+      in.finish();
+    } else {
+      auto result = in.get<std::remove_cv_t<R>>();
+      in.finish();
+      return result;
+    }
+  }
+
+  static Packet run(torch::nn::Module& module, Packet& arguments) {
+    auto* self = dynamic_cast<Self*>(&module);
+    if (self == nullptr) fail_wrong_module(module, entry());
+    Reader in(arguments);
+    std::tuple<Received<A>...> received{Received<A>(in)...};
+    in.finish();
+    Writer out;
+    std::apply(
+        [&](auto&... argument) {
+          if constexpr (std::is_void_v<R>) {
+            Method::template call<Self>(*self, static_cast<A>(argument.pass())...);
+          } else {
+            out.put<std::remove_cv_t<R>>(
+                Method::template call<Self>(*self, static_cast<A>(argument.pass())...));
+          }
+        },
+        received);
+    return std::move(out).take();
+  }
+
+  inline static const CallEntry* const registered_ = &entry();
+};
+
+}  // namespace smp::detail

@@ -1,0 +1,11 @@
+// module/registry.h: the calls that other ranks may ask this process to run.
+#pragma once
+
+#include "smp/call.h"
+
+namespace smp::module {
+
+/// Throws UsageError naming both calls if two registered calls have one key; asked by smp::init.
+void require_distinct_calls();
+
+}  // namespace smp::module

@@ -1,0 +1,87 @@
+// module/routed.cpp: the parts of smp/routed.h that need no template: names and refusals.
+#include "smp/routed.h"
+
+#include <c10/util/Type.h>
+#include <torch/nn/cloneable.h>
+
+#include "base/check.h"
+
+namespace smp::detail {
+namespace {
+
+struct NameAccess;
+
+std::uint64_t fnv1a(const char* text) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (; *text != '\0'; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3ull;
+  return hash;
+}
+
+std::string name_of(const RoutedBase& module) {
+  const auto& path = module.smp_place.path;
+  return base::concat("module '", path.empty() ? "<root>" : path, "' (", module.smp_type_name(),
+                      ")");
+}
+
+}  // namespace
+}  // namespace smp::detail
+
+/// torch::nn::Module befriends every Cloneable<T>; this one may set the name that name() shows.
+template <>
+class torch::nn::Cloneable<smp::detail::NameAccess> {
+ public:
+  static std::optional<std::string>& name(Module& module) { return module.name_; }
+};
+
+namespace smp::detail {
+
+bool name_after(torch::nn::Module& module, const std::type_info& impl) {
+  auto& name = torch::nn::Cloneable<NameAccess>::name(module);
+  if (!name) name = type_name(impl);
+  return true;
+}
+
+std::string type_name(const std::type_info& type) { return c10::demangle(type.name()); }
+
+std::uint64_t call_key(const std::type_info& call) { return fnv1a(call.name()); }
+
+std::string signature_text(const std::type_info& function, const std::type_info& impl,
+                           const char* method, bool is_const) {
+  auto text = type_name(function);
+  const std::string hole = "(*)";
+  if (const auto at = text.find(hole); at != std::string::npos) {
+    text.replace(at, hole.size(), type_name(impl) + "::" + method);
+  }
+  return is_const ? text + " const" : text;
+}
+
+std::string obstacle_text(const char* method, int argument, const std::type_info& type,
+                          bool is_reference) {
+  const auto what = argument == 0 ? std::string("the result")
+                                  : base::concat("argument ", argument);
+  return base::concat(what, " of ", method, ", ", type_name(type), is_reference ? "&" : "",
+                      ", cannot be sent to another rank");
+}
+
+void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
+                        const std::string& obstacle) {
+  throw UnsupportedError(base::concat(
+      "smp: ", name_of(module), " lives on pp_rank ", module.smp_place.owner, ", but '",
+      entry.signature, "' cannot be called from another rank: ", obstacle,
+      ". Specialise smp::Codec for the type, pass it another way, or pin the module to the rank "
+      "that calls it."));
+}
+
+void fail_wrong_module(const torch::nn::Module& module, const CallEntry& entry) {
+  SMP_ASSERT(false, "'", entry.signature, "' was asked of a module of type ",
+             type_name(typeid(module)));
+}
+
+void refuse_after_placement(const RoutedBase& module, const char* action) {
+  SMP_REQUIRE_AS(UnsupportedError, module.smp_place.owner < 0, "smp: ", action, " of ",
+                 name_of(module), " after the model was placed: this rank no longer holds all of "
+                 "its parameters. Do it before the first step, or work on the parameters that this "
+                 "rank owns.");
+}
+
+}  // namespace smp::detail
