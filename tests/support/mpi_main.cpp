@@ -1,5 +1,5 @@
-// main() of the tests that mpirun starts. Rank 0 reports as usual; the other ranks speak only of failures.
-// MPI itself belongs to the tests.
+// main() of the tests that mpirun starts. Rank 0 reports as usual; the other ranks speak only of
+// failures. MPI itself belongs to the tests.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
