@@ -11,7 +11,7 @@ namespace smp {
 /// model is placed.
 ///
 ///     { smp::partition here(1);  encoder = register_module("encoder", Encoder(options)); }
-class SMP_API [[nodiscard]] partition {
+class [[nodiscard]] SMP_API partition {
  public:
   explicit partition(int pp_rank);
   ~partition();
