@@ -11,9 +11,9 @@ namespace smp {
 /// model is placed.
 ///
 ///     { smp::partition here(1);  encoder = register_module("encoder", Encoder(options)); }
-class [[nodiscard]] SMP_API partition {
+class SMP_API partition {
  public:
-  explicit partition(int pp_rank);
+  [[nodiscard]] explicit partition(int pp_rank);
   ~partition();
   partition(const partition&) = delete;
   partition& operator=(const partition&) = delete;
