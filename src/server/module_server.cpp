@@ -164,7 +164,7 @@ void ModuleServer::peer_left(int peer, std::int64_t after_step) {
       "; every rank must run the same number of steps (see that rank's own message)"))));
 }
 
-void ModuleServer::leave() {
+void ModuleServer::leave_job() {
   Message message;
   message.kind = Kind::kLeaving;
   tell_others(std::move(message));
@@ -179,8 +179,12 @@ void ModuleServer::silence(double seconds, bool final) {
               "\n    (stall_seconds reports, abort_seconds ends the job)");
     return;
   }
-  collectives_.abort(report);
-  if (running_) fail_step(std::make_exception_ptr(PeerLostError(report)));
+  abandon(report);
+}
+
+void ModuleServer::abandon(const std::string& why) {
+  collectives_.abort(why);
+  if (running_) fail_step(std::make_exception_ptr(PeerLostError(why)));
 }
 
 // ---- what a fiber does ------------------------------------------------------------------------

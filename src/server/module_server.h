@@ -67,8 +67,9 @@ class ModuleServer final : public module::RankSink {
   int rank() const noexcept { return transport_.rank(); }
   int size() const noexcept { return transport_.size(); }
 
-  /// The routed modules of the model, by number; call once, before the first step.
+  /// The routed modules of all models, by number; between steps.
   void attach(std::vector<RoutedBase*> modules);
+  const std::vector<RoutedBase*>& modules() const noexcept { return modules_; }
   /// Hash of every parameter's requires_grad; requests carry it, so that frozen state that differs
   /// between ranks is an error.
   void set_frozen_hash(std::uint64_t hash) noexcept { frozen_hash_ = hash; }
@@ -82,7 +83,10 @@ class ModuleServer final : public module::RankSink {
   void backward(const edge_list& roots, variable_list gradients, bool keep_graph);
 
   /// Tells the others that this rank takes part in nothing any more.
-  void leave();
+  void leave_job();
+
+  /// Ends every wait of this rank: PeerLostError with `why` outside, a failed step inside of steps.
+  void abandon(const std::string& why);
 
   bool in_step() const noexcept { return running_; }
   /// Microbatch of the running fiber, or -1.

@@ -1,0 +1,141 @@
+// smp/distributed_model.h: a model whose modules live on several ranks (paper §3.2.3, §4.1).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "smp/codec.h"
+#include "smp/export.h"
+#include "smp/plan.h"
+
+namespace smp {
+
+namespace detail {
+SMP_API at::Tensor guard_output(const at::Tensor& output);
+}
+
+/// What DistributedModel does, whatever the type of the model.
+///
+/// Every rank builds the same model, with the same seed. Before the first step (or in place()) each
+/// module gets a pp_rank; then every rank keeps the parameters it owns and frees the others.
+class SMP_API DistributedModelBase {
+ public:
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+  explicit DistributedModelBase(std::shared_ptr<torch::nn::Module> module);
+  virtual ~DistributedModelBase();
+  DistributedModelBase(const DistributedModelBase&) = delete;
+  DistributedModelBase& operator=(const DistributedModelBase&) = delete;
+
+  /// Backward of one microbatch; only inside the body of smp::step. The gradient is scaled by the
+  /// microbatch's weight (StepOptions::loss), so that the sum over microbatches is the gradient of
+  /// the whole batch. A non-scalar `loss` needs `gradient`.
+  void backward(const at::Tensor& loss, const at::Tensor& gradient = {},
+                bool retain_graph = false);
+  /// Several roots in one pass; `gradients` is empty or as long as `tensors`.
+  void backward(const std::vector<at::Tensor>& tensors,
+                const std::vector<at::Tensor>& gradients = {}, bool retain_graph = false);
+
+  /// All parameters of the model, each once, in order of registration. After placement those of
+  /// other ranks keep their shape and identity, but hold no values (NaN).
+  std::vector<at::Tensor> parameters() const;
+  NamedTensors named_parameters() const;
+  NamedTensors named_buffers() const;
+  /// Those this rank owns; before placement all.
+  std::vector<at::Tensor> local_parameters() const;
+  NamedTensors local_named_parameters() const;
+  NamedTensors local_named_buffers() const;
+
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const;
+  void zero_grad(bool set_to_none = true);
+
+  /// Scales the gradients of all ranks so that their common 2-norm is at most `max_norm`; returns
+  /// the norm before. Every rank calls it, outside of steps.
+  double clip_grad_norm_(double max_norm);
+
+  /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
+  /// specifically. Before the first step, on every rank.
+  void set_partition(const std::string& module_path, int pp_rank);
+  /// Decides the placement now instead of at the first step. Every rank calls it.
+  void place();
+  bool partitioned() const noexcept;
+  /// @throws UsageError before placement.
+  const PartitionPlan& plan() const;
+
+  /// Called once, right after placement; at once if that is over.
+  void on_placed(std::function<void()> callback);
+  bool owns(const at::Tensor& parameter) const;
+
+  torch::nn::Module& base_module() const noexcept;
+
+ protected:
+  /// @throws UsageError outside of a step's body.
+  void check_callable() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Wraps a model: `smp::DistributedModel model(net);` where `net` is a holder made by SMP_MODULE or
+/// TORCH_MODULE, or a std::shared_ptr to a module. Call it like the model, inside smp::step.
+template <class Holder>
+class DistributedModel : public DistributedModelBase {
+ public:
+  explicit DistributedModel(Holder holder)
+      : DistributedModelBase(module_of(holder)), holder_(std::move(holder)) {}
+
+  /// Calls forward. The outputs remember that they came from here, so that `loss.backward()` on
+  /// them says to call `model.backward(loss)`.
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    check_callable();
+    using Result = decltype(holder_->forward(std::forward<Arguments>(arguments)...));
+    if constexpr (std::is_void_v<Result>) {
+      holder_->forward(std::forward<Arguments>(arguments)...);
+    } else {
+      return guarded(holder_->forward(std::forward<Arguments>(arguments)...));
+    }
+  }
+
+  auto* operator->() const { return &*holder_; }
+  Holder& module() { return holder_; }
+
+ private:
+  static std::shared_ptr<torch::nn::Module> module_of(const Holder& holder) {
+    if constexpr (requires { holder.ptr(); }) {
+      return holder.ptr();
+    } else {
+      return holder;
+    }
+  }
+
+  template <class Result>
+  static Result guarded(Result result) {
+    if constexpr (std::is_same_v<Result, at::Tensor>) {
+      return detail::guard_output(result);
+    } else if constexpr (is_crossable_v<Result>) {
+      Writer writer;
+      writer.put(result);
+      Packet packet = std::move(writer).take();
+      for (auto& tensor : packet.tensors) tensor = detail::guard_output(tensor);
+      Reader reader(packet);
+      return reader.get<Result>();
+    } else {
+      return result;
+    }
+  }
+
+  Holder holder_;
+};
+
+}  // namespace smp

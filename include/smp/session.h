@@ -1,0 +1,96 @@
+// smp/session.h: start and end, ranks and groups, and simple communication (paper §3.2.2, §3.2.3).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "smp/codec.h"
+#include "smp/config.h"
+#include "smp/export.h"
+#include "smp/topology.h"
+
+namespace smp {
+
+class Runtime;
+
+/// The library's life on this rank: ends in its destructor, after which the rank takes part in
+/// nothing any more. One at a time per rank.
+class SMP_API [[nodiscard]] Session {
+ public:
+  explicit Session(std::unique_ptr<Runtime> runtime);
+  ~Session();
+  Session(Session&& other) noexcept;
+  Session& operator=(Session&&) = delete;
+
+  const Topology& topology() const noexcept;
+  /// The settings in force.
+  const Config& config() const noexcept;
+
+ private:
+  std::unique_ptr<Runtime> runtime_;
+};
+
+/// Starts this rank: reads the settings (flags `--smp.KEY` are taken out of `argv`), starts MPI
+/// unless the program did, and compares program and settings of all ranks.
+/// @throws UsageError        listing everything that is wrong with the settings.
+/// @throws UnsupportedError  a feature that is known but not available yet was asked for.
+SMP_API Session init(int& argc, char** argv, const Config& config = {});
+
+/// How ranks of one process run; see run_local().
+struct LocalRun {
+  std::uint64_t seed = 0;    ///< of the order of events; the same seed gives the same run
+  double mean_delay = 1e-6;  ///< of a message, in simulated seconds; heavy-tailed
+  bool random_order = true;  ///< draw among what is ready (else: as the schedule prefers)
+};
+
+/// Runs `rank_main` once per rank, all ranks as fibers of the calling thread, under a simulated
+/// clock: for tests and debuggers. Deadlocks are found at once and reported.
+/// @throws what a rank threw first; InternalError with the table of who waits for whom.
+SMP_API void run_local(int ranks, const std::function<void()>& rank_main,
+                       const Config& config = {}, const LocalRun& run = {});
+
+/// Whether a session runs on this rank. Everything below throws UsageError without one.
+SMP_API bool is_initialized() noexcept;
+
+SMP_API int rank();
+SMP_API int size();
+SMP_API int local_rank();
+SMP_API int local_size();
+SMP_API int pp_rank();
+SMP_API int pp_size();
+SMP_API int tp_rank();
+SMP_API int tp_size();
+SMP_API int dp_rank();
+SMP_API int dp_size();
+SMP_API int rdp_rank();
+SMP_API int rdp_size();
+SMP_API int mp_rank();
+SMP_API int mp_size();
+/// Global ranks of this rank's group, ascending.
+SMP_API std::vector<int> group(Group which);
+/// As configured.
+SMP_API int num_microbatches();
+/// Number of the microbatch of the running step body or module; -1 outside of a step.
+SMP_API int current_microbatch();
+
+/// Returns when every rank of the group has called it. Outside of steps.
+SMP_API void barrier(Group which = Group::kWorld);
+
+namespace detail {
+SMP_API Packet broadcast(Packet own, int root, Group which);
+}
+
+/// `value` of rank `root` (a global rank) on every rank of the group. Outside of steps.
+template <class T>
+T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
+  static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
+  Writer writer;
+  if (rank() == root) writer.put(value);
+  Packet packet = detail::broadcast(std::move(writer).take(), root, which);
+  Reader reader(packet);
+  return reader.get<T>();
+}
+
+}  // namespace smp

@@ -1,0 +1,197 @@
+// smp/step.h: one training or evaluation step, run as microbatches (paper §3.2.3, §4.3).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "smp/codec.h"
+#include "smp/export.h"
+#include "smp/step_output.h"
+
+namespace smp {
+
+struct StepOptions {
+  /// Slices of the batch; default: Config::microbatches. A batch with fewer rows makes fewer.
+  std::optional<int> microbatches;
+  /// Numbers (from 0) of arguments that every microbatch gets whole. Such an argument must not be
+  /// changed in place.
+  std::set<int> non_split;
+  /// Axis along which an argument is split, by its number; default 0.
+  std::map<int, int> split_axes;
+  /// How microbatches are weighted in backward and reduce_mean: "mean" (by their share of the rows;
+  /// equally if nothing is split), "sum" (each counts 1), "weights". Default: Config::loss.
+  std::optional<std::string> loss;
+  /// One weight a microbatch, for loss = "weights".
+  std::vector<double> weights;
+  /// Give every rank the outputs (default: Config::broadcast_outputs), or only the first.
+  std::optional<bool> broadcast_outputs;
+};
+
+namespace detail {
+
+/// One argument of a step, taken apart: how to split it.
+struct StepArgument {
+  Packet packet;
+  bool splits = false;  ///< its type can be taken apart
+};
+
+/// What a step returns to its template: the outputs of all microbatches.
+struct StepResult {
+  std::vector<Packet> outputs;
+  std::vector<double> weights;
+  bool here = true;  ///< whether this rank has the outputs
+};
+
+/// Runs one step of the current rank. `body(microbatch, slices)` returns the packed output; it runs
+/// on pp_rank 0 only.
+using StepBody = std::function<Packet(int microbatch, std::vector<Packet>& slices)>;
+
+class SMP_API StepRunner {
+ public:
+  explicit StepRunner(StepOptions options);
+  StepResult run(std::vector<StepArgument> arguments, const StepBody& body);
+
+ private:
+  StepOptions options_;
+  std::int64_t steps_ = 0;  // of this object: keys the random streams
+};
+
+template <class T>
+Packet pack(const T& value) {
+  Writer writer;
+  writer.put(value);
+  return std::move(writer).take();
+}
+
+/// Re-makes an argument from its slice; values that cannot be taken apart are passed as they are.
+template <class T>
+decltype(auto) unpack_argument(Packet& slice, T& original) {
+  using Value = std::remove_cvref_t<T>;
+  if constexpr (is_crossable_v<Value>) {
+    Reader reader(slice);
+    return reader.get<Value>();
+  } else {
+    return (original);
+  }
+}
+
+template <class T>
+StepArgument take_apart(const T& argument) {
+  if constexpr (is_crossable_v<T>) {
+    return {pack(argument), true};
+  } else {
+    return {};
+  }
+}
+
+/// How the outputs of one component of the body's result are collected.
+template <class T>
+StepOutput<T> collect(const StepResult& result, std::vector<T>&& values) {
+  return StepOutput<T>(std::move(values), result.weights, result.here);
+}
+
+template <class Result>
+struct Collect {
+  static auto from(StepResult& result) {
+    std::vector<Result> values;
+    for (auto& packet : result.outputs) values.push_back(Reader(packet).get<Result>());
+    return collect<Result>(result, std::move(values));
+  }
+};
+
+/// A tuple of results becomes a tuple of outputs: `auto [loss, logits] = train(x, y);`
+template <class... Part>
+struct Collect<std::tuple<Part...>> {
+  static auto from(StepResult& result) {
+    std::tuple<std::vector<Part>...> columns;
+    for (auto& packet : result.outputs) {
+      auto row = Reader(packet).get<std::tuple<Part...>>();
+      [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (std::get<I>(columns).push_back(std::move(std::get<I>(row))), ...);
+      }(std::index_sequence_for<Part...>());
+    }
+    return std::apply(
+        [&](auto&... column) {
+          return std::tuple<StepOutput<Part>...>(collect<Part>(result, std::move(column))...);
+        },
+        columns);
+  }
+};
+
+template <class First, class Second>
+struct Collect<std::pair<First, Second>> {
+  static auto from(StepResult& result) {
+    return Collect<std::tuple<First, Second>>::from(result);
+  }
+};
+
+}  // namespace detail
+
+/// A step: call it on every rank with the batch; made by smp::step().
+template <class Body>
+class Step {
+ public:
+  Step(Body body, StepOptions options) : body_(std::move(body)), runner_(std::move(options)) {}
+
+  /// Runs `body` once per microbatch, on slices of the arguments' tensors. Arguments are read on
+  /// pp_rank 0 only; others may pass undefined tensors. Returns StepOutput of what the body
+  /// returns (a tuple of them for a tuple or pair), on every pp rank.
+  /// @throws what the body or a module threw, on every rank; the next step works.
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    using Result = std::remove_cvref_t<
+        std::invoke_result_t<Body&, decltype(detail::unpack_argument(std::declval<Packet&>(),
+                                                                     arguments))...>>;
+    std::vector<detail::StepArgument> parts;
+    (parts.push_back(detail::take_apart<std::remove_cvref_t<Arguments>>(arguments)), ...);
+    auto result = runner_.run(std::move(parts), [&](int, std::vector<Packet>& slices) {
+      return call<Result>(slices, std::index_sequence_for<Arguments...>(), arguments...);
+    });
+    if constexpr (!std::is_void_v<Result>) return detail::Collect<Result>::from(result);
+  }
+
+ private:
+  template <class Result, std::size_t... I, class... Arguments>
+  Packet call(std::vector<Packet>& slices, std::index_sequence<I...>, Arguments&... arguments) {
+    static_cast<void>(slices);
+    if constexpr (std::is_void_v<Result>) {
+      body_(detail::unpack_argument(slices[I], arguments)...);
+      return {};
+    } else {
+      static_assert(is_crossable_v<Result>,
+                    "smp: what the body of a step returns reaches every rank, so its type must be "
+                    "one that smp/codec.h can take apart");
+      return detail::pack<Result>(body_(detail::unpack_argument(slices[I], arguments)...));
+    }
+  }
+
+  Body body_;
+  detail::StepRunner runner_;
+};
+
+/// Makes a step of `body`, which does what one iteration does up to the optimizer: forward, loss,
+/// `model.backward(loss)`.
+///
+///     auto train = smp::step([&](torch::Tensor x, torch::Tensor y) {
+///       auto loss = torch::mse_loss(model(x), y);
+///       model.backward(loss);
+///       return loss;
+///     });
+///     double mean = train(x, y).reduce_mean().item<double>();
+template <class Body>
+Step<std::decay_t<Body>> step(Body&& body, StepOptions options = {}) {
+  return {std::forward<Body>(body), std::move(options)};
+}
+
+}  // namespace smp

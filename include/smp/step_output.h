@@ -1,0 +1,81 @@
+// smp/step_output.h: what a step's body returned, of all microbatches.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "smp/export.h"
+
+namespace smp {
+
+namespace detail {
+SMP_API void require_outputs(bool here, std::size_t count);
+SMP_API at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs,
+                               const std::vector<double>& weights);
+SMP_API at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs);
+SMP_API at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis);
+SMP_API at::Tensor stack(const std::vector<at::Tensor>& outputs);
+}  // namespace detail
+
+/// One value a microbatch, in microbatch order, without autograd history.
+template <class T>
+class StepOutput {
+ public:
+  StepOutput() = default;
+  StepOutput(std::vector<T> outputs, std::vector<double> weights, bool here)
+      : outputs_(std::move(outputs)), weights_(std::move(weights)), here_(here) {}
+
+  /// @throws UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs).
+  const std::vector<T>& outputs() const {
+    detail::require_outputs(here_, outputs_.size());
+    return outputs_;
+  }
+  /// Shares of the microbatches in reduce_mean(); they add up to 1.
+  const std::vector<double>& weights() const { return weights_; }
+
+  /// Mean weighted like the losses in backward: the value for the whole batch.
+  T reduce_mean() const
+    requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>)
+  {
+    if constexpr (std::is_arithmetic_v<T>) {
+      double sum = 0;
+      for (std::size_t i = 0; i < outputs().size(); ++i) sum += weights_[i] * outputs_[i];
+      return static_cast<T>(sum);
+    } else {
+      return detail::reduce_mean(outputs(), weights_);
+    }
+  }
+  T reduce_sum() const
+    requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>)
+  {
+    if constexpr (std::is_arithmetic_v<T>) {
+      T sum{};
+      for (const T& value : outputs()) sum += value;
+      return sum;
+    } else {
+      return detail::reduce_sum(outputs());
+    }
+  }
+  /// The rows of all microbatches along `axis`.
+  at::Tensor concat(int axis = 0) const
+    requires std::is_same_v<T, at::Tensor>
+  {
+    return detail::concat(outputs(), axis);
+  }
+  /// [microbatches, ...]; the outputs have one shape.
+  at::Tensor stack() const
+    requires std::is_same_v<T, at::Tensor>
+  {
+    return detail::stack(outputs());
+  }
+
+ private:
+  std::vector<T> outputs_;
+  std::vector<double> weights_;
+  bool here_ = true;
+};
+
+}  // namespace smp

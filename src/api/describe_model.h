@@ -1,0 +1,27 @@
+// api/describe_model.h: a torch::nn::Module as the plain data the partitioner needs (App. C.2).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "partition/module_tree.h"
+#include "smp/call.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp {
+
+/// A model's tree, with the objects behind its nodes (same index).
+struct ModelDescription {
+  partition::ModuleTree tree;
+  std::vector<torch::nn::Module*> modules;
+  std::vector<RoutedBase*> routed;  ///< nullptr where a module is not routed
+};
+
+ModelDescription describe_model(torch::nn::Module& model);
+
+}  // namespace smp

@@ -1,0 +1,302 @@
+// api/distributed_model.cpp: placement, and everything that concerns whole models.
+#include "smp/distributed_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <malloc.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "api/describe_model.h"
+#include "api/model_state.h"
+#include "api/runtime.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "partition/partitioner.h"
+#include "partition/plan_check.h"
+#include "server/executor.h"
+
+namespace smp {
+namespace {
+
+std::string join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
+
+/// Each tensor once, under its first name.
+DistributedModelBase::NamedTensors without_duplicates(
+    const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  DistributedModelBase::NamedTensors unique;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : tensors) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      unique.emplace_back(item.key(), item.value());
+    }
+  }
+  return unique;
+}
+
+}  // namespace
+
+struct DistributedModelBase::State {
+  Runtime& runtime;
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<partition::Pin> pins;
+  std::optional<PartitionPlan> plan;
+  ModelDescription description;
+  std::unordered_map<const void*, int> owners;  // of parameters and buffers
+  std::vector<std::function<void()>> on_placed;
+
+  PartitionPlan make_plan();
+  void apply_plan();
+  void place_tensor(const std::string& path, at::Tensor& tensor, int owner);
+  NamedTensors owned(NamedTensors tensors) const;
+};
+
+DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
+  for (const auto* other : runtime.models()) {
+    SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
+                " is wrapped in an smp::DistributedModel already; use that one");
+  }
+  state_.reset(new State{runtime, std::move(module), {}, {}, {}, {}, {}});
+  runtime.models().push_back(this);
+}
+
+DistributedModelBase::~DistributedModelBase() { std::erase(state_->runtime.models(), this); }
+
+torch::nn::Module& DistributedModelBase::base_module() const noexcept { return *state_->module; }
+
+// ---- placement --------------------------------------------------------------------------------
+
+void DistributedModelBase::set_partition(const std::string& module_path, int pp_rank) {
+  SMP_REQUIRE(!state_->plan, "set_partition(\"", module_path, "\", ", pp_rank,
+              ") after placement; call it before the first step");
+  state_->pins.push_back({module_path, pp_rank, "set_partition"});
+}
+
+bool DistributedModelBase::partitioned() const noexcept { return state_->plan.has_value(); }
+
+const PartitionPlan& DistributedModelBase::plan() const {
+  SMP_REQUIRE(state_->plan.has_value(), "the model has no plan yet: run a step, or call place()");
+  return *state_->plan;
+}
+
+void DistributedModelBase::on_placed(std::function<void()> callback) {
+  if (state_->plan) {
+    callback();
+  } else {
+    state_->on_placed.push_back(std::move(callback));
+  }
+}
+
+void DistributedModelBase::place() {
+  if (state_->plan) return;
+  state_->description = describe_model(*state_->module);
+  auto plan = state_->make_plan();
+  state_->runtime.require_equal(plan.model_hash(), "the model",
+                                "build the same model on every rank, before the first step");
+  state_->runtime.require_equal(base::mix_key(0, plan.to_json()), "the plan",
+                                "place modules by hand alike on every rank");
+  state_->plan = std::move(plan);
+  state_->apply_plan();
+  for (auto& callback : std::exchange(state_->on_placed, {})) callback();
+}
+
+PartitionPlan DistributedModelBase::State::make_plan() {
+  const auto& config = runtime.config();
+  partition::PartitionOptions options;
+  options.pp_size = runtime.topology().pp_size();
+  options.auto_partition = config.auto_partition;
+  options.default_partition = config.default_partition.value_or(0);
+  for (std::size_t i = 0; i < description.routed.size(); ++i) {
+    const auto* routed = description.routed[i];
+    if (routed != nullptr && routed->smp_pin) {
+      options.pins.push_back(
+          {description.tree.nodes[i].path, *routed->smp_pin, "a scope of smp::partition"});
+    }
+  }
+  options.pins.insert(options.pins.end(), pins.begin(), pins.end());
+  if (!config.plan_file.empty()) {
+    auto file = partition::read_plan_file(config.plan_file);
+    if (file.plan) {
+      partition::check_plan(*file.plan, description.tree, options.pp_size, config.plan_file);
+      return *std::move(file.plan);
+    }
+    options.pins.insert(options.pins.end(), file.pins.begin(), file.pins.end());
+  }
+  return partition::make_plan(description.tree, options);
+}
+
+/// Every rank keeps its own parameters and buffers and frees the others (§4.9).
+void DistributedModelBase::State::apply_plan() {
+  std::vector<RoutedBase*> routed = runtime.server().modules();
+  for (std::size_t i = 0; i < description.modules.size(); ++i) {
+    const auto& path = description.tree.nodes[i].path;
+    const int owner = plan->rows()[i].pp_rank;
+    if (auto* module = description.routed[i]) {
+      module->smp_place = {static_cast<int>(routed.size()), owner, path};
+      routed.push_back(module);
+    }
+    for (auto& item : description.modules[i]->named_parameters(false)) {
+      place_tensor(join(path, item.key()), item.value(), owner);
+    }
+    for (auto& item : description.modules[i]->named_buffers(false)) {
+      place_tensor(join(path, item.key()), item.value(), owner);
+    }
+  }
+  runtime.server().attach(std::move(routed));
+  malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
+}
+
+void DistributedModelBase::State::place_tensor(const std::string& path, at::Tensor& tensor,
+                                               int owner) {
+  if (!tensor.defined() || !owners.emplace(tensor.unsafeGetTensorImpl(), owner).second) return;
+  if (owner != runtime.topology().pp_rank()) {
+    runtime.server().foreign().shrink(path, tensor, owner);
+  }
+}
+
+bool DistributedModelBase::owns(const at::Tensor& parameter) const {
+  if (!state_->plan) return true;
+  const auto found = state_->owners.find(parameter.unsafeGetTensorImpl());
+  return found != state_->owners.end() && found->second == state_->runtime.topology().pp_rank();
+}
+
+void prepare_models(Runtime& runtime) {
+  std::uint64_t frozen = 0;
+  for (auto* model : runtime.models()) {
+    model->place();
+    for (const auto& parameter : model->base_module().parameters()) {
+      frozen = base::mix_key(frozen, parameter.requires_grad() ? 1u : 0u);
+    }
+  }
+  runtime.server().set_frozen_hash(frozen);
+}
+
+// ---- tensors ----------------------------------------------------------------------------------
+
+DistributedModelBase::NamedTensors DistributedModelBase::State::owned(NamedTensors tensors) const {
+  if (!plan) return tensors;
+  const int own_rank = runtime.topology().pp_rank();
+  std::erase_if(tensors, [&](const auto& item) {
+    const auto found = owners.find(item.second.unsafeGetTensorImpl());
+    return found == owners.end() || found->second != own_rank;
+  });
+  return tensors;
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::named_parameters() const {
+  return without_duplicates(state_->module->named_parameters());
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::named_buffers() const {
+  return without_duplicates(state_->module->named_buffers());
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::local_named_parameters() const {
+  return state_->owned(named_parameters());
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::local_named_buffers() const {
+  return state_->owned(named_buffers());
+}
+
+std::vector<at::Tensor> DistributedModelBase::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : named_parameters()) tensors.push_back(tensor);
+  return tensors;
+}
+
+std::vector<at::Tensor> DistributedModelBase::local_parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : local_named_parameters()) tensors.push_back(tensor);
+  return tensors;
+}
+
+void DistributedModelBase::train(bool on) { state_->module->train(on); }
+bool DistributedModelBase::is_training() const { return state_->module->is_training(); }
+
+void DistributedModelBase::zero_grad(bool set_to_none) { state_->module->zero_grad(set_to_none); }
+
+double DistributedModelBase::clip_grad_norm_(double max_norm) {
+  at::NoGradGuard no_grad;
+  auto& runtime = state_->runtime;
+  SMP_REQUIRE(!runtime.server().in_step(), "clip_grad_norm_ inside a step; call it after the step, "
+              "on every rank");
+  double own = 0;
+  for (const auto& parameter : local_parameters()) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    const double norm = gradient.norm(2, at::kDouble).item<double>();
+    own += norm * norm;
+  }
+  Writer writer;
+  writer.put(own);
+  double total = 0;
+  for (auto& packet : runtime.server().collectives().all_gather(
+           runtime.pp_ranks(), std::move(writer).take(), "clip_grad_norm_")) {
+    total += Reader(packet).get<double>();
+  }
+  const double norm = std::sqrt(total);
+  const double scale = max_norm / (norm + 1e-6);
+  if (scale >= 1) return norm;
+  for (const auto& parameter : local_parameters()) {
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(scale);
+  }
+  return norm;
+}
+
+// ---- inside a step ----------------------------------------------------------------------------
+
+void DistributedModelBase::check_callable() const {
+  SMP_REQUIRE(state_->runtime.server().current_microbatch() >= 0,
+              "the model was called outside of a step; call it in the body of smp::step (for "
+              "evaluation too, under torch::NoGradGuard)");
+}
+
+void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gradient,
+                                    bool retain_graph) {
+  backward(std::vector<at::Tensor>{loss},
+           gradient.defined() ? std::vector<at::Tensor>{gradient} : std::vector<at::Tensor>{},
+           retain_graph);
+}
+
+void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
+                                    const std::vector<at::Tensor>& gradients, bool retain_graph) {
+  auto& runtime = state_->runtime;
+  const int microbatch = runtime.server().current_microbatch();
+  SMP_REQUIRE(microbatch >= 0, "model.backward() outside of a step; call it in the step's body");
+  SMP_REQUIRE(gradients.empty() || gradients.size() == tensors.size(), "model.backward() with ",
+              tensors.size(), " tensors and ", gradients.size(), " gradients");
+  const double weight = runtime.loss_weights().at(static_cast<std::size_t>(microbatch));
+  server::edge_list roots;
+  server::variable_list weighted;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& tensor = tensors[i];
+    SMP_REQUIRE(tensor.defined() && tensor.requires_grad(), "model.backward(): tensor ", i,
+                " does not require grad; nothing in it depends on a parameter (or grad mode is "
+                "off)");
+    const bool given = i < gradients.size() && gradients[i].defined();
+    SMP_REQUIRE(given || tensor.numel() == 1, "model.backward(): tensor ", i, " has shape ",
+                tensor.sizes(), "; reduce it to one number or pass a gradient");
+    at::NoGradGuard no_grad;
+    auto gradient = given ? gradients[i] : at::ones_like(tensor);
+    weighted.push_back(weight == 1.0 ? gradient : gradient * weight);
+    roots.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  runtime.server().backward(roots, std::move(weighted), retain_graph);
+}
+
+at::Tensor detail::guard_output(const at::Tensor& output) {
+  return output.defined() ? server::guard_output(output) : output;
+}
+
+}  // namespace smp

@@ -1,0 +1,123 @@
+// api/run_local.cpp: all ranks in one process, on one thread, in simulated time (§4.4).
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/runtime.h"
+#include "base/check.h"
+#include "base/sim_clock.h"
+#include "d2d/local_transport.h"
+#include "smp/session.h"
+
+namespace smp {
+namespace {
+
+class LocalWorld {
+ public:
+  LocalWorld(int ranks, const std::function<void()>& rank_main, const Config& config,
+             const LocalRun& run)
+      : ranks_(ranks),
+        rank_main_(rank_main),
+        clock_(run.seed),
+        errors_(static_cast<std::size_t>(ranks)),
+        runtimes_(static_cast<std::size_t>(ranks)) {
+    clock_.random_choice = run.random_order;
+    d2d::LocalOptions options;
+    options.clock = &clock_;
+    options.mean_delay = static_cast<base::Nanoseconds>(run.mean_delay * 1e9);
+    hub_ = std::make_shared<d2d::LocalHub>(ranks, options);
+    base::ConfigInput input;
+    input.code = config;
+    input.code.transport = "local";
+    input.environment = base::environment_settings();
+    input.world_size = ranks;
+    config_ = base::resolve_config(input);
+  }
+
+  void run() {
+    auto& scheduler = base::FiberScheduler::install();
+    SMP_REQUIRE(base::current_rank() == nullptr, "smp::run_local inside of a session");
+    scheduler.set_simulation(&clock_);
+    scheduler.set_deadlock_handler([this] { break_deadlock(); });
+    left_ = ranks_;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      scheduler.spawn([this, rank] { run_rank(rank); }, nullptr, kMainStackBytes);
+    }
+    static constexpr base::WaitReason kRanks{"the ranks of run_local", "", -1, -1};
+    done_.rest(kRanks);
+    scheduler.set_deadlock_handler(nullptr);
+    scheduler.set_simulation(nullptr);
+    rethrow_first();
+  }
+
+ private:
+  /// A rank's main program, on a fiber: it may build the whole model.
+  static constexpr std::size_t kMainStackBytes = 8 << 20;
+
+  void run_rank(int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    try {
+      Runtime::Parts parts;
+      parts.config = config_;
+      parts.topology = Topology(config_.arrangement(), rank);
+      parts.transport = std::make_unique<d2d::LocalTransport>(hub_, rank);
+      Runtime runtime(std::move(parts));
+      runtimes_[index] = &runtime;
+      try {
+        rank_main_();
+      } catch (...) {
+        note(index);
+      }
+      runtimes_[index] = nullptr;
+    } catch (...) {
+      note(index);
+    }
+    if (--left_ == 0) done_.signal();
+  }
+
+  void note(std::size_t index) {
+    errors_[index] = std::current_exception();
+    if (!first_) first_ = errors_[index];
+  }
+
+  /// Ends every wait with the table of who waits for whom; the ranks then unwind by themselves.
+  void break_deadlock() {
+    std::string report = "deadlock in run_local: nothing can run and no message is on its way:";
+    for (const auto& line : base::FiberScheduler::instance().waiting_report()) {
+      report += "\n    " + line;
+    }
+    SMP_ASSERT(!deadlock_, "still stuck after the ranks were told to unwind: ", report);
+    deadlock_ = std::make_exception_ptr(InternalError(report));
+    for (auto* runtime : runtimes_) {
+      if (runtime != nullptr) runtime->server().abandon(report);
+    }
+  }
+
+  void rethrow_first() {
+    if (deadlock_) std::rethrow_exception(deadlock_);
+    if (first_) std::rethrow_exception(first_);
+  }
+
+  int ranks_;
+  const std::function<void()>& rank_main_;
+  base::SimClock clock_;
+  std::shared_ptr<d2d::LocalHub> hub_;
+  base::ResolvedConfig config_;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<Runtime*> runtimes_;
+  std::exception_ptr first_;
+  std::exception_ptr deadlock_;
+  base::Event done_;
+  int left_ = 0;
+};
+
+}  // namespace
+
+void run_local(int ranks, const std::function<void()>& rank_main, const Config& config,
+               const LocalRun& run) {
+  SMP_REQUIRE(ranks >= 1, "smp::run_local with ", ranks, " ranks; at least one is needed");
+  LocalWorld(ranks, rank_main, config, run).run();
+}
+
+}  // namespace smp

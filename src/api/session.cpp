@@ -1,0 +1,138 @@
+// api/session.cpp: starting a rank under MPI, and the rank functions.
+#include "smp/session.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "api/runtime.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "smp/version.h"
+
+namespace smp {
+namespace {
+
+int num_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+/// LibTorch's headers and library must be of one version: objects cross between them.
+void check_torch_version() {
+  const auto settings = at::show_config();
+  const std::string key = "TORCH_VERSION=";
+  const auto found = settings.find(key);
+  if (found == std::string::npos) return;
+  const auto start = found + key.size();
+  const auto loaded = settings.substr(start, settings.find_first_of(", \n", start) - start);
+  const std::string built = std::string(SMP_TORCH_VERSION).substr(0, loaded.size());
+  SMP_REQUIRE_AS(UnsupportedError, loaded == built, "smp was built with LibTorch ",
+                 SMP_TORCH_VERSION, ", but LibTorch ", loaded,
+                 " is loaded; build again, or put the right one first in the library path");
+}
+
+base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int world_size) {
+  base::ConfigInput input;
+  input.code = config;
+  input.flags = base::take_flags(argc, argv);
+  input.environment = base::environment_settings();
+  input.world_size = world_size;
+  return base::resolve_config(input);
+}
+
+bool set_idle_policy(const Config& config, int local_size) {
+  base::IdlePolicy policy;
+  const bool oversubscribed = local_size > num_cores();
+  policy.oversubscribed =
+      config.idle_policy == "yield" || (config.idle_policy == "auto" && oversubscribed);
+  base::FiberScheduler::install().set_idle_policy(policy);
+  return oversubscribed;
+}
+
+/// Cores are shared by the ranks of a machine, unless the user decided otherwise.
+void set_intra_op_threads(const Config& config, int local_size) {
+  if (config.intra_op_threads > 0) {
+    at::set_num_threads(config.intra_op_threads);
+  } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    at::set_num_threads(std::max(1, num_cores() / std::max(1, local_size)));
+  }
+}
+
+void refuse_second_session() {
+  SMP_REQUIRE(Runtime::find_current() == nullptr,
+              "smp::init was called twice on this rank; keep the session of the first call alive");
+}
+
+}  // namespace
+
+Session::Session(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+Session::Session(Session&& other) noexcept = default;
+Session::~Session() = default;
+const Topology& Session::topology() const noexcept { return runtime_->topology(); }
+const Config& Session::config() const noexcept { return runtime_->config(); }
+
+Session init(int& argc, char** argv, const Config& config) {
+  refuse_second_session();
+  check_torch_version();
+  base::FiberScheduler::install();
+  Runtime::Parts parts;
+  parts.mpi = std::make_unique<d2d::MpiSession>();
+  base::set_log_rank(parts.mpi->rank());
+  parts.config = resolve(argc, argv, config, parts.mpi->size());
+  SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
+              parts.config.values().transport,
+              "\": ranks of one process start with smp::run_local, not with smp::init");
+  parts.topology = Topology(parts.config.arrangement(), parts.mpi->rank());
+  parts.oversubscribed = set_idle_policy(parts.config.values(), parts.mpi->local_size());
+  set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
+  parts.transport = parts.mpi->connect(parts.topology.group(Group::kPp));
+  return Session(std::make_unique<Runtime>(std::move(parts)));
+}
+
+bool is_initialized() noexcept { return Runtime::find_current() != nullptr; }
+
+int rank() { return Runtime::current().topology().rank(); }
+int size() { return Runtime::current().topology().size(); }
+int local_rank() { return Runtime::current().topology().local_rank(); }
+int local_size() { return Runtime::current().topology().local_size(); }
+int pp_rank() { return Runtime::current().topology().pp_rank(); }
+int pp_size() { return Runtime::current().topology().pp_size(); }
+int tp_rank() { return Runtime::current().topology().tp_rank(); }
+int tp_size() { return Runtime::current().topology().tp_size(); }
+int dp_rank() { return Runtime::current().topology().dp_rank(); }
+int dp_size() { return Runtime::current().topology().dp_size(); }
+int rdp_rank() { return Runtime::current().topology().rdp_rank(); }
+int rdp_size() { return Runtime::current().topology().rdp_size(); }
+int mp_rank() { return Runtime::current().topology().mp_rank(); }
+int mp_size() { return Runtime::current().topology().mp_size(); }
+std::vector<int> group(Group which) { return Runtime::current().topology().group(which); }
+int num_microbatches() { return Runtime::current().config().microbatches; }
+int current_microbatch() { return Runtime::current().server().current_microbatch(); }
+
+namespace {
+
+Runtime& outside_of_step(const char* what) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.server().in_step(), what, " was called inside a step; call it outside, on "
+              "every rank of the group");
+  return runtime;
+}
+
+}  // namespace
+
+void barrier(Group which) {
+  auto& runtime = outside_of_step("smp::barrier");
+  runtime.server().collectives().barrier(runtime.topology().group(which));
+}
+
+Packet detail::broadcast(Packet own, int root, Group which) {
+  auto& runtime = outside_of_step("smp::broadcast");
+  const auto ranks = runtime.topology().group(which);
+  SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
+              root, " is not in the group");
+  return runtime.server().collectives().broadcast(ranks, root, std::move(own));
+}
+
+}  // namespace smp

@@ -1,0 +1,169 @@
+// api/step.cpp: from a call of a step to the module server's step, and back.
+#include "smp/step.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "api/microbatches.h"
+#include "api/model_state.h"
+#include "api/runtime.h"
+#include "base/check.h"
+#include "smp/distributed_model.h"
+
+namespace smp::detail {
+namespace {
+
+/// The caller's modes, for the fibers that run the body: evaluation under NoGradGuard, autocast.
+class CallerModes {
+ public:
+  CallerModes()
+      : grad_(at::GradMode::is_enabled()),
+        autocast_(at::autocast::is_autocast_enabled(at::kCPU)),
+        dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {}
+
+  Packet run(const std::function<Packet()>& body) const {
+    at::AutoGradMode grad(grad_);
+    struct Autocast {
+      explicit Autocast(bool on) { at::autocast::set_autocast_enabled(at::kCPU, on); }
+      ~Autocast() { at::autocast::set_autocast_enabled(at::kCPU, false); }
+    } const autocast(autocast_);
+    if (autocast_) {
+      at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+      at::autocast::set_autocast_cache_enabled(false);
+    }
+    return body();
+  }
+
+ private:
+  bool grad_;
+  bool autocast_;
+  at::ScalarType dtype_;
+};
+
+void detach_all(Packet& packet) {
+  for (auto& tensor : packet.tensors) {
+    if (tensor.defined()) tensor = tensor.detach();
+  }
+}
+
+/// One call of a step on this rank.
+class StepRun {
+ public:
+  StepRun(Runtime& runtime, const StepOptions& options, std::int64_t number)
+      : runtime_(runtime), options_(options) {
+    const auto& config = runtime.config();
+    task_.microbatches = options.microbatches.value_or(config.microbatches);
+    task_.schedule = &runtime.schedule();
+    task_.random_step = number;
+    task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
+    task_.outputs = &result_.outputs;
+  }
+
+  StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
+    prepare_models(runtime_);
+    if (runtime_.topology().pp_rank() == 0) {
+      prepare_body(std::move(arguments), body);
+    }
+    runtime_.server().run_step(task_);
+    runtime_.last_trace() = runtime_.server().take_trace();
+    if (inputs_) inputs_->run_outside_graph();
+    take_weights();
+    return std::move(result_);
+  }
+
+ private:
+  /// An error in the arguments must end the step on every rank, so it is thrown by a body.
+  void prepare_body(std::vector<StepArgument> arguments, const StepBody& body) {
+    try {
+      split(std::move(arguments), body);
+    } catch (...) {
+      task_.microbatches = 1;
+      task_.body = [error = std::current_exception()](int) { std::rethrow_exception(error); };
+    }
+  }
+
+  void split(std::vector<StepArgument> arguments, const StepBody& body) {
+    auto options = options_;
+    const auto& config = runtime_.config();
+    if (options.weights.empty()) options.weights = config.loss_weights;
+    inputs_.emplace(std::move(arguments), options, task_.microbatches,
+                    options.loss.value_or(config.loss));
+    task_.microbatches = inputs_->count();
+    runtime_.loss_weights() = inputs_->weights();
+    result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
+    result_.outputs.back() = pack(inputs_->weights());
+    task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
+  }
+
+  void run_body(int microbatch, const StepBody& body) {
+    auto output = modes_.run([&] {
+      auto slices = inputs_->slices(microbatch);
+      return body(microbatch, slices);
+    });
+    inputs_->check_unchanged(microbatch);
+    detach_all(output);
+    result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
+  }
+
+  /// The last packet holds the weights, which only pp_rank 0 could know.
+  void take_weights() {
+    result_.here = !result_.outputs.empty();
+    if (!result_.here) return;
+    result_.weights = Reader(result_.outputs.back()).get<std::vector<double>>();
+    result_.outputs.pop_back();
+  }
+
+  Runtime& runtime_;
+  const StepOptions& options_;
+  server::StepTask task_;
+  StepResult result_;
+  CallerModes modes_;
+  std::optional<Microbatches> inputs_;
+};
+
+}  // namespace
+
+StepRunner::StepRunner(StepOptions options) : options_(std::move(options)) {}
+
+StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& body) {
+  auto& runtime = Runtime::current();
+  return StepRun(runtime, options_, steps_++).run(std::move(arguments), body);
+}
+
+void require_outputs(bool here, std::size_t count) {
+  SMP_REQUIRE(here, "this rank was not given the outputs of the step (broadcast_outputs = false); "
+              "read them on pp_rank 0");
+  SMP_REQUIRE(count > 0, "this StepOutput is empty: no step filled it");
+}
+
+at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs,
+                       const std::vector<double>& weights) {
+  at::NoGradGuard no_grad;
+  auto mean = outputs[0] * weights[0];
+  for (std::size_t i = 1; i < outputs.size(); ++i) mean += outputs[i] * weights[i];
+  return mean;
+}
+
+at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs) {
+  at::NoGradGuard no_grad;
+  auto sum = outputs[0].clone();
+  for (std::size_t i = 1; i < outputs.size(); ++i) sum += outputs[i];
+  return sum;
+}
+
+at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis) {
+  at::NoGradGuard no_grad;
+  return at::cat(outputs, axis);
+}
+
+at::Tensor stack(const std::vector<at::Tensor>& outputs) {
+  at::NoGradGuard no_grad;
+  return at::stack(outputs);
+}
+
+}  // namespace smp::detail

@@ -1,0 +1,47 @@
+// module/running_statistics.cpp: by the types of LibTorch's normalisation layers.
+#include "module/running_statistics.h"
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
+
+#include <type_traits>
+
+namespace smp::module {
+namespace {
+
+template <class Layer>
+bool describe(torch::nn::Module& module, std::optional<RunningStatistics>& result) {
+  auto* layer = dynamic_cast<Layer*>(&module);
+  if (layer == nullptr) return false;
+  if (!layer->options.track_running_stats() || !layer->running_mean.defined()) return true;
+  // An InstanceNorm's momentum is always a number.
+  using Momentum = std::remove_cvref_t<decltype(layer->options.momentum())>;
+  result = RunningStatistics{
+      &layer->running_mean, &layer->running_var, &layer->num_batches_tracked,
+      [layer]() -> std::optional<double> { return layer->options.momentum(); },
+      [layer](std::optional<double> value) {
+        if constexpr (std::is_same_v<Momentum, double>) {
+          layer->options.momentum(value.value());
+        } else {
+          layer->options.momentum(value);
+        }
+      }};
+  return true;
+}
+
+template <class... Layer>
+std::optional<RunningStatistics> describe_any(torch::nn::Module& module) {
+  std::optional<RunningStatistics> result;
+  static_cast<void>((describe<Layer>(module, result) || ...));
+  return result;
+}
+
+}  // namespace
+
+std::optional<RunningStatistics> as_running_statistics(torch::nn::Module& layer) {
+  using namespace torch::nn;
+  return describe_any<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl,
+                      InstanceNorm2dImpl, InstanceNorm3dImpl>(layer);
+}
+
+}  // namespace smp::module
