@@ -1,0 +1,189 @@
+// The plan's file, and how it is read by people.
+#include "smp/plan.h"
+
+#include <gmock/gmock.h>
+
+#include "base/files.h"
+#include "partition/partitioner.h"
+#include "partition/plan_check.h"
+#include "partition/plan_table.h"
+#include "smp/error.h"
+#include "partition/tree_builder.h"
+
+namespace smp::partition {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <class Action>
+std::string refusal(Action action) {
+  try {
+    action();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+PartitionPlan plan_for(const ModuleTree& tree, int pp_size) {
+  PartitionOptions options;
+  options.pp_size = pp_size;
+  return make_plan(tree, options);
+}
+
+// Two modules, the second one tied to the first.
+ModuleTree small_tree() {
+  TreeBuilder build;
+  const int embed = build.module("embed");
+  const int table = build.weight(embed, "weight", 64);
+  build.module("middle", 32);
+  build.tie(build.module("head"), table);
+  return build.tree;
+}
+
+TEST(Plan, HasOneLinePerModule) {
+  EXPECT_EQ(plan_for(small_tree(), 2).to_json(), R"({
+  "format": "smp-plan",
+  "version": 1,
+  "pp_size": 2,
+  "model": "b6be283501f4566b",
+  "modules": {
+    "": 0,
+    "embed": {"pp_rank":0,"parameters":"weight float32[16]","elements":16,"bytes":64},
+    "middle": {"pp_rank":1,"parameters":"weight float32[8]","elements":8,"bytes":32},
+    "head": {"pp_rank":0,"parameters":"weight = embed.weight","elements":0,"bytes":0}
+  }
+}
+)");
+}
+
+TEST(Plan, SurvivesItsFile) {
+  const std::string path = testing::TempDir() + "smp_plan_test.json";
+  const PartitionPlan plan = plan_for(encoder_decoder(3, 64, 64, true), 3);
+  plan.write(path);
+  const PartitionPlan back = PartitionPlan::read(path);
+  EXPECT_EQ(back.to_json(), plan.to_json());
+  EXPECT_EQ(back.model_hash(), plan.model_hash());
+  EXPECT_EQ(refusal([&] { check_plan(back, encoder_decoder(3, 64, 64, true), 3, path); }), "accepted");
+}
+
+TEST(Plan, NamesTheNearestModule) {
+  const PartitionPlan plan = plan_for(small_tree(), 2);
+  EXPECT_EQ(plan.stage_of("middle"), 1);
+  EXPECT_EQ(refusal([&] { (void)plan.stage_of("midle"); }),
+            "the plan has no module \"midle\"; did you mean \"middle\"?");
+}
+
+TEST(Plan, RefusesAFileThatIsNoPlan) {
+  const auto read = [](const std::string& text) {
+    return refusal([&] { PartitionPlan::from_json(text, "p.json"); });
+  };
+  EXPECT_THAT(read("{"), HasSubstr("p.json: line 1, column 2"));
+  EXPECT_THAT(read("[]"), HasSubstr("p.json: \"format\" is missing"));
+  EXPECT_THAT(read(R"({"format": "other"})"), HasSubstr("this is not a plan"));
+  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 2})"), HasSubstr("version 2"));
+  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 1, "modules": []})"),
+              HasSubstr("must map module paths"));
+  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 1, "pp_size": 2, "modules": {"a": "x"}})"),
+              HasSubstr("p.json: module \"a\": \"pp_rank\" is missing"));
+}
+
+TEST(Plan, RefusesAnotherNumberOfStages) {
+  EXPECT_THAT(refusal([] { check_plan(plan_for(small_tree(), 2), small_tree(), 4, "p.json"); }),
+              AllOf(HasSubstr("p.json: made for 2 stages, but this run has 4"), HasSubstr("start 2 ranks")));
+}
+
+TEST(Plan, NamesTheFirstDifferenceFromTheModel) {
+  const PartitionPlan plan = plan_for(small_tree(), 2);
+  const auto against = [&](const ModuleTree& tree) {
+    return refusal([&] { check_plan(plan, tree, 2, "p.json"); });
+  };
+  ModuleTree wider = small_tree();
+  wider.parameters[1].shape = "float32[9]";
+  EXPECT_THAT(against(wider), HasSubstr("parameters of \"middle\" are \"weight float32[8]\" in the plan "
+                                        "and \"weight float32[9]\" in the model"));
+  ModuleTree renamed = small_tree();
+  renamed.nodes[2].path = "middles";
+  EXPECT_THAT(against(renamed), HasSubstr("the model has no module \"middle\"; did you mean \"middles\"?"));
+  ModuleTree longer = small_tree();
+  longer.add("tail", 0);
+  EXPECT_THAT(against(longer), HasSubstr("the plan lacks module \"tail\""));
+  ModuleTree untied = small_tree();
+  untied.nodes[3].parameters.clear();
+  EXPECT_THAT(against(untied), HasSubstr("parameters of \"head\""));
+}
+
+TEST(Plan, IsCheckedEvenIfItWasEditedByHand) {
+  std::vector<PartitionPlan::Row> rows = plan_for(small_tree(), 2).rows();
+  rows[3].pp_rank = 1;
+  EXPECT_THAT(refusal([&] { check_plan(PartitionPlan(2, rows), small_tree(), 2, "p.json"); }),
+              HasSubstr("p.json: the tied weight embed.weight"));
+  rows[3].pp_rank = 2;
+  EXPECT_THAT(refusal([&] { check_plan(PartitionPlan(2, rows), small_tree(), 2, "p.json"); }),
+              AllOf(HasSubstr("2 problems"), HasSubstr("\"head\" (stage 2): there are 2 stages")));
+}
+
+TEST(Plan, HashDependsOnTheModelOnly) {
+  EXPECT_EQ(plan_for(small_tree(), 1).model_hash(), plan_for(small_tree(), 2).model_hash());
+  ModuleTree wider = small_tree();
+  wider.parameters[1].shape = "float32[9]";
+  EXPECT_NE(plan_for(wider, 2).model_hash(), plan_for(small_tree(), 2).model_hash());
+}
+
+TEST(PlanFile, IsAPlanOrAShortMapOfPins) {
+  const std::string path = testing::TempDir() + "smp_plan_file_test.json";
+  base::write_file(path, plan_for(small_tree(), 2).to_json());
+  EXPECT_TRUE(read_plan_file(path).plan);
+  base::write_file(path, "{\"middle\": 1, // the rest is free\n \"head\": 0}");
+  const PlanFile file = read_plan_file(path);
+  EXPECT_FALSE(file.plan);
+  ASSERT_EQ(file.pins.size(), 2u);
+  EXPECT_EQ(file.pins[0].path, "middle");
+  EXPECT_EQ(file.pins[0].pp_rank, 1);
+  EXPECT_EQ(file.pins[0].origin, path);
+  base::write_file(path, R"({"middle": "one"})");
+  EXPECT_THAT(refusal([&] { read_plan_file(path); }), HasSubstr("must be an integer, found \"one\""));
+  EXPECT_THAT(refusal([] { read_plan_file("no/plan.json"); }), HasSubstr("cannot read no/plan.json"));
+}
+
+TEST(PlanTable, NamesOutermostModulesAsRanges) {
+  const PartitionPlan plan = plan_for(encoder_decoder(4, 400, 400, true), 3);
+  EXPECT_THAT(stage_modules(plan, 0), ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
+  EXPECT_THAT(stage_modules(plan, 1), ElementsAre("encoder.block[2:4]", "encoder.final_norm", "decoder.block.0"));
+  EXPECT_THAT(stage_modules(plan, 2), ElementsAre("decoder.block[1:4]", "decoder.final_norm"));
+}
+
+TEST(PlanTable, NamesTheModelIfItIsWhole) {
+  EXPECT_THAT(stage_modules(plan_for(small_tree(), 1), 0), ElementsAre("the model"));
+}
+
+TEST(PlanTable, MentionsParametersOfAModuleWhosePartsAreSpread) {
+  TreeBuilder build;
+  build.module("first", 400);
+  build.module("second", 400);
+  build.weight(0, "bias", 8);
+  EXPECT_THAT(stage_modules(plan_for(build.tree, 2), 0),
+              ElementsAre("the model (its own parameters)", "first"));
+}
+
+TEST(PlanTable, HasALinePerStage) {
+  const std::string table = plan_for(small_tree(), 2).table();
+  EXPECT_EQ(table,
+            "stage  parameters       MiB  share       modules\n"
+            "    0          16      0.00  ▇▇▇▇▇▇▇▇▇▇  embed, head\n"
+            "    1           8      0.00  ▇▇▇▇▇░░░░░  middle\n");
+}
+
+TEST(PlanTable, ShortensCounts) {
+  EXPECT_EQ(short_count(0), "0");
+  EXPECT_EQ(short_count(999), "999");
+  EXPECT_EQ(short_count(4100), "4.1 K");
+  EXPECT_EQ(short_count(999'999), "1.0 M");
+  EXPECT_EQ(short_count(14'200'000), "14.2 M");
+  EXPECT_EQ(short_count(2'000'000'000), "2.0 G");
+}
+
+}  // namespace
+}  // namespace smp::partition
