@@ -1,4 +1,5 @@
-// smp/config.h: every setting of a run. docs/configuration.md lists the keys; smp::init resolves them.
+// smp/config.h: every setting of a run. docs/configuration.md lists the keys; smp::init resolves
+// them.
 #pragma once
 
 #include <cstdint>

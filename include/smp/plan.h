@@ -1,5 +1,5 @@
-// smp/plan.h: which stage runs which module (paper §4.5, App. C). Written to plan.json of a run, read back
-// through the key plan_file, and compared with diff.
+// smp/plan.h: which stage runs which module (paper §4.5, App. C). Written to plan.json of a run,
+// read back through the key plan_file, and compared with diff.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class SMP_API PartitionPlan {
   struct Row {
     std::string path;  ///< dotted module path; empty for the model itself
     int pp_rank = 0;
-    /// Parameters the module holds itself: "weight float32[4, 8], bias float32[8]"; a weight that is
-    /// tied to one of an earlier row reads "weight = shared.weight".
+    /// Parameters the module holds itself: "weight float32[4, 8], bias float32[8]"; a weight that
+    /// is tied to one of an earlier row reads "weight = shared.weight".
     std::string parameters;
     std::int64_t elements = 0;  ///< of these, without tied ones
     std::int64_t bytes = 0;     ///< of these, without tied ones

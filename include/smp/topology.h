@@ -1,4 +1,5 @@
-// smp/topology.h: which rank stands where on the parallel axes, and the groups of ranks (paper §3.2.2).
+// smp/topology.h: which rank stands where on the parallel axes, and the groups of ranks (paper
+// §3.2.2).
 #pragma once
 
 #include <string>

@@ -34,7 +34,8 @@ class ConfigResolver {
 
   // "microbatches = 0 (flag --smp.microbatches)"
   static std::string named(const Setting& setting) {
-    const std::string text = setting.is_text ? setting.value.get<std::string>() : setting.value.dump();
+    const std::string text =
+        setting.is_text ? setting.value.get<std::string>() : setting.value.dump();
     return concat(setting.key, " = ", text.empty() ? "nothing" : text, " (", setting.origin, ")");
   }
   std::string named(const std::string& key) const {
@@ -53,10 +54,9 @@ class ConfigResolver {
   void take(Setting setting) {
     if (const ConfigKey* key = find_config_key(setting.key)) {
       const auto before = winners_.find(key->name);
-      const bool contradiction = before != winners_.end() &&
-                                 before->second.source == setting.source &&
-                                 before->second.key != setting.key &&
-                                 before->second.value != setting.value;
+      const bool contradiction =
+          before != winners_.end() && before->second.source == setting.source &&
+          before->second.key != setting.key && before->second.value != setting.value;
       if (contradiction) {
         problem(named(setting), " contradicts ", named(before->second),
                 "; both mean the same: keep one");
@@ -71,7 +71,8 @@ class ConfigResolver {
   }
 
   static Json typed(const Setting& setting, KeyType type) {
-    return setting.is_text ? value_from_text(type, setting.value.get<std::string>()) : setting.value;
+    return setting.is_text ? value_from_text(type, setting.value.get<std::string>())
+                           : setting.value;
   }
 
   void apply_winners() {
@@ -83,7 +84,8 @@ class ConfigResolver {
     }
     for (const FutureKey& key : future_keys()) {
       const auto wanted = futures_.find(key.name);
-      if (wanted == futures_.end() || typed(wanted->second, key.type) == key.default_value) continue;
+      if (wanted == futures_.end() || typed(wanted->second, key.type) == key.default_value)
+        continue;
       unavailable(named(wanted->second), key.feature,
                   key.default_value.is_null()
                       ? "remove it"
@@ -123,8 +125,9 @@ class ConfigResolver {
               world == 1 ? " was" : " were", " started; start ", *degree, " (mpirun -n ", *degree,
               "), or leave the key out to use all ranks");
     } else if (world % *degree != 0) {
-      problem(named("pipeline_parallel_degree"), ": ", world, " ranks cannot be divided into pipelines of ",
-              *degree, "; start a multiple of ", *degree, " ranks, or leave the key out");
+      problem(named("pipeline_parallel_degree"), ": ", world,
+              " ranks cannot be divided into pipelines of ", *degree, "; start a multiple of ",
+              *degree, " ranks, or leave the key out");
     } else if (*degree < world) {
       unavailable(concat(named("pipeline_parallel_degree"), " of ", world, " ranks makes ",
                          world / *degree, " replicas"),

@@ -21,7 +21,7 @@ template <class T>
 struct Field;
 
 template <class T>
-  requires std::is_integral_v<T>
+requires std::is_integral_v<T>
 struct Field<T> {
   static constexpr KeyType kType = KeyType::kInteger;
   static std::optional<T> read(const Json& value) {
@@ -110,8 +110,9 @@ struct Rule {
 template <class T>
 Rule<T> at_least(T least) {
   const std::string kind = std::is_floating_point_v<T> ? "a number" : "an integer";
-  return {concat(kind, ", at least ", least),
-          [least](const T& value) { return value >= least && value <= std::numeric_limits<T>::max(); }};
+  return {concat(kind, ", at least ", least), [least](const T& value) {
+            return value >= least && value <= std::numeric_limits<T>::max();
+          }};
 }
 
 inline Rule<bool> any_boolean() {

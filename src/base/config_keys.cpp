@@ -18,8 +18,15 @@ template <class F>
 ConfigKey key(std::string name, std::string alias, F Config::*field,
               Rule<typename Plain<F>::type> rule, std::string default_text, std::string meaning,
               Scope scope = Scope::kJob) {
-  ConfigKey made{std::move(name), std::move(alias),     Field<F>::kType,        rule.expected,
-                 std::move(default_text), std::move(meaning), scope == Scope::kJob, {}, {}};
+  ConfigKey made{std::move(name),
+                 std::move(alias),
+                 Field<F>::kType,
+                 rule.expected,
+                 std::move(default_text),
+                 std::move(meaning),
+                 scope == Scope::kJob,
+                 {},
+                 {}};
   made.store = [field, rule](Config& config, const Json& value) {
     const auto parsed = Field<F>::read(value);
     if (!parsed || !rule.holds(*parsed)) return false;
@@ -188,14 +195,18 @@ std::vector<std::string> all_key_names() {
 
 Json value_from_text(KeyType type, const std::string& text) {
   switch (type) {
-    case KeyType::kBoolean: return parse_boolean(text);
+    case KeyType::kBoolean:
+      return parse_boolean(text);
     case KeyType::kInteger: {
       const Json whole = parse_number<std::int64_t>(text);
       return whole.is_null() ? parse_number<std::uint64_t>(text) : whole;
     }
-    case KeyType::kNumber: return parse_number<double>(text);
-    case KeyType::kString: return text;
-    case KeyType::kNumbers: return parse_numbers(text);
+    case KeyType::kNumber:
+      return parse_number<double>(text);
+    case KeyType::kString:
+      return text;
+    case KeyType::kNumbers:
+      return parse_numbers(text);
   }
   return {};
 }
@@ -207,10 +218,12 @@ std::string config_keys_markdown() {
     page << "| `" << key.name << "`" << (key.alias.empty() ? "" : ", `" + key.alias + "`") << " | "
          << key.expected << " | " << key.default_text << " | " << key.meaning << " |\n";
   }
-  page << "\n## Known, not yet available\n\n| key | only accepted value | comes with |\n| --- | --- | --- |\n";
+  page << "\n## Known, not yet available\n\n| key | only accepted value | comes with |\n| --- | "
+          "--- | --- |\n";
   for (const FutureKey& key : future_keys()) {
-    page << "| `" << key.name << "` | " << (key.default_value.is_null() ? "none" : key.default_value.dump())
-         << " | " << key.feature << " |\n";
+    page << "| `" << key.name << "` | "
+         << (key.default_value.is_null() ? "none" : key.default_value.dump()) << " | "
+         << key.feature << " |\n";
   }
   return page.str();
 }

@@ -42,7 +42,8 @@ void add_code(const Config& code, Settings& settings) {
 void add_json(const std::string& text, const std::string& name, ConfigSource source,
               Settings& settings) {
   const Json object = parse_json(text, name);
-  SMP_REQUIRE(object.is_object(), name, ": expected one JSON object of keys, found ", object.dump());
+  SMP_REQUIRE(object.is_object(), name, ": expected one JSON object of keys, found ",
+              object.dump());
   for (const auto& [key, value] : object.items()) {
     if (key == "$schema" || value.is_null()) continue;
     const std::string place = json_position(text, key);
@@ -151,7 +152,8 @@ Settings read_sources(const ConfigInput& input) {
   }
   for (const auto& [key, text] : input.flags) {
     if (key == kFileKey) continue;
-    settings.found.push_back({key, text, true, ConfigSource::kFlag, concat("flag ", kFlagPrefix, key)});
+    settings.found.push_back(
+        {key, text, true, ConfigSource::kFlag, concat("flag ", kFlagPrefix, key)});
   }
   return settings;
 }

@@ -14,8 +14,8 @@ enum class ConfigSource { kDefault, kCode, kFile, kLauncher, kEnvironment, kFlag
 
 /// One key as one source gives it.
 struct Setting {
-  std::string key;  ///< as written there; may be an alias or unknown
-  Json value;       ///< null: takes nothing back, as if not given
+  std::string key;       ///< as written there; may be an alias or unknown
+  Json value;            ///< null: takes nothing back, as if not given
   bool is_text = false;  ///< `value` is a string still to be read as the key's type
   ConfigSource source = ConfigSource::kDefault;
   std::string origin;  ///< where, for messages

@@ -22,7 +22,8 @@ class DuplicateKeys {
   bool operator()(Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_.emplace_back();
     if (event == Json::parse_event_t::object_end) open_.pop_back();
-    if (event == Json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second) {
+    if (event == Json::parse_event_t::key &&
+        !open_.back().insert(parsed.get<std::string>()).second) {
       found = parsed.get<std::string>();
     }
     return true;
@@ -59,8 +60,9 @@ std::string json_position(const std::string& text, const std::string& key) {
     if (next == text.size() || text[next] != ':') continue;
     const auto line_start = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
     const auto column = line_start == std::string::npos ? at + 1 : at - line_start;
-    return concat(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1,
-                  ":", column);
+    return concat(
+        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1, ":",
+        column);
   }
   return {};
 }

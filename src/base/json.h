@@ -1,4 +1,5 @@
-// base/json.h: JSON with comments, keys in the order of the file. For .cpp files only: it is slow to compile.
+// base/json.h: JSON with comments, keys in the order of the file. For .cpp files only: it is slow
+// to compile.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -29,6 +30,7 @@ T smp::base::json_member(const Json& object, const std::string& key, const std::
   try {
     return object.at(key).get<T>();
   } catch (const Json::exception&) {
-    throw UsageError(concat(name, ": \"", key, "\" has an unexpected type: ", object.at(key).dump()));
+    throw UsageError(
+        concat(name, ": \"", key, "\" has an unexpected type: ", object.at(key).dump()));
   }
 }

@@ -27,8 +27,8 @@ Nanoseconds StepTrace::busy_cpu() const {
 
 double bubble(const std::vector<StepTrace>& ranks) {
   if (ranks.empty()) return 0;
-  const bool oversubscribed = std::any_of(ranks.begin(), ranks.end(),
-                                          [](const StepTrace& rank) { return rank.oversubscribed; });
+  const bool oversubscribed = std::any_of(
+      ranks.begin(), ranks.end(), [](const StepTrace& rank) { return rank.oversubscribed; });
   Nanoseconds start = ranks.front().start;
   Nanoseconds end = ranks.front().end;
   Nanoseconds sum = 0;

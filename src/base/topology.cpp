@@ -18,9 +18,9 @@ auto& digit(Place& place, char letter) {
 void check(const Arrangement& wanted, int rank, const std::string& letters) {
   SMP_REQUIRE(!letters.empty(), "placement_strategy \"", wanted.placement,
               "\": expected cluster, spread or a permutation of the letters D, P and T");
-  SMP_REQUIRE(wanted.world_size >= 1 && wanted.pp_size >= 1 && wanted.tp_size >= 1,
-              "world size ", wanted.world_size, ", pipeline degree ", wanted.pp_size,
-              " and tensor degree ", wanted.tp_size, " must be at least 1");
+  SMP_REQUIRE(wanted.world_size >= 1 && wanted.pp_size >= 1 && wanted.tp_size >= 1, "world size ",
+              wanted.world_size, ", pipeline degree ", wanted.pp_size, " and tensor degree ",
+              wanted.tp_size, " must be at least 1");
   const int replica = wanted.pp_size * wanted.tp_size;
   SMP_REQUIRE(wanted.world_size % replica == 0, wanted.world_size,
               " ranks cannot be divided into replicas of pipeline degree ", wanted.pp_size,
@@ -39,7 +39,8 @@ std::string placement_letters(std::string_view strategy) {
   if (strategy == "cluster") return "DPT";
   if (strategy == "spread") return "TPD";
   std::string letters(strategy);
-  for (char& letter : letters) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  for (char& letter : letters)
+    letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   std::string sorted = letters;
   std::sort(sorted.begin(), sorted.end());
   return sorted == "DPT" ? letters : std::string();
@@ -76,13 +77,20 @@ bool Topology::share_group(Group which, int a, int b) const {
   const Coordinates x = coordinates(a);
   const Coordinates y = coordinates(b);
   switch (which) {
-    case Group::kWorld: return true;
-    case Group::kMp: return x.rdp == y.rdp;
-    case Group::kPp: return x.rdp == y.rdp && x.tp == y.tp;
-    case Group::kTp: return x.rdp == y.rdp && x.pp == y.pp;
-    case Group::kDp: return x.pp == y.pp;
-    case Group::kRdp: return x.pp == y.pp && x.tp == y.tp;
-    case Group::kLocal: return machine_of_rank_[a] == machine_of_rank_[b];
+    case Group::kWorld:
+      return true;
+    case Group::kMp:
+      return x.rdp == y.rdp;
+    case Group::kPp:
+      return x.rdp == y.rdp && x.tp == y.tp;
+    case Group::kTp:
+      return x.rdp == y.rdp && x.pp == y.pp;
+    case Group::kDp:
+      return x.pp == y.pp;
+    case Group::kRdp:
+      return x.pp == y.pp && x.tp == y.tp;
+    case Group::kLocal:
+      return machine_of_rank_[a] == machine_of_rank_[b];
   }
   return false;
 }

@@ -63,9 +63,10 @@ TiedUnits tie_units(const ModuleTree& tree, const Units& units) {
   return tied;
 }
 
-// Bytes that stages carry through modules whose place is known; such a stage may do without a piece.
-std::vector<Bin> make_bins(const ModuleTree& tree, const std::vector<int>& fixed, const Units& units,
-                           int pp_size) {
+// Bytes that stages carry through modules whose place is known; such a stage may do without a
+// piece.
+std::vector<Bin> make_bins(const ModuleTree& tree, const std::vector<int>& fixed,
+                           const Units& units, int pp_size) {
   std::vector<Bin> bins(pp_size);
   const auto holders = holders_of_parameters(tree);
   for (std::size_t p = 0; p < holders.size(); ++p) {
@@ -89,7 +90,8 @@ std::vector<Bin> make_bins(const ModuleTree& tree, const std::vector<int>& fixed
       "there are ", pp_size, " stages but only ", pieces, pieces == 1 ? " piece" : " pieces",
       " of the model to place (", tree.nodes.size(), " modules, ", movable,
       " of them can run on a rank of their own, tied weights count as one piece); use at most ",
-      std::max<std::size_t>(pieces + served, 1), " ranks, or declare more of its modules with SMP_MODULE"));
+      std::max<std::size_t>(pieces + served, 1),
+      " ranks, or declare more of its modules with SMP_MODULE"));
 }
 
 // Splits the units that no stage claims yet.
@@ -128,8 +130,8 @@ class EvenSplit {
         std::count_if(bins_.begin(), bins_.end(), [](const Bin& bin) { return !bin.needs_one; }));
   }
 
-  // One piece per set of tied units. A module weighs its bytes and one more, so that modules without
-  // parameters are spread by their number.
+  // One piece per set of tied units. A module weighs its bytes and one more, so that modules
+  // without parameters are spread by their number.
   void gather_pieces() {
     std::vector<std::int64_t> weight(units_.roots.size(), 0);
     for (std::size_t unit = 0; unit < weight.size(); ++unit) {

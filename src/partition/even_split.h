@@ -1,5 +1,5 @@
-// partition/even_split.h: cuts a model into stages of nearly equal parameter bytes (a simple relative of
-// Alg. 1, until modules are traced).
+// partition/even_split.h: cuts a model into stages of nearly equal parameter bytes (a simple
+// relative of Alg. 1, until modules are traced).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// partition/module_tree.h: a model as plain data, all the partitioner needs to know of it (App. C.2).
+// partition/module_tree.h: a model as plain data, all the partitioner needs to know of it (App.
+// C.2).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct ModuleNode {
   int parent = -1;
   std::vector<int> children;
   std::vector<OwnParameter> parameters;  ///< held by the module itself, not by its children
-  /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not routed);
-  /// empty if it may be placed on its own.
+  /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not
+  /// routed); empty if it may be placed on its own.
   std::string stays_because;
   /// Its children run one after another, so that neighbours on one rank cost one request.
   bool sequential = false;

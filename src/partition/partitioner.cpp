@@ -20,7 +20,8 @@ struct HandPlacement {
 
 // A pin, checked on its own; a fault if it cannot be followed at all.
 std::string fault_of(const Pin& pin, const ModuleTree& tree, int pp_size) {
-  const std::string lead = concat("stage ", pin.pp_rank, " for \"", pin.path, "\" (", pin.origin, ")");
+  const std::string lead =
+      concat("stage ", pin.pp_rank, " for \"", pin.path, "\" (", pin.origin, ")");
   if (tree.find(pin.path) < 0) {
     return concat(lead, ": the model has no such module",
                   base::did_you_mean(pin.path, tree.all_paths()));

@@ -41,7 +41,8 @@ std::vector<std::string> placement_faults(const ModuleTree& tree, const std::vec
     } else if (!module.movable() && stages[i] != parent_stage) {
       faults.push_back(concat(describe(node), " cannot leave stage ", parent_stage,
                               module.parent < 0 ? "" : " of its parent", ": ", module.stays_because,
-                              "; place ", module.parent < 0 ? "its parts" : "its parent", " instead"));
+                              "; place ", module.parent < 0 ? "its parts" : "its parent",
+                              " instead"));
     }
   }
   const auto holders = holders_of_parameters(tree);

@@ -30,7 +30,8 @@ Json row_to_json(const PartitionPlan::Row& row) {
           {"bytes", row.bytes}};
 }
 
-PartitionPlan::Row row_from_json(const std::string& path, const Json& value, const std::string& name) {
+PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
+                                 const std::string& name) {
   PartitionPlan::Row row;
   row.path = path;
   if (value.is_number_integer()) {
@@ -68,7 +69,8 @@ int PartitionPlan::stage_of(std::string_view path) const {
     if (row.path == path) return row.pp_rank;
     paths.push_back(row.path);
   }
-  throw UsageError(concat("the plan has no module \"", path, "\"", base::did_you_mean(path, paths)));
+  throw UsageError(
+      concat("the plan has no module \"", path, "\"", base::did_you_mean(path, paths)));
 }
 
 std::string PartitionPlan::to_json() const {
@@ -92,7 +94,8 @@ PartitionPlan PartitionPlan::from_json(const std::string& text, const std::strin
   const Json modules = base::json_member<Json>(json, "modules", name);
   SMP_REQUIRE(modules.is_object(), name, ": \"modules\" must map module paths to stages");
   std::vector<Row> rows;
-  for (const auto& [path, value] : modules.items()) rows.push_back(row_from_json(path, value, name));
+  for (const auto& [path, value] : modules.items())
+    rows.push_back(row_from_json(path, value, name));
   return PartitionPlan(base::json_member<int>(json, "pp_size", name), std::move(rows));
 }
 

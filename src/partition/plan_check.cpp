@@ -70,7 +70,8 @@ std::string first_difference(const std::vector<PartitionPlan::Row>& plan,
 }
 
 std::vector<Pin> pins_of(const Json& json, const std::string& name) {
-  SMP_REQUIRE(json.is_object(), name, ": expected a plan, or an object that maps module paths to stages");
+  SMP_REQUIRE(json.is_object(), name,
+              ": expected a plan, or an object that maps module paths to stages");
   std::vector<Pin> pins;
   for (const auto& [path, stage] : json.items()) {
     SMP_REQUIRE(stage.is_number_integer(), name, ": the stage of \"", path,

@@ -21,8 +21,8 @@ PartitionPlan plan_of(const ModuleTree& tree, const std::vector<int>& stages, in
 void check_plan(const PartitionPlan& plan, const ModuleTree& tree, int pp_size,
                 const std::string& name);
 
-/// What a user gave as plan_file: a whole plan, or a short object {"encoder": 0, "decoder": 1} that pins
-/// some modules and leaves the rest to the partitioner.
+/// What a user gave as plan_file: a whole plan, or a short object {"encoder": 0, "decoder": 1} that
+/// pins some modules and leaves the rest to the partitioner.
 struct PlanFile {
   std::optional<PartitionPlan> plan;
   std::vector<Pin> pins;

@@ -22,7 +22,7 @@ std::string parent_path(const std::string& path) {
 
 // What the rows below and including a module have in common.
 struct Subtree {
-  bool whole = true;       // all on the stage of the module itself
+  bool whole = true;        // all on the stage of the module itself
   bool parameters = false;  // any, tied ones included
 };
 
@@ -139,8 +139,10 @@ std::string plan_table(const PartitionPlan& plan) {
   std::string text = "stage  parameters       MiB  share       modules\n";
   for (int stage = 0; stage < plan.pp_size(); ++stage) {
     const auto size = static_cast<double>(bytes[stage]);
-    text += format("%5d  %10s  %8.2f  ", stage, short_count(elements[stage]).c_str(), size / (1 << 20));
-    text += concat(bar(largest > 0 ? size / largest : 0), "  ", join(stage_modules(plan, stage)), "\n");
+    text +=
+        format("%5d  %10s  %8.2f  ", stage, short_count(elements[stage]).c_str(), size / (1 << 20));
+    text +=
+        concat(bar(largest > 0 ? size / largest : 0), "  ", join(stage_modules(plan, stage)), "\n");
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// partition/segmentation.cpp: two runs of one dynamic program: first for the least maximum, then, not
-// exceeding it, for the least sum of squares. O(n² · bins).
+// partition/segmentation.cpp: two runs of one dynamic program: first for the least maximum, then,
+// not exceeding it, for the least sum of squares. O(n² · bins).
 #include "partition/segmentation.h"
 
 #include <algorithm>

@@ -15,8 +15,8 @@ struct Bin {
 };
 
 /// Cuts `weights` into one consecutive, possibly empty, segment per bin so that the largest
-/// load + segment is as small as possible; among those cuts, so that the loads are as equal as possible
-/// (least sum of squares).
+/// load + segment is as small as possible; among those cuts, so that the loads are as equal as
+/// possible (least sum of squares).
 /// @param weights  not negative
 /// @return  number of elements per bin; nothing if more bins need an element than there are.
 std::optional<std::vector<int>> min_max_segments(const std::vector<std::int64_t>& weights,

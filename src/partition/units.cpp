@@ -58,8 +58,8 @@ class Refinement {
     }
   }
 
-  // A child without parameters stays with its parent, unless that would tear a Sequential or no module
-  // has parameters.
+  // A child without parameters stays with its parent, unless that would tear a Sequential or no
+  // module has parameters.
   bool worth_moving(int node) const {
     return bytes_[node] > 0 || total_ == 0 || holds_parameters(node) ||
            tree_.nodes[parent(node)].sequential;
@@ -84,8 +84,8 @@ class Refinement {
     return !below.empty();
   }
 
-  // What cannot leave an opened module goes to its parent's rank: if that is most of it, it had better
-  // stay whole.
+  // What cannot leave an opened module goes to its parent's rank: if that is most of it, it had
+  // better stay whole.
   bool mostly_movable(int unit) const {
     std::vector<int> below;
     movable_below(unit, below);

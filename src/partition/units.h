@@ -14,17 +14,17 @@ struct Anchor {
   int unit = -1;
 };
 
-/// Subtrees that are placed as a whole, in the order of registration. Modules above them run on the rank
-/// of their parent.
+/// Subtrees that are placed as a whole, in the order of registration. Modules above them run on the
+/// rank of their parent.
 struct Units {
-  std::vector<int> roots;             ///< top module of each unit
-  std::vector<std::int64_t> bytes;    ///< parameter bytes of each, without those of fixed modules
-  std::vector<Anchor> anchors;        ///< of every module
+  std::vector<int> roots;           ///< top module of each unit
+  std::vector<std::int64_t> bytes;  ///< parameter bytes of each, without those of fixed modules
+  std::vector<Anchor> anchors;      ///< of every module
 };
 
 /// @param fixed  for each module the rank it was put on by hand, or -1; these are left out
-/// Units are refined into their movable children while they hold more than half of an even share, or
-/// while there are fewer of them with parameters than ranks.
+/// Units are refined into their movable children while they hold more than half of an even share,
+/// or while there are fewer of them with parameters than ranks.
 Units find_units(const ModuleTree& tree, const std::vector<int>& fixed, int pp_size);
 
 }  // namespace smp::partition

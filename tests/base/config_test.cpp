@@ -75,7 +75,8 @@ TEST(Config, LeavesDegreesOpenWhileTheWorldIsUnknown) {
 }
 
 TEST_F(ConfigFile, GivesWayToTheEnvironmentWhichGivesWayToFlags) {
-  ConfigInput input = with_file(R"({"microbatches": 2, "seed": 2, "loss": "sum", "stall_seconds": 2})");
+  ConfigInput input =
+      with_file(R"({"microbatches": 2, "seed": 2, "loss": "sum", "stall_seconds": 2})");
   input.code.microbatches = 1000;
   input.code.seed = 1000;
   input.code.loss = "weights";
@@ -103,16 +104,17 @@ TEST_F(ConfigFile, AcceptsTheParametersOfTheOriginalWithComments) {
     // as given to the launcher
     "partitions": 2, "microbatches": 4, "pipeline": "simple", "optimize": "memory",
     "ddp": false, "memory_weight": 0.8, "active_microbatches": 3, "fp16": false
-  })", 2));
+  })",
+                                                         2));
   EXPECT_EQ(config.values().pipeline_parallel_degree, 2);
   EXPECT_EQ(config.values().pipeline, "simple");
   EXPECT_EQ(config.values().active_microbatches, 3);
 }
 
 TEST_F(ConfigFile, NamesLineAndColumnOfAnUnknownKey) {
-  EXPECT_EQ(refusal(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
-            "configuration: unknown key \"pipline\" (" + path_ +
-                ":3:3); did you mean \"pipeline\"?");
+  EXPECT_EQ(
+      refusal(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
+      "configuration: unknown key \"pipline\" (" + path_ + ":3:3); did you mean \"pipeline\"?");
 }
 
 TEST_F(ConfigFile, NamesLineAndColumnOfBrokenJson) {
@@ -121,7 +123,8 @@ TEST_F(ConfigFile, NamesLineAndColumnOfBrokenJson) {
 }
 
 TEST_F(ConfigFile, RefusesAKeyGivenTwice) {
-  EXPECT_THAT(refusal(with_file(R"({"seed": 1, "seed": 2})")), HasSubstr("\"seed\" is given twice"));
+  EXPECT_THAT(refusal(with_file(R"({"seed": 1, "seed": 2})")),
+              HasSubstr("\"seed\" is given twice"));
 }
 
 TEST_F(ConfigFile, RefusesAnythingButAnObject) {
@@ -176,7 +179,8 @@ TEST(Config, ListsAllProblemsAtOnce) {
 }
 
 TEST(Config, TreatsAnAliasAsTheSameKey) {
-  EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4})")).values().pipeline_parallel_degree, 4);
+  EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4})")).values().pipeline_parallel_degree,
+            4);
   EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 4})"))
                 .values()
                 .pipeline_parallel_degree,
@@ -209,15 +213,17 @@ TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
       EXPECT_NO_THROW(resolve_config(with_launcher(defaults.dump()))) << key.name;
     }
     const Json other = {{key.name, "something else"}};
-    EXPECT_THAT(refusal<UnsupportedError>(with_launcher(other.dump())),
-                AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
+    EXPECT_THAT(
+        refusal<UnsupportedError>(with_launcher(other.dump())),
+        AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
   }
   EXPECT_THAT(refusal<UnsupportedError>(with_flag("fp16", "true")), HasSubstr("mixed precision"));
   EXPECT_NO_THROW(resolve_config(with_flag("fp16", "false")));
 }
 
 TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
-  EXPECT_THAT(refusal(with_flag("auto_partition", "false")), HasSubstr("default_partition is not set"));
+  EXPECT_THAT(refusal(with_flag("auto_partition", "false")),
+              HasSubstr("default_partition is not set"));
   ConfigInput input = with_flag("auto_partition", "false");
   input.flags.emplace_back("plan_file", "plan.json");
   EXPECT_NO_THROW(resolve_config(input));
@@ -278,8 +284,8 @@ TEST(Config, PrintsEveryKeyWithItsOrigin) {
 }
 
 TEST(Flags, AreTakenOutOfTheArguments) {
-  std::vector<std::string> words = {"prog",          "--smp.microbatches", "8",  "--epochs", "3",
-                                    "--smp.seed=-1", "data",               "--", "--smp.x"};
+  std::vector<std::string> words = {
+      "prog", "--smp.microbatches", "8", "--epochs", "3", "--smp.seed=-1", "data", "--", "--smp.x"};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -292,7 +298,8 @@ TEST(Flags, AreTakenOutOfTheArguments) {
 }
 
 TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
-  std::vector<std::string> words = {"prog", "--smp.active-microbatches=3", "--smp.loss", "--verbose"};
+  std::vector<std::string> words = {"prog", "--smp.active-microbatches=3", "--smp.loss",
+                                    "--verbose"};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

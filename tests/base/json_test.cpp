@@ -20,7 +20,8 @@ std::string failure(Action action) {
 }
 
 TEST(JsonText, MayHaveCommentsAndKeepsTheOrderOfKeys) {
-  EXPECT_EQ(parse_json("{/* first */ \"b\": 1, // second\n \"a\": 2}", "f").dump(), R"({"b":1,"a":2})");
+  EXPECT_EQ(parse_json("{/* first */ \"b\": 1, // second\n \"a\": 2}", "f").dump(),
+            R"({"b":1,"a":2})");
 }
 
 TEST(JsonText, NamesFileLineAndColumnOfAMistake) {
@@ -32,7 +33,8 @@ TEST(JsonText, NamesFileLineAndColumnOfAMistake) {
 TEST(JsonText, MustNotHoldAKeyTwiceInOneObject) {
   EXPECT_THAT(failure([] { parse_json(R"({"a": {"b": 1, "b": 2}})", "f.json"); }),
               HasSubstr("f.json: the key \"b\" is given twice"));
-  EXPECT_EQ(failure([] { parse_json(R"({"a": {"b": 1}, "b": [{"b": 2}, {"b": 3}]})", "f"); }), "accepted");
+  EXPECT_EQ(failure([] { parse_json(R"({"a": {"b": 1}, "b": [{"b": 2}, {"b": 3}]})", "f"); }),
+            "accepted");
 }
 
 TEST(JsonText, FindsKeysByLineAndColumn) {

@@ -90,7 +90,8 @@ TEST(StepTrace, AddsUpWallAndProcessorTime) {
 }
 
 TEST(Bubble, IsTheIdleShareOfAllRanks) {
-  EXPECT_DOUBLE_EQ(bubble({rank(0, 100, {span(0, 100, 90)}), rank(0, 100, {span(0, 50, 40)})}), 0.25);
+  EXPECT_DOUBLE_EQ(bubble({rank(0, 100, {span(0, 100, 90)}), rank(0, 100, {span(0, 50, 40)})}),
+                   0.25);
 }
 
 TEST(Bubble, SpansFromTheFirstStartToTheLastEnd) {

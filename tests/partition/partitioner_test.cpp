@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "smp/error.h"
 #include "partition/tree_builder.h"
+#include "smp/error.h"
 
 namespace smp::partition {
 namespace {
@@ -58,7 +58,8 @@ TreeBuilder chain(int modules, std::int64_t bytes) {
 }
 
 TEST(Partitioner, PutsEverythingOnTheOnlyStage) {
-  EXPECT_THAT(stages(make_plan(encoder_decoder(2, 64, 64, true), on_stages(1))), Each(Pair(testing::_, 0)));
+  EXPECT_THAT(stages(make_plan(encoder_decoder(2, 64, 64, true), on_stages(1))),
+              Each(Pair(testing::_, 0)));
 }
 
 TEST(Partitioner, CutsAChainIntoEqualRuns) {
@@ -170,7 +171,8 @@ TEST(Partitioner, LetsTheInnermostPinWin) {
 TEST(Partitioner, FindsAPinnedModuleByItsOtherName) {
   TreeBuilder build = chain(2, 100);
   build.tree.nodes[1].aliases = {"decoder.embedding"};
-  EXPECT_EQ(make_plan(build.tree, on_stages(2, {{"decoder.embedding", 1, "pin"}})).stage_of("0"), 1);
+  EXPECT_EQ(make_plan(build.tree, on_stages(2, {{"decoder.embedding", 1, "pin"}})).stage_of("0"),
+            1);
 }
 
 TEST(Partitioner, MovesAFreeModuleToThePinOfItsTiedWeight) {
@@ -199,20 +201,23 @@ TEST(Partitioner, ListsAllFaultsOfPins) {
 }
 
 TEST(Partitioner, RefusesPinsThatSplitTiedWeights) {
-  EXPECT_THAT(refusal(encoder_decoder(1, 4, 4, true),
-                      on_stages(2, {{"shared", 0, "plan.json"}, {"lm_head", 1, "plan.json"}})),
-              AllOf(HasSubstr("the tied weight shared.weight belongs to \"shared\" (stage 0, placed "
-                              "by plan.json) and to \"lm_head\" (stage 1, placed by plan.json)"),
-                    HasSubstr("place both there")));
+  EXPECT_THAT(
+      refusal(encoder_decoder(1, 4, 4, true),
+              on_stages(2, {{"shared", 0, "plan.json"}, {"lm_head", 1, "plan.json"}})),
+      AllOf(HasSubstr("the tied weight shared.weight belongs to \"shared\" (stage 0, placed "
+                      "by plan.json) and to \"lm_head\" (stage 1, placed by plan.json)"),
+            HasSubstr("place both there")));
 }
 
 TEST(Partitioner, RefusesAPinOnAModuleThatCannotLeaveItsParent) {
   TreeBuilder build = chain(2, 100);
   build.bound("1.inner", 100);
-  EXPECT_THAT(refusal(build.tree, on_stages(2, {{"1", 0, "pin"}, {"1.inner", 1, "pin"}})),
-              AllOf(HasSubstr("\"1.inner\" (stage 1, placed by pin) cannot leave stage 0 of its parent"),
-                    HasSubstr("SMP_MODULE"), HasSubstr("place its parent instead")));
-  EXPECT_EQ(refusal(build.tree, on_stages(2, {{"1", 1, "pin"}, {"1.inner", 1, "pin"}})), "accepted");
+  EXPECT_THAT(
+      refusal(build.tree, on_stages(2, {{"1", 0, "pin"}, {"1.inner", 1, "pin"}})),
+      AllOf(HasSubstr("\"1.inner\" (stage 1, placed by pin) cannot leave stage 0 of its parent"),
+            HasSubstr("SMP_MODULE"), HasSubstr("place its parent instead")));
+  EXPECT_EQ(refusal(build.tree, on_stages(2, {{"1", 1, "pin"}, {"1.inner", 1, "pin"}})),
+            "accepted");
 }
 
 // A random tree whose weights may be tied, with modules that cannot move.

@@ -7,8 +7,8 @@
 #include "partition/partitioner.h"
 #include "partition/plan_check.h"
 #include "partition/plan_table.h"
-#include "smp/error.h"
 #include "partition/tree_builder.h"
+#include "smp/error.h"
 
 namespace smp::partition {
 namespace {
@@ -66,7 +66,8 @@ TEST(Plan, SurvivesItsFile) {
   const PartitionPlan back = PartitionPlan::read(path);
   EXPECT_EQ(back.to_json(), plan.to_json());
   EXPECT_EQ(back.model_hash(), plan.model_hash());
-  EXPECT_EQ(refusal([&] { check_plan(back, encoder_decoder(3, 64, 64, true), 3, path); }), "accepted");
+  EXPECT_EQ(refusal([&] { check_plan(back, encoder_decoder(3, 64, 64, true), 3, path); }),
+            "accepted");
 }
 
 TEST(Plan, NamesTheNearestModule) {
@@ -92,7 +93,8 @@ TEST(Plan, RefusesAFileThatIsNoPlan) {
 
 TEST(Plan, RefusesAnotherNumberOfStages) {
   EXPECT_THAT(refusal([] { check_plan(plan_for(small_tree(), 2), small_tree(), 4, "p.json"); }),
-              AllOf(HasSubstr("p.json: made for 2 stages, but this run has 4"), HasSubstr("start 2 ranks")));
+              AllOf(HasSubstr("p.json: made for 2 stages, but this run has 4"),
+                    HasSubstr("start 2 ranks")));
 }
 
 TEST(Plan, NamesTheFirstDifferenceFromTheModel) {
@@ -102,11 +104,13 @@ TEST(Plan, NamesTheFirstDifferenceFromTheModel) {
   };
   ModuleTree wider = small_tree();
   wider.parameters[1].shape = "float32[9]";
-  EXPECT_THAT(against(wider), HasSubstr("parameters of \"middle\" are \"weight float32[8]\" in the plan "
-                                        "and \"weight float32[9]\" in the model"));
+  EXPECT_THAT(against(wider),
+              HasSubstr("parameters of \"middle\" are \"weight float32[8]\" in the plan "
+                        "and \"weight float32[9]\" in the model"));
   ModuleTree renamed = small_tree();
   renamed.nodes[2].path = "middles";
-  EXPECT_THAT(against(renamed), HasSubstr("the model has no module \"middle\"; did you mean \"middles\"?"));
+  EXPECT_THAT(against(renamed),
+              HasSubstr("the model has no module \"middle\"; did you mean \"middles\"?"));
   ModuleTree longer = small_tree();
   longer.add("tail", 0);
   EXPECT_THAT(against(longer), HasSubstr("the plan lacks module \"tail\""));
@@ -144,14 +148,17 @@ TEST(PlanFile, IsAPlanOrAShortMapOfPins) {
   EXPECT_EQ(file.pins[0].pp_rank, 1);
   EXPECT_EQ(file.pins[0].origin, path);
   base::write_file(path, R"({"middle": "one"})");
-  EXPECT_THAT(refusal([&] { read_plan_file(path); }), HasSubstr("must be an integer, found \"one\""));
-  EXPECT_THAT(refusal([] { read_plan_file("no/plan.json"); }), HasSubstr("cannot read no/plan.json"));
+  EXPECT_THAT(refusal([&] { read_plan_file(path); }),
+              HasSubstr("must be an integer, found \"one\""));
+  EXPECT_THAT(refusal([] { read_plan_file("no/plan.json"); }),
+              HasSubstr("cannot read no/plan.json"));
 }
 
 TEST(PlanTable, NamesOutermostModulesAsRanges) {
   const PartitionPlan plan = plan_for(encoder_decoder(4, 400, 400, true), 3);
   EXPECT_THAT(stage_modules(plan, 0), ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
-  EXPECT_THAT(stage_modules(plan, 1), ElementsAre("encoder.block[2:4]", "encoder.final_norm", "decoder.block.0"));
+  EXPECT_THAT(stage_modules(plan, 1),
+              ElementsAre("encoder.block[2:4]", "encoder.final_norm", "decoder.block.0"));
   EXPECT_THAT(stage_modules(plan, 2), ElementsAre("decoder.block[1:4]", "decoder.final_norm"));
 }
 

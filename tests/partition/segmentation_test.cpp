@@ -23,8 +23,7 @@ Score score(const Weights& weights, const std::vector<Bin>& bins, const std::vec
   Score result;
   auto at = weights.begin();
   for (std::size_t b = 0; b < bins.size(); ++b) {
-    const double load = static_cast<double>(
-        std::accumulate(at, at + sizes[b], bins[b].load));
+    const double load = static_cast<double>(std::accumulate(at, at + sizes[b], bins[b].load));
     at += sizes[b];
     result.largest = std::max(result.largest, load);
     result.squares += load * load;
@@ -35,7 +34,8 @@ Score score(const Weights& weights, const std::vector<Bin>& bins, const std::vec
 // The best score of all cuts, by trying each.
 std::optional<Score> brute_force(const Weights& weights, const std::vector<Bin>& bins,
                                  std::vector<int> sizes = {}) {
-  const int left = static_cast<int>(weights.size()) - std::accumulate(sizes.begin(), sizes.end(), 0);
+  const int left =
+      static_cast<int>(weights.size()) - std::accumulate(sizes.begin(), sizes.end(), 0);
   if (sizes.size() == bins.size()) {
     return left == 0 ? std::optional(score(weights, bins, sizes)) : std::nullopt;
   }
@@ -74,8 +74,8 @@ TEST(Segmentation, SpreadsWeightlessElements) {
 
 TEST(Segmentation, EqualsTheBestOfAllCuts) {
   const bool holds = rc::check([] {
-    const auto weights = *rc::gen::resize(
-        8, rc::gen::container<Weights>(rc::gen::inRange<std::int64_t>(0, 20)));
+    const auto weights =
+        *rc::gen::resize(8, rc::gen::container<Weights>(rc::gen::inRange<std::int64_t>(0, 20)));
     std::vector<Bin> bins(*rc::gen::inRange<std::size_t>(1, 5));
     for (Bin& bin : bins) {
       bin = {*rc::gen::inRange<std::int64_t>(0, 10), *rc::gen::arbitrary<bool>()};

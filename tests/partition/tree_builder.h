@@ -45,8 +45,10 @@ class TreeBuilder {
   ModuleTree tree;
 };
 
-/// An encoder-decoder with `blocks` blocks on each side and an embedding used by both and by the head.
-inline ModuleTree encoder_decoder(int blocks, std::int64_t embedding, std::int64_t block, bool tied) {
+/// An encoder-decoder with `blocks` blocks on each side and an embedding used by both and by the
+/// head.
+inline ModuleTree encoder_decoder(int blocks, std::int64_t embedding, std::int64_t block,
+                                  bool tied) {
   TreeBuilder build;
   const int shared = build.module("shared");
   const int table = build.weight(shared, "weight", embedding);
