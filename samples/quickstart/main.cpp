@@ -1,0 +1,39 @@
+// samples/quickstart/main.cpp: a complete program, shown in the README.
+//
+//     mpirun -n 4 quickstart
+// README begin
+#include <smp/smp.h>
+#include <torch/torch.h>
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl()
+      : norm(register_module("norm", smp::nn::LayerNorm(torch::nn::LayerNormOptions({64})))),
+        linear(register_module("linear", smp::nn::Linear(64, 64))) {}
+  torch::Tensor forward(torch::Tensor x) { return x + torch::gelu(linear(norm(x))); }
+  smp::nn::LayerNorm norm;
+  smp::nn::Linear linear;
+};
+SMP_MODULE(Block);  // instead of TORCH_MODULE: a Block may live on any rank
+
+int main(int argc, char** argv) {
+  auto session = smp::init(argc, argv, {.microbatches = 8});
+  torch::manual_seed(1);
+  smp::nn::Sequential net(smp::nn::Linear(16, 64), Block(), Block(), Block(), Block(), Block(),
+                          Block(), smp::nn::Linear(64, 1));
+  smp::DistributedModel model(net);
+  smp::DistributedOptimizer optimizer(model, torch::optim::Adam(net->parameters(), 1e-3));
+
+  auto train = smp::step([&](torch::Tensor x, torch::Tensor y) {  // runs once per microbatch
+    auto loss = torch::mse_loss(model(x), y);
+    model.backward(loss);
+    return loss;
+  });
+  for (int step = 1; step <= 50; ++step) {
+    auto x = torch::randn({64, 16});
+    optimizer.zero_grad();
+    auto loss = train(x, x.sin().sum(1, true)).reduce_mean().item<float>();
+    optimizer.step();
+    if (smp::rank() == 0 && step % 10 == 0) std::printf("step %d  loss %.4f\n", step, loss);
+  }
+}
+// README end
