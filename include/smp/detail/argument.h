@@ -66,8 +66,11 @@ struct Travel<const char*> {
   static const char* pass(Stored& stored) { return stored.c_str(); }
 };
 
+/// A parameter's type without reference and const.
 template <class A>
-using TravelOf = Travel<std::decay_t<A>>;
+using Value = std::decay_t<A>;
+template <class A>
+using TravelOf = Travel<Value<A>>;
 template <class A>
 using StoredOf = typename TravelOf<A>::Stored;
 

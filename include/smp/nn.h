@@ -1,0 +1,32 @@
+// smp/nn.h: smp::nn, which has every torch::nn layer as a routed one under the same name (paper
+// §4.1). `namespace nn = smp::nn;` is often the whole change to a model's file. Options, functional,
+// init and utils are torch's own.
+#pragma once
+
+#include <torch/nn/functional.h>
+#include <torch/nn/init.h>
+#include <torch/nn/utils.h>
+
+#include "smp/nn/activation.h"
+#include "smp/nn/any.h"
+#include "smp/nn/container.h"
+#include "smp/nn/conv.h"
+#include "smp/nn/dropout.h"
+#include "smp/nn/embedding.h"
+#include "smp/nn/linear.h"
+#include "smp/nn/loss.h"
+#include "smp/nn/normalization.h"
+#include "smp/nn/padding.h"
+#include "smp/nn/pooling.h"
+#include "smp/nn/recurrent.h"
+#include "smp/nn/sequential.h"
+#include "smp/nn/transformer.h"
+#include "smp/nn/vision.h"
+
+namespace smp::nn {
+
+namespace functional = torch::nn::functional;
+namespace init = torch::nn::init;
+namespace utils = torch::nn::utils;
+
+}  // namespace smp::nn

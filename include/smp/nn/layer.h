@@ -1,0 +1,23 @@
+// smp/nn/layer.h: macros that make a routed smp::nn layer of a torch::nn one; used in namespace smp.
+#pragma once
+
+#include "smp/module.h"
+
+/// No random stream is set up for calls of torch::nn::ImplType.
+#define SMP_NN_NEVER_DRAWS(ImplType) \
+  template <>                        \
+  inline constexpr bool draws_random_v<torch::nn::ImplType> = false;
+
+/// smp::nn::Name holds a routed torch::nn::NameImpl that may draw random numbers; methods named
+/// after it are routed beside forward.
+#define SMP_NN_RANDOM_LAYER(Name, ...)                                                 \
+  namespace nn {                                                                       \
+  using torch::nn::Name##Impl;                                                         \
+  /** Like torch::nn::Name, routed. */                                                 \
+  SMP_MODULE_IMPL(Name, torch::nn::Name##Impl __VA_OPT__(, ) __VA_ARGS__);             \
+  }
+
+/// The same for a layer that never draws.
+#define SMP_NN_LAYER(Name, ...)  \
+  SMP_NN_NEVER_DRAWS(Name##Impl) \
+  SMP_NN_RANDOM_LAYER(Name __VA_OPT__(, ) __VA_ARGS__)
