@@ -1,0 +1,178 @@
+// perf/harness.cpp
+#include "harness.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/core.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "smp/version.h"
+
+#ifndef SMP_SOURCE_DIR
+#define SMP_SOURCE_DIR "."
+#endif
+
+namespace smp::perf {
+namespace {
+
+constexpr double kLeastGflops = 50;
+
+std::string processor_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(": ") + 2);
+  }
+  return "unknown";
+}
+
+base::Json machine(double gflops) {
+  double load[3] = {0, 0, 0};
+  getloadavg(load, 3);
+  return {{"processor", processor_model()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"threads_of_libtorch", at::get_num_threads()},
+          {"matrix_multiplication_gflops", std::round(gflops)},
+          {"load_average", {load[0], load[1], load[2]}}};
+}
+
+std::string now() {
+  char buffer[32];
+  return base::utc_timestamp(buffer);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) { return percentile(std::move(values), 0.5); }
+
+double percentile(std::vector<double> values, double fraction) {
+  SMP_REQUIRE(!values.empty(), "percentile of no values");
+  std::sort(values.begin(), values.end());
+  const double position = fraction * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const auto above = std::min(below + 1, values.size() - 1);
+  const double weight = position - static_cast<double>(below);
+  return values[below] * (1 - weight) + values[above] * weight;
+}
+
+double microseconds(const std::function<void()>& body) { return microseconds_each(1, body); }
+
+double microseconds_each(int repetitions, const std::function<void()>& body) {
+  const base::SteadyClock clock;
+  const auto start = clock.now();
+  for (int i = 0; i < repetitions; ++i) body();
+  return static_cast<double>(clock.now() - start) / base::kMicrosecond / repetitions;
+}
+
+double Alternated::ratio() const {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
+  return median(std::move(ratios));
+}
+
+Alternated alternate(int rounds, const std::function<double()>& a,
+                     const std::function<double()>& b) {
+  a();
+  b();
+  Alternated samples;
+  for (int i = 0; i < rounds; ++i) {
+    samples.a.push_back(a());
+    samples.b.push_back(b());
+  }
+  return samples;
+}
+
+double matrix_multiplication_gflops() {
+  constexpr int kSize = 1024, kTries = 10;
+  const auto a = at::ones({kSize, kSize}), b = at::ones({kSize, kSize});
+  constexpr double kOperations = 2.0 * kSize * kSize * kSize;
+  double best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    const auto start = base::thread_cpu_time();
+    a.mm(b);
+    best = std::max(best, kOperations / static_cast<double>(base::thread_cpu_time() - start));
+  }
+  return best;
+}
+
+Report::Report(std::string name) : name_(std::move(name)), gflops_(matrix_multiplication_gflops()) {
+  SMP_REQUIRE_AS(UnsupportedError, gflops_ >= kLeastGflops, "perf_", name_,
+                 ": this LibTorch multiplies 1024 x 1024 matrices with ", gflops_,
+                 " GFLOP/s; below ", kLeastGflops,
+                 " numbers mean nothing. Use a LibTorch with MKL or OpenBLAS.");
+  versions_["LibTorch"] = SMP_TORCH_VERSION;
+  versions_["compiler"] = __VERSION__;
+  versions_["smp"] = SMP_VERSION;
+}
+
+void Report::add(std::string metric, double value, std::string unit, std::string note) {
+  rows_.push_back({std::move(metric), value, std::move(unit), std::move(note)});
+}
+
+void Report::add_samples(const std::string& name, const std::vector<double>& samples,
+                         const std::string& unit, const std::string& note) {
+  add(name + ".median", median(samples), unit, note);
+  add(name + ".p10", percentile(samples, 0.1), unit);
+  add(name + ".p90", percentile(samples, 0.9), unit);
+}
+
+void Report::add_version(const std::string& component, const std::string& version) {
+  versions_[component] = version;
+}
+
+std::string Report::table() const {
+  std::size_t width = 0, unit_width = 0;
+  for (const auto& row : rows_) {
+    width = std::max(width, row.metric.size());
+    unit_width = std::max(unit_width, row.unit.size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    text += fmt::format("{:<{}}  {:>12.4g} {:<{}}  {}\n", row.metric, width, row.value, row.unit,
+                        unit_width, row.note);
+  }
+  return text;
+}
+
+std::string Report::json() const {
+  auto rows = base::Json::array();
+  for (const auto& row : rows_) {
+    rows.push_back({{"metric", row.metric}, {"value", row.value}, {"unit", row.unit}});
+    if (!row.note.empty()) rows.back()["note"] = row.note;
+  }
+  const base::Json result = {{"name", name_},
+                             {"date", now()},
+                             {"machine", machine(gflops_)},
+                             {"versions", versions_},
+                             {"rows", rows}};
+  return result.dump(2) + "\n";
+}
+
+void Report::finish() const {
+  std::fputs(table().c_str(), stdout);
+  const std::string folder = SMP_SOURCE_DIR "/perf/results";
+  base::create_directories(folder);
+  base::write_file(folder + "/" + name_ + ".json", json());
+  std::printf("written to perf/results/%s.json\n", name_.c_str());
+}
+
+int run_program(const std::function<void()>& program) {
+  try {
+    program();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace smp::perf

@@ -1,0 +1,75 @@
+// perf/harness.h: what all performance programs share: timing, percentiles, alternation of two
+// variants, and a report that is printed and written to perf/results/NAME.json.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace smp::perf {
+
+/// One measured number.
+struct Row {
+  std::string metric;  ///< for example "ratio_to_stock.median"
+  double value = 0;
+  std::string unit;  ///< for example "us", "GB/s", "1" for a ratio
+  std::string note;  ///< what else one must know to read the number
+};
+
+/// Middle value, or the mean of the two in the middle. `values` must not be empty.
+double median(std::vector<double> values);
+/// The value below which `fraction` (0 to 1) of `values` lie, interpolated.
+double percentile(std::vector<double> values, double fraction);
+
+/// Duration of one call of `body`, in microseconds.
+double microseconds(const std::function<void()>& body);
+/// Mean duration of one of `repetitions` calls of `body`, in microseconds.
+double microseconds_each(int repetitions, const std::function<void()>& body);
+
+/// Samples of two variants that were measured in turn, so that both met the same weather.
+struct Alternated {
+  std::vector<double> a, b;
+  /// Median of a[i] / b[i].
+  double ratio() const;
+};
+/// Calls `a` and `b` by turns, `rounds` times each after one unrecorded round. Each returns its own
+/// measurement, so that preparation stays outside.
+Alternated alternate(int rounds, const std::function<double()>& a,
+                     const std::function<double()>& b);
+
+/// Best of some float32 multiplications of 1024 x 1024 matrices, in GFLOP/s, with LibTorch's
+/// current number of threads. Counted by CPU time, so that other processes hardly matter.
+double matrix_multiplication_gflops();
+
+/// Rows of one program. Make it first: it refuses to measure on a slow BLAS, on which every ratio
+/// to a kernel's time would flatter us.
+class Report {
+ public:
+  /// `name` is that of the program and of the result file. @throws UnsupportedError  slow BLAS.
+  explicit Report(std::string name);
+
+  void add(std::string metric, double value, std::string unit, std::string note = "");
+  /// Median, 10th and 90th percentile as NAME.median, NAME.p10, NAME.p90.
+  void add_samples(const std::string& name, const std::vector<double>& samples,
+                   const std::string& unit, const std::string& note = "");
+  /// Another component whose version matters, for example {"MPI", "Open MPI 4.1.4"}.
+  void add_version(const std::string& component, const std::string& version);
+
+  /// Prints the table and writes perf/results/NAME.json.
+  void finish() const;
+
+ private:
+  std::string table() const;
+  std::string json() const;
+
+  std::string name_;
+  double gflops_;
+  std::map<std::string, std::string> versions_;
+  std::vector<Row> rows_;
+};
+
+/// Runs `program`; an exception is printed and becomes the exit status 1.
+int run_program(const std::function<void()>& program);
+
+}  // namespace smp::perf
