@@ -38,8 +38,8 @@ class BackwardGraph {
  public:
   /// Everything reachable from `roots`. With captures and without accumulation, as for grad(), only
   /// what leads to a captured node is executed.
-  BackwardGraph(const torch::autograd::edge_list& roots,
-                const torch::autograd::edge_list& captures, bool accumulate);
+  BackwardGraph(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& captures,
+                bool accumulate);
 
   std::vector<GraphNode> nodes;
   std::vector<NodeIndex> targets;  ///< where each next edge of each node leads, or kNoNode

@@ -50,8 +50,8 @@ void check_nan(const Node& node, const variable_list& outputs) {
   const at::AutoGradMode no_grad(false);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !at::isnan(outputs[i])._is_any_true().item<bool>()) continue;
-    throw std::runtime_error(base::concat("Function '", node.name(),
-                                          "' returned nan values in its ", i, "th output."));
+    throw std::runtime_error(
+        base::concat("Function '", node.name(), "' returned nan values in its ", i, "th output."));
   }
 }
 
@@ -238,8 +238,10 @@ bool Pass::give_to_sink(Node& node, variable_list& inputs) {
 void Pass::park() {
   Node& node = *graph_.nodes[replies_.next()].node;
   const auto reason = static_cast<AsyncNode&>(node).wait_reason();
-  SMP_REQUIRE(!inside_node(), "a backward pass that was begun inside the backward of another node "
-              "cannot wait for ", reason.what, " of ", node.name(),
+  SMP_REQUIRE(!inside_node(),
+              "a backward pass that was begun inside the backward of another node "
+              "cannot wait for ",
+              reason.what, " of ", node.name(),
               ": call distributed modules in a tensor hook or outside of backward instead");
   ++statistics_.parks;
   replies_.wait(reason);

@@ -30,8 +30,8 @@ struct BackwardOptions {
 /// Called once when an AsyncNode has its result, on the rank's thread.
 using Completion = std::function<void(variable_list&& gradients, std::exception_ptr error)>;
 
-/// A node whose backward takes time elsewhere: it is started, never applied. Applying it (LibTorch's
-/// own engine would) fails with a message that names model.backward().
+/// A node whose backward takes time elsewhere: it is started, never applied. Applying it
+/// (LibTorch's own engine would) fails with a message that names model.backward().
 class AsyncNode : public Node {
  public:
   using Node::Node;

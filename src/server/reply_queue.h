@@ -1,5 +1,5 @@
-// server/reply_queue.h: replies of the AsyncNodes that a backward pass has started, handed out in the
-// order of starting whatever the order of arrival. Threads: the rank's thread.
+// server/reply_queue.h: replies of the AsyncNodes that a backward pass has started, handed out in
+// the order of starting whatever the order of arrival. Threads: the rank's thread.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,5 @@
-// tests/server/executor_fuzz_test.cpp: random graphs, random cuts and random delays of replies, against
-// LibTorch's own engine.
+// tests/server/executor_fuzz_test.cpp: random graphs, random cuts and random delays of replies,
+// against LibTorch's own engine.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -77,8 +77,8 @@ Tensors gradients(Engine engine, int seed, bool cut, int timing = 0) {
 
 TEST(ExecutorFuzz, LocalGraphsGiveTheBitsOfLibTorchsEngine) {
   for (int seed = 0; seed < kGraphs; ++seed) {
-    EXPECT_TRUE(same_bits(gradients(Engine::kStock, seed, false),
-                          gradients(Engine::kOurs, seed, false)))
+    EXPECT_TRUE(
+        same_bits(gradients(Engine::kStock, seed, false), gradients(Engine::kOurs, seed, false)))
         << "graph " << seed;
   }
 }

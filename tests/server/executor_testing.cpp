@@ -22,8 +22,7 @@ class DelayedNode final : public AsyncNode {
   DelayedNode(Cut cut, c10::intrusive_ptr<BoundaryInput> boundary, edge_list outputs)
       : cut_(cut), boundary_(std::move(boundary)), outputs_(std::move(outputs)) {}
 
-  void start(variable_list&& gradients, const BackwardOptions& options,
-             Completion done) override {
+  void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override {
     auto self = c10::intrusive_ptr<DelayedNode>::unsafe_reclaim_from_nonowning(this);
     fibers().spawn(
         [self, gradients = std::move(gradients), options, done = std::move(done)]() mutable {

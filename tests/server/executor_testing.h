@@ -1,5 +1,5 @@
-// tests/server/executor_testing.h: graphs with cuts that answer late, and comparisons with LibTorch's
-// own engine.
+// tests/server/executor_testing.h: graphs with cuts that answer late, and comparisons with
+// LibTorch's own engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ enum class Engine { kStock, kOurs };
 
 /// How a cut answers.
 struct Cut {
-  int yields = 3;             ///< how often its fiber gives way before it works
+  int yields = 3;                 ///< how often its fiber gives way before it works
   const char* failure = nullptr;  ///< thrown instead of answering
 };
 
