@@ -1,0 +1,142 @@
+// report/run_folder.cpp: reads what a run left behind.
+#include "report/run_folder.h"
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "report/trace_file.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+using base::Json;
+using base::json_member;
+
+std::string in(const std::string& folder, const char* file) { return concat(folder, "/", file); }
+
+Json number_to_json(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+std::optional<double> number_from_json(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value == "inf") return std::numeric_limits<double>::infinity();
+  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  return std::nullopt;
+}
+
+std::optional<Point> loss_of(const Json& line) {
+  if (!line.is_object() || !line.contains("step") || !line.contains("loss")) return std::nullopt;
+  const auto step = number_from_json(line["step"]);
+  const auto loss = number_from_json(line["loss"]);
+  if (!step || !loss) return std::nullopt;
+  return Point{*step, *loss};
+}
+
+std::string chart_title(const RunDescription& description) {
+  return concat("Loss of ", description.name, " on ", description.world_size,
+                description.world_size == 1 ? " rank" : " ranks");
+}
+
+RunDescription describe(const std::string& folder) {
+  const std::string path = in(folder, kRunFile);
+  if (!base::file_exists(path)) return {};
+  return description_from_json(base::read_file(path), path);
+}
+
+}  // namespace
+
+std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers) {
+  Json line = Json::object();
+  for (const auto& [name, value] : numbers) {
+    const bool whole = std::isfinite(value) && std::abs(value) < 1e15 && value == std::floor(value);
+    line[name] = whole ? Json(static_cast<std::int64_t>(value)) : number_to_json(value);
+  }
+  return line.dump();
+}
+
+std::string description_to_json(const RunDescription& description) {
+  Json json = {
+      {"format", "smp-run"},
+      {"version", 1},
+      {"name", description.name},
+      {"started", description.started},
+      {"world_size", description.world_size},
+      {"versions", {{"smp", description.smp_version}, {"torch", description.torch_version}}},
+      {"loss_unit", description.loss_unit}};
+  if (description.baseline) {
+    json["loss_baseline"] = {{"value", description.baseline->value},
+                             {"name", description.baseline->name}};
+  }
+  json["configuration"] = Json::parse(description.configuration);
+  return json.dump(2) + "\n";
+}
+
+RunDescription description_from_json(const std::string& text, const std::string& name) {
+  const Json json = base::parse_json(text, name);
+  RunDescription description;
+  description.name = json_member<std::string>(json, "name", name);
+  description.started = json_member<std::string>(json, "started", name);
+  description.world_size = json_member<int>(json, "world_size", name);
+  const Json versions = json_member<Json>(json, "versions", name);
+  description.smp_version = json_member<std::string>(versions, "smp", name);
+  description.torch_version = json_member<std::string>(versions, "torch", name);
+  description.loss_unit = json_member<std::string>(json, "loss_unit", name);
+  if (json.contains("loss_baseline")) {
+    const Json& baseline = json["loss_baseline"];
+    description.baseline = Baseline{json_member<double>(baseline, "value", name),
+                                    json_member<std::string>(baseline, "name", name)};
+  }
+  description.configuration = json_member<Json>(json, "configuration", name).dump();
+  return description;
+}
+
+std::vector<Point> losses_of(const std::string& metrics, const std::string& name) {
+  std::vector<Point> points;
+  std::istringstream lines(metrics);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.empty()) continue;
+    const Json json = Json::parse(line, nullptr, false);
+    const bool torn = json.is_discarded() && lines.eof();
+    if (torn) break;
+    SMP_REQUIRE(!json.is_discarded(), name, ": line ", number, " is not JSON: ", line);
+    if (const auto point = loss_of(json)) points.push_back(*point);
+  }
+  return points;
+}
+
+std::vector<std::string> draw_run(const std::string& folder) {
+  const std::string metrics = in(folder, kMetricsFile);
+  const std::string trace = in(folder, kTraceFile);
+  SMP_REQUIRE(base::file_exists(metrics) || base::file_exists(trace), folder,
+              " is no run folder: it holds neither ", kMetricsFile, " nor ", kTraceFile);
+  std::vector<std::string> pictures;
+  const auto write = [&](const char* name, const std::string& picture) {
+    pictures.push_back(in(folder, name));
+    base::write_file(pictures.back(), picture);
+  };
+  if (base::file_exists(metrics)) {
+    const RunDescription description = describe(folder);
+    LossChart chart;
+    chart.points = losses_of(base::read_file(metrics), metrics);
+    chart.title = chart_title(description);
+    chart.unit = description.loss_unit;
+    chart.baseline = description.baseline;
+    if (!chart.points.empty()) write(kLossPicture, draw_loss(chart));
+  }
+  if (base::file_exists(trace)) {
+    write(kTimelinePicture, draw_timeline(trace_from_json(base::read_file(trace), trace)));
+  }
+  return pictures;
+}
+
+}  // namespace smp::report

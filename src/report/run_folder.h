@@ -1,0 +1,51 @@
+// report/run_folder.h: the files of a run, and pictures drawn from them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "report/loss_chart.h"
+
+namespace smp::report {
+
+/// Names within a run folder; README.md of this layer describes them.
+inline constexpr const char* kRunFile = "run.json";
+inline constexpr const char* kPlanFile = "plan.json";
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kTraceFile = "trace.json";
+inline constexpr const char* kLossPicture = "loss.svg";
+inline constexpr const char* kTimelinePicture = "timeline.svg";
+
+/// What run.json says of a run besides its configuration.
+struct RunDescription {
+  std::string name;
+  std::string started;  ///< UTC
+  std::string smp_version;
+  std::string torch_version;
+  int world_size = 1;
+  std::string loss_unit;  ///< "nats per byte"; may be empty
+  std::optional<Baseline> baseline;
+  std::string configuration;  ///< JSON object of the resolved configuration
+};
+
+/// Named numbers of one step, in order: one line of metrics.jsonl. Numbers that are not finite are
+/// written as the strings "nan", "inf" and "-inf", which JSON has no numbers for.
+std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers);
+
+std::string description_to_json(const RunDescription& description);
+/// @throws UsageError
+RunDescription description_from_json(const std::string& text, const std::string& name);
+
+/// The loss of every line that has a "step" and a "loss". A broken last line, as a killed run
+/// leaves it, is passed over.
+/// @throws UsageError  a broken line elsewhere.
+std::vector<Point> losses_of(const std::string& metrics, const std::string& name);
+
+/// Draws what the files of `folder` allow, and returns the paths of the pictures.
+/// @throws UsageError     it is no run folder, or one of its files is broken.
+/// @throws ResourceError  a picture cannot be written.
+std::vector<std::string> draw_run(const std::string& folder);
+
+}  // namespace smp::report

@@ -1,0 +1,149 @@
+// report/svg_writer.cpp: text put together by hand; no packaged library writes SVG.
+#include "report/svg_writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "base/check.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+
+std::string attribute(const char* name, const std::string& value) {
+  return value.empty() ? std::string() : concat(" ", name, "=\"", value, "\"");
+}
+
+std::string attributes(const Style& style) {
+  std::string text = attribute("fill", style.fill) + attribute("class", style.group);
+  if (style.stroke.empty()) return text;
+  text += attribute("stroke", style.stroke);
+  if (style.stroke_width != 1) text += attribute("stroke-width", short_number(style.stroke_width));
+  return text + attribute("stroke-dasharray", style.dash);
+}
+
+double channel(double hue, double saturation, double lightness, double offset) {
+  const double k = std::fmod(offset + hue / 30, 12);
+  const double amplitude = saturation * std::min(lightness, 1 - lightness);
+  return lightness - amplitude * std::max(-1.0, std::min({k - 3, 9 - k, 1.0}));
+}
+
+}  // namespace
+
+SvgWriter::SvgWriter(double width, double height) {
+  const std::string size = concat(short_number(width), "\" height=\"", short_number(height));
+  body_ = concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", size, "\" viewBox=\"0 0 ",
+                 short_number(width), " ", short_number(height),
+                 "\" font-family=\"sans-serif\">\n<rect width=\"", size, "\" fill=\"#ffffff\"/>\n");
+}
+
+void SvgWriter::rectangle(Point corner, double width, double height, const Style& style,
+                          std::string_view tip) {
+  body_ +=
+      concat("<rect x=\"", short_number(corner.x), "\" y=\"", short_number(corner.y), "\" width=\"",
+             short_number(width), "\" height=\"", short_number(height), "\"", attributes(style));
+  body_ += tip.empty() ? "/>\n" : concat("><title>", escaped(tip), "</title></rect>\n");
+}
+
+void SvgWriter::line(Point from, Point to, const Style& style) {
+  body_ +=
+      concat("<line x1=\"", short_number(from.x), "\" y1=\"", short_number(from.y), "\" x2=\"",
+             short_number(to.x), "\" y2=\"", short_number(to.y), "\"", attributes(style), "/>\n");
+}
+
+void SvgWriter::path(const std::vector<Point>& points, const Style& style) {
+  std::string places;
+  for (const Point& point : points) {
+    places += concat(places.empty() ? "" : " ", short_number(point.x), ",", short_number(point.y));
+  }
+  body_ += concat("<polyline points=\"", places, "\" stroke-linejoin=\"round\"", attributes(style),
+                  "/>\n");
+}
+
+void SvgWriter::text(Point at, std::string_view text, const TextStyle& style) {
+  body_ += concat("<text x=\"", short_number(at.x), "\" y=\"", short_number(at.y),
+                  "\" font-size=\"", short_number(style.size), "\" fill=\"", style.fill, "\"",
+                  style.anchor == "start" ? "" : attribute("text-anchor", style.anchor),
+                  style.bold ? " font-weight=\"bold\"" : "", attribute("class", style.group), ">",
+                  escaped(text), "</text>\n");
+}
+
+void SvgWriter::define_hatch(std::string_view name, std::string_view ground,
+                             std::string_view stroke) {
+  body_ += concat("<defs><pattern id=\"", name,
+                  "\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
+                  "patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"",
+                  ground, "\"/><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" stroke=\"", stroke,
+                  "\" stroke-width=\"1.4\"/></pattern></defs>\n");
+}
+
+std::string SvgWriter::finish() && { return std::move(body_) + "</svg>\n"; }
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+std::string short_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", value);
+  std::string number = text;
+  number.erase(number.find_last_not_of('0') + 1);
+  if (number.back() == '.') number.pop_back();
+  return number == "-0" ? "0" : number;
+}
+
+std::string color(double hue, double saturation, double lightness) {
+  const auto byte = [&](double offset) {
+    return static_cast<int>(std::lround(255 * channel(hue, saturation, lightness, offset)));
+  };
+  char text[8];
+  std::snprintf(text, sizeof text, "#%02x%02x%02x", byte(0), byte(8), byte(4));
+  return text;
+}
+
+std::vector<double> round_ticks(double low, double high, int count) {
+  if (!(high > low)) return {low};
+  const double rough = (high - low) / std::max(1, count);
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  const double factor = rough / power;
+  const double distance = power * (factor < 1.5 ? 1 : factor < 3.5 ? 2 : factor < 7.5 ? 5 : 10);
+  std::vector<double> ticks;
+  const double first = std::ceil(low / distance - 1e-9);
+  for (double i = first; i * distance <= high + distance * 1e-9; ++i) {
+    ticks.push_back(i == 0 ? 0.0 : i * distance);
+  }
+  return ticks;
+}
+
+std::string tick_label(double value, double distance) {
+  const int decimals = distance >= 1 || distance <= 0
+                           ? 0
+                           : static_cast<int>(std::ceil(-std::log10(distance) - 1e-9));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+}  // namespace smp::report

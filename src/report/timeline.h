@@ -1,0 +1,21 @@
+// report/timeline.h: one step as a picture, a lane per rank (paper Figure 5).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/recorder.h"
+
+namespace smp::report {
+
+/// One step on all ranks of a pipeline.
+struct StepTimeline {
+  std::vector<base::StepTrace> ranks;     ///< in order of pp_rank
+  std::vector<std::string> module_paths;  ///< by Span::module; empty is the model itself
+};
+
+/// An SVG file. Colour tells microbatches apart, light is forward and dark is backward; hatched is
+/// idle. Each lane shows how long the rank was busy.
+std::string draw_timeline(const StepTimeline& timeline);
+
+}  // namespace smp::report

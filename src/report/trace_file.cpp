@@ -1,0 +1,96 @@
+// report/trace_file.cpp: one line per span: [start, end, processor time, microbatch, module,
+// phase].
+#include "report/trace_file.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/json.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+using base::Json;
+using base::json_member;
+using base::Nanoseconds;
+using base::Phase;
+using base::Span;
+using base::StepTrace;
+
+constexpr const char* kFormat = "smp-trace";
+constexpr int kVersion = 1;
+constexpr std::size_t kSpanNumbers = 6;
+
+std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
+  std::string text =
+      concat("    {\"pp_rank\": ", rank.pp_rank, ", \"step\": ", rank.step,
+             ", \"start\": ", rank.start - origin, ", \"end\": ", rank.end - origin,
+             ", \"oversubscribed\": ", rank.oversubscribed ? "true" : "false", ", \"spans\": [");
+  for (const Span& span : rank.spans) {
+    text += concat(&span == &rank.spans.front() ? "\n" : ",\n", "      [", span.start - origin, ",",
+                   span.end - origin, ",", span.cpu, ",", span.microbatch, ",", span.module, ",",
+                   static_cast<int>(span.phase), "]");
+  }
+  return text + "]}";
+}
+
+Span span_from_json(const Json& numbers, const std::string& name) {
+  const bool right = numbers.is_array() && numbers.size() == kSpanNumbers &&
+                     std::all_of(numbers.begin(), numbers.end(),
+                                 [](const Json& number) { return number.is_number_integer(); }) &&
+                     numbers[5] >= 0 && numbers[5] <= static_cast<int>(Phase::kOther);
+  SMP_REQUIRE(right, name, ": a span must be ", kSpanNumbers, " integers, found ", numbers.dump());
+  Span span;
+  span.start = numbers[0];
+  span.end = numbers[1];
+  span.cpu = numbers[2];
+  span.microbatch = numbers[3];
+  span.module = numbers[4];
+  span.phase = static_cast<Phase>(numbers[5].get<int>());
+  return span;
+}
+
+StepTrace rank_from_json(const Json& json, const std::string& name) {
+  StepTrace rank;
+  rank.pp_rank = json_member<int>(json, "pp_rank", name);
+  rank.step = json_member<std::int64_t>(json, "step", name);
+  rank.start = json_member<Nanoseconds>(json, "start", name);
+  rank.end = json_member<Nanoseconds>(json, "end", name);
+  rank.oversubscribed = json_member<bool>(json, "oversubscribed", name);
+  for (const Json& span : json_member<Json>(json, "spans", name)) {
+    rank.spans.push_back(span_from_json(span, name));
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::string trace_to_json(const StepTimeline& timeline) {
+  Nanoseconds origin = timeline.ranks.empty() ? 0 : timeline.ranks.front().start;
+  for (const StepTrace& rank : timeline.ranks) origin = std::min(origin, rank.start);
+  std::string text =
+      concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
+             ",\n  \"modules\": ", Json(timeline.module_paths).dump(), ",\n  \"ranks\": [\n");
+  for (const StepTrace& rank : timeline.ranks) {
+    text += rank_to_json(rank, origin) + (&rank == &timeline.ranks.back() ? "\n" : ",\n");
+  }
+  return text + "  ]\n}\n";
+}
+
+StepTimeline trace_from_json(const std::string& text, const std::string& name) {
+  const Json json = base::parse_json(text, name);
+  SMP_REQUIRE(json_member<std::string>(json, "format", name) == kFormat, name,
+              ": \"format\" is not \"", kFormat, "\"; this is not a trace");
+  const int version = json_member<int>(json, "version", name);
+  SMP_REQUIRE(version == kVersion, name, ": written in version ", version,
+              " of the format, this build reads version ", kVersion);
+  StepTimeline timeline;
+  timeline.module_paths = json_member<std::vector<std::string>>(json, "modules", name);
+  for (const Json& rank : json_member<Json>(json, "ranks", name)) {
+    timeline.ranks.push_back(rank_from_json(rank, name));
+  }
+  return timeline;
+}
+
+}  // namespace smp::report

@@ -1,0 +1,133 @@
+// The loss picture, and drawing a run again from its folder.
+#include "report/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "report/svg_reader.h"
+#include "report/trace_file.h"
+
+namespace smp::report {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+LossChart falling(int steps) {
+  LossChart chart;
+  for (int step = 1; step <= steps; ++step) chart.points.push_back({double(step), 5.0 / step});
+  return chart;
+}
+
+TEST(LossChart, DrawsEveryStepAndTheirMean) {
+  const std::string svg = draw_loss(falling(100));
+  EXPECT_EQ(elements(svg, "polyline", "loss").size(), 1u);
+  EXPECT_EQ(elements(svg, "polyline", "mean").size(), 1u);
+  EXPECT_THAT(svg, HasSubstr("mean of 5 steps"));
+}
+
+TEST(LossChart, LeavesTheMeanOutOfAShortRun) {
+  EXPECT_THAT(elements(draw_loss(falling(5)), "polyline", "mean"), IsEmpty());
+  EXPECT_THAT(draw_loss(falling(1)), HasSubstr("polyline"));
+  EXPECT_THAT(draw_loss({}), HasSubstr("no steps yet"));
+}
+
+TEST(LossChart, DrawsTheBaselineWithinThePicture) {
+  LossChart chart = falling(10);
+  chart.baseline = Baseline{9, "entropy of single bytes"};
+  const std::string svg = draw_loss(chart);
+  const auto lines = elements(svg, "line", "baseline");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_GT(number(lines[0], "y1"), 50);
+  EXPECT_THAT(svg, HasSubstr("entropy of single bytes (9)"));
+}
+
+TEST(LossChart, MarksStepsWithoutAFiniteLoss) {
+  LossChart chart = falling(10);
+  chart.points[4].y = std::nan("");
+  chart.points[5].y = std::numeric_limits<double>::infinity();
+  const std::string svg = draw_loss(chart);
+  EXPECT_EQ(texts(svg, "not-finite").size(), 2u);
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+}
+
+TEST(Metrics, AreOneJsonObjectPerLine) {
+  EXPECT_EQ(metrics_line({{"step", 3}, {"loss", 2.5}, {"norm", std::nan("")}, {"tokens", 1e6}}),
+            R"({"step":3,"loss":2.5,"norm":"nan","tokens":1000000})");
+}
+
+TEST(Metrics, GiveTheLossOfEachStepAndForgiveATornLastLine) {
+  const auto points = losses_of(
+      "{\"step\":1,\"loss\":2.5}\n{\"note\":1}\n{\"step\":2,\"loss\":\"inf\"}\n{\"st", "m.jsonl");
+  ASSERT_EQ(points.size(), 2u);
+  EXPECT_EQ(points[0].y, 2.5);
+  EXPECT_TRUE(std::isinf(points[1].y));
+  EXPECT_THROW(losses_of("{\"st\n{\"step\":1,\"loss\":2}\n", "m.jsonl"), UsageError);
+}
+
+class RunFolder : public testing::Test {
+ protected:
+  void SetUp() override { base::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string in(const char* name) const { return folder_ + "/" + name; }
+  std::string folder_ = base::concat(testing::TempDir(), "smp_run_folder_", ::getpid());
+};
+
+RunDescription description() {
+  RunDescription made;
+  made.name = "t5";
+  made.started = "2026-11-21T14:05:09Z";
+  made.smp_version = "0.1.0";
+  made.torch_version = "2.13.0";
+  made.world_size = 4;
+  made.loss_unit = "nats per byte";
+  made.baseline = Baseline{3.33, "entropy"};
+  made.configuration = R"({"seed":{"value":1,"origin":"default"}})";
+  return made;
+}
+
+TEST_F(RunFolder, IsDrawnAgainFromItsFiles) {
+  base::write_file(in(kRunFile), description_to_json(description()));
+  base::write_file(in(kMetricsFile), metrics_line({{"step", 1}, {"loss", 5}}) + "\n");
+  StepTimeline timeline;
+  timeline.ranks.resize(2);
+  base::write_file(in(kTraceFile), trace_to_json(timeline));
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kTimelinePicture)));
+  EXPECT_THAT(base::read_file(in(kLossPicture)),
+              AllOf(HasSubstr("Loss of t5 on 4 ranks"), HasSubstr("loss, nats per byte"),
+                    HasSubstr("entropy (3.33)")));
+  EXPECT_THAT(base::read_file(in(kTimelinePicture)), HasSubstr("on 2 ranks"));
+}
+
+TEST_F(RunFolder, IsDrawnAsFarAsItGoes) {
+  base::write_file(in(kMetricsFile), "");
+  EXPECT_THAT(draw_run(folder_), IsEmpty());
+  base::write_file(in(kMetricsFile), metrics_line({{"step", 1}, {"loss", 5}}) + "\n");
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture)));
+}
+
+TEST_F(RunFolder, IsToldFromOtherFolders) {
+  try {
+    draw_run(folder_);
+    FAIL() << "accepted an empty folder";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(folder_), HasSubstr("is no run folder")));
+  }
+}
+
+TEST_F(RunFolder, DescriptionSurvivesItsFile) {
+  const std::string text = description_to_json(description());
+  EXPECT_EQ(description_to_json(description_from_json(text, "run.json")), text);
+}
+
+}  // namespace
+}  // namespace smp::report

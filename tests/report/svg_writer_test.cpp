@@ -1,0 +1,56 @@
+// Pieces that pictures are made of.
+#include "report/svg_writer.h"
+
+#include <gmock/gmock.h>
+
+namespace smp::report {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(SvgWriter, WritesShapesWithTheirAttributes) {
+  SvgWriter svg(100, 50);
+  svg.rectangle({1, 2}, 3.14159, 4, {.fill = "red", .group = "lane"}, "a < b");
+  svg.line({0, 0}, {5, 5}, {.fill = "", .stroke = "blue", .dash = "4 3"});
+  svg.path({{0, 0}, {1, 2.5}}, {.stroke = "green", .stroke_width = 2});
+  svg.text({7, 8}, "R&D", {.anchor = "end", .bold = true});
+  const std::string picture = std::move(svg).finish();
+  EXPECT_THAT(picture, StartsWith("<svg xmlns="));
+  EXPECT_THAT(picture, HasSubstr("width=\"3.14\" height=\"4\" fill=\"red\" class=\"lane\"><title>a "
+                                 "&lt; b</title></rect>"));
+  EXPECT_THAT(picture, HasSubstr("stroke=\"blue\" stroke-dasharray=\"4 3\"/>"));
+  EXPECT_THAT(picture, HasSubstr("points=\"0,0 1,2.5\""));
+  EXPECT_THAT(picture, HasSubstr("text-anchor=\"end\" font-weight=\"bold\">R&amp;D</text>"));
+  EXPECT_THAT(picture, testing::EndsWith("</svg>\n"));
+}
+
+TEST(SvgWriter, ShortensNumbers) {
+  EXPECT_EQ(short_number(2), "2");
+  EXPECT_EQ(short_number(2.5), "2.5");
+  EXPECT_EQ(short_number(100), "100");
+  EXPECT_EQ(short_number(-0.001), "0");
+}
+
+TEST(SvgWriter, MixesColors) {
+  EXPECT_EQ(color(0, 1, 0.5), "#ff0000");
+  EXPECT_EQ(color(120, 1, 0.5), "#00ff00");
+  EXPECT_EQ(color(240, 0, 0.5), "#808080");
+}
+
+TEST(Ticks, AreRoundAndInsideTheRange) {
+  EXPECT_THAT(round_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(round_ticks(0.7, 3.2, 5), ElementsAre(1, 1.5, 2, 2.5, 3));
+  EXPECT_THAT(round_ticks(-1, 1, 2), ElementsAre(-1, 0, 1));
+  EXPECT_THAT(round_ticks(5, 5, 3), ElementsAre(5));
+}
+
+TEST(Ticks, HaveAsManyDecimalsAsTheyNeed) {
+  EXPECT_EQ(tick_label(20, 10), "20");
+  EXPECT_EQ(tick_label(1.5, 0.5), "1.5");
+  EXPECT_EQ(tick_label(0.25, 0.05), "0.25");
+}
+
+}  // namespace
+}  // namespace smp::report

@@ -1,0 +1,153 @@
+// What the picture of a step shows: lanes that add up, phases told apart, idle time, sums.
+#include "report/timeline.h"
+
+#include <gmock/gmock.h>
+
+#include "report/svg_reader.h"
+#include "report/trace_file.h"
+#include "smp/error.h"
+
+namespace smp::report {
+namespace {
+
+using base::Phase;
+using base::Span;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr base::Nanoseconds kMs = base::kMillisecond;
+
+base::StepTrace rank(int pp_rank, std::vector<Span> spans) {
+  base::StepTrace trace;
+  trace.pp_rank = pp_rank;
+  trace.step = 7;
+  trace.start = 1000 * kMs;
+  trace.end = 1100 * kMs;
+  trace.spans = std::move(spans);
+  return trace;
+}
+
+Span span(int from, int to, int microbatch, Phase phase, int module = 0) {
+  return {(1000 + from) * kMs, (1000 + to) * kMs, (to - from) * kMs / 2, microbatch, module, phase};
+}
+
+// Two ranks, two microbatches, 100 ms; rank 0 is busy for 50 ms, rank 1 for 40.
+StepTimeline two_ranks() {
+  StepTimeline timeline;
+  timeline.ranks = {
+      rank(0, {span(0, 10, 0, Phase::kForward), span(10, 20, 1, Phase::kForward),
+               span(60, 75, 0, Phase::kBackward), span(80, 95, 1, Phase::kBackward)}),
+      rank(1, {span(10, 30, 0, Phase::kForward, 1), span(30, 50, 0, Phase::kBackward, 1)})};
+  timeline.module_paths = {"encoder", "decoder.block.0"};
+  return timeline;
+}
+
+TEST(Timeline, HasALanePerRankAndABarPerSpan) {
+  const std::string svg = draw_timeline(two_ranks());
+  EXPECT_EQ(elements(svg, "rect", "lane").size(), 2u);
+  EXPECT_EQ(elements(svg, "rect", "forward").size(), 3u);
+  EXPECT_EQ(elements(svg, "rect", "backward").size(), 3u);
+}
+
+TEST(Timeline, BarsOfALaneAddUpToItsBusyTime) {
+  const StepTimeline timeline = two_ranks();
+  const std::string svg = draw_timeline(timeline);
+  const auto lanes = elements(svg, "rect", "lane");
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    double drawn = 0;
+    for (const char* phase : {"forward", "backward"}) {
+      for (const std::string& bar : elements(svg, "rect", phase)) {
+        if (number(bar, "y") == number(lanes[i], "y")) drawn += number(bar, "width");
+      }
+    }
+    const double busy = static_cast<double>(timeline.ranks[i].busy_wall()) / (100 * kMs);
+    EXPECT_NEAR(drawn / number(lanes[i], "width"), busy, 1e-4);
+  }
+  EXPECT_THAT(texts(svg, "busy"), ElementsAre("50.0 ms  (50.0 %)", "40.0 ms  (40.0 %)"));
+}
+
+TEST(Timeline, SaysStepLengthAndBubbleInTheTitle) {
+  EXPECT_THAT(draw_timeline(two_ranks()),
+              HasSubstr("Step 7: 100 ms on 2 ranks, 2 microbatches, bubble 55.0 %"));
+}
+
+TEST(Timeline, ColorsMicrobatchesApartAndPhasesLightAndDark) {
+  const std::string svg = draw_timeline(two_ranks());
+  const auto forward = elements(svg, "rect", "forward");
+  const auto backward = elements(svg, "rect", "backward");
+  const auto fill = [](const std::string& tag) { return tag.substr(tag.find("fill="), 14); };
+  EXPECT_NE(fill(forward[0]), fill(forward[1]));
+  EXPECT_EQ(fill(forward[0]), fill(forward[2]));
+  EXPECT_NE(fill(forward[0]), fill(backward[0]));
+}
+
+TEST(Timeline, NamesModulesUnderTheMouse) {
+  StepTimeline timeline = two_ranks();
+  timeline.ranks[0].spans[0].module = -1;
+  timeline.ranks[0].spans[1].module = 99;
+  const std::string svg = draw_timeline(timeline);
+  EXPECT_THAT(
+      svg,
+      HasSubstr(
+          "<title>backward of decoder.block.0, microbatch 0: 20.0 ms, processor 10.0 ms</title>"));
+  EXPECT_THAT(svg, HasSubstr("forward of the step body, microbatch 0"));
+  EXPECT_THAT(svg, HasSubstr("forward of module 99"));
+}
+
+TEST(Timeline, WarnsWhereRanksOutnumberCores) {
+  StepTimeline timeline = two_ranks();
+  EXPECT_TRUE(texts(draw_timeline(timeline), "oversubscribed").empty());
+  timeline.ranks[1].oversubscribed = true;
+  const std::string svg = draw_timeline(timeline);
+  EXPECT_EQ(texts(svg, "oversubscribed").size(), 1u);
+  EXPECT_THAT(texts(svg, "processor"), ElementsAre("processor 25.0 ms", "processor 20.0 ms"));
+  EXPECT_THAT(svg, HasSubstr("bubble 77.5 %"));
+}
+
+TEST(Timeline, DrawsTimeOutsideOfMicrobatchesInGrey) {
+  StepTimeline timeline = two_ranks();
+  timeline.ranks[0].spans = {span(0, 10, -1, Phase::kOptimizer)};
+  const auto bars = elements(draw_timeline(timeline), "rect", "optimizer");
+  ASSERT_EQ(bars.size(), 1u);
+  EXPECT_THAT(bars[0], HasSubstr("#9a9a9a"));
+}
+
+TEST(Timeline, DrawsAStepWithoutSpansOrRanks) {
+  EXPECT_THAT(draw_timeline({}), HasSubstr("on 0 ranks"));
+  StepTimeline idle;
+  idle.ranks = {rank(0, {})};
+  EXPECT_THAT(draw_timeline(idle), HasSubstr("bubble 100.0 %"));
+}
+
+TEST(TraceFile, KeepsEverythingButTheOriginOfTime) {
+  StepTimeline timeline = two_ranks();
+  timeline.ranks[1].oversubscribed = true;
+  const std::string text = trace_to_json(timeline);
+  const StepTimeline back = trace_from_json(text, "trace.json");
+  EXPECT_EQ(back.ranks[0].start, 0);
+  EXPECT_EQ(back.ranks[1].spans[1].end, 50 * kMs);
+  EXPECT_EQ(trace_to_json(back), text);
+  EXPECT_EQ(draw_timeline(back), draw_timeline(timeline));
+}
+
+TEST(TraceFile, IsRefusedWithAReason) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      trace_from_json(text, "t.json");
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(refusal("{}"), HasSubstr("t.json: \"format\" is missing"));
+  EXPECT_THAT(refusal(R"({"format": "smp-plan"})"), HasSubstr("this is not a trace"));
+  EXPECT_THAT(refusal(R"({"format": "smp-trace", "version": 9})"), HasSubstr("version 9"));
+  EXPECT_THAT(refusal(R"({"format": "smp-trace", "version": 1, "modules": [], "ranks": [
+      {"pp_rank": 0, "step": 1, "start": 0, "end": 1, "oversubscribed": false, "spans": [[1, 2]]}]})"),
+              HasSubstr("a span must be 6 integers, found [1,2]"));
+}
+
+}  // namespace
+}  // namespace smp::report
