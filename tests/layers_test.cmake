@@ -13,7 +13,7 @@ set(BELOW_d2d d2d base)
 set(BELOW_partition partition schedule module base)
 set(BELOW_server server d2d schedule module base)
 set(BELOW_report report partition schedule module base)
-set(BELOW_api api server partition d2d schedule module base)
+set(BELOW_api api report server partition d2d schedule module base)
 set(BELOW_cli cli api report server partition d2d schedule module base)
 set(LAYERS base module schedule d2d partition server report api cli)
 

@@ -99,13 +99,7 @@ class ConfigResolver {
   }
 
   void check_world(int started) {
-    const bool local = values().transport == "local";
-    if (local && started > 1) {
-      problem(named("transport"), ": runs all ranks in one process, but ", started,
-              " processes were started; start one, or use \"mpi\"");
-      return;
-    }
-    result_.world_size_ = local ? values().pipeline_parallel_degree.value_or(1) : started;
+    result_.world_size_ = started;
     const int tp = values().tensor_parallel_degree;
     if (tp > 1) {
       unavailable(named("tensor_parallel_degree"), "tensor parallelism", "set it to 1");

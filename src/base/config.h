@@ -19,8 +19,7 @@ struct ConfigInput {
   std::vector<std::pair<std::string, std::string>> flags;
   /// The variables that matter: SMP_* and SM_HP_MP_PARAMETERS.
   std::map<std::string, std::string> environment;
-  /// Ranks started; 0 if unknown: then degrees are not checked against it. The local transport
-  /// makes its ranks itself and so ignores a 1 here.
+  /// Ranks of the job; 0 if unknown: then degrees are not checked against it.
   int world_size = 0;
 };
 

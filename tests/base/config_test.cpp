@@ -242,16 +242,6 @@ TEST(Config, NeedsOneLossWeightPerMicrobatch) {
   EXPECT_THAT(refusal(with_flag("loss_weights", "1")), HasSubstr("has no effect"));
 }
 
-TEST(Config, MakesItsOwnRanksForTheLocalTransport) {
-  ConfigInput input = with_flag("transport", "local", 1);
-  input.flags.emplace_back("partitions", "3");
-  const ResolvedConfig config = resolve_config(input);
-  EXPECT_EQ(config.world_size(), 3);
-  EXPECT_EQ(config.arrangement().pp_size, 3);
-  input.world_size = 4;
-  EXPECT_THAT(refusal(input), HasSubstr("runs all ranks in one process"));
-}
-
 TEST(Config, WarnsAboutACapThatCannotWork) {
   EXPECT_THAT(resolve_config(with_flag("active_microbatches", "8")).warnings(),
               ElementsAre(HasSubstr("more than microbatches = 1 (default)")));
