@@ -129,7 +129,7 @@ void FrameCodec::Scratch::put(at::Tensor&& tensor, wire::TensorStub& stub) {
 }
 
 void FrameCodec::Scratch::write(const Frame& frame, ByteBuffer& control) const {
-  const std::size_t stub_bytes = frame.tensors.empty() ? 0 : stubs.ByteSizeLong();
+  const std::size_t stub_bytes = stubs.ByteSizeLong();
   const Layout layout(stub_bytes, frame.header.size());
   const std::size_t total = layout.inline_section + inline_bytes;
   SMP_REQUIRE(total <= kLongestControl, "sending a frame: header and small tensors have ", total,

@@ -21,7 +21,7 @@ struct LocalOptions {
   /// Mean of the exponential delay, in simulated time; every 16th frame or so takes 20 times longer.
   base::Nanoseconds mean_delay = 100;
   /// Every frame takes exactly this long instead.
-  std::optional<base::Nanoseconds> fixed_delay;
+  std::optional<base::Nanoseconds> fixed_delay = std::nullopt;
   /// Frames with a larger tensor may be overtaken, as on a real wire.
   std::size_t inline_bytes = kInlineBytes;
 };

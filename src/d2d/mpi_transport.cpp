@@ -53,6 +53,8 @@ MpiTransport::~MpiTransport() {
 void MpiTransport::send(int peer, Frame frame) {
   SMP_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "rank ", rank_, ": sending to rank ",
               peer, " of ", size_, ": it must be another rank of this transport.");
+  SMP_REQUIRE(!closed_, "rank ", rank_, ": sending to rank ", peer,
+              ": this transport was closed before; send before closing.");
   SMP_REQUIRE_AS(PeerLostError, !failed_, "rank ", rank_, ": sending to rank ", peer,
                  ": the transport has failed before; restart from a checkpoint.");
   ByteBuffer control = buffers_.take();
@@ -251,11 +253,10 @@ bool MpiTransport::close(base::Nanoseconds deadline) {
   const base::SteadyClock clock;
   const base::Nanoseconds end = clock.now() + deadline;
   receiver_ = [](int, Frame&&) {};
-  std::unique_ptr<MpiMeeting> meeting;
   for (int idle = 0; !failed_; ++idle) {
     if (poll()) idle = 0;
-    if (!meeting && drained()) meeting = std::make_unique<MpiMeeting>(control_);
-    if (meeting && transfers_.empty() && meeting->complete()) break;
+    if (!leaving_ && drained()) leaving_.emplace(control_);
+    if (leaving_ && transfers_.empty() && leaving_->complete()) break;
     if (clock.now() > end) return false;
     wait_politely(idle);
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -47,8 +48,8 @@ class MpiTransport final : public Transport {
   bool drained() const noexcept override { return sends_in_flight_ == 0; }
 
   /// Leaves together with all other ranks: waits until the sends of all have arrived. Frames that
-  /// arrive meanwhile are dropped. False if the others did not come within `deadline`; then only
-  /// ending the job is left.
+  /// arrive meanwhile are dropped. False if the others did not come within `deadline`: call it
+  /// again, or end the job.
   bool close(base::Nanoseconds deadline);
 
  private:
@@ -114,6 +115,7 @@ class MpiTransport final : public Transport {
   bool failed_ = false;
   bool polling_ = false;
   bool closed_ = false;
+  std::optional<MpiMeeting> leaving_;  // entered once our sends have left
 
   FrameCodec codec_;
   BufferPool buffers_;
