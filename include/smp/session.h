@@ -17,7 +17,7 @@ class Runtime;
 
 /// The library's life on this rank: ends in its destructor, after which the rank takes part in
 /// nothing any more. One at a time per rank.
-class SMP_API [[nodiscard]] Session {
+class SMP_API Session {
  public:
   explicit Session(std::unique_ptr<Runtime> runtime);
   ~Session();
@@ -36,7 +36,7 @@ class SMP_API [[nodiscard]] Session {
 /// unless the program did, and compares program and settings of all ranks.
 /// @throws UsageError        listing everything that is wrong with the settings.
 /// @throws UnsupportedError  a feature that is known but not available yet was asked for.
-SMP_API Session init(int& argc, char** argv, const Config& config = {});
+[[nodiscard]] SMP_API Session init(int& argc, char** argv, const Config& config = {});
 
 /// How ranks of one process run; see run_local().
 struct LocalRun {
