@@ -1,0 +1,67 @@
+// smp/run_log.h: what a training run leaves behind: numbers per step, the plan, pictures.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "smp/export.h"
+
+namespace smp {
+
+class DistributedModelBase;
+
+/// How a step went, over all stages.
+struct StepTiming {
+  double seconds = 0;  ///< from the first rank's start to the last one's end
+  /// Share of all ranks' time in which no module ran; of processor time if oversubscribed.
+  double bubble = 0;
+  bool oversubscribed = false;  ///< ranks outnumber cores
+};
+
+struct RunLogOptions {
+  std::string parent_folder = "runs";
+  std::string loss_unit;  ///< shown on the axis: "nats per byte"
+  /// A loss worth comparing with, drawn as a dashed line.
+  std::optional<double> loss_baseline;
+  std::string loss_baseline_name = "baseline";
+};
+
+/// A folder `runs/NAME-YYYYmmdd-HHMMSS` (UTC) that rank 0 fills: run.json, plan.json, metrics.jsonl
+/// as the run goes, trace.json, loss.svg and timeline.svg at its end. Every rank makes one, after
+/// smp::init, with the same arguments. From then on steps record when which module ran (below 1 µs
+/// per module call).
+class SMP_API RunLog {
+ public:
+  /// @param model  outlives this object
+  /// @throws ResourceError  the folder cannot be made.
+  RunLog(const std::string& name, const DistributedModelBase& model,
+         const RunLogOptions& options = {});
+  /// Without finish(), on rank 0: draws what it can from its own files, and logs what it cannot.
+  ~RunLog();
+  RunLog(const RunLog&) = delete;
+  RunLog& operator=(const RunLog&) = delete;
+
+  /// The path of the folder, on every rank.
+  const std::string& folder() const noexcept;
+
+  /// The last step's timing, the same on every rank. Every rank calls it, outside of steps.
+  StepTiming measure();
+
+  /// Appends a line to metrics.jsonl: the number of the step, counted from 1, these numbers in
+  /// their order, and the last measure(). "loss" is what loss.svg shows. Does nothing on other
+  /// ranks than 0.
+  void append(const std::vector<std::pair<std::string, double>>& numbers);
+
+  /// Collects the last step's trace and draws the pictures. Every rank calls it, outside of steps.
+  /// @return  the paths of the pictures, on rank 0.
+  std::vector<std::string> finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace smp

@@ -1,0 +1,93 @@
+// cli/main.cpp: smp-cli, questions about runs, plans and settings that need no training program.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "base/config.h"
+#include "report/run_folder.h"
+#include "smp/error.h"
+#include "smp/plan.h"
+#include "smp/version.h"
+
+namespace {
+
+constexpr int kUsageExit = 2;    // change the call, the settings or a file
+constexpr int kFailureExit = 1;  // anything else
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+void report(const std::string& folder) {
+  const auto pictures = smp::report::draw_run(folder);
+  if (pictures.empty()) print(folder + ": no step was logged yet, nothing to draw\n");
+  for (const std::string& picture : pictures) print("wrote " + picture + "\n");
+}
+
+void print_plan(const std::string& path) {
+  const smp::PartitionPlan plan = smp::PartitionPlan::read(path);
+  char model[32];
+  std::snprintf(model, sizeof model, "%016llx", static_cast<unsigned long long>(plan.model_hash()));
+  print(path + ": " + std::to_string(plan.rows().size()) + " modules on " +
+        std::to_string(plan.pp_size()) + " stages, model " + model + "\n" + plan.table());
+}
+
+void print_config(const std::string& file, int ranks) {
+  smp::base::ConfigInput input;
+  input.environment = smp::base::environment_settings();
+  if (!file.empty()) input.flags = {{"config", file}};
+  input.world_size = ranks;
+  const smp::base::ResolvedConfig config = smp::base::resolve_config(input);
+  for (const std::string& warning : config.warnings()) print("warning: " + warning + "\n");
+  print(config.table());
+}
+
+// Runs `action`; on an error prints one line and returns what the process shall exit with.
+int guarded(const std::function<void()>& action) {
+  try {
+    action();
+    return 0;
+  } catch (const smp::UsageError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kUsageExit;
+  } catch (const smp::UnsupportedError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kUsageExit;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kFailureExit;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Questions about smp runs, plans and settings."};
+  app.name("smp-cli");
+  app.set_version_flag("--version", "smp " SMP_VERSION " (LibTorch " SMP_TORCH_VERSION ")");
+  app.require_subcommand(1);
+  int exit_code = 0;
+
+  std::string folder;
+  auto* report_verb = app.add_subcommand("report", "Draw loss.svg and timeline.svg of a run again");
+  report_verb->add_option("RUN", folder, "Folder of the run, such as runs/t5-20261121-140509")
+      ->required();
+  report_verb->callback([&] { exit_code = guarded([&] { report(folder); }); });
+
+  std::string plan;
+  auto* plan_verb = app.add_subcommand("plan", "Print a plan as a table");
+  plan_verb->add_option("FILE", plan, "The plan.json of a run")->required();
+  plan_verb->callback([&] { exit_code = guarded([&] { print_plan(plan); }); });
+
+  std::string file;
+  int ranks = 0;
+  auto* config_verb = app.add_subcommand(
+      "config",
+      "Print the settings that a file and the environment give, and where each comes from");
+  config_verb->add_option("FILE", file, "JSON file of settings");
+  config_verb->add_option("--ranks", ranks, "Check the degrees against this number of ranks")
+      ->check(CLI::PositiveNumber);
+  config_verb->callback([&] { exit_code = guarded([&] { print_config(file, ranks); }); });
+
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}
