@@ -26,6 +26,8 @@ namespace detail {
 /// Lets `module.name()` and a printed net show the user's class instead of the wrapper's.
 SMP_API bool name_after(torch::nn::Module& module, const std::type_info& impl);
 SMP_API std::string type_name(const std::type_info& type);
+/// Gives every routed module of `copy` the smp::partition of its original.
+SMP_API void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy);
 /// Throws UnsupportedError if `module` has its place on a rank already.
 SMP_API void refuse_after_placement(const RoutedBase& module, const char* action);
 
@@ -278,9 +280,10 @@ class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
     auto copy = Impl::clone(device);
     if constexpr (std::is_copy_constructible_v<Impl>) {
       if (const auto* plain = dynamic_cast<const Impl*>(copy.get())) {
-        return std::make_shared<Routed>(detail::Rewrap{}, *plain);
+        copy = std::make_shared<Routed>(detail::Rewrap{}, *plain);
       }
     }
+    detail::copy_pins(*this, *copy);
     return copy;
   }
   void save(torch::serialize::OutputArchive& archive) const override {

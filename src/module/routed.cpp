@@ -77,6 +77,19 @@ void fail_wrong_module(const torch::nn::Module& module, const CallEntry& entry) 
              type_name(typeid(module)));
 }
 
+void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
+  if (const auto* from = dynamic_cast<const RoutedBase*>(&original)) {
+    if (auto* to = dynamic_cast<RoutedBase*>(&copy)) {
+      to->smp_pin = from->smp_pin;
+    }
+  }
+  const auto children = original.children();
+  const auto copies = copy.children();
+  for (std::size_t i = 0; i < children.size() && i < copies.size(); ++i) {
+    copy_pins(*children[i], *copies[i]);
+  }
+}
+
 void refuse_after_placement(const RoutedBase& module, const char* action) {
   SMP_REQUIRE_AS(UnsupportedError, module.smp_place.owner < 0, "smp: ", action, " of ",
                  name_of(module), " after the model was placed: this rank no longer holds all of "

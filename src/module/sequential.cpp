@@ -46,7 +46,7 @@ std::shared_ptr<torch::nn::Module> SequentialImpl::clone(
     copy->add(child.key(), module.clone(device));
   }
   copy->train(is_training());
-  copy->smp_pin = smp_pin;
+  smp::detail::copy_pins(*this, *copy);
   return copy;
 }
 
@@ -148,6 +148,8 @@ AnyValue SequentialImpl::request(CallSink& sink, int owner, std::size_t first, s
   in.finish();
   return result;
 }
+
+const CallEntry* const SequentialImpl::registered_ = &run_entry();
 
 const CallEntry& SequentialImpl::run_entry() {
   static const CallEntry& entry = register_call(

@@ -1,4 +1,4 @@
-// smp/nn/activation.h: element-wise activations, softmax and multi-head attention, as in torch::nn but routed.
+// smp/nn/activation.h: activations, softmax and attention, as in torch::nn but routed.
 #pragma once
 
 #include <torch/nn/modules/activation.h>

@@ -1,4 +1,4 @@
-// smp/nn/layer.h: macros that make a routed smp::nn layer of a torch::nn one; used in namespace smp.
+// smp/nn/layer.h: make a routed smp::nn layer of a torch::nn one. For use in namespace smp.
 #pragma once
 
 #include "smp/module.h"

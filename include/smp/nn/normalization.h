@@ -1,4 +1,4 @@
-// smp/nn/normalization.h: batch, instance, layer, group and response normalization, as in torch::nn but routed.
+// smp/nn/normalization.h: batch, instance, layer and group norms, as in torch::nn but routed.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>

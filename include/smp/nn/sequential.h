@@ -106,6 +106,7 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   std::size_t end_of_run(CallSink* sink, std::size_t first, std::size_t last) const;
   static const CallEntry& run_entry();
   static Packet run(torch::nn::Module& module, Packet& arguments);
+  static const CallEntry* const registered_;  // at load time, on every rank
 
   std::vector<AnyModule> modules_;
 };

@@ -1,4 +1,4 @@
-// smp/nn/transformer.h: transformers, their stacks and layers (each is one unit for the plan), as in torch::nn but routed.
+// smp/nn/transformer.h: transformers, as in torch::nn but routed. Each is one unit for the plan.
 #pragma once
 
 #include <torch/nn/modules/transformer.h>
