@@ -12,7 +12,7 @@ using torch::Tensor;
 class BlockImpl : public torch::nn::Module {
  public:
   explicit BlockImpl(int64_t width)
-      : norm_(register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+      : norm_(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})))),
         widen_(register_module("widen", nn::Linear(width, 4 * width))),
         narrow_(register_module("narrow", nn::Linear(4 * width, width))) {}
 

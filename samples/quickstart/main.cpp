@@ -7,7 +7,7 @@
 
 struct BlockImpl : torch::nn::Module {
   BlockImpl()
-      : norm(register_module("norm", smp::nn::LayerNorm(torch::nn::LayerNormOptions({64})))),
+      : norm(register_module("norm", smp::nn::LayerNorm(smp::nn::LayerNormOptions({64})))),
         linear(register_module("linear", smp::nn::Linear(64, 64))) {}
   torch::Tensor forward(torch::Tensor x) { return x + torch::gelu(linear(norm(x))); }
   smp::nn::LayerNorm norm;

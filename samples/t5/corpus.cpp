@@ -111,7 +111,9 @@ Corpus::Corpus(std::string text, SpanCorruption corruption)
 
 Corpus Corpus::read(const fs::path& file_or_folder, SpanCorruption corruption) {
   if (!fs::exists(file_or_folder)) {
-    throw std::runtime_error("there is no text at " + file_or_folder.string());
+    const bool is_default = file_or_folder == default_text_path();
+    throw std::runtime_error("there is no text at " + file_or_folder.string() +
+                             (is_default ? "; samples/t5/fetch_text.sh puts it there" : ""));
   }
   if (!fs::is_directory(file_or_folder)) return Corpus(read_file(file_or_folder), corruption);
   std::string text;

@@ -8,7 +8,7 @@ namespace {
 
 /// A projection without bias whose weights start from a normal distribution.
 nn::Linear projection(int64_t inputs, int64_t outputs, double deviation) {
-  nn::Linear linear(torch::nn::LinearOptions(inputs, outputs).bias(false));
+  nn::Linear linear(nn::LinearOptions(inputs, outputs).bias(false));
   torch::NoGradGuard no_grad;
   linear->weight.normal_(0.0, deviation);
   return linear;

@@ -101,8 +101,7 @@ T5Impl::T5Impl(const T5Config& config)
           "decoder", T5Stack(config, AttentionKind::kDecoder, config.num_decoder_layers))) {
   if (config.tie_word_embeddings) return;
   lm_head_ = register_module(
-      "lm_head",
-      nn::Linear(torch::nn::LinearOptions(config.d_model, config.vocab_size).bias(false)));
+      "lm_head", nn::Linear(nn::LinearOptions(config.d_model, config.vocab_size).bias(false)));
   torch::NoGradGuard no_grad;
   lm_head_->weight.normal_(0.0, 1.0 / std::sqrt(static_cast<double>(config.d_model)));
 }
