@@ -1,16 +1,25 @@
-// A program that knows smp only as an installed package.
-#include <smp/error.h>
-#include <smp/version.h>
+// A program that knows smp only as an installed package: it starts a rank and trains one step.
+#include <smp/smp.h>
+#include <torch/torch.h>
 
-#include <ATen/ATen.h>
-#include <iostream>
+#include <cstdio>
 
-int main() {
-  std::cout << "smp " << SMP_VERSION << ", LibTorch " << SMP_TORCH_VERSION << ", "
-            << at::ones({2}).sum().item<double>() << "\n";
-  try {
-    throw smp::UsageError("caught across the library's border");
-  } catch (const smp::Error& error) {
-    std::cout << error.what() << "\n";
-  }
+int main(int argc, char** argv) {
+  auto session = smp::init(argc, argv, {.microbatches = 2});
+  torch::manual_seed(1);
+  smp::nn::Sequential net(smp::nn::Linear(4, 8), smp::nn::Linear(8, 1));
+  smp::DistributedModel model(net);
+  smp::DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 0.1));
+
+  auto train = smp::step([&](torch::Tensor x) {
+    auto loss = model(x).square().mean();
+    model.backward(loss);
+    return loss;
+  });
+  const auto x = torch::randn({8, 4});
+  const auto first = train(x).reduce_mean().item<double>();
+  optimizer.step();
+  const auto second = train(x).reduce_mean().item<double>();
+  std::printf("smp %s: loss %.4f, then %.4f\n", SMP_VERSION, first, second);
+  return second < first ? 0 : 1;
 }
