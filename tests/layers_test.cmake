@@ -24,6 +24,8 @@ set(LAYER_OF_detail module)
 set(LAYER_OF_nn module)
 set(LAYER_OF_call.h module)
 set(LAYER_OF_module.h module)
+set(LAYER_OF_nn.h module)
+set(LAYER_OF_step_output.h api)
 set(LAYER_OF_smp.h api)
 
 # Libraries that stay inside one layer: the start of the included path, then the layers.

@@ -1,5 +1,6 @@
 // A program that knows smp only as an installed package: it starts a rank and trains one step.
 #include <smp/smp.h>
+#include <smp/version.h>
 #include <torch/torch.h>
 
 #include <cstdio>
