@@ -17,7 +17,7 @@ set(BELOW_api api report server partition d2d schedule module base)
 set(BELOW_cli cli api report server partition d2d schedule module base)
 set(LAYERS base module schedule d2d partition server report api cli)
 
-# Public headers of which the name does not tell the layer, because no src/<layer>/<name>.cpp implements them.
+# Public headers of which the name does not tell the layer: not one src/<layer>/<name>.cpp, but none or two.
 set(LAYER_OF_export.h base)
 set(LAYER_OF_version.h base)
 set(LAYER_OF_detail module)
@@ -25,6 +25,7 @@ set(LAYER_OF_nn module)
 set(LAYER_OF_call.h module)
 set(LAYER_OF_module.h module)
 set(LAYER_OF_nn.h module)
+set(LAYER_OF_step.h api)
 set(LAYER_OF_step_output.h api)
 set(LAYER_OF_smp.h api)
 
