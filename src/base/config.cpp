@@ -211,16 +211,21 @@ std::string ResolvedConfig::to_json() const {
 }
 
 std::string ResolvedConfig::table() const {
+  // An unset value is shown as what it means.
+  const auto shown = [](const ResolvedValue& row) {
+    const bool unset = row.value == "null" || row.value == "\"\"" || row.value == "[]";
+    return unset ? concat("(", find_config_key(row.key)->default_text, ")") : row.value;
+  };
   std::size_t key_width = 0;
   std::size_t value_width = 0;
   for (const ResolvedValue& row : rows_) {
     key_width = std::max(key_width, row.key.size());
-    value_width = std::max(value_width, row.value.size());
+    value_width = std::max(value_width, shown(row).size());
   }
   std::ostringstream text;
   for (const ResolvedValue& row : rows_) {
-    text << row.key << std::string(key_width - row.key.size() + 2, ' ') << row.value
-         << std::string(value_width - row.value.size() + 2, ' ') << row.origin << "\n";
+    text << row.key << std::string(key_width - row.key.size() + 2, ' ') << shown(row)
+         << std::string(value_width - shown(row).size() + 2, ' ') << row.origin << "\n";
   }
   return text.str();
 }

@@ -269,6 +269,7 @@ TEST(Config, HashTellsRanksApartByWhatMustBeEqual) {
 TEST(Config, PrintsEveryKeyWithItsOrigin) {
   const ResolvedConfig config = resolve_config(with_flag("microbatches", "4"));
   for (const ConfigKey& key : config_keys()) EXPECT_THAT(config.table(), HasSubstr(key.name));
+  EXPECT_THAT(config.table(), Not(HasSubstr("null")));
   EXPECT_EQ(Json::parse(config.to_json())["microbatches"],
             (Json{{"value", 4}, {"origin", "flag --smp.microbatches"}}));
 }
