@@ -12,21 +12,24 @@
 namespace smp::server {
 namespace {
 
-/// A healthy fiber that is parked in a noexcept frame or a destructor cannot unwind when its step
-/// fails elsewhere; the least we can do is to say where it was.
-[[noreturn]] void explain_and_terminate() {
-  char who[256] = "a thread without a module";
-  if (const auto* fiber = base::current_fiber(); fiber != nullptr && fiber->rank != nullptr) {
+/// An exception nobody catches, in main() or in a module. The latter happens when a fiber that is
+/// parked in a noexcept frame or a destructor must unwind because its step failed elsewhere.
+[[noreturn]] void explain_and_end() {
+  const auto error = std::current_exception();
+  const auto text = error ? text_of(error) : std::string("std::terminate was called");
+  const auto* fiber = base::current_fiber();
+  if (fiber == nullptr || fiber->rank == nullptr || fiber->execution == nullptr) {
+    std::fprintf(stderr, "smp: uncaught: %s\n", text.c_str());
+  } else {
+    char who[256] = "";
     fiber->rank->describe(fiber->execution, who, sizeof who);
+    std::fprintf(stderr,
+                 "smp: %s: an exception could not leave a noexcept function or a destructor, so "
+                 "the process ends; call no module from there (the exception: %s)\n",
+                 who, text.c_str());
   }
-  std::fprintf(stderr,
-               "smp: %s: an exception could not leave a noexcept function or a destructor, so the "
-               "process ends; a module must not be called from there\n",
-               who);
-  if (const auto error = std::current_exception()) {
-    std::fprintf(stderr, "smp: the exception was: %s\n", text_of(error).c_str());
-  }
-  std::abort();
+  std::fflush(nullptr);
+  std::_Exit(1);
 }
 
 }  // namespace
@@ -43,7 +46,7 @@ ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& optio
       stall_watch_(steady_, {options.stall_seconds, options.abort_seconds},
                    [this](double seconds) { silence(seconds, false); },
                    [this](double seconds) { silence(seconds, true); }) {
-  std::set_terminate(explain_and_terminate);
+  std::set_terminate(explain_and_end);
   transport_.set_receiver([this](int source, d2d::Frame&& frame) {
     receive(source, std::move(frame));
   });

@@ -28,7 +28,7 @@ void ReplyQueue::State::complete(std::size_t number, variable_list&& gradients,
   reply.error = std::move(error);
   reply.arrived = true;
   if (reply.error && !failed) failed = reply;
-  if (arrived.waiting() && has_reply()) arrived.signal();
+  if (has_reply()) arrived.signal();
 }
 
 ReplyQueue::~ReplyQueue() {
