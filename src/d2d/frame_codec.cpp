@@ -34,7 +34,7 @@ struct Layout {
       : header(stubs + stub_bytes), inline_section(aligned(header + header_bytes)) {}
 };
 
-#define SMP_WELL_FORMED(condition, ...)                                               \
+#define SMP_WELL_FORMED(condition, ...)                                                        \
   SMP_REQUIRE_AS(InternalError, condition, "a frame that arrived is malformed: ", __VA_ARGS__, \
                  "; do all ranks run the same build?")
 
@@ -186,8 +186,8 @@ Frame FrameCodec::decode(std::span<const std::byte> control, std::vector<DataTen
   const Layout layout(prefix.stub_bytes, prefix.header_bytes);
   SMP_WELL_FORMED(layout.inline_section <= control.size(), "it ends within its padding");
   wire::TensorStubs& stubs = scratch_->stubs;
-  SMP_WELL_FORMED(prefix.stub_bytes == 0 || stubs.ParseFromArray(control.data() + layout.stubs,
-                                                                 prefix.stub_bytes),
+  SMP_WELL_FORMED(prefix.stub_bytes == 0 ||
+                      stubs.ParseFromArray(control.data() + layout.stubs, prefix.stub_bytes),
                   "its tensor stubs cannot be read");
   Frame frame;
   frame.header.assign(reinterpret_cast<const char*>(control.data() + layout.header),

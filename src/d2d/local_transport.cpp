@@ -12,7 +12,8 @@
 namespace smp::d2d {
 namespace {
 
-// Exponential with a heavy tail. Spelled out: the standard's distributions differ between libraries.
+// Exponential with a heavy tail. Spelled out: the standard's distributions differ between
+// libraries.
 base::Nanoseconds random_delay(base::SimClock& clock, base::Nanoseconds mean) {
   const double uniform = static_cast<double>(clock.random()() >> 11) * 0x1p-53;
   const int stretch = clock.random()() % 16 == 0 ? 20 : 1;

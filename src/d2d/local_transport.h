@@ -18,7 +18,8 @@ namespace smp::d2d {
 struct LocalOptions {
   /// Frames arrive as events of this clock; without one, at the receiver's next poll.
   base::SimClock* clock = nullptr;
-  /// Mean of the exponential delay, in simulated time; every 16th frame or so takes 20 times longer.
+  /// Mean of the exponential delay, in simulated time; every 16th frame or so takes 20 times
+  /// longer.
   base::Nanoseconds mean_delay = 100;
   /// Every frame takes exactly this long instead.
   std::optional<base::Nanoseconds> fixed_delay = std::nullopt;

@@ -4,6 +4,8 @@
 #include <sched.h>
 #include <time.h>
 
+#include <cstdlib>
+
 #include "base/check.h"
 
 namespace smp::d2d {
@@ -16,6 +18,8 @@ bool mpi_is_over() {
   MPI_Finalized(&over);
   return over != 0;
 }
+
+bool ends_at_exit = false;  // of the process, as MPI itself is
 
 }  // namespace
 
@@ -88,6 +92,15 @@ bool MpiMeeting::complete() {
   check_mpi(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "meeting the other ranks");
   return done != 0;
 }
+
+void end_job_at_exit() noexcept {
+  if (std::exchange(ends_at_exit, true)) return;
+  std::atexit([] {
+    if (!mpi_is_over()) MPI_Abort(MPI_COMM_WORLD, 1);
+  });
+}
+
+bool job_ends_at_exit() noexcept { return ends_at_exit; }
 
 void wait_politely(int idle_rounds) noexcept {
   constexpr int kRoundsBeforeSleep = 100;

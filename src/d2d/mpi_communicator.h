@@ -58,6 +58,11 @@ class MpiMeeting {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
+/// Ends the whole job once this process exits: not at once, so that the exception that is unwinding
+/// can still be reported by whoever catches it.
+void end_job_at_exit() noexcept;
+bool job_ends_at_exit() noexcept;
+
 /// Waits without using up the core: give way first, then sleep 100 us a time.
 void wait_politely(int idle_rounds) noexcept;
 

@@ -17,8 +17,9 @@ bool start_mpi() {
   int over = 0;
   MPI_Initialized(&running);
   MPI_Finalized(&over);
-  SMP_REQUIRE(!over, "starting smp: MPI was already finalized in this process, and it cannot be "
-                     "started twice; keep the first session alive, or finalize MPI later.");
+  SMP_REQUIRE(!over,
+              "starting smp: MPI was already finalized in this process, and it cannot be "
+              "started twice; keep the first session alive, or finalize MPI later.");
   if (running) return false;
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
@@ -52,13 +53,15 @@ MpiSession::MpiSession()
 MpiSession::~MpiSession() {
   int over = 0;
   MPI_Finalized(&over);
-  if (!started_mpi_ || over) return;
+  if (!started_mpi_ || over || job_ends_at_exit()) return;
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   const MpiTransportOptions deadlines;
   if (!meet_to_finalize(unwinding ? deadlines.unwind_deadline : deadlines.leave_deadline)) {
     std::fprintf(stderr, "smp: rank %d ends%s, and not all other ranks do: ending the whole job.\n",
                  rank_, unwinding ? " because of an exception" : "");
-    abort(1);
+    if (!unwinding) abort(1);
+    end_job_at_exit();
+    return;
   }
   world_ = {};
   MPI_Finalize();
@@ -85,9 +88,7 @@ std::unique_ptr<MpiTransport> MpiSession::connect(const std::vector<int>& ranks,
   return std::make_unique<MpiTransport>(group.get(), options);
 }
 
-void MpiSession::barrier() const {
-  check_mpi(MPI_Barrier(world_.get()), "waiting for all ranks");
-}
+void MpiSession::barrier() const { check_mpi(MPI_Barrier(world_.get()), "waiting for all ranks"); }
 
 void MpiSession::abort(int exit_code) const noexcept {
   std::fflush(stdout);

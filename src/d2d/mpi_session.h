@@ -18,7 +18,8 @@ class MpiSession {
   /// @throws UsageError  MPI was ended before: a process can start it only once.
   MpiSession();
   /// Ends MPI if this session started it. If other ranks do not end theirs as well: after 5 s
-  /// while an exception unwinds, else after half an hour, the whole job is ended.
+  /// while an exception unwinds (when this process exits, so that the exception can be reported),
+  /// else after half an hour, the whole job is ended.
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;

@@ -41,7 +41,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, MpiTransportOptions options)
 MpiTransport::~MpiTransport() {
   int over = 0;
   MPI_Finalized(&over);
-  if (closed_ || over) return;
+  if (closed_ || over || job_ends_at_exit()) return;
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   const base::Nanoseconds deadline =
       unwinding || failed_ ? options_.unwind_deadline : options_.leave_deadline;
@@ -73,8 +73,8 @@ void MpiTransport::send(int peer, Frame frame) {
 
 void MpiTransport::send_control(int peer, ByteBuffer&& control) {
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Isend(control.data(), static_cast<int>(control.size()), MPI_BYTE, peer,
-                      kControlTag, control_.get(), &request),
+  check_mpi(MPI_Isend(control.data(), static_cast<int>(control.size()), MPI_BYTE, peer, kControlTag,
+                      control_.get(), &request),
             "sending a control frame", peer);
   int left = 0;  // small ones have left already
   check_mpi(MPI_Test(&request, &left, MPI_STATUS_IGNORE), "sending a control frame", peer);
@@ -266,12 +266,16 @@ bool MpiTransport::close(base::Nanoseconds deadline) {
 
 void MpiTransport::end_job(base::Nanoseconds deadline, bool unwinding) noexcept {
   std::fprintf(stderr,
-               "smp: rank %d leaves %s, and not all other ranks came along within %lld s: "
-               "ending the whole job.\n",
-               rank_, unwinding ? "because of an exception" : "its transport",
+               "smp: rank %d leaves its transport%s, and not all other ranks came along within "
+               "%lld s: ending the whole job.\n",
+               rank_, unwinding ? " because of an exception" : "",
                static_cast<long long>(deadline / base::kSecond));
   std::fflush(stderr);
-  MPI_Abort(control_.get(), 1);
+  if (unwinding) {
+    end_job_at_exit();
+  } else {
+    MPI_Abort(control_.get(), 1);
+  }
 }
 
 }  // namespace smp::d2d

@@ -37,7 +37,8 @@ class MpiTransport final : public Transport {
  public:
   /// All ranks of `ranks` call this together; the ranks of this transport are those of `ranks`.
   explicit MpiTransport(MPI_Comm ranks, MpiTransportOptions options = {});
-  /// Calls close() if nobody did; ends the whole job if the other ranks do not come in time.
+  /// Calls close() if nobody did; ends the whole job if the other ranks do not come in time (while
+  /// an exception unwinds: when this process exits, so that the exception can be reported).
   ~MpiTransport() override;
 
   int rank() const noexcept override { return rank_; }

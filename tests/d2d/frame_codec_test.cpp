@@ -120,7 +120,8 @@ TEST(FrameCodec, RefusesBytesBehindTheEnd) {
 }
 
 TEST(FrameCodec, SurvivesEveryFlippedBitOutsideTheElements) {
-  const Bytes whole = encoded({"h", {at::ones({2}), at::Tensor(), at::ones({30, 40}), at::ones({0})}});
+  const Bytes whole =
+      encoded({"h", {at::ones({2}), at::Tensor(), at::ones({30, 40}), at::ones({0})}});
   for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
     Bytes flipped = whole;
     flipped[bit / 8] ^= std::byte{1} << (bit % 8);

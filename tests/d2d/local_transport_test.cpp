@@ -89,9 +89,8 @@ TEST(LocalTransport, LetsSmallFramesOvertakeLargeOnes) {
     LocalCluster cluster({.clock = &clock, .inline_bytes = 0}, 2);
     cluster.player(0).transport->send(1, Frame{"tensor", {at::ones({1})}});
     cluster.player(0).transport->send(1, Frame{"header", {}});
-    cluster.run_until([](Player& player) {
-      return player.rank() == 0 || player.arrived.size() == 2;
-    });
+    cluster.run_until(
+        [](Player& player) { return player.rank() == 0 || player.arrived.size() == 2; });
     overtaken += headers_in_order(cluster, 1).front() == "header";
   }
   EXPECT_GT(overtaken, 0);
@@ -104,7 +103,8 @@ TEST(LocalTransport, LosesTheFrameItIsToldTo) {
   for (const char* header : {"0", "1", "2"}) {
     cluster.player(0).transport->send(1, Frame{header, {}});
   }
-  cluster.run_until([](Player& player) { return player.rank() == 0 || player.arrived.size() == 2; });
+  cluster.run_until(
+      [](Player& player) { return player.rank() == 0 || player.arrived.size() == 2; });
   EXPECT_THAT(headers_in_order(cluster, 1), ElementsAre("0", "2"));
   EXPECT_EQ(cluster.player(0).transport->counters().frames_sent, 3u);
 }

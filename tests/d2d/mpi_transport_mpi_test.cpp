@@ -68,8 +68,8 @@ TEST(MpiTransport, ReportsATensorThatWasChangedInFlight) {
     return;
   }
   EXPECT_THAT(self.failures,
-              ElementsAre(AllOf(HasSubstr("tensor 1"), HasSubstr("[1048576]"),
-                                HasSubstr("rank 1"), HasSubstr("changed in place"))));
+              ElementsAre(AllOf(HasSubstr("tensor 1"), HasSubstr("[1048576]"), HasSubstr("rank 1"),
+                                HasSubstr("changed in place"))));
 }
 
 TEST(MpiTransport, AllowsChangesOfWhatItCopied) {

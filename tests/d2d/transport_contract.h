@@ -1,6 +1,7 @@
 // What every transport promises: one suite, run on each implementation.
 //
-// A Cluster plays one, several or all of the ranks; the tests give every rank it plays the same part.
+// A Cluster plays one, several or all of the ranks; the tests give every rank it plays the same
+// part.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -72,7 +73,8 @@ class Cluster {
   std::vector<std::unique_ptr<Player>>& players() { return players_; }
   int size() const { return players_.front()->transport->size(); }
 
-  /// Moves messages until `done`, which is asked of each player, holds for all and all have drained.
+  /// Moves messages until `done`, which is asked of each player, holds for all and all have
+  /// drained.
   void run_until(const std::function<bool(Player&)>& done) {
     const base::SteadyClock clock;
     const base::Nanoseconds end = clock.now() + 60 * base::kSecond;
@@ -152,10 +154,12 @@ class TransportContract : public testing::Test {
     }
   }
 
-  // Every rank sends `count` frames to every other; they arrive whole, once, and in order if `ordered`.
+  // Every rank sends `count` frames to every other; they arrive whole, once, and in order if
+  // `ordered`.
   void expect_exchange(const MakeFrame& make, int count = 1, bool ordered = true) {
     for (int i = 0; i < count; ++i) send_to_all(make, i);
-    cluster_.run_until([&](Player& player) { return player.sources_with(count) == cluster_.size() - 1; });
+    cluster_.run_until(
+        [&](Player& player) { return player.sources_with(count) == cluster_.size() - 1; });
     for (auto& player : cluster_.players()) expect_from_all(*player, make, count, ordered);
   }
 
@@ -190,10 +194,26 @@ TYPED_TEST_SUITE_P(TransportContract);
 
 TYPED_TEST_P(TransportContract, CarriesEveryDtypeBitForBit) {
   std::vector<at::Tensor> tensors;
-  for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16,
-                     at::kUInt32, at::kUInt64, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble,
-                     at::kComplexHalf, at::kComplexFloat, at::kComplexDouble, at::kFloat8_e5m2,
-                     at::kFloat8_e4m3fn, at::kFloat8_e5m2fnuz, at::kFloat8_e4m3fnuz}) {
+  for (auto dtype : {at::kBool,
+                     at::kByte,
+                     at::kChar,
+                     at::kShort,
+                     at::kInt,
+                     at::kLong,
+                     at::kUInt16,
+                     at::kUInt32,
+                     at::kUInt64,
+                     at::kHalf,
+                     at::kBFloat16,
+                     at::kFloat,
+                     at::kDouble,
+                     at::kComplexHalf,
+                     at::kComplexFloat,
+                     at::kComplexDouble,
+                     at::kFloat8_e5m2,
+                     at::kFloat8_e4m3fn,
+                     at::kFloat8_e5m2fnuz,
+                     at::kFloat8_e4m3fnuz}) {
     tensors.push_back(random_bits({3, 5}, dtype, 7));
     tensors.push_back(random_bits({100, 83}, dtype, 8));
   }
