@@ -80,8 +80,6 @@ void BackwardGraph::execute_only_towards_captures() {
       return target != kNoNode && nodes[target].wanted();
     });
   }
-  // LibTorch's engine always executes the node of a single root.
-  if (roots.size() == 1 && roots[0] != kNoNode) nodes[roots[0]].execute = true;
 }
 
 }  // namespace smp::server

@@ -159,7 +159,10 @@ void ModuleServer::abort_locally() noexcept {
 }
 
 void ModuleServer::peer_left(int peer, std::int64_t after_step) {
-  if (left_.empty()) left_ = base::concat("rank ", peer, " left after step ", after_step);
+  if (left_.empty() || after_step < left_after_) {
+    left_ = base::concat("rank ", peer, " left after step ", after_step);
+    left_after_ = after_step;
+  }
   collectives_.peer_left(peer, base::concat("it left after step ", after_step));
   if (!running_ || after_step >= step_) return;
   fail_step(std::make_exception_ptr(PeerLostError(base::concat(

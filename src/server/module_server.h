@@ -101,6 +101,7 @@ class ModuleServer final : public module::RankSink {
   const GradientAccumulator& accumulator() const noexcept { return accumulator_; }
   const WorkerPool& workers() const noexcept { return workers_; }
   std::size_t live_records() const noexcept { return records_.size(); }
+  std::size_t pending_requests() const noexcept { return pending_.size(); }
   std::int64_t steps() const noexcept { return step_; }
 
   // module::RankSink
@@ -204,7 +205,8 @@ class ModuleServer final : public module::RankSink {
   };
   std::deque<Early> early_;  // of a step this rank has not begun
   bool receiving_ = false;
-  std::string left_;         // which rank left, and when
+  std::string left_;         // which rank left first, and when
+  std::int64_t left_after_ = 0;
   std::shared_ptr<ModuleServer> self_{this, [](ModuleServer*) {}};  // for weak references
 
   Collectives collectives_;

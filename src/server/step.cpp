@@ -21,7 +21,7 @@ struct StepsRunning {
 
 void ModuleServer::run_step(const StepTask& task) {
   SMP_REQUIRE(!running_, "rank ", rank(), ": a step was started inside a step");
-  SMP_REQUIRE_AS(PeerLostError, left_.empty(), "rank ", rank(), ": step ", step_ + 1,
+  SMP_REQUIRE_AS(PeerLostError, left_.empty() || step_ < left_after_, "rank ", rank(), ": step ", step_ + 1,
                  " cannot start: ", left_, "; every rank must run the same number of steps");
   const StepsRunning counted;
   begin_step(task);

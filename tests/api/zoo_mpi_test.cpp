@@ -1,0 +1,32 @@
+// api/zoo_mpi_test.cpp: every zoo model over real MPI ranks equals one process.
+#include "zoo/differential.h"
+
+namespace smp::zoo {
+namespace {
+
+Session start(const std::string& schedule) {
+  static int argc = 0;
+  static char* argv[] = {nullptr};
+  return init(argc, argv, zoo_config(schedule));
+}
+
+class ZooOverMpi : public testing::TestWithParam<const char*> {};
+
+/// Random numbers are keyed alike on any number of ranks, but only a run of ours can say how.
+TEST_P(ZooOverMpi, EqualsOneProcess) {
+  std::vector<std::pair<Case, Trace>> references;
+  for (auto& c : all_cases()) {
+    if (!c.random) references.emplace_back(c, train_in_one_process(c));
+  }
+  auto session = start(GetParam());
+  for (const auto& [c, reference] : references) {
+    SCOPED_TRACE(c.name);
+    const auto ours = train_distributed(c, random_placement(c, size(), 17));
+    expect_equal(ours, reference, 1e-12);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, ZooOverMpi, testing::Values("interleaved", "simple"));
+
+}  // namespace
+}  // namespace smp::zoo

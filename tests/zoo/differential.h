@@ -1,0 +1,192 @@
+// zoo/differential.h: trains a zoo model with this library and in one process, and compares losses,
+// every gradient, and parameters and buffers after the last step (§4.7).
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "zoo/branches.h"
+#include "zoo/chains.h"
+#include "zoo/encoder_decoder.h"
+#include "zoo/statistics.h"
+#include "zoo/values.h"
+#include "zoo/zoo.h"
+
+namespace smp::zoo {
+
+inline constexpr int kSteps = 5;
+inline constexpr int kMicrobatches = 4;
+
+inline std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (auto& family : {chains(), branches(), values(), encoder_decoders(), statistics()}) {
+    all.insert(all.end(), family.begin(), family.end());
+  }
+  return all;
+}
+
+/// What training leaves behind; tensors by name, gradients as "step 3 layers.0.weight".
+struct Trace {
+  std::vector<double> losses;
+  std::map<std::string, Tensor> gradients;
+  std::map<std::string, Tensor> finals;
+
+  void note_gradients(int step, const DistributedModelBase::NamedTensors& parameters) {
+    for (const auto& [name, parameter] : parameters) {
+      const auto& gradient = parameter.grad();
+      gradients["step " + std::to_string(step) + " " + name] =
+          gradient.defined() ? gradient.clone() : Tensor();
+    }
+  }
+};
+
+inline Model build(const Case& c, torch::Dtype dtype) {
+  torch::manual_seed(7);
+  auto model = c.make();
+  model->to(dtype);
+  return model;
+}
+
+inline std::vector<Tensor> batch_of(const Case& c, int step, torch::Dtype dtype) {
+  auto batch = c.batch(step);
+  for (auto& tensor : batch) {
+    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
+  }
+  return batch;
+}
+
+inline DistributedModelBase::NamedTensors named(
+    const torch::OrderedDict<std::string, Tensor>& tensors) {
+  DistributedModelBase::NamedTensors result;
+  for (const auto& item : tensors) {
+    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+  }
+  return result;
+}
+
+/// LibTorch alone, with its own engine: the same microbatches in order, each loss weighted by its
+/// share of the rows.
+inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDouble,
+                                  int microbatches = kMicrobatches) {
+  Trace trace;
+  auto model = build(c, dtype);
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    const auto batch = batch_of(c, step, dtype);
+    const auto rows = batch[0].size(0);
+    double mean = 0;
+    for (int m = 0; m < microbatches; ++m) {
+      std::vector<Tensor> slice;
+      for (const auto& tensor : batch) slice.push_back(tensor.tensor_split(microbatches, 0)[m]);
+      const double weight = static_cast<double>(slice[0].size(0)) / static_cast<double>(rows);
+      const auto losses = model->forward(slice);
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        mean += losses[i].item<double>() * weight;
+        (losses[i] * weight).backward({}, i + 1 < losses.size());
+      }
+    }
+    trace.losses.push_back(mean);
+    trace.note_gradients(step, named(model->named_parameters()));
+    optimizer.step();
+  }
+  for (const auto& [name, tensor] : named(model->named_parameters())) trace.finals[name] = tensor;
+  for (const auto& [name, tensor] : named(model->named_buffers())) trace.finals[name] = tensor;
+  return trace;
+}
+
+/// One rank's part of the same training with this library; runs inside a session.
+inline Trace train_distributed(const Case& c, const std::map<std::string, int>& placement,
+                               torch::Dtype dtype = torch::kDouble) {
+  Trace trace;
+  DistributedModel model(build(c, dtype));
+  for (const auto& [path, rank] : placement) model.set_partition(path, rank);
+  DistributedOptimizer optimizer(
+      model, torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
+  auto total = [](const std::vector<Tensor>& losses) {
+    auto sum = losses[0];
+    for (std::size_t i = 1; i < losses.size(); ++i) sum = sum + losses[i];
+    return sum;
+  };
+  auto train = step([&](std::vector<Tensor> inputs) {
+    auto losses = model(inputs);
+    if (c.separate_backwards) {
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        model.backward(losses[i], {}, i + 1 < losses.size());
+      }
+    } else {
+      model.backward(losses);
+    }
+    return total(losses);
+  });
+  auto evaluate = step([&](std::vector<Tensor> inputs) { return total(model(inputs)); });
+  for (int i = 0; i < c.evaluations; ++i) {
+    torch::NoGradGuard no_grad;
+    model.eval();
+    evaluate(batch_of(c, i + 100, dtype));
+    model.train();
+  }
+  for (int s = 0; s < kSteps; ++s) {
+    optimizer.zero_grad();
+    trace.losses.push_back(
+        train(batch_of(c, s, dtype)).reduce_mean().template item<double>());
+    trace.note_gradients(s, model.local_named_parameters());
+    optimizer.step();
+  }
+  for (const auto& [name, tensor] : model.local_named_parameters()) trace.finals[name] = tensor;
+  for (const auto& [name, tensor] : model.local_named_buffers()) trace.finals[name] = tensor;
+  return trace;
+}
+
+/// Any rank for each path of the case; the rest stays on rank 0.
+inline std::map<std::string, int> random_placement(const Case& c, int ranks, unsigned seed) {
+  std::mt19937 random(seed);
+  std::map<std::string, int> placement;
+  for (const auto& path : c.paths) placement[path] = static_cast<int>(random() % ranks);
+  return placement;
+}
+
+inline void expect_close(const Tensor& ours, const Tensor& reference, double tolerance,
+                         const std::string& name) {
+  ASSERT_EQ(ours.defined(), reference.defined()) << name;
+  if (!ours.defined()) return;
+  if (!reference.is_floating_point()) {
+    EXPECT_TRUE(torch::equal(ours, reference)) << name;
+    return;
+  }
+  const double scale = std::max(1e-3, reference.abs().max().item<double>());
+  EXPECT_LE((ours - reference).abs().max().item<double>(), tolerance * scale) << name;
+}
+
+/// Everything `ours` has must be in `reference` and equal.
+inline void expect_equal(const Trace& ours, const Trace& reference, double tolerance) {
+  ASSERT_EQ(ours.losses.size(), reference.losses.size());
+  for (std::size_t i = 0; i < ours.losses.size(); ++i) {
+    EXPECT_NEAR(ours.losses[i], reference.losses[i], tolerance) << "loss of step " << i;
+  }
+  for (const auto& [name, gradient] : ours.gradients) {
+    ASSERT_TRUE(reference.gradients.count(name)) << name;
+    expect_close(gradient, reference.gradients.at(name), tolerance, "gradient, " + name);
+  }
+  for (const auto& [name, tensor] : ours.finals) {
+    ASSERT_TRUE(reference.finals.count(name)) << name;
+    expect_close(tensor, reference.finals.at(name), tolerance, "final " + name);
+  }
+}
+
+inline Config zoo_config(const std::string& schedule) {
+  Config config;
+  config.microbatches = kMicrobatches;
+  config.pipeline = schedule;
+  config.auto_partition = false;
+  config.default_partition = 0;
+  return config;
+}
+
+}  // namespace smp::zoo
