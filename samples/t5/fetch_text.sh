@@ -13,14 +13,14 @@ if [ -s "$text" ]; then
 fi
 
 fail() {
-  echo "fetch_text: $1; give a text of your own with --data FILE" >&2
+  echo "smp: $1; give a text of your own with --data FILE" >&2
   exit 1
 }
 
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
   fail "the Jargon File comes out of a Debian package, and this is not a Debian machine"
 
-echo "fetching the Jargon File (Debian package jargon-text, 0.7 MB) into $folder" >&2
+echo "smp: fetching the Jargon File (Debian package jargon-text, 0.7 MB) into $folder" >&2
 mkdir -p "$folder"
 work=$(mktemp -d "$folder/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
