@@ -110,9 +110,13 @@ template <class... T>
 struct Parts {};
 
 template <class T>
-concept HasCodec = !requires { typename Codec<T>::SmpMissing; };
+concept HasCodec = !requires {
+  typename Codec<T>::SmpMissing;
+};
 template <class T>
-concept Composite = requires { typename Codec<T>::SmpParts; };
+concept Composite = requires {
+  typename Codec<T>::SmpParts;
+};
 
 template <class T, class... Seen>
 consteval bool crosses();
@@ -143,12 +147,11 @@ consteval bool crosses() {
 }
 
 template <class T>
-concept PlainBits = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T> ||
-                    std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16> ||
-                    std::is_same_v<T, c10::complex<float>> ||
-                    std::is_same_v<T, c10::complex<double>> ||
-                    std::is_same_v<T, std::complex<float>> ||
-                    std::is_same_v<T, std::complex<double>>;
+concept PlainBits =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T> ||
+    std::is_same_v<T, c10::Half> || std::is_same_v<T, c10::BFloat16> ||
+    std::is_same_v<T, c10::complex<float>> || std::is_same_v<T, c10::complex<double>> ||
+    std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
 template <class References>
 struct FieldParts;
@@ -195,7 +198,7 @@ template <class T>
 struct is_crossable : std::bool_constant<is_crossable_v<T>> {};
 
 template <class T>
-  requires detail::PlainBits<T>
+requires detail::PlainBits<T>
 struct Codec<T> {
   static void encode(Writer& out, const T& value) { out.raw(value); }
   static T decode(Reader& in) { return in.raw<T>(); }
@@ -270,7 +273,8 @@ struct Codec<std::array<T, N>> {
     if constexpr (N == 0) in.raw<char>();
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return std::array<T, N>{(static_cast<void>(I), in.get<T>())...};
-    }(std::make_index_sequence<N>());
+    }
+    (std::make_index_sequence<N>());
   }
 };
 
@@ -328,7 +332,7 @@ struct Codec<std::variant<T...>> {
 };
 
 template <class T>
-  requires detail::PlainStruct<T>
+requires detail::PlainStruct<T>
 struct Codec<T> {
   using SmpParts =
       typename detail::FieldParts<decltype(detail::fields_of(std::declval<T&>()))>::type;

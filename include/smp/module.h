@@ -4,6 +4,7 @@
 
 #include "smp/routed.h"
 
+// clang-format off
 #define SMP_EACH_1(DO, X, ...) DO(X) __VA_OPT__(SMP_EACH_2(DO, __VA_ARGS__))
 #define SMP_EACH_2(DO, X, ...) DO(X) __VA_OPT__(SMP_EACH_3(DO, __VA_ARGS__))
 #define SMP_EACH_3(DO, X, ...) DO(X) __VA_OPT__(SMP_EACH_4(DO, __VA_ARGS__))
@@ -39,3 +40,4 @@
 /// or templated method is routed by the argument types of each call, but not when it is virtual
 /// and called through a base class, nor with explicit template arguments.
 #define SMP_MODULE(Name, ...) SMP_MODULE_IMPL(Name, Name##Impl __VA_OPT__(, ) __VA_ARGS__)
+// clang-format on

@@ -88,9 +88,9 @@ struct DeducedSignature {
       return false;
     }
   }
-  using type = std::conditional_t<sendable(),
-                                  Signature<std::is_const_v<Self>, false, R, SentAsT<A>...>,
-                                  Signature<std::is_const_v<Self>, false, R, A...>>;
+  using type =
+      std::conditional_t<sendable(), Signature<std::is_const_v<Self>, false, R, SentAsT<A>...>,
+                         Signature<std::is_const_v<Self>, false, R, A...>>;
 };
 
 /// Stacks one overload for each shorter list of arguments that the method's defaults allow.
@@ -99,8 +99,7 @@ struct WithDefaults {
   using type = Layer;
 };
 template <class Method, class Layer, bool C, bool N, class R, class First, class... Rest>
-  requires(callable_as_v<Method, typename Layer::SmpImpl,
-                         typename DropLast<Signature<C, N, R, First, Rest...>>::type>)
+requires HasDefault<Method, typename Layer::SmpImpl, Signature<C, N, R, First, Rest...>>
 struct WithDefaults<Method, Layer, Signature<C, N, R, First, Rest...>> {
   using Shorter = typename DropLast<Signature<C, N, R, First, Rest...>>::type;
   using type = typename WithDefaults<Method, typename Method::template Shorter<Layer, Shorter>,
@@ -117,7 +116,7 @@ struct Stack {
   using type = typename Method::template Deduced<Layer>;
 };
 template <class Layer, class Method>
-  requires HasExactly<typename Layer::SmpImpl, Method>
+requires HasExactly<typename Layer::SmpImpl, Method>
 struct Stack<Layer, Method> {
   using S = typename SignatureOf<typename Method::template Pointer<typename Layer::SmpImpl>>::type;
   using type = typename WithDefaults<Method, typename Method::template Exact<Layer, S>, S>::type;
@@ -126,6 +125,7 @@ struct Stack<Layer, Method> {
 }  // namespace detail
 }  // namespace smp
 
+// clang-format off
 /// Defines SmpMethod_NAME: how calls of methods named NAME are intercepted.
 #define SMP_ROUTE_METHOD(NAME)                                                                   \
   struct SmpMethod_##NAME {                                                                      \
@@ -219,6 +219,7 @@ struct Stack<Layer, Method> {
       }                                                                                          \
     };                                                                                           \
   };
+// clang-format on
 
 namespace smp {
 namespace detail {
@@ -260,10 +261,10 @@ class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
   using Layers = detail::RoutedLayers<Impl, typename Methods::List>;
 
  public:
-  using Layers::Layers;
   using Impl::load;
   using Impl::save;
   using Impl::to;
+  using Layers::Layers;
 
   std::string smp_cannot_cross() const override {
     if constexpr (std::is_same_v<Layers, detail::RoutedRoot<Impl>>) {

@@ -52,13 +52,17 @@ class ForeignCall final : public AnyCall {
   }
   AnyValue forward(Values&& a) override {
     switch (a.size()) {
-      case 1: return module_.any_forward(std::move(a[0]));
-      case 2: return module_.any_forward(std::move(a[0]), std::move(a[1]));
-      case 3: return module_.any_forward(std::move(a[0]), std::move(a[1]), std::move(a[2]));
+      case 1:
+        return module_.any_forward(std::move(a[0]));
+      case 2:
+        return module_.any_forward(std::move(a[0]), std::move(a[1]));
+      case 3:
+        return module_.any_forward(std::move(a[0]), std::move(a[1]), std::move(a[2]));
       case 4:
         return module_.any_forward(std::move(a[0]), std::move(a[1]), std::move(a[2]),
                                    std::move(a[3]));
-      default: fail_argument_count(*module_.ptr(), 4, a.size());
+      default:
+        fail_argument_count(*module_.ptr(), 4, a.size());
     }
   }
   bool packable() const override { return false; }

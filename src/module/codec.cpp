@@ -17,11 +17,12 @@ ScalarKind kind_of(const at::Scalar& scalar) {
 }  // namespace
 
 void Reader::fail(const std::string& what) const {
-  throw InternalError("smp internal error (please report): a value that came from another rank "
-                      "cannot be decoded: " + what + " (byte " + std::to_string(offset_) + " of " +
-                      std::to_string(packet_.bytes.size()) + ", tensor " +
-                      std::to_string(next_tensor_) + " of " +
-                      std::to_string(packet_.tensors.size()) + ")");
+  throw InternalError(
+      "smp internal error (please report): a value that came from another rank "
+      "cannot be decoded: " +
+      what + " (byte " + std::to_string(offset_) + " of " + std::to_string(packet_.bytes.size()) +
+      ", tensor " + std::to_string(next_tensor_) + " of " + std::to_string(packet_.tensors.size()) +
+      ")");
 }
 
 void Reader::bytes(void* data, std::size_t count) {
@@ -69,27 +70,33 @@ void Codec<at::Tensor>::encode(Writer& out, const at::Tensor& tensor) {
   if (tensor.defined()) out.tensor(tensor);
 }
 
-at::Tensor Codec<at::Tensor>::decode(Reader& in) {
-  return in.flag() ? in.tensor() : at::Tensor();
-}
+at::Tensor Codec<at::Tensor>::decode(Reader& in) { return in.flag() ? in.tensor() : at::Tensor(); }
 
 void Codec<at::Scalar>::encode(Writer& out, const at::Scalar& scalar) {
   const auto kind = kind_of(scalar);
   out.put(kind);
   switch (kind) {
-    case ScalarKind::kBool: return out.put(scalar.toBool());
-    case ScalarKind::kInteger: return out.put(scalar.toLong());
-    case ScalarKind::kFloat: return out.put(scalar.toDouble());
-    case ScalarKind::kComplex: return out.put(scalar.toComplexDouble());
+    case ScalarKind::kBool:
+      return out.put(scalar.toBool());
+    case ScalarKind::kInteger:
+      return out.put(scalar.toLong());
+    case ScalarKind::kFloat:
+      return out.put(scalar.toDouble());
+    case ScalarKind::kComplex:
+      return out.put(scalar.toComplexDouble());
   }
 }
 
 at::Scalar Codec<at::Scalar>::decode(Reader& in) {
   switch (in.get<ScalarKind>()) {
-    case ScalarKind::kBool: return in.get<bool>();
-    case ScalarKind::kInteger: return in.get<std::int64_t>();
-    case ScalarKind::kFloat: return in.get<double>();
-    case ScalarKind::kComplex: return in.get<c10::complex<double>>();
+    case ScalarKind::kBool:
+      return in.get<bool>();
+    case ScalarKind::kInteger:
+      return in.get<std::int64_t>();
+    case ScalarKind::kFloat:
+      return in.get<double>();
+    case ScalarKind::kComplex:
+      return in.get<c10::complex<double>>();
   }
   in.fail("a scalar is of no known kind");
 }

@@ -31,8 +31,7 @@ Registry& registry() {
 /// Two copies of one template in two libraries are one call; two types of anonymous namespaces
 /// with one name are not.
 bool same_call(const CallEntry& one, const CallEntry& other) {
-  const bool same_type =
-      one.type == nullptr || other.type == nullptr || *one.type == *other.type;
+  const bool same_type = one.type == nullptr || other.type == nullptr || *one.type == *other.type;
   return same_type && std::string_view(one.signature) == other.signature;
 }
 
@@ -78,7 +77,8 @@ void require_distinct_calls() {
   const auto& [first, second] = all.collisions.front();
   throw UsageError(base::concat(
       "smp: two module types of this program have the same name, so other ranks cannot tell their "
-      "calls apart: '", first.signature, "' and '", second.signature,
+      "calls apart: '",
+      first.signature, "' and '", second.signature,
       "'. Rename one of the classes, or give their anonymous namespaces names."));
 }
 

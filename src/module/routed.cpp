@@ -13,7 +13,8 @@ struct NameAccess;
 
 std::uint64_t fnv1a(const char* text) {
   std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (; *text != '\0'; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3ull;
+  for (; *text != '\0'; ++text)
+    hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3ull;
   return hash;
 }
 
@@ -57,8 +58,7 @@ std::string signature_text(const std::type_info& function, const std::type_info&
 
 std::string obstacle_text(const char* method, int argument, const std::type_info& type,
                           bool is_reference) {
-  const auto what = argument == 0 ? std::string("the result")
-                                  : base::concat("argument ", argument);
+  const auto what = argument == 0 ? std::string("the result") : base::concat("argument ", argument);
   return base::concat(what, " of ", method, ", ", type_name(type), is_reference ? "&" : "",
                       ", cannot be sent to another rank");
 }
@@ -92,7 +92,8 @@ void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
 
 void refuse_after_placement(const RoutedBase& module, const char* action) {
   SMP_REQUIRE_AS(UnsupportedError, module.smp_place.owner < 0, "smp: ", action, " of ",
-                 name_of(module), " after the model was placed: this rank no longer holds all of "
+                 name_of(module),
+                 " after the model was placed: this rank no longer holds all of "
                  "its parameters. Do it before the first step, or work on the parameters that this "
                  "rank owns.");
 }

@@ -106,10 +106,9 @@ AnyValue SequentialImpl::run_here(std::size_t first, std::size_t last, detail::V
   CallSink* sink = current_call_sink(*this);
   while (first < last) {
     const auto end = end_of_run(sink, first, last);
-    auto result = end == first + 1
-                      ? modules_[first].call().forward(std::move(values))
-                      : request(*sink, routed(modules_[first])->smp_place.owner, first, end,
-                                std::move(values));
+    auto result = end == first + 1 ? modules_[first].call().forward(std::move(values))
+                                   : request(*sink, routed(modules_[first])->smp_place.owner, first,
+                                             end, std::move(values));
     values.clear();
     values.push_back(std::move(result));
     first = end;
@@ -152,10 +151,10 @@ AnyValue SequentialImpl::request(CallSink& sink, int owner, std::size_t first, s
 const CallEntry* const SequentialImpl::registered_ = &run_entry();
 
 const CallEntry& SequentialImpl::run_entry() {
-  static const CallEntry& entry = register_call(
-      {smp::detail::call_key(typeid(SequentialImpl)),
-       "AnyValue smp::nn::SequentialImpl::run(first, last, AnyValue...)", &SequentialImpl::run,
-       &typeid(SequentialImpl)});
+  static const CallEntry& entry =
+      register_call({smp::detail::call_key(typeid(SequentialImpl)),
+                     "AnyValue smp::nn::SequentialImpl::run(first, last, AnyValue...)",
+                     &SequentialImpl::run, &typeid(SequentialImpl)});
   return entry;
 }
 

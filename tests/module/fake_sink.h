@@ -35,6 +35,9 @@ class FakeSink final : public module::RankSink {
   ~FakeSink() override { base::current_fiber()->rank = nullptr; }
 
   void on_switch(void*, bool) noexcept override {}
+  void describe(const void*, char* text, std::size_t size) const noexcept override {
+    if (size > 0) *text = '\0';
+  }
 
   Where where(const RoutedBase&, int owner) override {
     if (!step_runs || owner < 0) return Where::kPlain;

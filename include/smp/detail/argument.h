@@ -23,8 +23,7 @@ struct Travel {
 };
 
 template <class T>
-  requires(!std::is_same_v<T, bool>)
-struct Travel<c10::ArrayRef<T>> {
+requires(!std::is_same_v<T, bool>) struct Travel<c10::ArrayRef<T>> {
   using Stored = std::vector<T>;
   static Stored store(c10::ArrayRef<T> view) { return view.vec(); }
   static c10::ArrayRef<T> pass(Stored& stored) { return stored; }
@@ -77,12 +76,13 @@ using StoredOf = typename TravelOf<A>::Stored;
 /// What a method writes into a `T&` would stay on the owner, so such a parameter cannot cross.
 template <class A>
 inline constexpr bool crosses_as_argument_v =
-    !(std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>) &&
-    is_crossable_v<StoredOf<A>>;
+    !(std::is_lvalue_reference_v<A> &&
+      !std::is_const_v<std::remove_reference_t<A>>)&&is_crossable_v<StoredOf<A>>;
 
 template <class R>
-inline constexpr bool crosses_as_result_v =
-    std::is_void_v<R> || (!std::is_reference_v<R> && is_crossable_v<std::remove_cv_t<R>>);
+inline constexpr bool crosses_as_result_v = std::is_void_v<R> ||
+                                            (!std::is_reference_v<R> &&
+                                             is_crossable_v<std::remove_cv_t<R>>);
 
 /// One received argument.
 template <class A>

@@ -17,14 +17,12 @@ inline constexpr std::size_t kMostFields = 32;
 template <class T>
 struct AnyCopied {
   template <class U>
-    requires(!std::is_same_v<U, T>)
-  operator U&() const noexcept;
+  requires(!std::is_same_v<U, T>) operator U&() const noexcept;
 };
 template <class T>
 struct AnyMoved {
   template <class U>
-    requires(!std::is_same_v<U, T>)
-  operator U() const noexcept;
+  requires(!std::is_same_v<U, T>) operator U() const noexcept;
 };
 template <class T>
 using AnyField = std::conditional_t<std::is_copy_constructible_v<T>, AnyCopied<T>, AnyMoved<T>>;
@@ -33,15 +31,15 @@ using AnyField = std::conditional_t<std::is_copy_constructible_v<T>, AnyCopied<T
 template <class T>
 struct BaseOf {
   template <class U>
-    requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>)
-  operator U() const;
+  requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>) operator U() const;
 };
 
 template <class T, std::size_t N>
 consteval bool takes_fields() {
   return []<std::size_t... I>(std::index_sequence<I...>) {
     return requires { T((static_cast<void>(I), AnyField<T>{})...); };
-  }(std::make_index_sequence<N>());
+  }
+  (std::make_index_sequence<N>());
 }
 
 template <class T, std::size_t N = kMostFields + 1>
@@ -59,26 +57,29 @@ template <class T, std::size_t N>
 consteval bool braces_take_more() {
   return []<std::size_t... I>(std::index_sequence<I...>) {
     return requires { T{(static_cast<void>(I), AnyField<T>{})...}; };
-  }(std::make_index_sequence<N + 1>());
+  }
+  (std::make_index_sequence<N + 1>());
 }
 
 /// A struct whose members can be taken apart: an aggregate of at most kMostFields members, without
 /// a base class, and not a std::array.
+// clang-format off
 template <class T>
 concept PlainStruct =
     std::is_class_v<T> && std::is_aggregate_v<T> && !requires { std::tuple_size<T>::value; } &&
     !requires { T{BaseOf<T>{}}; } && count_fields<T>() <= kMostFields &&
     !braces_take_more<T, count_fields<T>()>();
+// clang-format on
 
-#define SMP_FIELDS(N, ...)       \
-  if constexpr (kCount == N) {   \
-    auto& [__VA_ARGS__] = value; \
+#define SMP_FIELDS(N, ...)        \
+  if constexpr (kCount == N) {    \
+    auto& [__VA_ARGS__] = value;  \
     return std::tie(__VA_ARGS__); \
   }
 
 /// References to the members of `value`, in order.
 template <class T>
-  requires PlainStruct<std::remove_const_t<T>>
+requires PlainStruct<std::remove_const_t<T>>
 auto fields_of(T& value) {
   constexpr auto kCount = count_fields<std::remove_const_t<T>>();
   if constexpr (kCount == 0) return std::tuple<>();
@@ -99,36 +100,35 @@ auto fields_of(T& value) {
   SMP_FIELDS(15, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15)
   SMP_FIELDS(16, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16)
   SMP_FIELDS(17, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17)
-  SMP_FIELDS(18, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18)
-  SMP_FIELDS(19, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19)
-  SMP_FIELDS(20, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20)
-  SMP_FIELDS(21, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21)
-  SMP_FIELDS(22, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22)
-  SMP_FIELDS(23, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23)
-  SMP_FIELDS(24, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24)
-  SMP_FIELDS(25, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25)
-  SMP_FIELDS(26, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26)
-  SMP_FIELDS(27, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26, a27)
-  SMP_FIELDS(28, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28)
-  SMP_FIELDS(29, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29)
-  SMP_FIELDS(30, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30)
-  SMP_FIELDS(31, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31)
-  SMP_FIELDS(32, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-             a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32)
+  SMP_FIELDS(18, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18)
+  SMP_FIELDS(19, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19)
+  SMP_FIELDS(20, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20)
+  SMP_FIELDS(21, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21)
+  SMP_FIELDS(22, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22)
+  SMP_FIELDS(23, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23)
+  SMP_FIELDS(24, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24)
+  SMP_FIELDS(25, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25)
+  SMP_FIELDS(26, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26)
+  SMP_FIELDS(27, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26, a27)
+  SMP_FIELDS(28, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26, a27, a28)
+  SMP_FIELDS(29, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29)
+  SMP_FIELDS(30, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30)
+  SMP_FIELDS(31, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31)
+  SMP_FIELDS(32, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+             a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32)
 }
 #undef SMP_FIELDS
 

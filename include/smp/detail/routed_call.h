@@ -45,8 +45,7 @@ R empty_result() {
 template <class Method, class Self, class R, class... A>
 class RoutedCall {
  public:
-  static constexpr bool kCrosses =
-      crosses_as_result_v<R> && (crosses_as_argument_v<A> && ...);
+  static constexpr bool kCrosses = crosses_as_result_v<R> && (crosses_as_argument_v<A> && ...);
 
   static const CallEntry& entry() {
     static const CallEntry& registered = register_call(describe());
@@ -91,7 +90,7 @@ class RoutedCall {
  private:
   static CallEntry describe() {
     static const std::string text =
-        signature_text(typeid(R (*)(A...)), typeid(Self), Method::kName, std::is_const_v<Self>);
+        signature_text(typeid(R(*)(A...)), typeid(Self), Method::kName, std::is_const_v<Self>);
     CallEntry entry{call_key(typeid(RoutedCall)), text.c_str(), nullptr, &typeid(RoutedCall)};
     if constexpr (kCrosses) entry.run = &run;
     return entry;

@@ -16,10 +16,10 @@ struct Signature {};
 
 template <class Pointer>
 struct SignatureOf;
-#define SMP_SIGNATURE(QUALIFIERS, CONST, NOEXCEPT)                \
-  template <class Class, class R, class... A>                     \
-  struct SignatureOf<R (Class::*)(A...) QUALIFIERS> {             \
-    using type = Signature<CONST, NOEXCEPT, R, A...>;             \
+#define SMP_SIGNATURE(QUALIFIERS, CONST, NOEXCEPT)    \
+  template <class Class, class R, class... A>         \
+  struct SignatureOf<R (Class::*)(A...) QUALIFIERS> { \
+    using type = Signature<CONST, NOEXCEPT, R, A...>; \
   };
 SMP_SIGNATURE(, false, false)
 SMP_SIGNATURE(&, false, false)
@@ -42,13 +42,19 @@ struct DropLast<Signature<C, N, R, First, Second, Rest...>, TypeList<Kept...>>
 
 /// `Method` of a `Self` can be called with A...
 template <class Method, class Self, class... A>
-concept CallableWith = requires { typename Method::template Result<Self&, A...>; };
+concept CallableWith = requires {
+  typename Method::template Result<Self&, A...>;
+};
 
 template <class Method, class Impl, class S>
 inline constexpr bool callable_as_v = false;
 template <class Method, class Impl, bool C, bool N, class R, class... A>
 inline constexpr bool callable_as_v<Method, Impl, Signature<C, N, R, A...>> =
     CallableWith<Method, std::conditional_t<C, const Impl, Impl>, A...>;
+
+/// The last parameter has a default argument.
+template <class Method, class Impl, class S>
+concept HasDefault = callable_as_v<Method, Impl, typename DropLast<S>::type>;
 
 /// How an argument of a call with deduced types is taken by the same call on another rank.
 template <class A>

@@ -66,7 +66,7 @@ struct ImplOf {
   using type = Module;
 };
 template <class Module>
-  requires requires { typename Module::SmpImpl; }
+requires requires { typename Module::SmpImpl; }
 struct ImplOf<Module> {
   using type = typename Module::SmpImpl;
 };
@@ -131,9 +131,7 @@ class TypedCall<Module, smp::detail::Signature<C, N, R, A...>> final : public An
       fail_not_packable(*module_);
     }
   }
-  AnyValue empty_result() const override {
-    return AnyValue(smp::detail::empty_result<Result>());
-  }
+  AnyValue empty_result() const override { return AnyValue(smp::detail::empty_result<Result>()); }
 
  private:
   template <std::size_t Count>
@@ -165,8 +163,9 @@ SMP_API std::shared_ptr<AnyCall> make_call(torch::nn::AnyModule module);
 template <class Module>
 std::shared_ptr<AnyCall> make_call(std::shared_ptr<Module> module) {
   using Impl = typename ImplOf<Module>::type;
-  constexpr bool kOneForward =
-      requires { typename smp::detail::SignatureOf<decltype(&Impl::forward)>::type; };
+  constexpr bool kOneForward = requires {
+    typename smp::detail::SignatureOf<decltype(&Impl::forward)>::type;
+  };
   static_assert(kOneForward,
                 "smp::nn::Sequential and AnyModule: the module must have one forward that is "
                 "neither overloaded nor a template; wrap it in a module that has");

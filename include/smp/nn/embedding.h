@@ -33,9 +33,8 @@ class Embedding : public RoutedHolder<EmbeddingImpl> {
   using Impl [[maybe_unused]] = Routed<EmbeddingImpl>;
   using RoutedHolder<EmbeddingImpl>::RoutedHolder;
 
-  static Embedding from_pretrained(
-      const torch::Tensor& embeddings,
-      const torch::nn::EmbeddingFromPretrainedOptions& options = {}) {
+  static Embedding from_pretrained(const torch::Tensor& embeddings,
+                                   const torch::nn::EmbeddingFromPretrainedOptions& options = {}) {
     return detail::from_pretrained<Embedding, torch::nn::Embedding>(embeddings, options);
   }
 };

@@ -3,6 +3,7 @@
 
 #include "smp/module.h"
 
+// clang-format off
 /// No random stream is set up for calls of torch::nn::ImplType.
 #define SMP_NN_NEVER_DRAWS(ImplType) \
   template <>                        \
@@ -21,3 +22,4 @@
 #define SMP_NN_LAYER(Name, ...)  \
   SMP_NN_NEVER_DRAWS(Name##Impl) \
   SMP_NN_RANDOM_LAYER(Name __VA_OPT__(, ) __VA_ARGS__)
+// clang-format on

@@ -1,8 +1,8 @@
 // smp/nn/loss.h: loss functions, as in torch::nn but routed.
 #pragma once
 
-#include <torch/nn/modules/loss.h>
 #include <torch/nn/modules/adaptive.h>
+#include <torch/nn/modules/loss.h>
 
 #include "smp/nn/layer.h"
 
@@ -43,17 +43,18 @@ SMP_NN_LAYER(AdaptiveLogSoftmaxWithLoss, log_prob, predict)
 namespace nn {
 
 using torch::nn::AdaptiveLogSoftmaxWithLossOptions;
+using torch::nn::ASMoutput;
 using torch::nn::BCELossOptions;
 using torch::nn::BCEWithLogitsLossOptions;
-using torch::nn::CTCLossOptions;
 using torch::nn::CosineEmbeddingLossOptions;
 using torch::nn::CrossEntropyLossOptions;
+using torch::nn::CTCLossOptions;
 using torch::nn::HingeEmbeddingLossOptions;
 using torch::nn::HuberLossOptions;
 using torch::nn::KLDivLossOptions;
 using torch::nn::L1LossOptions;
-using torch::nn::MSELossOptions;
 using torch::nn::MarginRankingLossOptions;
+using torch::nn::MSELossOptions;
 using torch::nn::MultiLabelMarginLossOptions;
 using torch::nn::MultiLabelSoftMarginLossOptions;
 using torch::nn::MultiMarginLossOptions;
@@ -63,7 +64,6 @@ using torch::nn::SmoothL1LossOptions;
 using torch::nn::SoftMarginLossOptions;
 using torch::nn::TripletMarginLossOptions;
 using torch::nn::TripletMarginWithDistanceLossOptions;
-using torch::nn::ASMoutput;
 
 }  // namespace nn
 }  // namespace smp

@@ -81,9 +81,7 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   T& at(std::size_t index) const {
     return module_at(index).template get<T>();
   }
-  std::shared_ptr<torch::nn::Module> ptr(std::size_t index) const {
-    return module_at(index).ptr();
-  }
+  std::shared_ptr<torch::nn::Module> ptr(std::size_t index) const { return module_at(index).ptr(); }
   template <class T>
   std::shared_ptr<T> ptr(std::size_t index) const {
     return module_at(index).template ptr<T>();

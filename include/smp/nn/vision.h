@@ -1,10 +1,10 @@
 // smp/nn/vision.h: folding, shuffling, upsampling and distances, as in torch::nn but routed.
 #pragma once
 
+#include <torch/nn/modules/distance.h>
 #include <torch/nn/modules/fold.h>
 #include <torch/nn/modules/pixelshuffle.h>
 #include <torch/nn/modules/upsampling.h>
-#include <torch/nn/modules/distance.h>
 
 #include "smp/nn/layer.h"
 
