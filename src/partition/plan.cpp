@@ -93,10 +93,16 @@ PartitionPlan PartitionPlan::from_json(const std::string& text, const std::strin
               " of the format, this build reads version ", kVersion, "; make the plan again");
   const Json modules = base::json_member<Json>(json, "modules", name);
   SMP_REQUIRE(modules.is_object(), name, ": \"modules\" must map module paths to stages");
+  const int pp_size = base::json_member<int>(json, "pp_size", name);
+  SMP_REQUIRE(pp_size >= 1, name, ": \"pp_size\" is ", pp_size, ", expected at least 1");
   std::vector<Row> rows;
-  for (const auto& [path, value] : modules.items())
+  for (const auto& [path, value] : modules.items()) {
     rows.push_back(row_from_json(path, value, name));
-  return PartitionPlan(base::json_member<int>(json, "pp_size", name), std::move(rows));
+    const int stage = rows.back().pp_rank;
+    SMP_REQUIRE(stage >= 0 && stage < pp_size, name, ": module ", partition::quoted_path(path),
+                " is on stage ", stage, ", but there are ", pp_size, " stages, numbered from 0");
+  }
+  return PartitionPlan(pp_size, std::move(rows));
 }
 
 PartitionPlan PartitionPlan::read(const std::string& path) {

@@ -91,6 +91,18 @@ TEST(Plan, RefusesAFileThatIsNoPlan) {
               HasSubstr("p.json: module \"a\": \"pp_rank\" is missing"));
 }
 
+TEST(Plan, RefusesAFileWithStagesThatDoNotExist) {
+  const auto read = [](const std::string& members) {
+    return refusal([&] {
+      PartitionPlan::from_json(R"({"format": "smp-plan", "version": 1, )" + members + "}",
+                               "p.json");
+    });
+  };
+  EXPECT_THAT(read(R"("pp_size": 0, "modules": {})"), HasSubstr("\"pp_size\" is 0"));
+  EXPECT_THAT(read(R"("pp_size": 2, "modules": {"": 0, "a": 2})"),
+              HasSubstr("module \"a\" is on stage 2, but there are 2 stages"));
+}
+
 TEST(Plan, RefusesAnotherNumberOfStages) {
   EXPECT_THAT(refusal([] { check_plan(plan_for(small_tree(), 2), small_tree(), 4, "p.json"); }),
               AllOf(HasSubstr("p.json: made for 2 stages, but this run has 4"),
