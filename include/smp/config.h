@@ -20,7 +20,7 @@ struct SMP_API Config {
 
   /// Number of stages the model is cut into. Default: what remains of the world size, so that
   /// `mpirun -n 4` trains over 4 stages. Older name of the key: `partitions`.
-  std::optional<int> pipeline_parallel_degree;
+  std::optional<int> pipeline_parallel_degree = std::nullopt;
   /// Ranks that share one layer. Only 1 is available yet.
   int tensor_parallel_degree = 1;
   /// How (replica D, stage P, tensor T) map to ranks: a permutation of the three letters whose
@@ -35,8 +35,8 @@ struct SMP_API Config {
   /// "interleaved" runs a ready backward first and so holds few activations; "simple" runs all
   /// forwards, then all backwards.
   std::string pipeline = "interleaved";
-  /// Microbatches in flight at once; fewer need less activation memory. Default: stages + 2.
-  std::optional<int> active_microbatches;
+  /// Microbatches in flight at once; fewer need less activation memory. Default: 2 * stages + 2.
+  std::optional<int> active_microbatches = std::nullopt;
 
   // Placement of modules.
 
@@ -44,10 +44,10 @@ struct SMP_API Config {
   /// bytes; otherwise they go to `default_partition`.
   bool auto_partition = true;
   /// Stage of every module that is not placed by hand; needed if `auto_partition` is off.
-  std::optional<int> default_partition;
+  std::optional<int> default_partition = std::nullopt;
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.
-  std::string plan_file;
+  std::string plan_file = {};
 
   // Numbers.
 
@@ -58,7 +58,7 @@ struct SMP_API Config {
   /// so the gradient is that of the mean over the batch), "sum" (each counts 1) or "weights".
   std::string loss = "mean";
   /// One weight per microbatch, for `loss = "weights"`.
-  std::vector<double> loss_weights;
+  std::vector<double> loss_weights = {};
   /// Whether the outputs of a step reach every stage, or only the first.
   bool broadcast_outputs = true;
 

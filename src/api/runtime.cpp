@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
+#include "module/registry.h"
 #include "smp/call.h"
 
 namespace smp {
@@ -24,7 +24,7 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
 }
 
 int active_microbatches(const Runtime::Parts& parts) {
-  return parts.config.values().active_microbatches.value_or(parts.topology.pp_size() + 2);
+  return parts.config.values().active_microbatches.value_or(2 * parts.topology.pp_size() + 2);
 }
 
 }  // namespace
@@ -37,6 +37,7 @@ Runtime::Runtime(Parts parts)
   auto& fiber = *base::current_fiber();
   SMP_REQUIRE(fiber.rank == nullptr, "smp::init was called twice on this rank; keep the session of "
               "the first call alive instead");
+  module::require_distinct_calls();
   fiber.rank = &server_;
   server_.runtime = this;
   try {
