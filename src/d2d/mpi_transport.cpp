@@ -151,10 +151,14 @@ bool MpiTransport::poll() {
 }
 
 bool MpiTransport::advance() {
-  const bool completed = !transfers_.empty() && transfers_.test([this](Transfer&& transfer) {
+  const bool completed = complete_transfers();
+  return (receiver_ && receive_control()) || completed;
+}
+
+bool MpiTransport::complete_transfers() {
+  return !transfers_.empty() && transfers_.test([this](Transfer&& transfer) {
     std::visit([this](auto&& kind) { on_complete(std::move(kind)); }, std::move(transfer));
   });
-  return (receiver_ && receive_control()) || completed;
 }
 
 bool MpiTransport::receive_control() {
@@ -167,6 +171,9 @@ bool MpiTransport::receive_control() {
   int bytes = 0;
   check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "receiving a control frame",
             status.MPI_SOURCE);
+  // An answer tells that what it answers has arrived: let go of that first, so that whoever gets
+  // the answer may write to it.
+  complete_transfers();
   start_control(status.MPI_SOURCE, bytes, message);
   return true;
 }
@@ -264,18 +271,22 @@ bool MpiTransport::close(base::Nanoseconds deadline) {
   return closed_;
 }
 
-void MpiTransport::end_job(base::Nanoseconds deadline, bool unwinding) noexcept {
+void MpiTransport::end_job(base::Nanoseconds deadline, bool unwinding) {
   std::fprintf(stderr,
                "smp: rank %d leaves its transport%s, and not all other ranks came along within "
                "%lld s: ending the whole job.\n",
                rank_, unwinding ? " because of an exception" : "",
                static_cast<long long>(deadline / base::kSecond));
   std::fflush(stderr);
-  if (unwinding) {
-    end_job_at_exit();
-  } else {
-    MPI_Abort(control_.get(), 1);
-  }
+  if (!unwinding) MPI_Abort(control_.get(), 1);
+  keep_memory_in_flight();
+  end_job_at_exit();
+}
+
+// Until the process exits MPI may still write to what it was given: it is never freed.
+void MpiTransport::keep_memory_in_flight() {
+  static_cast<void>(new auto(std::move(transfers_)));
+  static_cast<void>(new auto(std::move(arriving_)));
 }
 
 }  // namespace smp::d2d

@@ -90,6 +90,7 @@ class MpiTransport final : public Transport {
   void send_control(int peer, ByteBuffer&& control);
   void send_tensor(int peer, const at::Tensor& original, const DataTensor& data);
   bool advance();
+  bool complete_transfers();
   bool receive_control();
   void start_control(int source, int bytes, MPI_Message message);
   void read_control(int source, ByteBuffer&& control);
@@ -102,7 +103,8 @@ class MpiTransport final : public Transport {
   void on_complete(DataReceive&& receive);
   void check_unchanged(const DepartingTensor& tensor);
   void fail(const std::string& what);
-  void end_job(base::Nanoseconds deadline, bool unwinding) noexcept;
+  void end_job(base::Nanoseconds deadline, bool unwinding);
+  void keep_memory_in_flight();
   template <class Post>
   void for_each_chunk(const at::Tensor& tensor, Post&& post);
 

@@ -44,16 +44,6 @@ class TransferSet {
     return true;
   }
 
-  /// Gives up every transfer: the caller ends the job or knows that nothing will arrive.
-  void abandon() {
-    for (MPI_Request& request : requests_) {
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
-    }
-    requests_.clear();
-    payloads_.clear();
-  }
-
  private:
   static constexpr std::size_t kWindow = 64;
 

@@ -87,6 +87,23 @@ TEST(MpiTransport, AllowsChangesOfWhatItCopied) {
   }
 }
 
+TEST(MpiTransport, AllowsChangesOnceTheAnswerIsThere) {
+  MpiCluster cluster;
+  Player& self = cluster.self();
+  constexpr int kRounds = 100;
+  at::Tensor tensor = at::zeros({5000});
+  const auto pass_on = [&] { self.transport->send(1 - self.rank(), Frame{"", {tensor}}); };
+  self.transport->set_receiver([&](int source, Frame&& frame) {
+    self.arrived.push_back({source, std::move(frame)});
+    tensor.add_(1);
+    if (self.arrived.size() < kRounds) pass_on();
+  });
+  if (self.rank() == 0) pass_on();
+  cluster.run_until(
+      [&](Player& player) { return player.rank() > 1 || player.arrived.size() >= kRounds - 1u; });
+  EXPECT_THAT(self.failures, IsEmpty());
+}
+
 TEST(MpiTransport, LeavesWhenAllLeave) {
   MpiCluster cluster;
   MpiTransport& transport = cluster.transport();
