@@ -1,0 +1,42 @@
+// Which layers keep running statistics, and that they are read and set in place.
+#include "module/running_statistics.h"
+
+#include <gtest/gtest.h>
+
+#include "smp/nn/linear.h"
+#include "smp/nn/normalization.h"
+
+namespace smp::module {
+namespace {
+
+TEST(RunningStatistics, AreThoseOfBatchNorm) {
+  nn::BatchNorm2d layer(nn::BatchNorm2dOptions(3).momentum(0.25));
+  auto statistics = as_running_statistics(*layer);
+  ASSERT_TRUE(statistics);
+  EXPECT_TRUE(statistics->running_mean->is_same(layer->running_mean));
+  EXPECT_TRUE(statistics->running_var->is_same(layer->running_var));
+  EXPECT_TRUE(statistics->num_batches_tracked->is_same(layer->num_batches_tracked));
+  EXPECT_EQ(statistics->momentum(), 0.25);
+  statistics->set_momentum(std::nullopt);
+  EXPECT_FALSE(layer->options.momentum().has_value());
+  EXPECT_FALSE(statistics->momentum().has_value());
+}
+
+TEST(RunningStatistics, AreThoseOfInstanceNormThatTracksThem) {
+  nn::InstanceNorm1d layer(nn::InstanceNorm1dOptions(3).track_running_stats(true));
+  auto statistics = as_running_statistics(*layer);
+  ASSERT_TRUE(statistics);
+  statistics->set_momentum(1);
+  EXPECT_EQ(layer->options.momentum(), 1);
+}
+
+TEST(RunningStatistics, AreNothingElsewhere) {
+  EXPECT_FALSE(as_running_statistics(*nn::InstanceNorm1d(3)));
+  EXPECT_FALSE(as_running_statistics(
+      *nn::BatchNorm1d(nn::BatchNorm1dOptions(3).track_running_stats(false))));
+  EXPECT_FALSE(as_running_statistics(*nn::LayerNorm(nn::LayerNormOptions({3}))));
+  EXPECT_FALSE(as_running_statistics(*nn::Linear(3, 3)));
+}
+
+}  // namespace
+}  // namespace smp::module
