@@ -10,8 +10,14 @@
 namespace t5 {
 namespace {
 
+std::string check_positive(const std::string& text) {
+  const bool is_number = text.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_zero = text.find_first_not_of('0') == std::string::npos;
+  return is_number && !is_zero ? "" : "'" + text + "' is not a whole number above 0";
+}
+
 void add_flags(CLI::App& app, Options& options) {
-  const auto positive = CLI::PositiveNumber;
+  const CLI::Validator positive(check_positive, "");
   app.add_option("--ranks", options.ranks, "Ranks that ./smp starts (default 4)")->check(positive);
   app.add_option("--steps", options.steps, "Training steps")->check(positive);
   app.add_option("--rows", options.rows, "Windows of text in one step")->check(positive);
