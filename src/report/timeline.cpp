@@ -133,8 +133,8 @@ class TimelinePicture {
       return;
     }
     svg_.text({20, 46},
-              "oversubscribed: ranks outnumber cores, so bars also show waiting for a core; "
-              "the bubble counts processor time only",
+              "oversubscribed: ranks outnumber cores, so bars include waiting for a core, and the "
+              "bubble, which counts processor time, cannot be small",
               {.fill = "#b5541c", .bold = true, .group = "oversubscribed"});
   }
 
