@@ -23,9 +23,9 @@ struct StepTiming {
 
 struct RunLogOptions {
   std::string parent_folder = "runs";
-  std::string loss_unit;  ///< shown on the axis: "nats per byte"
+  std::string loss_unit = {};  ///< shown on the axis: "nats per byte"
   /// A loss worth comparing with, drawn as a dashed line.
-  std::optional<double> loss_baseline;
+  std::optional<double> loss_baseline = {};
   std::string loss_baseline_name = "baseline";
 };
 

@@ -1,0 +1,120 @@
+// What a run leaves in its folder, with two ranks in one process.
+#include "smp/run_log.h"
+
+#include <gmock/gmock.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "report/svg_reader.h"
+#include "report/trace_file.h"
+#include "smp/smp.h"
+
+namespace smp {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+using testing::StartsWith;
+
+class RunLogOfTwoRanks : public testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove_all(parent_); }
+
+  // Trains two layers on two stages for `steps` steps; `after` runs on both ranks with the log.
+  void train(int steps, const std::function<void(RunLog&)>& after) {
+    Config config;
+    config.microbatches = 2;
+    run_local(
+        2,
+        [&] {
+          nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 1));
+          DistributedModel model(net);
+          RunLog log("tiny", model, {.parent_folder = parent_, .loss_unit = "squares"});
+          folders_[rank()] = log.folder();
+          auto step = smp::step([&](at::Tensor x) {
+            auto loss = model(x).square().mean();
+            model.backward(loss);
+            return loss;
+          });
+          for (int i = 0; i < steps; ++i) {
+            const double loss = step(torch::ones({4, 4})).reduce_mean().item().toDouble();
+            timings_[rank()] = log.measure();
+            log.append({{"loss", loss}, {"rows", 4}});
+          }
+          after(log);
+        },
+        config);
+  }
+
+  std::string read(const std::string& name) { return base::read_file(folders_[0] + "/" + name); }
+
+  const std::string parent_ = base::concat(testing::TempDir(), "smp_run_log_", ::getpid());
+  std::map<int, std::string> folders_;
+  std::map<int, StepTiming> timings_;
+};
+
+TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
+  std::map<int, std::vector<std::string>> pictures;
+  train(3, [&](RunLog& log) { pictures[rank()] = log.finish(); });
+  EXPECT_EQ(folders_[0], folders_[1]);
+  EXPECT_THAT(folders_[0], StartsWith(parent_ + "/tiny-2"));
+  EXPECT_THAT(pictures[0], ElementsAre(folders_[0] + "/loss.svg", folders_[0] + "/timeline.svg"));
+  EXPECT_THAT(pictures[1], SizeIs(0));
+  EXPECT_THAT(read("metrics.jsonl"),
+              AllOf(StartsWith("{\"step\":1,\"loss\":"), HasSubstr("{\"step\":3,\"loss\":"),
+                    HasSubstr("\"rows\":4,\"step_seconds\":"), HasSubstr("\"bubble\":")));
+  EXPECT_EQ(PartitionPlan::read(folders_[0] + "/plan.json").pp_size(), 2);
+  const auto run = base::parse_json(read("run.json"), "run.json");
+  EXPECT_EQ(run["configuration"]["microbatches"]["value"], 2);
+  EXPECT_EQ(run["configuration"]["microbatches"]["origin"], "Config in code");
+}
+
+TEST_F(RunLogOfTwoRanks, DrawsTheMeasuredStepOfBothRanks) {
+  train(2, [](RunLog& log) { log.finish(); });
+  const auto trace = report::trace_from_json(read("trace.json"), "trace.json");
+  ASSERT_EQ(trace.ranks.size(), 2u);
+  for (const auto& rank : trace.ranks) {
+    EXPECT_FALSE(rank.spans.empty());
+    for (std::size_t i = 1; i < rank.spans.size(); ++i) {
+      EXPECT_LE(rank.spans[i - 1].end, rank.spans[i].start);
+    }
+  }
+  const std::string svg = read("timeline.svg");
+  EXPECT_EQ(report::elements(svg, "rect", "lane").size(), 2u);
+  EXPECT_FALSE(report::elements(svg, "rect", "forward").empty());
+  EXPECT_FALSE(report::elements(svg, "rect", "backward").empty());
+}
+
+TEST_F(RunLogOfTwoRanks, TellsEveryRankTheSameTiming) {
+  train(1, [](RunLog& log) { log.finish(); });
+  EXPECT_GT(timings_[0].seconds, 0);
+  EXPECT_GT(timings_[0].bubble, 0);
+  EXPECT_LT(timings_[0].bubble, 1);
+  EXPECT_EQ(timings_[0].seconds, timings_[1].seconds);
+  EXPECT_EQ(timings_[0].bubble, timings_[1].bubble);
+}
+
+TEST_F(RunLogOfTwoRanks, StillDrawsTheLossIfTheRunEndsEarly) {
+  EXPECT_THROW(train(2, [](RunLog&) { throw std::runtime_error("enough"); }), std::runtime_error);
+  EXPECT_TRUE(base::file_exists(folders_[0] + "/loss.svg"));
+  EXPECT_FALSE(base::file_exists(folders_[0] + "/timeline.svg"));
+}
+
+TEST_F(RunLogOfTwoRanks, GivesEveryRunAFolderOfItsOwn) {
+  train(1, [](RunLog& log) { log.finish(); });
+  const std::string first = folders_[0];
+  train(1, [](RunLog& log) { log.finish(); });
+  EXPECT_NE(folders_[0], first);
+  EXPECT_TRUE(base::file_exists(folders_[0] + "/plan.json"));
+}
+
+}  // namespace
+}  // namespace smp
