@@ -31,6 +31,7 @@ BackwardGraph::BackwardGraph(const edge_list& root_edges, const edge_list& captu
   for (NodeIndex i = 0; i < nodes.size(); ++i) expand(i, least);
   add_captures(capture_edges);
   if (only_captures) execute_only_towards_captures();
+  if (roots.size() == 1 && roots[0] != kNoNode) nodes[roots[0]].only_root = true;
 }
 
 NodeIndex BackwardGraph::target_of(const Edge& edge) {

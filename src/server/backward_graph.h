@@ -21,9 +21,11 @@ struct GraphNode {
   std::uint32_t first_target = 0;         ///< of its next edges, in BackwardGraph::targets
   std::uint32_t dependencies = 0;         ///< gradients still to come
   int first_capture = -1;                 ///< in BackwardGraph::captures, or -1
-  bool execute = true;  ///< false: at most its tensor hooks run, for the sake of a capture
+  bool execute = true;                    ///< false: at most its tensor hooks run
+  bool only_root = false;
 
-  bool wanted() const noexcept { return execute || first_capture >= 0; }
+  /// LibTorch runs the tensor hooks of a single root even if nothing is wanted below it.
+  bool wanted() const noexcept { return execute || first_capture >= 0 || only_root; }
 };
 
 /// Asks for the gradient that arrives at `input` of a node.
