@@ -16,16 +16,16 @@ bool describe(torch::nn::Module& module, std::optional<RunningStatistics>& resul
   if (!layer->options.track_running_stats() || !layer->running_mean.defined()) return true;
   // An InstanceNorm's momentum is always a number.
   using Momentum = std::remove_cvref_t<decltype(layer->options.momentum())>;
-  result = RunningStatistics{
-      &layer->running_mean, &layer->running_var, &layer->num_batches_tracked,
-      [layer]() -> std::optional<double> { return layer->options.momentum(); },
-      [layer](std::optional<double> value) {
-        if constexpr (std::is_same_v<Momentum, double>) {
-          layer->options.momentum(value.value());
-        } else {
-          layer->options.momentum(value);
-        }
-      }};
+  result =
+      RunningStatistics{&layer->running_mean, &layer->running_var, &layer->num_batches_tracked,
+                        [layer]() -> std::optional<double> { return layer->options.momentum(); },
+                        [layer](std::optional<double> value) {
+                          if constexpr (std::is_same_v<Momentum, double>) {
+                            layer->options.momentum(value.value());
+                          } else {
+                            layer->options.momentum(value);
+                          }
+                        }};
   return true;
 }
 
