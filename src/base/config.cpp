@@ -107,7 +107,7 @@ class ConfigResolver {
       check_degree(result_.world_size_);
     }
     if (result_.world_size_ > 0 && !values().active_microbatches) {
-      values().active_microbatches = values().pipeline_parallel_degree.value_or(1) + 2;
+      values().active_microbatches = 2 * values().pipeline_parallel_degree.value_or(1) + 2;
     }
   }
 

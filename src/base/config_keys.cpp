@@ -58,7 +58,7 @@ std::vector<ConfigKey> make_config_keys() {
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, one_of({"interleaved", "simple"}), "interleaved",
           "interleaved runs a ready backward first; simple runs all forwards, then all backwards"),
-      key("active_microbatches", "", &Config::active_microbatches, at_least(1), "stages + 2",
+      key("active_microbatches", "", &Config::active_microbatches, at_least(1), "2 * stages + 2",
           "microbatches in flight at once; fewer need less activation memory"),
       key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
           "split modules that are not placed by hand automatically, balanced by parameter bytes"),

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "base/config_keys.h"
 #include "base/files.h"
 #include "smp/error.h"
@@ -63,7 +65,7 @@ class ConfigFile : public testing::Test {
 TEST(Config, UsesAllRanksAsStagesByDefault) {
   const ResolvedConfig config = resolve_config(with_world(4));
   EXPECT_EQ(config.values().pipeline_parallel_degree, 4);
-  EXPECT_EQ(config.values().active_microbatches, 6);
+  EXPECT_EQ(config.values().active_microbatches, 10);
   EXPECT_EQ(config.origin("pipeline_parallel_degree"), "default");
   EXPECT_THAT(config.warnings(), IsEmpty());
 }
@@ -300,10 +302,19 @@ TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
   EXPECT_EQ(argc, 2);
 }
 
-TEST(ConfigDocument, ListsTheKeysOfTheCode) {
+// A file of the source tree. The compiler was given the path of this test as absolute, or relative
+// to a folder above the working directory.
+std::string source_file(const std::string& name) {
   const std::string here = __FILE__;
   const std::string root = here.substr(0, here.rfind("tests/base/"));
-  EXPECT_THAT(read_file(root + "docs/configuration.md"), HasSubstr(config_keys_markdown()))
+  for (auto folder = std::filesystem::current_path();; folder = folder.parent_path()) {
+    if (std::filesystem::exists(folder / here)) return (folder / root / name).string();
+    if (folder == folder.parent_path()) return root + name;
+  }
+}
+
+TEST(ConfigDocument, ListsTheKeysOfTheCode) {
+  EXPECT_THAT(read_file(source_file("docs/configuration.md")), HasSubstr(config_keys_markdown()))
       << "replace the tables by:\n"
       << config_keys_markdown();
 }
