@@ -105,8 +105,7 @@ class Refinement {
     int best = -1;
     for (const int unit : units_) {
       // Cutting deeper costs messages, so only a piece that spoils the balance is opened.
-      const bool too_large =
-          bytes_[unit] * 4 * pp_size_ > total_ * 3 && mostly_movable(unit);
+      const bool too_large = bytes_[unit] * 4 * pp_size_ > total_ * 3 && mostly_movable(unit);
       if (!(too_few || too_large) || !can_open(unit)) continue;
       if (best < 0 || bytes_[unit] > bytes_[best]) best = unit;
     }

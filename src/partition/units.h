@@ -22,9 +22,9 @@ struct Units {
   std::vector<Anchor> anchors;      ///< of every module
 };
 
+/// Opens the model from the top: a unit is refined into its movable children while it holds more
+/// than three quarters of an even share, or while fewer units with parameters exist than stages.
 /// @param fixed  for each module the rank it was put on by hand, or -1; these are left out
-/// Units are refined into their movable children while they hold more than half of an even share,
-/// or while there are fewer of them with parameters than ranks.
 Units find_units(const ModuleTree& tree, const std::vector<int>& fixed, int pp_size);
 
 }  // namespace smp::partition
