@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     return loss;
   });
 
-  for (int step = 1; step <= 200; ++step) {
+  for (int step = 1; step <= 100; ++step) {
     const Batch batch = spirals(256);
     optimizer.zero_grad();
     const Tensor loss = train(batch.points, batch.arms).reduce_mean();

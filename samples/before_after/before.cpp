@@ -69,7 +69,7 @@ int main() {
     return loss;
   };
 
-  for (int step = 1; step <= 200; ++step) {
+  for (int step = 1; step <= 100; ++step) {
     const Batch batch = spirals(256);
     optimizer.zero_grad();
     const Tensor loss = train(batch.points, batch.arms);

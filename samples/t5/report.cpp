@@ -67,7 +67,7 @@ void Report::introduce(const Corpus& corpus, const smp::DistributedModel<T5>& mo
   console_.say("model", format("T5 \"%s\": %ld + %ld blocks, %.1f M parameters, %d rank%s",
                                options_.config_name.c_str(), options_.config.num_layers,
                                options_.config.num_decoder_layers, static_cast<double>(size) / 1e6,
-                               smp::size()));
+                               smp::size(), smp::size() == 1 ? "" : "s"));
   console_.say(
       "text", format("%s, %.1f MB; byte frequencies alone: %.2f nats a byte", options_.data.c_str(),
                      static_cast<double>(corpus.size_bytes()) / 1e6, entropy_));
