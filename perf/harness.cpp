@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/core.h>
+#include <mpi.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -104,7 +105,8 @@ double matrix_multiplication_gflops() {
   return best;
 }
 
-Report::Report(std::string name) : name_(std::move(name)), gflops_(matrix_multiplication_gflops()) {
+Report::Report(std::string name, Earlier earlier)
+    : name_(std::move(name)), earlier_(earlier), gflops_(matrix_multiplication_gflops()) {
   SMP_REQUIRE_AS(UnsupportedError, gflops_ >= kLeastGflops, "perf_", name_,
                  ": this LibTorch multiplies 1024 x 1024 matrices with ", gflops_,
                  " GFLOP/s; below ", kLeastGflops,
@@ -143,8 +145,21 @@ std::string Report::table() const {
   return text;
 }
 
+bool Report::measured(const std::string& metric) const {
+  return std::any_of(rows_.begin(), rows_.end(),
+                     [&](const Row& row) { return row.metric == metric; });
+}
+
+std::string Report::path() const { return SMP_SOURCE_DIR "/perf/results/" + name_ + ".json"; }
+
 std::string Report::json() const {
   auto rows = base::Json::array();
+  if (earlier_ == Earlier::kKept && base::file_exists(path())) {
+    const auto earlier = base::parse_json(base::read_file(path()), path());
+    for (const auto& row : earlier.at("rows")) {
+      if (!measured(row.at("metric"))) rows.push_back(row);
+    }
+  }
   for (const auto& row : rows_) {
     rows.push_back({{"metric", row.metric}, {"value", row.value}, {"unit", row.unit}});
     if (!row.note.empty()) rows.back()["note"] = row.note;
@@ -159,10 +174,17 @@ std::string Report::json() const {
 
 void Report::finish() const {
   std::fputs(table().c_str(), stdout);
-  const std::string folder = SMP_SOURCE_DIR "/perf/results";
-  base::create_directories(folder);
-  base::write_file(folder + "/" + name_ + ".json", json());
+  base::create_directories(SMP_SOURCE_DIR "/perf/results");
+  base::write_file(path(), json());
   std::printf("written to perf/results/%s.json\n", name_.c_str());
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<std::size_t>(length));
+  return version.substr(0, version.find(','));  // what follows tells who built it
 }
 
 int run_program(const std::function<void()>& program) {

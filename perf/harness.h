@@ -46,8 +46,14 @@ double matrix_multiplication_gflops();
 /// to a kernel's time would flatter us.
 class Report {
  public:
+  /// What becomes of rows of the result file that this run does not measure.
+  enum class Earlier {
+    kDropped,
+    kKept,  ///< for programs that run once per setting
+  };
+
   /// `name` is that of the program and of the result file. @throws UnsupportedError  slow BLAS.
-  explicit Report(std::string name);
+  explicit Report(std::string name, Earlier earlier = Earlier::kDropped);
 
   void add(std::string metric, double value, std::string unit, std::string note = "");
   /// Median, 10th and 90th percentile as NAME.median, NAME.p10, NAME.p90.
@@ -62,12 +68,18 @@ class Report {
  private:
   std::string table() const;
   std::string json() const;
+  std::string path() const;
+  bool measured(const std::string& metric) const;
 
   std::string name_;
+  Earlier earlier_;
   double gflops_;
   std::map<std::string, std::string> versions_;
   std::vector<Row> rows_;
 };
+
+/// Name and version of the MPI library, for add_version("MPI", ...).
+std::string mpi_version();
 
 /// Runs `program`; an exception is printed and becomes the exit status 1.
 int run_program(const std::function<void()>& program);

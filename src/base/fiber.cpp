@@ -30,6 +30,13 @@ using Context = boost::fibers::context;
 /// Boost creates a fiber's properties when it first becomes ready, inside spawn().
 thread_local Priority newborn_priority = 0;
 
+/// Of the time since the last turn, how much a turn may wait for answers: at most 1/50 ...
+constexpr Nanoseconds kPatienceShare = 50;
+/// ... within these limits: a shorter wait is not worth its cost.
+constexpr Nanoseconds kLeastPatience = 20 * kMicrosecond, kMostPatience = 500 * kMicrosecond;
+/// Computing for longer than this without looking for answers holds others up.
+constexpr Nanoseconds kLongWork = 100 * kMicrosecond;
+
 /// A fiber's own data, kept by Boost beside its context.
 struct Properties : boost::fibers::fiber_properties {
   explicit Properties(Context* context) noexcept : fiber_properties(context) {
@@ -64,6 +71,11 @@ void notify_rank(const FiberLocals& locals, bool running) noexcept {
   }
 }
 
+void sleep_briefly(Nanoseconds duration) noexcept {
+  const timespec pause{0, static_cast<long>(duration)};
+  nanosleep(&pause, nullptr);
+}
+
 class Algorithm;
 
 }  // namespace
@@ -79,6 +91,7 @@ struct FiberScheduler::State {
   std::vector<FiberLocals*> waiting;
   Nanoseconds idle_since = 0;
   Nanoseconds next_sleep = 0;
+  Nanoseconds last_turn = 0;
   std::size_t live = 0;
   Algorithm* algorithm = nullptr;
 
@@ -91,6 +104,9 @@ struct FiberScheduler::State {
   void idle_once() noexcept;
   void advance_simulation() noexcept;
   void back_off(Nanoseconds now) noexcept;
+  bool awaits_answers() const noexcept;
+  bool turn_is_due(const FiberLocals& fiber) const noexcept;
+  Nanoseconds patience(Nanoseconds now) const noexcept;
 };
 
 namespace {
@@ -116,6 +132,11 @@ class Algorithm final : public boost::fibers::algo::algorithm_with_properties<Pr
 
   bool has_ready_fibers() const noexcept override { return !ready_.empty() || dispatcher_ready_; }
   bool fiber_is_ready() const noexcept { return !ready_.empty(); }
+  bool someone_goes_before(const FiberLocals& fiber) {
+    return std::any_of(ready_.begin(), ready_.end(), [&](Context* other) {
+      return goes_before(properties(other).locals, fiber);
+    });
+  }
 
   Context* pick_next() noexcept override {
     Context* const leaving = Context::active();
@@ -168,8 +189,13 @@ class Algorithm final : public boost::fibers::algo::algorithm_with_properties<Pr
       return ready_.begin() + static_cast<std::ptrdiff_t>(index);
     }
     return std::min_element(ready_.begin(), ready_.end(), [this](Context* a, Context* b) {
-      return properties(a).locals.priority < properties(b).locals.priority;
+      return goes_before(properties(a).locals, properties(b).locals);
     });
+  }
+
+  static bool goes_before(const FiberLocals& a, const FiberLocals& b) noexcept {
+    if (a.passing_on != b.passing_on) return a.passing_on;
+    return a.priority < b.priority;
   }
 
   void leave(Context* leaving) noexcept {
@@ -264,8 +290,7 @@ void FiberScheduler::State::back_off(Nanoseconds now) noexcept {
     sched_yield();
     return;
   }
-  const timespec pause{0, static_cast<long>(next_sleep)};
-  nanosleep(&pause, nullptr);
+  sleep_briefly(next_sleep);
   next_sleep = std::min(2 * next_sleep, idle.longest_sleep);
 }
 
@@ -297,6 +322,7 @@ void FiberScheduler::wait_for(Event& event, const WaitReason& reason) {
   auto& own = *running_locals;
   notify_rank(own, false);
   own.waiting = &reason;
+  own.passing_on |= reason.peer >= 0;
   own.waiting_since = clock().now();
   state_->waiting.push_back(&own);
   spin_for(event);
@@ -325,6 +351,43 @@ void FiberScheduler::spin_for(const Event& event) {
     state.poll_all();
   } while (!event.set_ && !state.algorithm->fiber_is_ready() &&
            state.steady.now() - start < limit);
+}
+
+// ---- turns ------------------------------------------------------------------------------------
+
+bool FiberScheduler::State::awaits_answers() const noexcept {
+  return std::any_of(waiting.begin(), waiting.end(),
+                     [](const FiberLocals* fiber) { return fiber->waiting->peer >= 0; });
+}
+
+bool FiberScheduler::State::turn_is_due(const FiberLocals& fiber) const noexcept {
+  if (at::in_parallel_region()) return false;
+  if (fiber.passing_on) return true;
+  // Simulated order must not depend on the time that computing takes.
+  return simulation == nullptr && steady.now() - last_turn > kLongWork && awaits_answers();
+}
+
+Nanoseconds FiberScheduler::State::patience(Nanoseconds now) const noexcept {
+  if (simulation != nullptr || !awaits_answers()) return 0;
+  const auto share = std::min((now - last_turn) / kPatienceShare, kMostPatience);
+  return share < kLeastPatience ? 0 : share;
+}
+
+void FiberScheduler::take_turn() {
+  auto& own = *running_locals;
+  auto& state = *state_;
+  if (!state.turn_is_due(own)) return;
+  own.passing_on = false;
+  notify_rank(own, false);
+  const auto start = state.steady.now();
+  const auto patience = state.patience(start);
+  do {
+    if (state.simulation == nullptr) state.poll_all();
+    while (state.algorithm->someone_goes_before(own)) yield();
+    state.last_turn = state.steady.now();
+    if (patience > 0 && state.idle.oversubscribed) sleep_briefly(kLeastPatience);
+  } while (state.last_turn - start < patience);
+  notify_rank(own, true);
 }
 
 // ---- the scheduler ----------------------------------------------------------------------------

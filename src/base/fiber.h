@@ -22,7 +22,8 @@ struct WaitReason {
   int microbatch = -1;  ///< or -1
 };
 
-/// Order of fibers that are ready: smaller first, ties in the order they became ready.
+/// Order of fibers that are ready: after those that pass an answer on, smaller first, ties in the
+/// order they became ready.
 using Priority = std::int64_t;
 
 /// The rank a fiber works for. Several ranks may share one OS thread (local transport): then
@@ -44,6 +45,7 @@ struct FiberLocals {
   RankContext* rank = nullptr;
   void* execution = nullptr;   ///< server layer: the module execution this fiber runs
   Priority priority = 0;
+  bool passing_on = false;     ///< a peer answered, and it has not computed since: it goes first
   int aborted_calls = 0;       ///< how often StepAborted was thrown at this fiber
   const WaitReason* waiting = nullptr;
   Nanoseconds waiting_since = 0;
@@ -124,6 +126,10 @@ class FiberScheduler {
              Priority priority = 0);
   /// Lets every other ready fiber run before this one.
   void yield();
+  /// The running fiber is about to compute. If it just got an answer of a peer, or has computed for
+  /// a while, those that should go before it do so, and answers that are due are awaited for a
+  /// moment: what comes too late has to wait until the computation is over.
+  void take_turn();
   /// Suspends the running fiber for `duration` of this scheduler's clock.
   void sleep_for(Nanoseconds duration, const WaitReason& reason);
 

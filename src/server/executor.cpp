@@ -27,6 +27,13 @@ using torch::autograd::AnomalyMode;
 // Balanced whenever the thread changes fibers, because none is suspended inside a node.
 thread_local int nodes_on_stack = 0;
 
+/// Answers that came while this fiber waited are passed on before it computes.
+void take_turn() {
+  const auto* fiber = base::current_fiber();
+  if (fiber == nullptr || !fiber->passing_on || inside_node()) return;
+  base::FiberScheduler::instance().take_turn();
+}
+
 /// Forbids suspension while code of a node runs.
 class InsideNode {
  public:
@@ -183,6 +190,7 @@ void Pass::execute(NodeIndex index, variable_list&& inputs) {
   if (typeid(node) == typeid(GuardNode)) {
     outputs = std::move(inputs);
   } else {
+    take_turn();
     const InsideNode inside;
     outputs = node(std::move(inputs));
   }

@@ -20,6 +20,7 @@ class RemoteCall final : public AsyncNode {
   ~RemoteCall() override;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
+  base::WaitReason wait_reason() const override { return {"backward", path_, owner_, microbatch_}; }
   std::string name() const override { return "SmpRemoteCall"; }
   void release_resources() override;
 

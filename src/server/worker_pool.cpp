@@ -61,6 +61,7 @@ void WorkerPool::run_task(Worker& worker) {
   worker.task = nullptr;
   worker.fiber->execution = nullptr;
   worker.fiber->aborted_calls = 0;
+  worker.fiber->passing_on = false;
 }
 
 void WorkerPool::became_idle() {

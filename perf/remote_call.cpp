@@ -1,0 +1,163 @@
+// perf/remote_call.cpp: what it costs to call a module of another rank: y = x * w with 4 floats,
+// from the body of a step on rank 0, module on rank 1, beside a ping-pong of plain MPI in the same
+// run. mpirun: 2
+#include <ATen/ATen.h>
+#include <mpi.h>
+#include <torch/nn/module.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "d2d/mpi_session.h"
+#include "harness.h"
+#include "smp/distributed_model.h"
+#include "smp/module.h"
+#include "smp/session.h"
+#include "smp/step.h"
+
+namespace smp::perf {
+namespace {
+
+constexpr int kRounds = 20;  // of each kind, by turns
+constexpr int kCallsPerRound = 250;
+constexpr int kWarmUpCalls = 50;    // of each round, not counted
+constexpr int kMessageBytes = 200;  // about what a request with 4 floats takes
+
+struct ScaleImpl : torch::nn::Module {
+  ScaleImpl() : w(register_parameter("w", at::ones({1}))) {}
+  at::Tensor forward(const at::Tensor& x) { return x * w; }
+  at::Tensor w;
+};
+SMP_MODULE(Scale);
+
+struct ModelImpl : torch::nn::Module {
+  ModelImpl() : scale(register_module("scale", Scale())) {}
+  at::Tensor forward(const at::Tensor& x) { return scale(x); }
+  Scale scale;
+};
+SMP_MODULE(Model);
+
+using Samples = std::vector<double>;
+
+/// Round trips of a plain MPI message; rank 1 answers. Both ranks call it, outside of steps.
+void ping_pong(Samples& samples) {
+  char message[kMessageBytes] = {};
+  const auto send = [&](int peer) {
+    MPI_Send(message, kMessageBytes, MPI_BYTE, peer, 1, MPI_COMM_WORLD);
+  };
+  const auto receive = [&](int peer) {
+    MPI_Recv(message, kMessageBytes, MPI_BYTE, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  };
+  for (int call = 0; call < kWarmUpCalls + kCallsPerRound; ++call) {
+    if (rank() == 1) {
+      receive(0);
+      send(0);
+      continue;
+    }
+    const auto duration = microseconds([&] {
+      send(1);
+      receive(1);
+    });
+    if (call >= kWarmUpCalls) samples.push_back(duration);
+  }
+}
+
+struct CallSamples {
+  Samples forward, forward_backward, forward_without_grad;
+};
+
+/// The calls of one round: a step with one microbatch, whose body calls the module in a loop.
+class Calls {
+ public:
+  explicit Calls(DistributedModel<Model>& model) : model_(model) {}
+
+  void run(CallSamples& samples) {
+    auto round = step([&](at::Tensor x) {
+      x.requires_grad_();
+      for (int call = 0; call < kWarmUpCalls + kCallsPerRound; ++call) {
+        const CallSamples sample = once(x);
+        if (call >= kWarmUpCalls) append(samples, sample);
+      }
+    });
+    round(rank() == 0 ? at::randn({4}) : at::Tensor());
+  }
+
+ private:
+  CallSamples once(const at::Tensor& x) {
+    const base::SteadyClock clock;
+    const auto start = clock.now();
+    const auto y = model_(x);
+    const auto forward = clock.now();
+    model_.backward(y, gradient_);
+    const auto backward = clock.now();
+    const at::NoGradGuard no_grad;
+    model_(x);
+    const auto end = clock.now();
+    return {{us(forward - start)}, {us(backward - start)}, {us(end - backward)}};
+  }
+
+  static double us(base::Nanoseconds duration) {
+    return static_cast<double>(duration) / base::kMicrosecond;
+  }
+  static void append(CallSamples& all, const CallSamples& one) {
+    all.forward.push_back(one.forward[0]);
+    all.forward_backward.push_back(one.forward_backward[0]);
+    all.forward_without_grad.push_back(one.forward_without_grad[0]);
+  }
+
+  DistributedModel<Model>& model_;
+  at::Tensor gradient_ = at::ones({4});
+};
+
+void add_percentiles(Report& report, const std::string& name, const Samples& samples,
+                     const std::string& note) {
+  report.add(name + ".p50_us", percentile(samples, 0.5), "us", note);
+  report.add(name + ".p99_us", percentile(samples, 0.99), "us");
+}
+
+void add_rows(Report& report, const CallSamples& calls, const Samples& plain) {
+  add_percentiles(report, "forward", calls.forward, "aim: p50 at most 8");
+  add_percentiles(report, "forward_backward", calls.forward_backward, "aim: p50 at most 20");
+  add_percentiles(report, "forward_without_grad", calls.forward_without_grad, "under NoGradGuard");
+  add_percentiles(report, "mpi_pingpong", plain,
+                  std::to_string(kMessageBytes) + " bytes there and back");
+  const std::string reference =
+      "not of this run: torch.distributed.rpc (TensorPipe) of torch 2.13, another 2-core machine";
+  report.add("torch_rpc.forward.p50_us", 480, "us", reference);
+  report.add("torch_rpc.forward_backward.p50_us", 1100, "us", reference);
+}
+
+void run(int argc, char** argv) {
+  const d2d::MpiSession mpi;
+  const auto session = init(argc, argv, {.intra_op_threads = 1});
+  SMP_REQUIRE(size() == 2, "perf_remote_call runs on 2 ranks, not on ", size());
+  std::optional<Report> report;
+  if (rank() == 0) report.emplace("remote_call");
+  DistributedModel<Model> model((Model()));
+  model.set_partition("", 0);
+  model.set_partition("scale", 1);
+  Calls calls(model);
+  CallSamples samples;
+  Samples plain;
+  for (int round = 0; round < kRounds; ++round) {
+    barrier();
+    ping_pong(plain);
+    calls.run(samples);
+    model.zero_grad();
+  }
+  if (!report) return;
+  add_rows(*report, samples, plain);
+  report->add_version("MPI", mpi_version());
+  report->finish();
+}
+
+}  // namespace
+}  // namespace smp::perf
+
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}
