@@ -1,0 +1,79 @@
+// When silence is reported, and when it ends a wait.
+#include "server/stall_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace smp::server {
+namespace {
+
+class HandClock final : public base::Clock {
+ public:
+  base::Nanoseconds now() const noexcept override { return time; }
+  base::Nanoseconds time = base::kSecond;
+};
+
+class StallWatchTest : public testing::Test {
+ protected:
+  StallWatch watch(StallWatch::Limits limits) {
+    return {clock_, limits, [this](double seconds) { reports_.push_back(seconds); },
+            [this](double seconds) { aborts_.push_back(seconds); }};
+  }
+  // Polls often enough for the clock to be read.
+  void pass(StallWatch& watch, double seconds, bool waiting = true, bool progress = false) {
+    watch.poll(waiting, progress);
+    clock_.time += static_cast<base::Nanoseconds>(seconds * base::kSecond);
+    for (int i = 0; i < 64; ++i) watch.poll(waiting, progress);
+  }
+
+  HandClock clock_;
+  std::vector<double> reports_;
+  std::vector<double> aborts_;
+};
+
+TEST_F(StallWatchTest, ReportsOnceAndThenEnds) {
+  auto own = watch({30, 600});
+  pass(own, 29);
+  EXPECT_TRUE(reports_.empty());
+  pass(own, 2);
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_NEAR(reports_[0], 31, 1e-6);
+  pass(own, 500);
+  EXPECT_TRUE(aborts_.empty());
+  pass(own, 100);
+  EXPECT_EQ(reports_.size(), 1u);
+  ASSERT_EQ(aborts_.size(), 1u);
+  pass(own, 100);
+  EXPECT_EQ(aborts_.size(), 1u);
+}
+
+TEST_F(StallWatchTest, ProgressStartsTheCountAgain) {
+  auto own = watch({30, 600});
+  pass(own, 29);
+  own.poll(true, true);
+  pass(own, 29);
+  EXPECT_TRUE(reports_.empty());
+  pass(own, 2);
+  EXPECT_EQ(reports_.size(), 1u);
+  own.poll(true, true);
+  pass(own, 31);
+  EXPECT_EQ(reports_.size(), 2u);
+}
+
+TEST_F(StallWatchTest, IsSilentWhileNobodyWaits) {
+  auto own = watch({30, 600});
+  pass(own, 1000, /*waiting=*/false);
+  EXPECT_TRUE(reports_.empty());
+  EXPECT_TRUE(aborts_.empty());
+}
+
+TEST_F(StallWatchTest, ZeroMeansNever) {
+  auto own = watch({0, 0});
+  pass(own, 1e6);
+  EXPECT_TRUE(reports_.empty());
+  EXPECT_TRUE(aborts_.empty());
+}
+
+}  // namespace
+}  // namespace smp::server
