@@ -273,7 +273,8 @@ void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
   auto& runtime = state_->runtime;
   const int microbatch = runtime.server().current_microbatch();
-  SMP_REQUIRE(microbatch >= 0, "model.backward() outside of a step; call it in the step's body");
+  SMP_REQUIRE(microbatch >= 0 && runtime.topology().pp_rank() == 0,
+              "model.backward() outside of a step; call it in the step's body");
   SMP_REQUIRE(gradients.empty() || gradients.size() == tensors.size(), "model.backward() with ",
               tensors.size(), " tensors and ", gradients.size(), " gradients");
   const double weight = runtime.loss_weights().at(static_cast<std::size_t>(microbatch));

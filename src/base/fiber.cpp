@@ -453,6 +453,13 @@ void FiberScheduler::spawn(std::function<void()> body, RankContext* rank,
   fiber.detach();
 }
 
+void FiberScheduler::give_up() {
+  --state_->live;
+  // Boost waits at the thread's end for every worker fiber that is linked.
+  Context::active()->worker_unlink();
+  for (;;) Context::active()->suspend();
+}
+
 void FiberScheduler::yield() { boost::this_fiber::yield(); }
 
 void FiberScheduler::sleep_for(Nanoseconds duration, const WaitReason& reason) {

@@ -124,6 +124,8 @@ class FiberScheduler {
   /// not run yet. An exception leaving `body` ends the process.
   void spawn(std::function<void()> body, RankContext* rank, std::size_t stack_bytes,
              Priority priority = 0);
+  /// Suspends the running fiber for good; the thread may end without it.
+  [[noreturn]] void give_up();
   /// Lets every other ready fiber run before this one.
   void yield();
   /// The running fiber is about to compute. If it just got an answer of a peer, or has computed for

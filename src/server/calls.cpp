@@ -57,12 +57,18 @@ class ModuleServer::LocalScope {
 };
 
 ModuleServer::Where ModuleServer::where(const RoutedBase& module, int owner) {
-  if (!running_ || owner < 0 || module.smp_place.index < 0) return Where::kPlain;
-  if (execution_of_fiber() == nullptr) return Where::kPlain;
+  if (owner < 0 || module.smp_place.index < 0) return Where::kPlain;
+  if (!running_ || execution_of_fiber() == nullptr) {
+    SMP_REQUIRE(owner == rank(), "rank ", rank(), ": module '", module.smp_place.path,
+                "' lives on rank ", owner, " and was called outside of a step; call the model in "
+                "the body of smp::step");
+    return Where::kPlain;
+  }
   return owner == rank() ? Where::kHere : Where::kRemote;
 }
 
 void* ModuleServer::enter(RoutedBase& module) {
+  if (!inside_node()) scheduler_.take_turn();
   const auto& execution = *execution_of_fiber();
   auto& calls = calls_[static_cast<std::size_t>(execution.microbatch)];
   const int call = calls[static_cast<std::size_t>(module.smp_place.index)]++;

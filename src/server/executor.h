@@ -57,7 +57,7 @@ at::Tensor guard_output(const at::Tensor& output);
 /// in-place operations and retain_grad work; it keeps the gradients that arrive.
 class BoundaryInput final : public Node {
  public:
-  variable_list captured;  ///< by input; undefined where no gradient arrived
+  variable_list captured;  ///< by input, summed over passes; undefined where no gradient arrived
   variable_list apply(variable_list&& gradients) override;
   std::string name() const override { return "SmpBoundaryInput"; }
 };

@@ -43,6 +43,7 @@ const char* name_of(Kind kind) noexcept {
     case Kind::kAbort: return "abort";
     case Kind::kCollective: return "collective";
     case Kind::kLeaving: return "leaving";
+    case Kind::kFinish: return "finish";
   }
   return "unknown";
 }

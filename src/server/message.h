@@ -23,6 +23,7 @@ enum class Kind : std::uint8_t {
   kAbort,           ///< the step failed; carries the error
   kCollective,      ///< barrier, broadcast, gather outside of steps
   kLeaving,         ///< the sender takes part in nothing any more
+  kFinish,          ///< all microbatches are done; the answer: all gradients are summed
 };
 const char* name_of(Kind kind) noexcept;
 

@@ -100,6 +100,10 @@ void ModuleServer::dispatch(int source, Message&& message) {
     case Kind::kRelease: released_.push_back(message.record); break;
     case Kind::kForwardDone: accumulator_.mark_forward_done(message.microbatch); break;
     case Kind::kMicrobatchDone: accumulator_.mark_microbatch_done(message.microbatch); break;
+    case Kind::kFinish:
+      finish_asked_ = true;
+      ++finished_ranks_;
+      break;
     case Kind::kStop: stop_ = std::move(message); break;
     case Kind::kAbort:
       if (!failure_) {

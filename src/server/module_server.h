@@ -128,11 +128,16 @@ class ModuleServer final : public module::RankSink {
   // The step.
   void begin_step(const StepTask& task);
   void end_step();
-  void serve();
-  bool step_is_over() const noexcept;
+  void check_foreign_parameters();
+  void serve_until(bool (ModuleServer::*done)() const noexcept);
+  bool microbatches_are_done() const noexcept;
+  bool ranks_are_done() const noexcept;
+  void finish_gradients();
   void keep_house();
   void start_microbatches();
   void run_body(int microbatch);
+  void run_pass(int microbatch, bool late, const edge_list& roots, variable_list gradients,
+                bool keep_graph);
   void wait_for_backward_turn(int microbatch);
   void microbatch_finished(const Execution& body);
   void forward_finished();
@@ -190,6 +195,8 @@ class ModuleServer final : public module::RankSink {
   bool running_ = false;
   StepTask task_;
   schedule::Progress progress_;
+  bool finish_asked_ = false;  // by rank 0: all microbatches are done
+  int finished_ranks_ = 0;     // rank 0: that have summed their gradients
   std::optional<Message> stop_;
   base::Event wake_;                       // of the fiber in serve()
   std::vector<base::Event*> gate_;         // bodies that wait for their backward's turn

@@ -93,6 +93,9 @@ void ModuleServer::answer(int source, std::uint64_t request, Execution& executio
 // ---- forward ----------------------------------------------------------------------------------
 
 void ModuleServer::execute_forward(int source, Message&& message) {
+  SMP_REQUIRE(message.microbatch < task_.microbatches, "rank ", source, " runs microbatch ",
+              message.microbatch, ", but this step has ", task_.microbatches,
+              " microbatches on rank ", rank(), "; give the step the same options on every rank");
   const auto& place = requested_module(message).smp_place;
   Execution execution{message.microbatch, accumulator_.open(message.microbatch, message.late),
                       message.late,       schedule::Phase::kForward,

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "server/executor.h"
+#include "server/gradient_sum.h"
 
 namespace smp::server {
 namespace {
@@ -33,7 +34,10 @@ at::Tensor guard_output(const at::Tensor& output) {
 }
 
 variable_list BoundaryInput::apply(variable_list&& gradients) {
-  captured = std::move(gradients);
+  captured.resize(gradients.size());
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    add_gradient(captured[i], std::move(gradients[i]));
+  }
   return {};
 }
 

@@ -25,22 +25,26 @@ void ModuleServer::run_step(const StepTask& task) {
                  " cannot start: ", left_, "; every rank must run the same number of steps");
   const StepsRunning counted;
   begin_step(task);
+  check_foreign_parameters();
   for (auto early = std::exchange(early_, {}); auto& [source, message] : early) {
     sort_by_step(source, std::move(message));
   }
   if (rank() == 0) start_microbatches();
-  serve();
+  serve_until(&ModuleServer::microbatches_are_done);
+  finish_gradients();
+  serve_until(&ModuleServer::ranks_are_done);
   end_step();
 }
 
 void ModuleServer::begin_step(const StepTask& task) {
-  foreign_.check_untouched("between two steps");
   ++step_;
   task_ = task;
   progress_ = {};
   progress_.microbatches = task.microbatches;
   calls_.assign(static_cast<std::size_t>(task.microbatches),
                 std::vector<int>(modules_.size() + 1, 0));
+  finish_asked_ = false;
+  finished_ranks_ = 0;
   stop_.reset();
   aborting_ = false;
   failure_ = nullptr;
@@ -49,20 +53,44 @@ void ModuleServer::begin_step(const StepTask& task) {
   running_ = true;
 }
 
+/// Within the step, so that the others hear of it.
+void ModuleServer::check_foreign_parameters() {
+  try {
+    foreign_.check_untouched("between two steps");
+  } catch (...) {
+    fail_step(std::current_exception());
+  }
+}
+
 /// The user's thread: it keeps house while worker fibers run the modules.
-void ModuleServer::serve() {
+void ModuleServer::serve_until(bool (ModuleServer::*done)() const noexcept) {
   static constexpr base::WaitReason kEndOfStep{"the end of the step", "", -1, -1};
   for (;;) {
     keep_house();
-    if (step_is_over()) return;
+    if (workers_.busy() == 0 && (aborting_ || (this->*done)())) return;
     wake_.wait(kEndOfStep);
   }
 }
 
-bool ModuleServer::step_is_over() const noexcept {
-  if (workers_.busy() != 0) return false;
-  if (aborting_) return true;
-  return rank() == 0 ? progress_.finished == progress_.microbatches : stop_.has_value();
+bool ModuleServer::microbatches_are_done() const noexcept {
+  return rank() == 0 ? progress_.finished == progress_.microbatches : finish_asked_;
+}
+
+bool ModuleServer::ranks_are_done() const noexcept {
+  return rank() == 0 ? finished_ranks_ == size() - 1 : stop_.has_value();
+}
+
+/// The last gradients run hooks of the user. No rank's step succeeds before those of all have.
+void ModuleServer::finish_gradients() {
+  if (aborting_) return;
+  try {
+    accumulator_.finish();
+  } catch (...) {
+    return fail_step(std::current_exception());
+  }
+  Message message;
+  message.kind = Kind::kFinish;
+  rank() == 0 ? tell_others(std::move(message)) : send(0, std::move(message));
 }
 
 /// What a poll may only note down, because it runs LibTorch code or user code.
@@ -86,7 +114,6 @@ void ModuleServer::end_step() {
   trace_.spans = recorder_.take();
   if (!aborting_) {
     try {
-      accumulator_.finish();
       statistics_.commit();
       rank() == 0 ? send_outputs() : take_outputs(std::move(*stop_));
       counters_.records_left += records_.size();
@@ -121,6 +148,7 @@ void ModuleServer::run_body(int microbatch) {
   Execution execution;
   execution.microbatch = microbatch;
   base::current_fiber()->execution = &execution;
+  base::current_fiber()->passing_on = true;  // until it computes
   on_switch(&execution, true);
   try {
     const base::RandomScope random(random_key(microbatch, execution.path, 0));
@@ -167,14 +195,27 @@ void ModuleServer::backward(const edge_list& roots, variable_list gradients, boo
   on_switch(execution, false);
   execution->phase = schedule::Phase::kBackward;
   on_switch(execution, true);
-  GradientAccumulator::Pass sink(accumulator_, microbatch, 0, execution->late);
-  run_backward(roots, std::move(gradients), {keep_graph}, {}, &sink);
-  accumulator_.close(microbatch, 0);
+  run_pass(microbatch, execution->late, roots, std::move(gradients), keep_graph);
   execution->late = true;
   on_switch(execution, false);
   execution->phase = schedule::Phase::kForward;
   on_switch(execution, true);
   fiber->priority = forward_priority;
+}
+
+/// An error here ends the step even if the body handles it: half of the gradients are summed already.
+void ModuleServer::run_pass(int microbatch, bool late, const edge_list& roots,
+                            variable_list gradients, bool keep_graph) {
+  GradientAccumulator::Pass sink(accumulator_, microbatch, 0, late);
+  try {
+    run_backward(roots, std::move(gradients), {keep_graph}, {}, &sink);
+    accumulator_.close(microbatch, 0);
+  } catch (const StepAborted&) {
+    throw;
+  } catch (...) {
+    fail_step(std::current_exception());
+    throw;
+  }
 }
 
 void ModuleServer::wait_for_backward_turn(int microbatch) {

@@ -69,11 +69,9 @@ void WorkerPool::became_idle() {
 }
 
 void WorkerPool::give_up() {
-  static constexpr base::WaitReason kNever{"nothing: it was given up", "", -1, -1};
   ++given_up_;
   became_idle();
-  base::Event never;
-  for (;;) never.rest(kNever);
+  base::FiberScheduler::instance().give_up();
 }
 
 }  // namespace smp::server
