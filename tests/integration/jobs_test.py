@@ -1,0 +1,227 @@
+"""Whole jobs under mpirun: ranks that die, leave, stall or disagree end the job in time, with a
+message that says who.
+
+    jobs_test.py JOB MPIRUN... -- [unittest arguments]
+
+JOB is the program of job/main.cpp, MPIRUN the command that starts it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+JOB = ""
+MPIRUN = []
+
+# A killed rank ends the job within 2 s on a free machine; a busy one gets one more.
+SECONDS_TO_END = 3.0
+SECONDS_TO_START = 60.0
+
+
+def command(*ranks_and_arguments):
+    """mpirun with one block of equal ranks for each (ranks, arguments...)."""
+    line = list(MPIRUN)
+    for block, (ranks, *arguments) in enumerate(ranks_and_arguments):
+        line += ([":"] if block else []) + ["-n", str(ranks), JOB, *map(str, arguments)]
+    return line
+
+
+def run(*ranks_and_arguments):
+    """Runs a job to its end; returns its exit status and all that it said."""
+    done = subprocess.run(command(*ranks_and_arguments), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=SECONDS_TO_START)
+    return done.returncode, done.stdout
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class RunningJob:
+    """A job in the background: its ranks' process numbers and the steps it has made."""
+
+    def __init__(self, ranks, *arguments):
+        self.shared_memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="jobs_test_")
+        environment = dict(os.environ)
+        environment["OMPI_MCA_btl_vader_backing_directory"] = self.shared_memory.name
+        self.ranks = ranks
+        self.pids = {}
+        self.output = []
+        self.changed = threading.Condition()
+        self.steps = 0
+        self.process = subprocess.Popen(command((ranks, *arguments)), stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, env=environment)
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.output.append(line)
+                if found := re.match(r"rank (\d+) pid (\d+)", line):
+                    self.pids[int(found[1])] = int(found[2])
+                elif found := re.match(r"step (\d+)", line):
+                    self.steps = int(found[1])
+                self.changed.notify()
+
+    def wait_for_step(self, step):
+        with self.changed:
+            return self.changed.wait_for(
+                lambda: self.steps >= step and len(self.pids) == self.ranks, SECONDS_TO_START)
+
+    def wait(self):
+        """The exit status, and the seconds until the job and all its processes were gone."""
+        start = time.monotonic()
+        status = self.process.wait(timeout=SECONDS_TO_START)
+        while any(map(is_alive, self.pids.values())):
+            if time.monotonic() - start > SECONDS_TO_START:
+                break
+            time.sleep(0.01)
+        return status, time.monotonic() - start
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pid in filter(is_alive, self.pids.values()):
+            os.kill(pid, signal.SIGKILL)
+        self.reader.join()
+        self.process.stdout.close()
+        self.shared_memory.cleanup()
+
+
+class KilledRank(unittest.TestCase):
+    """SIGKILL of any rank in the middle of training ends the job, and nothing is left."""
+
+    def kill(self, rank):
+        before = set(os.listdir("/dev/shm"))
+        job = RunningJob(4, "train", 1_000_000)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            os.kill(job.pids[rank], signal.SIGKILL)
+            status, seconds = job.wait()
+            print(f"rank {rank} killed: the job ended after {seconds:.2f} s", flush=True)
+            self.assertNotEqual(status, 0)
+            self.assertLess(seconds, SECONDS_TO_END)
+            self.assertEqual([pid for pid in job.pids.values() if is_alive(pid)], [])
+            self.assertEqual(os.listdir(job.shared_memory.name), [])
+            ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}
+            self.assertEqual(ours, set())
+        finally:
+            job.close()
+
+    def test_rank_0(self):
+        self.kill(0)
+
+    def test_rank_1(self):
+        self.kill(1)
+
+    def test_rank_2(self):
+        self.kill(2)
+
+    def test_rank_3(self):
+        self.kill(3)
+
+
+class LeavingRank(unittest.TestCase):
+    """A rank that stops early is named by the others, and the job fails."""
+
+    def test_that_runs_fewer_steps(self):
+        status, text = run((4, "leave", 3, 2))
+        self.assertNotEqual(status, 0)
+        self.assertIn("rank 2 left after step 3", text)
+        self.assertIn("same number of steps", text)
+
+    def test_zero_that_runs_fewer_steps(self):
+        status, text = run((4, "leave", 3, 0))
+        self.assertNotEqual(status, 0)
+        self.assertIn("rank 0 left after step 3", text)
+
+    def test_that_throws_between_steps(self):
+        status, text = run((4, "throw", 3, 1))
+        self.assertNotEqual(status, 0)
+        self.assertIn("the disk is full", text)
+
+    def test_after_all_steps_is_no_error(self):
+        status, text = run((4, "train", 3))
+        self.assertEqual(status, 0, text)
+        self.assertIn("step 3", text)
+
+
+class Stall(unittest.TestCase):
+    """A module that keeps the others waiting is named, and the job goes on."""
+
+    def test_names_rank_module_and_microbatch(self):
+        status, text = run((2, "sleep", 3, 1, "--smp.stall_seconds", 1))
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"rank 0: nothing happened for \d+ s in step 2")
+        self.assertRegex(text, r"waits for forward of 1 on rank 1, microbatch 1")
+        self.assertIn("step 3", text)
+
+    def test_ends_the_job_if_it_lasts(self):
+        status, text = run((2, "sleep", 5, 1, "--smp.stall_seconds", 1, "--smp.abort_seconds", 2))
+        self.assertNotEqual(status, 0)
+        self.assertRegex(text, r"waits for forward of 1 on rank 1, microbatch 1")
+
+
+class Refusal(unittest.TestCase):
+    """What is wrong from the start is refused by name, at once."""
+
+    def refused(self, *ranks_and_arguments):
+        status, text = run(*ranks_and_arguments)
+        self.assertNotEqual(status, 0)
+        self.assertNotIn("step 1", text)
+        return text
+
+    def test_of_settings_that_differ(self):
+        text = self.refused((1, "train", 3, "--smp.microbatches", 2),
+                            (1, "train", 3, "--smp.microbatches", 4))
+        self.assertIn("differ in the configuration", text)
+
+    def test_of_an_unknown_key(self):
+        text = self.refused((2, "train", 3, "--smp.microbatchs", 2))
+        self.assertIn("microbatchs", text)
+        self.assertRegex(text, r'mean.*microbatches|microbatches.*\?')
+
+    def test_of_a_wrong_value(self):
+        self.assertIn("microbatches", self.refused((2, "train", 3, "--smp.microbatches", "many")))
+
+    def test_of_degrees_that_do_not_fit(self):
+        text = self.refused((2, "train", 3, "--smp.pipeline_parallel_degree", 3))
+        self.assertIn("pipeline_parallel_degree", text)
+
+    def test_of_more_ranks_than_modules(self):
+        text = self.refused((10, "plan", os.devnull))
+        self.assertRegex(text, r"10")
+        self.assertRegex(text, r"stage|rank")
+
+    def test_of_plans_that_do_not_fit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = os.path.join(folder, "plan.json")
+            other = os.path.join(folder, "other.json")
+            status, text = run((2, "plan", plan))
+            self.assertEqual(status, 0, text)
+            with open(plan, encoding="utf-8") as file:
+                content = file.read()
+            with open(other, "w", encoding="utf-8") as file:
+                file.write(content.replace('"3.linear"', '"3.conv"'))
+            self.assertIn("3.conv", self.refused((2, "train", 3, "--smp.plan_file", other)))
+            self.assertIn(plan, self.refused((4, "train", 3, "--smp.plan_file", plan)))
+            missing = os.path.join(folder, "missing.json")
+            self.assertIn(missing, self.refused((2, "train", 3, "--smp.plan_file", missing)))
+
+
+if __name__ == "__main__":
+    split = sys.argv.index("--")
+    JOB, MPIRUN = sys.argv[1], sys.argv[2:split]
+    unittest.main(argv=[sys.argv[0], *sys.argv[split + 1:]], verbosity=2)
