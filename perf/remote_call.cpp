@@ -23,8 +23,8 @@ namespace smp::perf {
 namespace {
 
 constexpr int kRounds = 20;  // of each kind, by turns
-constexpr int kCallsPerRound = 250;
-constexpr int kWarmUpCalls = 50;    // of each round, not counted
+constexpr int kCallsPerRound = 100;
+constexpr int kWarmUpCalls = 20;    // of each round, not counted
 constexpr int kMessageBytes = 200;  // about what a request with 4 floats takes
 
 struct ScaleImpl : torch::nn::Module {
@@ -115,6 +115,7 @@ class Calls {
 
 void add_percentiles(Report& report, const std::string& name, const Samples& samples,
                      const std::string& note) {
+  report.add(name + ".min_us", percentile(samples, 0), "us");
   report.add(name + ".p50_us", percentile(samples, 0.5), "us", note);
   report.add(name + ".p99_us", percentile(samples, 0.99), "us");
 }
