@@ -149,7 +149,10 @@ TEST(Bypass, LibTorchsBackwardSaysToCallTheModels) {
     on_ranks(ranks, [] {
       Rank own;
       auto wrong = smp::step([&](at::Tensor x) { own.model(x).mean().backward(); });
-      EXPECT_THAT(refused_step<UsageError>(0, [&] { wrong(torch::ones({4, 4})); }),
+      EXPECT_THAT(refused_step<UsageError>(0,
+                                           [&] {
+                                             wrong(torch::ones({4, 4}));
+                                           }),
                   HasSubstr("Call model.backward(loss) instead of loss.backward()"));
       own.step();
     });
@@ -162,7 +165,9 @@ TEST(Bypass, LibTorchsGradSaysSoToo) {
     auto wrong = smp::step([&](at::Tensor x) {
       torch::autograd::grad({own.model(x).mean()}, {own.net->near->weight});
     });
-    EXPECT_THAT(refusal<UsageError>([&] { wrong(torch::ones({4, 4})); }),
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  wrong(torch::ones({4, 4}));
+                }),
                 HasSubstr("torch::autograd::grad()"));
   });
 }
@@ -183,9 +188,10 @@ TEST(Bypass, AModuleOfAnotherRankIsNotCalledOutsideOfSteps) {
     own.net(torch::ones({4, 4}));  // not placed yet: a module like any other
     own.step();
     auto& foreign = rank() == 0 ? own.net->far : own.net->near;
-    EXPECT_THAT(refusal<UsageError>([&] { foreign(torch::ones({4, 4})); }),
-                AllOf(HasSubstr(rank() == 0 ? "'far'" : "'near'"),
-                      HasSubstr("outside of a step")));
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  foreign(torch::ones({4, 4}));
+                }),
+                AllOf(HasSubstr(rank() == 0 ? "'far'" : "'near'"), HasSubstr("outside of a step")));
     auto& mine = rank() == 0 ? own.net->near : own.net->far;
     EXPECT_TRUE(mine(torch::ones({4, 4})).defined());
   });
@@ -206,7 +212,9 @@ TEST(Bypass, BackwardNeedsOneNumberThatDependsOnAParameter) {
     auto constant = smp::step([&] { own.model.backward(torch::ones({})); });
     EXPECT_THAT(refusal<UsageError>([&] { constant(); }), HasSubstr("does not require grad"));
     auto wide = smp::step([&](at::Tensor x) { own.model.backward(own.model(x)); });
-    EXPECT_THAT(refusal<UsageError>([&] { wide(torch::ones({4, 4})); }),
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  wide(torch::ones({4, 4}));
+                }),
                 AllOf(HasSubstr("[2, 4]"), HasSubstr("pass a gradient")));
   });
 }
@@ -221,7 +229,10 @@ TEST(Bypass, AFailedBackwardEndsTheStepEvenIfTheBodyHandlesIt) {
       } catch (const std::exception&) {
       }
     });
-    EXPECT_THAT(refused_step<UsageError>(0, [&] { careless(torch::ones({4, 4})); }),
+    EXPECT_THAT(refused_step<UsageError>(0,
+                                         [&] {
+                                           careless(torch::ones({4, 4}));
+                                         }),
                 HasSubstr("far.weight"));
   });
 }
@@ -303,9 +314,10 @@ TEST(Bypass, AnotherNumberOfMicrobatchesOnOneRankIsRefused) {
         StepOptions options;
         options.microbatches = rank() == 0 ? 4 : 2;
         auto train = smp::step([&](at::Tensor x) { own.model(x); }, options);
-        EXPECT_THAT(refused_step<UsageError>(1, [&] {
-                      train(torch::ones({4, 4}));
-                    }),
+        EXPECT_THAT(refused_step<UsageError>(1,
+                                             [&] {
+                                               train(torch::ones({4, 4}));
+                                             }),
                     AllOf(HasSubstr("microbatches"), HasSubstr("every rank")));
       },
       4);
@@ -315,9 +327,9 @@ TEST(Bypass, AnArgumentChangedInPlaceElsewhereIsNamed) {
   on_ranks(2, [] {
     Rank own;
     own.net->call_eager = true;
-    EXPECT_THAT(refused_step<RemoteError>(0, [&] { own.step(); }),
-                AllOf(HasSubstr("rank 1, module eager"), HasSubstr("in place"),
-                      HasSubstr("out-of-place")));
+    EXPECT_THAT(
+        refused_step<RemoteError>(0, [&] { own.step(); }),
+        AllOf(HasSubstr("rank 1, module eager"), HasSubstr("in place"), HasSubstr("out-of-place")));
     own.net->call_eager = false;
     own.step();
   });

@@ -182,9 +182,8 @@ TEST_P(Failure, OfTheBodyKeepsItsTypeOnRankZero) {
     const auto outcomes = disturbed(place);
     EXPECT_EQ(outcomes[0].kind, Outcome::kStandardError);
     EXPECT_EQ(outcomes[0].text, "kaboom");
-    expect_remote_errors(outcomes, 1, 0,
-                         AllOf(HasSubstr("rank 0"), HasSubstr("microbatch 1"),
-                               HasSubstr("kaboom")));
+    expect_remote_errors(
+        outcomes, 1, 0, AllOf(HasSubstr("rank 0"), HasSubstr("microbatch 1"), HasSubstr("kaboom")));
     EXPECT_EQ(fault::Alive::count, 0);
   }
 }

@@ -121,18 +121,24 @@ struct OuterImpl : torch::nn::Module {
 
   at::Tensor call_inner(const at::Tensor& x) {
     switch (script.manner) {
-      case Manner::kPlain: return inner(x);
-      case Manner::kHandles: return call_and_handle(x);
-      case Manner::kRethrowsStdExceptions: return call_and_rethrow(x);
-      case Manner::kSwallowsThrice: return call_and_swallow(x, 3);
-      case Manner::kSwallowsForever: return call_and_swallow(x, 1'000'000'000);
+      case Manner::kPlain:
+        return inner(x);
+      case Manner::kHandles:
+        return call_and_handle(x);
+      case Manner::kRethrowsStdExceptions:
+        return call_and_rethrow(x);
+      case Manner::kSwallowsThrice:
+        return call_and_swallow(x, 3);
+      case Manner::kSwallowsForever:
+        return call_and_swallow(x, 1'000'000'000);
       case Manner::kCallsInDestructor: {
         const CallsInDestructor guard{inner, x};
         return inner(x);
       }
       case Manner::kCallsOnAThread:
         return std::async(std::launch::async, [&] { return inner(x); }).get();
-      case Manner::kIsNoexcept: return in_bad_microbatch() ? inner(x) : call_noexcept(x);
+      case Manner::kIsNoexcept:
+        return in_bad_microbatch() ? inner(x) : call_noexcept(x);
     }
     return {};
   }

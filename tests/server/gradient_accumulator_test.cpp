@@ -17,9 +17,8 @@ using testing::IsEmpty;
 class GradientAccumulatorTest : public testing::Test {
  protected:
   void SetUp() override {
-    weight_.register_hook([this](const at::Tensor& gradient) {
-      applied_.push_back(gradient.item<double>());
-    });
+    weight_.register_hook(
+        [this](const at::Tensor& gradient) { applied_.push_back(gradient.item<double>()); });
     accumulator_.begin(3);
   }
   void TearDown() override { accumulator_.drop(); }

@@ -66,9 +66,7 @@ TEST(Message, AnEmptyOneTakesNothingFromTheOneBefore) {
   EXPECT_EQ(got.microbatch, -1);
 }
 
-TEST(Message, ABrokenHeaderIsAnError) {
-  EXPECT_THROW(decode({"\xff\xff\xff", {}}), InternalError);
-}
+TEST(Message, ABrokenHeaderIsAnError) { EXPECT_THROW(decode({"\xff\xff\xff", {}}), InternalError); }
 
 TEST(Message, EveryKindHasItsOwnName) {
   std::set<std::string> names;

@@ -3,8 +3,8 @@
 //     integration_job train STEPS          trains
 //     integration_job leave STEPS RANK     RANK returns from main after STEPS steps; others go on
 //     integration_job throw STEPS RANK     RANK throws after STEPS steps; others go on
-//     integration_job sleep SECONDS RANK   a module on RANK sleeps in microbatch 1 of the second step
-//     integration_job plan FILE            writes the plan
+//     integration_job sleep SECONDS RANK   a module on RANK sleeps in microbatch 1 of the second
+//     step integration_job plan FILE            writes the plan
 #include <smp/smp.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
