@@ -1,4 +1,5 @@
-// server/step.cpp: ModuleServer's step: from the first microbatch to the outputs (paper §4.1, §4.3).
+// server/step.cpp: ModuleServer's step: from the first microbatch to the outputs (paper §4.1,
+// §4.3).
 #include <torch/csrc/autograd/function.h>
 
 #include <utility>
@@ -21,8 +22,9 @@ struct StepsRunning {
 
 void ModuleServer::run_step(const StepTask& task) {
   SMP_REQUIRE(!running_, "rank ", rank(), ": a step was started inside a step");
-  SMP_REQUIRE_AS(PeerLostError, left_.empty() || step_ < left_after_, "rank ", rank(), ": step ", step_ + 1,
-                 " cannot start: ", left_, "; every rank must run the same number of steps");
+  SMP_REQUIRE_AS(PeerLostError, left_.empty() || step_ < left_after_, "rank ", rank(), ": step ",
+                 step_ + 1, " cannot start: ", left_,
+                 "; every rank must run the same number of steps");
   const StepsRunning counted;
   begin_step(task);
   check_foreign_parameters();
@@ -203,7 +205,8 @@ void ModuleServer::backward(const edge_list& roots, variable_list gradients, boo
   fiber->priority = forward_priority;
 }
 
-/// An error here ends the step even if the body handles it: half of the gradients are summed already.
+/// An error here ends the step even if the body handles it: half of the gradients are summed
+/// already.
 void ModuleServer::run_pass(int microbatch, bool late, const edge_list& roots,
                             variable_list gradients, bool keep_graph) {
   GradientAccumulator::Pass sink(accumulator_, microbatch, 0, late);
