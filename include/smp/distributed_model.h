@@ -37,8 +37,7 @@ class SMP_API DistributedModelBase {
   /// Backward of one microbatch; only inside the body of smp::step. The gradient is scaled by the
   /// microbatch's weight (StepOptions::loss), so that the sum over microbatches is the gradient of
   /// the whole batch. A non-scalar `loss` needs `gradient`.
-  void backward(const at::Tensor& loss, const at::Tensor& gradient = {},
-                bool retain_graph = false);
+  void backward(const at::Tensor& loss, const at::Tensor& gradient = {}, bool retain_graph = false);
   /// Several roots in one pass; `gradients` is empty or as long as `tensors`.
   void backward(const std::vector<at::Tensor>& tensors,
                 const std::vector<at::Tensor>& gradients = {}, bool retain_graph = false);

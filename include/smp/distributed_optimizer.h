@@ -1,4 +1,5 @@
-// smp/distributed_optimizer.h: an optimizer that steps the parameters this rank owns (paper §3.2.3).
+// smp/distributed_optimizer.h: an optimizer that steps the parameters this rank owns (paper
+// §3.2.3).
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -26,7 +27,8 @@ SMP_API void follow_placement(std::shared_ptr<torch::optim::Optimizer> optimizer
 ///
 ///     smp::DistributedOptimizer optimizer(model, torch::optim::AdamW(model.parameters(), 1e-3));
 ///
-/// A rank that owns nothing of a group has an empty group; learning-rate schedulers take *optimizer.
+/// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
+/// *optimizer.
 template <class Optimizer>
 class DistributedOptimizer {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,

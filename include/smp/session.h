@@ -48,8 +48,8 @@ struct LocalRun {
 /// Runs `rank_main` once per rank, all ranks as fibers of the calling thread, under a simulated
 /// clock: for tests and debuggers. Deadlocks are found at once and reported.
 /// @throws what a rank threw first; InternalError with the table of who waits for whom.
-SMP_API void run_local(int ranks, const std::function<void()>& rank_main,
-                       const Config& config = {}, const LocalRun& run = {});
+SMP_API void run_local(int ranks, const std::function<void()>& rank_main, const Config& config = {},
+                       const LocalRun& run = {});
 
 /// Whether a session runs on this rank. Everything below throws UsageError without one.
 SMP_API bool is_initialized() noexcept;

@@ -119,7 +119,8 @@ struct Collect<std::tuple<Part...>> {
       auto row = Reader(packet).get<std::tuple<Part...>>();
       [&]<std::size_t... I>(std::index_sequence<I...>) {
         (std::get<I>(columns).push_back(std::move(std::get<I>(row))), ...);
-      }(std::index_sequence_for<Part...>());
+      }
+      (std::index_sequence_for<Part...>());
     }
     return std::apply(
         [&](auto&... column) {
@@ -131,9 +132,7 @@ struct Collect<std::tuple<Part...>> {
 
 template <class First, class Second>
 struct Collect<std::pair<First, Second>> {
-  static auto from(StepResult& result) {
-    return Collect<std::tuple<First, Second>>::from(result);
-  }
+  static auto from(StepResult& result) { return Collect<std::tuple<First, Second>>::from(result); }
 };
 
 }  // namespace detail
@@ -150,9 +149,8 @@ class Step {
   /// @throws what the body or a module threw, on every rank; the next step works.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
-    using Result = std::remove_cvref_t<
-        std::invoke_result_t<Body&, decltype(detail::unpack_argument(std::declval<Packet&>(),
-                                                                     arguments))...>>;
+    using Result = std::remove_cvref_t<std::invoke_result_t<
+        Body&, decltype(detail::unpack_argument(std::declval<Packet&>(), arguments))...>>;
     std::vector<detail::StepArgument> parts;
     (parts.push_back(detail::take_apart<std::remove_cvref_t<Arguments>>(arguments)), ...);
     auto result = runner_.run(std::move(parts), [&](int, std::vector<Packet>& slices) {

@@ -37,9 +37,7 @@ class StepOutput {
   const std::vector<double>& weights() const { return weights_; }
 
   /// Mean weighted like the losses in backward: the value for the whole batch.
-  T reduce_mean() const
-    requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>)
-  {
+  T reduce_mean() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       double sum = 0;
       for (std::size_t i = 0; i < outputs().size(); ++i) sum += weights_[i] * outputs_[i];
@@ -48,9 +46,7 @@ class StepOutput {
       return detail::reduce_mean(outputs(), weights_);
     }
   }
-  T reduce_sum() const
-    requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>)
-  {
+  T reduce_sum() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       T sum{};
       for (const T& value : outputs()) sum += value;
@@ -60,15 +56,11 @@ class StepOutput {
     }
   }
   /// The rows of all microbatches along `axis`.
-  at::Tensor concat(int axis = 0) const
-    requires std::is_same_v<T, at::Tensor>
-  {
+  at::Tensor concat(int axis = 0) const requires std::is_same_v<T, at::Tensor> {
     return detail::concat(outputs(), axis);
   }
   /// [microbatches, ...]; the outputs have one shape.
-  at::Tensor stack() const
-    requires std::is_same_v<T, at::Tensor>
-  {
+  at::Tensor stack() const requires std::is_same_v<T, at::Tensor> {
     return detail::stack(outputs());
   }
 

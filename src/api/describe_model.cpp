@@ -38,8 +38,8 @@ class Walk {
     own.stays_because = why_it_stays(module, routed);
     own.sequential = module.name().find("Sequential") != std::string::npos;
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-      const int number = number_of(parameter.value(), path.empty() ? parameter.key()
-                                                                   : path + "." + parameter.key());
+      const int number = number_of(parameter.value(),
+                                   path.empty() ? parameter.key() : path + "." + parameter.key());
       description.tree.nodes[static_cast<std::size_t>(node)].parameters.push_back(
           {parameter.key(), number});
     }

@@ -229,7 +229,8 @@ void DistributedModelBase::zero_grad(bool set_to_none) { state_->module->zero_gr
 double DistributedModelBase::clip_grad_norm_(double max_norm) {
   at::NoGradGuard no_grad;
   auto& runtime = state_->runtime;
-  SMP_REQUIRE(!runtime.server().in_step(), "clip_grad_norm_ inside a step; call it after the step, "
+  SMP_REQUIRE(!runtime.server().in_step(),
+              "clip_grad_norm_ inside a step; call it after the step, "
               "on every rank");
   double own = 0;
   for (const auto& parameter : local_parameters()) {

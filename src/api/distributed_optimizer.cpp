@@ -9,10 +9,10 @@ namespace smp::detail {
 
 void follow_placement(std::shared_ptr<torch::optim::Optimizer> optimizer,
                       DistributedModelBase& model) {
-  SMP_REQUIRE_AS(UnsupportedError,
-                 dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) == nullptr,
-                 "smp::DistributedOptimizer: LBFGS looks at all parameters at once, but each rank "
-                 "has its own only; use an optimizer that works element by element (SGD, Adam, ...)");
+  SMP_REQUIRE_AS(
+      UnsupportedError, dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) == nullptr,
+      "smp::DistributedOptimizer: LBFGS looks at all parameters at once, but each rank "
+      "has its own only; use an optimizer that works element by element (SGD, Adam, ...)");
   std::weak_ptr<torch::optim::Optimizer> weak = optimizer;
   model.on_placed([weak, &model] {
     const auto alive = weak.lock();

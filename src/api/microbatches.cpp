@@ -12,8 +12,8 @@
 
 namespace smp {
 
-Microbatches::Microbatches(std::vector<detail::StepArgument> arguments,
-                           const StepOptions& options, int wanted, const std::string& loss)
+Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const StepOptions& options,
+                           int wanted, const std::string& loss)
     : arguments_(std::move(arguments)), options_(options) {
   SMP_REQUIRE(wanted >= 1, "a step of ", wanted, " microbatches; at least one is needed");
   const auto rows = common_rows();
@@ -23,8 +23,7 @@ Microbatches::Microbatches(std::vector<detail::StepArgument> arguments,
 }
 
 bool Microbatches::splits(std::size_t argument) const {
-  return arguments_[argument].splits &&
-         options_.non_split.count(static_cast<int>(argument)) == 0;
+  return arguments_[argument].splits && options_.non_split.count(static_cast<int>(argument)) == 0;
 }
 
 int Microbatches::axis_of(std::size_t argument, const at::Tensor& tensor) const {
@@ -52,7 +51,8 @@ std::int64_t Microbatches::common_rows() const {
         first = i;
       }
       SMP_REQUIRE(own == rows, "argument ", i, " of the step has ", own, " rows, argument ", first,
-                  " has ", rows, "; give them one batch size, or name the argument that has none "
+                  " has ", rows,
+                  "; give them one batch size, or name the argument that has none "
                   "in StepOptions::non_split");
     }
   }
@@ -80,8 +80,8 @@ void Microbatches::choose_weights(const std::string& loss, std::int64_t rows) {
   SMP_REQUIRE(loss == "mean" || loss == "sum", "loss = \"", loss,
               "\"; use \"mean\", \"sum\" or \"weights\"");
   for (const auto& row : rows_) {
-    const double share = rows < 0 ? 1.0 / count_
-                                  : static_cast<double>(row.length) / static_cast<double>(rows);
+    const double share =
+        rows < 0 ? 1.0 / count_ : static_cast<double>(row.length) / static_cast<double>(rows);
     weights_.push_back(loss == "sum" ? 1.0 : share);
   }
 }
@@ -123,7 +123,8 @@ at::Tensor Microbatches::slice(std::size_t argument, const at::Tensor& tensor, i
 }
 
 void Microbatches::check_unchanged(int microbatch) const {
-  for (const auto& [argument, tensor] : microbatches_[static_cast<std::size_t>(microbatch)].shared) {
+  for (const auto& [argument, tensor] :
+       microbatches_[static_cast<std::size_t>(microbatch)].shared) {
     SMP_REQUIRE(tensor._version() == 0, "microbatch ", microbatch, " changed argument ", argument,
                 " of the step in place, but all microbatches share it; clone it in the body");
   }
@@ -158,9 +159,9 @@ at::Tensor Microbatches::gradient_of(std::size_t argument, std::size_t tensor) c
       if (!gradient.defined()) continue;
       const auto& whole = arguments_[argument].packet.tensors[tensor];
       if (!total.defined()) total = at::zeros_like(whole);
-      auto part = splits(argument) ? total.narrow(axis_of(argument, whole), rows_[m].start,
-                                                  rows_[m].length)
-                                   : total;
+      auto part = splits(argument)
+                      ? total.narrow(axis_of(argument, whole), rows_[m].start, rows_[m].length)
+                      : total;
       part.add_(gradient);
     }
   }

@@ -31,11 +31,12 @@ int active_microbatches(const Runtime::Parts& parts) {
 
 Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
-      schedule_(schedule::make_schedule(parts_.config.values().pipeline,
-                                        active_microbatches(parts_))),
+      schedule_(
+          schedule::make_schedule(parts_.config.values().pipeline, active_microbatches(parts_))),
       server_(*parts_.transport, server_options(parts_)) {
   auto& fiber = *base::current_fiber();
-  SMP_REQUIRE(fiber.rank == nullptr, "smp::init was called twice on this rank; keep the session of "
+  SMP_REQUIRE(fiber.rank == nullptr,
+              "smp::init was called twice on this rank; keep the session of "
               "the first call alive instead");
   module::require_distinct_calls();
   fiber.rank = &server_;

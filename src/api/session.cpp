@@ -115,7 +115,8 @@ namespace {
 
 Runtime& outside_of_step(const char* what) {
   auto& runtime = Runtime::current();
-  SMP_REQUIRE(!runtime.server().in_step(), what, " was called inside a step; call it outside, on "
+  SMP_REQUIRE(!runtime.server().in_step(), what,
+              " was called inside a step; call it outside, on "
               "every rank of the group");
   return runtime;
 }

@@ -136,13 +136,13 @@ StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& 
 }
 
 void require_outputs(bool here, std::size_t count) {
-  SMP_REQUIRE(here, "this rank was not given the outputs of the step (broadcast_outputs = false); "
+  SMP_REQUIRE(here,
+              "this rank was not given the outputs of the step (broadcast_outputs = false); "
               "read them on pp_rank 0");
   SMP_REQUIRE(count > 0, "this StepOutput is empty: no step filled it");
 }
 
-at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs,
-                       const std::vector<double>& weights) {
+at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs, const std::vector<double>& weights) {
   at::NoGradGuard no_grad;
   auto mean = outputs[0] * weights[0];
   for (std::size_t i = 1; i < outputs.size(); ++i) mean += outputs[i] * weights[i];

@@ -19,8 +19,8 @@ std::string concat(const Parts&... parts) {
 }  // namespace smp::base
 
 /// Throws `Kind` (an smp::Error) with the streamed parts unless `condition` holds.
-#define SMP_REQUIRE_AS(Kind, condition, ...)                     \
-  do {                                                           \
+#define SMP_REQUIRE_AS(Kind, condition, ...)                        \
+  do {                                                              \
     if (!(condition)) throw Kind(::smp::base::concat(__VA_ARGS__)); \
   } while (false)
 
@@ -28,6 +28,7 @@ std::string concat(const Parts&... parts) {
 #define SMP_REQUIRE(condition, ...) SMP_REQUIRE_AS(::smp::UsageError, condition, __VA_ARGS__)
 
 /// Our bug: throws InternalError with the failed expression and its place.
-#define SMP_ASSERT(condition, ...)                                                              \
-  SMP_REQUIRE_AS(::smp::InternalError, condition, "smp internal error (please report): ", __FILE__, \
-                 ":", __LINE__, ": " #condition ": ", ##__VA_ARGS__)
+#define SMP_ASSERT(condition, ...)                                                \
+  SMP_REQUIRE_AS(::smp::InternalError, condition,                                 \
+                 "smp internal error (please report): ", __FILE__, ":", __LINE__, \
+                 ": " #condition ": ", ##__VA_ARGS__)

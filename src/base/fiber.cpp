@@ -1,12 +1,12 @@
-// base/fiber.cpp: our scheduling algorithm under Boost.Fiber: priorities, lazy exchange of LibTorch's
-// thread-local state, polling, sleeping and simulated time.
+// base/fiber.cpp: our scheduling algorithm under Boost.Fiber: priorities, lazy exchange of
+// LibTorch's thread-local state, polling, sleeping and simulated time.
 #include "base/fiber.h"
 
 #include <ATen/Parallel.h>
-#include <boost/fiber/all.hpp>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <boost/fiber/all.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -349,8 +349,7 @@ void FiberScheduler::spin_for(const Event& event) {
   const auto limit = state.idle.oversubscribed ? Nanoseconds{0} : state.idle.spin;
   do {
     state.poll_all();
-  } while (!event.set_ && !state.algorithm->fiber_is_ready() &&
-           state.steady.now() - start < limit);
+  } while (!event.set_ && !state.algorithm->fiber_is_ready() && state.steady.now() - start < limit);
 }
 
 // ---- turns ------------------------------------------------------------------------------------
@@ -431,25 +430,25 @@ std::shared_ptr<void> FiberScheduler::add_poll(Poll poll) {
   return {entry.get(), [state = state_.get(), entry](void*) { std::erase(state->polls, entry); }};
 }
 
-void FiberScheduler::spawn(std::function<void()> body, RankContext* rank,
-                           std::size_t stack_bytes, Priority priority) {
+void FiberScheduler::spawn(std::function<void()> body, RankContext* rank, std::size_t stack_bytes,
+                           Priority priority) {
   auto& stacks = state_->stacks.try_emplace(stack_bytes, stack_bytes).first->second;
   state_->algorithm->set_stack_bytes(stack_bytes);
   ++state_->live;
   newborn_priority = priority;
-  boost::fibers::fiber fiber(
-      boost::fibers::launch::post, std::allocator_arg, stacks,
-      [this, rank, body = std::move(body)]() mutable {
-        running_locals->rank = rank;
-        try {
-          body();
-          body = nullptr;
-        } catch (const std::exception& error) {
-          std::fprintf(stderr, "smp: an exception left a fiber: %s\n", error.what());
-          std::terminate();
-        }
-        --state_->live;
-      });
+  boost::fibers::fiber fiber(boost::fibers::launch::post, std::allocator_arg, stacks,
+                             [this, rank, body = std::move(body)]() mutable {
+                               running_locals->rank = rank;
+                               try {
+                                 body();
+                                 body = nullptr;
+                               } catch (const std::exception& error) {
+                                 std::fprintf(stderr, "smp: an exception left a fiber: %s\n",
+                                              error.what());
+                                 std::terminate();
+                               }
+                               --state_->live;
+                             });
   fiber.detach();
 }
 

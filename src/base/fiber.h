@@ -43,10 +43,10 @@ class RankContext {
 /// What travels with a fiber. `rank` and `execution` are owned by the layers above.
 struct FiberLocals {
   RankContext* rank = nullptr;
-  void* execution = nullptr;   ///< server layer: the module execution this fiber runs
+  void* execution = nullptr;  ///< server layer: the module execution this fiber runs
   Priority priority = 0;
-  bool passing_on = false;     ///< a peer answered, and it has not computed since: it goes first
-  int aborted_calls = 0;       ///< how often StepAborted was thrown at this fiber
+  bool passing_on = false;  ///< a peer answered, and it has not computed since: it goes first
+  int aborted_calls = 0;    ///< how often StepAborted was thrown at this fiber
   const WaitReason* waiting = nullptr;
   Nanoseconds waiting_since = 0;
 };
@@ -86,10 +86,10 @@ using Poll = std::function<bool()>;
 
 /// How long the thread spins, and how it sleeps, when nothing is ready.
 struct IdlePolicy {
-  Nanoseconds spin = 20 * kMicrosecond;       ///< busy polling after the last progress
+  Nanoseconds spin = 20 * kMicrosecond;  ///< busy polling after the last progress
   Nanoseconds first_sleep = 50 * kMicrosecond;
   Nanoseconds longest_sleep = 500 * kMicrosecond;
-  bool oversubscribed = false;                ///< ranks outnumber cores: yield at once, then sleep
+  bool oversubscribed = false;  ///< ranks outnumber cores: yield at once, then sleep
 };
 
 /// Deterministic mode: simulated time and a seeded choice among ready fibers (§4.4).

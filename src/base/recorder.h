@@ -16,7 +16,7 @@ enum class Phase : std::uint8_t { kForward = 0, kBackward = 1, kOptimizer = 2, k
 struct Span {
   Nanoseconds start = 0;  ///< SteadyClock
   Nanoseconds end = 0;
-  Nanoseconds cpu = 0;    ///< thread CPU time within the span
+  Nanoseconds cpu = 0;  ///< thread CPU time within the span
   std::int32_t microbatch = -1;
   std::int32_t module = -1;  ///< index of the module path; -1 is the step body
   Phase phase = Phase::kForward;

@@ -1,11 +1,11 @@
 // base/stack_pool.cpp: the pool, and the signal handler that explains an overflow.
 #include "base/stack_pool.h"
 
+#include <unistd.h>
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>

@@ -15,8 +15,8 @@ namespace smp::base {
 /// overflow report; async-signal context.
 using DescribeFiber = void (*)(char* text, std::size_t size);
 
-/// A StackAllocator for Boost.Fiber. Copies share one pool. Each stack ends in a guard page; running
-/// into it ends the process with a message that names the module and the remedy.
+/// A StackAllocator for Boost.Fiber. Copies share one pool. Each stack ends in a guard page;
+/// running into it ends the process with a message that names the module and the remedy.
 class StackPool {
  public:
   using traits_type = boost::context::stack_traits;

@@ -18,8 +18,7 @@ bool rare_state_in_use() {
   const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state();
   return !callbacks.sorted_tls_callbacks_.empty() || !callbacks.tls_record_function_enabled_ ||
          !hooks.stack.empty() || hooks.disabled_error_message || hooks.is_tracing ||
-         at::functorch::functorchTLSAccessor() ||
-         c10::impl::TorchDispatchModeTLS::any_modes_set();
+         at::functorch::functorchTLSAccessor() || c10::impl::TorchDispatchModeTLS::any_modes_set();
 }
 
 }  // namespace

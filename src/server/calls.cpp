@@ -43,8 +43,7 @@ class ModuleServer::LocalScope {
  public:
   LocalScope(ModuleServer& server, RoutedBase& module, const Execution& execution, int call) {
     if (module.smp_draws_random()) {
-      random_.emplace(
-          server.random_key(execution.microbatch, module.smp_place.path.c_str(), call));
+      random_.emplace(server.random_key(execution.microbatch, module.smp_place.path.c_str(), call));
     }
     if (auto statistics = DeferredStatistics::of(module.smp_module())) {
       statistics_.emplace(server.statistics_, std::move(*statistics), execution.microbatch, call);
@@ -60,7 +59,8 @@ ModuleServer::Where ModuleServer::where(const RoutedBase& module, int owner) {
   if (owner < 0 || module.smp_place.index < 0) return Where::kPlain;
   if (!running_ || execution_of_fiber() == nullptr) {
     SMP_REQUIRE(owner == rank(), "rank ", rank(), ": module '", module.smp_place.path,
-                "' lives on rank ", owner, " and was called outside of a step; call the model in "
+                "' lives on rank ", owner,
+                " and was called outside of a step; call the model in "
                 "the body of smp::step");
     return Where::kPlain;
   }
@@ -143,8 +143,8 @@ Message ModuleServer::forward_request(RoutedBase& module, const CallEntry& entry
   request.body = arguments.bytes;
   request.tensors.reserve(arguments.tensors.size());
   for (const auto& tensor : arguments.tensors) {
-    const bool needs_gradient = request.modes.grad_mode && tensor.defined() &&
-                                tensor.requires_grad();
+    const bool needs_gradient =
+        request.modes.grad_mode && tensor.defined() && tensor.requires_grad();
     request.requires_grad.push_back(static_cast<char>(needs_gradient));
     request.tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
   }
@@ -176,8 +176,8 @@ void ModuleServer::attach_history(Message& response, int owner,
                                   const std::vector<at::Tensor>& arguments,
                                   const RoutedBase& module) {
   if (response.record == 0) return;
-  auto node = c10::make_intrusive<RemoteCall>(*this, owner, response.record,
-                                              *execution_of_fiber(), module.smp_place.path.c_str());
+  auto node = c10::make_intrusive<RemoteCall>(*this, owner, response.record, *execution_of_fiber(),
+                                              module.smp_place.path.c_str());
   node->set_next_edges(torch::autograd::collect_next_edges(arguments));
   for (std::size_t i = 0; i < response.tensors.size(); ++i) {
     if (response.requires_grad[i] != 0) {
@@ -237,8 +237,7 @@ void RemoteCall::drop() noexcept {
   if (const auto server = server_.lock()) server->release(owner_, step_, record_);
 }
 
-void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options,
-                       Completion done) {
+void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options, Completion done) {
   const auto server = server_.lock();
   SMP_REQUIRE(server != nullptr && server->running_ && server->step_ == step_,
               "backward of remote module ", path_, ", microbatch ", microbatch_,

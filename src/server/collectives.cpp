@@ -28,8 +28,7 @@ void Collectives::send(int peer, std::uint64_t group, std::uint64_t number, cons
   send_(peer, std::move(message));
 }
 
-Packet Collectives::receive(int peer, std::uint64_t group, std::uint64_t number,
-                            const char* what) {
+Packet Collectives::receive(int peer, std::uint64_t group, std::uint64_t number, const char* what) {
   const Slot slot{peer, group, number};
   base::Event arrived;
   const base::WaitReason reason{what, "", peer, -1};

@@ -1,4 +1,5 @@
-// server/deferred_statistics.cpp: temporaries during the execution, blending at the end of the step.
+// server/deferred_statistics.cpp: temporaries during the execution, blending at the end of the
+// step.
 #include "server/deferred_statistics.h"
 
 #include <ATen/ATen.h>
@@ -20,9 +21,14 @@ std::optional<module::RunningStatistics> DeferredStatistics::of(torch::nn::Modul
 DeferredStatistics::Execution::Execution(DeferredStatistics& owner,
                                          module::RunningStatistics statistics, int microbatch,
                                          int call)
-    : owner_(owner), statistics_(std::move(statistics)), microbatch_(microbatch), call_(call),
-      mean_(*statistics_.running_mean), variance_(*statistics_.running_var),
-      count_(*statistics_.num_batches_tracked), momentum_(statistics_.momentum()) {
+    : owner_(owner),
+      statistics_(std::move(statistics)),
+      microbatch_(microbatch),
+      call_(call),
+      mean_(*statistics_.running_mean),
+      variance_(*statistics_.running_var),
+      count_(*statistics_.num_batches_tracked),
+      momentum_(statistics_.momentum()) {
   at::NoGradGuard no_grad;
   *statistics_.running_mean = at::zeros_like(mean_);
   *statistics_.running_var = at::ones_like(variance_);

@@ -11,7 +11,7 @@ struct Execution {
   int index = 0;      ///< number of the execution within the microbatch on this rank; 0: the body
   bool late = false;  ///< its gradients follow the body's first backward
   schedule::Phase phase = schedule::Phase::kForward;
-  int module = -1;    ///< number of the module; -1: the step body
+  int module = -1;  ///< number of the module; -1: the step body
   const char* path = "<body>";
 };
 

@@ -12,9 +12,10 @@ namespace smp::server {
 namespace {
 
 at::Tensor placeholder(const at::Tensor& like) {
-  const double value = at::isFloatingType(like.scalar_type()) || at::isComplexType(like.scalar_type())
-                           ? std::numeric_limits<double>::quiet_NaN()
-                           : 0.0;
+  const double value =
+      at::isFloatingType(like.scalar_type()) || at::isComplexType(like.scalar_type())
+          ? std::numeric_limits<double>::quiet_NaN()
+          : 0.0;
   return at::full({}, value, like.options().requires_grad(false)).expand(like.sizes());
 }
 
@@ -42,8 +43,7 @@ void ForeignParameters::refuse_gradient(const at::Tensor& tensor) const {
 void ForeignParameters::check_untouched(const char* when) const {
   for (const auto& [id, entry] : entries_) {
     const auto& tensor = entry.tensor;
-    const bool shrunk = tensor.numel() == 0 ||
-                        tensor.storage().nbytes() <= tensor.element_size();
+    const bool shrunk = tensor.numel() == 0 || tensor.storage().nbytes() <= tensor.element_size();
     const bool same = static_cast<std::uint32_t>(tensor._version()) == entry.version;
     SMP_REQUIRE(shrunk && same, "rank ", pp_rank_, ": ", when, ": ", entry.path,
                 " was written on this rank but lives on rank ", entry.owner,

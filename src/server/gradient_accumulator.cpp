@@ -66,8 +66,8 @@ int GradientAccumulator::open(int microbatch, bool late) {
 }
 
 void GradientAccumulator::recorded(int microbatch, int index, edge_list roots) {
-  auto& run = microbatches_.at(static_cast<std::size_t>(microbatch)).runs.at(
-      static_cast<std::size_t>(index));
+  auto& run = microbatches_.at(static_cast<std::size_t>(microbatch))
+                  .runs.at(static_cast<std::size_t>(index));
   run.roots = std::move(roots);
   run.walked = false;
 }

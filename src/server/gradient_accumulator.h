@@ -3,8 +3,8 @@
 // Two levels, as one process does it: what one microbatch contributes to one parameter is summed in
 // the natural order of backward (descending execution index); then, in microbatch order, the leaf's
 // hooks run once and one `.grad +=` follows. Only the accumulation is ordered, not the execution.
-// Threads: the rank's; the calls that apply gradients run hooks and LibTorch code, so they belong on
-// a fiber, never in a poll.
+// Threads: the rank's; the calls that apply gradients run hooks and LibTorch code, so they belong
+// on a fiber, never in a poll.
 #pragma once
 
 #include <cstdint>

@@ -33,17 +33,28 @@ Modes get_modes(const wire::Message& header) {
 
 const char* name_of(Kind kind) noexcept {
   switch (kind) {
-    case Kind::kForward: return "forward";
-    case Kind::kBackward: return "backward";
-    case Kind::kResponse: return "response";
-    case Kind::kRelease: return "release";
-    case Kind::kForwardDone: return "forward done";
-    case Kind::kMicrobatchDone: return "microbatch done";
-    case Kind::kStop: return "stop";
-    case Kind::kAbort: return "abort";
-    case Kind::kCollective: return "collective";
-    case Kind::kLeaving: return "leaving";
-    case Kind::kFinish: return "finish";
+    case Kind::kForward:
+      return "forward";
+    case Kind::kBackward:
+      return "backward";
+    case Kind::kResponse:
+      return "response";
+    case Kind::kRelease:
+      return "release";
+    case Kind::kForwardDone:
+      return "forward done";
+    case Kind::kMicrobatchDone:
+      return "microbatch done";
+    case Kind::kStop:
+      return "stop";
+    case Kind::kAbort:
+      return "abort";
+    case Kind::kCollective:
+      return "collective";
+    case Kind::kLeaving:
+      return "leaving";
+    case Kind::kFinish:
+      return "finish";
   }
   return "unknown";
 }

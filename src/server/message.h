@@ -47,9 +47,9 @@ struct Message {
   std::uint64_t request = 0;  ///< of the sender; a response repeats it
   std::uint64_t record = 0;   ///< at the owner; 0: none
   std::int32_t module = -1;
-  std::uint64_t call = 0;     ///< CallEntry::key
+  std::uint64_t call = 0;  ///< CallEntry::key
   std::int32_t microbatch = -1;
-  bool late = false;          ///< belongs to what follows the body's first backward
+  bool late = false;              ///< belongs to what follows the body's first backward
   std::uint64_t frozen_hash = 0;  ///< of every parameter's requires_grad at the sender
   Modes modes;
   bool keep_graph = false;

@@ -43,16 +43,15 @@ ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& optio
       collectives_(transport.rank(),
                    [this](int peer, Message&& message) { send(peer, std::move(message)); }),
       workers_(*this, options.fiber_stack_bytes, [this] { wake_.signal(); }),
-      stall_watch_(steady_, {options.stall_seconds, options.abort_seconds},
-                   [this](double seconds) { silence(seconds, false); },
-                   [this](double seconds) { silence(seconds, true); }) {
+      stall_watch_(
+          steady_, {options.stall_seconds, options.abort_seconds},
+          [this](double seconds) { silence(seconds, false); },
+          [this](double seconds) { silence(seconds, true); }) {
   std::set_terminate(explain_and_end);
-  transport_.set_receiver([this](int source, d2d::Frame&& frame) {
-    receive(source, std::move(frame));
-  });
-  transport_.set_failure_handler([this](const std::string& what) {
-    fail_step(std::make_exception_ptr(UsageError(what)));
-  });
+  transport_.set_receiver(
+      [this](int source, d2d::Frame&& frame) { receive(source, std::move(frame)); });
+  transport_.set_failure_handler(
+      [this](const std::string& what) { fail_step(std::make_exception_ptr(UsageError(what))); });
   poll_ = scheduler_.add_poll([this] {
     const bool progress = transport_.poll();
     stall_watch_.poll(scheduler_.any_waiting(), progress);
@@ -94,25 +93,37 @@ void ModuleServer::sort_by_step(int source, Message&& message) {
 
 void ModuleServer::dispatch(int source, Message&& message) {
   switch (message.kind) {
-    case Kind::kForward: return execute_forward(source, std::move(message));
-    case Kind::kBackward: return execute_backward(source, std::move(message));
-    case Kind::kResponse: return pending_.complete(std::move(message));
-    case Kind::kRelease: released_.push_back(message.record); break;
-    case Kind::kForwardDone: accumulator_.mark_forward_done(message.microbatch); break;
-    case Kind::kMicrobatchDone: accumulator_.mark_microbatch_done(message.microbatch); break;
+    case Kind::kForward:
+      return execute_forward(source, std::move(message));
+    case Kind::kBackward:
+      return execute_backward(source, std::move(message));
+    case Kind::kResponse:
+      return pending_.complete(std::move(message));
+    case Kind::kRelease:
+      released_.push_back(message.record);
+      break;
+    case Kind::kForwardDone:
+      accumulator_.mark_forward_done(message.microbatch);
+      break;
+    case Kind::kMicrobatchDone:
+      accumulator_.mark_microbatch_done(message.microbatch);
+      break;
     case Kind::kFinish:
       finish_asked_ = true;
       ++finished_ranks_;
       break;
-    case Kind::kStop: stop_ = std::move(message); break;
+    case Kind::kStop:
+      stop_ = std::move(message);
+      break;
     case Kind::kAbort:
       if (!failure_) {
-        failure_ = std::make_exception_ptr(
-            RemoteError(message.failure->text, message.failure->rank));
+        failure_ =
+            std::make_exception_ptr(RemoteError(message.failure->text, message.failure->rank));
       }
       return abort_locally();
     case Kind::kCollective:
-    case Kind::kLeaving: return;  // handled before
+    case Kind::kLeaving:
+      return;  // handled before
   }
   wake_.signal();
 }
@@ -139,8 +150,7 @@ Message ModuleServer::about_microbatch(Kind kind, int microbatch) const {
 
 void ModuleServer::fail_step(std::exception_ptr error) {
   if (!running_) {
-    base::log(base::LogLevel::kError, "rank ", rank(), ": outside of a step: ",
-              text_of(error));
+    base::log(base::LogLevel::kError, "rank ", rank(), ": outside of a step: ", text_of(error));
     return;
   }
   if (aborting_) return;

@@ -1,6 +1,6 @@
-// server/module_server.h: one rank's server: it runs requests of other ranks on worker fibers, sends
-// its own, and carries a step from its first microbatch to its last (paper §4.1, §4.2, App. B).
-// Threads: the rank's thread; the user's thread is lent to it during a step.
+// server/module_server.h: one rank's server: it runs requests of other ranks on worker fibers,
+// sends its own, and carries a step from its first microbatch to its last (paper §4.1, §4.2, App.
+// B). Threads: the rank's thread; the user's thread is lent to it during a step.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ struct ServerCounters {
   std::uint64_t backward_requests = 0;  ///< sent
   std::uint64_t executed_forward = 0;
   std::uint64_t executed_backward = 0;
-  std::uint64_t records_left = 0;       ///< records that neither backward nor a release ended
-  std::uint64_t swallowed = 0;          ///< routed calls made while unwinding, answered with nothing
+  std::uint64_t records_left = 0;  ///< records that neither backward nor a release ended
+  std::uint64_t swallowed = 0;     ///< routed calls made while unwinding, answered with nothing
 };
 
 class ModuleServer final : public module::RankSink {
@@ -198,8 +198,8 @@ class ModuleServer final : public module::RankSink {
   bool finish_asked_ = false;  // by rank 0: all microbatches are done
   int finished_ranks_ = 0;     // rank 0: that have summed their gradients
   std::optional<Message> stop_;
-  base::Event wake_;                       // of the fiber in serve()
-  std::vector<base::Event*> gate_;         // bodies that wait for their backward's turn
+  base::Event wake_;                // of the fiber in serve()
+  std::vector<base::Event*> gate_;  // bodies that wait for their backward's turn
   std::vector<std::pair<int, std::uint64_t>> to_release_;  // not sent yet
   std::vector<std::uint64_t> released_;                    // by others, not freed yet
   bool aborting_ = false;
@@ -212,7 +212,7 @@ class ModuleServer final : public module::RankSink {
   };
   std::deque<Early> early_;  // of a step this rank has not begun
   bool receiving_ = false;
-  std::string left_;         // which rank left first, and when
+  std::string left_;  // which rank left first, and when
   std::int64_t left_after_ = 0;
   std::shared_ptr<ModuleServer> self_{this, [](ModuleServer*) {}};  // for weak references
 

@@ -120,8 +120,8 @@ Message ModuleServer::run_forward(Message&& request, const Execution& execution)
   auto& module = requested_module(request);
   const auto* entry = find_call(request.call);
   SMP_ASSERT(entry != nullptr && entry->run != nullptr, execution.path, ", call ", request.call);
-  SMP_REQUIRE(module.smp_module().is_training() == request.modes.training,
-              "the caller has it in ", request.modes.training ? "training" : "evaluation",
+  SMP_REQUIRE(module.smp_module().is_training() == request.modes.training, "the caller has it in ",
+              request.modes.training ? "training" : "evaluation",
               " mode, the owner does not; call train() or eval() on every rank");
   SMP_REQUIRE(request.frozen_hash == frozen_hash_,
               "other parameters are frozen (requires_grad) on the caller's rank than on this one; "
@@ -141,8 +141,9 @@ Message ModuleServer::run_forward(Message&& request, const Execution& execution)
 Message ModuleServer::answer_forward(Packet&& result, c10::intrusive_ptr<BoundaryInput> inputs,
                                      const Message& request, const Execution& execution) {
   Message response;
-  Record record{std::move(inputs), {}, execution.microbatch, execution.index,
-                execution.module,  execution.path, request.modes};
+  Record record{
+      std::move(inputs), {},           execution.microbatch, execution.index, execution.module,
+      execution.path,    request.modes};
   bool any = false;
   for (auto& tensor : result.tensors) {
     const bool differentiable = tensor.defined() && tensor.requires_grad();
@@ -183,7 +184,8 @@ void ModuleServer::execute_backward(int source, Message&& message) {
 
 Message ModuleServer::run_record(Message&& request, Execution& execution) {
   const auto record = records_.take(request.record, request.keep_graph);
-  SMP_REQUIRE(record.has_value(), "Trying to backward through the graph a second time: the graph "
+  SMP_REQUIRE(record.has_value(),
+              "Trying to backward through the graph a second time: the graph "
               "of a remote module was freed by the first backward; keep it with retain_graph");
   execution.index = record->index;
   execution.late = request.late || accumulator_.is_late(record->microbatch, record->index);

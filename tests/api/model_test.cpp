@@ -115,8 +115,8 @@ TEST(Optimizer, KeepsGroupsAndOwnsTheirLocalParameters) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(std::vector<Tensor>{parameters[0], parameters[1]});
     groups.emplace_back(std::vector<Tensor>(parameters.begin() + 2, parameters.end()));
-    DistributedOptimizer optimizer(
-        model, torch::optim::Adam(groups, torch::optim::AdamOptions(1e-3)));
+    DistributedOptimizer optimizer(model,
+                                   torch::optim::Adam(groups, torch::optim::AdamOptions(1e-3)));
     model.place();
     ASSERT_EQ(optimizer.param_groups().size(), 2u);
     EXPECT_EQ(optimizer.param_groups()[0].params().size(), rank() == 0 ? 2u : 0u);
@@ -131,9 +131,9 @@ TEST(Optimizer, KeepsGroupsAndOwnsTheirLocalParameters) {
 TEST(Optimizer, RefusesLbfgs) {
   run_local(1, [&] {
     DistributedModel model(build(case_named("mlp chain"), torch::kDouble));
-    EXPECT_THROW(detail::follow_placement(
-                     std::make_shared<torch::optim::LBFGS>(model.parameters()), model),
-                 UnsupportedError);
+    EXPECT_THROW(
+        detail::follow_placement(std::make_shared<torch::optim::LBFGS>(model.parameters()), model),
+        UnsupportedError);
   });
 }
 
@@ -147,9 +147,7 @@ TEST(Model, ClipsTheNormOfAllRanks) {
       3,
       [&] {
         DistributedModel model(build(c, torch::kDouble));
-        auto train = step([&](std::vector<Tensor> inputs) {
-          model.backward(model(inputs)[0]);
-        });
+        auto train = step([&](std::vector<Tensor> inputs) { model.backward(model(inputs)[0]); });
         train(batch);
         EXPECT_NEAR(model.clip_grad_norm_(0.01), norm, 1e-12);
         const auto expected = reference->named_parameters();

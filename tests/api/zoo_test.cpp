@@ -13,19 +13,19 @@ struct Setting {
 };
 
 /// All ranks' parts; tensors of different ranks have different names.
-Trace train_local(const Case& c, const Setting& setting, const std::map<std::string, int>& placement,
-                  uint64_t seed, torch::Dtype dtype = torch::kDouble) {
+Trace train_local(const Case& c, const Setting& setting,
+                  const std::map<std::string, int>& placement, uint64_t seed,
+                  torch::Dtype dtype = torch::kDouble) {
   Trace whole;
-  run_local(
-      setting.ranks,
-      [&] {
-        auto part = train_distributed(c, placement, dtype);
-        if (rank() != 0) EXPECT_EQ(part.losses.size(), static_cast<std::size_t>(kSteps));
-        whole.losses = part.losses;
-        whole.gradients.merge(part.gradients);
-        whole.finals.merge(part.finals);
-      },
-      zoo_config(setting.schedule), {seed});
+  run_local(setting.ranks,
+            [&] {
+              auto part = train_distributed(c, placement, dtype);
+              if (rank() != 0) EXPECT_EQ(part.losses.size(), static_cast<std::size_t>(kSteps));
+              whole.losses = part.losses;
+              whole.gradients.merge(part.gradients);
+              whole.finals.merge(part.finals);
+            },
+            zoo_config(setting.schedule), {seed});
   return whole;
 }
 

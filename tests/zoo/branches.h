@@ -61,14 +61,19 @@ struct FrozenImpl : ModelImpl {
 inline std::vector<Case> branches() {
   const auto rows = [](int step) { return std::vector<Tensor>{numbers(step, {16, 8})}; };
   return {
-      {"branch per microbatch, module never called", makes<BranchImpl>(), rows,
+      {"branch per microbatch, module never called",
+       makes<BranchImpl>(),
+       rows,
        {"a", "b", "never"}},
-      {"loop count from data", makes<LoopImpl>(),
+      {"loop count from data",
+       makes<LoopImpl>(),
        [](int step) {
          return std::vector<Tensor>{numbers(step, {16, 8}), tokens(step, 4, {16})};
        },
        {"body"}},
-      {"frozen part, module that returns its input", makes<FrozenImpl>(), rows,
+      {"frozen part, module that returns its input",
+       makes<FrozenImpl>(),
+       rows,
        {"first", "same", "frozen", "last"}},
   };
 }

@@ -27,8 +27,8 @@ struct MlpImpl : ModelImpl {
 struct ResidualBlockImpl : torch::nn::Module {
   explicit ResidualBlockImpl(int64_t width)
       : up(register_module("up", nn::Linear(width, 2 * width))),
-        down(register_module(
-            "down", nn::Linear(nn::LinearOptions(2 * width, width).bias(false)))) {}
+        down(register_module("down", nn::Linear(nn::LinearOptions(2 * width, width).bias(false)))) {
+  }
   Tensor forward(const Tensor& x) { return x + down(torch::gelu(up(x))); }
   nn::Linear up, down;
 };
@@ -123,8 +123,12 @@ inline std::vector<Case> chains() {
       {"uneven batch", makes<MlpImpl>(), rows(13), layers},
       {"eval before train", makes<MlpImpl>(), rows(16), layers, false, false, 2},
       {"residual", makes<ResidualImpl>(), rows(16), blocks},
-      {"rnn cell used 10 times", makes<RecurrentImpl>(),
-       [](int step) { return std::vector<Tensor>{numbers(step, {8, 10, 6})}; }, {"cell", "head"}},
+      {"rnn cell used 10 times",
+       makes<RecurrentImpl>(),
+       [](int step) {
+         return std::vector<Tensor>{numbers(step, {8, 10, 6})};
+       },
+       {"cell", "head"}},
       {"u-net skips", makes<UNetImpl>(), rows(16), {"down1", "down2", "bottom", "up2", "up1"}},
       {"weight shared by branches", makes<SharedImpl>(), rows(16), {"shared", "left", "right"}},
   };

@@ -134,8 +134,7 @@ inline Trace train_distributed(const Case& c, const std::map<std::string, int>& 
   }
   for (int s = 0; s < kSteps; ++s) {
     optimizer.zero_grad();
-    trace.losses.push_back(
-        train(batch_of(c, s, dtype)).reduce_mean().template item<double>());
+    trace.losses.push_back(train(batch_of(c, s, dtype)).reduce_mean().template item<double>());
     trace.note_gradients(s, model.local_named_parameters());
     optimizer.step();
   }

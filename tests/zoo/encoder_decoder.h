@@ -132,8 +132,8 @@ inline std::vector<Case> encoder_decoders() {
       return std::vector<Tensor>{tokens(step, below, {8, 5}), tokens(step + 500, below, {8, 4})};
     };
   };
-  std::vector<std::string> t5{"words", "encoder.1", "encoder.2", "decoder.0", "decoder.1",
-                              "decoder.2", "decoder.1.cross", "decoder.2.cross.k"};
+  std::vector<std::string> t5{"words",     "encoder.1", "encoder.2",       "decoder.0",
+                              "decoder.1", "decoder.2", "decoder.1.cross", "decoder.2.cross.k"};
   auto untied = t5;
   untied.push_back("head");
   std::vector<std::string> tasks{"experts.0", "experts.1", "experts.2", "gates.0",
@@ -142,7 +142,8 @@ inline std::vector<Case> encoder_decoders() {
   return {
       {"tiny T5, tied", makes<TinyT5Impl>(true), pair(20), t5},
       {"tiny T5, untied", makes<TinyT5Impl>(false), pair(20), untied},
-      {"two-tower recommender", makes<RecommenderImpl>(),
+      {"two-tower recommender",
+       makes<RecommenderImpl>(),
        [](int step) {
          return std::vector<Tensor>{tokens(step, 50, {16}), tokens(step + 500, 60, {16})};
        },

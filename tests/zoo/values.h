@@ -51,8 +51,8 @@ struct ValuesImpl : ModelImpl {
         counts(register_module("counts", Counts())) {}
   std::vector<Tensor> forward(const std::vector<Tensor>& in) override {
     auto [x, memory] = first(in[0], std::nullopt, Memory{{}, {}, 0, "t", {}}, true);
-    auto [y, later] = second(x, memory.key.t().matmul(memory.key).mean() * torch::ones({1}, x.options()),
-                             memory, false);
+    auto [y, later] = second(
+        x, memory.key.t().matmul(memory.key).mean() * torch::ones({1}, x.options()), memory, false);
     TORCH_CHECK(later.uses == 2 && later.tag == "t++" && later.extra.size() == 2);
     auto result = counts(std::vector<Tensor>{y});
     TORCH_CHECK(result.at("best").scalar_type() == torch::kLong);
@@ -79,8 +79,8 @@ SMP_MODULE(ManyForms, scaled);
 struct FormsImpl : ModelImpl {
   FormsImpl()
       : forms(register_module("forms", ManyForms())),
-        attention(register_module(
-            "attention", nn::MultiheadAttention(nn::MultiheadAttentionOptions(8, 2)))),
+        attention(register_module("attention",
+                                  nn::MultiheadAttention(nn::MultiheadAttentionOptions(8, 2)))),
         lstm(register_module("lstm", nn::LSTM(8, 8))) {}
   std::vector<Tensor> forward(const std::vector<Tensor>& in) override {
     auto [x, n] = forms(in[0], 3);
@@ -99,9 +99,13 @@ struct FormsImpl : ModelImpl {
 inline std::vector<Case> values() {
   const auto rows = [](int step) { return std::vector<Tensor>{numbers(step, {16, 8})}; };
   return {
-      {"struct, optional, tuple, map, list, integer output", makes<ValuesImpl>(), rows,
+      {"struct, optional, tuple, map, list, integer output",
+       makes<ValuesImpl>(),
+       rows,
        {"first", "second", "counts", "first.key", "second.query"}},
-      {"overloads, templates, defaults, attention, lstm", makes<FormsImpl>(), rows,
+      {"overloads, templates, defaults, attention, lstm",
+       makes<FormsImpl>(),
+       rows,
        {"forms", "attention", "lstm"}},
   };
 }
