@@ -16,7 +16,7 @@ struct Options {
   T5Config config;
   SpanCorruption corruption;
   std::filesystem::path data = default_text_path();
-  int64_t steps = 100;
+  int64_t steps = 150;
   int64_t rows = 16;  ///< of one step, over all microbatches
   int microbatches = 8;
   std::string schedule = "interleaved";
