@@ -12,6 +12,7 @@
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "server/uncaught.h"
 #include "smp/version.h"
 
 namespace smp {
@@ -74,6 +75,7 @@ const Topology& Session::topology() const noexcept { return runtime_->topology()
 const Config& Session::config() const noexcept { return runtime_->config(); }
 
 Session init(int& argc, char** argv, const Config& config) {
+  server::explain_uncaught_exceptions();
   refuse_second_session();
   check_torch_version();
   base::FiberScheduler::install();

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/exception_text.h"
+#include "server/uncaught.h"
 
 namespace smp::server {
 namespace {
@@ -34,6 +35,8 @@ namespace {
 
 }  // namespace
 
+void explain_uncaught_exceptions() noexcept { std::set_terminate(explain_and_end); }
+
 ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& options)
     : transport_(transport),
       options_(options),
@@ -47,7 +50,7 @@ ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& optio
           steady_, {options.stall_seconds, options.abort_seconds},
           [this](double seconds) { silence(seconds, false); },
           [this](double seconds) { silence(seconds, true); }) {
-  std::set_terminate(explain_and_end);
+  explain_uncaught_exceptions();
   transport_.set_receiver(
       [this](int source, d2d::Frame&& frame) { receive(source, std::move(frame)); });
   transport_.set_failure_handler(
