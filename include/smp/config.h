@@ -40,14 +40,34 @@ struct SMP_API Config {
 
   // Placement of modules.
 
-  /// Whether modules that are not placed by hand are split automatically, balanced by parameter
-  /// bytes; otherwise they go to `default_partition`.
+  /// Whether modules that are not placed by hand are split automatically; otherwise they go to
+  /// `default_partition`.
   bool auto_partition = true;
   /// Stage of every module that is not placed by hand; needed if `auto_partition` is off.
   std::optional<int> default_partition = std::nullopt;
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.
   std::string plan_file = {};
+  /// How the split is found: "best" (the fastest in simulation of all that follow), "tree" (the
+  /// paper's algorithm), "contiguous" (runs of modules in execution order), "search".
+  std::string partition_strategy = "best";
+  /// Weight of memory against computation in a module's cost, 0 to 1 (alpha of paper App. C.3).
+  double memory_weight = 0.8;
+  /// Split by the number of modules instead of running the model once to see what they cost.
+  bool skip_tracing = false;
+  /// 0: modules are priced by the operators they run, the same on every machine. k > 0: by a clock,
+  /// the median of k runs; then two runs of one program may get different plans.
+  int trace_repeats = 0;
+  /// Relative speed of each stage, for machines that differ; default: all alike.
+  std::vector<double> stage_speeds = {};
+  /// Memory of each stage in GiB (one number: of every stage); a plan that needs more is refused.
+  std::vector<double> stage_memory = {};
+  /// Folder of plans of earlier starts, which then need no tracing: "auto" is the user's cache
+  /// folder, "off" is none.
+  std::string plan_cache = "auto";
+  /// Modules built under smp::delay_param_initialization take no memory until they are placed;
+  /// false makes that scope do nothing.
+  bool delayed_parameter_initialization = true;
 
   // Numbers.
 

@@ -46,6 +46,13 @@ std::vector<ConfigKey> make_config_keys() {
       "a list of finite numbers, one per microbatch", [](const std::vector<double>& values) {
         return std::all_of(values.begin(), values.end(), [](double w) { return std::isfinite(w); });
       }};
+  const Rule<double> share{"a number from 0 to 1",
+                           [](double value) { return value >= 0 && value <= 1; }};
+  const Rule<std::vector<double>> positive{
+      "a list of numbers above 0, one per stage", [](const std::vector<double>& values) {
+        return std::all_of(values.begin(), values.end(),
+                           [](double v) { return std::isfinite(v) && v > 0; });
+      }};
   return {
       key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree, at_least(1),
           "what remains of the world size", "number of stages the model is cut into"),
@@ -61,11 +68,28 @@ std::vector<ConfigKey> make_config_keys() {
       key("active_microbatches", "", &Config::active_microbatches, at_least(1), "2 * stages + 2",
           "microbatches in flight at once; fewer need less activation memory"),
       key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
-          "split modules that are not placed by hand automatically, balanced by parameter bytes"),
+          "split modules that are not placed by hand automatically"),
       key("default_partition", "", &Config::default_partition, at_least(0), "not set",
           "stage of every module that is not placed by hand, if auto_partition is false"),
       key("plan_file", "partition_file", &Config::plan_file, any_path, "not set",
           "a plan to use instead of making one, as in the plan.json of a run"),
+      key("partition_strategy", "", &Config::partition_strategy,
+          one_of({"best", "tree", "contiguous", "search"}), "best",
+          "how the split is found; best is the fastest of the others in simulation"),
+      key("memory_weight", "", &Config::memory_weight, share, "0.8",
+          "weight of memory against computation in a module's cost"),
+      key("skip_tracing", "", &Config::skip_tracing, any_boolean(), "false",
+          "split by the number of modules instead of running the model once"),
+      key("trace_repeats", "", &Config::trace_repeats, at_least(0), "0",
+          "0 prices modules by the operators they run, k by a clock: the median of k runs"),
+      key("stage_speeds", "", &Config::stage_speeds, positive, "all 1",
+          "relative speed of each stage"),
+      key("stage_memory", "", &Config::stage_memory, positive, "no limit",
+          "memory of each stage in GiB, or one number for all; a plan that needs more is refused"),
+      key("plan_cache", "", &Config::plan_cache, any_path, "auto",
+          "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
+      key("delayed_parameter_initialization", "", &Config::delayed_parameter_initialization,
+          any_boolean(), "true", "whether smp::delay_param_initialization has an effect"),
       key("seed", "", &Config::seed, at_least<std::uint64_t>(0), "0",
           "seed of dropout masks and other random numbers of the model"),
       key("loss", "", &Config::loss, one_of({"mean", "sum", "weights"}), "mean",
@@ -106,12 +130,9 @@ std::vector<FutureKey> make_future_keys() {
       off("fp16_params", "tensor parallelism"),
       off("checkpoint_attentions", "tensor parallelism"),
       off("_match_weights", "tensor parallelism"),
-      {"optimize", KeyType::kString, "memory", "the traced partitioner and tensor parallelism"},
-      {"memory_weight", KeyType::kNumber, 0.8, "the traced partitioner"},
-      off("skip_tracing", "the traced partitioner"),
+      {"optimize", KeyType::kString, "memory", "tensor parallelism"},
       off("load_partition", "re-using a plan by this key (plan_file does it)"),
-      {"contiguous", KeyType::kBoolean, true, "the traced partitioner"},
-      off("delayed_parameter_initialization", "delayed initialisation"),
+      {"contiguous", KeyType::kBoolean, true, "choosing contiguity by this key (partition_strategy does it)"},
       off("static_mode", "recorded steps"),
       off("fast_mode", "recorded steps"),
       off("offload_activations", "activation offloading"),

@@ -27,6 +27,7 @@ struct ModuleNode {
   int parent = -1;
   std::vector<int> children;
   std::vector<OwnParameter> parameters;  ///< held by the module itself, not by its children
+  std::int64_t buffer_bytes = 0;         ///< of the module itself
   /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not
   /// routed); empty if it may be placed on its own.
   std::string stays_because;
