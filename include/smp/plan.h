@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,41 @@
 #include "smp/export.h"
 
 namespace smp {
+
+/// What one stage will hold and do, as predicted when the plan was made.
+struct SMP_API StageSummary {
+  double cost = 0;  ///< its share of the model's cost; all stages together 1
+  // Bytes at the worst moment of a step.
+  std::int64_t weights = 0;
+  std::int64_t gradients = 0;
+  std::int64_t optimizer = 0;
+  std::int64_t buffers = 0;
+  std::int64_t activations = 0;
+  std::int64_t memory_limit = 0;  ///< bytes it may hold; 0: no limit
+  // Bytes of tensors that cross ranks in the forward pass of one microbatch.
+  std::int64_t bytes_in = 0;
+  std::int64_t bytes_out = 0;
+  std::string why;  ///< why it begins where it does: "balance: encoder.block.4 would raise ..."
+
+  std::int64_t memory() const { return weights + gradients + optimizer + buffers + activations; }
+};
+
+/// What a plan promises, and what others would have: all of it predicted, none of it measured.
+struct SMP_API PlanSummary {
+  /// A way to split the model, and what comes of it.
+  struct Outcome {
+    std::string strategy;            ///< "tree", "contiguous", "search"
+    double step_seconds = 0;         ///< of one training step, simulated
+    double bubble = 0;               ///< share of the stages' time in which no module runs
+    double bottleneck_to_bound = 0;  ///< largest cost of a stage over what none can go below
+  };
+  Outcome chosen;
+  std::vector<Outcome> others;
+  std::string costs;     ///< where costs and times come from: "operators", "clock", "counts"
+  std::string pipeline;  ///< "interleaved" or "simple"
+  int microbatches = 1;
+  std::vector<StageSummary> stages;
+};
 
 /// The stage of every module of one model. A value.
 class SMP_API PartitionPlan {
@@ -23,21 +59,26 @@ class SMP_API PartitionPlan {
     std::string parameters;
     std::int64_t elements = 0;  ///< of these, without tied ones
     std::int64_t bytes = 0;     ///< of these, without tied ones
+    double cost = 0;            ///< its own share of the model's cost, without its submodules
+    std::string why;            ///< what put it here, if that is not plain: "tied with shared"
   };
 
   PartitionPlan() = default;
-  PartitionPlan(int pp_size, std::vector<Row> rows);
+  PartitionPlan(int pp_size, std::vector<Row> rows,
+                std::optional<PlanSummary> summary = std::nullopt);
 
   int pp_size() const { return pp_size_; }
   /// All modules, each after its parent, in the order they were registered.
   const std::vector<Row>& rows() const { return rows_; }
+  /// What was predicted of this plan; nothing if it was written, or edited, by hand.
+  const std::optional<PlanSummary>& summary() const { return summary_; }
   /// Identifies the model: module paths and the names, types and shapes of their parameters.
   std::uint64_t model_hash() const;
 
   /// The stage of `path`. @throws UsageError  there is no such module; names the nearest.
   int stage_of(std::string_view path) const;
 
-  /// One line per module, so that diff shows what moved.
+  /// The summary, then one line per module, so that diff shows what moved.
   std::string to_json() const;
   /// @param name  leads the messages: the path of the file.
   /// @throws UsageError  broken JSON, another format or version, a missing or wrong member.
@@ -48,12 +89,14 @@ class SMP_API PartitionPlan {
   /// @throws ResourceError  the file cannot be written.
   void write(const std::string& path) const;
 
-  /// One line per stage: parameters, memory, a bar, and its modules as ranges.
+  /// For people: what the plan promises, and for every stage its modules as ranges, parameters,
+  /// memory, cost, what crosses its borders and why it begins there. At most 100 columns.
   std::string table() const;
 
  private:
   int pp_size_ = 1;
   std::vector<Row> rows_;
+  std::optional<PlanSummary> summary_;
 };
 
 }  // namespace smp

@@ -10,6 +10,7 @@
 #include "smp/nn.h"
 #include "smp/placement.h"
 #include "smp/plan.h"
+#include "smp/run_log.h"
 #include "smp/session.h"
 #include "smp/step.h"
 #include "smp/step_output.h"

@@ -1,4 +1,4 @@
-// partition/plan.cpp: PartitionPlan and its file, one line per module.
+// partition/plan.cpp: PartitionPlan and its file: a summary, then one line per module.
 #include "smp/plan.h"
 
 #include <xxhash.h>
@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/nearest.h"
 #include "partition/module_tree.h"
+#include "partition/plan_json.h"
 #include "partition/plan_table.h"
 
 namespace smp {
@@ -22,40 +23,60 @@ using base::Json;
 constexpr const char* kFormat = "smp-plan";
 constexpr int kVersion = 1;
 
-Json row_to_json(const PartitionPlan::Row& row) {
-  if (row.parameters.empty()) return row.pp_rank;
-  return {{"pp_rank", row.pp_rank},
-          {"parameters", row.parameters},
-          {"elements", row.elements},
-          {"bytes", row.bytes}};
-}
-
-PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
-                                 const std::string& name) {
-  PartitionPlan::Row row;
-  row.path = path;
-  if (value.is_number_integer()) {
-    row.pp_rank = value.get<int>();
-    return row;
-  }
-  const std::string place = concat(name, ": module ", partition::quoted_path(path));
-  row.pp_rank = base::json_member<int>(value, "pp_rank", place);
-  row.parameters = base::json_member<std::string>(value, "parameters", place);
-  row.elements = base::json_member<std::int64_t>(value, "elements", place);
-  row.bytes = base::json_member<std::int64_t>(value, "bytes", place);
-  return row;
-}
-
 std::string hash_text(std::uint64_t hash) {
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
   return text;
 }
 
+std::string hash_text(const std::string& hashed) {
+  return hash_text(XXH3_64bits(hashed.data(), hashed.size()));
+}
+
+// Tells whether modules were moved by hand since the summary was written.
+std::string placement_hash(const std::vector<PartitionPlan::Row>& rows) {
+  std::string text;
+  for (const PartitionPlan::Row& row : rows) text += concat(row.path, ": ", row.pp_rank, "\n");
+  return hash_text(text);
+}
+
+// "a": value on one line; of an array, a line for each element.
+std::string member_lines(const std::string& key, const Json& value) {
+  std::string text = concat(",\n    \"", key, "\": ");
+  if (!value.is_array() || value.empty()) return text + value.dump();
+  for (const Json& element : value) {
+    text += concat(&element == &value.front() ? "[\n      " : ",\n      ", element.dump());
+  }
+  return text + "\n    ]";
+}
+
+std::string summary_text(const PartitionPlan& plan) {
+  if (!plan.summary()) return {};
+  std::string text =
+      concat("  \"summary\": {\n    \"placement\": \"", placement_hash(plan.rows()), "\"");
+  const Json json = partition::summary_to_json(*plan.summary());
+  for (const auto& [key, value] : json.items()) text += member_lines(key, value);
+  return text + "\n  },\n";
+}
+
+// Nothing if modules were moved by hand: what the summary says does not hold any more.
+std::optional<PlanSummary> summary_of(const Json& json, const std::vector<PartitionPlan::Row>& rows,
+                                      int pp_size, const std::string& name) {
+  if (!json.contains("summary")) return std::nullopt;
+  const Json& member = json["summary"];
+  if (base::json_member<std::string>(member, "placement", name) != placement_hash(rows)) {
+    return std::nullopt;
+  }
+  PlanSummary summary = partition::summary_from_json(member, name);
+  SMP_REQUIRE(static_cast<int>(summary.stages.size()) == pp_size, name, ": the summary has ",
+              summary.stages.size(), " stages, but \"pp_size\" is ", pp_size);
+  return summary;
+}
+
 }  // namespace
 
-PartitionPlan::PartitionPlan(int pp_size, std::vector<Row> rows)
-    : pp_size_(pp_size), rows_(std::move(rows)) {}
+PartitionPlan::PartitionPlan(int pp_size, std::vector<Row> rows, std::optional<PlanSummary> summary)
+    : pp_size_(pp_size), rows_(std::move(rows)), summary_(std::move(summary)) {}
 
 std::uint64_t PartitionPlan::model_hash() const {
   std::string text;
@@ -74,12 +95,13 @@ int PartitionPlan::stage_of(std::string_view path) const {
 }
 
 std::string PartitionPlan::to_json() const {
-  std::string text = concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
-                            ",\n  \"pp_size\": ", pp_size_, ",\n  \"model\": \"",
-                            hash_text(model_hash()), "\",\n  \"modules\": {");
+  std::string text =
+      concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
+             ",\n  \"pp_size\": ", pp_size_, ",\n  \"model\": \"", hash_text(model_hash()), "\",\n",
+             summary_text(*this), "  \"modules\": {");
   for (const Row& row : rows_) {
     text += concat(&row == &rows_.front() ? "\n" : ",\n", "    ", Json(row.path).dump(), ": ",
-                   row_to_json(row).dump());
+                   partition::row_to_json(row).dump());
   }
   return text + "\n  }\n}\n";
 }
@@ -97,12 +119,13 @@ PartitionPlan PartitionPlan::from_json(const std::string& text, const std::strin
   SMP_REQUIRE(pp_size >= 1, name, ": \"pp_size\" is ", pp_size, ", expected at least 1");
   std::vector<Row> rows;
   for (const auto& [path, value] : modules.items()) {
-    rows.push_back(row_from_json(path, value, name));
+    rows.push_back(partition::row_from_json(path, value, name));
     const int stage = rows.back().pp_rank;
     SMP_REQUIRE(stage >= 0 && stage < pp_size, name, ": module ", partition::quoted_path(path),
                 " is on stage ", stage, ", but there are ", pp_size, " stages, numbered from 0");
   }
-  return PartitionPlan(pp_size, std::move(rows));
+  auto summary = summary_of(json, rows, pp_size, name);
+  return PartitionPlan(pp_size, std::move(rows), std::move(summary));
 }
 
 PartitionPlan PartitionPlan::read(const std::string& path) {

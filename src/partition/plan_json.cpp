@@ -1,0 +1,132 @@
+// partition/plan_json.cpp: rows and the summary of a plan, to JSON and back.
+#include "partition/plan_json.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "partition/module_tree.h"
+
+namespace smp::partition {
+namespace {
+
+using base::concat;
+using base::Json;
+using base::json_member;
+using Row = PartitionPlan::Row;
+using Outcome = PlanSummary::Outcome;
+
+double rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return std::strtod(text, nullptr);
+}
+
+double rounded_share(double share) { return std::round(share * 1e6) / 1e6; }
+
+template <class T>
+T member_or(const Json& object, const char* key, const std::string& name, T otherwise) {
+  return object.contains(key) ? json_member<T>(object, key, name) : otherwise;
+}
+
+Json outcome_to_json(const Outcome& outcome) {
+  return {{"strategy", outcome.strategy},
+          {"step_seconds", rounded(outcome.step_seconds)},
+          {"bubble", rounded(outcome.bubble)},
+          {"bottleneck_to_bound", rounded(outcome.bottleneck_to_bound)}};
+}
+
+Outcome outcome_from_json(const Json& json, const std::string& name) {
+  return {json_member<std::string>(json, "strategy", name),
+          json_member<double>(json, "step_seconds", name),
+          json_member<double>(json, "bubble", name),
+          json_member<double>(json, "bottleneck_to_bound", name)};
+}
+
+Json stage_to_json(const StageSummary& stage) {
+  Json json = {{"cost", rounded_share(stage.cost)}, {"weights", stage.weights},
+               {"gradients", stage.gradients},      {"optimizer", stage.optimizer},
+               {"buffers", stage.buffers},          {"activations", stage.activations},
+               {"bytes_in", stage.bytes_in},        {"bytes_out", stage.bytes_out}};
+  if (stage.memory_limit > 0) json["memory_limit"] = stage.memory_limit;
+  json["why"] = stage.why;
+  return json;
+}
+
+StageSummary stage_from_json(const Json& json, const std::string& name) {
+  StageSummary stage;
+  stage.cost = json_member<double>(json, "cost", name);
+  stage.weights = json_member<std::int64_t>(json, "weights", name);
+  stage.gradients = json_member<std::int64_t>(json, "gradients", name);
+  stage.optimizer = json_member<std::int64_t>(json, "optimizer", name);
+  stage.buffers = json_member<std::int64_t>(json, "buffers", name);
+  stage.activations = json_member<std::int64_t>(json, "activations", name);
+  stage.memory_limit = member_or<std::int64_t>(json, "memory_limit", name, 0);
+  stage.bytes_in = json_member<std::int64_t>(json, "bytes_in", name);
+  stage.bytes_out = json_member<std::int64_t>(json, "bytes_out", name);
+  stage.why = json_member<std::string>(json, "why", name);
+  return stage;
+}
+
+}  // namespace
+
+Json row_to_json(const Row& row) {
+  Json json = {{"pp_rank", row.pp_rank}};
+  if (!row.parameters.empty()) {
+    json["parameters"] = row.parameters;
+    json["elements"] = row.elements;
+    json["bytes"] = row.bytes;
+  }
+  if (const double cost = rounded_share(row.cost); cost > 0) json["cost"] = cost;
+  if (!row.why.empty()) json["why"] = row.why;
+  return json.size() == 1 ? Json(row.pp_rank) : json;
+}
+
+Row row_from_json(const std::string& path, const Json& value, const std::string& name) {
+  Row row;
+  row.path = path;
+  if (value.is_number_integer()) {
+    row.pp_rank = value.get<int>();
+    return row;
+  }
+  const std::string place = concat(name, ": module ", quoted_path(path));
+  row.pp_rank = json_member<int>(value, "pp_rank", place);
+  row.cost = member_or(value, "cost", place, 0.0);
+  row.why = member_or(value, "why", place, std::string());
+  if (!value.contains("parameters")) return row;
+  row.parameters = json_member<std::string>(value, "parameters", place);
+  row.elements = json_member<std::int64_t>(value, "elements", place);
+  row.bytes = json_member<std::int64_t>(value, "bytes", place);
+  return row;
+}
+
+Json summary_to_json(const PlanSummary& summary) {
+  Json json = {{"costs", summary.costs},
+               {"pipeline", summary.pipeline},
+               {"microbatches", summary.microbatches},
+               {"chosen", outcome_to_json(summary.chosen)},
+               {"others", Json::array()},
+               {"stages", Json::array()}};
+  for (const Outcome& other : summary.others) json["others"].push_back(outcome_to_json(other));
+  for (const StageSummary& stage : summary.stages) json["stages"].push_back(stage_to_json(stage));
+  return json;
+}
+
+PlanSummary summary_from_json(const Json& json, const std::string& name) {
+  const std::string place = concat(name, ": \"summary\"");
+  PlanSummary summary;
+  summary.costs = json_member<std::string>(json, "costs", place);
+  summary.pipeline = json_member<std::string>(json, "pipeline", place);
+  summary.microbatches = json_member<int>(json, "microbatches", place);
+  summary.chosen = outcome_from_json(json_member<Json>(json, "chosen", place), place);
+  for (const Json& other : json_member<Json>(json, "others", place)) {
+    summary.others.push_back(outcome_from_json(other, place));
+  }
+  for (const Json& stage : json_member<Json>(json, "stages", place)) {
+    summary.stages.push_back(stage_from_json(stage, place));
+  }
+  return summary;
+}
+
+}  // namespace smp::partition
