@@ -1,0 +1,33 @@
+// partition/memory_model.cpp: sums of what a stage holds. Gradients live as long as their weights.
+#include "partition/memory_model.h"
+
+#include <cmath>
+
+#include "base/check.h"
+
+namespace smp::partition {
+
+std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
+                                        const std::vector<std::int64_t>& peak_activations,
+                                        double optimizer_ratio) {
+  SMP_ASSERT(stages.size() == tree.nodes.size());
+  std::vector<StageMemory> memory(peak_activations.size());
+  std::vector<bool> counted(tree.parameters.size(), false);
+  for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
+    StageMemory& stage = memory.at(stages[i]);
+    stage.buffers += tree.nodes[i].buffer_bytes;
+    for (const OwnParameter& own : tree.nodes[i].parameters) {
+      if (counted[own.parameter]) continue;
+      counted[own.parameter] = true;
+      stage.weights += tree.parameters[own.parameter].bytes;
+    }
+  }
+  for (std::size_t s = 0; s < memory.size(); ++s) {
+    memory[s].gradients = memory[s].weights;
+    memory[s].optimizer = std::llround(optimizer_ratio * static_cast<double>(memory[s].weights));
+    memory[s].activations = peak_activations[s];
+  }
+  return memory;
+}
+
+}  // namespace smp::partition
