@@ -21,6 +21,7 @@
 #include "base/sim_clock.h"
 #include "base/stack_pool.h"
 #include "base/torch_state.h"
+#include "base/turns.h"
 
 namespace smp::base {
 namespace {
@@ -30,12 +31,8 @@ using Context = boost::fibers::context;
 /// Boost creates a fiber's properties when it first becomes ready, inside spawn().
 thread_local Priority newborn_priority = 0;
 
-/// Of the time since the last turn, how much a turn may wait for answers: at most 1/50 ...
-constexpr Nanoseconds kPatienceShare = 50;
-/// ... within these limits: a shorter wait is not worth its cost.
-constexpr Nanoseconds kLeastPatience = 20 * kMicrosecond, kMostPatience = 500 * kMicrosecond;
-/// Computing for longer than this without looking for answers holds others up.
-constexpr Nanoseconds kLongWork = 100 * kMicrosecond;
+/// Of a thread that shares its core, between two looks for an answer that is due.
+constexpr Nanoseconds kShortSleep = 20 * kMicrosecond;
 
 /// A fiber's own data, kept by Boost beside its context.
 struct Properties : boost::fibers::fiber_properties {
@@ -368,8 +365,7 @@ bool FiberScheduler::State::turn_is_due(const FiberLocals& fiber) const noexcept
 
 Nanoseconds FiberScheduler::State::patience(Nanoseconds now) const noexcept {
   if (simulation != nullptr || !awaits_answers()) return 0;
-  const auto share = std::min((now - last_turn) / kPatienceShare, kMostPatience);
-  return share < kLeastPatience ? 0 : share;
+  return base::patience(now - last_turn);
 }
 
 void FiberScheduler::take_turn() {
@@ -384,7 +380,7 @@ void FiberScheduler::take_turn() {
     if (state.simulation == nullptr) state.poll_all();
     while (state.algorithm->someone_goes_before(own)) yield();
     state.last_turn = state.steady.now();
-    if (patience > 0 && state.idle.oversubscribed) sleep_briefly(kLeastPatience);
+    if (patience > 0 && state.idle.oversubscribed) sleep_briefly(kShortSleep);
   } while (state.last_turn - start < patience);
   notify_rank(own, true);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace smp::partition {
@@ -19,11 +20,24 @@ struct Machine {
   double bytes_per_second = 4e9;
   /// What the sender's and the receiver's thread each spend on a message.
   double handling = 5e-6;
+  /// Whether a thread that has requests out waits a moment before it computes (base/turns.h), as
+  /// the runtime does. Of no use if messages take no time.
+  bool patient = true;
 
   double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
   double travel(std::int64_t bytes) const {
     return latency + static_cast<double>(bytes) / bytes_per_second;
   }
 };
+
+/// Equal stages between which messages cost nothing.
+inline Machine ideal_machine(int stages) {
+  Machine machine;
+  machine.stages = stages;
+  machine.latency = machine.handling = 0;
+  machine.bytes_per_second = std::numeric_limits<double>::infinity();
+  machine.patient = false;
+  return machine;
+}
 
 }  // namespace smp::partition

@@ -1,0 +1,480 @@
+// partition/simulator.cpp: events on a heap; what a stage's thread does next follows
+// server/module_server and base/fiber. No allocation once the heaps have grown.
+#include "partition/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/turns.h"
+#include "partition/step_program.h"
+
+namespace smp::partition {
+namespace {
+
+using base::Nanoseconds;
+using schedule::Phase;
+
+/// Of what happens at one moment: all ends and arrivals, then who goes on, then who computes. So
+/// among simultaneous events none is "just missed".
+enum class Moment : std::uint8_t { kArrival, kDispatch, kCompute };
+
+struct Event {
+  Nanoseconds time = 0;
+  Moment moment = Moment::kArrival;
+  std::uint64_t number = 0;  // ties go by creation
+  int stage = 0;
+  int fiber = -1;  // that a message reaches; -1: it is about the stage's thread
+};
+
+/// For heaps: the earliest is on top.
+struct Later {
+  bool operator()(const Event& a, const Event& b) const noexcept {
+    return std::tie(a.time, a.moment, a.number) > std::tie(b.time, b.moment, b.number);
+  }
+};
+
+/// A task of one microbatch. Forward and backward of a request are two fibers in the runtime, but
+/// never at the same time.
+struct Fiber {
+  int task = 0;
+  int microbatch = 0;
+  std::int64_t priority = 0;
+  int operation = -1;  // next; -1: at the end
+  int next_in_inbox = -1;
+  bool backward = false;
+  bool unpacks = false;     // its message costs time when it goes on
+  bool awaiting = false;    // the answer of a peer
+  bool passing_on = false;  // as in base::FiberLocals
+  bool had_turn = false;
+  bool newborn = false;  // a body that never ran
+  bool at_gate = false;  // a body that waits for its backward's turn
+};
+
+struct Ready {
+  bool passing_on;
+  std::int64_t priority;
+  std::uint64_t number;  // order of becoming ready
+  int fiber;
+};
+
+/// For heaps: who goes first is on top.
+struct GoesAfter {
+  bool operator()(const Ready& a, const Ready& b) const noexcept {
+    if (a.passing_on != b.passing_on) return b.passing_on;
+    return std::tie(a.priority, a.number) > std::tie(b.priority, b.number);
+  }
+};
+
+/// One rank: its thread, and what waits for it.
+struct Stage {
+  int running = -1;            // fiber that computes
+  Nanoseconds free_at = 0;     // end of handling messages
+  Nanoseconds hold_until = 0;  // a fiber that had its turn waits for answers
+  Nanoseconds last_turn = 0;
+  int awaiting = 0;    // fibers that wait for an answer of a peer
+  bool polls = false;  // before it looks for the next fiber
+  int first_in_inbox = -1, last_in_inbox = -1;
+  std::vector<Ready> ready;
+  Nanoseconds busy = 0;
+  std::int64_t held = 0, peak = 0, messages = 0;
+  std::vector<base::Span> spans;
+};
+
+/// Uniform bits from a key (the finaliser of splitmix64).
+std::uint64_t mix(std::uint64_t x) noexcept {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+/// Nearly normal, mean 0, deviation 1, within 3.5: the sum of four uniform numbers.
+double noise(std::uint64_t key) noexcept {
+  const std::uint64_t bits = mix(key);
+  double sum = 0;
+  for (int i = 0; i < 4; ++i) sum += static_cast<double>((bits >> (16 * i)) & 0xffff) + 0.5;
+  return (sum / 65536 - 2) * std::sqrt(3.0);
+}
+
+class Step {
+ public:
+  Step(const StepProgram& program, const Machine& machine, const SimulationOptions& options)
+      : program_(program),
+        machine_(machine),
+        options_(options),
+        schedule_(*options.schedule),
+        handling_(std::llround(machine.handling * base::kSecond)),
+        fibers_(program.tasks.size() * static_cast<std::size_t>(options.microbatches)),
+        stages_(static_cast<std::size_t>(machine.stages)) {
+    progress_.microbatches = elsewhere_.microbatches = options.microbatches;
+  }
+
+  SimulatedStep run();
+
+ private:
+  // Events.
+  void post(Nanoseconds time, Moment moment, int stage, int fiber = -1);
+  bool more_happens_now(Moment before) const;
+  void handle(const Event& event);
+
+  // A stage's thread.
+  void dispatch(int stage_index, bool at_last);
+  void take_in(Stage& stage, bool all);
+  void make_ready(Stage& stage, int fiber, std::uint64_t number);
+  int take_ready(Stage& stage);
+  bool someone_goes_before(const Stage& stage, const Fiber& fiber) const;
+
+  // A fiber on its thread.
+  void proceed(int fiber);
+  bool gives_way(int fiber);
+  bool compute(int fiber);
+  void ask(int fiber);
+  void answer(int fiber);
+  void send(int fiber, Nanoseconds travel, int to);
+  Nanoseconds account(const Fiber& fiber, const Operation& operation);
+  void record(const Fiber& fiber, Nanoseconds start, Nanoseconds end);
+
+  // Bodies, on stage 0.
+  void start_microbatches();
+  bool goes_on_to_backward(int fiber);
+  void finish_body();
+  void open_gate();
+  std::int64_t priority_of(const Fiber& fiber) const;
+
+  SimulatedStep result();
+
+  const Task& task_of(const Fiber& fiber) const noexcept { return program_.tasks[fiber.task]; }
+  Stage& stage_of(const Fiber& fiber) noexcept { return stages_[task_of(fiber).stage]; }
+
+  const StepProgram& program_;
+  const Machine& machine_;
+  const SimulationOptions& options_;
+  const schedule::Schedule& schedule_;
+  const Nanoseconds handling_;
+  std::vector<Fiber> fibers_;  // by microbatch, by task
+  std::vector<Stage> stages_;
+  std::vector<Event> events_;  // a heap
+  std::uint64_t numbers_ = 0;
+  Nanoseconds now_ = 0;
+  schedule::Progress progress_;   // as stage 0 sees it
+  schedule::Progress elsewhere_;  // as the others do
+  std::vector<int> gate_;
+};
+
+SimulatedStep Step::run() {
+  for (std::size_t i = 0; i < fibers_.size(); ++i) {
+    fibers_[i].task = static_cast<int>(i % program_.tasks.size());
+    fibers_[i].microbatch = static_cast<int>(i / program_.tasks.size());
+  }
+  start_microbatches();
+  dispatch(0, false);
+  while (!events_.empty()) {
+    std::pop_heap(events_.begin(), events_.end(), Later());
+    const Event event = events_.back();
+    events_.pop_back();
+    handle(event);
+  }
+  SMP_ASSERT(progress_.finished == options_.microbatches, "schedule ", schedule_.name(), " ends ",
+             progress_.finished, " of ", options_.microbatches, " microbatches");
+  return result();
+}
+
+// ---- events -----------------------------------------------------------------------------------
+
+void Step::post(Nanoseconds time, Moment moment, int stage, int fiber) {
+  events_.push_back({time, moment, ++numbers_, stage, fiber});
+  std::push_heap(events_.begin(), events_.end(), Later());
+}
+
+bool Step::more_happens_now(Moment before) const {
+  return !events_.empty() && events_.front().time == now_ && events_.front().moment < before;
+}
+
+void Step::handle(const Event& event) {
+  now_ = event.time;
+  auto& stage = stages_[event.stage];
+  if (event.moment != Moment::kArrival) {
+    return dispatch(event.stage, event.moment == Moment::kCompute);
+  }
+  if (event.fiber < 0) {
+    proceed(std::exchange(stage.running, -1));
+  } else {
+    int& link =
+        stage.last_in_inbox < 0 ? stage.first_in_inbox : fibers_[stage.last_in_inbox].next_in_inbox;
+    link = stage.last_in_inbox = event.fiber;
+  }
+  if (stage.running >= 0 || stage.free_at > now_) return;
+  if (more_happens_now(Moment::kDispatch)) return post(now_, Moment::kDispatch, event.stage);
+  dispatch(event.stage, false);
+}
+
+// ---- a stage's thread -------------------------------------------------------------------------
+
+/// Runs fibers until one computes or none can. `at_last`: nobody else acts at this moment.
+void Step::dispatch(int index, bool at_last) {
+  auto& stage = stages_[index];
+  while (stage.running < 0 && stage.free_at <= now_) {
+    const bool all = at_last || now_ <= stage.hold_until;
+    if (std::exchange(stage.polls, false) || all || stage.ready.empty()) take_in(stage, all);
+    if (stage.ready.empty()) return;
+    const auto& next = fibers_[stage.ready.front().fiber];
+    if (next.had_turn && now_ < stage.hold_until) return;
+    const bool computes = next.operation >= 0 && program_.operations[next.operation].callee < 0;
+    if (computes && more_happens_now(Moment::kCompute)) {
+      return post(now_, Moment::kCompute, index);
+    }
+    proceed(take_ready(stage));
+  }
+}
+
+/// What a poll of the transport does.
+void Step::take_in(Stage& stage, bool all) {
+  while (stage.first_in_inbox >= 0) {
+    const int fiber = stage.first_in_inbox;
+    stage.first_in_inbox = std::exchange(fibers_[fiber].next_in_inbox, -1);
+    if (stage.first_in_inbox < 0) stage.last_in_inbox = -1;
+    make_ready(stage, fiber, ++numbers_);
+    if (!all) return;
+  }
+}
+
+void Step::make_ready(Stage& stage, int fiber, std::uint64_t number) {
+  const auto& own = fibers_[fiber];
+  stage.ready.push_back({own.passing_on, own.priority, number, fiber});
+  std::push_heap(stage.ready.begin(), stage.ready.end(), GoesAfter());
+}
+
+int Step::take_ready(Stage& stage) {
+  std::pop_heap(stage.ready.begin(), stage.ready.end(), GoesAfter());
+  const int fiber = stage.ready.back().fiber;
+  stage.ready.pop_back();
+  auto& own = fibers_[fiber];
+  if (std::exchange(own.awaiting, false)) --stage.awaiting;
+  if (std::exchange(own.newborn, false)) own.passing_on = true;  // as ModuleServer::run_body
+  return fiber;
+}
+
+bool Step::someone_goes_before(const Stage& stage, const Fiber& fiber) const {
+  if (stage.ready.empty()) return false;
+  const auto& first = stage.ready.front();
+  if (first.passing_on != fiber.passing_on) return first.passing_on;
+  return first.priority < fiber.priority;
+}
+
+// ---- a fiber on its thread --------------------------------------------------------------------
+
+void Step::proceed(int fiber) {
+  auto& own = fibers_[fiber];
+  for (;;) {
+    if (own.operation < 0) {
+      if (own.task != 0) return answer(fiber);
+      if (!goes_on_to_backward(fiber)) return;
+    } else if (program_.operations[own.operation].callee >= 0) {
+      return ask(fiber);
+    } else if (gives_way(fiber) || compute(fiber)) {
+      return;
+    }
+  }
+}
+
+/// FiberScheduler::take_turn, where the runtime calls it: at routed calls, and before the first
+/// node of a backward pass that follows an answer.
+bool Step::gives_way(int fiber) {
+  auto& own = fibers_[fiber];
+  auto& stage = stage_of(own);
+  if (std::exchange(own.had_turn, false)) {
+    stage.last_turn = now_;
+    return false;
+  }
+  if (!own.backward && !program_.operations[own.operation].turn) return false;
+  const bool long_work =
+      !own.backward && stage.awaiting > 0 && now_ - stage.last_turn > base::kLongWork;
+  if (!std::exchange(own.passing_on, false) && !long_work) return false;
+  const bool waits = machine_.patient && stage.awaiting > 0;
+  const auto patience = waits ? base::patience(now_ - stage.last_turn) : 0;
+  take_in(stage, false);
+  if (patience == 0 && !someone_goes_before(stage, own) && !more_happens_now(Moment::kCompute)) {
+    stage.last_turn = now_;
+    return false;
+  }
+  own.had_turn = true;
+  stage.hold_until = now_ + patience;
+  make_ready(stage, fiber, 0);  // before its equals, which it does not give way to
+  if (patience > 0) post(stage.hold_until, Moment::kDispatch, task_of(own).stage);
+  return true;
+}
+
+/// Runs operations up to the next request, end or turn. False if that takes no time.
+bool Step::compute(int fiber) {
+  auto& own = fibers_[fiber];
+  auto& stage = stage_of(own);
+  const bool turns = !own.backward && (own.passing_on || stage.awaiting > 0);
+  const auto start = now_ + (std::exchange(own.unpacks, false) ? handling_ : 0);
+  auto end = start;
+  do {
+    const auto& operation = program_.operations[own.operation];
+    end += account(own, operation);
+    own.operation = own.backward ? operation.previous : operation.next;
+  } while (own.operation >= 0 && program_.operations[own.operation].callee < 0 &&
+           !(turns && program_.operations[own.operation].turn));
+  stage.busy += end - start;
+  if (options_.record && end > start) record(own, start, end);
+  if (end == now_) return false;
+  stage.running = fiber;
+  post(end, Moment::kArrival, task_of(own).stage);
+  return true;
+}
+
+/// Holds or lets go of activations. Returns how long the operation takes.
+Nanoseconds Step::account(const Fiber& fiber, const Operation& operation) {
+  auto& stage = stage_of(fiber);
+  if (!options_.forward_only) {
+    stage.held += fiber.backward ? -operation.activation_bytes : operation.activation_bytes;
+    stage.peak = std::max(stage.peak, stage.held);
+  }
+  const auto duration = fiber.backward ? operation.backward : operation.forward;
+  if (options_.jitter == 0) return duration;
+  const auto index = static_cast<std::uint64_t>(&operation - program_.operations.data());
+  auto key = mix(options_.seed) + static_cast<std::uint64_t>(fiber.microbatch);
+  key = mix(key) + 2 * index + (fiber.backward ? 1 : 0);
+  const double factor = std::max(0.0, 1 + options_.jitter * noise(key));
+  return std::llround(factor * static_cast<double>(duration));
+}
+
+void Step::record(const Fiber& fiber, Nanoseconds start, Nanoseconds end) {
+  auto& spans = stage_of(fiber).spans;
+  const auto phase = fiber.backward ? base::Phase::kBackward : base::Phase::kForward;
+  const int module = task_of(fiber).module;
+  if (!spans.empty() && spans.back().end == start && spans.back().module == module &&
+      spans.back().microbatch == fiber.microbatch && spans.back().phase == phase) {
+    spans.back().end = end;
+  } else {
+    spans.push_back({start, end, 0, fiber.microbatch, module, phase});
+  }
+  spans.back().cpu = end - spans.back().start;
+}
+
+/// Sends the request at which the fiber stands, and waits for the answer.
+void Step::ask(int fiber) {
+  auto& own = fibers_[fiber];
+  const auto& operation = program_.operations[own.operation];
+  own.operation = own.backward ? operation.previous : operation.next;
+  const auto& task = program_.tasks[operation.callee];
+  const int callee = fiber - own.task + operation.callee;
+  auto& other = fibers_[callee];
+  other.operation = own.backward ? task.last : task.first;
+  other.backward = own.backward;
+  other.priority = priority_of(other);
+  send(fiber, own.backward ? task.back : task.there, callee);
+  own.awaiting = own.passing_on = true;
+  auto& stage = stage_of(own);
+  ++stage.awaiting;
+  stage.polls = true;
+}
+
+/// Sends what the fiber was asked for, and ends.
+void Step::answer(int fiber) {
+  const auto& own = fibers_[fiber];
+  const auto& task = task_of(own);
+  send(fiber, own.backward ? task.there : task.back, fiber - own.task + task.caller);
+}
+
+void Step::send(int fiber, Nanoseconds travel, int to) {
+  auto& own = fibers_[fiber];
+  const int from = task_of(own).stage;
+  const auto handling = std::exchange(own.unpacks, false) ? 2 * handling_ : handling_;
+  fibers_[to].unpacks = true;
+  ++stages_[from].messages;
+  post(now_ + handling + travel, Moment::kArrival, task_of(fibers_[to]).stage, to);
+  if (handling == 0) return;
+  stages_[from].free_at = now_ + handling;
+  post(now_ + handling, Moment::kDispatch, from);
+}
+
+// ---- bodies, on stage 0 -----------------------------------------------------------------------
+
+std::int64_t Step::priority_of(const Fiber& fiber) const {
+  const auto phase = fiber.backward ? Phase::kBackward : Phase::kForward;
+  const auto& progress = task_of(fiber).stage == 0 ? progress_ : elsewhere_;
+  return schedule_.priority(phase, fiber.microbatch, progress);
+}
+
+void Step::start_microbatches() {
+  while (progress_.started < progress_.microbatches && schedule_.may_start(progress_)) {
+    const int body = progress_.started++ * static_cast<int>(program_.tasks.size());
+    auto& own = fibers_[body];
+    own.operation = program_.tasks[0].first;
+    own.priority = priority_of(own);
+    own.newborn = true;
+    make_ready(stages_[0], body, ++numbers_);
+  }
+}
+
+/// A body is at the end of its forward or of its backward.
+bool Step::goes_on_to_backward(int fiber) {
+  auto& own = fibers_[fiber];
+  stages_[0].polls = true;
+  if (own.backward || options_.forward_only) {
+    finish_body();
+    return false;
+  }
+  if (!std::exchange(own.at_gate, true)) {
+    ++progress_.forward_done;
+    open_gate();
+    start_microbatches();
+  }
+  if (!schedule_.may_begin_backward(progress_)) {
+    gate_.push_back(fiber);
+    return false;
+  }
+  own.backward = true;
+  own.operation = program_.tasks[0].last;
+  own.priority = priority_of(own);
+  return true;
+}
+
+void Step::finish_body() {
+  ++progress_.finished;
+  if (options_.forward_only) {
+    ++progress_.forward_done;
+    open_gate();
+  }
+  start_microbatches();
+}
+
+void Step::open_gate() {
+  if (gate_.empty() || !schedule_.may_begin_backward(progress_)) return;
+  for (const int fiber : std::exchange(gate_, {})) make_ready(stages_[0], fiber, ++numbers_);
+}
+
+SimulatedStep Step::result() {
+  SimulatedStep step;
+  step.seconds = static_cast<double>(now_) / base::kSecond;
+  double busy = 0;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    auto& stage = stages_[i];
+    step.busy.push_back(static_cast<double>(stage.busy) / base::kSecond);
+    busy += step.busy.back();
+    step.peak_activations.push_back(stage.peak);
+    step.messages.push_back(stage.messages);
+    if (!options_.record) continue;
+    step.timeline.push_back({static_cast<int>(i), 0, 0, now_, false, std::move(stage.spans)});
+  }
+  if (now_ > 0) step.bubble = 1 - busy / (machine_.stages * step.seconds);
+  return step;
+}
+
+}  // namespace
+
+SimulatedStep simulate(const ModuleTree& tree, const Trace& trace, const std::vector<int>& stages,
+                       const Machine& machine, const SimulationOptions& options) {
+  SMP_ASSERT(options.schedule != nullptr && options.microbatches >= 1, options.microbatches,
+             " microbatches");
+  const auto program = compile(tree, trace, stages, machine);
+  return Step(program, machine, options).run();
+}
+
+}  // namespace smp::partition

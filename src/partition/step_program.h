@@ -1,0 +1,44 @@
+// partition/step_program.h: a traced microbatch on its stages, as a short list of operations that
+// the simulator can run many times. Paper §4.1, §4.2.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "partition/machine.h"
+#include "partition/module_tree.h"
+#include "partition/trace.h"
+
+namespace smp::partition {
+
+/// Computation on the task's stage, or a request to another stage.
+struct Operation {
+  int callee = -1;               ///< task that is asked for; -1: computation
+  int previous = -1, next = -1;  ///< of the same task; -1: none
+  bool turn = false;             ///< begins with a routed call, so it may give way to others
+  base::Nanoseconds forward = 0, backward = 0;
+  std::int64_t activation_bytes = 0;
+};
+
+/// What one fiber runs: the step body (task 0), or one request.
+struct Task {
+  int stage = 0;
+  int module = -1;                        ///< that is asked for; -1: the step body
+  int caller = -1;                        ///< task that asks
+  int first = -1, last = -1;              ///< operations; -1: none
+  base::Nanoseconds there = 0, back = 0;  ///< travel of inputs and of outputs, or their gradients
+};
+
+/// Neighbouring stretches of one task are one operation, unless a long one ends where the runtime
+/// would look for answers.
+struct StepProgram {
+  std::vector<Operation> operations;
+  std::vector<Task> tasks;
+};
+
+/// @param stages  of every module of the tree
+StepProgram compile(const ModuleTree& tree, const Trace& trace, const std::vector<int>& stages,
+                    const Machine& machine);
+
+}  // namespace smp::partition
