@@ -1,0 +1,85 @@
+// What becomes of a trace: which calls are one request, and which stretches are one operation.
+#include "partition/step_program.h"
+
+#include <gmock/gmock.h>
+
+#include "partition/traced_model.h"
+
+namespace smp::partition {
+namespace {
+
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::Nanoseconds;
+using testing::ElementsAre;
+
+/// Durations of a task's computations; -1 stands for a request.
+std::vector<Nanoseconds> operations_of(const StepProgram& program, int task) {
+  std::vector<Nanoseconds> durations;
+  for (int i = program.tasks[task].first; i >= 0; i = program.operations[i].next) {
+    const auto& operation = program.operations[i];
+    durations.push_back(operation.callee >= 0 ? -1 : operation.forward);
+  }
+  return durations;
+}
+
+StepProgram compile_chain(const std::vector<double>& seconds, const std::vector<int>& stages) {
+  const auto model = traced_chain(seconds);
+  return compile(model.tree, model.trace, stages, ideal_machine(4));
+}
+
+TEST(StepProgram, JoinsShortStretchesOfOneStage) {
+  const auto program = compile_chain(std::vector<double>(8, 20e-6), std::vector<int>(9, 0));
+  EXPECT_THAT(operations_of(program, 0), ElementsAre(120 * kMicrosecond, 40 * kMicrosecond));
+}
+
+TEST(StepProgram, EndsALongStretchWhereTheRuntimeLooksForAnswers) {
+  const auto program = compile_chain({1e-3, 2e-3}, {0, 0, 0});
+  EXPECT_THAT(operations_of(program, 0), ElementsAre(1 * kMillisecond, 2 * kMillisecond));
+}
+
+TEST(StepProgram, NeighboursInASequentialAreOneRequest) {
+  const auto program = compile_chain({1e-3, 2e-3, 3e-3, 4e-3, 5e-3}, {0, 0, 1, 1, 2, 1});
+  ASSERT_EQ(program.tasks.size(), 4u);
+  EXPECT_THAT(operations_of(program, 0), ElementsAre(1 * kMillisecond, -1, -1, -1));
+  EXPECT_THAT(operations_of(program, 1), ElementsAre(2 * kMillisecond, 3 * kMillisecond));
+  EXPECT_THAT(operations_of(program, 2), ElementsAre(4 * kMillisecond));
+  EXPECT_EQ(program.tasks[3].stage, 1);
+}
+
+TEST(StepProgram, ARequestCarriesTheInputOfItsFirstCallAndTheOutputOfItsLast) {
+  auto model = traced_chain({1e-3, 1e-3, 1e-3});
+  for (int i = 1; i <= 3; ++i) {
+    model.trace.calls[i].input_bytes = i * 1000;
+    model.trace.calls[i].output_bytes = i * 100;
+  }
+  auto machine = ideal_machine(2);
+  machine.bytes_per_second = 1e6;
+  const auto program = compile(model.tree, model.trace, {0, 0, 1, 1}, machine);
+  EXPECT_EQ(program.tasks[1].there, 2 * kMillisecond);
+  EXPECT_EQ(program.tasks[1].back, 300 * kMicrosecond);
+}
+
+TEST(StepProgram, ACallersStretchesSurroundItsRequests) {
+  TracedModel model;
+  const int root = model.call_again(0, -1, 3e-3);
+  model.call(0, root, 1e-3);
+  model.trace.calls[1].before = 2e-3;
+  model.trace.body_after = 4e-3;
+  const auto program = compile(model.tree, model.trace, {0, 1}, ideal_machine(2));
+  EXPECT_THAT(operations_of(program, 0), ElementsAre(2 * kMillisecond, -1, 7 * kMillisecond));
+  EXPECT_THAT(operations_of(program, 1), ElementsAre(1 * kMillisecond));
+}
+
+TEST(StepProgram, BackwardTakesItsShareAndAFasterStageLess) {
+  auto model = traced_chain({1e-3});
+  model.trace.backward_ratio = 3;
+  auto machine = ideal_machine(1);
+  machine.speeds = {2};
+  const auto program = compile(model.tree, model.trace, {0, 0}, machine);
+  EXPECT_EQ(program.operations[0].forward, 500 * kMicrosecond);
+  EXPECT_EQ(program.operations[0].backward, 1500 * kMicrosecond);
+}
+
+}  // namespace
+}  // namespace smp::partition
