@@ -4,16 +4,24 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <optional>
 
 #include "base/check.h"
+#include "partition/short_text.h"
+#include "partition/text_table.h"
 
 namespace smp::partition {
 namespace {
 
 using base::concat;
 using Row = PartitionPlan::Row;
+
+constexpr int kWidth = 100;
+constexpr int kModulesWidth = 40;
+constexpr std::size_t kShownBound = 3;
+constexpr const char* kStays = "stays with its parent";
 
 std::string parent_path(const std::string& path) {
   const auto dot = path.rfind('.');
@@ -100,15 +108,114 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-}  // namespace
+struct Totals {
+  std::vector<std::int64_t> elements;  // by stage
+  std::vector<std::int64_t> bytes;
 
-std::string short_count(std::int64_t count) {
-  const double value = static_cast<double>(count);
-  if (count < 1000) return format("%.0f", value);
-  if (count < 999'950) return format("%.1f K", value / 1e3);
-  if (count < 999'950'000) return format("%.1f M", value / 1e6);
-  return format("%.1f G", value / 1e9);
+  double share(int stage) const {
+    const auto largest = *std::max_element(bytes.begin(), bytes.end());
+    return largest > 0 ? static_cast<double>(bytes[stage]) / static_cast<double>(largest) : 0;
+  }
+};
+
+Totals totals_of(const PartitionPlan& plan) {
+  Totals totals{std::vector<std::int64_t>(plan.pp_size(), 0),
+                std::vector<std::int64_t>(plan.pp_size(), 0)};
+  for (const Row& row : plan.rows()) {
+    totals.elements.at(row.pp_rank) += row.elements;
+    totals.bytes.at(row.pp_rank) += row.bytes;
+  }
+  return totals;
 }
+
+std::vector<TextTable::Column> columns(bool predicted) {
+  std::vector<TextTable::Column> all = {
+      {"stage", true}, {"modules", false, kModulesWidth}, {"parameters", true}};
+  if (predicted) {
+    all.insert(all.end(), {{"memory", true}, {"cost", true}, {"cut in", true}, {"cut out", true}});
+  } else {
+    all.insert(all.end(), {{"weights", true}, {"share", false}});
+  }
+  return all;
+}
+
+void add_prediction(std::vector<std::string>& cells, const StageSummary& stage) {
+  cells.push_back(short_bytes(stage.memory()));
+  cells.push_back(format("%.1f %%", 100 * stage.cost));
+  cells.push_back(short_bytes(stage.bytes_in));
+  cells.push_back(short_bytes(stage.bytes_out));
+}
+
+std::string outcome_text(const PlanSummary::Outcome& outcome) {
+  return concat(outcome.strategy, " ", short_seconds(outcome.step_seconds), " (bubble ",
+                format("%.0f %%", 100 * outcome.bubble), ", bottleneck ",
+                format("%.2f", outcome.bottleneck_to_bound), ")");
+}
+
+std::string counted(int count, const char* what) {
+  const char* plural = what[std::strlen(what) - 1] == 'h' ? "es" : "s";
+  return concat(count, " ", what, count == 1 ? "" : plural);
+}
+
+std::string lines_of(const std::string& text) {
+  std::string lines;
+  if (text.empty()) return lines;
+  for (const std::string& line : wrapped(text, kWidth)) lines += line + "\n";
+  return lines;
+}
+
+// The stage that comes closest to its limit, if there are limits.
+std::string memory_text(const PlanSummary& summary) {
+  const StageSummary* tightest = nullptr;
+  const auto use = [](const StageSummary& stage) {
+    return static_cast<double>(stage.memory()) / static_cast<double>(stage.memory_limit);
+  };
+  for (const StageSummary& stage : summary.stages) {
+    if (stage.memory_limit == 0) continue;
+    if (tightest == nullptr || use(stage) > use(*tightest)) tightest = &stage;
+  }
+  if (tightest == nullptr) return {};
+  return concat("memory: stage ", tightest - summary.stages.data(), " comes closest to its limit, ",
+                short_bytes(tightest->memory()), " of ", short_bytes(tightest->memory_limit));
+}
+
+std::string others_text(const PlanSummary& summary) {
+  std::string text;
+  for (const auto& other : summary.others) {
+    text += (text.empty() ? "others: " : ", ") + outcome_text(other);
+  }
+  return text;
+}
+
+// What the plan is expected to do, and what others would have done.
+std::string promise(const PartitionPlan& plan) {
+  const PlanSummary& summary = *plan.summary();
+  const auto& chosen = summary.chosen;
+  std::string text = lines_of(concat(
+      "strategy ", chosen.strategy, ": a simulated step takes ", short_seconds(chosen.step_seconds),
+      ", bubble ", format("%.0f %%", 100 * chosen.bubble), " (", counted(plan.pp_size(), "stage"),
+      ", ", counted(summary.microbatches, "microbatch"), ", ", summary.pipeline, ")"));
+  text += lines_of(concat("balance: the largest stage costs ",
+                          format("%.2f", chosen.bottleneck_to_bound),
+                          " times the least that any split could reach"));
+  return text + lines_of(others_text(summary)) + lines_of(memory_text(summary));
+}
+
+// What the columns do not say by themselves.
+std::string remarks(const PartitionPlan& plan) {
+  const PlanSummary& summary = *plan.summary();
+  std::string text = lines_of(concat("predicted, not measured; costs from ", summary.costs,
+                                     "; cut: bytes in and out per microbatch, forward"));
+  std::size_t bound = 0;
+  for (const Row& row : plan.rows()) {
+    if (row.why.rfind(kStays, 0) != 0) continue;
+    if (++bound <= kShownBound) text += lines_of(concat(row.path, " ", row.why));
+  }
+  if (bound > kShownBound) text += concat(bound - kShownBound, " more modules stay like that\n");
+  return text;
+}
+
+}  // namespace
 
 std::vector<std::string> stage_modules(const PartitionPlan& plan, int pp_rank) {
   const auto trees = subtrees(plan);
@@ -129,22 +236,23 @@ std::vector<std::string> stage_modules(const PartitionPlan& plan, int pp_rank) {
 }
 
 std::string plan_table(const PartitionPlan& plan) {
-  std::vector<std::int64_t> elements(plan.pp_size(), 0);
-  std::vector<std::int64_t> bytes(plan.pp_size(), 0);
-  for (const Row& row : plan.rows()) {
-    elements.at(row.pp_rank) += row.elements;
-    bytes.at(row.pp_rank) += row.bytes;
-  }
-  const double largest = static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
-  std::string text = "stage  parameters       MiB  share       modules\n";
+  const auto& summary = plan.summary();
+  const Totals totals = totals_of(plan);
+  TextTable table(columns(summary.has_value()));
   for (int stage = 0; stage < plan.pp_size(); ++stage) {
-    const auto size = static_cast<double>(bytes[stage]);
-    text +=
-        format("%5d  %10s  %8.2f  ", stage, short_count(elements[stage]).c_str(), size / (1 << 20));
-    text +=
-        concat(bar(largest > 0 ? size / largest : 0), "  ", join(stage_modules(plan, stage)), "\n");
+    std::vector<std::string> cells = {std::to_string(stage), join(stage_modules(plan, stage)),
+                                      short_count(totals.elements[stage])};
+    if (!summary) {
+      cells.push_back(short_bytes(totals.bytes[stage]));
+      cells.push_back(bar(totals.share(stage)));
+    } else {
+      add_prediction(cells, summary->stages[stage]);
+    }
+    table.add_row(std::move(cells));
+    if (summary) table.add_note("why: " + summary->stages[stage].why, 1);
   }
-  return text;
+  const std::string body = table.finish(kWidth);
+  return summary ? promise(plan) + "\n" + body + remarks(plan) : body;
 }
 
 }  // namespace smp::partition

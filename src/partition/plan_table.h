@@ -8,14 +8,13 @@
 
 namespace smp::partition {
 
-/// One line per stage: parameters, MiB, a bar relative to the largest stage, modules.
+/// What the plan promises, then each stage: its modules, parameters, memory, cost, bytes that cross
+/// its borders, and why it begins there. Without a summary: modules and parameters. At most 100
+/// columns.
 std::string plan_table(const PartitionPlan& plan);
 
 /// The modules of a stage, as few names as possible: the outermost ones that lie there as a whole,
 /// with runs of numbered siblings as ranges: "encoder.block[0:4]".
 std::vector<std::string> stage_modules(const PartitionPlan& plan, int pp_rank);
-
-/// "950", "4.1 K", "4.1 M", "2.0 G".
-std::string short_count(std::int64_t count);
 
 }  // namespace smp::partition

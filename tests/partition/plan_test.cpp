@@ -6,15 +6,13 @@
 #include "base/files.h"
 #include "partition/partitioner.h"
 #include "partition/plan_check.h"
-#include "partition/plan_table.h"
-#include "partition/tree_builder.h"
+#include "partition/plan_example.h"
 #include "smp/error.h"
 
 namespace smp::partition {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 template <class Action>
@@ -166,42 +164,50 @@ TEST(PlanFile, IsAPlanOrAShortMapOfPins) {
               HasSubstr("cannot read no/plan.json"));
 }
 
-TEST(PlanTable, NamesOutermostModulesAsRanges) {
-  const PartitionPlan plan = plan_for(encoder_decoder(4, 400, 400, true), 3);
-  EXPECT_THAT(stage_modules(plan, 0), ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
-  EXPECT_THAT(stage_modules(plan, 1),
-              ElementsAre("encoder.block[2:4]", "encoder.final_norm", "decoder.block.0"));
-  EXPECT_THAT(stage_modules(plan, 2), ElementsAre("decoder.block[1:4]", "decoder.final_norm"));
+TEST(Plan, KeepsWhatWasPredictedOfIt) {
+  const PartitionPlan plan = t5_example().plan();
+  const std::string text = plan.to_json();
+  const PartitionPlan back = PartitionPlan::from_json(text, "p.json");
+  EXPECT_EQ(back.to_json(), text);
+  ASSERT_TRUE(back.summary());
+  EXPECT_EQ(back.summary()->chosen.strategy, "search");
+  EXPECT_EQ(back.summary()->others.size(), 2u);
+  EXPECT_EQ(back.summary()->stages[1].why, plan.summary()->stages[1].why);
+  EXPECT_NEAR(back.rows()[1].cost, plan.rows()[1].cost, 1e-6);
+  EXPECT_EQ(back.model_hash(), plan.model_hash());
 }
 
-TEST(PlanTable, NamesTheModelIfItIsWhole) {
-  EXPECT_THAT(stage_modules(plan_for(small_tree(), 1), 0), ElementsAre("the model"));
+TEST(Plan, HasALineForEachStageAndModule) {
+  const std::string text = t5_example().plan().to_json();
+  EXPECT_THAT(text, HasSubstr("\n      {\"cost\":0.375,\"weights\":"));
+  EXPECT_THAT(text, HasSubstr("\n    \"lm_head\": {\"pp_rank\":0,\"parameters\":\"weight = "
+                              "shared.weight\",\"elements\":0,\"bytes\":0,"
+                              "\"why\":\"tied with shared\"}\n"));
 }
 
-TEST(PlanTable, MentionsParametersOfAModuleWhosePartsAreSpread) {
-  TreeBuilder build;
-  build.module("first", 400);
-  build.module("second", 400);
-  build.weight(0, "bias", 8);
-  EXPECT_THAT(stage_modules(plan_for(build.tree, 2), 0),
-              ElementsAre("the model (its own parameters)", "first"));
+TEST(Plan, LosesItsPredictionsWhenAModuleIsMovedByHand) {
+  std::string text = t5_example().plan().to_json();
+  const std::string line = "\"encoder.final_norm\": {\"pp_rank\":1";
+  const auto at = text.find(line);
+  ASSERT_NE(at, std::string::npos);
+  text[at + line.size() - 1] = '0';
+  const PartitionPlan edited = PartitionPlan::from_json(text, "p.json");
+  EXPECT_EQ(edited.stage_of("encoder.final_norm"), 0);
+  EXPECT_FALSE(edited.summary());
 }
 
-TEST(PlanTable, HasALinePerStage) {
-  const std::string table = plan_for(small_tree(), 2).table();
-  EXPECT_EQ(table,
-            "stage  parameters       MiB  share       modules\n"
-            "    0          16      0.00  ▇▇▇▇▇▇▇▇▇▇  embed, head\n"
-            "    1           8      0.00  ▇▇▇▇▇░░░░░  middle\n");
-}
-
-TEST(PlanTable, ShortensCounts) {
-  EXPECT_EQ(short_count(0), "0");
-  EXPECT_EQ(short_count(999), "999");
-  EXPECT_EQ(short_count(4100), "4.1 K");
-  EXPECT_EQ(short_count(999'999), "1.0 M");
-  EXPECT_EQ(short_count(14'200'000), "14.2 M");
-  EXPECT_EQ(short_count(2'000'000'000), "2.0 G");
+TEST(Plan, RefusesABrokenSummary) {
+  const std::string text = t5_example().plan().to_json();
+  const auto with = [&](const std::string& part, const std::string& other) {
+    std::string changed = text;
+    changed.replace(changed.find(part), part.size(), other);
+    return refusal([&] { PartitionPlan::from_json(changed, "p.json"); });
+  };
+  EXPECT_EQ(with("\"placement\"", "\"place\""), "p.json: \"placement\" is missing");
+  EXPECT_EQ(with("\"microbatches\"", "\"batches\""),
+            "p.json: \"summary\": \"microbatches\" is missing");
+  EXPECT_THAT(with("\"pp_size\": 3", "\"pp_size\": 4"),
+              HasSubstr("the summary has 3 stages, but \"pp_size\" is 4"));
 }
 
 }  // namespace

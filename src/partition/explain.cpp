@@ -1,0 +1,98 @@
+// partition/explain.cpp: gathers costs, bytes, memory and reasons, by stage and by module.
+#include "partition/explain.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "partition/cut_bytes.h"
+#include "partition/plan_check.h"
+#include "partition/plan_reasons.h"
+
+namespace smp::partition {
+namespace {
+
+const char* source_name(CostSource source) {
+  switch (source) {
+    case CostSource::kCounts:
+      return "counts";
+    case CostSource::kEstimated:
+      return "operators";
+    case CostSource::kMeasured:
+      return "clock";
+  }
+  return "";
+}
+
+StageSummary stage_summary(const StageMemory& memory, const CutBytes& cut) {
+  StageSummary stage;
+  stage.weights = memory.weights;
+  stage.gradients = memory.gradients;
+  stage.optimizer = memory.optimizer;
+  stage.buffers = memory.buffers;
+  stage.activations = memory.activations;
+  stage.bytes_in = cut.in;
+  stage.bytes_out = cut.out;
+  return stage;
+}
+
+std::vector<StageSummary> stage_summaries(const PlanFacts& facts) {
+  const int pp_size = facts.machine.stages;
+  const auto cuts = cut_bytes(facts.tree, facts.trace, facts.stages, pp_size);
+  std::vector<StageSummary> stages;
+  for (int stage = 0; stage < pp_size; ++stage) {
+    stages.push_back(stage_summary(facts.memory[stage], cuts[stage]));
+    if (!facts.machine.memory.empty()) {
+      stages.back().memory_limit = facts.machine.memory[stage];
+    }
+  }
+  for (const CostNode& node : facts.costs.nodes) {
+    stages[facts.stages[node.modules.front()]].cost += node.own;
+  }
+  return stages;
+}
+
+// Modules that are placed as one share its cost by the weights that each brings.
+void add_costs(std::vector<PartitionPlan::Row>& rows, const CostTree& costs) {
+  for (const CostNode& node : costs.nodes) {
+    std::int64_t bytes = 0;
+    for (const int module : node.modules) bytes += rows[module].bytes;
+    if (bytes == 0) {
+      rows[node.modules.front()].cost = node.own;
+      continue;
+    }
+    for (const int module : node.modules) {
+      rows[module].cost =
+          node.own * static_cast<double>(rows[module].bytes) / static_cast<double>(bytes);
+    }
+  }
+}
+
+PlanReasons reasons_of(const PlanFacts& facts) {
+  std::vector<std::int64_t> memory;
+  for (const StageMemory& stage : facts.memory) memory.push_back(stage.total());
+  return plan_reasons(facts.tree, facts.trace, facts.costs, facts.machine, facts.stages,
+                      facts.by_hand, memory);
+}
+
+}  // namespace
+
+PartitionPlan explained_plan(const PlanFacts& facts) {
+  const int pp_size = facts.machine.stages;
+  SMP_ASSERT(static_cast<int>(facts.memory.size()) == pp_size);
+  PlanReasons reasons = reasons_of(facts);
+  auto rows = plan_of(facts.tree, facts.stages, pp_size).rows();
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].why = std::move(reasons.modules[i]);
+  add_costs(rows, facts.costs);
+
+  PlanSummary summary;
+  summary.chosen = facts.chosen;
+  summary.others = facts.others;
+  summary.costs = source_name(facts.trace.source);
+  summary.pipeline = facts.pipeline;
+  summary.microbatches = facts.microbatches;
+  summary.stages = stage_summaries(facts);
+  for (int i = 0; i < pp_size; ++i) summary.stages[i].why = std::move(reasons.stages[i]);
+  return PartitionPlan(pp_size, std::move(rows), std::move(summary));
+}
+
+}  // namespace smp::partition

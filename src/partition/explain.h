@@ -1,0 +1,34 @@
+// partition/explain.h: a placement and what was predicted of it, as a plan that says why.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "partition/cost_tree.h"
+#include "partition/machine.h"
+#include "partition/memory_model.h"
+#include "smp/plan.h"
+
+namespace smp::partition {
+
+/// What the planner knows of the placement that it chose. Refers to the planner's values.
+struct PlanFacts {
+  const ModuleTree& tree;
+  const Trace& trace;
+  const CostTree& costs;
+  const Machine& machine;
+  const std::vector<int>& stages;  ///< of every module of the tree
+  /// Per module what put it there by hand: "placed by set_partition"; empty: nothing. May be empty
+  /// as a whole.
+  const std::vector<std::string>& by_hand;
+  const std::vector<StageMemory>& memory;  ///< by stage
+  PlanSummary::Outcome chosen;
+  std::vector<PlanSummary::Outcome> others;
+  std::string pipeline;
+  int microbatches = 1;
+};
+
+/// The plan with its summary, costs of modules, and reasons.
+PartitionPlan explained_plan(const PlanFacts& facts);
+
+}  // namespace smp::partition

@@ -1,0 +1,107 @@
+// How a plan reads in a terminal.
+#include "partition/plan_table.h"
+
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+#include "partition/partitioner.h"
+#include "partition/plan_example.h"
+#include "partition/text_table.h"
+
+namespace smp::partition {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+PartitionPlan plan_for(const ModuleTree& tree, int pp_size) {
+  PartitionOptions options;
+  options.pp_size = pp_size;
+  return make_plan(tree, options);
+}
+
+std::vector<std::string> lines(const std::string& text) {
+  std::vector<std::string> all;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) all.push_back(line);
+  return all;
+}
+
+TEST(PlanTable, NamesOutermostModulesAsRanges) {
+  const PartitionPlan plan = plan_for(encoder_decoder(4, 400, 400, true), 3);
+  EXPECT_THAT(stage_modules(plan, 0), ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
+  EXPECT_THAT(stage_modules(plan, 1),
+              ElementsAre("encoder.block[2:4]", "encoder.final_norm", "decoder.block.0"));
+  EXPECT_THAT(stage_modules(plan, 2), ElementsAre("decoder.block[1:4]", "decoder.final_norm"));
+}
+
+TEST(PlanTable, NamesTheModelIfItIsWhole) {
+  EXPECT_THAT(stage_modules(plan_for(encoder_decoder(2, 40, 40, true), 1), 0),
+              ElementsAre("the model"));
+}
+
+TEST(PlanTable, MentionsParametersOfAModuleWhosePartsAreSpread) {
+  TreeBuilder build;
+  build.module("first", 400);
+  build.module("second", 400);
+  build.weight(0, "bias", 8);
+  EXPECT_THAT(stage_modules(plan_for(build.tree, 2), 0),
+              ElementsAre("the model (its own parameters)", "first"));
+}
+
+TEST(PlanTable, HasThreeColumnsForAPlanWithoutPredictions) {
+  TreeBuilder build;
+  build.module("embed", 4000);
+  build.module("head", 2000);
+  std::vector<PartitionPlan::Row> rows = plan_for(build.tree, 2).rows();
+  EXPECT_EQ(PartitionPlan(2, rows).table(),
+            "stage  modules  parameters  weights  share\n"
+            "    0  embed         1.0 K  3.9 KiB  ▇▇▇▇▇▇▇▇▇▇\n"
+            "    1  head            500  2.0 KiB  ▇▇▇▇▇░░░░░\n");
+}
+
+TEST(PlanTable, SaysWhatThePlanPromisesAndWhyEachStageBegins) {
+  EXPECT_EQ(
+      t5_example(6, 2).plan().table(),
+      R"(strategy search: a simulated step takes 131 ms, bubble 12 % (2 stages, 8 microbatches, interleaved)
+balance: the largest stage costs 1.02 times the least that any split could reach
+others: tree 164 ms (bubble 25 %, bottleneck 1.20), contiguous 140 ms (bubble 15 %, bottleneck 1.02)
+
+stage  modules                                   parameters    memory    cost    cut in   cut out
+    0  shared, encoder.block[0:4], lm_head            2.1 M  40.0 MiB  50.0 %  20.0 KiB  10.0 KiB
+       why: the model itself runs here; lm_head is tied with shared
+    1  encoder.block[4:6], encoder.final_norm,        2.1 M  36.0 MiB  50.0 %  10.0 KiB  20.0 KiB
+       decoder.block[0:6], decoder.final_norm
+       why: balance: encoder.block.4 would raise stage 0 from 0.500 to 0.562
+predicted, not measured; costs from operators; cut: bytes in and out per microbatch, forward
+)");
+}
+
+TEST(PlanTable, NamesTheStageThatIsClosestToItsLimit) {
+  PlanExample example = t5_example();
+  EXPECT_THAT(example.plan().table(), Not(HasSubstr("limit")));
+  example.machine.memory = {40 << 20, 26 << 20, 40 << 20};
+  EXPECT_THAT(example.plan().table(),
+              HasSubstr("memory: stage 1 comes closest to its limit, 25.0 MiB of 26.0 MiB"));
+}
+
+TEST(PlanTable, SaysWhichModulesCannotLeaveTheirParent) {
+  TreeBuilder build;
+  build.module("routed", 400);
+  for (int i = 0; i < 5; ++i) build.bound("routed.plain" + std::to_string(i), 40);
+  const std::string table = example_of(build.tree, {0, 0, 0, 0, 0, 0, 0}, 1).plan().table();
+  EXPECT_THAT(table, HasSubstr("routed.plain0 stays with its parent: its class was not declared"));
+  EXPECT_THAT(table, HasSubstr("2 more modules stay like that"));
+}
+
+TEST(PlanTable, FitsATerminal) {
+  for (const auto& [blocks, stages] : {std::pair(1, 1), std::pair(12, 7), std::pair(100, 64)}) {
+    const std::string table = t5_example(blocks, stages).plan().table();
+    for (const std::string& line : lines(table)) EXPECT_LE(text_width(line), 100) << line;
+  }
+}
+
+}  // namespace
+}  // namespace smp::partition
