@@ -54,6 +54,10 @@ SMP_API void run_local(int ranks, const std::function<void()>& rank_main, const 
 /// Whether a session runs on this rank. Everything below throws UsageError without one.
 SMP_API bool is_initialized() noexcept;
 
+/// Whether `smp plan` runs this program: as rank 0 alone, up to the first step, which prints the
+/// plan and ends the program. Then leave out what costs time before the first step.
+SMP_API bool is_planning();
+
 SMP_API int rank();
 SMP_API int size();
 SMP_API int local_rank();

@@ -69,7 +69,13 @@ Runtime& Runtime::current() {
   return *runtime;
 }
 
+std::vector<int> Runtime::members(Group which) const {
+  if (plan_request()) return {topology().rank()};
+  return topology().group(which);
+}
+
 std::vector<int> Runtime::pp_ranks() const {
+  if (plan_request()) return {topology().pp_rank()};
   std::vector<int> ranks;
   for (int rank = 0; rank < topology().pp_size(); ++rank) ranks.push_back(rank);
   return ranks;

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "api/plan_request.h"
 #include "base/config.h"
 #include "d2d/mpi_session.h"
 #include "d2d/transport.h"
@@ -25,6 +27,8 @@ class Runtime {
     std::unique_ptr<d2d::MpiSession> mpi;  // not with ranks of one process
     std::unique_ptr<d2d::Transport> transport;
     bool oversubscribed = false;
+    /// Set if this process plays pp_rank 0 of a job that is only planned: nobody else is there.
+    std::optional<PlanRequest> plan_request;
   };
   /// Makes this the rank of the calling fiber, and checks that all ranks agree.
   explicit Runtime(Parts parts);
@@ -50,7 +54,10 @@ class Runtime {
   /// Throws UsageError, on every rank and naming the first that differs, unless `value` is equal on
   /// all pp ranks.
   void require_equal(std::uint64_t value, const char* what, const char* remedy);
+  /// Ranks that are there to talk to: all stages, or this one alone while planning.
   std::vector<int> pp_ranks() const;
+  std::vector<int> members(Group which) const;
+  const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
 
  private:
   Parts parts_;

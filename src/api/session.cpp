@@ -12,6 +12,7 @@
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "d2d/local_transport.h"
 #include "server/uncaught.h"
 #include "smp/version.h"
 
@@ -74,11 +75,26 @@ Session::~Session() = default;
 const Topology& Session::topology() const noexcept { return runtime_->topology(); }
 const Config& Session::config() const noexcept { return runtime_->config(); }
 
+namespace {
+
+/// pp_rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
+Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
+  Runtime::Parts parts;
+  parts.config = resolve(argc, argv, config, request.ranks);
+  parts.topology = Topology(parts.config.arrangement(), 0);
+  parts.transport = std::make_unique<d2d::LocalTransport>(std::make_shared<d2d::LocalHub>(1), 0);
+  parts.plan_request = request;
+  return Session(std::make_unique<Runtime>(std::move(parts)));
+}
+
+}  // namespace
+
 Session init(int& argc, char** argv, const Config& config) {
   server::explain_uncaught_exceptions();
   refuse_second_session();
   check_torch_version();
   base::FiberScheduler::install();
+  if (const auto request = plan_request()) return start_planning(argc, argv, config, *request);
   Runtime::Parts parts;
   parts.mpi = std::make_unique<d2d::MpiSession>();
   base::set_log_rank(parts.mpi->rank());
@@ -92,6 +108,8 @@ Session init(int& argc, char** argv, const Config& config) {
   parts.transport = parts.mpi->connect(parts.topology.group(Group::kPp));
   return Session(std::make_unique<Runtime>(std::move(parts)));
 }
+
+bool is_planning() { return Runtime::current().plan_request().has_value(); }
 
 bool is_initialized() noexcept { return Runtime::find_current() != nullptr; }
 
@@ -127,7 +145,7 @@ Runtime& outside_of_step(const char* what) {
 
 void barrier(Group which) {
   auto& runtime = outside_of_step("smp::barrier");
-  runtime.server().collectives().barrier(runtime.topology().group(which));
+  runtime.server().collectives().barrier(runtime.members(which));
 }
 
 Packet detail::broadcast(Packet own, int root, Group which) {
@@ -135,7 +153,9 @@ Packet detail::broadcast(Packet own, int root, Group which) {
   const auto ranks = runtime.topology().group(which);
   SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
               root, " is not in the group");
-  return runtime.server().collectives().broadcast(ranks, root, std::move(own));
+  SMP_REQUIRE(!runtime.plan_request() || root == rank(), "smp::broadcast from rank ", root,
+              ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
+  return runtime.server().collectives().broadcast(runtime.members(which), root, std::move(own));
 }
 
 }  // namespace smp

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/config.h"
+#include "cli/plan_program.h"
 #include "report/run_folder.h"
 #include "smp/error.h"
 #include "smp/plan.h"
@@ -74,9 +75,21 @@ int main(int argc, char** argv) {
   report_verb->callback([&] { exit_code = guarded([&] { report(folder); }); });
 
   std::string plan;
-  auto* plan_verb = app.add_subcommand("plan", "Print a plan as a table");
-  plan_verb->add_option("FILE", plan, "The plan.json of a run")->required();
-  plan_verb->callback([&] { exit_code = guarded([&] { print_plan(plan); }); });
+  smp::cli::ProgramToPlan to_plan;
+  to_plan.command = smp::cli::take_program(argc, argv);
+  auto* plan_verb = app.add_subcommand(
+      "plan",
+      "Print a plan as a table, or make one: plan --ranks N [--out FOLDER] -- PROGRAM ARGUMENTS");
+  plan_verb->add_option("FILE", plan, "The plan.json of a run");
+  plan_verb->add_option("--ranks", to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
+      ->check(CLI::PositiveNumber);
+  plan_verb->add_option("--out", to_plan.folder, "Folder for the plan and its pictures");
+  plan_verb->callback([&] {
+    exit_code = guarded([&] {
+      const bool make = smp::cli::wants_planning(to_plan, plan);
+      make ? smp::cli::plan_program(to_plan) : print_plan(plan);
+    });
+  });
 
   std::string file;
   int ranks = 0;

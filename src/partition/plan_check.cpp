@@ -105,8 +105,20 @@ void check_plan(const PartitionPlan& plan, const ModuleTree& tree, int pp_size,
   if (!faults.empty()) throw UsageError(list_of_faults(name, faults));
 }
 
+namespace {
+
+std::string read_named_file(const std::string& path) {
+  try {
+    return base::read_file(path);
+  } catch (const UsageError& error) {
+    throw UsageError(concat("plan_file: ", error.what()));
+  }
+}
+
+}  // namespace
+
 PlanFile read_plan_file(const std::string& path) {
-  const std::string text = base::read_file(path);
+  const std::string text = read_named_file(path);
   const Json json = base::parse_json(text, path);
   PlanFile file;
   if (json.is_object() && json.contains("format")) {

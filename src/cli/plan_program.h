@@ -1,0 +1,26 @@
+// cli/plan_program.h: `smp plan --ranks N -- PROGRAM`: runs a training program as far as its plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace smp::cli {
+
+struct ProgramToPlan {
+  int ranks = 0;
+  std::string folder;                ///< for plan.json and the pictures; empty: plans/PROGRAM-N
+  std::vector<std::string> command;  ///< the program and its arguments
+};
+
+/// Takes "--" and what follows it out of `argv`.
+std::vector<std::string> take_program(int& argc, char** argv);
+
+/// Whether a plan is to be made, rather than printed from `file`.
+/// @throws UsageError  neither or both was asked for, or half of it.
+bool wants_planning(const ProgramToPlan& program, const std::string& file);
+
+/// Becomes the program, which prints the plan and ends before it trains.
+/// @throws UsageError  it cannot be started.
+[[noreturn]] void plan_program(const ProgramToPlan& program);
+
+}  // namespace smp::cli
