@@ -72,7 +72,7 @@ std::vector<Bin> make_bins(const ModuleTree& tree, const std::vector<int>& fixed
   for (std::size_t p = 0; p < holders.size(); ++p) {
     if (holders[p].empty()) continue;
     const Anchor& anchor = units.anchors[holders[p].front()];
-    if (anchor.unit < 0) bins.at(anchor.rank).load += tree.parameters[p].bytes;
+    if (anchor.unit < 0) bins.at(anchor.rank).load += static_cast<double>(tree.parameters[p].bytes);
   }
   for (const int stage : fixed) {
     if (stage >= 0) bins.at(stage).needs_one = false;
@@ -133,9 +133,9 @@ class EvenSplit {
   // One piece per set of tied units. A module weighs its bytes and one more, so that modules
   // without parameters are spread by their number.
   void gather_pieces() {
-    std::vector<std::int64_t> weight(units_.roots.size(), 0);
+    std::vector<double> weight(units_.roots.size(), 0);
     for (std::size_t unit = 0; unit < weight.size(); ++unit) {
-      weight[tied_.leader(static_cast<int>(unit))] += units_.bytes[unit] + 1;
+      weight[tied_.leader(static_cast<int>(unit))] += static_cast<double>(units_.bytes[unit] + 1);
     }
     for (std::size_t u = 0; u < weight.size(); ++u) {
       const int unit = static_cast<int>(u);
@@ -157,7 +157,7 @@ class EvenSplit {
   const TiedUnits tied_;
   std::vector<Bin> bins_;
   std::vector<int> pieces_;  // leading units
-  std::vector<std::int64_t> weights_;
+  std::vector<double> weights_;
 };
 
 }  // namespace

@@ -11,11 +11,16 @@
 
 namespace smp::partition {
 
-/// The paper's algorithm: Algorithms 1 and 2 over the tree, seats by D'Hondt.
+/// The paper's algorithm: Algorithms 1 and 2 over the tree, seats by D'Hondt. Beyond the paper: no
+/// more seats for a subtree than it has nodes, a seat counts by the speed of its stage, and stages
+/// that fixed nodes half fill take no part. No stage stays empty if there are nodes enough.
 std::vector<int> tree_partition(const CostTree& tree, const Machine& machine);
 
-/// Nodes in execution order, at any depth, cut into one run a stage with the least maximum.
-std::vector<int> contiguous_partition(const CostTree& tree, const Machine& machine);
+/// Nodes in execution order, at any depth, cut into one run a stage with the least maximum; of such
+/// cuts, those that open the fewest inner nodes. No stage stays empty if there are nodes enough.
+/// @param slack  by which share of it the maximum may grow where that opens fewer nodes
+std::vector<int> contiguous_partition(const CostTree& tree, const Machine& machine,
+                                      double slack = 0);
 
 /// Judges a placement: smaller is better; infinite if it does not fit the memory.
 using Judge = std::function<double(const std::vector<int>& stages_of_nodes)>;
@@ -30,7 +35,14 @@ std::vector<int> search_partition(const CostTree& tree, const Machine& machine,
 double bottleneck(const CostTree& tree, const std::vector<int>& stages_of_nodes,
                   const Machine& machine);
 
-/// No placement of these nodes has a smaller bottleneck.
+/// No placement of these nodes has a smaller bottleneck: the largest of
+/// - total cost / total speed: loads add up to the total, so they cannot all be below the mean;
+/// - the level of a stage by the nodes that are fixed to it;
+/// - for each k up to the stages: the k largest free nodes / the k fastest stages, since they lie
+/// on
+///   at most k stages (k = 1: the largest indivisible node);
+/// - for each k: the k + 1 smallest of the k * stages + 1 largest free nodes / the fastest stage,
+///   since one stage gets k + 1 of these.
 double bottleneck_lower_bound(const CostTree& tree, const Machine& machine);
 
 }  // namespace smp::partition
