@@ -173,7 +173,7 @@ struct RunLog::State {
   /// As soon as there is one.
   void write_plan() {
     if (plan_written || !writes() || !model.partitioned()) return;
-    model.plan().write(file(report::kPlanFile));
+    report::write_plan(folder, model.plan(), std::nullopt);
     plan_written = true;
   }
 

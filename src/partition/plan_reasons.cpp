@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -90,7 +91,6 @@ class Reasoner {
       own_bytes_[module] = node.weight_bytes;
       loads_[stage] += node.own / machine_.speed(stage);
     }
-    bottleneck_ = *std::max_element(loads_.begin(), loads_.end());
   }
 
   void find_ties(const Trace& trace) {
@@ -213,7 +213,7 @@ class Reasoner {
       return concat("memory: stage ", before, " holds ", short_bytes(memory_[before]), " of ",
                     short_bytes(machine_.memory[before]), ", too much for ", name, " as well");
     }
-    if (then > bottleneck_) {
+    if (then > std::max(now, loads_[stage])) {
       return concat("balance: ", name, " would raise stage ", before, " from ", number(now), " to ",
                     number(then));
     }
@@ -223,18 +223,26 @@ class Reasoner {
   // Counts weights and what grows with them, not activations: less than what it would take.
   bool overfills(int unit, int stage) const {
     if (machine_.memory.empty() || machine_.memory[stage] == 0) return false;
+    if (memory_[stage] > machine_.memory[stage]) return false;  // as it does already
     return memory_[stage] + bytes_below(unit) > machine_.memory[stage];
   }
 
+  // "; a, b tied with shared".
   std::string ties_of_stage(int stage) const {
-    std::vector<std::string> names;
+    std::map<std::string, std::vector<std::string>> tied;  // names by reason
     for (std::size_t i = 0; i < ties_.size(); ++i) {
       if (stages_[i] != stage || ties_[i].empty()) continue;
-      names.push_back(concat(name_of(tree_, static_cast<int>(i)), " is ", ties_[i]));
+      tied[ties_[i]].push_back(name_of(tree_, static_cast<int>(i)));
     }
     std::string text;
-    for (std::size_t i = 0; i < std::min(names.size(), kShownTies); ++i) text += "; " + names[i];
-    if (names.size() > kShownTies) text += concat("; ", names.size() - kShownTies, " more ties");
+    std::size_t shown = 0;
+    for (const auto& [reason, names] : tied) {
+      if (shown++ == kShownTies) return text + "; and more";
+      text += concat("; ", names.front());
+      for (std::size_t i = 1; i < std::min(names.size(), kShownTies); ++i) text += ", " + names[i];
+      if (names.size() > kShownTies) text += concat(" and ", names.size() - kShownTies, " more");
+      text += " " + reason;
+    }
     return text;
   }
 
@@ -250,7 +258,6 @@ class Reasoner {
   std::vector<double> loads_;            // by stage: cost over speed
   std::vector<std::string> ties_;        // by module
   std::vector<int> in_order_;            // modules in order of first execution
-  double bottleneck_ = 0;
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "report/memory_picture.h"
+#include "report/partition_picture.h"
 #include "report/trace_file.h"
 
 namespace smp::report {
@@ -50,6 +52,56 @@ RunDescription describe(const std::string& folder) {
   if (!base::file_exists(path)) return {};
   return description_from_json(base::read_file(path), path);
 }
+
+// Pictures of what a folder holds.
+class RunPictures {
+ public:
+  explicit RunPictures(std::string folder) : folder_(std::move(folder)) {}
+
+  std::vector<std::string> draw() {
+    SMP_REQUIRE(has(kMetricsFile) || has(kTraceFile) || has(kPlanFile), folder_,
+                " is no run folder: it holds none of ", kMetricsFile, ", ", kTraceFile, " and ",
+                kPlanFile);
+    if (has(kMetricsFile)) draw_metrics();
+    if (has(kTraceFile)) draw_trace(kTraceFile, kTimelinePicture);
+    if (has(kPlanFile)) draw_plan();
+    if (has(kSimulationFile)) draw_trace(kSimulationFile, kSimulationPicture);
+    return std::move(pictures_);
+  }
+
+ private:
+  bool has(const char* file) const { return base::file_exists(in(folder_, file)); }
+
+  void write(const char* name, const std::string& picture) {
+    pictures_.push_back(in(folder_, name));
+    base::write_file(pictures_.back(), picture);
+  }
+
+  void draw_metrics() {
+    const std::string metrics = in(folder_, kMetricsFile);
+    const RunDescription description = describe(folder_);
+    LossChart chart;
+    chart.points = losses_of(base::read_file(metrics), metrics);
+    chart.title = chart_title(description);
+    chart.unit = description.loss_unit;
+    chart.baseline = description.baseline;
+    if (!chart.points.empty()) write(kLossPicture, draw_loss(chart));
+  }
+
+  void draw_trace(const char* file, const char* picture) {
+    const std::string path = in(folder_, file);
+    write(picture, draw_timeline(trace_from_json(base::read_file(path), path)));
+  }
+
+  void draw_plan() {
+    const PartitionPlan plan = PartitionPlan::read(in(folder_, kPlanFile));
+    write(kPartitionPicture, draw_partition(plan));
+    if (plan.summary()) write(kMemoryPicture, draw_memory(plan));
+  }
+
+  std::string folder_;
+  std::vector<std::string> pictures_;
+};
 
 }  // namespace
 
@@ -114,29 +166,12 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
   return points;
 }
 
-std::vector<std::string> draw_run(const std::string& folder) {
-  const std::string metrics = in(folder, kMetricsFile);
-  const std::string trace = in(folder, kTraceFile);
-  SMP_REQUIRE(base::file_exists(metrics) || base::file_exists(trace), folder,
-              " is no run folder: it holds neither ", kMetricsFile, " nor ", kTraceFile);
-  std::vector<std::string> pictures;
-  const auto write = [&](const char* name, const std::string& picture) {
-    pictures.push_back(in(folder, name));
-    base::write_file(pictures.back(), picture);
-  };
-  if (base::file_exists(metrics)) {
-    const RunDescription description = describe(folder);
-    LossChart chart;
-    chart.points = losses_of(base::read_file(metrics), metrics);
-    chart.title = chart_title(description);
-    chart.unit = description.loss_unit;
-    chart.baseline = description.baseline;
-    if (!chart.points.empty()) write(kLossPicture, draw_loss(chart));
-  }
-  if (base::file_exists(trace)) {
-    write(kTimelinePicture, draw_timeline(trace_from_json(base::read_file(trace), trace)));
-  }
-  return pictures;
+void write_plan(const std::string& folder, const PartitionPlan& plan,
+                const std::optional<StepTimeline>& simulated) {
+  plan.write(in(folder, kPlanFile));
+  if (simulated) base::write_file(in(folder, kSimulationFile), trace_to_json(*simulated));
 }
+
+std::vector<std::string> draw_run(const std::string& folder) { return RunPictures(folder).draw(); }
 
 }  // namespace smp::report

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "report/loss_chart.h"
+#include "report/timeline.h"
+#include "smp/plan.h"
 
 namespace smp::report {
 
@@ -15,8 +17,12 @@ inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kPlanFile = "plan.json";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kTraceFile = "trace.json";
+inline constexpr const char* kSimulationFile = "trace-simulated.json";
 inline constexpr const char* kLossPicture = "loss.svg";
 inline constexpr const char* kTimelinePicture = "timeline.svg";
+inline constexpr const char* kPartitionPicture = "partition.svg";
+inline constexpr const char* kMemoryPicture = "memory.svg";
+inline constexpr const char* kSimulationPicture = "timeline-simulated.svg";
 
 /// What run.json says of a run besides its configuration.
 struct RunDescription {
@@ -42,6 +48,12 @@ RunDescription description_from_json(const std::string& text, const std::string&
 /// leaves it, is passed over.
 /// @throws UsageError  a broken line elsewhere.
 std::vector<Point> losses_of(const std::string& metrics, const std::string& name);
+
+/// Writes a plan to `folder`, and the step that was simulated for it if there is one, so that
+/// draw_run() draws their pictures.
+/// @throws ResourceError  a file cannot be written.
+void write_plan(const std::string& folder, const PartitionPlan& plan,
+                const std::optional<StepTimeline>& simulated);
 
 /// Draws what the files of `folder` allow, and returns the paths of the pictures.
 /// @throws UsageError     it is no run folder, or one of its files is broken.

@@ -31,6 +31,19 @@ double channel(double hue, double saturation, double lightness, double offset) {
   return lightness - amplitude * std::max(-1.0, std::min({k - 3, 9 - k, 1.0}));
 }
 
+bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
+
+// `count` characters of UTF-8 text, from the front or from the back.
+std::string_view piece(std::string_view text, int count, bool front) {
+  std::size_t at = front ? 0 : text.size();
+  while (count > 0 || (front && at < text.size() && !starts_character(text[at]))) {
+    if (front ? at == text.size() : at == 0) break;
+    at = front ? at + 1 : at - 1;
+    count -= starts_character(text[front ? at - 1 : at]) ? 1 : 0;
+  }
+  return front ? text.substr(0, at) : text.substr(at);
+}
+
 }  // namespace
 
 SvgWriter::SvgWriter(double width, double height) {
@@ -121,6 +134,20 @@ std::string color(double hue, double saturation, double lightness) {
   char text[8];
   std::snprintf(text, sizeof text, "#%02x%02x%02x", byte(0), byte(8), byte(4));
   return text;
+}
+
+double text_length(std::string_view text, double size) {
+  constexpr double kWidthOfCharacter = 0.62;  // of a wide sans-serif font, in parts of its size
+  return kWidthOfCharacter * size *
+         static_cast<double>(std::count_if(text.begin(), text.end(), starts_character));
+}
+
+std::string fitted(std::string_view text, double size, double width) {
+  if (text_length(text, size) <= width) return std::string(text);
+  const int room = static_cast<int>(width / text_length("x", size)) - 1;  // besides the dots
+  if (room < 1) return {};
+  const int back = room / 2;
+  return concat(piece(text, room - back, true), "…", piece(text, back, false));
 }
 
 std::vector<double> round_ticks(double low, double high, int count) {

@@ -58,6 +58,11 @@ std::string short_number(double value);
 /// Hue in degrees, saturation and lightness in [0, 1], as "#rrggbb".
 std::string color(double hue, double saturation, double lightness);
 
+/// How wide `text` is drawn at most, in pixels: fonts differ from viewer to viewer.
+double text_length(std::string_view text, double size);
+/// `text` if it is drawn in `width` pixels, else with dots in its middle; empty if not even those.
+std::string fitted(std::string_view text, double size, double width);
+
 /// Round values (1, 2 or 5 times a power of ten apart) in [low, high], about `count` of them.
 std::vector<double> round_ticks(double low, double high, int count);
 /// A tick's label, with as many decimals as the distance of ticks needs.

@@ -19,22 +19,26 @@ using base::Span;
 using base::StepTrace;
 
 constexpr double kWidth = 1280;
-constexpr double kLeft = 76;
+constexpr double kLeft = 84;
 constexpr double kRight = 190;  // for the sums
 constexpr double kTop = 74;
-constexpr double kLane = 40;
-constexpr double kGap = 10;
+constexpr double kSeen = 1;   // bars of less pixels are joined with their neighbours
 constexpr double kAxis = 40;  // below the lanes
 constexpr double kLegendRow = 22;
+constexpr double kLong = 10'000;  // milliseconds, from where on times are in seconds
 constexpr double kMinWidthOfNumber = 13;
 constexpr const char* kIdle = "url(#idle)";
 constexpr const char* kOther = "#9a9a9a";
 
 double milliseconds(Nanoseconds time) { return static_cast<double>(time) / 1e6; }
 
-std::string in_milliseconds(Nanoseconds time) {
+std::string duration(Nanoseconds time) {
   const double value = milliseconds(time);
   char text[32];
+  if (value >= kLong) {
+    std::snprintf(text, sizeof text, "%.1f s", value / 1e3);
+    return text;
+  }
   std::snprintf(text, sizeof text,
                 value < 10    ? "%.2f ms"
                 : value < 100 ? "%.1f ms"
@@ -70,10 +74,23 @@ const char* phase_name(Phase phase) {
   return "";
 }
 
+// Lanes of few ranks are high enough to be looked at, those of many fit a page.
+struct Lanes {
+  double height;
+  double gap;
+  double text;  // size
+};
+Lanes lanes_for(std::size_t ranks) {
+  if (ranks <= 16) return {40, 10, 13};
+  return ranks <= 32 ? Lanes{22, 6, 12} : Lanes{13, 3, 11};
+}
+
 class TimelinePicture {
  public:
   explicit TimelinePicture(const StepTimeline& timeline)
-      : timeline_(timeline), svg_(kWidth, height(timeline)) {
+      : timeline_(timeline),
+        lanes_(lanes_for(timeline.ranks.size())),
+        svg_(kWidth, kTop + lanes_height() + kAxis + 2 * kLegendRow + 14) {
     for (const StepTrace& rank : timeline.ranks) measure(rank);
     if (end_ <= start_) end_ = start_ + 1;
   }
@@ -88,11 +105,8 @@ class TimelinePicture {
   }
 
  private:
-  static double lanes_height(const StepTimeline& timeline) {
-    return static_cast<double>(timeline.ranks.size()) * (kLane + kGap);
-  }
-  static double height(const StepTimeline& timeline) {
-    return kTop + lanes_height(timeline) + kAxis + 2 * kLegendRow + 14;
+  double lanes_height() const {
+    return static_cast<double>(timeline_.ranks.size()) * (lanes_.height + lanes_.gap);
   }
 
   void measure(const StepTrace& rank) {
@@ -115,41 +129,50 @@ class TimelinePicture {
                        (kWidth - kLeft - kRight);
   }
   double lane_top(std::size_t lane) const {
-    return kTop + static_cast<double>(lane) * (kLane + kGap);
+    return kTop + static_cast<double>(lane) * (lanes_.height + lanes_.gap);
+  }
+
+  std::string title() const {
+    const std::size_t ranks = timeline_.ranks.size();
+    const std::int64_t step = ranks == 0 ? 0 : timeline_.ranks.front().step;
+    const char* what = timeline_.simulated ? "stage" : "rank";
+    return concat(timeline_.simulated ? "Simulated step" : concat("Step ", step), ": ",
+                  duration(end_ - start_), " on ", ranks, " ", what, ranks == 1 ? "" : "s", ", ",
+                  num_microbatches_, num_microbatches_ == 1 ? " microbatch, " : " microbatches, ",
+                  "bubble ", percent(base::bubble(timeline_.ranks)));
   }
 
   void draw_title() {
-    const std::size_t ranks = timeline_.ranks.size();
-    const std::int64_t step = ranks == 0 ? 0 : timeline_.ranks.front().step;
-    svg_.text({20, 26},
-              concat("Step ", step, ": ", in_milliseconds(end_ - start_), " on ", ranks,
-                     ranks == 1 ? " rank, " : " ranks, ", num_microbatches_,
-                     num_microbatches_ == 1 ? " microbatch, " : " microbatches, ", "bubble ",
-                     percent(base::bubble(timeline_.ranks))),
-              {.size = 16, .fill = "#111111", .bold = true});
-    if (!oversubscribed_) {
-      svg_.text({20, 46}, "bubble = share of all ranks' time in which no module runs",
-                {.fill = "#666666"});
+    svg_.text({20, 26}, title(), {.size = 16, .fill = "#111111", .bold = true});
+    if (oversubscribed_) {
+      svg_.text({20, 46},
+                "oversubscribed: ranks outnumber cores, so bars include waiting for a core, and "
+                "the bubble, which counts processor time, cannot be small",
+                {.fill = "#b5541c", .bold = true, .group = "oversubscribed"});
       return;
     }
+    const std::string what = timeline_.simulated ? "stages" : "ranks";
     svg_.text({20, 46},
-              "oversubscribed: ranks outnumber cores, so bars include waiting for a core, and the "
-              "bubble, which counts processor time, cannot be small",
-              {.fill = "#b5541c", .bold = true, .group = "oversubscribed"});
+              concat(timeline_.simulated ? "predicted from the plan, not measured; " : "",
+                     "bubble = share of all ", what, "' time in which no module runs"),
+              {.fill = "#666666"});
   }
 
   void draw_axis() {
-    const double bottom = kTop + lanes_height(timeline_);
-    const double length = milliseconds(end_ - start_);
+    const double bottom = kTop + lanes_height();
+    const bool in_seconds = milliseconds(end_ - start_) >= kLong;
+    const double unit = in_seconds ? 1e9 : 1e6;  // nanoseconds
+    const double length = static_cast<double>(end_ - start_) / unit;
     const auto ticks = round_ticks(0, length, 10);
     const double distance = ticks.size() > 1 ? ticks[1] - ticks[0] : length;
     for (const double tick : ticks) {
-      const double at = x(start_ + static_cast<Nanoseconds>(tick * 1e6));
+      const double at = x(start_ + static_cast<Nanoseconds>(tick * unit));
       svg_.line({at, kTop - 6}, {at, bottom}, {.fill = "", .stroke = "#dddddd"});
       svg_.text({at, bottom + 14}, tick_label(tick, distance),
                 {.anchor = "middle", .group = "tick"});
     }
-    svg_.text({(kLeft + kWidth - kRight) / 2, bottom + 31}, "time since the start of the step, ms",
+    svg_.text({(kLeft + kWidth - kRight) / 2, bottom + 31},
+              concat("time since the start of the step, ", in_seconds ? "s" : "ms"),
               {.anchor = "middle"});
     svg_.text({kWidth - kRight + 12, kTop - 10}, "busy", {.fill = "#666666"});
   }
@@ -157,32 +180,62 @@ class TimelinePicture {
   void draw_lane(std::size_t lane) {
     const StepTrace& rank = timeline_.ranks[lane];
     const double top = lane_top(lane);
-    svg_.text({kLeft - 12, top + kLane / 2 + 4}, concat("rank ", rank.pp_rank),
-              {.size = 13, .anchor = "end", .bold = true});
-    svg_.rectangle({kLeft, top}, kWidth - kLeft - kRight, kLane, {.fill = kIdle, .group = "lane"});
-    for (const Span& span : rank.spans) draw_span(span, top);
+    svg_.text({kLeft - 12, text_y(top)},
+              concat(timeline_.simulated ? "stage " : "rank ", rank.pp_rank),
+              {.size = lanes_.text, .anchor = "end", .bold = true});
+    svg_.rectangle({kLeft, top}, kWidth - kLeft - kRight, lanes_.height,
+                   {.fill = kIdle, .group = "lane"});
+    for (std::size_t first = 0; first < rank.spans.size();) {
+      const std::size_t next = end_of_bar(rank.spans, first);
+      draw_bar(rank.spans, first, next, top);
+      first = next;
+    }
     draw_sums(rank, top);
   }
 
-  void draw_span(const Span& span, double top) {
+  double text_y(double top) const { return top + lanes_.height / 2 + 4; }
+
+  // Neighbours of one microbatch and phase make one bar where each alone would not be seen.
+  std::size_t end_of_bar(const std::vector<Span>& spans, std::size_t first) const {
+    std::size_t next = first + 1;
+    for (; next < spans.size(); ++next) {
+      const Span& last = spans[next - 1];
+      const Span& span = spans[next];
+      const bool same = span.microbatch == last.microbatch && span.phase == last.phase;
+      const bool small = x(span.end) - x(span.start) < kSeen || x(last.end) - x(last.start) < kSeen;
+      if (!same || !small || x(span.start) - x(last.end) > kSeen / 4) break;
+    }
+    return next;
+  }
+
+  void draw_bar(const std::vector<Span>& spans, std::size_t first, std::size_t next, double top) {
+    const Span& span = spans[first];
     const double left = x(span.start);
-    const double width = x(span.end) - left;
+    const double width = x(spans[next - 1].end) - left;
     svg_.rectangle(
-        {left, top}, width, kLane,
+        {left, top}, width, lanes_.height,
         {.fill = span_color(span.microbatch, span.phase), .group = phase_name(span.phase)},
-        tip(span));
+        tip(spans, first, next));
     if (width < kMinWidthOfNumber || span.microbatch < 0) return;
-    svg_.text({left + width / 2, top + kLane / 2 + 4}, std::to_string(span.microbatch),
+    svg_.text({left + width / 2, text_y(top)}, std::to_string(span.microbatch),
               {.size = 11,
                .fill = span.phase == Phase::kBackward ? "#ffffff" : "#222222",
                .anchor = "middle"});
   }
 
-  std::string tip(const Span& span) const {
+  std::string tip(const std::vector<Span>& spans, std::size_t first, std::size_t next) const {
+    const Span& span = spans[first];
     std::string text = concat(phase_name(span.phase), " of ", module_name(span.module));
+    if (next > first + 1) text += concat(" and ", next - first - 1, " more stretches");
     if (span.microbatch >= 0) text += concat(", microbatch ", span.microbatch);
-    return concat(text, ": ", in_milliseconds(span.end - span.start), ", processor ",
-                  in_milliseconds(span.cpu));
+    Nanoseconds wall = 0;
+    Nanoseconds processor = 0;
+    for (std::size_t i = first; i < next; ++i) {
+      wall += spans[i].end - spans[i].start;
+      processor += spans[i].cpu;
+    }
+    text += concat(": ", duration(wall));
+    return timeline_.simulated ? text : concat(text, ", processor ", duration(processor));
   }
 
   std::string module_name(int module) const {
@@ -195,11 +248,11 @@ class TimelinePicture {
   void draw_sums(const StepTrace& rank, double top) {
     const double left = kWidth - kRight + 12;
     const double share = static_cast<double>(rank.busy_wall()) / static_cast<double>(end_ - start_);
-    svg_.text({left, top + (oversubscribed_ ? 17 : 25)},
-              concat(in_milliseconds(rank.busy_wall()), "  (", percent(share), ")"),
+    svg_.text({left, oversubscribed_ ? top + 17 : text_y(top)},
+              concat(duration(rank.busy_wall()), "  (", percent(share), ")"),
               {.bold = true, .group = "busy"});
     if (!oversubscribed_) return;
-    svg_.text({left, top + 33}, concat("processor ", in_milliseconds(rank.busy_cpu())),
+    svg_.text({left, top + 33}, concat("processor ", duration(rank.busy_cpu())),
               {.fill = "#b5541c", .group = "processor"});
   }
 
@@ -210,7 +263,7 @@ class TimelinePicture {
   }
 
   void draw_legend() {
-    double y = kTop + lanes_height(timeline_) + kAxis + kLegendRow;
+    double y = kTop + lanes_height() + kAxis + kLegendRow;
     double left = kLeft;
     left = legend_entry(left, y, span_color(0, Phase::kForward), "light: forward");
     left = legend_entry(left, y, span_color(0, Phase::kBackward), "dark: backward");
@@ -232,6 +285,7 @@ class TimelinePicture {
   }
 
   const StepTimeline& timeline_;
+  Lanes lanes_;
   SvgWriter svg_;
   Nanoseconds start_ = 0;
   Nanoseconds end_ = 0;

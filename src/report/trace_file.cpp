@@ -71,6 +71,7 @@ std::string trace_to_json(const StepTimeline& timeline) {
   for (const StepTrace& rank : timeline.ranks) origin = std::min(origin, rank.start);
   std::string text =
       concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
+             timeline.simulated ? ",\n  \"simulated\": true" : "",
              ",\n  \"modules\": ", Json(timeline.module_paths).dump(), ",\n  \"ranks\": [\n");
   for (const StepTrace& rank : timeline.ranks) {
     text += rank_to_json(rank, origin) + (&rank == &timeline.ranks.back() ? "\n" : ",\n");
@@ -87,6 +88,7 @@ StepTimeline trace_from_json(const std::string& text, const std::string& name) {
               " of the format, this build reads version ", kVersion);
   StepTimeline timeline;
   timeline.module_paths = json_member<std::vector<std::string>>(json, "modules", name);
+  if (json.contains("simulated")) timeline.simulated = json_member<bool>(json, "simulated", name);
   for (const Json& rank : json_member<Json>(json, "ranks", name)) {
     timeline.ranks.push_back(rank_from_json(rank, name));
   }

@@ -71,7 +71,7 @@ others: tree 164 ms (bubble 25 %, bottleneck 1.20), contiguous 140 ms (bubble 15
 
 stage  modules                                   parameters    memory    cost    cut in   cut out
     0  shared, encoder.block[0:4], lm_head            2.1 M  40.0 MiB  50.0 %  20.0 KiB  10.0 KiB
-       why: the model itself runs here; lm_head is tied with shared
+       why: the model itself runs here; lm_head tied with shared
     1  encoder.block[4:6], encoder.final_norm,        2.1 M  36.0 MiB  50.0 %  10.0 KiB  20.0 KiB
        decoder.block[0:6], decoder.final_norm
        why: balance: encoder.block.4 would raise stage 0 from 0.500 to 0.562

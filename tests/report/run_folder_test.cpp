@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "partition/plan_example.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
 
@@ -106,6 +107,24 @@ TEST_F(RunFolder, IsDrawnAgainFromItsFiles) {
               AllOf(HasSubstr("Loss of t5 on 4 ranks"), HasSubstr("loss, nats per byte"),
                     HasSubstr("entropy (3.33)")));
   EXPECT_THAT(base::read_file(in(kTimelinePicture)), HasSubstr("on 2 ranks"));
+}
+
+TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
+  StepTimeline simulated;
+  simulated.ranks.resize(3);
+  simulated.simulated = true;
+  write_plan(folder_, partition::t5_example().plan(), simulated);
+  EXPECT_THAT(draw_run(folder_),
+              ElementsAre(in(kPartitionPicture), in(kMemoryPicture), in(kSimulationPicture)));
+  EXPECT_THAT(base::read_file(in(kPartitionPicture)), HasSubstr("on 3 stages"));
+  EXPECT_THAT(base::read_file(in(kMemoryPicture)), HasSubstr("Predicted memory of each stage"));
+  EXPECT_THAT(base::read_file(in(kSimulationPicture)), HasSubstr("Simulated step"));
+}
+
+TEST_F(RunFolder, LeavesOutWhatAPlanByHandDoesNotPredict) {
+  const PartitionPlan plan = partition::t5_example().plan();
+  write_plan(folder_, PartitionPlan(3, plan.rows()), std::nullopt);
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kPartitionPicture)));
 }
 
 TEST_F(RunFolder, IsDrawnAsFarAsItGoes) {

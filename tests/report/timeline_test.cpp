@@ -121,6 +121,42 @@ TEST(Timeline, DrawsAStepWithoutSpansOrRanks) {
   EXPECT_THAT(draw_timeline(idle), HasSubstr("bubble 100.0 %"));
 }
 
+TEST(Timeline, SaysThatItWasSimulated) {
+  StepTimeline timeline = two_ranks();
+  EXPECT_THAT(draw_timeline(timeline), Not(HasSubstr("imulated")));
+  timeline.simulated = true;
+  const std::string svg = draw_timeline(timeline);
+  EXPECT_THAT(svg, HasSubstr("Simulated step: 100 ms on 2 stages, 2 microbatches, bubble 55.0 %"));
+  EXPECT_THAT(svg, HasSubstr("predicted from the plan, not measured"));
+  EXPECT_THAT(svg, HasSubstr(">stage 1<"));
+  EXPECT_THAT(svg, Not(HasSubstr("processor")));
+  EXPECT_TRUE(trace_from_json(trace_to_json(timeline), "t.json").simulated);
+  EXPECT_FALSE(trace_from_json(trace_to_json(two_ranks()), "t.json").simulated);
+}
+
+TEST(Timeline, JoinsBarsThatAreTooShortToBeSeen) {
+  StepTimeline timeline;
+  timeline.ranks = {rank(0, {})};
+  for (int i = 0; i < 10'000; ++i) {
+    const base::Nanoseconds start = 1000 * kMs + i * 10'000;
+    timeline.ranks[0].spans.push_back(
+        {start, start + 10'000, 10'000, i / 5000, 0, Phase::kForward});
+  }
+  const std::string svg = draw_timeline(timeline);
+  const auto bars = elements(svg, "rect", "forward");
+  ASSERT_EQ(bars.size(), 2u);
+  EXPECT_NEAR(number(bars[0], "width"), number(bars[1], "width"), 0.1);
+  EXPECT_THAT(svg, HasSubstr("and 4999 more stretches, microbatch 1: 50.0 ms"));
+}
+
+TEST(Timeline, CountsLongStepsInSeconds) {
+  StepTimeline timeline;
+  timeline.ranks = {rank(0, {span(0, 10'000, 0, Phase::kForward)})};
+  const std::string svg = draw_timeline(timeline);
+  EXPECT_THAT(svg, HasSubstr("Step 7: 10.0 s on 1 rank"));
+  EXPECT_THAT(svg, HasSubstr("start of the step, s<"));
+}
+
 TEST(TraceFile, KeepsEverythingButTheOriginOfTime) {
   StepTimeline timeline = two_ranks();
   timeline.ranks[1].oversubscribed = true;

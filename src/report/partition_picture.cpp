@@ -1,0 +1,302 @@
+// report/partition_picture.cpp: columns from the model to whole boxes; the legend above.
+#include "report/partition_picture.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "partition/short_text.h"
+#include "report/plan_boxes.h"
+#include "report/svg_writer.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+
+constexpr double kWidth = 1000;
+constexpr double kMargin = 20;
+constexpr double kHead = 66;
+constexpr double kSmallest = 17;  // height of a box: a line of text
+constexpr double kUsual = 620;    // height of all boxes together
+constexpr double kGap = 3;
+constexpr double kColumnGap = 22;
+constexpr double kWholeWidth = 430;
+constexpr double kTieLane = 9;
+constexpr double kTieRow = 13;
+constexpr int kTieLanes = 8;
+constexpr double kTieName = 140;
+constexpr double kText = 12;
+constexpr double kSmallText = 11;
+constexpr int kLegendColumns = 8;
+constexpr int kLegendStages = 128;
+constexpr double kLegendRow = 18;
+constexpr const char* kInk = "#1a1a1a";
+constexpr const char* kSoftInk = "#555555";
+constexpr const char* kLine = "#9a9a9a";
+constexpr const char* kTieInk = "#b5541c";
+
+// Light enough for dark text; neighbours differ in hue and in lightness.
+std::string stage_color(int stage) {
+  static const char* const kColors[] = {"#9ecae9", "#ffbf79", "#8fd18a", "#ffa8a3", "#c9b3e6",
+                                        "#f2d45f", "#84c7c0", "#e6b8d8", "#cdb69b", "#c3d66b"};
+  return kColors[stage % static_cast<int>(std::size(kColors))];
+}
+
+std::string share(double cost, int stages) {
+  char text[16];
+  std::snprintf(text, sizeof text, stages > 32 ? "%.4f" : "%.3f", cost);
+  return text;
+}
+
+// Where a box lies.
+struct Place {
+  double left = 0;
+  double width = 0;
+  double top = 0;
+  double height = 0;
+  double middle() const { return top + height / 2; }
+  double right() const { return left + width; }
+};
+
+class PartitionPicture {
+ public:
+  PartitionPicture(const PartitionPlan& plan, PlanBoxes folded)
+      : plan_(plan),
+        folded_(std::move(folded)),
+        places_(folded_.boxes.size()),
+        costs_(plan.pp_size(), 0.0),
+        svg_(kWidth, lay_out()) {}
+
+  std::string draw() {
+    draw_head();
+    draw_legend();
+    for (std::size_t i = 0; i < folded_.boxes.size(); ++i) draw_links(static_cast<int>(i));
+    for (std::size_t i = 0; i < folded_.boxes.size(); ++i) draw_box(static_cast<int>(i));
+    draw_ties();
+    return std::move(svg_).finish();
+  }
+
+ private:
+  bool opened(int box) const { return !folded_.boxes[box].children.empty(); }
+  int legend_rows() const {
+    if (plan_.pp_size() > kLegendStages) return 0;
+    return (plan_.pp_size() + kLegendColumns - 1) / kLegendColumns;
+  }
+
+  // Returns the height of the picture.
+  double lay_out() {
+    int wholes = 0;
+    int columns = 0;
+    std::vector<int> depth(folded_.boxes.size(), 0);
+    for (std::size_t i = 0; i < folded_.boxes.size(); ++i) {
+      const PlanBox& box = folded_.boxes[i];
+      if (box.parent >= 0) depth[i] = depth[box.parent] + 1;
+      if (opened(static_cast<int>(i))) {
+        columns = std::max(columns, depth[i] + 1);
+      } else {
+        ++wholes;
+        costs_[box.stage] += box.cost;
+      }
+    }
+    lay_out_columns(depth, columns);
+    scale_ = std::max(kUsual, kSmallest * wholes);
+    bottom_ = kHead + legend_rows() * kLegendRow + 14;
+    if (!folded_.boxes.empty()) stack(0);
+    return bottom_ + 34;
+  }
+
+  void lay_out_columns(const std::vector<int>& depth, int columns) {
+    const double ties = folded_.ties.empty() ? 0 : 14 + kTieLane * tie_lanes() + kTieName;
+    const double right = kWidth - kMargin - ties;
+    whole_right_ = right;
+    const double whole = columns == 0 ? right - kMargin : std::min(kWholeWidth, 0.55 * right);
+    const double column = columns == 0 ? 0 : (right - whole - kMargin) / columns;
+    column_gap_ = std::min(kColumnGap, 0.4 * column);
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      Place& place = places_[i];
+      const bool whole_box = !opened(static_cast<int>(i));
+      place.left = whole_box ? right - whole : kMargin + column * depth[i];
+      place.width = whole_box ? whole : column - column_gap_;
+    }
+  }
+
+  int tie_lanes() const { return std::min(kTieLanes, static_cast<int>(folded_.ties.size())); }
+
+  // Whole boxes one below the other; the others as high as what they hold.
+  void stack(int index) {
+    Place& place = places_[index];
+    place.top = bottom_;
+    for (const int child : folded_.boxes[index].children) stack(child);
+    if (!opened(index)) {
+      bottom_ += std::max(kSmallest, folded_.boxes[index].cost * scale_) + kGap;
+    }
+    place.height = bottom_ - kGap - place.top;
+  }
+
+  void draw_head() {
+    const auto [least, most] = std::minmax_element(costs_.begin(), costs_.end());
+    const int stages = plan_.pp_size();
+    const std::string how = plan_.summary() ? concat(" by ", plan_.summary()->chosen.strategy) : "";
+    svg_.text({kMargin, 26},
+              fitted(concat("Plan", how, ": ", plan_.rows().size(), " modules on ", stages,
+                            stages == 1 ? " stage" : " stages", ", each with ",
+                            share(*least, stages), " to ", share(*most, stages), " of the ",
+                            folded_.measure, " (even: ", share(1.0 / stages, stages), ")"),
+                     16, kWidth - 2 * kMargin),
+              {.size = 16, .fill = "#111111", .bold = true});
+    svg_.text({kMargin, 46},
+              concat("Coloured: all of it runs on that stage; height is its share of the ",
+                     folded_.measure, ", at least a line. White: its parts are on several stages.",
+                     folded_.ties.empty() ? "" : " Bracket: one weight."),
+              {.fill = kSoftInk});
+  }
+
+  void draw_legend() {
+    const double column = (kWidth - 2 * kMargin) / kLegendColumns;
+    for (int stage = 0; legend_rows() > 0 && stage < plan_.pp_size(); ++stage) {
+      const double left = kMargin + column * (stage % kLegendColumns);
+      const double y = kHead + kLegendRow * (stage / kLegendColumns);
+      svg_.rectangle({left, y - 2}, 14, 13,
+                     {.fill = stage_color(stage), .stroke = kLine, .group = "legend"});
+      svg_.text({left + 20, y + 9},
+                concat("stage ", stage, ": ", share(costs_[stage], plan_.pp_size())),
+                {.size = kSmallText, .fill = kInk, .group = "stage_cost"});
+    }
+  }
+
+  void draw_links(int index) {
+    const Place& from = places_[index];
+    const double bend = from.right() + column_gap_ / 2;
+    for (const int child : folded_.boxes[index].children) {
+      const Place& to = places_[child];
+      const double start = std::clamp(to.middle(), from.top + 2, from.top + from.height - 2);
+      svg_.path({{from.right(), start}, {bend, start}, {bend, to.middle()}, {to.left, to.middle()}},
+                {.stroke = kLine, .group = "link"});
+    }
+  }
+
+  void draw_box(int index) {
+    const PlanBox& box = folded_.boxes[index];
+    const Place& place = places_[index];
+    const bool open = opened(index);
+    svg_.rectangle({place.left, place.top}, place.width, place.height,
+                   {.fill = open ? "#ffffff" : stage_color(box.stage),
+                    .stroke = kLine,
+                    .group = open ? "opened" : "whole"},
+                   tip(index));
+    if (open) {
+      svg_.rectangle({place.left, place.top}, std::min(6.0, place.width), place.height,
+                     {.fill = stage_color(box.stage), .stroke = kLine, .group = "code"});
+      label_opened(box, place);
+    } else {
+      label_whole(box, place);
+    }
+  }
+
+  std::string tip(int index) const {
+    const PlanBox& box = folded_.boxes[index];
+    return concat(box.name, ": ", share(box.cost, plan_.pp_size()), " of the ", folded_.measure,
+                  opened(index) ? ", its own code on stage " : ", stage ", box.stage, ", ",
+                  box.modules, box.modules == 1 ? " module" : " modules",
+                  opened(index) ? " besides those at its right" : "", ", ",
+                  partition::short_count(box.elements), " parameters");
+  }
+
+  void label_whole(const PlanBox& box, const Place& place) {
+    const std::string facts = concat(share(box.cost, plan_.pp_size()), " · stage ", box.stage);
+    const double facts_length = text_length(facts, kText);
+    const double y = place.middle() + 4;
+    svg_.text({place.left + 8, y}, fitted(box.name, 1.08 * kText, place.width - facts_length - 28),
+              {.size = kText, .fill = kInk, .bold = true, .group = "name"});
+    svg_.text({place.right() - 8, y}, facts,
+              {.size = kText, .fill = kInk, .anchor = "end", .group = "facts"});
+  }
+
+  // Up to three lines, as many as there is room for.
+  void label_opened(const PlanBox& box, const Place& place) {
+    const std::vector<std::string> lines = {short_name(box), share(box.cost, plan_.pp_size()),
+                                            concat("code on stage ", box.stage)};
+    const int count = std::clamp(static_cast<int>(place.height / 15), 1, 3);
+    const double first = place.middle() + 4 - 7.5 * (count - 1);
+    for (int line = 0; line < count; ++line) {
+      const bool name = line == 0;
+      svg_.text({place.left + 13, first + 15 * line},
+                fitted(lines[line], name ? 1.08 * kText : kSmallText, place.width - 17),
+                {.size = name ? kText : kSmallText,
+                 .fill = name ? kInk : kSoftInk,
+                 .bold = name,
+                 .group = name ? "name" : "facts"});
+    }
+  }
+
+  // Its parent is beside it, so its last part is enough.
+  std::string short_name(const PlanBox& box) const {
+    if (box.parent <= 0) return box.name;
+    const std::string lead = folded_.boxes[box.parent].name + ".";
+    return box.name.rfind(lead, 0) == 0 ? box.name.substr(lead.size()) : box.name;
+  }
+
+  // Names beside their bracket's upper end, or below the name before where they would meet.
+  void draw_ties() {
+    std::vector<double> tops;
+    for (std::size_t i = 0; i < folded_.ties.size(); ++i) tops.push_back(draw_tie(i));
+    std::vector<int> order(std::min<std::size_t>(tops.size(), kTieLanes));
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return tops[a] < tops[b]; });
+    double last = 0;
+    for (const int tie : order) {
+      last = std::max(tops[tie] + 4, last + kTieRow);
+      svg_.text({tie_left() + kTieLane * tie_lanes(), last},
+                fitted(folded_.ties[tie].weight, kSmallText, kTieName - 4),
+                {.size = kSmallText, .fill = kTieInk, .group = "tie_name"});
+    }
+  }
+
+  double tie_left() const { return whole_right_ + 14; }
+
+  // Returns the upper end of the bracket.
+  double draw_tie(std::size_t index) {
+    const PlanTie& tie = folded_.ties[index];
+    const Style style = {.fill = "", .stroke = kTieInk, .stroke_width = 1.5, .group = "tie"};
+    const double x = tie_left() + kTieLane * static_cast<double>(index % kTieLanes);
+    double top = bottom_;
+    double bottom = 0;
+    for (const int box : tie.boxes) {
+      const Place& place = places_[whole_box(box)];
+      top = std::min(top, place.middle());
+      bottom = std::max(bottom, place.middle());
+      svg_.line({place.right(), place.middle()}, {x, place.middle()}, style);
+    }
+    svg_.line({x, top}, {x, bottom}, style);
+    return top;
+  }
+
+  // Weights of an opened box are tied at the first box that it holds.
+  int whole_box(int box) const {
+    while (opened(box)) box = folded_.boxes[box].children.front();
+    return box;
+  }
+
+  const PartitionPlan& plan_;
+  PlanBoxes folded_;
+  std::vector<Place> places_;
+  std::vector<double> costs_;  // by stage
+  double column_gap_ = kColumnGap;
+  double scale_ = kUsual;
+  double bottom_ = 0;
+  double whole_right_ = 0;
+  SvgWriter svg_;
+};
+
+}  // namespace
+
+std::string draw_partition(const PartitionPlan& plan) {
+  return PartitionPicture(plan, fold_plan(plan)).draw();
+}
+
+}  // namespace smp::report
