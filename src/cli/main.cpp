@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
   int exit_code = 0;
 
   std::string folder;
-  auto* report_verb = app.add_subcommand("report", "Draw the pictures of a run, or of a plan, again");
+  auto* report_verb =
+      app.add_subcommand("report", "Draw the pictures of a run, or of a plan, again");
   report_verb->add_option("RUN", folder, "Folder of the run, such as runs/t5-20261121-140509")
       ->required();
   report_verb->callback([&] { exit_code = guarded([&] { report(folder); }); });
