@@ -79,8 +79,8 @@ TEST(PublishedFigures, GiveTheDecoderFiveStagesByTime) {
   const Decision decision = decide(model, 0.2);
   EXPECT_THAT(stages_of(model.tree(), decision, "encoder"), SizeIs(3));
   EXPECT_THAT(stages_of(model.tree(), decision, "decoder"), SizeIs(5));
-  EXPECT_GE(decision.least(), 0.098);    // published: 0.107
-  EXPECT_LE(decision.largest(), 0.137);  // published: 0.131
+  EXPECT_NEAR(decision.least(), 0.104, kRounding);     // published: 0.107
+  EXPECT_NEAR(decision.largest(), 0.1355, kRounding);  // published: 0.131
 }
 
 // The costs that Figure 10 itself implies: a stage with five decoder blocks has .131, the one with
@@ -118,7 +118,7 @@ TEST(PublishedFigures, DoNotFollowFromThePrintedCostRecursion) {
 
 // Memory wants short targets, arithmetic long ones.
 TEST(PublishedFigures, DoNotBothFollowFromArithmetic) {
-  for (const std::int64_t target : {32, 64, 128, 192, 256, 384, 512}) {
+  for (const std::int64_t target : {32, 64, 96, 128, 192, 256, 384, 512}) {
     const T5Of11B model({256, target, OperatorPrice::kArithmetic});
     const auto decoder_stages = [&](double alpha) {
       return stages_of(model.tree(), decide(model, alpha), "decoder").size();

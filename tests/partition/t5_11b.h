@@ -18,7 +18,7 @@ enum class OperatorPrice : std::uint8_t {
 
 struct T5Microbatch {
   std::int64_t source = 256;  ///< tokens that the encoder reads
-  std::int64_t target = 64;   ///< tokens that the decoder writes
+  std::int64_t target = 96;   ///< tokens that the decoder writes
   OperatorPrice price = OperatorPrice::kIssued;
 };
 
