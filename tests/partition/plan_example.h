@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "partition/even_split.h"
 #include "partition/explain.h"
 #include "partition/tree_builder.h"
 
@@ -108,11 +107,40 @@ inline PlanExample example_of(ModuleTree tree, std::vector<int> stages, int pp_s
   return example;
 }
 
+/// Stages of an encoder_decoder() whose modules are cut, in order, where the bytes before them
+/// reach the next even share. The head goes with the embedding.
+inline std::vector<int> cut_in_order(const ModuleTree& tree, int pp_size) {
+  const auto bytes_below = [&](const auto& self, int module) -> std::int64_t {
+    std::int64_t sum = 0;
+    for (const OwnParameter& own : tree.nodes[module].parameters) {
+      sum += tree.parameters[own.parameter].bytes;
+    }
+    for (const int child : tree.nodes[module].children) sum += self(self, child);
+    return sum;
+  };
+  std::vector<int> stages;
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
+    const std::string& path = tree.nodes[i].path;
+    const bool opened = path.empty() || path == "encoder" || path == "decoder" || path == "lm_head";
+    const int parent = opened ? 0 : tree.nodes[i].parent;
+    const bool piece = !opened && tree.nodes[i].movable() && stages[parent] == 0 &&
+                       (parent == 0 || !tree.nodes[parent].movable() || path.ends_with("norm"));
+    stages.push_back(opened ? 0 : stages[parent]);
+    if (!piece) continue;
+    const std::int64_t nearly = tree.total_bytes() - tree.total_bytes() / 1000;
+    stages.back() =
+        static_cast<int>(std::min<std::int64_t>(before * pp_size / nearly, pp_size - 1));
+    before += bytes_below(bytes_below, static_cast<int>(i));
+  }
+  return stages;
+}
+
 /// An encoder-decoder of 1 MiB a block, with an embedding of 4 MiB that the head uses as well.
 inline PlanExample t5_example(int blocks = 6, int pp_size = 3) {
   constexpr std::int64_t kMiB = 1 << 20;
   ModuleTree tree = encoder_decoder(blocks, 4 * kMiB, kMiB, true);
-  std::vector<int> stages = even_split(tree, std::vector<int>(tree.nodes.size(), -1), pp_size);
+  std::vector<int> stages = cut_in_order(tree, pp_size);
   return example_of(std::move(tree), std::move(stages), pp_size);
 }
 
