@@ -21,7 +21,7 @@ struct Bin {
 /// Of the cuts that stay within (1 + slack) times that bound it takes one with the least sum of
 /// `penalties`, then the least sum of level * (load + segment), then the earliest cuts. With more
 /// than a few thousand elements and hundreds of bins this second choice looks only at cuts near a
-/// balanced one, so that it takes milliseconds.
+/// balanced one, so that it takes a tenth of a second.
 /// @param weights    not negative
 /// @param penalties  of a cut before each element; empty: all 0
 /// @return  number of elements per bin; nothing if more bins need an element than there are.
