@@ -26,6 +26,8 @@ constexpr double kUsual = 620;    // height of all boxes together
 constexpr double kGap = 3;
 constexpr double kColumnGap = 22;
 constexpr double kWholeWidth = 430;
+constexpr double kWholeWidthOfDeep = 340;  // where the columns before need the room
+constexpr int kDeep = 3;                   // columns
 constexpr double kTieLane = 9;
 constexpr double kTieRow = 13;
 constexpr int kTieLanes = 8;
@@ -114,9 +116,11 @@ class PartitionPicture {
     const double ties = folded_.ties.empty() ? 0 : 14 + kTieLane * tie_lanes() + kTieName;
     const double right = kWidth - kMargin - ties;
     whole_right_ = right;
-    const double whole = columns == 0 ? right - kMargin : std::min(kWholeWidth, 0.55 * right);
+    const double whole = columns == 0      ? right - kMargin
+                         : columns > kDeep ? kWholeWidthOfDeep
+                                           : kWholeWidth;
     const double column = columns == 0 ? 0 : (right - whole - kMargin) / columns;
-    column_gap_ = std::min(kColumnGap, 0.4 * column);
+    column_gap_ = std::min(kColumnGap, 0.15 * column);
     for (std::size_t i = 0; i < places_.size(); ++i) {
       Place& place = places_[i];
       const bool whole_box = !opened(static_cast<int>(i));
@@ -141,12 +145,13 @@ class PartitionPicture {
   void draw_head() {
     const auto [least, most] = std::minmax_element(costs_.begin(), costs_.end());
     const int stages = plan_.pp_size();
+    const std::string shares =
+        concat(", each with ", share(*least, stages), " to ", share(*most, stages), " of the ",
+               folded_.measure, " (even: ", share(1.0 / stages, stages), ")");
     const std::string how = plan_.summary() ? concat(" by ", plan_.summary()->chosen.strategy) : "";
     svg_.text({kMargin, 26},
               fitted(concat("Plan", how, ": ", plan_.rows().size(), " modules on ", stages,
-                            stages == 1 ? " stage" : " stages", ", each with ",
-                            share(*least, stages), " to ", share(*most, stages), " of the ",
-                            folded_.measure, " (even: ", share(1.0 / stages, stages), ")"),
+                            stages == 1 ? " stage" : " stages", stages == 1 ? "" : shares),
                      16, kWidth - 2 * kMargin),
               {.size = 16, .fill = "#111111", .bold = true});
     svg_.text({kMargin, 46},
@@ -219,14 +224,17 @@ class PartitionPicture {
 
   // Up to three lines, as many as there is room for.
   void label_opened(const PlanBox& box, const Place& place) {
+    const double room = place.width - 17;
+    const std::string stage = concat("stage ", box.stage);
+    const bool roomy = text_length("code on " + stage, kSmallText) <= room;
     const std::vector<std::string> lines = {short_name(box), share(box.cost, plan_.pp_size()),
-                                            concat("code on stage ", box.stage)};
+                                            roomy ? "code on " + stage : stage};
     const int count = std::clamp(static_cast<int>(place.height / 15), 1, 3);
     const double first = place.middle() + 4 - 7.5 * (count - 1);
     for (int line = 0; line < count; ++line) {
       const bool name = line == 0;
       svg_.text({place.left + 13, first + 15 * line},
-                fitted(lines[line], name ? 1.08 * kText : kSmallText, place.width - 17),
+                fitted(lines[line], name ? 1.08 * kText : kSmallText, room),
                 {.size = name ? kText : kSmallText,
                  .fill = name ? kInk : kSoftInk,
                  .bold = name,
