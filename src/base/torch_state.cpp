@@ -27,6 +27,11 @@ ExceptionGlobals& exception_globals() noexcept {
   return *reinterpret_cast<ExceptionGlobals*>(abi::__cxa_get_globals());
 }
 
+OperatorHook*& operator_hook() noexcept {
+  static thread_local OperatorHook* hook = nullptr;
+  return hook;
+}
+
 TorchState::TorchState()
     : cpu_autocast_(at::autocast::get_autocast_dtype(at::kCPU)),
       cuda_autocast_(at::autocast::get_autocast_dtype(at::kCUDA)),
@@ -52,6 +57,7 @@ void TorchState::restore(const at::ThreadLocalState& clean) const {
     c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(debug_);
   }
   default_generator() = generator_;
+  operator_hook() = hook_;
 }
 
 }  // namespace smp::base

@@ -21,6 +21,11 @@ struct ExceptionGlobals {
 };
 ExceptionGlobals& exception_globals() noexcept;
 
+/// What the calling thread does with operators that reach DispatchKey::DeferredInit, or nullptr. The
+/// module layer sets it; it travels with a fiber because that key does.
+class OperatorHook;
+OperatorHook*& operator_hook() noexcept;
+
 /// Grad mode, inference mode, autocast, dispatch keys, debug info and the default generator of the
 /// calling thread. The rare rest (saved-tensor hooks, dispatch modes, thread-local profiler
 /// callbacks) is captured only while it is in use.
@@ -40,6 +45,7 @@ class TorchState {
   std::shared_ptr<c10::ThreadLocalDebugInfo> debug_ = c10::ThreadLocalDebugInfo::current();
   std::shared_ptr<at::ThreadLocalState> rare_;
   at::Generator generator_;
+  OperatorHook* hook_ = operator_hook();
 
   TorchState();
 };

@@ -4,7 +4,10 @@
 #include <c10/util/Type.h>
 #include <torch/nn/cloneable.h>
 
+#include <string_view>
+
 #include "base/check.h"
+#include "module/delayed_tensors.h"
 
 namespace smp::detail {
 namespace {
@@ -96,6 +99,11 @@ void refuse_after_placement(const RoutedBase& module, const char* action) {
                  " after the model was placed: this rank no longer holds all of "
                  "its parameters. Do it before the first step, or work on the parameters that this "
                  "rank owns.");
+  // A cast can be put off, the others cannot.
+  if (std::string_view(action) == "to()") return;
+  const auto* own = dynamic_cast<const torch::nn::Module*>(&module);
+  SMP_REQUIRE(own == nullptr || !module::is_delayed(*own),
+              module::no_values_yet(base::concat(action, " of ", name_of(module))));
 }
 
 }  // namespace smp::detail

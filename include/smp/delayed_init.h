@@ -1,0 +1,44 @@
+// smp/delayed_init.h: models that are too big to be built on every rank (paper §3.2.3, App. I.5).
+#pragma once
+
+#include <memory>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// Which random numbers a delayed parameter starts from.
+enum class InitOrder {
+  /// Those that it would have got without the scope: the same bits on any number of ranks, and the
+  /// generator is afterwards where it would have been. Numbers of other ranks are jumped over.
+  kAsWritten,
+  /// A stream of its own, keyed by the generator's state and the parameter's path in the model: the
+  /// same bits on any number of ranks, other bits than without the scope. One number is drawn from
+  /// the generator. Never computes a number twice.
+  kByPath,
+};
+
+/// Modules built on this thread while it lives take no memory for parameters and buffers. They get
+/// their values when an smp::DistributedModel places them, each on the rank that owns it; until
+/// then they have shapes and types, may be initialised further, cast with to(dtype) and given to
+/// optimizers. Any other use throws a UsageError.
+///
+///     Net net = [&] { smp::delay_param_initialization delay; return Net(options); }();
+///     smp::DistributedModel model(net);
+///
+/// Done at once, scope or not: tensors made from data (torch::tensor, torch::from_blob) or with a
+/// device named, and whatever a constructor reads (`.item()`). The setting
+/// `delayed_parameter_initialization = false` takes the scope's effect away.
+class SMP_API delay_param_initialization {
+ public:
+  [[nodiscard]] explicit delay_param_initialization(InitOrder order = InitOrder::kAsWritten);
+  ~delay_param_initialization();
+  delay_param_initialization(const delay_param_initialization&) = delete;
+  delay_param_initialization& operator=(const delay_param_initialization&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;  // nothing where the setting is off
+};
+
+}  // namespace smp
