@@ -114,6 +114,7 @@ class Reasoner {
 
   // The first module of `node` that shares a weight with `module`; itself if none does.
   int first_that_shares(const CostNode& node, int module) const {
+    if (tree_.nodes[module].parameters.empty()) return module;
     for (const int other : node.modules) {
       if (other == module) break;
       if (share_a_weight(tree_.nodes[other], tree_.nodes[module])) return other;

@@ -217,30 +217,33 @@ std::string remarks(const PartitionPlan& plan) {
 
 }  // namespace
 
-std::vector<std::string> stage_modules(const PartitionPlan& plan, int pp_rank) {
+std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& plan) {
   const auto trees = subtrees(plan);
-  std::vector<std::string> with_parameters;
-  std::vector<std::string> all;
+  std::vector<std::vector<std::string>> with_parameters(plan.pp_size());
+  std::vector<std::vector<std::string>> all(plan.pp_size());
   for (const Row& row : plan.rows()) {
     const Subtree& here = trees.at(row.path);
-    if (row.pp_rank != pp_rank) continue;
     const bool own = !here.whole && !row.parameters.empty();
     const bool inside = !row.path.empty() && trees.at(parent_path(row.path)).whole;
     if (inside || !(here.whole || own)) continue;
     const std::string path = row.path.empty() ? "the model" : row.path;
     const std::string name = own ? path + " (its own parameters)" : path;
-    all.push_back(name);
-    if (here.parameters) with_parameters.push_back(name);
+    all[row.pp_rank].push_back(name);
+    if (here.parameters) with_parameters[row.pp_rank].push_back(name);
   }
-  return with_ranges(with_parameters.empty() ? all : with_parameters);
+  for (int stage = 0; stage < plan.pp_size(); ++stage) {
+    all[stage] = with_ranges(with_parameters[stage].empty() ? all[stage] : with_parameters[stage]);
+  }
+  return all;
 }
 
 std::string plan_table(const PartitionPlan& plan) {
   const auto& summary = plan.summary();
   const Totals totals = totals_of(plan);
+  const auto modules = modules_of_stages(plan);
   TextTable table(columns(summary.has_value()));
   for (int stage = 0; stage < plan.pp_size(); ++stage) {
-    std::vector<std::string> cells = {std::to_string(stage), join(stage_modules(plan, stage)),
+    std::vector<std::string> cells = {std::to_string(stage), join(modules[stage]),
                                       short_count(totals.elements[stage])};
     if (!summary) {
       cells.push_back(short_bytes(totals.bytes[stage]));

@@ -13,8 +13,8 @@ namespace smp::partition {
 /// columns.
 std::string plan_table(const PartitionPlan& plan);
 
-/// The modules of a stage, as few names as possible: the outermost ones that lie there as a whole,
-/// with runs of numbered siblings as ranges: "encoder.block[0:4]".
-std::vector<std::string> stage_modules(const PartitionPlan& plan, int pp_rank);
+/// The modules of every stage, as few names as possible: the outermost ones that lie there as a
+/// whole, with runs of numbered siblings as ranges: "encoder.block[0:4]".
+std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& plan);
 
 }  // namespace smp::partition

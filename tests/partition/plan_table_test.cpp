@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "partition/partitioner.h"
+#include "partition/plan_check.h"
 #include "partition/plan_example.h"
 #include "partition/text_table.h"
 
@@ -16,12 +16,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-PartitionPlan plan_for(const ModuleTree& tree, int pp_size) {
-  PartitionOptions options;
-  options.pp_size = pp_size;
-  return make_plan(tree, options);
-}
-
 std::vector<std::string> lines(const std::string& text) {
   std::vector<std::string> all;
   std::istringstream stream(text);
@@ -30,16 +24,15 @@ std::vector<std::string> lines(const std::string& text) {
 }
 
 TEST(PlanTable, NamesOutermostModulesAsRanges) {
-  const PartitionPlan plan = plan_for(encoder_decoder(4, 400, 400, true), 3);
-  EXPECT_THAT(stage_modules(plan, 0), ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
-  EXPECT_THAT(stage_modules(plan, 1),
-              ElementsAre("encoder.block[2:4]", "encoder.final_norm", "decoder.block.0"));
-  EXPECT_THAT(stage_modules(plan, 2), ElementsAre("decoder.block[1:4]", "decoder.final_norm"));
+  const auto modules = modules_of_stages(t5_example().plan());
+  EXPECT_THAT(modules[0], ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
+  EXPECT_THAT(modules[1],
+              ElementsAre("encoder.block[2:6]", "encoder.final_norm", "decoder.block.0"));
+  EXPECT_THAT(modules[2], ElementsAre("decoder.block[1:6]", "decoder.final_norm"));
 }
 
 TEST(PlanTable, NamesTheModelIfItIsWhole) {
-  EXPECT_THAT(stage_modules(plan_for(encoder_decoder(2, 40, 40, true), 1), 0),
-              ElementsAre("the model"));
+  EXPECT_THAT(modules_of_stages(t5_example(2, 1).plan())[0], ElementsAre("the model"));
 }
 
 TEST(PlanTable, MentionsParametersOfAModuleWhosePartsAreSpread) {
@@ -47,7 +40,7 @@ TEST(PlanTable, MentionsParametersOfAModuleWhosePartsAreSpread) {
   build.module("first", 400);
   build.module("second", 400);
   build.weight(0, "bias", 8);
-  EXPECT_THAT(stage_modules(plan_for(build.tree, 2), 0),
+  EXPECT_THAT(modules_of_stages(plan_of(build.tree, {0, 0, 1}, 2))[0],
               ElementsAre("the model (its own parameters)", "first"));
 }
 
@@ -55,7 +48,7 @@ TEST(PlanTable, HasThreeColumnsForAPlanWithoutPredictions) {
   TreeBuilder build;
   build.module("embed", 4000);
   build.module("head", 2000);
-  std::vector<PartitionPlan::Row> rows = plan_for(build.tree, 2).rows();
+  std::vector<PartitionPlan::Row> rows = plan_of(build.tree, {0, 0, 1}, 2).rows();
   EXPECT_EQ(PartitionPlan(2, rows).table(),
             "stage  modules  parameters  weights  share\n"
             "    0  embed         1.0 K  3.9 KiB  ▇▇▇▇▇▇▇▇▇▇\n"
