@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "partition/short_text.h"
 #include "report/plan_boxes.h"
+#include "report/plan_layout.h"
 #include "report/svg_writer.h"
 
 namespace smp::report {
@@ -21,13 +22,7 @@ using base::concat;
 constexpr double kWidth = 1000;
 constexpr double kMargin = 20;
 constexpr double kHead = 66;
-constexpr double kSmallest = 17;  // height of a box: a line of text
-constexpr double kUsual = 620;    // height of all boxes together
-constexpr double kGap = 3;
-constexpr double kColumnGap = 22;
-constexpr double kWholeWidth = 430;
-constexpr double kWholeWidthOfDeep = 340;  // where the columns before need the room
-constexpr int kDeep = 3;                   // columns
+constexpr double kTieGap = 14;
 constexpr double kTieLane = 9;
 constexpr double kTieRow = 13;
 constexpr int kTieLanes = 8;
@@ -55,24 +50,18 @@ std::string share(double cost, int stages) {
   return text;
 }
 
-// Where a box lies.
-struct Place {
-  double left = 0;
-  double width = 0;
-  double top = 0;
-  double height = 0;
-  double middle() const { return top + height / 2; }
-  double right() const { return left + width; }
-};
-
 class PartitionPicture {
  public:
   PartitionPicture(const PartitionPlan& plan, PlanBoxes folded)
       : plan_(plan),
         folded_(std::move(folded)),
-        places_(folded_.boxes.size()),
         costs_(plan.pp_size(), 0.0),
-        svg_(kWidth, lay_out()) {}
+        layout_(lay_out(folded_, {kMargin, tie_left() - kTieGap, legend_bottom()})),
+        svg_(kWidth, layout_.bottom + 34) {
+    for (const PlanBox& box : folded_.boxes) {
+      if (box.children.empty()) costs_[box.stage] += box.cost;
+    }
+  }
 
   std::string draw() {
     draw_head();
@@ -90,56 +79,11 @@ class PartitionPicture {
     return (plan_.pp_size() + kLegendColumns - 1) / kLegendColumns;
   }
 
-  // Returns the height of the picture.
-  double lay_out() {
-    int wholes = 0;
-    int columns = 0;
-    std::vector<int> depth(folded_.boxes.size(), 0);
-    for (std::size_t i = 0; i < folded_.boxes.size(); ++i) {
-      const PlanBox& box = folded_.boxes[i];
-      if (box.parent >= 0) depth[i] = depth[box.parent] + 1;
-      if (opened(static_cast<int>(i))) {
-        columns = std::max(columns, depth[i] + 1);
-      } else {
-        ++wholes;
-        costs_[box.stage] += box.cost;
-      }
-    }
-    lay_out_columns(depth, columns);
-    scale_ = std::max(kUsual, kSmallest * wholes);
-    bottom_ = kHead + legend_rows() * kLegendRow + 14;
-    if (!folded_.boxes.empty()) stack(0);
-    return bottom_ + 34;
-  }
-
-  void lay_out_columns(const std::vector<int>& depth, int columns) {
-    const double ties = folded_.ties.empty() ? 0 : 14 + kTieLane * tie_lanes() + kTieName;
-    const double right = kWidth - kMargin - ties;
-    whole_right_ = right;
-    const double whole = columns == 0      ? right - kMargin
-                         : columns > kDeep ? kWholeWidthOfDeep
-                                           : kWholeWidth;
-    const double column = columns == 0 ? 0 : (right - whole - kMargin) / columns;
-    column_gap_ = std::min(kColumnGap, 0.15 * column);
-    for (std::size_t i = 0; i < places_.size(); ++i) {
-      Place& place = places_[i];
-      const bool whole_box = !opened(static_cast<int>(i));
-      place.left = whole_box ? right - whole : kMargin + column * depth[i];
-      place.width = whole_box ? whole : column - column_gap_;
-    }
-  }
-
+  double legend_bottom() const { return kHead + legend_rows() * kLegendRow + 14; }
   int tie_lanes() const { return std::min(kTieLanes, static_cast<int>(folded_.ties.size())); }
-
-  // Whole boxes one below the other; the others as high as what they hold.
-  void stack(int index) {
-    Place& place = places_[index];
-    place.top = bottom_;
-    for (const int child : folded_.boxes[index].children) stack(child);
-    if (!opened(index)) {
-      bottom_ += std::max(kSmallest, folded_.boxes[index].cost * scale_) + kGap;
-    }
-    place.height = bottom_ - kGap - place.top;
+  double tie_left() const {
+    if (folded_.ties.empty()) return kWidth - kMargin + kTieGap;
+    return kWidth - kMargin - kTieLane * tie_lanes() - kTieName;
   }
 
   void draw_head() {
@@ -175,10 +119,10 @@ class PartitionPicture {
   }
 
   void draw_links(int index) {
-    const Place& from = places_[index];
-    const double bend = from.right() + column_gap_ / 2;
+    const Place& from = layout_.places[index];
+    const double bend = from.right() + layout_.column_gap / 2;
     for (const int child : folded_.boxes[index].children) {
-      const Place& to = places_[child];
+      const Place& to = layout_.places[child];
       const double start = std::clamp(to.middle(), from.top + 2, from.top + from.height - 2);
       svg_.path({{from.right(), start}, {bend, start}, {bend, to.middle()}, {to.left, to.middle()}},
                 {.stroke = kLine, .group = "link"});
@@ -187,7 +131,7 @@ class PartitionPicture {
 
   void draw_box(int index) {
     const PlanBox& box = folded_.boxes[index];
-    const Place& place = places_[index];
+    const Place& place = layout_.places[index];
     const bool open = opened(index);
     svg_.rectangle({place.left, place.top}, place.width, place.height,
                    {.fill = open ? "#ffffff" : stage_color(box.stage),
@@ -265,17 +209,15 @@ class PartitionPicture {
     }
   }
 
-  double tie_left() const { return whole_right_ + 14; }
-
   // Returns the upper end of the bracket.
   double draw_tie(std::size_t index) {
     const PlanTie& tie = folded_.ties[index];
     const Style style = {.fill = "", .stroke = kTieInk, .stroke_width = 1.5, .group = "tie"};
     const double x = tie_left() + kTieLane * static_cast<double>(index % kTieLanes);
-    double top = bottom_;
+    double top = layout_.bottom;
     double bottom = 0;
     for (const int box : tie.boxes) {
-      const Place& place = places_[whole_box(box)];
+      const Place& place = layout_.places[whole_box(box)];
       top = std::min(top, place.middle());
       bottom = std::max(bottom, place.middle());
       svg_.line({place.right(), place.middle()}, {x, place.middle()}, style);
@@ -292,12 +234,8 @@ class PartitionPicture {
 
   const PartitionPlan& plan_;
   PlanBoxes folded_;
-  std::vector<Place> places_;
   std::vector<double> costs_;  // by stage
-  double column_gap_ = kColumnGap;
-  double scale_ = kUsual;
-  double bottom_ = 0;
-  double whole_right_ = 0;
+  PlanLayout layout_;
   SvgWriter svg_;
 };
 
