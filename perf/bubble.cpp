@@ -1,12 +1,6 @@
 // perf/bubble.cpp: how close a pipeline comes to its ideal step time, (m + p - 1)(F + B) for p
 // stages and m microbatches. Modules sleep instead of computing, so ranks may outnumber the cores.
 // mpirun: --ranks 2 4
-#include <ATen/ATen.h>
-#include <time.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/nn/module.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -16,16 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/clock.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
-#include "smp/distributed_model.h"
-#include "smp/module.h"
-#include "smp/nn/sequential.h"
-#include "smp/placement.h"
+#include "sleeping_stages.h"
 #include "smp/session.h"
-#include "smp/step.h"
 
 namespace smp::perf {
 namespace {
@@ -37,76 +25,13 @@ struct Options {
   std::string schedule;  // empty: both
 };
 
-/// When modules of this rank slept, in steady milliseconds: start, end, start, end, ...
-std::vector<double> slept;
-
-void sleep_for(double milliseconds) {
-  const base::SteadyClock clock;
-  const auto now_ms = [&] { return static_cast<double>(clock.now()) / base::kMillisecond; };
-  const auto nanoseconds = static_cast<std::int64_t>(milliseconds * base::kMillisecond);
-  const timespec duration{nanoseconds / base::kSecond, nanoseconds % base::kSecond};
-  slept.push_back(now_ms());
-  clock_nanosleep(CLOCK_MONOTONIC, 0, &duration, nullptr);
-  slept.push_back(now_ms());
-}
-
-class BackwardSleep final : public torch::autograd::Node {
- public:
-  explicit BackwardSleep(double milliseconds) : milliseconds_(milliseconds) {}
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    sleep_for(milliseconds_);
-    return std::move(gradients);
-  }
-
- private:
-  double milliseconds_;
-};
-
-at::Tensor with_backward_sleep(const at::Tensor& x, double milliseconds) {
-  const auto node = c10::make_intrusive<BackwardSleep>(milliseconds);
-  node->set_next_edges(torch::autograd::collect_next_edges(x));
-  auto result = x.detach();
-  torch::autograd::set_history(result, node);
-  return result;
-}
-
-struct StageImpl : torch::nn::Module {
-  StageImpl(double forward_ms, double backward_ms)
-      : weight(register_parameter("weight", at::ones({1}))),
-        forward_ms_(forward_ms),
-        backward_ms_(backward_ms) {}
-  at::Tensor forward(const at::Tensor& x) {
-    sleep_for(forward_ms_);
-    return with_backward_sleep(x * weight, backward_ms_);
-  }
-  at::Tensor weight;
-
- private:
-  double forward_ms_, backward_ms_;
-};
-SMP_MODULE(Stage);
-
-/// One stage a rank.
-nn::Sequential make_stages(const Options& options) {
-  nn::Sequential stages;
-  for (int stage = 0; stage < size(); ++stage) {
-    const partition here(stage);
-    stages->push_back(Stage(options.forward_ms, options.backward_ms));
-  }
-  return stages;
-}
-
-/// What every rank slept in the last step.
-std::vector<std::vector<double>> sleeps_of_all_ranks() {
-  std::vector<std::vector<double>> all;
-  for (int root = 0; root < size(); ++root) all.push_back(broadcast(slept, root));
-  return all;
-}
-
-int most_at_once(const std::vector<std::vector<double>>& ranks) {
+int most_at_once(const std::vector<std::vector<Sleep>>& ranks) {
   std::vector<std::pair<double, int>> changes;
-  for (const auto& times : ranks) {
-    for (std::size_t i = 0; i < times.size(); ++i) changes.emplace_back(times[i], i % 2 ? -1 : 1);
+  for (const auto& sleeps : ranks) {
+    for (const auto& sleep : sleeps) {
+      changes.emplace_back(sleep.start, 1);
+      changes.emplace_back(sleep.end, -1);
+    }
   }
   std::sort(changes.begin(), changes.end());
   int inside = 0, most = 0;
@@ -115,10 +40,10 @@ int most_at_once(const std::vector<std::vector<double>>& ranks) {
 }
 
 /// Mean time a rank really slept in a step.
-double mean_slept(const std::vector<std::vector<double>>& ranks) {
+double mean_slept(const std::vector<std::vector<Sleep>>& ranks) {
   double sum = 0;
-  for (const auto& times : ranks) {
-    for (std::size_t i = 0; i < times.size(); i += 2) sum += times[i + 1] - times[i];
+  for (const auto& sleeps : ranks) {
+    for (const auto& sleep : sleeps) sum += sleep.end - sleep.start;
   }
   return sum / static_cast<double>(ranks.size());
 }
@@ -128,27 +53,15 @@ struct Measurement {
   int ranks_inside = 0;
 };
 
-/// Runs steps on every rank. The first is not counted: it places the model.
 Measurement measure(const Options& options) {
-  auto stages = make_stages(options);
-  DistributedModel model(stages);
-  model.set_partition("", 0);
-  auto train = step([&](at::Tensor x) {
-    auto loss = model(x).sum();
-    model.backward(loss);
-    return loss;
-  });
-  const auto batch = at::ones({options.microbatches, 4});
+  const auto stages = static_cast<std::size_t>(size());
+  const StageTimes times{std::vector<double>(stages, options.forward_ms),
+                         std::vector<double>(stages, options.backward_ms)};
   Measurement result;
-  for (int i = 0; i <= options.steps; ++i) {
-    slept.clear();
-    barrier();
-    const double duration = microseconds([&] { train(batch); }) / 1000;
-    const auto sleeps = sleeps_of_all_ranks();
-    if (i == 0) continue;
-    result.step_ms.push_back(duration);
-    result.slept_ms.push_back(mean_slept(sleeps));
-    result.ranks_inside = std::max(result.ranks_inside, most_at_once(sleeps));
+  for (const auto& step : run_sleeping_steps(times, options.microbatches, options.steps)) {
+    result.step_ms.push_back(step.milliseconds);
+    result.slept_ms.push_back(mean_slept(step.sleeps));
+    result.ranks_inside = std::max(result.ranks_inside, most_at_once(step.sleeps));
   }
   return result;
 }

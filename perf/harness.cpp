@@ -152,17 +152,34 @@ bool Report::measured(const std::string& metric) const {
 
 std::string Report::path() const { return SMP_SOURCE_DIR "/perf/results/" + name_ + ".json"; }
 
-std::string Report::json() const {
-  auto rows = base::Json::array();
-  if (earlier_ == Earlier::kKept && base::file_exists(path())) {
-    const auto earlier = base::parse_json(base::read_file(path()), path());
-    for (const auto& row : earlier.at("rows")) {
-      if (!measured(row.at("metric"))) rows.push_back(row);
+std::vector<Row> Report::kept_rows() const {
+  std::vector<Row> rows;
+  if (earlier_ != Earlier::kKept || !base::file_exists(path())) return rows;
+  const auto earlier = base::parse_json(base::read_file(path()), path());
+  for (const auto& row : earlier.at("rows")) {
+    if (measured(row.at("metric"))) continue;
+    rows.push_back({row.at("metric"), row.at("value"), row.at("unit"), row.value("note", "")});
+  }
+  return rows;
+}
+
+std::vector<double> Report::values(const std::string& prefix) const {
+  std::vector<double> values;
+  for (const auto& rows : {kept_rows(), rows_}) {
+    for (const auto& row : rows) {
+      if (row.metric.starts_with(prefix)) values.push_back(row.value);
     }
   }
-  for (const auto& row : rows_) {
-    rows.push_back({{"metric", row.metric}, {"value", row.value}, {"unit", row.unit}});
-    if (!row.note.empty()) rows.back()["note"] = row.note;
+  return values;
+}
+
+std::string Report::json() const {
+  auto rows = base::Json::array();
+  for (const auto& some : {kept_rows(), rows_}) {
+    for (const auto& row : some) {
+      rows.push_back({{"metric", row.metric}, {"value", row.value}, {"unit", row.unit}});
+      if (!row.note.empty()) rows.back()["note"] = row.note;
+    }
   }
   const base::Json result = {{"name", name_},
                              {"date", now()},

@@ -62,6 +62,9 @@ class Report {
   /// Another component whose version matters, for example {"MPI", "Open MPI 4.1.4"}.
   void add_version(const std::string& component, const std::string& version);
 
+  /// Values of the metrics that begin with `prefix`: of this run, and of earlier ones if kept.
+  std::vector<double> values(const std::string& prefix) const;
+
   /// Prints the table and writes perf/results/NAME.json.
   void finish() const;
 
@@ -70,6 +73,7 @@ class Report {
   std::string json() const;
   std::string path() const;
   bool measured(const std::string& metric) const;
+  std::vector<Row> kept_rows() const;
 
   std::string name_;
   Earlier earlier_;

@@ -1,0 +1,32 @@
+// perf/sleeping_stages.h: a pipeline of modules that sleep instead of computing, one a rank. It
+// shows what the runtime costs, also where ranks outnumber the cores.
+#pragma once
+
+#include <vector>
+
+namespace smp::perf {
+
+/// Milliseconds by stage.
+struct StageTimes {
+  std::vector<double> forward, backward;
+};
+
+/// One sleep, in steady milliseconds.
+struct Sleep {
+  double start = 0, end = 0;
+  bool backward = false;
+};
+
+struct SleepingStep {
+  double milliseconds = 0;
+  std::vector<std::vector<Sleep>> sleeps;  ///< by rank
+};
+
+/// Runs steps on every rank, with the microbatches and the schedule of the running session. One
+/// more step comes first and is not returned: it places the model.
+std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps);
+
+/// Lengths of some sleeps.
+std::vector<double> lengths(const std::vector<Sleep>& sleeps, bool backward);
+
+}  // namespace smp::perf
