@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "base/check.h"
 #include "base/turns.h"
+#include "partition/event_queue.h"
+#include "partition/noise.h"
+#include "partition/simulated_stage.h"
 #include "partition/step_program.h"
 
 namespace smp::partition {
@@ -16,88 +18,6 @@ namespace {
 
 using base::Nanoseconds;
 using schedule::Phase;
-
-/// Of what happens at one moment: all ends and arrivals, then who goes on, then who computes. So
-/// among simultaneous events none is "just missed".
-enum class Moment : std::uint8_t { kArrival, kDispatch, kCompute };
-
-struct Event {
-  Nanoseconds time = 0;
-  Moment moment = Moment::kArrival;
-  std::uint64_t number = 0;  // ties go by creation
-  int stage = 0;
-  int fiber = -1;  // that a message reaches; -1: it is about the stage's thread
-};
-
-/// For heaps: the earliest is on top.
-struct Later {
-  bool operator()(const Event& a, const Event& b) const noexcept {
-    return std::tie(a.time, a.moment, a.number) > std::tie(b.time, b.moment, b.number);
-  }
-};
-
-/// A task of one microbatch. Forward and backward of a request are two fibers in the runtime, but
-/// never at the same time.
-struct Fiber {
-  int task = 0;
-  int microbatch = 0;
-  std::int64_t priority = 0;
-  int operation = -1;  // next; -1: at the end
-  int next_in_inbox = -1;
-  bool backward = false;
-  bool unpacks = false;     // its message costs time when it goes on
-  bool awaiting = false;    // the answer of a peer
-  bool passing_on = false;  // as in base::FiberLocals
-  bool had_turn = false;
-  bool newborn = false;  // a body that never ran
-  bool at_gate = false;  // a body that waits for its backward's turn
-};
-
-struct Ready {
-  bool passing_on;
-  std::int64_t priority;
-  std::uint64_t number;  // order of becoming ready
-  int fiber;
-};
-
-/// For heaps: who goes first is on top.
-struct GoesAfter {
-  bool operator()(const Ready& a, const Ready& b) const noexcept {
-    if (a.passing_on != b.passing_on) return b.passing_on;
-    return std::tie(a.priority, a.number) > std::tie(b.priority, b.number);
-  }
-};
-
-/// One rank: its thread, and what waits for it.
-struct Stage {
-  int running = -1;            // fiber that computes
-  Nanoseconds free_at = 0;     // end of handling messages
-  Nanoseconds hold_until = 0;  // a fiber that had its turn waits for answers
-  Nanoseconds last_turn = 0;
-  int awaiting = 0;    // fibers that wait for an answer of a peer
-  bool polls = false;  // before it looks for the next fiber
-  int first_in_inbox = -1, last_in_inbox = -1;
-  std::vector<Ready> ready;
-  Nanoseconds busy = 0;
-  std::int64_t held = 0, peak = 0, messages = 0;
-  std::vector<base::Span> spans;
-};
-
-/// Uniform bits from a key (the finaliser of splitmix64).
-std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-/// Nearly normal, mean 0, deviation 1, within 3.5: the sum of four uniform numbers.
-double noise(std::uint64_t key) noexcept {
-  const std::uint64_t bits = mix(key);
-  double sum = 0;
-  for (int i = 0; i < 4; ++i) sum += static_cast<double>((bits >> (16 * i)) & 0xffff) + 0.5;
-  return (sum / 65536 - 2) * std::sqrt(3.0);
-}
 
 class Step {
  public:
@@ -116,16 +36,13 @@ class Step {
 
  private:
   // Events.
-  void post(Nanoseconds time, Moment moment, int stage, int fiber = -1);
   bool more_happens_now(Moment before) const;
   void handle(const Event& event);
 
   // A stage's thread.
   void dispatch(int stage_index, bool at_last);
-  void take_in(Stage& stage, bool all);
-  void make_ready(Stage& stage, int fiber, std::uint64_t number);
-  int take_ready(Stage& stage);
-  bool someone_goes_before(const Stage& stage, const Fiber& fiber) const;
+  void take_in(SimulatedStage& stage, bool all);
+  int take_ready(SimulatedStage& stage);
 
   // A fiber on its thread.
   void proceed(int fiber);
@@ -134,30 +51,33 @@ class Step {
   void ask(int fiber);
   void answer(int fiber);
   void send(int fiber, Nanoseconds travel, int to);
-  Nanoseconds account(const Fiber& fiber, const Operation& operation);
-  void record(const Fiber& fiber, Nanoseconds start, Nanoseconds end);
+  Nanoseconds account(const SimulatedFiber& fiber, const Operation& operation);
+  void record(const SimulatedFiber& fiber, Nanoseconds start, Nanoseconds end);
 
   // Bodies, on stage 0.
   void start_microbatches();
   bool goes_on_to_backward(int fiber);
   void finish_body();
   void open_gate();
-  std::int64_t priority_of(const Fiber& fiber) const;
+  std::int64_t priority_of(const SimulatedFiber& fiber) const;
 
   SimulatedStep result();
 
-  const Task& task_of(const Fiber& fiber) const noexcept { return program_.tasks[fiber.task]; }
-  Stage& stage_of(const Fiber& fiber) noexcept { return stages_[task_of(fiber).stage]; }
+  const Task& task_of(const SimulatedFiber& fiber) const noexcept {
+    return program_.tasks[fiber.task];
+  }
+  SimulatedStage& stage_of(const SimulatedFiber& fiber) noexcept {
+    return stages_[task_of(fiber).stage];
+  }
 
   const StepProgram& program_;
   const Machine& machine_;
   const SimulationOptions& options_;
   const schedule::Schedule& schedule_;
   const Nanoseconds handling_;
-  std::vector<Fiber> fibers_;  // by microbatch, by task
-  std::vector<Stage> stages_;
-  std::vector<Event> events_;  // a heap
-  std::uint64_t numbers_ = 0;
+  std::vector<SimulatedFiber> fibers_;  // by microbatch, by task
+  std::vector<SimulatedStage> stages_;
+  EventQueue events_;
   Nanoseconds now_ = 0;
   schedule::Progress progress_;   // as stage 0 sees it
   schedule::Progress elsewhere_;  // as the others do
@@ -171,12 +91,7 @@ SimulatedStep Step::run() {
   }
   start_microbatches();
   dispatch(0, false);
-  while (!events_.empty()) {
-    std::pop_heap(events_.begin(), events_.end(), Later());
-    const Event event = events_.back();
-    events_.pop_back();
-    handle(event);
-  }
+  while (!events_.empty()) handle(events_.take());
   SMP_ASSERT(progress_.finished == options_.microbatches, "schedule ", schedule_.name(), " ends ",
              progress_.finished, " of ", options_.microbatches, " microbatches");
   return result();
@@ -184,13 +99,8 @@ SimulatedStep Step::run() {
 
 // ---- events -----------------------------------------------------------------------------------
 
-void Step::post(Nanoseconds time, Moment moment, int stage, int fiber) {
-  events_.push_back({time, moment, ++numbers_, stage, fiber});
-  std::push_heap(events_.begin(), events_.end(), Later());
-}
-
 bool Step::more_happens_now(Moment before) const {
-  return !events_.empty() && events_.front().time == now_ && events_.front().moment < before;
+  return !events_.empty() && events_.next().time == now_ && events_.next().moment < before;
 }
 
 void Step::handle(const Event& event) {
@@ -207,7 +117,8 @@ void Step::handle(const Event& event) {
     link = stage.last_in_inbox = event.fiber;
   }
   if (stage.running >= 0 || stage.free_at > now_) return;
-  if (more_happens_now(Moment::kDispatch)) return post(now_, Moment::kDispatch, event.stage);
+  if (more_happens_now(Moment::kDispatch))
+    return events_.post(now_, Moment::kDispatch, event.stage);
   dispatch(event.stage, false);
 }
 
@@ -220,48 +131,33 @@ void Step::dispatch(int index, bool at_last) {
     const bool all = at_last || now_ <= stage.hold_until;
     if (std::exchange(stage.polls, false) || all || stage.ready.empty()) take_in(stage, all);
     if (stage.ready.empty()) return;
-    const auto& next = fibers_[stage.ready.front().fiber];
+    const auto& next = fibers_[stage.ready.first()];
     if (next.had_turn && now_ < stage.hold_until) return;
     const bool computes = next.operation >= 0 && program_.operations[next.operation].callee < 0;
     if (computes && more_happens_now(Moment::kCompute)) {
-      return post(now_, Moment::kCompute, index);
+      return events_.post(now_, Moment::kCompute, index);
     }
     proceed(take_ready(stage));
   }
 }
 
 /// What a poll of the transport does.
-void Step::take_in(Stage& stage, bool all) {
+void Step::take_in(SimulatedStage& stage, bool all) {
   while (stage.first_in_inbox >= 0) {
     const int fiber = stage.first_in_inbox;
     stage.first_in_inbox = std::exchange(fibers_[fiber].next_in_inbox, -1);
     if (stage.first_in_inbox < 0) stage.last_in_inbox = -1;
-    make_ready(stage, fiber, ++numbers_);
+    stage.ready.push(fiber, fibers_[fiber]);
     if (!all) return;
   }
 }
 
-void Step::make_ready(Stage& stage, int fiber, std::uint64_t number) {
-  const auto& own = fibers_[fiber];
-  stage.ready.push_back({own.passing_on, own.priority, number, fiber});
-  std::push_heap(stage.ready.begin(), stage.ready.end(), GoesAfter());
-}
-
-int Step::take_ready(Stage& stage) {
-  std::pop_heap(stage.ready.begin(), stage.ready.end(), GoesAfter());
-  const int fiber = stage.ready.back().fiber;
-  stage.ready.pop_back();
+int Step::take_ready(SimulatedStage& stage) {
+  const int fiber = stage.ready.pop();
   auto& own = fibers_[fiber];
   if (std::exchange(own.awaiting, false)) --stage.awaiting;
   if (std::exchange(own.newborn, false)) own.passing_on = true;  // as ModuleServer::run_body
   return fiber;
-}
-
-bool Step::someone_goes_before(const Stage& stage, const Fiber& fiber) const {
-  if (stage.ready.empty()) return false;
-  const auto& first = stage.ready.front();
-  if (first.passing_on != fiber.passing_on) return first.passing_on;
-  return first.priority < fiber.priority;
 }
 
 // ---- a fiber on its thread --------------------------------------------------------------------
@@ -296,14 +192,14 @@ bool Step::gives_way(int fiber) {
   const bool waits = machine_.patient && stage.awaiting > 0;
   const auto patience = waits ? base::patience(now_ - stage.last_turn) : 0;
   take_in(stage, false);
-  if (patience == 0 && !someone_goes_before(stage, own) && !more_happens_now(Moment::kCompute)) {
+  if (patience == 0 && !stage.ready.has_before(own) && !more_happens_now(Moment::kCompute)) {
     stage.last_turn = now_;
     return false;
   }
   own.had_turn = true;
   stage.hold_until = now_ + patience;
-  make_ready(stage, fiber, 0);  // before its equals, which it does not give way to
-  if (patience > 0) post(stage.hold_until, Moment::kDispatch, task_of(own).stage);
+  stage.ready.push_first(fiber, own);  // before its equals, which it does not give way to
+  if (patience > 0) events_.post(stage.hold_until, Moment::kDispatch, task_of(own).stage);
   return true;
 }
 
@@ -324,12 +220,12 @@ bool Step::compute(int fiber) {
   if (options_.record && end > start) record(own, start, end);
   if (end == now_) return false;
   stage.running = fiber;
-  post(end, Moment::kArrival, task_of(own).stage);
+  events_.post(end, Moment::kArrival, task_of(own).stage);
   return true;
 }
 
 /// Holds or lets go of activations. Returns how long the operation takes.
-Nanoseconds Step::account(const Fiber& fiber, const Operation& operation) {
+Nanoseconds Step::account(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = stage_of(fiber);
   if (!options_.forward_only) {
     stage.held += fiber.backward ? -operation.activation_bytes : operation.activation_bytes;
@@ -344,7 +240,7 @@ Nanoseconds Step::account(const Fiber& fiber, const Operation& operation) {
   return std::llround(factor * static_cast<double>(duration));
 }
 
-void Step::record(const Fiber& fiber, Nanoseconds start, Nanoseconds end) {
+void Step::record(const SimulatedFiber& fiber, Nanoseconds start, Nanoseconds end) {
   auto& spans = stage_of(fiber).spans;
   const auto phase = fiber.backward ? base::Phase::kBackward : base::Phase::kForward;
   const int module = task_of(fiber).module;
@@ -388,15 +284,15 @@ void Step::send(int fiber, Nanoseconds travel, int to) {
   const auto handling = std::exchange(own.unpacks, false) ? 2 * handling_ : handling_;
   fibers_[to].unpacks = true;
   ++stages_[from].messages;
-  post(now_ + handling + travel, Moment::kArrival, task_of(fibers_[to]).stage, to);
+  events_.post(now_ + handling + travel, Moment::kArrival, task_of(fibers_[to]).stage, to);
   if (handling == 0) return;
   stages_[from].free_at = now_ + handling;
-  post(now_ + handling, Moment::kDispatch, from);
+  events_.post(now_ + handling, Moment::kDispatch, from);
 }
 
 // ---- bodies, on stage 0 -----------------------------------------------------------------------
 
-std::int64_t Step::priority_of(const Fiber& fiber) const {
+std::int64_t Step::priority_of(const SimulatedFiber& fiber) const {
   const auto phase = fiber.backward ? Phase::kBackward : Phase::kForward;
   const auto& progress = task_of(fiber).stage == 0 ? progress_ : elsewhere_;
   return schedule_.priority(phase, fiber.microbatch, progress);
@@ -409,7 +305,7 @@ void Step::start_microbatches() {
     own.operation = program_.tasks[0].first;
     own.priority = priority_of(own);
     own.newborn = true;
-    make_ready(stages_[0], body, ++numbers_);
+    stages_[0].ready.push(body, own);
   }
 }
 
@@ -447,7 +343,7 @@ void Step::finish_body() {
 
 void Step::open_gate() {
   if (gate_.empty() || !schedule_.may_begin_backward(progress_)) return;
-  for (const int fiber : std::exchange(gate_, {})) make_ready(stages_[0], fiber, ++numbers_);
+  for (const int fiber : std::exchange(gate_, {})) stages_[0].ready.push(fiber, fibers_[fiber]);
 }
 
 SimulatedStep Step::result() {
