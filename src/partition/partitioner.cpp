@@ -1,87 +1,260 @@
-// partition/partitioner.cpp: pins first, then the even split of the rest.
+// partition/partitioner.cpp: pins, then the cost tree, then what the strategies find, then the best
+// of it.
 #include "partition/partitioner.h"
 
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+
 #include "base/check.h"
-#include "base/nearest.h"
-#include "partition/even_split.h"
-#include "partition/placement_rules.h"
-#include "partition/plan_check.h"
+#include "partition/explain.h"
+#include "partition/hand_placement.h"
+#include "partition/stage_use.h"
+#include "partition/step_judge.h"
+#include "partition/strategies.h"
+#include "partition/too_large.h"
 
 namespace smp::partition {
 namespace {
 
 using base::concat;
 
-// Stages and reasons that pins give to modules and what is below them.
-struct HandPlacement {
-  std::vector<int> stages;  // -1: nothing by hand
-  std::vector<std::string> reasons;
+/// Module calls that are simulated for one plan, in all and for each outcome that is reported: a
+/// bound on work that is the same on every machine.
+constexpr std::int64_t kMostCalls = 6'000'000;
+constexpr std::int64_t kMostCallsOfOutcome = 500'000;
+constexpr int kMostJudgements = 300;
+constexpr int kLeastJudgements = 12;
+/// By which a bottleneck may grow if fewer modules are cut then.
+constexpr std::array kSlacks{0.01, 0.03, 0.1};
+/// Rounds of runs that are dealt to the stages; see looped_partition().
+constexpr std::array kLoops{2, 3, 4, 6, 8};
+
+struct Candidate {
+  std::string strategy;
+  std::vector<int> stages;  // of nodes
+  Judgement judgement;
 };
 
-// A pin, checked on its own; a fault if it cannot be followed at all.
-std::string fault_of(const Pin& pin, const ModuleTree& tree, int pp_size) {
-  const std::string lead =
-      concat("stage ", pin.pp_rank, " for \"", pin.path, "\" (", pin.origin, ")");
-  if (tree.find(pin.path) < 0) {
-    return concat(lead, ": the model has no such module",
-                  base::did_you_mean(pin.path, tree.all_paths()));
-  }
-  if (pin.pp_rank < 0 || pin.pp_rank >= pp_size) {
-    return concat(lead, ": there are ", pp_size, " stages, numbered from 0");
-  }
-  return {};
-}
+class Planner {
+ public:
+  Planner(const ModuleTree& tree, const PartitionOptions& options)
+      : tree_(tree),
+        options_(options),
+        hand_(follow_pins(tree, options.pins, options.pp_size)),
+        trace_(options.trace.calls.empty() ? count_trace(tree) : options.trace),
+        machine_(machine_of(options)),
+        costs_(
+            make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
+        schedule_(schedule::make_schedule(options.pipeline, most_in_flight())),
+        judge_(tree_, trace_, costs_, machine_, settings()) {}
 
-HandPlacement follow_pins(const ModuleTree& tree, const PartitionOptions& options) {
-  std::vector<std::string> faults;
-  HandPlacement hand{std::vector<int>(tree.nodes.size(), -1),
-                     std::vector<std::string>(tree.nodes.size())};
-  for (const Pin& pin : options.pins) {
-    const std::string fault = fault_of(pin, tree, options.pp_size);
-    if (!fault.empty()) {
-      faults.push_back(fault);
-      continue;
+  PartitionPlan run() {
+    if (options_.auto_partition) {
+      split();
+    } else {
+      fill_default();
     }
-    const int node = tree.find(pin.path);
-    hand.stages[node] = pin.pp_rank;
-    hand.reasons[node] = concat("placed by ", pin.origin);
+    const auto best = std::min_element(found_.begin(), found_.end(),
+                                       [&](auto& a, auto& b) { return value(a) < value(b); });
+    if (!best->judgement.fits()) {
+      refuse_too_large(
+          {tree_, trace_, costs_, machine_, judge_.settings(), best->stages, best->judgement});
+    }
+    return explain(*best);
   }
-  if (!faults.empty()) throw UsageError(list_of_faults("placement by hand", faults));
-  for (std::size_t i = 1; i < tree.nodes.size(); ++i) {
-    const int parent = tree.nodes[i].parent;
-    if (hand.stages[i] >= 0 || hand.stages[parent] < 0) continue;
-    hand.stages[i] = hand.stages[parent];
-    hand.reasons[i] = hand.reasons[parent];
-  }
-  return hand;
-}
 
-// Everything without a pin goes to one stage; modules that cannot leave their parent go with it.
-void fill_default(const ModuleTree& tree, int stage, HandPlacement& hand) {
-  for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
-    if (hand.stages[i] >= 0) continue;
-    const ModuleNode& node = tree.nodes[i];
-    const int parent_stage = node.parent < 0 ? 0 : hand.stages[node.parent];
-    hand.stages[i] = node.movable() ? stage : parent_stage;
-    if (node.movable()) hand.reasons[i] = "default_partition";
+ private:
+  static Machine machine_of(const PartitionOptions& options) {
+    Machine machine = options.machine;
+    machine.stages = options.pp_size;
+    return machine;
   }
-}
+
+  int most_in_flight() const {
+    return options_.active_microbatches > 0 ? options_.active_microbatches
+                                            : 2 * options_.pp_size + 2;
+  }
+
+  StepSettings settings() const {
+    const bool all = options_.pipeline == "simple";
+    return {options_.microbatches, schedule_.get(), all ? options_.microbatches : most_in_flight(),
+            options_.optimizer_ratio};
+  }
+
+  // ---- what has no pin ------------------------------------------------------------------------
+
+  void fill_default() {
+    const int stage = options_.default_partition;
+    SMP_REQUIRE(stage >= 0 && stage < machine_.stages, "default_partition is ", stage,
+                "; there are ", machine_.stages, " stages, numbered from 0");
+    std::vector<int> stages;
+    for (const CostNode& node : costs_.nodes) {
+      const bool model = stages.empty();
+      stages.push_back(node.fixed >= 0 ? node.fixed : (model ? 0 : stage));
+    }
+    for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
+      if (hand_.reasons[m].empty()) hand_.reasons[m] = "placed by default_partition";
+    }
+    add("by hand", std::move(stages));
+  }
+
+  bool wanted(const std::string& strategy) const {
+    return options_.strategy == strategy || options_.strategy == "best";
+  }
+
+  void split() {
+    SMP_REQUIRE(wanted("tree") || wanted("contiguous") || wanted("search"),
+                "there is no partition_strategy \"", options_.strategy,
+                "\"; use \"best\", \"tree\", \"contiguous\" or \"search\"");
+    require_enough_nodes();
+    const auto tree = used(tree_partition(costs_, machine_));
+    if (machine_.stages == 1) return add("tree", tree);
+    if (wanted("tree")) add("tree", tree);
+    if (options_.strategy == "tree") return;
+    const auto contiguous = used(contiguous_partition(costs_, machine_));
+    if (wanted("contiguous")) add("contiguous", contiguous);
+    // Where nothing was run, a simulation has nothing to say that would justify a scattered plan.
+    const bool known = trace_.source != CostSource::kCounts;
+    if (options_.strategy == "search" || (options_.strategy == "best" && known)) {
+      add("search", search({tree, contiguous}));
+    }
+  }
+
+  void require_enough_nodes() const {
+    const StageUse use = stage_use(costs_, machine_);
+    if (machine_.stages == 1 || use.free + use.served >= machine_.stages) return;
+    const auto movable = std::count_if(tree_.nodes.begin() + 1, tree_.nodes.end(),
+                                       [](const ModuleNode& node) { return node.movable(); });
+    throw ResourceError(concat(
+        "there are ", machine_.stages, " stages but only ", use.free,
+        use.free == 1 ? " piece" : " pieces", " of the model to place (", tree_.nodes.size(),
+        " modules, ", movable,
+        " of them can run on a rank of their own, tied weights count as one piece); use at most ",
+        std::max(use.free + use.served, 1),
+        " ranks, or declare more of its modules with SMP_MODULE"));
+  }
+
+  std::vector<int> used(std::vector<int> stages) const {
+    return use_every_stage(costs_, machine_, std::move(stages));
+  }
+
+  std::vector<int> search(std::vector<std::vector<int>> starts) const {
+    for (const double slack : kSlacks) {
+      starts.push_back(used(contiguous_partition(costs_, machine_, slack)));
+    }
+    for (const int loops : kLoops) {
+      const bool enough = static_cast<std::size_t>(loops) * machine_.stages <= costs_.nodes.size();
+      if (enough) starts.push_back(used(looped_partition(costs_, machine_, loops)));
+    }
+    const std::int64_t of_microbatch = judge_.calls_of_microbatch();
+    const std::int64_t sample = std::min<std::int64_t>(
+        {options_.microbatches,
+         std::max<std::int64_t>(1, kMostCalls / (kLeastJudgements * of_microbatch))});
+    const auto budget = static_cast<int>(std::clamp<std::int64_t>(
+        kMostCalls / (sample * of_microbatch), kLeastJudgements, kMostJudgements));
+    const double tree_seconds = judged(starts.front(), sample).step.seconds;
+    const Judge judge = [&](const std::vector<int>& stages) {
+      if (!every_stage_used(costs_, machine_, stages)) return kIdle;
+      const Judgement judgement = judged(stages, sample);
+      return value(judgement, tree_seconds);
+    };
+    return search_partition(costs_, machine_, starts, judge, budget);
+  }
+
+  Judgement judged(const std::vector<int>& stages, std::int64_t microbatches) const {
+    return judge_.judge(stages, static_cast<int>(microbatches));
+  }
+
+  // Worse than all others if slower than the paper's algorithm.
+  static double value(const Judgement& judgement, double tree_seconds) {
+    return judgement.value() * (judgement.step.seconds > tree_seconds ? kSlower : 1);
+  }
+
+  double value(const Candidate& candidate) const {
+    const Candidate& first = found_.front();
+    const bool comparable = first.strategy == "tree" && first.judgement.fits();
+    const double limit = (comparable ? first : candidate).judgement.step.seconds;
+    return value(candidate.judgement, limit) * (candidate.strategy == "search" ? kUntidy : 1);
+  }
+
+  void add(std::string strategy, std::vector<int> stages) {
+    Judgement judgement = judge_.judge_within(stages, kMostCallsOfOutcome);
+    found_.push_back({std::move(strategy), std::move(stages), std::move(judgement)});
+  }
+
+  // ---- the plan -------------------------------------------------------------------------------
+
+  static PlanSummary::Outcome outcome(const Candidate& candidate) {
+    const Judgement& judgement = candidate.judgement;
+    return {candidate.strategy, judgement.step.seconds, judgement.step.bubble, judgement.to_bound};
+  }
+
+  PartitionPlan explain(const Candidate& best) const {
+    const std::vector<int> stages = stages_of_modules(costs_, best.stages);
+    PlanFacts facts{.tree = tree_,
+                    .trace = trace_,
+                    .costs = costs_,
+                    .machine = machine_,
+                    .stages = stages,
+                    .by_hand = hand_.reasons,
+                    .memory = best.judgement.memory,
+                    .chosen = outcome(best),
+                    .others = {},
+                    .pipeline = options_.pipeline,
+                    .microbatches = options_.microbatches};
+    for (const Candidate& other : found_) {
+      if (&other != &best) facts.others.push_back(outcome(other));
+    }
+    return explained_plan(facts);
+  }
+
+  static constexpr double kSlower = 1e3;
+  /// A plan that is harder to read must be so much better.
+  static constexpr double kUntidy = 1.02;
+  static constexpr double kIdle = std::numeric_limits<double>::infinity();
+
+  const ModuleTree& tree_;
+  const PartitionOptions& options_;
+  HandPlacement hand_;
+  const Trace trace_;
+  const Machine machine_;
+  const CostTree costs_;
+  const std::unique_ptr<schedule::Schedule> schedule_;
+  const StepJudge judge_;
+  std::vector<Candidate> found_;
+};
+
+/// What a module takes when nothing is known: much more than a message, so that stages matter.
+constexpr double kCountedSeconds = 1e-3;
+
+class CountingWalk {
+ public:
+  explicit CountingWalk(const ModuleTree& tree) : tree_(tree) {
+    trace.source = CostSource::kCounts;
+    visit(0, -1);
+  }
+  Trace trace;
+
+ private:
+  void visit(int module, int caller) {
+    const int call = static_cast<int>(trace.calls.size());
+    trace.calls.push_back({.module = module, .caller = caller, .after = kCountedSeconds});
+    for (const int child : tree_.nodes[module].children) visit(child, call);
+  }
+
+  const ModuleTree& tree_;
+};
 
 }  // namespace
 
 PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options) {
   SMP_ASSERT(!tree.nodes.empty());
-  HandPlacement hand = follow_pins(tree, options);
-  std::vector<int> stages;
-  if (options.auto_partition) {
-    stages = even_split(tree, hand.stages, options.pp_size);
-  } else {
-    fill_default(tree, options.default_partition, hand);
-    stages = hand.stages;
-  }
-  const auto faults = placement_faults(tree, stages, options.pp_size, hand.reasons);
-  if (!faults.empty()) throw UsageError(list_of_faults("placement by hand", faults));
-  return plan_of(tree, stages, options.pp_size);
+  return Planner(tree, options).run();
 }
+
+Trace count_trace(const ModuleTree& tree) { return CountingWalk(tree).trace; }
 
 }  // namespace smp::partition

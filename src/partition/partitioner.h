@@ -1,12 +1,14 @@
-// partition/partitioner.h: from a model and the user's wishes to a plan. Pure functions: every rank
-// comes to the same plan by itself.
+// partition/partitioner.h: from a traced model and the user's wishes to a plan (paper §4.5). Pure
+// functions: every rank comes to the same plan by itself.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "partition/machine.h"
 #include "partition/module_tree.h"
 #include "partition/pin.h"
+#include "partition/trace.h"
 #include "smp/plan.h"
 
 namespace smp::partition {
@@ -14,18 +16,38 @@ namespace smp::partition {
 struct PartitionOptions {
   int pp_size = 1;
   std::vector<Pin> pins;
-  /// Split what has no pin evenly; else it goes to `default_partition`.
+  /// Find a split of what has no pin; else it goes to `default_partition`.
   bool auto_partition = true;
   int default_partition = 0;
+
+  /// One microbatch through the model. Without calls: count_trace().
+  Trace trace;
+  /// Speeds, memory and messages; its `stages` is not read.
+  Machine machine;
+  /// "best", "tree", "contiguous" or "search".
+  std::string strategy = "best";
+  double memory_weight = 0.8;  ///< alpha of equation 1
+
+  std::string pipeline = "interleaved";
+  int microbatches = 1;
+  int active_microbatches = 0;  ///< 0: 2 a stage and 2 more
+  /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
+  double optimizer_ratio = 2;
 };
 
-/// Places every module. What has no pin is cut, in the order of registration, into consecutive runs
-/// of modules with nearly equal parameter bytes; tied weights stay together; the model itself is on
-/// stage 0, and so are modules whose parts are spread.
-/// @throws UsageError     all faults of the pins at once: an unknown path (with the nearest), a
-/// stage out of
-///                        range, a module that cannot leave its parent, tied weights on two stages.
-/// @throws ResourceError  more stages than modules to place.
+/// Places every module. Pins come first; tied weights and modules that cannot leave their parent go
+/// together; the model itself is on stage 0; every stage gets something to run. "best" takes, of
+/// all that the strategies find, the smallest simulated step time, where a stage that costs more
+/// than its share counts as time too, and never a slower step than that of "tree".
+/// @throws UsageError     all faults of the pins at once: an unknown or ambiguous path (with the
+///                        nearest), a stage out of range, a module that cannot leave its parent,
+///                        tied weights on two stages; an unknown strategy or schedule.
+/// @throws ResourceError  more stages than modules to place; a stage whose memory is too small,
+///                        with what would help.
 PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options);
+
+/// The stand-in for a trace where nothing was run: every module is called once, in the order of
+/// registration, and takes as long as every other one.
+Trace count_trace(const ModuleTree& tree);
 
 }  // namespace smp::partition

@@ -36,7 +36,8 @@ std::vector<std::string> placement_faults(const ModuleTree& tree, const std::vec
     const int node = static_cast<int>(i);
     const ModuleNode& module = tree.nodes[i];
     const int parent_stage = module.parent < 0 ? 0 : stages[module.parent];
-    if (stages[i] < 0 || stages[i] >= pp_size) {
+    if (stages[i] < 0 || parent_stage < 0) continue;
+    if (stages[i] >= pp_size) {
       faults.push_back(concat(describe(node), ": there are ", pp_size, " stages, numbered from 0"));
     } else if (!module.movable() && stages[i] != parent_stage) {
       faults.push_back(concat(describe(node), " cannot leave stage ", parent_stage,
@@ -47,11 +48,13 @@ std::vector<std::string> placement_faults(const ModuleTree& tree, const std::vec
   }
   const auto holders = holders_of_parameters(tree);
   for (std::size_t p = 0; p < holders.size(); ++p) {
-    for (const int other : holders[p]) {
-      const int first = holders[p].front();
-      if (stages[first] == stages[other]) continue;
+    int first = -1;
+    for (const int holder : holders[p]) {
+      if (stages[holder] < 0) continue;
+      if (first < 0) first = holder;
+      if (stages[first] == stages[holder]) continue;
       faults.push_back(concat("the tied weight ", tree.parameters[p].name, " belongs to ",
-                              describe(first), " and to ", describe(other),
+                              describe(first), " and to ", describe(holder),
                               ", which must be on one stage; place both there"));
       break;
     }

@@ -10,7 +10,7 @@ namespace smp::partition {
 
 /// Faults of a placement, one line each: a stage out of range, a module apart from a parent that it
 /// cannot leave, tied weights on two stages.
-/// @param stages  of every module of the tree
+/// @param stages  of every module of the tree; -1: not placed yet, and no fault
 /// @param reasons  per module, what put it there: "pinned by set_partition"; empty: nothing by hand
 std::vector<std::string> placement_faults(const ModuleTree& tree, const std::vector<int>& stages,
                                           int pp_size, const std::vector<std::string>& reasons);

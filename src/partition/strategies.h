@@ -22,6 +22,11 @@ std::vector<int> tree_partition(const CostTree& tree, const Machine& machine);
 std::vector<int> contiguous_partition(const CostTree& tree, const Machine& machine,
                                       double slack = 0);
 
+/// Nodes in execution order, cut into `loops` runs a stage that are dealt round the stages. A
+/// microbatch visits each stage `loops` times, so the pipeline fills faster, for more messages; and
+/// many small runs balance better than few large ones.
+std::vector<int> looped_partition(const CostTree& tree, const Machine& machine, int loops);
+
 /// Judges a placement: smaller is better; infinite if it does not fit the memory.
 using Judge = std::function<double(const std::vector<int>& stages_of_nodes)>;
 

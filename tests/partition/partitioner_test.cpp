@@ -10,6 +10,7 @@
 
 #include "partition/tree_builder.h"
 #include "smp/error.h"
+#include "support/model_families.h"
 
 namespace smp::partition {
 namespace {
@@ -36,6 +37,7 @@ PartitionOptions on_stages(int pp_size, std::vector<Pin> pins = {}) {
   PartitionOptions options;
   options.pp_size = pp_size;
   options.pins = std::move(pins);
+  options.microbatches = 4;
   return options;
 }
 
@@ -78,8 +80,6 @@ TEST(Partitioner, SpreadsModulesWithoutParametersByTheirNumber) {
 TEST(Partitioner, OpensLargeModulesAndKeepsSmallOnesWhole) {
   const PartitionPlan plan = make_plan(encoder_decoder(6, 400, 400, false), on_stages(4));
   const auto placed = stages(plan);
-  EXPECT_EQ(placed.at("encoder"), 0);
-  EXPECT_EQ(placed.at("decoder"), 0);
   for (const auto& [path, stage] : placed) {
     const auto attention = path.find(".attention");
     if (attention == std::string::npos) continue;
@@ -218,6 +218,178 @@ TEST(Partitioner, RefusesAPinOnAModuleThatCannotLeaveItsParent) {
             HasSubstr("SMP_MODULE"), HasSubstr("place its parent instead")));
   EXPECT_EQ(refusal(build.tree, on_stages(2, {{"1", 1, "pin"}, {"1.inner", 1, "pin"}})),
             "accepted");
+}
+
+TEST(Partitioner, AsksWhichOfSeveralModulesAPinMeans) {
+  const ModuleTree tree = encoder_decoder(2, 4, 4, false);
+  EXPECT_EQ(refusal(tree, on_stages(2, {{"final_norm", 1, "plan.json"}})),
+            "placement by hand: stage 1 for \"final_norm\" (plan.json): that could be any of 2 "
+            "modules, \"encoder.final_norm\" or \"decoder.final_norm\" among them; write the whole "
+            "path");
+  EXPECT_THAT(refusal(tree, on_stages(2, {{"0.dropout", 1, "plan.json"}})), HasSubstr("any of 2"));
+  TreeBuilder build;
+  build.module("tower");
+  build.module("tower.roof", 4);
+  EXPECT_THAT(refusal(build.tree, on_stages(1, {{"roof", 0, "pin"}})),
+              HasSubstr("paths start at the model; did you mean \"tower.roof\"?"));
+}
+
+TEST(Partitioner, RefusesTwoNamesOfOneModuleOnTwoStages) {
+  TreeBuilder build = chain(2, 100);
+  build.tree.nodes[1].aliases = {"other"};
+  EXPECT_THAT(refusal(build.tree, on_stages(2, {{"0", 0, "pin"}, {"other", 1, "pin"}})),
+              HasSubstr("this is the same module as \"0\", which pin puts on stage 0"));
+  EXPECT_EQ(make_plan(build.tree, on_stages(2, {{"0", 0, "scope"}, {"0", 1, "pin"}})).stage_of("0"),
+            1);
+}
+
+TEST(Partitioner, RefusesADefaultStageThatDoesNotExist) {
+  PartitionOptions options = on_stages(2);
+  options.auto_partition = false;
+  options.default_partition = 2;
+  EXPECT_EQ(refusal(chain(3, 4).tree, options),
+            "default_partition is 2; there are 2 stages, numbered from 0");
+}
+
+TEST(Partitioner, RefusesAnUnknownStrategy) {
+  PartitionOptions options = on_stages(2);
+  options.strategy = "magic";
+  EXPECT_THAT(refusal(chain(3, 4).tree, options), HasSubstr("partition_strategy \"magic\""));
+}
+
+// ---- judged by simulation -----------------------------------------------------------------------
+
+PartitionOptions traced(const SyntheticModel& model, int pp_size, int microbatches) {
+  PartitionOptions options = on_stages(pp_size);
+  options.trace = model.trace;
+  options.microbatches = microbatches;
+  return options;
+}
+
+double step_of(const PartitionPlan& plan, const std::string& strategy) {
+  if (plan.summary()->chosen.strategy == strategy) return plan.summary()->chosen.step_seconds;
+  for (const auto& outcome : plan.summary()->others) {
+    if (outcome.strategy == strategy) return outcome.step_seconds;
+  }
+  return 0;
+}
+
+TEST(Partitioner, IsNeverSlowerThanThePapersAlgorithm) {
+  for (const std::string& family : family_names()) {
+    const SyntheticModel model = family_member(family, 3);
+    const PartitionPlan plan = make_plan(model.tree, traced(model, 4, 8));
+    EXPECT_GT(step_of(plan, "tree"), 0);
+    EXPECT_LE(plan.summary()->chosen.step_seconds, step_of(plan, "tree")) << family;
+    EXPECT_LE(plan.summary()->chosen.bottleneck_to_bound, 1.1) << family;
+  }
+}
+
+TEST(Partitioner, PlacesEveryParameterOnceAndTiedOnesTogether) {
+  EXPECT_TRUE(rc::check([] {
+    const SyntheticModel model =
+        random_model(*rc::gen::inRange(5, 25), *rc::gen::inRange<std::uint64_t>(0, 1000));
+    const int pp_size = *rc::gen::inRange(1, 4);
+    const PartitionPlan plan = make_plan(model.tree, traced(model, pp_size, 2));
+    std::int64_t bytes = 0;
+    for (const auto& row : plan.rows()) bytes += row.bytes;
+    RC_ASSERT(bytes == model.tree.total_bytes());
+    std::vector<int> stage(model.tree.parameters.size(), -1);
+    for (std::size_t i = 0; i < plan.rows().size(); ++i) {
+      for (const OwnParameter& own : model.tree.nodes[i].parameters) {
+        int& known = stage[own.parameter];
+        if (known < 0) known = plan.rows()[i].pp_rank;
+        RC_ASSERT(known == plan.rows()[i].pp_rank);
+      }
+    }
+    RC_ASSERT(plan.summary()->chosen.step_seconds <= step_of(plan, "tree"));
+  }));
+}
+
+TEST(Partitioner, ComesToTheSamePlanAgain) {
+  const SyntheticModel model = random_model(60, 8);
+  EXPECT_EQ(make_plan(model.tree, traced(model, 4, 8)).to_json(),
+            make_plan(model.tree, traced(model, 4, 8)).to_json());
+}
+
+TEST(Partitioner, FollowsTheStrategyThatIsAskedFor) {
+  const SyntheticModel model = family_member("unet", 1);
+  for (const std::string strategy : {"tree", "contiguous", "search"}) {
+    PartitionOptions options = traced(model, 4, 8);
+    options.strategy = strategy;
+    const PartitionPlan plan = make_plan(model.tree, options);
+    EXPECT_EQ(plan.summary()->chosen.strategy, strategy);
+    EXPECT_TRUE(plan.summary()->others.empty());
+  }
+}
+
+TEST(Partitioner, KeepsStagesWithinTheirMemory) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 4, 8);
+  const auto free = make_plan(model.tree, options);
+  options.machine.memory.assign(4, 0);
+  for (int s = 0; s < 4; ++s) {
+    options.machine.memory[s] = free.summary()->stages[s].memory() * (s == 1 ? 9 : 12) / 10;
+  }
+  const auto capped = make_plan(model.tree, options);
+  for (int s = 0; s < 4; ++s) {
+    EXPECT_LE(capped.summary()->stages[s].memory(), options.machine.memory[s]);
+  }
+  EXPECT_NE(capped.to_json(), free.to_json());
+}
+
+TEST(Partitioner, SaysWhoLacksHowMuchMemoryAndWhatWouldHelp) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 2, 16);
+  options.machine.memory = {800 << 20, 800 << 20};
+  const std::string text = refusal<ResourceError>(model.tree, options);
+  EXPECT_THAT(text, AllOf(HasSubstr("the model does not fit:\n  stage 0 needs "),
+                          HasSubstr(" and may use 800.00 MiB, "), HasSubstr("too little (weights"),
+                          HasSubstr("what would help:\n  - more stages: the model needs ")));
+  EXPECT_THAT(text, HasSubstr("active_microbatches = "));
+}
+
+TEST(Partitioner, NamesRemediesThatReallyHelp) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 2, 16);
+  const PartitionPlan plan = make_plan(model.tree, options);
+  for (const auto& stage : plan.summary()->stages) {
+    options.machine.memory.push_back(stage.memory() - stage.optimizer / 2);
+  }
+  const std::string text = refusal<ResourceError>(model.tree, options);
+  if (text != "accepted") {
+    EXPECT_THAT(text, HasSubstr("an optimizer without state"));
+    options.optimizer_ratio = 0;
+  }
+  EXPECT_EQ(refusal<ResourceError>(model.tree, options), "accepted");
+}
+
+TEST(Partitioner, NamesAModuleThatNoStageCanHold) {
+  const SyntheticModel model = nested_gpt({.layers = 2, .width = 256});
+  PartitionOptions options = traced(model, 4, 4);
+  options.machine.memory.assign(4, 100 << 20);
+  EXPECT_THAT(refusal<ResourceError>(model.tree, options),
+              AllOf(HasSubstr("\"transformer.wte\" and what shares its weights needs 195.31 MiB, "
+                              "more than any stage may use"),
+                    testing::Not(HasSubstr("more stages:"))));
+}
+
+TEST(Partitioner, GivesAFasterStageMore) {
+  const SyntheticModel model = flat_gpt({.layers = 12, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 2, 8);
+  options.machine.speeds = {1, 3};
+  const auto bytes = bytes_per_stage(make_plan(model.tree, options));
+  EXPECT_GT(bytes[1], 2 * bytes[0]);
+}
+
+TEST(CountTrace, CallsEveryModuleOnceInOrder) {
+  const ModuleTree tree = encoder_decoder(2, 4, 4, true);
+  const Trace trace = count_trace(tree);
+  ASSERT_EQ(trace.calls.size(), tree.nodes.size());
+  EXPECT_EQ(trace.source, CostSource::kCounts);
+  for (std::size_t i = 0; i < trace.calls.size(); ++i) {
+    EXPECT_EQ(trace.calls[i].module, static_cast<int>(i));
+    EXPECT_EQ(trace.calls[i].caller, tree.nodes[i].parent);
+  }
 }
 
 // A random tree whose weights may be tied, with modules that cannot move.

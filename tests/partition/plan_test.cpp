@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "base/files.h"
-#include "partition/partitioner.h"
+#include "partition/even_plan.h"
 #include "partition/plan_check.h"
 #include "partition/plan_example.h"
 #include "smp/error.h"
@@ -25,12 +25,6 @@ std::string refusal(Action action) {
   return "accepted";
 }
 
-PartitionPlan plan_for(const ModuleTree& tree, int pp_size) {
-  PartitionOptions options;
-  options.pp_size = pp_size;
-  return make_plan(tree, options);
-}
-
 // Two modules, the second one tied to the first.
 ModuleTree small_tree() {
   TreeBuilder build;
@@ -42,7 +36,7 @@ ModuleTree small_tree() {
 }
 
 TEST(Plan, HasOneLinePerModule) {
-  EXPECT_EQ(plan_for(small_tree(), 2).to_json(), R"({
+  EXPECT_EQ(even_plan(small_tree(), 2).to_json(), R"({
   "format": "smp-plan",
   "version": 1,
   "pp_size": 2,
@@ -59,7 +53,7 @@ TEST(Plan, HasOneLinePerModule) {
 
 TEST(Plan, SurvivesItsFile) {
   const std::string path = testing::TempDir() + "smp_plan_test.json";
-  const PartitionPlan plan = plan_for(encoder_decoder(3, 64, 64, true), 3);
+  const PartitionPlan plan = even_plan(encoder_decoder(3, 64, 64, true), 3);
   plan.write(path);
   const PartitionPlan back = PartitionPlan::read(path);
   EXPECT_EQ(back.to_json(), plan.to_json());
@@ -69,7 +63,7 @@ TEST(Plan, SurvivesItsFile) {
 }
 
 TEST(Plan, NamesTheNearestModule) {
-  const PartitionPlan plan = plan_for(small_tree(), 2);
+  const PartitionPlan plan = even_plan(small_tree(), 2);
   EXPECT_EQ(plan.stage_of("middle"), 1);
   EXPECT_EQ(refusal([&] { (void)plan.stage_of("midle"); }),
             "the plan has no module \"midle\"; did you mean \"middle\"?");
@@ -102,13 +96,13 @@ TEST(Plan, RefusesAFileWithStagesThatDoNotExist) {
 }
 
 TEST(Plan, RefusesAnotherNumberOfStages) {
-  EXPECT_THAT(refusal([] { check_plan(plan_for(small_tree(), 2), small_tree(), 4, "p.json"); }),
+  EXPECT_THAT(refusal([] { check_plan(even_plan(small_tree(), 2), small_tree(), 4, "p.json"); }),
               AllOf(HasSubstr("p.json: made for 2 stages, but this run has 4"),
                     HasSubstr("start 2 ranks")));
 }
 
 TEST(Plan, NamesTheFirstDifferenceFromTheModel) {
-  const PartitionPlan plan = plan_for(small_tree(), 2);
+  const PartitionPlan plan = even_plan(small_tree(), 2);
   const auto against = [&](const ModuleTree& tree) {
     return refusal([&] { check_plan(plan, tree, 2, "p.json"); });
   };
@@ -130,7 +124,7 @@ TEST(Plan, NamesTheFirstDifferenceFromTheModel) {
 }
 
 TEST(Plan, IsCheckedEvenIfItWasEditedByHand) {
-  std::vector<PartitionPlan::Row> rows = plan_for(small_tree(), 2).rows();
+  std::vector<PartitionPlan::Row> rows = even_plan(small_tree(), 2).rows();
   rows[3].pp_rank = 1;
   EXPECT_THAT(refusal([&] { check_plan(PartitionPlan(2, rows), small_tree(), 2, "p.json"); }),
               HasSubstr("p.json: the tied weight embed.weight"));
@@ -140,15 +134,15 @@ TEST(Plan, IsCheckedEvenIfItWasEditedByHand) {
 }
 
 TEST(Plan, HashDependsOnTheModelOnly) {
-  EXPECT_EQ(plan_for(small_tree(), 1).model_hash(), plan_for(small_tree(), 2).model_hash());
+  EXPECT_EQ(even_plan(small_tree(), 1).model_hash(), even_plan(small_tree(), 2).model_hash());
   ModuleTree wider = small_tree();
   wider.parameters[1].shape = "float32[9]";
-  EXPECT_NE(plan_for(wider, 2).model_hash(), plan_for(small_tree(), 2).model_hash());
+  EXPECT_NE(even_plan(wider, 2).model_hash(), even_plan(small_tree(), 2).model_hash());
 }
 
 TEST(PlanFile, IsAPlanOrAShortMapOfPins) {
   const std::string path = testing::TempDir() + "smp_plan_file_test.json";
-  base::write_file(path, plan_for(small_tree(), 2).to_json());
+  base::write_file(path, even_plan(small_tree(), 2).to_json());
   EXPECT_TRUE(read_plan_file(path).plan);
   base::write_file(path, "{\"middle\": 1, // the rest is free\n \"head\": 0}");
   const PlanFile file = read_plan_file(path);

@@ -1,0 +1,80 @@
+// partition/step_judge.cpp: simulation, memory model and bottleneck in one number.
+#include "partition/step_judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "partition/strategies.h"
+
+namespace smp::partition {
+namespace {
+
+/// A bottleneck this near its bound is as good as balanced.
+constexpr double kBalanced = 1.03;
+constexpr double kUnfit = 1e9;
+
+// A step of `from` microbatches, stretched to `to`.
+void stretch(SimulatedStep& step, int from, int to, int most_in_flight) {
+  const double more = static_cast<double>(to) / from;
+  step.seconds += (more - 1) * *std::max_element(step.busy.begin(), step.busy.end());
+  for (double& busy : step.busy) busy *= more;
+  const double busy = std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
+  step.bubble = 1 - busy / (static_cast<double>(step.busy.size()) * step.seconds);
+  const int seen = std::min(from, most_in_flight), held = std::min(to, most_in_flight);
+  for (auto& bytes : step.peak_activations) bytes = bytes * held / seen;
+  for (auto& count : step.messages) count = count * to / from;
+}
+
+std::int64_t missing_bytes(const std::vector<StageMemory>& memory, const Machine& machine) {
+  std::int64_t missing = 0;
+  for (std::size_t s = 0; s < machine.memory.size(); ++s) {
+    missing = std::max(missing, memory[s].total() - machine.memory[s]);
+  }
+  return missing;
+}
+
+}  // namespace
+
+double Judgement::value() const {
+  const double balanced = step.seconds * std::pow(std::max(1.0, to_bound / kBalanced), 4);
+  return fits() ? balanced : kUnfit * static_cast<double>(missing) + balanced;
+}
+
+StepJudge::StepJudge(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
+                     const Machine& machine, const StepSettings& settings)
+    : tree_(tree),
+      trace_(trace),
+      costs_(costs),
+      machine_(machine),
+      settings_(settings),
+      lower_bound_(bottleneck_lower_bound(costs, machine)) {}
+
+std::int64_t StepJudge::calls_of_microbatch() const {
+  return static_cast<std::int64_t>(std::max<std::size_t>(1, trace_.calls.size()));
+}
+
+Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated) const {
+  const auto stages = stages_of_modules(costs_, stages_of_nodes);
+  SimulationOptions options;
+  options.microbatches = std::min(simulated, settings_.microbatches);
+  options.schedule = settings_.schedule;
+  Judgement judgement;
+  judgement.step = simulate(tree_, trace_, stages, machine_, options);
+  stretch(judgement.step, options.microbatches, settings_.microbatches, settings_.most_in_flight);
+  judgement.memory =
+      predict_memory(tree_, stages, judgement.step.peak_activations, settings_.optimizer_ratio);
+  judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
+  judgement.missing = missing_bytes(judgement.memory, machine_);
+  return judgement;
+}
+
+Judgement StepJudge::judge_within(const std::vector<int>& stages_of_nodes,
+                                  std::int64_t calls) const {
+  const std::int64_t most = std::max<std::int64_t>(1, calls / calls_of_microbatch());
+  return judge(stages_of_nodes,
+               static_cast<int>(std::min<std::int64_t>(most, settings_.microbatches)));
+}
+
+}  // namespace smp::partition

@@ -1,0 +1,63 @@
+// partition/step_judge.h: what a placement is worth: the simulated time of a step, and whether
+// every stage holds what it must.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "partition/cost_tree.h"
+#include "partition/machine.h"
+#include "partition/memory_model.h"
+#include "partition/simulator.h"
+#include "partition/trace.h"
+
+namespace smp::partition {
+
+/// The step that placements are judged by.
+struct StepSettings {
+  int microbatches = 1;
+  const schedule::Schedule* schedule = nullptr;
+  int most_in_flight = 1;      ///< microbatches at once, as the schedule allows
+  double optimizer_ratio = 2;  ///< optimizer state over trained weights
+};
+
+/// What a placement comes to.
+struct Judgement {
+  SimulatedStep step;
+  std::vector<StageMemory> memory;  ///< by stage
+  double to_bound = 1;              ///< bottleneck ÷ its lower bound
+  std::int64_t missing = 0;         ///< bytes that the worst stage lacks
+
+  bool fits() const { return missing == 0; }
+  /// Smaller is better. A stage that costs more than its share counts against the plan, since alpha
+  /// says what balance is worth; what does not fit is worse than all that fits.
+  double value() const;
+};
+
+/// Refers to its arguments.
+class StepJudge {
+ public:
+  StepJudge(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
+            const Machine& machine, const StepSettings& settings);
+
+  /// Simulates at most `simulated` microbatches and adds the others at the pace of the busiest
+  /// stage.
+  Judgement judge(const std::vector<int>& stages_of_nodes, int simulated) const;
+
+  /// Judges within `calls` simulated module calls, as exactly as so many allow.
+  Judgement judge_within(const std::vector<int>& stages_of_nodes, std::int64_t calls) const;
+
+  std::int64_t calls_of_microbatch() const;
+  const StepSettings& settings() const { return settings_; }
+
+ private:
+  const ModuleTree& tree_;
+  const Trace& trace_;
+  const CostTree& costs_;
+  const Machine& machine_;
+  const StepSettings settings_;
+  double lower_bound_;
+};
+
+}  // namespace smp::partition

@@ -1,0 +1,163 @@
+// partition/too_large.cpp: every remedy it names was tried out, on the same placement.
+#include "partition/too_large.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "base/check.h"
+
+namespace smp::partition {
+namespace {
+
+using base::concat;
+
+std::string size_text(std::int64_t bytes) {
+  constexpr double kKiB = 1024;
+  const auto size = static_cast<double>(bytes);
+  const bool large = size >= kKiB * kKiB * kKiB;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %s", size / (kKiB * kKiB * (large ? kKiB : 1)),
+                large ? "GiB" : "MiB");
+  return text;
+}
+
+class Refusal {
+ public:
+  explicit Refusal(const UnfitPlacement& unfit) : unfit_(unfit) {}
+
+  std::string text() const {
+    std::string text = "the model does not fit:";
+    for (int s = 0; s < unfit_.machine.stages; ++s) text += shortage(s);
+    text += largest_node();
+    const auto found = remedies();
+    text += found.empty() ? "\nnothing but more memory would help" : "\nwhat would help:";
+    for (const std::string& remedy : found) text += concat("\n  - ", remedy);
+    return text;
+  }
+
+ private:
+  std::int64_t limit(int stage) const { return unfit_.machine.memory[stage]; }
+
+  std::string shortage(int stage) const {
+    const StageMemory& memory = unfit_.judgement.memory[stage];
+    if (memory.total() <= limit(stage)) return {};
+    return concat("\n  stage ", stage, " needs ", size_text(memory.total()), " and may use ",
+                  size_text(limit(stage)), ", ", size_text(memory.total() - limit(stage)),
+                  " too little (weights ", size_text(memory.weights), ", gradients ",
+                  size_text(memory.gradients), ", optimizer ", size_text(memory.optimizer),
+                  ", buffers ", size_text(memory.buffers), ", activations ",
+                  size_text(memory.activations), ")");
+  }
+
+  double bytes_of_state(const CostNode& node) const {
+    return static_cast<double>(node.weight_bytes) * (2 + unfit_.settings.optimizer_ratio);
+  }
+
+  const CostNode& largest() const {
+    const auto& nodes = unfit_.costs.nodes;
+    return *std::max_element(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
+      return a.weight_bytes < b.weight_bytes;
+    });
+  }
+
+  std::int64_t largest_memory() const {
+    return *std::max_element(unfit_.machine.memory.begin(), unfit_.machine.memory.end());
+  }
+
+  bool one_is_too_large() const {
+    return bytes_of_state(largest()) > static_cast<double>(largest_memory());
+  }
+
+  // A module that no stage can hold, however many there are.
+  std::string largest_node() const {
+    if (!one_is_too_large()) return {};
+    const CostNode& node = largest();
+    return concat("\n  ", quoted_path(unfit_.tree.nodes[node.modules.front()].path),
+                  node.modules.size() > 1 ? " and what shares its weights" : " alone", " needs ",
+                  size_text(static_cast<std::int64_t>(bytes_of_state(node))),
+                  ", more than any stage may use; cut it into smaller modules");
+  }
+
+  bool fits(const StepSettings& settings, const Trace& trace) const {
+    const StepJudge judge(unfit_.tree, trace, unfit_.costs, unfit_.machine, settings);
+    return judge.judge(unfit_.stages_of_nodes, kSimulated).fits();
+  }
+
+  std::vector<std::string> remedies() const {
+    std::vector<std::string> found;
+    if (!one_is_too_large()) found.push_back(more_stages());
+    for (const std::string& remedy :
+         {another_schedule(), fewer_in_flight(), smaller_microbatches(), smaller_optimizer()}) {
+      if (!remedy.empty()) found.push_back(remedy);
+    }
+    return found;
+  }
+
+  std::string more_stages() const {
+    std::int64_t need = 0, have = 0;
+    for (const StageMemory& memory : unfit_.judgement.memory) need += memory.total();
+    for (const std::int64_t bytes : unfit_.machine.memory) have += bytes;
+    const std::int64_t each = have / unfit_.machine.stages;
+    const std::int64_t stages = std::max<std::int64_t>(
+        (need + each - 1) / std::max<std::int64_t>(each, 1), unfit_.machine.stages + 1);
+    return concat("more stages: the model needs ", size_text(need), " in all, which is at least ",
+                  stages, " stages of this size");
+  }
+
+  bool is_simple() const { return std::string("simple") == unfit_.settings.schedule->name(); }
+
+  // With at most `cap` microbatches in flight.
+  bool fits_interleaved(int cap) const {
+    const auto schedule = schedule::make_interleaved(cap);
+    StepSettings settings = unfit_.settings;
+    settings.schedule = schedule.get();
+    settings.most_in_flight = cap;
+    return fits(settings, unfit_.trace);
+  }
+
+  std::string another_schedule() const {
+    const bool helps = is_simple() && fits_interleaved(2 * unfit_.machine.stages + 2);
+    return helps ? "pipeline = interleaved, which holds fewer microbatches at once" : "";
+  }
+
+  std::string fewer_in_flight() const {
+    const int now = std::min(unfit_.settings.most_in_flight, unfit_.settings.microbatches);
+    for (int cap = now / 2; cap >= 1 && !is_simple(); cap /= 2) {
+      if (fits_interleaved(cap)) return concat("active_microbatches = ", cap, " instead of ", now);
+    }
+    return {};
+  }
+
+  std::string smaller_microbatches() const {
+    for (int split = 2; split <= 16; split *= 2) {
+      StepSettings settings = unfit_.settings;
+      settings.microbatches *= split;
+      if (is_simple()) settings.most_in_flight *= split;
+      Trace trace = unfit_.trace;
+      for (TracedCall& call : trace.calls) call.activation_bytes /= split;
+      if (fits(settings, trace)) {
+        return concat("microbatches = ", settings.microbatches, ", so that each is smaller");
+      }
+    }
+    return {};
+  }
+
+  std::string smaller_optimizer() const {
+    StepSettings settings = unfit_.settings;
+    settings.optimizer_ratio = 0;
+    const bool helps = unfit_.settings.optimizer_ratio > 0 && fits(settings, unfit_.trace);
+    return helps ? "an optimizer without state, such as SGD without momentum" : "";
+  }
+
+  // Enough to see the peak of activations.
+  static constexpr int kSimulated = 256;
+
+  const UnfitPlacement& unfit_;
+};
+
+}  // namespace
+
+void refuse_too_large(const UnfitPlacement& unfit) { throw ResourceError(Refusal(unfit).text()); }
+
+}  // namespace smp::partition

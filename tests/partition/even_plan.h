@@ -1,0 +1,22 @@
+// Plans for tests that need any plan: runs of modules in the order of registration.
+#pragma once
+
+#include <vector>
+
+#include "partition/partitioner.h"
+#include "partition/plan_check.h"
+#include "partition/strategies.h"
+
+namespace smp::partition {
+
+/// Runs with nearly equal bytes.
+inline PartitionPlan even_plan(const ModuleTree& tree, int pp_size) {
+  const std::vector<int> free(tree.nodes.size(), -1);
+  const CostTree costs = make_cost_tree(tree, count_trace(tree), free, {.memory_weight = 1});
+  Machine machine;
+  machine.stages = pp_size;
+  const auto stages = stages_of_modules(costs, contiguous_partition(costs, machine));
+  return plan_of(tree, stages, pp_size);
+}
+
+}  // namespace smp::partition

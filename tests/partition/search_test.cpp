@@ -1,0 +1,126 @@
+// The search against brute force, its starts and its budget.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "partition/strategies.h"
+#include "support/model_families.h"
+
+namespace smp::partition {
+namespace {
+
+CostTree cost_tree(const SyntheticModel& model, std::vector<int> fixed = {}) {
+  fixed.resize(model.tree.nodes.size(), -1);
+  return make_cost_tree(model.tree, model.trace, fixed);
+}
+
+Machine machine(int stages) {
+  Machine machine;
+  machine.stages = stages;
+  return machine;
+}
+
+/// Largest cost of a stage, and something for every node that is not with its parent.
+Judge priced(const CostTree& tree, int stages, double price) {
+  return [&tree, stages, price](const std::vector<int>& placement) {
+    std::vector<double> load(stages, 0);
+    double crossings = 0;
+    for (std::size_t i = 0; i < placement.size(); ++i) {
+      load.at(placement[i]) += tree.nodes[i].own;
+      if (i > 0) crossings += placement[i] != placement[tree.nodes[i].parent];
+    }
+    return *std::max_element(load.begin(), load.end()) + price * crossings;
+  };
+}
+
+double best_of_all(const CostTree& tree, int stages, const Judge& judge) {
+  std::vector<int> placement(tree.nodes.size(), 0);
+  double best = judge(placement);
+  while (true) {
+    std::size_t i = 1;
+    while (i < placement.size() && ++placement[i] == stages) placement[i++] = 0;
+    if (i >= placement.size()) return best;
+    best = std::min(best, judge(placement));
+  }
+}
+
+TEST(Search, ComesNearTheBestPlacementOfSmallTrees) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    const CostTree tree = cost_tree(random_model(9, seed));
+    for (const int stages : {2, 3}) {
+      for (const double price : {0.0, 0.02}) {
+        const Judge judge = priced(tree, stages, price);
+        const auto found = search_partition(tree, machine(stages),
+                                            {std::vector<int>(tree.nodes.size(), 0)}, judge, 300);
+        EXPECT_LE(judge(found), 1.04 * best_of_all(tree, stages, judge))
+            << "seed " << seed << ", " << stages << " stages, price " << price;
+      }
+    }
+  }
+}
+
+TEST(Search, IsNeverWorseThanItsStarts) {
+  EXPECT_TRUE(rc::check([] {
+    const CostTree tree =
+        cost_tree(random_model(*rc::gen::inRange(1, 30), *rc::gen::inRange(0, 1000)));
+    const int stages = *rc::gen::inRange(1, 9);
+    std::vector<std::vector<int>> starts(2, std::vector<int>(tree.nodes.size(), 0));
+    for (auto& start : starts) {
+      for (std::size_t i = 1; i < start.size(); ++i) start[i] = *rc::gen::inRange(0, stages);
+    }
+    const Judge judge = priced(tree, stages, 0.01);
+    const auto found = search_partition(tree, machine(stages), starts, judge, 40);
+    for (const auto& start : starts) RC_ASSERT(judge(found) <= judge(start));
+    RC_ASSERT(found == search_partition(tree, machine(stages), starts, judge, 40));
+  }));
+}
+
+TEST(Search, AsksNoMoreOftenThanItMay) {
+  const CostTree tree = cost_tree(nested_gpt({}));
+  for (const int budget : {1, 2, 10, 50}) {
+    int calls = 0;
+    const Judge plain = priced(tree, 4, 0.001);
+    const Judge counting = [&](const std::vector<int>& stages) {
+      ++calls;
+      return plain(stages);
+    };
+    search_partition(tree, machine(4), {std::vector<int>(tree.nodes.size(), 0)}, counting, budget);
+    EXPECT_LE(calls, budget);
+    EXPECT_GE(calls, std::min(budget, 10));
+  }
+}
+
+TEST(Search, KeepsFixedNodes) {
+  const SyntheticModel model = t5({});
+  std::vector<int> fixed(model.tree.nodes.size(), -1);
+  for (std::size_t i = 5; i < fixed.size(); i += 5) {
+    if (model.tree.nodes[i].movable()) fixed[i] = 2;
+  }
+  const CostTree tree = cost_tree(model, fixed);
+  std::vector<int> start;
+  for (const CostNode& node : tree.nodes) start.push_back(std::max(0, node.fixed));
+  const auto stages = search_partition(tree, machine(4), {start}, priced(tree, 4, 0.001), 200);
+  EXPECT_NE(stages, start);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    EXPECT_TRUE(tree.nodes[i].fixed < 0 || stages[i] == tree.nodes[i].fixed);
+  }
+}
+
+TEST(Search, LeavesWhatCannotFitIfItCan) {
+  const CostTree tree = cost_tree(flat_gpt({}));
+  const Judge plain = priced(tree, 4, 0.001);
+  const Judge strict = [&](const std::vector<int>& stages) {
+    const auto on_first = std::count(stages.begin(), stages.end(), 0);
+    return on_first > 10 ? std::numeric_limits<double>::infinity() : plain(stages);
+  };
+  std::vector<int> start(tree.nodes.size(), 1);
+  start[0] = 0;
+  const auto stages = search_partition(
+      tree, machine(4), {std::vector<int>(tree.nodes.size(), 0), start}, strict, 100);
+  EXPECT_LE(std::count(stages.begin(), stages.end(), 0), 10);
+}
+
+}  // namespace
+}  // namespace smp::partition
