@@ -57,8 +57,9 @@ Report::Report(const Options& options, const Corpus* corpus, smp::DistributedMod
       console_(options.steps),
       log_("demo", model, pictures(entropy_)),
       check_(std::move(check)) {
-  model.place();
-  if (corpus) introduce(*corpus, model);
+  if (!corpus) return;
+  introduce(*corpus, model);
+  model.on_placed([this, &model] { console_.say("plan", model.plan().table()); });
 }
 
 void Report::introduce(const Corpus& corpus, const smp::DistributedModel<T5>& model) {
@@ -71,7 +72,6 @@ void Report::introduce(const Corpus& corpus, const smp::DistributedModel<T5>& mo
   console_.say(
       "text", format("%s, %.1f MB; byte frequencies alone: %.2f nats a byte", options_.data.c_str(),
                      static_cast<double>(corpus.size_bytes()) / 1e6, entropy_));
-  console_.say("plan", model.plan().table());
 }
 
 void Report::step(int64_t step, const StepResult& result) {

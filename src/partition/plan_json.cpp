@@ -17,7 +17,9 @@ using base::json_member;
 using Row = PartitionPlan::Row;
 using Outcome = PlanSummary::Outcome;
 
+// What JSON has no number for, as the bubble of a step that takes no time, is written as 0.
 double rounded(double value) {
+  if (!std::isfinite(value)) return 0;
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value);
   return std::strtod(text, nullptr);
