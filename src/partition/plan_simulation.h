@@ -1,0 +1,15 @@
+// partition/plan_simulation.h: the step that a plan promises, to be looked at.
+#pragma once
+
+#include "partition/partitioner.h"
+#include "partition/simulator.h"
+
+namespace smp::partition {
+
+/// Simulates a step with the spans of every stage. Of very many microbatches only as many as a
+/// picture can show.
+/// @param options  those that the plan was made with
+SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOptions& options,
+                            const PartitionPlan& plan);
+
+}  // namespace smp::partition
