@@ -87,6 +87,27 @@ std::vector<std::string> with_ranges(const std::vector<std::string>& paths) {
   return names;
 }
 
+// Joins neighbours a.x, a.y, a.z to a.{x, y, z}.
+std::vector<std::string> with_braces(const std::vector<std::string>& paths) {
+  constexpr std::size_t kWorthIt = 3;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < paths.size();) {
+    const std::string parent = parent_path(paths[i]);
+    std::size_t next = i + 1;
+    while (!parent.empty() && next < paths.size() && parent_path(paths[next]) == parent) ++next;
+    const bool joined = next - i >= kWorthIt;
+    std::string list;
+    for (std::size_t k = i; k < next; ++k) {
+      if (!joined) names.push_back(paths[k]);
+      list +=
+          (list.empty() ? "" : ", ") + paths[k].substr(parent.size() + (parent.empty() ? 0 : 1));
+    }
+    if (joined) names.push_back(concat(parent, ".{", list, "}"));
+    i = next;
+  }
+  return names;
+}
+
 std::string bar(double share) {
   constexpr int kWidth = 10;
   const int full = static_cast<int>(share * kWidth + 0.5);
@@ -146,12 +167,6 @@ void add_prediction(std::vector<std::string>& cells, const StageSummary& stage) 
   cells.push_back(short_bytes(stage.bytes_out));
 }
 
-std::string outcome_text(const PlanSummary::Outcome& outcome) {
-  return concat(outcome.strategy, " ", short_seconds(outcome.step_seconds), " (bubble ",
-                format("%.0f %%", 100 * outcome.bubble), ", bottleneck ",
-                format("%.2f", outcome.bottleneck_to_bound), ")");
-}
-
 std::string counted(int count, const char* what) {
   const char* plural = what[std::strlen(what) - 1] == 'h' ? "es" : "s";
   return concat(count, " ", what, count == 1 ? "" : plural);
@@ -179,33 +194,30 @@ std::string memory_text(const PlanSummary& summary) {
                 short_bytes(tightest->memory()), " of ", short_bytes(tightest->memory_limit));
 }
 
-std::string others_text(const PlanSummary& summary) {
-  std::string text;
-  for (const auto& other : summary.others) {
-    text += (text.empty() ? "others: " : ", ") + outcome_text(other);
-  }
-  return text;
+std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, const char* remark) {
+  return {outcome.strategy, short_seconds(outcome.step_seconds),
+          format("%.0f %%", 100 * outcome.bubble), format("%.2f", outcome.bottleneck_to_bound),
+          remark};
 }
 
 // What the plan is expected to do, and what others would have done.
 std::string promise(const PartitionPlan& plan) {
   const PlanSummary& summary = *plan.summary();
-  const auto& chosen = summary.chosen;
-  std::string text = lines_of(concat(
-      "strategy ", chosen.strategy, ": a simulated step takes ", short_seconds(chosen.step_seconds),
-      ", bubble ", format("%.0f %%", 100 * chosen.bubble), " (", counted(plan.pp_size(), "stage"),
-      ", ", counted(summary.microbatches, "microbatch"), ", ", summary.pipeline, ")"));
-  text += lines_of(concat("balance: the largest stage costs ",
-                          format("%.2f", chosen.bottleneck_to_bound),
-                          " times the least that any split could reach"));
-  return text + lines_of(others_text(summary)) + lines_of(memory_text(summary));
+  TextTable outcomes({{"strategy"}, {"step", true}, {"bubble", true}, {"bottleneck", true}, {""}});
+  outcomes.add_row(outcome_cells(summary.chosen, summary.others.empty() ? "" : "chosen"));
+  for (const auto& other : summary.others) outcomes.add_row(outcome_cells(other, ""));
+  const std::string setting =
+      concat(counted(plan.pp_size(), "stage"), ", ", counted(summary.microbatches, "microbatch"),
+             " a step, schedule ", summary.pipeline);
+  return lines_of(setting) + "\n" + outcomes.finish(kWidth) + lines_of(memory_text(summary));
 }
 
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan) {
   const PlanSummary& summary = *plan.summary();
-  std::string text = lines_of(concat("predicted, not measured; costs from ", summary.costs,
-                                     "; cut: bytes in and out per microbatch, forward"));
+  std::string text = lines_of(concat("predicted, not measured; costs from ", summary.costs));
+  text += lines_of("bottleneck: cost of the largest stage over a bound that no split goes below");
+  text += lines_of("cut: bytes that enter and leave a stage per microbatch in the forward pass");
   std::size_t bound = 0;
   for (const Row& row : plan.rows()) {
     if (row.why.rfind(kStays, 0) != 0) continue;
@@ -232,7 +244,8 @@ std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& pla
     if (here.parameters) with_parameters[row.pp_rank].push_back(name);
   }
   for (int stage = 0; stage < plan.pp_size(); ++stage) {
-    all[stage] = with_ranges(with_parameters[stage].empty() ? all[stage] : with_parameters[stage]);
+    const auto& shown = with_parameters[stage].empty() ? all[stage] : with_parameters[stage];
+    all[stage] = with_braces(with_ranges(shown));
   }
   return all;
 }

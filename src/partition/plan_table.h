@@ -14,7 +14,8 @@ namespace smp::partition {
 std::string plan_table(const PartitionPlan& plan);
 
 /// The modules of every stage, as few names as possible: the outermost ones that lie there as a
-/// whole, with runs of numbered siblings as ranges: "encoder.block[0:4]".
+/// whole, with runs of numbered siblings as ranges: "encoder.block[0:4]", and others in
+/// braces: "encoder.block.4.{norm, attention, dropout}".
 std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& plan);
 
 }  // namespace smp::partition

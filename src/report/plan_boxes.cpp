@@ -22,13 +22,14 @@ std::string parent_path(const std::string& path) {
   return dot == std::string::npos ? std::string() : path.substr(0, dot);
 }
 
+std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
 // The number that ends a path, as 3 of "encoder.block.3".
 std::optional<int> number_of(const std::string& path) {
-  const auto dot = path.rfind('.');
-  const char* first = path.data() + (dot == std::string::npos ? 0 : dot + 1);
-  const char* last = path.data() + path.size();
+  const std::string part = last_part(path);
+  const char* last = part.data() + part.size();
   int number = 0;
-  const auto [end, error] = std::from_chars(first, last, number);
+  const auto [end, error] = std::from_chars(part.data(), last, number);
   if (error != std::errc() || end != last) return std::nullopt;
   return number;
 }
@@ -212,9 +213,9 @@ class Folder {
     const auto from = number_of(first);
     const auto to = number_of(last);
     const int count = static_cast<int>(run.size());
-    const bool range =
-        from && to && *to - *from + 1 == count && parent_path(first) == parent_path(last);
-    if (!range) return concat(first, " to ", last);
+    const bool siblings = parent_path(first) == parent_path(last);
+    const bool range = siblings && from && to && *to - *from + 1 == count;
+    if (!range) return concat(first, " to ", siblings ? last_part(last) : last);
     return concat(parent_path(first), "[", *from, ":", *to + 1, "]");
   }
 

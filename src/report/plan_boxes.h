@@ -35,6 +35,6 @@ struct PlanBoxes {
 
 /// Every module is in exactly one box. What lies on one stage as a whole is not opened; neighbours
 /// "a.0", "a.1" on one stage are one box, and beyond `most` boxes any neighbours on one stage are.
-PlanBoxes fold_plan(const PartitionPlan& plan, int most = 80);
+PlanBoxes fold_plan(const PartitionPlan& plan, int most = 48);
 
 }  // namespace smp::report

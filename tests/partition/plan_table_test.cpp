@@ -31,6 +31,18 @@ TEST(PlanTable, NamesOutermostModulesAsRanges) {
   EXPECT_THAT(modules[2], ElementsAre("decoder.block[1:6]", "decoder.final_norm"));
 }
 
+TEST(PlanTable, JoinsThreeAndMoreSiblings) {
+  TreeBuilder build;
+  build.module("a");
+  for (const char* name : {"a.x", "a.y", "a.z", "a.w"}) build.module(name, 400);
+  build.module("b");
+  for (const char* name : {"b.0", "b.1", "b.3", "b.4", "b.x"}) build.module(name, 400);
+  const std::vector<int> stages = {0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0};
+  EXPECT_THAT(modules_of_stages(plan_of(build.tree, stages, 2))[1],
+              ElementsAre("a.{x, y, z}", "b[0:2]", "b[3:5]"));
+  EXPECT_THAT(modules_of_stages(plan_of(build.tree, stages, 2))[0], ElementsAre("a.w", "b.x"));
+}
+
 TEST(PlanTable, NamesTheModelIfItIsWhole) {
   EXPECT_THAT(modules_of_stages(t5_example(2, 1).plan())[0], ElementsAre("the model"));
 }
@@ -56,11 +68,13 @@ TEST(PlanTable, HasThreeColumnsForAPlanWithoutPredictions) {
 }
 
 TEST(PlanTable, SaysWhatThePlanPromisesAndWhyEachStageBegins) {
-  EXPECT_EQ(
-      t5_example(6, 2).plan().table(),
-      R"(strategy search: a simulated step takes 131 ms, bubble 12 % (2 stages, 8 microbatches, interleaved)
-balance: the largest stage costs 1.02 times the least that any split could reach
-others: tree 164 ms (bubble 25 %, bottleneck 1.20), contiguous 140 ms (bubble 15 %, bottleneck 1.02)
+  EXPECT_EQ(t5_example(6, 2).plan().table(),
+            R"(2 stages, 8 microbatches a step, schedule interleaved
+
+strategy      step  bubble  bottleneck
+search      131 ms    12 %        1.02  chosen
+tree        164 ms    25 %        1.20
+contiguous  140 ms    15 %        1.02
 
 stage  modules                                   parameters    memory    cost    cut in   cut out
     0  shared, encoder.block[0:4], lm_head            2.1 M  40.0 MiB  50.0 %  20.0 KiB  10.0 KiB
@@ -68,7 +82,9 @@ stage  modules                                   parameters    memory    cost   
     1  encoder.block[4:6], encoder.final_norm,        2.1 M  36.0 MiB  50.0 %  10.0 KiB  20.0 KiB
        decoder.block[0:6], decoder.final_norm
        why: balance: encoder.block.4 would raise stage 0 from 0.500 to 0.562
-predicted, not measured; costs from operators; cut: bytes in and out per microbatch, forward
+predicted, not measured; costs from operators
+bottleneck: cost of the largest stage over a bound that no split goes below
+cut: bytes that enter and leave a stage per microbatch in the forward pass
 )");
 }
 

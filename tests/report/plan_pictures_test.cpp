@@ -93,6 +93,9 @@ TEST(PlanBoxes, JoinAnyNeighboursOfOneStageWhereThereAreTooMany) {
   EXPECT_THAT(whole_names(fold_plan(plan)), SizeIs(40));
   EXPECT_THAT(whole_names(fold_plan(plan, 20)),
               ElementsAre("layer0 to layer19", "layer20 to layer39"));
+  EXPECT_THAT(whole_names(fold_plan(t5_example().plan(), 1)),
+              ElementsAre("shared", "encoder.block[0:2]", "encoder.block.2 to encoder.final_norm",
+                          "decoder.block.0", "decoder.block.1 to decoder.final_norm", "lm_head"));
 }
 
 TEST(PlanBoxes, FallBackToBytesAndThenToNumbers) {
