@@ -28,6 +28,7 @@ constexpr double kTieRow = 13;
 constexpr int kTieLanes = 8;
 constexpr double kTieName = 140;
 constexpr double kText = 12;
+constexpr double kBoldText = 13;  // as wide as bold text of that size
 constexpr double kSmallText = 11;
 constexpr int kLegendColumns = 8;
 constexpr int kLegendStages = 128;
@@ -158,9 +159,10 @@ class PartitionPicture {
 
   void label_whole(const PlanBox& box, const Place& place) {
     const std::string facts = concat(share(box.cost, plan_.pp_size()), " · stage ", box.stage);
-    const double facts_length = text_length(facts, kText);
+    const double room = place.width - text_length(facts, kText) - 28;
+    const bool roomy = text_length(box.name, kBoldText) <= room;
     const double y = place.middle() + 4;
-    svg_.text({place.left + 8, y}, fitted(box.name, 1.08 * kText, place.width - facts_length - 28),
+    svg_.text({place.left + 8, y}, fitted(roomy ? box.name : short_name(box), kBoldText, room),
               {.size = kText, .fill = kInk, .bold = true, .group = "name"});
     svg_.text({place.right() - 8, y}, facts,
               {.size = kText, .fill = kInk, .anchor = "end", .group = "facts"});
@@ -178,7 +180,7 @@ class PartitionPicture {
     for (int line = 0; line < count; ++line) {
       const bool name = line == 0;
       svg_.text({place.left + 13, first + 15 * line},
-                fitted(lines[line], name ? 1.08 * kText : kSmallText, room),
+                fitted(lines[line], name ? kBoldText : kSmallText, room),
                 {.size = name ? kText : kSmallText,
                  .fill = name ? kInk : kSoftInk,
                  .bold = name,
