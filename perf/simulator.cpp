@@ -23,8 +23,10 @@ namespace smp::perf {
 namespace {
 
 /// The first steps of a setting: they stand for the tracer.
-constexpr int kTracedSteps = 2;
+constexpr int kTracedSteps = 4;
 constexpr double kBackwardRatio = 2;
+/// Simulations of a step, whose median counts.
+constexpr int kSeeds = 25;
 
 /// Whether the default message costs of partition::Machine, of which only the proportion counts
 /// here, were fitted on a setting.
@@ -91,20 +93,30 @@ double mean(const std::vector<double>& values) {
   return sum(values) / static_cast<double>(values.size());
 }
 
-/// How long the stages slept on average in the first steps.
-StageTimes traced_times(const std::vector<SleepingStep>& steps) {
-  StageTimes times;
+/// What a tracer would find out.
+struct Traced {
+  StageTimes mean;
+  double jitter = 0;  ///< standard deviation of a sleep, as a share of it
+};
+
+/// How long the stages slept in the first steps.
+Traced trace_of(const std::vector<SleepingStep>& steps) {
+  Traced traced;
+  std::vector<double> squares;
   for (int stage = 0; stage < size(); ++stage) {
-    for (auto* phase : {&times.forward, &times.backward}) {
+    for (auto* phase : {&traced.mean.forward, &traced.mean.backward}) {
       std::vector<double> all;
       for (int step = 0; step < kTracedSteps; ++step) {
-        const auto some = lengths(steps[step].sleeps[stage], phase == &times.backward);
+        const auto some = lengths(steps[step].sleeps[stage], phase == &traced.mean.backward);
         all.insert(all.end(), some.begin(), some.end());
       }
-      phase->push_back(mean(all));
+      const double usual = mean(all);
+      phase->push_back(usual);
+      for (const double one : all) squares.push_back((one / usual - 1) * (one / usual - 1));
     }
   }
-  return times;
+  traced.jitter = std::sqrt(mean(squares));
+  return traced;
 }
 
 /// Milliseconds from the moment a rank is done until the next one is at work. One microbatch sleeps
@@ -133,7 +145,7 @@ partition::Machine machine_with(double message_ms) {
 }
 
 /// Milliseconds of a step, simulated.
-double predict(const Setting& setting, const StageTimes& times, const partition::Machine& machine) {
+double predict(const Setting& setting, const Traced& traced, const partition::Machine& machine) {
   partition::ModuleTree tree;
   partition::Trace trace;
   tree.nodes[tree.add("", -1)].sequential = true;
@@ -143,17 +155,22 @@ double predict(const Setting& setting, const StageTimes& times, const partition:
     partition::TracedCall call;
     call.module = tree.add(std::to_string(stage), 0);
     call.caller = 0;
-    call.after = times.forward[stage] / 1000;
+    call.after = traced.mean.forward[stage] / 1000;
     trace.calls.push_back(call);
     stages.push_back(stage);
   }
-  trace.backward_ratio = sum(times.backward) / sum(times.forward);
+  trace.backward_ratio = sum(traced.mean.backward) / sum(traced.mean.forward);
   const auto schedule =
       setting.cap == 0 ? schedule::make_simple() : schedule::make_interleaved(setting.cap);
   partition::SimulationOptions options;
   options.microbatches = setting.microbatches;
   options.schedule = schedule.get();
-  return 1000 * partition::simulate(tree, trace, stages, machine, options).seconds;
+  options.jitter = traced.jitter;
+  std::vector<double> durations;
+  for (options.seed = 0; options.seed < kSeeds; ++options.seed) {
+    durations.push_back(1000 * partition::simulate(tree, trace, stages, machine, options).seconds);
+  }
+  return median(durations);
 }
 
 /// Predicted and measured milliseconds.
@@ -169,7 +186,7 @@ Comparison compare(const Setting& setting, const partition::Machine& machine, in
   for (int i = kTracedSteps; i < kTracedSteps + steps; ++i) {
     durations.push_back(done[i].milliseconds);
   }
-  return {predict(setting, traced_times(done), machine), median(durations)};
+  return {predict(setting, trace_of(done), machine), median(durations)};
 }
 
 void add_row(Report& report, const Setting& setting, const Comparison& result) {
