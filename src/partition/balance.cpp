@@ -13,7 +13,6 @@ namespace {
 using Load = std::array<double, 3>;
 
 constexpr int kCalmest = 6;  // stages that a node of a loaded stage may go to
-constexpr int kMostSweeps = 12;
 constexpr std::size_t kLargestPart = 100;
 constexpr double kLeastGain = 1e-9;
 
@@ -44,6 +43,7 @@ class Balancer {
         price_(options.crossing_price),
         budget_(options.budget),
         on_stage_(machine.stages),
+        stuck_(machine.stages, false),
         load_(machine.stages, Load{}) {
     measure_stages(machine);
     measure_nodes(machine);
@@ -54,8 +54,14 @@ class Balancer {
   }
 
   std::vector<int> run() {
-    for (int sweeps = 0; sweeps < kMostSweeps && budget_ > 0; ++sweeps) {
-      if (!sweep()) break;
+    while (budget_ > 0) {
+      const std::vector<int> order = by_strain();
+      const auto next =
+          std::find_if(order.begin(), order.end(), [this](int s) { return !stuck_[s]; });
+      if (next == order.end()) break;
+      const auto count = std::min<std::ptrdiff_t>(kCalmest, order.end() - next - 1);
+      const std::vector<int> targets(order.rbegin(), order.rbegin() + count);
+      stuck_[*next] = !relieve(*next, targets);
     }
     return stages_;
   }
@@ -149,14 +155,11 @@ class Balancer {
              static_cast<int>(stages_[other] != source);
     };
     int count = change(tree_.nodes[part.nodes.front()].parent);
-    std::size_t inside = 0;  // links to nodes of the part do not change
     for (const int node : part.nodes) {
-      for (const int child : tree_.nodes[node].children) {
-        count += change(child);
-        inside += stages_[child] == source && may_move(child);
-      }
+      for (const int child : tree_.nodes[node].children) count += change(child);
     }
-    return part.nodes.size() < kLargestPart ? count - static_cast<int>(inside) : count;
+    const auto inside = static_cast<int>(part.nodes.size()) - 1;  // links that do not change
+    return count - inside;
   }
 
   double price_of(const Part& part, int target) const {
@@ -188,6 +191,7 @@ class Balancer {
       std::erase(on_stage_[source], node);
       on_stage_[target].push_back(node);
       stages_[node] = target;
+      stuck_[source] = stuck_[target] = false;
     }
   }
 
@@ -198,18 +202,6 @@ class Balancer {
     std::stable_sort(order.begin(), order.end(),
                      [this](int a, int b) { return strain(load_[a]) > strain(load_[b]); });
     return order;
-  }
-
-  bool sweep() {
-    const std::vector<int> order = by_strain();
-    bool changed = false;
-    for (std::size_t i = 0; i + 1 < order.size() && budget_ > 0; ++i) {
-      const std::size_t first =
-          std::max(i + 1, order.size() - std::min<std::size_t>(kCalmest, order.size()));
-      std::vector<int> targets(order.rbegin(), order.rend() - static_cast<std::ptrdiff_t>(first));
-      while (budget_ > 0 && relieve(order[i], targets)) changed = true;
-    }
-    return changed;
   }
 
   // The best move of a part of `stage` to a target or to its parent; if none helps, the best swap
@@ -257,7 +249,13 @@ class Balancer {
     return best;
   }
 
+  bool calls(const Part& part, const Part& other) const {
+    const int caller = tree_.nodes[other.nodes.front()].parent;
+    return std::find(part.nodes.begin(), part.nodes.end(), caller) != part.nodes.end();
+  }
+
   void consider_swap(const Part& part, const Part& other, Change& best) {
+    if (price_ > 0 && (calls(part, other) || calls(other, part))) return;  // counts links wrongly
     const double gain = gain_of_swap(part, other);
     if (gain > best.gain) best = {gain, part, stages_[other.nodes.front()], other};
   }
@@ -267,6 +265,7 @@ class Balancer {
   const double price_;
   int budget_;
   std::vector<std::vector<int>> on_stage_;
+  std::vector<bool> stuck_;    // by stage: nothing helped, and nothing changed there since
   std::vector<Load> load_;     // by stage
   std::vector<Load> inverse_;  // by stage: 1 over its part of the machine
   std::vector<Load> nodes_;    // by node: its part of the model

@@ -23,7 +23,7 @@ using base::concat;
 
 /// Module calls that are simulated for one plan, in all and for each outcome that is reported: a
 /// bound on work that is the same on every machine.
-constexpr std::int64_t kMostCalls = 6'000'000;
+constexpr std::int64_t kMostCalls = 4'000'000;
 constexpr std::int64_t kMostCallsOfOutcome = 500'000;
 constexpr int kMostJudgements = 300;
 constexpr int kLeastJudgements = 12;

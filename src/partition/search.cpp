@@ -13,7 +13,10 @@ namespace smp::partition {
 namespace {
 
 // What a border between stages may cost, from nothing to more than any balance.
-constexpr std::array kPrices{0.0, 1e-3, 1e-2, 1e-1};
+constexpr std::array kPrices{0.0, 0.01, 0.03, 0.1, 0.3};
+constexpr std::size_t kMostStarts = 3;
+constexpr std::size_t kMostCallers = 3;
+constexpr int kStagesToTry = 8;
 constexpr int kLongestShift = 8;
 /// A placement less balanced than this is evened out before it is judged.
 constexpr double kBalanced = 1.03;
@@ -56,11 +59,16 @@ class Search {
         balanced_enough_(kBalanced * bottleneck_lower_bound(tree, machine)) {}
 
   std::vector<int> run(const std::vector<std::vector<int>>& starts) {
-    for (const auto& start : starts) consider(start, 0);
-    for (const double price : kPrices) {
-      for (const auto& start : starts) consider(even_out(start, price), price);
+    best_.stages = starts.front();
+    std::vector<Found> found;
+    for (const auto& start : starts) found.push_back(judged(start, 0));
+    std::stable_sort(found.begin(), found.end(),
+                     [](const Found& a, const Found& b) { return a.value < b.value; });
+    found.resize(std::min<std::size_t>(found.size(), kMostStarts));
+    for (const Found& start : found) {
+      for (const double price : kPrices) judged(even_out(start.stages, price), price);
     }
-    current_ = best_;
+    place_callers();
     if (machine_.stages > 1 && tree_.nodes.size() > 2) shake();
     return best_.stages;
   }
@@ -77,29 +85,64 @@ class Search {
     double price = 0;  // with which it was evened out
   };
 
-  // @param tolerance  by which share it may be worse than the one that the search goes on from
-  void consider(const std::vector<int>& stages, double price, double tolerance = 0) {
-    if (best_.stages.empty()) best_.stages = current_.stages = stages;
-    if (budget_ <= 0 || !seen_.insert(stages).second) return;
+  // What was judged before, or may not be judged any more, is of no more use.
+  Found judged(const std::vector<int>& stages, double price) {
+    Found found{stages, std::numeric_limits<double>::infinity(), price};
+    if (budget_ <= 0 || !seen_.insert(stages).second) return found;
     --budget_;
-    const double value = judge_(stages);
-    if (value < best_.value) best_ = {stages, value, price};
-    if (value < current_.value * (1 + tolerance)) current_ = {stages, value, price};
+    found.value = judge_(stages);
+    if (found.value < best_.value) best_ = found;
+    return found;
+  }
+
+  // Finds stages for the nodes that call most: what they called returns only when their own stage
+  // is done with whatever else it runs.
+  void place_callers() {
+    for (const int caller : busiest_callers()) {
+      const int step = std::max(1, machine_.stages / kStagesToTry);
+      for (int stage = 0; stage < machine_.stages; stage += step) {
+        std::vector<int> stages = best_.stages;
+        stages[caller] = stage;
+        judged(stages, best_.price);
+      }
+    }
+  }
+
+  // Those with most children on other stages, of the best placement.
+  std::vector<int> busiest_callers() const {
+    std::vector<std::pair<int, int>> callers;  // minus the number of calls, node
+    for (std::size_t i = 1; i < tree_.nodes.size(); ++i) {
+      const int node = static_cast<int>(i);
+      if (!may_move(node)) continue;
+      int calls = 0;
+      for (const int child : tree_.nodes[i].children) {
+        calls += best_.stages[child] != best_.stages[i];
+      }
+      if (calls > 1) callers.emplace_back(-calls, node);
+    }
+    std::sort(callers.begin(), callers.end());
+    std::vector<int> busiest;
+    for (std::size_t i = 0; i < std::min(callers.size(), kMostCallers); ++i) {
+      busiest.push_back(callers[i].second);
+    }
+    return busiest;
   }
 
   // Accepts what is a little worse, less and less so, to get out of dead ends.
   void shake() {
     const int whole = budget_;
+    Found current = best_;
     // Proposals that were seen before cost no judgement, so they are counted apart.
     for (int proposals = 4 * budget_; budget_ > 0 && proposals > 0; --proposals) {
-      std::vector<int> stages = current_.stages;
+      std::vector<int> stages = current.stages;
       do change(stages);
       while (dice_.below(3) == 0);
       const double tolerance = kFirstTolerance * budget_ / whole;
       if (dice_.below(4) > 0 && bottleneck(tree_, stages, machine_) > balanced_enough_) {
-        stages = even_out(stages, current_.price);
+        stages = even_out(stages, current.price);
       }
-      consider(stages, current_.price, tolerance);
+      const Found next = judged(stages, current.price);
+      if (next.value < current.value * (1 + tolerance)) current = next;
     }
   }
 
@@ -156,8 +199,7 @@ class Search {
     put(stages, position, end, targets[dice_.below(targets.size())]);
   }
 
-  // Moves one node that calls another stage: what it called returns only when its own stage is done
-  // with whatever else it runs. Those that call most are chosen most.
+  // Those that call most are chosen most.
   void move_caller(std::vector<int>& stages) {
     const int start = 1 + dice_.below(order_.nodes.size() - 1);
     for (int i = start; i < size(); ++i) {
@@ -204,7 +246,7 @@ class Search {
   const double balanced_enough_;
   Dice dice_;
   std::set<std::vector<int>> seen_;
-  Found best_, current_;
+  Found best_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace {
 
 /// A bottleneck this near its bound is as good as balanced.
 constexpr double kBalanced = 1.03;
+constexpr double kSteepness = 8;
 constexpr double kUnfit = 1e9;
 
 // A step of `from` microbatches, stretched to `to`.
@@ -38,7 +39,7 @@ std::int64_t missing_bytes(const std::vector<StageMemory>& memory, const Machine
 }  // namespace
 
 double Judgement::value() const {
-  const double balanced = step.seconds * std::pow(std::max(1.0, to_bound / kBalanced), 4);
+  const double balanced = step.seconds * std::pow(std::max(1.0, to_bound / kBalanced), kSteepness);
   return fits() ? balanced : kUnfit * static_cast<double>(missing) + balanced;
 }
 

@@ -277,7 +277,7 @@ double step_of(const PartitionPlan& plan, const std::string& strategy) {
 TEST(Partitioner, IsNeverSlowerThanThePapersAlgorithm) {
   for (const std::string& family : family_names()) {
     const SyntheticModel model = family_member(family, 3);
-    const PartitionPlan plan = make_plan(model.tree, traced(model, 4, 8));
+    const PartitionPlan plan = make_plan(model.tree, traced(model, 4, 4));
     EXPECT_GT(step_of(plan, "tree"), 0);
     EXPECT_LE(plan.summary()->chosen.step_seconds, step_of(plan, "tree")) << family;
     EXPECT_LE(plan.summary()->chosen.bottleneck_to_bound, 1.1) << family;

@@ -134,11 +134,13 @@ class RandomModel {
   std::vector<int> weighty_;  // modules with a weight
 };
 
+// Sizes of models that are worth cutting: hundreds of millions of weights and more.
+
 SyntheticModel some_gpt(Random& random, bool nested) {
   GptSize size;
-  size.layers = between(random, 12, 36);
-  size.width = one_of(random, {512, 768, 1024, 1536});
-  size.vocabulary = one_of(random, {8'000, 16'000, 32'000, 50'000});
+  size.layers = between(random, 24, 48);
+  size.width = one_of(random, {1024, 1536, 2048});
+  size.vocabulary = one_of(random, {16'000, 32'000, 50'000});
   size.rows = between(random, 1, 4);
   size.length = one_of(random, {256, 512, 1024});
   return nested ? nested_gpt(size) : flat_gpt(size);
@@ -148,9 +150,9 @@ SyntheticModel some_t5(Random& random) {
   T5Size size;
   size.encoder_layers = between(random, 6, 24);
   size.decoder_layers = between(random, 6, 24);
-  size.width = one_of(random, {512, 768, 1024});
-  size.inner = size.width * one_of(random, {1, 2});
-  size.feed_forward = size.width * one_of(random, {3, 4});
+  size.width = one_of(random, {768, 1024});
+  size.inner = size.width * one_of(random, {1, 4});
+  size.feed_forward = size.width * one_of(random, {4, 16});
   size.rows = between(random, 1, 4);
   size.source_length = one_of(random, {256, 512});
   size.target_length = one_of(random, {64, 128, 256});
