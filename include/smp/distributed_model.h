@@ -17,6 +17,9 @@
 
 namespace smp {
 
+class Runtime;
+struct StepPreview;
+
 namespace detail {
 SMP_API at::Tensor guard_output(const at::Tensor& output);
 }
@@ -64,7 +67,8 @@ class SMP_API DistributedModelBase {
   /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
   /// specifically. Before the first step, on every rank.
   void set_partition(const std::string& module_path, int pp_rank);
-  /// Decides the placement now instead of at the first step. Every rank calls it.
+  /// Decides the placement now instead of at the first step, whose body would show what each module
+  /// costs: modules are counted instead. Every rank calls it.
   void place();
   bool partitioned() const noexcept;
   /// @throws UsageError before placement.
@@ -81,6 +85,10 @@ class SMP_API DistributedModelBase {
   void check_callable() const;
 
  private:
+  friend void prepare_models(Runtime& runtime, const StepPreview* preview);
+  static void place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
+                    const StepPreview* preview);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -38,6 +38,12 @@ struct StepOptions {
   std::optional<bool> broadcast_outputs;
 };
 
+/// Whether the running code belongs to a trial run: before the first step the body runs once more,
+/// on the first microbatch and on pp_rank 0 alone, to see what each module costs (Config::
+/// skip_tracing). `model.backward()` does nothing then, and what modules write is undone, but not
+/// what the body does outside of the model: let it ask before it counts, prints or draws samples.
+SMP_API bool is_tracing() noexcept;
+
 namespace detail {
 
 /// One argument of a step, taken apart: how to split it.

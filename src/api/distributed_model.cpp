@@ -8,18 +8,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "api/describe_model.h"
 #include "api/model_state.h"
+#include "api/planning.h"
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "partition/partitioner.h"
-#include "partition/plan_check.h"
 #include "server/executor.h"
 
 namespace smp {
@@ -53,7 +53,7 @@ struct DistributedModelBase::State {
   std::unordered_map<const void*, int> owners;  // of parameters and buffers
   std::vector<std::function<void()>> on_placed;
 
-  PartitionPlan make_plan();
+  std::vector<partition::Pin> all_pins() const;
   void apply_plan();
   void place_tensor(const std::string& path, at::Tensor& tensor, int owner);
   NamedTensors owned(NamedTensors tensors) const;
@@ -98,41 +98,37 @@ void DistributedModelBase::on_placed(std::function<void()> callback) {
 }
 
 void DistributedModelBase::place() {
-  if (state_->plan) return;
-  state_->description = describe_model(*state_->module);
-  auto plan = state_->make_plan();
-  state_->runtime.require_equal(plan.model_hash(), "the model",
-                                "build the same model on every rank, before the first step");
-  state_->runtime.require_equal(base::mix_key(0, plan.to_json()), "the plan",
-                                "place modules by hand alike on every rank");
-  state_->plan = std::move(plan);
-  state_->apply_plan();
-  for (auto& callback : std::exchange(state_->on_placed, {})) callback();
+  if (!state_->plan) place(state_->runtime, {this}, nullptr);
 }
 
-PartitionPlan DistributedModelBase::State::make_plan() {
-  const auto& config = runtime.config();
-  partition::PartitionOptions options;
-  options.pp_size = runtime.topology().pp_size();
-  options.auto_partition = config.auto_partition;
-  options.default_partition = config.default_partition.value_or(0);
+void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
+                                 const StepPreview* preview) {
+  std::vector<ModelToPlan> to_plan;
+  for (auto* model : models) {
+    model->state_->description = describe_model(*model->state_->module);
+    to_plan.push_back({&model->state_->description, model->state_->all_pins()});
+  }
+  auto plans = make_plans(runtime, to_plan, preview);
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    auto& state = *models[i]->state_;
+    state.plan = std::move(plans[i]);
+    state.apply_plan();
+    for (auto& callback : std::exchange(state.on_placed, {})) callback();
+  }
+}
+
+/// Scopes of smp::partition come first: set_partition is more specific.
+std::vector<partition::Pin> DistributedModelBase::State::all_pins() const {
+  std::vector<partition::Pin> all;
   for (std::size_t i = 0; i < description.routed.size(); ++i) {
     const auto* routed = description.routed[i];
     if (routed != nullptr && routed->smp_pin) {
-      options.pins.push_back(
+      all.push_back(
           {description.tree.nodes[i].path, *routed->smp_pin, "a scope of smp::partition"});
     }
   }
-  options.pins.insert(options.pins.end(), pins.begin(), pins.end());
-  if (!config.plan_file.empty()) {
-    auto file = partition::read_plan_file(config.plan_file);
-    if (file.plan) {
-      partition::check_plan(*file.plan, description.tree, options.pp_size, config.plan_file);
-      return *std::move(file.plan);
-    }
-    options.pins.insert(options.pins.end(), file.pins.begin(), file.pins.end());
-  }
-  return partition::make_plan(description.tree, options);
+  all.insert(all.end(), pins.begin(), pins.end());
+  return all;
 }
 
 /// Every rank keeps its own parameters and buffers and frees the others (§4.9).
@@ -170,10 +166,13 @@ bool DistributedModelBase::owns(const at::Tensor& parameter) const {
   return found != state_->owners.end() && found->second == state_->runtime.topology().pp_rank();
 }
 
-void prepare_models(Runtime& runtime) {
+void prepare_models(Runtime& runtime, const StepPreview* preview) {
+  std::vector<DistributedModelBase*> unplaced;
+  std::copy_if(runtime.models().begin(), runtime.models().end(), std::back_inserter(unplaced),
+               [](const auto* model) { return !model->partitioned(); });
+  if (!unplaced.empty()) DistributedModelBase::place(runtime, unplaced, preview);
   std::uint64_t frozen = 0;
   for (auto* model : runtime.models()) {
-    model->place();
     for (const auto& parameter : model->base_module().parameters()) {
       frozen = base::mix_key(frozen, parameter.requires_grad() ? 1u : 0u);
     }
@@ -229,7 +228,7 @@ void DistributedModelBase::zero_grad(bool set_to_none) { state_->module->zero_gr
 double DistributedModelBase::clip_grad_norm_(double max_norm) {
   at::NoGradGuard no_grad;
   auto& runtime = state_->runtime;
-  SMP_REQUIRE(!runtime.server().in_step(),
+  SMP_REQUIRE(!runtime.in_step(),
               "clip_grad_norm_ inside a step; call it after the step, "
               "on every rank");
   double own = 0;
@@ -258,7 +257,8 @@ double DistributedModelBase::clip_grad_norm_(double max_norm) {
 // ---- inside a step ----------------------------------------------------------------------------
 
 void DistributedModelBase::check_callable() const {
-  SMP_REQUIRE(state_->runtime.server().current_microbatch() >= 0,
+  auto& runtime = state_->runtime;
+  SMP_REQUIRE(runtime.trial() != nullptr || runtime.server().current_microbatch() >= 0,
               "the model was called outside of a step; call it in the body of smp::step (for "
               "evaluation too, under torch::NoGradGuard)");
 }
@@ -273,6 +273,7 @@ void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gr
 void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
   auto& runtime = state_->runtime;
+  if (runtime.trial() != nullptr) return runtime.trial()->keep_graph(tensors);
   const int microbatch = runtime.server().current_microbatch();
   SMP_REQUIRE(microbatch >= 0 && runtime.topology().pp_rank() == 0,
               "model.backward() outside of a step; call it in the step's body");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/random.h"
 
 namespace smp {
 
@@ -120,6 +121,35 @@ at::Tensor Microbatches::slice(std::size_t argument, const at::Tensor& tensor, i
   }
   if (!tensor.requires_grad()) microbatches_[index].shared.emplace_back(argument, own);
   return own;
+}
+
+std::vector<Packet> Microbatches::preview() const {
+  std::vector<Packet> packets;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const auto& source = arguments_[i].packet;
+    packets.push_back({source.bytes, {}});
+    for (const auto& tensor : source.tensors) {
+      auto own = tensor.defined() ? tensor.detach() : tensor;
+      if (own.defined() && splits(i)) {
+        own = own.narrow(axis_of(i, tensor), rows_[0].start, rows_[0].length);
+      }
+      packets[i].tensors.push_back(own.defined() ? own.clone() : own);
+      if (own.defined() && tensor.requires_grad()) packets[i].tensors.back().requires_grad_();
+    }
+  }
+  return packets;
+}
+
+std::uint64_t Microbatches::preview_key() const {
+  std::uint64_t key = arguments_.size();
+  for (const auto& packet : preview()) {
+    key = base::mix_key(key, packet.bytes);
+    for (const auto& tensor : packet.tensors) {
+      if (!tensor.defined()) continue;
+      key = base::mix_key(key, base::concat(tensor.scalar_type(), tensor.sizes()));
+    }
+  }
+  return key;
 }
 
 void Microbatches::check_unchanged(int microbatch) const {

@@ -25,6 +25,10 @@ class Microbatches {
 
   /// The arguments of one microbatch; called once for each.
   std::vector<Packet> slices(int microbatch);
+  /// Copies of the arguments of microbatch 0, without history, for a trial run.
+  std::vector<Packet> preview() const;
+  /// Of what preview() gives: values, types and shapes of tensors.
+  std::uint64_t preview_key() const;
   /// @throws UsageError if an argument that all microbatches share was changed in place.
   void check_unchanged(int microbatch) const;
 

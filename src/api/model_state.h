@@ -4,8 +4,10 @@
 namespace smp {
 
 class Runtime;
+struct StepPreview;
 
 /// Places models that are not placed yet, and tells the server what is frozen.
-void prepare_models(Runtime& runtime);
+/// @param preview  of the step that is about to begin; nullptr where there is none to trace
+void prepare_models(Runtime& runtime, const StepPreview* preview);
 
 }  // namespace smp

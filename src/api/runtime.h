@@ -17,6 +17,7 @@
 namespace smp {
 
 class DistributedModelBase;
+class TrialRun;
 
 /// Threads: the rank's.
 class Runtime {
@@ -44,6 +45,11 @@ class Runtime {
   server::ModuleServer& server() noexcept { return server_; }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
 
+  /// What runs the body of the first step in advance, meanwhile; else nullptr.
+  TrialRun*& trial() noexcept { return trial_; }
+  /// Whether the body of a step runs, or is traced.
+  bool in_step() const noexcept { return server_.in_step() || trial_ != nullptr; }
+
   /// Models of this session, in order of construction.
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
   /// The last step as this rank saw it.
@@ -64,6 +70,7 @@ class Runtime {
   std::unique_ptr<schedule::Schedule> schedule_;
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
+  TrialRun* trial_ = nullptr;
   base::StepTrace last_trace_;
   std::vector<double> loss_weights_;
 };

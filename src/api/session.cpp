@@ -129,13 +129,16 @@ int mp_rank() { return Runtime::current().topology().mp_rank(); }
 int mp_size() { return Runtime::current().topology().mp_size(); }
 std::vector<int> group(Group which) { return Runtime::current().topology().group(which); }
 int num_microbatches() { return Runtime::current().config().microbatches; }
-int current_microbatch() { return Runtime::current().server().current_microbatch(); }
+int current_microbatch() {
+  auto& runtime = Runtime::current();
+  return runtime.trial() != nullptr ? 0 : runtime.server().current_microbatch();
+}
 
 namespace {
 
 Runtime& outside_of_step(const char* what) {
   auto& runtime = Runtime::current();
-  SMP_REQUIRE(!runtime.server().in_step(), what,
+  SMP_REQUIRE(!runtime.in_step(), what,
               " was called inside a step; call it outside, on "
               "every rank of the group");
   return runtime;

@@ -12,6 +12,7 @@
 #include "api/microbatches.h"
 #include "api/model_state.h"
 #include "api/runtime.h"
+#include "api/tracing.h"
 #include "base/check.h"
 #include "smp/distributed_model.h"
 
@@ -26,8 +27,11 @@ class CallerModes {
         autocast_(at::autocast::is_autocast_enabled(at::kCPU)),
         dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {}
 
-  Packet run(const std::function<Packet()>& body) const {
-    at::AutoGradMode grad(grad_);
+  bool grad() const { return grad_; }
+
+  Packet run(const std::function<Packet()>& body) const { return run(grad_, body); }
+  Packet run(bool with_grad, const std::function<Packet()>& body) const {
+    at::AutoGradMode grad(with_grad);
     struct Autocast {
       explicit Autocast(bool on) { at::autocast::set_autocast_enabled(at::kCPU, on); }
       ~Autocast() { at::autocast::set_autocast_enabled(at::kCPU, false); }
@@ -65,10 +69,11 @@ class StepRun {
   }
 
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
-    prepare_models(runtime_);
     if (runtime_.topology().pp_rank() == 0) {
       prepare_body(std::move(arguments), body);
     }
+    const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
+    prepare_models(runtime_, preview ? &*preview : nullptr);
     runtime_.server().run_step(task_);
     runtime_.last_trace() = runtime_.server().take_trace();
     if (inputs_) inputs_->run_outside_graph();
@@ -98,6 +103,23 @@ class StepRun {
     result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
     result_.outputs.back() = pack(inputs_->weights());
     task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
+  }
+
+  StepPreview preview_of(const StepBody& body) const {
+    StepPreview preview;
+    preview.run = [this, &body](bool grad) {
+      return modes_
+          .run(grad,
+               [&] {
+                 auto slices = inputs_->preview();
+                 return body(0, slices);
+               })
+          .tensors;
+    };
+    preview.grad = modes_.grad();
+    preview.arguments_key = [this] { return inputs_->preview_key(); };
+    preview.microbatches = inputs_->count();
+    return preview;
   }
 
   void run_body(int microbatch, const StepBody& body) {

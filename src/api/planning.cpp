@@ -1,0 +1,188 @@
+// api/planning.cpp: one rank decides; an error there ends every rank.
+#include "api/planning.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "api/runtime.h"
+#include "base/check.h"
+#include "base/random.h"
+#include "partition/partitioner.h"
+#include "partition/plan_cache.h"
+#include "partition/plan_check.h"
+#include "server/exception_text.h"
+#include "smp/codec.h"
+#include "smp/version.h"
+
+namespace smp {
+namespace {
+
+/// What pp_rank 0 tells the others.
+struct Decision {
+  enum class Fault { kNone, kUsage, kResource, kOther };
+  Fault fault = Fault::kNone;
+  std::string text;
+  std::vector<std::string> plans;  // as JSON
+};
+
+/// On pp_rank 0.
+class Planner {
+ public:
+  Planner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview)
+      : runtime_(runtime),
+        config_(runtime.config()),
+        models_(models),
+        preview_(preview),
+        pp_size_(runtime.topology().pp_size()),
+        cache_(config_.plan_cache) {}
+
+  std::vector<std::string> plans() {
+    const bool tracing =
+        preview_ != nullptr && config_.auto_partition && !config_.skip_tracing && pp_size_ > 1;
+    std::vector<std::optional<PartitionPlan>> known;
+    bool missing = false;
+    for (const auto& model : models_) {
+      known.push_back(from_file(model));
+      if (!known.back() && tracing)
+        known.back() = cache_.find(key_of(model), tree(model), pp_size_);
+      missing = missing || !known.back();
+    }
+    const auto traces = missing && tracing ? traces_of_all() : std::vector<partition::Trace>();
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      if (!known[i]) known[i] = make(models_[i], tracing ? &traces[i] : nullptr);
+      texts.push_back(known[i]->to_json());
+    }
+    return texts;
+  }
+
+ private:
+  static const partition::ModuleTree& tree(const ModelToPlan& model) {
+    return model.description->tree;
+  }
+
+  std::optional<PartitionPlan> from_file(const ModelToPlan& model) {
+    if (config_.plan_file.empty()) return std::nullopt;
+    auto file = partition::read_plan_file(config_.plan_file);
+    if (file.plan) partition::check_plan(*file.plan, tree(model), pp_size_, config_.plan_file);
+    return std::move(file.plan);
+  }
+
+  std::vector<partition::Trace> traces_of_all() {
+    std::vector<const ModelDescription*> descriptions;
+    for (const auto& model : models_) descriptions.push_back(model.description);
+    return trace_models(runtime_, descriptions, *preview_);
+  }
+
+  PartitionPlan make(const ModelToPlan& model, const partition::Trace* trace) {
+    auto plan = partition::make_plan(tree(model), options_of(model));
+    if (trace != nullptr && trace->source != partition::CostSource::kCounts) {
+      cache_.store(key_of(model), plan);
+    }
+    return plan;
+  }
+
+  std::vector<partition::Pin> pins_of(const ModelToPlan& model) {
+    auto pins = model.pins;
+    if (config_.plan_file.empty()) return pins;
+    const auto file = partition::read_plan_file(config_.plan_file);
+    pins.insert(pins.end(), file.pins.begin(), file.pins.end());
+    return pins;
+  }
+
+  partition::PartitionOptions options_of(const ModelToPlan& model) {
+    partition::PartitionOptions options;
+    options.pp_size = pp_size_;
+    options.auto_partition = config_.auto_partition;
+    options.default_partition = config_.default_partition.value_or(0);
+    options.pins = pins_of(model);
+    return options;
+  }
+
+  /// Of everything that a plan depends on.
+  std::uint64_t key_of(const ModelToPlan& model) {
+    std::string text = base::concat(
+        SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partition::program_identity(), ' ', pp_size_, ' ',
+        config_.partition_strategy, ' ', config_.memory_weight, ' ', config_.trace_repeats, ' ',
+        config_.pipeline, ' ', config_.active_microbatches.value_or(0), ' ', preview_->microbatches,
+        ' ', preview_->arguments_key(), ' ', preview_->grad);
+    for (const double speed : config_.stage_speeds) text += base::concat(" speed ", speed);
+    for (const double memory : config_.stage_memory) text += base::concat(" memory ", memory);
+    for (const auto& pin : pins_of(model))
+      text += base::concat(" pin ", pin.path, '=', pin.pp_rank);
+    for (const auto* module : model.description->modules) text += module->is_training() ? 't' : 'e';
+    const auto hash =
+        partition::plan_of(tree(model), std::vector<int>(tree(model).nodes.size(), 0), pp_size_)
+            .model_hash();
+    return base::mix_key(hash, text);
+  }
+
+  Runtime& runtime_;
+  const Config& config_;
+  const std::vector<ModelToPlan>& models_;
+  const StepPreview* preview_;
+  int pp_size_;
+  partition::PlanCache cache_;
+};
+
+Decision decide(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                const StepPreview* preview) {
+  try {
+    return {Decision::Fault::kNone, {}, Planner(runtime, models, preview).plans()};
+  } catch (const UsageError& error) {
+    return {Decision::Fault::kUsage, error.what(), {}};
+  } catch (const ResourceError& error) {
+    return {Decision::Fault::kResource, error.what(), {}};
+  } catch (...) {
+    return {Decision::Fault::kOther, server::text_of(std::current_exception()), {}};
+  }
+}
+
+Decision decision_of_first_rank(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                                const StepPreview* preview) {
+  Writer writer;
+  if (runtime.topology().pp_rank() == 0) writer.put(decide(runtime, models, preview));
+  auto packet =
+      runtime.server().collectives().broadcast(runtime.pp_ranks(), 0, std::move(writer).take());
+  return Reader(packet).get<Decision>();
+}
+
+void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& models) {
+  std::uint64_t model_hash = models.size();
+  std::uint64_t pin_hash = 0;
+  for (const auto& model : models) {
+    const auto& tree = model.description->tree;
+    const auto plan = partition::plan_of(tree, std::vector<int>(tree.nodes.size(), 0), 1);
+    model_hash = base::mix_key(model_hash, plan.model_hash());
+    for (const auto& pin : model.pins) {
+      pin_hash =
+          base::mix_key(base::mix_key(pin_hash, pin.path), static_cast<std::uint64_t>(pin.pp_rank));
+    }
+  }
+  runtime.require_equal(model_hash, "the model",
+                        "build the same model on every rank, before the first step");
+  runtime.require_equal(pin_hash, "the plan", "place modules by hand alike on every rank");
+}
+
+}  // namespace
+
+std::vector<PartitionPlan> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                                      const StepPreview* preview) {
+  require_equal_models(runtime, models);
+  const auto decision = decision_of_first_rank(runtime, models, preview);
+  using Fault = Decision::Fault;
+  SMP_REQUIRE_AS(UsageError, decision.fault != Fault::kUsage, decision.text);
+  SMP_REQUIRE_AS(ResourceError, decision.fault != Fault::kResource, decision.text);
+  if (decision.fault == Fault::kOther) throw RemoteError(decision.text, 0);
+  SMP_ASSERT(decision.plans.size() == models.size());
+  std::vector<PartitionPlan> plans;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    plans.push_back(PartitionPlan::from_json(decision.plans[i], "the plan of rank 0"));
+    partition::check_plan(plans.back(), models[i].description->tree, runtime.topology().pp_size(),
+                          "the plan of rank 0");
+  }
+  return plans;
+}
+
+}  // namespace smp

@@ -1,0 +1,30 @@
+// api/planning.h: the plans of a session's models: made on pp_rank 0, the same on all (paper §4.5).
+#pragma once
+
+#include <vector>
+
+#include "api/describe_model.h"
+#include "api/tracing.h"
+#include "partition/pin.h"
+#include "smp/plan.h"
+
+namespace smp {
+
+class Runtime;
+
+struct ModelToPlan {
+  const ModelDescription* description;
+  std::vector<partition::Pin> pins;
+};
+
+/// Every pp rank calls it. pp_rank 0 reads the plans (plan_file), finds them in the cache of
+/// earlier starts, or makes them, and gives them to the others.
+/// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
+///                 modules are counted.
+/// @throws UsageError     on every rank: models or pins differ between ranks; or what
+///                        partition::make_plan and check_plan refuse.
+/// @throws ResourceError  as partition::make_plan, on every rank.
+std::vector<PartitionPlan> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                                      const StepPreview* preview);
+
+}  // namespace smp

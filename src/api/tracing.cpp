@@ -1,0 +1,91 @@
+// api/tracing.cpp: one try with gradients, one as the caller wanted it, else none.
+#include "api/tracing.h"
+
+#include <optional>
+#include <utility>
+
+#include "api/runtime.h"
+#include "base/log.h"
+#include "partition/tracer.h"
+#include "server/exception_text.h"
+#include "smp/step.h"
+
+namespace smp {
+namespace {
+
+using Traces = std::vector<partition::Trace>;
+
+class Attempts final : public TrialRun {
+ public:
+  Attempts(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+           const StepPreview& preview)
+      : runtime_(runtime), preview_(preview), tracer_(traced(models), runtime.config().seed) {
+    runtime_.trial() = this;
+  }
+  ~Attempts() override { runtime_.trial() = nullptr; }
+  Attempts(const Attempts&) = delete;
+  Attempts& operator=(const Attempts&) = delete;
+
+  void keep_graph(const std::vector<at::Tensor>& roots) override { tracer_.keep_graph(roots); }
+
+  std::optional<Traces> run(bool grad) {
+    try {
+      return tracer_.run([&] { return preview_.run(grad); }, runtime_.config().trace_repeats);
+    } catch (...) {
+      fault_ = server::text_of(std::current_exception());
+      return std::nullopt;
+    }
+  }
+
+  void warn() const {
+    const auto& path = tracer_.failed_module();
+    base::log(base::LogLevel::kWarning,
+              "the step could not be run in advance to see what its modules cost, so modules are "
+              "counted instead: ",
+              path.empty() ? std::string("the step's body") : "module '" + path + "'",
+              " threw: ", fault_,
+              "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
+              "ask smp::is_tracing())");
+  }
+
+ private:
+  static std::vector<partition::TracedModel> traced(
+      const std::vector<const ModelDescription*>& models) {
+    std::vector<partition::TracedModel> all;
+    for (const auto* model : models) {
+      all.push_back({&model->tree, &model->modules, &model->routed});
+    }
+    return all;
+  }
+
+  Runtime& runtime_;
+  const StepPreview& preview_;
+  partition::Tracer tracer_;
+  std::string fault_;
+};
+
+Traces no_traces(std::size_t models) {
+  partition::Trace counts;
+  counts.source = partition::CostSource::kCounts;
+  return Traces(models, counts);
+}
+
+}  // namespace
+
+/// An evaluation is traced with gradients too: the plan is for training.
+Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+                    const StepPreview& preview) {
+  Attempts attempts(runtime, models, preview);
+  auto traces = attempts.run(true);
+  if (!traces && !preview.grad) traces = attempts.run(false);
+  if (traces) return *std::move(traces);
+  attempts.warn();
+  return no_traces(models.size());
+}
+
+bool is_tracing() noexcept {
+  auto* runtime = Runtime::find_current();
+  return runtime != nullptr && runtime->trial() != nullptr;
+}
+
+}  // namespace smp

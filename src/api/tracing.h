@@ -1,0 +1,43 @@
+// api/tracing.h: the first step's body, run once before its models are placed, to see what their
+// modules cost (paper App. C.1, §4.11).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "api/describe_model.h"
+#include "partition/trace.h"
+
+namespace smp {
+
+class Runtime;
+
+/// A step that was called on pp_rank 0 and has not begun. Valid until it begins.
+struct StepPreview {
+  /// Runs the body on copies of the arguments of microbatch 0 and returns its outputs.
+  /// @param grad  with gradients, even if the caller's grad mode is off
+  std::function<std::vector<at::Tensor>(bool grad)> run;
+  bool grad = true;  ///< the caller's grad mode
+  /// Hash of the arguments of microbatch 0: their values, of tensors their types and shapes.
+  std::function<std::uint64_t()> arguments_key;
+  int microbatches = 1;
+};
+
+/// The run in advance, while it lasts.
+class TrialRun {
+ public:
+  virtual ~TrialRun() = default;
+  /// In place of backward.
+  virtual void keep_graph(const std::vector<at::Tensor>& roots) = 0;
+};
+
+/// One trace a model. If the body cannot be run before placement a warning says why, and the traces
+/// are empty, of source kCounts.
+std::vector<partition::Trace> trace_models(Runtime& runtime,
+                                           const std::vector<const ModelDescription*>& models,
+                                           const StepPreview& preview);
+
+}  // namespace smp

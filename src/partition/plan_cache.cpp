@@ -1,0 +1,75 @@
+// partition/plan_cache.cpp: files named by their key.
+#include "partition/plan_cache.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "partition/plan_check.h"
+
+namespace smp::partition {
+namespace {
+
+std::string user_cache() {
+  for (const auto& [variable, below] :
+       {std::pair("XDG_CACHE_HOME", "/smp/plans"), std::pair("HOME", "/.cache/smp/plans")}) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') return std::string(value) + below;
+  }
+  return {};
+}
+
+std::string folder_of(const std::string& setting) {
+  if (setting == "off") return {};
+  return setting == "auto" ? user_cache() : setting;
+}
+
+}  // namespace
+
+PlanCache::PlanCache(const std::string& setting) : folder_(folder_of(setting)) {}
+
+std::string PlanCache::file_of(std::uint64_t key) const {
+  char name[32];
+  std::snprintf(name, sizeof name, "/%016llx.json", static_cast<unsigned long long>(key));
+  return folder_ + name;
+}
+
+std::optional<PartitionPlan> PlanCache::find(std::uint64_t key, const ModuleTree& tree,
+                                             int pp_size) const {
+  if (folder_.empty() || !base::file_exists(file_of(key))) return std::nullopt;
+  const auto file = file_of(key);
+  try {
+    auto plan = PartitionPlan::read(file);
+    check_plan(plan, tree, pp_size, file);
+    base::log(base::LogLevel::kInfo, "the plan comes from ", file,
+              " (an earlier start; plan_cache = off makes a new one)");
+    return plan;
+  } catch (const Error& error) {
+    base::log(base::LogLevel::kWarning, "a plan of an earlier start is not used: ", error.what());
+    return std::nullopt;
+  }
+}
+
+void PlanCache::store(std::uint64_t key, const PartitionPlan& plan) const {
+  if (folder_.empty()) return;
+  try {
+    base::create_directories(folder_);
+    base::write_file(file_of(key), plan.to_json());
+  } catch (const Error& error) {
+    base::log(base::LogLevel::kWarning,
+              "the plan is not kept for the next start (plan_cache): ", error.what());
+  }
+}
+
+std::string program_identity() {
+  std::error_code ignored;
+  const auto program = std::filesystem::canonical("/proc/self/exe", ignored);
+  const auto written = std::filesystem::last_write_time(program, ignored).time_since_epoch();
+  return base::concat(program.string(), ' ', std::filesystem::file_size(program, ignored), ' ',
+                      written.count());
+}
+
+}  // namespace smp::partition

@@ -1,0 +1,59 @@
+// partition/saved_tensors.cpp: C++ has no default hooks for saved tensors, but every node can name
+// its own to LibTorch's compiled autograd.
+#include "partition/saved_tensors.h"
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace smp::partition {
+namespace {
+
+using torch::autograd::Node;
+using NodePointer = c10::intrusive_ptr<Node>;
+namespace compiled = torch::dynamo::autograd;
+
+std::vector<NodePointer> nodes_below(const std::vector<at::Tensor>& roots) {
+  std::vector<NodePointer> nodes;
+  std::unordered_set<const Node*> seen;
+  auto add = [&](const NodePointer& node) {
+    if (node && seen.insert(node.get()).second) nodes.push_back(node);
+  };
+  for (const auto& root : roots) {
+    if (root.defined()) add(root.grad_fn());
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const NodePointer node = nodes[i];
+    for (const auto& edge : node->next_edges()) add(edge.function);
+  }
+  std::sort(nodes.begin(), nodes.end(),
+            [](const auto& a, const auto& b) { return a->sequence_nr() < b->sequence_nr(); });
+  return nodes;
+}
+
+std::vector<at::Tensor> saved_by(const NodePointer& node) {
+  compiled::AutogradCompilerCall call(compiled::SizeInput::STATIC);
+  compiled::NodeCall node_call(0, node);
+  compiled::CompiledNodeArgs arguments(call, node_call);
+  try {
+    node->compiled_args(arguments);
+  } catch (const std::exception&) {
+    // A node that does not tell, or a tensor changed in place since: the rest still counts.
+  }
+  return std::move(call.tensor_args.inputs);
+}
+
+}  // namespace
+
+void visit_saved_tensors(const std::vector<at::Tensor>& roots,
+                         const std::function<void(std::uint64_t, const at::Tensor&)>& visit) {
+  for (const auto& node : nodes_below(roots)) {
+    for (const auto& tensor : saved_by(node)) {
+      if (tensor.defined()) visit(node->sequence_nr(), tensor);
+    }
+  }
+}
+
+}  // namespace smp::partition

@@ -1,0 +1,42 @@
+// partition/trace_median.cpp: element by element, since one late interrupt hits one call.
+#include "partition/trace_median.h"
+
+#include <algorithm>
+
+namespace smp::partition {
+namespace {
+
+bool same_calls(const Trace& a, const Trace& b) {
+  return std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(),
+                    [](const TracedCall& x, const TracedCall& y) {
+                      return x.module == y.module && x.caller == y.caller;
+                    });
+}
+
+template <class Value>
+double median(const std::vector<const Trace*>& traces, const Value& value) {
+  std::vector<double> values;
+  for (const Trace* trace : traces) values.push_back(value(*trace));
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+Trace with_median_times(Trace sizes, const std::vector<Trace>& timed) {
+  std::vector<const Trace*> alike;
+  for (const Trace& trace : timed) {
+    if (same_calls(sizes, trace)) alike.push_back(&trace);
+  }
+  if (alike.empty()) return sizes;
+  for (std::size_t i = 0; i < sizes.calls.size(); ++i) {
+    sizes.calls[i].before = median(alike, [&](const Trace& t) { return t.calls[i].before; });
+    sizes.calls[i].after = median(alike, [&](const Trace& t) { return t.calls[i].after; });
+  }
+  sizes.body_after = median(alike, [](const Trace& t) { return t.body_after; });
+  sizes.source = CostSource::kMeasured;
+  return sizes;
+}
+
+}  // namespace smp::partition

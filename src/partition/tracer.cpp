@@ -1,0 +1,315 @@
+// partition/tracer.cpp: one run of the body, watched.
+#include "partition/tracer.h"
+
+#include <ATen/SequenceNumber.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "partition/call_recorder.h"
+#include "partition/operator_watch.h"
+#include "partition/parameter_reads.h"
+#include "partition/saved_tensors.h"
+#include "partition/trace_median.h"
+#include "partition/write_guard.h"
+
+namespace smp::partition {
+namespace {
+
+std::int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
+  std::int64_t bytes = 0;
+  for (const auto& tensor : tensors) {
+    if (tensor.defined()) bytes += static_cast<std::int64_t>(bytes_of(tensor));
+  }
+  return bytes;
+}
+
+/// While it lives, the fiber belongs to `rank`.
+class RankScope {
+ public:
+  explicit RankScope(base::RankContext* rank)
+      : outer_(std::exchange(base::current_fiber()->rank, rank)) {}
+  ~RankScope() { base::current_fiber()->rank = outer_; }
+  RankScope(const RankScope&) = delete;
+  RankScope& operator=(const RankScope&) = delete;
+
+ private:
+  base::RankContext* outer_;
+};
+
+}  // namespace
+
+struct Tracer::Known {
+  int model;
+  int module;
+  bool crosses;  // its calls can be packed
+};
+
+struct Tracer::State {
+  std::vector<TracedModel> models;
+  std::uint64_t key;
+  std::unordered_map<const RoutedBase*, Known> known;
+  ParameterReads reads;
+  std::string failed_module;
+
+  // Of one run.
+  std::optional<CallRecorder> recorder;
+  OperatorMeter meter;
+  bool timed = false;
+  std::vector<const RoutedBase*> running;  // innermost last
+  bool in_place = false;                   // the innermost call serves a part of itself
+  std::vector<at::Tensor> roots;           // of the graph
+  struct Change {
+    std::uint64_t sequence_number;
+    CallRecorder::Call call;  // runs from there on
+  };
+  std::vector<Change> changes;
+
+  explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
+  void note_change() { changes.push_back({at::sequence_number::peek(), recorder->current()}); }
+  CallRecorder::Call call_at(std::uint64_t sequence_number) const;
+  void add_activations();
+  std::unordered_set<const void*> weight_storages() const;
+};
+
+/// Notes what operators do on behalf of the innermost call.
+class Tracer::Observer final : public OperatorListener {
+ public:
+  explicit Observer(State& state) : state_(state), guard_(all_modules(state.models)) {}
+
+  void before(const at::RecordFunction& op, const OperatorKind& kind) override {
+    guard_.before(op, kind);
+    if (state_.timed) return;
+    const auto call = state_.recorder->current();
+    const int module = state_.recorder->current_module();
+    for (const auto& input : op.inputs()) {
+      each_tensor(input,
+                  [&](const at::Tensor& tensor) { state_.reads.note(call.model, module, tensor); });
+    }
+    state_.meter.before(op, kind);
+  }
+  void after(const at::RecordFunction& op) override {
+    if (!state_.timed) state_.meter.after(op);
+  }
+
+ private:
+  static std::vector<torch::nn::Module*> all_modules(const std::vector<TracedModel>& models) {
+    std::vector<torch::nn::Module*> all;
+    for (const auto& model : models) {
+      all.insert(all.end(), model.modules->begin(), model.modules->end());
+    }
+    return all;
+  }
+
+  State& state_;
+  WriteGuard guard_;
+};
+
+/// A call on the stack: ends it, also when an exception leaves it.
+class Tracer::RunningCall {
+ public:
+  RunningCall(Tracer& tracer, RoutedBase& module, std::int64_t input_bytes)
+      : tracer_(tracer),
+        module_(module),
+        exceptions_(std::uncaught_exceptions()),
+        outer_in_place_(std::exchange(tracer.state_->in_place, false)) {
+    auto& state = *tracer_.state_;
+    const Known& known = state.known.at(&module);
+    state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
+    state.running.push_back(&module);
+    state.note_change();
+  }
+  ~RunningCall() {
+    auto& state = *tracer_.state_;
+    if (std::uncaught_exceptions() > exceptions_ && state.failed_module.empty()) {
+      state.failed_module = module_.smp_place.path;
+    }
+    state.recorder->end(output_bytes_, tracer_.now());
+    state.running.pop_back();
+    state.note_change();
+    state.in_place = outer_in_place_;
+  }
+  RunningCall(const RunningCall&) = delete;
+  RunningCall& operator=(const RunningCall&) = delete;
+
+  void set_output_bytes(std::int64_t bytes) { output_bytes_ = bytes; }
+
+ private:
+  Tracer& tracer_;
+  RoutedBase& module_;
+  int exceptions_;
+  bool outer_in_place_;
+  std::int64_t output_bytes_ = 0;
+};
+
+// ---- life -------------------------------------------------------------------------------------
+
+/// Every module gets an owner of its own meanwhile: neighbours in a Sequential are called one by
+/// one only if they are not on one rank.
+Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed)
+    : state_(std::make_unique<State>(std::move(models))) {
+  state_->key = base::mix_key(seed, "<trace>");
+  int number = 0;
+  for (int m = 0; m < static_cast<int>(state_->models.size()); ++m) {
+    const auto& model = state_->models[m];
+    for (int i = 0; i < static_cast<int>(model.routed->size()); ++i) {
+      auto* routed = (*model.routed)[i];
+      if (routed == nullptr) continue;
+      state_->known[routed] = {m, i, routed->smp_cannot_cross().empty()};
+      routed->smp_place = {number, number, model.tree->nodes[i].path};
+      ++number;
+    }
+  }
+}
+
+Tracer::~Tracer() {
+  for (const auto& model : state_->models) {
+    for (auto* routed : *model.routed) {
+      if (routed != nullptr) routed->smp_place = {};
+    }
+  }
+}
+
+std::vector<Trace> Tracer::run(const Body& body, int repeats) {
+  auto traces = run_once(body, false);
+  std::vector<std::vector<Trace>> timed(traces.size());
+  for (int i = 0; i < repeats; ++i) {
+    auto again = run_once(body, true);
+    for (std::size_t m = 0; m < traces.size(); ++m) timed[m].push_back(std::move(again[m]));
+  }
+  for (std::size_t m = 0; m < traces.size(); ++m) {
+    traces[m] = with_median_times(std::move(traces[m]), timed[m]);
+  }
+  return traces;
+}
+
+/// The operators of a timed run are watched too: what they write must be put back.
+std::vector<Trace> Tracer::run_once(const Body& body, bool timed) {
+  auto& state = *state_;
+  state.timed = timed;
+  state.meter = {};
+  state.failed_module.clear();
+  state.running.clear();
+  state.in_place = false;
+  state.roots.clear();
+  state.changes.clear();
+  state.recorder.emplace(static_cast<int>(state.models.size()), now());
+  state.note_change();
+  {
+    const RankScope rank(this);
+    const base::RandomScope random(state.key);
+    Observer observer(state);
+    const OperatorWatch watch(observer);
+    keep_graph(body());
+    state.recorder->finish(now());
+  }
+  auto& traces = state.recorder->traces();
+  for (std::size_t m = 0; m < traces.size(); ++m) {
+    traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
+  }
+  if (!timed) state.add_activations();
+  state.roots.clear();
+  return std::move(traces);
+}
+
+double Tracer::now() const {
+  if (state_->timed) return static_cast<double>(base::thread_cpu_time()) / base::kSecond;
+  return state_->meter.seconds();
+}
+
+void Tracer::keep_graph(const std::vector<at::Tensor>& roots) {
+  for (const auto& root : roots) {
+    if (root.defined() && root.requires_grad()) state_->roots.push_back(root);
+  }
+}
+
+const std::string& Tracer::failed_module() const { return state_->failed_module; }
+
+// ---- calls ------------------------------------------------------------------------------------
+
+Tracer::Where Tracer::where(const RoutedBase& module, int) {
+  const auto found = state_->known.find(&module);
+  if (found == state_->known.end()) return Where::kPlain;
+  return found->second.crosses && !state_->in_place ? Where::kRemote : Where::kHere;
+}
+
+void* Tracer::enter(RoutedBase& module) { return new RunningCall(*this, module, 0); }
+
+void Tracer::leave(RoutedBase&, void* token) noexcept { delete static_cast<RunningCall*>(token); }
+
+std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, int,
+                                   Packet&& arguments) {
+  auto& state = *state_;
+  if (!state.running.empty() && state.running.back() == &module) {
+    // A Sequential asks for several of its parts at once, as they are the same object.
+    state.in_place = true;
+    auto result = entry.run(module.smp_module(), arguments);
+    state.in_place = false;
+    return result;
+  }
+  for (const auto& tensor : arguments.tensors) {
+    if (!tensor.defined()) continue;
+    state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
+  }
+  RunningCall running(*this, module, total_bytes(arguments.tensors));
+  auto result = entry.run(module.smp_module(), arguments);
+  running.set_output_bytes(total_bytes(result.tensors));
+  keep_graph(result.tensors);
+  return result;
+}
+
+void Tracer::describe(const void*, char* text, std::size_t size) const noexcept {
+  const auto* module = state_->running.empty() ? nullptr : state_->running.back();
+  std::snprintf(text, size, "tracing, module %s",
+                module == nullptr ? "<body>" : module->smp_place.path.c_str());
+}
+
+// ---- activations ------------------------------------------------------------------------------
+
+CallRecorder::Call Tracer::State::call_at(std::uint64_t sequence_number) const {
+  const auto after = std::upper_bound(
+      changes.begin(), changes.end(), sequence_number,
+      [](std::uint64_t number, const Change& change) { return number < change.sequence_number; });
+  return after == changes.begin() ? CallRecorder::Call{} : std::prev(after)->call;
+}
+
+std::unordered_set<const void*> Tracer::State::weight_storages() const {
+  std::unordered_set<const void*> storages;
+  auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.has_storage()) {
+      storages.insert(tensor.storage().unsafeGetStorageImpl());
+    }
+  };
+  for (const auto& model : models) {
+    for (const auto* module : *model.modules) {
+      for (const auto& tensor : module->parameters(/*recurse=*/false)) add(tensor);
+      for (const auto& tensor : module->buffers(/*recurse=*/false)) add(tensor);
+    }
+  }
+  return storages;
+}
+
+/// Each storage counts for the first call that keeps it. What the body itself keeps (of its loss)
+/// counts for its first call, which runs on the same stage.
+void Tracer::State::add_activations() {
+  auto counted = weight_storages();
+  visit_saved_tensors(roots, [&](std::uint64_t sequence_number, const at::Tensor& saved) {
+    if (!saved.has_storage()) return;
+    if (!counted.insert(saved.storage().unsafeGetStorageImpl()).second) return;
+    auto call = call_at(sequence_number);
+    if (call.model < 0) call = {0, 0};
+    auto& calls = recorder->traces()[call.model].calls;
+    if (calls.empty()) return;
+    calls[call.number].activation_bytes += static_cast<std::int64_t>(saved.storage().nbytes());
+  });
+}
+
+}  // namespace smp::partition

@@ -1,0 +1,42 @@
+// partition/write_guard.h: a run that must leave a model as it was may write to it all the same
+// (running statistics, counters, weights that are clamped): what it wrote is put back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+
+#include <unordered_map>
+#include <vector>
+
+#include "partition/operator_work.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp::partition {
+
+/// Keeps the values of parameters and buffers from just before their first change, and puts them
+/// back in its destructor: same storage, same version. Costs memory only for what is written.
+class WriteGuard {
+ public:
+  explicit WriteGuard(const std::vector<torch::nn::Module*>& modules);
+  ~WriteGuard();
+  WriteGuard(const WriteGuard&) = delete;
+  WriteGuard& operator=(const WriteGuard&) = delete;
+
+  /// `op` is about to run.
+  void before(const at::RecordFunction& op, const OperatorKind& kind);
+
+ private:
+  struct Entry {
+    std::vector<at::Tensor> tensors;  // that share a storage
+    std::vector<at::Tensor> values;   // of these; empty until the first change
+  };
+  void add(const at::Tensor& tensor);
+  void keep(const at::Tensor& written);
+
+  std::unordered_map<const void*, Entry> entries_;  // by storage
+};
+
+}  // namespace smp::partition

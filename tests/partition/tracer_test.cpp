@@ -1,0 +1,377 @@
+// What the tracer sees of a model, against closed formulas; and that it leaves no trace in it.
+#include "partition/tracer.h"
+
+#include <gmock/gmock.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/types.h>
+
+#include <map>
+#include <numeric>
+
+#include "partition/operator_watch.h"
+#include "smp/module.h"
+#include "smp/nn.h"
+
+namespace smp::partition {
+namespace {
+
+using at::Tensor;
+using testing::ElementsAre;
+namespace F = torch::nn::functional;
+
+/// A model whose modules are all routed, as a tree.
+struct Described {
+  explicit Described(torch::nn::Module& model) { visit(model, "", -1); }
+
+  void visit(torch::nn::Module& module, const std::string& path, int parent) {
+    const int node = tree.add(path, parent);
+    modules.push_back(&module);
+    routed.push_back(dynamic_cast<RoutedBase*>(&module));
+    for (const auto& own : module.named_parameters(false)) {
+      const auto [known, fresh] = numbers.emplace(own.value().unsafeGetTensorImpl(),
+                                                  static_cast<int>(tree.parameters.size()));
+      if (fresh) tree.parameters.push_back({path + "." + own.key(), "", own.value().numel(), 0});
+      tree.nodes[node].parameters.push_back({own.key(), known->second});
+    }
+    for (const auto& child : module.named_children()) {
+      if (tree.find(child.key()) >= 0) continue;
+      visit(*child.value(), path.empty() ? child.key() : path + "." + child.key(), node);
+    }
+  }
+
+  ModuleTree tree;
+  std::vector<torch::nn::Module*> modules;
+  std::vector<RoutedBase*> routed;
+  std::map<const void*, int> numbers;
+};
+
+Trace trace(torch::nn::Module& model, const Tracer::Body& body, int repeats = 0) {
+  base::FiberScheduler::install();
+  const Described described(model);
+  Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
+  return tracer.run(body, repeats).at(0);
+}
+
+std::vector<int> modules_of(const Trace& trace) {
+  std::vector<int> modules;
+  for (const auto& call : trace.calls) modules.push_back(call.module);
+  return modules;
+}
+
+std::vector<int> callers_of(const Trace& trace) {
+  std::vector<int> callers;
+  for (const auto& call : trace.calls) callers.push_back(call.caller);
+  return callers;
+}
+
+// ---- operators --------------------------------------------------------------------------------
+
+struct Measured {
+  double flops;
+  double seconds;
+};
+
+Measured meter(const std::function<void()>& run) {
+  OperatorMeter meter;
+  const OperatorWatch watch(meter);
+  run();
+  return {meter.flops(), meter.seconds()};
+}
+
+TEST(OperatorWork, OfALinearLayerIsTwoFlopsAnElementOfTheProduct) {
+  const auto weight = torch::ones({5, 7});
+  const auto bias = torch::ones({5});
+  const auto flat = torch::ones({3, 7});
+  const auto deep = torch::ones({2, 3, 7});
+  EXPECT_EQ(meter([&] { torch::linear(flat, weight, bias); }).flops, 2.0 * 3 * 7 * 5);
+  EXPECT_EQ(meter([&] { torch::linear(flat, weight); }).flops, 2.0 * 3 * 7 * 5);
+  EXPECT_EQ(meter([&] { torch::linear(deep, weight, bias); }).flops, 2.0 * 6 * 7 * 5);
+}
+
+TEST(OperatorWork, OfAttentionIsTwoProducts) {
+  const auto query = torch::ones({2, 3, 4, 8});
+  const auto key = torch::ones({2, 3, 6, 8});
+  const auto value = torch::ones({2, 3, 6, 5});
+  EXPECT_EQ(meter([&] { at::scaled_dot_product_attention(query, key, value); }).flops,
+            2.0 * 2 * 3 * 4 * 6 * (8 + 5));
+  EXPECT_EQ(meter([&] { torch::matmul(torch::matmul(query, key.transpose(2, 3)), value); }).flops,
+            2.0 * 2 * 3 * 4 * 6 * (8 + 5));
+}
+
+TEST(OperatorWork, OfAConvolutionIsAKernelAnOutput) {
+  const auto image = torch::ones({2, 4, 9, 9});
+  EXPECT_EQ(meter([&] {
+              torch::conv2d(image, torch::ones({6, 4, 3, 3}));
+            }).flops,
+            2.0 * 2 * 6 * 7 * 7 * 4 * 3 * 3);
+  EXPECT_EQ(meter([&] {
+              torch::conv2d(image, torch::ones({6, 2, 3, 3}), {}, 1, 0, 1, /*groups=*/2);
+            }).flops,
+            2.0 * 2 * 6 * 7 * 7 * 2 * 3 * 3);
+  EXPECT_EQ(meter([&] {
+              torch::conv_transpose2d(image, torch::ones({4, 6, 3, 3}));
+            }).flops,
+            2.0 * 2 * 4 * 9 * 9 * 6 * 3 * 3);
+}
+
+TEST(OperatorWork, OfALookUpDoesNotDependOnTheTable) {
+  const auto rows = torch::zeros({4}, torch::kLong);
+  const auto small = torch::ones({10, 8});
+  const auto large = torch::ones({10000, 8});
+  EXPECT_EQ(meter([&] { torch::embedding(small, rows); }).seconds,
+            meter([&] { torch::embedding(large, rows); }).seconds);
+}
+
+TEST(OperatorWork, OfAViewIsNothing) {
+  const auto x = torch::ones({4, 6});
+  EXPECT_EQ(meter([&] { x.view({24}).slice(0, 2, 4).unsqueeze(0).expand({3, 2}); }).seconds, 0);
+  EXPECT_GT(meter([&] { x.add(1); }).seconds, 0);
+}
+
+// ---- calls ------------------------------------------------------------------------------------
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl()
+      : first(register_module("first", nn::Linear(8, 8))),
+        second(register_module("second", nn::Linear(8, 4))) {}
+  Tensor forward(const Tensor& x) { return second(first(first(x)).relu()); }
+  nn::Linear first, second;
+};
+SMP_MODULE(Block);
+
+TEST(Tracer, SeesCallsInOrderWithTheirCallersAndBytes) {
+  Block net;
+  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({5, 8}))}; });
+  EXPECT_THAT(modules_of(seen), ElementsAre(0, 1, 1, 2));
+  EXPECT_THAT(callers_of(seen), ElementsAre(-1, 0, 0, 0));
+  EXPECT_EQ(seen.calls[0].input_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[0].output_bytes, 5 * 4 * 4);
+  EXPECT_EQ(seen.calls[1].output_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.source, CostSource::kEstimated);
+}
+
+TEST(Tracer, GivesTimeToTheCallThatSpendsIt) {
+  Block net;
+  const auto x = torch::ones({5, 8});
+  const auto seen = trace(*net, [&] { return std::vector{net(x).exp()}; });
+  const auto linear = [&](int out) {
+    return meter([&] {
+             torch::linear(x, torch::ones({out, 8}, torch::kFloat), torch::ones({out}));
+           })
+        .seconds;
+  };
+  const auto ones = [&](at::IntArrayRef sizes) {
+    return meter([&] { torch::ones(sizes, torch::kFloat); }).seconds;
+  };
+  EXPECT_NEAR(seen.calls[1].after, linear(8) - ones({8, 8}) - ones({8}), 1e-12);
+  EXPECT_EQ(seen.calls[1].after, seen.calls[2].after);
+  EXPECT_EQ(seen.calls[1].before, 0);
+  EXPECT_NEAR(seen.calls[3].before, meter([&] { x.relu(); }).seconds, 1e-12);
+  EXPECT_NEAR(seen.body_after,
+              meter([&] {
+                torch::ones({5, 4}).exp();
+              }).seconds -
+                  ones({5, 4}),
+              1e-12);
+}
+
+TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
+  Block net;
+  const auto real = trace(*net, [&] { return std::vector{net(torch::ones({5, 8}))}; });
+  net->to(torch::kMeta);
+  const auto meta = trace(*net, [&] {
+    return std::vector{net(torch::ones({5, 8}, torch::kMeta))};
+  });
+  ASSERT_EQ(real.calls.size(), meta.calls.size());
+  for (std::size_t i = 0; i < real.calls.size(); ++i) {
+    EXPECT_EQ(real.calls[i].before, meta.calls[i].before);
+    EXPECT_EQ(real.calls[i].after, meta.calls[i].after);
+    EXPECT_EQ(real.calls[i].activation_bytes, meta.calls[i].activation_bytes);
+    EXPECT_EQ(real.calls[i].output_bytes, meta.calls[i].output_bytes);
+  }
+}
+
+TEST(Tracer, CountsWhatBackwardNeedsOnceForTheFirstThatKeepsIt) {
+  Block net;
+  const auto x = torch::ones({5, 8});
+  const auto seen = trace(*net, [&] { return std::vector{net(x).exp()}; });
+  // Each linear keeps its input, which the block made for the last one, relu and exp their results.
+  EXPECT_EQ(seen.calls[1].activation_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[2].activation_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[3].activation_bytes, 0);
+  EXPECT_EQ(seen.calls[0].activation_bytes, 5 * 8 * 4 + 5 * 4 * 4);
+}
+
+TEST(Tracer, SeesNoActivationsWhereGradModeIsOff) {
+  Block net;
+  const auto seen = trace(*net, [&] {
+    const torch::NoGradGuard no_grad;
+    return std::vector{net(torch::ones({5, 8}))};
+  });
+  EXPECT_EQ(seen.calls.size(), 4);
+  for (const auto& call : seen.calls) EXPECT_EQ(call.activation_bytes, 0);
+}
+
+TEST(Tracer, SeesEveryModuleOfASequentialAlsoTheSameOneTwice) {
+  nn::ReLU relu;
+  nn::Sequential net(nn::Linear(4, 4), relu, relu, nn::Linear(4, 2));
+  const auto seen = trace(*net, [&] {
+    return std::vector{net->forward<Tensor>(torch::ones({3, 4}))};
+  });
+  EXPECT_THAT(callers_of(seen), ElementsAre(-1, 0, 0, 0, 0));
+  EXPECT_EQ(seen.calls[0].output_bytes, 3 * 2 * 4);
+  EXPECT_EQ(seen.calls[1].output_bytes, 3 * 4 * 4);
+}
+
+TEST(Tracer, TakesTheClockIfAsked) {
+  Block net;
+  int runs = 0;
+  const auto seen = trace(
+      *net,
+      [&] {
+        ++runs;
+        return std::vector{net(torch::ones({5, 8}))};
+      },
+      3);
+  EXPECT_EQ(runs, 4);
+  EXPECT_EQ(seen.source, CostSource::kMeasured);
+  EXPECT_THAT(modules_of(seen), ElementsAre(0, 1, 1, 2));
+  EXPECT_EQ(seen.calls[1].activation_bytes, 5 * 8 * 4);
+}
+
+TEST(Tracer, NamesTheModuleThatThrows) {
+  base::FiberScheduler::install();
+  Block net;
+  const Described described(*net);
+  Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
+  EXPECT_THROW(tracer.run([&] { return std::vector{net(torch::ones({5, 9}))}; }, 0), c10::Error);
+  EXPECT_EQ(tracer.failed_module(), "first");
+  EXPECT_EQ(tracer.run(
+                      [&] {
+                        return std::vector{net(torch::ones({5, 8}))};
+                      },
+                      0)[0]
+                .calls.size(),
+            4);
+  EXPECT_EQ(tracer.failed_module(), "");
+}
+
+// ---- weights of others ------------------------------------------------------------------------
+
+struct ScaleImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x, const Tensor& by) { return x * by.mean(); }
+};
+SMP_MODULE(Scale);
+
+enum class Use { kNone, kReads, kReadsFrozen, kPasses };
+
+struct TiedImpl : torch::nn::Module {
+  TiedImpl()
+      : embed(register_module("embed", nn::Embedding(10, 4))),
+        scale(register_module("scale", Scale())) {}
+  Tensor forward(const Tensor& tokens, int use) {
+    const auto x = embed(tokens);
+    if (use == static_cast<int>(Use::kPasses)) return scale(x, embed->weight);
+    if (use == static_cast<int>(Use::kNone)) return scale(x, x);
+    return torch::matmul(x, embed->weight.t());
+  }
+  nn::Embedding embed;
+  Scale scale;
+};
+SMP_MODULE(Tied);
+
+std::vector<std::pair<int, int>> foreign_uses(Use use) {
+  Tied net;
+  if (use == Use::kReadsFrozen) net->embed->weight.requires_grad_(false);
+  const auto tokens = torch::zeros({3}, torch::kLong);
+  const auto seen = trace(*net, [&] { return std::vector{net(tokens, static_cast<int>(use))}; });
+  std::vector<std::pair<int, int>> uses;
+  for (const auto& use : seen.foreign_uses) uses.emplace_back(use.module, use.parameter);
+  return uses;
+}
+
+TEST(Tracer, FindsModulesThatReadTheWeightsOfOthers) {
+  EXPECT_TRUE(foreign_uses(Use::kNone).empty());
+  EXPECT_THAT(foreign_uses(Use::kReads), ElementsAre(std::pair(0, 0)));
+  EXPECT_THAT(foreign_uses(Use::kReadsFrozen), ElementsAre(std::pair(0, 0)));
+  EXPECT_THAT(foreign_uses(Use::kPasses), ElementsAre(std::pair(0, 0), std::pair(2, 0)));
+}
+
+TEST(Tracer, FindsThatTheBodyReadsAWeight) {
+  Tied net;
+  const auto seen = trace(*net, [&] {
+    return std::vector{net(torch::zeros({3}, torch::kLong), 0).sum() + net->embed->weight.norm()};
+  });
+  ASSERT_EQ(seen.foreign_uses.size(), 1);
+  EXPECT_EQ(seen.foreign_uses[0].module, 0);
+}
+
+struct PlainImpl : torch::nn::Module {
+  PlainImpl() : linear(register_module("linear", torch::nn::Linear(4, 4))) {}
+  Tensor forward(const Tensor& x) { return linear(x); }
+  torch::nn::Linear linear{nullptr};
+};
+SMP_MODULE(Plain);
+
+TEST(Tracer, CountsAModuleThatIsNotRoutedForTheOneAboveIt) {
+  Plain net;
+  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({3, 4}))}; });
+  EXPECT_THAT(modules_of(seen), ElementsAre(0));
+  EXPECT_GT(seen.calls[0].after, 0);
+  EXPECT_TRUE(seen.foreign_uses.empty());
+}
+
+// ---- no effects -------------------------------------------------------------------------------
+
+struct WritesImpl : torch::nn::Module {
+  WritesImpl()
+      : norm(register_module("norm", nn::BatchNorm1d(4))),
+        dropout(register_module("dropout", nn::Dropout(0.5))) {
+    weight = register_parameter("weight", torch::full({4}, 3.0));
+    counter = register_buffer("counter", torch::zeros({2, 3}).t());
+  }
+  Tensor forward(const Tensor& x) {
+    counter.add_(1);
+    weight.data().clamp_(-1, 1);
+    return dropout(norm(x * weight) + torch::rand({4}));
+  }
+  Tensor weight, counter;
+  nn::BatchNorm1d norm;
+  nn::Dropout dropout;
+};
+SMP_MODULE(Writes);
+
+TEST(Tracer, ChangesNothing) {
+  Writes net;
+  std::vector<Tensor> before, all = net->parameters();
+  for (const auto& buffer : net->buffers()) all.push_back(buffer);
+  for (const auto& tensor : all) before.push_back(tensor.detach().clone());
+  torch::manual_seed(5);
+  const auto expected = torch::rand({3});
+  torch::manual_seed(5);
+  for (const int repeats : {0, 2}) {
+    trace(
+        *net,
+        [&] {
+          return std::vector{net(torch::randn({6, 4}))};
+        },
+        repeats);
+  }
+  EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(torch::equal(all[i], before[i])) << i;
+    EXPECT_FALSE(all[i].grad().defined());
+  }
+  EXPECT_EQ(net->smp_place.owner, -1);
+  EXPECT_EQ(net->norm->smp_place.index, -1);
+}
+
+TEST(Tracer, PutsBackWhatWasWrittenBeforeAnException) {
+  Writes net;
+  EXPECT_THROW(trace(*net, [&] { return std::vector{net(torch::ones({6, 5}))}; }), c10::Error);
+  EXPECT_EQ(net->counter.sum().item<double>(), 0);
+  EXPECT_EQ(net->weight.max().item<double>(), 3);
+}
+
+}  // namespace
+}  // namespace smp::partition
