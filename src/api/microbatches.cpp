@@ -123,7 +123,7 @@ at::Tensor Microbatches::slice(std::size_t argument, const at::Tensor& tensor, i
   return own;
 }
 
-std::vector<Packet> Microbatches::preview() const {
+std::vector<Packet> Microbatches::preview(bool meta) const {
   std::vector<Packet> packets;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const auto& source = arguments_[i].packet;
@@ -133,7 +133,8 @@ std::vector<Packet> Microbatches::preview() const {
       if (own.defined() && splits(i)) {
         own = own.narrow(axis_of(i, tensor), rows_[0].start, rows_[0].length);
       }
-      packets[i].tensors.push_back(own.defined() ? own.clone() : own);
+      if (own.defined()) own = meta ? own.to(at::kMeta) : own.clone();
+      packets[i].tensors.push_back(own);
       if (own.defined() && tensor.requires_grad()) packets[i].tensors.back().requires_grad_();
     }
   }
@@ -142,7 +143,7 @@ std::vector<Packet> Microbatches::preview() const {
 
 std::uint64_t Microbatches::preview_key() const {
   std::uint64_t key = arguments_.size();
-  for (const auto& packet : preview()) {
+  for (const auto& packet : preview(/*meta=*/true)) {
     key = base::mix_key(key, packet.bytes);
     for (const auto& tensor : packet.tensors) {
       if (!tensor.defined()) continue;

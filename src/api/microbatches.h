@@ -26,7 +26,8 @@ class Microbatches {
   /// The arguments of one microbatch; called once for each.
   std::vector<Packet> slices(int microbatch);
   /// Copies of the arguments of microbatch 0, without history, for a trial run.
-  std::vector<Packet> preview() const;
+  /// @param meta  without values too
+  std::vector<Packet> preview(bool meta) const;
   /// Of what preview() gives: values, types and shapes of tensors.
   std::uint64_t preview_key() const;
   /// @throws UsageError if an argument that all microbatches share was changed in place.

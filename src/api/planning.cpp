@@ -1,6 +1,8 @@
 // api/planning.cpp: one rank decides; an error there ends every rank.
 #include "api/planning.h"
 
+#include <torch/nn/module.h>
+
 #include <optional>
 #include <string>
 #include <utility>

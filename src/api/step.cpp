@@ -14,6 +14,7 @@
 #include "api/runtime.h"
 #include "api/tracing.h"
 #include "base/check.h"
+#include "module/meta_scope.h"
 #include "smp/distributed_model.h"
 
 namespace smp::detail {
@@ -107,11 +108,13 @@ class StepRun {
 
   StepPreview preview_of(const StepBody& body) const {
     StepPreview preview;
-    preview.run = [this, &body](bool grad) {
+    preview.run = [this, &body](bool grad, bool meta) {
       return modes_
           .run(grad,
                [&] {
-                 auto slices = inputs_->preview();
+                 auto slices = inputs_->preview(meta);
+                 std::optional<module::MetaScope> scope;
+                 if (meta) scope.emplace();
                  return body(0, slices);
                })
           .tensors;

@@ -1,11 +1,13 @@
 // api/tracing.cpp: one try with gradients, one as the caller wanted it, else none.
 #include "api/tracing.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "api/runtime.h"
 #include "base/log.h"
+#include "module/delayed_tensors.h"
 #include "partition/tracer.h"
 #include "server/exception_text.h"
 #include "smp/step.h"
@@ -19,7 +21,12 @@ class Attempts final : public TrialRun {
  public:
   Attempts(Runtime& runtime, const std::vector<const ModelDescription*>& models,
            const StepPreview& preview)
-      : runtime_(runtime), preview_(preview), tracer_(traced(models), runtime.config().seed) {
+      : runtime_(runtime),
+        preview_(preview),
+        meta_(std::any_of(models.begin(), models.end(),
+                          [](auto* model) { return module::is_delayed(*model->modules[0]); })),
+        tracer_(traced(models), runtime.config().seed) {
+    tracer_.runtime = runtime.server().runtime;
     runtime_.trial() = this;
   }
   ~Attempts() override { runtime_.trial() = nullptr; }
@@ -30,7 +37,8 @@ class Attempts final : public TrialRun {
 
   std::optional<Traces> run(bool grad) {
     try {
-      return tracer_.run([&] { return preview_.run(grad); }, runtime_.config().trace_repeats);
+      const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
+      return tracer_.run([&] { return preview_.run(grad, meta_); }, repeats);
     } catch (...) {
       fault_ = server::text_of(std::current_exception());
       return std::nullopt;
@@ -60,6 +68,7 @@ class Attempts final : public TrialRun {
 
   Runtime& runtime_;
   const StepPreview& preview_;
+  bool meta_;  // there are no values to compute with
   partition::Tracer tracer_;
   std::string fault_;
 };

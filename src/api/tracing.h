@@ -19,7 +19,8 @@ class Runtime;
 struct StepPreview {
   /// Runs the body on copies of the arguments of microbatch 0 and returns its outputs.
   /// @param grad  with gradients, even if the caller's grad mode is off
-  std::function<std::vector<at::Tensor>(bool grad)> run;
+  /// @param meta  on tensors without memory, as a model whose initialisation is delayed needs it
+  std::function<std::vector<at::Tensor>(bool grad, bool meta)> run;
   bool grad = true;  ///< the caller's grad mode
   /// Hash of the arguments of microbatch 0: their values, of tensors their types and shapes.
   std::function<std::uint64_t()> arguments_key;

@@ -41,9 +41,9 @@ OperatorWatch::~OperatorWatch() {
 
 void OperatorMeter::before(const at::RecordFunction& op, const OperatorKind& kind) {
   const bool counted = levels_.empty() || levels_.back().accounting == Accounting::kParts;
-  Level level{counted ? kind.accounting : Accounting::kFree, {}};
+  levels_.push_back({counted ? kind.accounting : Accounting::kFree, {}});
+  auto& level = levels_.back();
   if (level.accounting == Accounting::kOwn) level.work = kind.work(op.inputs());
-  levels_.push_back(level);
 }
 
 void OperatorMeter::after(const at::RecordFunction& op) {

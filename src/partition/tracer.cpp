@@ -86,21 +86,26 @@ class Tracer::Observer final : public OperatorListener {
   explicit Observer(State& state) : state_(state), guard_(all_modules(state.models)) {}
 
   void before(const at::RecordFunction& op, const OperatorKind& kind) override {
-    guard_.before(op, kind);
-    if (state_.timed) return;
-    const auto call = state_.recorder->current();
-    const int module = state_.recorder->current_module();
-    for (const auto& input : op.inputs()) {
-      each_tensor(input,
-                  [&](const at::Tensor& tensor) { state_.reads.note(call.model, module, tensor); });
+    if (!state_.timed) {
+      state_.meter.before(op, kind);
+      note_reads(op);
     }
-    state_.meter.before(op, kind);
+    guard_.before(op, kind);
   }
   void after(const at::RecordFunction& op) override {
     if (!state_.timed) state_.meter.after(op);
   }
 
  private:
+  void note_reads(const at::RecordFunction& op) {
+    const auto call = state_.recorder->current();
+    const int module = state_.recorder->current_module();
+    for (const auto& input : op.inputs()) {
+      each_tensor(input,
+                  [&](const at::Tensor& tensor) { state_.reads.note(call.model, module, tensor); });
+    }
+  }
+
   static std::vector<torch::nn::Module*> all_modules(const std::vector<TracedModel>& models) {
     std::vector<torch::nn::Module*> all;
     for (const auto& model : models) {
@@ -268,7 +273,7 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, i
 
 void Tracer::describe(const void*, char* text, std::size_t size) const noexcept {
   const auto* module = state_->running.empty() ? nullptr : state_->running.back();
-  std::snprintf(text, size, "tracing, module %s",
+  std::snprintf(text, size, "rank 0, tracing, module %s",
                 module == nullptr ? "<body>" : module->smp_place.path.c_str());
 }
 

@@ -13,11 +13,10 @@ struct Setting {
 };
 
 /// All ranks' parts; tensors of different ranks have different names.
-Trace train_local(const Case& c, const Setting& setting,
-                  const std::map<std::string, int>& placement, uint64_t seed,
-                  torch::Dtype dtype = torch::kDouble) {
+Trace train_local(const Case& c, int ranks, const Config& config,
+                  const std::map<std::string, int>& placement, uint64_t seed, torch::Dtype dtype) {
   Trace whole;
-  run_local(setting.ranks,
+  run_local(ranks,
             [&] {
               auto part = train_distributed(c, placement, dtype);
               if (rank() != 0) EXPECT_EQ(part.losses.size(), static_cast<std::size_t>(kSteps));
@@ -25,8 +24,14 @@ Trace train_local(const Case& c, const Setting& setting,
               whole.gradients.merge(part.gradients);
               whole.finals.merge(part.finals);
             },
-            zoo_config(setting.schedule), {seed});
+            config, {seed});
   return whole;
+}
+
+Trace train_local(const Case& c, const Setting& setting,
+                  const std::map<std::string, int>& placement, uint64_t seed,
+                  torch::Dtype dtype = torch::kDouble) {
+  return train_local(c, setting.ranks, zoo_config(setting.schedule), placement, seed, dtype);
 }
 
 Trace reference_of(const Case& c, torch::Dtype dtype = torch::kDouble) {
@@ -50,6 +55,25 @@ TEST_P(Zoo, EqualsOneProcess) {
         expect_equal(ours, reference, 1e-12);
         if (HasFailure()) return;
       }
+    }
+  }
+}
+
+/// Not every model has enough modules for four stages: then the plan is refused.
+TEST_P(Zoo, EqualsOneProcessUnderTheChosenPlan) {
+  const auto c = all_cases()[GetParam()];
+  SCOPED_TRACE(c.name);
+  const auto reference = reference_of(c);
+  auto config = zoo_config("interleaved");
+  config.auto_partition = true;
+  config.default_partition.reset();
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks");
+    try {
+      expect_equal(train_local(c, ranks, config, {}, 1, torch::kDouble), reference, 1e-12);
+    } catch (const ResourceError& error) {
+      EXPECT_GT(ranks, 2) << error.what();
+      return;
     }
   }
 }

@@ -100,12 +100,13 @@ TEST(OperatorWork, OfAttentionIsTwoProducts) {
 
 TEST(OperatorWork, OfAConvolutionIsAKernelAnOutput) {
   const auto image = torch::ones({2, 4, 9, 9});
+  const std::vector<std::int64_t> ones{1, 1}, zeros{0, 0};
   EXPECT_EQ(meter([&] {
               torch::conv2d(image, torch::ones({6, 4, 3, 3}));
             }).flops,
             2.0 * 2 * 6 * 7 * 7 * 4 * 3 * 3);
   EXPECT_EQ(meter([&] {
-              torch::conv2d(image, torch::ones({6, 2, 3, 3}), {}, 1, 0, 1, /*groups=*/2);
+              at::conv2d(image, torch::ones({6, 2, 3, 3}), {}, ones, zeros, ones, /*groups=*/2);
             }).flops,
             2.0 * 2 * 6 * 7 * 7 * 2 * 3 * 3);
   EXPECT_EQ(meter([&] {

@@ -1,0 +1,331 @@
+// The trial run before the first step: who sees it, what it leaves behind (nothing), and what
+// becomes of its plan.
+#include <torch/nn/functional/loss.h>
+
+#include <filesystem>
+
+#include "api/two_ranks.h"
+#include "base/files.h"
+#include "base/log.h"
+
+namespace smp {
+namespace {
+
+using at::Tensor;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl()
+      : first(register_module("first", nn::Linear(4, 8))),
+        norm(register_module("norm", nn::BatchNorm1d(8))),
+        dropout(register_module("dropout", nn::Dropout(0.5))),
+        last(register_module("last", nn::Linear(8, 1))) {}
+  Tensor forward(const Tensor& x) { return last(dropout(norm(first(x)).relu())); }
+  nn::Linear first;
+  nn::BatchNorm1d norm;
+  nn::Dropout dropout;
+  nn::Linear last;
+};
+SMP_MODULE(Net);
+
+Net make_net() {
+  torch::manual_seed(1);
+  return {};
+}
+
+/// How often the bodies of a run were called.
+struct Bodies {
+  int traced = 0;
+  int real = 0;
+  void count() { ++(is_tracing() ? traced : real); }
+};
+
+struct Outcome {
+  Bodies bodies;
+  std::vector<double> losses;
+  std::vector<Tensor> parameters;
+  std::string log;
+};
+
+Config two_microbatches() {
+  Config config;
+  config.microbatches = 2;
+  config.plan_cache = "off";
+  return config;
+}
+
+/// Trains for two steps. The body changes its input in place and draws a random number.
+Outcome train(const Config& config, int ranks = 2, int rows = 6) {
+  Outcome outcome;
+  const base::LogCapture log;
+  run_local(
+      ranks,
+      [&] {
+        DistributedModel model(make_net());
+        auto train = smp::step([&](Tensor x) {
+          outcome.bodies.count();
+          auto loss = model(x.mul_(2)).pow(2).mean() + torch::rand({});
+          model.backward(loss);
+          return loss;
+        });
+        auto x = torch::ones({rows, 4});
+        for (int i = 0; i < 2; ++i) {
+          const auto loss = train(x).reduce_mean().item<double>();
+          if (rank() == 0) outcome.losses.push_back(loss);
+        }
+        for (auto& [name, tensor] : model.local_named_parameters()) {
+          outcome.parameters.push_back(tensor.grad().clone());
+        }
+        for (auto& [name, tensor] : model.local_named_buffers()) {
+          outcome.parameters.push_back(tensor.clone());
+        }
+      },
+      config);
+  outcome.log = log.text();
+  return outcome;
+}
+
+TEST(Tracing, RunsTheFirstBodyOnceMoreOnTheFirstRank) {
+  const auto outcome = train(two_microbatches());
+  EXPECT_EQ(outcome.bodies.traced, 1);
+  EXPECT_EQ(outcome.bodies.real, 4);
+  EXPECT_EQ(outcome.log, "");
+}
+
+TEST(Tracing, ChangesNoResult) {
+  auto config = two_microbatches();
+  auto pinned = [&](bool skip) {
+    config.skip_tracing = skip;
+    return train(config, 1);
+  };
+  // On one rank nothing is traced; on two the losses must be those all the same.
+  const auto without = pinned(true);
+  const auto with = train(two_microbatches());
+  EXPECT_EQ(without.bodies.traced, 0);
+  EXPECT_EQ(with.bodies.traced, 1);
+  EXPECT_EQ(with.losses, without.losses);
+  ASSERT_EQ(with.parameters.size(), without.parameters.size());
+}
+
+TEST(Tracing, IsLeftOutWhereNothingIsToBeDecided) {
+  auto skip = two_microbatches();
+  skip.skip_tracing = true;
+  EXPECT_EQ(train(skip).bodies.traced, 0);
+  auto by_hand = two_microbatches();
+  by_hand.auto_partition = false;
+  by_hand.default_partition = 1;
+  EXPECT_EQ(train(by_hand).bodies.traced, 0);
+  EXPECT_EQ(train(two_microbatches(), 1).bodies.traced, 0);
+}
+
+TEST(Tracing, RepeatsForTheClock) {
+  auto config = two_microbatches();
+  config.trace_repeats = 3;
+  EXPECT_EQ(train(config).bodies.traced, 4);
+}
+
+TEST(Tracing, SeesGradientsAlsoIfTheFirstStepIsAnEvaluation) {
+  bool grad_while_tracing = false;
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    auto evaluate = smp::step([&](Tensor x) {
+      auto y = model(x);
+      if (is_tracing()) grad_while_tracing = y.requires_grad();
+      EXPECT_EQ(y.requires_grad(), is_tracing());
+      return y;
+    });
+    const torch::NoGradGuard no_grad;
+    model.eval();
+    evaluate(torch::ones({4, 4}));
+  });
+  EXPECT_TRUE(grad_while_tracing);
+}
+
+TEST(Tracing, IsNotNeededAfterPlace) {
+  Bodies bodies;
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    model.place();
+    auto step = smp::step([&](Tensor x) {
+      bodies.count();
+      return model(x);
+    });
+    step(torch::ones({4, 4}));
+  });
+  EXPECT_EQ(bodies.traced, 0);
+  EXPECT_EQ(bodies.real, 2);
+}
+
+TEST(Tracing, SeesAllModelsOfTheSessionInOneRun) {
+  Bodies bodies;
+  on_ranks(2, [&] {
+    DistributedModel one(make_net());
+    DistributedModel two(make_net());
+    auto step = smp::step([&](Tensor x) {
+      bodies.count();
+      auto loss = (one(x) + two(x)).mean();
+      one.backward(loss);
+      return loss;
+    });
+    step(torch::ones({4, 4}));
+    EXPECT_TRUE(one.partitioned() && two.partitioned());
+  });
+  EXPECT_EQ(bodies.traced, 1);
+}
+
+TEST(Tracing, LetsAGraphFromOutsideAlone) {
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    auto step = smp::step([&](Tensor x) {
+      auto loss = model(x).sum();
+      model.backward(loss);
+      return loss;
+    });
+    auto x = torch::ones({4, 4}, torch::requires_grad());
+    step(x * 3);
+    if (rank() == 0) EXPECT_TRUE(x.grad().defined());
+  });
+}
+
+// ---- what goes wrong --------------------------------------------------------------------------
+
+TEST(Tracing, IsGivenUpWithAWarningIfOnlyTheTrialFails) {
+  Bodies bodies;
+  const base::LogCapture log;
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    auto step = smp::step([&](Tensor x) {
+      bodies.count();
+      TORCH_CHECK(!is_tracing(), "not in a trial");
+      return model(x);
+    });
+    step(torch::ones({4, 4}));
+  });
+  EXPECT_EQ(bodies.real, 2);
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("not in a trial"), HasSubstr("the step's body"),
+                                HasSubstr("modules are counted instead")));
+}
+
+TEST(Tracing, LeavesTheErrorOfABodyToTheStep) {
+  const base::LogCapture log;
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    auto step = smp::step([&](Tensor x) { return model(x); });
+    const auto text = rank() == 0 ? refusal<c10::Error>([&] {
+      step(torch::ones({4, 3}));
+    })
+                                  : refusal<RemoteError>([&] {
+                                      step(torch::ones({4, 3}));
+                                    });
+    EXPECT_THAT(text, HasSubstr("cannot be multiplied"));
+    step(torch::ones({4, 4}));
+  });
+  EXPECT_THAT(log.text(), HasSubstr("module 'first' threw"));
+}
+
+TEST(Tracing, RefusesWhatAStepRefuses) {
+  const base::LogCapture log;
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    auto step = smp::step([&](Tensor x) {
+      if (is_tracing()) barrier();
+      EXPECT_GE(current_microbatch(), 0);
+      return model(x);
+    });
+    step(torch::ones({4, 4}));
+  });
+  EXPECT_THAT(log.text(), HasSubstr("smp::barrier was called inside a step"));
+}
+
+TEST(Planning, EndsEveryRankWithTheErrorOfTheFirst) {
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    model.set_partition("frist", 1);
+    auto step = smp::step([&](Tensor x) { return model(x); });
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  step(torch::ones({4, 4}));
+                }),
+                AllOf(HasSubstr("frist"), HasSubstr("first")));
+  });
+  EXPECT_THAT(refusal<ResourceError>([] { train(two_microbatches(), 9); }), HasSubstr("stages"));
+}
+
+TEST(Planning, WantsThePinsOfAllRanksToBeEqual) {
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    model.set_partition("last", rank());
+    EXPECT_THAT(refusal<UsageError>([&] { model.place(); }), HasSubstr("rank 1 and rank 0 differ"));
+  });
+}
+
+// ---- plans of earlier starts ------------------------------------------------------------------
+
+class PlanCache : public testing::Test {
+ protected:
+  PlanCache() {
+    folder_ = testing::TempDir() + "smp_plan_cache_" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    config_ = two_microbatches();
+    config_.plan_cache = folder_;
+  }
+  ~PlanCache() override { std::filesystem::remove_all(folder_); }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      all.push_back(entry.path().string());
+    }
+    return all;
+  }
+
+  std::string folder_;
+  Config config_;
+};
+
+TEST_F(PlanCache, MakesTheSecondStartSkipTracing) {
+  const auto first = train(config_);
+  EXPECT_EQ(first.bodies.traced, 1);
+  ASSERT_EQ(files().size(), 1);
+  const auto second = train(config_);
+  EXPECT_EQ(second.bodies.traced, 0);
+  EXPECT_THAT(second.log, HasSubstr(files()[0]));
+  EXPECT_EQ(first.losses, second.losses);
+}
+
+TEST_F(PlanCache, IsAskedForThisVeryRun) {
+  train(config_);
+  EXPECT_EQ(train(config_, 2, 8).bodies.traced, 1) << "another batch";
+  EXPECT_EQ(train(config_, 3).bodies.traced, 1) << "more stages";
+  config_.memory_weight = 0.5;
+  EXPECT_EQ(train(config_).bodies.traced, 1) << "another setting";
+  config_.pipeline = "simple";
+  EXPECT_EQ(train(config_).bodies.traced, 1) << "another schedule";
+  EXPECT_EQ(files().size(), 5);
+}
+
+TEST_F(PlanCache, IsIgnoredWithAWarningIfItsFileIsBroken) {
+  train(config_);
+  base::write_file(files()[0], "{\"format\": ");
+  const auto again = train(config_);
+  EXPECT_EQ(again.bodies.traced, 1);
+  EXPECT_THAT(again.log, HasSubstr("not used"));
+  EXPECT_EQ(train(config_).bodies.traced, 0) << "it was written anew";
+}
+
+TEST_F(PlanCache, ThatCannotBeWrittenCostsAWarning) {
+  base::write_file(folder_, "a file, not a folder");
+  const auto outcome = train(config_);
+  EXPECT_EQ(outcome.bodies.real, 4);
+  EXPECT_THAT(outcome.log, HasSubstr("not kept"));
+}
+
+TEST_F(PlanCache, KeepsNoPlanOfCountedModules) {
+  config_.skip_tracing = true;
+  train(config_);
+  EXPECT_FALSE(base::file_exists(folder_));
+}
+
+}  // namespace
+}  // namespace smp
