@@ -78,7 +78,7 @@ class Planner {
   }
 
   PartitionPlan make(const ModelToPlan& model, const partition::Trace* trace) {
-    auto plan = partition::make_plan(tree(model), options_of(model));
+    auto plan = partition::make_plan(tree(model), options_of(model, trace));
     if (trace != nullptr && trace->source != partition::CostSource::kCounts) {
       cache_.store(key_of(model), plan);
     }
@@ -93,13 +93,31 @@ class Planner {
     return pins;
   }
 
-  partition::PartitionOptions options_of(const ModelToPlan& model) {
+  partition::PartitionOptions options_of(const ModelToPlan& model, const partition::Trace* trace) {
     partition::PartitionOptions options;
     options.pp_size = pp_size_;
     options.auto_partition = config_.auto_partition;
     options.default_partition = config_.default_partition.value_or(0);
     options.pins = pins_of(model);
+    if (trace != nullptr) options.trace = *trace;
+    options.machine = machine();
+    options.strategy = config_.partition_strategy;
+    options.memory_weight = config_.memory_weight;
+    options.pipeline = config_.pipeline;
+    options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
+    options.active_microbatches = config_.active_microbatches.value_or(0);
     return options;
+  }
+
+  partition::Machine machine() const {
+    partition::Machine machine;
+    machine.stages = pp_size_;
+    machine.speeds = config_.stage_speeds;
+    for (const double gib : config_.stage_memory) {
+      machine.memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
+    }
+    if (machine.memory.size() == 1) machine.memory.assign(pp_size_, machine.memory[0]);
+    return machine;
   }
 
   /// Of everything that a plan depends on.

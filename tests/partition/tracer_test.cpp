@@ -8,7 +8,9 @@
 #include <map>
 #include <numeric>
 
+#include "module/meta_scope.h"
 #include "partition/operator_watch.h"
+#include "smp/delayed_init.h"
 #include "smp/module.h"
 #include "smp/nn.h"
 
@@ -179,9 +181,13 @@ TEST(Tracer, GivesTimeToTheCallThatSpendsIt) {
 TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
   Block net;
   const auto real = trace(*net, [&] { return std::vector{net(torch::ones({5, 8}))}; });
-  net->to(torch::kMeta);
-  const auto meta = trace(*net, [&] {
-    return std::vector{net(torch::ones({5, 8}, torch::kMeta))};
+  Block delayed = [] {
+    const delay_param_initialization delay;
+    return Block();
+  }();
+  const auto meta = trace(*delayed, [&] {
+    const module::MetaScope scope;
+    return std::vector{delayed(torch::ones({5, 8}))};
   });
   ASSERT_EQ(real.calls.size(), meta.calls.size());
   for (std::size_t i = 0; i < real.calls.size(); ++i) {
