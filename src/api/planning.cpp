@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,21 +41,17 @@ class Planner {
         cache_(config_.plan_cache) {}
 
   std::vector<std::string> plans() {
-    const bool tracing =
-        preview_ != nullptr && config_.auto_partition && !config_.skip_tracing && pp_size_ > 1;
-    std::vector<std::optional<PartitionPlan>> known;
-    bool missing = false;
+    std::vector<std::optional<PartitionPlan>> plans;
+    bool trace = false;
     for (const auto& model : models_) {
-      known.push_back(from_file(model));
-      if (!known.back() && tracing)
-        known.back() = cache_.find(key_of(model), tree(model), pp_size_);
-      missing = missing || !known.back();
+      plans.push_back(known(model));
+      trace = trace || (!plans.back() && is_worth_a_trace(model));
     }
-    const auto traces = missing && tracing ? traces_of_all() : std::vector<partition::Trace>();
+    const auto traces = trace ? traces_of_all() : std::vector<partition::Trace>(models_.size());
     std::vector<std::string> texts;
     for (std::size_t i = 0; i < models_.size(); ++i) {
-      if (!known[i]) known[i] = make(models_[i], tracing ? &traces[i] : nullptr);
-      texts.push_back(known[i]->to_json());
+      if (!plans[i]) plans[i] = make(models_[i], traces[i]);
+      texts.push_back(plans[i]->to_json());
     }
     return texts;
   }
@@ -62,6 +59,22 @@ class Planner {
  private:
   static const partition::ModuleTree& tree(const ModelToPlan& model) {
     return model.description->tree;
+  }
+
+  std::optional<PartitionPlan> known(const ModelToPlan& model) {
+    auto plan = from_file(model);
+    if (!plan && is_worth_a_trace(model)) {
+      plan = cache_.find(key_of(model), tree(model), pp_size_);
+    }
+    return plan;
+  }
+
+  /// A pin of the model itself places everything that has none of its own.
+  bool is_worth_a_trace(const ModelToPlan& model) const {
+    if (preview_ == nullptr || !config_.auto_partition || config_.skip_tracing) return false;
+    const auto pins = pins_of(model);
+    return pp_size_ > 1 &&
+           std::none_of(pins.begin(), pins.end(), [](const auto& pin) { return pin.path.empty(); });
   }
 
   std::optional<PartitionPlan> from_file(const ModelToPlan& model) {
@@ -77,15 +90,14 @@ class Planner {
     return trace_models(runtime_, descriptions, *preview_);
   }
 
-  PartitionPlan make(const ModelToPlan& model, const partition::Trace* trace) {
+  /// @param trace  without calls if modules are counted; such a plan is not worth keeping
+  PartitionPlan make(const ModelToPlan& model, const partition::Trace& trace) {
     auto plan = partition::make_plan(tree(model), options_of(model, trace));
-    if (trace != nullptr && trace->source != partition::CostSource::kCounts) {
-      cache_.store(key_of(model), plan);
-    }
+    if (!trace.calls.empty()) cache_.store(key_of(model), plan);
     return plan;
   }
 
-  std::vector<partition::Pin> pins_of(const ModelToPlan& model) {
+  std::vector<partition::Pin> pins_of(const ModelToPlan& model) const {
     auto pins = model.pins;
     if (config_.plan_file.empty()) return pins;
     const auto file = partition::read_plan_file(config_.plan_file);
@@ -93,13 +105,13 @@ class Planner {
     return pins;
   }
 
-  partition::PartitionOptions options_of(const ModelToPlan& model, const partition::Trace* trace) {
+  partition::PartitionOptions options_of(const ModelToPlan& model, const partition::Trace& trace) {
     partition::PartitionOptions options;
     options.pp_size = pp_size_;
     options.auto_partition = config_.auto_partition;
     options.default_partition = config_.default_partition.value_or(0);
     options.pins = pins_of(model);
-    if (trace != nullptr) options.trace = *trace;
+    options.trace = trace;
     options.machine = machine();
     options.strategy = config_.partition_strategy;
     options.memory_weight = config_.memory_weight;

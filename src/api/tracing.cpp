@@ -73,12 +73,6 @@ class Attempts final : public TrialRun {
   std::string fault_;
 };
 
-Traces no_traces(std::size_t models) {
-  partition::Trace counts;
-  counts.source = partition::CostSource::kCounts;
-  return Traces(models, counts);
-}
-
 }  // namespace
 
 /// An evaluation is traced with gradients too: the plan is for training.
@@ -89,7 +83,7 @@ Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>
   if (!traces && !preview.grad) traces = attempts.run(false);
   if (traces) return *std::move(traces);
   attempts.warn();
-  return no_traces(models.size());
+  return Traces(models.size());
 }
 
 bool is_tracing() noexcept {

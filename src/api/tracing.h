@@ -36,7 +36,7 @@ class TrialRun {
 };
 
 /// One trace a model. If the body cannot be run before placement a warning says why, and the traces
-/// are empty, of source kCounts.
+/// have no calls.
 std::vector<partition::Trace> trace_models(Runtime& runtime,
                                            const std::vector<const ModelDescription*>& models,
                                            const StepPreview& preview);

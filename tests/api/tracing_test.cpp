@@ -119,6 +119,21 @@ TEST(Tracing, IsLeftOutWhereNothingIsToBeDecided) {
   EXPECT_EQ(train(two_microbatches(), 1).bodies.traced, 0);
 }
 
+TEST(Tracing, IsLeftOutForAModelPlacedByHand) {
+  Bodies bodies;
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    model.set_partition("", 0);
+    model.set_partition("last", 1);
+    auto step = smp::step([&](Tensor x) {
+      bodies.count();
+      return model(x);
+    });
+    step(torch::ones({4, 4}));
+  });
+  EXPECT_EQ(bodies.traced, 0);
+}
+
 TEST(Tracing, RepeatsForTheClock) {
   auto config = two_microbatches();
   config.trace_repeats = 3;
@@ -211,6 +226,7 @@ TEST(Tracing, LeavesTheErrorOfABodyToTheStep) {
   const base::LogCapture log;
   on_ranks(2, [&] {
     DistributedModel model(make_net());
+    model.set_partition("first", 0);
     auto step = smp::step([&](Tensor x) { return model(x); });
     const auto text = rank() == 0 ? refusal<c10::Error>([&] {
       step(torch::ones({4, 3}));
@@ -264,6 +280,7 @@ TEST(Planning, WantsThePinsOfAllRanksToBeEqual) {
 class PlanCache : public testing::Test {
  protected:
   PlanCache() {
+    unsetenv("SMP_PLAN_CACHE");  // by which all other tests keep nothing
     folder_ = testing::TempDir() + "smp_plan_cache_" +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
