@@ -15,6 +15,7 @@ inline void on_ranks(int ranks, const std::function<void()>& rank_main, int micr
                      std::uint64_t seed = 1) {
   Config config;
   config.microbatches = microbatches;
+  config.plan_cache = "off";
   run_local(ranks, rank_main, config, {.seed = seed});
 }
 
