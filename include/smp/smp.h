@@ -3,6 +3,7 @@
 
 #include "smp/codec.h"
 #include "smp/config.h"
+#include "smp/delayed_init.h"
 #include "smp/distributed_model.h"
 #include "smp/distributed_optimizer.h"
 #include "smp/error.h"

@@ -52,17 +52,23 @@ std::optional<Corpus> read_text(const Options& options) {
 /// The first steps as rank 0 computes them alone, for all ranks to compare with.
 EqualityCheck reference(const Options& options, const Corpus* corpus) {
   std::vector<StepResult> steps;
-  if (corpus) {
+  if (corpus && !smp::is_planning()) {
     steps = train_in_one_process(options, *corpus, std::min(kCheckedSteps, options.steps));
   }
   return EqualityCheck(smp::broadcast(steps));
 }
 
+/// The whole model is too big for a rank: each gives values to its own part only.
+T5 build(const Options& options) {
+  torch::manual_seed(options.seed);
+  const smp::delay_param_initialization delay;
+  return T5(options.config);
+}
+
 void train(const Options& options, const Corpus* corpus) {
   EqualityCheck check = reference(options, corpus);
 
-  torch::manual_seed(options.seed);
-  T5 net(options.config);
+  T5 net = build(options);
   smp::DistributedModel model(net);
   smp::DistributedOptimizer optimizer(model, make_optimizer(net));
 

@@ -26,7 +26,7 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--schedule", options.schedule, "Which microbatch may run next")
       ->check(CLI::IsMember({"interleaved", "simple"}));
   app.add_option("--data", options.data, "Text to train on: a file, or a folder of files");
-  app.add_option("--config", options.config_name, "Size of the T5")
+  app.add_option("--config,--size", options.config_name, "Size of the T5")
       ->check(CLI::IsMember(T5Config::preset_names()));
   app.add_option("--seed", options.seed, "Of the first weights and of the text's windows");
 }

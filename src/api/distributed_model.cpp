@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "module/delayed_tensors.h"
 #include "server/executor.h"
 
 namespace smp {
@@ -55,7 +56,14 @@ struct DistributedModelBase::State {
 
   std::vector<partition::Pin> all_pins() const;
   void apply_plan();
-  void place_tensor(const std::string& path, at::Tensor& tensor, int owner);
+  std::vector<RoutedBase*> route_modules();
+  void place_tensors();
+  struct OwnedTensor {
+    std::string name;
+    at::Tensor tensor;
+    int owner;
+  };
+  std::vector<OwnedTensor> owned_tensors();
   NamedTensors owned(NamedTensors tensors) const;
 };
 
@@ -131,33 +139,54 @@ std::vector<partition::Pin> DistributedModelBase::State::all_pins() const {
   return all;
 }
 
-/// Every rank keeps its own parameters and buffers and frees the others (§4.9).
+/// Every rank keeps its own parameters and buffers and frees the others (§4.9). Delayed ones get
+/// their values last: then nothing else is in memory that will not stay.
 void DistributedModelBase::State::apply_plan() {
-  std::vector<RoutedBase*> routed = runtime.server().modules();
-  for (std::size_t i = 0; i < description.modules.size(); ++i) {
-    const auto& path = description.tree.nodes[i].path;
-    const int owner = plan->rows()[i].pp_rank;
-    if (auto* module = description.routed[i]) {
-      module->smp_place = {static_cast<int>(routed.size()), owner, path};
-      routed.push_back(module);
-    }
-    for (auto& item : description.modules[i]->named_parameters(false)) {
-      place_tensor(join(path, item.key()), item.value(), owner);
-    }
-    for (auto& item : description.modules[i]->named_buffers(false)) {
-      place_tensor(join(path, item.key()), item.value(), owner);
-    }
-  }
-  runtime.server().attach(std::move(routed));
+  runtime.server().attach(route_modules());
+  place_tensors();
   malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
 }
 
-void DistributedModelBase::State::place_tensor(const std::string& path, at::Tensor& tensor,
-                                               int owner) {
-  if (!tensor.defined() || !owners.emplace(tensor.unsafeGetTensorImpl(), owner).second) return;
-  if (owner != runtime.topology().pp_rank()) {
-    runtime.server().foreign().shrink(path, tensor, owner);
+std::vector<RoutedBase*> DistributedModelBase::State::route_modules() {
+  std::vector<RoutedBase*> routed = runtime.server().modules();
+  for (std::size_t i = 0; i < description.modules.size(); ++i) {
+    if (auto* module = description.routed[i]) {
+      module->smp_place = {static_cast<int>(routed.size()), plan->rows()[i].pp_rank,
+                           description.tree.nodes[i].path};
+      routed.push_back(module);
+    }
   }
+  return routed;
+}
+
+void DistributedModelBase::State::place_tensors() {
+  const auto tensors = owned_tensors();
+  module::Materialiser materialiser;
+  for (const auto& [name, tensor, owner] : tensors) materialiser.announce(name, tensor);
+  const int own_rank = runtime.topology().pp_rank();
+  for (auto [name, tensor, owner] : tensors) {
+    if (owner != own_rank) runtime.server().foreign().shrink(name, tensor, owner);
+  }
+  for (const auto& [name, tensor, owner] : tensors) {
+    if (owner == own_rank) materialiser.fill(tensor);
+  }
+}
+
+/// Each parameter and buffer once, under its first name; fills `owners`.
+std::vector<DistributedModelBase::State::OwnedTensor> DistributedModelBase::State::owned_tensors() {
+  std::vector<OwnedTensor> all;
+  for (std::size_t i = 0; i < description.modules.size(); ++i) {
+    const int owner = plan->rows()[i].pp_rank;
+    for (const auto& tensors : {description.modules[i]->named_parameters(/*recurse=*/false),
+                                description.modules[i]->named_buffers(/*recurse=*/false)}) {
+      for (const auto& item : tensors) {
+        if (!item.value().defined()) continue;
+        if (!owners.emplace(item.value().unsafeGetTensorImpl(), owner).second) continue;
+        all.push_back({join(description.tree.nodes[i].path, item.key()), item.value(), owner});
+      }
+    }
+  }
+  return all;
 }
 
 bool DistributedModelBase::owns(const at::Tensor& parameter) const {

@@ -41,6 +41,7 @@ Runtime::Runtime(Parts parts)
   module::require_distinct_calls();
   fiber.rank = &server_;
   server_.runtime = this;
+  server_.delays_parameters = config().delayed_parameter_initialization;
   try {
     require_equal(call_registry_hash(), "the set of routed modules",
                   "start the same program file on every rank");

@@ -107,6 +107,7 @@ class Recording {
   void run() {
     map_arguments(operation_->op, stack_,
                   [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
+    const ReadablePointers readable(operation_->op, stack_);
     operation_->op.callBoxed(&stack_);
   }
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "module/operator_hook.h"
 
 namespace smp::module {
 namespace {
@@ -22,6 +23,11 @@ struct KeysOfTensor : c10::TensorImpl {
   }
 };
 
+void forbid_pointer(const at::Storage& storage) {
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      no_values_yet("A data pointer"));
+}
+
 }  // namespace
 
 DelayedStorage* delayed_storage(const at::Tensor& tensor) {
@@ -35,15 +41,29 @@ void make_delayed(const at::Tensor& tensor, const ContentPtr& content,
                   const std::shared_ptr<Construction>& construction) {
   KeysOfTensor::add(*tensor.unsafeGetTensorImpl(), c10::DispatchKey::DeferredInit);
   if (delayed_storage(tensor) != nullptr) return;
-  auto& storage = *tensor.storage().unsafeGetStorageImpl();
-  storage.set_data_ptr_noswap(at::DataPtr(nullptr, new DelayedStorage{content, construction, {}},
-                                          &delete_delayed, at::Device(at::kMeta)));
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(no_values_yet("A data pointer"));
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      at::DataPtr(nullptr, new DelayedStorage{content, construction, {}}, &delete_delayed,
+                  at::Device(at::kMeta)));
+  forbid_pointer(tensor.storage());
+}
+
+ReadablePointers::ReadablePointers(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  map_arguments(op, stack, [&](const at::Tensor& tensor, bool) {
+    if (is_delayed(tensor)) storages_.push_back(tensor.storage());
+    return tensor;
+  });
+  for (const auto& storage : storages_) {
+    storage.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
+  }
+}
+
+ReadablePointers::~ReadablePointers() {
+  for (const auto& storage : storages_) forbid_pointer(storage);
 }
 
 std::string no_values_yet(const std::string& who) {
   return who +
-         " was asked for the values of a tensor that has none yet: it was built under "
+         " needs the values of a tensor that has none yet: it was built under "
          "smp::delay_param_initialization and gets them when its smp::DistributedModel is placed, "
          "at the first step or by place(). To use it before, build it outside of that scope";
 }

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "module/recipe.h"
 
@@ -36,6 +37,19 @@ DelayedStorage* delayed_storage(const at::Tensor& tensor);
 /// Makes the meta tensor `tensor` a delayed one; a second view of a storage is only marked.
 void make_delayed(const at::Tensor& tensor, const ContentPtr& content,
                   const std::shared_ptr<Construction>& construction);
+
+/// LibTorch's shape functions compare data pointers, which are otherwise an error to ask for: while
+/// it lives, those of the operator's delayed operands are readable.
+class ReadablePointers {
+ public:
+  ReadablePointers(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  ~ReadablePointers();
+  ReadablePointers(const ReadablePointers&) = delete;
+  ReadablePointers& operator=(const ReadablePointers&) = delete;
+
+ private:
+  std::vector<at::Storage> storages_;
+};
 
 /// Why a delayed tensor cannot be used yet, and what to do.
 std::string no_values_yet(const std::string& who);

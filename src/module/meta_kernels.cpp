@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "module/operator_hook.h"
 
 namespace smp::module {
@@ -23,6 +24,15 @@ at::Tensor real_zeros(const at::Tensor& tensor) {
   return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
 }
 
+/// An example draws from a generator of its own.
+void call_drawing_nothing(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const base::RandomScope scope(0);
+  for (auto& value : stack) {
+    if (value.isGenerator()) value = base::default_generator();
+  }
+  op.callBoxed(&stack);
+}
+
 /// Runs `op` on zeros, with fresh tensors in the place of those that it writes ("out" arguments),
 /// and gives the written ones the shape they got.
 void run_by_example(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -33,7 +43,7 @@ void run_by_example(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     written.emplace_back(tensor, at::empty({0}, tensor.options().device(at::kCPU)));
     return written.back().second;
   });
-  op.callBoxed(&stack);
+  call_drawing_nothing(op, stack);
   map_results(stack, first, [&](const at::Tensor& tensor, bool) {
     for (const auto& [given, real] : written) {
       if (tensor.is_same(real))

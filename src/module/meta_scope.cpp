@@ -40,6 +40,7 @@ void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (device != nullptr && device->isDevice()) *device = c10::Device(at::kMeta);
     map_arguments(op, stack, [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
   }
+  const ReadablePointers readable(op, stack);
   op.callBoxed(&stack);
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "module/delayed_tensors.h"
 
 namespace smp::server {
 namespace {
@@ -16,7 +17,9 @@ at::Tensor placeholder(const at::Tensor& like) {
       at::isFloatingType(like.scalar_type()) || at::isComplexType(like.scalar_type())
           ? std::numeric_limits<double>::quiet_NaN()
           : 0.0;
-  return at::full({}, value, like.options().requires_grad(false)).expand(like.sizes());
+  const auto device = module::is_delayed(like) ? at::Device(at::kCPU) : like.device();
+  return at::full({}, value, like.options().device(device).requires_grad(false))
+      .expand(like.sizes());
 }
 
 }  // namespace
@@ -25,7 +28,7 @@ void ForeignParameters::shrink(const std::string& path, at::Tensor& tensor, int 
   if (!tensor.defined() || entries_.count(tensor.unsafeGetTensorImpl()) != 0) return;
   at::NoGradGuard no_grad;
   freed_bytes_ += tensor.nbytes();
-  tensor.set_data(placeholder(tensor));
+  module::replace_data(tensor, placeholder(tensor));
   entries_.emplace(tensor.unsafeGetTensorImpl(),
                    Entry{path, owner, tensor, static_cast<std::uint32_t>(tensor._version())});
 }

@@ -15,7 +15,7 @@ class ForeignParameters {
   explicit ForeignParameters(int pp_rank) : pp_rank_(pp_rank) {}
 
   /// Frees the storage of `tensor` (a parameter or buffer owned by pp_rank `owner`); dtype, shape
-  /// and identity stay. Integer tensors become zeros.
+  /// and identity stay. Integer tensors become zeros. A delayed tensor never gets its values.
   void shrink(const std::string& path, at::Tensor& tensor, int owner);
 
   /// Throws UsageError if `tensor` is foreign and a gradient reached it.

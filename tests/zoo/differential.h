@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -46,9 +47,13 @@ struct Trace {
   }
 };
 
-inline Model build(const Case& c, torch::Dtype dtype) {
+/// `order`: built under smp::delay_param_initialization, cast when it has no values yet.
+inline Model build(const Case& c, torch::Dtype dtype, std::optional<InitOrder> order = {}) {
   torch::manual_seed(7);
+  std::optional<delay_param_initialization> delay;
+  if (order) delay.emplace(*order);
   auto model = c.make();
+  delay.reset();
   model->to(dtype);
   return model;
 }
@@ -103,9 +108,10 @@ inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDo
 
 /// One rank's part of the same training with this library; runs inside a session.
 inline Trace train_distributed(const Case& c, const std::map<std::string, int>& placement,
-                               torch::Dtype dtype = torch::kDouble) {
+                               torch::Dtype dtype = torch::kDouble,
+                               std::optional<InitOrder> order = {}) {
   Trace trace;
-  DistributedModel model(build(c, dtype));
+  DistributedModel model(build(c, dtype, order));
   for (const auto& [path, rank] : placement) model.set_partition(path, rank);
   DistributedOptimizer optimizer(
       model, torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
