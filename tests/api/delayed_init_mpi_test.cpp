@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <mpi.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <fstream>
