@@ -65,6 +65,9 @@ TEST(MetaScope, KnowsOperatorsThatLibTorchHasNoShapesFor) {
   EXPECT_EQ(states.sizes(), at::IntArrayRef({2, 3, 8}));
   EXPECT_EQ(torch::scaled_dot_product_attention(rows, rows, rows).sizes(), rows.sizes());
   EXPECT_TRUE(torch::randperm(5).is_meta());
+  const auto selected = rows.masked_select(mask.unsqueeze(-1));  // as if all were
+  EXPECT_EQ(selected.sizes(), at::IntArrayRef({24}));
+  EXPECT_TRUE(selected.requires_grad());
   EXPECT_THROW(mask.nonzero(), c10::Error);
 }
 
