@@ -1,8 +1,8 @@
 // base/stack_pool.cpp: the pool, and the signal handler that explains an overflow.
 #include "base/stack_pool.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
-#include <boost/context/protected_fixedsize_stack.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -20,19 +21,20 @@ namespace smp::base {
 namespace {
 
 constexpr std::size_t kMostStacks = 16384;
+/// Below each stack. One page would do for frames smaller than a page; larger ones step over it.
+constexpr std::size_t kGuardBytes = 64 * 1024;
 
-/// Lowest addresses of all guard pages of the process; read by the signal handler.
-std::array<std::atomic<std::uintptr_t>, kMostStacks> guard_pages{};
-std::atomic<std::size_t> num_guard_pages{0};
+/// Lowest addresses of all guards of the process; read by the signal handler.
+std::array<std::atomic<std::uintptr_t>, kMostStacks> guards{};
+std::atomic<std::size_t> num_guards{0};
 DescribeFiber describe_fiber = nullptr;
 struct sigaction previous_action {};
-std::size_t page_bytes() noexcept { return boost::context::stack_traits::page_size(); }
 
-bool in_guard_page(std::uintptr_t address) noexcept {
-  const auto count = std::min(num_guard_pages.load(), kMostStacks);
+bool in_guard(std::uintptr_t address) noexcept {
+  const auto count = std::min(num_guards.load(), kMostStacks);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto page = guard_pages[i].load();
-    if (address >= page && address < page + page_bytes()) return true;
+    const auto low = guards[i].load();
+    if (address >= low && address < low + kGuardBytes) return true;
   }
   return false;
 }
@@ -49,26 +51,32 @@ void report_overflow() noexcept {
 }
 
 void on_fault(int signal, siginfo_t* info, void*) {
-  if (in_guard_page(reinterpret_cast<std::uintptr_t>(info->si_addr))) report_overflow();
+  if (in_guard(reinterpret_cast<std::uintptr_t>(info->si_addr))) report_overflow();
   // Returning runs the faulting instruction again, now under the previous handler.
   sigaction(signal, &previous_action, nullptr);
 }
 
-void remember_guard_page(const boost::context::stack_context& stack) noexcept {
-  const auto top = reinterpret_cast<std::uintptr_t>(stack.sp);
-  const auto slot = num_guard_pages.fetch_add(1);
-  if (slot < kMostStacks) guard_pages[slot] = top - stack.size;
+boost::context::stack_context map_stack(std::size_t bytes) {
+  const std::size_t page = boost::context::stack_traits::page_size();
+  const std::size_t size = (bytes + page - 1) / page * page + kGuardBytes;
+  void* const low = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (low == MAP_FAILED || mprotect(low, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
+  const auto slot = num_guards.fetch_add(1);
+  if (slot < kMostStacks) guards[slot] = reinterpret_cast<std::uintptr_t>(low);
+  boost::context::stack_context stack;
+  stack.size = size;
+  stack.sp = static_cast<char*>(low) + size;
+  return stack;
 }
 
 }  // namespace
 
 struct StackPool::Shared {
-  boost::context::protected_fixedsize_stack allocator;
   std::size_t stack_bytes;
   std::size_t in_use = 0;
   std::vector<boost::context::stack_context> free;
 
-  explicit Shared(std::size_t bytes) : allocator(bytes), stack_bytes(bytes) { free.reserve(64); }
+  explicit Shared(std::size_t bytes) : stack_bytes(bytes) { free.reserve(64); }
 };
 
 StackPool::StackPool(std::size_t stack_bytes) : shared_(std::make_shared<Shared>(stack_bytes)) {}
@@ -76,17 +84,13 @@ StackPool::StackPool(std::size_t stack_bytes) : shared_(std::make_shared<Shared>
 boost::context::stack_context StackPool::allocate() {
   auto& pool = *shared_;
   ++pool.in_use;
-  if (pool.free.empty()) {
-    auto stack = pool.allocator.allocate();
-    remember_guard_page(stack);
-    return stack;
-  }
+  if (pool.free.empty()) return map_stack(pool.stack_bytes);
   auto stack = pool.free.back();
   pool.free.pop_back();
 #if defined(__SANITIZE_ADDRESS__)
   // The frames of the stack's previous fiber never returned.
-  __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - stack.size + page_bytes(),
-                                stack.size - page_bytes());
+  __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - stack.size + kGuardBytes,
+                                stack.size - kGuardBytes);
 #endif
   return stack;
 }

@@ -15,7 +15,7 @@ namespace smp::base {
 /// overflow report; async-signal context.
 using DescribeFiber = void (*)(char* text, std::size_t size);
 
-/// A StackAllocator for Boost.Fiber. Copies share one pool. Each stack ends in a guard page;
+/// A StackAllocator for Boost.Fiber. Copies share one pool. Below each stack lies a guard;
 /// running into it ends the process with a message that names the module and the remedy.
 class StackPool {
  public:
