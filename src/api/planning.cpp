@@ -14,7 +14,6 @@
 #include "partition/partitioner.h"
 #include "partition/plan_cache.h"
 #include "partition/plan_check.h"
-#include "partition/plan_simulation.h"
 #include "server/exception_text.h"
 #include "smp/codec.h"
 #include "smp/version.h"
@@ -93,21 +92,9 @@ class Planner {
 
   /// @param trace  without calls if modules are counted; such a plan is not worth keeping
   PartitionPlan make(const ModelToPlan& model, const partition::Trace& trace) {
-    const auto options = options_of(model, trace);
-    auto plan = partition::make_plan(tree(model), options);
-    keep_simulation(model, options, plan);
+    auto plan = partition::make_plan(tree(model), options_of(model, trace));
     if (!trace.calls.empty()) cache_.store(key_of(model), plan);
     return plan;
-  }
-
-  /// For the pictures of the run.
-  void keep_simulation(const ModelToPlan& model, const partition::PartitionOptions& options,
-                       const PartitionPlan& plan) {
-    report::StepTimeline simulated;
-    simulated.ranks = partition::simulate_plan(tree(model), options, plan).timeline;
-    for (const auto& node : tree(model).nodes) simulated.module_paths.push_back(node.path);
-    simulated.simulated = true;
-    runtime_.simulations()[plan.model_hash()] = std::move(simulated);
   }
 
   std::vector<partition::Pin> pins_of(const ModelToPlan& model) const {

@@ -173,15 +173,8 @@ struct RunLog::State {
   /// As soon as there is one.
   void write_plan() {
     if (plan_written || !writes() || !model.partitioned()) return;
-    report::write_plan(folder, model.plan(), simulation());
+    report::write_plan(folder, model.plan(), std::nullopt);
     plan_written = true;
-  }
-
-  /// Of the plan; nothing if it was not made by this run but read.
-  std::optional<report::StepTimeline> simulation() const {
-    const auto found = runtime.simulations().find(model.plan().model_hash());
-    if (found == runtime.simulations().end()) return std::nullopt;
-    return found->second;
   }
 
   std::vector<std::string> module_paths() const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "base/config.h"
 #include "d2d/mpi_session.h"
 #include "d2d/transport.h"
-#include "report/timeline.h"
 #include "schedule/schedule.h"
 #include "server/module_server.h"
 #include "smp/topology.h"
@@ -54,8 +52,6 @@ class Runtime {
 
   /// Models of this session, in order of construction.
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
-  /// The steps that were simulated for plans made on this rank, by hash of their model.
-  std::map<std::uint64_t, report::StepTimeline>& simulations() noexcept { return simulations_; }
   /// The last step as this rank saw it.
   base::StepTrace& last_trace() noexcept { return last_trace_; }
   /// Weights of the running step's microbatches, on pp_rank 0.
@@ -75,7 +71,6 @@ class Runtime {
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
   TrialRun* trial_ = nullptr;
-  std::map<std::uint64_t, report::StepTimeline> simulations_;
   base::StepTrace last_trace_;
   std::vector<double> loss_weights_;
 };
