@@ -86,6 +86,8 @@ class SMP_API DistributedModelBase {
 
  private:
   friend void prepare_models(Runtime& runtime, const StepPreview* preview);
+  friend const std::string& simulation_of(const DistributedModelBase& model);
+  friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   static void place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                     const StepPreview* preview);
 

@@ -17,6 +17,7 @@
 #include "api/model_state.h"
 #include "api/planning.h"
 #include "api/runtime.h"
+#include "api/show_plans.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -50,6 +51,8 @@ struct DistributedModelBase::State {
   std::shared_ptr<torch::nn::Module> module;
   std::vector<partition::Pin> pins;
   std::optional<PartitionPlan> plan;
+  std::string simulation;
+  double optimizer_ratio = 2;
   ModelDescription description;
   std::unordered_map<const void*, int> owners;  // of parameters and buffers
   std::vector<std::function<void()>> on_placed;
@@ -74,7 +77,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
     SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
-  state_.reset(new State{runtime, std::move(module), {}, {}, {}, {}, {}});
+  state_.reset(new State{runtime, std::move(module), {}, {}, {}, 2, {}, {}, {}});
   runtime.models().push_back(this);
 }
 
@@ -114,15 +117,26 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
   std::vector<ModelToPlan> to_plan;
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
-    to_plan.push_back({&model->state_->description, model->state_->all_pins()});
+    to_plan.push_back(
+        {&model->state_->description, model->state_->all_pins(), model->state_->optimizer_ratio});
   }
   auto plans = make_plans(runtime, to_plan, preview);
+  if (const auto& request = runtime.plan_request()) show_plans_and_exit(*request, plans);
   for (std::size_t i = 0; i < models.size(); ++i) {
     auto& state = *models[i]->state_;
-    state.plan = std::move(plans[i]);
+    state.plan = std::move(plans[i].plan);
+    state.simulation = std::move(plans[i].simulation);
     state.apply_plan();
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
+}
+
+const std::string& simulation_of(const DistributedModelBase& model) {
+  return model.state_->simulation;
+}
+
+void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
+  model.state_->optimizer_ratio = optimizer_ratio;
 }
 
 /// Scopes of smp::partition come first: set_partition is more specific.

@@ -1,13 +1,23 @@
 // api/model_state.h: what a step does with the session's models before it runs.
 #pragma once
 
+#include <string>
+
 namespace smp {
 
+class DistributedModelBase;
 class Runtime;
 struct StepPreview;
 
 /// Places models that are not placed yet, and tells the server what is frozen.
 /// @param preview  of the step that is about to begin; nullptr where there is none to trace
 void prepare_models(Runtime& runtime, const StepPreview* preview);
+
+/// PlannedModel::simulation of a placed model.
+const std::string& simulation_of(const DistributedModelBase& model);
+
+/// What training adds to the weights, for the prediction of memory; before placement.
+/// @param optimizer_ratio  bytes of optimizer state over those of trained weights
+void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
 
 }  // namespace smp

@@ -14,6 +14,9 @@
 #include "partition/partitioner.h"
 #include "partition/plan_cache.h"
 #include "partition/plan_check.h"
+#include "partition/plan_simulation.h"
+#include "report/timeline.h"
+#include "report/trace_file.h"
 #include "server/exception_text.h"
 #include "smp/codec.h"
 #include "smp/version.h"
@@ -40,20 +43,19 @@ class Planner {
         pp_size_(runtime.topology().pp_size()),
         cache_(config_.plan_cache) {}
 
-  std::vector<std::string> plans() {
-    std::vector<std::optional<PartitionPlan>> plans;
+  std::vector<PlannedModel> plans() {
+    std::vector<std::optional<PlannedModel>> plans;
     bool trace = false;
     for (const auto& model : models_) {
       plans.push_back(known(model));
       trace = trace || (!plans.back() && is_worth_a_trace(model));
     }
     const auto traces = trace ? traces_of_all() : std::vector<partition::Trace>(models_.size());
-    std::vector<std::string> texts;
+    std::vector<PlannedModel> made;
     for (std::size_t i = 0; i < models_.size(); ++i) {
-      if (!plans[i]) plans[i] = make(models_[i], traces[i]);
-      texts.push_back(plans[i]->to_json());
+      made.push_back(plans[i] ? *std::move(plans[i]) : make(models_[i], traces[i]));
     }
-    return texts;
+    return made;
   }
 
  private:
@@ -61,12 +63,16 @@ class Planner {
     return model.description->tree;
   }
 
-  std::optional<PartitionPlan> known(const ModelToPlan& model) {
+  std::optional<PlannedModel> known(const ModelToPlan& model) {
     auto plan = from_file(model);
-    if (!plan && is_worth_a_trace(model)) {
-      plan = cache_.find(key_of(model), tree(model), pp_size_);
-    }
+    if (!plan && is_worth_a_trace(model)) plan = from_cache(model);
     return plan;
+  }
+
+  std::optional<PlannedModel> from_cache(const ModelToPlan& model) {
+    auto plan = cache_.find(key_of(model), tree(model), pp_size_);
+    if (!plan) return std::nullopt;
+    return PlannedModel{*std::move(plan), cache_.find_simulation(key_of(model))};
   }
 
   /// A pin of the model itself places everything that has none of its own.
@@ -77,11 +83,12 @@ class Planner {
            std::none_of(pins.begin(), pins.end(), [](const auto& pin) { return pin.path.empty(); });
   }
 
-  std::optional<PartitionPlan> from_file(const ModelToPlan& model) {
+  std::optional<PlannedModel> from_file(const ModelToPlan& model) {
     if (config_.plan_file.empty()) return std::nullopt;
     auto file = partition::read_plan_file(config_.plan_file);
     if (file.plan) partition::check_plan(*file.plan, tree(model), pp_size_, config_.plan_file);
-    return std::move(file.plan);
+    if (!file.plan) return std::nullopt;
+    return PlannedModel{*std::move(file.plan), {}};
   }
 
   std::vector<partition::Trace> traces_of_all() {
@@ -91,10 +98,22 @@ class Planner {
   }
 
   /// @param trace  without calls if modules are counted; such a plan is not worth keeping
-  PartitionPlan make(const ModelToPlan& model, const partition::Trace& trace) {
-    auto plan = partition::make_plan(tree(model), options_of(model, trace));
-    if (!trace.calls.empty()) cache_.store(key_of(model), plan);
-    return plan;
+  PlannedModel make(const ModelToPlan& model, const partition::Trace& trace) {
+    const auto options = options_of(model, trace);
+    PlannedModel made{partition::make_plan(tree(model), options), {}};
+    made.simulation = simulation(tree(model), options, made.plan);
+    if (!trace.calls.empty()) cache_.store(key_of(model), made.plan, made.simulation);
+    return made;
+  }
+
+  static std::string simulation(const partition::ModuleTree& tree,
+                                const partition::PartitionOptions& options,
+                                const PartitionPlan& plan) {
+    report::StepTimeline timeline;
+    timeline.ranks = partition::simulate_plan(tree, options, plan).timeline;
+    for (const auto& node : tree.nodes) timeline.module_paths.push_back(node.path);
+    timeline.simulated = true;
+    return report::trace_to_json(timeline);
   }
 
   std::vector<partition::Pin> pins_of(const ModelToPlan& model) const {
@@ -118,6 +137,7 @@ class Planner {
     options.pipeline = config_.pipeline;
     options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
     options.active_microbatches = config_.active_microbatches.value_or(0);
+    options.optimizer_ratio = model.optimizer_ratio;
     return options;
   }
 
@@ -138,7 +158,7 @@ class Planner {
         SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partition::program_identity(), ' ', pp_size_, ' ',
         config_.partition_strategy, ' ', config_.memory_weight, ' ', config_.trace_repeats, ' ',
         config_.pipeline, ' ', config_.active_microbatches.value_or(0), ' ', preview_->microbatches,
-        ' ', preview_->arguments_key(), ' ', preview_->grad);
+        ' ', preview_->arguments_key(), ' ', preview_->grad, ' ', model.optimizer_ratio);
     for (const double speed : config_.stage_speeds) text += base::concat(" speed ", speed);
     for (const double memory : config_.stage_memory) text += base::concat(" memory ", memory);
     for (const auto& pin : pins_of(model))
@@ -158,10 +178,14 @@ class Planner {
   partition::PlanCache cache_;
 };
 
+/// `made` keeps what pp_rank 0 alone needs.
 Decision decide(Runtime& runtime, const std::vector<ModelToPlan>& models,
-                const StepPreview* preview) {
+                const StepPreview* preview, std::vector<PlannedModel>& made) {
   try {
-    return {Decision::Fault::kNone, {}, Planner(runtime, models, preview).plans()};
+    made = Planner(runtime, models, preview).plans();
+    Decision decision;
+    for (const auto& model : made) decision.plans.push_back(model.plan.to_json());
+    return decision;
   } catch (const UsageError& error) {
     return {Decision::Fault::kUsage, error.what(), {}};
   } catch (const ResourceError& error) {
@@ -172,9 +196,9 @@ Decision decide(Runtime& runtime, const std::vector<ModelToPlan>& models,
 }
 
 Decision decision_of_first_rank(Runtime& runtime, const std::vector<ModelToPlan>& models,
-                                const StepPreview* preview) {
+                                const StepPreview* preview, std::vector<PlannedModel>& made) {
   Writer writer;
-  if (runtime.topology().pp_rank() == 0) writer.put(decide(runtime, models, preview));
+  if (runtime.topology().pp_rank() == 0) writer.put(decide(runtime, models, preview, made));
   auto packet =
       runtime.server().collectives().broadcast(runtime.pp_ranks(), 0, std::move(writer).take());
   return Reader(packet).get<Decision>();
@@ -199,22 +223,22 @@ void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& mode
 
 }  // namespace
 
-std::vector<PartitionPlan> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
-                                      const StepPreview* preview) {
+std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                                     const StepPreview* preview) {
   require_equal_models(runtime, models);
-  const auto decision = decision_of_first_rank(runtime, models, preview);
+  std::vector<PlannedModel> made(models.size());
+  const auto decision = decision_of_first_rank(runtime, models, preview, made);
   using Fault = Decision::Fault;
   SMP_REQUIRE_AS(UsageError, decision.fault != Fault::kUsage, decision.text);
   SMP_REQUIRE_AS(ResourceError, decision.fault != Fault::kResource, decision.text);
   if (decision.fault == Fault::kOther) throw RemoteError(decision.text, 0);
   SMP_ASSERT(decision.plans.size() == models.size());
-  std::vector<PartitionPlan> plans;
   for (std::size_t i = 0; i < models.size(); ++i) {
-    plans.push_back(PartitionPlan::from_json(decision.plans[i], "the plan of rank 0"));
-    partition::check_plan(plans.back(), models[i].description->tree, runtime.topology().pp_size(),
+    made[i].plan = PartitionPlan::from_json(decision.plans[i], "the plan of rank 0");
+    partition::check_plan(made[i].plan, models[i].description->tree, runtime.topology().pp_size(),
                           "the plan of rank 0");
   }
-  return plans;
+  return made;
 }
 
 }  // namespace smp

@@ -1,6 +1,7 @@
 // api/planning.h: the plans of a session's models: made on pp_rank 0, the same on all (paper §4.5).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "api/describe_model.h"
@@ -15,6 +16,14 @@ class Runtime;
 struct ModelToPlan {
   const ModelDescription* description;
   std::vector<partition::Pin> pins;
+  double optimizer_ratio = 2;  ///< optimizer state over trained weights
+};
+
+struct PlannedModel {
+  PartitionPlan plan;
+  /// The step that the plan promises, as report::trace_to_json() writes it; on pp_rank 0, and not
+  /// of a plan that was read.
+  std::string simulation;
 };
 
 /// Every pp rank calls it. pp_rank 0 reads the plans (plan_file), finds them in the cache of
@@ -24,7 +33,7 @@ struct ModelToPlan {
 /// @throws UsageError     on every rank: models or pins differ between ranks; or what
 ///                        partition::make_plan and check_plan refuse.
 /// @throws ResourceError  as partition::make_plan, on every rank.
-std::vector<PartitionPlan> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
-                                      const StepPreview* preview);
+std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                                     const StepPreview* preview);
 
 }  // namespace smp

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "api/model_state.h"
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/files.h"
@@ -140,7 +141,7 @@ struct RunLog::State {
   bool plan_written = false;
   bool finished = false;
 
-  bool writes() const { return runtime.topology().rank() == kWriter; }
+  bool writes() const { return runtime.topology().rank() == kWriter && !runtime.plan_request(); }
   std::string file(const char* name) const { return concat(folder, "/", name); }
 
   void start(const std::string& name, const RunLogOptions& options) {
@@ -173,7 +174,7 @@ struct RunLog::State {
   /// As soon as there is one.
   void write_plan() {
     if (plan_written || !writes() || !model.partitioned()) return;
-    report::write_plan(folder, model.plan(), std::nullopt);
+    report::write_plan(folder, model.plan(), simulation_of(model));
     plan_written = true;
   }
 

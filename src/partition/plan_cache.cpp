@@ -37,6 +37,15 @@ std::string PlanCache::file_of(std::uint64_t key) const {
   return folder_ + name;
 }
 
+std::string PlanCache::simulation_file_of(std::uint64_t key) const {
+  return file_of(key) + ".trace";
+}
+
+std::string PlanCache::find_simulation(std::uint64_t key) const {
+  const auto file = simulation_file_of(key);
+  return base::file_exists(file) ? base::read_file(file) : std::string();
+}
+
 std::optional<PartitionPlan> PlanCache::find(std::uint64_t key, const ModuleTree& tree,
                                              int pp_size) const {
   if (folder_.empty() || !base::file_exists(file_of(key))) return std::nullopt;
@@ -53,11 +62,13 @@ std::optional<PartitionPlan> PlanCache::find(std::uint64_t key, const ModuleTree
   }
 }
 
-void PlanCache::store(std::uint64_t key, const PartitionPlan& plan) const {
+void PlanCache::store(std::uint64_t key, const PartitionPlan& plan,
+                      const std::string& simulation) const {
   if (folder_.empty()) return;
   try {
     base::create_directories(folder_);
     base::write_file(file_of(key), plan.to_json());
+    base::write_file(simulation_file_of(key), simulation);
   } catch (const Error& error) {
     base::log(base::LogLevel::kWarning,
               "the plan is not kept for the next start (plan_cache): ", error.what());

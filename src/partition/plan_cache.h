@@ -21,13 +21,17 @@ class PlanCache {
 
   /// The plan of that key, if it is there and fits the model.
   std::optional<PartitionPlan> find(std::uint64_t key, const ModuleTree& tree, int pp_size) const;
-  void store(std::uint64_t key, const PartitionPlan& plan) const;
+  /// What was stored with it; empty if there is nothing.
+  std::string find_simulation(std::uint64_t key) const;
+  /// @param simulation  of a step under that plan, as text; may be empty
+  void store(std::uint64_t key, const PartitionPlan& plan, const std::string& simulation) const;
 
   /// Empty if nothing is kept.
   const std::string& folder() const { return folder_; }
 
  private:
   std::string file_of(std::uint64_t key) const;
+  std::string simulation_file_of(std::uint64_t key) const;
   std::string folder_;
 };
 

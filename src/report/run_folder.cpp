@@ -167,9 +167,9 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
 }
 
 void write_plan(const std::string& folder, const PartitionPlan& plan,
-                const std::optional<StepTimeline>& simulated) {
+                const std::string& simulation) {
   plan.write(in(folder, kPlanFile));
-  if (simulated) base::write_file(in(folder, kSimulationFile), trace_to_json(*simulated));
+  if (!simulation.empty()) base::write_file(in(folder, kSimulationFile), simulation);
 }
 
 std::vector<std::string> draw_run(const std::string& folder) { return RunPictures(folder).draw(); }

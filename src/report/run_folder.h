@@ -49,11 +49,12 @@ RunDescription description_from_json(const std::string& text, const std::string&
 /// @throws UsageError  a broken line elsewhere.
 std::vector<Point> losses_of(const std::string& metrics, const std::string& name);
 
-/// Writes a plan to `folder`, and the step that was simulated for it if there is one, so that
-/// draw_run() draws their pictures.
+/// Writes a plan to `folder`, and the step that was simulated for it, so that draw_run() draws
+/// their pictures.
+/// @param simulation  as trace_to_json() makes it; empty if there is none
 /// @throws ResourceError  a file cannot be written.
 void write_plan(const std::string& folder, const PartitionPlan& plan,
-                const std::optional<StepTimeline>& simulated);
+                const std::string& simulation);
 
 /// Draws what the files of `folder` allow, and returns the paths of the pictures.
 /// @throws UsageError     it is no run folder, or one of its files is broken.

@@ -1,0 +1,45 @@
+// api/show_plans.cpp: table, files, pictures.
+#include "api/show_plans.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "report/run_folder.h"
+
+namespace smp {
+namespace {
+
+void show(const PlannedModel& model, const std::string& folder) {
+  base::create_directories(folder);
+  report::write_plan(folder, model.plan, model.simulation);
+  std::printf("%s\n", model.plan.table().c_str());
+  for (const std::string& picture : report::draw_run(folder)) {
+    std::printf("wrote %s\n", picture.c_str());
+  }
+  std::printf("wrote %s/%s (use it: --smp.plan_file %s/%s)\n", folder.c_str(), report::kPlanFile,
+              folder.c_str(), report::kPlanFile);
+}
+
+}  // namespace
+
+void show_plans_and_exit(const PlanRequest& request, const std::vector<PlannedModel>& models) {
+  int status = 0;
+  try {
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      const bool alone = models.size() == 1;
+      show(models[i], alone ? request.folder : base::concat(request.folder, "/model-", i + 1));
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    status = 1;
+  }
+  std::fflush(nullptr);
+  // Not exit(): the program's objects are in use further up this stack.
+  std::_Exit(status);
+}
+
+}  // namespace smp

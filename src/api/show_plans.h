@@ -1,0 +1,16 @@
+// api/show_plans.h: the end of a program that was only to be planned.
+#pragma once
+
+#include <vector>
+
+#include "api/plan_request.h"
+#include "api/planning.h"
+
+namespace smp {
+
+/// Prints each plan as a table, writes it and its pictures to the folder asked for (with several
+/// models: to a folder within it for each), and ends the process: 0, or 1 if that failed.
+[[noreturn]] void show_plans_and_exit(const PlanRequest& request,
+                                      const std::vector<PlannedModel>& models);
+
+}  // namespace smp
