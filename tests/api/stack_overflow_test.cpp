@@ -7,38 +7,45 @@
 namespace smp {
 namespace {
 
-// Small frames, so that none steps over the guard page.
-[[gnu::noinline]] int fill(int depth) {
-  volatile char bytes[256];
-  bytes[0] = static_cast<char>(depth);
-  const int below = depth == 0 ? 0 : fill(depth - 1);
+// Uses about `stack_bytes` of stack in frames of a little more than FrameBytes.
+template <int FrameBytes>
+[[gnu::noinline]] int fill(int stack_bytes) {
+  volatile char bytes[FrameBytes];
+  bytes[0] = static_cast<char>(stack_bytes);
+  const int below = stack_bytes <= 0 ? 0 : fill<FrameBytes>(stack_bytes - FrameBytes);
   return below + bytes[0];
 }
 
+constexpr int kStackUsed = 3 << 20;
+int fill_with_small_frames() { return fill<256>(kStackUsed); }
+int fill_with_frames_larger_than_a_page() { return fill<32 * 1024>(kStackUsed); }
+
 struct DeepImpl : torch::nn::Module {
-  DeepImpl() : linear(register_module("linear", nn::Linear(2, 2))) {}
+  explicit DeepImpl(int (*fill_stack)())
+      : fill(fill_stack), linear(register_module("linear", nn::Linear(2, 2))) {}
   at::Tensor forward(const at::Tensor& x) {
-    fill(10000);
+    fill();
     return linear(x);
   }
+  int (*fill)();
   nn::Linear linear;
 };
 SMP_MODULE(Deep);
 
 struct TopImpl : torch::nn::Module {
-  TopImpl() : deep(register_module("deep", Deep())) {}
+  explicit TopImpl(int (*fill_stack)()) : deep(register_module("deep", Deep(fill_stack))) {}
   at::Tensor forward(const at::Tensor& x) { return deep(x); }
   Deep deep;
 };
 SMP_MODULE(Top);
 
-void run(std::int64_t stack_bytes) {
+void run(std::int64_t stack_bytes, int (*fill_stack)()) {
   Config config;
   config.fiber_stack_bytes = stack_bytes;
   run_local(
       2,
-      [] {
-        Top net;
+      [&] {
+        Top net(fill_stack);
         DistributedModel model(net);
         model.set_partition("", 0);
         model.set_partition("deep", 1);
@@ -48,11 +55,21 @@ void run(std::int64_t stack_bytes) {
       config);
 }
 
-TEST(StackOverflow, DoesNotHappenWithAStackThatIsLargeEnough) { run(8 << 20); }
+TEST(StackOverflow, DoesNotHappenWithAStackThatIsLargeEnough) {
+  run(8 << 20, fill_with_small_frames);
+  run(8 << 20, fill_with_frames_larger_than_a_page);
+}
 
 TEST(StackOverflowDeathTest, NamesTheModuleAndTheSetting) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(run(1 << 20), "rank 1, module deep .*stack overflowed; raise fiber_stack_bytes");
+  EXPECT_DEATH(run(1 << 20, fill_with_small_frames),
+               "rank 1, module deep .*stack overflowed; raise fiber_stack_bytes");
+}
+
+TEST(StackOverflowDeathTest, SeesFramesThatWouldStepOverAPage) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(run(1 << 20, fill_with_frames_larger_than_a_page),
+               "rank 1, module deep .*stack overflowed; raise fiber_stack_bytes");
 }
 
 }  // namespace
