@@ -18,15 +18,19 @@ std::uint64_t splitmix64(std::uint64_t x) noexcept {
 
 /// The engine's own seeding uses 32 bits of the seed and is a serial chain; this uses all 64.
 void fill(at::CPUGeneratorImpl& generator, std::uint64_t key) {
+  // Kept, because its constructor seeds it, which costs more than all of the rest.
+  static thread_local at::mt19937 engine;
   at::mt19937_data_pod state{};
   state.seed_ = key;
   state.seeded_ = true;
   state.left_ = 1;
   state.next_ = 0;
-  for (std::uint64_t i = 0; i < at::MERSENNE_STATE_N; ++i) {
-    state.state_[i] = static_cast<std::uint32_t>(splitmix64(key + i * 0x9e3779b97f4a7c15ull));
+  static_assert(at::MERSENNE_STATE_N % 2 == 0);
+  for (std::uint64_t i = 0; i < at::MERSENNE_STATE_N; i += 2) {
+    const auto bits = splitmix64(key + i * 0x9e3779b97f4a7c15ull);
+    state.state_[i] = static_cast<std::uint32_t>(bits);
+    state.state_[i + 1] = static_cast<std::uint32_t>(bits >> 32);
   }
-  at::mt19937 engine;
   engine.set_data(state);
   generator.set_engine(engine);
   generator.set_next_float_normal_sample({});

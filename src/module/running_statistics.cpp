@@ -30,18 +30,27 @@ bool describe(torch::nn::Module& module, std::optional<RunningStatistics>& resul
 }
 
 template <class... Layer>
-std::optional<RunningStatistics> describe_any(torch::nn::Module& module) {
-  std::optional<RunningStatistics> result;
-  static_cast<void>((describe<Layer>(module, result) || ...));
-  return result;
-}
+struct LayerTypes {
+  static bool contain(const torch::nn::Module& module) {
+    return ((dynamic_cast<const Layer*>(&module) != nullptr) || ...);
+  }
+  static std::optional<RunningStatistics> describe_one(torch::nn::Module& module) {
+    std::optional<RunningStatistics> result;
+    static_cast<void>((describe<Layer>(module, result) || ...));
+    return result;
+  }
+};
+
+using namespace torch::nn;
+using Normalisations = LayerTypes<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl,
+                                  InstanceNorm1dImpl, InstanceNorm2dImpl, InstanceNorm3dImpl>;
 
 }  // namespace
 
+bool is_normalisation(const torch::nn::Module& module) { return Normalisations::contain(module); }
+
 std::optional<RunningStatistics> as_running_statistics(torch::nn::Module& layer) {
-  using namespace torch::nn;
-  return describe_any<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl,
-                      InstanceNorm2dImpl, InstanceNorm3dImpl>(layer);
+  return Normalisations::describe_one(layer);
 }
 
 }  // namespace smp::module

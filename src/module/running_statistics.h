@@ -23,6 +23,9 @@ struct RunningStatistics {
   std::function<void(std::optional<double>)> set_momentum;
 };
 
+/// Whether `module` is a layer that may keep running statistics; constant, by its type.
+bool is_normalisation(const torch::nn::Module& module);
+
 /// Nothing unless `layer` is BatchNorm1d/2d/3d or InstanceNorm1d/2d/3d and tracks statistics.
 std::optional<RunningStatistics> as_running_statistics(torch::nn::Module& layer);
 

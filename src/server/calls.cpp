@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "server/detached.h"
 #include "server/module_server.h"
 #include "server/remote_call.h"
 
@@ -45,6 +46,7 @@ class ModuleServer::LocalScope {
     if (module.smp_draws_random()) {
       random_.emplace(server.random_key(execution.microbatch, module.smp_place.path.c_str(), call));
     }
+    if (!server.normalises_[static_cast<std::size_t>(module.smp_place.index)]) return;
     if (auto statistics = DeferredStatistics::of(module.smp_module())) {
       statistics_.emplace(server.statistics_, std::move(*statistics), execution.microbatch, call);
     }
@@ -146,7 +148,7 @@ Message ModuleServer::forward_request(RoutedBase& module, const CallEntry& entry
     const bool needs_gradient =
         request.modes.grad_mode && tensor.defined() && tensor.requires_grad();
     request.requires_grad.push_back(static_cast<char>(needs_gradient));
-    request.tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
+    request.tensors.push_back(detached(tensor));
   }
   return request;
 }
@@ -204,7 +206,7 @@ void ModuleServer::request_backward(int owner, Message&& request,
 void ModuleServer::release(int owner, std::int64_t step, std::uint64_t record) {
   if (!running_ || aborting_ || step != step_) return;
   to_release_.emplace_back(owner, record);
-  if (!receiving_) flush_releases();
+  receiving_ ? wake_.signal() : flush_releases();
 }
 
 void ModuleServer::flush_releases() {

@@ -45,7 +45,10 @@ ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& optio
       accumulator_([this](const at::Tensor& parameter) { foreign_.refuse_gradient(parameter); }),
       collectives_(transport.rank(),
                    [this](int peer, Message&& message) { send(peer, std::move(message)); }),
-      workers_(*this, options.fiber_stack_bytes, [this] { wake_.signal(); }),
+      workers_(*this, options.fiber_stack_bytes,
+               [this] {
+                 if (end_is_due_) wake_.signal();
+               }),
       stall_watch_(
           steady_, {options.stall_seconds, options.abort_seconds},
           [this](double seconds) { silence(seconds, false); },
@@ -67,7 +70,13 @@ ModuleServer::~ModuleServer() {
   transport_.set_receiver([](int, d2d::Frame&&) {});
 }
 
-void ModuleServer::attach(std::vector<RoutedBase*> modules) { modules_ = std::move(modules); }
+void ModuleServer::attach(std::vector<RoutedBase*> modules) {
+  modules_ = std::move(modules);
+  normalises_.clear();
+  for (auto* module : modules_) {
+    normalises_.push_back(module::is_normalisation(module->smp_module()));
+  }
+}
 
 // ---- messages ---------------------------------------------------------------------------------
 

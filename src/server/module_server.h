@@ -151,8 +151,8 @@ class ModuleServer final : public module::RankSink {
                          const Message& request, const Execution& execution);
   void execute_backward(int source, Message&& request);
   Message run_record(Message&& request, Execution& execution);
-  void answer(int source, std::uint64_t request, Execution& execution,
-              const std::function<Message()>& run);
+  template <class Run>
+  void answer(int source, std::uint64_t request, Execution& execution, Run&& run);
   RoutedBase& requested_module(const Message& request) const;
   base::Priority priority(schedule::Phase phase, int microbatch) const;
 
@@ -188,6 +188,7 @@ class ModuleServer final : public module::RankSink {
   std::uint64_t frozen_hash_ = 0;
 
   std::vector<RoutedBase*> modules_;
+  std::vector<bool> normalises_;         // by module: it may keep running statistics
   std::vector<std::vector<int>> calls_;  // by microbatch, by module: executions so far
 
   // The running step.
@@ -198,7 +199,8 @@ class ModuleServer final : public module::RankSink {
   bool finish_asked_ = false;  // by rank 0: all microbatches are done
   int finished_ranks_ = 0;     // rank 0: that have summed their gradients
   std::optional<Message> stop_;
-  base::Event wake_;                // of the fiber in serve()
+  base::Event wake_;                // of the fiber in serve_until()
+  bool end_is_due_ = false;         // it only waits for the workers
   std::vector<base::Event*> gate_;  // bodies that wait for their backward's turn
   std::vector<std::pair<int, std::uint64_t>> to_release_;  // not sent yet
   std::vector<std::uint64_t> released_;                    // by others, not freed yet

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "server/detached.h"
 
 namespace smp::server {
 namespace {
@@ -31,7 +32,7 @@ Message pack_outputs(const std::vector<Packet>& outputs) {
     put_count(message.body, output.tensors.size());
     message.body += output.bytes;
     for (const auto& tensor : output.tensors) {
-      message.tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
+      message.tensors.push_back(detached(tensor));
     }
   }
   return message;

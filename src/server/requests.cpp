@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/detached.h"
 #include "server/exception_text.h"
 #include "server/module_server.h"
 
@@ -61,8 +62,8 @@ class UnchangedArguments {
 }  // namespace
 
 /// Runs `run` for the fiber's `execution` and sends what it returns, or the exception it throws.
-void ModuleServer::answer(int source, std::uint64_t request, Execution& execution,
-                          const std::function<Message()>& run) {
+template <class Run>
+void ModuleServer::answer(int source, std::uint64_t request, Execution& execution, Run&& run) {
   auto* fiber = base::current_fiber();
   fiber->execution = &execution;
   on_switch(&execution, true);
@@ -151,7 +152,7 @@ Message ModuleServer::answer_forward(Packet&& result, c10::intrusive_ptr<Boundar
     response.requires_grad.push_back(static_cast<char>(differentiable));
     record.outputs.push_back(differentiable ? torch::autograd::impl::gradient_edge(tensor)
                                             : torch::autograd::Edge());
-    response.tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
+    response.tensors.push_back(detached(tensor));
   }
   response.body = std::move(result.bytes);
   if (any) {
@@ -212,9 +213,7 @@ Message ModuleServer::run_record(Message&& request, Execution& execution) {
   Message response;
   response.tensors = std::exchange(inputs.captured, {});
   response.tensors.resize(inputs.num_inputs());
-  for (auto& tensor : response.tensors) {
-    if (tensor.defined()) tensor = tensor.detach();
-  }
+  for (auto& tensor : response.tensors) tensor = detached(tensor);
   return response;
 }
 

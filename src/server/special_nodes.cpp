@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "base/check.h"
+#include "server/detached.h"
 #include "server/executor.h"
 #include "server/gradient_sum.h"
 
@@ -28,7 +29,7 @@ at::Tensor guard_output(const at::Tensor& output) {
   if (!output.defined() || !output.requires_grad()) return output;
   const auto guard = c10::make_intrusive<GuardNode>();
   guard->set_next_edges(torch::autograd::collect_next_edges(output));
-  auto guarded = output.detach();
+  auto guarded = detached(output);
   torch::autograd::set_history(guarded, guard);
   return guarded;
 }

@@ -69,7 +69,8 @@ void ModuleServer::serve_until(bool (ModuleServer::*done)() const noexcept) {
   static constexpr base::WaitReason kEndOfStep{"the end of the step", "", -1, -1};
   for (;;) {
     keep_house();
-    if (workers_.busy() == 0 && (aborting_ || (this->*done)())) return;
+    end_is_due_ = aborting_ || (this->*done)();
+    if (end_is_due_ && workers_.busy() == 0) return;
     wake_.wait(kEndOfStep);
   }
 }

@@ -30,6 +30,13 @@ TEST(RunningStatistics, AreThoseOfInstanceNormThatTracksThem) {
   EXPECT_EQ(layer->options.momentum(), 1);
 }
 
+TEST(RunningStatistics, MayBeKeptByNormalisationsOnly) {
+  EXPECT_TRUE(is_normalisation(*nn::BatchNorm1d(3)));
+  EXPECT_TRUE(is_normalisation(*nn::InstanceNorm3d(3)));
+  EXPECT_FALSE(is_normalisation(*nn::LayerNorm(nn::LayerNormOptions({3}))));
+  EXPECT_FALSE(is_normalisation(*nn::Linear(3, 3)));
+}
+
 TEST(RunningStatistics, AreNothingElsewhere) {
   EXPECT_FALSE(as_running_statistics(*nn::InstanceNorm1d(3)));
   EXPECT_FALSE(as_running_statistics(
