@@ -21,8 +21,8 @@ struct ExceptionGlobals {
 };
 ExceptionGlobals& exception_globals() noexcept;
 
-/// What the calling thread does with operators that reach DispatchKey::DeferredInit, or nullptr. The
-/// module layer sets it; it travels with a fiber because that key does.
+/// What the calling thread does with operators that reach DispatchKey::DeferredInit, or nullptr.
+/// The module layer sets it; it travels with a fiber because that key does.
 class OperatorHook;
 OperatorHook*& operator_hook() noexcept;
 
