@@ -90,15 +90,20 @@ class Planner {
     const int stage = options_.default_partition;
     SMP_REQUIRE(stage >= 0 && stage < machine_.stages, "default_partition is ", stage,
                 "; there are ", machine_.stages, " stages, numbered from 0");
+    for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
+      if (hand_.reasons[m].empty()) hand_.reasons[m] = "placed by default_partition";
+    }
+    add("by hand", fixed_stages(stage));
+  }
+
+  /// @param stage  of nodes that are not fixed, but for the model itself, which is on stage 0
+  std::vector<int> fixed_stages(int stage) const {
     std::vector<int> stages;
     for (const CostNode& node : costs_.nodes) {
       const bool model = stages.empty();
       stages.push_back(node.fixed >= 0 ? node.fixed : (model ? 0 : stage));
     }
-    for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
-      if (hand_.reasons[m].empty()) hand_.reasons[m] = "placed by default_partition";
-    }
-    add("by hand", std::move(stages));
+    return stages;
   }
 
   bool wanted(const std::string& strategy) const {
@@ -109,7 +114,10 @@ class Planner {
     SMP_REQUIRE(wanted("tree") || wanted("contiguous") || wanted("search"),
                 "there is no partition_strategy \"", options_.strategy,
                 "\"; use \"best\", \"tree\", \"contiguous\" or \"search\"");
-    require_enough_nodes();
+    const StageUse use = stage_use(costs_, machine_);
+    // Who places everything by hand may leave stages idle.
+    if (use.free == 0 && !options_.pins.empty()) return add("by hand", fixed_stages(0));
+    require_enough_nodes(use);
     const auto tree = used(tree_partition(costs_, machine_));
     if (machine_.stages == 1) return add("tree", tree);
     if (wanted("tree")) add("tree", tree);
@@ -123,8 +131,7 @@ class Planner {
     }
   }
 
-  void require_enough_nodes() const {
-    const StageUse use = stage_use(costs_, machine_);
+  void require_enough_nodes(const StageUse& use) const {
     if (machine_.stages == 1 || use.free + use.served >= machine_.stages) return;
     const auto movable = std::count_if(tree_.nodes.begin() + 1, tree_.nodes.end(),
                                        [](const ModuleNode& node) { return node.movable(); });

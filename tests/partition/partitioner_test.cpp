@@ -159,6 +159,15 @@ TEST(Partitioner, FollowsPinsAndSplitsTheRestAroundThem) {
   EXPECT_THAT(bytes_per_stage(plan), ElementsAre(300, 300));
 }
 
+TEST(Partitioner, LeavesAStageIdleIfEverythingIsPlacedByHand) {
+  const auto build = chain(2, 8);
+  const auto plan =
+      make_plan(build.tree, on_stages(3, {{"0", 1, "set_partition"}, {"1", 1, "set_partition"}}));
+  EXPECT_EQ(plan.stage_of("0"), 1);
+  EXPECT_EQ(plan.stage_of("1"), 1);
+  EXPECT_EQ(bytes_per_stage(plan)[2], 0);
+}
+
 TEST(Partitioner, LetsTheInnermostPinWin) {
   const PartitionPlan plan =
       make_plan(encoder_decoder(2, 64, 64, false),
