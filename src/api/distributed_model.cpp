@@ -81,7 +81,10 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
   runtime.models().push_back(this);
 }
 
-DistributedModelBase::~DistributedModelBase() { std::erase(state_->runtime.models(), this); }
+DistributedModelBase::~DistributedModelBase() {
+  std::erase(state_->runtime.models(), this);
+  state_->runtime.server().detach(state_->description.routed);
+}
 
 torch::nn::Module& DistributedModelBase::base_module() const noexcept { return *state_->module; }
 

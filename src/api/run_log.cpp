@@ -181,7 +181,7 @@ struct RunLog::State {
   std::vector<std::string> module_paths() const {
     std::vector<std::string> paths;
     for (const RoutedBase* module : runtime.server().modules()) {
-      paths.push_back(module->smp_place.path);
+      paths.push_back(module == nullptr ? "" : module->smp_place.path);
     }
     return paths;
   }

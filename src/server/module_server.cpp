@@ -1,6 +1,7 @@
 // server/module_server.cpp: life of the server, its messages, and the failure of a step.
 #include "server/module_server.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -74,7 +75,14 @@ void ModuleServer::attach(std::vector<RoutedBase*> modules) {
   modules_ = std::move(modules);
   normalises_.clear();
   for (auto* module : modules_) {
-    normalises_.push_back(module::is_normalisation(module->smp_module()));
+    normalises_.push_back(module != nullptr && module::is_normalisation(module->smp_module()));
+  }
+}
+
+void ModuleServer::detach(const std::vector<RoutedBase*>& modules) noexcept {
+  for (auto* gone : modules) {
+    if (gone != nullptr)
+      std::replace(modules_.begin(), modules_.end(), gone, static_cast<RoutedBase*>(nullptr));
   }
 }
 

@@ -69,6 +69,9 @@ class ModuleServer final : public module::RankSink {
 
   /// The routed modules of all models, by number; between steps.
   void attach(std::vector<RoutedBase*> modules);
+  /// A model ends, and its modules may: their numbers stay taken.
+  void detach(const std::vector<RoutedBase*>& modules) noexcept;
+  /// nullptr where a module was detached.
   const std::vector<RoutedBase*>& modules() const noexcept { return modules_; }
   /// Hash of every parameter's requires_grad; requests carry it, so that frozen state that differs
   /// between ranks is an error.

@@ -114,6 +114,7 @@ void ModuleServer::execute_forward(int source, Message&& message) {
 RoutedBase& ModuleServer::requested_module(const Message& request) const {
   const auto number = static_cast<std::size_t>(request.module);
   SMP_ASSERT(number < modules_.size(), "module ", request.module, " of ", modules_.size());
+  SMP_ASSERT(modules_[number] != nullptr, "module ", request.module, " of a model that is gone");
   return *modules_[number];
 }
 
