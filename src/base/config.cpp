@@ -23,6 +23,7 @@ class ConfigResolver {
     apply_winners();
     check_world(input.world_size);
     check_placement();
+    check_stage_weights();
     check_pipeline();
     if (!problems_.empty() || !unavailable_.empty()) fail();
     finish();
@@ -140,6 +141,20 @@ class ConfigResolver {
       problem(named("auto_partition"),
               ": default_partition is not set; set it to the stage of every module that is not "
               "placed by hand, for example 0");
+    }
+  }
+
+  void check_stage_weights() {
+    const auto stages = static_cast<std::size_t>(values().pipeline_parallel_degree.value_or(0));
+    if (stages == 0) return;
+    const auto speeds = values().stage_speeds.size(), memory = values().stage_memory.size();
+    if (speeds != 0 && speeds != stages) {
+      problem(named("stage_speeds"), ": ", speeds, " numbers for ", stages,
+              " stages; give one per stage");
+    }
+    if (memory > 1 && memory != stages) {
+      problem(named("stage_memory"), ": ", memory, " numbers for ", stages,
+              " stages; give one per stage, or one for all");
     }
   }
 

@@ -235,6 +235,16 @@ TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
   EXPECT_THAT(refusal(input), HasSubstr("there are 4 stages"));
 }
 
+TEST(Config, NeedsOneSpeedPerStageAndOneMemoryPerStageOrForAll) {
+  EXPECT_NO_THROW(resolve_config(with_flag("stage_speeds", "1,2,1,1")));
+  EXPECT_THAT(refusal(with_flag("stage_speeds", "1,2")),
+              AllOf(HasSubstr("stage_speeds = 1,2"), HasSubstr("2 numbers for 4 stages")));
+  EXPECT_NO_THROW(resolve_config(with_flag("stage_memory", "1,2,1,1")));
+  EXPECT_NO_THROW(resolve_config(with_flag("stage_memory", "16")));
+  EXPECT_THAT(refusal(with_flag("stage_memory", "1,2,3,4,5")),
+              AllOf(HasSubstr("5 numbers for 4 stages"), HasSubstr("or one for all")));
+}
+
 TEST(Config, NeedsOneLossWeightPerMicrobatch) {
   ConfigInput input = with_flag("loss", "weights");
   input.flags.emplace_back("microbatches", "2");
