@@ -19,6 +19,7 @@ std::uint64_t Collectives::next_number(const std::vector<int>& ranks) {
 }
 
 void Collectives::send(int peer, std::uint64_t group, std::uint64_t number, const Packet& packet) {
+  ++sent_[peer];
   Message message;
   message.kind = Kind::kCollective;
   message.record = group;
@@ -34,8 +35,8 @@ Packet Collectives::receive(int peer, std::uint64_t group, std::uint64_t number,
   const base::WaitReason reason{what, "", peer, -1};
   while (arrived_.count(slot) == 0) {
     SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
-    SMP_REQUIRE_AS(PeerLostError, left_.count(peer) == 0, "rank ", rank_, ": ", what,
-                   " waits for rank ", peer, ", but ", left_[peer]);
+    SMP_REQUIRE_AS(PeerLostError, !is_gone(peer), "rank ", rank_, ": ", what, " waits for rank ",
+                   peer, ", but ", left_[peer].why);
     waiting_[slot] = &arrived;
     arrived.wait(reason);
     waiting_.erase(slot);
@@ -74,16 +75,34 @@ void Collectives::barrier(const std::vector<int>& ranks) { all_gather(ranks, {},
 void Collectives::deliver(int source, Message&& message) {
   const Slot slot{source, message.record, message.request};
   arrived_.emplace(slot, std::move(message));
+  ++received_[source];
+  if (is_gone(source)) return wake_all();
   if (const auto found = waiting_.find(slot); found != waiting_.end()) found->second->signal();
 }
 
-void Collectives::peer_left(int peer, const std::string& why) {
-  left_[peer] = why;
-  for (const auto& [slot, event] : waiting_) event->signal();
+void Collectives::peer_left(int peer, std::uint64_t sent, const std::string& why) {
+  left_[peer] = {sent, why};
+  if (is_gone(peer)) wake_all();
+}
+
+std::uint64_t Collectives::sent_to(int peer) const {
+  const auto found = sent_.find(peer);
+  return found == sent_.end() ? 0 : found->second;
+}
+
+bool Collectives::is_gone(int peer) const {
+  const auto left = left_.find(peer);
+  if (left == left_.end()) return false;
+  const auto received = received_.find(peer);
+  return left->second.sent <= (received == received_.end() ? 0 : received->second);
 }
 
 void Collectives::abort(const std::string& why) {
   aborted_ = why;
+  wake_all();
+}
+
+void Collectives::wake_all() {
   for (const auto& [slot, event] : waiting_) event->signal();
 }
 

@@ -29,8 +29,12 @@ class Collectives {
 
   /// Takes a kCollective message; safe in a poll.
   void deliver(int source, Message&& message);
-  /// `peer` will not answer any more: waiting and later calls with it throw PeerLostError.
-  void peer_left(int peer, const std::string& why);
+  /// `peer` has sent `sent` messages and will send no more. Since messages have no order, some may
+  /// still be on their way; when they are here, waiting and later calls with it throw
+  /// PeerLostError.
+  void peer_left(int peer, std::uint64_t sent, const std::string& why);
+  /// Messages to `peer` so far.
+  std::uint64_t sent_to(int peer) const;
   /// Ends every wait with PeerLostError(`why`).
   void abort(const std::string& why);
 
@@ -38,7 +42,13 @@ class Collectives {
   std::uint64_t next_number(const std::vector<int>& ranks);
   void send(int peer, std::uint64_t group, std::uint64_t number, const Packet& packet);
   Packet receive(int peer, std::uint64_t group, std::uint64_t number, const char* what);
+  bool is_gone(int peer) const;
+  void wake_all();
 
+  struct Farewell {
+    std::uint64_t sent;
+    std::string why;
+  };
   struct Slot {
     int source;
     std::uint64_t group;
@@ -50,7 +60,9 @@ class Collectives {
   std::map<std::uint64_t, std::uint64_t> numbers_;  // calls so far, by group
   std::map<Slot, Message> arrived_;
   std::map<Slot, base::Event*> waiting_;
-  std::map<int, std::string> left_;
+  std::map<int, std::uint64_t> sent_;      // messages so far, by peer
+  std::map<int, std::uint64_t> received_;  // likewise
+  std::map<int, Farewell> left_;
   std::string aborted_;
 };
 

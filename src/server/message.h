@@ -22,7 +22,7 @@ enum class Kind : std::uint8_t {
   kStop,            ///< the step ended; carries the outputs of the body
   kAbort,           ///< the step failed; carries the error
   kCollective,      ///< barrier, broadcast, gather outside of steps
-  kLeaving,         ///< the sender takes part in nothing any more
+  kLeaving,         ///< the sender takes part in nothing any more; `request`: collectives it sent
   kFinish,          ///< all microbatches are done; the answer: all gradients are summed
 };
 const char* name_of(Kind kind) noexcept;

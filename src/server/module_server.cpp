@@ -103,7 +103,7 @@ void ModuleServer::sort_by_step(int source, Message&& message) {
   if (message.kind == Kind::kCollective) {
     collectives_.deliver(source, std::move(message));
   } else if (message.kind == Kind::kLeaving) {
-    peer_left(source, message.step);
+    peer_left(source, message);
   } else if (message.step > step_) {
     early_.push_back({source, std::move(message)});
   } else if (running_ && message.step == step_) {
@@ -192,12 +192,13 @@ void ModuleServer::abort_locally() noexcept {
   wake_.signal();
 }
 
-void ModuleServer::peer_left(int peer, std::int64_t after_step) {
+void ModuleServer::peer_left(int peer, const Message& farewell) {
+  const auto after_step = farewell.step;
   if (left_.empty() || after_step < left_after_) {
     left_ = base::concat("rank ", peer, " left after step ", after_step);
     left_after_ = after_step;
   }
-  collectives_.peer_left(peer, base::concat("it left after step ", after_step));
+  collectives_.peer_left(peer, farewell.request, base::concat("it left after step ", after_step));
   if (!running_ || after_step >= step_) return;
   fail_step(std::make_exception_ptr(PeerLostError(base::concat(
       "rank ", rank(), ": step ", step_, " cannot end: ", left_,
@@ -205,9 +206,13 @@ void ModuleServer::peer_left(int peer, std::int64_t after_step) {
 }
 
 void ModuleServer::leave_job() {
-  Message message;
-  message.kind = Kind::kLeaving;
-  tell_others(std::move(message));
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    Message message;
+    message.kind = Kind::kLeaving;
+    message.request = collectives_.sent_to(peer);
+    send(peer, std::move(message));
+  }
 }
 
 void ModuleServer::silence(double seconds, bool final) {

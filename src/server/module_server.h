@@ -174,7 +174,7 @@ class ModuleServer final : public module::RankSink {
   // Failure.
   void fail_step(std::exception_ptr error);
   void abort_locally() noexcept;
-  void peer_left(int peer, std::int64_t after_step);
+  void peer_left(int peer, const Message& farewell);
   void silence(double seconds, bool final);
 
   d2d::Transport& transport_;

@@ -86,7 +86,7 @@ TEST_F(CollectivesTest, GroupsDoNotMix) {
 TEST_F(CollectivesTest, APeerThatLeftEndsTheWait) {
   on_ranks(3, [&](int rank, Collectives& own) {
     if (rank == 2) {
-      for (auto& other : ranks_) other->peer_left(2, "it left after step 7");
+      for (auto& other : ranks_) other->peer_left(2, 0, "it left after step 7");
       return;
     }
     try {
@@ -101,8 +101,28 @@ TEST_F(CollectivesTest, APeerThatLeftEndsTheWait) {
 TEST_F(CollectivesTest, WhatArrivedBeforeThePeerLeftCounts) {
   on_ranks(3, [&](int rank, Collectives& own) {
     own.barrier(all_);
-    if (rank == 2) ranks_[0]->peer_left(2, "it left");
+    if (rank == 2) ranks_[0]->peer_left(2, own.sent_to(0), "it left");
   });
+}
+
+TEST_F(CollectivesTest, WhatIsOnItsWayWhenThePeerLeavesIsWaitedFor) {
+  Message late;
+  late.kind = Kind::kCollective;
+  bool caught = false;
+  Collectives sender(0, [&](int, Message&& message) { late = std::move(message); });
+  Collectives receiver(1, [](int, Message&&) {});
+  sender.broadcast({0, 1}, 0, text("late"));
+  receiver.peer_left(0, sender.sent_to(1), "it left after step 7");
+  on_ranks(2, [&](int rank, Collectives&) {
+    if (rank == 0) return receiver.deliver(0, std::move(late));
+    EXPECT_EQ(receiver.broadcast({0, 1}, 0, {}).bytes, "late");
+    try {
+      receiver.broadcast({0, 1}, 0, {});
+    } catch (const PeerLostError&) {
+      caught = true;
+    }
+  });
+  EXPECT_TRUE(caught) << "a second broadcast, which nobody sent";
 }
 
 TEST_F(CollectivesTest, AbortEndsEveryWait) {
