@@ -138,9 +138,7 @@ double message_ms(int steps) {
 partition::Machine machine_with(double message_ms) {
   partition::Machine machine;
   machine.stages = size();
-  const double factor = message_ms / 1000 / (machine.latency + 2 * machine.handling);
-  machine.latency *= factor;
-  machine.handling *= factor;
+  machine.set_message_seconds(message_ms / 1000);
   return machine;
 }
 

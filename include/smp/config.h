@@ -55,8 +55,9 @@ struct SMP_API Config {
   double memory_weight = 0.8;
   /// Split by the number of modules instead of running the model once to see what they cost.
   bool skip_tracing = false;
-  /// 0: modules are priced by the operators they run, the same on every machine. k > 0: by a clock,
-  /// the median of k runs; then two runs of one program may get different plans.
+  /// 0: modules and messages are priced by what is known of operators and machines, the same at
+  /// every start. k > 0: by a clock, modules by the median of k runs; then two runs of one program
+  /// may get different plans.
   int trace_repeats = 0;
   /// Relative speed of each stage, for machines that differ; default: all alike.
   std::vector<double> stage_speeds = {};

@@ -8,9 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "api/message_probe.h"
 #include "api/runtime.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random.h"
+#include "partition/machine.h"
 #include "partition/partitioner.h"
 #include "partition/plan_cache.h"
 #include "partition/plan_check.h"
@@ -24,6 +27,24 @@
 namespace smp {
 namespace {
 
+/// Seconds of a message whose receiver must get a core first. Measured with 2 ranks a core.
+constexpr double kMessageWithoutCore = 300e-6;
+
+/// On every rank at once: it may measure.
+partition::Machine machine_of(Runtime& runtime) {
+  const auto& config = runtime.config();
+  partition::Machine machine;
+  machine.stages = runtime.topology().pp_size();
+  machine.speeds = config.stage_speeds;
+  for (const double gib : config.stage_memory) {
+    machine.memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
+  }
+  if (machine.memory.size() == 1) machine.memory.assign(machine.stages, machine.memory[0]);
+  if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
+  if (runtime.oversubscribed()) machine.set_message_seconds(kMessageWithoutCore);
+  return machine;
+}
+
 /// What pp_rank 0 tells the others.
 struct Decision {
   enum class Fault { kNone, kUsage, kResource, kOther };
@@ -35,11 +56,13 @@ struct Decision {
 /// On pp_rank 0.
 class Planner {
  public:
-  Planner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview)
+  Planner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview,
+          const partition::Machine& machine)
       : runtime_(runtime),
         config_(runtime.config()),
         models_(models),
         preview_(preview),
+        machine_(machine),
         pp_size_(runtime.topology().pp_size()),
         cache_(config_.plan_cache) {}
 
@@ -72,7 +95,19 @@ class Planner {
   std::optional<PlannedModel> from_cache(const ModelToPlan& model) {
     auto plan = cache_.find(key_of(model), tree(model), pp_size_);
     if (!plan) return std::nullopt;
-    return PlannedModel{*std::move(plan), cache_.find_simulation(key_of(model))};
+    return PlannedModel{*std::move(plan), simulation_from_cache(model)};
+  }
+
+  std::string simulation_from_cache(const ModelToPlan& model) const {
+    try {
+      auto simulation = cache_.find_simulation(key_of(model));
+      if (!simulation.empty()) report::trace_from_json(simulation, "the plan cache");
+      return simulation;
+    } catch (const Error& error) {
+      base::log(base::LogLevel::kWarning,
+                "the simulated timeline of an earlier start is not used: ", error.what());
+      return {};
+    }
   }
 
   /// A pin of the model itself places everything that has none of its own.
@@ -131,7 +166,7 @@ class Planner {
     options.default_partition = config_.default_partition.value_or(0);
     options.pins = pins_of(model);
     options.trace = trace;
-    options.machine = machine();
+    options.machine = machine_;
     options.strategy = config_.partition_strategy;
     options.memory_weight = config_.memory_weight;
     options.pipeline = config_.pipeline;
@@ -141,24 +176,14 @@ class Planner {
     return options;
   }
 
-  partition::Machine machine() const {
-    partition::Machine machine;
-    machine.stages = pp_size_;
-    machine.speeds = config_.stage_speeds;
-    for (const double gib : config_.stage_memory) {
-      machine.memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
-    }
-    if (machine.memory.size() == 1) machine.memory.assign(pp_size_, machine.memory[0]);
-    return machine;
-  }
-
   /// Of everything that a plan depends on.
-  std::uint64_t key_of(const ModelToPlan& model) {
+  std::uint64_t key_of(const ModelToPlan& model) const {
     std::string text = base::concat(
         SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partition::program_identity(), ' ', pp_size_, ' ',
         config_.partition_strategy, ' ', config_.memory_weight, ' ', config_.trace_repeats, ' ',
         config_.pipeline, ' ', config_.active_microbatches.value_or(0), ' ', preview_->microbatches,
-        ' ', preview_->arguments_key(), ' ', preview_->grad, ' ', model.optimizer_ratio);
+        ' ', preview_->arguments_key(), ' ', preview_->grad, ' ', model.optimizer_ratio, ' ',
+        runtime_.oversubscribed());
     for (const double speed : config_.stage_speeds) text += base::concat(" speed ", speed);
     for (const double memory : config_.stage_memory) text += base::concat(" memory ", memory);
     for (const auto& pin : pins_of(model))
@@ -174,15 +199,17 @@ class Planner {
   const Config& config_;
   const std::vector<ModelToPlan>& models_;
   const StepPreview* preview_;
+  const partition::Machine& machine_;
   int pp_size_;
   partition::PlanCache cache_;
 };
 
 /// `made` keeps what pp_rank 0 alone needs.
 Decision decide(Runtime& runtime, const std::vector<ModelToPlan>& models,
-                const StepPreview* preview, std::vector<PlannedModel>& made) {
+                const StepPreview* preview, const partition::Machine& machine,
+                std::vector<PlannedModel>& made) {
   try {
-    made = Planner(runtime, models, preview).plans();
+    made = Planner(runtime, models, preview, machine).plans();
     Decision decision;
     for (const auto& model : made) decision.plans.push_back(model.plan.to_json());
     return decision;
@@ -197,8 +224,10 @@ Decision decide(Runtime& runtime, const std::vector<ModelToPlan>& models,
 
 Decision decision_of_first_rank(Runtime& runtime, const std::vector<ModelToPlan>& models,
                                 const StepPreview* preview, std::vector<PlannedModel>& made) {
+  const auto machine = machine_of(runtime);
   Writer writer;
-  if (runtime.topology().pp_rank() == 0) writer.put(decide(runtime, models, preview, made));
+  if (runtime.topology().pp_rank() == 0)
+    writer.put(decide(runtime, models, preview, machine, made));
   auto packet =
       runtime.server().collectives().broadcast(runtime.pp_ranks(), 0, std::move(writer).take());
   return Reader(packet).get<Decision>();

@@ -45,6 +45,9 @@ class Runtime {
   server::ModuleServer& server() noexcept { return server_; }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
 
+  /// Whether more ranks than cores are on this machine.
+  bool oversubscribed() const noexcept { return parts_.oversubscribed; }
+
   /// What runs the body of the first step in advance, meanwhile; else nullptr.
   TrialRun*& trial() noexcept { return trial_; }
   /// Whether the body of a step runs, or is traced.

@@ -36,7 +36,7 @@ class TrialRun {
 };
 
 /// One trace a model. If the body cannot be run before placement a warning says why, and the traces
-/// have no calls.
+/// are empty: without a call.
 std::vector<partition::Trace> trace_models(Runtime& runtime,
                                            const std::vector<const ModelDescription*>& models,
                                            const StepPreview& preview);

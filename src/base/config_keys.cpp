@@ -81,7 +81,8 @@ std::vector<ConfigKey> make_config_keys() {
       key("skip_tracing", "", &Config::skip_tracing, any_boolean(), "false",
           "split by the number of modules instead of running the model once"),
       key("trace_repeats", "", &Config::trace_repeats, at_least(0), "0",
-          "0 prices modules by the operators they run, k by a clock: the median of k runs"),
+          "0 prices modules by the operators they run, k > 0 modules and messages by a clock: the "
+          "median of k runs"),
       key("stage_speeds", "", &Config::stage_speeds, positive, "all 1",
           "relative speed of each stage"),
       key("stage_memory", "", &Config::stage_memory, positive, "no limit",

@@ -24,6 +24,13 @@ struct Machine {
   /// the runtime does. Of no use if messages take no time.
   bool patient = true;
 
+  /// Sets what a small message costs in all, shared out between `latency` and `handling` as it is
+  /// now.
+  void set_message_seconds(double seconds) {
+    const double factor = seconds / (latency + 2 * handling);
+    latency *= factor;
+    handling *= factor;
+  }
   double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
   double travel(std::int64_t bytes) const {
     return latency + static_cast<double>(bytes) / bytes_per_second;

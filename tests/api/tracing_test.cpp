@@ -333,6 +333,14 @@ TEST_F(PlanCache, IsIgnoredWithAWarningIfItsFileIsBroken) {
   EXPECT_EQ(train(config_).bodies.traced, 0) << "it was written anew";
 }
 
+TEST_F(PlanCache, DoesWithoutASimulationWhoseFileIsBroken) {
+  train(config_);
+  base::write_file(files()[0] + ".trace", "{\"format\": ");
+  const auto again = train(config_);
+  EXPECT_EQ(again.bodies.traced, 0) << "the plan itself is whole";
+  EXPECT_THAT(again.log, HasSubstr("simulated timeline of an earlier start is not used"));
+}
+
 TEST_F(PlanCache, ThatCannotBeWrittenCostsAWarning) {
   base::write_file(folder_, "a file, not a folder");
   const auto outcome = train(config_);

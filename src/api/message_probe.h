@@ -1,0 +1,17 @@
+// api/message_probe.h: what a message between stages costs, by a clock.
+#pragma once
+
+#include "partition/machine.h"
+
+namespace smp {
+
+class Runtime;
+
+/// Outside of steps, called by all pp ranks at once; takes some milliseconds. Round trips from
+/// pp_rank 0 to some of the others, in turn: the medians of small and of large messages become
+/// latency, handling and bandwidth.
+/// @return on pp_rank 0: `machine` with the measured costs; elsewhere, and where no other rank is
+/// there: `machine`
+partition::Machine with_measured_messages(Runtime& runtime, partition::Machine machine);
+
+}  // namespace smp

@@ -1,0 +1,40 @@
+// What messages cost by a clock. Durations are the machine's: only their order of magnitude is
+// certain.
+#include "api/message_probe.h"
+
+#include <gtest/gtest.h>
+
+#include "api/runtime.h"
+#include "smp/session.h"
+
+namespace smp {
+namespace {
+
+TEST(MessageProbe, MeasuresOnTheFirstRankWithAnyNumberOfPeers) {
+  for (const int ranks : {2, 3, 12}) {
+    run_local(ranks, [&] {
+      const partition::Machine usual;
+      const auto measured = with_measured_messages(Runtime::current(), usual);
+      if (rank() == 0) {
+        EXPECT_NE(measured.latency, usual.latency) << "of " << ranks;
+        EXPECT_GT(measured.latency, 1e-8);
+        EXPECT_LT(measured.latency, 1);
+        EXPECT_DOUBLE_EQ(measured.handling / measured.latency, usual.handling / usual.latency);
+        EXPECT_GT(measured.bytes_per_second, 1e6);
+      } else {
+        EXPECT_EQ(measured.latency, usual.latency);
+      }
+    });
+  }
+}
+
+TEST(MessageProbe, AloneKeepsWhatItWasGiven) {
+  run_local(1, [] {
+    partition::Machine machine;
+    machine.latency = 0.5;
+    EXPECT_EQ(with_measured_messages(Runtime::current(), machine).latency, 0.5);
+  });
+}
+
+}  // namespace
+}  // namespace smp
