@@ -37,22 +37,11 @@ ConfigKey key(std::string name, std::string alias, F Config::*field,
   return made;
 }
 
-std::vector<ConfigKey> make_config_keys() {
-  const Rule<std::string> any_path{"a path", [](const std::string&) { return true; }};
+/// How the model is spread over ranks, and a batch over time.
+std::vector<ConfigKey> pipeline_keys() {
   const Rule<std::string> placement{
       "\"cluster\", \"spread\" or a permutation of D, P and T",
       [](const std::string& value) { return !placement_letters(value).empty(); }};
-  const Rule<std::vector<double>> weights{
-      "a list of finite numbers, one per microbatch", [](const std::vector<double>& values) {
-        return std::all_of(values.begin(), values.end(), [](double w) { return std::isfinite(w); });
-      }};
-  const Rule<double> share{"a number from 0 to 1",
-                           [](double value) { return value >= 0 && value <= 1; }};
-  const Rule<std::vector<double>> positive{
-      "a list of numbers above 0, one per stage", [](const std::vector<double>& values) {
-        return std::all_of(values.begin(), values.end(),
-                           [](double v) { return std::isfinite(v) && v > 0; });
-      }};
   return {
       key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree, at_least(1),
           "what remains of the world size", "number of stages the model is cut into"),
@@ -67,6 +56,20 @@ std::vector<ConfigKey> make_config_keys() {
           "interleaved runs a ready backward first; simple runs all forwards, then all backwards"),
       key("active_microbatches", "", &Config::active_microbatches, at_least(1), "2 * stages + 2",
           "microbatches in flight at once; fewer need less activation memory"),
+  };
+}
+
+/// Which stage runs which module.
+std::vector<ConfigKey> plan_keys() {
+  const Rule<std::string> any_path{"a path", [](const std::string&) { return true; }};
+  const Rule<double> share{"a number from 0 to 1",
+                           [](double value) { return value >= 0 && value <= 1; }};
+  const Rule<std::vector<double>> positive{
+      "a list of numbers above 0, one per stage", [](const std::vector<double>& values) {
+        return std::all_of(values.begin(), values.end(),
+                           [](double v) { return std::isfinite(v) && v > 0; });
+      }};
+  return {
       key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
           "split modules that are not placed by hand automatically"),
       key("default_partition", "", &Config::default_partition, at_least(0), "not set",
@@ -89,6 +92,16 @@ std::vector<ConfigKey> make_config_keys() {
           "memory of each stage in GiB, or one number for all; a plan that needs more is refused"),
       key("plan_cache", "", &Config::plan_cache, any_path, "auto",
           "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
+  };
+}
+
+/// What a step computes, and who gets it.
+std::vector<ConfigKey> step_keys() {
+  const Rule<std::vector<double>> weights{
+      "a list of finite numbers, one per microbatch", [](const std::vector<double>& values) {
+        return std::all_of(values.begin(), values.end(), [](double w) { return std::isfinite(w); });
+      }};
+  return {
       key("delayed_parameter_initialization", "", &Config::delayed_parameter_initialization,
           any_boolean(), "true", "whether smp::delay_param_initialization has an effect"),
       key("seed", "", &Config::seed, at_least<std::uint64_t>(0), "0",
@@ -99,6 +112,12 @@ std::vector<ConfigKey> make_config_keys() {
           "the weights for loss = weights"),
       key("broadcast_outputs", "", &Config::broadcast_outputs, any_boolean(), "true",
           "whether the outputs of a step reach every stage, or only the first"),
+  };
+}
+
+/// How ranks run, wait and talk.
+std::vector<ConfigKey> runtime_keys() {
+  return {
       key("transport", "", &Config::transport, one_of({"mpi", "local"}), "mpi",
           "mpi, or local: all ranks in one process on one thread, for debugging"),
       key("fiber_stack_bytes", "", &Config::fiber_stack_bytes, at_least<std::int64_t>(256 << 10),
@@ -113,6 +132,14 @@ std::vector<ConfigKey> make_config_keys() {
           "LibTorch threads per rank; 0 means cores divided by the ranks of this machine",
           Scope::kRank),
   };
+}
+
+std::vector<ConfigKey> make_config_keys() {
+  std::vector<ConfigKey> all;
+  for (const auto& keys : {pipeline_keys(), plan_keys(), step_keys(), runtime_keys()}) {
+    all.insert(all.end(), keys.begin(), keys.end());
+  }
+  return all;
 }
 
 std::vector<FutureKey> make_future_keys() {
