@@ -11,9 +11,9 @@ namespace smp::partition {
 struct Machine {
   int stages = 1;
   /// Relative speed of each stage: 2 computes in half the traced time. Empty: all 1.
-  std::vector<double> speeds;
+  std::vector<double> speeds = {};
   /// Bytes each stage may hold. Empty: no limit.
-  std::vector<std::int64_t> memory;
+  std::vector<std::int64_t> memory = {};
 
   /// From the moment a message is sent until the peer could act on it.
   double latency = 10e-6;

@@ -4,23 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
+#include "partition/synthetic_costs.h"
 #include "support/model_families.h"
 
 namespace smp::partition {
 namespace {
-
-CostTree cost_tree(const SyntheticModel& model, std::vector<int> fixed = {}) {
-  fixed.resize(model.tree.nodes.size(), -1);
-  return make_cost_tree(model.tree, model.trace, fixed);
-}
-
-Machine machine(int stages) {
-  Machine machine;
-  machine.stages = stages;
-  return machine;
-}
 
 template <class Weight>
 double worst_over_even(const CostTree& tree, const std::vector<int>& stages, int count,
@@ -47,7 +36,7 @@ TEST(Balance, EvensOutCostAndSecondsAlike) {
   for (const std::string& family : family_names()) {
     for (const int stages : {2, 4, 8}) {
       const CostTree tree = cost_tree(family_member(family, 5));
-      const auto found = balanced(tree, machine(stages), std::vector<int>(tree.nodes.size(), 0));
+      const auto found = balanced(tree, {.stages = stages}, start_of(tree));
       // In a U-Net the stages with the weights are not those with the work.
       const double near = family == "unet" ? 1.2 : 1.06;
       const auto label = family + " on " + std::to_string(stages);
@@ -61,9 +50,8 @@ TEST(Balance, EvensOutCostAndSecondsAlike) {
 
 TEST(Balance, GivesFasterStagesMore) {
   const CostTree tree = cost_tree(nested_gpt({}));
-  Machine uneven = machine(3);
-  uneven.speeds = {1, 2, 1};
-  const auto stages = balanced(tree, uneven, std::vector<int>(tree.nodes.size(), 0));
+  const Machine uneven{.stages = 3, .speeds = {1, 2, 1}};
+  const auto stages = balanced(tree, uneven, start_of(tree));
   double fast = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     if (stages[i] == 1) fast += tree.nodes[i].own;
@@ -73,9 +61,8 @@ TEST(Balance, GivesFasterStagesMore) {
 
 TEST(Balance, SharesBytesWhereMemoryDiffers) {
   const CostTree tree = cost_tree(flat_gpt({.layers = 24, .vocabulary = 1000}));
-  Machine small = machine(2);
-  small.memory = {3'000'000'000, 1'000'000'000};
-  const auto stages = balanced(tree, small, std::vector<int>(tree.nodes.size(), 0));
+  const Machine small{.stages = 2, .memory = {3'000'000'000, 1'000'000'000}};
+  const auto stages = balanced(tree, small, start_of(tree));
   double second = 0, all = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     all += static_cast<double>(tree.nodes[i].weight_bytes);
@@ -85,34 +72,25 @@ TEST(Balance, SharesBytesWhereMemoryDiffers) {
 }
 
 TEST(Balance, LeavesFixedNodesAndTheModelWhereTheyAre) {
-  const SyntheticModel model = t5({});
-  std::vector<int> fixed(model.tree.nodes.size(), -1);
-  for (std::size_t i = 5; i < fixed.size(); i += 5) {
-    if (model.tree.nodes[i].movable()) fixed[i] = 2;
-  }
-  const CostTree tree = cost_tree(model, fixed);
-  std::vector<int> start;
-  for (const CostNode& node : tree.nodes) start.push_back(std::max(0, node.fixed));
-  const auto stages = balanced(tree, machine(4), start);
+  const CostTree tree = partly_fixed_t5();
+  const auto stages = balanced(tree, {.stages = 4}, start_of(tree));
   EXPECT_EQ(stages[0], 0);
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    EXPECT_TRUE(tree.nodes[i].fixed < 0 || stages[i] == tree.nodes[i].fixed);
-  }
+  EXPECT_TRUE(keeps_fixed_nodes(tree, stages));
 }
 
 TEST(Balance, CrossesLessWhereCrossingCosts) {
   const CostTree tree = cost_tree(nested_gpt({}));
   std::vector<int> start(tree.nodes.size());
   for (std::size_t i = 0; i < start.size(); ++i) start[i] = static_cast<int>(i * 4 / start.size());
-  const auto cheap = balanced(tree, machine(4), start);
-  const auto dear = balanced(tree, machine(4), start, {.crossing_price = 0.1});
+  const auto cheap = balanced(tree, {.stages = 4}, start);
+  const auto dear = balanced(tree, {.stages = 4}, start, {.crossing_price = 0.1});
   EXPECT_LT(crossings(tree, dear), crossings(tree, cheap));
 }
 
 TEST(Balance, StopsWithinItsBudget) {
   const CostTree tree = cost_tree(nested_gpt({}));
-  const std::vector<int> start(tree.nodes.size(), 0);
-  EXPECT_EQ(balanced(tree, machine(4), start, {.budget = 0}), start);
+  const std::vector<int> start = start_of(tree);
+  EXPECT_EQ(balanced(tree, {.stages = 4}, start, {.budget = 0}), start);
 }
 
 }  // namespace

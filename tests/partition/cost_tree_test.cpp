@@ -16,10 +16,6 @@ using testing::DoubleEq;
 using testing::DoubleNear;
 using testing::ElementsAre;
 
-std::vector<int> nothing_fixed(const ModuleTree& tree) {
-  return std::vector<int>(tree.nodes.size(), -1);
-}
-
 CostTree tree_of(const TreeBuilder& build, const Trace& trace, const CostOptions& options = {}) {
   return make_cost_tree(build.tree, trace, nothing_fixed(build.tree), options);
 }

@@ -6,16 +6,15 @@
 #include "partition/partitioner.h"
 #include "partition/plan_check.h"
 #include "partition/strategies.h"
+#include "partition/tree_builder.h"
 
 namespace smp::partition {
 
 /// Runs with nearly equal bytes.
 inline PartitionPlan even_plan(const ModuleTree& tree, int pp_size) {
-  const std::vector<int> free(tree.nodes.size(), -1);
-  const CostTree costs = make_cost_tree(tree, count_trace(tree), free, {.memory_weight = 1});
-  Machine machine;
-  machine.stages = pp_size;
-  const auto stages = stages_of_modules(costs, contiguous_partition(costs, machine));
+  const CostTree costs =
+      make_cost_tree(tree, count_trace(tree), nothing_fixed(tree), {.memory_weight = 1});
+  const auto stages = stages_of_modules(costs, contiguous_partition(costs, {.stages = pp_size}));
   return plan_of(tree, stages, pp_size);
 }
 

@@ -15,10 +15,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int> nothing_fixed(const ModuleTree& tree) {
-  return std::vector<int>(tree.nodes.size(), -1);
-}
-
 NodeGroups group(const TreeBuilder& build, const std::vector<WeightUse>& uses = {}) {
   return group_modules(build.tree, uses, nothing_fixed(build.tree));
 }

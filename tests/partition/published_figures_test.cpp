@@ -24,11 +24,8 @@ struct Decision {
 };
 
 Decision decide(const ModuleTree& tree, const Trace& trace, const CostOptions& options) {
-  const CostTree costs =
-      make_cost_tree(tree, trace, std::vector<int>(tree.nodes.size(), -1), options);
-  Machine machine;
-  machine.stages = 8;
-  const std::vector<int> stages = tree_partition(costs, machine);
+  const CostTree costs = make_cost_tree(tree, trace, nothing_fixed(tree), options);
+  const std::vector<int> stages = tree_partition(costs, {.stages = 8});
   Decision decision{stages_of_modules(costs, stages), std::vector<double>(8, 0)};
   for (std::size_t n = 0; n < stages.size(); ++n) {
     decision.loads[stages[n]] += costs.nodes[n].own;

@@ -6,21 +6,11 @@
 #include <limits>
 
 #include "partition/strategies.h"
+#include "partition/synthetic_costs.h"
 #include "support/model_families.h"
 
 namespace smp::partition {
 namespace {
-
-CostTree cost_tree(const SyntheticModel& model, std::vector<int> fixed = {}) {
-  fixed.resize(model.tree.nodes.size(), -1);
-  return make_cost_tree(model.tree, model.trace, fixed);
-}
-
-Machine machine(int stages) {
-  Machine machine;
-  machine.stages = stages;
-  return machine;
-}
 
 /// Largest cost of a stage, and something for every node that is not with its parent.
 Judge priced(const CostTree& tree, int stages, double price) {
@@ -52,8 +42,7 @@ TEST(Search, ComesNearTheBestPlacementOfSmallTrees) {
     for (const int stages : {2, 3}) {
       for (const double price : {0.0, 0.02}) {
         const Judge judge = priced(tree, stages, price);
-        const auto found = search_partition(tree, machine(stages),
-                                            {std::vector<int>(tree.nodes.size(), 0)}, judge, 200);
+        const auto found = search_partition(tree, {.stages = stages}, {start_of(tree)}, judge, 200);
         EXPECT_LE(judge(found), 1.06 * best_of_all(tree, stages, judge))
             << "seed " << seed << ", " << stages << " stages, price " << price;
       }
@@ -66,14 +55,14 @@ TEST(Search, IsNeverWorseThanItsStarts) {
     const CostTree tree =
         cost_tree(random_model(*rc::gen::inRange(1, 14), *rc::gen::inRange(0, 1000)));
     const int stages = *rc::gen::inRange(1, 5);
-    std::vector<std::vector<int>> starts(2, std::vector<int>(tree.nodes.size(), 0));
+    std::vector<std::vector<int>> starts(2, start_of(tree));
     for (auto& start : starts) {
       for (std::size_t i = 1; i < start.size(); ++i) start[i] = *rc::gen::inRange(0, stages);
     }
     const Judge judge = priced(tree, stages, 0.01);
-    const auto found = search_partition(tree, machine(stages), starts, judge, 25);
+    const auto found = search_partition(tree, {.stages = stages}, starts, judge, 25);
     for (const auto& start : starts) RC_ASSERT(judge(found) <= judge(start));
-    RC_ASSERT(found == search_partition(tree, machine(stages), starts, judge, 25));
+    RC_ASSERT(found == search_partition(tree, {.stages = stages}, starts, judge, 25));
   }));
 }
 
@@ -86,26 +75,18 @@ TEST(Search, AsksNoMoreOftenThanItMay) {
       ++calls;
       return plain(stages);
     };
-    search_partition(tree, machine(4), {std::vector<int>(tree.nodes.size(), 0)}, counting, budget);
+    search_partition(tree, {.stages = 4}, {start_of(tree)}, counting, budget);
     EXPECT_LE(calls, budget);
     EXPECT_GE(calls, std::min(budget, 10));
   }
 }
 
 TEST(Search, KeepsFixedNodes) {
-  const SyntheticModel model = t5({});
-  std::vector<int> fixed(model.tree.nodes.size(), -1);
-  for (std::size_t i = 5; i < fixed.size(); i += 5) {
-    if (model.tree.nodes[i].movable()) fixed[i] = 2;
-  }
-  const CostTree tree = cost_tree(model, fixed);
-  std::vector<int> start;
-  for (const CostNode& node : tree.nodes) start.push_back(std::max(0, node.fixed));
-  const auto stages = search_partition(tree, machine(4), {start}, priced(tree, 4, 0.001), 200);
+  const CostTree tree = partly_fixed_t5();
+  const std::vector<int> start = start_of(tree);
+  const auto stages = search_partition(tree, {.stages = 4}, {start}, priced(tree, 4, 0.001), 200);
   EXPECT_NE(stages, start);
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    EXPECT_TRUE(tree.nodes[i].fixed < 0 || stages[i] == tree.nodes[i].fixed);
-  }
+  EXPECT_TRUE(keeps_fixed_nodes(tree, stages));
 }
 
 TEST(Search, LeavesWhatCannotFitIfItCan) {
@@ -117,8 +98,7 @@ TEST(Search, LeavesWhatCannotFitIfItCan) {
   };
   std::vector<int> start(tree.nodes.size(), 1);
   start[0] = 0;
-  const auto stages = search_partition(
-      tree, machine(4), {std::vector<int>(tree.nodes.size(), 0), start}, strict, 100);
+  const auto stages = search_partition(tree, {.stages = 4}, {start_of(tree), start}, strict, 100);
   EXPECT_LE(std::count(stages.begin(), stages.end(), 0), 10);
 }
 

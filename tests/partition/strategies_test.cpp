@@ -17,13 +17,6 @@ namespace {
 
 using testing::ElementsAre;
 
-Machine machine_of(int stages, std::vector<double> speeds = {}) {
-  Machine machine;
-  machine.stages = stages;
-  machine.speeds = std::move(speeds);
-  return machine;
-}
-
 CostTree by_weight(const TreeBuilder& build, std::vector<int> fixed = {}) {
   fixed.resize(build.tree.nodes.size(), -1);
   return make_cost_tree(build.tree, Trace{}, fixed, {1});
@@ -49,7 +42,7 @@ TEST(TreePartition, SharesStagesInProportionAndRecursesIntoSegments) {
     for (const char* part : {"0", "1", "2", "3"}) build.module(name + "." + part, 100);
   }
   // Seats for a, b, c: 100, 400, 400 give 0, 2, 2 with b first.
-  EXPECT_THAT(tree_partition(by_weight(build), machine_of(4)),
+  EXPECT_THAT(tree_partition(by_weight(build), {.stages = 4}),
               ElementsAre(0, 0, 0, 0, 0, 2, 2, 1, 1, 1, 3, 3));
 }
 
@@ -59,7 +52,7 @@ TEST(TreePartition, LeavesASegmentWithoutStageWithTheParent) {
   build.module("large", 100);
   build.module("large.0", 100);
   build.module("large.1", 100);
-  EXPECT_THAT(tree_partition(by_weight(build), machine_of(2)), ElementsAre(0, 0, 0, 0, 1));
+  EXPECT_THAT(tree_partition(by_weight(build), {.stages = 2}), ElementsAre(0, 0, 0, 0, 1));
 }
 
 TEST(TreePartition, GivesNoSubtreeMoreStagesThanNodes) {
@@ -67,7 +60,7 @@ TEST(TreePartition, GivesNoSubtreeMoreStagesThanNodes) {
   build.module("huge", 1000);
   build.module("a", 1);
   build.module("b", 1);
-  const auto stages = tree_partition(by_weight(build), machine_of(3));
+  const auto stages = tree_partition(by_weight(build), {.stages = 3});
   EXPECT_EQ(std::set<int>(stages.begin(), stages.end()), (std::set<int>{0, 1, 2}));
 }
 
@@ -76,7 +69,7 @@ TEST(TreePartition, PassesOverAStageThatPinsFillAlready) {
   build.module("pinned", 100);
   build.module("a", 100);
   build.module("b", 100);
-  EXPECT_THAT(tree_partition(by_weight(build, {-1, 1, -1, -1}), machine_of(3)),
+  EXPECT_THAT(tree_partition(by_weight(build, {-1, 1, -1, -1}), {.stages = 3}),
               ElementsAre(0, 1, 0, 2));
 }
 
@@ -87,9 +80,9 @@ TEST(ContiguousPartition, OpensANodeOnlyIfThatBalancesBetter) {
     build.module(name + ".0", 10);
     build.module(name + ".1", 10);
   }
-  EXPECT_THAT(contiguous_partition(by_weight(build), machine_of(2)),
+  EXPECT_THAT(contiguous_partition(by_weight(build), {.stages = 2}),
               ElementsAre(0, 0, 0, 0, 1, 1, 1));
-  EXPECT_THAT(contiguous_partition(by_weight(build), machine_of(4)),
+  EXPECT_THAT(contiguous_partition(by_weight(build), {.stages = 4}),
               ElementsAre(0, 0, 0, 1, 2, 2, 3));
 }
 
@@ -102,7 +95,7 @@ TEST(ContiguousPartition, KeepsANodeWholeIfThatBalancesAlike) {
   build.module("b", 20);
   const CostTree tree = by_weight(build);
   // 20 | 22 and 22 | 20 balance alike; the second leaves a whole.
-  EXPECT_THAT(contiguous_partition(tree, machine_of(2)), ElementsAre(0, 0, 0, 0, 0, 1));
+  EXPECT_THAT(contiguous_partition(tree, {.stages = 2}), ElementsAre(0, 0, 0, 0, 0, 1));
 }
 
 TEST(ContiguousPartition, OpensFewerNodesForSomeSlack) {
@@ -113,14 +106,14 @@ TEST(ContiguousPartition, OpensFewerNodesForSomeSlack) {
   build.module("a.2", 3);
   build.module("b", 18);
   const CostTree tree = by_weight(build);  // 20 | 21 opens a, 23 | 18 does not
-  EXPECT_THAT(contiguous_partition(tree, machine_of(2)), ElementsAre(0, 0, 0, 0, 1, 1));
-  EXPECT_THAT(contiguous_partition(tree, machine_of(2), 0.1), ElementsAre(0, 0, 0, 0, 0, 1));
+  EXPECT_THAT(contiguous_partition(tree, {.stages = 2}), ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_THAT(contiguous_partition(tree, {.stages = 2}, 0.1), ElementsAre(0, 0, 0, 0, 0, 1));
 }
 
 TEST(ContiguousPartition, GivesAFastStageMore) {
   TreeBuilder build;
   for (const char* name : {"a", "b", "c", "d"}) build.module(name, 10);
-  EXPECT_THAT(contiguous_partition(by_weight(build), machine_of(2, {1, 3})),
+  EXPECT_THAT(contiguous_partition(by_weight(build), {.stages = 2, .speeds = {1, 3}}),
               ElementsAre(0, 0, 1, 1, 1));
 }
 
@@ -128,7 +121,7 @@ TEST(ContiguousPartition, CountsWhatPinsPutOnAStage) {
   TreeBuilder build;
   build.module("pinned", 20);
   for (const char* name : {"a", "b", "c", "d"}) build.module(name, 10);
-  EXPECT_THAT(contiguous_partition(by_weight(build, {-1, 1, -1, -1, -1, -1}), machine_of(2)),
+  EXPECT_THAT(contiguous_partition(by_weight(build, {-1, 1, -1, -1, -1, -1}), {.stages = 2}),
               ElementsAre(0, 1, 0, 0, 0, 1));
 }
 
@@ -136,7 +129,7 @@ TEST(ContiguousPartition, LeavesStagesEmptyOnlyIfNodesAreTooFew) {
   TreeBuilder build;
   build.module("a", 10);
   build.module("b", 10);
-  const auto stages = contiguous_partition(by_weight(build), machine_of(3));
+  const auto stages = contiguous_partition(by_weight(build), {.stages = 3});
   EXPECT_EQ(stages[0], 0);
   EXPECT_NE(stages[1], stages[2]);
 }
@@ -146,8 +139,8 @@ TEST(BottleneckLowerBound, IsReachedByEqualBlocks) {
   for (const char* name : {"a", "b", "c", "d", "e"}) build.module(name, 10);
   const CostTree tree = by_weight(build);
   // Five blocks on two stages: one has three.
-  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(tree, machine_of(2)), 0.6);
-  EXPECT_DOUBLE_EQ(bottleneck(tree, contiguous_partition(tree, machine_of(2)), machine_of(2)), 0.6);
+  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(tree, {.stages = 2}), 0.6);
+  EXPECT_DOUBLE_EQ(bottleneck(tree, contiguous_partition(tree, {.stages = 2}), {.stages = 2}), 0.6);
 }
 
 TEST(BottleneckLowerBound, KnowsTheLargestNodeTheMeanAndTheFixedLoads) {
@@ -155,10 +148,10 @@ TEST(BottleneckLowerBound, KnowsTheLargestNodeTheMeanAndTheFixedLoads) {
   build.module("a", 70);
   build.module("b", 20);
   build.module("c", 10);
-  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(by_weight(build), machine_of(3)), 0.7);
-  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(by_weight(build), machine_of(2, {4, 1})), 0.2);
+  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(by_weight(build), {.stages = 3}), 0.7);
+  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(by_weight(build), {.stages = 2, .speeds = {4, 1}}), 0.2);
   const CostTree pinned = by_weight(build, {-1, -1, 2, 2});
-  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(pinned, machine_of(3, {9, 9, 0.5})), 0.6);
+  EXPECT_DOUBLE_EQ(bottleneck_lower_bound(pinned, {.stages = 3, .speeds = {9, 9, 0.5}}), 0.6);
 }
 
 struct RandomCase {
@@ -179,7 +172,7 @@ RandomCase random_case(int most_modules) {
   if (*rc::gen::arbitrary<bool>()) {
     for (int s = 0; s < stages; ++s) speeds.push_back(*rc::gen::inRange(1, 5));
   }
-  return {std::move(model), std::move(tree), machine_of(stages, std::move(speeds))};
+  return {std::move(model), std::move(tree), {.stages = stages, .speeds = std::move(speeds)}};
 }
 
 // What every strategy promises.
@@ -272,7 +265,7 @@ TEST(Strategies, PlaceTenThousandModulesOnAThousandStages) {
   options.oddities = false;
   const RandomModel model = random_model(7, options);
   const CostTree tree = make_cost_tree(model.tree, model.trace, model.fixed);
-  const Machine machine = machine_of(1024);
+  const Machine machine{.stages = 1024};
   const double bound = bottleneck_lower_bound(tree, machine);
   EXPECT_LE(bottleneck(tree, contiguous_partition(tree, machine), machine), 1.6 * bound);
   const auto stages = tree_partition(tree, machine);

@@ -45,6 +45,11 @@ class TreeBuilder {
   ModuleTree tree;
 };
 
+/// What a planner is told that may put every module anywhere.
+inline std::vector<int> nothing_fixed(const ModuleTree& tree) {
+  return std::vector<int>(tree.nodes.size(), -1);
+}
+
 /// An encoder-decoder with `blocks` blocks on each side and an embedding used by both and by the
 /// head.
 inline ModuleTree encoder_decoder(int blocks, std::int64_t embedding, std::int64_t block,
