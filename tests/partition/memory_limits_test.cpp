@@ -1,0 +1,64 @@
+// Stages that may hold only so much: plans that keep to it, and what is said if none does.
+#include <gmock/gmock.h>
+
+#include "partition/planning.h"
+
+namespace smp::partition {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(Partitioner, KeepsStagesWithinTheirMemory) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 4, 8);
+  const auto free = make_plan(model.tree, options);
+  options.machine.memory.assign(4, 0);
+  for (int s = 0; s < 4; ++s) {
+    options.machine.memory[s] = free.summary()->stages[s].memory() * (s == 1 ? 9 : 12) / 10;
+  }
+  const auto capped = make_plan(model.tree, options);
+  for (int s = 0; s < 4; ++s) {
+    EXPECT_LE(capped.summary()->stages[s].memory(), options.machine.memory[s]);
+  }
+  EXPECT_NE(capped.to_json(), free.to_json());
+}
+
+TEST(Partitioner, SaysWhoLacksHowMuchMemoryAndWhatWouldHelp) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 2, 16);
+  options.machine.memory = {800 << 20, 800 << 20};
+  const std::string text = refusal_of<ResourceError>(model.tree, options);
+  EXPECT_THAT(text, AllOf(HasSubstr("the model does not fit:\n  stage 0 needs "),
+                          HasSubstr(" and may use 800.00 MiB, "), HasSubstr("too little (weights"),
+                          HasSubstr("what would help:\n  - more stages: the model needs ")));
+  EXPECT_THAT(text, HasSubstr("active_microbatches = "));
+}
+
+TEST(Partitioner, NamesRemediesThatReallyHelp) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 2, 16);
+  const PartitionPlan plan = make_plan(model.tree, options);
+  for (const auto& stage : plan.summary()->stages) {
+    options.machine.memory.push_back(stage.memory() - stage.optimizer / 2);
+  }
+  const std::string text = refusal_of<ResourceError>(model.tree, options);
+  if (text != "accepted") {
+    EXPECT_THAT(text, HasSubstr("an optimizer without state"));
+    options.optimizer_ratio = 0;
+  }
+  EXPECT_EQ(refusal_of<ResourceError>(model.tree, options), "accepted");
+}
+
+TEST(Partitioner, NamesAModuleThatNoStageCanHold) {
+  const SyntheticModel model = nested_gpt({.layers = 2, .width = 256});
+  PartitionOptions options = traced(model, 4, 4);
+  options.machine.memory.assign(4, 100 << 20);
+  EXPECT_THAT(refusal_of<ResourceError>(model.tree, options),
+              AllOf(HasSubstr("\"transformer.wte\" and what shares its weights needs 195.31 MiB, "
+                              "more than any stage may use"),
+                    testing::Not(HasSubstr("more stages:"))));
+}
+
+}  // namespace
+}  // namespace smp::partition
