@@ -2,25 +2,15 @@
 #include "partition/too_large.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "base/check.h"
+#include "partition/short_text.h"
 
 namespace smp::partition {
 namespace {
 
 using base::concat;
-
-std::string size_text(std::int64_t bytes) {
-  constexpr double kKiB = 1024;
-  const auto size = static_cast<double>(bytes);
-  const bool large = size >= kKiB * kKiB * kKiB;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %s", size / (kKiB * kKiB * (large ? kKiB : 1)),
-                large ? "GiB" : "MiB");
-  return text;
-}
 
 class Refusal {
  public:
@@ -42,12 +32,12 @@ class Refusal {
   std::string shortage(int stage) const {
     const StageMemory& memory = unfit_.judgement.memory[stage];
     if (memory.total() <= limit(stage)) return {};
-    return concat("\n  stage ", stage, " needs ", size_text(memory.total()), " and may use ",
-                  size_text(limit(stage)), ", ", size_text(memory.total() - limit(stage)),
-                  " too little (weights ", size_text(memory.weights), ", gradients ",
-                  size_text(memory.gradients), ", optimizer ", size_text(memory.optimizer),
-                  ", buffers ", size_text(memory.buffers), ", activations ",
-                  size_text(memory.activations), ")");
+    return concat("\n  stage ", stage, " needs ", short_bytes(memory.total()), " and may use ",
+                  short_bytes(limit(stage)), ", ", short_bytes(memory.total() - limit(stage)),
+                  " too little (weights ", short_bytes(memory.weights), ", gradients ",
+                  short_bytes(memory.gradients), ", optimizer ", short_bytes(memory.optimizer),
+                  ", buffers ", short_bytes(memory.buffers), ", activations ",
+                  short_bytes(memory.activations), ")");
   }
 
   double bytes_of_state(const CostNode& node) const {
@@ -75,7 +65,7 @@ class Refusal {
     const CostNode& node = largest();
     return concat("\n  ", quoted_path(unfit_.tree.nodes[node.modules.front()].path),
                   node.modules.size() > 1 ? " and what shares its weights" : " alone", " needs ",
-                  size_text(static_cast<std::int64_t>(bytes_of_state(node))),
+                  short_bytes(static_cast<std::int64_t>(bytes_of_state(node))),
                   ", more than any stage may use; cut it into smaller modules");
   }
 
@@ -101,7 +91,7 @@ class Refusal {
     const std::int64_t each = have / unfit_.machine.stages;
     const std::int64_t stages = std::max<std::int64_t>(
         (need + each - 1) / std::max<std::int64_t>(each, 1), unfit_.machine.stages + 1);
-    return concat("more stages: the model needs ", size_text(need), " in all, which is at least ",
+    return concat("more stages: the model needs ", short_bytes(need), " in all, which is at least ",
                   stages, " stages of this size");
   }
 
