@@ -7,7 +7,7 @@
 
 #include "base/config_keys.h"
 #include "base/files.h"
-#include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::base {
 namespace {
@@ -19,17 +19,9 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::Pair;
 
-// The message of the Kind of error that `input` is refused with.
 template <class Kind = UsageError>
-std::string refusal(const ConfigInput& input) {
-  try {
-    resolve_config(input);
-  } catch (const Kind& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another kind of error: ") + error.what();
-  }
-  return "accepted";
+std::string refusal_of(const ConfigInput& input) {
+  return refusal<Kind>([&] { resolve_config(input); });
 }
 
 ConfigInput with_world(int world_size) {
@@ -115,28 +107,28 @@ TEST_F(ConfigFile, AcceptsTheParametersOfTheOriginalWithComments) {
 
 TEST_F(ConfigFile, NamesLineAndColumnOfAnUnknownKey) {
   EXPECT_EQ(
-      refusal(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
+      refusal_of(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
       "configuration: unknown key \"pipline\" (" + path_ + ":3:3); did you mean \"pipeline\"?");
 }
 
 TEST_F(ConfigFile, NamesLineAndColumnOfBrokenJson) {
-  EXPECT_THAT(refusal(with_file("{\n  \"microbatches\": 2,,\n}")),
+  EXPECT_THAT(refusal_of(with_file("{\n  \"microbatches\": 2,,\n}")),
               AllOf(HasSubstr(path_), HasSubstr("line 2, column 21")));
 }
 
 TEST_F(ConfigFile, RefusesAKeyGivenTwice) {
-  EXPECT_THAT(refusal(with_file(R"({"seed": 1, "seed": 2})")),
+  EXPECT_THAT(refusal_of(with_file(R"({"seed": 1, "seed": 2})")),
               HasSubstr("\"seed\" is given twice"));
 }
 
 TEST_F(ConfigFile, RefusesAnythingButAnObject) {
-  EXPECT_THAT(refusal(with_file("[1, 2]")), HasSubstr("expected one JSON object"));
+  EXPECT_THAT(refusal_of(with_file("[1, 2]")), HasSubstr("expected one JSON object"));
 }
 
 TEST(Config, NamesAMissingFile) {
-  EXPECT_THAT(refusal(with_flag("config", "no/such.json")),
+  EXPECT_THAT(refusal_of(with_flag("config", "no/such.json")),
               HasSubstr("cannot read no/such.json: No such file or directory"));
-  EXPECT_THAT(refusal(with_flag("config", "")), HasSubstr("needs the path"));
+  EXPECT_THAT(refusal_of(with_flag("config", "")), HasSubstr("needs the path"));
 }
 
 TEST(Config, ReadsTheFileThatTheEnvironmentNames) {
@@ -148,34 +140,36 @@ TEST(Config, ReadsTheFileThatTheEnvironmentNames) {
 }
 
 TEST(Config, RefusesWrongTypesAndRanges) {
-  EXPECT_EQ(refusal(with_flag("microbatches", "many")),
+  EXPECT_EQ(refusal_of(with_flag("microbatches", "many")),
             "configuration: microbatches = many (flag --smp.microbatches): expected an "
             "integer, at least 1");
-  EXPECT_THAT(refusal(with_flag("microbatches", "0")), HasSubstr("at least 1"));
-  EXPECT_THAT(refusal(with_flag("microbatches", "4.5")), HasSubstr("an integer"));
-  EXPECT_THAT(refusal(with_flag("microbatches", "99999999999")), HasSubstr("an integer"));
-  EXPECT_THAT(refusal(with_flag("microbatches", "")), HasSubstr("an integer"));
-  EXPECT_THAT(refusal(with_flag("seed", "-1")), HasSubstr("at least 0"));
-  EXPECT_THAT(refusal(with_flag("stall_seconds", "nan")), HasSubstr("a number, at least 0"));
-  EXPECT_THAT(refusal(with_flag("fiber_stack_bytes", "1000")), HasSubstr("at least 262144"));
-  EXPECT_THAT(refusal(with_flag("pipeline", "eager")), HasSubstr("\"interleaved\" or \"simple\""));
-  EXPECT_THAT(refusal(with_flag("placement_strategy", "DPP")), HasSubstr("permutation"));
-  EXPECT_THAT(refusal(with_flag("auto_partition", "maybe")), HasSubstr("true or false"));
-  EXPECT_THAT(refusal(with_launcher(R"({"microbatches": "4"})")), HasSubstr("an integer"));
-  EXPECT_THAT(refusal(with_launcher(R"({"auto_partition": "yes"})")), HasSubstr("true or false"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "0")), HasSubstr("at least 1"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "4.5")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "99999999999")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_flag("seed", "-1")), HasSubstr("at least 0"));
+  EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number, at least 0"));
+  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")), HasSubstr("at least 262144"));
+  EXPECT_THAT(refusal_of(with_flag("pipeline", "eager")),
+              HasSubstr("\"interleaved\" or \"simple\""));
+  EXPECT_THAT(refusal_of(with_flag("placement_strategy", "DPP")), HasSubstr("permutation"));
+  EXPECT_THAT(refusal_of(with_flag("auto_partition", "maybe")), HasSubstr("true or false"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"microbatches": "4"})")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"auto_partition": "yes"})")),
+              HasSubstr("true or false"));
 }
 
 TEST(Config, ChecksValuesGivenInCodeAsWell) {
   ConfigInput input;
   input.code.microbatches = -3;
-  EXPECT_THAT(refusal(input), HasSubstr("microbatches = -3 (Config in code): expected"));
+  EXPECT_THAT(refusal_of(input), HasSubstr("microbatches = -3 (Config in code): expected"));
 }
 
 TEST(Config, ListsAllProblemsAtOnce) {
   ConfigInput input = with_flag("microbatches", "0");
   input.flags.emplace_back("sede", "1");
   input.environment["SMP_PIPELINE"] = "eager";
-  const std::string text = refusal(input);
+  const std::string text = refusal_of(input);
   EXPECT_THAT(text, AllOf(HasSubstr("3 problems"), HasSubstr("1. "), HasSubstr("2. "),
                           HasSubstr("3. "), HasSubstr("\"sede\""), HasSubstr("\"seed\"")));
 }
@@ -187,7 +181,7 @@ TEST(Config, TreatsAnAliasAsTheSameKey) {
                 .values()
                 .pipeline_parallel_degree,
             4);
-  EXPECT_THAT(refusal(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 2})")),
+  EXPECT_THAT(refusal_of(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 2})")),
               HasSubstr("contradicts"));
   ConfigInput input = with_launcher(R"({"partitions": 2})");
   input.flags = {{"pipeline_parallel_degree", "4"}};
@@ -195,16 +189,16 @@ TEST(Config, TreatsAnAliasAsTheSameKey) {
 }
 
 TEST(Config, RefusesImpossibleDegrees) {
-  EXPECT_THAT(refusal(with_flag("partitions", "8", 4)),
+  EXPECT_THAT(refusal_of(with_flag("partitions", "8", 4)),
               AllOf(HasSubstr("partitions = 8 (flag --smp.partitions)"),
                     HasSubstr("needs 8 ranks, but 4 were started"), HasSubstr("mpirun -n 8")));
-  EXPECT_THAT(refusal(with_flag("partitions", "4", 6)), HasSubstr("cannot be divided"));
+  EXPECT_THAT(refusal_of(with_flag("partitions", "4", 6)), HasSubstr("cannot be divided"));
 }
 
 TEST(Config, SaysThatDataAndTensorParallelismAreStillToCome) {
-  EXPECT_THAT(refusal<UnsupportedError>(with_flag("partitions", "2", 4)),
+  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("partitions", "2", 4)),
               AllOf(HasSubstr("2 replicas"), HasSubstr("data parallelism is not yet available")));
-  EXPECT_THAT(refusal<UnsupportedError>(with_flag("tensor_parallel_degree", "2", 4)),
+  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("tensor_parallel_degree", "2", 4)),
               HasSubstr("tensor parallelism is not yet available"));
 }
 
@@ -216,15 +210,16 @@ TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
     }
     const Json other = {{key.name, "something else"}};
     EXPECT_THAT(
-        refusal<UnsupportedError>(with_launcher(other.dump())),
+        refusal_of<UnsupportedError>(with_launcher(other.dump())),
         AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
   }
-  EXPECT_THAT(refusal<UnsupportedError>(with_flag("fp16", "true")), HasSubstr("mixed precision"));
+  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("fp16", "true")),
+              HasSubstr("mixed precision"));
   EXPECT_NO_THROW(resolve_config(with_flag("fp16", "false")));
 }
 
 TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
-  EXPECT_THAT(refusal(with_flag("auto_partition", "false")),
+  EXPECT_THAT(refusal_of(with_flag("auto_partition", "false")),
               HasSubstr("default_partition is not set"));
   ConfigInput input = with_flag("auto_partition", "false");
   input.flags.emplace_back("plan_file", "plan.json");
@@ -232,26 +227,26 @@ TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
   input.flags.back() = {"default_partition", "3"};
   EXPECT_NO_THROW(resolve_config(input));
   input.flags.back() = {"default_partition", "4"};
-  EXPECT_THAT(refusal(input), HasSubstr("there are 4 stages"));
+  EXPECT_THAT(refusal_of(input), HasSubstr("there are 4 stages"));
 }
 
 TEST(Config, NeedsOneSpeedPerStageAndOneMemoryPerStageOrForAll) {
   EXPECT_NO_THROW(resolve_config(with_flag("stage_speeds", "1,2,1,1")));
-  EXPECT_THAT(refusal(with_flag("stage_speeds", "1,2")),
+  EXPECT_THAT(refusal_of(with_flag("stage_speeds", "1,2")),
               AllOf(HasSubstr("stage_speeds = 1,2"), HasSubstr("2 numbers for 4 stages")));
   EXPECT_NO_THROW(resolve_config(with_flag("stage_memory", "1,2,1,1")));
   EXPECT_NO_THROW(resolve_config(with_flag("stage_memory", "16")));
-  EXPECT_THAT(refusal(with_flag("stage_memory", "1,2,3,4,5")),
+  EXPECT_THAT(refusal_of(with_flag("stage_memory", "1,2,3,4,5")),
               AllOf(HasSubstr("5 numbers for 4 stages"), HasSubstr("or one for all")));
 }
 
 TEST(Config, NeedsOneLossWeightPerMicrobatch) {
   ConfigInput input = with_flag("loss", "weights");
   input.flags.emplace_back("microbatches", "2");
-  EXPECT_THAT(refusal(input), HasSubstr("loss_weights has 0 numbers"));
+  EXPECT_THAT(refusal_of(input), HasSubstr("loss_weights has 0 numbers"));
   input.flags.emplace_back("loss_weights", "0.25,0.75");
   EXPECT_THAT(resolve_config(input).values().loss_weights, ElementsAre(0.25, 0.75));
-  EXPECT_THAT(refusal(with_flag("loss_weights", "1")), HasSubstr("has no effect"));
+  EXPECT_THAT(refusal_of(with_flag("loss_weights", "1")), HasSubstr("has no effect"));
 }
 
 TEST(Config, WarnsAboutACapThatCannotWork) {
@@ -262,7 +257,7 @@ TEST(Config, WarnsAboutACapThatCannotWork) {
 TEST(Config, RecognisesMisspeltVariablesAndLeavesForeignOnesAlone) {
   ConfigInput input;
   input.environment["SMP_MICROBATCHS"] = "8";
-  EXPECT_THAT(refusal(input), HasSubstr("did you mean SMP_MICROBATCHES?"));
+  EXPECT_THAT(refusal_of(input), HasSubstr("did you mean SMP_MICROBATCHES?"));
   ConfigInput foreign;
   foreign.environment = {{"SMP_LOG", "debug"}, {"SMP_TORCH_DIR", "x"}, {"SMP_COLOR", "1"}};
   EXPECT_NO_THROW(resolve_config(foreign));

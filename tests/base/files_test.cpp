@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "support/refusal.h"
 
 namespace smp::base {
 namespace {
@@ -27,16 +28,6 @@ class Files : public testing::Test {
 
   std::string folder_ = concat(testing::TempDir(), "smp_files_", ::getpid(), "/a/b");
 };
-
-template <class Kind, class Action>
-std::string failure(Action action) {
-  try {
-    action();
-  } catch (const Kind& error) {
-    return error.what();
-  }
-  return "no error of this kind";
-}
 
 TEST_F(Files, ReadsWhatWasWritten) {
   const std::string content(200'000, 'x');
@@ -69,14 +60,14 @@ TEST_F(Files, TellsANewFolderFromAnOldOne) {
 }
 
 TEST_F(Files, NamePathAndReasonInErrors) {
-  EXPECT_THAT(failure<UsageError>([&] { read_file(in("none")); }),
+  EXPECT_THAT(refusal<UsageError>([&] { read_file(in("none")); }),
               AllOf(HasSubstr(in("none")), HasSubstr("No such file or directory")));
-  EXPECT_THAT(failure<UsageError>([&] { read_file(folder_); }), HasSubstr("Is a directory"));
-  EXPECT_THAT(failure<ResourceError>([&] { write_file(in("no/f"), ""); }),
+  EXPECT_THAT(refusal<UsageError>([&] { read_file(folder_); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(refusal<ResourceError>([&] { write_file(in("no/f"), ""); }),
               AllOf(HasSubstr(in("no/f")), HasSubstr("No such file or directory")));
-  EXPECT_THAT(failure<ResourceError>([&] { AppendFile(in("no/f")); }), HasSubstr(in("no/f")));
+  EXPECT_THAT(refusal<ResourceError>([&] { AppendFile(in("no/f")); }), HasSubstr(in("no/f")));
   write_file(in("file"), "");
-  EXPECT_THAT(failure<ResourceError>([&] { create_directories(in("file/folder")); }),
+  EXPECT_THAT(refusal<ResourceError>([&] { create_directories(in("file/folder")); }),
               AllOf(HasSubstr(in("file/folder")), HasSubstr("Not a directory")));
   EXPECT_THROW(create_new_directory(in("no/folder")), ResourceError);
 }

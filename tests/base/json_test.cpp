@@ -3,21 +3,13 @@
 
 #include <gmock/gmock.h>
 
+#include "support/refusal.h"
+
 namespace smp::base {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-template <class Action>
-std::string failure(Action action) {
-  try {
-    action();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(JsonText, MayHaveCommentsAndKeepsTheOrderOfKeys) {
   EXPECT_EQ(parse_json("{/* first */ \"b\": 1, // second\n \"a\": 2}", "f").dump(),
@@ -25,15 +17,15 @@ TEST(JsonText, MayHaveCommentsAndKeepsTheOrderOfKeys) {
 }
 
 TEST(JsonText, NamesFileLineAndColumnOfAMistake) {
-  EXPECT_THAT(failure([] { parse_json("{\n  \"a\" 1}", "f.json"); }),
+  EXPECT_THAT(refusal([] { parse_json("{\n  \"a\" 1}", "f.json"); }),
               AllOf(HasSubstr("f.json: line 2, column 7"), HasSubstr("expected ':'")));
-  EXPECT_THAT(failure([] { parse_json("", "f.json"); }), HasSubstr("f.json: line 1, column 1"));
+  EXPECT_THAT(refusal([] { parse_json("", "f.json"); }), HasSubstr("f.json: line 1, column 1"));
 }
 
 TEST(JsonText, MustNotHoldAKeyTwiceInOneObject) {
-  EXPECT_THAT(failure([] { parse_json(R"({"a": {"b": 1, "b": 2}})", "f.json"); }),
+  EXPECT_THAT(refusal([] { parse_json(R"({"a": {"b": 1, "b": 2}})", "f.json"); }),
               HasSubstr("f.json: the key \"b\" is given twice"));
-  EXPECT_EQ(failure([] { parse_json(R"({"a": {"b": 1}, "b": [{"b": 2}, {"b": 3}]})", "f"); }),
+  EXPECT_EQ(refusal([] { parse_json(R"({"a": {"b": 1}, "b": [{"b": 2}, {"b": 3}]})", "f"); }),
             "accepted");
 }
 
@@ -47,9 +39,9 @@ TEST(JsonText, FindsKeysByLineAndColumn) {
 TEST(JsonText, NamesTheMemberThatIsMissingOrOfAnotherType) {
   const Json object = parse_json(R"({"a": 1})", "f.json");
   EXPECT_EQ(json_member<int>(object, "a", "f.json"), 1);
-  EXPECT_THAT(failure([&] { json_member<int>(object, "b", "f.json"); }),
+  EXPECT_THAT(refusal([&] { json_member<int>(object, "b", "f.json"); }),
               HasSubstr("f.json: \"b\" is missing"));
-  EXPECT_THAT(failure([&] { json_member<std::string>(object, "a", "f.json"); }),
+  EXPECT_THAT(refusal([&] { json_member<std::string>(object, "a", "f.json"); }),
               HasSubstr("\"a\" has an unexpected type: 1"));
 }
 

@@ -6,7 +6,7 @@
 
 #include "partition/random_tree.h"
 #include "partition/tree_builder.h"
-#include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::partition {
 namespace {
@@ -128,17 +128,14 @@ TEST(NodeGroups, NameBothSidesOfEveryContradiction) {
   const int b = build.module("b");
   build.tie(b, 0);
   build.bound("a.part", 4);
-  try {
-    group_modules(build.tree, {}, {1, 1, 2, 3});
-    FAIL() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("3 problems"), HasSubstr("the model itself runs on stage 0"),
-                      HasSubstr("\"a\" (placed on stage 1) and \"b\" (placed on stage 2) must be on"
-                                " one stage: the tied weight a.weight"),
-                      HasSubstr("\"a\" (placed on stage 1) and \"a.part\" (placed on stage 3)"),
-                      HasSubstr("its class was not declared with SMP_MODULE")));
-  }
+  EXPECT_THAT(refusal([&] {
+                group_modules(build.tree, {}, {1, 1, 2, 3});
+              }),
+              AllOf(HasSubstr("3 problems"), HasSubstr("the model itself runs on stage 0"),
+                    HasSubstr("\"a\" (placed on stage 1) and \"b\" (placed on stage 2) must be on"
+                              " one stage: the tied weight a.weight"),
+                    HasSubstr("\"a\" (placed on stage 1) and \"a.part\" (placed on stage 3)"),
+                    HasSubstr("its class was not declared with SMP_MODULE")));
   EXPECT_EQ(build.tree.find("a"), a);
 }
 

@@ -7,23 +7,13 @@
 #include "partition/even_plan.h"
 #include "partition/plan_check.h"
 #include "partition/plan_example.h"
-#include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::partition {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-template <class Action>
-std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 // Two modules, the second one tied to the first.
 ModuleTree small_tree() {

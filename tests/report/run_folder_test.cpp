@@ -13,6 +13,7 @@
 #include "partition/plan_example.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
+#include "support/refusal.h"
 
 namespace smp::report {
 namespace {
@@ -135,12 +136,8 @@ TEST_F(RunFolder, IsDrawnAsFarAsItGoes) {
 }
 
 TEST_F(RunFolder, IsToldFromOtherFolders) {
-  try {
-    draw_run(folder_);
-    FAIL() << "accepted an empty folder";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr(folder_), HasSubstr("is no run folder")));
-  }
+  EXPECT_THAT(refusal([&] { draw_run(folder_); }),
+              AllOf(HasSubstr(folder_), HasSubstr("is no run folder")));
 }
 
 TEST_F(RunFolder, DescriptionSurvivesItsFile) {

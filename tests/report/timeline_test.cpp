@@ -5,7 +5,7 @@
 
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
-#include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::report {
 namespace {
@@ -169,18 +169,13 @@ TEST(TraceFile, KeepsEverythingButTheOriginOfTime) {
 }
 
 TEST(TraceFile, IsRefusedWithAReason) {
-  const auto refusal = [](const std::string& text) -> std::string {
-    try {
-      trace_from_json(text, "t.json");
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refusal_of = [](const std::string& text) {
+    return refusal([&] { trace_from_json(text, "t.json"); });
   };
-  EXPECT_THAT(refusal("{}"), HasSubstr("t.json: \"format\" is missing"));
-  EXPECT_THAT(refusal(R"({"format": "smp-plan"})"), HasSubstr("this is not a trace"));
-  EXPECT_THAT(refusal(R"({"format": "smp-trace", "version": 9})"), HasSubstr("version 9"));
-  EXPECT_THAT(refusal(R"({"format": "smp-trace", "version": 1, "modules": [], "ranks": [
+  EXPECT_THAT(refusal_of("{}"), HasSubstr("t.json: \"format\" is missing"));
+  EXPECT_THAT(refusal_of(R"({"format": "smp-plan"})"), HasSubstr("this is not a trace"));
+  EXPECT_THAT(refusal_of(R"({"format": "smp-trace", "version": 9})"), HasSubstr("version 9"));
+  EXPECT_THAT(refusal_of(R"({"format": "smp-trace", "version": 1, "modules": [], "ranks": [
       {"pp_rank": 0, "step": 1, "start": 0, "end": 1, "oversubscribed": false, "spans": [[1, 2]]}]})"),
               HasSubstr("a span must be 6 integers, found [1,2]"));
 }
