@@ -147,7 +147,7 @@ std::string draw_loss(const LossChart& chart) {
   SvgWriter svg(kWidth, kHeight);
   const std::vector<Point> points = finite(chart.points);
   const Frame frame = frame_of(chart, points);
-  svg.text({20, 26}, chart.title, {.size = 16, .fill = "#111111", .bold = true});
+  svg.headline(chart.title);
   draw_axes(svg, chart, frame);
   if (chart.baseline) draw_baseline(svg, *chart.baseline, frame);
   const std::size_t reach = std::max<std::size_t>(2, points.size() / 40);

@@ -79,10 +79,8 @@ class MemoryPicture {
     const auto largest =
         std::max_element(summary_.stages.begin(), summary_.stages.end(),
                          [](const auto& a, const auto& b) { return a.memory() < b.memory(); });
-    svg_.text({20, 26},
-              concat("Predicted memory of each stage: at most ", short_bytes(most_), " (stage ",
-                     largest - summary_.stages.begin(), ")", limit_text()),
-              {.size = 16, .fill = "#111111", .bold = true});
+    svg_.headline(concat("Predicted memory of each stage: at most ", short_bytes(most_), " (stage ",
+                         largest - summary_.stages.begin(), ")", limit_text()));
     svg_.text({20, 46},
               concat("at the worst moment of a training step of ", summary_.microbatches,
                      summary_.microbatches == 1 ? " microbatch" : " microbatches", ", schedule ",

@@ -94,11 +94,9 @@ class PartitionPicture {
         concat(", each with ", share(*least, stages), " to ", share(*most, stages), " of the ",
                folded_.measure, " (even: ", share(1.0 / stages, stages), ")");
     const std::string how = plan_.summary() ? concat(" by ", plan_.summary()->chosen.strategy) : "";
-    svg_.text({kMargin, 26},
-              fitted(concat("Plan", how, ": ", plan_.rows().size(), " modules on ", stages,
-                            stages == 1 ? " stage" : " stages", stages == 1 ? "" : shares),
-                     16, kWidth - 2 * kMargin),
-              {.size = 16, .fill = "#111111", .bold = true});
+    svg_.headline(fitted(concat("Plan", how, ": ", plan_.rows().size(), " modules on ", stages,
+                                stages == 1 ? " stage" : " stages", stages == 1 ? "" : shares),
+                         kHeadlineSize, kWidth - 2 * kMargin));
     svg_.text({kMargin, 46},
               concat("Coloured: all of it runs on that stage; height is its share of the ",
                      folded_.measure, ", at least a line. White: its parts are on several stages.",

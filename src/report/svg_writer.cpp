@@ -84,6 +84,10 @@ void SvgWriter::text(Point at, std::string_view text, const TextStyle& style) {
                   escaped(text), "</text>\n");
 }
 
+void SvgWriter::headline(std::string_view what) {
+  text({20, 26}, what, {.size = kHeadlineSize, .fill = "#111111", .bold = true});
+}
+
 void SvgWriter::define_hatch(std::string_view name, std::string_view ground,
                              std::string_view stroke) {
   body_ += concat("<defs><pattern id=\"", name,

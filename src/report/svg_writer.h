@@ -30,6 +30,9 @@ struct TextStyle {
   std::string group = {};
 };
 
+/// Of a headline, in pixels.
+constexpr double kHeadlineSize = 16;
+
 class SvgWriter {
  public:
   /// A picture with a white ground.
@@ -41,6 +44,8 @@ class SvgWriter {
   void line(Point from, Point to, const Style& style);
   void path(const std::vector<Point>& points, const Style& style);
   void text(Point at, std::string_view text, const TextStyle& style = {});
+  /// What the picture shows, at its upper left.
+  void headline(std::string_view what);
   /// A pattern of thin diagonal lines; fill with "url(#name)".
   void define_hatch(std::string_view name, std::string_view ground, std::string_view stroke);
 

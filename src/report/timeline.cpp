@@ -143,7 +143,7 @@ class TimelinePicture {
   }
 
   void draw_title() {
-    svg_.text({20, 26}, title(), {.size = 16, .fill = "#111111", .bold = true});
+    svg_.headline(title());
     if (oversubscribed_) {
       svg_.text({20, 46},
                 "oversubscribed: ranks outnumber cores, so bars include waiting for a core, and "

@@ -26,6 +26,14 @@ TEST(SvgWriter, WritesShapesWithTheirAttributes) {
   EXPECT_THAT(picture, testing::EndsWith("</svg>\n"));
 }
 
+TEST(SvgWriter, WritesTheHeadlineLargeAtTheTop) {
+  SvgWriter svg(100, 50);
+  svg.headline("loss & time");
+  EXPECT_THAT(std::move(svg).finish(),
+              HasSubstr("<text x=\"20\" y=\"26\" font-size=\"16\" fill=\"#111111\" "
+                        "font-weight=\"bold\">loss &amp; time</text>"));
+}
+
 TEST(SvgWriter, ShortensNumbers) {
   EXPECT_EQ(short_number(2), "2");
   EXPECT_EQ(short_number(2.5), "2.5");
