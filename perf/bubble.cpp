@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -89,7 +88,6 @@ void add_rows(Report& report, const Options& options, const std::string& schedul
 std::optional<Options> parse(int argc, char** argv) {
   Options options;
   CLI::App app("Step time of a pipeline of sleeping modules over the ideal one", "smp perf bubble");
-  app.allow_extras();
   app.footer("--ranks P starts P ranks; without it 2, then 4.");
   app.add_option("--microbatches", options.microbatches, "in a step (default: 4 a rank)")
       ->check(CLI::PositiveNumber);
@@ -98,12 +96,7 @@ std::optional<Options> parse(int argc, char** argv) {
       ->check(CLI::IsMember({"interleaved", "simple"}));
   app.add_option("--forward-ms", options.forward_ms, "F")->check(CLI::PositiveNumber);
   app.add_option("--backward-ms", options.backward_ms, "B")->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::puts(app.help().c_str());
-    return std::nullopt;
-  }
+  if (!parse_options(app, argc, argv)) return std::nullopt;
   return options;
 }
 
@@ -112,21 +105,17 @@ void run(int argc, char** argv) {
   if (!options) return;
   const d2d::MpiSession mpi;
   if (options->microbatches == 0) options->microbatches = 4 * mpi.size();
-  std::optional<Report> report;
-  if (mpi.rank() == 0) report.emplace("bubble", Report::Earlier::kKept);
+  auto report = report_of_ranks(mpi.rank(), "bubble", Report::Earlier::kKept);
   for (const std::string schedule : {"interleaved", "simple"}) {
     if (!options->schedule.empty() && schedule != options->schedule) continue;
-    std::vector<char*> arguments(argv, argv + argc + 1);
-    int count = argc;
-    const auto session =
-        init(count, arguments.data(),
-             {.microbatches = options->microbatches, .pipeline = schedule, .intra_op_threads = 1});
-    const auto measured = measure(*options);
-    if (report) add_rows(*report, *options, schedule, measured);
+    const Config config{
+        .microbatches = options->microbatches, .pipeline = schedule, .intra_op_threads = 1};
+    in_session(argc, argv, config, [&] {
+      const auto measured = measure(*options);
+      if (report) add_rows(*report, *options, schedule, measured);
+    });
   }
-  if (!report) return;
-  report->add_version("MPI", mpi_version());
-  report->finish();
+  if (report) report->finish();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -49,6 +50,14 @@ base::Json machine(double gflops) {
 std::string now() {
   char buffer[32];
   return base::utc_timestamp(buffer);
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<std::size_t>(length));
+  return version.substr(0, version.find(','));  // what follows tells who built it
 }
 
 }  // namespace
@@ -196,12 +205,22 @@ void Report::finish() const {
   std::printf("written to perf/results/%s.json\n", name_.c_str());
 }
 
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string version(text, static_cast<std::size_t>(length));
-  return version.substr(0, version.find(','));  // what follows tells who built it
+std::optional<Report> report_of_ranks(int rank, const std::string& name, Report::Earlier earlier) {
+  if (rank != 0) return std::nullopt;
+  Report report(name, earlier);
+  report.add_version("MPI", mpi_version());
+  return report;
+}
+
+bool parse_options(CLI::App& app, int argc, char** argv) {
+  app.allow_extras();
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    std::puts(app.help().c_str());
+    return false;
+  }
 }
 
 int run_program(const std::function<void()>& program) {

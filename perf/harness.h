@@ -4,8 +4,13 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace smp::perf {
 
@@ -59,7 +64,7 @@ class Report {
   /// Median, 10th and 90th percentile as NAME.median, NAME.p10, NAME.p90.
   void add_samples(const std::string& name, const std::vector<double>& samples,
                    const std::string& unit, const std::string& note = "");
-  /// Another component whose version matters, for example {"MPI", "Open MPI 4.1.4"}.
+  /// Another component whose version matters, for example "MPI" and "Open MPI 4.1.4".
   void add_version(const std::string& component, const std::string& version);
 
   /// Values of the metrics that begin with `prefix`: of this run, and of earlier ones if kept.
@@ -82,8 +87,13 @@ class Report {
   std::vector<Row> rows_;
 };
 
-/// Name and version of the MPI library, for add_version("MPI", ...).
-std::string mpi_version();
+/// The report of a program for several ranks, with the version of MPI: rank 0 has it, no other
+/// rank.
+std::optional<Report> report_of_ranks(int rank, const std::string& name,
+                                      Report::Earlier earlier = Report::Earlier::kDropped);
+
+/// False if only the help was wanted: it is printed then. Flags of the library remain in `argv`.
+bool parse_options(CLI::App& app, int argc, char** argv);
 
 /// Runs `program`; an exception is printed and becomes the exit status 1.
 int run_program(const std::function<void()>& program);

@@ -5,7 +5,6 @@
 #include <mpi.h>
 #include <torch/nn/module.h>
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,8 +135,7 @@ void run(int argc, char** argv) {
   const d2d::MpiSession mpi;
   const auto session = init(argc, argv, {.intra_op_threads = 1});
   SMP_REQUIRE(size() == 2, "perf_remote_call runs on 2 ranks, not on ", size());
-  std::optional<Report> report;
-  if (rank() == 0) report.emplace("remote_call");
+  auto report = report_of_ranks(rank(), "remote_call");
   DistributedModel<Model> model((Model()));
   model.set_partition("", 0);
   model.set_partition("scale", 1);
@@ -152,7 +150,6 @@ void run(int argc, char** argv) {
   }
   if (!report) return;
   add_rows(*report, samples, plain);
-  report->add_version("MPI", mpi_version());
   report->finish();
 }
 

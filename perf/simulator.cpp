@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -221,7 +220,6 @@ std::optional<Options> parse(int argc, char** argv) {
   Options options;
   CLI::App app("Simulated step times against real ones, with modules that sleep",
                "smp perf simulator");
-  app.allow_extras();
   app.footer(
       "--ranks P starts P ranks; without it 2, 4 and 8. Without a setting the committed table is "
       "measured.");
@@ -237,12 +235,7 @@ std::optional<Options> parse(int argc, char** argv) {
                  "forward of each stage, or one value for all (default: 10); backward takes twice")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::puts(app.help().c_str());
-    return std::nullopt;
-  }
+  if (!parse_options(app, argc, argv)) return std::nullopt;
   return options;
 }
 
@@ -274,33 +267,23 @@ Config config_of(const Setting& setting) {
   return config;
 }
 
-/// Calls `body` in a session for the setting.
-void in_session(int argc, char** argv, const Setting& setting, const std::function<void()>& body) {
-  std::vector<char*> arguments(argv, argv + argc + 1);
-  int count = argc;
-  const auto session = init(count, arguments.data(), config_of(setting));
-  body();
-}
-
 void run(int argc, char** argv) {
   const auto options = parse(argc, argv);
   if (!options) return;
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() > 1, "perf simulator needs at least 2 ranks; give --ranks");
-  std::optional<Report> report;
-  if (mpi.rank() == 0) report.emplace("simulator", Report::Earlier::kKept);
+  auto report = report_of_ranks(mpi.rank(), "simulator", Report::Earlier::kKept);
   double cost = 0;
-  in_session(argc, argv, {1, 0, {10}}, [&] { cost = message_ms(options->steps); });
+  in_session(argc, argv, config_of({1, 0, {10}}), [&] { cost = message_ms(options->steps); });
   if (report) report->add("message.p" + std::to_string(mpi.size()), 1000 * cost, "us");
   for (const auto& setting : chosen_settings(*options, mpi.size())) {
-    in_session(argc, argv, setting, [&] {
+    in_session(argc, argv, config_of(setting), [&] {
       const auto result = compare(setting, machine_with(cost), options->steps);
       if (report) add_row(*report, setting, result);
     });
   }
   if (!report) return;
   add_means(*report);
-  report->add_version("MPI", mpi_version());
   report->finish();
 }
 

@@ -87,6 +87,13 @@ std::vector<std::vector<Sleep>> sleeps_of_all_ranks() {
 
 }  // namespace
 
+void in_session(int argc, char** argv, const Config& config, const std::function<void()>& body) {
+  std::vector<char*> arguments(argv, argv + argc + 1);  // each session takes its flags out of them
+  int count = argc;
+  const auto session = init(count, arguments.data(), config);
+  body();
+}
+
 std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps) {
   auto stages = make_stages(times);
   DistributedModel model(stages);

@@ -2,7 +2,10 @@
 // shows what the runtime costs, also where ranks outnumber the cores.
 #pragma once
 
+#include <functional>
 #include <vector>
+
+#include "smp/config.h"
 
 namespace smp::perf {
 
@@ -21,6 +24,9 @@ struct SleepingStep {
   double milliseconds = 0;
   std::vector<std::vector<Sleep>> sleeps;  ///< by rank
 };
+
+/// Calls `body` in a session of its own; a program may have one after another.
+void in_session(int argc, char** argv, const Config& config, const std::function<void()>& body);
 
 /// Runs steps on every rank, with the microbatches and the schedule of the running session. One
 /// more step comes first and is not returned: it places the model.
