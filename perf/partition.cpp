@@ -19,7 +19,7 @@ namespace {
 
 using partition::SyntheticModel;
 
-constexpr int kInstances = 1;
+constexpr int kInstances = 3;
 constexpr int kMostStages = 64;
 
 partition::PartitionOptions options_for(const SyntheticModel& model, int stages) {
