@@ -72,6 +72,9 @@ void Report::introduce(const Corpus& corpus, const smp::DistributedModel<T5>& mo
   console_.say(
       "text", format("%s, %.1f MB; byte frequencies alone: %.2f nats a byte", options_.data.c_str(),
                      static_cast<double>(corpus.size_bytes()) / 1e6, entropy_));
+  if (check_.num_steps() == 0 && !smp::is_planning()) {
+    console_.say("check", "left out: one process would have to hold the whole model");
+  }
 }
 
 void Report::step(int64_t step, const StepResult& result) {

@@ -44,6 +44,12 @@ base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int w
   return base::resolve_config(input);
 }
 
+void log_warnings(const base::ResolvedConfig& config) {
+  for (const std::string& warning : config.warnings()) {
+    base::log(base::LogLevel::kWarning, "configuration: ", warning);
+  }
+}
+
 bool set_idle_policy(const Config& config, int local_size) {
   base::IdlePolicy policy;
   const bool oversubscribed = local_size > num_cores();
@@ -99,6 +105,7 @@ Session init(int& argc, char** argv, const Config& config) {
   parts.mpi = std::make_unique<d2d::MpiSession>();
   base::set_log_rank(parts.mpi->rank());
   parts.config = resolve(argc, argv, config, parts.mpi->size());
+  if (parts.mpi->rank() == 0) log_warnings(parts.config);
   SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
               parts.config.values().transport,
               "\": ranks of one process start with smp::run_local, not with smp::init");

@@ -47,16 +47,25 @@ class Attempts final : public TrialRun {
 
   void warn() const {
     const auto& path = tracer_.failed_module();
-    base::log(base::LogLevel::kWarning,
-              "the step could not be run in advance to see what its modules cost, so modules are "
-              "counted instead: ",
-              path.empty() ? std::string("the step's body") : "module '" + path + "'",
-              " threw: ", fault_,
-              "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
-              "ask smp::is_tracing())");
+    base::log(
+        base::LogLevel::kWarning,
+        "the step could not be run in advance to see what its modules cost, so modules are "
+        "counted instead: ",
+        path.empty() ? std::string("the step's body") : "module '" + path + "'",
+        " threw: ", first_sentence(fault_),
+        meta_ ? "\n    (its initialisation is delayed, so the attempt has shapes but no values; "
+                "item() and conditions on tensors need values)"
+              : "",
+        "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
+        "ask smp::is_tracing())");
   }
 
  private:
+  // LibTorch adds advice for other uses of tensors without values.
+  std::string first_sentence(const std::string& text) const {
+    return meta_ ? text.substr(0, text.find(". ")) : text;
+  }
+
   static std::vector<partition::TracedModel> traced(
       const std::vector<const ModelDescription*>& models) {
     std::vector<partition::TracedModel> all;

@@ -110,9 +110,10 @@ class Grouping {
     for (std::size_t p = 0; p < users_.size(); ++p) {
       for (const int user : users_[p]) {
         joined_.join(users_[p].front(), user, [&] {
-          return concat("the tied weight ", tree_.parameters[p].name, " belongs to ",
-                        quoted_path(tree_.nodes[users_[p].front()].path), " and to ",
-                        quoted_path(tree_.nodes[user].path), "; place both there");
+          return concat("the weight ", tree_.parameters[p].name, " of ",
+                        quoted_path(tree_.nodes[users_[p].front()].path),
+                        " is also held or read by ", quoted_path(tree_.nodes[user].path),
+                        "; place both there");
         });
       }
     }

@@ -3,6 +3,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "api/two_ranks.h"
 #include "base/files.h"
@@ -275,6 +276,75 @@ TEST(Planning, WantsThePinsOfAllRanksToBeEqual) {
     model.set_partition("last", rank());
     EXPECT_THAT(refusal<UsageError>([&] { model.place(); }), HasSubstr("rank 1 and rank 0 differ"));
   });
+}
+
+// ---- weights that others read, values that are not there yet -----------------------------------
+
+/// Reads the table of its embedding, as language models do.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() : embed(register_module("embed", nn::Embedding(8, 4))) {}
+  Tensor forward(const Tensor& tokens) { return embed(tokens).matmul(embed->weight.t()); }
+  nn::Embedding embed;
+};
+SMP_MODULE(Tied);
+
+TEST(Planning, RefusesAPinThatPartsAWeightFromWhoReadsIt) {
+  on_ranks(2, [] {
+    DistributedModel model(Tied{});
+    model.set_partition("embed", 1);
+    auto step = smp::step([&](const Tensor& x) { return model(x); });
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  step(torch::zeros({4, 2}, torch::kLong));
+                }),
+                AllOf(HasSubstr("embed.weight"), HasSubstr("(placed on stage 0)"),
+                      HasSubstr("\"embed\" (placed on stage 1)")));
+    EXPECT_FALSE(model.partitioned());
+  });
+}
+
+/// How many times its layer runs depends on values.
+struct LoopImpl : torch::nn::Module {
+  LoopImpl()
+      : layer(register_module("layer", nn::Linear(4, 4))),
+        last(register_module("last", nn::Linear(4, 1))) {}
+  Tensor forward(Tensor x) {
+    for (int i = 0; i < 3 && x.abs().max().item<double>() < 100; ++i) x = layer(x);
+    return last(x);
+  }
+  nn::Linear layer, last;
+};
+SMP_MODULE(Loop);
+
+TEST(Tracing, OfADelayedModelThatAsksForValuesFallsBackToCounts) {
+  const auto losses = [](bool delayed, int ranks) {
+    std::vector<double> losses;
+    run_local(
+        ranks,
+        [&] {
+          torch::manual_seed(1);
+          std::optional<delay_param_initialization> delay;
+          if (delayed) delay.emplace();
+          DistributedModel model(Loop{});
+          delay.reset();
+          auto train = smp::step([&](const Tensor& x) {
+            auto loss = model(x).pow(2).mean();
+            model.backward(loss);
+            return loss;
+          });
+          for (int i = 0; i < 2; ++i) {
+            const auto loss = train(torch::ones({4, 4})).reduce_mean().item<double>();
+            if (rank() == 0) losses.push_back(loss);
+          }
+          EXPECT_TRUE(model.local_parameters().size() < 4 || ranks == 1);
+        },
+        two_microbatches());
+    return losses;
+  };
+  const auto whole = losses(false, 1);
+  const base::LogCapture log;
+  EXPECT_EQ(losses(true, 2), whole);
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("modules are counted instead"),
+                                HasSubstr("item() and conditions on tensors need values")));
 }
 
 // ---- plans of earlier starts ------------------------------------------------------------------

@@ -35,6 +35,28 @@ TEST_P(ZooOverMpi, EqualsOneProcess) {
   }
 }
 
+/// Each rank gives values to its own part only, and they are those of a model built whole.
+TEST(DelayedInitOverMpi, GivesEveryRankTheBitsOfAWholeModel) {
+  auto session = start("interleaved");
+  for (const auto& c : all_cases()) {
+    SCOPED_TRACE(c.name);
+    const auto whole = build(c, torch::kDouble);
+    DistributedModel model(build(c, torch::kDouble, InitOrder::kAsWritten));
+    for (const auto& [path, rank] : random_placement(c, size(), 23)) {
+      model.set_partition(path, rank);
+    }
+    model.place();
+    const auto parameters = whole->named_parameters();
+    for (const auto& [name, tensor] : model.local_named_parameters()) {
+      EXPECT_TRUE(torch::equal(tensor, parameters[name])) << name;
+    }
+    const auto buffers = whole->named_buffers();
+    for (const auto& [name, tensor] : model.local_named_buffers()) {
+      EXPECT_TRUE(torch::equal(tensor, buffers[name])) << name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Schedules, ZooOverMpi, testing::Values("interleaved", "simple"));
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST(NodeGroups, NameBothSidesOfEveryContradiction) {
               }),
               AllOf(HasSubstr("3 problems"), HasSubstr("the model itself runs on stage 0"),
                     HasSubstr("\"a\" (placed on stage 1) and \"b\" (placed on stage 2) must be on"
-                              " one stage: the tied weight a.weight"),
+                              " one stage: the weight a.weight"),
                     HasSubstr("\"a\" (placed on stage 1) and \"a.part\" (placed on stage 3)"),
                     HasSubstr("its class was not declared with SMP_MODULE")));
   EXPECT_EQ(build.tree.find("a"), a);
