@@ -22,6 +22,14 @@ CostTree by_weight(const TreeBuilder& build, std::vector<int> fixed = {}) {
   return make_cost_tree(build.tree, Trace{}, fixed, {1});
 }
 
+// Adds a module whose parts have weights of so many bytes.
+void add_parts(TreeBuilder& build, const std::string& path, const std::vector<int>& bytes) {
+  build.module(path);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    build.module(path + "." + std::to_string(i), bytes[i]);
+  }
+}
+
 // The nodes in the order of execution, a parent before its children.
 void preorder(const CostTree& tree, int node, std::vector<int>& order) {
   order.push_back(node);
@@ -37,10 +45,7 @@ std::vector<int> preorder(const CostTree& tree) {
 TEST(TreePartition, SharesStagesInProportionAndRecursesIntoSegments) {
   TreeBuilder build;
   build.module("a", 100);  // 1
-  for (const std::string name : {"b", "c"}) {
-    build.module(name);
-    for (const char* part : {"0", "1", "2", "3"}) build.module(name + "." + part, 100);
-  }
+  for (const char* name : {"b", "c"}) add_parts(build, name, {100, 100, 100, 100});
   // Seats for a, b, c: 100, 400, 400 give 0, 2, 2 with b first.
   EXPECT_THAT(tree_partition(by_weight(build), {.stages = 4}),
               ElementsAre(0, 0, 0, 0, 0, 2, 2, 1, 1, 1, 3, 3));
@@ -75,11 +80,7 @@ TEST(TreePartition, PassesOverAStageThatPinsFillAlready) {
 
 TEST(ContiguousPartition, OpensANodeOnlyIfThatBalancesBetter) {
   TreeBuilder build;
-  for (const std::string name : {"a", "b"}) {
-    build.module(name);
-    build.module(name + ".0", 10);
-    build.module(name + ".1", 10);
-  }
+  for (const char* name : {"a", "b"}) add_parts(build, name, {10, 10});
   EXPECT_THAT(contiguous_partition(by_weight(build), {.stages = 2}),
               ElementsAre(0, 0, 0, 0, 1, 1, 1));
   EXPECT_THAT(contiguous_partition(by_weight(build), {.stages = 4}),
@@ -88,10 +89,7 @@ TEST(ContiguousPartition, OpensANodeOnlyIfThatBalancesBetter) {
 
 TEST(ContiguousPartition, KeepsANodeWholeIfThatBalancesAlike) {
   TreeBuilder build;
-  build.module("a");
-  build.module("a.0", 10);
-  build.module("a.1", 10);
-  build.module("a.2", 2);
+  add_parts(build, "a", {10, 10, 2});
   build.module("b", 20);
   const CostTree tree = by_weight(build);
   // 20 | 22 and 22 | 20 balance alike; the second leaves a whole.
@@ -100,10 +98,7 @@ TEST(ContiguousPartition, KeepsANodeWholeIfThatBalancesAlike) {
 
 TEST(ContiguousPartition, OpensFewerNodesForSomeSlack) {
   TreeBuilder build;
-  build.module("a");
-  build.module("a.0", 10);
-  build.module("a.1", 10);
-  build.module("a.2", 3);
+  add_parts(build, "a", {10, 10, 3});
   build.module("b", 18);
   const CostTree tree = by_weight(build);  // 20 | 21 opens a, 23 | 18 does not
   EXPECT_THAT(contiguous_partition(tree, {.stages = 2}), ElementsAre(0, 0, 0, 0, 1, 1));
