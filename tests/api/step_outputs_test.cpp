@@ -1,0 +1,87 @@
+// What every rank gets back from a step (paper §4.8).
+#include <torch/types.h>
+
+#include "api/far_model.h"
+#include "api/two_ranks.h"
+
+namespace smp {
+namespace {
+
+using at::Tensor;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Report {
+  Tensor loss;
+  std::string text;
+};
+
+TEST(StepOutputs, OfEveryKindReachEveryRank) {
+  on_ranks(2, [] {
+    const auto x = rows(4);
+    auto number = smp::step([](Tensor own) { return static_cast<int>(own.size(0)); });
+    EXPECT_THAT(number(x).outputs(), ElementsAre(2, 2));
+    EXPECT_EQ(number(x).reduce_sum(), 4);
+    EXPECT_EQ(number(x).reduce_mean(), 2);
+    auto report = smp::step([](Tensor own) { return Report{own.sum(), "seen"}; });
+    EXPECT_EQ(report(x).outputs().at(1).text, "seen");
+    EXPECT_TRUE(at::equal(report(x).outputs().at(0).loss, x.narrow(0, 0, 2).sum()));
+    auto table = smp::step([](Tensor own) {
+      return std::map<std::string, double>{{"mean", own.mean().item<double>()}};
+    });
+    EXPECT_EQ(table(x).outputs().at(1).at("mean"), x.narrow(0, 2, 2).mean().item<double>());
+    auto pair = smp::step([](Tensor own) { return std::pair(own, 3); });
+    EXPECT_THAT(std::get<1>(pair(x)).outputs(), ElementsAre(3, 3));
+  });
+}
+
+TEST(StepOutputs, AreStackedConcatenatedAndSummed) {
+  on_ranks(2, [] {
+    const auto x = rows(4);
+    auto same = smp::step([](Tensor own) { return own; });
+    const auto output = same(x);
+    EXPECT_TRUE(at::equal(output.concat(), x));
+    EXPECT_TRUE(at::equal(output.concat(1), at::cat({x.narrow(0, 0, 2), x.narrow(0, 2, 2)}, 1)));
+    EXPECT_TRUE(at::equal(output.stack(), x.reshape({2, 2, 3})));
+    EXPECT_TRUE(at::equal(output.reduce_sum(), x.narrow(0, 0, 2) + x.narrow(0, 2, 2)));
+  });
+}
+
+TEST(StepOutputs, CarryNoHistory) {
+  on_ranks(2, [] {
+    FarModel own;
+    auto train = smp::step([&](Tensor x) {
+      auto y = own.model(x);
+      own.model.backward(y.sum());
+      return y;
+    });
+    EXPECT_FALSE(train(rows(4)).concat().requires_grad());
+  });
+}
+
+TEST(StepOutputs, StayOnTheFirstRankIfAskedFor) {
+  on_ranks(2, [] {
+    StepOptions options;
+    options.broadcast_outputs = false;
+    auto number = smp::step([] { return 1; }, options);
+    const auto output = number();
+    if (rank() == 0) {
+      EXPECT_EQ(output.reduce_sum(), 2);
+    } else {
+      EXPECT_THAT(refusal<UsageError>([&] { output.reduce_sum(); }),
+                  HasSubstr("broadcast_outputs"));
+    }
+  });
+}
+
+TEST(StepOutputs, MayBeNothing) {
+  on_ranks(2, [] {
+    int calls = 0;
+    auto count = smp::step([&](Tensor) { ++calls; });
+    count(rows(4));
+    EXPECT_EQ(calls, rank() == 0 ? 2 : 0);
+  });
+}
+
+}  // namespace
+}  // namespace smp
