@@ -29,11 +29,7 @@ at::Tensor layer(bool remote, const at::Tensor& x, const at::Tensor& weight, Cut
   return call(remote, {x}, body, cut)[0];
 }
 
-class ExecutorCut : public ::testing::Test {
- protected:
-  void SetUp() override { base::FiberScheduler::install(); }
-  void TearDown() override { let_other_fibers_finish(); }
-};
+class ExecutorCut : public WithFibers {};
 
 TEST_F(ExecutorCut, IsInvisibleInAChain) {
   expect_equal_gradients(4, [](const Tensors& p, bool remote) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
@@ -57,5 +58,12 @@ std::string thrown_by(const std::function<void()>& body);
 
 /// Lets other fibers run until none has anything left to do.
 void let_other_fibers_finish();
+
+/// Tests on a thread that has fibers; none of them outlives its test.
+class WithFibers : public ::testing::Test {
+ protected:
+  void SetUp() override { base::FiberScheduler::install(); }
+  void TearDown() override { let_other_fibers_finish(); }
+};
 
 }  // namespace smp::server::testing

@@ -1,0 +1,248 @@
+// tests/server/executor_nodes_test.cpp: nodes that answer later, and what may happen inside a node.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/executor.h"
+#include "server/executor_testing.h"
+#include "smp/error.h"
+
+namespace smp::server::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kStackBytes = 1 << 20;
+
+/// `input` behind `node`, unchanged in value.
+at::Tensor behind(const at::Tensor& input, const c10::intrusive_ptr<Node>& node) {
+  node->set_next_edges(torch::autograd::collect_next_edges(input));
+  auto output = input.detach();
+  torch::autograd::set_history(output, node);
+  return output;
+}
+
+/// An identity whose answer the test gives by hand.
+class ManualNode final : public AsyncNode {
+ public:
+  void start(variable_list&& gradients, const BackwardOptions&, Completion done) override {
+    arrived = std::move(gradients);
+    complete = std::move(done);
+  }
+  void answer() { complete(variable_list(arrived), nullptr); }
+  void fail(const char* text) { complete({}, std::make_exception_ptr(std::runtime_error(text))); }
+  base::WaitReason wait_reason() const override { return {"a hand-made answer", "block", 2, 5}; }
+  std::string name() const override { return "ManualNode"; }
+
+  variable_list arrived;
+  Completion complete;
+};
+
+/// An identity that runs `inside` while it is applied.
+class ProbeNode final : public Node {
+ public:
+  explicit ProbeNode(std::function<void()> inside) : inside_(std::move(inside)) {}
+  variable_list apply(variable_list&& gradients) override {
+    inside_();
+    return std::move(gradients);
+  }
+
+ private:
+  std::function<void()> inside_;
+};
+
+void spawn(std::function<void()> body) {
+  base::FiberScheduler::install().spawn(std::move(body), nullptr, kStackBytes);
+}
+
+class Executor : public WithFibers {};
+
+// ---- answers ----------------------------------------------------------------------------------
+
+TEST_F(Executor, ConsumesRepliesInTheOrderOfStarting) {
+  const auto x = leaves(1)[0];
+  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto left = x * 2, right = x * 3;
+  std::vector<std::string> order;
+  left.register_hook([&](const at::Tensor&) { order.push_back("left"); });
+  right.register_hook([&](const at::Tensor&) { order.push_back("right"); });
+  const auto loss = (behind(left, a) + behind(right, b)).sum();
+  spawn([&] {  // b, made last, is started first, but answers last
+    a->answer();
+    base::FiberScheduler::instance().yield();
+    EXPECT_TRUE(order.empty());
+    b->answer();
+  });
+  backward(loss);
+  EXPECT_THAT(order, ElementsAre("right", "left"));
+}
+
+TEST_F(Executor, RunsReadyLocalNodesBeforeItTakesAReply) {
+  const auto x = leaves(1)[0];
+  const auto local = x * 2, remote = x * 5;
+  std::vector<std::string> order;
+  local.register_hook([&](const at::Tensor&) { order.push_back("local"); });
+  remote.register_hook([&](const at::Tensor&) { order.push_back("below the call"); });
+  c10::intrusive_ptr<ManualNode> node;
+  const auto probe = c10::make_intrusive<ProbeNode>([&] { node->answer(); });
+  node = c10::make_intrusive<ManualNode>();  // made last, so started first
+  backward((behind(local, probe) + behind(remote, node)).sum());
+  EXPECT_THAT(order, ElementsAre("local", "below the call"));
+}
+
+TEST_F(Executor, TellsWhatAParkedPassWaitsFor) {
+  const auto x = leaves(1)[0];
+  const auto node = c10::make_intrusive<ManualNode>();
+  const auto loss = behind(x, node).sum();
+  std::vector<std::string> report;
+  spawn([&] {
+    report = base::FiberScheduler::instance().waiting_report();
+    node->answer();
+  });
+  backward(loss);
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_THAT(report[0], HasSubstr("a hand-made answer of block on rank 2, microbatch 5"));
+}
+
+TEST_F(Executor, LetsErrorsJumpTheQueueOfReplies) {
+  const auto x = leaves(1)[0];
+  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
+  spawn([&] { a->fail("the later one failed"); });  // b was started first and never answers
+  EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("the later one failed"));
+}
+
+TEST_F(Executor, IgnoresRepliesAfterAnError) {
+  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto x = leaves(1)[0];
+  {
+    const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
+    spawn([&] { a->fail("no"); });
+    EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("no"));
+  }
+  b->answer();
+  a->answer();
+  EXPECT_FALSE(x.grad().defined());
+  backward((x * x).sum());
+  EXPECT_TRUE(same_bits(x.grad(), x.detach() * 2));
+}
+
+TEST_F(Executor, RefusesASecondAnswer) {
+  const auto x = leaves(1)[0];
+  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
+  spawn([&] {
+    a->answer();
+    EXPECT_THROW(a->answer(), InternalError);
+    b->answer();
+  });
+  backward(loss);
+}
+
+TEST_F(Executor, PassesOnWhatStartThrows) {
+  class Broken final : public AsyncNode {
+    void start(variable_list&&, const BackwardOptions&, Completion) override {
+      throw std::runtime_error("cannot send");
+    }
+  };
+  const auto x = leaves(1)[0];
+  const auto loss = behind(x, c10::make_intrusive<Broken>()).sum();
+  EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("cannot send"));
+}
+
+TEST_F(Executor, ChecksTheNumberOfGradientsOfAnAnswer) {
+  const auto x = leaves(1)[0];
+  const auto node = c10::make_intrusive<ManualNode>();
+  const auto loss = behind(x, node).sum();
+  spawn([&] { node->complete({}, nullptr); });
+  EXPECT_THAT(
+      thrown_by([&] { backward(loss); }),
+      HasSubstr("Function ManualNode returned an invalid number of gradients - expected 1"));
+}
+
+TEST_F(Executor, SaysThatAThreadWithoutFibersCannotWait) {
+  std::thread([] {
+    const auto x = leaves(1)[0];
+    const auto loss = behind(x, c10::make_intrusive<ManualNode>()).sum();
+    EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("no fiber scheduler"));
+  }).join();
+}
+
+TEST_F(Executor, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
+  struct Double final : torch::autograd::FunctionPostHook {
+    variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+      return {outputs[0] + inputs[0]};
+    }
+  };
+  const auto x = leaves(1)[0];
+  const auto node = c10::make_intrusive<ManualNode>();
+  const auto loss = behind(x, node).sum();
+  node->add_post_hook(std::make_unique<Double>());
+  spawn([&] { node->answer(); });
+  backward(loss);
+  EXPECT_TRUE(same_bits(x.grad(), at::full({4, 4}, 2.0, at::kDouble)));
+}
+
+// ---- inside a node ----------------------------------------------------------------------------
+
+TEST_F(Executor, RunsNodesItselfNotThroughLibTorchsEngine) {
+  const auto x = leaves(1)[0];
+  int applied = 0;
+  const auto probe = c10::make_intrusive<ProbeNode>([&] {
+    ++applied;
+    EXPECT_EQ(torch::autograd::get_current_graph_task_id(), -1);
+    EXPECT_TRUE(inside_node());
+  });
+  backward(behind(x, probe).sum());
+  EXPECT_EQ(applied, 1);
+  EXPECT_FALSE(inside_node());
+}
+
+TEST_F(Executor, KnowsThatLibTorchsEngineIsInsideANode) {
+  const auto x = leaves(1)[0];
+  bool inside = false;
+  const auto probe = c10::make_intrusive<ProbeNode>([&] { inside = inside_node(); });
+  backward(Engine::kStock, {behind(x, probe).sum()});
+  EXPECT_TRUE(inside);
+}
+
+TEST_F(Executor, NeverSuspendsInsideANode) {
+  const auto x = leaves(1)[0], y = leaves(1, 2)[0];
+  const auto twice = [](const Tensors& in) { return Tensors{in[0] * 2}; };
+  const auto inner = call_remotely({y}, twice)[0].sum();
+  for (const auto engine : {Engine::kOurs, Engine::kStock}) {
+    const auto probe = c10::make_intrusive<ProbeNode>([&] { backward(inner); });
+    EXPECT_THAT(thrown_by([&] { backward(engine, {behind(x, probe).sum()}); }),
+                HasSubstr("cannot wait for a backward reply of DelayedNode"));
+  }
+}
+
+TEST_F(Executor, RunsALocalGraphInsideANode) {
+  const auto x = leaves(1)[0], y = leaves(1, 2)[0];
+  const auto inner = (y * 2).sum();
+  const auto probe = c10::make_intrusive<ProbeNode>([&] { backward(inner); });
+  backward(behind(x, probe).sum());
+  EXPECT_TRUE(same_bits(y.grad(), at::full({4, 4}, 2.0, at::kDouble)));
+  EXPECT_TRUE(same_bits(x.grad(), at::ones({4, 4}, at::kDouble)));
+}
+
+TEST_F(Executor, MaySuspendInsideATensorHook) {
+  const auto x = leaves(1)[0], y = leaves(1, 2)[0];
+  const auto twice = [](const Tensors& in) { return Tensors{in[0] * 2}; };
+  const auto inner = call_remotely({y}, twice)[0].sum();
+  const auto outer = x * 3;
+  outer.register_hook([&](const at::Tensor&) { backward(inner); });
+  backward(outer.sum());
+  EXPECT_TRUE(same_bits(y.grad(), at::full({4, 4}, 2.0, at::kDouble)));
+  EXPECT_TRUE(same_bits(x.grad(), at::full({4, 4}, 3.0, at::kDouble)));
+}
+
+}  // namespace
+}  // namespace smp::server::testing
