@@ -5,22 +5,13 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
-#include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::server {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string text_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
 
 class ForeignParametersTest : public testing::Test {
  protected:
@@ -54,7 +45,7 @@ TEST_F(ForeignParametersTest, AreShrunkOnce) {
 }
 
 TEST_F(ForeignParametersTest, TakeNoGradient) {
-  EXPECT_THAT(text_of([&] { foreign_.refuse_gradient(weight_); }),
+  EXPECT_THAT(refusal([&] { foreign_.refuse_gradient(weight_); }),
               AllOf(HasSubstr("rank 1"), HasSubstr("block.weight"), HasSubstr("rank 2"),
                     HasSubstr("Call the module")));
   foreign_.refuse_gradient(at::ones({2}));
@@ -69,14 +60,14 @@ TEST_F(ForeignParametersTest, MayBeUsedWithoutBeingWritten) {
 TEST_F(ForeignParametersTest, AreNotWritten) {
   const at::NoGradGuard no_grad;
   weight_.zero_();
-  EXPECT_THAT(text_of([&] { foreign_.check_untouched("between two steps"); }),
+  EXPECT_THAT(refusal([&] { foreign_.check_untouched("between two steps"); }),
               AllOf(HasSubstr("between two steps"), HasSubstr("block.weight was written"),
                     HasSubstr("lives on rank 2")));
 }
 
 TEST_F(ForeignParametersTest, AreNotMaterialised) {
   weight_.set_data(at::ones({32, 8}));
-  EXPECT_THAT(text_of([&] { foreign_.check_untouched("now"); }), HasSubstr("block.weight"));
+  EXPECT_THAT(refusal([&] { foreign_.check_untouched("now"); }), HasSubstr("block.weight"));
 }
 
 }  // namespace
