@@ -47,6 +47,9 @@ DistributedModelBase::NamedTensors without_duplicates(
 }  // namespace
 
 struct DistributedModelBase::State {
+  State(Runtime& of, std::shared_ptr<torch::nn::Module> base)
+      : runtime(of), module(std::move(base)) {}
+
   Runtime& runtime;
   std::shared_ptr<torch::nn::Module> module;
   std::vector<partition::Pin> pins;
@@ -77,7 +80,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
     SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
-  state_.reset(new State{runtime, std::move(module), {}, {}, {}, 2, {}, {}, {}});
+  state_ = std::make_unique<State>(runtime, std::move(module));
   runtime.models().push_back(this);
 }
 

@@ -80,9 +80,9 @@ void ModuleServer::attach(std::vector<RoutedBase*> modules) {
 }
 
 void ModuleServer::detach(const std::vector<RoutedBase*>& modules) noexcept {
-  for (auto* gone : modules) {
-    if (gone != nullptr)
-      std::replace(modules_.begin(), modules_.end(), gone, static_cast<RoutedBase*>(nullptr));
+  RoutedBase* const nobody = nullptr;
+  for (auto* gone : modules) {  // by address: the module itself may have ended
+    std::replace(modules_.begin(), modules_.end(), gone, nobody);
   }
 }
 
@@ -174,7 +174,7 @@ void ModuleServer::fail_step(std::exception_ptr error) {
     return;
   }
   if (aborting_) return;
-  if (!failure_) failure_ = error;
+  if (!failure_) failure_ = std::move(error);
   Message message;
   message.kind = Kind::kAbort;
   char who[256] = "";
