@@ -47,7 +47,7 @@ class BufferPool {
   }
 
  private:
-  static constexpr std::size_t kLargestKept = 64 * 1024;
+  static constexpr std::size_t kLargestKept = 64 << 10;
   static constexpr std::size_t kMostKept = 64;
   std::vector<ByteBuffer> free_;
 };
