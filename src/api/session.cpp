@@ -109,7 +109,9 @@ Session init(int& argc, char** argv, const Config& config) {
   SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
               parts.config.values().transport,
               "\": ranks of one process start with smp::run_local, not with smp::init");
-  parts.topology = Topology(parts.config.arrangement(), parts.mpi->rank());
+  auto arrangement = parts.config.arrangement();
+  arrangement.machine_of_rank = parts.mpi->machine_of_rank();
+  parts.topology = Topology(arrangement, parts.mpi->rank());
   parts.oversubscribed = set_idle_policy(parts.config.values(), parts.mpi->local_size());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
   parts.transport = parts.mpi->connect(parts.topology.group(Group::kPp));

@@ -37,6 +37,16 @@ void require_distinct(const std::vector<int>& ranks, int rank, int size) {
               rank, " is not one of them; only the ranks to be connected call this.");
 }
 
+std::vector<int> machines_of(const MpiCommunicator& world) {
+  const MpiCommunicator host = MpiCommunicator::of_this_host(world.get());
+  int machine = world.rank();  // the first rank of a host tells the others
+  check_mpi(MPI_Bcast(&machine, 1, MPI_INT, 0, host.get()), "naming machines");
+  std::vector<int> machines(world.size());
+  check_mpi(MPI_Allgather(&machine, 1, MPI_INT, machines.data(), 1, MPI_INT, world.get()),
+            "naming machines");
+  return machines;
+}
+
 }  // namespace
 
 MpiSession::MpiSession()
@@ -44,10 +54,12 @@ MpiSession::MpiSession()
       exceptions_at_start_(std::uncaught_exceptions()),
       world_(MpiCommunicator::duplicate(MPI_COMM_WORLD)),
       rank_(world_.rank()),
-      size_(world_.size()) {
-  const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
-  local_rank_ = host.rank();
-  local_size_ = host.size();
+      size_(world_.size()),
+      machine_of_rank_(machines_of(world_)) {}
+
+int MpiSession::local_size() const noexcept {
+  return static_cast<int>(
+      std::count(machine_of_rank_.begin(), machine_of_rank_.end(), machine_of_rank_[rank_]));
 }
 
 MpiSession::~MpiSession() {

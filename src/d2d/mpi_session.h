@@ -26,9 +26,10 @@ class MpiSession {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  /// Among the ranks on this machine.
-  int local_rank() const noexcept { return local_rank_; }
-  int local_size() const noexcept { return local_size_; }
+  /// Of each rank: the first rank that shares memory with it, which stands for their machine.
+  const std::vector<int>& machine_of_rank() const noexcept { return machine_of_rank_; }
+  /// Ranks on this machine.
+  int local_size() const noexcept;
   bool started_mpi() const noexcept { return started_mpi_; }
 
   /// A transport between `ranks` of the job, numbered in that order. Exactly these ranks call it.
@@ -50,8 +51,7 @@ class MpiSession {
   MpiCommunicator world_;
   int rank_;
   int size_;
-  int local_rank_;
-  int local_size_;
+  std::vector<int> machine_of_rank_;
 };
 
 }  // namespace smp::d2d
