@@ -18,7 +18,9 @@ constexpr int kWarmUp = 3;
 constexpr int kRoundTrips = 15;
 constexpr std::int64_t kLargeBytes = 4 << 20;
 
+/// 0 of none.
 double median(std::vector<double>& values) {
+  if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -31,10 +33,10 @@ class Probe {
         rank_(runtime.topology().pp_rank()),
         size_(static_cast<int>(runtime.pp_ranks().size())) {}
 
-  /// Seconds of one message of `bytes`, half a round trip; meaningless on ranks other than 0.
+  /// Seconds of one message of `bytes`, half a round trip.
   double seconds(std::int64_t bytes) const {
     const auto payload = at::empty({bytes}, at::kByte);
-    std::vector<double> seconds{0};
+    std::vector<double> seconds;
     const int peers = std::min(kMostPeers, size_ - 1);
     for (int i = 1; i <= peers; ++i) {
       const int peer = i * (size_ - 1) / peers;
