@@ -16,6 +16,7 @@ class CallRecorder {
   struct Call {
     int model = -1;  ///< -1: the body
     int number = -1;
+    bool operator==(const Call&) const = default;
   };
 
   /// @param now  of the caller's clock, in seconds; all later times are of the same clock.

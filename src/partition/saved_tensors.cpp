@@ -47,13 +47,14 @@ std::vector<at::Tensor> saved_by(const NodePointer& node) {
 
 }  // namespace
 
-void visit_saved_tensors(const std::vector<at::Tensor>& roots,
-                         const std::function<void(std::uint64_t, const at::Tensor&)>& visit) {
-  for (const auto& node : nodes_below(roots)) {
-    for (const auto& tensor : saved_by(node)) {
-      if (tensor.defined()) visit(node->sequence_nr(), tensor);
-    }
+std::vector<KeepingNode> keeping_nodes(const std::vector<at::Tensor>& roots) {
+  std::vector<KeepingNode> keeping;
+  for (auto& node : nodes_below(roots)) {
+    auto saved = saved_by(node);
+    std::erase_if(saved, [](const at::Tensor& tensor) { return !tensor.defined(); });
+    keeping.push_back({std::move(node), std::move(saved)});
   }
+  return keeping;
 }
 
 }  // namespace smp::partition

@@ -2,17 +2,20 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
-#include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace smp::partition {
 
-/// Visits the tensors that the nodes of the graph below `roots` keep, in the order in which the
-/// nodes were made. Nodes of types that do not tell (written by hand in C++) keep nothing here.
-/// @param visit  gets the node's sequence number, as of at::sequence_number, and the tensor.
-void visit_saved_tensors(const std::vector<at::Tensor>& roots,
-                         const std::function<void(std::uint64_t, const at::Tensor&)>& visit);
+/// A node of an autograd graph and the tensors that it keeps.
+struct KeepingNode {
+  c10::intrusive_ptr<torch::autograd::Node> node;
+  std::vector<at::Tensor> saved;  ///< all defined
+};
+
+/// The graph below `roots`, in the order in which the nodes were made; leaves come last. Nodes of
+/// types that do not tell (written by hand in C++) keep nothing here.
+std::vector<KeepingNode> keeping_nodes(const std::vector<at::Tensor>& roots);
 
 }  // namespace smp::partition

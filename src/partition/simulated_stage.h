@@ -17,8 +17,9 @@ struct SimulatedFiber {
   int task = 0;
   int microbatch = 0;
   std::int64_t priority = 0;
-  int operation = -1;      ///< next; -1: at the end
-  int next_in_inbox = -1;  ///< of a stage
+  int operation = -1;              ///< next; -1: at the end
+  int next_in_inbox = -1;          ///< of a stage
+  std::int64_t waiting_bytes = 0;  ///< held while it awaits an answer
   bool backward = false;
   bool unpacks = false;     ///< its message costs time when it goes on
   bool awaiting = false;    ///< the answer of a peer
@@ -88,6 +89,11 @@ struct SimulatedStage {
   base::Nanoseconds busy = 0;
   std::int64_t held = 0, peak = 0, messages = 0;
   std::vector<base::Span> spans;
+
+  void hold(std::int64_t bytes) noexcept {
+    held += bytes;
+    peak = std::max(peak, held);
+  }
 };
 
 }  // namespace smp::partition

@@ -164,6 +164,7 @@ int Step::take_ready(SimulatedStage& stage) {
 
 void Step::proceed(int fiber) {
   auto& own = fibers_[fiber];
+  stage_of(own).hold(-std::exchange(own.waiting_bytes, 0));
   for (;;) {
     if (own.operation < 0) {
       if (own.task != 0) return answer(fiber);
@@ -227,9 +228,11 @@ bool Step::compute(int fiber) {
 /// Holds or lets go of activations. Returns how long the operation takes.
 Nanoseconds Step::account(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = stage_of(fiber);
-  if (!options_.forward_only) {
-    stage.held += fiber.backward ? -operation.activation_bytes : operation.activation_bytes;
-    stage.peak = std::max(stage.peak, stage.held);
+  if (fiber.backward) {
+    stage.hold(operation.gradient_bytes);
+    stage.hold(-operation.gradient_bytes - operation.activation_bytes);
+  } else if (!options_.forward_only) {
+    stage.hold(operation.activation_bytes);
   }
   const auto duration = fiber.backward ? operation.backward : operation.forward;
   if (options_.jitter == 0) return duration;
@@ -267,6 +270,10 @@ void Step::ask(int fiber) {
   send(fiber, own.backward ? task.back : task.there, callee);
   own.awaiting = own.passing_on = true;
   auto& stage = stage_of(own);
+  own.waiting_bytes = own.backward            ? operation.gradient_bytes
+                      : options_.forward_only ? 0
+                                              : operation.activation_bytes;
+  stage.hold(own.waiting_bytes);
   ++stage.awaiting;
   stage.polls = true;
 }

@@ -1,6 +1,7 @@
 // partition/step_program.cpp: walks the calls of a trace and sorts their stretches into tasks.
 #include "partition/step_program.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -30,7 +31,8 @@ class Compiler {
       enter(call);
     }
     leave_until(-1);
-    compute(0, trace_.body_after, 0);
+    compute(0, trace_.body_after, {});
+    copy_shared_tensors();
     price_operations();
     return std::move(program_);
   }
@@ -43,30 +45,49 @@ class Compiler {
     int request = -1;  // of a sequential: its last request, which the next neighbour may join
   };
 
+  /// What a stretch of computation holds.
+  struct Held {
+    std::int64_t activations = 0;
+    std::int64_t gradients = 0;
+  };
+
   void leave_until(int caller) {
     while (open_.back().call != caller) {
       SMP_ASSERT(open_.size() > 1, "the trace's caller ", caller, " is not running");
       const auto& call = trace_.calls[open_.back().call];
-      compute(open_.back().task, call.after, call.activation_bytes);
+      const std::int64_t gradients = call.gradient_bytes + waiting_while(open_.back().call);
+      compute(open_.back().task, call.after, {call.activation_bytes, gradients});
       open_.pop_back();
     }
+  }
+
+  /// Gradients that wait on the stage of `call`'s task, in its callers, while `call` runs.
+  std::int64_t waiting_while(int call) const {
+    std::int64_t bytes = 0;
+    for (int own = call; own >= 0; own = trace_.calls[own].caller) {
+      const int caller = trace_.calls[own].caller;
+      if (caller < 0 || tasks_of_calls_[caller] != tasks_of_calls_[call]) break;
+      bytes += trace_.calls[own].waiting_bytes;
+    }
+    return bytes;
   }
 
   void enter(int call) {
     const int task = task_of(trace_.calls[call], open_.back());
     begin_call(task);
     open_.push_back({call, task});
+    tasks_of_calls_.push_back(task);
   }
 
   /// Where `call` runs: with its caller, in the caller's last request, or in a new one.
   int task_of(const TracedCall& call, OpenCall& caller) {
     const int stage = stages_[call.module];
     if (caller.request >= 0 && program_.tasks[caller.request].stage == stage) {
-      compute(caller.request, call.before, 0);
+      compute(caller.request, call.before, {});
       program_.tasks[caller.request].back = travel(call.output_bytes);
       return caller.request;
     }
-    compute(caller.task, call.before, 0);
+    compute(caller.task, call.before, {});
     caller.request = -1;
     if (program_.tasks[caller.task].stage == stage) return caller.task;
     const int task = request(call, caller.task, stage);
@@ -80,7 +101,12 @@ class Compiler {
     const int task = static_cast<int>(program_.tasks.size());
     program_.tasks.push_back(
         {stage, call.module, caller, -1, -1, travel(call.input_bytes), travel(call.output_bytes)});
-    append(caller).callee = task;
+    auto& operation = append(caller);
+    operation.callee = task;
+    operation.activation_bytes = call.lent_bytes;
+    if (call.caller >= 0 && tasks_of_calls_[call.caller] == caller) {
+      operation.gradient_bytes = call.waiting_bytes + waiting_while(call.caller);
+    }
     return task;
   }
 
@@ -109,12 +135,28 @@ class Compiler {
     (joins ? program_.operations[last] : append(task)).turn = true;
   }
 
-  void compute(int task, double seconds, std::int64_t activation_bytes) {
-    if (seconds == 0 && activation_bytes == 0) return;
+  void compute(int task, double seconds, const Held& held) {
+    if (seconds == 0 && held.activations == 0 && held.gradients == 0) return;
     if (!ends_with_computation(task)) append(task);
     const auto& owner = program_.tasks[task];
+    auto& operation = program_.operations[owner.last];
     seconds_[owner.last] += seconds / machine_.speed(owner.stage);
-    program_.operations[owner.last].activation_bytes += activation_bytes;
+    operation.activation_bytes += held.activations;
+    operation.gradient_bytes = std::max(operation.gradient_bytes, held.gradients);
+  }
+
+  /// Every task that keeps one has its own copy; it came with the request.
+  void copy_shared_tensors() {
+    for (const auto& [bytes, calls] : trace_.shared) {
+      std::vector<int> tasks;
+      for (const int call : calls) {
+        const int task = tasks_of_calls_[call];
+        if (std::find(tasks.begin(), tasks.end(), task) != tasks.end()) continue;
+        if (!tasks.empty())
+          program_.operations[program_.tasks[task].first].activation_bytes += bytes;
+        tasks.push_back(task);
+      }
+    }
   }
 
   void price_operations() {
@@ -131,6 +173,7 @@ class Compiler {
   StepProgram program_;
   std::vector<double> seconds_;  // of every operation, at the task's speed
   std::vector<OpenCall> open_;
+  std::vector<int> tasks_of_calls_;
 };
 
 }  // namespace

@@ -18,7 +18,10 @@ struct Operation {
   int previous = -1, next = -1;  ///< of the same task; -1: none
   bool turn = false;             ///< begins with a routed call, so it may give way to others
   base::Nanoseconds forward = 0, backward = 0;
+  /// Kept from here to its backward; of a request: inputs, held until its answer.
   std::int64_t activation_bytes = 0;
+  /// Gradients, while it computes backward, beyond its activations; of a request: while it waits.
+  std::int64_t gradient_bytes = 0;
 };
 
 /// What one fiber runs: the step body (task 0), or one request.

@@ -125,7 +125,13 @@ class Refusal {
       settings.microbatches *= split;
       if (is_simple()) settings.most_in_flight *= split;
       Trace trace = unfit_.trace;
-      for (TracedCall& call : trace.calls) call.activation_bytes /= split;
+      for (TracedCall& call : trace.calls) {
+        call.activation_bytes /= split;
+        call.gradient_bytes /= split;
+        call.lent_bytes /= split;
+        call.waiting_bytes /= split;
+      }
+      for (SharedTensor& tensor : trace.shared) tensor.bytes /= split;
       if (fits(settings, trace)) {
         return concat("microbatches = ", settings.microbatches, ", so that each is smaller");
       }

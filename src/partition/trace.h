@@ -17,8 +17,22 @@ struct TracedCall {
   double after = 0;
   std::int64_t input_bytes = 0;   ///< tensors that travel to the module if it lives elsewhere
   std::int64_t output_bytes = 0;  ///< tensors that travel back
+  /// Of the inputs, what the caller itself does not keep for backward: it holds them until the call
+  /// returns.
+  std::int64_t lent_bytes = 0;
   /// Tensors that autograd keeps for backward because of this call itself, without its callees.
   std::int64_t activation_bytes = 0;
+  /// Gradients in its own backward, at most at once, beyond the activations let go of by then.
+  std::int64_t gradient_bytes = 0;
+  /// Gradients of its caller that wait while backward of this call runs, at most at once.
+  std::int64_t waiting_bytes = 0;
+};
+
+/// A tensor that several calls keep. It counts in the activation_bytes of the first; on a rank that
+/// does not run that one, it is another tensor, which travelled there.
+struct SharedTensor {
+  std::int64_t bytes = 0;
+  std::vector<int> calls;  ///< indices in Trace::calls, each once
 };
 
 /// A module that reads a weight that another module registered (`embed->weight` in its parent), or
@@ -40,6 +54,7 @@ struct Trace {
   std::vector<TracedCall> calls;  ///< in the order in which they began; a caller comes first
   double body_after = 0;          ///< what the body itself computed after its last call
   std::vector<WeightUse> foreign_uses;
+  std::vector<SharedTensor> shared;
   CostSource source = CostSource::kEstimated;
   /// Backward time of a call over its forward time.
   double backward_ratio = 2.0;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "partition/call_recorder.h"
+#include "partition/held_bytes.h"
 #include "partition/operator_watch.h"
 #include "partition/parameter_reads.h"
 #include "partition/saved_tensors.h"
@@ -67,6 +68,7 @@ struct Tracer::State {
   std::vector<const RoutedBase*> running;  // innermost last
   bool in_place = false;                   // the innermost call serves a part of itself
   std::vector<at::Tensor> roots;           // of the graph
+  std::vector<Argument> arguments;
   struct Change {
     std::uint64_t sequence_number;
     CallRecorder::Call call;  // runs from there on
@@ -76,6 +78,7 @@ struct Tracer::State {
   explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
   void note_change() { changes.push_back({at::sequence_number::peek(), recorder->current()}); }
   CallRecorder::Call call_at(std::uint64_t sequence_number) const;
+  void note_arguments(const std::vector<at::Tensor>& tensors);
   void add_activations();
   std::unordered_set<const void*> weight_storages() const;
 };
@@ -205,6 +208,7 @@ std::vector<Trace> Tracer::run_once(const Body& body, bool timed) {
   state.running.clear();
   state.in_place = false;
   state.roots.clear();
+  state.arguments.clear();
   state.changes.clear();
   state.recorder.emplace(static_cast<int>(state.models.size()), now());
   state.note_change();
@@ -265,6 +269,7 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, i
     state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
   }
   RunningCall running(*this, module, total_bytes(arguments.tensors));
+  state.note_arguments(arguments.tensors);
   auto result = entry.run(module.smp_module(), arguments);
   running.set_output_bytes(total_bytes(result.tensors));
   keep_graph(result.tensors);
@@ -302,19 +307,22 @@ std::unordered_set<const void*> Tracer::State::weight_storages() const {
   return storages;
 }
 
-/// Each storage counts for the first call that keeps it. What the body itself keeps (of its loss)
-/// counts for its first call, which runs on the same stage.
+/// Of the call that begins. Each storage once.
+void Tracer::State::note_arguments(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const void*> seen;
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    const auto storage = tensor.storage();
+    if (!seen.insert(storage.unsafeGetStorageImpl()).second) continue;
+    arguments.push_back({recorder->current(), storage.getWeakStorageImpl(),
+                         static_cast<std::int64_t>(storage.nbytes())});
+  }
+}
+
 void Tracer::State::add_activations() {
-  auto counted = weight_storages();
-  visit_saved_tensors(roots, [&](std::uint64_t sequence_number, const at::Tensor& saved) {
-    if (!saved.has_storage()) return;
-    if (!counted.insert(saved.storage().unsafeGetStorageImpl()).second) return;
-    auto call = call_at(sequence_number);
-    if (call.model < 0) call = {0, 0};
-    auto& calls = recorder->traces()[call.model].calls;
-    if (calls.empty()) return;
-    calls[call.number].activation_bytes += static_cast<std::int64_t>(saved.storage().nbytes());
-  });
+  const auto call_of = [this](std::uint64_t sequence_number) { return call_at(sequence_number); };
+  account_held_bytes(keeping_nodes(roots), arguments, call_of, weight_storages(),
+                     recorder->traces());
 }
 
 }  // namespace smp::partition

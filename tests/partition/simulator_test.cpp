@@ -200,6 +200,31 @@ TEST(Simulator, InterleavedKeepsThoseOfItsCap) {
   }
 }
 
+TEST(Simulator, GradientsComeOnTopOfActivations) {
+  auto model = traced_chain({0.1, 0.1});
+  model.trace.calls[2].gradient_bytes = 50;
+  const auto schedule = schedule::make_simple();
+  SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
+  const auto step = simulate(model.tree, model.trace, {0, 0, 1}, ideal_machine(2), options);
+  EXPECT_THAT(step.peak_activations, ElementsAre(6, 6 + 50));
+  options.forward_only = true;
+  const auto forward = simulate(model.tree, model.trace, {0, 0, 1}, ideal_machine(2), options);
+  EXPECT_THAT(forward.peak_activations, Each(0));
+}
+
+TEST(Simulator, ACallerHoldsWhatItLentAndWhatWaitsUntilTheAnswer) {
+  auto model = traced_chain({0.1, 0.1});
+  model.trace.calls[2].lent_bytes = 10;
+  const auto schedule = schedule::make_simple();
+  const SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
+  const auto peak = [&] {
+    return simulate(model.tree, model.trace, {0, 0, 1}, ideal_machine(2), options).peak_activations;
+  };
+  EXPECT_EQ(peak()[0], 6 + 2 * 10);  // an answer comes as the next request goes
+  model.trace.calls[2].waiting_bytes = 1000;
+  EXPECT_EQ(peak()[0], 6 + 6 * 1000);  // all begin backward at once
+}
+
 int most_in_flight(const SimulatedStep& step) {
   std::map<int, base::Span> lives;
   for (const auto& span : step.timeline[0].spans) {

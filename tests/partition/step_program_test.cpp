@@ -81,5 +81,56 @@ TEST(StepProgram, BackwardTakesItsShareAndAFasterStageLess) {
   EXPECT_EQ(program.operations[0].backward, 1500 * kMicrosecond);
 }
 
+// ---- memory -----------------------------------------------------------------------------------
+
+/// Of one task: what it keeps until backward.
+std::int64_t kept_by(const StepProgram& program, int task) {
+  std::int64_t bytes = 0;
+  for (int i = program.tasks[task].first; i >= 0; i = program.operations[i].next) {
+    bytes += program.operations[i].callee < 0 ? program.operations[i].activation_bytes : 0;
+  }
+  return bytes;
+}
+
+TEST(StepProgram, EveryTaskHasItsOwnCopyOfATensorThatSeveralCallsKeep) {
+  auto model = traced_chain({1e-3, 1e-3, 1e-3, 1e-3});  // each keeps a byte of its own
+  model.trace.shared.push_back({100, {1, 2, 3, 4}});
+  const auto alone = compile(model.tree, model.trace, {0, 0, 0, 0, 0}, ideal_machine(1));
+  EXPECT_EQ(kept_by(alone, 0), 4);
+  const auto cut = compile(model.tree, model.trace, {0, 0, 1, 1, 2}, ideal_machine(3));
+  EXPECT_EQ(kept_by(cut, 0), 1);
+  EXPECT_EQ(kept_by(cut, 1), 2 + 100);
+  EXPECT_EQ(kept_by(cut, 2), 1 + 100);
+}
+
+TEST(StepProgram, GradientsOfCallersOnTheSameStageWaitMeanwhile) {
+  TracedModel model;
+  const int root = model.call_again(0, -1, 0);
+  const int block = model.call(0, root, 1e-3);
+  const int layer = model.call(1, block, 1e-3);
+  model.trace.calls[block].waiting_bytes = 10;
+  model.trace.calls[layer].waiting_bytes = 200;
+  model.trace.calls[layer].gradient_bytes = 3000;
+  const auto last = [](const StepProgram& program, int task) {
+    return program.operations[program.tasks[task].first].gradient_bytes;
+  };
+  EXPECT_EQ(last(compile(model.tree, model.trace, {0, 0, 0}, ideal_machine(2)), 0), 3210);
+  EXPECT_EQ(last(compile(model.tree, model.trace, {0, 1, 1}, ideal_machine(2)), 1), 3200);
+  EXPECT_EQ(last(compile(model.tree, model.trace, {0, 0, 1}, ideal_machine(2)), 1), 3000);
+}
+
+TEST(StepProgram, ARequestHoldsWhatItsCallerLentAndWhatWaitsForIt) {
+  TracedModel model;
+  const int root = model.call_again(0, -1, 0);
+  const int layer = model.call(0, root, 1e-3);
+  model.trace.calls[layer].lent_bytes = 10;
+  model.trace.calls[layer].waiting_bytes = 20;
+  const auto program = compile(model.tree, model.trace, {0, 1}, ideal_machine(2));
+  const auto& request = program.operations[program.tasks[0].last];
+  ASSERT_EQ(request.callee, 1);
+  EXPECT_EQ(request.activation_bytes, 10);
+  EXPECT_EQ(request.gradient_bytes, 20);
+}
+
 }  // namespace
 }  // namespace smp::partition

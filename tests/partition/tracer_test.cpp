@@ -194,6 +194,9 @@ TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
     EXPECT_EQ(real.calls[i].before, meta.calls[i].before);
     EXPECT_EQ(real.calls[i].after, meta.calls[i].after);
     EXPECT_EQ(real.calls[i].activation_bytes, meta.calls[i].activation_bytes);
+    EXPECT_EQ(real.calls[i].gradient_bytes, meta.calls[i].gradient_bytes);
+    EXPECT_EQ(real.calls[i].waiting_bytes, meta.calls[i].waiting_bytes);
+    EXPECT_EQ(real.calls[i].lent_bytes, meta.calls[i].lent_bytes);
     EXPECT_EQ(real.calls[i].output_bytes, meta.calls[i].output_bytes);
   }
 }
@@ -207,6 +210,52 @@ TEST(Tracer, CountsWhatBackwardNeedsOnceForTheFirstThatKeepsIt) {
   EXPECT_EQ(seen.calls[2].activation_bytes, 5 * 8 * 4);
   EXPECT_EQ(seen.calls[3].activation_bytes, 0);
   EXPECT_EQ(seen.calls[0].activation_bytes, 5 * 8 * 4 + 5 * 4 * 4);
+}
+
+struct ResidualImpl : torch::nn::Module {
+  nn::Linear first = register_module("first", nn::Linear(8, 8));
+  nn::Linear second = register_module("second", nn::Linear(8, 8));
+  Tensor forward(const Tensor& x) { return x + second(first(x)); }
+};
+SMP_MODULE(Residual);
+
+TEST(Tracer, CountsGradientsOnTheirWay) {
+  Residual net;
+  constexpr int kWeights = (8 * 8 + 8) * 4;
+  constexpr int kTensor = 5 * 8 * 4;
+  const auto seen = trace(*net, [&] {
+    return std::vector{net(torch::ones({5, 8}).requires_grad_().exp()).sum()};
+  });
+  // A linear's own gradients: what came, what goes, its weights'.
+  EXPECT_EQ(seen.calls[1].gradient_bytes, 2 * kTensor + kWeights);
+  EXPECT_EQ(seen.calls[2].gradient_bytes, 2 * kTensor + kWeights);
+  // The gradient that passes by is at first the one that came to the second linear.
+  EXPECT_EQ(seen.calls[1].waiting_bytes, kTensor);
+}
+
+struct ForkImpl : torch::nn::Module {
+  nn::Linear left = register_module("left", nn::Linear(8, 8));
+  nn::Linear right = register_module("right", nn::Linear(8, 8));
+  Tensor forward(const Tensor& x) {
+    const auto y = x.exp();
+    const auto from_left = left(y);
+    const auto from_right = right(y);
+    return from_left + from_right + right(x + 1);
+  }
+};
+SMP_MODULE(Fork);
+
+TEST(Tracer, NotesWhoKeepsTheSameTensorAndWhatIsLent) {
+  Fork net;
+  const auto seen = trace(*net, [&] {
+    return std::vector{net(torch::ones({5, 8}).requires_grad_())};
+  });
+  ASSERT_EQ(seen.calls.size(), 4);
+  ASSERT_EQ(seen.shared.size(), 1);  // exp, left and right keep y
+  EXPECT_EQ(seen.shared[0].bytes, 5 * 8 * 4);
+  EXPECT_THAT(seen.shared[0].calls, ElementsAre(0, 1, 2));
+  EXPECT_EQ(seen.calls[1].lent_bytes, 0);
+  EXPECT_EQ(seen.calls[3].lent_bytes, 5 * 8 * 4);
 }
 
 TEST(Tracer, SeesNoActivationsWhereGradModeIsOff) {

@@ -1,0 +1,35 @@
+// partition/held_bytes.h: what a traced microbatch holds: tensors kept for backward, arguments
+// of calls that run, and gradients on their way (App. C.1).
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <functional>
+#include <unordered_set>
+#include <vector>
+
+#include "partition/call_recorder.h"
+#include "partition/saved_tensors.h"
+#include "partition/trace.h"
+
+namespace smp::partition {
+
+/// A tensor that a call was given.
+struct Argument {
+  CallRecorder::Call call;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< weak, so that it takes no memory
+  std::int64_t bytes;
+};
+
+/// Fills what the calls hold (lent, activation, gradient and waiting bytes) and the shared tensors.
+/// @param nodes    the graph of the whole body
+/// @param call_of  the call that made the node with this sequence number; that of the body is
+///                 taken for the first call of the first model, which runs on the same stage
+/// @param weights  storages that are there anyway
+void account_held_bytes(const std::vector<KeepingNode>& nodes,
+                        const std::vector<Argument>& arguments,
+                        const std::function<CallRecorder::Call(std::uint64_t)>& call_of,
+                        const std::unordered_set<const void*>& weights, std::vector<Trace>& traces);
+
+}  // namespace smp::partition
