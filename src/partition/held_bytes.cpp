@@ -29,14 +29,13 @@ class Accountant {
   Accountant(const std::vector<KeepingNode>& nodes, std::vector<Trace>& traces)
       : nodes_(nodes), traces_(traces), freed_(nodes.size()) {}
 
-  void run(const std::vector<Argument>& arguments,
-           const std::function<Call(std::uint64_t)>& call_of,
+  void run(const std::vector<HeldTensor>& held, const std::function<Call(std::uint64_t)>& call_of,
            const std::unordered_set<const void*>& weights) {
     for (const auto& [node, saved] : nodes_) {
       calls_.push_back(or_first(call_of(node->sequence_nr())));
     }
     count_saved(weights);
-    for (const auto& argument : arguments) count_lent(argument, weights);
+    for (const auto& tensor : held) count_lent(tensor, weights);
     run_backward();
   }
 
@@ -92,11 +91,13 @@ class Accountant {
     return std::find(calls.begin(), calls.end(), call) != calls.end();
   }
 
-  void count_lent(const Argument& argument, const std::unordered_set<const void*>& weights) {
-    const void* storage = argument.storage._unsafe_get_target();
-    auto* const call = traced(argument.call);
-    const Call caller = or_first({argument.call.model, call->caller});
-    if (weights.count(storage) == 0 && !keeps(caller, storage)) call->lent_bytes += argument.bytes;
+  void count_lent(const HeldTensor& held, const std::unordered_set<const void*>& weights) {
+    const void* storage = held.storage._unsafe_get_target();
+    if (weights.count(storage) != 0) return;
+    auto* const call = traced(held.call);
+    const Call caller = or_first({held.call.model, call->caller});
+    const bool kept = held.argument ? keeps(caller, storage) : kept_index_.count(storage) != 0;
+    if (!kept) call->lent_bytes += held.bytes;
   }
 
   void add_shared(std::int64_t bytes, const std::vector<Call>& calls) {
@@ -204,12 +205,11 @@ class Accountant {
 
 }  // namespace
 
-void account_held_bytes(const std::vector<KeepingNode>& nodes,
-                        const std::vector<Argument>& arguments,
+void account_held_bytes(const std::vector<KeepingNode>& nodes, const std::vector<HeldTensor>& held,
                         const std::function<CallRecorder::Call(std::uint64_t)>& call_of,
                         const std::unordered_set<const void*>& weights,
                         std::vector<Trace>& traces) {
-  Accountant(nodes, traces).run(arguments, call_of, weights);
+  Accountant(nodes, traces).run(held, call_of, weights);
 }
 
 }  // namespace smp::partition

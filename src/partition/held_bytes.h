@@ -1,5 +1,5 @@
-// partition/held_bytes.h: what a traced microbatch holds: tensors kept for backward, arguments
-// of calls that run, and gradients on their way (App. C.1).
+// partition/held_bytes.h: what a traced microbatch holds: tensors kept for backward, tensors of
+// callers that wait, and gradients on their way (App. C.1).
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -15,9 +15,10 @@
 
 namespace smp::partition {
 
-/// A tensor that a call was given.
-struct Argument {
+/// A tensor that the caller of `call` has while this runs.
+struct HeldTensor {
   CallRecorder::Call call;
+  bool argument;  ///< of the call; else it is only known to live, maybe as another call keeps it
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< weak, so that it takes no memory
   std::int64_t bytes;
 };
@@ -27,8 +28,7 @@ struct Argument {
 /// @param call_of  the call that made the node with this sequence number; that of the body is
 ///                 taken for the first call of the first model, which runs on the same stage
 /// @param weights  storages that are there anyway
-void account_held_bytes(const std::vector<KeepingNode>& nodes,
-                        const std::vector<Argument>& arguments,
+void account_held_bytes(const std::vector<KeepingNode>& nodes, const std::vector<HeldTensor>& held,
                         const std::function<CallRecorder::Call(std::uint64_t)>& call_of,
                         const std::unordered_set<const void*>& weights, std::vector<Trace>& traces);
 

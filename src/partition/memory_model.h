@@ -15,7 +15,7 @@ struct StageMemory {
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
-  std::int64_t activations = 0;
+  std::int64_t activations = 0;  ///< and gradients and messages on their way
   std::int64_t total() const { return weights + gradients + optimizer + buffers + activations; }
 };
 

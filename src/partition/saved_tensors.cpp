@@ -15,15 +15,13 @@ using torch::autograd::Node;
 using NodePointer = c10::intrusive_ptr<Node>;
 namespace compiled = torch::dynamo::autograd;
 
-std::vector<NodePointer> nodes_below(const std::vector<at::Tensor>& roots) {
+std::vector<NodePointer> nodes_below(const std::vector<NodePointer>& roots) {
   std::vector<NodePointer> nodes;
   std::unordered_set<const Node*> seen;
   auto add = [&](const NodePointer& node) {
     if (node && seen.insert(node.get()).second) nodes.push_back(node);
   };
-  for (const auto& root : roots) {
-    if (root.defined()) add(root.grad_fn());
-  }
+  for (const auto& root : roots) add(root);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const NodePointer node = nodes[i];
     for (const auto& edge : node->next_edges()) add(edge.function);
@@ -47,7 +45,7 @@ std::vector<at::Tensor> saved_by(const NodePointer& node) {
 
 }  // namespace
 
-std::vector<KeepingNode> keeping_nodes(const std::vector<at::Tensor>& roots) {
+std::vector<KeepingNode> keeping_nodes(const std::vector<NodePointer>& roots) {
   std::vector<KeepingNode> keeping;
   for (auto& node : nodes_below(roots)) {
     auto saved = saved_by(node);

@@ -14,8 +14,9 @@ struct KeepingNode {
   std::vector<at::Tensor> saved;  ///< all defined
 };
 
-/// The graph below `roots`, in the order in which the nodes were made; leaves come last. Nodes of
-/// types that do not tell (written by hand in C++) keep nothing here.
-std::vector<KeepingNode> keeping_nodes(const std::vector<at::Tensor>& roots);
+/// `roots` and the graph below them, in the order in which the nodes were made; leaves come last.
+/// Nodes of types that do not tell (written by hand in C++) keep nothing here.
+std::vector<KeepingNode> keeping_nodes(
+    const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& roots);
 
 }  // namespace smp::partition

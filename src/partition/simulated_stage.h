@@ -17,9 +17,10 @@ struct SimulatedFiber {
   int task = 0;
   int microbatch = 0;
   std::int64_t priority = 0;
-  int operation = -1;              ///< next; -1: at the end
-  int next_in_inbox = -1;          ///< of a stage
-  std::int64_t waiting_bytes = 0;  ///< held while it awaits an answer
+  int operation = -1;               ///< next; -1: at the end
+  int next_in_inbox = -1;           ///< of a stage
+  std::int64_t waiting_bytes = 0;   ///< held until it goes on: of its caller, and what came
+  std::int64_t arriving_bytes = 0;  ///< of the message that is on its way to it
   bool backward = false;
   bool unpacks = false;     ///< its message costs time when it goes on
   bool awaiting = false;    ///< the answer of a peer

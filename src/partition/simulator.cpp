@@ -50,7 +50,7 @@ class Step {
   bool compute(int fiber);
   void ask(int fiber);
   void answer(int fiber);
-  void send(int fiber, Nanoseconds travel, int to);
+  void send(int fiber, const Task::Travel& travel, int to);
   Nanoseconds account(const SimulatedFiber& fiber, const Operation& operation);
   void record(const SimulatedFiber& fiber, Nanoseconds start, Nanoseconds end);
 
@@ -147,7 +147,11 @@ void Step::take_in(SimulatedStage& stage, bool all) {
     const int fiber = stage.first_in_inbox;
     stage.first_in_inbox = std::exchange(fibers_[fiber].next_in_inbox, -1);
     if (stage.first_in_inbox < 0) stage.last_in_inbox = -1;
-    stage.ready.push(fiber, fibers_[fiber]);
+    auto& own = fibers_[fiber];
+    const auto arrived = std::exchange(own.arriving_bytes, 0);
+    stage.hold(arrived);
+    own.waiting_bytes += arrived;
+    stage.ready.push(fiber, own);
     if (!all) return;
   }
 }
@@ -285,13 +289,14 @@ void Step::answer(int fiber) {
   send(fiber, own.backward ? task.there : task.back, fiber - own.task + task.caller);
 }
 
-void Step::send(int fiber, Nanoseconds travel, int to) {
+void Step::send(int fiber, const Task::Travel& travel, int to) {
   auto& own = fibers_[fiber];
   const int from = task_of(own).stage;
   const auto handling = std::exchange(own.unpacks, false) ? 2 * handling_ : handling_;
   fibers_[to].unpacks = true;
+  fibers_[to].arriving_bytes = options_.forward_only ? 0 : travel.bytes;
   ++stages_[from].messages;
-  events_.post(now_ + handling + travel, Moment::kArrival, task_of(fibers_[to]).stage, to);
+  events_.post(now_ + handling + travel.duration, Moment::kArrival, task_of(fibers_[to]).stage, to);
   if (handling == 0) return;
   stages_[from].free_at = now_ + handling;
   events_.post(now_ + handling, Moment::kDispatch, from);

@@ -29,7 +29,7 @@ struct SimulatedStep {
   double seconds = 0;        ///< from the first start to the last end
   std::vector<double> busy;  ///< by stage: seconds in modules, without handling of messages
   double bubble = 0;         ///< 1 - sum(busy) / (stages * seconds)
-  /// By stage: most bytes of activations held at once.
+  /// By stage: most bytes held at once of activations, gradients on their way, and messages.
   std::vector<std::int64_t> peak_activations;
   std::vector<std::int64_t> messages;     ///< sent by each stage
   std::vector<base::StepTrace> timeline;  ///< by stage, if recorded; nanoseconds of virtual time

@@ -110,7 +110,9 @@ class Compiler {
     return task;
   }
 
-  base::Nanoseconds travel(std::int64_t bytes) const { return nanoseconds(machine_.travel(bytes)); }
+  Task::Travel travel(std::int64_t bytes) const {
+    return {nanoseconds(machine_.travel(bytes)), bytes};
+  }
 
   Operation& append(int task) {
     const int index = static_cast<int>(program_.operations.size());

@@ -27,10 +27,15 @@ struct Operation {
 /// What one fiber runs: the step body (task 0), or one request.
 struct Task {
   int stage = 0;
-  int module = -1;                        ///< that is asked for; -1: the step body
-  int caller = -1;                        ///< task that asks
-  int first = -1, last = -1;              ///< operations; -1: none
-  base::Nanoseconds there = 0, back = 0;  ///< travel of inputs and of outputs, or their gradients
+  int module = -1;            ///< that is asked for; -1: the step body
+  int caller = -1;            ///< task that asks
+  int first = -1, last = -1;  ///< operations; -1: none
+  /// Of inputs and of outputs, or of their gradients.
+  struct Travel {
+    base::Nanoseconds duration = 0;
+    std::int64_t bytes = 0;
+  };
+  Travel there, back;
 };
 
 /// Neighbouring stretches of one task are one operation, unless a long one ends where the runtime

@@ -17,8 +17,8 @@ struct TracedCall {
   double after = 0;
   std::int64_t input_bytes = 0;   ///< tensors that travel to the module if it lives elsewhere
   std::int64_t output_bytes = 0;  ///< tensors that travel back
-  /// Of the inputs, what the caller itself does not keep for backward: it holds them until the call
-  /// returns.
+  /// Tensors that the caller has while this call runs, but does not keep for backward: inputs, and
+  /// outputs of earlier calls.
   std::int64_t lent_bytes = 0;
   /// Tensors that autograd keeps for backward because of this call itself, without its callees.
   std::int64_t activation_bytes = 0;

@@ -33,6 +33,11 @@ std::int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
+HeldTensor held_tensor(const CallRecorder::Call& call, const at::Tensor& tensor) {
+  const auto& storage = tensor.storage();
+  return {call, true, storage.getWeakStorageImpl(), static_cast<std::int64_t>(storage.nbytes())};
+}
+
 /// While it lives, the fiber belongs to `rank`.
 class RankScope {
  public:
@@ -67,8 +72,9 @@ struct Tracer::State {
   bool timed = false;
   std::vector<const RoutedBase*> running;  // innermost last
   bool in_place = false;                   // the innermost call serves a part of itself
-  std::vector<at::Tensor> roots;           // of the graph
-  std::vector<Argument> arguments;
+  std::vector<c10::intrusive_ptr<torch::autograd::Node>> roots;  // of the graph
+  std::vector<HeldTensor> held;
+  std::vector<std::vector<HeldTensor>> had;  // by running call, the body first: from its callees
   struct Change {
     std::uint64_t sequence_number;
     CallRecorder::Call call;  // runs from there on
@@ -78,7 +84,8 @@ struct Tracer::State {
   explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
   void note_change() { changes.push_back({at::sequence_number::peek(), recorder->current()}); }
   CallRecorder::Call call_at(std::uint64_t sequence_number) const;
-  void note_arguments(const std::vector<at::Tensor>& tensors);
+  void note_held(const std::vector<at::Tensor>& arguments);
+  void note_results(const std::vector<at::Tensor>& results);
   void add_activations();
   std::unordered_set<const void*> weight_storages() const;
 };
@@ -133,6 +140,7 @@ class Tracer::RunningCall {
     const Known& known = state.known.at(&module);
     state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
     state.running.push_back(&module);
+    state.had.emplace_back();
     state.note_change();
   }
   ~RunningCall() {
@@ -142,6 +150,7 @@ class Tracer::RunningCall {
     }
     state.recorder->end(output_bytes_, tracer_.now());
     state.running.pop_back();
+    state.had.pop_back();
     state.note_change();
     state.in_place = outer_in_place_;
   }
@@ -208,7 +217,8 @@ std::vector<Trace> Tracer::run_once(const Body& body, bool timed) {
   state.running.clear();
   state.in_place = false;
   state.roots.clear();
-  state.arguments.clear();
+  state.held.clear();
+  state.had.assign(1, {});
   state.changes.clear();
   state.recorder.emplace(static_cast<int>(state.models.size()), now());
   state.note_change();
@@ -236,7 +246,7 @@ double Tracer::now() const {
 
 void Tracer::keep_graph(const std::vector<at::Tensor>& roots) {
   for (const auto& root : roots) {
-    if (root.defined() && root.requires_grad()) state_->roots.push_back(root);
+    if (root.defined() && root.grad_fn()) state_->roots.push_back(root.grad_fn());
   }
 }
 
@@ -268,11 +278,15 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, i
     if (!tensor.defined()) continue;
     state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
   }
-  RunningCall running(*this, module, total_bytes(arguments.tensors));
-  state.note_arguments(arguments.tensors);
-  auto result = entry.run(module.smp_module(), arguments);
-  running.set_output_bytes(total_bytes(result.tensors));
+  auto result = [&] {
+    RunningCall running(*this, module, total_bytes(arguments.tensors));
+    state.note_held(arguments.tensors);
+    auto returned = entry.run(module.smp_module(), arguments);
+    running.set_output_bytes(total_bytes(returned.tensors));
+    return returned;
+  }();
   keep_graph(result.tensors);
+  state.note_results(result.tensors);
   return result;
 }
 
@@ -307,22 +321,34 @@ std::unordered_set<const void*> Tracer::State::weight_storages() const {
   return storages;
 }
 
-/// Of the call that begins. Each storage once.
-void Tracer::State::note_arguments(const std::vector<at::Tensor>& tensors) {
+/// What the caller has as a call begins. Each storage once.
+void Tracer::State::note_held(const std::vector<at::Tensor>& arguments) {
+  const auto call = recorder->current();
   std::unordered_set<const void*> seen;
-  for (const auto& tensor : tensors) {
-    if (!tensor.defined() || !tensor.has_storage()) continue;
-    const auto storage = tensor.storage();
-    if (!seen.insert(storage.unsafeGetStorageImpl()).second) continue;
-    arguments.push_back({recorder->current(), storage.getWeakStorageImpl(),
-                         static_cast<std::int64_t>(storage.nbytes())});
+  auto add = [&](const HeldTensor& tensor) {
+    if (seen.insert(tensor.storage._unsafe_get_target()).second) held.push_back(tensor);
+  };
+  for (const auto& tensor : arguments) {
+    if (tensor.defined() && tensor.has_storage()) add(held_tensor(call, tensor));
+  }
+  auto& earlier = had.at(had.size() - 2);
+  std::erase_if(earlier, [](const HeldTensor& tensor) { return tensor.storage.expired(); });
+  for (auto tensor : earlier) {
+    tensor.call = call;
+    tensor.argument = false;
+    add(tensor);
+  }
+}
+
+void Tracer::State::note_results(const std::vector<at::Tensor>& results) {
+  for (const auto& tensor : results) {
+    if (tensor.defined() && tensor.has_storage()) had.back().push_back(held_tensor({}, tensor));
   }
 }
 
 void Tracer::State::add_activations() {
   const auto call_of = [this](std::uint64_t sequence_number) { return call_at(sequence_number); };
-  account_held_bytes(keeping_nodes(roots), arguments, call_of, weight_storages(),
-                     recorder->traces());
+  account_held_bytes(keeping_nodes(roots), held, call_of, weight_storages(), recorder->traces());
 }
 
 }  // namespace smp::partition

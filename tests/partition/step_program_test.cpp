@@ -56,8 +56,8 @@ TEST(StepProgram, ARequestCarriesTheInputOfItsFirstCallAndTheOutputOfItsLast) {
   auto machine = ideal_machine(2);
   machine.bytes_per_second = 1e6;
   const auto program = compile(model.tree, model.trace, {0, 0, 1, 1}, machine);
-  EXPECT_EQ(program.tasks[1].there, 2 * kMillisecond);
-  EXPECT_EQ(program.tasks[1].back, 300 * kMicrosecond);
+  EXPECT_EQ(program.tasks[1].there.duration, 2 * kMillisecond);
+  EXPECT_EQ(program.tasks[1].back.duration, 300 * kMicrosecond);
 }
 
 TEST(StepProgram, ACallersStretchesSurroundItsRequests) {

@@ -1,0 +1,250 @@
+// perf/memory.cpp: predicted memory of each stage against what its tensors take. The models of the
+// samples train on the ranks by the plan that the product chooses; an allocator counts.
+// mpirun: --ranks 2 4
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "d2d/mpi_session.h"
+#include "harness.h"
+#include "models/gpt.h"
+#include "models/recommender.h"
+#include "models/unet.h"
+#include "sleeping_stages.h"
+#include "smp/smp.h"
+#include "support/tensor_bytes.h"
+#include "t5/t5.h"
+
+namespace smp::perf {
+namespace {
+
+using at::Tensor;
+using support::live_tensor_bytes;
+using support::take_peak_tensor_bytes;
+
+/// From the third step on, everything is there that training takes.
+constexpr int kFirstSteps = 2;
+
+// ---- what is trained --------------------------------------------------------------------------
+
+struct T5Case {
+  static t5::T5Config config() {
+    auto config = t5::T5Config::preset("demo");
+    config.d_model = 256;
+    config.d_ff = 1024;
+    config.vocab_size = 2048;
+    config.dropout_rate = 0.1;
+    return config;
+  }
+  static t5::T5 make() { return t5::T5(config()); }
+  static std::vector<Tensor> draw() {
+    const auto words = config().vocab_size;
+    return {at::randint(3, words, {64, 64}, at::kLong), at::randint(3, words, {64, 48}, at::kLong)};
+  }
+  template <class Net>
+  static Tensor loss(Net& net, const std::vector<Tensor>& batch) {
+    const auto scores = net(batch[0], batch[1]);
+    return at::cross_entropy_loss(scores.flatten(0, 1), batch[1].flatten());
+  }
+};
+
+struct GptCase {
+  static models::GptConfig config() {
+    return {.vocabulary = 1024, .length = 128, .width = 256, .heads = 8, .layers = 8};
+  }
+  static models::Gpt make() { return models::Gpt(config()); }
+  static std::vector<Tensor> draw() { return {models::draw_sequences(64, config())}; }
+  template <class Net>
+  static Tensor loss(Net& net, const std::vector<Tensor>& batch) {
+    return net(batch[0]);
+  }
+};
+
+struct UNetCase {
+  static models::UNet make() { return models::UNet(32); }
+  static std::vector<Tensor> draw() {
+    auto [images, masks] = models::draw_rectangles(128);
+    return {images, masks};
+  }
+  template <class Net>
+  static Tensor loss(Net& net, const std::vector<Tensor>& batch) {
+    return at::binary_cross_entropy_with_logits(net(batch[0]), batch[1]);
+  }
+};
+
+struct RecommenderCase {
+  static models::Recommender make() { return {}; }
+  static std::vector<Tensor> draw() {
+    const auto visits = models::draw_visits(1 << 15);
+    return {visits.user, visits.item, visits.clicked, visits.bought};
+  }
+  template <class Net>
+  static Tensor loss(Net& net, const std::vector<Tensor>& batch) {
+    const auto [click, purchase] = net(batch[0], batch[1]);
+    return at::binary_cross_entropy_with_logits(click, batch[2]) +
+           at::binary_cross_entropy_with_logits(purchase, batch[3]);
+  }
+};
+
+// ---- what is measured -------------------------------------------------------------------------
+
+enum class Schedule { kSimple, kInterleaved };
+
+struct Setting {
+  std::string model;
+  bool adam = false;
+  Schedule schedule = Schedule::kSimple;
+  int microbatches = 8;
+  int steps = 1;
+};
+
+const char* name_of(Schedule schedule) {
+  return schedule == Schedule::kSimple ? "simple" : "interleaved";
+}
+
+/// Megabytes of one rank at the worst moment of a step.
+struct Comparison {
+  double predicted = 0, measured = 0;
+  double error() const { return std::abs(predicted / measured - 1); }
+};
+
+/// What this rank takes, and what the plan said. The batch is the user's and does not count.
+template <class Case, class Optimizer>
+Comparison train(const Setting& setting, const Optimizer& prototype) {
+  const auto batch = Case::draw();
+  const auto before = live_tensor_bytes();
+  torch::manual_seed(1);
+  auto net = Case::make();
+  DistributedModel model(net);
+  DistributedOptimizer optimizer(model, prototype(net->parameters()));
+  auto run = step([&](const std::vector<Tensor>& slices) {
+    const auto loss = Case::loss(model, slices);
+    model.backward(loss);
+    return loss;
+  });
+  std::vector<double> peaks;
+  for (int i = 0; i < kFirstSteps + setting.steps; ++i) {
+    optimizer.zero_grad();
+    barrier();
+    take_peak_tensor_bytes();
+    run(batch);
+    optimizer.step();
+    const auto peak = static_cast<double>(take_peak_tensor_bytes() - before);
+    if (i >= kFirstSteps) peaks.push_back(peak / 1e6);
+  }
+  const auto& stage = model.plan().summary()->stages.at(static_cast<std::size_t>(pp_rank()));
+  return {static_cast<double>(stage.memory()) / 1e6, median(peaks)};
+}
+
+template <class Case>
+Comparison train(const Setting& setting) {
+  if (setting.adam) {
+    return train<Case>(setting, [](std::vector<Tensor> parameters) {
+      return torch::optim::Adam(std::move(parameters), torch::optim::AdamOptions(1e-3));
+    });
+  }
+  return train<Case>(setting, [](std::vector<Tensor> parameters) {
+    return torch::optim::SGD(std::move(parameters), torch::optim::SGDOptions(1e-3));
+  });
+}
+
+Comparison train_model(const Setting& setting) {
+  if (setting.model == "t5") return train<T5Case>(setting);
+  if (setting.model == "gpt") return train<GptCase>(setting);
+  if (setting.model == "unet") return train<UNetCase>(setting);
+  return train<RecommenderCase>(setting);
+}
+
+std::vector<Comparison> of_all_ranks(const Comparison& own) {
+  std::vector<Comparison> all;
+  for (int rank = 0; rank < size(); ++rank) all.push_back(broadcast(own, rank));
+  return all;
+}
+
+// ---- the report -------------------------------------------------------------------------------
+
+/// "memory_error.simple.t5.adam.p4", of the worst rank.
+void add_row(Report& report, const Setting& setting, const std::vector<Comparison>& ranks) {
+  const auto worst = std::max_element(ranks.begin(), ranks.end(),
+                                      [](auto& a, auto& b) { return a.error() < b.error(); });
+  std::string note = "rank: predicted/measured MB";
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%s %zu: %.1f/%.1f", rank == 0 ? "," : ";", rank,
+                  ranks[rank].predicted, ranks[rank].measured);
+    note += text;
+  }
+  report.add(base::concat("memory_error.", name_of(setting.schedule), ".", setting.model, ".",
+                          setting.adam ? "adam" : "sgd", ".p", ranks.size()),
+             worst->error(), "1", note);
+}
+
+void add_summary(Report& report, Schedule schedule, const std::string& suffix) {
+  const auto errors = report.values(base::concat("memory_error.", name_of(schedule), "."));
+  if (errors.empty()) return;
+  const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
+  const auto note =
+      base::concat("schedule ", name_of(schedule), ", the worst rank of each setting");
+  report.add("memory_error.mean" + suffix, sum / static_cast<double>(errors.size()), "1", note);
+  report.add("memory_error.max" + suffix, *std::max_element(errors.begin(), errors.end()), "1",
+             note);
+}
+
+std::vector<Setting> all_settings() {
+  std::vector<Setting> settings;
+  for (const auto schedule : {Schedule::kSimple, Schedule::kInterleaved}) {
+    const bool simple = schedule == Schedule::kSimple;
+    for (const char* model : {"t5", "gpt", "unet", "recommender"}) {
+      for (const bool adam : {true, false}) {
+        settings.push_back({model, adam, schedule, simple ? 8 : 16, simple ? 1 : 5});
+      }
+    }
+  }
+  return settings;
+}
+
+void run(int argc, char** argv) {
+  std::string only;
+  CLI::App app("Predicted memory of each stage against what its tensors take", "smp perf memory");
+  app.allow_extras();
+  app.footer("--ranks P starts P ranks; without it 2 and 4.");
+  app.add_option("--model", only, "one of them (default: all)")
+      ->check(CLI::IsMember({"t5", "gpt", "unet", "recommender"}));
+  if (!parse_options(app, argc, argv)) return;
+  support::count_tensor_bytes();
+  const d2d::MpiSession mpi;
+  SMP_REQUIRE(mpi.size() > 1, "perf memory needs at least 2 ranks; give --ranks");
+  auto report = report_of_ranks(mpi.rank(), "memory", Report::Earlier::kKept);
+  for (const auto& setting : all_settings()) {
+    if (!only.empty() && setting.model != only) continue;
+    Config config;
+    config.microbatches = setting.microbatches;
+    config.pipeline = name_of(setting.schedule);
+    config.intra_op_threads = 1;
+    config.plan_cache = "off";
+    in_session(argc, argv, config, [&] {
+      const auto ranks = of_all_ranks(train_model(setting));
+      if (report) add_row(*report, setting, ranks);
+    });
+  }
+  if (!report) return;
+  add_summary(*report, Schedule::kSimple, "");
+  add_summary(*report, Schedule::kInterleaved, ".interleaved");
+  report->finish();
+}
+
+}  // namespace
+}  // namespace smp::perf
+
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}
