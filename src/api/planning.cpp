@@ -226,8 +226,9 @@ Decision decision_of_first_rank(Runtime& runtime, const std::vector<ModelToPlan>
                                 const StepPreview* preview, std::vector<PlannedModel>& made) {
   const auto machine = machine_of(runtime);
   Writer writer;
-  if (runtime.topology().pp_rank() == 0)
+  if (runtime.topology().pp_rank() == 0) {
     writer.put(decide(runtime, models, preview, machine, made));
+  }
   auto packet =
       runtime.server().collectives().broadcast(runtime.pp_ranks(), 0, std::move(writer).take());
   return Reader(packet).get<Decision>();

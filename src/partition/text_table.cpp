@@ -21,6 +21,12 @@ std::size_t bytes_of(std::string_view text, int count) {
   return at;
 }
 
+// Of a path without blanks: after its last dot, or all of it.
+std::size_t end_of_part(std::string_view text) {
+  const std::size_t dot = text.rfind('.');
+  return dot == std::string_view::npos || dot == 0 ? text.size() : dot + 1;
+}
+
 std::string padded(const std::string& text, int width, bool right) {
   const std::string blanks(static_cast<std::size_t>(std::max(0, width - text_width(text))), ' ');
   return right ? blanks + text : text + blanks;
@@ -44,8 +50,9 @@ std::vector<std::string> wrapped(std::string_view text, int width) {
     const std::size_t most = bytes_of(text, width);
     const std::size_t blank = text.substr(0, most + 1).rfind(' ');
     const bool breakable = blank != std::string_view::npos && blank > 0;
-    lines.emplace_back(text.substr(0, breakable ? blank : most));
-    text.remove_prefix(breakable ? blank + 1 : most);
+    const std::size_t end = breakable ? blank : end_of_part(text.substr(0, most));
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(breakable ? end + 1 : end);
   }
   lines.emplace_back(text);
   return lines;

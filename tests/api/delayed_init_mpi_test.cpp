@@ -1,7 +1,6 @@
 // What each rank of a 400 MB model takes at its peak: its own part, not the whole.
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <mpi.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -14,15 +13,10 @@
 #include "smp/nn/sequential.h"
 #include "smp/session.h"
 #include "smp/step.h"
+#include "support/own_mpi.h"
 
 namespace smp {
 namespace {
-
-class OwnMpi : public testing::Environment {
-  void SetUp() override { MPI_Init(nullptr, nullptr); }
-  void TearDown() override { MPI_Finalize(); }
-};
-const auto* const own_mpi = testing::AddGlobalTestEnvironment(new OwnMpi);
 
 constexpr double kMegabyte = 1 << 20;
 

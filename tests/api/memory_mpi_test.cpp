@@ -1,6 +1,5 @@
 // The memory that a plan promises, against the bytes of tensors that each rank really holds.
 #include <gtest/gtest.h>
-#include <mpi.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -15,16 +14,11 @@
 #include "smp/nn/linear.h"
 #include "smp/session.h"
 #include "smp/step.h"
+#include "support/own_mpi.h"
 #include "support/tensor_bytes.h"
 
 namespace smp {
 namespace {
-
-class OwnMpi : public testing::Environment {
-  void SetUp() override { MPI_Init(nullptr, nullptr); }
-  void TearDown() override { MPI_Finalize(); }
-};
-const auto* const own_mpi = testing::AddGlobalTestEnvironment(new OwnMpi);
 
 constexpr std::int64_t kWidth = 128;
 constexpr std::int64_t kRows = 4096;

@@ -1,17 +1,9 @@
 // api/zoo_mpi_test.cpp: every zoo model over real MPI ranks equals one process.
-#include <mpi.h>
-
+#include "support/own_mpi.h"
 #include "zoo/differential.h"
 
 namespace smp::zoo {
 namespace {
-
-/// MPI that the program starts and ends itself, so that several sessions may follow each other.
-class OwnMpi : public testing::Environment {
-  void SetUp() override { MPI_Init(nullptr, nullptr); }
-  void TearDown() override { MPI_Finalize(); }
-};
-const auto* const own_mpi = testing::AddGlobalTestEnvironment(new OwnMpi);
 
 Session start(const std::string& schedule) {
   static int argc = 0;

@@ -49,6 +49,8 @@ TEST(TextTable, BreaksBehindBlanksOrWhereItMust) {
   EXPECT_THAT(wrapped("12345", 5), ElementsAre("12345"));
   EXPECT_THAT(wrapped("12345 78", 5), ElementsAre("12345", "78"));
   EXPECT_THAT(wrapped("1234567890", 4), ElementsAre("1234", "5678", "90"));
+  EXPECT_THAT(wrapped("a.bc.def", 6), ElementsAre("a.bc.", "def")) << "of paths, whole names";
+  EXPECT_THAT(wrapped("x, a.bc.def", 6), ElementsAre("x,", "a.bc.", "def"));
   EXPECT_THAT(wrapped("ääää öö", 5), ElementsAre("ääää", "öö"));
 }
 
