@@ -25,6 +25,10 @@ endif()
 
 add_library(smp_flags INTERFACE)
 target_compile_options(smp_flags INTERFACE -Wall -Wextra)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # It takes joined sources for headers, which should not use anonymous namespaces.
+  target_compile_options(smp_flags INTERFACE -Wno-subobject-linkage)
+endif()
 if(SMP_SANITIZE)
   target_compile_options(smp_flags INTERFACE
     -fsanitize=${SMP_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)

@@ -20,7 +20,7 @@ function(smp_generate_protobuf layer result)
       COMMAND protobuf::protoc --cpp_out=${SMP_GENERATED_DIR} -I${PROJECT_SOURCE_DIR}/src ${proto}
       DEPENDS ${proto}
       COMMENT "Compiling ${layer}/${stem}.proto")
-    set_source_files_properties(${output}.cc PROPERTIES COMPILE_OPTIONS -w)
+    set_source_files_properties(${output}.cc PROPERTIES COMPILE_OPTIONS -w SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND outputs ${output}.cc ${output}.h)
   endforeach()
   set(${result} ${outputs} PARENT_SCOPE)

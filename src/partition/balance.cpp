@@ -29,7 +29,7 @@ Load sum(const Load& a, const Load& b) { return {a[0] + b[0], a[1] + b[1], a[2] 
 Load difference(const Load& a, const Load& b) { return {a[0] - b[0], a[1] - b[1], a[2] - b[2]}; }
 
 // Bytes a node brings to a stage: weight, gradient and two moments; a microbatch a stage in flight.
-double bytes_of(const CostNode& node, const Machine& machine) {
+double bytes_of_node(const CostNode& node, const Machine& machine) {
   return 4.0 * static_cast<double>(node.weight_bytes) +
          static_cast<double>(node.activation_bytes) * machine.stages;
 }
@@ -85,7 +85,7 @@ class Balancer {
   void measure_nodes(const Machine& machine) {
     Load total{};
     for (const CostNode& node : tree_.nodes) {
-      nodes_.push_back({node.own, node.seconds, bytes_of(node, machine)});
+      nodes_.push_back({node.own, node.seconds, bytes_of_node(node, machine)});
       total = sum(total, nodes_.back());
     }
     // Nothing can push a load below that of the largest node.

@@ -14,7 +14,6 @@ namespace {
 using base::concat;
 using base::Json;
 using base::json_member;
-using Row = PartitionPlan::Row;
 using Outcome = PlanSummary::Outcome;
 
 // What JSON has no number for, as the bubble of a step that takes no time, is written as 0.
@@ -73,7 +72,7 @@ StageSummary stage_from_json(const Json& json, const std::string& name) {
 
 }  // namespace
 
-Json row_to_json(const Row& row) {
+Json row_to_json(const PartitionPlan::Row& row) {
   Json json = {{"pp_rank", row.pp_rank}};
   if (!row.parameters.empty()) {
     json["parameters"] = row.parameters;
@@ -85,8 +84,9 @@ Json row_to_json(const Row& row) {
   return json.size() == 1 ? Json(row.pp_rank) : json;
 }
 
-Row row_from_json(const std::string& path, const Json& value, const std::string& name) {
-  Row row;
+PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
+                                 const std::string& name) {
+  PartitionPlan::Row row;
   row.path = path;
   if (value.is_number_integer()) {
     row.pp_rank = value.get<int>();

@@ -7,12 +7,12 @@
 namespace smp::partition {
 namespace {
 
-constexpr std::int64_t kMostCalls = 200'000;
+constexpr std::int64_t kMostCallsDrawn = 200'000;
 
 int shown_microbatches(const Trace& trace, int microbatches) {
   const auto calls = static_cast<std::int64_t>(trace.calls.size());
-  return static_cast<int>(
-      std::clamp<std::int64_t>(kMostCalls / std::max<std::int64_t>(1, calls), 1, microbatches));
+  return static_cast<int>(std::clamp<std::int64_t>(
+      kMostCallsDrawn / std::max<std::int64_t>(1, calls), 1, microbatches));
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // partition/plan_table.cpp: finds the outermost whole modules of a stage and lays out the table.
 #include "partition/plan_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -16,7 +17,6 @@ namespace smp::partition {
 namespace {
 
 using base::concat;
-using Row = PartitionPlan::Row;
 
 constexpr int kWidth = 100;
 constexpr int kModulesWidth = 40;
@@ -37,7 +37,7 @@ struct Subtree {
 std::map<std::string, Subtree> subtrees(const PartitionPlan& plan) {
   std::map<std::string, Subtree> found;
   std::map<std::string, int> stages;
-  for (const Row& row : plan.rows()) stages[row.path] = row.pp_rank;
+  for (const PartitionPlan::Row& row : plan.rows()) stages[row.path] = row.pp_rank;
   for (auto row = plan.rows().rbegin(); row != plan.rows().rend(); ++row) {
     Subtree& here = found[row->path];
     here.parameters |= !row->parameters.empty();
@@ -116,13 +116,6 @@ std::string bar(double share) {
   return text;
 }
 
-template <class... Values>
-std::string format(const char* layout, Values... values) {
-  char text[64];
-  std::snprintf(text, sizeof text, layout, values...);
-  return text;
-}
-
 std::string join(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += text.empty() ? name : ", " + name;
@@ -142,7 +135,7 @@ struct Totals {
 Totals totals_of(const PartitionPlan& plan) {
   Totals totals{std::vector<std::int64_t>(plan.pp_size(), 0),
                 std::vector<std::int64_t>(plan.pp_size(), 0)};
-  for (const Row& row : plan.rows()) {
+  for (const PartitionPlan::Row& row : plan.rows()) {
     totals.elements.at(row.pp_rank) += row.elements;
     totals.bytes.at(row.pp_rank) += row.bytes;
   }
@@ -162,7 +155,7 @@ std::vector<TextTable::Column> columns(bool predicted) {
 
 void add_prediction(std::vector<std::string>& cells, const StageSummary& stage) {
   cells.push_back(short_bytes(stage.memory()));
-  cells.push_back(format("%.1f %%", 100 * stage.cost));
+  cells.push_back(fmt::format("{:.1f} %", 100 * stage.cost));
   cells.push_back(short_bytes(stage.bytes_in));
   cells.push_back(short_bytes(stage.bytes_out));
 }
@@ -196,8 +189,8 @@ std::string memory_text(const PlanSummary& summary) {
 
 std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, const char* remark) {
   return {outcome.strategy, short_seconds(outcome.step_seconds),
-          format("%.0f %%", 100 * outcome.bubble), format("%.2f", outcome.bottleneck_to_bound),
-          remark};
+          fmt::format("{:.0f} %", 100 * outcome.bubble),
+          fmt::format("{:.2f}", outcome.bottleneck_to_bound), remark};
 }
 
 // What the plan is expected to do, and what others would have done.
@@ -219,7 +212,7 @@ std::string remarks(const PartitionPlan& plan) {
   text += lines_of("bottleneck: cost of the largest stage over a bound that no split goes below");
   text += lines_of("cut: bytes that enter and leave a stage per microbatch in the forward pass");
   std::size_t bound = 0;
-  for (const Row& row : plan.rows()) {
+  for (const PartitionPlan::Row& row : plan.rows()) {
     if (row.why.rfind(kStays, 0) != 0) continue;
     if (++bound <= kShownBound) text += lines_of(concat(row.path, " ", row.why));
   }
@@ -233,7 +226,7 @@ std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& pla
   const auto trees = subtrees(plan);
   std::vector<std::vector<std::string>> with_parameters(plan.pp_size());
   std::vector<std::vector<std::string>> all(plan.pp_size());
-  for (const Row& row : plan.rows()) {
+  for (const PartitionPlan::Row& row : plan.rows()) {
     const Subtree& here = trees.at(row.path);
     const bool own = !here.whole && !row.parameters.empty();
     const bool inside = !row.path.empty() && trees.at(parent_path(row.path)).whole;

@@ -18,8 +18,6 @@ constexpr std::size_t kMostStarts = 3;
 constexpr std::size_t kMostCallers = 3;
 constexpr int kStagesToTry = 8;
 constexpr int kLongestShift = 8;
-/// A placement less balanced than this is evened out before it is judged.
-constexpr double kBalanced = 1.03;
 constexpr double kFirstTolerance = 0.02;
 
 // Own generator: the same placement on every rank.

@@ -26,7 +26,7 @@ struct Value {
 };
 
 // The ends after the first b bins that are looked at, and the best way to each.
-struct Row {
+struct EndRow {
   CutRange window;
   std::vector<Value> values;
   std::vector<int> starts;
@@ -146,7 +146,7 @@ class BestCuts {
   const std::vector<int>& penalties_;
   const double bound_;
   const std::vector<std::vector<CutRange>> reach_;
-  std::vector<Row> rows_;
+  std::vector<EndRow> rows_;
 };
 
 }  // namespace

@@ -11,8 +11,6 @@
 namespace smp::partition {
 namespace {
 
-/// A bottleneck this near its bound is as good as balanced.
-constexpr double kBalanced = 1.03;
 constexpr double kSteepness = 8;
 constexpr double kUnfit = 1e9;
 

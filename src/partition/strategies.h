@@ -43,11 +43,13 @@ double bottleneck(const CostTree& tree, const std::vector<int>& stages_of_nodes,
 /// No placement of these nodes has a smaller bottleneck: the largest of
 /// - total cost / total speed: loads add up to the total, so they cannot all be below the mean;
 /// - the level of a stage by the nodes that are fixed to it;
-/// - for each k up to the stages: the k largest free nodes / the k fastest stages, since they lie
-/// on
-///   at most k stages (k = 1: the largest indivisible node);
+/// - for each k up to the stages: the k largest free nodes / the k fastest stages, since they
+///   lie on at most k stages (k = 1: the largest indivisible node);
 /// - for each k: the k + 1 smallest of the k * stages + 1 largest free nodes / the fastest stage,
 ///   since one stage gets k + 1 of these.
 double bottleneck_lower_bound(const CostTree& tree, const Machine& machine);
+
+/// A bottleneck this near its bound is as good as balanced; less is evened out before it is judged.
+inline constexpr double kBalanced = 1.03;
 
 }  // namespace smp::partition

@@ -13,7 +13,7 @@ constexpr int kGap = 2;
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
 // Bytes of the first `count` characters.
-std::size_t bytes_of(std::string_view text, int count) {
+std::size_t prefix_bytes(std::string_view text, int count) {
   std::size_t at = 0;
   for (; at < text.size(); ++at) {
     if (!continues(text[at]) && count-- == 0) break;
@@ -47,7 +47,7 @@ int text_width(std::string_view text) {
 std::vector<std::string> wrapped(std::string_view text, int width) {
   std::vector<std::string> lines;
   while (text_width(text) > width) {
-    const std::size_t most = bytes_of(text, width);
+    const std::size_t most = prefix_bytes(text, width);
     const std::size_t blank = text.substr(0, most + 1).rfind(' ');
     const bool breakable = blank != std::string_view::npos && blank > 0;
     const std::size_t end = breakable ? blank : end_of_part(text.substr(0, most));

@@ -32,12 +32,12 @@ struct DeepImpl : torch::nn::Module {
 };
 SMP_MODULE(Deep);
 
-struct TopImpl : torch::nn::Module {
-  explicit TopImpl(int (*fill_stack)()) : deep(register_module("deep", Deep(fill_stack))) {}
+struct StackImpl : torch::nn::Module {
+  explicit StackImpl(int (*fill_stack)()) : deep(register_module("deep", Deep(fill_stack))) {}
   at::Tensor forward(const at::Tensor& x) { return deep(x); }
   Deep deep;
 };
-SMP_MODULE(Top);
+SMP_MODULE(Stack);
 
 void run(std::int64_t stack_bytes, int (*fill_stack)()) {
   Config config;
@@ -45,7 +45,7 @@ void run(std::int64_t stack_bytes, int (*fill_stack)()) {
   run_local(
       2,
       [&] {
-        Top net(fill_stack);
+        Stack net(fill_stack);
         DistributedModel model(net);
         model.set_partition("", 0);
         model.set_partition("deep", 1);

@@ -42,7 +42,7 @@ struct Bodies {
   void count() { ++(is_tracing() ? traced : real); }
 };
 
-struct Outcome {
+struct Traced {
   Bodies bodies;
   std::vector<double> losses;
   std::vector<Tensor> parameters;
@@ -57,8 +57,8 @@ Config two_microbatches() {
 }
 
 /// Trains for two steps. The body changes its input in place and draws a random number.
-Outcome train(const Config& config, int ranks = 2, int rows = 6) {
-  Outcome outcome;
+Traced train(const Config& config, int ranks = 2, int rows = 6) {
+  Traced outcome;
   const base::LogCapture log;
   run_local(
       ranks,

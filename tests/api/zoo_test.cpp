@@ -19,7 +19,9 @@ Trace train_local(const Case& c, int ranks, const Config& config,
   run_local(ranks,
             [&] {
               auto part = train_distributed(c, placement, dtype);
-              if (rank() != 0) EXPECT_EQ(part.losses.size(), static_cast<std::size_t>(kSteps));
+              if (rank() != 0) {
+                EXPECT_EQ(part.losses.size(), static_cast<std::size_t>(kSteps));
+              }
               whole.losses = part.losses;
               whole.gradients.merge(part.gradients);
               whole.finals.merge(part.finals);

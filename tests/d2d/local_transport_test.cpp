@@ -44,7 +44,7 @@ struct SimulatedCluster : ClockHolder, LocalCluster {
 };
 
 using Clusters = testing::Types<PlainCluster, SimulatedCluster>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Local, TransportContract, Clusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(local_transport_test, TransportContract, Clusters);
 
 // Random traffic between 3 ranks in simulated time; the hash of its trace.
 std::uint64_t traced_run(std::uint64_t seed, const std::string& header = "h") {

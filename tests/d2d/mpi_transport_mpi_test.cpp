@@ -52,7 +52,7 @@ struct ChunkedCluster : MpiCluster {
 };
 
 using Clusters = testing::Types<MpiCluster, ChunkedCluster>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, TransportContract, Clusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(mpi_transport_mpi_test, TransportContract, Clusters);
 
 TEST(MpiTransport, ReportsATensorThatWasChangedInFlight) {
   MpiCluster cluster;

@@ -5,7 +5,7 @@
 #include "module/layer_check.h"
 #include "smp/nn.h"
 
-namespace smp::test {
+namespace smp::test::layers {
 namespace {
 
 using namespace torch::nn;
@@ -126,4 +126,4 @@ TEST(SmpNn, MakesEmbeddingsFromPretrainedTables) {
 }
 
 }  // namespace
-}  // namespace smp::test
+}  // namespace smp::test::layers

@@ -5,7 +5,7 @@
 #include "module/layer_check.h"
 #include "smp/nn.h"
 
-namespace smp::test {
+namespace smp::test::losses {
 namespace {
 
 using namespace torch::nn;
@@ -91,4 +91,4 @@ TEST(SmpNn, IsSafeToOpenAsANamespace) {
 }
 
 }  // namespace
-}  // namespace smp::test
+}  // namespace smp::test::losses

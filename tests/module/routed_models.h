@@ -23,6 +23,12 @@ namespace smp::test {
 
 using torch::Tensor;
 
+inline const Tensor kOnes = torch::ones({2});
+
+inline bool is_filled(const Tensor& tensor, double value) {
+  return tensor.eq(value).all().item<bool>();
+}
+
 /// One weight that tells the copies of different ranks apart.
 struct WeightedImpl : torch::nn::Module {
   Tensor weight;

@@ -15,10 +15,6 @@
 namespace smp::test {
 namespace {
 
-const Tensor kOnes = torch::ones({2});
-
-bool is_filled(const Tensor& tensor, double value) { return tensor.eq(value).all().item<bool>(); }
-
 /// Rank 0 holds `Holder(2)`, rank 1, which owns it, `Holder(5)`.
 template <class Holder>
 struct Remote {

@@ -15,10 +15,6 @@
 namespace smp::test {
 namespace {
 
-const Tensor kOnes = torch::ones({2});
-
-bool is_filled(const Tensor& tensor, double value) { return tensor.eq(value).all().item<bool>(); }
-
 struct SplitImpl : torch::nn::Module {
   std::pair<Tensor, int> forward(const Tensor& x, int n) { return {x, n}; }
 };

@@ -129,12 +129,12 @@ TEST(CostTree, PricesModulesEquallyIfTheyHaveNothing) {
   for (const CostNode& node : tree.nodes) EXPECT_DOUBLE_EQ(node.own, 1.0 / 3);
 }
 
-struct RandomCase {
+struct WeighedModel {
   RandomModel model;
   CostTree tree;
 };
 
-RandomCase random_case(CostReading reading) {
+WeighedModel weighed_model(CostReading reading) {
   RandomModelOptions options;
   options.modules = *rc::gen::inRange(1, 80);
   options.pinned_stages = *rc::gen::inRange(0, 4);
@@ -146,7 +146,7 @@ RandomCase random_case(CostReading reading) {
 
 TEST(CostTree, HoldsEveryModuleOnceAndEveryWeightOnce) {
   const bool holds = rc::check([] {
-    const auto [model, tree] = random_case(CostReading::kExclusive);
+    const auto [model, tree] = weighed_model(CostReading::kExclusive);
     std::vector<int> seen(model.tree.nodes.size(), 0);
     std::int64_t bytes = 0;
     double seconds = 0;
@@ -169,7 +169,7 @@ TEST(CostTree, HoldsEveryModuleOnceAndEveryWeightOnce) {
 
 TEST(CostTree, IsATreeWhoseParentsComeFirst) {
   const bool holds = rc::check([] {
-    const CostTree tree = random_case(CostReading::kExclusive).tree;
+    const CostTree tree = weighed_model(CostReading::kExclusive).tree;
     std::vector<int> parents(tree.nodes.size(), -1);
     for (std::size_t n = 0; n < tree.nodes.size(); ++n) {
       for (const int child : tree.nodes[n].children) {
@@ -187,7 +187,7 @@ TEST(CostTree, IsATreeWhoseParentsComeFirst) {
 TEST(CostTree, IsSuperAdditiveAndOneAtTheRootInBothReadings) {
   const bool holds = rc::check([] {
     const auto reading = *rc::gen::element(CostReading::kExclusive, CostReading::kLiteral);
-    const CostTree tree = random_case(reading).tree;
+    const CostTree tree = weighed_model(reading).tree;
     RC_ASSERT(std::abs(tree.nodes[0].cost - 1) < 1e-9);
     for (const CostNode& node : tree.nodes) {
       double children = 0;
@@ -201,7 +201,7 @@ TEST(CostTree, IsSuperAdditiveAndOneAtTheRootInBothReadings) {
 
 TEST(CostTree, KeepsWhatIsFixed) {
   const bool holds = rc::check([] {
-    const auto [model, tree] = random_case(CostReading::kExclusive);
+    const auto [model, tree] = weighed_model(CostReading::kExclusive);
     for (std::size_t m = 0; m < model.fixed.size(); ++m) {
       if (model.fixed[m] < 0) continue;
       RC_ASSERT(tree.nodes[tree.node_of_module[m]].fixed == model.fixed[m]);

@@ -9,7 +9,7 @@
 
 #include "server/executor_testing.h"
 
-namespace smp::server::testing {
+namespace smp::server::test {
 namespace {
 
 /// Builds a loss from its leaves; `remote` puts the module calls behind cuts.
@@ -219,4 +219,4 @@ TEST_F(ExecutorCut, KeepsPassesOfSeveralFibersApart) {
 }
 
 }  // namespace
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

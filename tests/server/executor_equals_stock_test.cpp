@@ -15,7 +15,7 @@
 
 #include "server/executor_testing.h"
 
-namespace smp::server::testing {
+namespace smp::server::test {
 namespace {
 
 namespace autograd = torch::autograd;
@@ -376,4 +376,4 @@ TEST(ExecutorEqualsStock, ForAutocastWithItsWeightCache) {
 }
 
 }  // namespace
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

@@ -8,7 +8,7 @@
 
 #include "server/executor_testing.h"
 
-namespace smp::server::testing {
+namespace smp::server::test {
 namespace {
 
 constexpr int kGraphs = 300;
@@ -132,4 +132,4 @@ TEST(ExecutorFuzz, RetainedCutGraphsGiveTheSameGradientsAgain) {
 }
 
 }  // namespace
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

@@ -13,7 +13,7 @@
 #include "server/executor_testing.h"
 #include "smp/error.h"
 
-namespace smp::server::testing {
+namespace smp::server::test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -62,11 +62,11 @@ void spawn(std::function<void()> body) {
   base::FiberScheduler::install().spawn(std::move(body), nullptr, kStackBytes);
 }
 
-class Executor : public WithFibers {};
+class ExecutorNodes : public WithFibers {};
 
 // ---- answers ----------------------------------------------------------------------------------
 
-TEST_F(Executor, ConsumesRepliesInTheOrderOfStarting) {
+TEST_F(ExecutorNodes, ConsumesRepliesInTheOrderOfStarting) {
   const auto x = leaves(1)[0];
   const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
   const auto left = x * 2, right = x * 3;
@@ -84,7 +84,7 @@ TEST_F(Executor, ConsumesRepliesInTheOrderOfStarting) {
   EXPECT_THAT(order, ElementsAre("right", "left"));
 }
 
-TEST_F(Executor, RunsReadyLocalNodesBeforeItTakesAReply) {
+TEST_F(ExecutorNodes, RunsReadyLocalNodesBeforeItTakesAReply) {
   const auto x = leaves(1)[0];
   const auto local = x * 2, remote = x * 5;
   std::vector<std::string> order;
@@ -97,7 +97,7 @@ TEST_F(Executor, RunsReadyLocalNodesBeforeItTakesAReply) {
   EXPECT_THAT(order, ElementsAre("local", "below the call"));
 }
 
-TEST_F(Executor, TellsWhatAParkedPassWaitsFor) {
+TEST_F(ExecutorNodes, TellsWhatAParkedPassWaitsFor) {
   const auto x = leaves(1)[0];
   const auto node = c10::make_intrusive<ManualNode>();
   const auto loss = behind(x, node).sum();
@@ -111,7 +111,7 @@ TEST_F(Executor, TellsWhatAParkedPassWaitsFor) {
   EXPECT_THAT(report[0], HasSubstr("a hand-made answer of block on rank 2, microbatch 5"));
 }
 
-TEST_F(Executor, LetsErrorsJumpTheQueueOfReplies) {
+TEST_F(ExecutorNodes, LetsErrorsJumpTheQueueOfReplies) {
   const auto x = leaves(1)[0];
   const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
   const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
@@ -119,7 +119,7 @@ TEST_F(Executor, LetsErrorsJumpTheQueueOfReplies) {
   EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("the later one failed"));
 }
 
-TEST_F(Executor, IgnoresRepliesAfterAnError) {
+TEST_F(ExecutorNodes, IgnoresRepliesAfterAnError) {
   const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
   const auto x = leaves(1)[0];
   {
@@ -134,7 +134,7 @@ TEST_F(Executor, IgnoresRepliesAfterAnError) {
   EXPECT_TRUE(same_bits(x.grad(), x.detach() * 2));
 }
 
-TEST_F(Executor, RefusesASecondAnswer) {
+TEST_F(ExecutorNodes, RefusesASecondAnswer) {
   const auto x = leaves(1)[0];
   const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
   const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
@@ -146,7 +146,7 @@ TEST_F(Executor, RefusesASecondAnswer) {
   backward(loss);
 }
 
-TEST_F(Executor, PassesOnWhatStartThrows) {
+TEST_F(ExecutorNodes, PassesOnWhatStartThrows) {
   class Broken final : public AsyncNode {
     void start(variable_list&&, const BackwardOptions&, Completion) override {
       throw std::runtime_error("cannot send");
@@ -157,7 +157,7 @@ TEST_F(Executor, PassesOnWhatStartThrows) {
   EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("cannot send"));
 }
 
-TEST_F(Executor, ChecksTheNumberOfGradientsOfAnAnswer) {
+TEST_F(ExecutorNodes, ChecksTheNumberOfGradientsOfAnAnswer) {
   const auto x = leaves(1)[0];
   const auto node = c10::make_intrusive<ManualNode>();
   const auto loss = behind(x, node).sum();
@@ -167,7 +167,7 @@ TEST_F(Executor, ChecksTheNumberOfGradientsOfAnAnswer) {
       HasSubstr("Function ManualNode returned an invalid number of gradients - expected 1"));
 }
 
-TEST_F(Executor, SaysThatAThreadWithoutFibersCannotWait) {
+TEST_F(ExecutorNodes, SaysThatAThreadWithoutFibersCannotWait) {
   std::thread([] {
     const auto x = leaves(1)[0];
     const auto loss = behind(x, c10::make_intrusive<ManualNode>()).sum();
@@ -175,7 +175,7 @@ TEST_F(Executor, SaysThatAThreadWithoutFibersCannotWait) {
   }).join();
 }
 
-TEST_F(Executor, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
+TEST_F(ExecutorNodes, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
   struct Double final : torch::autograd::FunctionPostHook {
     variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
       return {outputs[0] + inputs[0]};
@@ -192,7 +192,7 @@ TEST_F(Executor, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
 
 // ---- inside a node ----------------------------------------------------------------------------
 
-TEST_F(Executor, RunsNodesItselfNotThroughLibTorchsEngine) {
+TEST_F(ExecutorNodes, RunsNodesItselfNotThroughLibTorchsEngine) {
   const auto x = leaves(1)[0];
   int applied = 0;
   const auto probe = c10::make_intrusive<ProbeNode>([&] {
@@ -205,7 +205,7 @@ TEST_F(Executor, RunsNodesItselfNotThroughLibTorchsEngine) {
   EXPECT_FALSE(inside_node());
 }
 
-TEST_F(Executor, KnowsThatLibTorchsEngineIsInsideANode) {
+TEST_F(ExecutorNodes, KnowsThatLibTorchsEngineIsInsideANode) {
   const auto x = leaves(1)[0];
   bool inside = false;
   const auto probe = c10::make_intrusive<ProbeNode>([&] { inside = inside_node(); });
@@ -213,7 +213,7 @@ TEST_F(Executor, KnowsThatLibTorchsEngineIsInsideANode) {
   EXPECT_TRUE(inside);
 }
 
-TEST_F(Executor, NeverSuspendsInsideANode) {
+TEST_F(ExecutorNodes, NeverSuspendsInsideANode) {
   const auto x = leaves(1)[0], y = leaves(1, 2)[0];
   const auto twice = [](const Tensors& in) { return Tensors{in[0] * 2}; };
   const auto inner = call_remotely({y}, twice)[0].sum();
@@ -224,7 +224,7 @@ TEST_F(Executor, NeverSuspendsInsideANode) {
   }
 }
 
-TEST_F(Executor, RunsALocalGraphInsideANode) {
+TEST_F(ExecutorNodes, RunsALocalGraphInsideANode) {
   const auto x = leaves(1)[0], y = leaves(1, 2)[0];
   const auto inner = (y * 2).sum();
   const auto probe = c10::make_intrusive<ProbeNode>([&] { backward(inner); });
@@ -233,7 +233,7 @@ TEST_F(Executor, RunsALocalGraphInsideANode) {
   EXPECT_TRUE(same_bits(x.grad(), at::ones({4, 4}, at::kDouble)));
 }
 
-TEST_F(Executor, MaySuspendInsideATensorHook) {
+TEST_F(ExecutorNodes, MaySuspendInsideATensorHook) {
   const auto x = leaves(1)[0], y = leaves(1, 2)[0];
   const auto twice = [](const Tensors& in) { return Tensors{in[0] * 2}; };
   const auto inner = call_remotely({y}, twice)[0].sum();
@@ -245,4 +245,4 @@ TEST_F(Executor, MaySuspendInsideATensorHook) {
 }
 
 }  // namespace
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

@@ -12,7 +12,7 @@
 #include "server/executor_testing.h"
 #include "smp/error.h"
 
-namespace smp::server::testing {
+namespace smp::server::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST_F(Executor, RefusesASecondBackwardInLibTorchsWords) {
 }
 
 }  // namespace
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

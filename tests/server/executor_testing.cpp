@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace smp::server::testing {
+namespace smp::server::test {
 namespace {
 
 constexpr std::size_t kStackBytes = 1 << 20;
@@ -179,4 +179,4 @@ void let_other_fibers_finish() {
   while (fibers().live_fibers() > 0) fibers().yield();
 }
 
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

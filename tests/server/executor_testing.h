@@ -11,7 +11,7 @@
 
 #include "server/executor.h"
 
-namespace smp::server::testing {
+namespace smp::server::test {
 
 using Tensors = std::vector<at::Tensor>;
 using Body = std::function<Tensors(Tensors)>;
@@ -66,4 +66,4 @@ class WithFibers : public ::testing::Test {
   void TearDown() override { let_other_fibers_finish(); }
 };
 
-}  // namespace smp::server::testing
+}  // namespace smp::server::test

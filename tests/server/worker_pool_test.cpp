@@ -21,7 +21,7 @@ struct ExpectedLeak {
 namespace smp::server {
 namespace {
 
-constexpr base::WaitReason kForTheTest{"the test", "", -1, -1};
+constexpr base::WaitReason kForThePool{"the test", "", -1, -1};
 
 class WorkerPoolTest : public testing::Test, public base::RankContext {
  protected:
@@ -53,7 +53,7 @@ TEST_F(WorkerPoolTest, KeepsAWorkerForTheNextTask) {
   for (int i = 0; i < 3; ++i) {
     pool_->launch([&] { ++runs; }, 0);
     EXPECT_EQ(pool_->busy(), 1u);
-    idle_.wait(kForTheTest);
+    idle_.wait(kForThePool);
     EXPECT_EQ(pool_->busy(), 0u);
   }
   EXPECT_EQ(runs, 3);
@@ -64,12 +64,12 @@ TEST_F(WorkerPoolTest, KeepsAWorkerForTheNextTask) {
 TEST_F(WorkerPoolTest, GivesEveryWaitingTaskItsOwnWorker) {
   std::array<base::Event, 4> events;
   for (auto& event : events) {
-    pool_->launch([&event] { event.wait(kForTheTest); }, 0);
+    pool_->launch([&event] { event.wait(kForThePool); }, 0);
   }
   scheduler_.yield();
   EXPECT_EQ(pool_->busy(), 4u);
   for (auto& event : events) event.signal();
-  idle_.wait(kForTheTest);
+  idle_.wait(kForThePool);
   EXPECT_EQ(pool_->created(), 4u);
   EXPECT_EQ(pool_->most_busy(), 4u);
   EXPECT_EQ(times_idle_, 1);
@@ -77,10 +77,10 @@ TEST_F(WorkerPoolTest, GivesEveryWaitingTaskItsOwnWorker) {
 
 TEST_F(WorkerPoolTest, SwallowsStepAborted) {
   pool_->launch([] { throw StepAborted{}; }, 0);
-  idle_.wait(kForTheTest);
+  idle_.wait(kForThePool);
   bool ran = false;
   pool_->launch([&] { ran = true; }, 0);
-  idle_.wait(kForTheTest);
+  idle_.wait(kForThePool);
   EXPECT_TRUE(ran);
   EXPECT_EQ(pool_->created(), 1u);
 }
@@ -94,7 +94,7 @@ TEST_F(WorkerPoolTest, RunsTasksOnFibersOfItsRank) {
         priority = base::current_fiber()->priority;
       },
       17);
-  idle_.wait(kForTheTest);
+  idle_.wait(kForThePool);
   EXPECT_EQ(seen, this);
   EXPECT_EQ(priority, 17);
 }
@@ -104,11 +104,11 @@ TEST_F(WorkerPoolTest, DoesNotCountAWorkerThatIsGivenUp) {
     const ExpectedLeak worker;  // its fiber never ends
     pool_->launch([&] { pool_->give_up(); }, 0);
   }
-  idle_.wait(kForTheTest);
+  idle_.wait(kForThePool);
   EXPECT_EQ(pool_->busy(), 0u);
   EXPECT_EQ(pool_->given_up(), 1u);
   pool_->launch([] {}, 0);
-  idle_.wait(kForTheTest);
+  idle_.wait(kForThePool);
   EXPECT_EQ(pool_->created(), 2u);
 }
 
