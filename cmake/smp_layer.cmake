@@ -27,7 +27,7 @@ function(smp_generate_protobuf layer result)
 endfunction()
 
 function(smp_add_layer layer)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "SEPARATE" "" "USES;LIBRARIES")
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
   if(NOT sources OR (SMP_LAYERS AND NOT layer IN_LIST SMP_LAYERS))
     return()
@@ -36,6 +36,9 @@ function(smp_add_layer layer)
   add_library(smp_${layer} OBJECT ${sources} ${generated})
   target_include_directories(smp_${layer} PUBLIC
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${SMP_GENERATED_DIR})
+  if(ARG_SEPARATE)
+    set_target_properties(smp_${layer} PROPERTIES UNITY_BUILD OFF)
+  endif()
   set_target_properties(smp_${layer} PROPERTIES
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(smp_${layer} PUBLIC smp_flags smp::torch ${ARG_LIBRARIES})
