@@ -94,6 +94,7 @@ class Accountant {
     const void* storage = held.storage._unsafe_get_target();
     if (weights.count(storage) != 0) return;
     auto* const call = traced(held.call);
+    if (call == nullptr) return;
     const Call caller = or_first({held.call.model, call->caller});
     const bool kept = held.argument ? keeps(caller, storage) : kept_index_.count(storage) != 0;
     if (!kept) call->lent_bytes += held.bytes;
@@ -180,8 +181,9 @@ class Accountant {
   std::int64_t bytes_pending(const Call& call, std::unordered_set<std::int64_t>& seen) const {
     std::int64_t bytes = 0;
     for (const auto& p : pending_) {
-      if (calls_[p.node] == call && seen.insert(p.gradient.tensor).second)
+      if (calls_[p.node] == call && seen.insert(p.gradient.tensor).second) {
         bytes += p.gradient.bytes;
+      }
     }
     return bytes;
   }

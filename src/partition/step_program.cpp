@@ -154,8 +154,9 @@ class Compiler {
       for (const int call : calls) {
         const int task = tasks_of_calls_[call];
         if (std::find(tasks.begin(), tasks.end(), task) != tasks.end()) continue;
-        if (!tasks.empty())
+        if (!tasks.empty()) {
           program_.operations[program_.tasks[task].first].activation_bytes += bytes;
+        }
         tasks.push_back(task);
       }
     }
