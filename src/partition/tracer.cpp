@@ -1,10 +1,8 @@
 // partition/tracer.cpp: one run of the body, watched.
 #include "partition/tracer.h"
 
-#include <ATen/SequenceNumber.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -15,10 +13,9 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "partition/call_recorder.h"
-#include "partition/held_bytes.h"
+#include "partition/held_log.h"
 #include "partition/operator_watch.h"
 #include "partition/parameter_reads.h"
-#include "partition/saved_tensors.h"
 #include "partition/trace_median.h"
 #include "partition/write_guard.h"
 
@@ -33,9 +30,26 @@ std::int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-HeldTensor held_tensor(const CallRecorder::Call& call, const at::Tensor& tensor) {
-  const auto& storage = tensor.storage();
-  return {call, true, storage.getWeakStorageImpl(), static_cast<std::int64_t>(storage.nbytes())};
+std::vector<torch::nn::Module*> all_modules(const std::vector<TracedModel>& models) {
+  std::vector<torch::nn::Module*> all;
+  for (const auto& model : models) {
+    all.insert(all.end(), model.modules->begin(), model.modules->end());
+  }
+  return all;
+}
+
+std::unordered_set<const void*> weight_storages(const std::vector<TracedModel>& models) {
+  std::unordered_set<const void*> storages;
+  auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.has_storage()) {
+      storages.insert(tensor.storage().unsafeGetStorageImpl());
+    }
+  };
+  for (const auto* module : all_modules(models)) {
+    for (const auto& tensor : module->parameters(/*recurse=*/false)) add(tensor);
+    for (const auto& tensor : module->buffers(/*recurse=*/false)) add(tensor);
+  }
+  return storages;
 }
 
 /// While it lives, the fiber belongs to `rank`.
@@ -72,22 +86,9 @@ struct Tracer::State {
   bool timed = false;
   std::vector<const RoutedBase*> running;  // innermost last
   bool in_place = false;                   // the innermost call serves a part of itself
-  std::vector<c10::intrusive_ptr<torch::autograd::Node>> roots;  // of the graph
-  std::vector<HeldTensor> held;
-  std::vector<std::vector<HeldTensor>> had;  // by running call, the body first: from its callees
-  struct Change {
-    std::uint64_t sequence_number;
-    CallRecorder::Call call;  // runs from there on
-  };
-  std::vector<Change> changes;
+  std::optional<HeldLog> held;
 
   explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
-  void note_change() { changes.push_back({at::sequence_number::peek(), recorder->current()}); }
-  CallRecorder::Call call_at(std::uint64_t sequence_number) const;
-  void note_held(const std::vector<at::Tensor>& arguments);
-  void note_results(const std::vector<at::Tensor>& results);
-  void add_activations();
-  std::unordered_set<const void*> weight_storages() const;
 };
 
 /// Notes what operators do on behalf of the innermost call.
@@ -116,14 +117,6 @@ class Tracer::Observer final : public OperatorListener {
     }
   }
 
-  static std::vector<torch::nn::Module*> all_modules(const std::vector<TracedModel>& models) {
-    std::vector<torch::nn::Module*> all;
-    for (const auto& model : models) {
-      all.insert(all.end(), model.modules->begin(), model.modules->end());
-    }
-    return all;
-  }
-
   State& state_;
   WriteGuard guard_;
 };
@@ -140,8 +133,7 @@ class Tracer::RunningCall {
     const Known& known = state.known.at(&module);
     state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
     state.running.push_back(&module);
-    state.had.emplace_back();
-    state.note_change();
+    state.held->begin(state.recorder->current());
   }
   ~RunningCall() {
     auto& state = *tracer_.state_;
@@ -150,8 +142,7 @@ class Tracer::RunningCall {
     }
     state.recorder->end(output_bytes_, tracer_.now());
     state.running.pop_back();
-    state.had.pop_back();
-    state.note_change();
+    state.held->end(state.recorder->current());
     state.in_place = outer_in_place_;
   }
   RunningCall(const RunningCall&) = delete;
@@ -216,26 +207,22 @@ std::vector<Trace> Tracer::run_once(const Body& body, bool timed) {
   state.failed_module.clear();
   state.running.clear();
   state.in_place = false;
-  state.roots.clear();
-  state.held.clear();
-  state.had.assign(1, {});
-  state.changes.clear();
+  state.held.emplace();
   state.recorder.emplace(static_cast<int>(state.models.size()), now());
-  state.note_change();
   {
     const RankScope rank(this);
     const base::RandomScope random(state.key);
     Observer observer(state);
     const OperatorWatch watch(observer);
-    keep_graph(body());
+    state.held->keep_graph(body());
     state.recorder->finish(now());
   }
   auto& traces = state.recorder->traces();
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
   }
-  if (!timed) state.add_activations();
-  state.roots.clear();
+  if (!timed) state.held->account(weight_storages(state.models), traces);
+  state.held.reset();
   return std::move(traces);
 }
 
@@ -244,11 +231,7 @@ double Tracer::now() const {
   return state_->meter.seconds();
 }
 
-void Tracer::keep_graph(const std::vector<at::Tensor>& roots) {
-  for (const auto& root : roots) {
-    if (root.defined() && root.grad_fn()) state_->roots.push_back(root.grad_fn());
-  }
-}
+void Tracer::keep_graph(const std::vector<at::Tensor>& roots) { state_->held->keep_graph(roots); }
 
 const std::string& Tracer::failed_module() const { return state_->failed_module; }
 
@@ -280,13 +263,13 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, i
   }
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
-    state.note_held(arguments.tensors);
+    state.held->note_arguments(arguments.tensors);
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
     return returned;
   }();
-  keep_graph(result.tensors);
-  state.note_results(result.tensors);
+  state.held->keep_graph(result.tensors);
+  state.held->note_results(result.tensors);
   return result;
 }
 
@@ -294,61 +277,6 @@ void Tracer::describe(const void*, char* text, std::size_t size) const noexcept 
   const auto* module = state_->running.empty() ? nullptr : state_->running.back();
   std::snprintf(text, size, "rank 0, tracing, module %s",
                 module == nullptr ? "<body>" : module->smp_place.path.c_str());
-}
-
-// ---- activations ------------------------------------------------------------------------------
-
-CallRecorder::Call Tracer::State::call_at(std::uint64_t sequence_number) const {
-  const auto after = std::upper_bound(
-      changes.begin(), changes.end(), sequence_number,
-      [](std::uint64_t number, const Change& change) { return number < change.sequence_number; });
-  return after == changes.begin() ? CallRecorder::Call{} : std::prev(after)->call;
-}
-
-std::unordered_set<const void*> Tracer::State::weight_storages() const {
-  std::unordered_set<const void*> storages;
-  auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.has_storage()) {
-      storages.insert(tensor.storage().unsafeGetStorageImpl());
-    }
-  };
-  for (const auto& model : models) {
-    for (const auto* module : *model.modules) {
-      for (const auto& tensor : module->parameters(/*recurse=*/false)) add(tensor);
-      for (const auto& tensor : module->buffers(/*recurse=*/false)) add(tensor);
-    }
-  }
-  return storages;
-}
-
-/// What the caller has as a call begins. Each storage once.
-void Tracer::State::note_held(const std::vector<at::Tensor>& arguments) {
-  const auto call = recorder->current();
-  std::unordered_set<const void*> seen;
-  auto add = [&](const HeldTensor& tensor) {
-    if (seen.insert(tensor.storage._unsafe_get_target()).second) held.push_back(tensor);
-  };
-  for (const auto& tensor : arguments) {
-    if (tensor.defined() && tensor.has_storage()) add(held_tensor(call, tensor));
-  }
-  auto& earlier = had.at(had.size() - 2);
-  std::erase_if(earlier, [](const HeldTensor& tensor) { return tensor.storage.expired(); });
-  for (auto tensor : earlier) {
-    tensor.call = call;
-    tensor.argument = false;
-    add(tensor);
-  }
-}
-
-void Tracer::State::note_results(const std::vector<at::Tensor>& results) {
-  for (const auto& tensor : results) {
-    if (tensor.defined() && tensor.has_storage()) had.back().push_back(held_tensor({}, tensor));
-  }
-}
-
-void Tracer::State::add_activations() {
-  const auto call_of = [this](std::uint64_t sequence_number) { return call_at(sequence_number); };
-  account_held_bytes(keeping_nodes(roots), held, call_of, weight_storages(), recorder->traces());
 }
 
 }  // namespace smp::partition
