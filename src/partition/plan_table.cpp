@@ -208,7 +208,8 @@ std::string promise(const PartitionPlan& plan) {
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan) {
   const PlanSummary& summary = *plan.summary();
-  std::string text = lines_of(concat("predicted, not measured; costs from ", summary.costs));
+  std::string text =
+      lines_of(concat("predicted, not measured, for a core a stage; costs from ", summary.costs));
   text += lines_of("bottleneck: cost of the largest stage over a bound that no split goes below");
   text += lines_of("cut: bytes that enter and leave a stage per microbatch in the forward pass");
   std::size_t bound = 0;

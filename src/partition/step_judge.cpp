@@ -12,6 +12,7 @@ namespace smp::partition {
 namespace {
 
 constexpr double kSteepness = 8;
+constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
 
 // A step of `from` microbatches, stretched to `to`.
@@ -34,11 +35,22 @@ std::int64_t missing_bytes(const std::vector<StageMemory>& memory, const Machine
   return missing;
 }
 
+// Parents come before their children.
+int split_modules(const CostTree& costs, const std::vector<int>& stages) {
+  std::vector<bool> split(costs.nodes.size(), false);
+  for (std::size_t i = costs.nodes.size(); i-- > 1;) {
+    const int parent = costs.nodes[i].parent;
+    if (split[i] || stages[i] != stages[parent]) split[parent] = true;
+  }
+  return static_cast<int>(std::count(split.begin(), split.end(), true));
+}
+
 }  // namespace
 
 double Judgement::value() const {
   const double balanced = step.seconds * std::pow(std::max(1.0, to_bound / kBalanced), kSteepness);
-  return fits() ? balanced : kUnfit * static_cast<double>(missing) + balanced;
+  const double readable = balanced * (1 + kSplit * split_modules);
+  return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
 
 StepJudge::StepJudge(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
@@ -65,6 +77,7 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   judgement.memory =
       predict_memory(tree_, stages, judgement.step.peak_activations, settings_.optimizer_ratio);
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
+  judgement.split_modules = split_modules(costs_, stages_of_nodes);
   judgement.missing = missing_bytes(judgement.memory, machine_);
   return judgement;
 }

@@ -28,10 +28,12 @@ struct Judgement {
   std::vector<StageMemory> memory;  ///< by stage
   double to_bound = 1;              ///< bottleneck ÷ its lower bound
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
+  int split_modules = 0;            ///< whose parts are on several stages
 
   bool fits() const { return missing == 0; }
   /// Smaller is better. A stage that costs more than its share counts against the plan, since alpha
-  /// says what balance is worth; what does not fit is worse than all that fits.
+  /// says what balance is worth, and so does, a little, every module that a reader finds on several
+  /// stages; what does not fit is worse than all that fits.
   double value() const;
 };
 

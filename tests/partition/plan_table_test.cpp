@@ -82,7 +82,7 @@ stage  modules                                   parameters    memory    cost   
     1  encoder.block[4:6], encoder.final_norm,        2.1 M  36.0 MiB  50.0 %  10.0 KiB  20.0 KiB
        decoder.block[0:6], decoder.final_norm
        why: balance: encoder.block.4 would raise stage 0 from 0.500 to 0.562
-predicted, not measured; costs from operators
+predicted, not measured, for a core a stage; costs from operators
 bottleneck: cost of the largest stage over a bound that no split goes below
 cut: bytes that enter and leave a stage per microbatch in the forward pass
 )");

@@ -9,7 +9,7 @@
 #include <map>
 #include <numeric>
 
-#include "partition/traced_model.h"
+#include "partition/timed_model.h"
 
 namespace smp::partition {
 namespace {
@@ -24,7 +24,7 @@ std::unique_ptr<schedule::Schedule> schedule_with(int cap) {
 }
 
 /// One step under simple (cap 0) or interleaved.
-SimulatedStep simulate_with(const TracedModel& model, const std::vector<int>& stages,
+SimulatedStep simulate_with(const TimedModel& model, const std::vector<int>& stages,
                             const Machine& machine, int cap, SimulationOptions options) {
   const auto schedule = schedule_with(cap);
   options.schedule = schedule.get();
@@ -102,7 +102,7 @@ TEST(Simulator, AChainInRunsSendsTheMessagesOfTheFormula) {
 }
 
 TEST(Simulator, OnlyASequentialJoinsNeighboursInOneRequest) {
-  TracedModel model;
+  TimedModel model;
   const int root = model.call_again(0, -1, 0);
   for (int i = 0; i < 3; ++i) model.call(0, root, 0.01);
   const auto step = simulate_with(model, {0, 1, 1, 1}, ideal_machine(2), 0, {});
@@ -110,7 +110,7 @@ TEST(Simulator, OnlyASequentialJoinsNeighboursInOneRequest) {
 }
 
 TEST(Simulator, RequestsComeFromWhereTheCallerRuns) {
-  TracedModel model;
+  TimedModel model;
   const int root = model.call_again(0, -1, 0);
   const int encoder = model.call(0, root, 0.01);
   model.call(model.trace.calls[encoder].module, encoder, 0.01);
@@ -277,8 +277,8 @@ TEST(Simulator, JitterHasTheDeviationThatWasAskedFor) {
 // ---- laws -------------------------------------------------------------------------------------
 
 /// A random model: any call may call further modules, used modules are called again.
-TracedModel random_model() {
-  TracedModel model;
+TimedModel random_model() {
+  TimedModel model;
   const int calls = *rc::gen::inRange(1, 30);
   for (int i = 0; i < calls; ++i) {
     // A caller that is still running: the last call or one of its callers.

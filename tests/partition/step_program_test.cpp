@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "partition/traced_model.h"
+#include "partition/timed_model.h"
 
 namespace smp::partition {
 namespace {
@@ -61,7 +61,7 @@ TEST(StepProgram, ARequestCarriesTheInputOfItsFirstCallAndTheOutputOfItsLast) {
 }
 
 TEST(StepProgram, ACallersStretchesSurroundItsRequests) {
-  TracedModel model;
+  TimedModel model;
   const int root = model.call_again(0, -1, 3e-3);
   model.call(0, root, 1e-3);
   model.trace.calls[1].before = 2e-3;
@@ -104,7 +104,7 @@ TEST(StepProgram, EveryTaskHasItsOwnCopyOfATensorThatSeveralCallsKeep) {
 }
 
 TEST(StepProgram, GradientsOfCallersOnTheSameStageWaitMeanwhile) {
-  TracedModel model;
+  TimedModel model;
   const int root = model.call_again(0, -1, 0);
   const int block = model.call(0, root, 1e-3);
   const int layer = model.call(1, block, 1e-3);
@@ -120,7 +120,7 @@ TEST(StepProgram, GradientsOfCallersOnTheSameStageWaitMeanwhile) {
 }
 
 TEST(StepProgram, ARequestHoldsWhatItsCallerLentAndWhatWaitsForIt) {
-  TracedModel model;
+  TimedModel model;
   const int root = model.call_again(0, -1, 0);
   const int layer = model.call(0, root, 1e-3);
   model.trace.calls[layer].lent_bytes = 10;

@@ -9,11 +9,11 @@
 
 namespace smp::partition {
 
-struct TracedModel {
+struct TimedModel {
   ModuleTree tree;
   Trace trace;
 
-  TracedModel() { tree.add("", -1); }
+  TimedModel() { tree.add("", -1); }
 
   /// Adds a module below `parent`; `caller` calls it once, after all calls so far.
   int call(int parent, int caller, double seconds, std::int64_t activation_bytes = 0) {
@@ -34,8 +34,8 @@ struct TracedModel {
 };
 
 /// A sequential of modules that take `seconds` and keep one byte each.
-inline TracedModel traced_chain(const std::vector<double>& seconds) {
-  TracedModel model;
+inline TimedModel traced_chain(const std::vector<double>& seconds) {
+  TimedModel model;
   model.tree.nodes[0].sequential = true;
   model.call_again(0, -1, 0);
   for (const double own : seconds) model.call(0, 0, own, 1);
@@ -43,7 +43,7 @@ inline TracedModel traced_chain(const std::vector<double>& seconds) {
 }
 
 /// One stage a module, the chain itself on stage 0.
-inline std::vector<int> stage_each(const TracedModel& chain) {
+inline std::vector<int> stage_each(const TimedModel& chain) {
   std::vector<int> stages = {0};
   for (std::size_t i = 1; i < chain.tree.nodes.size(); ++i)
     stages.push_back(static_cast<int>(i) - 1);
