@@ -5,6 +5,7 @@
 #include <ATen/SequenceNumber.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "partition/saved_tensors.h"
 

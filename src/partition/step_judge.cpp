@@ -12,6 +12,7 @@ namespace smp::partition {
 namespace {
 
 constexpr double kSteepness = 8;
+/// Of the step, for each module that is split.
 constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
 

@@ -38,7 +38,8 @@ std::string source_of(const testing::TestInfo& test) {
   return suite.substr(0, suite.find('/'));
 }
 
-// A filter that lets the tests of one source through; empty when there are none.
+// A filter that lets the tests of one source through; empty when there are none. Nothing is left
+// out by all sources: a test that belongs to none ends the program.
 std::string filter_of(const std::string& source) {
   std::string filter;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
@@ -46,7 +47,12 @@ std::string filter_of(const std::string& source) {
     const testing::TestSuite& suite = *all.GetTestSuite(s);
     for (int t = 0; t < suite.total_test_count(); ++t) {
       const testing::TestInfo& test = *suite.GetTestInfo(t);
-      if (source_of(test) != source) continue;
+      const std::string owner = source_of(test);
+      if (!owner.ends_with("_test")) {
+        std::cerr << suite.name() << " is of no source; instantiate it as the name of one\n";
+        std::exit(EXIT_FAILURE);
+      }
+      if (owner != source) continue;
       filter += (filter.empty() ? "" : ":") + std::string(suite.name()) + "." + test.name();
     }
   }
