@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -110,7 +111,7 @@ std::vector<std::string> with_braces(const std::vector<std::string>& paths) {
 
 std::string bar(double share) {
   constexpr int kWidth = 10;
-  const int full = static_cast<int>(share * kWidth + 0.5);
+  const auto full = std::lround(share * kWidth);
   std::string text;
   for (int i = 0; i < kWidth; ++i) text += i < full ? "▇" : "░";
   return text;
