@@ -41,7 +41,8 @@ class TextTable {
 /// Characters of UTF-8 text, each taken for one column wide.
 int text_width(std::string_view text);
 
-/// `text` in pieces of at most `width` characters.
+/// `text` in pieces of at most `width` characters, broken behind blanks; else, in a dotted path,
+/// behind a dot; else where it must.
 std::vector<std::string> wrapped(std::string_view text, int width);
 
 }  // namespace smp::partition

@@ -46,8 +46,8 @@ void ForeignParameters::refuse_gradient(const at::Tensor& tensor) const {
 void ForeignParameters::check_untouched(const char* when) const {
   for (const auto& [id, entry] : entries_) {
     const auto& tensor = entry.tensor;
-    const bool shrunk =
-        tensor.numel() == 0 || tensor.storage().nbytes() <= std::size_t(tensor.element_size());
+    const bool shrunk = tensor.numel() == 0 || tensor.storage().nbytes() <=
+                                                   static_cast<std::size_t>(tensor.element_size());
     const bool same = static_cast<std::uint32_t>(tensor._version()) == entry.version;
     SMP_REQUIRE(shrunk && same, "rank ", pp_rank_, ": ", when, ": ", entry.path,
                 " was written on this rank but lives on rank ", entry.owner,

@@ -1,5 +1,5 @@
 // support/own_mpi.h: MPI that a test program starts and ends itself, so that several sessions of
-// the library may follow each other. Include it in one file of a program.
+// the library may follow each other. Sources of one program share it.
 #pragma once
 
 #include <gtest/gtest.h>
