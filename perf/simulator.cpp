@@ -152,7 +152,7 @@ double predict(const Setting& setting, const Traced& traced, const partition::Ma
     partition::TracedCall call;
     call.module = tree.add(std::to_string(stage), 0);
     call.caller = 0;
-    call.after = traced.mean.forward[stage] / 1000;
+    call.after.seconds = traced.mean.forward[stage] / 1000;
     trace.calls.push_back(call);
     stages.push_back(stage);
   }

@@ -15,19 +15,21 @@ namespace smp {
 /// What one stage will hold and do, as predicted when the plan was made.
 struct SMP_API StageSummary {
   double cost = 0;  ///< its share of the model's cost; all stages together 1
-  // Bytes at the worst moment of a step.
+  // Bytes.
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
-  std::int64_t activations = 0;
-  std::int64_t memory_limit = 0;  ///< bytes it may hold; 0: no limit
+  std::int64_t activations = 0;       ///< at the worst moment of the simulated step
+  std::int64_t most_activations = 0;  ///< if all microbatches in flight are at their worst here
+  std::int64_t memory_limit = 0;      ///< bytes it may hold; 0: no limit
   // Bytes of tensors that cross ranks in the forward pass of one microbatch.
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
   std::string why;  ///< why it begins where it does: "balance: encoder.block.4 would raise ..."
 
   std::int64_t memory() const { return weights + gradients + optimizer + buffers + activations; }
+  std::int64_t most_memory() const { return memory() - activations + most_activations; }
 };
 
 /// What a plan promises, and what others would have: all of it predicted, none of it measured.
@@ -44,6 +46,7 @@ struct SMP_API PlanSummary {
   std::string costs;     ///< where costs and times come from: "operators", "clock", "counts"
   std::string pipeline;  ///< "interleaved" or "simple"
   int microbatches = 1;
+  double cores = 0;  ///< that the stages share; 0: each has one of its own
   std::vector<StageSummary> stages;
 };
 

@@ -1,9 +1,11 @@
 // api/planning.cpp: one rank decides; an error there ends every rank.
 #include "api/planning.h"
 
+#include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,8 +29,28 @@
 namespace smp {
 namespace {
 
-/// Seconds of a message whose receiver must get a core first: what 4 idle ranks on 2 cores measure.
-constexpr double kMessageWithoutCore = 800e-6;
+/// Seconds until a message is seen by a rank that must get a core first: what 4 idle ranks on 2
+/// cores measure.
+constexpr double kLatencyWithoutCore = 800e-6;
+
+/// Hosts with fewer cores than ranks. Ranks of other pipelines get their share of the cores; every
+/// host has as many as this one, and every rank computes on the same number of them.
+std::vector<partition::Machine::Host> crowded_hosts(const Runtime& runtime) {
+  const auto& topology = runtime.topology();
+  const double places = static_cast<double>(runtime.cores()) / at::get_num_threads();
+  std::map<int, partition::Machine::Host> hosts;  // by first rank
+  const auto ranks = topology.group(Group::kPp);
+  for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
+    const auto neighbours = topology.group(Group::kLocal, ranks[stage]);
+    if (static_cast<double>(neighbours.size()) <= places) continue;
+    auto& host = hosts[neighbours.front()];
+    host.stages.push_back(stage);
+    host.cores += places / static_cast<double>(neighbours.size());
+  }
+  std::vector<partition::Machine::Host> crowded;
+  for (auto& [rank, host] : hosts) crowded.push_back(std::move(host));
+  return crowded;
+}
 
 /// On every rank at once: it may measure.
 partition::Machine machine_of(Runtime& runtime) {
@@ -40,8 +62,9 @@ partition::Machine machine_of(Runtime& runtime) {
     machine.memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
   }
   if (machine.memory.size() == 1) machine.memory.assign(machine.stages, machine.memory[0]);
+  if (runtime.cores() > 0) machine.crowded = crowded_hosts(runtime);
   if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
-  if (runtime.oversubscribed()) machine.set_message_seconds(kMessageWithoutCore);
+  if (!machine.crowded.empty()) machine.latency = kLatencyWithoutCore;
   return machine;
 }
 
@@ -183,7 +206,7 @@ class Planner {
         config_.partition_strategy, ' ', config_.memory_weight, ' ', config_.trace_repeats, ' ',
         config_.pipeline, ' ', config_.active_microbatches.value_or(0), ' ', preview_->microbatches,
         ' ', preview_->arguments_key(), ' ', preview_->grad, ' ', model.optimizer_ratio, ' ',
-        runtime_.oversubscribed());
+        runtime_.cores());
     for (const double speed : config_.stage_speeds) text += base::concat(" speed ", speed);
     for (const double memory : config_.stage_memory) text += base::concat(" memory ", memory);
     for (const auto& pin : pins_of(model))

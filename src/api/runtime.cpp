@@ -19,7 +19,7 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
   options.seed = config.seed;
   options.stall_seconds = config.stall_seconds;
   options.abort_seconds = config.abort_seconds;
-  options.oversubscribed = parts.oversubscribed;
+  options.oversubscribed = parts.oversubscribed();
   return options;
 }
 

@@ -27,9 +27,11 @@ class Runtime {
     Topology topology;
     std::unique_ptr<d2d::MpiSession> mpi;  // not with ranks of one process
     std::unique_ptr<d2d::Transport> transport;
-    bool oversubscribed = false;
+    int cores = 0;  ///< of this machine; 0: as many as ranks
     /// Set if this process plays pp_rank 0 of a job that is only planned: nobody else is there.
     std::optional<PlanRequest> plan_request;
+
+    bool oversubscribed() const { return cores > 0 && topology.local_size() > cores; }
   };
   /// Makes this the rank of the calling fiber, and checks that all ranks agree.
   explicit Runtime(Parts parts);
@@ -46,7 +48,9 @@ class Runtime {
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
 
   /// Whether more ranks than cores are on this machine.
-  bool oversubscribed() const noexcept { return parts_.oversubscribed; }
+  bool oversubscribed() const { return parts_.oversubscribed(); }
+  /// Of this machine; 0: as many as ranks.
+  int cores() const noexcept { return parts_.cores; }
 
   /// What runs the body of the first step in advance, meanwhile; else nullptr.
   TrialRun*& trial() noexcept { return trial_; }

@@ -50,13 +50,11 @@ void log_warnings(const base::ResolvedConfig& config) {
   }
 }
 
-bool set_idle_policy(const Config& config, int local_size) {
+void set_idle_policy(const Config& config, bool oversubscribed) {
   base::IdlePolicy policy;
-  const bool oversubscribed = local_size > num_cores();
   policy.oversubscribed =
       config.idle_policy == "yield" || (config.idle_policy == "auto" && oversubscribed);
   base::FiberScheduler::install().set_idle_policy(policy);
-  return oversubscribed;
 }
 
 /// Cores are shared by the ranks of a machine, unless the user decided otherwise.
@@ -112,7 +110,8 @@ Session init(int& argc, char** argv, const Config& config) {
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
   parts.topology = Topology(arrangement, parts.mpi->rank());
-  parts.oversubscribed = set_idle_policy(parts.config.values(), parts.mpi->local_size());
+  parts.cores = num_cores();
+  set_idle_policy(parts.config.values(), parts.mpi->local_size() > parts.cores);
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
   parts.transport = parts.mpi->connect(parts.topology.group(Group::kPp));
   return Session(std::make_unique<Runtime>(std::move(parts)));

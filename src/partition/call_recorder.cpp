@@ -29,7 +29,7 @@ void CallRecorder::begin(int model, int module, std::int64_t input_bytes, double
   TracedCall call;
   call.module = module;
   call.caller = current().model == model ? current().number : -1;
-  call.before = std::exchange(pending(model), 0.0);
+  call.before.seconds = std::exchange(pending(model), 0.0);
   call.input_bytes = input_bytes;
   auto& calls = traces_[model].calls;
   calls.push_back(call);
@@ -40,7 +40,7 @@ void CallRecorder::end(std::int64_t output_bytes, double now) {
   SMP_ASSERT(!frames_.empty());
   advance(now);
   TracedCall& call = at(frames_.back().call);
-  call.after = frames_.back().pending;
+  call.after.seconds = frames_.back().pending;
   call.output_bytes = output_bytes;
   frames_.pop_back();
 }
@@ -48,7 +48,9 @@ void CallRecorder::end(std::int64_t output_bytes, double now) {
 void CallRecorder::finish(double now) {
   SMP_ASSERT(frames_.empty());
   advance(now);
-  for (std::size_t i = 0; i < traces_.size(); ++i) traces_[i].body_after = body_pending_[i];
+  for (std::size_t i = 0; i < traces_.size(); ++i) {
+    traces_[i].body_after.seconds = body_pending_[i];
+  }
 }
 
 CallRecorder::Call CallRecorder::current() const {

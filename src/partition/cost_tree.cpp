@@ -39,13 +39,16 @@ OwnCosts own_costs(const ModuleTree& tree, const Trace& trace) {
   OwnCosts costs{weight_bytes(tree), std::vector<std::int64_t>(count, 0),
                  std::vector<double>(count, 0), std::vector<int>(count, kNeverCalled)};
   costs.first_call[0] = -1;
-  costs.seconds[0] = trace.body_after;
+  const auto add = [&](int module, const Stretch& stretch) {
+    costs.seconds.at(module) += stretch.seconds;
+    costs.activation_bytes[module] += stretch.activation_bytes;
+  };
+  add(0, trace.body_after);
   for (std::size_t i = 0; i < trace.calls.size(); ++i) {
     const TracedCall& call = trace.calls[i];
     const int caller = call.caller < 0 ? 0 : trace.calls.at(call.caller).module;
-    costs.seconds.at(caller) += call.before;
-    costs.seconds.at(call.module) += call.after;
-    costs.activation_bytes[call.module] += call.activation_bytes;
+    add(caller, call.before);
+    add(call.module, call.after);
     int& first = costs.first_call[call.module];
     first = std::min(first, static_cast<int>(i));
   }

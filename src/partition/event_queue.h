@@ -28,9 +28,11 @@ class EventQueue {
   bool empty() const noexcept { return heap_.empty(); }
   const Event& next() const noexcept { return heap_.front(); }
 
-  void post(base::Nanoseconds time, Moment moment, int stage, int fiber = -1) {
+  /// @return its number
+  std::uint64_t post(base::Nanoseconds time, Moment moment, int stage, int fiber = -1) {
     heap_.push_back({time, moment, ++posted_, stage, fiber});
     std::push_heap(heap_.begin(), heap_.end(), later);
+    return posted_;
   }
 
   Event take() {

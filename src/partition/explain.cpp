@@ -30,6 +30,7 @@ StageSummary stage_summary(const StageMemory& memory, const CutBytes& cut) {
   stage.optimizer = memory.optimizer;
   stage.buffers = memory.buffers;
   stage.activations = memory.activations;
+  stage.most_activations = memory.most_activations;
   stage.bytes_in = cut.in;
   stage.bytes_out = cut.out;
   return stage;
@@ -69,7 +70,7 @@ void add_costs(std::vector<PartitionPlan::Row>& rows, const CostTree& costs) {
 
 PlanReasons reasons_of(const PlanFacts& facts) {
   std::vector<std::int64_t> memory;
-  for (const StageMemory& stage : facts.memory) memory.push_back(stage.total());
+  for (const StageMemory& stage : facts.memory) memory.push_back(stage.most());
   return plan_reasons(facts.tree, facts.trace, facts.costs, facts.machine, facts.stages,
                       facts.by_hand, memory);
 }
@@ -90,6 +91,7 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   summary.costs = source_name(facts.trace.source);
   summary.pipeline = facts.pipeline;
   summary.microbatches = facts.microbatches;
+  summary.cores = facts.machine.cores();
   summary.stages = stage_summaries(facts);
   for (int i = 0; i < pp_size; ++i) summary.stages[i].why = std::move(reasons.stages[i]);
   return PartitionPlan(pp_size, std::move(rows), std::move(summary));

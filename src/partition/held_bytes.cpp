@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -28,10 +29,12 @@ class Accountant {
   Accountant(const std::vector<KeepingNode>& nodes, std::vector<Trace>& traces)
       : nodes_(nodes), traces_(traces), freed_(nodes.size()) {}
 
-  void run(const std::vector<HeldTensor>& held, const std::function<Call(std::uint64_t)>& call_of,
+  void run(const std::vector<HeldTensor>& held,
+           const std::function<ModelStretch(std::uint64_t)>& stretch_of,
            const std::unordered_set<const void*>& weights) {
     for (const auto& [node, saved] : nodes_) {
-      calls_.push_back(or_first(call_of(node->sequence_nr())));
+      stretches_.push_back(stretch_of(node->sequence_nr()));
+      calls_.push_back(call_of(stretches_.back()));
     }
     count_saved(weights);
     for (const auto& tensor : held) count_lent(tensor, weights);
@@ -48,13 +51,26 @@ class Accountant {
     std::size_t node;  // that it waits for
     std::uint32_t input;
     Gradient gradient;
+    Call maker;
   };
 
-  static Call or_first(const Call& call) { return call.number < 0 ? Call{0, 0} : call; }
+  TracedCall& traced(const Call& call) { return traces_.at(call.model).calls.at(call.number); }
 
-  TracedCall* traced(const Call& call) {
-    auto& calls = traces_.at(static_cast<std::size_t>(call.model)).calls;
-    return calls.empty() ? nullptr : &calls.at(static_cast<std::size_t>(call.number));
+  Call caller_of(const Call& call) {
+    const int caller = traced(call).caller;
+    return caller < 0 ? Call{} : Call{call.model, caller};
+  }
+
+  Stretch& traced(const ModelStretch& id) {
+    if (id.stretch.call < 0) return traces_.at(id.model).body_after;
+    auto& call = traced(Call{id.model, id.stretch.call});
+    return id.stretch.before ? call.before : call.after;
+  }
+
+  Call call_of(const ModelStretch& id) {
+    if (id.stretch.call < 0) return {};
+    const Call call{id.model, id.stretch.call};
+    return id.stretch.before ? caller_of(call) : call;
   }
 
   // ---- what is kept -----------------------------------------------------------------------------
@@ -68,8 +84,8 @@ class Accountant {
         count_saved(i, storage, static_cast<std::int64_t>(tensor.storage().nbytes()));
       }
     }
-    for (const auto& [bytes, calls] : kept_) {
-      if (calls.size() > 1) add_shared(bytes, calls);
+    for (const auto& [bytes, nodes] : kept_) {
+      if (nodes.size() > 1) add_shared(bytes, nodes);
     }
   }
 
@@ -78,34 +94,33 @@ class Accountant {
     if (is_new) {
       kept_.push_back({bytes, {}});
       freed_[i] += bytes;
-      if (auto* call = traced(calls_[i])) call->activation_bytes += bytes;
+      traced(stretches_[i]).activation_bytes += bytes;
     }
-    if (!keeps(calls_[i], storage)) kept_[found->second].calls.push_back(calls_[i]);
+    if (!keeps(calls_[i], storage)) kept_[found->second].nodes.push_back(i);
   }
 
   bool keeps(const Call& call, const void* storage) const {
     const auto found = kept_index_.find(storage);
     if (found == kept_index_.end()) return false;
-    const auto& calls = kept_[found->second].calls;
-    return std::find(calls.begin(), calls.end(), call) != calls.end();
+    const auto& nodes = kept_[found->second].nodes;
+    return std::any_of(nodes.begin(), nodes.end(), [&](auto node) { return calls_[node] == call; });
   }
 
   void count_lent(const HeldTensor& held, const std::unordered_set<const void*>& weights) {
     const void* storage = held.storage._unsafe_get_target();
     if (weights.count(storage) != 0) return;
-    auto* const call = traced(held.call);
-    if (call == nullptr) return;
-    const Call caller = or_first({held.call.model, call->caller});
-    const bool kept = held.argument ? keeps(caller, storage) : kept_index_.count(storage) != 0;
-    if (!kept) call->lent_bytes += held.bytes;
+    const bool kept =
+        held.argument ? keeps(caller_of(held.call), storage) : kept_index_.count(storage) != 0;
+    if (!kept) traced(held.call).lent_bytes += held.bytes;
   }
 
-  void add_shared(std::int64_t bytes, const std::vector<Call>& calls) {
+  void add_shared(std::int64_t bytes, const std::vector<std::size_t>& nodes) {
+    const int model = stretches_[nodes[0]].model;
     SharedTensor shared{bytes, {}};
-    for (const auto& call : calls) {
-      if (call.model == calls[0].model) shared.calls.push_back(call.number);
+    for (const auto node : nodes) {
+      if (stretches_[node].model == model) shared.keepers.push_back(stretches_[node].stretch);
     }
-    if (shared.calls.size() > 1) traces_[calls[0].model].shared.push_back(std::move(shared));
+    if (shared.keepers.size() > 1) traces_[model].shared.push_back(std::move(shared));
   }
 
   // ---- backward ---------------------------------------------------------------------------------
@@ -131,12 +146,15 @@ class Accountant {
       if (!passed_on) made += bytes;
       if (edge.function->num_outputs() == 0) continue;
       const auto gradient = passed_on ? incoming : Gradient{next_tensor_++, bytes};
-      leaving.push_back({index.at(edge.function.get()), edge.input_nr, gradient});
+      leaving.push_back({index.at(edge.function.get()), edge.input_nr, gradient, calls_[i]});
     }
+    // oneDNN makes the gradient of a convolution's input in a layout of its own first.
+    if (node.name() == "ConvolutionBackward0" && !leaving.empty())
+      made += leaving[0].gradient.bytes;
     note(i, made);
     std::erase_if(pending_, [&](const Pending& p) { return p.node == i; });
     for (const auto& p : leaving) deliver(p);
-    freed_of_call_[key(calls_[i])] += freed_[i];
+    freed_of_stretch_[key(stretches_[i])] += freed_[i];
   }
 
   /// The largest input; for a node without any, what its metadata say (a root).
@@ -147,70 +165,92 @@ class Accountant {
     }
     if (largest.tensor >= 0) return largest;
     const Gradient root{next_tensor_++, bytes_of_input(*nodes_[i].node, 0)};
-    pending_.push_back({i, 0, root});
+    pending_.push_back({i, 0, root, calls_[i]});
     return root;
   }
 
-  /// Gradients that meet are summed into one.
+  /// Gradients that meet are summed into one, of its own.
   void deliver(const Pending& p) {
     for (auto& other : pending_) {
       if (other.node != p.node || other.input != p.input) continue;
-      other.gradient = {next_tensor_++, std::max(other.gradient.bytes, p.gradient.bytes)};
+      other.gradient = {next_tensor_++, bytes_of_input(*nodes_[p.node].node, p.input)};
+      const auto way = way_up(p.maker);
+      const auto meeting = meeting_place(way, other.maker);
+      other.maker = meeting < way.size() ? way[meeting] : Call{};
       return;
     }
     pending_.push_back(p);
   }
 
-  static std::pair<int, int> key(const Call& call) { return {call.model, call.number}; }
+  using Key = std::tuple<int, int, bool>;
+  static Key key(const ModelStretch& id) { return {id.model, id.stretch.call, id.stretch.before}; }
 
+  /// Calls that are over gave their gradients to their callers, and a call that has begun its
+  /// backward got those for all of its results: a gradient is with the innermost running call that
+  /// its maker or its taker is part of.
   void note(std::size_t i, std::int64_t made) {
-    auto* const own = traced(calls_[i]);
-    if (own == nullptr) return;
-    std::unordered_set<std::int64_t> seen;
-    const std::int64_t here =
-        made + bytes_pending(calls_[i], seen) - freed_of_call_[key(calls_[i])];
-    own->gradient_bytes = std::max(own->gradient_bytes, here);
-    for (auto* call = own; call->caller >= 0;) {
-      const Call caller{calls_[i].model, call->caller};
-      call->waiting_bytes = std::max(call->waiting_bytes, bytes_pending(caller, seen));
-      call = traced(caller);
+    const auto way = way_up(calls_[i]);
+    std::vector<std::int64_t> waiting(way.size() + 1);  // at each call of the way, then at the body
+    std::unordered_map<std::int64_t, std::size_t> seen;  // innermost place of each tensor
+    for (const auto& p : pending_) {
+      const auto place = std::min(meeting_place(way, calls_[p.node]), meeting_place(way, p.maker));
+      const auto [found, is_new] = seen.emplace(p.gradient.tensor, place);
+      if (is_new) {
+        waiting[place] += p.gradient.bytes;
+      } else if (place < found->second) {
+        waiting[found->second] -= p.gradient.bytes;
+        waiting[place] += p.gradient.bytes;
+        found->second = place;
+      }
+    }
+    auto& own = traced(stretches_[i]).gradient_bytes;
+    own = std::max(own, made + waiting[0] - freed_of_stretch_[key(stretches_[i])]);
+    for (std::size_t level = 0; level < way.size(); ++level) {
+      auto& bytes = traced(way[level]).waiting_bytes;
+      bytes = std::max(bytes, waiting[level + 1]);
     }
   }
 
-  /// Of the gradients that wait for nodes of `call`, without those seen already.
-  std::int64_t bytes_pending(const Call& call, std::unordered_set<std::int64_t>& seen) const {
-    std::int64_t bytes = 0;
-    for (const auto& p : pending_) {
-      if (calls_[p.node] == call && seen.insert(p.gradient.tensor).second) {
-        bytes += p.gradient.bytes;
-      }
+  /// `call`, its caller, and so on.
+  std::vector<Call> way_up(Call call) {
+    std::vector<Call> way;
+    for (; call.number >= 0; call = caller_of(call)) way.push_back(call);
+    return way;
+  }
+
+  /// Index on `way` of the innermost call that `call` is part of; way.size(): only the body.
+  std::size_t meeting_place(const std::vector<Call>& way, const Call& call) {
+    for (const auto& above : way_up(call)) {
+      const auto found = std::find(way.begin(), way.end(), above);
+      if (found != way.end()) return static_cast<std::size_t>(found - way.begin());
     }
-    return bytes;
+    return way.size();
   }
 
   struct Kept {
     std::int64_t bytes;
-    std::vector<Call> calls;
+    std::vector<std::size_t> nodes;  // by which, one a call
   };
 
   const std::vector<KeepingNode>& nodes_;
   std::vector<Trace>& traces_;
-  std::vector<Call> calls_;          // of the nodes
-  std::vector<std::int64_t> freed_;  // by the nodes, as they run
+  std::vector<ModelStretch> stretches_;  // of the nodes
+  std::vector<Call> calls_;              // of the nodes
+  std::vector<std::int64_t> freed_;      // by the nodes, as they run
   std::vector<Kept> kept_;
   std::unordered_map<const void*, std::size_t> kept_index_;  // by storage
   std::vector<Pending> pending_;
-  std::map<std::pair<int, int>, std::int64_t> freed_of_call_;
+  std::map<Key, std::int64_t> freed_of_stretch_;
   std::int64_t next_tensor_ = 0;
 };
 
 }  // namespace
 
 void account_held_bytes(const std::vector<KeepingNode>& nodes, const std::vector<HeldTensor>& held,
-                        const std::function<CallRecorder::Call(std::uint64_t)>& call_of,
+                        const std::function<ModelStretch(std::uint64_t)>& stretch_of,
                         const std::unordered_set<const void*>& weights,
                         std::vector<Trace>& traces) {
-  Accountant(nodes, traces).run(held, call_of, weights);
+  Accountant(nodes, traces).run(held, stretch_of, weights);
 }
 
 }  // namespace smp::partition

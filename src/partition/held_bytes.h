@@ -15,6 +15,13 @@
 
 namespace smp::partition {
 
+/// A stretch of the trace of one of several models. The body after its last call counts for the
+/// first.
+struct ModelStretch {
+  int model = 0;
+  StretchId stretch;
+};
+
 /// A tensor that the caller of `call` has while this runs.
 struct HeldTensor {
   CallRecorder::Call call;
@@ -24,12 +31,11 @@ struct HeldTensor {
 };
 
 /// Fills what the calls hold (lent, activation, gradient and waiting bytes) and the shared tensors.
-/// @param nodes    the graph of the whole body
-/// @param call_of  the call that made the node with this sequence number; that of the body is
-///                 taken for the first call of the first model, which runs on the same stage
-/// @param weights  storages that are there anyway
+/// @param nodes       the graph of the whole body
+/// @param stretch_of  the stretch that made the node with this sequence number
+/// @param weights     storages that are there anyway
 void account_held_bytes(const std::vector<KeepingNode>& nodes, const std::vector<HeldTensor>& held,
-                        const std::function<CallRecorder::Call(std::uint64_t)>& call_of,
+                        const std::function<ModelStretch(std::uint64_t)>& stretch_of,
                         const std::unordered_set<const void*>& weights, std::vector<Trace>& traces);
 
 }  // namespace smp::partition

@@ -19,16 +19,16 @@ HeldTensor held_tensor(const CallRecorder::Call& call, const at::Tensor& tensor)
 
 }  // namespace
 
-HeldLog::HeldLog() : had_(1) { note_change({}); }
+HeldLog::HeldLog() : had_(1) { note_change({}, true); }
 
 void HeldLog::begin(const Call& call) {
   had_.emplace_back();
-  note_change(call);
+  note_change(call, true);
 }
 
 void HeldLog::end(const Call& outer) {
   had_.pop_back();
-  note_change(outer);
+  note_change(outer, false);
 }
 
 /// What the caller has as a call begins. Each storage once.
@@ -64,19 +64,24 @@ void HeldLog::keep_graph(const std::vector<at::Tensor>& roots) {
 
 void HeldLog::account(const std::unordered_set<const void*>& weights,
                       std::vector<Trace>& traces) const {
-  const auto call_of = [this](std::uint64_t sequence_number) { return call_at(sequence_number); };
-  account_held_bytes(keeping_nodes(roots_), held_, call_of, weights, traces);
+  const auto stretch_of = [this](std::uint64_t number) { return stretch_at(number); };
+  account_held_bytes(keeping_nodes(roots_), held_, stretch_of, weights, traces);
 }
 
-void HeldLog::note_change(const Call& call) {
-  changes_.push_back({at::sequence_number::peek(), call});
+void HeldLog::note_change(const Call& call, bool begins) {
+  changes_.push_back({at::sequence_number::peek(), call, begins});
 }
 
-HeldLog::Call HeldLog::call_at(std::uint64_t sequence_number) const {
-  const auto after = std::upper_bound(
+ModelStretch HeldLog::stretch_at(std::uint64_t sequence_number) const {
+  const auto next = std::upper_bound(
       changes_.begin(), changes_.end(), sequence_number,
       [](std::uint64_t number, const Change& change) { return number < change.sequence_number; });
-  return after == changes_.begin() ? Call{} : std::prev(after)->call;
+  const auto running = next == changes_.begin() ? Call{} : std::prev(next)->call;
+  if (next != changes_.end() && next->begins &&
+      (running.number < 0 || running.model == next->call.model)) {
+    return {next->call.model, {next->call.number, true}};
+  }
+  return {std::max(0, running.model), {running.number, false}};
 }
 
 }  // namespace smp::partition

@@ -42,9 +42,10 @@ class HeldLog {
   struct Change {
     std::uint64_t sequence_number;
     Call call;
+    bool begins;
   };
-  void note_change(const Call& call);
-  Call call_at(std::uint64_t sequence_number) const;
+  void note_change(const Call& call, bool begins);
+  ModelStretch stretch_at(std::uint64_t sequence_number) const;
 
   std::vector<Change> changes_;
   std::vector<HeldTensor> held_;

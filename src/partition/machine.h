@@ -15,6 +15,13 @@ struct Machine {
   /// Bytes each stage may hold. Empty: no limit.
   std::vector<std::int64_t> memory = {};
 
+  /// Stages that share the cores of their host. The others have one each.
+  struct Host {
+    std::vector<int> stages;
+    double cores = 0;
+  };
+  std::vector<Host> crowded = {};
+
   /// From the moment a message is sent until the peer could act on it.
   double latency = 10e-6;
   double bytes_per_second = 4e9;
@@ -30,6 +37,13 @@ struct Machine {
     const double factor = seconds / (latency + 2 * handling);
     latency *= factor;
     handling *= factor;
+  }
+  /// That the stages may use in all; 0: each has one of its own.
+  double cores() const {
+    if (crowded.empty()) return 0;
+    double sum = stages;
+    for (const Host& host : crowded) sum += host.cores - static_cast<double>(host.stages.size());
+    return sum;
   }
   double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
   double travel(std::int64_t bytes) const {

@@ -1,6 +1,7 @@
 // partition/memory_model.cpp: sums of what a stage holds. Gradients live as long as their weights.
 #include "partition/memory_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -8,10 +9,10 @@
 namespace smp::partition {
 
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
-                                        const std::vector<std::int64_t>& peak_activations,
-                                        double optimizer_ratio) {
-  SMP_ASSERT(stages.size() == tree.nodes.size());
-  std::vector<StageMemory> memory(peak_activations.size());
+                                        const Activations& activations, double optimizer_ratio) {
+  SMP_ASSERT(stages.size() == tree.nodes.size() &&
+             activations.most.size() == activations.usual.size());
+  std::vector<StageMemory> memory(activations.usual.size());
   std::vector<bool> counted(tree.parameters.size(), false);
   for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
     StageMemory& stage = memory.at(stages[i]);
@@ -25,7 +26,8 @@ std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vecto
   for (std::size_t s = 0; s < memory.size(); ++s) {
     memory[s].gradients = memory[s].weights;
     memory[s].optimizer = std::llround(optimizer_ratio * static_cast<double>(memory[s].weights));
-    memory[s].activations = peak_activations[s];
+    memory[s].activations = activations.usual[s];
+    memory[s].most_activations = std::max(activations.usual[s], activations.most[s]);
   }
   return memory;
 }

@@ -9,21 +9,31 @@
 
 namespace smp::partition {
 
-/// Bytes of one stage at the worst moment of a step.
+/// Bytes of one stage.
 struct StageMemory {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
-  std::int64_t activations = 0;  ///< and gradients and messages on their way
-  std::int64_t total() const { return weights + gradients + optimizer + buffers + activations; }
+  /// And gradients and messages on their way: at the worst moment of the simulated step.
+  std::int64_t activations = 0;
+  /// The same if all microbatches in flight are at their worst here.
+  std::int64_t most_activations = 0;
+
+  std::int64_t state() const { return weights + gradients + optimizer + buffers; }
+  std::int64_t usual() const { return state() + activations; }
+  std::int64_t most() const { return state() + most_activations; }
 };
 
-/// @param stages            of every module of the tree
-/// @param peak_activations  of every stage, from simulate()
-/// @param optimizer_ratio   optimizer state over trained weights: SGD 0, momentum 1, Adam 2
+/// Bytes by stage, as simulated.
+struct Activations {
+  std::vector<std::int64_t> usual;
+  std::vector<std::int64_t> most;
+};
+
+/// @param stages           of every module of the tree
+/// @param optimizer_ratio  optimizer state over trained weights: SGD 0, momentum 1, Adam 2
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
-                                        const std::vector<std::int64_t>& peak_activations,
-                                        double optimizer_ratio);
+                                        const Activations& activations, double optimizer_ratio);
 
 }  // namespace smp::partition

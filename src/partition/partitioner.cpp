@@ -248,7 +248,8 @@ class CountingWalk {
  private:
   void visit(int module, int caller) {
     const int call = static_cast<int>(trace.calls.size());
-    trace.calls.push_back({.module = module, .caller = caller, .after = kCountedSeconds});
+    trace.calls.push_back(
+        {.module = module, .caller = caller, .after = {.seconds = kCountedSeconds}});
     for (const int child : tree_.nodes[module].children) visit(child, call);
   }
 

@@ -46,10 +46,15 @@ Outcome outcome_from_json(const Json& json, const std::string& name) {
 }
 
 Json stage_to_json(const StageSummary& stage) {
-  Json json = {{"cost", rounded_share(stage.cost)}, {"weights", stage.weights},
-               {"gradients", stage.gradients},      {"optimizer", stage.optimizer},
-               {"buffers", stage.buffers},          {"activations", stage.activations},
-               {"bytes_in", stage.bytes_in},        {"bytes_out", stage.bytes_out}};
+  Json json = {{"cost", rounded_share(stage.cost)},
+               {"weights", stage.weights},
+               {"gradients", stage.gradients},
+               {"optimizer", stage.optimizer},
+               {"buffers", stage.buffers},
+               {"activations", stage.activations},
+               {"most_activations", stage.most_activations},
+               {"bytes_in", stage.bytes_in},
+               {"bytes_out", stage.bytes_out}};
   if (stage.memory_limit > 0) json["memory_limit"] = stage.memory_limit;
   json["why"] = stage.why;
   return json;
@@ -63,6 +68,7 @@ StageSummary stage_from_json(const Json& json, const std::string& name) {
   stage.optimizer = json_member<std::int64_t>(json, "optimizer", name);
   stage.buffers = json_member<std::int64_t>(json, "buffers", name);
   stage.activations = json_member<std::int64_t>(json, "activations", name);
+  stage.most_activations = member_or(json, "most_activations", name, stage.activations);
   stage.memory_limit = member_or<std::int64_t>(json, "memory_limit", name, 0);
   stage.bytes_in = json_member<std::int64_t>(json, "bytes_in", name);
   stage.bytes_out = json_member<std::int64_t>(json, "bytes_out", name);
@@ -107,6 +113,7 @@ Json summary_to_json(const PlanSummary& summary) {
   Json json = {{"costs", summary.costs},
                {"pipeline", summary.pipeline},
                {"microbatches", summary.microbatches},
+               {"cores", summary.cores},
                {"chosen", outcome_to_json(summary.chosen)},
                {"others", Json::array()},
                {"stages", Json::array()}};
@@ -121,6 +128,7 @@ PlanSummary summary_from_json(const Json& json, const std::string& name) {
   summary.costs = json_member<std::string>(json, "costs", place);
   summary.pipeline = json_member<std::string>(json, "pipeline", place);
   summary.microbatches = json_member<int>(json, "microbatches", place);
+  summary.cores = member_or(json, "cores", place, 0.0);
   summary.chosen = outcome_from_json(json_member<Json>(json, "chosen", place), place);
   for (const Json& other : json_member<Json>(json, "others", place)) {
     summary.others.push_back(outcome_from_json(other, place));

@@ -155,7 +155,7 @@ std::vector<TextTable::Column> columns(bool predicted) {
 }
 
 void add_prediction(std::vector<std::string>& cells, const StageSummary& stage) {
-  cells.push_back(short_bytes(stage.memory()));
+  cells.push_back(short_bytes(stage.most_memory()));
   cells.push_back(fmt::format("{:.1f} %", 100 * stage.cost));
   cells.push_back(short_bytes(stage.bytes_in));
   cells.push_back(short_bytes(stage.bytes_out));
@@ -177,15 +177,16 @@ std::string lines_of(const std::string& text) {
 std::string memory_text(const PlanSummary& summary) {
   const StageSummary* tightest = nullptr;
   const auto use = [](const StageSummary& stage) {
-    return static_cast<double>(stage.memory()) / static_cast<double>(stage.memory_limit);
+    return static_cast<double>(stage.most_memory()) / static_cast<double>(stage.memory_limit);
   };
   for (const StageSummary& stage : summary.stages) {
     if (stage.memory_limit == 0) continue;
     if (tightest == nullptr || use(stage) > use(*tightest)) tightest = &stage;
   }
   if (tightest == nullptr) return {};
-  return concat("memory: stage ", tightest - summary.stages.data(), " comes closest to its limit, ",
-                short_bytes(tightest->memory()), " of ", short_bytes(tightest->memory_limit));
+  return concat("memory: stage ", tightest - summary.stages.data(),
+                " comes closest to its limit, at most ", short_bytes(tightest->most_memory()),
+                " of ", short_bytes(tightest->memory_limit));
 }
 
 std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, const char* remark) {
@@ -206,12 +207,18 @@ std::string promise(const PartitionPlan& plan) {
   return lines_of(setting) + "\n" + outcomes.finish(kWidth) + lines_of(memory_text(summary));
 }
 
+std::string cores_text(const PlanSummary& summary) {
+  if (summary.cores == 0) return "a core a stage";
+  return fmt::format("{} stages on {:.3g} cores", summary.stages.size(), summary.cores);
+}
+
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan) {
   const PlanSummary& summary = *plan.summary();
-  std::string text =
-      lines_of(concat("predicted, not measured, for a core a stage; costs from ", summary.costs));
+  std::string text = lines_of(
+      concat("predicted, not measured, for ", cores_text(summary), "; costs from ", summary.costs));
   text += lines_of("bottleneck: cost of the largest stage over a bound that no split goes below");
+  text += lines_of("memory: at most, with all microbatches in flight at their worst on that stage");
   text += lines_of("cut: bytes that enter and leave a stage per microbatch in the forward pass");
   std::size_t bound = 0;
   for (const PartitionPlan::Row& row : plan.rows()) {

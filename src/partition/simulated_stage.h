@@ -80,6 +80,9 @@ class ReadyQueue {
 
 struct SimulatedStage {
   int running = -1;                  ///< fiber that computes
+  base::Nanoseconds since = 0;       ///< when it began
+  base::Nanoseconds work = 0;        ///< how long it takes on a core of its own
+  int host = -1;                     ///< crowded one that it is on; -1: it has a core of its own
   base::Nanoseconds free_at = 0;     ///< end of handling messages
   base::Nanoseconds hold_until = 0;  ///< a fiber that had its turn waits for answers
   base::Nanoseconds last_turn = 0;
@@ -88,13 +91,16 @@ struct SimulatedStage {
   int first_in_inbox = -1, last_in_inbox = -1;
   ReadyQueue ready;
   base::Nanoseconds busy = 0;
-  std::int64_t held = 0, peak = 0, messages = 0;
+  std::int64_t held = 0, settled_peak = 0, peak = 0, messages = 0;
   std::vector<base::Span> spans;
 
   void hold(std::int64_t bytes) noexcept {
     held += bytes;
-    peak = std::max(peak, held);
+    settled_peak = std::max(settled_peak, held);
+    need(0);
   }
+  /// For a moment, while it computes.
+  void need(std::int64_t bytes) noexcept { peak = std::max(peak, held + bytes); }
 };
 
 }  // namespace smp::partition

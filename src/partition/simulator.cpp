@@ -10,6 +10,7 @@
 #include "base/turns.h"
 #include "partition/event_queue.h"
 #include "partition/noise.h"
+#include "partition/shared_cores.h"
 #include "partition/simulated_stage.h"
 #include "partition/step_program.h"
 
@@ -18,6 +19,11 @@ namespace {
 
 using base::Nanoseconds;
 using schedule::Phase;
+
+struct CrowdedHost {
+  SharedCores cores;
+  std::uint64_t expected = 0;  // event at which the next stage is done; earlier ones are void
+};
 
 class Step {
  public:
@@ -29,6 +35,10 @@ class Step {
         handling_(std::llround(machine.handling * base::kSecond)),
         fibers_(program.tasks.size() * static_cast<std::size_t>(options.microbatches)),
         stages_(static_cast<std::size_t>(machine.stages)) {
+    for (const auto& host : machine.crowded) {
+      for (const int stage : host.stages) stages_[stage].host = static_cast<int>(hosts_.size());
+      hosts_.push_back({SharedCores(host.cores)});
+    }
     progress_.microbatches = elsewhere_.microbatches = options.microbatches;
   }
 
@@ -37,6 +47,7 @@ class Step {
  private:
   // Events.
   bool more_happens_now(Moment before) const;
+  bool is_void(const Event& event) const;
   void handle(const Event& event);
 
   // A stage's thread.
@@ -52,7 +63,10 @@ class Step {
   void answer(int fiber);
   void send(int fiber, const Task::Travel& travel, int to);
   Nanoseconds account(const SimulatedFiber& fiber, const Operation& operation);
-  void record(const SimulatedFiber& fiber, Nanoseconds start, Nanoseconds end);
+  void begin_work(int stage_index, Nanoseconds work);
+  void end_work(int stage_index);
+  void expect_end(CrowdedHost& host);
+  void record(SimulatedStage& stage);
 
   // Bodies, on stage 0.
   void start_microbatches();
@@ -77,6 +91,7 @@ class Step {
   const Nanoseconds handling_;
   std::vector<SimulatedFiber> fibers_;  // by microbatch, by task
   std::vector<SimulatedStage> stages_;
+  std::vector<CrowdedHost> hosts_;
   EventQueue events_;
   Nanoseconds now_ = 0;
   schedule::Progress progress_;   // as stage 0 sees it
@@ -103,13 +118,22 @@ bool Step::more_happens_now(Moment before) const {
   return !events_.empty() && events_.next().time == now_ && events_.next().moment < before;
 }
 
+/// The end of a computation that other stages on its cores have put off or brought forward.
+bool Step::is_void(const Event& event) const {
+  const int host = stages_[event.stage].host;
+  return host >= 0 && event.moment == Moment::kArrival && event.fiber < 0 &&
+         event.number != hosts_[host].expected;
+}
+
 void Step::handle(const Event& event) {
+  if (is_void(event)) return;
   now_ = event.time;
   auto& stage = stages_[event.stage];
   if (event.moment != Moment::kArrival) {
     return dispatch(event.stage, event.moment == Moment::kCompute);
   }
   if (event.fiber < 0) {
+    end_work(event.stage);
     proceed(std::exchange(stage.running, -1));
   } else {
     int& link =
@@ -117,9 +141,11 @@ void Step::handle(const Event& event) {
     link = stage.last_in_inbox = event.fiber;
   }
   if (stage.running >= 0 || stage.free_at > now_) return;
-  if (more_happens_now(Moment::kDispatch))
-    return events_.post(now_, Moment::kDispatch, event.stage);
-  dispatch(event.stage, false);
+  if (more_happens_now(Moment::kDispatch)) {
+    events_.post(now_, Moment::kDispatch, event.stage);
+  } else {
+    dispatch(event.stage, false);
+  }
 }
 
 // ---- a stage's thread -------------------------------------------------------------------------
@@ -135,7 +161,8 @@ void Step::dispatch(int index, bool at_last) {
     if (next.had_turn && now_ < stage.hold_until) return;
     const bool computes = next.operation >= 0 && program_.operations[next.operation].callee < 0;
     if (computes && more_happens_now(Moment::kCompute)) {
-      return events_.post(now_, Moment::kCompute, index);
+      events_.post(now_, Moment::kCompute, index);
+      return;
     }
     proceed(take_ready(stage));
   }
@@ -213,28 +240,52 @@ bool Step::compute(int fiber) {
   auto& own = fibers_[fiber];
   auto& stage = stage_of(own);
   const bool turns = !own.backward && (own.passing_on || stage.awaiting > 0);
-  const auto start = now_ + (std::exchange(own.unpacks, false) ? handling_ : 0);
-  auto end = start;
+  const auto unpacking = std::exchange(own.unpacks, false) ? handling_ : 0;
+  Nanoseconds work = 0;
   do {
     const auto& operation = program_.operations[own.operation];
-    end += account(own, operation);
+    work += account(own, operation);
     own.operation = own.backward ? operation.previous : operation.next;
   } while (own.operation >= 0 && program_.operations[own.operation].callee < 0 &&
            !(turns && program_.operations[own.operation].turn));
-  stage.busy += end - start;
-  if (options_.record && end > start) record(own, start, end);
-  if (end == now_) return false;
+  if (unpacking + work == 0) return false;
+  stage.busy += work;
   stage.running = fiber;
-  events_.post(end, Moment::kArrival, task_of(own).stage);
+  stage.since = now_ + unpacking;
+  stage.work = work;
+  begin_work(task_of(own).stage, unpacking + work);
   return true;
+}
+
+void Step::begin_work(int index, Nanoseconds work) {
+  const int host = stages_[index].host;
+  if (host < 0) {
+    events_.post(now_ + work, Moment::kArrival, index);
+  } else {
+    hosts_[host].cores.begin(index, work, now_);
+    expect_end(hosts_[host]);
+  }
+}
+
+void Step::end_work(int index) {
+  auto& stage = stages_[index];
+  if (options_.record && stage.work > 0) record(stage);
+  if (stage.host < 0) return;
+  auto& host = hosts_[stage.host];
+  host.cores.end(now_);
+  if (!host.cores.idle()) expect_end(host);
+}
+
+void Step::expect_end(CrowdedHost& host) {
+  host.expected = events_.post(host.cores.next_end(), Moment::kArrival, host.cores.next_stage());
 }
 
 /// Holds or lets go of activations. Returns how long the operation takes.
 Nanoseconds Step::account(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = stage_of(fiber);
   if (fiber.backward) {
-    stage.hold(operation.gradient_bytes);
-    stage.hold(-operation.gradient_bytes - operation.activation_bytes);
+    stage.need(operation.gradient_bytes);
+    stage.hold(-operation.activation_bytes);
   } else if (!options_.forward_only) {
     stage.hold(operation.activation_bytes);
   }
@@ -247,17 +298,17 @@ Nanoseconds Step::account(const SimulatedFiber& fiber, const Operation& operatio
   return std::llround(factor * static_cast<double>(duration));
 }
 
-void Step::record(const SimulatedFiber& fiber, Nanoseconds start, Nanoseconds end) {
-  auto& spans = stage_of(fiber).spans;
+void Step::record(SimulatedStage& stage) {
+  auto& spans = stage.spans;
+  const auto& fiber = fibers_[stage.running];
   const auto phase = fiber.backward ? base::Phase::kBackward : base::Phase::kForward;
   const int module = task_of(fiber).module;
-  if (!spans.empty() && spans.back().end == start && spans.back().module == module &&
-      spans.back().microbatch == fiber.microbatch && spans.back().phase == phase) {
-    spans.back().end = end;
-  } else {
-    spans.push_back({start, end, 0, fiber.microbatch, module, phase});
+  if (spans.empty() || spans.back().end != stage.since || spans.back().module != module ||
+      spans.back().microbatch != fiber.microbatch || spans.back().phase != phase) {
+    spans.push_back({stage.since, 0, 0, fiber.microbatch, module, phase});
   }
-  spans.back().cpu = end - spans.back().start;
+  spans.back().end = now_;
+  spans.back().cpu += stage.work;
 }
 
 /// Sends the request at which the fiber stands, and waits for the answer.
@@ -367,6 +418,7 @@ SimulatedStep Step::result() {
     step.busy.push_back(static_cast<double>(stage.busy) / base::kSecond);
     busy += step.busy.back();
     step.peak_activations.push_back(stage.peak);
+    step.settled_activations.push_back(stage.settled_peak);
     step.messages.push_back(stage.messages);
     if (!options_.record) continue;
     step.timeline.push_back({static_cast<int>(i), 0, 0, now_, false, std::move(stage.spans)});
@@ -383,6 +435,19 @@ SimulatedStep simulate(const ModuleTree& tree, const Trace& trace, const std::ve
              " microbatches");
   const auto program = compile(tree, trace, stages, machine);
   return Step(program, machine, options).run();
+}
+
+std::vector<std::int64_t> most_activations(const ModuleTree& tree, const Trace& trace,
+                                           const std::vector<int>& stages, const Machine& machine,
+                                           const SimulationOptions& options, int in_flight) {
+  SimulationOptions one = options;
+  one.microbatches = 1;
+  const auto step = simulate(tree, trace, stages, machine, one);
+  auto most = step.peak_activations;
+  for (std::size_t i = 0; i < most.size(); ++i) {
+    most[i] += (in_flight - 1) * step.settled_activations[i];
+  }
+  return most;
 }
 
 }  // namespace smp::partition

@@ -31,6 +31,8 @@ struct SimulatedStep {
   double bubble = 0;         ///< 1 - sum(busy) / (stages * seconds)
   /// By stage: most bytes held at once of activations, gradients on their way, and messages.
   std::vector<std::int64_t> peak_activations;
+  /// The same without the gradients of a computation while it runs.
+  std::vector<std::int64_t> settled_activations;
   std::vector<std::int64_t> messages;     ///< sent by each stage
   std::vector<base::StepTrace> timeline;  ///< by stage, if recorded; nanoseconds of virtual time
 };
@@ -39,5 +41,11 @@ struct SimulatedStep {
 /// @param stages  of every module of the tree
 SimulatedStep simulate(const ModuleTree& tree, const Trace& trace, const std::vector<int>& stages,
                        const Machine& machine, const SimulationOptions& options);
+
+/// By stage: most bytes that `in_flight` microbatches can take together, however the messages run:
+/// all of them at their own worst moment, one of them computing.
+std::vector<std::int64_t> most_activations(const ModuleTree& tree, const Trace& trace,
+                                           const std::vector<int>& stages, const Machine& machine,
+                                           const SimulationOptions& options, int in_flight);
 
 }  // namespace smp::partition

@@ -16,10 +16,21 @@ constexpr double kSteepness = 8;
 constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
 
+// Seconds that the busiest stage, or the most crowded host, is at work.
+double pace(const std::vector<double>& busy, const Machine& machine) {
+  double seconds = *std::max_element(busy.begin(), busy.end());
+  for (const auto& host : machine.crowded) {
+    double all = 0;
+    for (const int stage : host.stages) all += busy[stage];
+    seconds = std::max(seconds, all / host.cores);
+  }
+  return seconds;
+}
+
 // A step of `from` microbatches, stretched to `to`.
-void stretch(SimulatedStep& step, int from, int to, int most_in_flight) {
+void stretch(SimulatedStep& step, const Machine& machine, int from, int to, int most_in_flight) {
   const double more = static_cast<double>(to) / from;
-  step.seconds += (more - 1) * *std::max_element(step.busy.begin(), step.busy.end());
+  step.seconds += (more - 1) * pace(step.busy, machine);
   for (double& busy : step.busy) busy *= more;
   const double busy = std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
   step.bubble = 1 - busy / (static_cast<double>(step.busy.size()) * step.seconds);
@@ -31,7 +42,7 @@ void stretch(SimulatedStep& step, int from, int to, int most_in_flight) {
 std::int64_t missing_bytes(const std::vector<StageMemory>& memory, const Machine& machine) {
   std::int64_t missing = 0;
   for (std::size_t s = 0; s < machine.memory.size(); ++s) {
-    missing = std::max(missing, memory[s].total() - machine.memory[s]);
+    missing = std::max(missing, memory[s].most() - machine.memory[s]);
   }
   return missing;
 }
@@ -74,9 +85,13 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   options.schedule = settings_.schedule;
   Judgement judgement;
   judgement.step = simulate(tree_, trace_, stages, machine_, options);
-  stretch(judgement.step, options.microbatches, settings_.microbatches, settings_.most_in_flight);
-  judgement.memory =
-      predict_memory(tree_, stages, judgement.step.peak_activations, settings_.optimizer_ratio);
+  stretch(judgement.step, machine_, options.microbatches, settings_.microbatches,
+          settings_.most_in_flight);
+  const int in_flight = std::min(settings_.microbatches, settings_.most_in_flight);
+  const Activations activations{
+      judgement.step.peak_activations,
+      most_activations(tree_, trace_, stages, machine_, options, in_flight)};
+  judgement.memory = predict_memory(tree_, stages, activations, settings_.optimizer_ratio);
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
   judgement.split_modules = split_modules(costs_, stages_of_nodes);
   judgement.missing = missing_bytes(judgement.memory, machine_);

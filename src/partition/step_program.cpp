@@ -24,6 +24,7 @@ class Compiler {
 
   StepProgram run() {
     program_.tasks.emplace_back();
+    places_.resize(2 * (trace_.calls.size() + 1));
     open_.push_back({-1, 0});
     const int count = static_cast<int>(trace_.calls.size());
     for (int call = 0; call < count; ++call) {
@@ -31,7 +32,7 @@ class Compiler {
       enter(call);
     }
     leave_until(-1);
-    compute(0, trace_.body_after, {});
+    compute(0, {-1, false}, 0);
     copy_shared_tensors();
     price_operations();
     return std::move(program_);
@@ -45,18 +46,17 @@ class Compiler {
     int request = -1;  // of a sequential: its last request, which the next neighbour may join
   };
 
-  /// What a stretch of computation holds.
-  struct Held {
-    std::int64_t activations = 0;
-    std::int64_t gradients = 0;
+  /// Where a stretch runs.
+  struct StretchPlace {
+    int task = -1;
+    int operation = -1;  // -1: none, since it does nothing
   };
 
   void leave_until(int caller) {
     while (open_.back().call != caller) {
       SMP_ASSERT(open_.size() > 1, "the trace's caller ", caller, " is not running");
-      const auto& call = trace_.calls[open_.back().call];
-      const std::int64_t gradients = call.gradient_bytes + waiting_while(open_.back().call);
-      compute(open_.back().task, call.after, {call.activation_bytes, gradients});
+      const int call = open_.back().call;
+      compute(open_.back().task, {call, false}, waiting_while(call));
       open_.pop_back();
     }
   }
@@ -65,29 +65,34 @@ class Compiler {
   std::int64_t waiting_while(int call) const {
     std::int64_t bytes = 0;
     for (int own = call; own >= 0; own = trace_.calls[own].caller) {
-      const int caller = trace_.calls[own].caller;
-      if (caller < 0 || tasks_of_calls_[caller] != tasks_of_calls_[call]) break;
+      if (task_of_caller(own) != tasks_of_calls_[own]) break;
       bytes += trace_.calls[own].waiting_bytes;
     }
     return bytes;
   }
 
+  int task_of_caller(int call) const {
+    const int caller = trace_.calls[call].caller;
+    return caller < 0 ? 0 : tasks_of_calls_[caller];
+  }
+
   void enter(int call) {
-    const int task = task_of(trace_.calls[call], open_.back());
+    const int task = task_of(call, open_.back());
     begin_call(task);
     open_.push_back({call, task});
     tasks_of_calls_.push_back(task);
   }
 
   /// Where `call` runs: with its caller, in the caller's last request, or in a new one.
-  int task_of(const TracedCall& call, OpenCall& caller) {
+  int task_of(int index, OpenCall& caller) {
+    const TracedCall& call = trace_.calls[index];
     const int stage = stages_[call.module];
     if (caller.request >= 0 && program_.tasks[caller.request].stage == stage) {
-      compute(caller.request, call.before, {});
+      compute(caller.request, {index, true}, 0);
       program_.tasks[caller.request].back = travel(call.output_bytes);
       return caller.request;
     }
-    compute(caller.task, call.before, {});
+    compute(caller.task, {index, true}, waiting_while(call.caller));
     caller.request = -1;
     if (program_.tasks[caller.task].stage == stage) return caller.task;
     const int task = request(call, caller.task, stage);
@@ -104,9 +109,7 @@ class Compiler {
     auto& operation = append(caller);
     operation.callee = task;
     operation.activation_bytes = call.lent_bytes;
-    if (call.caller >= 0 && tasks_of_calls_[call.caller] == caller) {
-      operation.gradient_bytes = call.waiting_bytes + waiting_while(call.caller);
-    }
+    operation.gradient_bytes = call.waiting_bytes + waiting_while(call.caller);
     return task;
   }
 
@@ -137,26 +140,39 @@ class Compiler {
     (joins ? program_.operations[last] : append(task)).turn = true;
   }
 
-  void compute(int task, double seconds, const Held& held) {
-    if (seconds == 0 && held.activations == 0 && held.gradients == 0) return;
+  static std::size_t key(const StretchId& id) {
+    return 2 * static_cast<std::size_t>(id.call + 1) + (id.before ? 1 : 0);
+  }
+
+  const Stretch& stretch(const StretchId& id) const {
+    if (id.call < 0) return trace_.body_after;
+    const TracedCall& call = trace_.calls[id.call];
+    return id.before ? call.before : call.after;
+  }
+
+  /// @param waiting  gradients that are there meanwhile
+  void compute(int task, const StretchId& id, std::int64_t waiting) {
+    const Stretch& own = stretch(id);
+    auto& place = places_[key(id)];
+    place.task = task;
+    if (own.seconds == 0 && own.activation_bytes == 0 && own.gradient_bytes == 0) return;
     if (!ends_with_computation(task)) append(task);
     const auto& owner = program_.tasks[task];
     auto& operation = program_.operations[owner.last];
-    seconds_[owner.last] += seconds / machine_.speed(owner.stage);
-    operation.activation_bytes += held.activations;
-    operation.gradient_bytes = std::max(operation.gradient_bytes, held.gradients);
+    seconds_[owner.last] += own.seconds / machine_.speed(owner.stage);
+    operation.activation_bytes += own.activation_bytes;
+    operation.gradient_bytes = std::max(operation.gradient_bytes, own.gradient_bytes + waiting);
+    place.operation = owner.last;
   }
 
-  /// Every task that keeps one has its own copy; it came with the request.
+  /// Every task that keeps one has its own copy.
   void copy_shared_tensors() {
-    for (const auto& [bytes, calls] : trace_.shared) {
+    for (const auto& [bytes, keepers] : trace_.shared) {
       std::vector<int> tasks;
-      for (const int call : calls) {
-        const int task = tasks_of_calls_[call];
-        if (std::find(tasks.begin(), tasks.end(), task) != tasks.end()) continue;
-        if (!tasks.empty()) {
-          program_.operations[program_.tasks[task].first].activation_bytes += bytes;
-        }
+      for (const StretchId& keeper : keepers) {
+        const auto [task, operation] = places_[key(keeper)];
+        if (operation < 0 || std::find(tasks.begin(), tasks.end(), task) != tasks.end()) continue;
+        if (!tasks.empty()) program_.operations[operation].activation_bytes += bytes;
         tasks.push_back(task);
       }
     }
@@ -174,7 +190,8 @@ class Compiler {
   const std::vector<int>& stages_;
   const Machine& machine_;
   StepProgram program_;
-  std::vector<double> seconds_;  // of every operation, at the task's speed
+  std::vector<double> seconds_;       // of every operation, at the task's speed
+  std::vector<StretchPlace> places_;  // by key
   std::vector<OpenCall> open_;
   std::vector<int> tasks_of_calls_;
 };

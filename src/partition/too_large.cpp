@@ -31,13 +31,13 @@ class Refusal {
 
   std::string shortage(int stage) const {
     const StageMemory& memory = unfit_.judgement.memory[stage];
-    if (memory.total() <= limit(stage)) return {};
-    return concat("\n  stage ", stage, " needs ", short_bytes(memory.total()), " and may use ",
-                  short_bytes(limit(stage)), ", ", short_bytes(memory.total() - limit(stage)),
+    if (memory.most() <= limit(stage)) return {};
+    return concat("\n  stage ", stage, " needs ", short_bytes(memory.most()), " and may use ",
+                  short_bytes(limit(stage)), ", ", short_bytes(memory.most() - limit(stage)),
                   " too little (weights ", short_bytes(memory.weights), ", gradients ",
                   short_bytes(memory.gradients), ", optimizer ", short_bytes(memory.optimizer),
                   ", buffers ", short_bytes(memory.buffers), ", activations ",
-                  short_bytes(memory.activations), ")");
+                  short_bytes(memory.most_activations), ")");
   }
 
   double bytes_of_state(const CostNode& node) const {
@@ -86,7 +86,7 @@ class Refusal {
 
   std::string more_stages() const {
     std::int64_t need = 0, have = 0;
-    for (const StageMemory& memory : unfit_.judgement.memory) need += memory.total();
+    for (const StageMemory& memory : unfit_.judgement.memory) need += memory.most();
     for (const std::int64_t bytes : unfit_.machine.memory) have += bytes;
     const std::int64_t each = have / unfit_.machine.stages;
     const std::int64_t stages = std::max<std::int64_t>(
@@ -125,9 +125,14 @@ class Refusal {
       settings.microbatches *= split;
       if (is_simple()) settings.most_in_flight *= split;
       Trace trace = unfit_.trace;
+      const auto shrink = [split](Stretch& stretch) {
+        stretch.activation_bytes /= split;
+        stretch.gradient_bytes /= split;
+      };
+      shrink(trace.body_after);
       for (TracedCall& call : trace.calls) {
-        call.activation_bytes /= split;
-        call.gradient_bytes /= split;
+        shrink(call.before);
+        shrink(call.after);
         call.lent_bytes /= split;
         call.waiting_bytes /= split;
       }

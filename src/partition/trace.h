@@ -6,33 +6,43 @@
 
 namespace smp::partition {
 
-/// One call of a routed module. The time of a call and of its callees interleave: the caller
-/// computes, calls, computes, calls, computes. Times are of the forward pass, in seconds.
+/// What one call computes by itself between two events: its start, the calls it makes, its end.
+struct Stretch {
+  double seconds = 0;  ///< of the forward pass
+  /// Tensors that autograd keeps for backward because of it.
+  std::int64_t activation_bytes = 0;
+  /// Gradients in its backward, at most at once, beyond what it let go of by then.
+  std::int64_t gradient_bytes = 0;
+};
+
+/// One call of a routed module. It computes, calls, computes, calls, computes.
 struct TracedCall {
   int module = 0;   ///< index in ModuleTree::nodes
   int caller = -1;  ///< index in Trace::calls; -1: the step body
-  /// What the caller itself computed between its previous call, or its start, and this call.
-  double before = 0;
-  /// What this call itself computed after its last own call; all of its time if it makes none.
-  double after = 0;
+  Stretch before;   ///< of the caller: from its previous call, or its start, to this call
+  Stretch after;    ///< of this call: after its last own call; all of it if it makes none
   std::int64_t input_bytes = 0;   ///< tensors that travel to the module if it lives elsewhere
   std::int64_t output_bytes = 0;  ///< tensors that travel back
   /// Tensors that the caller has while this call runs, but does not keep for backward: inputs, and
   /// outputs of earlier calls.
   std::int64_t lent_bytes = 0;
-  /// Tensors that autograd keeps for backward because of this call itself, without its callees.
-  std::int64_t activation_bytes = 0;
-  /// Gradients in its own backward, at most at once, beyond the activations let go of by then.
-  std::int64_t gradient_bytes = 0;
-  /// Gradients of its caller that wait while backward of this call runs, at most at once.
+  /// Gradients that its caller has while backward of this call runs, at most at once: for what the
+  /// caller computed, and for results of calls that have not had their backward.
   std::int64_t waiting_bytes = 0;
 };
 
-/// A tensor that several calls keep. It counts in the activation_bytes of the first; on a rank that
-/// does not run that one, it is another tensor, which travelled there.
+/// Names a stretch of a trace.
+struct StretchId {
+  int call = -1;        ///< index in Trace::calls; -1: the body, after its last call
+  bool before = false;  ///< the call's
+  bool operator==(const StretchId&) const = default;
+};
+
+/// A tensor that several stretches keep. It counts in the activation_bytes of the first; on a rank
+/// that does not run that one, it is another tensor, which travelled there.
 struct SharedTensor {
   std::int64_t bytes = 0;
-  std::vector<int> calls;  ///< indices in Trace::calls, each once
+  std::vector<StretchId> keepers;  ///< each once, in the order in which they ran
 };
 
 /// A module that reads a weight that another module registered (`embed->weight` in its parent), or
@@ -52,7 +62,7 @@ enum class CostSource : std::uint8_t {
 /// One microbatch through the step body.
 struct Trace {
   std::vector<TracedCall> calls;  ///< in the order in which they began; a caller comes first
-  double body_after = 0;          ///< what the body itself computed after its last call
+  Stretch body_after;             ///< what the body itself computed after its last call
   std::vector<WeightUse> foreign_uses;
   std::vector<SharedTensor> shared;
   CostSource source = CostSource::kEstimated;

@@ -31,10 +31,11 @@ Trace with_median_times(Trace sizes, const std::vector<Trace>& timed) {
   }
   if (alike.empty()) return sizes;
   for (std::size_t i = 0; i < sizes.calls.size(); ++i) {
-    sizes.calls[i].before = median(alike, [&](const Trace& t) { return t.calls[i].before; });
-    sizes.calls[i].after = median(alike, [&](const Trace& t) { return t.calls[i].after; });
+    TracedCall& call = sizes.calls[i];
+    call.before.seconds = median(alike, [&](auto& t) { return t.calls[i].before.seconds; });
+    call.after.seconds = median(alike, [&](auto& t) { return t.calls[i].after.seconds; });
   }
-  sizes.body_after = median(alike, [](const Trace& t) { return t.body_after; });
+  sizes.body_after.seconds = median(alike, [](auto& t) { return t.body_after.seconds; });
   sizes.source = CostSource::kMeasured;
   return sizes;
 }

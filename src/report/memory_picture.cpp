@@ -18,11 +18,14 @@ using partition::short_bytes;
 
 constexpr double kWidth = 1000;
 constexpr double kLeft = 84;
-constexpr double kRight = 170;  // for the sums
+constexpr double kRight = 190;  // for the sums
 constexpr double kTop = 96;
 constexpr double kAxis = 40;
 constexpr double kMinWidthOfNumber = 62;
 constexpr const char* kOver = "#c22f2f";
+constexpr const char* kAtMost = "#fff1e8";
+
+constexpr const char* kMeaningOfRest = "if all microbatches in flight are there";
 
 struct Kind {
   const char* name;
@@ -54,7 +57,7 @@ class MemoryPicture {
         gap_(summary_.stages.size() > 24 ? 4 : 9),
         svg_(kWidth, kTop + rows_height() + kAxis + 8) {
     for (const StageSummary& stage : summary_.stages) {
-      most_ = std::max(most_, stage.memory());
+      most_ = std::max(most_, stage.most_memory());
       limit_ = std::max(limit_, stage.memory_limit);
     }
     const auto needed = static_cast<double>(std::max<std::int64_t>(most_, 1));
@@ -76,9 +79,9 @@ class MemoryPicture {
   }
 
   void draw_head() {
-    const auto largest =
-        std::max_element(summary_.stages.begin(), summary_.stages.end(),
-                         [](const auto& a, const auto& b) { return a.memory() < b.memory(); });
+    const auto largest = std::max_element(
+        summary_.stages.begin(), summary_.stages.end(),
+        [](const auto& a, const auto& b) { return a.most_memory() < b.most_memory(); });
     svg_.headline(concat("Predicted memory of each stage: at most ", short_bytes(most_), " (stage ",
                          largest - summary_.stages.begin(), ")", limit_text()));
     svg_.text({20, 46},
@@ -93,6 +96,10 @@ class MemoryPicture {
       svg_.text({left + 22, 70}, kind.name);
       left += 22 + text_length(kind.name, 12) + 18;
     }
+    svg_.rectangle({left, 59}, 16, 13,
+                   {.fill = kAtMost, .stroke = "#e0b59a", .dash = "3 3", .group = "legend"});
+    svg_.text({left + 22, 70}, kMeaningOfRest);
+    left += 22 + text_length(kMeaningOfRest, 12) + 18;
     if (limit_ == 0) return;
     svg_.line({left + 8, 58}, {left + 8, 73},
               {.fill = "", .stroke = kOver, .stroke_width = 2, .dash = "4 3"});
@@ -130,12 +137,30 @@ class MemoryPicture {
       draw_part(kind, stage.*kind.bytes, left, top);
       left += length(stage.*kind.bytes);
     }
+    draw_rest(stage, left, top);
     draw_limit(stage, top);
-    const bool over = stage.memory_limit > 0 && stage.memory() > stage.memory_limit;
-    svg_.text({kWidth - kRight + 10, y},
-              concat(short_bytes(stage.memory()),
-                     over ? concat(" of ", short_bytes(stage.memory_limit)) : std::string()),
-              {.fill = over ? kOver : "#333333", .bold = true, .group = "sum"});
+    svg_.text({kWidth - kRight + 10, y}, sum_text(stage),
+              {.fill = is_over(stage) ? kOver : "#333333", .bold = true, .group = "sum"});
+  }
+
+  static bool is_over(const StageSummary& stage) {
+    return stage.memory_limit > 0 && stage.most_memory() > stage.memory_limit;
+  }
+
+  static std::string sum_text(const StageSummary& stage) {
+    const auto usual = short_bytes(stage.memory()), most = short_bytes(stage.most_memory());
+    if (is_over(stage)) return concat(most, " of ", short_bytes(stage.memory_limit));
+    return usual == most ? usual : concat(usual, " to ", most);
+  }
+
+  // What the microbatches in flight can take beyond that.
+  void draw_rest(const StageSummary& stage, double left, double top) {
+    const auto rest = stage.most_memory() - stage.memory();
+    if (rest <= 0) return;
+    svg_.rectangle({left, top}, length(rest), bar_,
+                   {.fill = kAtMost, .stroke = "#e0b59a", .dash = "3 3", .group = "at most"},
+                   concat("at most ", short_bytes(stage.most_memory()),
+                          ", if all microbatches in flight are here at their worst"));
   }
 
   void draw_part(const Kind& kind, std::int64_t bytes, double left, double top) {

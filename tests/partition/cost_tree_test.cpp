@@ -22,9 +22,9 @@ CostTree tree_of(const TreeBuilder& build, const Trace& trace, const CostOptions
 
 TracedCall call(int module, int caller, double before, double after, std::int64_t activations) {
   TracedCall call{module, caller};
-  call.before = before;
-  call.after = after;
-  call.activation_bytes = activations;
+  call.before.seconds = before;
+  call.after.seconds = after;
+  call.after.activation_bytes = activations;
   return call;
 }
 
@@ -35,7 +35,7 @@ struct TwoBranches {
     build.module("a.b", 20);
     build.module("c", 20);
     trace.calls = {call(3, -1, 1, 4, 50), call(1, -1, 2, 3, 30), call(2, 1, 5, 1, 20)};
-    trace.body_after = 4;
+    trace.body_after.seconds = 4;
   }
   TreeBuilder build;
   Trace trace;
@@ -160,8 +160,8 @@ TEST(CostTree, HoldsEveryModuleOnceAndEveryWeightOnce) {
     }
     RC_ASSERT(seen == std::vector<int>(seen.size(), 1));
     RC_ASSERT(bytes == model.tree.total_bytes());
-    double traced = model.trace.body_after;
-    for (const TracedCall& c : model.trace.calls) traced += c.before + c.after;
+    double traced = model.trace.body_after.seconds;
+    for (const TracedCall& c : model.trace.calls) traced += c.before.seconds + c.after.seconds;
     RC_ASSERT(std::abs(seconds - traced) <= 1e-9 * traced);
   });
   EXPECT_TRUE(holds);

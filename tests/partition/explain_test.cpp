@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 PlanReasons reasons_of(const PlanExample& example) {
   std::vector<std::int64_t> memory;
-  for (const StageMemory& stage : example.memory) memory.push_back(stage.total());
+  for (const StageMemory& stage : example.memory) memory.push_back(stage.most());
   return plan_reasons(example.tree, example.trace, example.costs, example.machine, example.stages,
                       example.by_hand, memory);
 }

@@ -36,8 +36,8 @@ TEST_F(HeldLogTest, GivesNodesOfTheGraphToTheCallThatMadeThem) {
   const auto z = y.tanh().exp();
   log_.keep_graph({z});
   log_.account({x.storage().unsafeGetStorageImpl()}, traces_);
-  EXPECT_EQ(call(1).activation_bytes, kBytes);
-  EXPECT_EQ(call(0).activation_bytes, 2 * kBytes);
+  EXPECT_EQ(call(1).after.activation_bytes, kBytes);
+  EXPECT_EQ(call(0).after.activation_bytes, 2 * kBytes);
 }
 
 TEST_F(HeldLogTest, LendsArgumentsThatTheCallerDoesNotKeep) {
@@ -75,7 +75,7 @@ TEST_F(HeldLogTest, CountsNoWeights) {
   log_.keep_graph({y});
   log_.account({weight.storage().unsafeGetStorageImpl()}, traces_);
   EXPECT_EQ(call(1).lent_bytes, 0);
-  EXPECT_EQ(call(1).activation_bytes, kBytes) << "the other factor";
+  EXPECT_EQ(call(1).after.activation_bytes, kBytes) << "the other factor";
 }
 
 }  // namespace

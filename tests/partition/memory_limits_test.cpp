@@ -15,11 +15,11 @@ TEST(Partitioner, KeepsStagesWithinTheirMemory) {
   const auto free = make_plan(model.tree, options);
   options.machine.memory.assign(4, 0);
   for (int s = 0; s < 4; ++s) {
-    options.machine.memory[s] = free.summary()->stages[s].memory() * (s == 1 ? 9 : 12) / 10;
+    options.machine.memory[s] = free.summary()->stages[s].most_memory() * (s == 1 ? 9 : 12) / 10;
   }
   const auto capped = make_plan(model.tree, options);
   for (int s = 0; s < 4; ++s) {
-    EXPECT_LE(capped.summary()->stages[s].memory(), options.machine.memory[s]);
+    EXPECT_LE(capped.summary()->stages[s].most_memory(), options.machine.memory[s]);
   }
   EXPECT_NE(capped.to_json(), free.to_json());
 }
@@ -40,7 +40,7 @@ TEST(Partitioner, NamesRemediesThatReallyHelp) {
   PartitionOptions options = traced(model, 2, 16);
   const PartitionPlan plan = make_plan(model.tree, options);
   for (const auto& stage : plan.summary()->stages) {
-    options.machine.memory.push_back(stage.memory() - stage.optimizer);
+    options.machine.memory.push_back(stage.most_memory() - stage.optimizer * 9 / 10);
   }
   EXPECT_THAT(refusal_of<ResourceError>(model.tree, options),
               HasSubstr("an optimizer without state"));

@@ -15,8 +15,8 @@ std::int64_t weights(const SyntheticModel& model) {
 }
 
 double seconds(const SyntheticModel& model) {
-  double sum = model.trace.body_after;
-  for (const TracedCall& call : model.trace.calls) sum += call.before + call.after;
+  double sum = model.trace.body_after.seconds;
+  for (const TracedCall& call : model.trace.calls) sum += call.before.seconds + call.after.seconds;
   return sum;
 }
 

@@ -92,6 +92,7 @@ inline std::vector<StageMemory> memory_by_bytes(const CostTree& costs,
   }
   for (int stage = 0; stage < pp_size; ++stage) {
     memory[stage].activations = (memory[stage].weights / 2) * (pp_size - stage);
+    memory[stage].most_activations = (memory[stage].weights / 2) * pp_size;
   }
   return memory;
 }

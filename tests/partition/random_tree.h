@@ -85,7 +85,7 @@ class RandomModelMaker {
 
   void run_model() {
     for (const int child : order_of(0)) run(child, -1);
-    model_.trace.body_after = 1e-6 * below(10);
+    model_.trace.body_after.seconds = 1e-6 * below(10);
   }
 
   void run(int module, int caller) {

@@ -185,6 +185,46 @@ TEST(Simulator, ABackwardThatIsReadyGoesBeforeTheNextForward) {
   EXPECT_LT(backward - spans.begin(), 8);
 }
 
+// ---- cores that stages share ------------------------------------------------------------------
+
+SimulatedStep simulate_crowded(const TimedModel& model, const std::vector<int>& stages,
+                               Machine machine, double cores, SimulationOptions options) {
+  std::vector<int> all(machine.stages);
+  std::iota(all.begin(), all.end(), 0);
+  machine.crowded = {{all, cores}};
+  return simulate_with(model, stages, machine, 0, options);
+}
+
+TEST(Simulator, StagesOnOneCoreTakeAsLongAsOneStage) {
+  const auto model = traced_chain({0.1, 0.3, 0.2});
+  for (const int microbatches : {1, 4, 9}) {
+    const auto step = simulate_crowded(model, stage_each(model), ideal_machine(3), 1,
+                                       {.microbatches = microbatches});
+    EXPECT_NEAR(step.seconds, microbatches * 0.6 * 3, 1e-6);
+    EXPECT_NEAR(step.busy[1], microbatches * 0.3 * 3, 1e-9) << "work, not waiting for a core";
+  }
+}
+
+TEST(Simulator, CoresAreNotIdleWhereStagesCouldUseThem) {
+  const auto model = traced_chain(std::vector<double>(8, 0.1));
+  const auto step =
+      simulate_crowded(model, stage_each(model), ideal_machine(8), 2, {.microbatches = 64});
+  const double work = 64 * 8 * 0.1 * 3;
+  EXPECT_GE(step.seconds, work / 2 - 1e-6);
+  EXPECT_LT(step.seconds, 1.02 * work / 2);
+}
+
+TEST(Simulator, ACoreForEachIsAsIfNoneWereShared) {
+  const auto model = traced_chain({0.1, 0.3, 0.2});
+  const SimulationOptions options{.microbatches = 5, .jitter = 0.2, .seed = 3, .record = true};
+  const auto alone = simulate_with(model, stage_each(model), Machine{.stages = 3}, 0, options);
+  const auto shared = simulate_crowded(model, stage_each(model), Machine{.stages = 3}, 3, options);
+  EXPECT_NEAR(shared.seconds, alone.seconds, 1e-7);
+  EXPECT_EQ(shared.peak_activations, alone.peak_activations);
+  ASSERT_EQ(shared.timeline[1].spans.size(), alone.timeline[1].spans.size());
+  EXPECT_EQ(shared.timeline[1].busy_cpu(), alone.timeline[1].busy_cpu());
+}
+
 // ---- memory and the cap -----------------------------------------------------------------------
 
 TEST(Simulator, SimpleKeepsTheActivationsOfAllMicrobatches) {
@@ -200,9 +240,22 @@ TEST(Simulator, InterleavedKeepsThoseOfItsCap) {
   }
 }
 
+TEST(Simulator, NoOrderTakesMoreThanTheMost) {
+  auto model = traced_chain({0.1, 0.1, 0.1});
+  model.trace.calls[2].after.gradient_bytes = 50;
+  model.trace.calls[3].waiting_bytes = 7;  // waits on stage 0
+  const auto most = [&](int in_flight) {
+    const auto schedule = schedule::make_simple();
+    return most_activations(model.tree, model.trace, {0, 0, 1, 2}, ideal_machine(3),
+                            {.schedule = schedule.get()}, in_flight);
+  };
+  EXPECT_THAT(most(1), ElementsAre(1 + 7, 1 + 50, 1));
+  EXPECT_THAT(most(4), ElementsAre(4 * (1 + 7), 4 + 50, 4));
+}
+
 TEST(Simulator, GradientsComeOnTopOfActivations) {
   auto model = traced_chain({0.1, 0.1});
-  model.trace.calls[2].gradient_bytes = 50;
+  model.trace.calls[2].after.gradient_bytes = 50;
   const auto schedule = schedule::make_simple();
   SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
   const auto step = simulate(model.tree, model.trace, {0, 0, 1}, ideal_machine(2), options);
@@ -292,17 +345,18 @@ TimedModel random_model() {
     } else {
       model.call(caller < 0 ? 0 : model.trace.calls[caller].module, caller, seconds);
     }
-    model.trace.calls.back().before = *rc::gen::inRange(0, 500) * 1e-6;
+    model.trace.calls.back().before.seconds = *rc::gen::inRange(0, 500) * 1e-6;
   }
   for (auto& node : model.tree.nodes) node.sequential = *rc::gen::arbitrary<bool>();
-  model.trace.body_after = 1e-4;
+  model.trace.body_after.seconds = 1e-4;
   return model;
 }
 
 double seconds_of(const Trace& trace) {
-  return std::accumulate(
-      trace.calls.begin(), trace.calls.end(), trace.body_after,
-      [](double sum, const TracedCall& call) { return sum + call.before + call.after; });
+  return std::accumulate(trace.calls.begin(), trace.calls.end(), trace.body_after.seconds,
+                         [](double sum, const TracedCall& call) {
+                           return sum + call.before.seconds + call.after.seconds;
+                         });
 }
 
 TEST(Simulator, NoWorkIsLostWhateverTheModelAndThePlacement) {

@@ -64,8 +64,8 @@ TEST(StepProgram, ACallersStretchesSurroundItsRequests) {
   TimedModel model;
   const int root = model.call_again(0, -1, 3e-3);
   model.call(0, root, 1e-3);
-  model.trace.calls[1].before = 2e-3;
-  model.trace.body_after = 4e-3;
+  model.trace.calls[1].before.seconds = 2e-3;
+  model.trace.body_after.seconds = 4e-3;
   const auto program = compile(model.tree, model.trace, {0, 1}, ideal_machine(2));
   EXPECT_THAT(operations_of(program, 0), ElementsAre(2 * kMillisecond, -1, 7 * kMillisecond));
   EXPECT_THAT(operations_of(program, 1), ElementsAre(1 * kMillisecond));
@@ -94,7 +94,7 @@ std::int64_t kept_by(const StepProgram& program, int task) {
 
 TEST(StepProgram, EveryTaskHasItsOwnCopyOfATensorThatSeveralCallsKeep) {
   auto model = traced_chain({1e-3, 1e-3, 1e-3, 1e-3});  // each keeps a byte of its own
-  model.trace.shared.push_back({100, {1, 2, 3, 4}});
+  model.trace.shared.push_back({100, {{1}, {2}, {3}, {4}}});
   const auto alone = compile(model.tree, model.trace, {0, 0, 0, 0, 0}, ideal_machine(1));
   EXPECT_EQ(kept_by(alone, 0), 4);
   const auto cut = compile(model.tree, model.trace, {0, 0, 1, 1, 2}, ideal_machine(3));
@@ -110,7 +110,7 @@ TEST(StepProgram, GradientsOfCallersOnTheSameStageWaitMeanwhile) {
   const int layer = model.call(1, block, 1e-3);
   model.trace.calls[block].waiting_bytes = 10;
   model.trace.calls[layer].waiting_bytes = 200;
-  model.trace.calls[layer].gradient_bytes = 3000;
+  model.trace.calls[layer].after.gradient_bytes = 3000;
   const auto last = [](const StepProgram& program, int task) {
     return program.operations[program.tasks[task].first].gradient_bytes;
   };

@@ -55,9 +55,9 @@ class T5Of11B {
   // Calls need not nest here: the cost tree looks only at what each module has of its own.
   void call(int module, const Work& work) {
     TracedCall call{module, -1};
-    call.after =
+    call.after.seconds =
         batch_.price == OperatorPrice::kIssued ? 20e-6 * work.operators : work.flops / 100e12;
-    call.activation_bytes = work.kept;
+    call.after.activation_bytes = work.kept;
     trace_.calls.push_back(call);
   }
 

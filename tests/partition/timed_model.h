@@ -26,8 +26,8 @@ struct TimedModel {
     TracedCall call;
     call.module = module;
     call.caller = caller;
-    call.after = seconds;
-    call.activation_bytes = activation_bytes;
+    call.after.seconds = seconds;
+    call.after.activation_bytes = activation_bytes;
     trace.calls.push_back(call);
     return static_cast<int>(trace.calls.size()) - 1;
   }

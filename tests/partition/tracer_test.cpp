@@ -166,11 +166,11 @@ TEST(Tracer, GivesTimeToTheCallThatSpendsIt) {
   const auto ones = [&](at::IntArrayRef sizes) {
     return meter([&] { torch::ones(sizes, torch::kFloat); }).seconds;
   };
-  EXPECT_NEAR(seen.calls[1].after, linear(8) - ones({8, 8}) - ones({8}), 1e-12);
-  EXPECT_EQ(seen.calls[1].after, seen.calls[2].after);
-  EXPECT_EQ(seen.calls[1].before, 0);
-  EXPECT_NEAR(seen.calls[3].before, meter([&] { x.relu(); }).seconds, 1e-12);
-  EXPECT_NEAR(seen.body_after,
+  EXPECT_NEAR(seen.calls[1].after.seconds, linear(8) - ones({8, 8}) - ones({8}), 1e-12);
+  EXPECT_EQ(seen.calls[1].after.seconds, seen.calls[2].after.seconds);
+  EXPECT_EQ(seen.calls[1].before.seconds, 0);
+  EXPECT_NEAR(seen.calls[3].before.seconds, meter([&] { x.relu(); }).seconds, 1e-12);
+  EXPECT_NEAR(seen.body_after.seconds,
               meter([&] {
                 torch::ones({5, 4}).exp();
               }).seconds -
@@ -191,10 +191,10 @@ TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
   });
   ASSERT_EQ(real.calls.size(), meta.calls.size());
   for (std::size_t i = 0; i < real.calls.size(); ++i) {
-    EXPECT_EQ(real.calls[i].before, meta.calls[i].before);
-    EXPECT_EQ(real.calls[i].after, meta.calls[i].after);
-    EXPECT_EQ(real.calls[i].activation_bytes, meta.calls[i].activation_bytes);
-    EXPECT_EQ(real.calls[i].gradient_bytes, meta.calls[i].gradient_bytes);
+    EXPECT_EQ(real.calls[i].before.seconds, meta.calls[i].before.seconds);
+    EXPECT_EQ(real.calls[i].after.seconds, meta.calls[i].after.seconds);
+    EXPECT_EQ(real.calls[i].after.activation_bytes, meta.calls[i].after.activation_bytes);
+    EXPECT_EQ(real.calls[i].after.gradient_bytes, meta.calls[i].after.gradient_bytes);
     EXPECT_EQ(real.calls[i].waiting_bytes, meta.calls[i].waiting_bytes);
     EXPECT_EQ(real.calls[i].lent_bytes, meta.calls[i].lent_bytes);
     EXPECT_EQ(real.calls[i].output_bytes, meta.calls[i].output_bytes);
@@ -206,10 +206,12 @@ TEST(Tracer, CountsWhatBackwardNeedsOnceForTheFirstThatKeepsIt) {
   const auto x = torch::ones({5, 8});
   const auto seen = trace(*net, [&] { return std::vector{net(x).exp()}; });
   // Each linear keeps its input, which the block made for the last one, relu and exp their results.
-  EXPECT_EQ(seen.calls[1].activation_bytes, 5 * 8 * 4);
-  EXPECT_EQ(seen.calls[2].activation_bytes, 5 * 8 * 4);
-  EXPECT_EQ(seen.calls[3].activation_bytes, 0);
-  EXPECT_EQ(seen.calls[0].activation_bytes, 5 * 8 * 4 + 5 * 4 * 4);
+  EXPECT_EQ(seen.calls[1].after.activation_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[2].after.activation_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[3].before.activation_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[3].after.activation_bytes, 0);
+  EXPECT_EQ(seen.calls[0].after.activation_bytes, 0);
+  EXPECT_EQ(seen.body_after.activation_bytes, 5 * 4 * 4);
 }
 
 struct ResidualImpl : torch::nn::Module {
@@ -227,8 +229,8 @@ TEST(Tracer, CountsGradientsOnTheirWay) {
     return std::vector{net(torch::ones({5, 8}).requires_grad_().exp()).sum()};
   });
   // A linear's own gradients: what came, what goes, its weights'.
-  EXPECT_EQ(seen.calls[1].gradient_bytes, 2 * kTensor + kWeights);
-  EXPECT_EQ(seen.calls[2].gradient_bytes, 2 * kTensor + kWeights);
+  EXPECT_EQ(seen.calls[1].after.gradient_bytes, 2 * kTensor + kWeights);
+  EXPECT_EQ(seen.calls[2].after.gradient_bytes, 2 * kTensor + kWeights);
   // The gradient that passes by is at first the one that came to the second linear.
   EXPECT_EQ(seen.calls[1].waiting_bytes, kTensor);
 }
@@ -253,7 +255,8 @@ TEST(Tracer, NotesWhoKeepsTheSameTensorAndWhatIsLent) {
   ASSERT_EQ(seen.calls.size(), 4);
   ASSERT_EQ(seen.shared.size(), 1);  // exp, left and right keep y
   EXPECT_EQ(seen.shared[0].bytes, 5 * 8 * 4);
-  EXPECT_THAT(seen.shared[0].calls, ElementsAre(0, 1, 2));
+  EXPECT_THAT(seen.shared[0].keepers,
+              ElementsAre(StretchId{1, true}, StretchId{1, false}, StretchId{2, false}));
   EXPECT_EQ(seen.calls[1].lent_bytes, 0);
   EXPECT_EQ(seen.calls[3].lent_bytes, 3 * 5 * 8 * 4);  // what the others returned, and x + 1
 }
@@ -265,7 +268,7 @@ TEST(Tracer, SeesNoActivationsWhereGradModeIsOff) {
     return std::vector{net(torch::ones({5, 8}))};
   });
   EXPECT_EQ(seen.calls.size(), 4);
-  for (const auto& call : seen.calls) EXPECT_EQ(call.activation_bytes, 0);
+  for (const auto& call : seen.calls) EXPECT_EQ(call.after.activation_bytes, 0);
 }
 
 TEST(Tracer, SeesEveryModuleOfASequentialAlsoTheSameOneTwice) {
@@ -292,7 +295,7 @@ TEST(Tracer, TakesTheClockIfAsked) {
   EXPECT_EQ(runs, 4);
   EXPECT_EQ(seen.source, CostSource::kMeasured);
   EXPECT_THAT(modules_of(seen), ElementsAre(0, 1, 1, 2));
-  EXPECT_EQ(seen.calls[1].activation_bytes, 5 * 8 * 4);
+  EXPECT_EQ(seen.calls[1].after.activation_bytes, 5 * 8 * 4);
 }
 
 TEST(Tracer, NamesTheModuleThatThrows) {
@@ -373,7 +376,7 @@ TEST(Tracer, CountsAModuleThatIsNotRoutedForTheOneAboveIt) {
   Plain net;
   const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({3, 4}))}; });
   EXPECT_THAT(modules_of(seen), ElementsAre(0));
-  EXPECT_GT(seen.calls[0].after, 0);
+  EXPECT_GT(seen.calls[0].after.seconds, 0);
   EXPECT_TRUE(seen.foreign_uses.empty());
 }
 

@@ -184,18 +184,20 @@ TEST(MemoryPicture, BarsAddUpToTheMemoryOfTheirStage) {
   const PartitionPlan plan = t5_example().plan();
   const std::string svg = draw_memory(plan);
   std::map<double, double> drawn;  // by row
-  for (const char* kind : {"weights", "gradients", "optimizer", "activations", "buffers"}) {
+  for (const char* kind :
+       {"weights", "gradients", "optimizer", "activations", "buffers", "at most"}) {
     for (const auto& bar : elements(svg, "rect", kind))
       drawn[number(bar, "y")] += number(bar, "width");
   }
   ASSERT_EQ(drawn.size(), 3u);
   const auto& stages = plan.summary()->stages;
-  const double scale = drawn.begin()->second / static_cast<double>(stages[0].memory());
+  const double scale = drawn.begin()->second / static_cast<double>(stages[0].most_memory());
   std::size_t stage = 0;
   for (const auto& [y, width] : drawn) {
-    EXPECT_NEAR(width, scale * static_cast<double>(stages[stage++].memory()), 0.05);
+    EXPECT_NEAR(width, scale * static_cast<double>(stages[stage++].most_memory()), 0.05);
   }
-  EXPECT_THAT(texts(svg, "sum"), ElementsAre("33.0 MiB", "25.0 MiB", "22.5 MiB"));
+  EXPECT_THAT(texts(svg, "sum"),
+              ElementsAre("33.0 MiB", "25.0 MiB to 27.5 MiB", "22.5 MiB to 27.5 MiB"));
 }
 
 TEST(MemoryPicture, ShowsLimitsAndWhoIsAboveThem) {
@@ -204,7 +206,8 @@ TEST(MemoryPicture, ShowsLimitsAndWhoIsAboveThem) {
   example.machine.memory = {32 << 20, 32 << 20, 32 << 20};
   const std::string svg = draw_memory(example.plan());
   EXPECT_EQ(elements(svg, "line", "limit").size(), 3u);
-  EXPECT_THAT(texts(svg, "sum"), ElementsAre("33.0 MiB of 32.0 MiB", "25.0 MiB", "22.5 MiB"));
+  EXPECT_THAT(texts(svg, "sum"),
+              ElementsAre("33.0 MiB of 32.0 MiB", "25.0 MiB to 27.5 MiB", "22.5 MiB to 27.5 MiB"));
   example.machine.memory = {1 << 30, 1 << 30, 1 << 30};
   EXPECT_THAT(draw_memory(example.plan()), HasSubstr("limit 1.0 GiB (beyond the right edge)"));
 }

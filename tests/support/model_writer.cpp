@@ -33,7 +33,7 @@ void ModelWriter::begin(int module, std::int64_t inputs) {
   TracedCall call;
   call.module = module;
   call.caller = running_.back().call;
-  call.before = std::exchange(running_.back().seconds, 0);
+  call.before.seconds = std::exchange(running_.back().seconds, 0);
   call.input_bytes = inputs;
   running_.push_back({static_cast<int>(model_.trace.calls.size()), 0});
   model_.trace.calls.push_back(call);
@@ -41,9 +41,9 @@ void ModelWriter::begin(int module, std::int64_t inputs) {
 
 void ModelWriter::end(std::int64_t outputs, std::int64_t activations) {
   TracedCall& call = model_.trace.calls[running_.back().call];
-  call.after = running_.back().seconds;
+  call.after.seconds = running_.back().seconds;
   call.output_bytes = outputs;
-  call.activation_bytes = activations;
+  call.after.activation_bytes = activations;
   running_.pop_back();
 }
 
@@ -59,7 +59,7 @@ void ModelWriter::call(const Layer& layer) {
 }
 
 SyntheticModel ModelWriter::take() && {
-  model_.trace.body_after = running_.back().seconds;
+  model_.trace.body_after.seconds = running_.back().seconds;
   return std::move(model_);
 }
 
