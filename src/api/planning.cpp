@@ -48,6 +48,7 @@ std::vector<partition::Machine::Host> crowded_hosts(const Runtime& runtime) {
     host.cores += places / static_cast<double>(neighbours.size());
   }
   std::vector<partition::Machine::Host> crowded;
+  crowded.reserve(hosts.size());
   for (auto& [rank, host] : hosts) crowded.push_back(std::move(host));
   return crowded;
 }

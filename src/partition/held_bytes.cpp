@@ -149,9 +149,8 @@ class Accountant {
       leaving.push_back({index.at(edge.function.get()), edge.input_nr, gradient, calls_[i]});
     }
     // oneDNN makes the gradient of a convolution's input in a layout of its own first.
-    if (node.name() == "ConvolutionBackward0" && !leaving.empty())
-      made += leaving[0].gradient.bytes;
-    note(i, made);
+    const bool twice = node.name() == "ConvolutionBackward0" && !leaving.empty();
+    note(i, twice ? made + leaving[0].gradient.bytes : made);
     std::erase_if(pending_, [&](const Pending& p) { return p.node == i; });
     for (const auto& p : leaving) deliver(p);
     freed_of_stretch_[key(stretches_[i])] += freed_[i];

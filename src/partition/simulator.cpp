@@ -421,7 +421,8 @@ SimulatedStep Step::result() {
     step.settled_activations.push_back(stage.settled_peak);
     step.messages.push_back(stage.messages);
     if (!options_.record) continue;
-    step.timeline.push_back({static_cast<int>(i), 0, 0, now_, false, std::move(stage.spans)});
+    const bool crowded = stage.host >= 0;
+    step.timeline.push_back({static_cast<int>(i), 0, 0, now_, crowded, std::move(stage.spans)});
   }
   if (now_ > 0) step.bubble = 1 - busy / (machine_.stages * step.seconds);
   return step;

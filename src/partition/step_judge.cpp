@@ -79,6 +79,11 @@ std::int64_t StepJudge::calls_of_microbatch() const {
 }
 
 Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated) const {
+  return judge(stages_of_nodes, simulated, !machine_.memory.empty());
+}
+
+Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated,
+                           bool with_most) const {
   const auto stages = stages_of_modules(costs_, stages_of_nodes);
   SimulationOptions options;
   options.microbatches = std::min(simulated, settings_.microbatches);
@@ -87,11 +92,9 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   judgement.step = simulate(tree_, trace_, stages, machine_, options);
   stretch(judgement.step, machine_, options.microbatches, settings_.microbatches,
           settings_.most_in_flight);
-  const int in_flight = std::min(settings_.microbatches, settings_.most_in_flight);
-  const Activations activations{
-      judgement.step.peak_activations,
-      most_activations(tree_, trace_, stages, machine_, options, in_flight)};
-  judgement.memory = predict_memory(tree_, stages, activations, settings_.optimizer_ratio);
+  judgement.memory =
+      predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
+                     settings_.optimizer_ratio);
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
   judgement.split_modules = split_modules(costs_, stages_of_nodes);
   judgement.missing = missing_bytes(judgement.memory, machine_);
@@ -102,7 +105,15 @@ Judgement StepJudge::judge_within(const std::vector<int>& stages_of_nodes,
                                   std::int64_t calls) const {
   const std::int64_t most = std::max<std::int64_t>(1, calls / calls_of_microbatch());
   return judge(stages_of_nodes,
-               static_cast<int>(std::min<std::int64_t>(most, settings_.microbatches)));
+               static_cast<int>(std::min<std::int64_t>(most, settings_.microbatches)), true);
+}
+
+Activations StepJudge::activations(const SimulatedStep& step, const std::vector<int>& stages,
+                                   const SimulationOptions& options, bool with_most) const {
+  if (!with_most) return {step.peak_activations, step.peak_activations};
+  const int in_flight = std::min(settings_.microbatches, settings_.most_in_flight);
+  return {step.peak_activations,
+          most_activations(tree_, trace_, stages, machine_, options, in_flight)};
 }
 
 }  // namespace smp::partition

@@ -47,13 +47,18 @@ class StepJudge {
   /// stage.
   Judgement judge(const std::vector<int>& stages_of_nodes, int simulated) const;
 
-  /// Judges within `calls` simulated module calls, as exactly as so many allow.
+  /// Judges within `calls` simulated module calls, as exactly as so many allow. Here the memory's
+  /// `most` is always told; judge() does so if it is limited.
   Judgement judge_within(const std::vector<int>& stages_of_nodes, std::int64_t calls) const;
 
   std::int64_t calls_of_microbatch() const;
   const StepSettings& settings() const { return settings_; }
 
  private:
+  Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool with_most) const;
+  Activations activations(const SimulatedStep& step, const std::vector<int>& stages,
+                          const SimulationOptions& options, bool with_most) const;
+
   const ModuleTree& tree_;
   const Trace& trace_;
   const CostTree& costs_;

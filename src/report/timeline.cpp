@@ -146,8 +146,9 @@ class TimelinePicture {
     svg_.headline(title());
     if (oversubscribed_) {
       svg_.text({20, 46},
-                "oversubscribed: ranks outnumber cores, so bars include waiting for a core, and "
-                "the bubble, which counts processor time, cannot be small",
+                concat(timeline_.simulated ? "predicted; " : "",
+                       "oversubscribed: ranks outnumber cores, so bars include waiting for a core, "
+                       "and the bubble, which counts processor time, cannot be small"),
                 {.fill = "#b5541c", .bold = true, .group = "oversubscribed"});
       return;
     }

@@ -223,6 +223,7 @@ TEST(Simulator, ACoreForEachIsAsIfNoneWereShared) {
   EXPECT_EQ(shared.peak_activations, alone.peak_activations);
   ASSERT_EQ(shared.timeline[1].spans.size(), alone.timeline[1].spans.size());
   EXPECT_EQ(shared.timeline[1].busy_cpu(), alone.timeline[1].busy_cpu());
+  EXPECT_TRUE(shared.timeline[1].oversubscribed);
 }
 
 // ---- memory and the cap -----------------------------------------------------------------------

@@ -235,6 +235,25 @@ TEST(Tracer, CountsGradientsOnTheirWay) {
   EXPECT_EQ(seen.calls[1].waiting_bytes, kTensor);
 }
 
+struct SkipImpl : torch::nn::Module {
+  nn::Linear first = register_module("first", nn::Linear(8, 8));
+  nn::Linear second = register_module("second", nn::Linear(8, 8));
+  nn::Linear third = register_module("third", nn::Linear(8, 8));
+  Tensor forward(const Tensor& x) {
+    const auto y = first(x);
+    return torch::cat({y, third(second(y))}, 1);
+  }
+};
+SMP_MODULE(Skip);
+
+TEST(Tracer, LetsTheGradientOfASkipConnectionWaitWithTheCaller) {
+  Skip net;
+  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({5, 8})).sum()}; });
+  constexpr int kWhole = 5 * 16 * 4;  // of what cat made: each part of it keeps it alive
+  EXPECT_EQ(seen.calls[2].waiting_bytes, kWhole);
+  EXPECT_EQ(seen.calls[1].waiting_bytes, 0) << "it came with the request";
+}
+
 struct ForkImpl : torch::nn::Module {
   nn::Linear left = register_module("left", nn::Linear(8, 8));
   nn::Linear right = register_module("right", nn::Linear(8, 8));

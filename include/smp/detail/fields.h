@@ -37,7 +37,11 @@ struct BaseOf {
 template <class T, std::size_t N>
 consteval bool takes_fields() {
   return []<std::size_t... I>(std::index_sequence<I...>) {
+#ifdef __cpp_aggregate_paren_init
     return requires { T((static_cast<void>(I), AnyField<T>{})...); };
+#else  // clang before 16: no C arrays
+    return requires { T{(static_cast<void>(I), AnyField<T>{})...}; };
+#endif
   }
   (std::make_index_sequence<N>());
 }
