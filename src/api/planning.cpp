@@ -206,8 +206,11 @@ class Planner {
         SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partition::program_identity(), ' ', pp_size_, ' ',
         config_.partition_strategy, ' ', config_.memory_weight, ' ', config_.trace_repeats, ' ',
         config_.pipeline, ' ', config_.active_microbatches.value_or(0), ' ', preview_->microbatches,
-        ' ', preview_->arguments_key(), ' ', preview_->grad, ' ', model.optimizer_ratio, ' ',
-        runtime_.cores());
+        ' ', preview_->arguments_key(), ' ', preview_->grad, ' ', model.optimizer_ratio);
+    for (const auto& host : machine_.crowded) {
+      text += base::concat(" cores ", host.cores, " of");
+      for (const int stage : host.stages) text += base::concat(' ', stage);
+    }
     for (const double speed : config_.stage_speeds) text += base::concat(" speed ", speed);
     for (const double memory : config_.stage_memory) text += base::concat(" memory ", memory);
     for (const auto& pin : pins_of(model))

@@ -31,6 +31,7 @@ class Runtime {
     /// Set if this process plays pp_rank 0 of a job that is only planned: nobody else is there.
     std::optional<PlanRequest> plan_request;
 
+    /// Whether more ranks than cores are on this machine.
     bool oversubscribed() const { return cores > 0 && topology.local_size() > cores; }
   };
   /// Makes this the rank of the calling fiber, and checks that all ranks agree.
@@ -47,8 +48,6 @@ class Runtime {
   server::ModuleServer& server() noexcept { return server_; }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
 
-  /// Whether more ranks than cores are on this machine.
-  bool oversubscribed() const { return parts_.oversubscribed(); }
   /// Of this machine; 0: as many as ranks.
   int cores() const noexcept { return parts_.cores; }
 

@@ -111,7 +111,7 @@ Session init(int& argc, char** argv, const Config& config) {
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
   parts.topology = Topology(arrangement, parts.mpi->rank());
   parts.cores = num_cores();
-  set_idle_policy(parts.config.values(), parts.mpi->local_size() > parts.cores);
+  set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
   parts.transport = parts.mpi->connect(parts.topology.group(Group::kPp));
   return Session(std::make_unique<Runtime>(std::move(parts)));

@@ -83,7 +83,7 @@ class Compiler {
     tasks_of_calls_.push_back(task);
   }
 
-  /// Where `call` runs: with its caller, in the caller's last request, or in a new one.
+  /// Where call `index` runs: with its caller, in the caller's last request, or in a new one.
   int task_of(int index, OpenCall& caller) {
     const TracedCall& call = trace_.calls[index];
     const int stage = stages_[call.module];

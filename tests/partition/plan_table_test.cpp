@@ -98,6 +98,14 @@ TEST(PlanTable, NamesTheStageThatIsClosestToItsLimit) {
       HasSubstr("memory: stage 1 comes closest to its limit, at most 27.5 MiB of 28.0 MiB"));
 }
 
+TEST(PlanTable, SaysWhichCoresThePredictionPresumes) {
+  PlanExample example = t5_example();
+  example.machine.crowded = {{{0, 1}, 1}};
+  EXPECT_THAT(example.plan().table(), HasSubstr("not measured, for 3 stages on 2 cores; costs"));
+  const std::string json = example.plan().to_json();
+  EXPECT_EQ(PartitionPlan::from_json(json, "test").to_json(), json);
+}
+
 TEST(PlanTable, SaysWhichModulesCannotLeaveTheirParent) {
   TreeBuilder build;
   build.module("routed", 400);

@@ -200,7 +200,7 @@ TEST(Simulator, StagesOnOneCoreTakeAsLongAsOneStage) {
   for (const int microbatches : {1, 4, 9}) {
     const auto step = simulate_crowded(model, stage_each(model), ideal_machine(3), 1,
                                        {.microbatches = microbatches});
-    EXPECT_NEAR(step.seconds, microbatches * 0.6 * 3, 1e-6);
+    EXPECT_NEAR(step.seconds, microbatches * 0.6 * 3, 1e-7);
     EXPECT_NEAR(step.busy[1], microbatches * 0.3 * 3, 1e-9) << "work, not waiting for a core";
   }
 }

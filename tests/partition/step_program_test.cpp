@@ -119,6 +119,19 @@ TEST(StepProgram, GradientsOfCallersOnTheSameStageWaitMeanwhile) {
   EXPECT_EQ(last(compile(model.tree, model.trace, {0, 0, 1}, ideal_machine(2)), 1), 3000);
 }
 
+TEST(StepProgram, ACallerKeepsWhatItMadeBeforeARequestThere) {
+  TimedModel model;
+  const int root = model.call_again(0, -1, 1e-3);
+  const int layer = model.call(0, root, 1e-3);
+  model.trace.calls[layer].before = {1e-3, 30, 4};
+  model.trace.calls[root].after.activation_bytes = 500;
+  const auto program = compile(model.tree, model.trace, {0, 1}, ideal_machine(2));
+  const auto& first = program.operations[program.tasks[0].first];
+  EXPECT_EQ(first.activation_bytes, 30);
+  EXPECT_EQ(first.gradient_bytes, 4);
+  EXPECT_EQ(program.operations[program.tasks[0].last].activation_bytes, 500);
+}
+
 TEST(StepProgram, ARequestHoldsWhatItsCallerLentAndWhatWaitsForIt) {
   TimedModel model;
   const int root = model.call_again(0, -1, 0);
