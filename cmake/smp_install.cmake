@@ -6,9 +6,24 @@ endif()
 include(CMakePackageConfigHelpers)
 set(SMP_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/smp)
 
+# Before anything is copied: whoever built only the demo or the tests lacks some of it.
+set(SMP_INSTALLED_TARGETS smp)
+if(TARGET smp-cli)
+  list(APPEND SMP_INSTALLED_TARGETS smp-cli)
+endif()
+list(JOIN SMP_INSTALLED_TARGETS " " targets)
+foreach(target IN LISTS SMP_INSTALLED_TARGETS)
+  install(CODE "
+    if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
+      message(FATAL_ERROR \"Nothing was installed: ${target} is not built yet. Either ./smp install PREFIX builds \"
+        \"what is needed, or: cmake --build \\\"${PROJECT_BINARY_DIR}\\\" --target ${targets}\")
+    endif()")
+endforeach()
+
 install(TARGETS smp EXPORT smp-targets FILE_SET HEADERS)
 install(EXPORT smp-targets NAMESPACE smp:: DESTINATION ${SMP_PACKAGE_DIR})
 if(TARGET smp-cli)
+  # The library's name is taken, so only the installed tool has it too.
   install(PROGRAMS $<TARGET_FILE:smp-cli> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME smp)
 endif()
 
