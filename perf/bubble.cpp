@@ -1,6 +1,5 @@
 // perf/bubble.cpp: how close a pipeline comes to its ideal step time, (m + p - 1)(F + B) for p
 // stages and m microbatches. Modules sleep instead of computing, so ranks may outnumber the cores.
-// mpirun: --ranks 2 4
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -19,8 +18,8 @@ namespace {
 
 struct Options {
   int microbatches = 0;  // 0: 4 a rank
-  int steps = 9;
-  double forward_ms = 10, backward_ms = 20;
+  int steps = rounds(9);
+  double forward_ms = brief() ? 2 : 10, backward_ms = 2 * forward_ms;
   std::string schedule;  // empty: both
 };
 

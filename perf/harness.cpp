@@ -74,6 +74,13 @@ double percentile(std::vector<double> values, double fraction) {
   return values[below] * (1 - weight) + values[above] * weight;
 }
 
+bool brief() {
+  const char* asked = getenv("SMP_PERF_BRIEF");
+  return asked != nullptr && std::string(asked) == "1";
+}
+
+int rounds(int usual) { return brief() ? 1 : usual; }
+
 double microseconds(const std::function<void()>& body) { return microseconds_each(1, body); }
 
 double microseconds_each(int repetitions, const std::function<void()>& body) {
@@ -89,12 +96,12 @@ double Alternated::ratio() const {
   return median(std::move(ratios));
 }
 
-Alternated alternate(int rounds, const std::function<double()>& a,
+Alternated alternate(int times, const std::function<double()>& a,
                      const std::function<double()>& b) {
   a();
   b();
   Alternated samples;
-  for (int i = 0; i < rounds; ++i) {
+  for (int i = 0; i < rounds(times); ++i) {
     samples.a.push_back(a());
     samples.b.push_back(b());
   }
@@ -115,8 +122,10 @@ double matrix_multiplication_gflops() {
 }
 
 Report::Report(std::string name, Earlier earlier)
-    : name_(std::move(name)), earlier_(earlier), gflops_(matrix_multiplication_gflops()) {
-  SMP_REQUIRE_AS(UnsupportedError, gflops_ >= kLeastGflops, "perf_", name_,
+    : name_(std::move(name)),
+      earlier_(earlier),
+      gflops_(brief() ? 0 : matrix_multiplication_gflops()) {
+  SMP_REQUIRE_AS(UnsupportedError, brief() || gflops_ >= kLeastGflops, "perf_", name_,
                  ": this LibTorch multiplies 1024 x 1024 matrices with ", gflops_,
                  " GFLOP/s; below ", kLeastGflops,
                  " numbers mean nothing. Use a LibTorch with MKL or OpenBLAS.");
@@ -163,7 +172,7 @@ std::string Report::path() const { return SMP_SOURCE_DIR "/perf/results/" + name
 
 std::vector<Row> Report::kept_rows() const {
   std::vector<Row> rows;
-  if (earlier_ != Earlier::kKept || !base::file_exists(path())) return rows;
+  if (brief() || earlier_ != Earlier::kKept || !base::file_exists(path())) return rows;
   const auto earlier = base::parse_json(base::read_file(path()), path());
   for (const auto& row : earlier.at("rows")) {
     if (measured(row.at("metric"))) continue;
@@ -200,6 +209,10 @@ std::string Report::json() const {
 
 void Report::finish() const {
   std::fputs(table().c_str(), stdout);
+  if (brief()) {
+    std::puts("a brief run, not written: its numbers mean nothing");
+    return;
+  }
   base::create_directories(SMP_SOURCE_DIR "/perf/results");
   base::write_file(path(), json());
   std::printf("written to perf/results/%s.json\n", name_.c_str());

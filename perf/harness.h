@@ -27,6 +27,12 @@ double median(std::vector<double> values);
 /// The value below which `fraction` (0 to 1) of `values` lie, interpolated.
 double percentile(std::vector<double> values, double fraction);
 
+/// Whether SMP_PERF_BRIEF=1 asks only for a proof that the program works, as the tests do: few
+/// rounds, any BLAS will do, and no result file is read or written.
+bool brief();
+/// How often to measure what is usually measured `usual` times: once if brief().
+int rounds(int usual);
+
 /// Duration of one call of `body`, in microseconds.
 double microseconds(const std::function<void()>& body);
 /// Mean duration of one of `repetitions` calls of `body`, in microseconds.
@@ -38,10 +44,9 @@ struct Alternated {
   /// Median of a[i] / b[i].
   double ratio() const;
 };
-/// Calls `a` and `b` by turns, `rounds` times each after one unrecorded round. Each returns its own
+/// Calls `a` and `b` by turns, `times` times each after one unrecorded round. Each returns its own
 /// measurement, so that preparation stays outside.
-Alternated alternate(int rounds, const std::function<double()>& a,
-                     const std::function<double()>& b);
+Alternated alternate(int times, const std::function<double()>& a, const std::function<double()>& b);
 
 /// Best of some float32 multiplications of 1024 x 1024 matrices, in GFLOP/s, with LibTorch's
 /// current number of threads. Counted by CPU time, so that other processes hardly matter.
@@ -70,7 +75,7 @@ class Report {
   /// Values of the metrics that begin with `prefix`: of this run, and of earlier ones if kept.
   std::vector<double> values(const std::string& prefix) const;
 
-  /// Prints the table and writes perf/results/NAME.json.
+  /// Prints the table and, unless brief(), writes perf/results/NAME.json.
   void finish() const;
 
  private:

@@ -1,6 +1,5 @@
 // perf/memory.cpp: predicted memory of each stage against what its tensors take. The models of the
 // samples train on the ranks by the plan that the product chooses; an allocator counts.
-// mpirun: --ranks 2 4
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -221,6 +220,7 @@ std::vector<Setting> all_settings() {
       }
     }
   }
+  if (brief()) settings = {{"recommender", false, Schedule::kSimple, 8, 1}};
   return settings;
 }
 

@@ -19,8 +19,8 @@ namespace {
 
 using partition::SyntheticModel;
 
-constexpr int kInstances = 3;
-constexpr int kMostStages = 64;
+const int kInstances = rounds(3);
+const int kMostStages = brief() ? 2 : 64;
 
 partition::PartitionOptions options_for(const SyntheticModel& model, int stages) {
   partition::PartitionOptions options;
@@ -93,14 +93,16 @@ void measure_families(Report& report) {
 }
 
 void measure_size(Report& report) {
-  const SyntheticModel model = partition::random_model(10'000, 1);
-  auto options = options_for(model, 1024);
+  const int modules = brief() ? 20 : 10'000, stages = brief() ? 2 : 1024;
+  const SyntheticModel model = partition::random_model(modules, 1);
+  auto options = options_for(model, stages);
+  const auto size = "_" + std::to_string(modules) + "x" + std::to_string(stages) + ".s";
   for (const std::string strategy : {"tree", "best"}) {
     options.strategy = strategy;
     const base::Nanoseconds start = base::thread_cpu_time();
     partition::make_plan(model.tree, options);
     const double seconds = static_cast<double>(base::thread_cpu_time() - start) / base::kSecond;
-    report.add((strategy == "best" ? "default" : strategy) + "_10000x1024.s", seconds, "s",
+    report.add((strategy == "best" ? "default" : strategy) + size, seconds, "s",
                strategy == "best" ? "processor time; aim: below 10"
                                   : "processor time, with its simulation; aim: below 1");
   }

@@ -1,6 +1,6 @@
 // perf/remote_call.cpp: what it costs to call a module of another rank: y = x * w with 4 floats,
 // from the body of a step on rank 0, module on rank 1, beside a ping-pong of plain MPI in the same
-// run. mpirun: 2
+// run.
 #include <ATen/ATen.h>
 #include <mpi.h>
 #include <torch/nn/module.h>
@@ -142,7 +142,7 @@ void run(int argc, char** argv) {
   Calls calls(model);
   CallSamples samples;
   Samples plain;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds(kRounds); ++round) {
     barrier();
     ping_pong(plain);
     calls.run(samples);

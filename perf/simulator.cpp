@@ -1,7 +1,6 @@
 // perf/simulator.cpp: simulated step times against real ones. Modules sleep instead of computing,
 // so ranks may outnumber the cores. The simulator gets their times as a tracer would measure them,
 // and what a message costs, which one microbatch alone shows.
-// mpirun: --ranks 2 4 8
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -22,7 +21,7 @@ namespace smp::perf {
 namespace {
 
 /// The first steps of a setting: they stand for the tracer.
-constexpr int kTracedSteps = 4;
+const int kTracedSteps = rounds(4);
 constexpr double kBackwardRatio = 2;
 /// Simulations of a step, whose median counts.
 constexpr int kSeeds = 25;
@@ -210,7 +209,7 @@ void add_means(Report& report) {
 }
 
 struct Options {
-  int steps = 9;
+  int steps = rounds(9);
   Setting own;  // instead of the table
   std::string schedule;
 };
@@ -243,7 +242,9 @@ std::optional<Options> parse(int argc, char** argv) {
 std::vector<Setting> chosen_settings(const Options& options, int ranks) {
   auto own = options.own;
   if (own.microbatches == 0 && own.cap == 0 && own.stage_ms.empty() && options.schedule.empty()) {
-    return settings_for(ranks);
+    auto table = settings_for(ranks);
+    if (brief()) table.resize(1);
+    return table;
   }
   if (own.stage_ms.empty()) own.stage_ms = {10};
   const auto values = own.stage_ms.size();
