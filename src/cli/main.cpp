@@ -1,4 +1,5 @@
-// cli/main.cpp: smp-cli, questions about runs, plans and settings that need no training program.
+// cli/main.cpp: the tool smp (target smp-cli), questions about runs, plans and settings that need
+// no training program.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
@@ -63,7 +64,10 @@ int guarded(const std::function<void()>& action) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Questions about smp runs, plans and settings."};
-  app.name("smp-cli");
+  app.name("smp");
+  app.footer(
+      "The script ./smp of the source folder is another program: it builds this tool and passes\n"
+      "report, plan and config on to it; demo, test, build, install and perf are its own.");
   app.set_version_flag("--version", "smp " SMP_VERSION " (LibTorch " SMP_TORCH_VERSION ")");
   app.require_subcommand(1);
   int exit_code = 0;
@@ -71,7 +75,7 @@ int main(int argc, char** argv) {
   std::string folder;
   auto* report_verb =
       app.add_subcommand("report", "Draw the pictures of a run, or of a plan, again");
-  report_verb->add_option("RUN", folder, "Folder of the run, such as runs/t5-20261121-140509")
+  report_verb->add_option("RUN", folder, "Folder of the run, such as runs/demo-20261121-140509")
       ->required();
   report_verb->callback([&] { exit_code = guarded([&] { report(folder); }); });
 
