@@ -1,4 +1,5 @@
-// A program that knows smp only as an installed package: it starts a rank and trains one step.
+// A program of a project outside the source tree, which knows smp only as an installed package: it
+// trains one step, on as many ranks as it is started on.
 #include <smp/smp.h>
 #include <smp/version.h>
 #include <torch/torch.h>
@@ -21,6 +22,8 @@ int main(int argc, char** argv) {
   const auto first = train(x).reduce_mean().item<double>();
   optimizer.step();
   const auto second = train(x).reduce_mean().item<double>();
-  std::printf("smp %s: loss %.4f, then %.4f\n", SMP_VERSION, first, second);
+  if (smp::rank() == 0) {
+    std::printf("smp %s: loss %.4f, then %.4f\n", SMP_VERSION, first, second);
+  }
   return second < first ? 0 : 1;
 }
