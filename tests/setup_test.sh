@@ -124,6 +124,7 @@ librapidcheck-dev 1"
 # Checks
 
 failures=0
+path=$work/stubs:$PATH
 
 # machine NAME INSTALLED APT: a fresh machine, in $state.
 machine() {
@@ -140,7 +141,7 @@ machine() {
 # Runs ./smp on the machine: sets said and status.
 smp() {
   status=0
-  said=$(HOME=$state XDG_CACHE_HOME=$state/cache PATH=$work/stubs:$PATH \
+  said=$(HOME=$state XDG_CACHE_HOME=$state/cache PATH=$path \
     bash -c 'echo $$ >"$state/smp.pid"; exec "$@"' smp "$work/root/smp" "$@" 2>&1) || status=$?
 }
 
@@ -205,6 +206,22 @@ check says "a text to train on"
 check not called "ninja"
 check not called "<-S>"
 check not test -e "$state/cache/smp/venv-torch-2.13.0"
+
+# As the one before, and CMake, which looks for LibTorch, is not there either.
+machine offline_without_cmake "" "$debian_12"
+touch "$state/offline"
+mkdir "$state/bin"
+ln -s /usr/bin/* /bin/* "$work"/stubs/* "$state/bin/" 2>/dev/null || true
+ln -sf "$work"/stubs/* "$state/bin/"
+rm -f "$state/bin/cmake"
+path=$state/bin
+smp demo
+path=$work/stubs:$PATH
+check ends_with 1
+check says "sudo apt-get install --no-install-recommends g++ cmake"
+check says "python3-venv"
+check says "LibTorch: looked for"
+check says "a text to train on"
 
 machine no_root "" "$common
 $fetching
