@@ -28,7 +28,7 @@ endfunction()
 
 function(smp_add_layer layer)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "SEPARATE" "" "USES;LIBRARIES")
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
   if(NOT sources OR (SMP_LAYERS AND NOT layer IN_LIST SMP_LAYERS))
     return()
   endif()

@@ -104,7 +104,7 @@ void run(int argc, char** argv) {
   if (!options) return;
   const d2d::MpiSession mpi;
   if (options->microbatches == 0) options->microbatches = 4 * mpi.size();
-  auto report = report_of_ranks(mpi.rank(), "bubble", Report::Earlier::kKept);
+  auto report = report_of_ranks(mpi.rank().value(), "bubble", Report::Earlier::kKept);
   for (const std::string schedule : {"interleaved", "simple"}) {
     if (!options->schedule.empty() && schedule != options->schedule) continue;
     const Config config{

@@ -235,7 +235,7 @@ void run(int argc, char** argv) {
   support::count_tensor_bytes();
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() > 1, "perf memory needs at least 2 ranks; give --ranks");
-  auto report = report_of_ranks(mpi.rank(), "memory", Report::Earlier::kKept);
+  auto report = report_of_ranks(mpi.rank().value(), "memory", Report::Earlier::kKept);
   for (const auto& setting : all_settings()) {
     if (!only.empty() && setting.model != only) continue;
     Config config;

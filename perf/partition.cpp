@@ -17,16 +17,17 @@
 namespace smp::perf {
 namespace {
 
-using partition::SyntheticModel;
+using partitioning::SyntheticModel;
 
 const int kInstances = rounds(3);
 const int kMostStages = brief() ? 2 : 64;
 
-partition::PartitionOptions options_for(const SyntheticModel& model, int stages) {
-  partition::PartitionOptions options;
+partitioning::PartitionOptions options_for(const SyntheticModel& model, int stages) {
+  partitioning::PartitionOptions options;
   options.pp_size = stages;
   options.trace = model.trace;
   options.microbatches = 4 * stages;
+  options.active_microbatches = 2 * stages + 2;
   return options;
 }
 
@@ -37,7 +38,7 @@ struct Result {
 };
 
 Result compare(const SyntheticModel& model, int stages) {
-  const PartitionPlan plan = partition::make_plan(model.tree, options_for(model, stages));
+  const PartitionPlan plan = partitioning::make_plan(model.tree, options_for(model, stages));
   const PlanSummary& summary = *plan.summary();
   PlanSummary::Outcome paper = summary.chosen;
   for (const auto& other : summary.others) {
@@ -60,7 +61,7 @@ std::vector<Result> measure(Report& report, const std::string& family) {
     std::vector<Result> here;
     for (int seed = 1; seed <= kInstances; ++seed) {
       here.push_back(
-          compare(partition::family_member(family, static_cast<std::uint64_t>(seed)), stages));
+          compare(partitioning::family_member(family, static_cast<std::uint64_t>(seed)), stages));
     }
     char note[96];
     std::snprintf(note, sizeof note, "the paper's algorithm %.3f; its step is %.1f %% longer",
@@ -75,7 +76,7 @@ std::vector<Result> measure(Report& report, const std::string& family) {
 void measure_families(Report& report) {
   std::vector<Result> all;
   std::map<std::string, double> gains;
-  for (const std::string& family : partition::family_names()) {
+  for (const std::string& family : partitioning::family_names()) {
     const auto results = measure(report, family);
     gains[family] = mean(results, &Result::gain);
     all.insert(all.end(), results.begin(), results.end());
@@ -94,13 +95,13 @@ void measure_families(Report& report) {
 
 void measure_size(Report& report) {
   const int modules = brief() ? 20 : 10'000, stages = brief() ? 2 : 1024;
-  const SyntheticModel model = partition::random_model(modules, 1);
+  const SyntheticModel model = partitioning::random_model(modules, 1);
   auto options = options_for(model, stages);
   const auto size = "_" + std::to_string(modules) + "x" + std::to_string(stages) + ".s";
   for (const std::string strategy : {"tree", "best"}) {
     options.strategy = strategy;
     const base::Nanoseconds start = base::thread_cpu_time();
-    partition::make_plan(model.tree, options);
+    static_cast<void>(partitioning::make_plan(model.tree, options));
     const double seconds = static_cast<double>(base::thread_cpu_time() - start) / base::kSecond;
     report.add((strategy == "best" ? "default" : strategy) + size, seconds, "s",
                strategy == "best" ? "processor time; aim: below 10"

@@ -120,11 +120,18 @@ void add_percentiles(Report& report, const std::string& name, const Samples& sam
 }
 
 void add_rows(Report& report, const CallSamples& calls, const Samples& plain) {
-  add_percentiles(report, "forward", calls.forward, "aim: p50 at most 8");
-  add_percentiles(report, "forward_backward", calls.forward_backward, "aim: p50 at most 20");
+  add_percentiles(report, "forward", calls.forward,
+                  "aim: p50 at most 4 where the ping-pong takes 0.4");
+  add_percentiles(report, "forward_backward", calls.forward_backward,
+                  "aim: p50 at most 9 where the ping-pong takes 0.4");
   add_percentiles(report, "forward_without_grad", calls.forward_without_grad, "under NoGradGuard");
   add_percentiles(report, "mpi_pingpong", plain,
                   std::to_string(kMessageBytes) + " bytes there and back");
+  const double round_trip = percentile(plain, 0.5);
+  report.add("forward_over_pingpong.p50", percentile(calls.forward, 0.5) / round_trip, "1",
+             "aim: below 10");
+  report.add("forward_backward_over_pingpong.p50",
+             percentile(calls.forward_backward, 0.5) / round_trip, "1", "aim: below 22");
   const std::string reference =
       "not of this run: torch.distributed.rpc (TensorPipe) of torch 2.13, another 2-core machine";
   report.add("torch_rpc.forward.p50_us", 480, "us", reference);

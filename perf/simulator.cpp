@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
-#include "partition/simulator.h"
+#include "simulate/simulator.h"
 #include "sleeping_stages.h"
 #include "smp/session.h"
 
@@ -133,23 +133,21 @@ double message_ms(int steps) {
 }
 
 /// A machine whose messages cost `message_ms`.
-partition::Machine machine_with(double message_ms) {
-  partition::Machine machine;
+simulate::Machine machine_with(double message_ms) {
+  simulate::Machine machine;
   machine.stages = size();
   machine.set_message_seconds(message_ms / 1000);
   return machine;
 }
 
 /// Milliseconds of a step, simulated.
-double predict(const Setting& setting, const Traced& traced, const partition::Machine& machine) {
-  partition::ModuleTree tree;
-  partition::Trace trace;
-  tree.nodes[tree.add("", -1)].sequential = true;
-  trace.calls.push_back({});
+double predict(const Setting& setting, const Traced& traced, const simulate::Machine& machine) {
+  simulate::Trace trace;
+  trace.calls.push_back({.sequential = true});
   std::vector<int> stages = {0};
   for (int stage = 0; stage < size(); ++stage) {
-    partition::TracedCall call;
-    call.module = tree.add(std::to_string(stage), 0);
+    simulate::TracedCall call;
+    call.module = stage + 1;
     call.caller = 0;
     call.after.seconds = traced.mean.forward[stage] / 1000;
     trace.calls.push_back(call);
@@ -158,13 +156,13 @@ double predict(const Setting& setting, const Traced& traced, const partition::Ma
   trace.backward_ratio = sum(traced.mean.backward) / sum(traced.mean.forward);
   const auto schedule =
       setting.cap == 0 ? schedule::make_simple() : schedule::make_interleaved(setting.cap);
-  partition::SimulationOptions options;
+  simulate::SimulationOptions options;
   options.microbatches = setting.microbatches;
   options.schedule = schedule.get();
   options.jitter = traced.jitter;
   std::vector<double> durations;
   for (options.seed = 0; options.seed < kSeeds; ++options.seed) {
-    durations.push_back(1000 * partition::simulate(tree, trace, stages, machine, options).seconds);
+    durations.push_back(1000 * simulate::simulate(trace, stages, machine, options).seconds);
   }
   return median(durations);
 }
@@ -175,7 +173,7 @@ struct Comparison {
   double error() const { return std::abs(predicted / measured - 1); }
 };
 
-Comparison compare(const Setting& setting, const partition::Machine& machine, int steps) {
+Comparison compare(const Setting& setting, const simulate::Machine& machine, int steps) {
   const auto done =
       run_sleeping_steps(times_of(setting), setting.microbatches, kTracedSteps + steps);
   std::vector<double> durations;
@@ -273,7 +271,7 @@ void run(int argc, char** argv) {
   if (!options) return;
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() > 1, "perf simulator needs at least 2 ranks; give --ranks");
-  auto report = report_of_ranks(mpi.rank(), "simulator", Report::Earlier::kKept);
+  auto report = report_of_ranks(mpi.rank().value(), "simulator", Report::Earlier::kKept);
   double cost = 0;
   in_session(argc, argv, config_of({1, 0, {10}}), [&] { cost = message_ms(options->steps); });
   if (report) report->add("message.p" + std::to_string(mpi.size()), 1000 * cost, "us");

@@ -1,4 +1,4 @@
-# Reads the #include lines of src/ and include/ and fails on an arrow between layers that points up, and on
+# Reads the #include lines of src/ and include/ and fails on an arrow between layers that points up, transitive ones too, and on
 # a public header that shows more than the standard library and LibTorch.
 #
 #   cmake -DROOT=<source folder> -P layers_test.cmake
@@ -7,18 +7,22 @@ cmake_minimum_required(VERSION 3.25)
 
 # What each layer may include: itself and everything below it.
 set(BELOW_base base)
+set(BELOW_fiber fiber base)
 set(BELOW_module module base)
+set(BELOW_deferred deferred module base)
 set(BELOW_schedule schedule base)
-set(BELOW_d2d d2d base)
-set(BELOW_partition partition schedule module base)
-set(BELOW_server server d2d schedule module base)
-set(BELOW_report report partition schedule module base)
-set(BELOW_api api report server partition d2d schedule module base)
-set(BELOW_cli cli api report server partition d2d schedule module base)
-set(LAYERS base module schedule d2d partition server report api cli)
+set(BELOW_d2d d2d fiber base)
+set(BELOW_simulate simulate schedule base)
+set(BELOW_partition partition simulate schedule module base)
+set(BELOW_server server d2d schedule module fiber base)
+set(BELOW_report report partition simulate schedule base)
+set(BELOW_api api report server partition simulate deferred schedule d2d module fiber base)
+set(BELOW_cli cli ${BELOW_api})
+set(LAYERS base fiber module deferred schedule d2d simulate partition server report api cli)
 
 # Public headers of which the name does not tell the layer: not one src/<layer>/<name>.cpp, but none or two.
 set(LAYER_OF_export.h base)
+set(LAYER_OF_rank.h base)
 set(LAYER_OF_version.h base)
 set(LAYER_OF_detail module)
 set(LAYER_OF_nn module)
@@ -31,7 +35,7 @@ set(LAYER_OF_smp.h api)
 
 # Libraries that stay inside one layer: the start of the included path, then the layers.
 set(PRIVATE_LIBRARIES "mpi\\.h" "boost/" "google/protobuf/" "nlohmann/" "CLI/" "spdlog/")
-set(ONLY_IN "d2d" "base" "d2d,server" "base,partition,report,api,cli" "base,api,cli" "base")
+set(ONLY_IN "d2d" "fiber" "server" "base,partition,report,api,cli" "base,api,cli" "base")
 
 function(complain file text)
   message("${file}: ${text}")
@@ -110,6 +114,72 @@ foreach(layer IN LISTS LAYERS)
     endforeach()
   endforeach()
 endforeach()
+
+# ---- what a file sees through what it includes --------------------------------------------------------------
+
+# Sets `result` to the file of ours that an included path names, or to nothing.
+function(file_of_included path result)
+  set(${result} "" PARENT_SCOPE)
+  foreach(folder src include)
+    if(EXISTS ${ROOT}/${folder}/${path})
+      set(${result} ${folder}/${path} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# Sets the global properties LAYERS_SEEN_BY_<header> of all headers: their own layers, and those of what they include.
+function(find_layers_seen)
+  file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/src/*.h ${ROOT}/include/smp/*.h)
+  foreach(header IN LISTS headers)
+    string(REGEX REPLACE "^(src|include)/" "" name ${header})
+    layer_of_included(${name} layer)
+    set(seen_${header} ${layer})
+    included_paths(${header} paths)
+    set(next_${header} "")
+    foreach(path IN LISTS paths)
+      file_of_included(${path} file)
+      list(APPEND next_${header} ${file})
+    endforeach()
+  endforeach()
+  set(changed TRUE)
+  while(changed)
+    set(changed FALSE)
+    foreach(header IN LISTS headers)
+      set(all ${seen_${header}})
+      foreach(file IN LISTS next_${header})
+        list(APPEND all ${seen_${file}})
+      endforeach()
+      list(REMOVE_DUPLICATES all)
+      if(NOT all STREQUAL seen_${header})
+        set(seen_${header} "${all}")
+        set(changed TRUE)
+      endif()
+    endforeach()
+  endwhile()
+  foreach(header IN LISTS headers)
+    set_property(GLOBAL PROPERTY LAYERS_SEEN_BY_${header} "${seen_${header}}")
+  endforeach()
+endfunction()
+
+find_layers_seen()
+foreach(layer IN LISTS LAYERS)
+  file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/src/${layer}/*.h ${ROOT}/src/${layer}/*.cpp)
+  foreach(file IN LISTS files)
+    included_paths(${file} paths)
+    foreach(path IN LISTS paths)
+      file_of_included(${path} header)
+      get_property(seen GLOBAL PROPERTY LAYERS_SEEN_BY_${header})
+      foreach(target IN LISTS seen)
+        if(NOT target IN_LIST BELOW_${layer})
+          complain(${file} "layer ${layer} sees layer ${target} through ${path}")
+        endif()
+      endforeach()
+    endforeach()
+  endforeach()
+endforeach()
+
+# ---- public headers -----------------------------------------------------------------------------------------
 
 file(GLOB_RECURSE files RELATIVE ${ROOT}/include/smp ${ROOT}/include/smp/*.h)
 foreach(name IN LISTS files)

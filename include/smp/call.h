@@ -1,9 +1,11 @@
-// smp/call.h: what happens when a routed module is called. Templates of smp/routed.h end here;
-// the layer above (module server, tracer) decides through one interface (paper §4.1).
+// smp/call.h: what happens when a routed module is called. Templates of smp/routed.h end here, in
+// route(); the layer above (module server, tracer) decides through one interface (paper §4.1).
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "smp/export.h"
+#include "smp/rank.h"
 
 namespace torch::nn {
 class Module;
@@ -34,10 +37,12 @@ struct CallEntry {
   const char* signature;  ///< readable, for messages: "Tensor BlockImpl::forward(const Tensor&)"
   Thunk run;              ///< nullptr if an argument or the result cannot cross ranks
   const std::type_info* type = nullptr;  ///< tells equally named types of two files apart
+  /// Stands for several calls of the program, made by what it runs; else it is one itself.
+  bool joint = false;
 };
 
 /// Adds `entry` to the process's registry and returns it. The same key with another signature is an
-/// error that is reported at smp::init.
+/// error that is reported at smp::init. Threads: any, as for the two functions below.
 SMP_API const CallEntry& register_call(const CallEntry& entry);
 /// The entry of `key`, or nullptr.
 SMP_API const CallEntry* find_call(std::uint64_t key) noexcept;
@@ -61,9 +66,10 @@ class SMP_API RoutedBase {
 
   /// Set by DistributedModel; constant after placement.
   struct Place {
-    int index = -1;    ///< number of the module in the model, -1 outside a DistributedModel
-    int owner = -1;    ///< pp_rank that runs it, -1 before placement
+    int index = -1;    ///< number of the module in the session, -1 outside a DistributedModel
+    PpRank owner;      ///< that runs it; below 0 before placement
     std::string path;  ///< dotted module path
+    bool placed() const noexcept { return owner.value() >= 0; }
   };
   Place smp_place;
 
@@ -71,49 +77,76 @@ class SMP_API RoutedBase {
   std::optional<int> smp_pin;
 };
 
-/// Decides where a routed module runs. One implementation at a time serves a rank.
-class SMP_API CallSink {
+/// Serves the calls of routed modules for one rank. One handler at a time serves a fiber. Threads:
+/// the rank's.
+class SMP_API CallHandler {
  public:
-  virtual ~CallSink();
+  virtual ~CallHandler();
 
   enum class Where {
     kPlain,   ///< no step is running: call it like any module
     kHere,    ///< this rank owns it: bracket the call with enter() and leave()
     kRemote,  ///< another rank owns it: call()
   };
-  /// Where a call of `module`, owned by pp_rank `owner`, runs now.
-  virtual Where where(const RoutedBase& module, int owner) = 0;
+  /// Where a call of `module` runs now.
+  virtual Where where(const RoutedBase& module) = 0;
+  /// Whether a call of `next` that directly follows a remote one of `first`, with its result, may
+  /// travel in the same request.
+  virtual bool joins(const RoutedBase& first, const RoutedBase& next) = 0;
 
-  /// Brackets a call that runs here. enter() returns a token for leave().
-  virtual void* enter(RoutedBase& module) = 0;
-  virtual void leave(RoutedBase& module, void* token) noexcept = 0;
+  /// Room on the caller's stack for what a handler notes about a call that runs here.
+  struct Space {
+    alignas(std::max_align_t) std::byte bytes[320];
+  };
+  /// Brackets a call that runs here; nothing is allocated. Brackets of a fiber nest.
+  virtual void enter(RoutedBase& module, Space& space) = 0;
+  virtual void leave(Space& space) noexcept = 0;
 
-  /// Runs `entry` of `module` on pp_rank `owner`; suspends the fiber until the answer is here.
-  /// The tensors of `arguments` carry their autograd history, those of the result too.
-  /// Returns nothing if the stack is being unwound and the step is failing: then the caller
-  /// returns an empty value instead of throwing (§4.14).
+  /// Runs `entry` of `module` on `owner`; suspends the fiber until the answer is here. The tensors
+  /// of `arguments` carry their autograd history, those of the result too.
+  /// @param calls  how many calls of the program this one stands for
+  /// @return nothing if the stack is being unwound and the step is failing: then the caller returns
+  ///         an empty value instead of throwing (docs/design.md, Failure)
   /// @throws RemoteError with the original's text; StepAborted if the step failed elsewhere.
-  virtual std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, int owner,
-                                     Packet&& arguments) = 0;
+  virtual std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
+                                     Packet&& arguments, std::uint32_t calls) = 0;
 };
 
-/// The sink of the running fiber's rank; nullptr outside the library's threads. A routed module
-/// that is placed and called on a foreign thread during a step throws UsageError naming it.
-SMP_API CallSink* current_call_sink(const RoutedBase& module);
+/// The handler of the running fiber; nullptr outside the library's threads.
+/// @throws UsageError  `module` is placed, and this is a foreign thread during a step
+[[nodiscard]] SMP_API CallHandler* current_call_handler(const RoutedBase& module);
 
 /// Brackets a call that runs on its own rank.
 class LocalCall {
  public:
-  LocalCall(CallSink& sink, RoutedBase& module)
-      : sink_(sink), module_(module), token_(sink.enter(module)) {}
-  ~LocalCall() { sink_.leave(module_, token_); }
+  LocalCall(CallHandler& handler, RoutedBase& module) : handler_(handler) {
+    handler_.enter(module, space_);
+  }
+  ~LocalCall() { handler_.leave(space_); }
   LocalCall(const LocalCall&) = delete;
   LocalCall& operator=(const LocalCall&) = delete;
 
  private:
-  CallSink& sink_;
-  RoutedBase& module_;
-  void* token_;
+  CallHandler& handler_;
+  CallHandler::Space space_;
 };
+
+/// The one place where a call of a routed module is decided: calls `here()` if it runs on this
+/// rank, else `away(handler)`.
+template <class Here, class Away>
+auto route(RoutedBase& module, Here&& here, Away&& away) -> decltype(here()) {
+  CallHandler* const handler = current_call_handler(module);
+  const auto where = handler == nullptr ? CallHandler::Where::kPlain : handler->where(module);
+  if (where == CallHandler::Where::kRemote) return away(*handler);
+  if (where == CallHandler::Where::kPlain) return here();
+  const LocalCall bracket(*handler, module);
+  return here();
+}
+
+/// How many of a row of modules, which are called one after the other, each with the result of the
+/// one before, go into one request: 2 or more; 0: the first is to be called by itself.
+/// @param neighbour  the module at a place in the row; nullptr: the row ends, or it cannot be sent
+[[nodiscard]] SMP_API std::size_t joint_calls(
+    CallHandler* handler, c10::function_ref<const RoutedBase*(std::size_t)> neighbour);
 
 }  // namespace smp

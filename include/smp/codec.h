@@ -43,7 +43,8 @@ struct Codec {
   using SmpMissing = void;
 };
 
-/// Collects what a Codec writes.
+/// Collects what a Codec writes, as bytes of this machine: ranks run the same binary. Tensors are
+/// kept with their history and not copied.
 class Writer {
  public:
   template <class T>
@@ -92,7 +93,7 @@ class SMP_API Reader {
   /// A number of values that follow; at most as many as there are bytes left.
   std::size_t count();
   at::Tensor tensor();
-  /// Nothing may be left over.
+  /// @throws InternalError  bytes or tensors are left over.
   void finish() const;
 
   [[noreturn]] void fail(const std::string& what) const;

@@ -89,9 +89,10 @@ struct SMP_API Config {
   std::string transport = "mpi";
   /// Stack of each worker fiber, in bytes. Raise it if a deep module reports an overflow.
   std::int64_t fiber_stack_bytes = 1 << 20;
-  /// Silence after which a rank reports whom it waits for, in seconds; 0 means never.
+  /// Stall (something waits, no message moves, nothing starts) after which a rank reports whom it
+  /// waits for, in seconds of real time; 0 means never.
   double stall_seconds = 30;
-  /// Silence after which the job ends, in seconds; 0 means never.
+  /// Stall after which all waits of a rank end with PeerLostError, in seconds; 0 means never.
   double abort_seconds = 600;
   /// What a rank does while it waits: "spin" (lowest latency), "yield" (gives its core away), or
   /// "auto": yield where ranks outnumber cores.

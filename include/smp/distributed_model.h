@@ -28,6 +28,7 @@ SMP_API at::Tensor guard_output(const at::Tensor& output);
 ///
 /// Every rank builds the same model, with the same seed. Before the first step (or in place()) each
 /// module gets a pp_rank; then every rank keeps the parameters it owns and frees the others.
+/// Threads: the rank's. Outlived by the session.
 class SMP_API DistributedModelBase {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -39,7 +40,13 @@ class SMP_API DistributedModelBase {
 
   /// Backward of one microbatch; only inside the body of smp::step. The gradient is scaled by the
   /// microbatch's weight (StepOptions::loss), so that the sum over microbatches is the gradient of
-  /// the whole batch. A non-scalar `loss` needs `gradient`.
+  /// the whole batch. A `loss` of more than one number needs a `gradient` of its shape. Suspends
+  /// the body until the gradients of remote calls are there; those of parameters may enter `.grad`
+  /// at any time up to the end of the step. During the trial run it does nothing.
+  /// @throws UsageError   outside of a body; `loss` needs no gradient, or is no number and
+  ///                      `gradient` is missing.
+  /// @throws RemoteError  what a module on another rank, or a hook there, threw. The step fails
+  ///                      even if the body handles what backward throws.
   void backward(const at::Tensor& loss, const at::Tensor& gradient = {}, bool retain_graph = false);
   /// Several roots in one pass; `gradients` is empty or as long as `tensors`.
   void backward(const std::vector<at::Tensor>& tensors,
@@ -55,17 +62,24 @@ class SMP_API DistributedModelBase {
   NamedTensors local_named_parameters() const;
   NamedTensors local_named_buffers() const;
 
+  /// Of this rank's copy: call it on every rank, between steps. A request to a module whose owner
+  /// is in another mode than its caller fails.
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
+  /// Of this rank's parameters; call it on every rank.
   void zero_grad(bool set_to_none = true);
 
   /// Scales the gradients of all ranks so that their common 2-norm is at most `max_norm`; returns
-  /// the norm before. Every rank calls it, outside of steps.
+  /// the norm before, summed in float64 in order of stages, the same on every rank. Every rank
+  /// calls it, outside of steps.
+  /// @throws UsageError  inside a step.  @throws PeerLostError  a rank left.
   double clip_grad_norm_(double max_norm);
 
   /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
-  /// specifically. Before the first step, on every rank.
+  /// specifically. Before the first step, alike on every rank. Path and stage are checked when the
+  /// model is placed.
+  /// @throws UsageError  the model is placed already.
   void set_partition(const std::string& module_path, int pp_rank);
   /// Decides the placement now instead of at the first step, whose body would show what each module
   /// costs: modules are counted instead. Every rank calls it.
@@ -76,6 +90,8 @@ class SMP_API DistributedModelBase {
 
   /// Called once, right after placement; at once if that is over.
   void on_placed(std::function<void()> callback);
+  /// Whether this rank holds the values of `parameter`, by the tensor's identity; before placement
+  /// true of all.
   bool owns(const at::Tensor& parameter) const;
 
   torch::nn::Module& base_module() const noexcept;
@@ -104,7 +120,9 @@ class DistributedModel : public DistributedModelBase {
       : DistributedModelBase(module_of(holder)), holder_(std::move(holder)) {}
 
   /// Calls forward. The outputs remember that they came from here, so that `loss.backward()` on
-  /// them says to call `model.backward(loss)`.
+  /// them says to call `model.backward(loss)`. Suspends the body while modules run on other ranks.
+  /// @throws UsageError   outside of a step's body.
+  /// @throws RemoteError  with the text of what a module on another rank threw.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     check_callable();

@@ -1,5 +1,5 @@
-// smp/distributed_optimizer.h: an optimizer that steps the parameters this rank owns (paper
-// §3.2.3).
+// smp/distributed_optimizer.h: an optimizer that steps the parameters this rank owns
+// (paper §3.2.3).
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -28,13 +28,15 @@ SMP_API void follow_placement(std::shared_ptr<torch::optim::Optimizer> optimizer
 ///     smp::DistributedOptimizer optimizer(model, torch::optim::AdamW(model.parameters(), 1e-3));
 ///
 /// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
-/// *optimizer.
+/// *optimizer. Every rank calls step() after every step; nothing is sent. Threads: the rank's.
 template <class Optimizer>
 class DistributedOptimizer {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,
                 "smp::DistributedOptimizer wraps a torch::optim optimizer");
 
  public:
+  /// @param model  whose parameters `optimizer` has; until it is placed it must outlive this object
+  /// @throws UnsupportedError  `optimizer` is LBFGS, which needs all parameters at once.
   DistributedOptimizer(DistributedModelBase& model, Optimizer optimizer)
       : optimizer_(std::make_shared<Optimizer>(std::move(optimizer))) {
     detail::follow_placement(optimizer_, model);

@@ -37,7 +37,7 @@ class SMP_API ResourceError : public Error {
   ~ResourceError() override;
 };
 
-/// Another rank is gone or silent: see its log, restart from a checkpoint.
+/// Another rank is gone or does not answer: see its log, restart from a checkpoint.
 class SMP_API PeerLostError : public Error {
  public:
   using Error::Error;

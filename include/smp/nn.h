@@ -1,5 +1,5 @@
-// smp/nn.h: smp::nn, which has every torch::nn layer as a routed one under the same name (paper
-// §4.1). `namespace nn = smp::nn;` is often the whole change to a model's file. Options,
+// smp/nn.h: smp::nn, which has every torch::nn layer as a routed one under the same name
+// (paper §4.1). `namespace nn = smp::nn;` is often the whole change to a model's file. Options,
 // functional, init and utils are torch's own.
 #pragma once
 

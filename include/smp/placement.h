@@ -1,14 +1,13 @@
 // smp/placement.h: placing modules by hand.
 #pragma once
 
-#include <optional>
-
 #include "smp/export.h"
 
 namespace smp {
 
-/// Modules created while it lives go to stage `pp_rank`; the innermost scope wins. Checked when the
-/// model is placed.
+/// Modules that this thread creates while it lives go to stage `pp_rank`, counted from 0, with what
+/// is below them; the innermost scope wins, DistributedModel::set_partition wins over it. Checked
+/// when the model is placed: a UsageError there names the module.
 ///
 ///     { smp::partition here(1);  encoder = register_module("encoder", Encoder(options)); }
 class SMP_API partition {
@@ -19,7 +18,9 @@ class SMP_API partition {
   partition& operator=(const partition&) = delete;
 
  private:
-  std::optional<int> outer_;
+  friend class RoutedBase;
+  int pp_rank_;
+  const partition* outer_;
 };
 
 }  // namespace smp

@@ -16,7 +16,9 @@ namespace smp {
 class Runtime;
 
 /// The library's life on this rank: ends in its destructor, after which the rank takes part in
-/// nothing any more. One at a time per rank.
+/// nothing any more. One at a time per rank; models, optimizers and steps end before it. The
+/// destructor waits until the other ranks end theirs: half an hour, 5 s while an exception unwinds;
+/// then it ends the whole job. Threads: made, used and ended on one.
 class SMP_API Session {
  public:
   explicit Session(std::unique_ptr<Runtime> runtime);
@@ -34,8 +36,13 @@ class SMP_API Session {
 
 /// Starts this rank: reads the settings (flags `--smp.KEY` are taken out of `argv`), starts MPI
 /// unless the program did, and compares program and settings of all ranks.
-/// @throws UsageError        listing everything that is wrong with the settings.
-/// @throws UnsupportedError  a feature that is known but not available yet was asked for.
+/// All ranks of the job call it. The calling thread becomes the rank's: everything of this library
+/// is used from it, and it makes all MPI calls.
+/// @throws UsageError        listing everything that is wrong with the settings; ranks differ in
+///                           program or settings; called twice.
+/// @throws UnsupportedError  a feature that is known but not available yet was asked for; another
+///                           LibTorch is loaded than the library was built with.
+/// @throws PeerLostError     MPI could not start, or another rank left meanwhile.
 [[nodiscard]] SMP_API Session init(int& argc, char** argv, const Config& config = {});
 
 /// How ranks of one process run; see run_local().
@@ -46,7 +53,9 @@ struct LocalRun {
 };
 
 /// Runs `rank_main` once per rank, all ranks as fibers of the calling thread, under a simulated
-/// clock: for tests and debuggers. Deadlocks are found at once and reported.
+/// clock: for tests and debuggers. Deadlocks are found at once and reported. Flags of `argv` are
+/// not read; the environment is. Everything of LibTorch that is global to a process (its default
+/// generator, numbers of threads) is shared by the ranks.
 /// @throws what a rank threw first; InternalError with the table of who waits for whom.
 SMP_API void run_local(int ranks, const std::function<void()>& rank_main, const Config& config = {},
                        const LocalRun& run = {});
@@ -58,35 +67,48 @@ SMP_API bool is_initialized() noexcept;
 /// plan and ends the program. Then leave out what costs time before the first step.
 SMP_API bool is_planning();
 
+// Numbers count from 0 and are constant while the session lives. Groups are those of smp::Group.
+
+/// This process among all of the job, as MPI numbers them, and how many there are.
 SMP_API int rank();
 SMP_API int size();
+/// Among the ranks of this machine.
 SMP_API int local_rank();
 SMP_API int local_size();
+/// The stage that this rank runs, and the number of stages.
 SMP_API int pp_rank();
 SMP_API int pp_size();
+/// Among the ranks that share a layer; 0 of 1 until tensor parallelism is there.
 SMP_API int tp_rank();
 SMP_API int tp_size();
+/// Among the ranks that run the same stage; 0 of 1 until data parallelism is there.
 SMP_API int dp_rank();
 SMP_API int dp_size();
+/// Among the replicas of one shard; 0 of 1 until data parallelism is there.
 SMP_API int rdp_rank();
 SMP_API int rdp_size();
+/// Among the ranks of one replica of the model.
 SMP_API int mp_rank();
 SMP_API int mp_size();
 /// Global ranks of this rank's group, ascending.
 SMP_API std::vector<int> group(Group which);
-/// As configured.
+/// As configured; a step may make fewer, see StepOptions::microbatches.
 SMP_API int num_microbatches();
 /// Number of the microbatch of the running step body or module; -1 outside of a step.
 SMP_API int current_microbatch();
 
 /// Returns when every rank of the group has called it. Outside of steps.
+/// @throws UsageError     inside a step; another rank of the group makes another call here.
+/// @throws PeerLostError  a rank of the group left, or nothing happened for abort_seconds.
 SMP_API void barrier(Group which = Group::kWorld);
 
 namespace detail {
 SMP_API Packet broadcast(Packet own, int root, Group which);
 }
 
-/// `value` of rank `root` (a global rank) on every rank of the group. Outside of steps.
+/// `value` of rank `root` (a global rank) on every rank of the group; what others pass is not read.
+/// Outside of steps. Tensors arrive as new ones without history.
+/// @throws as barrier(); UsageError if `root` is not in the group.
 template <class T>
 T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
   static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");

@@ -70,7 +70,6 @@ class SMP_API StepRunner {
 
  private:
   StepOptions options_;
-  std::int64_t steps_ = 0;  // of this object: keys the random streams
 };
 
 template <class T>
@@ -143,7 +142,10 @@ struct Collect<std::pair<First, Second>> {
 
 }  // namespace detail
 
-/// A step: call it on every rank with the batch; made by smp::step().
+/// A step: call it on every rank, as often and in the same order as other steps; made by
+/// smp::step(). Threads: the rank's. Bodies run on fibers of that thread with stacks of
+/// Config::fiber_stack_bytes; they interleave at calls of routed modules and in model.backward(),
+/// never elsewhere.
 template <class Body>
 class Step {
  public:
@@ -151,8 +153,12 @@ class Step {
 
   /// Runs `body` once per microbatch, on slices of the arguments' tensors. Arguments are read on
   /// pp_rank 0 only; others may pass undefined tensors. Returns StepOutput of what the body
-  /// returns (a tuple of them for a tuple or pair), on every pp rank.
-  /// @throws what the body or a module threw, on every rank; the next step works.
+  /// returns (a tuple of them for a tuple or pair), on every pp rank. A batch whose rows do not
+  /// divide evenly gives the first microbatches one row more.
+  /// @throws what the body or a module threw, on every rank: the original where it failed the step,
+  ///         RemoteError with its text elsewhere. `.grad` is then half done; the next step works.
+  /// @throws UsageError     arguments that do not fit each other or the options.
+  /// @throws PeerLostError  a rank left, or nothing happened for abort_seconds.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     using Result = std::remove_cvref_t<std::invoke_result_t<

@@ -20,7 +20,8 @@ SMP_API at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis);
 SMP_API at::Tensor stack(const std::vector<at::Tensor>& outputs);
 }  // namespace detail
 
-/// One value a microbatch, in microbatch order, without autograd history.
+/// One value a microbatch, in microbatch order, without autograd history. All members but weights()
+/// throw UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs).
 template <class T>
 class StepOutput {
  public:
@@ -28,15 +29,16 @@ class StepOutput {
   StepOutput(std::vector<T> outputs, std::vector<double> weights, bool here)
       : outputs_(std::move(outputs)), weights_(std::move(weights)), here_(here) {}
 
-  /// @throws UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs).
   const std::vector<T>& outputs() const {
     detail::require_outputs(here_, outputs_.size());
     return outputs_;
   }
-  /// Shares of the microbatches in reduce_mean(); they add up to 1.
+  /// Weights of the microbatches in backward and reduce_mean(): with StepOptions::loss "mean" they
+  /// add up to 1, with "sum" each is 1.
   const std::vector<double>& weights() const { return weights_; }
 
-  /// Mean weighted like the losses in backward: the value for the whole batch.
+  /// Sum of weight times value, like the losses in backward: with "mean" the value for the whole
+  /// batch. Tensors have one shape.
   T reduce_mean() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       double sum = 0;
@@ -46,6 +48,7 @@ class StepOutput {
       return detail::reduce_mean(outputs(), weights_);
     }
   }
+  /// Sum without weights. Tensors have one shape.
   T reduce_sum() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       T sum{};
@@ -55,7 +58,7 @@ class StepOutput {
       return detail::reduce_sum(outputs());
     }
   }
-  /// The rows of all microbatches along `axis`.
+  /// The rows of all microbatches along `axis`; the other sizes agree.
   at::Tensor concat(int axis = 0) const requires std::is_same_v<T, at::Tensor> {
     return detail::concat(outputs(), axis);
   }

@@ -1,5 +1,5 @@
-// smp/topology.h: which rank stands where on the parallel axes, and the groups of ranks (paper
-// §3.2.2).
+// smp/topology.h: which rank stands where on the parallel axes, and the groups of ranks
+// (paper §3.2.2; docs/design.md, Ranks as types).
 #pragma once
 
 #include <string>
@@ -61,8 +61,9 @@ class SMP_API Topology {
   /// The letters in force: "DPT", "TPD", ...
   const std::string& placement() const { return letters_; }
 
+  /// Of `rank`, which must be in [0, size()), as everywhere below.
   Coordinates coordinates(int rank) const;
-  /// The rank at `place`.
+  /// The rank at `place`, each of whose coordinates is below the size of its axis.
   int rank_at(const Coordinates& place) const;
 
   /// Global ranks of this rank's group, ascending. A rank's number within the group is its index.

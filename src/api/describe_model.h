@@ -1,4 +1,5 @@
-// api/describe_model.h: a torch::nn::Module as the plain data the partitioner needs (App. C.2).
+// api/describe_model.h: a torch::nn::Module as the plain data the partitioner needs (paper App.
+// C.2).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +18,13 @@ namespace smp {
 
 /// A model's tree, with the objects behind its nodes (same index).
 struct ModelDescription {
-  partition::ModuleTree tree;
+  partitioning::ModuleTree tree;
   std::vector<torch::nn::Module*> modules;
   std::vector<RoutedBase*> routed;  ///< nullptr where a module is not routed
 };
 
-ModelDescription describe_model(torch::nn::Module& model);
+/// Walks over the modules in the order of registration; runs none. The model must outlive the
+/// result.
+[[nodiscard]] ModelDescription describe_model(torch::nn::Module& model);
 
 }  // namespace smp

@@ -1,35 +1,28 @@
-// api/distributed_model.cpp: placement, and everything that concerns whole models.
+// api/distributed_model.cpp: what concerns whole models.
 #include "smp/distributed_model.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <malloc.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <unordered_map>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 
-#include "api/describe_model.h"
+#include "api/exchange.h"
+#include "api/model_placement.h"
 #include "api/model_state.h"
 #include "api/planning.h"
 #include "api/runtime.h"
 #include "api/show_plans.h"
 #include "base/check.h"
-#include "base/log.h"
 #include "base/random.h"
-#include "module/delayed_tensors.h"
 #include "server/executor.h"
 
 namespace smp {
 namespace {
-
-std::string join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
-}
 
 /// Each tensor once, under its first name.
 DistributedModelBase::NamedTensors without_duplicates(
@@ -52,25 +45,18 @@ struct DistributedModelBase::State {
 
   Runtime& runtime;
   std::shared_ptr<torch::nn::Module> module;
-  std::vector<partition::Pin> pins;
+  std::vector<partitioning::Pin> pins;
   std::optional<PartitionPlan> plan;
   std::string simulation;
   double optimizer_ratio = 2;
   ModelDescription description;
-  std::unordered_map<const void*, int> owners;  // of parameters and buffers
+  std::optional<ModelPlacement> placement;
   std::vector<std::function<void()>> on_placed;
 
-  std::vector<partition::Pin> all_pins() const;
-  void apply_plan();
-  std::vector<RoutedBase*> route_modules();
-  void place_tensors();
-  struct OwnedTensor {
-    std::string name;
-    at::Tensor tensor;
-    int owner;
-  };
-  std::vector<OwnedTensor> owned_tensors();
-  NamedTensors owned(NamedTensors tensors) const;
+  std::vector<partitioning::Pin> all_pins() const;
+  bool owns(const at::Tensor& tensor) const {
+    return !placement || placement->is_on(runtime.pp_rank(), tensor);
+  }
 };
 
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
@@ -86,7 +72,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
 
 DistributedModelBase::~DistributedModelBase() {
   std::erase(state_->runtime.models(), this);
-  state_->runtime.server().detach(state_->description.routed);
+  state_->runtime.server().modules().detach_model(state_->description.routed);
 }
 
 torch::nn::Module& DistributedModelBase::base_module() const noexcept { return *state_->module; }
@@ -132,7 +118,7 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     auto& state = *models[i]->state_;
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
-    state.apply_plan();
+    state.placement.emplace(runtime, state.description, *state.plan);
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
 }
@@ -146,8 +132,8 @@ void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
 }
 
 /// Scopes of smp::partition come first: set_partition is more specific.
-std::vector<partition::Pin> DistributedModelBase::State::all_pins() const {
-  std::vector<partition::Pin> all;
+std::vector<partitioning::Pin> DistributedModelBase::State::all_pins() const {
+  std::vector<partitioning::Pin> all;
   for (std::size_t i = 0; i < description.routed.size(); ++i) {
     const auto* routed = description.routed[i];
     if (routed != nullptr && routed->smp_pin) {
@@ -159,60 +145,8 @@ std::vector<partition::Pin> DistributedModelBase::State::all_pins() const {
   return all;
 }
 
-/// Every rank keeps its own parameters and buffers and frees the others (§4.9). Delayed ones get
-/// their values last: then nothing else is in memory that will not stay.
-void DistributedModelBase::State::apply_plan() {
-  runtime.server().attach(route_modules());
-  place_tensors();
-  malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
-}
-
-std::vector<RoutedBase*> DistributedModelBase::State::route_modules() {
-  std::vector<RoutedBase*> routed = runtime.server().modules();
-  for (std::size_t i = 0; i < description.modules.size(); ++i) {
-    if (auto* module = description.routed[i]) {
-      module->smp_place = {static_cast<int>(routed.size()), plan->rows()[i].pp_rank,
-                           description.tree.nodes[i].path};
-      routed.push_back(module);
-    }
-  }
-  return routed;
-}
-
-void DistributedModelBase::State::place_tensors() {
-  const auto tensors = owned_tensors();
-  module::Materialiser materialiser;
-  for (const auto& [name, tensor, owner] : tensors) materialiser.announce(name, tensor);
-  const int own_rank = runtime.topology().pp_rank();
-  for (auto [name, tensor, owner] : tensors) {
-    if (owner != own_rank) runtime.server().foreign().shrink(name, tensor, owner);
-  }
-  for (const auto& [name, tensor, owner] : tensors) {
-    if (owner == own_rank) materialiser.fill(tensor);
-  }
-}
-
-/// Each parameter and buffer once, under its first name; fills `owners`.
-std::vector<DistributedModelBase::State::OwnedTensor> DistributedModelBase::State::owned_tensors() {
-  std::vector<OwnedTensor> all;
-  for (std::size_t i = 0; i < description.modules.size(); ++i) {
-    const int owner = plan->rows()[i].pp_rank;
-    for (const auto& tensors : {description.modules[i]->named_parameters(/*recurse=*/false),
-                                description.modules[i]->named_buffers(/*recurse=*/false)}) {
-      for (const auto& item : tensors) {
-        if (!item.value().defined()) continue;
-        if (!owners.emplace(item.value().unsafeGetTensorImpl(), owner).second) continue;
-        all.push_back({join(description.tree.nodes[i].path, item.key()), item.value(), owner});
-      }
-    }
-  }
-  return all;
-}
-
 bool DistributedModelBase::owns(const at::Tensor& parameter) const {
-  if (!state_->plan) return true;
-  const auto found = state_->owners.find(parameter.unsafeGetTensorImpl());
-  return found != state_->owners.end() && found->second == state_->runtime.topology().pp_rank();
+  return state_->owns(parameter);
 }
 
 void prepare_models(Runtime& runtime, const StepPreview* preview) {
@@ -231,16 +165,6 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
 
 // ---- tensors ----------------------------------------------------------------------------------
 
-DistributedModelBase::NamedTensors DistributedModelBase::State::owned(NamedTensors tensors) const {
-  if (!plan) return tensors;
-  const int own_rank = runtime.topology().pp_rank();
-  std::erase_if(tensors, [&](const auto& item) {
-    const auto found = owners.find(item.second.unsafeGetTensorImpl());
-    return found == owners.end() || found->second != own_rank;
-  });
-  return tensors;
-}
-
 DistributedModelBase::NamedTensors DistributedModelBase::named_parameters() const {
   return without_duplicates(state_->module->named_parameters());
 }
@@ -250,11 +174,15 @@ DistributedModelBase::NamedTensors DistributedModelBase::named_buffers() const {
 }
 
 DistributedModelBase::NamedTensors DistributedModelBase::local_named_parameters() const {
-  return state_->owned(named_parameters());
+  auto tensors = named_parameters();
+  std::erase_if(tensors, [&](const auto& item) { return !owns(item.second); });
+  return tensors;
 }
 
 DistributedModelBase::NamedTensors DistributedModelBase::local_named_buffers() const {
-  return state_->owned(named_buffers());
+  auto tensors = named_buffers();
+  std::erase_if(tensors, [&](const auto& item) { return !owns(item.second); });
+  return tensors;
 }
 
 std::vector<at::Tensor> DistributedModelBase::parameters() const {
@@ -287,13 +215,8 @@ double DistributedModelBase::clip_grad_norm_(double max_norm) {
     const double norm = gradient.norm(2, at::kDouble).item<double>();
     own += norm * norm;
   }
-  Writer writer;
-  writer.put(own);
-  double total = 0;
-  for (auto& packet : runtime.server().collectives().all_gather(
-           runtime.pp_ranks(), std::move(writer).take(), "clip_grad_norm_")) {
-    total += Reader(packet).get<double>();
-  }
+  const auto norms = gather_values(runtime.communicator(Group::kPp), own, "clip_grad_norm_");
+  const double total = std::accumulate(norms.begin(), norms.end(), 0.0);
   const double norm = std::sqrt(total);
   const double scale = max_norm / (norm + 1e-6);
   if (scale >= 1) return norm;
@@ -306,8 +229,7 @@ double DistributedModelBase::clip_grad_norm_(double max_norm) {
 // ---- inside a step ----------------------------------------------------------------------------
 
 void DistributedModelBase::check_callable() const {
-  auto& runtime = state_->runtime;
-  SMP_REQUIRE(runtime.trial() != nullptr || runtime.server().current_microbatch() >= 0,
+  SMP_REQUIRE(state_->runtime.engine().current_microbatch() >= 0,
               "the model was called outside of a step; call it in the body of smp::step (for "
               "evaluation too, under torch::NoGradGuard)");
 }
@@ -321,30 +243,7 @@ void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gr
 
 void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
-  auto& runtime = state_->runtime;
-  if (runtime.trial() != nullptr) return runtime.trial()->keep_graph(tensors);
-  const int microbatch = runtime.server().current_microbatch();
-  SMP_REQUIRE(microbatch >= 0 && runtime.topology().pp_rank() == 0,
-              "model.backward() outside of a step; call it in the step's body");
-  SMP_REQUIRE(gradients.empty() || gradients.size() == tensors.size(), "model.backward() with ",
-              tensors.size(), " tensors and ", gradients.size(), " gradients");
-  const double weight = runtime.loss_weights().at(static_cast<std::size_t>(microbatch));
-  server::edge_list roots;
-  server::variable_list weighted;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto& tensor = tensors[i];
-    SMP_REQUIRE(tensor.defined() && tensor.requires_grad(), "model.backward(): tensor ", i,
-                " does not require grad; nothing in it depends on a parameter (or grad mode is "
-                "off)");
-    const bool given = i < gradients.size() && gradients[i].defined();
-    SMP_REQUIRE(given || tensor.numel() == 1, "model.backward(): tensor ", i, " has shape ",
-                tensor.sizes(), "; reduce it to one number or pass a gradient");
-    at::NoGradGuard no_grad;
-    auto gradient = given ? gradients[i] : at::ones_like(tensor);
-    weighted.push_back(weight == 1.0 ? gradient : gradient * weight);
-    roots.push_back(torch::autograd::impl::gradient_edge(tensor));
-  }
-  runtime.server().backward(roots, std::move(weighted), retain_graph);
+  state_->runtime.engine().backward(tensors, gradients, retain_graph);
 }
 
 at::Tensor detail::guard_output(const at::Tensor& output) {

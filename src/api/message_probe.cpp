@@ -29,49 +29,51 @@ double median(std::vector<double>& values) {
 class Probe {
  public:
   explicit Probe(Runtime& runtime)
-      : collectives_(runtime.server().collectives()),
-        rank_(runtime.topology().pp_rank()),
-        size_(static_cast<int>(runtime.pp_ranks().size())) {}
+      : runtime_(runtime), pipeline_(runtime.communicator(Group::kPp)) {}
+
+  int size() const { return pipeline_.size(); }
 
   /// Seconds of one message of `bytes`, half a round trip.
   double seconds(std::int64_t bytes) const {
     const auto payload = at::empty({bytes}, at::kByte);
     std::vector<double> seconds;
-    const int peers = std::min(kMostPeers, size_ - 1);
+    const int peers = std::min(kMostPeers, size() - 1);
     for (int i = 1; i <= peers; ++i) {
-      const int peer = i * (size_ - 1) / peers;
-      if (rank_ == 0 || rank_ == peer) measure(peer, payload, seconds);
+      const int peer = i * (size() - 1) / peers;
+      if (pipeline_.rank() == 0 || pipeline_.rank() == peer) measure(peer, payload, seconds);
     }
     return median(seconds);
   }
 
  private:
+  /// @param peer  position in the pipeline
   void measure(int peer, const at::Tensor& payload, std::vector<double>& seconds) const {
+    const auto& members = pipeline_.members();
+    const auto pair = runtime_.communicator({members[0], members[peer]});
     const base::SteadyClock clock;
     for (int i = 0; i < kWarmUp + kRoundTrips; ++i) {
       const auto start = clock.now();
-      for (const int sender : {0, peer}) {
-        Packet own;
-        if (sender == rank_) own.tensors = {payload};
-        collectives_.broadcast({0, peer}, sender, std::move(own));
+      for (int sender = 0; sender < 2; ++sender) {
+        d2d::Payload own;
+        if (sender == pair.rank()) own.tensors = {payload};
+        pair.broadcast(std::move(own), pair.members()[sender]);
       }
       const auto round_trip = static_cast<double>(clock.now() - start);
       if (i >= kWarmUp) seconds.push_back(round_trip / 2 / base::kSecond);
     }
   }
 
-  server::Collectives& collectives_;
-  int rank_;
-  int size_;
+  Runtime& runtime_;
+  const d2d::Communicator pipeline_;
 };
 
 }  // namespace
 
-partition::Machine with_measured_messages(Runtime& runtime, partition::Machine machine) {
+simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine) {
   const Probe probe(runtime);
   const double small = probe.seconds(1);
   const double large = probe.seconds(kLargeBytes);
-  if (runtime.topology().pp_rank() != 0 || runtime.pp_ranks().size() == 1) return machine;
+  if (!runtime.is_first_stage() || probe.size() == 1) return machine;
   machine.set_message_seconds(small);
   if (large > small) machine.bytes_per_second = static_cast<double>(kLargeBytes) / (large - small);
   return machine;

@@ -1,7 +1,7 @@
 // api/message_probe.h: what a message between stages costs, by a clock.
 #pragma once
 
-#include "partition/machine.h"
+#include "simulate/machine.h"
 
 namespace smp {
 
@@ -12,6 +12,6 @@ class Runtime;
 /// latency, handling and bandwidth.
 /// @return on pp_rank 0: `machine` with the measured costs; elsewhere, and where no other rank is
 /// there: `machine`
-partition::Machine with_measured_messages(Runtime& runtime, partition::Machine machine);
+[[nodiscard]] simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine);
 
 }  // namespace smp

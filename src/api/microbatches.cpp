@@ -12,6 +12,15 @@
 #include "base/random.h"
 
 namespace smp {
+namespace {
+
+server::TensorFlags all_require_grad(std::size_t count) {
+  server::TensorFlags flags;
+  for (std::size_t i = 0; i < count; ++i) flags.push_back(true);
+  return flags;
+}
+
+}  // namespace
 
 Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const StepOptions& options,
                            int wanted, const std::string& loss)
@@ -106,7 +115,7 @@ std::vector<Packet> Microbatches::slices(int microbatch) {
     }
   }
   if (!entering.empty()) {
-    own.boundary = server::make_boundary(entering, std::vector<bool>(entering.size(), true));
+    own.boundary = server::make_boundary(entering, all_require_grad(entering.size()));
     for (const auto& e : own.entering) packets[e.argument].tensors[e.tensor] = entering[e.input];
   }
   return packets;

@@ -1,4 +1,5 @@
-// api/microbatches.h: a step's arguments as slices, one set a microbatch (paper §4.3, §4.8 rules).
+// api/microbatches.h: a step's arguments as slices, one set a microbatch (paper §4.3;
+// docs/design.md, Arguments and outputs).
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,6 @@ inline constexpr const char* kPlanRanksVariable = "SMP_PLAN_RANKS";
 inline constexpr const char* kPlanFolderVariable = "SMP_PLAN_FOLDER";
 
 /// The request that this process was started with. @throws UsageError  it makes no sense.
-std::optional<PlanRequest> plan_request();
+[[nodiscard]] std::optional<PlanRequest> plan_request();
 
 }  // namespace smp

@@ -1,4 +1,5 @@
-// api/planning.h: the plans of a session's models: made on pp_rank 0, the same on all (paper §4.5).
+// api/planning.h: the plans of a session's models: made on pp_rank 0, the same on all ranks
+// (paper §4.5).
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ class Runtime;
 
 struct ModelToPlan {
   const ModelDescription* description;
-  std::vector<partition::Pin> pins;
+  std::vector<partitioning::Pin> pins;
   double optimizer_ratio = 2;  ///< optimizer state over trained weights
 };
 
@@ -31,9 +32,10 @@ struct PlannedModel {
 /// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
 ///                 modules are counted.
 /// @throws UsageError     on every rank: models or pins differ between ranks; or what
-///                        partition::make_plan and check_plan refuse.
-/// @throws ResourceError  as partition::make_plan, on every rank.
-std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
-                                     const StepPreview* preview);
+///                        partitioning::make_plan and check_plan refuse.
+/// @throws ResourceError  as partitioning::make_plan, on every rank.
+[[nodiscard]] std::vector<PlannedModel> make_plans(Runtime& runtime,
+                                                   const std::vector<ModelToPlan>& models,
+                                                   const StepPreview* preview);
 
 }  // namespace smp

@@ -1,13 +1,15 @@
-// api/run_local.cpp: all ranks in one process, on one thread, in simulated time (§4.4).
+// api/run_local.cpp: all ranks in one process, on one thread, in simulated time
+// (docs/design.md, Ranks in one process).
 #include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "api/runtime.h"
+#include "api/start.h"
 #include "base/check.h"
-#include "base/sim_clock.h"
-#include "d2d/local_transport.h"
+#include "d2d/wires/local_wire.h"
+#include "fiber/sim_clock.h"
 #include "smp/session.h"
 
 namespace smp {
@@ -16,7 +18,7 @@ namespace {
 class LocalWorld {
  public:
   LocalWorld(int ranks, const std::function<void()>& rank_main, const Config& config,
-             const LocalRun& run)
+             const LocalRun& run, const StartOptions& start)
       : ranks_(ranks),
         rank_main_(rank_main),
         clock_(run.seed),
@@ -32,19 +34,20 @@ class LocalWorld {
     input.code.transport = "local";
     input.environment = base::environment_settings();
     input.world_size = ranks;
+    input.allow_replicas = start.allow_replicas;
     config_ = base::resolve_config(input);
   }
 
   void run() {
-    auto& scheduler = base::FiberScheduler::install();
-    SMP_REQUIRE(base::current_rank() == nullptr, "smp::run_local inside of a session");
+    auto& scheduler = fiber::Scheduler::install();
+    SMP_REQUIRE(Runtime::find_current() == nullptr, "smp::run_local inside of a session");
     scheduler.set_simulation(&clock_);
     scheduler.set_deadlock_handler([this] { break_deadlock(); });
     left_ = ranks_;
     for (int rank = 0; rank < ranks_; ++rank) {
-      scheduler.spawn([this, rank] { run_rank(rank); }, nullptr, kMainStackBytes);
+      scheduler.spawn([this, rank] { run_rank(rank); }, base::FiberSlots{}, kMainStackBytes);
     }
-    static constexpr base::WaitReason kRanks{"the ranks of run_local", "", -1, -1};
+    static constexpr fiber::WaitReason kRanks{"the ranks of run_local", "", -1, -1};
     done_.rest(kRanks);
     scheduler.set_deadlock_handler(nullptr);
     scheduler.set_simulation(nullptr);
@@ -61,7 +64,8 @@ class LocalWorld {
       Runtime::Parts parts;
       parts.config = config_;
       parts.topology = Topology(config_.arrangement(), rank);
-      parts.transport = std::make_unique<d2d::LocalTransport>(hub_, rank);
+      parts.channel =
+          std::make_unique<d2d::Channel>(std::make_unique<d2d::LocalWire>(hub_, GlobalRank(rank)));
       Runtime runtime(std::move(parts));
       runtimes_[index] = &runtime;
       try {
@@ -84,7 +88,7 @@ class LocalWorld {
   /// Ends every wait with the table of who waits for whom; the ranks then unwind by themselves.
   void break_deadlock() {
     std::string report = "deadlock in run_local: nothing can run and no message is on its way:";
-    for (const auto& line : base::FiberScheduler::instance().waiting_report()) {
+    for (const auto& line : fiber::Scheduler::instance().waiting_report()) {
       report += "\n    " + line;
     }
     SMP_ASSERT(!deadlock_, "still stuck after the ranks were told to unwind: ", report);
@@ -101,14 +105,14 @@ class LocalWorld {
 
   int ranks_;
   const std::function<void()>& rank_main_;
-  base::SimClock clock_;
+  fiber::SimClock clock_;
   std::shared_ptr<d2d::LocalHub> hub_;
   base::ResolvedConfig config_;
   std::vector<std::exception_ptr> errors_;
   std::vector<Runtime*> runtimes_;
   std::exception_ptr first_;
   std::exception_ptr deadlock_;
-  base::Event done_;
+  fiber::Event done_;
   int left_ = 0;
 };
 
@@ -116,8 +120,13 @@ class LocalWorld {
 
 void run_local(int ranks, const std::function<void()>& rank_main, const Config& config,
                const LocalRun& run) {
+  start_local(ranks, rank_main, config, run, {});
+}
+
+void start_local(int ranks, const std::function<void()>& rank_main, const Config& config,
+                 const LocalRun& run, const StartOptions& options) {
   SMP_REQUIRE(ranks >= 1, "smp::run_local with ", ranks, " ranks; at least one is needed");
-  LocalWorld(ranks, rank_main, config, run).run();
+  LocalWorld(ranks, rank_main, config, run, options).run();
 }
 
 }  // namespace smp

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "api/exchange.h"
 #include "api/model_state.h"
 #include "api/runtime.h"
 #include "base/check.h"
@@ -19,8 +20,8 @@ namespace {
 
 using base::concat;
 using base::Nanoseconds;
-using base::Span;
-using base::StepTrace;
+using schedule::Span;
+using schedule::StepTrace;
 
 constexpr int kWriter = 0;  // rank
 
@@ -46,29 +47,7 @@ std::string make_folder(const std::string& parent, const std::string& name,
   return folder;
 }
 
-std::string broadcast_text(Runtime& runtime, const std::string& text) {
-  Writer writer;
-  writer.put(text);
-  Packet packet = runtime.server().collectives().broadcast(runtime.pp_ranks(), kWriter,
-                                                           std::move(writer).take());
-  Reader reader(packet);
-  return reader.get<std::string>();
-}
-
 using Numbers = std::vector<std::int64_t>;
-
-std::vector<Numbers> all_gather(Runtime& runtime, const Numbers& own, const char* what) {
-  Writer writer;
-  writer.put(own);
-  auto packets =
-      runtime.server().collectives().all_gather(runtime.pp_ranks(), std::move(writer).take(), what);
-  std::vector<Numbers> all;
-  for (Packet& packet : packets) {
-    Reader reader(packet);
-    all.push_back(reader.get<Numbers>());
-  }
-  return all;
-}
 
 constexpr std::size_t kHeaderNumbers = 5;
 constexpr std::size_t kSpanNumbers = 6;
@@ -90,16 +69,18 @@ StepTrace to_trace(const Numbers& numbers) {
   trace.end = numbers.at(3);
   trace.oversubscribed = numbers.at(4) != 0;
   for (std::size_t at = kHeaderNumbers; at + kSpanNumbers <= numbers.size(); at += kSpanNumbers) {
-    trace.spans.push_back(
-        {numbers[at], numbers[at + 1], numbers[at + 2], static_cast<std::int32_t>(numbers[at + 3]),
-         static_cast<std::int32_t>(numbers[at + 4]), static_cast<base::Phase>(numbers[at + 5])});
+    trace.spans.push_back({numbers[at], numbers[at + 1], numbers[at + 2],
+                           static_cast<std::int32_t>(numbers[at + 3]),
+                           static_cast<std::int32_t>(numbers[at + 4]),
+                           static_cast<schedule::Phase>(numbers[at + 5])});
   }
   return trace;
 }
 
 std::vector<StepTrace> gather_traces(Runtime& runtime, const StepTrace& own) {
   std::vector<StepTrace> traces;
-  for (const Numbers& numbers : all_gather(runtime, to_numbers(own), "times of a step")) {
+  for (const Numbers& numbers :
+       gather_values(runtime.communicator(Group::kPp), to_numbers(own), "times of a step")) {
     traces.push_back(to_trace(numbers));
   }
   return traces;
@@ -125,7 +106,7 @@ StepTiming timing_of(const std::vector<StepTrace>& traces) {
     timing.oversubscribed |= trace.oversubscribed;
   }
   timing.seconds = static_cast<double>(end - start) / 1e9;
-  timing.bubble = base::bubble(traces);
+  timing.bubble = schedule::bubble(traces);
   return timing;
 }
 
@@ -148,7 +129,7 @@ struct RunLog::State {
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
     if (writes()) folder = make_folder(options.parent_folder, name, utc);
-    folder = broadcast_text(runtime, folder);
+    folder = value_of_first(runtime.communicator(Group::kPp), folder);
     if (!writes()) return;
     base::write_file(file(report::kRunFile), description(name, utc, options));
     metrics.emplace(file(report::kMetricsFile));
@@ -180,8 +161,9 @@ struct RunLog::State {
 
   std::vector<std::string> module_paths() const {
     std::vector<std::string> paths;
-    for (const RoutedBase* module : runtime.server().modules()) {
-      paths.push_back(module == nullptr ? "" : module->smp_place.path);
+    const auto& modules = runtime.server().modules();
+    for (int id = 0; id < static_cast<int>(modules.size()); ++id) {
+      paths.emplace_back(modules.path(server::ModuleId{id}));
     }
     return paths;
   }

@@ -1,7 +1,6 @@
 // api/runtime.cpp: building a rank, and the checks at start.
 #include "api/runtime.h"
 
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -11,6 +10,11 @@
 
 namespace smp {
 namespace {
+
+const base::FiberLocal<Runtime>& current_runtime() {
+  static const base::FiberLocal<Runtime> runtime;
+  return runtime;
+}
 
 server::ServerOptions server_options(const Runtime::Parts& parts) {
   const auto& config = parts.config.values();
@@ -23,45 +27,37 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
   return options;
 }
 
-int active_microbatches(const Runtime::Parts& parts) {
-  return parts.config.values().active_microbatches.value_or(2 * parts.topology.pp_size() + 2);
+/// While a job is planned, this rank is alone.
+std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
+  if (parts.plan_request) return {GlobalRank(parts.topology.rank())};
+  return ranks_of(parts.topology, which);
 }
 
 }  // namespace
 
 Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
-      schedule_(
-          schedule::make_schedule(parts_.config.values().pipeline, active_microbatches(parts_))),
-      server_(*parts_.transport, server_options(parts_)) {
-  auto& fiber = *base::current_fiber();
-  SMP_REQUIRE(fiber.rank == nullptr,
-              "smp::init was called twice on this rank; keep the session of "
-              "the first call alive instead");
+      current_(current_runtime(), this),
+      communicators_(*parts_.channel),
+      schedule_(schedule::make_schedule(parts_.config.values().pipeline,
+                                        parts_.config.values().active_microbatches.value())),
+      server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
+              [this](const std::string& why) { communicators_.abort(why); }) {
   module::require_distinct_calls();
-  fiber.rank = &server_;
-  server_.runtime = this;
-  server_.delays_parameters = config().delayed_parameter_initialization;
-  try {
-    require_equal(call_registry_hash(), "the set of routed modules",
-                  "start the same program file on every rank");
-    require_equal(parts_.config.hash(), "the configuration",
-                  "give every rank the same flags, environment and configuration file");
-  } catch (...) {
-    fiber.rank = nullptr;
-    throw;
-  }
+  if (!config().delayed_parameter_initialization) eager_.emplace();
+  const auto all = communicator(Group::kWorld);
+  require_equal(all, call_registry_hash(), "the set of routed modules",
+                "start the same program file on every rank");
+  require_equal(all, parts_.config.hash(), "the configuration",
+                "give every rank the same flags, environment and configuration file");
 }
 
 Runtime::~Runtime() {
   server_.leave_job();
-  if (auto* fiber = base::current_fiber()) fiber->rank = nullptr;
+  communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
 }
 
-Runtime* Runtime::find_current() noexcept {
-  auto* rank = base::current_rank();
-  return rank == nullptr ? nullptr : static_cast<Runtime*>(rank->runtime);
-}
+Runtime* Runtime::find_current() noexcept { return current_runtime().get(); }
 
 Runtime& Runtime::current() {
   auto* runtime = find_current();
@@ -70,25 +66,24 @@ Runtime& Runtime::current() {
   return *runtime;
 }
 
-std::vector<int> Runtime::members(Group which) const {
-  if (plan_request()) return {topology().rank()};
-  return topology().group(which);
+d2d::Communicator Runtime::communicator(Group which) {
+  return communicators_.group(d2d::Members(ranks_there(parts_, which)));
 }
 
-std::vector<int> Runtime::pp_ranks() const {
-  if (plan_request()) return {topology().pp_rank()};
-  std::vector<int> ranks;
-  for (int rank = 0; rank < topology().pp_size(); ++rank) ranks.push_back(rank);
+std::vector<GlobalRank> ranks_of(const Topology& topology, Group which) {
+  std::vector<GlobalRank> ranks;
+  for (const int rank : topology.group(which)) ranks.emplace_back(rank);
   return ranks;
 }
 
-void Runtime::require_equal(std::uint64_t value, const char* what, const char* remedy) {
-  Packet own;
+void require_equal(const d2d::Communicator& ranks, std::uint64_t value, const char* what,
+                   const char* remedy) {
+  d2d::Payload own;
   own.bytes.assign(reinterpret_cast<const char*>(&value), sizeof value);
-  const auto all = server_.collectives().all_gather(pp_ranks(), own, "the check that ranks agree");
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    SMP_REQUIRE(all[rank].bytes == all[0].bytes, "rank ", rank, " and rank 0 differ in ", what,
-                "; ", remedy);
+  const auto all = ranks.all_gather(own, "the check that ranks agree");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SMP_REQUIRE(all[i].bytes == all[0].bytes, "rank ", ranks.members()[static_cast<int>(i)],
+                " and rank ", ranks.members()[0], " differ in ", what, "; ", remedy);
   }
 }
 

@@ -1,4 +1,5 @@
-// api/runtime.h: the parts of one rank, in the order in which they start (§4.16: no other state).
+// api/runtime.h: the parts of one rank, in the order in which they start. The running fiber's
+// runtime is the only global state of the library.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +9,18 @@
 
 #include "api/plan_request.h"
 #include "base/config.h"
+#include "base/fiber_local.h"
+#include "d2d/communicator.h"
 #include "d2d/mpi_session.h"
-#include "d2d/transport.h"
+#include "deferred/deferral.h"
 #include "schedule/schedule.h"
+#include "schedule/step_trace.h"
 #include "server/module_server.h"
 #include "smp/topology.h"
 
 namespace smp {
 
 class DistributedModelBase;
-class TrialRun;
 
 /// Threads: the rank's.
 class Runtime {
@@ -25,10 +28,10 @@ class Runtime {
   struct Parts {
     base::ResolvedConfig config;
     Topology topology;
-    std::unique_ptr<d2d::MpiSession> mpi;  // not with ranks of one process
-    std::unique_ptr<d2d::Transport> transport;
-    int cores = 0;  ///< of this machine; 0: as many as ranks
-    /// Set if this process plays pp_rank 0 of a job that is only planned: nobody else is there.
+    std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
+    std::unique_ptr<d2d::Channel> channel;  // between all ranks of the job
+    int cores = 0;                          ///< of this machine; 0: as many as ranks
+    /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.
     std::optional<PlanRequest> plan_request;
 
     /// Whether more ranks than cores are on this machine.
@@ -37,48 +40,63 @@ class Runtime {
   /// Makes this the rank of the calling fiber, and checks that all ranks agree.
   explicit Runtime(Parts parts);
   ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
   /// Of the running fiber. @throws UsageError if there is none.
   static Runtime& current();
   static Runtime* find_current() noexcept;
 
   const Topology& topology() const noexcept { return parts_.topology; }
-  const Config& config() const noexcept { return parts_.config.values(); }
+  PpRank pp_rank() const noexcept { return server_.rank(); }
+  /// Whether this is the stage on which bodies run and plans are made.
+  bool is_first_stage() const noexcept { return pp_rank().value() == 0; }
   const base::ResolvedConfig& resolved_config() const noexcept { return parts_.config; }
-  server::ModuleServer& server() noexcept { return server_; }
-  const schedule::Schedule& schedule() const noexcept { return *schedule_; }
-
+  const Config& config() const noexcept { return parts_.config.values(); }
+  const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
   /// Of this machine; 0: as many as ranks.
   int cores() const noexcept { return parts_.cores; }
 
-  /// What runs the body of the first step in advance, meanwhile; else nullptr.
-  TrialRun*& trial() noexcept { return trial_; }
+  server::ModuleServer& server() noexcept { return server_; }
+  const schedule::Schedule& schedule() const noexcept { return *schedule_; }
+  /// Ranks that are there to talk to: all of the group, or this one alone while planning.
+  d2d::Communicator communicator(Group which);
+  /// Of any ranks of the job, which all ask for it.
+  d2d::Communicator communicator(std::vector<GlobalRank> members) {
+    return communicators_.group(d2d::Members(std::move(members)));
+  }
+
+  /// What serves code inside of bodies: the server, or for a trial run something else.
+  server::StepEngine& engine() noexcept { return trial_ ? *trial_ : server_.engine(); }
+  /// Set while the body of the first step runs in advance.
+  void set_trial(server::StepEngine* trial) noexcept { trial_ = trial; }
+  bool is_tracing() const noexcept { return trial_ != nullptr; }
   /// Whether the body of a step runs, or is traced.
-  bool in_step() const noexcept { return server_.in_step() || trial_ != nullptr; }
+  bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
 
   /// Models of this session, in order of construction.
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
   /// The last step as this rank saw it.
-  base::StepTrace& last_trace() noexcept { return last_trace_; }
-  /// Weights of the running step's microbatches, on pp_rank 0.
-  std::vector<double>& loss_weights() noexcept { return loss_weights_; }
-
-  /// Throws UsageError, on every rank and naming the first that differs, unless `value` is equal on
-  /// all pp ranks.
-  void require_equal(std::uint64_t value, const char* what, const char* remedy);
-  /// Ranks that are there to talk to: all stages, or this one alone while planning.
-  std::vector<int> pp_ranks() const;
-  std::vector<int> members(Group which) const;
-  const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
+  schedule::StepTrace& last_trace() noexcept { return last_trace_; }
 
  private:
   Parts parts_;
+  base::FiberLocalScope<Runtime> current_;
+  std::optional<deferred::Eager> eager_;  // where delayed initialisation is switched off
+  d2d::Communicators communicators_;
   std::unique_ptr<schedule::Schedule> schedule_;
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
-  TrialRun* trial_ = nullptr;
-  base::StepTrace last_trace_;
-  std::vector<double> loss_weights_;
+  server::StepEngine* trial_ = nullptr;
+  schedule::StepTrace last_trace_;
 };
+
+/// The ranks of one process that a topology names as a group of `which`.
+std::vector<GlobalRank> ranks_of(const Topology& topology, Group which);
+
+/// Throws UsageError, on every rank and naming the first that differs, unless `value` is equal on
+/// all members of `ranks`.
+void require_equal(const d2d::Communicator& ranks, std::uint64_t value, const char* what,
+                   const char* remedy);
 
 }  // namespace smp

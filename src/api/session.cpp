@@ -9,11 +9,13 @@
 #include <thread>
 #include <utility>
 
+#include "api/exchange.h"
 #include "api/runtime.h"
+#include "api/start.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "d2d/local_transport.h"
-#include "server/uncaught.h"
+#include "d2d/wires/local_wire.h"
+#include "server/last_words.h"
 #include "smp/version.h"
 
 namespace smp {
@@ -35,12 +37,14 @@ void check_torch_version() {
                  " is loaded; build again, or put the right one first in the library path");
 }
 
-base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int world_size) {
+base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int world_size,
+                             const StartOptions& options) {
   base::ConfigInput input;
   input.code = config;
   input.flags = base::take_flags(argc, argv);
   input.environment = base::environment_settings();
   input.world_size = world_size;
+  input.allow_replicas = options.allow_replicas;
   return base::resolve_config(input);
 }
 
@@ -51,10 +55,10 @@ void log_warnings(const base::ResolvedConfig& config) {
 }
 
 void set_idle_policy(const Config& config, bool oversubscribed) {
-  base::IdlePolicy policy;
+  fiber::IdlePolicy policy;
   policy.oversubscribed =
       config.idle_policy == "yield" || (config.idle_policy == "auto" && oversubscribed);
-  base::FiberScheduler::install().set_idle_policy(policy);
+  fiber::Scheduler::install().set_idle_policy(policy);
 }
 
 /// Cores are shared by the ranks of a machine, unless the user decided otherwise.
@@ -81,39 +85,43 @@ const Config& Session::config() const noexcept { return runtime_->config(); }
 
 namespace {
 
-/// pp_rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
+/// Rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
 Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
   Runtime::Parts parts;
-  parts.config = resolve(argc, argv, config, request.ranks);
+  parts.config = resolve(argc, argv, config, request.ranks, {});
   parts.topology = Topology(parts.config.arrangement(), 0);
-  parts.transport = std::make_unique<d2d::LocalTransport>(std::make_shared<d2d::LocalHub>(1), 0);
+  parts.channel = std::make_unique<d2d::Channel>(
+      std::make_unique<d2d::LocalWire>(std::make_shared<d2d::LocalHub>(1), GlobalRank(0)));
   parts.plan_request = request;
   return Session(std::make_unique<Runtime>(std::move(parts)));
 }
 
 }  // namespace
 
-Session init(int& argc, char** argv, const Config& config) {
+Session init(int& argc, char** argv, const Config& config) { return start(argc, argv, config, {}); }
+
+Session start(int& argc, char** argv, const Config& config, const StartOptions& options) {
   server::explain_uncaught_exceptions();
   refuse_second_session();
   check_torch_version();
-  base::FiberScheduler::install();
+  fiber::Scheduler::install();
   if (const auto request = plan_request()) return start_planning(argc, argv, config, *request);
   Runtime::Parts parts;
   parts.mpi = std::make_unique<d2d::MpiSession>();
-  base::set_log_rank(parts.mpi->rank());
-  parts.config = resolve(argc, argv, config, parts.mpi->size());
-  if (parts.mpi->rank() == 0) log_warnings(parts.config);
+  const auto rank = parts.mpi->rank().value();
+  base::set_log_rank(rank);
+  parts.config = resolve(argc, argv, config, parts.mpi->size(), options);
+  if (rank == 0) log_warnings(parts.config);
   SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
               parts.config.values().transport,
               "\": ranks of one process start with smp::run_local, not with smp::init");
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
-  parts.topology = Topology(arrangement, parts.mpi->rank());
+  parts.topology = Topology(arrangement, rank);
   parts.cores = num_cores();
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
-  parts.transport = parts.mpi->connect(parts.topology.group(Group::kPp));
+  parts.channel = std::make_unique<d2d::Channel>(parts.mpi->connect_all());
   return Session(std::make_unique<Runtime>(std::move(parts)));
 }
 
@@ -137,10 +145,7 @@ int mp_rank() { return Runtime::current().topology().mp_rank(); }
 int mp_size() { return Runtime::current().topology().mp_size(); }
 std::vector<int> group(Group which) { return Runtime::current().topology().group(which); }
 int num_microbatches() { return Runtime::current().config().microbatches; }
-int current_microbatch() {
-  auto& runtime = Runtime::current();
-  return runtime.trial() != nullptr ? 0 : runtime.server().current_microbatch();
-}
+int current_microbatch() { return Runtime::current().engine().current_microbatch(); }
 
 namespace {
 
@@ -154,10 +159,7 @@ Runtime& outside_of_step(const char* what) {
 
 }  // namespace
 
-void barrier(Group which) {
-  auto& runtime = outside_of_step("smp::barrier");
-  runtime.server().collectives().barrier(runtime.members(which));
-}
+void barrier(Group which) { outside_of_step("smp::barrier").communicator(which).barrier(); }
 
 Packet detail::broadcast(Packet own, int root, Group which) {
   auto& runtime = outside_of_step("smp::broadcast");
@@ -166,7 +168,8 @@ Packet detail::broadcast(Packet own, int root, Group which) {
               root, " is not in the group");
   SMP_REQUIRE(!runtime.plan_request() || root == rank(), "smp::broadcast from rank ", root,
               ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
-  return runtime.server().collectives().broadcast(runtime.members(which), root, std::move(own));
+  return to_packet(
+      runtime.communicator(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
 }
 
 }  // namespace smp

@@ -2,7 +2,6 @@
 #include "smp/step.h"
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -14,41 +13,11 @@
 #include "api/runtime.h"
 #include "api/tracing.h"
 #include "base/check.h"
-#include "module/meta_scope.h"
+#include "deferred/meta_scope.h"
 #include "smp/distributed_model.h"
 
 namespace smp::detail {
 namespace {
-
-/// The caller's modes, for the fibers that run the body: evaluation under NoGradGuard, autocast.
-class CallerModes {
- public:
-  CallerModes()
-      : grad_(at::GradMode::is_enabled()),
-        autocast_(at::autocast::is_autocast_enabled(at::kCPU)),
-        dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {}
-
-  bool grad() const { return grad_; }
-
-  Packet run(const std::function<Packet()>& body) const { return run(grad_, body); }
-  Packet run(bool with_grad, const std::function<Packet()>& body) const {
-    at::AutoGradMode grad(with_grad);
-    struct Autocast {
-      explicit Autocast(bool on) { at::autocast::set_autocast_enabled(at::kCPU, on); }
-      ~Autocast() { at::autocast::set_autocast_enabled(at::kCPU, false); }
-    } const autocast(autocast_);
-    if (autocast_) {
-      at::autocast::set_autocast_dtype(at::kCPU, dtype_);
-      at::autocast::set_autocast_cache_enabled(false);
-    }
-    return body();
-  }
-
- private:
-  bool grad_;
-  bool autocast_;
-  at::ScalarType dtype_;
-};
 
 void detach_all(Packet& packet) {
   for (auto& tensor : packet.tensors) {
@@ -59,24 +28,19 @@ void detach_all(Packet& packet) {
 /// One call of a step on this rank.
 class StepRun {
  public:
-  StepRun(Runtime& runtime, const StepOptions& options, std::int64_t number)
-      : runtime_(runtime), options_(options) {
+  StepRun(Runtime& runtime, const StepOptions& options) : runtime_(runtime), options_(options) {
     const auto& config = runtime.config();
     task_.microbatches = options.microbatches.value_or(config.microbatches);
     task_.schedule = &runtime.schedule();
-    task_.random_step = number;
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
   }
 
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
-    if (runtime_.topology().pp_rank() == 0) {
-      prepare_body(std::move(arguments), body);
-    }
+    if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
     prepare_models(runtime_, preview ? &*preview : nullptr);
-    runtime_.server().run_step(task_);
-    runtime_.last_trace() = runtime_.server().take_trace();
+    runtime_.last_trace() = runtime_.server().run_step(task_);
     if (inputs_) inputs_->run_outside_graph();
     take_weights();
     return std::move(result_);
@@ -100,7 +64,7 @@ class StepRun {
     inputs_.emplace(std::move(arguments), options, task_.microbatches,
                     options.loss.value_or(config.loss));
     task_.microbatches = inputs_->count();
-    runtime_.loss_weights() = inputs_->weights();
+    task_.weights = inputs_->weights();
     result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
     result_.outputs.back() = pack(inputs_->weights());
     task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
@@ -109,27 +73,26 @@ class StepRun {
   StepPreview preview_of(const StepBody& body) const {
     StepPreview preview;
     preview.run = [this, &body](bool grad, bool meta) {
-      return modes_
-          .run(grad,
-               [&] {
-                 auto slices = inputs_->preview(meta);
-                 std::optional<module::MetaScope> scope;
-                 if (meta) scope.emplace();
-                 return body(0, slices);
-               })
-          .tensors;
+      auto modes = modes_;
+      modes.grad = grad;
+      const server::ModesScope scope(modes);
+      auto slices = inputs_->preview(meta);
+      std::optional<deferred::MetaScope> shapes_only;
+      if (meta) shapes_only.emplace();
+      return body(0, slices).tensors;
     };
-    preview.grad = modes_.grad();
+    preview.grad = modes_.grad;
     preview.arguments_key = [this] { return inputs_->preview_key(); };
     preview.microbatches = inputs_->count();
     return preview;
   }
 
   void run_body(int microbatch, const StepBody& body) {
-    auto output = modes_.run([&] {
+    auto output = [&] {
+      const server::ModesScope modes(modes_);
       auto slices = inputs_->slices(microbatch);
       return body(microbatch, slices);
-    });
+    }();
     inputs_->check_unchanged(microbatch);
     detach_all(output);
     result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
@@ -147,7 +110,8 @@ class StepRun {
   const StepOptions& options_;
   server::StepTask task_;
   StepResult result_;
-  CallerModes modes_;
+  // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.
+  const server::ExecutionModes modes_ = server::ExecutionModes::capture();
   std::optional<Microbatches> inputs_;
 };
 
@@ -157,7 +121,7 @@ StepRunner::StepRunner(StepOptions options) : options_(std::move(options)) {}
 
 StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& body) {
   auto& runtime = Runtime::current();
-  return StepRun(runtime, options_, steps_++).run(std::move(arguments), body);
+  return StepRun(runtime, options_).run(std::move(arguments), body);
 }
 
 void require_outputs(bool here, std::size_t count) {

@@ -7,33 +7,39 @@
 
 #include "api/runtime.h"
 #include "base/log.h"
-#include "module/delayed_tensors.h"
+#include "deferred/delayed_tensors.h"
 #include "partition/tracer.h"
 #include "server/exception_text.h"
+#include "server/step_engine.h"
 #include "smp/step.h"
 
 namespace smp {
 namespace {
 
-using Traces = std::vector<partition::Trace>;
+using Traces = std::vector<simulate::Trace>;
 
-class Attempts final : public TrialRun {
+class Attempts final : public server::StepEngine {
  public:
   Attempts(Runtime& runtime, const std::vector<const ModelDescription*>& models,
            const StepPreview& preview)
       : runtime_(runtime),
         preview_(preview),
         meta_(std::any_of(models.begin(), models.end(),
-                          [](auto* model) { return module::is_delayed(*model->modules[0]); })),
+                          [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
         tracer_(traced(models), runtime.config().seed) {
-    tracer_.runtime = runtime.server().runtime;
-    runtime_.trial() = this;
+    runtime_.set_trial(this);
   }
-  ~Attempts() override { runtime_.trial() = nullptr; }
+  ~Attempts() override { runtime_.set_trial(nullptr); }
   Attempts(const Attempts&) = delete;
   Attempts& operator=(const Attempts&) = delete;
 
-  void keep_graph(const std::vector<at::Tensor>& roots) override { tracer_.keep_graph(roots); }
+  // server::StepEngine
+  int current_microbatch() const noexcept override { return 0; }
+  /// Only the graph is kept, for a look at what it holds.
+  void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
+                bool) override {
+    tracer_.keep_graph(roots);
+  }
 
   std::optional<Traces> run(bool grad) {
     try {
@@ -66,9 +72,9 @@ class Attempts final : public TrialRun {
     return meta_ ? text.substr(0, text.find(". ")) : text;
   }
 
-  static std::vector<partition::TracedModel> traced(
+  static std::vector<partitioning::TracedModel> traced(
       const std::vector<const ModelDescription*>& models) {
-    std::vector<partition::TracedModel> all;
+    std::vector<partitioning::TracedModel> all;
     for (const auto* model : models) {
       all.push_back({&model->tree, &model->modules, &model->routed});
     }
@@ -78,7 +84,7 @@ class Attempts final : public TrialRun {
   Runtime& runtime_;
   const StepPreview& preview_;
   bool meta_;  // there are no values to compute with
-  partition::Tracer tracer_;
+  partitioning::Tracer tracer_;
   std::string fault_;
 };
 
@@ -97,7 +103,7 @@ Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>
 
 bool is_tracing() noexcept {
   auto* runtime = Runtime::find_current();
-  return runtime != nullptr && runtime->trial() != nullptr;
+  return runtime != nullptr && runtime->is_tracing();
 }
 
 }  // namespace smp

@@ -1,5 +1,5 @@
 // api/tracing.h: the first step's body, run once before its models are placed, to see what their
-// modules cost (paper App. C.1, §4.11).
+// modules cost (paper App. C.1; docs/partitioning.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "api/describe_model.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
 namespace smp {
 
@@ -27,18 +27,10 @@ struct StepPreview {
   int microbatches = 1;
 };
 
-/// The run in advance, while it lasts.
-class TrialRun {
- public:
-  virtual ~TrialRun() = default;
-  /// In place of backward.
-  virtual void keep_graph(const std::vector<at::Tensor>& roots) = 0;
-};
-
 /// One trace a model. If the body cannot be run before placement a warning says why, and the traces
 /// are empty: without a call.
-std::vector<partition::Trace> trace_models(Runtime& runtime,
-                                           const std::vector<const ModelDescription*>& models,
-                                           const StepPreview& preview);
+std::vector<simulate::Trace> trace_models(Runtime& runtime,
+                                          const std::vector<const ModelDescription*>& models,
+                                          const StepPreview& preview);
 
 }  // namespace smp

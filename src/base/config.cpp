@@ -8,7 +8,7 @@
 
 #include "base/config_keys.h"
 #include "base/config_sources.h"
-#include "base/nearest.h"
+#include "base/edit_distance.h"
 #include "smp/version.h"
 
 namespace smp::base {
@@ -21,7 +21,7 @@ class ConfigResolver {
     problems_ = std::move(settings.problems);
     for (Setting& setting : settings.found) take(std::move(setting));
     apply_winners();
-    check_world(input.world_size);
+    check_world(input.world_size, input.allow_replicas);
     check_placement();
     check_stage_weights();
     check_pipeline();
@@ -99,20 +99,20 @@ class ConfigResolver {
                                   SMP_VERSION, "; ", remedy));
   }
 
-  void check_world(int started) {
+  void check_world(int started, bool allow_replicas) {
     result_.world_size_ = started;
     const int tp = values().tensor_parallel_degree;
     if (tp > 1) {
       unavailable(named("tensor_parallel_degree"), "tensor parallelism", "set it to 1");
     } else if (result_.world_size_ > 0) {
-      check_degree(result_.world_size_);
+      check_degree(result_.world_size_, allow_replicas);
     }
     if (result_.world_size_ > 0 && !values().active_microbatches) {
       values().active_microbatches = 2 * values().pipeline_parallel_degree.value_or(1) + 2;
     }
   }
 
-  void check_degree(int world) {
+  void check_degree(int world, bool allow_replicas) {
     auto& degree = values().pipeline_parallel_degree;
     if (!degree) degree = world;
     if (*degree > world) {
@@ -123,7 +123,7 @@ class ConfigResolver {
       problem(named("pipeline_parallel_degree"), ": ", world,
               " ranks cannot be divided into pipelines of ", *degree, "; start a multiple of ",
               *degree, " ranks, or leave the key out");
-    } else if (*degree < world) {
+    } else if (*degree < world && !allow_replicas) {
       unavailable(concat(named("pipeline_parallel_degree"), " of ", world, " ranks makes ",
                          world / *degree, " replicas"),
                   "data parallelism",

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "base/config_keys.h"
+#include "base/edit_distance.h"
 #include "base/files.h"
-#include "base/nearest.h"
 
 namespace smp::base {
 namespace {

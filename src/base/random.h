@@ -1,5 +1,5 @@
-// base/random.h: random streams keyed by what is computed, not by when or where (§4.6), so that
-// dropout masks depend on neither schedule, placement nor number of ranks.
+// base/random.h: random streams keyed by what is computed, not by when or where, so that dropout
+// masks depend on neither schedule, placement nor number of ranks (docs/design.md, Random numbers).
 #pragma once
 
 #include <ATen/core/Generator.h>

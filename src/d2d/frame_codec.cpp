@@ -1,211 +1,357 @@
 // d2d/frame_codec.cpp: layout and checks of control buffers.
 #include "d2d/frame_codec.h"
 
+#include <array>
+#include <bit>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "base/check.h"
-#include "d2d/frame.pb.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::d2d {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31504d53;  // "SMP1": the last digit is the layout's version
+static_assert(std::endian::native == std::endian::little, "control buffers are little endian");
+
+constexpr std::uint32_t kMagic = 0x32504d53;  // "SMP2": the last digit is the layout's version
 constexpr std::size_t kAlignment = 16;
 constexpr std::size_t kLongestControl = std::size_t{1} << 30;
-constexpr int kMostDimensions = 64;  // as in LibTorch's iterators
+constexpr std::size_t kMostDimensions = 64;  // as in LibTorch's iterators
 
 struct Prefix {
   std::uint32_t magic;
-  std::uint32_t stub_bytes;
+  std::uint32_t tensors;
   std::uint64_t header_bytes;
+  std::uint64_t body_bytes;
+  std::uint32_t dimensions;  // of all tensors
+  std::uint8_t port;
+  std::uint8_t zero[3];
 };
-static_assert(sizeof(Prefix) == 16);
+static_assert(sizeof(Prefix) == 32);
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
+enum class Place : std::uint8_t { kUndefined, kInline, kData };
 
-// Where the parts of a control buffer lie.
+struct Stub {
+  std::uint64_t where;  // inline: bytes from the start of the inline section; data: the transfer
+  std::uint8_t place;
+  std::uint8_t dtype;  // a c10::ScalarType
+  std::uint8_t dimensions;
+  std::uint8_t wire;
+  std::uint8_t zero[4];
+};
+static_assert(sizeof(Stub) == 16);
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) & ~(kAlignment - 1);
+}
+
+// Where the parts of a control buffer begin.
 struct Layout {
-  std::size_t stubs = sizeof(Prefix);
-  std::size_t header = 0;
-  std::size_t inline_section = 0;
+  std::size_t sizes, header, body, end_of_body, inline_section;
 
-  Layout(std::size_t stub_bytes, std::size_t header_bytes)
-      : header(stubs + stub_bytes), inline_section(aligned(header + header_bytes)) {}
+  explicit Layout(const Prefix& prefix)
+      : sizes(sizeof(Prefix) + sizeof(Stub) * prefix.tensors),
+        header(sizes + sizeof(std::int64_t) * prefix.dimensions),
+        body(header + prefix.header_bytes),
+        end_of_body(body + prefix.body_bytes),
+        inline_section(aligned(end_of_body)) {}
 };
+
+// ---- writing ----
+
+// Bytes of `tensor` when its elements are adjacent.
+std::size_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel()) * tensor.itemsize();
+}
+
+struct Measure {
+  std::uint32_t dimensions = 0;
+  std::size_t inline_bytes = 0;
+};
+
+Measure checked_measure(c10::ArrayRef<at::Tensor> tensors) {
+  Measure measure;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    check_sendable(tensors[i], i);
+    SMP_REQUIRE_AS(UnsupportedError, tensors[i].dim() <= static_cast<int>(kMostDimensions),
+                   "sending tensor ", i, ": it has ", tensors[i].dim(), " dimensions, at most ",
+                   kMostDimensions, " are possible; reshape it first.");
+    measure.dimensions += static_cast<std::uint32_t>(tensors[i].dim());
+    const std::size_t bytes = bytes_of(tensors[i]);
+    if (bytes <= kInlineBytes) measure.inline_bytes = aligned(measure.inline_bytes) + bytes;
+  }
+  return measure;
+}
+
+void zero_gap(std::byte* start, std::size_t from, std::size_t to) {
+  if (from < to) std::memset(start + from, 0, to - from);
+}
+
+// Writes stubs, sizes and inline tensors one after the other.
+class TensorWriter {
+ public:
+  TensorWriter(std::byte* control, const Layout& layout)
+      : stubs_(control + sizeof(Prefix)),
+        sizes_(control + layout.sizes),
+        inline_section_(control + layout.inline_section) {}
+
+  void put_undefined() { put_stub({}); }
+  void put_inline(const at::Tensor& tensor) {
+    const std::size_t offset = aligned(inline_bytes_);
+    zero_gap(inline_section_, inline_bytes_, offset);
+    put_stub(stub_of(tensor, Place::kInline, offset, 0));
+    put_sizes(tensor);
+    const std::size_t bytes = bytes_of(tensor);
+    inline_bytes_ = offset + bytes;
+    if (bytes == 0) return;
+    const c10::MaybeOwned<at::Tensor> elements = adjacent(tensor);
+    std::memcpy(inline_section_ + offset, elements->const_data_ptr(), bytes);
+  }
+  void put_data(const at::Tensor& tensor, TransferId transfer, std::uint8_t wire) {
+    put_stub(stub_of(tensor, Place::kData, transfer, wire));
+    put_sizes(tensor);
+  }
+
+ private:
+  static c10::MaybeOwned<at::Tensor> adjacent(const at::Tensor& tensor) {
+    if (is_plain(tensor)) return c10::MaybeOwned<at::Tensor>::borrowed(tensor);
+    return c10::MaybeOwned<at::Tensor>::owned(contiguous_data(tensor));
+  }
+  static Stub stub_of(const at::Tensor& tensor, Place place, std::uint64_t where,
+                      std::uint8_t wire) {
+    return {where,
+            static_cast<std::uint8_t>(place),
+            static_cast<std::uint8_t>(tensor.scalar_type()),
+            static_cast<std::uint8_t>(tensor.dim()),
+            wire,
+            {}};
+  }
+  void put_stub(const Stub& stub) {
+    std::memcpy(stubs_, &stub, sizeof stub);
+    stubs_ += sizeof stub;
+  }
+  void put_sizes(const at::Tensor& tensor) {
+    const c10::IntArrayRef sizes = tensor.sizes();
+    const std::size_t bytes = sizes.size() * sizeof(std::int64_t);
+    if (bytes > 0) std::memcpy(sizes_, sizes.data(), bytes);
+    sizes_ += bytes;
+  }
+
+  std::byte* stubs_;
+  std::byte* sizes_;
+  std::byte* inline_section_;
+  std::size_t inline_bytes_ = 0;
+};
+
+Prefix prefix_of(const FrameToSend& frame, const Measure& measure) {
+  return {kMagic,
+          static_cast<std::uint32_t>(frame.tensors.size()),
+          frame.header.size(),
+          frame.body.size(),
+          measure.dimensions,
+          static_cast<std::uint8_t>(frame.port),
+          {}};
+}
+
+void write_texts(const FrameToSend& frame, const Prefix& prefix, const Layout& layout,
+                 std::byte* control) {
+  std::memcpy(control, &prefix, sizeof prefix);
+  if (!frame.header.empty()) {
+    std::memcpy(control + layout.header, frame.header.data(), frame.header.size());
+  }
+  if (!frame.body.empty()) {
+    std::memcpy(control + layout.body, frame.body.data(), frame.body.size());
+  }
+}
+
+}  // namespace
+
+void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_transfer,
+                  ByteBuffer& control, std::vector<DataTensor>& data) {
+  data.clear();
+  const Measure measure = checked_measure(frame.tensors);
+  const Prefix prefix = prefix_of(frame, measure);
+  const Layout layout(prefix);
+  const std::size_t total = layout.inline_section + measure.inline_bytes;
+  SMP_REQUIRE(total <= kLongestControl, "sending a frame: header, body and small tensors have ",
+              total, " bytes, at most ", kLongestControl, " are possible; send less at once.");
+  control.resize(total);
+  write_texts(frame, prefix, layout, control.data());
+  zero_gap(control.data(), layout.end_of_body, layout.inline_section);
+  TensorWriter writer(control.data(), layout);
+  for (std::size_t i = 0; i < frame.tensors.size(); ++i) {
+    const at::Tensor& tensor = frame.tensors[i];
+    if (!tensor.defined()) {
+      writer.put_undefined();
+    } else if (bytes_of(tensor) <= kInlineBytes) {
+      writer.put_inline(tensor);
+    } else {
+      writer.put_data(tensor, next_transfer, wire);
+      data.push_back({i, next_transfer++, wire, contiguous_data(detached(tensor))});
+    }
+  }
+}
+
+// ---- reading ----
+
+namespace {
 
 #define SMP_WELL_FORMED(condition, ...)                                                        \
   SMP_REQUIRE_AS(InternalError, condition, "a frame that arrived is malformed: ", __VA_ARGS__, \
                  "; do all ranks run the same build?")
 
+template <class Part>
+Part read_part(std::span<const std::byte> bytes, std::size_t offset) {
+  Part part;
+  std::memcpy(&part, bytes.data() + offset, sizeof part);
+  return part;
+}
+
 Prefix read_prefix(std::span<const std::byte> control) {
-  Prefix prefix;
-  SMP_WELL_FORMED(control.size() >= sizeof prefix, "it has only ", control.size(), " bytes");
-  std::memcpy(&prefix, control.data(), sizeof prefix);
-  SMP_WELL_FORMED(prefix.magic == kMagic, "it starts with ", prefix.magic, " instead of ", kMagic);
-  const std::size_t rest = control.size() - sizeof prefix;
-  SMP_WELL_FORMED(prefix.stub_bytes <= rest && prefix.header_bytes <= rest - prefix.stub_bytes,
-                  prefix.stub_bytes, " bytes of stubs and ", prefix.header_bytes,
-                  " of header in a buffer of ", control.size());
+  SMP_WELL_FORMED(control.size() >= sizeof(Prefix), "it has only ", control.size(), " bytes");
+  const auto prefix = read_part<Prefix>(control, 0);
+  SMP_WELL_FORMED(prefix.magic == kMagic, "it starts with ", prefix.magic, " instead of ", kMagic,
+                  ", the mark of this version");
+  SMP_WELL_FORMED(prefix.port < kPorts && !(prefix.zero[0] | prefix.zero[1] | prefix.zero[2]),
+                  "it is for port ", int{prefix.port});
+  std::uint64_t rest = control.size() - sizeof prefix;
+  const auto take = [&](std::uint64_t count, std::uint64_t each, const char* what) {
+    SMP_WELL_FORMED(count <= rest / each, count, ' ', what, " in a buffer of ", control.size(),
+                    " bytes");
+    rest -= count * each;
+  };
+  take(prefix.tensors, sizeof(Stub), "tensors");
+  take(prefix.dimensions, sizeof(std::int64_t), "dimensions of tensors");
+  take(prefix.header_bytes, 1, "bytes of header");
+  take(prefix.body_bytes, 1, "bytes of body");
   return prefix;
 }
 
-// Bytes of the stub's tensor. Zero sizes count as one in the bound, so that strides cannot
-// overflow either.
-std::uint64_t checked_tensor_bytes(const wire::TensorStub& stub, std::uint64_t limit) {
-  SMP_WELL_FORMED(stub.dtype() < static_cast<std::uint32_t>(c10::ScalarType::NumOptions) &&
-                      is_sendable_dtype(static_cast<c10::ScalarType>(stub.dtype())),
-                  "unknown dtype ", stub.dtype());
-  SMP_WELL_FORMED(stub.sizes_size() <= kMostDimensions, stub.sizes_size(), " dimensions");
-  bool empty = false;
-  std::uint64_t bytes = c10::elementSize(static_cast<c10::ScalarType>(stub.dtype()));
-  for (const std::int64_t size : stub.sizes()) {
-    SMP_WELL_FORMED(size >= 0, "a dimension of size ", size);
-    if (size == 0) {
-      empty = true;
-      continue;
-    }
-    SMP_WELL_FORMED(static_cast<std::uint64_t>(size) <= limit / bytes, "a tensor of more than ",
-                    limit, " bytes");
-    bytes *= static_cast<std::uint64_t>(size);
-  }
-  return empty ? 0 : bytes;
-}
+// Reads stubs one after the other, and the tensors they stand for.
+class TensorReader {
+ public:
+  TensorReader(std::span<const std::byte> control, const Prefix& prefix, const Layout& layout,
+               std::uint64_t limit)
+      : control_(control),
+        layout_(layout),
+        next_size_(layout.sizes),
+        dimensions_left_(prefix.dimensions),
+        data_left_(limit) {}
 
-at::Tensor tensor_of(const wire::TensorStub& stub) {
-  return new_tensor(at::IntArrayRef(stub.sizes().data(), stub.sizes().size()),
-                    static_cast<c10::ScalarType>(stub.dtype()));
-}
+  at::Tensor read(std::size_t index, std::vector<DataTensor>& data) {
+    const auto stub = read_part<Stub>(control_, sizeof(Prefix) + index * sizeof(Stub));
+    check_stub(stub);
+    if (stub.place == static_cast<std::uint8_t>(Place::kUndefined)) return {};
+    read_sizes(stub.dimensions);
+    const std::uint64_t bytes = checked_bytes(stub);
+    if (stub.place == static_cast<std::uint8_t>(Place::kInline)) return read_inline(stub, bytes);
+    SMP_WELL_FORMED(bytes > kInlineBytes, "a tensor of ", bytes, " bytes on the data plane");
+    data_left_ -= bytes;
+    data.push_back({index, stub.where, stub.wire, tensor_of(stub)});
+    return data.back().tensor;
+  }
+
+  // All that was announced has been read, and nothing is behind it.
+  void finish() const {
+    SMP_WELL_FORMED(dimensions_left_ == 0, dimensions_left_, " sizes belong to no tensor");
+    const std::size_t expected = layout_.inline_section + inline_bytes_;
+    SMP_WELL_FORMED(expected == control_.size(), "it has ", control_.size(), " bytes instead of ",
+                    expected);
+  }
+
+ private:
+  static void check_stub(const Stub& stub) {
+    SMP_WELL_FORMED(read_part<std::uint32_t>(std::as_bytes(std::span(stub.zero)), 0) == 0 &&
+                        stub.place <= static_cast<std::uint8_t>(Place::kData),
+                    "a tensor is at place ", int{stub.place});
+    const bool defined = stub.place != static_cast<std::uint8_t>(Place::kUndefined);
+    SMP_WELL_FORMED(defined || (stub.where == 0 && stub.dtype == 0 && stub.dimensions == 0),
+                    "an undefined tensor has ", int{stub.dimensions}, " dimensions");
+    SMP_WELL_FORMED(stub.place == static_cast<std::uint8_t>(Place::kData) || stub.wire == 0,
+                    "wire ", int{stub.wire}, " for a tensor that needs none");
+    SMP_WELL_FORMED(!defined || (stub.dtype < static_cast<int>(c10::ScalarType::NumOptions) &&
+                                 is_sendable_dtype(static_cast<c10::ScalarType>(stub.dtype))),
+                    "unknown dtype ", int{stub.dtype});
+    SMP_WELL_FORMED(stub.dimensions <= kMostDimensions, int{stub.dimensions}, " dimensions");
+  }
+
+  void read_sizes(std::size_t dimensions) {
+    SMP_WELL_FORMED(dimensions <= dimensions_left_, "a tensor has ", dimensions,
+                    " dimensions, but only ", dimensions_left_, " sizes are left");
+    dimensions_left_ -= dimensions;
+    dimensions_ = dimensions;
+    const std::size_t bytes = dimensions * sizeof(std::int64_t);
+    if (bytes > 0) std::memcpy(sizes_.data(), control_.data() + next_size_, bytes);
+    next_size_ += bytes;
+  }
+
+  // Zero sizes count as one in the bound, so that strides cannot overflow either.
+  std::uint64_t checked_bytes(const Stub& stub) const {
+    bool empty = false;
+    std::uint64_t bytes = c10::elementSize(static_cast<c10::ScalarType>(stub.dtype));
+    for (const std::int64_t size : sizes()) {
+      SMP_WELL_FORMED(size >= 0, "a dimension of size ", size);
+      if (size == 0) {
+        empty = true;
+        continue;
+      }
+      SMP_WELL_FORMED(static_cast<std::uint64_t>(size) <= data_left_ / bytes,
+                      "a tensor of more than ", data_left_, " bytes");
+      bytes *= static_cast<std::uint64_t>(size);
+    }
+    return empty ? 0 : bytes;
+  }
+
+  at::Tensor read_inline(const Stub& stub, std::uint64_t bytes) {
+    const std::span<const std::byte> section = control_.subspan(layout_.inline_section);
+    SMP_WELL_FORMED(bytes <= kInlineBytes && stub.where == aligned(inline_bytes_) &&
+                        stub.where <= section.size() && bytes <= section.size() - stub.where,
+                    "an inline tensor of ", bytes, " bytes at ", stub.where);
+    inline_bytes_ = stub.where + bytes;
+    at::Tensor tensor = tensor_of(stub);
+    if (bytes > 0) {
+      std::memcpy(tensor.mutable_data_ptr(), section.data() + stub.where, bytes);
+    }
+    return tensor;
+  }
+
+  c10::IntArrayRef sizes() const { return {sizes_.data(), dimensions_}; }
+  at::Tensor tensor_of(const Stub& stub) const {
+    return new_tensor(sizes(), static_cast<c10::ScalarType>(stub.dtype));
+  }
+
+  std::span<const std::byte> control_;
+  const Layout& layout_;
+  std::size_t next_size_;
+  std::size_t dimensions_left_;
+  std::uint64_t data_left_;  // bytes that may still be announced
+  std::size_t inline_bytes_ = 0;
+  std::size_t dimensions_ = 0;  // of the tensor at hand
+  std::array<std::int64_t, kMostDimensions> sizes_;
+};
 
 }  // namespace
 
-struct FrameCodec::Scratch {
-  struct Inline {
-    std::size_t offset;
-    at::Tensor tensor;
-  };
-  wire::TensorStubs stubs;
-  std::vector<Inline> inlined;
-  std::size_t inline_bytes = 0;
-
-  void clear() {
-    stubs.clear_stubs();  // keeps the stub objects
-    inlined.clear();
-    inline_bytes = 0;
-  }
-  void describe(const at::Tensor& tensor, std::size_t index, std::uint64_t& next_transfer,
-                std::vector<DataTensor>& data);
-  void put(at::Tensor&& tensor, wire::TensorStub& stub);
-  void write(const Frame& frame, ByteBuffer& control) const;
-  std::uint64_t read_tensor(const wire::TensorStub& stub, std::span<const std::byte> inline_section,
-                            std::uint64_t limit, at::Tensor& tensor);
-};
-
-FrameCodec::FrameCodec(FrameLimits limits)
-    : limits_(limits), scratch_(std::make_unique<Scratch>()) {}
-FrameCodec::~FrameCodec() = default;
-
-void FrameCodec::Scratch::describe(const at::Tensor& tensor, std::size_t index,
-                                   std::uint64_t& next_transfer, std::vector<DataTensor>& data) {
-  wire::TensorStub& stub = *stubs.add_stubs();
-  if (!tensor.defined()) return;
-  check_sendable(tensor, index);
-  stub.set_dtype(static_cast<std::uint32_t>(tensor.scalar_type()));
-  for (const std::int64_t size : tensor.sizes()) stub.add_sizes(size);
-  at::Tensor elements = contiguous_data(tensor);
-  if (elements.nbytes() <= kInlineBytes) {
-    put(std::move(elements), stub);
-  } else {
-    stub.set_transfer(next_transfer);
-    data.push_back({index, next_transfer++, std::move(elements)});
-  }
-}
-
-void FrameCodec::Scratch::put(at::Tensor&& tensor, wire::TensorStub& stub) {
-  const std::size_t offset = aligned(inline_bytes);
-  stub.set_inline_offset(offset);
-  inline_bytes = offset + tensor.nbytes();
-  inlined.push_back({offset, std::move(tensor)});
-}
-
-void FrameCodec::Scratch::write(const Frame& frame, ByteBuffer& control) const {
-  const std::size_t stub_bytes = stubs.ByteSizeLong();
-  const Layout layout(stub_bytes, frame.header.size());
-  const std::size_t total = layout.inline_section + inline_bytes;
-  SMP_REQUIRE(total <= kLongestControl, "sending a frame: header and small tensors have ", total,
-              " bytes, at most ", kLongestControl, " are possible; send less at once.");
-  control.resize(total);
-  std::byte* out = control.data();
-  const Prefix prefix{kMagic, static_cast<std::uint32_t>(stub_bytes), frame.header.size()};
-  std::memcpy(out, &prefix, sizeof prefix);
-  stubs.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(out + layout.stubs));
-  std::memcpy(out + layout.header, frame.header.data(), frame.header.size());
-  for (const Inline& item : inlined) {
-    if (item.tensor.nbytes() == 0) continue;
-    std::memcpy(out + layout.inline_section + item.offset, item.tensor.const_data_ptr(),
-                item.tensor.nbytes());
-  }
-}
-
-void FrameCodec::encode(const Frame& frame, std::uint64_t& next_transfer, ByteBuffer& control,
-                        std::vector<DataTensor>& data) {
+ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,
+                       const FrameLimits& limits) {
   data.clear();
-  scratch_->clear();
-  for (std::size_t i = 0; i < frame.tensors.size(); ++i) {
-    scratch_->describe(frame.tensors[i], i, next_transfer, data);
-  }
-  scratch_->write(frame, control);
-  scratch_->inlined.clear();  // let go of the caller's tensors
-}
-
-// Returns the bytes that are still to come on the data plane.
-std::uint64_t FrameCodec::Scratch::read_tensor(const wire::TensorStub& stub,
-                                               std::span<const std::byte> inline_section,
-                                               std::uint64_t limit, at::Tensor& tensor) {
-  if (stub.place_case() == wire::TensorStub::PLACE_NOT_SET) return 0;
-  const std::uint64_t bytes = checked_tensor_bytes(stub, limit);
-  if (stub.place_case() == wire::TensorStub::kTransfer) {
-    SMP_WELL_FORMED(bytes > kInlineBytes, "a tensor of ", bytes, " bytes on the data plane");
-    tensor = tensor_of(stub);
-    return bytes;
-  }
-  const std::uint64_t offset = stub.inline_offset();
-  SMP_WELL_FORMED(bytes <= kInlineBytes && offset == aligned(inline_bytes) &&
-                      offset <= inline_section.size() && bytes <= inline_section.size() - offset,
-                  "an inline tensor of ", bytes, " bytes at ", offset);
-  inline_bytes = offset + bytes;
-  tensor = tensor_of(stub);
-  if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), inline_section.data() + offset, bytes);
-  return 0;
-}
-
-Frame FrameCodec::decode(std::span<const std::byte> control, std::vector<DataTensor>& data) {
-  data.clear();
-  scratch_->clear();
   const Prefix prefix = read_prefix(control);
-  const Layout layout(prefix.stub_bytes, prefix.header_bytes);
+  const Layout layout(prefix);
   SMP_WELL_FORMED(layout.inline_section <= control.size(), "it ends within its padding");
-  wire::TensorStubs& stubs = scratch_->stubs;
-  SMP_WELL_FORMED(prefix.stub_bytes == 0 ||
-                      stubs.ParseFromArray(control.data() + layout.stubs, prefix.stub_bytes),
-                  "its tensor stubs cannot be read");
-  Frame frame;
-  frame.header.assign(reinterpret_cast<const char*>(control.data() + layout.header),
-                      prefix.header_bytes);
-  frame.tensors.resize(stubs.stubs_size());
-  std::uint64_t limit = limits_.tensor_bytes;
-  for (int i = 0; i < stubs.stubs_size(); ++i) {
-    const wire::TensorStub& stub = stubs.stubs(i);
-    at::Tensor& tensor = frame.tensors[i];
-    const std::uint64_t bytes =
-        scratch_->read_tensor(stub, control.subspan(layout.inline_section), limit, tensor);
-    limit -= bytes;
-    if (bytes > 0) data.push_back({static_cast<std::size_t>(i), stub.transfer(), tensor});
-  }
-  SMP_WELL_FORMED(layout.inline_section + scratch_->inline_bytes == control.size(), "it has ",
-                  control.size(), " bytes instead of ",
-                  layout.inline_section + scratch_->inline_bytes);
+  ReadFrame frame{static_cast<Port>(prefix.port),
+                  control.subspan(layout.header, prefix.header_bytes),
+                  control.subspan(layout.body, prefix.body_bytes),
+                  {}};
+  frame.tensors.reserve(prefix.tensors);
+  TensorReader reader(control, prefix, layout, limits.tensor_bytes);
+  for (std::size_t i = 0; i < prefix.tensors; ++i) frame.tensors.push_back(reader.read(i, data));
+  reader.finish();
   return frame;
 }
+
+#undef SMP_WELL_FORMED
 
 }  // namespace smp::d2d

@@ -1,25 +1,54 @@
 // d2d/frame_codec.h: a frame as one control buffer plus the tensors that travel beside it.
-// Paper: App. G.1 (tensor stubs). Threads: the rank's thread only.
+// Paper: App. G.1 (tensor stubs). Threads: any; nothing is kept between calls.
 //
-// Control buffer: prefix | stubs (frame.proto) | header | padding | inline tensors, each on a
-// 16-byte boundary. Everything read from the wire is checked before memory is set aside for it.
+// Control buffer, little endian: prefix (32 bytes) | a stub for each tensor (16 bytes) | their
+// sizes (8 bytes each) | header | body | inline tensors, each on a 16-byte boundary. Gaps are zero,
+// so that equal frames are equal bytes. Everything read is checked before memory is set aside for
+// it.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "d2d/byte_buffer.h"
-#include "d2d/transport.h"
+#include "d2d/wire.h"
 
 namespace smp::d2d {
 
+/// Tensors up to this size travel inside the control buffer, larger ones on the data plane.
+inline constexpr std::size_t kInlineBytes = 4096;
+
+/// Who within a rank a frame is for.
+enum class Port : std::uint8_t { kServer, kCollectives };
+inline constexpr std::size_t kPorts = 2;
+
+/// A frame before it is sent. Nothing is owned.
+struct FrameToSend {
+  Port port;
+  std::span<const std::byte> header;
+  std::string_view body;
+  c10::ArrayRef<at::Tensor> tensors;
+};
+
 /// A tensor of a frame whose elements travel on the data plane.
 struct DataTensor {
-  std::size_t index;       ///< in Frame::tensors
-  std::uint64_t transfer;  ///< its number, counted by the sender
-  at::Tensor tensor;       ///< contiguous; sender: what to send, receiver: where to put it
+  std::size_t index;    ///< in the frame
+  TransferId transfer;  ///< its number, counted by the sender
+  std::uint8_t wire;    ///< that carries it, by its number among the sender's wires
+  at::Tensor tensor;    ///< contiguous; sender: what to send, receiver: where to put it
+};
+
+/// A frame as it stands in a control buffer, which header and body lie in.
+struct ReadFrame {
+  Port port;
+  std::span<const std::byte> header;
+  std::span<const std::byte> body;
+  std::vector<at::Tensor> tensors;
 };
 
 /// What a control buffer may make the receiver set aside.
@@ -27,28 +56,16 @@ struct FrameLimits {
   std::uint64_t tensor_bytes = std::uint64_t{1} << 40;  ///< all data-plane tensors of one frame
 };
 
-/// Encodes and decodes frames; keeps its message objects and lists for the next frame.
-class FrameCodec {
- public:
-  explicit FrameCodec(FrameLimits limits = {});
-  ~FrameCodec();
+/// Writes header, body, stubs and small tensors of `frame` to `control`; its other tensors go to
+/// `data` (cleared first) without history, numbered on from `next_transfer`, to be sent by `wire`.
+/// @throws UsageError        a tensor is not on the CPU, or the control buffer passes 1 GiB.
+/// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
+void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_transfer,
+                  ByteBuffer& control, std::vector<DataTensor>& data);
 
-  /// Writes header, stubs and small tensors of `frame` to `control`; its other tensors go to
-  /// `data` (cleared first), numbered on from `next_transfer`.
-  /// @throws UsageError        a tensor is not on the CPU, or the control buffer passes 1 GiB.
-  /// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
-  void encode(const Frame& frame, std::uint64_t& next_transfer, ByteBuffer& control,
-              std::vector<DataTensor>& data);
-
-  /// The frame in `control`, with new tensors; those still to be filled go to `data` (cleared
-  /// first).
-  /// @throws InternalError  malformed: cut, altered, or of another version of this library.
-  Frame decode(std::span<const std::byte> control, std::vector<DataTensor>& data);
-
- private:
-  struct Scratch;
-  FrameLimits limits_;
-  std::unique_ptr<Scratch> scratch_;
-};
+/// The frame in `control`, with new tensors; those still to be filled go to `data` (cleared first).
+/// @throws InternalError  malformed: cut, altered, or of another version of this library.
+ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,
+                       const FrameLimits& limits = {});
 
 }  // namespace smp::d2d

@@ -26,17 +26,6 @@ bool start_mpi() {
   return true;
 }
 
-void require_distinct(const std::vector<int>& ranks, int rank, int size) {
-  std::vector<int> sorted = ranks;
-  std::sort(sorted.begin(), sorted.end());
-  SMP_REQUIRE(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
-              "connecting ranks: a rank is named twice.");
-  SMP_REQUIRE(sorted.empty() || (sorted.front() >= 0 && sorted.back() < size),
-              "connecting ranks: they must be within 0 and ", size - 1, ", the ranks of the job.");
-  SMP_REQUIRE(std::binary_search(sorted.begin(), sorted.end(), rank), "connecting ranks: rank ",
-              rank, " is not one of them; only the ranks to be connected call this.");
-}
-
 std::vector<int> machines_of(const MpiCommunicator& world) {
   const MpiCommunicator host = MpiCommunicator::of_this_host(world.get());
   int machine = world.rank();  // the first rank of a host tells the others
@@ -54,12 +43,11 @@ MpiSession::MpiSession()
       exceptions_at_start_(std::uncaught_exceptions()),
       world_(MpiCommunicator::duplicate(MPI_COMM_WORLD)),
       rank_(world_.rank()),
-      size_(world_.size()),
       machine_of_rank_(machines_of(world_)) {}
 
 int MpiSession::local_size() const noexcept {
-  return static_cast<int>(
-      std::count(machine_of_rank_.begin(), machine_of_rank_.end(), machine_of_rank_[rank_]));
+  return static_cast<int>(std::count(machine_of_rank_.begin(), machine_of_rank_.end(),
+                                     machine_of_rank_[rank_.index()]));
 }
 
 MpiSession::~MpiSession() {
@@ -67,10 +55,10 @@ MpiSession::~MpiSession() {
   MPI_Finalized(&over);
   if (!started_mpi_ || over || job_ends_at_exit()) return;
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-  const MpiTransportOptions deadlines;
+  const MpiWireOptions deadlines;
   if (!meet_to_finalize(unwinding ? deadlines.unwind_deadline : deadlines.leave_deadline)) {
     std::fprintf(stderr, "smp: rank %d ends%s, and not all other ranks do: ending the whole job.\n",
-                 rank_, unwinding ? " because of an exception" : "");
+                 rank_.value(), unwinding ? " because of an exception" : "");
     if (!unwinding) abort(1);
     end_job_at_exit();
     return;
@@ -89,15 +77,23 @@ bool MpiSession::meet_to_finalize(base::Nanoseconds deadline) const try {
   }
   return true;
 } catch (const PeerLostError& error) {
-  std::fprintf(stderr, "smp: rank %d: %s\n", rank_, error.what());
+  std::fprintf(stderr, "smp: rank %d: %s\n", rank_.value(), error.what());
   return false;
 }
 
-std::unique_ptr<MpiTransport> MpiSession::connect(const std::vector<int>& ranks,
-                                                  MpiTransportOptions options) const {
-  require_distinct(ranks, rank_, size_);
-  const MpiCommunicator group = MpiCommunicator::subgroup(world_.get(), ranks);
-  return std::make_unique<MpiTransport>(group.get(), options);
+std::unique_ptr<Wire> MpiSession::connect(const Members& members, MpiWireOptions options) const {
+  for (const GlobalRank member : members) {
+    SMP_REQUIRE(member.value() < size(), "rank ", rank_, ": connecting the ranks ", members,
+                ": they must be within 0 and ", size() - 1, ", the ranks of the job.");
+  }
+  SMP_REQUIRE(members.contain(rank_), "rank ", rank_, ": connecting the ranks ", members,
+              ": it is not one of them; only the ranks to be connected call this.");
+  const MpiCommunicator group = MpiCommunicator::subgroup(world_.get(), members);
+  return std::make_unique<MpiWire>(group.get(), members, options);
+}
+
+std::unique_ptr<Wire> MpiSession::connect_all(MpiWireOptions options) const {
+  return connect(Members::all(size()), options);
 }
 
 void MpiSession::barrier() const { check_mpi(MPI_Barrier(world_.get()), "waiting for all ranks"); }

@@ -6,12 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "d2d/mpi_communicator.h"
-#include "d2d/mpi_transport.h"
+#include "d2d/members.h"
+#include "d2d/wire.h"
+#include "d2d/wires/mpi_communicator.h"
+#include "d2d/wires/mpi_wire.h"
+#include "smp/rank.h"
 
 namespace smp::d2d {
 
-/// One per process, outliving its transports. All ranks of the job construct it.
+/// One per process, outliving its wires. All ranks of the job construct it.
 class MpiSession {
  public:
   /// Starts MPI unless it runs already; an MPI that the user started is not ended by us.
@@ -24,18 +27,21 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
+  GlobalRank rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(machine_of_rank_.size()); }
   /// Of each rank: the first rank that shares memory with it, which stands for their machine.
   const std::vector<int>& machine_of_rank() const noexcept { return machine_of_rank_; }
   /// Ranks on this machine.
   int local_size() const noexcept;
   bool started_mpi() const noexcept { return started_mpi_; }
 
-  /// A transport between `ranks` of the job, numbered in that order. Exactly these ranks call it.
-  /// @throws UsageError  a rank does not exist, is named twice, or this rank is not among them.
-  std::unique_ptr<MpiTransport> connect(const std::vector<int>& ranks,
-                                        MpiTransportOptions options = {}) const;
+  /// A wire between `members` of the job, with a message space of its own. Exactly these ranks call
+  /// it, with the same members in the same order. A channel over it:
+  /// `Channel channel(session.connect(members));`
+  /// @throws UsageError  a rank does not exist, or this rank is not among them.
+  std::unique_ptr<Wire> connect(const Members& members, MpiWireOptions options = {}) const;
+  /// A wire between all ranks of the job, which all call it.
+  std::unique_ptr<Wire> connect_all(MpiWireOptions options = {}) const;
 
   /// Waits until every rank of the job has called it. Blocks.
   void barrier() const;
@@ -49,8 +55,7 @@ class MpiSession {
   bool started_mpi_;
   int exceptions_at_start_;
   MpiCommunicator world_;
-  int rank_;
-  int size_;
+  GlobalRank rank_;
   std::vector<int> machine_of_rank_;
 };
 

@@ -4,21 +4,13 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstring>
 
 #include "base/check.h"
 
 namespace smp::d2d {
-namespace {
-
-// Elements are adjacent as they are stored: nothing is left to carry out.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
-         !tensor._is_zerotensor();
-}
-
-}  // namespace
 
 bool is_sendable_dtype(c10::ScalarType dtype) noexcept {
   switch (dtype) {
@@ -59,6 +51,15 @@ void check_sendable(const at::Tensor& tensor, std::size_t index) {
   SMP_REQUIRE_AS(UnsupportedError, is_sendable_dtype(tensor.scalar_type()), "sending tensor ",
                  index, " ", tensor.sizes(), ": elements of type ", tensor.scalar_type(),
                  " cannot be sent; convert it first.");
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+         !tensor._is_zerotensor();
+}
+
+at::Tensor detached(const at::Tensor& tensor) {
+  return torch::autograd::make_variable_non_differentiable_view(tensor, tensor);
 }
 
 at::Tensor contiguous_data(const at::Tensor& tensor) {

@@ -16,6 +16,13 @@ bool is_sendable_dtype(c10::ScalarType dtype) noexcept;
 /// @throws UnsupportedError  it is sparse, nested, quantised or of a dtype that cannot be sent.
 void check_sendable(const at::Tensor& tensor, std::size_t index);
 
+/// Whether the elements are adjacent as they are stored: nothing is left to carry out.
+bool is_plain(const at::Tensor& tensor);
+
+/// What tensor.detach() gives (same storage, same version counter, no history), without the
+/// dispatcher. An undefined tensor stays undefined.
+at::Tensor detached(const at::Tensor& tensor);
+
 /// `tensor` itself (or an alias) if its elements lie in memory one after another, else a copy of
 /// which that is true. No autograd history; lazy conjugation and negation are carried out.
 at::Tensor contiguous_data(const at::Tensor& tensor);
@@ -23,7 +30,8 @@ at::Tensor contiguous_data(const at::Tensor& tensor);
 /// A normal (never an inference) tensor of its own storage, elements not set.
 at::Tensor new_tensor(at::IntArrayRef sizes, c10::ScalarType dtype);
 
-/// A copy of `tensor` that shares nothing with it; undefined stays undefined.
+/// A copy of `tensor` that shares nothing with it: contiguous, normal, without history. Undefined
+/// stays undefined.
 at::Tensor independent_copy(const at::Tensor& tensor);
 
 }  // namespace smp::d2d

@@ -1,21 +1,28 @@
-// module/placement.cpp: the scope that routed modules note down when they are made.
+// module/placement.cpp: the scope that routed modules note down when they are made. It belongs to
+// the fiber: ranks of one process build their models by turns.
 #include "smp/placement.h"
 
-#include <utility>
-
+#include "base/fiber_local.h"
 #include "smp/call.h"
 
 namespace smp {
 namespace {
 
-thread_local std::optional<int> current_partition;
+const base::FiberLocal<const partition>& innermost() {
+  static const base::FiberLocal<const partition> scope;
+  return scope;
+}
 
 }  // namespace
 
-partition::partition(int pp_rank) : outer_(std::exchange(current_partition, pp_rank)) {}
-partition::~partition() { current_partition = outer_; }
+partition::partition(int pp_rank) : pp_rank_(pp_rank), outer_(innermost().get()) {
+  innermost().set(this);
+}
+partition::~partition() { innermost().set(outer_); }
 
-RoutedBase::RoutedBase() : smp_pin(current_partition) {}
+RoutedBase::RoutedBase() {
+  if (const auto* scope = innermost().get()) smp_pin = scope->pp_rank_;
+}
 RoutedBase::~RoutedBase() = default;
 
 }  // namespace smp

@@ -4,10 +4,10 @@
 #include <c10/util/Type.h>
 #include <torch/nn/cloneable.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/check.h"
-#include "module/delayed_tensors.h"
 
 namespace smp::detail {
 namespace {
@@ -19,6 +19,17 @@ std::uint64_t fnv1a(const char* text) {
   for (; *text != '\0'; ++text)
     hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3ull;
   return hash;
+}
+
+/// A tensor whose initialisation is delayed is on the meta device.
+bool has_values(const torch::nn::Module& module) {
+  const auto is_meta = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_meta();
+  };
+  const auto parameters = module.parameters();
+  const auto buffers = module.buffers();
+  return std::none_of(parameters.begin(), parameters.end(), is_meta) &&
+         std::none_of(buffers.begin(), buffers.end(), is_meta);
 }
 
 std::string name_of(const RoutedBase& module) {
@@ -94,7 +105,7 @@ void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
 }
 
 void refuse_after_placement(const RoutedBase& module, const char* action) {
-  SMP_REQUIRE_AS(UnsupportedError, module.smp_place.owner < 0, "smp: ", action, " of ",
+  SMP_REQUIRE_AS(UnsupportedError, !module.smp_place.placed(), "smp: ", action, " of ",
                  name_of(module),
                  " after the model was placed: this rank no longer holds all of "
                  "its parameters. Do it before the first step, or work on the parameters that this "
@@ -102,8 +113,11 @@ void refuse_after_placement(const RoutedBase& module, const char* action) {
   // A cast can be put off, the others cannot.
   if (std::string_view(action) == "to()") return;
   const auto* own = dynamic_cast<const torch::nn::Module*>(&module);
-  SMP_REQUIRE(own == nullptr || !module::is_delayed(*own),
-              module::no_values_yet(base::concat(action, " of ", name_of(module))));
+  SMP_REQUIRE(own == nullptr || has_values(*own), action, " of ", name_of(module),
+              " needs the values of a tensor that has none yet: it was built under "
+              "smp::delay_param_initialization and gets them when its smp::DistributedModel is "
+              "placed, at the first step or by place(). To use it before, build it outside of that "
+              "scope");
 }
 
 }  // namespace smp::detail

@@ -1,5 +1,5 @@
-// module/running_statistics.h: the layers that average statistics over batches (§4.6): which they
-// are, and where they keep them. Threads: the rank's.
+// module/running_statistics.h: the layers that average statistics over batches: which they are,
+// and where they keep them (docs/design.md, Running statistics). Threads: the rank's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

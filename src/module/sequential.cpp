@@ -1,6 +1,7 @@
 // module/sequential.cpp: smp::nn::Sequential, and one request for neighbours on another rank.
 #include "smp/nn/sequential.h"
 
+#include <algorithm>
 #include <ostream>
 
 #include "base/check.h"
@@ -91,55 +92,42 @@ bool SequentialImpl::smp_draws_random() const noexcept {
 
 AnyValue SequentialImpl::any_forward(std::vector<AnyValue>&& inputs) {
   SMP_REQUIRE(!is_empty(), "smp: forward() of an empty Sequential was called");
-  const int owner = smp_place.owner;
-  CallSink* sink = current_call_sink(*this);
-  const auto where = sink == nullptr ? CallSink::Where::kPlain : sink->where(*this, owner);
-  if (where == CallSink::Where::kRemote) {
-    return request(*sink, owner, 0, size(), std::move(inputs));
-  }
-  if (where == CallSink::Where::kPlain) return run_here(0, size(), std::move(inputs));
-  LocalCall bracket(*sink, *this);
-  return run_here(0, size(), std::move(inputs));
+  return route(
+      *this, [&] { return run_here(0, size(), std::move(inputs)); },
+      [&](CallHandler& handler) {
+        return request(handler, forward_entry(), smp_place.owner, 0, size(), std::move(inputs));
+      });
 }
 
 AnyValue SequentialImpl::run_here(std::size_t first, std::size_t last, detail::Values&& values) {
-  CallSink* sink = current_call_sink(*this);
+  CallHandler* const handler = current_call_handler(*this);
   while (first < last) {
-    const auto end = end_of_run(sink, first, last);
-    auto result = end == first + 1 ? modules_[first].call().forward(std::move(values))
-                                   : request(*sink, routed(modules_[first])->smp_place.owner, first,
-                                             end, std::move(values));
+    const auto joint = joint_calls(
+        handler, [&](std::size_t i) { return first + i < last ? sendable(first + i) : nullptr; });
+    auto result = joint == 0 ? modules_[first].call().forward(std::move(values))
+                             : request(*handler, joint_entry(), sendable(first)->smp_place.owner,
+                                       first, first + joint, std::move(values));
     values.clear();
     values.push_back(std::move(result));
-    first = end;
+    first += std::max<std::size_t>(joint, 1);
   }
   return std::move(values.front());
 }
 
-std::size_t SequentialImpl::end_of_run(CallSink* sink, std::size_t first, std::size_t last) const {
-  const auto* head = routed(modules_[first]);
-  if (sink == nullptr || head == nullptr || !modules_[first].call().packable()) return first + 1;
-  const int owner = head->smp_place.owner;
-  if (sink->where(*head, owner) != CallSink::Where::kRemote) return first + 1;
-  auto end = first + 1;
-  while (end < last) {
-    const auto* next = routed(modules_[end]);
-    if (next == nullptr || next->smp_place.owner != owner || !modules_[end].call().packable()) {
-      break;
-    }
-    ++end;
-  }
-  return end;
+/// The module at `index` if it is routed and its types can be sent.
+const RoutedBase* SequentialImpl::sendable(std::size_t index) const {
+  return modules_[index].call().packable() ? routed(modules_[index]) : nullptr;
 }
 
-AnyValue SequentialImpl::request(CallSink& sink, int owner, std::size_t first, std::size_t last,
-                                 detail::Values&& values) {
+AnyValue SequentialImpl::request(CallHandler& handler, const CallEntry& entry, PpRank owner,
+                                 std::size_t first, std::size_t last, detail::Values&& values) {
   Writer out;
   out.put<std::uint64_t>(first);
   out.put<std::uint64_t>(last);
   modules_[first].call().put_arguments(out, values);
   values.clear();
-  auto answer = sink.call(*this, run_entry(), owner, std::move(out).take());
+  const auto calls = entry.joint ? static_cast<std::uint32_t>(last - first) : 1;
+  auto answer = handler.call(*this, entry, owner, std::move(out).take(), calls);
   const auto& back = modules_[last - 1].call();
   if (!answer) return back.empty_result();
   Reader in(*answer);
@@ -148,19 +136,28 @@ AnyValue SequentialImpl::request(CallSink& sink, int owner, std::size_t first, s
   return result;
 }
 
-const CallEntry* const SequentialImpl::registered_ = &run_entry();
+const bool SequentialImpl::registered_ =
+    forward_entry().key != 0 && joint_entry().key != 0;  // which registers both
 
-const CallEntry& SequentialImpl::run_entry() {
+const CallEntry& SequentialImpl::forward_entry() {
   static const CallEntry& entry =
       register_call({smp::detail::call_key(typeid(SequentialImpl)),
+                     "AnyValue smp::nn::SequentialImpl::forward(AnyValue...)", &SequentialImpl::run,
+                     &typeid(SequentialImpl)});
+  return entry;
+}
+
+const CallEntry& SequentialImpl::joint_entry() {
+  static const CallEntry& entry =
+      register_call({smp::detail::call_key(typeid(SequentialImpl)) + 1,
                      "AnyValue smp::nn::SequentialImpl::run(first, last, AnyValue...)",
-                     &SequentialImpl::run, &typeid(SequentialImpl)});
+                     &SequentialImpl::run, &typeid(SequentialImpl), /*joint=*/true});
   return entry;
 }
 
 Packet SequentialImpl::run(torch::nn::Module& module, Packet& arguments) {
   auto* self = dynamic_cast<SequentialImpl*>(&module);
-  if (self == nullptr) smp::detail::fail_wrong_module(module, run_entry());
+  if (self == nullptr) smp::detail::fail_wrong_module(module, forward_entry());
   Reader in(arguments);
   const auto first = static_cast<std::size_t>(in.get<std::uint64_t>());
   const auto last = static_cast<std::size_t>(in.get<std::uint64_t>());

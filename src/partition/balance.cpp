@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 // Cost, seconds and bytes, each as a share of what a stage should have.
@@ -29,14 +29,14 @@ Load sum(const Load& a, const Load& b) { return {a[0] + b[0], a[1] + b[1], a[2] 
 Load difference(const Load& a, const Load& b) { return {a[0] - b[0], a[1] - b[1], a[2] - b[2]}; }
 
 // Bytes a node brings to a stage: weight, gradient and two moments; a microbatch a stage in flight.
-double bytes_of_node(const CostNode& node, const Machine& machine) {
+double bytes_of_node(const CostNode& node, const simulate::Machine& machine) {
   return 4.0 * static_cast<double>(node.weight_bytes) +
          static_cast<double>(node.activation_bytes) * machine.stages;
 }
 
 class Balancer {
  public:
-  Balancer(const CostTree& tree, const Machine& machine, std::vector<int> stages,
+  Balancer(const CostTree& tree, const simulate::Machine& machine, std::vector<int> stages,
            const BalanceOptions& options)
       : tree_(tree),
         stages_(std::move(stages)),
@@ -68,7 +68,7 @@ class Balancer {
 
  private:
   // What a stage can take of each kind, all stages together 1.
-  void measure_stages(const Machine& machine) {
+  void measure_stages(const simulate::Machine& machine) {
     double speeds = 0, memory = 0;
     for (int s = 0; s < machine.stages; ++s) {
       speeds += machine.speed(s);
@@ -82,7 +82,7 @@ class Balancer {
     }
   }
 
-  void measure_nodes(const Machine& machine) {
+  void measure_nodes(const simulate::Machine& machine) {
     Load total{};
     for (const CostNode& node : tree_.nodes) {
       nodes_.push_back({node.own, node.seconds, bytes_of_node(node, machine)});
@@ -273,9 +273,9 @@ class Balancer {
 
 }  // namespace
 
-std::vector<int> balanced(const CostTree& tree, const Machine& machine, std::vector<int> stages,
-                          const BalanceOptions& options) {
+std::vector<int> balanced(const CostTree& tree, const simulate::Machine& machine,
+                          std::vector<int> stages, const BalanceOptions& options) {
   return Balancer(tree, machine, std::move(stages), options).run();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

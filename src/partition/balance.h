@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "partition/cost_tree.h"
-#include "partition/machine.h"
+#include "simulate/machine.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 struct BalanceOptions {
   /// What a node pays for not being on its parent's stage, as a share of an even load.
@@ -19,7 +19,7 @@ struct BalanceOptions {
 /// Brings the loads of all stages near each other: cost, seconds and, where memory is limited,
 /// bytes, each relative to the stage's share. Moves nodes one by one or in pairs while that helps;
 /// fixed nodes and the model itself stay.
-std::vector<int> balanced(const CostTree& tree, const Machine& machine, std::vector<int> stages,
-                          const BalanceOptions& options = {});
+std::vector<int> balanced(const CostTree& tree, const simulate::Machine& machine,
+                          std::vector<int> stages, const BalanceOptions& options = {});
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

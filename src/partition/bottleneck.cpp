@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "partition/strategies.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 struct Loads {
@@ -16,7 +16,7 @@ struct Loads {
   double total = 0;            // all costs, fixed or free
 };
 
-Loads loads_of(const CostTree& tree, const Machine& machine) {
+Loads loads_of(const CostTree& tree, const simulate::Machine& machine) {
   Loads loads;
   std::vector<double> fixed(machine.stages, 0);
   for (const CostNode& node : tree.nodes) {
@@ -65,7 +65,7 @@ double pigeonhole_bound(const Loads& loads) {
 }  // namespace
 
 double bottleneck(const CostTree& tree, const std::vector<int>& stages_of_nodes,
-                  const Machine& machine) {
+                  const simulate::Machine& machine) {
   SMP_ASSERT(stages_of_nodes.size() == tree.nodes.size());
   std::vector<double> loads(machine.stages, 0);
   for (std::size_t n = 0; n < tree.nodes.size(); ++n) {
@@ -78,11 +78,11 @@ double bottleneck(const CostTree& tree, const std::vector<int>& stages_of_nodes,
   return highest;
 }
 
-double bottleneck_lower_bound(const CostTree& tree, const Machine& machine) {
+double bottleneck_lower_bound(const CostTree& tree, const simulate::Machine& machine) {
   const Loads loads = loads_of(tree, machine);
   const double speed = std::accumulate(loads.speeds.begin(), loads.speeds.end(), 0.0);
   return std::max(
       {loads.total / speed, loads.fixed, few_stages_bound(loads), pigeonhole_bound(loads)});
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

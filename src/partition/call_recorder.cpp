@@ -5,10 +5,13 @@
 
 #include "base/check.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
-CallRecorder::CallRecorder(int models, double now)
-    : traces_(models), body_pending_(models, 0.0), last_(now) {}
+CallRecorder::CallRecorder(std::vector<const ModuleTree*> trees, double now)
+    : trees_(std::move(trees)),
+      traces_(trees_.size()),
+      body_pending_(trees_.size(), 0.0),
+      last_(now) {}
 
 void CallRecorder::advance(double now) {
   const double passed = now - std::exchange(last_, now);
@@ -26,11 +29,12 @@ double& CallRecorder::pending(int model) {
 
 void CallRecorder::begin(int model, int module, std::int64_t input_bytes, double now) {
   advance(now);
-  TracedCall call;
+  simulate::TracedCall call;
   call.module = module;
   call.caller = current().model == model ? current().number : -1;
   call.before.seconds = std::exchange(pending(model), 0.0);
   call.input_bytes = input_bytes;
+  call.sequential = trees_[model]->nodes[module].sequential;
   auto& calls = traces_[model].calls;
   calls.push_back(call);
   frames_.push_back({{model, static_cast<int>(calls.size()) - 1}});
@@ -39,7 +43,7 @@ void CallRecorder::begin(int model, int module, std::int64_t input_bytes, double
 void CallRecorder::end(std::int64_t output_bytes, double now) {
   SMP_ASSERT(!frames_.empty());
   advance(now);
-  TracedCall& call = at(frames_.back().call);
+  simulate::TracedCall& call = at(frames_.back().call);
   call.after.seconds = frames_.back().pending;
   call.output_bytes = output_bytes;
   frames_.pop_back();
@@ -62,4 +66,4 @@ int CallRecorder::current_module() const {
   return call.model < 0 ? 0 : traces_[call.model].calls[call.number].module;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,16 +1,18 @@
-// partition/call_recorder.h: from "a call began, a call ended" to the calls of a trace (App. C.1).
+// partition/call_recorder.h: from "a call began, a call ended" to the calls of a trace (paper App.
+// C.1).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "partition/trace.h"
+#include "partition/module_tree.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
-/// Records one run of a step body that calls several models. Every stretch of time between two
-/// events counts for the innermost call; outside of calls, for the body, which every model sees as
-/// its own.
+/// Records one run of a step body that calls several models. The time between two events
+/// counts for the innermost call; outside of calls, for the body, which every model sees as its
+/// own.
 class CallRecorder {
  public:
   struct Call {
@@ -19,8 +21,9 @@ class CallRecorder {
     bool operator==(const Call&) const = default;
   };
 
-  /// @param now  of the caller's clock, in seconds; all later times are of the same clock.
-  CallRecorder(int models, double now);
+  /// @param trees  of the models; they outlive this
+  /// @param now    of the caller's clock, in seconds; all later times are of the same clock
+  CallRecorder(std::vector<const ModuleTree*> trees, double now);
 
   void begin(int model, int module, std::int64_t input_bytes, double now);
   void end(std::int64_t output_bytes, double now);
@@ -31,10 +34,10 @@ class CallRecorder {
   Call current() const;
   /// Index of its module in the tree of its model; 0, the model itself, for the body.
   int current_module() const;
-  TracedCall& at(const Call& call) { return traces_[call.model].calls[call.number]; }
+  simulate::TracedCall& at(const Call& call) { return traces_[call.model].calls[call.number]; }
 
   /// One trace a model, without foreign uses and activations.
-  std::vector<Trace>& traces() { return traces_; }
+  std::vector<simulate::Trace>& traces() { return traces_; }
 
  private:
   struct Frame {
@@ -44,10 +47,11 @@ class CallRecorder {
   void advance(double now);
   double& pending(int model);
 
-  std::vector<Trace> traces_;
+  std::vector<const ModuleTree*> trees_;
+  std::vector<simulate::Trace> traces_;
   std::vector<double> body_pending_;  // by model
   std::vector<Frame> frames_;
   double last_;
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -6,7 +6,7 @@
 #include "partition/segmentation.h"
 #include "partition/strategies.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 // The nodes that are free to go anywhere, a parent before its children.
@@ -36,7 +36,7 @@ Sequence free_nodes(const CostTree& tree) {
 }
 
 // What fixed nodes put on the stages. One that has something to do may get nothing more.
-std::vector<Bin> make_bins(const CostTree& tree, const Machine& machine) {
+std::vector<Bin> make_bins(const CostTree& tree, const simulate::Machine& machine) {
   std::vector<Bin> bins(machine.stages);
   for (int stage = 0; stage < machine.stages; ++stage) bins[stage].speed = machine.speed(stage);
   for (const CostNode& node : tree.nodes) {
@@ -56,7 +56,8 @@ std::vector<int> cut(const Sequence& sequence, std::vector<Bin> bins, double sla
 
 }  // namespace
 
-std::vector<int> contiguous_partition(const CostTree& tree, const Machine& machine, double slack) {
+std::vector<int> contiguous_partition(const CostTree& tree, const simulate::Machine& machine,
+                                      double slack) {
   SMP_ASSERT(machine.stages >= 1 && slack >= 0, machine.stages, " ", slack);
   const Sequence sequence = free_nodes(tree);
   const std::vector<int> sizes = cut(sequence, make_bins(tree, machine), slack);
@@ -69,4 +70,4 @@ std::vector<int> contiguous_partition(const CostTree& tree, const Machine& machi
   return stages;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "partition/node_groups.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 // What modules have of their own, by index in ModuleTree::nodes.
@@ -34,18 +34,18 @@ std::vector<std::int64_t> weight_bytes(const ModuleTree& tree) {
   return bytes;
 }
 
-OwnCosts own_costs(const ModuleTree& tree, const Trace& trace) {
+OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
   const std::size_t count = tree.nodes.size();
   OwnCosts costs{weight_bytes(tree), std::vector<std::int64_t>(count, 0),
                  std::vector<double>(count, 0), std::vector<int>(count, kNeverCalled)};
   costs.first_call[0] = -1;
-  const auto add = [&](int module, const Stretch& stretch) {
-    costs.seconds.at(module) += stretch.seconds;
-    costs.activation_bytes[module] += stretch.activation_bytes;
+  const auto add = [&](int module, const simulate::ComputeInterval& interval) {
+    costs.seconds.at(module) += interval.seconds;
+    costs.activation_bytes[module] += interval.activation_bytes;
   };
   add(0, trace.body_after);
   for (std::size_t i = 0; i < trace.calls.size(); ++i) {
-    const TracedCall& call = trace.calls[i];
+    const simulate::TracedCall& call = trace.calls[i];
     const int caller = call.caller < 0 ? 0 : trace.calls.at(call.caller).module;
     add(caller, call.before);
     add(call.module, call.after);
@@ -68,7 +68,7 @@ std::vector<double> shares(std::vector<double> values) {
 
 // Equation 1 for every module alone. What the model has nothing of does not count: then the other
 // part decides by itself, and the number of modules if both are empty.
-std::vector<double> own_prices(const OwnCosts& own, CostSource source, double alpha) {
+std::vector<double> own_prices(const OwnCosts& own, simulate::CostSource source, double alpha) {
   const std::size_t count = own.seconds.size();
   std::vector<double> memory(count);
   for (std::size_t m = 0; m < count; ++m) {
@@ -76,7 +76,7 @@ std::vector<double> own_prices(const OwnCosts& own, CostSource source, double al
   }
   const std::vector<double> one_each(count, 1.0);
   memory = shares(std::move(memory));
-  const auto time = shares(source == CostSource::kCounts ? one_each : own.seconds);
+  const auto time = shares(source == simulate::CostSource::kCounts ? one_each : own.seconds);
   std::vector<double> prices(count);
   for (std::size_t m = 0; m < count; ++m) prices[m] = alpha * memory[m] + (1 - alpha) * time[m];
   if (sum(prices) > 0) return prices;
@@ -147,8 +147,8 @@ void fill_in(CostTree& tree, const OwnCosts& own, const std::vector<double>& pri
 
 }  // namespace
 
-CostTree make_cost_tree(const ModuleTree& tree, const Trace& trace, const std::vector<int>& fixed,
-                        const CostOptions& options) {
+CostTree make_cost_tree(const ModuleTree& tree, const simulate::Trace& trace,
+                        const std::vector<int>& fixed, const CostOptions& options) {
   SMP_ASSERT(options.memory_weight >= 0 && options.memory_weight <= 1, options.memory_weight);
   const OwnCosts own = own_costs(tree, trace);
   std::vector<double> prices = own_prices(own, trace.source, options.memory_weight);
@@ -167,4 +167,4 @@ std::vector<int> stages_of_modules(const CostTree& tree, const std::vector<int>&
   return stages;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// One or more modules that are placed as one: they share weights, or cannot leave their parent.
 struct CostNode {
@@ -43,10 +43,10 @@ struct CostOptions {
 /// Groups modules into nodes and prices them. Memory and computation are each normalised by their
 /// sum over the model before alpha mixes them, since bytes and seconds have no common unit.
 /// @param fixed  for each module the stage it was put on by hand, or -1
-CostTree make_cost_tree(const ModuleTree& tree, const Trace& trace, const std::vector<int>& fixed,
-                        const CostOptions& options = {});
+CostTree make_cost_tree(const ModuleTree& tree, const simulate::Trace& trace,
+                        const std::vector<int>& fixed, const CostOptions& options = {});
 
 /// Stages of modules from stages of nodes.
 std::vector<int> stages_of_modules(const CostTree& tree, const std::vector<int>& stages_of_nodes);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

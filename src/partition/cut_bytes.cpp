@@ -1,13 +1,13 @@
 // partition/cut_bytes.cpp: one pass over the calls.
 #include "partition/cut_bytes.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 constexpr int kNone = -1;
 
 // For every call the next one of the same caller, or kNone.
-std::vector<int> next_siblings(const Trace& trace) {
+std::vector<int> next_siblings(const simulate::Trace& trace) {
   std::vector<int> next(trace.calls.size(), kNone);
   std::vector<int> last(trace.calls.size() + 1, kNone);  // by caller + 1
   for (std::size_t call = 0; call < trace.calls.size(); ++call) {
@@ -20,15 +20,14 @@ std::vector<int> next_siblings(const Trace& trace) {
 
 class CutCounter {
  public:
-  CutCounter(const ModuleTree& tree, const Trace& trace, const std::vector<int>& stages,
-             int pp_size)
-      : tree_(tree), trace_(trace), stages_(stages), cuts_(static_cast<std::size_t>(pp_size)) {}
+  CutCounter(const simulate::Trace& trace, const std::vector<int>& stages, int pp_size)
+      : trace_(trace), stages_(stages), cuts_(static_cast<std::size_t>(pp_size)) {}
 
   std::vector<CutBytes> count() {
     const auto next = next_siblings(trace_);
     std::vector<bool> handed_over(trace_.calls.size(), false);
     for (std::size_t i = 0; i < trace_.calls.size(); ++i) {
-      const TracedCall& call = trace_.calls[i];
+      const simulate::TracedCall& call = trace_.calls[i];
       const int here = stages_[call.module];
       const int there = caller_stage(call);
       if (here == there) continue;
@@ -43,28 +42,27 @@ class CutCounter {
  private:
   int stage_of(int call) const { return stages_[trace_.calls[call].module]; }
   // The body of the step runs on stage 0.
-  int caller_stage(const TracedCall& call) const {
+  int caller_stage(const simulate::TracedCall& call) const {
     return call.caller < 0 ? 0 : stage_of(call.caller);
   }
-  bool in_sequential(const TracedCall& call) const {
-    return call.caller >= 0 && tree_.nodes[trace_.calls[call.caller].module].sequential;
+  bool in_sequential(const simulate::TracedCall& call) const {
+    return call.caller >= 0 && trace_.calls[call.caller].sequential;
   }
   void move(std::int64_t bytes, int from, int to) {
     cuts_[from].out += bytes;
     cuts_[to].in += bytes;
   }
 
-  const ModuleTree& tree_;
-  const Trace& trace_;
+  const simulate::Trace& trace_;
   const std::vector<int>& stages_;
   std::vector<CutBytes> cuts_;
 };
 
 }  // namespace
 
-std::vector<CutBytes> cut_bytes(const ModuleTree& tree, const Trace& trace,
-                                const std::vector<int>& stages, int pp_size) {
-  return CutCounter(tree, trace, stages, pp_size).count();
+std::vector<CutBytes> cut_bytes(const simulate::Trace& trace, const std::vector<int>& stages,
+                                int pp_size) {
+  return CutCounter(trace, stages, pp_size).count();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

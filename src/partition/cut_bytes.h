@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Bytes of tensors that one stage receives and sends in the forward pass of one microbatch. The
 /// backward pass moves their gradients the other way.
@@ -19,7 +18,7 @@ struct CutBytes {
 /// By stage. Values travel from the caller to the module and back, also those that the next module
 /// needs; neighbours of a Sequential on one stage hand them on among themselves.
 /// @param stages  of every module of the tree
-std::vector<CutBytes> cut_bytes(const ModuleTree& tree, const Trace& trace,
-                                const std::vector<int>& stages, int pp_size);
+std::vector<CutBytes> cut_bytes(const simulate::Trace& trace, const std::vector<int>& stages,
+                                int pp_size);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

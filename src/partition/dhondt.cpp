@@ -1,7 +1,7 @@
 // partition/dhondt.cpp: the largest quotient wins the next seat.
 #include "partition/dhondt.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 std::vector<int> deal_seats(const std::vector<Claim>& claims, const std::vector<double>& seats) {
   std::vector<double> held(claims.size(), 0);  // sizes of the seats
@@ -24,4 +24,4 @@ std::vector<int> deal_seats(const std::vector<Claim>& claims, const std::vector<
   return owners;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Who asks for seats.
 struct Claim {
@@ -19,4 +19,4 @@ struct Claim {
 /// @return  for each seat the index of its claim, the first of equal ones; -1 once none can use it.
 std::vector<int> deal_seats(const std::vector<Claim>& claims, const std::vector<double>& seats);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

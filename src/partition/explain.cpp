@@ -8,16 +8,16 @@
 #include "partition/plan_check.h"
 #include "partition/plan_reasons.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
-const char* source_name(CostSource source) {
+const char* source_name(simulate::CostSource source) {
   switch (source) {
-    case CostSource::kCounts:
+    case simulate::CostSource::kCounts:
       return "counts";
-    case CostSource::kEstimated:
+    case simulate::CostSource::kEstimated:
       return "operators";
-    case CostSource::kMeasured:
+    case simulate::CostSource::kMeasured:
       return "clock";
   }
   return "";
@@ -38,7 +38,7 @@ StageSummary stage_summary(const StageMemory& memory, const CutBytes& cut) {
 
 std::vector<StageSummary> stage_summaries(const PlanFacts& facts) {
   const int pp_size = facts.machine.stages;
-  const auto cuts = cut_bytes(facts.tree, facts.trace, facts.stages, pp_size);
+  const auto cuts = cut_bytes(facts.trace, facts.stages, pp_size);
   std::vector<StageSummary> stages;
   for (int stage = 0; stage < pp_size; ++stage) {
     stages.push_back(stage_summary(facts.memory[stage], cuts[stage]));
@@ -97,4 +97,4 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   return PartitionPlan(pp_size, std::move(rows), std::move(summary));
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,18 +5,18 @@
 #include <vector>
 
 #include "partition/cost_tree.h"
-#include "partition/machine.h"
 #include "partition/memory_model.h"
+#include "simulate/machine.h"
 #include "smp/plan.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// What the planner knows of the placement that it chose. Refers to the planner's values.
 struct PlanFacts {
   const ModuleTree& tree;
-  const Trace& trace;
+  const simulate::Trace& trace;
   const CostTree& costs;
-  const Machine& machine;
+  const simulate::Machine& machine;
   const std::vector<int>& stages;  ///< of every module of the tree
   /// Per module what put it there by hand: "placed by set_partition"; empty: nothing. May be empty
   /// as a whole.
@@ -31,4 +31,4 @@ struct PlanFacts {
 /// The plan with its summary, costs of modules, and reasons.
 PartitionPlan explained_plan(const PlanFacts& facts);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -2,10 +2,10 @@
 #include "partition/hand_placement.h"
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/edit_distance.h"
 #include "partition/placement_rules.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -107,4 +107,4 @@ HandPlacement follow_pins(const ModuleTree& tree, const std::vector<Pin>& pins, 
   return std::move(placement).finish();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

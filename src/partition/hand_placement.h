@@ -7,7 +7,7 @@
 #include "partition/module_tree.h"
 #include "partition/pin.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Stages and reasons that pins give to modules and what is below them.
 struct HandPlacement {
@@ -19,4 +19,4 @@ struct HandPlacement {
 /// @throws UsageError  all faults at once.
 HandPlacement follow_pins(const ModuleTree& tree, const std::vector<Pin>& pins, int pp_size);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

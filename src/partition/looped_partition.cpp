@@ -1,10 +1,11 @@
 // partition/looped_partition.cpp: a contiguous partition for more stages than there are.
 #include "partition/strategies.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
-std::vector<int> looped_partition(const CostTree& tree, const Machine& machine, int loops) {
-  Machine rounds = machine;
+std::vector<int> looped_partition(const CostTree& tree, const simulate::Machine& machine,
+                                  int loops) {
+  simulate::Machine rounds = machine;
   rounds.stages = machine.stages * loops;
   rounds.memory.clear();
   for (int s = machine.stages; s < rounds.stages && !machine.speeds.empty(); ++s) {
@@ -15,4 +16,4 @@ std::vector<int> looped_partition(const CostTree& tree, const Machine& machine, 
   return stages;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
                                         const Activations& activations, double optimizer_ratio) {
@@ -32,4 +32,4 @@ std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vecto
   return memory;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Bytes of one stage.
 struct StageMemory {
@@ -36,4 +36,4 @@ struct Activations {
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
                                         const Activations& activations, double optimizer_ratio);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 int ModuleTree::add(std::string path, int parent) {
   const int index = static_cast<int>(nodes.size());
@@ -46,4 +46,4 @@ std::string quoted_path(const std::string& path) {
   return path.empty() ? "the model itself" : "\"" + path + "\"";
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,12 +1,12 @@
-// partition/module_tree.h: a model as plain data, all the partitioner needs to know of it (App.
-// C.2).
+// partition/module_tree.h: a model as plain data, all the partitioner needs to know of it
+// (paper App. C.2).
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// One weight. Tied modules refer to the same one.
 struct TreeParameter {
@@ -56,4 +56,4 @@ struct ModuleTree {
 /// "the model" for the empty path, else the path in quotes; for messages.
 std::string quoted_path(const std::string& path);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

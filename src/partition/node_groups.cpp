@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "partition/placement_rules.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -75,10 +75,10 @@ class JoinedModules {
 
 class Grouping {
  public:
-  Grouping(const ModuleTree& tree, const std::vector<WeightUse>& uses,
+  Grouping(const ModuleTree& tree, const std::vector<simulate::WeightUse>& uses,
            const std::vector<int>& fixed)
       : tree_(tree), users_(holders_of_parameters(tree)), joined_(tree, fixed) {
-    for (const WeightUse& use : uses) users_.at(use.parameter).push_back(use.module);
+    for (const simulate::WeightUse& use : uses) users_.at(use.parameter).push_back(use.module);
     weighty_.assign(tree.nodes.size(), false);
     for (const auto& users : users_) {
       for (const int user : users) weighty_[user] = true;
@@ -157,10 +157,11 @@ class Grouping {
 
 }  // namespace
 
-NodeGroups group_modules(const ModuleTree& tree, const std::vector<WeightUse>& foreign_uses,
+NodeGroups group_modules(const ModuleTree& tree,
+                         const std::vector<simulate::WeightUse>& foreign_uses,
                          const std::vector<int>& fixed) {
   SMP_ASSERT(fixed.size() == tree.nodes.size() && !fixed.empty());
   return Grouping(tree, foreign_uses, fixed).run();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

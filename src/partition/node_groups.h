@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// The groups of modules that are placed as one. The first module of a group names it.
 struct NodeGroups {
@@ -25,7 +25,8 @@ struct NodeGroups {
 /// The model itself is fixed to stage 0.
 /// @param fixed  for each module the stage it was put on by hand, or -1
 /// @throws UsageError  modules of one group are fixed to different stages; names all such pairs.
-NodeGroups group_modules(const ModuleTree& tree, const std::vector<WeightUse>& foreign_uses,
+NodeGroups group_modules(const ModuleTree& tree,
+                         const std::vector<simulate::WeightUse>& foreign_uses,
                          const std::vector<int>& fixed);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 // LibTorch's callbacks are plain functions of a thread.
@@ -62,4 +62,4 @@ void OperatorMeter::after(const at::RecordFunction& op) {
   seconds_ += seconds_of(level.work, elements, bytes);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,5 +1,5 @@
 // partition/operator_watch.h: every LibTorch operator that a thread runs, and the sum of their work
-// (App. C.1). Works on real and on meta tensors alike.
+// (paper App. C.1). Works on real and on meta tensors alike.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -8,7 +8,7 @@
 
 #include "partition/operator_work.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Hears of operators. Threads: the one that watches.
 class OperatorListener {
@@ -51,4 +51,4 @@ class OperatorMeter final : public OperatorListener {
   double flops_ = 0;
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

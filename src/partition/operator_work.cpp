@@ -8,7 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
@@ -180,4 +180,4 @@ double bytes_of(const at::Tensor& tensor) {
   return static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Known before the operator ran, but for its outputs.
 struct Work {
@@ -43,4 +43,4 @@ void each_tensor(const c10::IValue& value, const std::function<void(const at::Te
 /// Elements times the size of one: what an operator reads, also of an expanded tensor.
 double bytes_of(const at::Tensor& tensor);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,7 +3,7 @@
 
 #include <torch/nn/module.h>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 /// For each module the one whose execution it is part of.
@@ -44,10 +44,10 @@ void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
     uses_[parameter.model].insert({reader, parameter.number});
 }
 
-std::vector<WeightUse> ParameterReads::foreign_uses(int model) const {
-  std::vector<WeightUse> uses;
+std::vector<simulate::WeightUse> ParameterReads::foreign_uses(int model) const {
+  std::vector<simulate::WeightUse> uses;
   for (const auto& [module, parameter] : uses_[model]) uses.push_back({module, parameter});
   return uses;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

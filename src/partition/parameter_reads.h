@@ -11,7 +11,7 @@
 
 #include "partition/tracer.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Tells a module's own weights from those of others. A module that is not routed is a part of the
 /// routed one above it.
@@ -23,7 +23,7 @@ class ParameterReads {
   void note(int model, int module, const at::Tensor& tensor);
 
   /// Reads of foreign weights in one model, each once, in order of module and parameter.
-  std::vector<WeightUse> foreign_uses(int model) const;
+  std::vector<simulate::WeightUse> foreign_uses(int model) const;
 
  private:
   struct Parameter {
@@ -35,4 +35,4 @@ class ParameterReads {
   std::vector<std::set<std::pair<int, int>>> uses_;        // by model: (module, parameter)
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

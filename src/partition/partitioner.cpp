@@ -9,14 +9,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "partition/count_trace.h"
 #include "partition/explain.h"
 #include "partition/hand_placement.h"
+#include "partition/memory_diagnosis.h"
 #include "partition/stage_use.h"
 #include "partition/step_judge.h"
 #include "partition/strategies.h"
-#include "partition/too_large.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -48,7 +49,7 @@ class Planner {
         machine_(machine_of(options)),
         costs_(
             make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
-        schedule_(schedule::make_schedule(options.pipeline, most_in_flight())),
+        schedule_(schedule::make_schedule(options.pipeline, options.active_microbatches)),
         judge_(tree_, trace_, costs_, machine_, settings()) {}
 
   PartitionPlan run() {
@@ -60,28 +61,23 @@ class Planner {
     const auto best = std::min_element(found_.begin(), found_.end(),
                                        [&](auto& a, auto& b) { return value(a) < value(b); });
     if (!best->judgement.fits()) {
-      refuse_too_large(
-          {tree_, trace_, costs_, machine_, judge_.settings(), best->stages, best->judgement});
+      throw_memory_diagnosis({tree_, trace_, costs_, machine_, judge_.settings(), best->stages,
+                              best->judgement, options_.active_microbatches});
     }
     return explain(*best);
   }
 
  private:
-  static Machine machine_of(const PartitionOptions& options) {
-    Machine machine = options.machine;
+  static simulate::Machine machine_of(const PartitionOptions& options) {
+    simulate::Machine machine = options.machine;
     machine.stages = options.pp_size;
     return machine;
   }
 
-  int most_in_flight() const {
-    return options_.active_microbatches > 0 ? options_.active_microbatches
-                                            : 2 * options_.pp_size + 2;
-  }
-
   StepSettings settings() const {
     const bool all = options_.pipeline == "simple";
-    return {options_.microbatches, schedule_.get(), all ? options_.microbatches : most_in_flight(),
-            options_.optimizer_ratio};
+    return {options_.microbatches, schedule_.get(),
+            all ? options_.microbatches : options_.active_microbatches, options_.optimizer_ratio};
   }
 
   // ---- what has no pin ------------------------------------------------------------------------
@@ -125,7 +121,7 @@ class Planner {
     const auto contiguous = used(contiguous_partition(costs_, machine_));
     if (wanted("contiguous")) add("contiguous", contiguous);
     // Where nothing was run, a simulation has nothing to say that would justify a scattered plan.
-    const bool known = trace_.source != CostSource::kCounts;
+    const bool known = trace_.source != simulate::CostSource::kCounts;
     if (options_.strategy == "search" || (options_.strategy == "best" && known)) {
       add("search", search({tree, contiguous}));
     }
@@ -226,34 +222,12 @@ class Planner {
   const ModuleTree& tree_;
   const PartitionOptions& options_;
   HandPlacement hand_;
-  const Trace trace_;
-  const Machine machine_;
+  const simulate::Trace trace_;
+  const simulate::Machine machine_;
   const CostTree costs_;
   const std::unique_ptr<schedule::Schedule> schedule_;
   const StepJudge judge_;
   std::vector<Candidate> found_;
-};
-
-/// What a module takes when nothing is known: much more than a message, so that stages matter.
-constexpr double kCountedSeconds = 1e-3;
-
-class CountingWalk {
- public:
-  explicit CountingWalk(const ModuleTree& tree) : tree_(tree) {
-    trace.source = CostSource::kCounts;
-    visit(0, -1);
-  }
-  Trace trace;
-
- private:
-  void visit(int module, int caller) {
-    const int call = static_cast<int>(trace.calls.size());
-    trace.calls.push_back(
-        {.module = module, .caller = caller, .after = {.seconds = kCountedSeconds}});
-    for (const int child : tree_.nodes[module].children) visit(child, call);
-  }
-
-  const ModuleTree& tree_;
 };
 
 }  // namespace
@@ -263,6 +237,4 @@ PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options)
   return Planner(tree, options).run();
 }
 
-Trace count_trace(const ModuleTree& tree) { return CountingWalk(tree).trace; }
-
-}  // namespace smp::partition
+}  // namespace smp::partitioning

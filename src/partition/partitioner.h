@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "partition/machine.h"
 #include "partition/module_tree.h"
 #include "partition/pin.h"
-#include "partition/trace.h"
+#include "simulate/machine.h"
+#include "simulate/trace.h"
 #include "smp/plan.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 struct PartitionOptions {
   int pp_size = 1;
@@ -21,16 +21,17 @@ struct PartitionOptions {
   int default_partition = 0;
 
   /// One microbatch through the model. Without calls: count_trace().
-  Trace trace;
+  simulate::Trace trace;
   /// Speeds, memory and messages; its `stages` is not read.
-  Machine machine;
+  simulate::Machine machine;
   /// "best", "tree", "contiguous" or "search".
   std::string strategy = "best";
   double memory_weight = 0.8;  ///< alpha of equation 1
 
   std::string pipeline = "interleaved";
   int microbatches = 1;
-  int active_microbatches = 0;  ///< 0: 2 a stage and 2 more
+  /// Most microbatches in flight under "interleaved", at least 1; must be set for it.
+  int active_microbatches = 0;
   /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
   double optimizer_ratio = 2;
 };
@@ -40,14 +41,10 @@ struct PartitionOptions {
 /// all that the strategies find, the smallest simulated step time, where a stage that costs more
 /// than its share counts as time too, and never a slower step than that of "tree".
 /// @throws UsageError     all faults of the pins at once: an unknown or ambiguous path (with the
-///                        nearest), a stage out of range, a module that cannot leave its parent,
-///                        tied weights on two stages; an unknown strategy or schedule.
+///                        most similar), a stage out of range, a module that cannot leave its
+///                        parent, tied weights on two stages; an unknown strategy or schedule.
 /// @throws ResourceError  more stages than modules to place; a stage whose memory is too small,
 ///                        with what would help.
-PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options);
+[[nodiscard]] PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options);
 
-/// The stand-in for a trace where nothing was run: every module is called once, in the order of
-/// registration, and takes as long as every other one.
-Trace count_trace(const ModuleTree& tree);
-
-}  // namespace smp::partition
+}  // namespace smp::partitioning

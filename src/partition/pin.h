@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A module, and everything below it that has no pin of its own, placed by hand.
 struct Pin {
@@ -12,4 +12,4 @@ struct Pin {
   std::string origin;  ///< who asked for it, for messages: "set_partition", "plan.json"
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

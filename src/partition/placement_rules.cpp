@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -69,4 +69,4 @@ std::string list_of_faults(const std::string& lead, const std::vector<std::strin
   return text;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

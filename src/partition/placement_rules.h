@@ -6,7 +6,7 @@
 
 #include "partition/module_tree.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Faults of a placement, one line each: a stage out of range, a module apart from a parent that it
 /// cannot leave, tied weights on two stages.
@@ -21,4 +21,4 @@ std::vector<std::vector<int>> holders_of_parameters(const ModuleTree& tree);
 /// One line, or a counted list.
 std::string list_of_faults(const std::string& lead, const std::vector<std::string>& faults);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/edit_distance.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/nearest.h"
 #include "partition/module_tree.h"
 #include "partition/plan_json.h"
 #include "partition/plan_table.h"
@@ -54,7 +54,7 @@ std::string summary_text(const PartitionPlan& plan) {
   if (!plan.summary()) return {};
   std::string text =
       concat("  \"summary\": {\n    \"placement\": \"", placement_hash(plan.rows()), "\"");
-  const Json json = partition::summary_to_json(*plan.summary());
+  const Json json = partitioning::summary_to_json(*plan.summary());
   for (const auto& [key, value] : json.items()) text += member_lines(key, value);
   return text + "\n  },\n";
 }
@@ -67,7 +67,7 @@ std::optional<PlanSummary> summary_of(const Json& json, const std::vector<Partit
   if (base::json_member<std::string>(member, "placement", name) != placement_hash(rows)) {
     return std::nullopt;
   }
-  PlanSummary summary = partition::summary_from_json(member, name);
+  PlanSummary summary = partitioning::summary_from_json(member, name);
   SMP_REQUIRE(static_cast<int>(summary.stages.size()) == pp_size, name, ": the summary has ",
               summary.stages.size(), " stages, but \"pp_size\" is ", pp_size);
   return summary;
@@ -101,7 +101,7 @@ std::string PartitionPlan::to_json() const {
              summary_text(*this), "  \"modules\": {");
   for (const Row& row : rows_) {
     text += concat(&row == &rows_.front() ? "\n" : ",\n", "    ", Json(row.path).dump(), ": ",
-                   partition::row_to_json(row).dump());
+                   partitioning::row_to_json(row).dump());
   }
   return text + "\n  }\n}\n";
 }
@@ -119,9 +119,9 @@ PartitionPlan PartitionPlan::from_json(const std::string& text, const std::strin
   SMP_REQUIRE(pp_size >= 1, name, ": \"pp_size\" is ", pp_size, ", expected at least 1");
   std::vector<Row> rows;
   for (const auto& [path, value] : modules.items()) {
-    rows.push_back(partition::row_from_json(path, value, name));
+    rows.push_back(partitioning::row_from_json(path, value, name));
     const int stage = rows.back().pp_rank;
-    SMP_REQUIRE(stage >= 0 && stage < pp_size, name, ": module ", partition::quoted_path(path),
+    SMP_REQUIRE(stage >= 0 && stage < pp_size, name, ": module ", partitioning::quoted_path(path),
                 " is on stage ", stage, ", but there are ", pp_size, " stages, numbered from 0");
   }
   auto summary = summary_of(json, rows, pp_size, name);
@@ -134,6 +134,6 @@ PartitionPlan PartitionPlan::read(const std::string& path) {
 
 void PartitionPlan::write(const std::string& path) const { base::write_file(path, to_json()); }
 
-std::string PartitionPlan::table() const { return partition::plan_table(*this); }
+std::string PartitionPlan::table() const { return partitioning::plan_table(*this); }
 
 }  // namespace smp

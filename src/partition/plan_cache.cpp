@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "partition/plan_check.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 std::string user_cache() {
@@ -83,4 +83,4 @@ std::string program_identity() {
                       written.count());
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -9,7 +9,7 @@
 #include "partition/module_tree.h"
 #include "smp/plan.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A folder with one plan.json a key. Whatever is wrong with it costs a warning and a trace, never
 /// a run.
@@ -38,4 +38,4 @@ class PlanCache {
 /// Changes when the running program is built anew: its modules may do something else then.
 std::string program_identity();
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

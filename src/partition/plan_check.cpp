@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/edit_distance.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/nearest.h"
 #include "partition/placement_rules.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -129,4 +129,4 @@ PlanFile read_plan_file(const std::string& path) {
   return file;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

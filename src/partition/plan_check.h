@@ -9,7 +9,7 @@
 #include "partition/pin.h"
 #include "smp/plan.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A plan for stages that are already chosen, one per module of the tree.
 PartitionPlan plan_of(const ModuleTree& tree, const std::vector<int>& stages, int pp_size);
@@ -31,4 +31,4 @@ struct PlanFile {
 /// @throws UsageError  the file cannot be read or is neither of the two.
 PlanFile read_plan_file(const std::string& path);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

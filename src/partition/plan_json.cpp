@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "partition/module_tree.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -139,4 +139,4 @@ PlanSummary summary_from_json(const Json& json, const std::string& name) {
   return summary;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

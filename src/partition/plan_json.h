@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "smp/plan.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Its stage alone if there is nothing else to say, as of a dropout; else an object.
 base::Json row_to_json(const PartitionPlan::Row& row);
@@ -19,4 +19,4 @@ base::Json summary_to_json(const PlanSummary& summary);
 /// @throws UsageError  a member is missing or of another type.
 PlanSummary summary_from_json(const base::Json& json, const std::string& name);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "partition/short_text.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -24,7 +24,7 @@ std::string name_of(const ModuleTree& tree, int module) {
 }
 
 // When each module, or the first one below it, is called; those that never are come last.
-std::vector<int> first_calls(const ModuleTree& tree, const Trace& trace) {
+std::vector<int> first_calls(const ModuleTree& tree, const simulate::Trace& trace) {
   std::vector<int> first(tree.nodes.size(), kNever);
   for (std::size_t call = 0; call < trace.calls.size(); ++call) {
     int& known = first[trace.calls[call].module];
@@ -48,8 +48,8 @@ bool share_a_weight(const ModuleNode& one, const ModuleNode& other) {
 
 class Reasoner {
  public:
-  Reasoner(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
-           const Machine& machine, const std::vector<int>& stages,
+  Reasoner(const ModuleTree& tree, const simulate::Trace& trace, const CostTree& costs,
+           const simulate::Machine& machine, const std::vector<int>& stages,
            const std::vector<std::string>& by_hand, const std::vector<std::int64_t>& memory)
       : tree_(tree),
         costs_(costs),
@@ -93,14 +93,14 @@ class Reasoner {
     }
   }
 
-  void find_ties(const Trace& trace) {
+  void find_ties(const simulate::Trace& trace) {
     for (const CostNode& node : costs_.nodes) {
       for (const int module : node.modules) {
         const int other = first_that_shares(node, module);
         if (other != module) ties_[module] = concat("tied with ", name_of(tree_, other));
       }
     }
-    for (const WeightUse& use : trace.foreign_uses) {
+    for (const simulate::WeightUse& use : trace.foreign_uses) {
       for (std::size_t holder = 0; holder < tree_.nodes.size(); ++holder) {
         const auto& held = tree_.nodes[holder].parameters;
         const bool holds = std::any_of(held.begin(), held.end(), [&](const OwnParameter& own) {
@@ -249,7 +249,7 @@ class Reasoner {
 
   const ModuleTree& tree_;
   const CostTree& costs_;
-  const Machine& machine_;
+  const simulate::Machine& machine_;
   const std::vector<int>& stages_;
   const std::vector<std::string>& by_hand_;
   const std::vector<std::int64_t>& memory_;
@@ -263,11 +263,11 @@ class Reasoner {
 
 }  // namespace
 
-PlanReasons plan_reasons(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
-                         const Machine& machine, const std::vector<int>& stages,
-                         const std::vector<std::string>& by_hand,
+PlanReasons plan_reasons(const ModuleTree& tree, const simulate::Trace& trace,
+                         const CostTree& costs, const simulate::Machine& machine,
+                         const std::vector<int>& stages, const std::vector<std::string>& by_hand,
                          const std::vector<std::int64_t>& memory) {
   return Reasoner(tree, trace, costs, machine, stages, by_hand, memory).reasons();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "partition/cost_tree.h"
-#include "partition/machine.h"
+#include "simulate/machine.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 struct PlanReasons {
   std::vector<std::string> modules;  ///< by module; empty where a parent or neighbour explains it
@@ -17,9 +17,9 @@ struct PlanReasons {
 /// @param stages   of every module of the tree
 /// @param by_hand  per module what put it there by hand, "placed by set_partition", or empty
 /// @param memory   bytes each stage will hold
-PlanReasons plan_reasons(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
-                         const Machine& machine, const std::vector<int>& stages,
-                         const std::vector<std::string>& by_hand,
+PlanReasons plan_reasons(const ModuleTree& tree, const simulate::Trace& trace,
+                         const CostTree& costs, const simulate::Machine& machine,
+                         const std::vector<int>& stages, const std::vector<std::string>& by_hand,
                          const std::vector<std::int64_t>& memory);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace smp::partition {
+#include "partition/count_trace.h"
+
+namespace smp::partitioning {
 namespace {
 
 constexpr std::int64_t kMostCallsDrawn = 200'000;
 
-int shown_microbatches(const Trace& trace, int microbatches) {
+int shown_microbatches(const simulate::Trace& trace, int microbatches) {
   const auto calls = static_cast<std::int64_t>(trace.calls.size());
   return static_cast<int>(std::clamp<std::int64_t>(
       kMostCallsDrawn / std::max<std::int64_t>(1, calls), 1, microbatches));
@@ -17,21 +19,19 @@ int shown_microbatches(const Trace& trace, int microbatches) {
 
 }  // namespace
 
-SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOptions& options,
-                            const PartitionPlan& plan) {
-  const Trace trace = options.trace.calls.empty() ? count_trace(tree) : options.trace;
-  Machine machine = options.machine;
+simulate::SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOptions& options,
+                                      const PartitionPlan& plan) {
+  const simulate::Trace trace = options.trace.calls.empty() ? count_trace(tree) : options.trace;
+  simulate::Machine machine = options.machine;
   machine.stages = plan.pp_size();
-  const int active =
-      options.active_microbatches > 0 ? options.active_microbatches : 2 * machine.stages + 2;
-  const auto schedule = schedule::make_schedule(options.pipeline, active);
+  const auto schedule = schedule::make_schedule(options.pipeline, options.active_microbatches);
   std::vector<int> stages;
   for (const PartitionPlan::Row& row : plan.rows()) stages.push_back(row.pp_rank);
-  SimulationOptions simulation;
+  simulate::SimulationOptions simulation;
   simulation.microbatches = shown_microbatches(trace, options.microbatches);
   simulation.schedule = schedule.get();
   simulation.record = true;
-  return simulate(tree, trace, stages, machine, simulation);
+  return simulate::simulate(trace, stages, machine, simulation);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

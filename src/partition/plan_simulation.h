@@ -2,14 +2,15 @@
 #pragma once
 
 #include "partition/partitioner.h"
-#include "partition/simulator.h"
+#include "simulate/simulator.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Simulates a step with the spans of every stage. Of very many microbatches only as many as a
 /// picture can show.
 /// @param options  those that the plan was made with
-SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOptions& options,
-                            const PartitionPlan& plan);
+[[nodiscard]] simulate::SimulatedStep simulate_plan(const ModuleTree& tree,
+                                                    const PartitionOptions& options,
+                                                    const PartitionPlan& plan);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -14,7 +14,7 @@
 #include "partition/short_text.h"
 #include "partition/text_table.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using base::concat;
@@ -273,4 +273,4 @@ std::string plan_table(const PartitionPlan& plan) {
   return summary ? promise(plan) + "\n" + body + remarks(plan) : body;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -6,7 +6,7 @@
 
 #include "smp/plan.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// What the plan promises, then each stage: its modules, parameters, memory, cost, bytes that cross
 /// its borders, and why it begins there. Without a summary: modules and parameters. At most 100
@@ -18,4 +18,4 @@ std::string plan_table(const PartitionPlan& plan);
 /// braces: "encoder.block.4.{norm, attention, dropout}".
 std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& plan);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 void append(CutRange range, std::vector<CutRange>& to) {
@@ -111,4 +111,4 @@ double ReachableCuts::least_bound() const {
   }
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 
 #include "partition/segmentation.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Counts of elements, from `first` to `last`, both included.
 struct CutRange {
@@ -49,4 +49,4 @@ class ReachableCuts {
   std::vector<int> by_weight_;  // elements, the largest first
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using torch::autograd::Node;
@@ -55,4 +55,4 @@ std::vector<KeepingNode> keeping_nodes(const std::vector<NodePointer>& roots) {
   return keeping;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,4 +1,4 @@
-// partition/saved_tensors.h: what autograd keeps for backward (App. C.1).
+// partition/saved_tensors.h: what autograd keeps for backward (paper App. C.1).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A node of an autograd graph and the tensors that it keeps.
 struct KeepingNode {
@@ -19,4 +19,4 @@ struct KeepingNode {
 std::vector<KeepingNode> keeping_nodes(
     const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& roots);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

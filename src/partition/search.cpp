@@ -9,7 +9,7 @@
 #include "partition/balance.h"
 #include "partition/strategies.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 // What a border between stages may cost, from nothing to more than any balance.
@@ -48,7 +48,7 @@ struct ExecutionOrder {
 
 class Search {
  public:
-  Search(const CostTree& tree, const Machine& machine, const Judge& judge, int budget)
+  Search(const CostTree& tree, const simulate::Machine& machine, const Judge& judge, int budget)
       : tree_(tree),
         machine_(machine),
         judge_(judge),
@@ -237,7 +237,7 @@ class Search {
   }
 
   const CostTree& tree_;
-  const Machine& machine_;
+  const simulate::Machine& machine_;
   const Judge& judge_;
   int budget_;
   const ExecutionOrder order_;
@@ -249,10 +249,10 @@ class Search {
 
 }  // namespace
 
-std::vector<int> search_partition(const CostTree& tree, const Machine& machine,
+std::vector<int> search_partition(const CostTree& tree, const simulate::Machine& machine,
                                   const std::vector<std::vector<int>>& starts, const Judge& judge,
                                   int budget) {
   return Search(tree, machine, judge, budget).run(starts);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

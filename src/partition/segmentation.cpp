@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "partition/reachable_cuts.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 constexpr int kMostCells = 400'000;
@@ -162,4 +162,4 @@ std::optional<std::vector<int>> min_max_segments(const std::vector<double>& weig
   return BestCuts(cuts, penalties, least * (1 + slack + kRounding)).run();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Takes one segment of the sequence.
 struct Bin {
@@ -30,4 +30,4 @@ std::optional<std::vector<int>> min_max_segments(const std::vector<double>& weig
                                                  const std::vector<int>& penalties = {},
                                                  double slack = 0);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 std::string short_count(std::int64_t count) {
   const double value = static_cast<double>(count);
@@ -29,4 +29,4 @@ std::string short_seconds(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// "950", "4.1 K", "4.1 M", "2.0 G".
 std::string short_count(std::int64_t count);
@@ -15,4 +15,4 @@ std::string short_bytes(std::int64_t bytes);
 /// "950 us", "13.1 ms", "2.50 s".
 std::string short_seconds(double seconds);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 bool gives_work(const CostTree& tree, std::size_t node) {
@@ -17,7 +17,7 @@ bool may_move(const CostTree& tree, std::size_t node) {
 }
 
 // How many nodes give each stage something to do.
-std::vector<int> work_by_stage(const CostTree& tree, const Machine& machine,
+std::vector<int> work_by_stage(const CostTree& tree, const simulate::Machine& machine,
                                const std::vector<int>& stages) {
   std::vector<int> count(machine.stages, 0);
   for (std::size_t i = 0; i < stages.size(); ++i) count.at(stages[i]) += gives_work(tree, i);
@@ -37,7 +37,7 @@ int largest_spare(const CostTree& tree, const std::vector<int>& stages,
 
 }  // namespace
 
-StageUse stage_use(const CostTree& tree, const Machine& machine) {
+StageUse stage_use(const CostTree& tree, const simulate::Machine& machine) {
   StageUse use;
   std::vector<bool> served(machine.stages, false);
   for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
@@ -51,13 +51,13 @@ StageUse stage_use(const CostTree& tree, const Machine& machine) {
   return use;
 }
 
-bool every_stage_used(const CostTree& tree, const Machine& machine,
+bool every_stage_used(const CostTree& tree, const simulate::Machine& machine,
                       const std::vector<int>& stages) {
   const std::vector<int> count = work_by_stage(tree, machine, stages);
   return machine.stages == 1 || std::find(count.begin(), count.end(), 0) == count.end();
 }
 
-std::vector<int> use_every_stage(const CostTree& tree, const Machine& machine,
+std::vector<int> use_every_stage(const CostTree& tree, const simulate::Machine& machine,
                                  std::vector<int> stages) {
   std::vector<int> count = work_by_stage(tree, machine, stages);
   for (int stage = 0; stage < machine.stages && machine.stages > 1; ++stage) {
@@ -71,4 +71,4 @@ std::vector<int> use_every_stage(const CostTree& tree, const Machine& machine,
   return stages;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -8,7 +8,7 @@
 
 #include "partition/strategies.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 constexpr double kSteepness = 8;
@@ -16,10 +16,10 @@ constexpr double kSteepness = 8;
 constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
 
-// Seconds that the busiest stage, or the most crowded host, is at work.
-double pace(const std::vector<double>& busy, const Machine& machine) {
+// Seconds that the busiest stage, or the most oversubscribed host, is at work.
+double pace(const std::vector<double>& busy, const simulate::Machine& machine) {
   double seconds = *std::max_element(busy.begin(), busy.end());
-  for (const auto& host : machine.crowded) {
+  for (const auto& host : machine.oversubscribed) {
     double all = 0;
     for (const int stage : host.stages) all += busy[stage];
     seconds = std::max(seconds, all / host.cores);
@@ -27,19 +27,21 @@ double pace(const std::vector<double>& busy, const Machine& machine) {
   return seconds;
 }
 
-// A step of `from` microbatches, stretched to `to`.
-void stretch(SimulatedStep& step, const Machine& machine, int from, int to, int most_in_flight) {
+// From a step of `from` microbatches to one of `to`.
+void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine, int from, int to,
+                 int most_in_flight) {
   const double more = static_cast<double>(to) / from;
   step.seconds += (more - 1) * pace(step.busy, machine);
   for (double& busy : step.busy) busy *= more;
   const double busy = std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
   step.bubble = 1 - busy / (static_cast<double>(step.busy.size()) * step.seconds);
-  const int seen = std::min(from, most_in_flight), held = std::min(to, most_in_flight);
-  for (auto& bytes : step.peak_activations) bytes = bytes * held / seen;
+  const int seen = std::min(from, most_in_flight), live = std::min(to, most_in_flight);
+  for (auto& bytes : step.peak_activations) bytes = bytes * live / seen;
   for (auto& count : step.messages) count = count * to / from;
 }
 
-std::int64_t missing_bytes(const std::vector<StageMemory>& memory, const Machine& machine) {
+std::int64_t missing_bytes(const std::vector<StageMemory>& memory,
+                           const simulate::Machine& machine) {
   std::int64_t missing = 0;
   for (std::size_t s = 0; s < machine.memory.size(); ++s) {
     missing = std::max(missing, memory[s].most() - machine.memory[s]);
@@ -65,8 +67,8 @@ double Judgement::value() const {
   return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
 
-StepJudge::StepJudge(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
-                     const Machine& machine, const StepSettings& settings)
+StepJudge::StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const CostTree& costs,
+                     const simulate::Machine& machine, const StepSettings& settings)
     : tree_(tree),
       trace_(trace),
       costs_(costs),
@@ -85,13 +87,13 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
 Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated,
                            bool with_most) const {
   const auto stages = stages_of_modules(costs_, stages_of_nodes);
-  SimulationOptions options;
+  simulate::SimulationOptions options;
   options.microbatches = std::min(simulated, settings_.microbatches);
   options.schedule = settings_.schedule;
   Judgement judgement;
-  judgement.step = simulate(tree_, trace_, stages, machine_, options);
-  stretch(judgement.step, machine_, options.microbatches, settings_.microbatches,
-          settings_.most_in_flight);
+  judgement.step = simulate::simulate(trace_, stages, machine_, options);
+  extrapolate(judgement.step, machine_, options.microbatches, settings_.microbatches,
+              settings_.most_in_flight);
   judgement.memory =
       predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
                      settings_.optimizer_ratio);
@@ -108,12 +110,14 @@ Judgement StepJudge::judge_within(const std::vector<int>& stages_of_nodes,
                static_cast<int>(std::min<std::int64_t>(most, settings_.microbatches)), true);
 }
 
-Activations StepJudge::activations(const SimulatedStep& step, const std::vector<int>& stages,
-                                   const SimulationOptions& options, bool with_most) const {
+Activations StepJudge::activations(const simulate::SimulatedStep& step,
+                                   const std::vector<int>& stages,
+                                   const simulate::SimulationOptions& options,
+                                   bool with_most) const {
   if (!with_most) return {step.peak_activations, step.peak_activations};
   const int in_flight = std::min(settings_.microbatches, settings_.most_in_flight);
   return {step.peak_activations,
-          most_activations(tree_, trace_, stages, machine_, options, in_flight)};
+          simulate::most_activations(trace_, stages, machine_, options, in_flight)};
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "partition/cost_tree.h"
-#include "partition/machine.h"
 #include "partition/memory_model.h"
-#include "partition/simulator.h"
-#include "partition/trace.h"
+#include "simulate/machine.h"
+#include "simulate/simulator.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// The step that placements are judged by.
 struct StepSettings {
@@ -24,7 +24,7 @@ struct StepSettings {
 
 /// What a placement comes to.
 struct Judgement {
-  SimulatedStep step;
+  simulate::SimulatedStep step;
   std::vector<StageMemory> memory;  ///< by stage
   double to_bound = 1;              ///< bottleneck ÷ its lower bound
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
@@ -40,8 +40,8 @@ struct Judgement {
 /// Refers to its arguments.
 class StepJudge {
  public:
-  StepJudge(const ModuleTree& tree, const Trace& trace, const CostTree& costs,
-            const Machine& machine, const StepSettings& settings);
+  StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const CostTree& costs,
+            const simulate::Machine& machine, const StepSettings& settings);
 
   /// Simulates at most `simulated` microbatches and adds the others at the pace of the busiest
   /// stage.
@@ -56,15 +56,15 @@ class StepJudge {
 
  private:
   Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool with_most) const;
-  Activations activations(const SimulatedStep& step, const std::vector<int>& stages,
-                          const SimulationOptions& options, bool with_most) const;
+  Activations activations(const simulate::SimulatedStep& step, const std::vector<int>& stages,
+                          const simulate::SimulationOptions& options, bool with_most) const;
 
   const ModuleTree& tree_;
-  const Trace& trace_;
+  const simulate::Trace& trace_;
   const CostTree& costs_;
-  const Machine& machine_;
+  const simulate::Machine& machine_;
   const StepSettings settings_;
   double lower_bound_;
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 constexpr int kGap = 2;
@@ -117,4 +117,4 @@ std::string TextTable::finish(int width) const {
   return text;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

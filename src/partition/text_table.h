@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Lines of aligned columns, two blanks apart. Cells that are too long go on in the next line,
 /// broken behind a comma or blank where there is one.
@@ -45,4 +45,4 @@ int text_width(std::string_view text);
 /// behind a dot; else where it must.
 std::vector<std::string> wrapped(std::string_view text, int width);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

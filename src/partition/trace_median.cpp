@@ -3,20 +3,20 @@
 
 #include <algorithm>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
-bool same_calls(const Trace& a, const Trace& b) {
+bool same_calls(const simulate::Trace& a, const simulate::Trace& b) {
   return std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(),
-                    [](const TracedCall& x, const TracedCall& y) {
+                    [](const simulate::TracedCall& x, const simulate::TracedCall& y) {
                       return x.module == y.module && x.caller == y.caller;
                     });
 }
 
 template <class Value>
-double median(const std::vector<const Trace*>& traces, const Value& value) {
+double median(const std::vector<const simulate::Trace*>& traces, const Value& value) {
   std::vector<double> values;
-  for (const Trace* trace : traces) values.push_back(value(*trace));
+  for (const simulate::Trace* trace : traces) values.push_back(value(*trace));
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -24,20 +24,21 @@ double median(const std::vector<const Trace*>& traces, const Value& value) {
 
 }  // namespace
 
-Trace with_median_times(Trace sizes, const std::vector<Trace>& timed) {
-  std::vector<const Trace*> alike;
-  for (const Trace& trace : timed) {
+simulate::Trace with_median_times(simulate::Trace sizes,
+                                  const std::vector<simulate::Trace>& timed) {
+  std::vector<const simulate::Trace*> alike;
+  for (const simulate::Trace& trace : timed) {
     if (same_calls(sizes, trace)) alike.push_back(&trace);
   }
   if (alike.empty()) return sizes;
   for (std::size_t i = 0; i < sizes.calls.size(); ++i) {
-    TracedCall& call = sizes.calls[i];
+    simulate::TracedCall& call = sizes.calls[i];
     call.before.seconds = median(alike, [&](auto& t) { return t.calls[i].before.seconds; });
     call.after.seconds = median(alike, [&](auto& t) { return t.calls[i].after.seconds; });
   }
   sizes.body_after.seconds = median(alike, [](auto& t) { return t.body_after.seconds; });
-  sizes.source = CostSource::kMeasured;
+  sizes.source = simulate::CostSource::kMeasured;
   return sizes;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

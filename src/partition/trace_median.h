@@ -3,12 +3,12 @@
 
 #include <vector>
 
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// `sizes` with the median times of those of `timed` that made the same calls in the same order;
 /// `sizes` itself, with its own times, if none did.
-Trace with_median_times(Trace sizes, const std::vector<Trace>& timed);
+simulate::Trace with_median_times(simulate::Trace sizes, const std::vector<simulate::Trace>& timed);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,8 +3,8 @@
 
 #include <torch/nn/module.h>
 
-#include <cstdio>
 #include <exception>
+#include <new>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,14 +12,15 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "module/call_handler.h"
 #include "partition/call_recorder.h"
-#include "partition/held_log.h"
+#include "partition/live_log.h"
 #include "partition/operator_watch.h"
 #include "partition/parameter_reads.h"
 #include "partition/trace_median.h"
 #include "partition/write_guard.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 std::int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
@@ -52,18 +53,11 @@ std::unordered_set<const void*> weight_storages(const std::vector<TracedModel>& 
   return storages;
 }
 
-/// While it lives, the fiber belongs to `rank`.
-class RankScope {
- public:
-  explicit RankScope(base::RankContext* rank)
-      : outer_(std::exchange(base::current_fiber()->rank, rank)) {}
-  ~RankScope() { base::current_fiber()->rank = outer_; }
-  RankScope(const RankScope&) = delete;
-  RankScope& operator=(const RankScope&) = delete;
-
- private:
-  base::RankContext* outer_;
-};
+std::vector<const ModuleTree*> trees_of(const std::vector<TracedModel>& models) {
+  std::vector<const ModuleTree*> trees;
+  for (const auto& model : models) trees.push_back(model.tree);
+  return trees;
+}
 
 }  // namespace
 
@@ -85,8 +79,7 @@ struct Tracer::State {
   OperatorMeter meter;
   bool timed = false;
   std::vector<const RoutedBase*> running;  // innermost last
-  bool in_place = false;                   // the innermost call serves a part of itself
-  std::optional<HeldLog> held;
+  std::optional<LiveLog> live_log;
 
   explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
 };
@@ -125,15 +118,12 @@ class Tracer::Observer final : public OperatorListener {
 class Tracer::RunningCall {
  public:
   RunningCall(Tracer& tracer, RoutedBase& module, std::int64_t input_bytes)
-      : tracer_(tracer),
-        module_(module),
-        exceptions_(std::uncaught_exceptions()),
-        outer_in_place_(std::exchange(tracer.state_->in_place, false)) {
+      : tracer_(tracer), module_(module), exceptions_(std::uncaught_exceptions()) {
     auto& state = *tracer_.state_;
     const Known& known = state.known.at(&module);
     state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
     state.running.push_back(&module);
-    state.held->begin(state.recorder->current());
+    state.live_log->begin(state.recorder->current());
   }
   ~RunningCall() {
     auto& state = *tracer_.state_;
@@ -142,8 +132,7 @@ class Tracer::RunningCall {
     }
     state.recorder->end(output_bytes_, tracer_.now());
     state.running.pop_back();
-    state.held->end(state.recorder->current());
-    state.in_place = outer_in_place_;
+    state.live_log->end(state.recorder->current());
   }
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
@@ -154,26 +143,22 @@ class Tracer::RunningCall {
   Tracer& tracer_;
   RoutedBase& module_;
   int exceptions_;
-  bool outer_in_place_;
   std::int64_t output_bytes_ = 0;
 };
 
 // ---- life -------------------------------------------------------------------------------------
 
-/// Every module gets an owner of its own meanwhile: neighbours in a Sequential are called one by
-/// one only if they are not on one rank.
+/// Modules count as placed meanwhile, somewhere else.
 Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed)
     : state_(std::make_unique<State>(std::move(models))) {
   state_->key = base::mix_key(seed, "<trace>");
-  int number = 0;
   for (int m = 0; m < static_cast<int>(state_->models.size()); ++m) {
     const auto& model = state_->models[m];
     for (int i = 0; i < static_cast<int>(model.routed->size()); ++i) {
       auto* routed = (*model.routed)[i];
       if (routed == nullptr) continue;
       state_->known[routed] = {m, i, routed->smp_cannot_cross().empty()};
-      routed->smp_place = {number, number, model.tree->nodes[i].path};
-      ++number;
+      routed->smp_place = {-1, PpRank(0), model.tree->nodes[i].path};
     }
   }
 }
@@ -186,9 +171,9 @@ Tracer::~Tracer() {
   }
 }
 
-std::vector<Trace> Tracer::run(const Body& body, int repeats) {
+std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
   auto traces = run_once(body, false);
-  std::vector<std::vector<Trace>> timed(traces.size());
+  std::vector<std::vector<simulate::Trace>> timed(traces.size());
   for (int i = 0; i < repeats; ++i) {
     auto again = run_once(body, true);
     for (std::size_t m = 0; m < traces.size(); ++m) timed[m].push_back(std::move(again[m]));
@@ -200,29 +185,28 @@ std::vector<Trace> Tracer::run(const Body& body, int repeats) {
 }
 
 /// The operators of a timed run are watched too: what they write must be put back.
-std::vector<Trace> Tracer::run_once(const Body& body, bool timed) {
+std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
   auto& state = *state_;
   state.timed = timed;
   state.meter = {};
   state.failed_module.clear();
   state.running.clear();
-  state.in_place = false;
-  state.held.emplace();
-  state.recorder.emplace(static_cast<int>(state.models.size()), now());
+  state.live_log.emplace();
+  state.recorder.emplace(trees_of(state.models), now());
   {
-    const RankScope rank(this);
+    const base::FiberLocalScope<CallHandler> handler(module::call_handler(), this);
     const base::RandomScope random(state.key);
     Observer observer(state);
     const OperatorWatch watch(observer);
-    state.held->keep_graph(body());
+    state.live_log->keep_graph(body());
     state.recorder->finish(now());
   }
   auto& traces = state.recorder->traces();
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
   }
-  if (!timed) state.held->account(weight_storages(state.models), traces);
-  state.held.reset();
+  if (!timed) state.live_log->account(weight_storages(state.models), traces);
+  state.live_log.reset();
   return std::move(traces);
 }
 
@@ -231,52 +215,47 @@ double Tracer::now() const {
   return state_->meter.seconds();
 }
 
-void Tracer::keep_graph(const std::vector<at::Tensor>& roots) { state_->held->keep_graph(roots); }
+void Tracer::keep_graph(const std::vector<at::Tensor>& roots) {
+  state_->live_log->keep_graph(roots);
+}
 
 const std::string& Tracer::failed_module() const { return state_->failed_module; }
 
 // ---- calls ------------------------------------------------------------------------------------
 
-Tracer::Where Tracer::where(const RoutedBase& module, int) {
+/// As if everything lived elsewhere: then exactly the tensors are seen that would travel.
+Tracer::Where Tracer::where(const RoutedBase& module) {
   const auto found = state_->known.find(&module);
   if (found == state_->known.end()) return Where::kPlain;
-  return found->second.crosses && !state_->in_place ? Where::kRemote : Where::kHere;
+  return found->second.crosses ? Where::kRemote : Where::kHere;
 }
 
-void* Tracer::enter(RoutedBase& module) { return new RunningCall(*this, module, 0); }
+void Tracer::enter(RoutedBase& module, Space& space) {
+  static_assert(sizeof(RunningCall) <= sizeof(Space));
+  new (space.bytes) RunningCall(*this, module, 0);
+}
 
-void Tracer::leave(RoutedBase&, void* token) noexcept { delete static_cast<RunningCall*>(token); }
+void Tracer::leave(Space& space) noexcept {
+  std::launder(reinterpret_cast<RunningCall*>(space.bytes))->~RunningCall();
+}
 
-std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, int,
-                                   Packet&& arguments) {
+std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, PpRank,
+                                   Packet&& arguments, std::uint32_t) {
   auto& state = *state_;
-  if (!state.running.empty() && state.running.back() == &module) {
-    // A Sequential asks for several of its parts at once, as they are the same object.
-    state.in_place = true;
-    auto result = entry.run(module.smp_module(), arguments);
-    state.in_place = false;
-    return result;
-  }
   for (const auto& tensor : arguments.tensors) {
     if (!tensor.defined()) continue;
     state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
   }
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
-    state.held->note_arguments(arguments.tensors);
+    state.live_log->note_arguments(arguments.tensors);
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
     return returned;
   }();
-  state.held->keep_graph(result.tensors);
-  state.held->note_results(result.tensors);
+  state.live_log->keep_graph(result.tensors);
+  state.live_log->note_results(result.tensors);
   return result;
 }
 
-void Tracer::describe(const void*, char* text, std::size_t size) const noexcept {
-  const auto* module = state_->running.empty() ? nullptr : state_->running.back();
-  std::snprintf(text, size, "rank 0, tracing, module %s",
-                module == nullptr ? "<body>" : module->smp_place.path.c_str());
-}
-
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,5 +1,5 @@
 // partition/tracer.h: runs a step body once in place of a step and notes what each module costs
-// (paper App. C.1, §4.11).
+// (paper App. C.1).
 #pragma once
 
 #include <functional>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "module/rank_sink.h"
 #include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
+#include "smp/call.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A model and the objects behind its tree: same index as ModuleTree::nodes.
 struct TracedModel {
@@ -23,7 +23,7 @@ struct TracedModel {
 /// Serves the calls of one fiber: each runs at once and is noted down. Modules that are not routed
 /// count for the routed one above them. Nothing of the models changes, nor does the caller's random
 /// state. Threads: the rank's; the body must not suspend.
-class Tracer final : public module::RankSink {
+class Tracer final : public CallHandler {
  public:
   /// What the body returns, or whatever else leads back to the graph it made.
   using Body = std::function<std::vector<at::Tensor>()>;
@@ -37,21 +37,20 @@ class Tracer final : public module::RankSink {
   /// operators that run; else the body runs once and then `repeats` times more, and each time is
   /// the median of what the thread's CPU clock said.
   /// @throws what leaves the body.
-  std::vector<Trace> run(const Body& body, int repeats);
+  std::vector<simulate::Trace> run(const Body& body, int repeats);
 
   /// Backward of these would follow here in a step: their graph stays until it was looked at.
   void keep_graph(const std::vector<at::Tensor>& roots);
   /// The module that threw what left the body; empty for the body itself or the model.
   const std::string& failed_module() const;
 
-  // module::RankSink
-  Where where(const RoutedBase& module, int owner) override;
-  void* enter(RoutedBase& module) override;
-  void leave(RoutedBase& module, void* token) noexcept override;
-  std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, int owner,
-                             Packet&& arguments) override;
-  void on_switch(void*, bool) noexcept override {}
-  void describe(const void* execution, char* text, std::size_t size) const noexcept override;
+  // CallHandler
+  Where where(const RoutedBase& module) override;
+  bool joins(const RoutedBase&, const RoutedBase&) override { return false; }
+  void enter(RoutedBase& module, Space& space) override;
+  void leave(Space& space) noexcept override;
+  std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
+                             Packet&& arguments, std::uint32_t calls) override;
 
  private:
   class Observer;
@@ -59,10 +58,10 @@ class Tracer final : public module::RankSink {
   struct State;
   class RunningCall;
 
-  std::vector<Trace> run_once(const Body& body, bool timed);
+  std::vector<simulate::Trace> run_once(const Body& body, bool timed);
   double now() const;
 
   std::unique_ptr<State> state_;
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,5 +1,5 @@
-// partition/tree_partition.cpp: the paper's tree algorithm (§4.5 Algorithm 1, App. C.4 Algorithm
-// 2). Every node gets a set of stages and shares it out among its children.
+// partition/tree_partition.cpp: the tree algorithm of paper §4.5 (Algorithm 1) and
+// App. C.4 (Algorithm 2). Every node gets a set of stages and shares it out among its children.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 #include "partition/segmentation.h"
 #include "partition/strategies.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using Nodes = std::vector<int>;
@@ -16,7 +16,7 @@ using Stages = std::vector<int>;
 
 class TreePartition {
  public:
-  TreePartition(const CostTree& tree, const Machine& machine)
+  TreePartition(const CostTree& tree, const simulate::Machine& machine)
       : tree_(tree),
         machine_(machine),
         free_cost_(tree.nodes.size(), 0),
@@ -149,7 +149,7 @@ class TreePartition {
   }
 
   const CostTree& tree_;
-  const Machine& machine_;
+  const simulate::Machine& machine_;
   std::vector<double> free_cost_;  // of the subtree, without fixed nodes
   std::vector<int> free_nodes_;    // in the subtree
   std::vector<Stages> sets_;       // P(n)
@@ -157,9 +157,9 @@ class TreePartition {
 
 }  // namespace
 
-std::vector<int> tree_partition(const CostTree& tree, const Machine& machine) {
+std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine) {
   SMP_ASSERT(machine.stages >= 1 && !tree.nodes.empty());
   return TreePartition(tree, machine).run();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 WriteGuard::WriteGuard(const std::vector<torch::nn::Module*>& modules) {
   for (const auto* module : modules) {
@@ -48,4 +48,4 @@ WriteGuard::~WriteGuard() {
   }
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

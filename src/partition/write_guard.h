@@ -14,7 +14,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Keeps the values of parameters and buffers from just before their first change, and puts them
 /// back in its destructor: same storage, same version. Costs memory only for what is written.
@@ -39,4 +39,4 @@ class WriteGuard {
   std::unordered_map<const void*, Entry> entries_;  // by storage
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -14,7 +14,7 @@ namespace smp::report {
 namespace {
 
 using base::concat;
-using partition::short_bytes;
+using partitioning::short_bytes;
 
 constexpr double kWidth = 1000;
 constexpr double kLeft = 84;

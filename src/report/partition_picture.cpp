@@ -152,7 +152,7 @@ class PartitionPicture {
                   opened(index) ? ", its own code on stage " : ", stage ", box.stage, ", ",
                   box.modules, box.modules == 1 ? " module" : " modules",
                   opened(index) ? " besides those at its right" : "", ", ",
-                  partition::short_count(box.elements), " parameters");
+                  partitioning::short_count(box.elements), " parameters");
   }
 
   void label_whole(const PlanBox& box, const Place& place) {

@@ -14,9 +14,9 @@ namespace {
 
 using base::concat;
 using base::Nanoseconds;
-using base::Phase;
-using base::Span;
-using base::StepTrace;
+using schedule::Phase;
+using schedule::Span;
+using schedule::StepTrace;
 
 constexpr double kWidth = 1280;
 constexpr double kLeft = 84;
@@ -139,7 +139,7 @@ class TimelinePicture {
     return concat(timeline_.simulated ? "Simulated step" : concat("Step ", step), ": ",
                   duration(end_ - start_), " on ", ranks, " ", what, ranks == 1 ? "" : "s", ", ",
                   num_microbatches_, num_microbatches_ == 1 ? " microbatch, " : " microbatches, ",
-                  "bubble ", percent(base::bubble(timeline_.ranks)));
+                  "bubble ", percent(schedule::bubble(timeline_.ranks)));
   }
 
   void draw_title() {
@@ -227,7 +227,7 @@ class TimelinePicture {
   std::string tip(const std::vector<Span>& spans, std::size_t first, std::size_t next) const {
     const Span& span = spans[first];
     std::string text = concat(phase_name(span.phase), " of ", module_name(span.module));
-    if (next > first + 1) text += concat(" and ", next - first - 1, " more stretches");
+    if (next > first + 1) text += concat(" and ", next - first - 1, " more intervals");
     if (span.microbatch >= 0) text += concat(", microbatch ", span.microbatch);
     Nanoseconds wall = 0;
     Nanoseconds processor = 0;

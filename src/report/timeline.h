@@ -4,19 +4,19 @@
 #include <string>
 #include <vector>
 
-#include "base/recorder.h"
+#include "schedule/step_trace.h"
 
 namespace smp::report {
 
 /// One step on all ranks of a pipeline.
 struct StepTimeline {
-  std::vector<base::StepTrace> ranks;     ///< in order of pp_rank
-  std::vector<std::string> module_paths;  ///< by Span::module; empty is the model itself
-  bool simulated = false;                 ///< predicted, and no rank has run anything yet
+  std::vector<schedule::StepTrace> ranks;  ///< in order of pp_rank
+  std::vector<std::string> module_paths;   ///< by Span::module; empty is the model itself
+  bool simulated = false;                  ///< predicted, and no rank has run anything yet
 };
 
 /// An SVG file. Colour tells microbatches apart, light is forward and dark is backward; hatched is
-/// idle. Each lane shows how long the rank was busy. Stretches too short to be seen are joined.
+/// idle. Each lane shows how long the rank was busy. Intervals too short to be seen are joined.
 std::string draw_timeline(const StepTimeline& timeline);
 
 }  // namespace smp::report

@@ -14,9 +14,9 @@ using base::concat;
 using base::Json;
 using base::json_member;
 using base::Nanoseconds;
-using base::Phase;
-using base::Span;
-using base::StepTrace;
+using schedule::Phase;
+using schedule::Span;
+using schedule::StepTrace;
 
 constexpr const char* kFormat = "smp-trace";
 constexpr int kVersion = 1;

@@ -1,4 +1,4 @@
-// schedule/schedule.cpp: the two schedules of the paper (§4.3).
+// schedule/schedule.cpp: the two schedules of paper §4.3.
 #include "schedule/schedule.h"
 
 #include "base/check.h"

@@ -1,10 +1,12 @@
 // schedule/schedule.h: which microbatch may start, which backward may begin, and what runs first.
-// Pure: no clock, no messages; the module server and the simulator run the same code. Paper §4.3.
+// Pure: no clock, no messages. A step asks it through schedule/step_progress.h. Paper §4.3.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+
+#include "schedule/phase.h"
 
 namespace smp::schedule {
 
@@ -17,9 +19,7 @@ struct Progress {
   int in_flight() const noexcept { return started - finished; }
 };
 
-enum class Phase : std::uint8_t { kForward, kBackward };
-
-/// A pipeline schedule. Stateless, so one object serves every rank.
+/// A pipeline schedule. Stateless, so one object serves every rank, and any thread.
 class Schedule {
  public:
   virtual ~Schedule() = default;
@@ -34,13 +34,17 @@ class Schedule {
 };
 
 /// All forwards, then all backwards. Keeps every microbatch in flight, so it has no cap.
-std::unique_ptr<Schedule> make_simple();
+[[nodiscard]] std::unique_ptr<Schedule> make_simple();
 
 /// A ready backward before the next forward, with at most `active_microbatches` in flight: one
 /// forward, one backward, chosen opportunistically.
-std::unique_ptr<Schedule> make_interleaved(int active_microbatches);
+/// @throws UsageError  `active_microbatches` is below 1
+[[nodiscard]] std::unique_ptr<Schedule> make_interleaved(int active_microbatches);
 
-/// By configuration name: "simple" or "interleaved". @throws UsageError for another name.
-std::unique_ptr<Schedule> make_schedule(const std::string& name, int active_microbatches);
+/// By configuration name: "simple" or "interleaved".
+/// @param active_microbatches  as make_interleaved(); of no meaning for "simple"
+/// @throws UsageError          for another name, or as make_interleaved()
+[[nodiscard]] std::unique_ptr<Schedule> make_schedule(const std::string& name,
+                                                      int active_microbatches);
 
 }  // namespace smp::schedule

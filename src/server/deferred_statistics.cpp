@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <tuple>
 #include <utility>
 
 namespace smp::server {
@@ -20,11 +21,11 @@ std::optional<module::RunningStatistics> DeferredStatistics::of(torch::nn::Modul
 /// With momentum 1 a layer's new running statistic is the batch's own.
 DeferredStatistics::Execution::Execution(DeferredStatistics& owner,
                                          module::RunningStatistics statistics, int microbatch,
-                                         int call)
+                                         OrderKey order)
     : owner_(owner),
       statistics_(std::move(statistics)),
       microbatch_(microbatch),
-      call_(call),
+      order_(std::move(order)),
       mean_(*statistics_.running_mean),
       variance_(*statistics_.running_var),
       count_(*statistics_.num_batches_tracked),
@@ -37,7 +38,8 @@ DeferredStatistics::Execution::Execution(DeferredStatistics& owner,
 }
 
 DeferredStatistics::Execution::~Execution() {
-  Batch batch{microbatch_, call_, statistics_, std::exchange(*statistics_.running_mean, mean_),
+  Batch batch{microbatch_, std::move(order_), statistics_,
+              std::exchange(*statistics_.running_mean, mean_),
               std::exchange(*statistics_.running_var, variance_)};
   *statistics_.num_batches_tracked = count_;
   statistics_.set_momentum(momentum_);
@@ -46,7 +48,7 @@ DeferredStatistics::Execution::~Execution() {
 
 void DeferredStatistics::commit() {
   std::stable_sort(collected_.begin(), collected_.end(), [](const Batch& a, const Batch& b) {
-    return std::pair(a.microbatch, a.call) < std::pair(b.microbatch, b.call);
+    return std::tie(a.microbatch, a.order) < std::tie(b.microbatch, b.order);
   });
   for (const auto& batch : std::exchange(collected_, {})) blend(batch);
 }

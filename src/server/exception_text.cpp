@@ -19,11 +19,11 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-Failure failure_of(const std::exception_ptr& error, int rank, const std::string& where) {
+Failure failure_of(const std::exception_ptr& error, PpRank rank, const std::string& where) {
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError& e) {
-    return {e.rank(), e.what()};
+    return {PpRank(e.rank()), e.what()};
   } catch (...) {
     return {rank, where + ": " + text_of(error)};
   }

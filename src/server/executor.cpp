@@ -17,6 +17,7 @@
 #include "server/backward_graph.h"
 #include "server/gradient_sum.h"
 #include "server/reply_queue.h"
+#include "server/turn_taker.h"
 
 namespace smp::server {
 namespace {
@@ -28,10 +29,9 @@ using torch::autograd::AnomalyMode;
 thread_local int nodes_on_stack = 0;
 
 /// Answers that came while this fiber waited are passed on before it computes.
-void take_turn() {
-  const auto* fiber = base::current_fiber();
-  if (fiber == nullptr || !fiber->passing_on || inside_node()) return;
-  base::FiberScheduler::instance().take_turn();
+void take_turn(TurnTaker* turns) {
+  if (turns == nullptr || inside_node()) return;
+  if (schedule::is_passing_on(fiber::current_fiber()->priority)) turns->take_turn();
 }
 
 /// Forbids suspension while code of a node runs.
@@ -72,11 +72,6 @@ void validate(const Node& node, variable_list& outputs) {
       node.next_edges(), outputs, [&node](const std::string& problem) {
         return base::concat("Function ", node.name(), " returned an ", problem);
       });
-}
-
-/// A leaf has no next edges; the cast is too dear for every node.
-AccumulateGrad* as_leaf(Node& node) {
-  return node.num_outputs() == 0 ? dynamic_cast<AccumulateGrad*>(&node) : nullptr;
 }
 
 class Pass {
@@ -190,7 +185,7 @@ void Pass::execute(NodeIndex index, variable_list&& inputs) {
   if (typeid(node) == typeid(GuardNode)) {
     outputs = std::move(inputs);
   } else {
-    take_turn();
+    take_turn(options_.turns);
     const InsideNode inside;
     outputs = node(std::move(inputs));
   }

@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <exception>
-#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/fiber.h"
+#include "fiber/scheduler.h"
+#include "server/tensor_flags.h"
 
 namespace smp::server {
 
@@ -20,15 +22,32 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+class TurnTaker;
+
 /// How one backward pass treats the graph; the meanings are those of torch::autograd::backward.
 struct BackwardOptions {
   bool keep_graph = false;
   bool create_graph = false;
-  bool accumulate = true;  ///< false: grad() with respect to captures, leaves are not touched
+  bool accumulate = true;      ///< false: grad() with respect to captures, leaves are not touched
+  TurnTaker* turns = nullptr;  ///< asked before a node computes; may be nullptr
 };
 
-/// Called once when an AsyncNode has its result, on the rank's thread.
-using Completion = std::function<void(variable_list&& gradients, std::exception_ptr error)>;
+class ReplyQueue;
+
+/// Called once when an AsyncNode has its result, on the rank's thread. Ignored if the pass is gone.
+class Completion {
+ public:
+  Completion() = default;
+  void operator()(variable_list&& gradients, std::exception_ptr error) const;
+
+ private:
+  friend class ReplyQueue;
+  struct Replies;  // of one pass, shared with it
+  Completion(std::shared_ptr<Replies> replies, std::size_t number)
+      : replies_(std::move(replies)), number_(number) {}
+  std::shared_ptr<Replies> replies_;
+  std::size_t number_ = 0;
+};
 
 /// A node whose backward takes time elsewhere: it is started, never applied. Applying it
 /// (LibTorch's own engine would) fails with a message that names model.backward().
@@ -39,18 +58,19 @@ class AsyncNode : public Node {
   virtual void start(variable_list&& gradients, const BackwardOptions& options,
                      Completion done) = 0;
   /// What a fiber that waits for this node's result is said to wait for.
-  virtual base::WaitReason wait_reason() const;
+  virtual fiber::WaitReason wait_reason() const;
   variable_list apply(variable_list&& gradients) override;
 };
 
 /// Marks the outputs of a DistributedModel: our executor passes gradients through, LibTorch's own
-/// engine stops with a message that names model.backward() (§4.5).
+/// engine stops with a message that names model.backward() (docs/design.md, Backward).
 class GuardNode final : public Node {
  public:
   variable_list apply(variable_list&& gradients) override;
   std::string name() const override { return "SmpGuard"; }
 };
-/// `output` behind a GuardNode (same storage); unchanged if it does not require grad.
+/// `output` behind a GuardNode (same storage); unchanged if it does not require grad, or comes
+/// straight from an AsyncNode, which stops that engine as well.
 at::Tensor guard_output(const at::Tensor& output);
 
 /// Source of the tensor inputs of a module execution: they hang on it as non-leaves, so hooks,
@@ -61,11 +81,17 @@ class BoundaryInput final : public Node {
   variable_list apply(variable_list&& gradients) override;
   std::string name() const override { return "SmpBoundaryInput"; }
 };
-/// Hangs those of `tensors` with `requires_grad[i]` on a new boundary; input numbers are indices.
+/// Hangs those of `tensors` with a flag on a new boundary; input numbers are indices.
 c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
-                                                const std::vector<bool>& requires_grad);
+                                                const TensorFlags& requires_grad);
 
-/// Where gradients of leaves go, instead of straight into `.grad` (§4.6: ordered accumulation).
+/// `node` as the accumulator of a leaf, or nullptr. Leaves have no next edges; the cast is too dear
+/// for every node.
+inline torch::autograd::AccumulateGrad* as_leaf(Node& node) noexcept {
+  return node.num_outputs() == 0 ? dynamic_cast<torch::autograd::AccumulateGrad*>(&node) : nullptr;
+}
+
+/// Where gradients of leaves go, instead of straight into `.grad` (docs/design.md, Accumulation).
 class GradientSink {
  public:
   virtual ~GradientSink() = default;

@@ -1,6 +1,6 @@
-// server/foreign_parameters.h: parameters that live on another rank (§4.2: no silent bypass). They
-// keep their TensorImpl and shape, but their data is one NaN: code that reaches past the
-// interception sees it, and a gradient for one is refused.
+// server/foreign_parameters.h: parameters that live on another rank (docs/design.md, Foreign
+// parameters). They keep their TensorImpl and shape, but their data is one NaN: code that reaches
+// past the interception sees it, and a gradient for one is refused. Threads: the rank's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +8,18 @@
 #include <string>
 #include <unordered_map>
 
+#include "smp/rank.h"
+
 namespace smp::server {
 
+/// The tensors that this rank knows and does not hold. Keeps them alive until the session ends.
 class ForeignParameters {
  public:
-  explicit ForeignParameters(int pp_rank) : pp_rank_(pp_rank) {}
+  explicit ForeignParameters(GlobalRank rank) : rank_(rank) {}
 
-  /// Frees the storage of `tensor` (a parameter or buffer owned by pp_rank `owner`); dtype, shape
-  /// and identity stay. Integer tensors become zeros. A delayed tensor never gets its values.
-  void shrink(const std::string& path, at::Tensor& tensor, int owner);
+  /// Frees the storage of `tensor` (a parameter or buffer owned by rank `owner` of the job); dtype,
+  /// shape and identity stay. Integer tensors become zeros. A delayed tensor never gets its values.
+  void shrink(const std::string& path, at::Tensor& tensor, GlobalRank owner);
 
   /// Throws UsageError if `tensor` is foreign and a gradient reached it.
   void refuse_gradient(const at::Tensor& tensor) const;
@@ -32,11 +35,11 @@ class ForeignParameters {
  private:
   struct Entry {
     std::string path;
-    int owner;
+    GlobalRank owner;
     at::Tensor tensor;
     std::uint32_t version;
   };
-  int pp_rank_;
+  GlobalRank rank_;
   std::unordered_map<const void*, Entry> entries_;
   std::size_t freed_bytes_ = 0;
 };

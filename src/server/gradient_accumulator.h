@@ -1,121 +1,231 @@
-// server/gradient_accumulator.h: sums gradients in an order that timing cannot change (§4.6).
+// server/gradient_accumulator.h: sums gradients in an order that timing cannot change
+// (docs/design.md, Accumulation).
 //
 // Two levels, as one process does it: what one microbatch contributes to one parameter is summed in
-// the natural order of backward (descending execution index); then, in microbatch order, the leaf's
-// hooks run once and one `.grad +=` follows. Only the accumulation is ordered, not the execution.
+// the natural order of backward (descending order key of the execution); then, in microbatch order,
+// the leaf's hooks run once and one `.grad +=` follows. What follows the body's first backward is
+// added at the end of the step, in the same order. Only the accumulation is ordered, not the
+// execution: executions begin, deliver and close in any order.
+//
+//   put() ─► Cell (microbatch, parameter): heap of what waits ─► sum      ─► turn of the parameter
+//            passes the executions that reach the parameter,     complete:   passes microbatches;
+//            last to first; stops at one that is open and        all are     hooks, `.grad +=`
+//            has delivered nothing: its one blocker              passed
+//
+// What stops is registered with what stops it, and looked at again when that has ended. Nothing is
+// passed twice, so a step costs O(executions x parameters that each reaches), and nothing but
+// tensors is allocated once the arrays have grown.
+//
 // Threads: the rank's; the calls that apply gradients run hooks and LibTorch code, so they belong
-// on a fiber, never in a poll.
+// on a fiber, never in a poll. A hook may suspend its fiber.
 #pragma once
+
+#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <unordered_map>
-#include <unordered_set>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "server/executor.h"
+#include "server/order_key.h"
+#include "server/parameter_numbers.h"
 
 namespace smp::server {
+
+/// One execution of the running step on this rank. The default names none.
+struct ExecutionId {
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  std::uint32_t microbatch = kNone;
+  std::uint32_t number = kNone;  ///< by arrival; says nothing about the order of sums
+  friend bool operator==(const ExecutionId&, const ExecutionId&) = default;
+};
 
 class GradientAccumulator {
  public:
   using Leaf = torch::autograd::AccumulateGrad;
-  /// Throws if a gradient of `parameter` must not exist on this rank (§4.2).
+  /// Throws if a gradient of `parameter` must not exist on this rank (docs/design.md, Foreign
+  /// parameters). Asked once a step about each parameter, so the answer must last for a step.
   using Guard = std::function<void(const at::Tensor& parameter)>;
 
-  explicit GradientAccumulator(Guard guard) : guard_(std::move(guard)) {}
+  /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
+  GradientAccumulator(ParameterNumbers& numbers, Guard guard)
+      : numbers_(numbers), guard_(std::move(guard)) {}
+  GradientAccumulator(const GradientAccumulator&) = delete;
+  GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
   /// Starts a step; nothing of an earlier one may be left.
   void begin(int microbatches);
-  /// Adds everything that is left, late contributions last. @throws InternalError on a leak.
+  /// Adds everything that is left, what followed a first backward last.
+  /// @throws InternalError on a leak, and what hooks throw.
   void finish();
-  /// Forgets everything: the step failed.
+  /// Forgets everything: the step failed. Marks and closes of its executions are ignored then.
   void drop() noexcept;
 
-  /// An execution of `microbatch` starts on this rank; returns its index.
-  int open(int microbatch, bool late);
-  /// The graph that backward of the execution would walk.
-  void recorded(int microbatch, int index, edge_list roots);
-  /// No backward of the execution will follow.
-  void close(int microbatch, int index);
-  bool is_late(int microbatch, int index) const;
+  /// An execution of `microbatch` starts on this rank. `order` differs from those of the others;
+  /// they may be opened in any order of keys. One that is opened when the microbatch's forward is
+  /// done counts as after the first backward, too.
+  ExecutionId open(int microbatch, OrderKey order, bool after_first_backward);
+  /// The graph that backward of the execution would walk. Once an execution, before the
+  /// microbatch's forward is marked as done; after that, only a repetition is possible, and
+  /// ignored.
+  void recorded(ExecutionId id, edge_list roots);
+  /// No backward of the execution will follow: mark_closed() and settle().
+  void close(ExecutionId id);
+  /// Whether all that the execution gives follows the body's first backward.
+  bool after_first_backward(ExecutionId id) const;
 
-  // Marks only; settle() draws the conclusions. Safe in a poll.
+  // Marks only: settle() draws the conclusions. Neither allocates nor frees; safe in a poll.
+
+  /// The body of `microbatch` begins its first backward: all executions before it are open, and
+  /// recorded or closed.
   void mark_forward_done(int microbatch) noexcept;
+  /// The body of `microbatch` has ended: all its executions have delivered.
   void mark_microbatch_done(int microbatch) noexcept;
-  void mark_closed(int microbatch, int index) noexcept;
+  void mark_closed(ExecutionId id) noexcept;
 
-  /// Accumulates what has become certain.
+  /// Accumulates what has become certain by the marks.
   void settle();
 
   /// Sink of one backward pass over one execution.
   class Pass final : public GradientSink {
    public:
-    /// `late`: the pass follows the microbatch's first backward.
-    Pass(GradientAccumulator& accumulator, int microbatch, int index, bool late)
-        : accumulator_(accumulator), microbatch_(microbatch), index_(index), late_(late) {}
+    /// `after_first_backward`: the pass follows the microbatch's first backward, though the
+    /// execution may not.
+    Pass(GradientAccumulator& accumulator, ExecutionId id, bool after_first_backward)
+        : accumulator_(accumulator), id_(id), after_first_backward_(after_first_backward) {}
     void put(Leaf& leaf, variable_list&& gradients) override;
     void check_capture(Leaf& leaf) override { accumulator_.guard_(leaf.variable); }
 
    private:
     GradientAccumulator& accumulator_;
-    int microbatch_;
-    int index_;
-    bool late_;
+    ExecutionId id_;
+    bool after_first_backward_;
   };
 
   /// Bytes of gradients that wait for their turn, now and at most since begin().
   std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
   std::size_t most_waiting_bytes() const noexcept { return most_waiting_bytes_; }
 
- private:
-  using ParameterId = const void*;
-  using NodePtr = c10::intrusive_ptr<Node>;
+  /// What was done since begin(); for tests.
+  struct Effort {
+    std::uint64_t pairs = 0;  ///< looks at whether an execution still owes a parameter a gradient
+    std::uint64_t walks = 0;  ///< graphs walked, at most one an execution
+  };
+  const Effort& effort() const noexcept { return effort_; }
 
-  struct Run {  // one execution
-    bool late = false;
-    bool live = true;
-    bool walked = false;
-    edge_list roots;
-    std::unordered_set<ParameterId> reached;
-    std::unordered_set<ParameterId> delivered;
+ private:
+  using NodePtr = c10::intrusive_ptr<Node>;
+  static constexpr std::uint32_t kNone = ExecutionId::kNone;
+
+  struct Execution {
+    OrderKey order;
+    bool after_first_backward = false;
+    bool closed = false;
+    bool recorded = false;
+    std::uint32_t place = kNone;           // in Microbatch::places, once they are known
+    edge_list roots;                       // until it closes
+    std::vector<ParameterNumber> waiters;  // cells of its microbatch; outdated ones among them
+  };
+  /// What one microbatch has given to one parameter, and what it may still give.
+  struct Cell {
+    std::uint32_t next = 0;  // those of Microbatch::reaching in [next, end) are not passed
+    std::uint32_t end = 0;
+    std::uint32_t blocker = kNone;  // the execution at `next`, if the cell waits for it
+    std::uint32_t partial = kNone;  // in partials_; none before the first contribution
+  };
+  struct Contribution {
+    std::uint32_t execution;
+    std::uint64_t arrival;
+    at::Tensor gradient;
+  };
+  /// Gradients on their way to a leaf. Grad mode is that of the last pass that gave one.
+  struct Sum {
+    NodePtr leaf;
+    bool grad_mode = false;
+    at::Tensor gradient;
+  };
+  struct Partial {
+    Sum sum;                            // of what was passed
+    std::vector<Contribution> waiting;  // heap: the one to be added first is in front
+  };
+  struct AfterFirstBackward {
+    ParameterNumber parameter;
+    std::uint32_t execution;
+    std::uint64_t arrival;
+    Sum sum;
   };
   struct Microbatch {
     bool forward_done = false;
     bool done = false;
-    std::vector<Run> runs;
+    bool planned = false;
+    std::uint32_t opened = 0;
+    std::vector<Execution> executions;     // the first `opened` are the step's
+    std::vector<std::uint32_t> places;     // executions by descending key, once `planned`
+    std::vector<std::uint32_t> reaching;   // executions by parameter, then by place
+    std::vector<Cell> cells;               // by parameter; may be shorter than the numbers
+    std::vector<ParameterNumber> waiters;  // parameters that wait for its forward
+    std::vector<AfterFirstBackward> rest;
   };
-  struct Contribution {
-    int index;
-    at::Tensor gradient;
+  struct Parameter {
+    std::uint32_t turn = 0;           // lower microbatches have given everything
+    std::uint32_t partials = 0;       // cells that something was given to, not applied yet
+    std::uint32_t waits_for = kNone;  // the microbatch, if its forward must be done first
+    bool admitted = false;            // the guard has seen it
+    bool applying = false;            // a hook may have suspended its fiber
   };
-  struct Partial {  // what one microbatch has given to one parameter
-    NodePtr leaf;
-    bool grad_mode = false;
-    at::Tensor sum;
-    std::vector<Contribution> waiting;  // by descending index, then arrival
-  };
-  using Key = std::pair<bool, int>;  // (late, microbatch)
-  using Partials = std::map<Key, Partial>;
+  class AddedFirst;
 
-  void put(Leaf& leaf, variable_list&& gradients, int microbatch, int index, bool late);
-  void settle(ParameterId parameter);
-  bool settle(ParameterId parameter, const Partials& all, const Key& key, Partial& partial);
-  void absorb_waiting(ParameterId parameter, const Key& key, Partial& partial);
-  bool lower_microbatches_closed(ParameterId parameter, const Partials& all, int microbatch);
-  bool may_still_come(Microbatch& microbatch, ParameterId parameter, int above, bool late);
-  static bool reaches(Run& run, ParameterId parameter);
-  static void add(Partial& partial, at::Tensor&& gradient);
-  void apply(Partial& partial);
+  void put(Leaf& leaf, variable_list&& gradients, ExecutionId id, bool after_first_backward);
+  ParameterNumber admit(const at::Tensor& parameter);
+  void add_waiting(Microbatch& microbatch, ParameterNumber number, Leaf& leaf,
+                   Contribution&& contribution);
+  std::uint32_t take_partial();
+  void sum_up_rest(Microbatch& microbatch);
+  void look_at(std::uint32_t microbatch, ParameterNumber number);
+  void take_turns(ParameterNumber number);
+  bool turn_is_over(ParameterNumber number);
+  bool advance(Microbatch& microbatch, ParameterNumber number);
+  bool absorb_through(const Microbatch& microbatch, const Cell& cell, std::uint32_t place);
+  void plan(Microbatch& microbatch);
+  void find_places(Microbatch& microbatch);
+  void walk(Microbatch& microbatch, std::uint32_t execution);
+  void list_reaching(Microbatch& microbatch);
+  void draw_conclusions(std::uint32_t microbatch);
+  void wake_waiters(ExecutionId id);
+  void add(Sum& sum, at::Tensor&& gradient);
+  void apply_cell(Microbatch& microbatch, ParameterNumber number);
+  void apply(Sum&& sum);
+  void reset() noexcept;
 
+  Microbatch& at(std::uint32_t microbatch);
+  Execution& at(ExecutionId id);
+  Cell& cell(Microbatch& microbatch, ParameterNumber number);
+  bool exists(ExecutionId id) const noexcept;
+
+  ParameterNumbers& numbers_;
   Guard guard_;
-  std::vector<Microbatch> microbatches_;
-  std::unordered_map<ParameterId, Partials> parameters_;
-  bool finishing_ = false;
+  std::vector<Microbatch> microbatches_;  // the first count_ are the step's
+  std::uint32_t count_ = 0;
+  std::vector<Parameter> parameters_;  // by number
+  std::vector<Partial> partials_;
+  std::vector<std::uint32_t> free_partials_;
+  std::uint64_t arrivals_ = 0;
+
+  // Marked, no conclusions drawn yet; what marks append has been reserved.
+  std::vector<ExecutionId> marked_executions_;
+  std::vector<std::uint32_t> marked_microbatches_;
+  std::size_t opened_ = 0;
+
+  // Of plan(), kept for their capacity.
+  std::vector<std::pair<ParameterNumber, std::uint32_t>> reached_;  // and the execution
+  std::vector<Node*> pending_nodes_;
+  ska::flat_hash_map<const Node*, std::uint64_t> seen_;  // by which walk
+
   std::size_t waiting_bytes_ = 0;
   std::size_t most_waiting_bytes_ = 0;
+  Effort effort_;
 };
 
 }  // namespace smp::server

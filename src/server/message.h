@@ -1,66 +1,115 @@
-// server/message.h: what module servers tell each other (paper App. B), and its wire form.
+// server/message.h: what the servers of one pipeline tell each other, one type for each kind of
+// message (paper App. B). How they look on the wire is the business of message_codec.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "d2d/transport.h"
+#include "server/execution_modes.h"
+#include "server/ids.h"
+#include "server/order_key.h"
+#include "server/tensor_flags.h"
+#include "smp/call.h"
+#include "smp/rank.h"
 
 namespace smp::server {
 
-enum class Kind : std::uint8_t {
-  kForward = 1,     ///< run a module
-  kBackward,        ///< run backward through a record
-  kResponse,        ///< the answer to either
-  kRelease,         ///< a record will not be used any more
-  kForwardDone,     ///< a microbatch's body reached its first backward
-  kMicrobatchDone,  ///< a microbatch's body ended
-  kStop,            ///< the step ended; carries the outputs of the body
-  kAbort,           ///< the step failed; carries the error
-  kCollective,      ///< barrier, broadcast, gather outside of steps
-  kLeaving,         ///< the sender takes part in nothing any more; `request`: collectives it sent
-  kFinish,          ///< all microbatches are done; the answer: all gradients are summed
-};
-const char* name_of(Kind kind) noexcept;
-
-/// The caller's LibTorch modes, which the owner takes over.
-struct Modes {
-  bool grad_mode = true;
-  bool training = true;
-  bool autocast = false;
-  at::ScalarType autocast_dtype = at::kBFloat16;
-};
-
 /// An exception on its way to another rank.
 struct Failure {
-  int rank = -1;  ///< where it was thrown
+  PpRank rank;  ///< where it was thrown
   std::string text;
 };
 
-struct Message {
-  Kind kind = Kind::kForward;
-  std::int64_t step = 0;      ///< of this rank pair's step counter; for collectives their number
-  std::uint64_t request = 0;  ///< of the sender; a response repeats it
-  std::uint64_t record = 0;   ///< at the owner; 0: none
-  std::int32_t module = -1;
-  std::uint64_t call = 0;  ///< CallEntry::key
-  std::int32_t microbatch = -1;
-  bool late = false;              ///< belongs to what follows the body's first backward
-  std::uint64_t frozen_hash = 0;  ///< of every parameter's requires_grad at the sender
-  Modes modes;
-  bool keep_graph = false;
-  std::string requires_grad;  ///< one byte a tensor
-  std::string body;           ///< values other than tensors
-  std::vector<at::Tensor> tensors;
-  std::optional<Failure> failure;
+/// Where a call stands in the program: enough to give what it calls the keys that one process
+/// would.
+struct CallPosition {
+  OrderKey caller;               ///< of the call that makes this one; empty: the body
+  std::uint32_t ordinal = 0;     ///< of this call within its caller
+  std::uint64_t random_key = 0;  ///< hash of `caller`, kept beside it because it is asked for often
 };
 
-d2d::Frame encode(Message&& message);
-/// @throws InternalError if the header is not one of ours.
-Message decode(d2d::Frame&& frame);
+/// Run a module.
+struct ForwardRequest {
+  RequestId request;
+  ModuleId module;
+  std::uint64_t call = 0;  ///< CallEntry::key
+  std::int32_t microbatch = -1;
+  CallPosition position;
+  bool after_first_backward = false;  ///< of the microbatch's body
+  bool training = true;               ///< what the caller's copy of the module says
+  std::uint64_t frozen_hash = 0;      ///< of every parameter's requires_grad at the caller
+  ExecutionModes modes;
+  TensorFlags requires_grad;  ///< one a tensor
+  Packet arguments;
+};
+
+/// Its answer. Outputs carry no history; those with `requires_grad` belong to the record.
+struct ForwardResponse {
+  RequestId request;
+  RecordId record;  ///< none: nothing needs a gradient
+  TensorFlags requires_grad;
+  Packet result;
+};
+
+/// Run backward through a record.
+struct BackwardRequest {
+  RequestId request;
+  RecordId record;
+  std::int32_t microbatch = -1;
+  bool after_first_backward = false;
+  bool keep_graph = false;
+  std::vector<at::Tensor> gradients;  ///< one an output; undefined where none arrived
+};
+
+/// Its answer: gradients of the execution's inputs.
+struct BackwardResponse {
+  RequestId request;
+  std::vector<at::Tensor> gradients;
+};
+
+/// The answer to either request if an exception left it.
+struct ErrorResponse {
+  RequestId request;
+  Failure failure;
+};
+
+/// A record will not be used any more.
+struct ReleaseRecord {
+  RecordId record;
+};
+
+/// A microbatch's body reached its first backward.
+struct ForwardDone {
+  std::int32_t microbatch = -1;
+};
+
+/// A microbatch's body ended.
+struct MicrobatchDone {
+  std::int32_t microbatch = -1;
+};
+
+/// From pp_rank 0: all microbatches are done, sum your gradients. The same back: they are summed.
+struct FinishGradients {};
+
+/// From pp_rank 0: every rank has summed its gradients; the step is over.
+struct StepEnded {
+  std::vector<Packet> outputs;  ///< of the body, one a microbatch; empty if they stay there
+};
+
+/// The step failed.
+struct StepFailed {
+  Failure failure;
+};
+
+/// The sender takes part in nothing any more.
+struct RankLeft {};
+
+using Message = std::variant<ForwardRequest, ForwardResponse, BackwardRequest, BackwardResponse,
+                             ErrorResponse, ReleaseRecord, ForwardDone, MicrobatchDone,
+                             FinishGradients, StepEnded, StepFailed, RankLeft>;
 
 }  // namespace smp::server

@@ -1,267 +1,148 @@
-// server/module_server.cpp: life of the server, its messages, and the failure of a step.
+// server/module_server.cpp: messages find their part; waits find their end.
 #include "server/module_server.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "server/exception_text.h"
-#include "server/uncaught.h"
+#include "module/call_handler.h"
+#include "server/last_words.h"
 
 namespace smp::server {
-namespace {
 
-/// An exception nobody catches, in main() or in a module. The latter happens when a fiber that is
-/// parked in a noexcept frame or a destructor must unwind because its step failed elsewhere.
-[[noreturn]] void explain_and_end() {
-  const auto error = std::current_exception();
-  const auto text = error ? text_of(error) : std::string("std::terminate was called");
-  const auto* fiber = base::current_fiber();
-  if (fiber == nullptr || fiber->rank == nullptr || fiber->execution == nullptr) {
-    std::fprintf(stderr, "smp: uncaught: %s\n", text.c_str());
-  } else {
-    char who[256] = "";
-    fiber->rank->describe(fiber->execution, who, sizeof who);
-    std::fprintf(stderr,
-                 "smp: %s: an exception could not leave a noexcept function or a destructor, so "
-                 "the process ends; call no module from there (the exception: %s)\n",
-                 who, text.c_str());
+class ModuleServer::Idle final : public fiber::Activity {
+ public:
+  explicit Idle(GlobalRank rank)
+      : rank_(rank), outer_(std::exchange(fiber::current_fiber()->activity, this)) {}
+  ~Idle() {
+    if (auto* fiber = fiber::current_fiber()) fiber->activity = outer_;
   }
-  std::fflush(nullptr);
-  std::_Exit(1);
-}
+  void on_switch(bool) noexcept override {}
+  void describe(char* text, std::size_t size) const noexcept override {
+    std::snprintf(text, size, "rank %d", rank_.value());
+  }
 
-}  // namespace
+ private:
+  GlobalRank rank_;
+  fiber::Activity* outer_;
+};
 
-void explain_uncaught_exceptions() noexcept { std::set_terminate(explain_and_end); }
-
-ModuleServer::ModuleServer(d2d::Transport& transport, const ServerOptions& options)
-    : transport_(transport),
-      options_(options),
-      scheduler_(base::FiberScheduler::install()),
-      foreign_(transport.rank()),
-      accumulator_([this](const at::Tensor& parameter) { foreign_.refuse_gradient(parameter); }),
-      collectives_(transport.rank(),
-                   [this](int peer, Message&& message) { send(peer, std::move(message)); }),
-      workers_(*this, options.fiber_stack_bytes,
-               [this] {
-                 if (end_is_due_) wake_.signal();
-               }),
+ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages,
+                           const ServerOptions& options,
+                           std::function<void(const std::string& why)> on_abort)
+    : core_(channel, std::move(stages), options,
+            [this](WorkerTask&& task) { run_task(std::move(task)); }),
+      on_abort_(std::move(on_abort)),
       stall_watch_(
-          steady_, {options.stall_seconds, options.abort_seconds},
-          [this](double seconds) { silence(seconds, false); },
-          [this](double seconds) { silence(seconds, true); }) {
+          core_.clock, {options.stall_seconds, options.abort_seconds},
+          [this](double seconds) { on_stall(seconds, false); },
+          [this](double seconds) { on_stall(seconds, true); }),
+      idle_(std::make_unique<Idle>(core_.port.name())) {
   explain_uncaught_exceptions();
-  transport_.set_receiver(
-      [this](int source, d2d::Frame&& frame) { receive(source, std::move(frame)); });
-  transport_.set_failure_handler(
-      [this](const std::string& what) { fail_step(std::make_exception_ptr(UsageError(what))); });
-  poll_ = scheduler_.add_poll([this] {
-    const bool progress = transport_.poll();
-    stall_watch_.poll(scheduler_.any_waiting(), progress);
-    return progress;
+  module::call_handler().set(&router_);
+  core_.workers.inherit_fiber_locals();
+  core_.port.open([this](PpRank source, std::int64_t step,
+                         Message&& message) { receive(source, step, std::move(message)); },
+                  [this](std::exception_ptr error) { failures_.fail_step(std::move(error)); });
+  auto& scheduler = fiber::Scheduler::instance();
+  poll_ = scheduler.add_poll([this, &scheduler, &channel, tasks = std::uint64_t{0}]() mutable {
+    const bool moved = channel.poll();
+    const bool started = std::exchange(tasks, core_.workers.launched()) != tasks;
+    stall_watch_.poll(scheduler.any_waiting(), moved || started);
+    return moved;
   });
 }
 
 ModuleServer::~ModuleServer() {
   poll_.reset();
-  transport_.set_receiver([](int, d2d::Frame&&) {});
+  core_.port.close();
+  module::call_handler().set(nullptr);
 }
 
-void ModuleServer::attach(std::vector<RoutedBase*> modules) {
-  modules_ = std::move(modules);
-  normalises_.clear();
-  for (auto* module : modules_) {
-    normalises_.push_back(module != nullptr && module::is_normalisation(module->smp_module()));
+schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
+  SMP_REQUIRE(!in_step(), "rank ", core_.port.name(), ": a step was started inside a step");
+  failures_.require_all_ranks();
+  engine_.begin(task);
+  schedule::StepTrace trace{
+      rank().value(), core_.step->number, core_.step->start, 0, core_.options.oversubscribed, {}};
+  for (auto early = std::exchange(early_, {}); auto& [source, step, message] : early) {
+    receive(source, step, std::move(message));
   }
+  engine_.run();
+  trace.end = core_.clock.now();
+  trace.spans = core_.scopes.recorder.take();
+  return trace;
 }
 
-void ModuleServer::detach(const std::vector<RoutedBase*>& modules) noexcept {
-  RoutedBase* const nobody = nullptr;
-  for (auto* gone : modules) {  // by address: the module itself may have ended
-    std::replace(modules_.begin(), modules_.end(), gone, nobody);
-  }
-}
-
-// ---- messages ---------------------------------------------------------------------------------
-
-void ModuleServer::receive(int source, d2d::Frame&& frame) noexcept {
-  receiving_ = true;
-  try {
-    sort_by_step(source, decode(std::move(frame)));
-  } catch (...) {
-    fail_step(std::current_exception());
-  }
-  receiving_ = false;
-}
+// ---- messages
+// -------------------------------------------------------------------------------------
 
 /// A rank may be a step ahead; nobody reads past the end of his own step.
-void ModuleServer::sort_by_step(int source, Message&& message) {
-  if (message.kind == Kind::kCollective) {
-    collectives_.deliver(source, std::move(message));
-  } else if (message.kind == Kind::kLeaving) {
-    peer_left(source, message);
-  } else if (message.step > step_) {
-    early_.push_back({source, std::move(message)});
-  } else if (running_ && message.step == step_) {
+void ModuleServer::receive(PpRank source, std::int64_t step, Message&& message) {
+  if (std::holds_alternative<RankLeft>(message)) {
+    failures_.on_rank_left(source, step);
+  } else if (step > core_.port.step()) {
+    early_.push_back({source, step, std::move(message)});
+  } else if (in_step() && step == core_.step->number) {
     dispatch(source, std::move(message));
   }
 }
 
-void ModuleServer::dispatch(int source, Message&& message) {
-  switch (message.kind) {
-    case Kind::kForward:
-      return execute_forward(source, std::move(message));
-    case Kind::kBackward:
-      return execute_backward(source, std::move(message));
-    case Kind::kResponse:
-      return pending_.complete(std::move(message));
-    case Kind::kRelease:
-      released_.push_back(message.record);
-      break;
-    case Kind::kForwardDone:
-      accumulator_.mark_forward_done(message.microbatch);
-      break;
-    case Kind::kMicrobatchDone:
-      accumulator_.mark_microbatch_done(message.microbatch);
-      break;
-    case Kind::kFinish:
-      finish_asked_ = true;
-      ++finished_ranks_;
-      break;
-    case Kind::kStop:
-      stop_ = std::move(message);
-      break;
-    case Kind::kAbort:
-      if (!failure_) {
-        failure_ =
-            std::make_exception_ptr(RemoteError(message.failure->text, message.failure->rank));
-      }
-      return abort_locally();
-    case Kind::kCollective:
-    case Kind::kLeaving:
-      return;  // handled before
-  }
-  wake_.signal();
+void ModuleServer::dispatch(PpRank source, Message&& message) {
+  struct Dispatch {
+    ModuleServer& self;
+    PpRank source;
+    void operator()(ForwardRequest&& m) { self.runner_.on_message(source, std::move(m)); }
+    void operator()(BackwardRequest&& m) { self.runner_.on_message(source, std::move(m)); }
+    void operator()(ReleaseRecord&& m) { self.runner_.on_message(std::move(m)); }
+    void operator()(ForwardResponse&& m) { self.router_.on_message(std::move(m)); }
+    void operator()(BackwardResponse&& m) { self.router_.on_message(std::move(m)); }
+    void operator()(ErrorResponse&& m) { self.router_.on_message(std::move(m)); }
+    void operator()(ForwardDone&& m) { self.engine_.on_message(m); }
+    void operator()(MicrobatchDone&& m) { self.engine_.on_message(m); }
+    void operator()(FinishGradients&& m) { self.engine_.on_message(m); }
+    void operator()(StepEnded&& m) { self.engine_.on_message(std::move(m)); }
+    void operator()(StepFailed&& m) { self.failures_.on_step_failed(std::move(m)); }
+    void operator()(RankLeft&&) {}  // of no step
+  };
+  std::visit(Dispatch{*this, source}, std::move(message));
 }
 
-void ModuleServer::send(int peer, Message&& message) {
-  if (message.kind != Kind::kCollective) message.step = step_;
-  transport_.send(peer, encode(std::move(message)));
-}
-
-void ModuleServer::tell_others(Message&& message) {
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) send(peer, Message(message));
+void ModuleServer::run_task(WorkerTask&& task) {
+  struct Run {
+    ModuleServer& self;
+    void operator()(BodyTask&& t) { self.engine_.run(t); }
+    void operator()(ForwardTask&& t) { self.runner_.run(std::move(t)); }
+    void operator()(BackwardTask&& t) { self.runner_.run(std::move(t)); }
+  };
+  try {
+    std::visit(Run{*this}, std::move(task));
+  } catch (const StepAborted&) {
+    throw;
+  } catch (...) {  // not even an error could be sent
+    failures_.fail_step(std::current_exception());
   }
 }
 
-Message ModuleServer::about_microbatch(Kind kind, int microbatch) const {
-  Message message;
-  message.kind = kind;
-  message.microbatch = microbatch;
-  return message;
-}
+void ModuleServer::leave_job() { core_.port.send_to_others(RankLeft{}); }
 
-// ---- failure ----------------------------------------------------------------------------------
+// ---- waits without an end
+// -------------------------------------------------------------------------
 
-void ModuleServer::fail_step(std::exception_ptr error) {
-  if (!running_) {
-    base::log(base::LogLevel::kError, "rank ", rank(), ": outside of a step: ", text_of(error));
-    return;
-  }
-  if (aborting_) return;
-  if (!failure_) failure_ = std::move(error);
-  Message message;
-  message.kind = Kind::kAbort;
-  char who[256] = "";
-  const auto* fiber = base::current_fiber();
-  describe(fiber == nullptr || fiber->rank != this ? nullptr : fiber->execution, who, sizeof who);
-  message.failure = failure_of(failure_, rank(), who);
-  tell_others(std::move(message));
-  abort_locally();
-}
-
-void ModuleServer::abort_locally() noexcept {
-  aborting_ = true;
-  pending_.abort_all();
-  for (auto* event : gate_) event->signal();
-  wake_.signal();
-}
-
-void ModuleServer::peer_left(int peer, const Message& farewell) {
-  const auto after_step = farewell.step;
-  if (left_.empty() || after_step < left_after_) {
-    left_ = base::concat("rank ", peer, " left after step ", after_step);
-    left_after_ = after_step;
-  }
-  collectives_.peer_left(peer, farewell.request, base::concat("it left after step ", after_step));
-  if (!running_ || after_step >= step_) return;
-  fail_step(std::make_exception_ptr(PeerLostError(base::concat(
-      "rank ", rank(), ": step ", step_, " cannot end: ", left_,
-      "; every rank must run the same number of steps (see that rank's own message)"))));
-}
-
-void ModuleServer::leave_job() {
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    Message message;
-    message.kind = Kind::kLeaving;
-    message.request = collectives_.sent_to(peer);
-    send(peer, std::move(message));
-  }
-}
-
-void ModuleServer::silence(double seconds, bool final) {
-  std::string report = base::concat("rank ", rank(), ": nothing happened for ",
-                                    static_cast<int>(seconds), " s in step ", step_, ":");
-  for (const auto& line : scheduler_.waiting_report()) report += "\n    " + line;
-  if (!final) {
-    base::log(base::LogLevel::kWarning, report,
-              "\n    (stall_seconds reports, abort_seconds ends the job)");
-    return;
-  }
-  abandon(report);
+void ModuleServer::on_stall(double seconds, bool final) {
+  std::string report =
+      base::concat("rank ", core_.port.name(), ": nothing happened for ", static_cast<int>(seconds),
+                   " s in step ", core_.port.step(), ":");
+  for (const auto& line : fiber::Scheduler::instance().waiting_report()) report += "\n    " + line;
+  if (final) return abandon(report);
+  base::log(base::LogLevel::kWarning, report,
+            "\n    (stall_seconds reports, abort_seconds ends the job)");
 }
 
 void ModuleServer::abandon(const std::string& why) {
-  collectives_.abort(why);
-  if (running_) fail_step(std::make_exception_ptr(PeerLostError(why)));
+  on_abort_(why);
+  if (in_step()) failures_.fail_step(std::make_exception_ptr(PeerLostError(why)));
 }
-
-// ---- what a fiber does ------------------------------------------------------------------------
-
-void ModuleServer::on_switch(void* execution, bool running) noexcept {
-  if (!recorder_.enabled()) return;
-  if (!running) {
-    recorder_.end();
-    return;
-  }
-  const auto& own = *static_cast<const Execution*>(execution);
-  const bool forward = own.phase == schedule::Phase::kForward;
-  recorder_.begin(own.microbatch, own.module,
-                  forward ? base::Phase::kForward : base::Phase::kBackward);
-}
-
-void ModuleServer::describe(const void* execution, char* text, std::size_t size) const noexcept {
-  if (execution == nullptr) {
-    std::snprintf(text, size, "rank %d", rank());
-    return;
-  }
-  const auto& own = *static_cast<const Execution*>(execution);
-  std::snprintf(text, size, "rank %d, module %s (%s), microbatch %d", rank(), own.path,
-                own.phase == schedule::Phase::kForward ? "forward" : "backward", own.microbatch);
-}
-
-int ModuleServer::current_microbatch() const noexcept {
-  const auto* fiber = base::current_fiber();
-  if (fiber == nullptr || fiber->rank != this || fiber->execution == nullptr) return -1;
-  return static_cast<const Execution*>(fiber->execution)->microbatch;
-}
-
-base::StepTrace ModuleServer::take_trace() { return std::exchange(trace_, {}); }
 
 }  // namespace smp::server

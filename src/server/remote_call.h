@@ -3,37 +3,44 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
-#include "server/execution.h"
+#include "server/call_router.h"
 #include "server/executor.h"
 
 namespace smp::server {
 
-class ModuleServer;
-
 /// Backward of a remote execution: sends the gradients of its outputs to the owner and completes
 /// with those of its inputs. Dropped without a backward, it tells the owner to forget the record.
-class RemoteCall final : public AsyncNode {
+class RemoteCall final : public AsyncNode, private ResponseTarget {
  public:
-  RemoteCall(ModuleServer& server, int owner, std::uint64_t record, const Execution& caller,
-             const char* path);
+  RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module);
   ~RemoteCall() override;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
-  base::WaitReason wait_reason() const override { return {"backward", path_, owner_, microbatch_}; }
+  fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
   void release_resources() override;
 
  private:
+  // ResponseTarget
+  void on_forward(ForwardResponse&& response) noexcept override;
+  void on_backward(BackwardResponse&& response) noexcept override;
+  void on_error(Failure&& failure) noexcept override;
+  void on_abort() noexcept override;
+  void complete(variable_list&& gradients, std::exception_ptr error) noexcept;
   void drop() noexcept;
+  const char* path() const noexcept;
 
-  std::weak_ptr<ModuleServer> server_;  // a graph may outlive its session
-  int owner_;
-  std::uint64_t record_;
+  std::weak_ptr<CallRouter> router_;  // a graph may outlive its session
+  PpRank owner_;
+  RecordId record_;
+  ModuleId module_;
   std::int64_t step_;
-  int microbatch_;
-  const char* path_;
+  std::int32_t microbatch_;
   bool used_ = false;
+  Completion done_;                         // of the backward that runs
+  c10::intrusive_ptr<RemoteCall> running_;  // itself, while the answer is awaited
 };
 
 }  // namespace smp::server

@@ -4,22 +4,23 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/turn_taker.h"
 
 namespace smp::server {
 
-struct ReplyQueue::State {
+struct Completion::Replies {
   std::deque<Reply> replies;
   std::size_t taken = 0;        // number of the oldest reply still here
   std::optional<Reply> failed;  // the first error to arrive
-  base::Event arrived;
+  fiber::Event arrived;
   bool closed = false;
 
   void complete(std::size_t number, variable_list&& gradients, std::exception_ptr error);
   bool has_reply() const { return failed || (!replies.empty() && replies.front().arrived); }
 };
 
-void ReplyQueue::State::complete(std::size_t number, variable_list&& gradients,
-                                 std::exception_ptr error) {
+void Completion::Replies::complete(std::size_t number, variable_list&& gradients,
+                                   std::exception_ptr error) {
   if (closed) return;
   SMP_ASSERT(number >= taken && !replies[number - taken].arrived,
              "an AsyncNode was completed twice");
@@ -31,6 +32,10 @@ void ReplyQueue::State::complete(std::size_t number, variable_list&& gradients,
   if (has_reply()) arrived.signal();
 }
 
+void Completion::operator()(variable_list&& gradients, std::exception_ptr error) const {
+  replies_->complete(number_, std::move(gradients), std::move(error));
+}
+
 ReplyQueue::~ReplyQueue() {
   if (!state_) return;
   state_->closed = true;
@@ -38,12 +43,10 @@ ReplyQueue::~ReplyQueue() {
 }
 
 Completion ReplyQueue::expect(NodeIndex node) {
-  if (!state_) state_ = std::make_shared<State>();
+  if (!state_) state_ = std::make_shared<Completion::Replies>();
   const auto number = state_->taken + state_->replies.size();
   state_->replies.emplace_back().node = node;
-  return [state = state_, number](variable_list&& gradients, std::exception_ptr error) {
-    state->complete(number, std::move(gradients), std::move(error));
-  };
+  return {state_, number};
 }
 
 int ReplyQueue::in_flight() const noexcept {
@@ -61,9 +64,9 @@ std::optional<Reply> ReplyQueue::take() {
   return reply;
 }
 
-void ReplyQueue::wait(const base::WaitReason& reason) {
+void ReplyQueue::wait(const fiber::WaitReason& reason) {
   const auto state = state_;
-  while (!state->has_reply()) state->arrived.wait(reason);
+  while (!state->has_reply()) await_answer(state->arrived, reason);
 }
 
 }  // namespace smp::server

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "base/fiber.h"
+#include "fiber/scheduler.h"
 #include "server/backward_graph.h"
 #include "server/executor.h"
 
@@ -38,11 +38,11 @@ class ReplyQueue {
   /// The oldest reply if it has arrived; before that, any error that has.
   std::optional<Reply> take();
   /// Suspends the fiber until take() has something. At least one reply must be in flight.
-  void wait(const base::WaitReason& reason);
+  void wait(const fiber::WaitReason& reason);
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;  // made by the first expect(): local graphs need no fibers
+  std::shared_ptr<Completion::Replies>
+      state_;  // made by the first expect(): local graphs need no fibers
 };
 
 }  // namespace smp::server

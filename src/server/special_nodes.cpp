@@ -2,7 +2,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "base/check.h"
-#include "server/detached.h"
+#include "d2d/tensor_data.h"
 #include "server/executor.h"
 #include "server/gradient_sum.h"
 
@@ -13,23 +13,25 @@ namespace {
   throw UsageError(base::concat(
       "loss.backward() or torch::autograd::grad() reached ", node,
       ", a part of a DistributedModel that LibTorch's own engine cannot run: it would have to wait "
-      "for other ranks. Call model.backward(loss) instead of loss.backward(), and smp::grad() "
-      "instead of torch::autograd::grad()."));
+      "for other ranks. Call model.backward(loss) instead of loss.backward(); gradients with "
+      "respect to "
+      "chosen tensors (torch::autograd::grad) are not available across ranks."));
 }
 
 }  // namespace
 
 variable_list AsyncNode::apply(variable_list&&) { refuse_stock_engine(name()); }
 
-base::WaitReason AsyncNode::wait_reason() const { return {"a backward reply"}; }
+fiber::WaitReason AsyncNode::wait_reason() const { return {"a backward reply"}; }
 
 variable_list GuardNode::apply(variable_list&&) { refuse_stock_engine("a model's output"); }
 
 at::Tensor guard_output(const at::Tensor& output) {
   if (!output.defined() || !output.requires_grad()) return output;
+  if (dynamic_cast<AsyncNode*>(output.grad_fn().get()) != nullptr) return output;
   const auto guard = c10::make_intrusive<GuardNode>();
   guard->set_next_edges(torch::autograd::collect_next_edges(output));
-  auto guarded = detached(output);
+  auto guarded = d2d::detached(output);
   torch::autograd::set_history(guarded, guard);
   return guarded;
 }
@@ -43,7 +45,7 @@ variable_list BoundaryInput::apply(variable_list&& gradients) {
 }
 
 c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
-                                                const std::vector<bool>& requires_grad) {
+                                                const TensorFlags& requires_grad) {
   SMP_ASSERT(tensors.size() == requires_grad.size(), tensors.size(), " tensors, ",
              requires_grad.size(), " flags");
   auto boundary = c10::make_intrusive<BoundaryInput>();

@@ -1,4 +1,5 @@
-// server/stall_watch.h: gives every wait a deadline: first a report, then an end (§4.14).
+// server/stall_watch.h: gives every wait a deadline: first a report, then an end
+// (docs/design.md, Waits without an end).
 #pragma once
 
 #include <functional>
@@ -8,7 +9,9 @@
 
 namespace smp::server {
 
-/// Watches for silence: no message, nothing executed. Threads: the rank's, called in every poll.
+/// Watches for a stall: something waits, no message moves, no task starts. Counts real time, in
+/// simulated runs too. It is asked in polls only, so a rank inside a long operator says nothing.
+/// Threads: the rank's; `report` and `abort` run in a poll and must not suspend.
 class StallWatch {
  public:
   struct Limits {
@@ -19,7 +22,7 @@ class StallWatch {
              std::function<void(double seconds)> abort)
       : clock_(clock), limits_(limits), report_(std::move(report)), abort_(std::move(abort)) {}
 
-  /// `waiting`: some fiber of this rank waits for another rank; `progress`: something happened.
+  /// `waiting`: some fiber of the thread waits; `progress`: a message moved, or a task started.
   void poll(bool waiting, bool progress);
 
  private:
@@ -27,7 +30,7 @@ class StallWatch {
   Limits limits_;
   std::function<void(double)> report_;
   std::function<void(double)> abort_;
-  base::Nanoseconds silent_since_ = 0;
+  base::Nanoseconds stalled_since_ = 0;
   bool reported_ = false;
   bool aborted_ = false;
   int skipped_ = 0;

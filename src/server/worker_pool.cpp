@@ -9,24 +9,24 @@
 
 namespace smp::server {
 
-WorkerPool::WorkerPool(base::RankContext& rank, std::size_t stack_bytes,
-                       std::function<void()> on_idle)
-    : rank_(rank), stack_bytes_(stack_bytes), on_idle_(std::move(on_idle)) {
+WorkerPool::WorkerPool(std::size_t stack_bytes, Run run, std::function<void()> on_idle)
+    : stack_bytes_(stack_bytes), run_(std::move(run)), on_idle_(std::move(on_idle)) {
   idle_.reserve(64);
 }
 
 WorkerPool::~WorkerPool() {
   closing_ = true;
   for (auto* worker : idle_) worker->wake.signal();
-  while (alive_ > given_up_) base::FiberScheduler::instance().yield();
+  while (alive_ > given_up_) fiber::Scheduler::instance().yield();
 }
 
-void WorkerPool::launch(Task task, base::Priority priority) {
+void WorkerPool::launch(WorkerTask task, fiber::Priority priority) {
+  ++launched_;
   most_busy_ = std::max(most_busy_, ++busy_);
   if (!idle_.empty()) {
     auto* worker = idle_.back();
     idle_.pop_back();
-    worker->task = std::move(task);
+    worker->task.emplace(std::move(task));
     worker->fiber->priority = priority;
     worker->wake.signal();
     return;
@@ -34,15 +34,14 @@ void WorkerPool::launch(Task task, base::Priority priority) {
   ++created_;
   ++alive_;
   auto worker = std::make_shared<Worker>();
-  worker->task = std::move(task);
-  worker->priority = priority;
-  base::FiberScheduler::instance().spawn([this, worker] { run(*worker); }, &rank_, stack_bytes_,
-                                         priority);
+  worker->task.emplace(std::move(task));
+  fiber::Scheduler::instance().spawn([this, worker] { live(*worker); }, slots_, stack_bytes_,
+                                     priority);
 }
 
-void WorkerPool::run(Worker& worker) {
-  static constexpr base::WaitReason kIdle{"work", "", -1, -1};
-  worker.fiber = base::current_fiber();
+void WorkerPool::live(Worker& worker) {
+  static constexpr fiber::WaitReason kIdle{"work", "", -1, -1};
+  worker.fiber = fiber::current_fiber();
   do {
     run_task(worker);
     became_idle();
@@ -54,14 +53,11 @@ void WorkerPool::run(Worker& worker) {
 
 void WorkerPool::run_task(Worker& worker) {
   try {
-    worker.task();
+    run_(*std::move(worker.task));
   } catch (const StepAborted&) {
     // What unwinds a parked fiber; the failure itself is reported by the step.
   }
-  worker.task = nullptr;
-  worker.fiber->execution = nullptr;
-  worker.fiber->aborted_calls = 0;
-  worker.fiber->passing_on = false;
+  worker.task.reset();
 }
 
 void WorkerPool::became_idle() {
@@ -71,7 +67,7 @@ void WorkerPool::became_idle() {
 void WorkerPool::give_up() {
   ++given_up_;
   became_idle();
-  base::FiberScheduler::instance().give_up();
+  fiber::Scheduler::instance().give_up();
 }
 
 }  // namespace smp::server

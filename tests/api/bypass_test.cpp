@@ -1,5 +1,5 @@
-// No silent bypass (§4.2): code that reaches past the interception, or that treats the ranks
-// differently, is refused with a text that says what to do.
+// No silent bypass (docs/design.md, Foreign parameters): code that reaches past the interception,
+// or that treats the ranks differently, is refused with a text that says what to do.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "api/runtime.h"
-#include "module/delayed_tensors.h"
+#include "deferred/delayed_tensors.h"
 #include "zoo/differential.h"
 
 namespace smp::zoo {
@@ -101,7 +101,7 @@ TEST(DelayedInit, HasNoEffectIfSwitchedOff) {
       1,
       [&] {
         const auto model = build(all_cases().front(), torch::kDouble, InitOrder::kAsWritten);
-        EXPECT_FALSE(module::is_delayed(*model));
+        EXPECT_FALSE(deferred::is_delayed(*model));
       },
       config);
 }
@@ -120,7 +120,7 @@ TEST(DelayedInit, RefusesWhatNeedsValuesBeforePlacement) {
     EXPECT_THAT([&] { model->load(in); }, refusal);
     DistributedModel placed(model);
     placed.place();
-    EXPECT_FALSE(module::is_delayed(*model));
+    EXPECT_FALSE(deferred::is_delayed(*model));
   });
 }
 

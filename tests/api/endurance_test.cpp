@@ -1,5 +1,5 @@
 // Many steps with random message delays: nothing hangs, nothing is left over, and neither delays
-// nor the order of events changes a bit of the result (§4.6).
+// nor the order of events changes a bit of the result (docs/design.md, Order).
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
@@ -62,12 +62,11 @@ Tensor batch(int step) {
 }
 
 void expect_nothing_left() {
-  const auto& server = Runtime::current().server();
-  EXPECT_EQ(server.live_records(), 0u);
-  EXPECT_EQ(server.pending_requests(), 0u);
-  EXPECT_EQ(server.counters().records_left, 0u);
-  EXPECT_EQ(server.workers().busy(), 0u);
-  EXPECT_EQ(server.accumulator().waiting_bytes(), 0u);
+  const auto& server = Runtime::current().server().core();
+  EXPECT_EQ(server.step, nullptr);
+  EXPECT_EQ(server.counters.records_left, 0u);
+  EXPECT_EQ(server.workers.busy(), 0u);
+  EXPECT_EQ(server.accumulator.waiting_bytes(), 0u);
 }
 
 Result train(int steps, std::uint64_t seed, double mean_delay) {

@@ -120,13 +120,12 @@ class Training {
 using Outcomes = std::array<Outcome, kRanks>;
 
 void expect_nothing_left(std::size_t given_up) {
-  const auto& server = Runtime::current().server();
-  EXPECT_EQ(server.live_records(), 0u);
-  EXPECT_EQ(server.pending_requests(), 0u);
-  EXPECT_EQ(server.counters().records_left, 0u);
-  EXPECT_EQ(server.workers().busy(), 0u);
-  EXPECT_EQ(server.workers().given_up(), given_up);
-  EXPECT_EQ(server.accumulator().waiting_bytes(), 0u);
+  const auto& server = Runtime::current().server().core();
+  EXPECT_EQ(server.step, nullptr);
+  EXPECT_EQ(server.counters.records_left, 0u);
+  EXPECT_EQ(server.workers.busy(), 0u);
+  EXPECT_EQ(server.workers.given_up(), given_up);
+  EXPECT_EQ(server.accumulator.waiting_bytes(), 0u);
 }
 
 // A step that works, one as `script` says, and one that must work again.

@@ -8,7 +8,7 @@
 #include <future>
 #include <string>
 
-#include "base/fiber.h"
+#include "fiber/scheduler.h"
 #include "smp/smp.h"
 
 namespace smp::fault {
@@ -74,8 +74,8 @@ struct Alive {
 /// Longer than any message takes: the healthy microbatches wait here while the bad one fails.
 inline void linger() {
   if (script.place == Place::kNowhere || in_bad_microbatch()) return;
-  static constexpr base::WaitReason kLinger{"a while", "", -1, -1};
-  base::FiberScheduler::instance().sleep_for(base::kSecond / 100, kLinger);
+  static constexpr fiber::WaitReason kLinger{"a while", "", -1, -1};
+  fiber::Scheduler::instance().sleep_for(base::kSecond / 100, kLinger);
 }
 
 struct FailingBackward : torch::autograd::Function<FailingBackward> {

@@ -13,7 +13,7 @@ namespace {
 TEST(MessageProbe, MeasuresOnTheFirstRankWithAnyNumberOfPeers) {
   for (const int ranks : {2, 3, 12}) {
     run_local(ranks, [&] {
-      const partition::Machine usual;
+      const simulate::Machine usual;
       const auto measured = with_measured_messages(Runtime::current(), usual);
       if (rank() == 0) {
         EXPECT_NE(measured.latency, usual.latency) << "of " << ranks;
@@ -30,7 +30,7 @@ TEST(MessageProbe, MeasuresOnTheFirstRankWithAnyNumberOfPeers) {
 
 TEST(MessageProbe, AloneKeepsWhatItWasGiven) {
   run_local(1, [] {
-    partition::Machine machine;
+    simulate::Machine machine;
     machine.latency = 0.5;
     EXPECT_EQ(with_measured_messages(Runtime::current(), machine).latency, 0.5);
   });

@@ -80,7 +80,7 @@ TEST(Model, SendsTheRequestsOfTheFormula) {
     for (const int microbatches : {1, 4}) {
       SCOPED_TRACE(testing::Message() << ranks << " ranks, " << microbatches << " microbatches");
       one_step(ranks, microbatches, [&](auto&) {
-        const auto& counters = Runtime::current().server().counters();
+        const auto& counters = Runtime::current().server().core().counters;
         const auto others = static_cast<std::uint64_t>((ranks - 1) * microbatches);
         EXPECT_EQ(counters.forward_requests, rank() == 0 ? others : 0);
         EXPECT_EQ(counters.backward_requests, rank() == 0 ? others : 0);

@@ -126,10 +126,10 @@ TEST(StepGradients, WithoutGradModeNothingLeavesTheStep) {
     auto predict = smp::step([&](Tensor x) { return own.model(x); });
     EXPECT_FALSE(predict(outside.x).concat().requires_grad());
     EXPECT_FALSE(outside.leaf.grad().defined());
-    const auto& server = Runtime::current().server();
-    EXPECT_EQ(server.live_records(), 0u);
-    EXPECT_EQ(server.counters().backward_requests, 0u);
-    EXPECT_EQ(server.counters().executed_forward, rank() == 1 ? 2u : 0u);
+    const auto& server = Runtime::current().server().core();
+    EXPECT_EQ(server.step, nullptr);
+    EXPECT_EQ(server.counters.backward_requests, 0u);
+    EXPECT_EQ(server.counters.executed_forward, rank() == 1 ? 2u : 0u);
     EXPECT_FALSE(at::GradMode::is_enabled());
   });
 }

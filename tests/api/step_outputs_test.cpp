@@ -1,4 +1,4 @@
-// What every rank gets back from a step (paper §4.8).
+// What every rank gets back from a step (docs/design.md, Arguments and outputs).
 #include <torch/types.h>
 
 #include "api/far_model.h"

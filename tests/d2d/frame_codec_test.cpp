@@ -2,45 +2,65 @@
 #include "d2d/frame_codec.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::d2d {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+using CodedBytes = std::vector<std::byte>;
 
 constexpr FrameLimits kTightLimits{.tensor_bytes = 1 << 20};
+constexpr std::uint8_t kWire = 3;
 
-Frame sample_frame() {
-  return {"a header",
+struct SampleFrame {
+  std::string header;
+  std::string body;
+  std::vector<at::Tensor> tensors;
+  Port port = Port::kServer;
+};
+
+SampleFrame sample_frame() {
+  return {"head",
+          "a body",
           {at::arange(5), at::Tensor(), at::ones({3000}), at::empty({0, 7}), at::full({}, 2.5),
            at::ones({40, 50}, at::kHalf), at::ones({100}, at::kBool)}};
 }
 
-Bytes encoded(const Frame& frame, std::vector<DataTensor>* data_out = nullptr) {
-  FrameCodec codec;
+CodedBytes encoded(const SampleFrame& frame, std::vector<DataTensor>* data_out = nullptr) {
   ByteBuffer control;
+  // What an earlier frame left in the buffer must not show.
+  control.resize(5000);
+  std::memset(control.data(), 0xee, control.size());
   std::vector<DataTensor> data;
-  std::uint64_t next_transfer = 10;
-  codec.encode(frame, next_transfer, control, data);
+  TransferId next_transfer = 10;
+  encode_frame({frame.port, std::as_bytes(std::span(frame.header)), frame.body, frame.tensors},
+               kWire, next_transfer, control, data);
+  EXPECT_EQ(next_transfer, 10 + data.size());
   if (data_out != nullptr) *data_out = data;
   return {control.span().begin(), control.span().end()};
 }
 
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // Decodes from a buffer of its own, so that a read past the end is seen by a memory checker.
 // True if the bytes were accepted; anything but InternalError fails the test.
-bool accepts(const Bytes& bytes) {
-  FrameCodec codec(kTightLimits);
+bool accepts(const CodedBytes& bytes) {
   const auto exact = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
   if (!bytes.empty()) std::memcpy(exact.get(), bytes.data(), bytes.size());
   std::vector<DataTensor> data;
   try {
-    const Frame frame = codec.decode({exact.get(), bytes.size()}, data);
+    const ReadFrame frame = decode_frame({exact.get(), bytes.size()}, data, kTightLimits);
     std::size_t total = 0;
     for (const DataTensor& tensor : data) total += tensor.tensor.nbytes();
     EXPECT_LE(total, kTightLimits.tensor_bytes);
@@ -50,12 +70,20 @@ bool accepts(const Bytes& bytes) {
   }
 }
 
-TEST(FrameCodec, PutsSmallTensorsIntoTheControlBuffer) {
-  const Frame sent = sample_frame();
-  FrameCodec codec;
+std::string error_of(const CodedBytes& bytes) {
   std::vector<DataTensor> data;
-  const Frame read = codec.decode(encoded(sent), data);
-  EXPECT_EQ(read.header, sent.header);
+  return refusal<InternalError>([&] { decode_frame(bytes, data); });
+}
+
+TEST(FrameCodec, PutsSmallTensorsIntoTheControlBuffer) {
+  const SampleFrame sent = sample_frame();
+  std::vector<DataTensor> data;
+  const CodedBytes control = encoded(sent);
+  const ReadFrame read = decode_frame(control, data);
+  EXPECT_EQ(text_of(read.header), sent.header);
+  EXPECT_EQ(text_of(read.body), sent.body);
+  EXPECT_EQ(read.port, sent.port);
+  EXPECT_GE(read.header.data(), control.data()) << "read in place";
   ASSERT_EQ(read.tensors.size(), sent.tensors.size());
   EXPECT_FALSE(read.tensors[1].defined());
   for (int i : {0, 3, 4, 5, 6}) EXPECT_TRUE(at::equal(read.tensors[i], sent.tensors[i])) << i;
@@ -63,79 +91,117 @@ TEST(FrameCodec, PutsSmallTensorsIntoTheControlBuffer) {
 }
 
 TEST(FrameCodec, ListsLargeTensorsOnBothSides) {
-  const Frame sent{"", {at::ones({3000}), at::ones({2}), at::ones({64, 64})}};
+  const SampleFrame sent{"", "", {at::ones({3000}), at::ones({2}), at::ones({64, 64})}};
   std::vector<DataTensor> sending;
-  const Bytes control = encoded(sent, &sending);
-  FrameCodec codec;
+  const CodedBytes control = encoded(sent, &sending);
   std::vector<DataTensor> receiving;
-  const Frame read = codec.decode(control, receiving);
+  const ReadFrame read = decode_frame(control, receiving);
   ASSERT_EQ(sending.size(), 2u);
   ASSERT_EQ(receiving.size(), 2u);
   for (int i : {0, 1}) {
     EXPECT_EQ(sending[i].index, receiving[i].index);
     EXPECT_EQ(sending[i].transfer, 10u + i);
     EXPECT_EQ(receiving[i].transfer, 10u + i);
+    EXPECT_EQ(receiving[i].wire, kWire);
     EXPECT_TRUE(receiving[i].tensor.is_same(read.tensors[receiving[i].index]));
   }
-  EXPECT_TRUE(sending[0].tensor.is_same(sent.tensors[0])) << "sent without a copy";
+  EXPECT_EQ(sending[0].tensor.const_data_ptr(), sent.tensors[0].const_data_ptr())
+      << "sent without a copy";
+}
+
+TEST(FrameCodec, GivesLargeTensorsWithoutHistoryButWithTheirVersion) {
+  const at::Tensor result = at::ones({3000}).requires_grad_() * 2;
+  std::vector<DataTensor> sending;
+  encoded({"", "", {result}}, &sending);
+  ASSERT_EQ(sending.size(), 1u);
+  EXPECT_FALSE(sending[0].tensor.requires_grad());
+  const auto version = sending[0].tensor._version();
+  {
+    const at::NoGradGuard no_grad;
+    at::Tensor(result).add_(1);
+  }
+  EXPECT_EQ(sending[0].tensor._version(), version + 1);
+}
+
+TEST(FrameCodec, WritesEqualFramesAsEqualBytes) {
+  const SampleFrame frame{"h", "b", {at::ones({1}, at::kByte), at::ones({3}, at::kByte)}};
+  EXPECT_EQ(encoded(frame), encoded(frame));
+  const CodedBytes bytes = encoded(frame);
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{0xee}), 0) << "gaps are zero";
+}
+
+TEST(FrameCodec, HasTheSizeOfItsFormula) {
+  EXPECT_EQ(encoded({}).size(), 32u);
+  EXPECT_EQ(encoded({"1234", "123456", {}}).size(), 32u + 4 + 6 + 6);
+  EXPECT_EQ(encoded({"", "", {at::Tensor()}}).size(), 32u + 16);
+  EXPECT_EQ(encoded({"12345678", "", {at::ones({4})}}).size(), 32u + 16 + 8 + 8 + 16);
+  EXPECT_EQ(encoded({"", "", {at::ones({1, 3000})}}).size(), 32u + 16 + 16);
+}
+
+TEST(FrameCodec, CarriesThePort) {
+  SampleFrame frame = sample_frame();
+  frame.port = Port::kCollectives;
+  std::vector<DataTensor> data;
+  EXPECT_EQ(decode_frame(encoded(frame), data).port, Port::kCollectives);
 }
 
 TEST(FrameCodec, RemembersNothingOfTheFrameBefore) {
-  FrameCodec codec;
   ByteBuffer control;
   std::vector<DataTensor> data;
-  std::uint64_t next_transfer = 0;
-  codec.encode(sample_frame(), next_transfer, control, data);
-  codec.encode(Frame{"only a header", {}}, next_transfer, control, data);
+  TransferId next_transfer = 0;
+  const SampleFrame first = sample_frame();
+  encode_frame({Port::kServer, {}, first.body, first.tensors}, 0, next_transfer, control, data);
+  encode_frame({Port::kServer, {}, "only a body", {}}, 0, next_transfer, control, data);
   EXPECT_THAT(data, testing::IsEmpty());
-  const Frame read = codec.decode(control.span(), data);
-  EXPECT_EQ(read.header, "only a header");
+  const ReadFrame read = decode_frame(control.span(), data);
+  EXPECT_EQ(text_of(read.body), "only a body");
   EXPECT_THAT(read.tensors, testing::IsEmpty());
 }
 
-TEST(FrameCodec, CanBeUsedAgainAfterAnError) {
-  FrameCodec codec;
-  ByteBuffer control;
-  std::vector<DataTensor> data;
-  std::uint64_t next_transfer = 0;
-  const Frame bad{"", {at::ones({1}), at::ones({2, 2}).to_sparse()}};
-  EXPECT_THROW(codec.encode(bad, next_transfer, control, data), UnsupportedError);
-  EXPECT_THROW(codec.decode({}, data), InternalError);
-  codec.encode(sample_frame(), next_transfer, control, data);
-  EXPECT_EQ(codec.decode(control.span(), data).tensors.size(), sample_frame().tensors.size());
+TEST(FrameCodec, NamesTheVersionItExpects) {
+  CodedBytes older = encoded(sample_frame());
+  older[3] = std::byte{'1'};
+  EXPECT_THAT(error_of(older),
+              testing::AllOf(testing::HasSubstr("same build"), testing::HasSubstr("version")));
+}
+
+TEST(FrameCodec, RefusesATensorOfTooManyDimensions) {
+  const at::Tensor tensor = at::ones(std::vector<std::int64_t>(64, 1));
+  EXPECT_TRUE(accepts(encoded({"", "", {tensor}})));
+  EXPECT_THROW(encoded({"", "", {tensor.unsqueeze(0)}}), UnsupportedError);
 }
 
 TEST(FrameCodec, RefusesABufferCutAnywhere) {
-  const Bytes whole = encoded(sample_frame());
+  const CodedBytes whole = encoded(sample_frame());
   EXPECT_TRUE(accepts(whole));
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_FALSE(accepts(Bytes(whole.begin(), whole.begin() + size))) << size;
+    EXPECT_FALSE(accepts(CodedBytes(whole.begin(), whole.begin() + size))) << size;
   }
 }
 
 TEST(FrameCodec, RefusesBytesBehindTheEnd) {
-  Bytes longer = encoded(sample_frame());
+  CodedBytes longer = encoded(sample_frame());
   longer.push_back({});
   EXPECT_FALSE(accepts(longer));
 }
 
 TEST(FrameCodec, SurvivesEveryFlippedBitOutsideTheElements) {
-  const Bytes whole =
-      encoded({"h", {at::ones({2}), at::Tensor(), at::ones({30, 40}), at::ones({0})}});
+  const CodedBytes whole =
+      encoded({"h", "b", {at::ones({2}), at::Tensor(), at::ones({30, 40}), at::ones({0})}});
   for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
-    Bytes flipped = whole;
+    CodedBytes flipped = whole;
     flipped[bit / 8] ^= std::byte{1} << (bit % 8);
     accepts(flipped);
   }
 }
 
 TEST(FrameCodec, SurvivesRandomDamage) {
-  const Bytes whole = encoded(sample_frame());
+  const CodedBytes whole = encoded(sample_frame());
   std::mt19937_64 random(3);
   int accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
-    Bytes damaged = whole;
-    const std::size_t reach = round % 2 ? damaged.size() : 120;  // prefix, stubs and header
+    CodedBytes damaged = whole;
+    const std::size_t reach = round % 2 ? damaged.size() : 240;  // prefix, stubs, sizes and texts
     for (std::uint64_t i = random() % 6 + 1; i > 0; --i) {
       damaged[random() % reach] = static_cast<std::byte>(random());
     }
@@ -147,7 +213,7 @@ TEST(FrameCodec, SurvivesRandomDamage) {
 TEST(FrameCodec, RefusesNoise) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 2'000; ++round) {
-    Bytes noise(random() % 300);
+    CodedBytes noise(random() % 300);
     for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
     EXPECT_FALSE(accepts(noise));
   }
@@ -155,9 +221,10 @@ TEST(FrameCodec, RefusesNoise) {
 
 TEST(FrameCodec, RefusesTensorsBeyondTheLimit) {
   const auto elements = static_cast<std::int64_t>(kTightLimits.tensor_bytes / 4);
-  EXPECT_TRUE(accepts(encoded({"", {at::ones({elements})}})));
-  EXPECT_FALSE(accepts(encoded({"", {at::ones({elements + 1})}})));
-  EXPECT_FALSE(accepts(encoded({"", {at::ones({elements}), at::ones({elements})}}))) << "in sum";
+  EXPECT_TRUE(accepts(encoded({"", "", {at::ones({elements})}})));
+  EXPECT_FALSE(accepts(encoded({"", "", {at::ones({elements + 1})}})));
+  EXPECT_FALSE(accepts(encoded({"", "", {at::ones({elements}), at::ones({elements})}})))
+      << "in sum";
 }
 
 }  // namespace

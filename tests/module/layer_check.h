@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "module/fake_sink.h"
+#include "module/fake_handler.h"
 #include "smp/codec.h"
 
 namespace smp::test {
@@ -59,9 +59,9 @@ inline void expect_same_results(const Run& plain, const Run& routed,
   expect_equal(expected, routed());
   EXPECT_TRUE(base.smp_draws_random() || at::equal(before, random_state()));
   for (auto& parameter : here->parameters()) parameter.set_data(torch::zeros_like(parameter));
-  FakeSink sink({here, there}, {{"", 1}});
+  FakeHandler handler({here, there}, {{"", 1}});
   expect_equal(expected, seeded(routed));
-  EXPECT_EQ(sink.requests.size(), 1u);
+  EXPECT_EQ(handler.requests.size(), 1u);
 }
 
 template <class Plain, class Routed, class Forward, class... Options>

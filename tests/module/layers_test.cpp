@@ -106,13 +106,13 @@ TEST(SmpNn, RoutesPackedSequences) {
       input({4, 2, 3}), torch::tensor({4, 2}), /*batch_first=*/false);
   smp::nn::LSTM here(3, 5);
   smp::nn::LSTM there(3, 5);
-  FakeSink sink({here.ptr(), there.ptr()}, {{"", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"", 1}});
   const auto [output, state] = here->forward_with_packed_input(packed_input);
-  sink.step_runs = false;
+  handler.step_runs = false;
   const auto [expected, expected_state] = there->forward_with_packed_input(packed_input);
   EXPECT_TRUE(at::equal(output.data(), expected.data()));
   EXPECT_TRUE(at::equal(std::get<1>(state), std::get<1>(expected_state)));
-  EXPECT_EQ(sink.requests.size(), 1u);
+  EXPECT_EQ(handler.requests.size(), 1u);
 }
 
 TEST(SmpNn, MakesEmbeddingsFromPretrainedTables) {

@@ -77,10 +77,10 @@ TEST(SmpNn, RoutesTheOtherMethodsOfAdaptiveLogSoftmax) {
   const auto options = AdaptiveLogSoftmaxWithLossOptions(4, 8, {3});
   smp::nn::AdaptiveLogSoftmaxWithLoss here(options);
   smp::nn::AdaptiveLogSoftmaxWithLoss there(options);
-  FakeSink sink({here.ptr(), there.ptr()}, {{"", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"", 1}});
   const auto logits = here->log_prob(input({5, 4}));
   EXPECT_TRUE(at::equal(here->predict(input({5, 4})), logits.argmax(1)));
-  EXPECT_EQ(sink.requests.size(), 2u);
+  EXPECT_EQ(handler.requests.size(), 2u);
 }
 
 TEST(SmpNn, IsSafeToOpenAsANamespace) {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "module/fake_sink.h"
+#include "module/fake_handler.h"
 #include "module/routed_models.h"
 #include "smp/error.h"
 
@@ -20,7 +20,7 @@ template <class Holder>
 struct Remote {
   Holder here{2.0};
   Holder there{5.0};
-  FakeSink sink{{here.ptr(), there.ptr()}, {{"", 1}}};
+  FakeHandler handler{{here.ptr(), there.ptr()}, {{"", 1}}};
 };
 
 // ---- local behaviour ----------------------------------------------------------------------------
@@ -68,15 +68,15 @@ TEST(Routed, SendsACallToTheOwner) {
   Remote<Scale> scale;
   EXPECT_TRUE(is_filled(scale.here(kOnes), 5));
   EXPECT_TRUE(is_filled(scale.here->forward(kOnes), 5));
-  ASSERT_EQ(scale.sink.requests.size(), 2u);
-  EXPECT_EQ(scale.sink.requests[0].signature,
+  ASSERT_EQ(scale.handler.requests.size(), 2u);
+  EXPECT_EQ(scale.handler.requests[0].signature,
             "at::Tensor smp::test::ScaleImpl::forward(at::Tensor const&)");
 }
 
 TEST(Routed, SendsConstMethods) {
   Remote<ConstScale> scale;
   EXPECT_TRUE(is_filled(std::as_const(*scale.here).forward(kOnes), 5));
-  EXPECT_EQ(scale.sink.requests.at(0).signature,
+  EXPECT_EQ(scale.handler.requests.at(0).signature,
             "at::Tensor smp::test::ConstScaleImpl::forward(at::Tensor) const");
 }
 
@@ -86,7 +86,7 @@ TEST(Routed, TakesDefaultArgumentsAtTheOwner) {
   EXPECT_TRUE(is_filled(layer.here(kOnes, 2), 10));
   EXPECT_EQ(layer.here(kOnes, 2, std::vector<int64_t>{2, 1}).dim(), 2);
   EXPECT_TRUE(is_filled(layer.here->forward(kOnes, 2, {}, kOnes), 11));
-  EXPECT_EQ(layer.sink.requests.size(), 4u);
+  EXPECT_EQ(layer.handler.requests.size(), 4u);
 }
 
 TEST(Routed, SendsOverloadsByTheTypesOfTheCall) {
@@ -97,21 +97,21 @@ TEST(Routed, SendsOverloadsByTheTypesOfTheCall) {
   EXPECT_TRUE(is_filled(scaled, 15));
   EXPECT_EQ(next, 4);
   EXPECT_EQ(std::as_const(*layer.here).forward("text"), "text!");
-  EXPECT_EQ(layer.sink.requests.size(), 3u);
+  EXPECT_EQ(layer.handler.requests.size(), 3u);
 }
 
 TEST(Routed, SendsTemplatedMethods) {
   Remote<Templated> layer;
   EXPECT_TRUE(is_filled(layer.here(kOnes, 2), 10));
   EXPECT_TRUE(is_filled(layer.here(kOnes, 0.5f), 2.5));
-  EXPECT_EQ(layer.sink.requests.size(), 2u);
+  EXPECT_EQ(layer.handler.requests.size(), 2u);
 }
 
 TEST(Routed, SendsVirtualCallsThroughABase) {
   Remote<Concrete> layer;
   AbstractLayer& base = *layer.here;
   EXPECT_TRUE(is_filled(base.forward(kOnes), 5));
-  EXPECT_EQ(layer.sink.requests.size(), 1u);
+  EXPECT_EQ(layer.handler.requests.size(), 1u);
 }
 
 TEST(Routed, SendsNamedMethodsWithoutForward) {
@@ -137,31 +137,31 @@ TEST(Routed, SendsStructsMapsAndTuples) {
 TEST(Routed, FollowsCallsFromRankToRank) {
   Net here(2);
   Net there(2);
-  FakeSink sink({here.ptr(), there.ptr()}, {{"first", 1}, {"rest.1", 1}, {"last", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"first", 1}, {"rest.1", 1}, {"last", 1}});
   EXPECT_TRUE(is_filled(here(kOnes), 120));
   std::vector<std::string> asked;
-  for (const auto& request : sink.requests) asked.push_back(request.path);
+  for (const auto& request : handler.requests) asked.push_back(request.path);
   EXPECT_EQ(asked, (std::vector<std::string>{"first", "rest.1", "last"}));
 }
 
 TEST(Routed, BracketsCallsThatRunHere) {
   Net here(2);
-  FakeSink sink({here.ptr()}, {});
+  FakeHandler handler({here.ptr()}, {});
   here(kOnes);
-  EXPECT_EQ(sink.entered, (std::vector<std::string>{"", "first", "rest.0", "rest.1", "last"}));
-  EXPECT_TRUE(sink.balanced);
+  EXPECT_EQ(handler.entered, (std::vector<std::string>{"", "first", "rest.0", "rest.1", "last"}));
+  EXPECT_TRUE(handler.balanced);
 }
 
 TEST(Routed, CallsPlainlyBetweenSteps) {
   Remote<Scale> scale;
-  scale.sink.step_runs = false;
+  scale.handler.step_runs = false;
   EXPECT_TRUE(is_filled(scale.here(kOnes), 2));
-  EXPECT_TRUE(scale.sink.requests.empty());
+  EXPECT_TRUE(scale.handler.requests.empty());
 }
 
 TEST(Routed, ReturnsAnEmptyValueWhenTheStepIsFailing) {
   Remote<Scale> scale;
-  scale.sink.answers_nothing = true;
+  scale.handler.answers_nothing = true;
   EXPECT_FALSE(scale.here(kOnes).defined());
 }
 
@@ -207,7 +207,7 @@ TEST(Routed, ClonesIntoARoutedModule) {
   EXPECT_TRUE(is_filled(copy->forward(kOnes), 6));
   EXPECT_EQ(copy->name(), "smp::test::TwoScalesImpl");
   EXPECT_EQ(copy->first->smp_pin, 3);
-  FakeSink sink({copy, net.ptr()}, {{"first", 1}});
+  FakeHandler handler({copy, net.ptr()}, {{"first", 1}});
   EXPECT_TRUE(is_filled(copy->forward(kOnes), 300));
 }
 
@@ -237,7 +237,7 @@ void expect_refused(const Action& action, const std::string& what) {
 
 TEST(Routed, RefusesWhatNeedsForeignParametersAfterPlacement) {
   Net net;
-  net->smp_place.owner = 0;
+  net->smp_place.owner = PpRank(0);
   std::stringstream file;
   expect_refused([&] { net->clone(); }, "clone()");
   expect_refused([&] { torch::save(net, file); }, "save()");
@@ -252,7 +252,7 @@ TEST(Routed, RefusesWhatNeedsForeignParametersAfterPlacement) {
 
 TEST(Routed, RefusesForeignThreadsDuringAStep) {
   Scale scale;
-  scale->smp_place = {0, 1, "encoder.scale"};
+  scale->smp_place = {0, PpRank(1), "encoder.scale"};
   ++module::steps_running();
   std::string text;
   std::thread([&] {

@@ -7,7 +7,7 @@
 
 #include <sstream>
 
-#include "module/fake_sink.h"
+#include "module/fake_handler.h"
 #include "module/routed_models.h"
 #include "smp/error.h"
 #include "smp/nn/container.h"
@@ -40,9 +40,9 @@ struct Asked {
   int owner;
   bool operator==(const Asked&) const = default;
 };
-std::vector<Asked> asked(const FakeSink& sink) {
+std::vector<Asked> asked(const FakeHandler& handler) {
   std::vector<Asked> all;
-  for (const auto& request : sink.requests) all.push_back({request.path, request.owner});
+  for (const auto& request : handler.requests) all.push_back({request.path, request.owner});
   return all;
 }
 
@@ -95,7 +95,7 @@ TEST(Sequential, ClonesSavesAndLoads) {
   nn::Sequential other{Scale(), nn::Sequential{Scale()}};
   torch::load(other, file);
   EXPECT_TRUE(is_filled(other->forward(kOnes), 30));
-  all->smp_place.owner = 0;
+  all->smp_place.owner = PpRank(0);
   EXPECT_THROW(all->clone(), UnsupportedError);
   EXPECT_THROW(torch::save(all, file), UnsupportedError);
   EXPECT_THROW(all->to(torch::kDouble), UnsupportedError);
@@ -104,63 +104,65 @@ TEST(Sequential, ClonesSavesAndLoads) {
 TEST(Sequential, SendsOneRequestForARunOfNeighbours) {
   auto here = scales(6);
   auto there = scales(6, 10);
-  FakeSink sink({here.ptr(), there.ptr()}, {{"1", 1}, {"2", 1}, {"3", 1}, {"5", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"1", 1}, {"2", 1}, {"3", 1}, {"5", 1}});
   EXPECT_TRUE(is_filled(here->forward(kOnes), 1.0 * 12 * 13 * 14 * 5 * 16));
-  EXPECT_EQ(asked(sink), (std::vector<Asked>{{"", 1}, {"5", 1}}));
-  EXPECT_EQ(sink.entered, (std::vector<std::string>{"", "0", "1", "2", "3", "4"}));
+  EXPECT_EQ(asked(handler), (std::vector<Asked>{{"", 1}, {"5", 1}}));
+  EXPECT_EQ(handler.entered, (std::vector<std::string>{"", "0", "1", "2", "3", "4"}));
 }
 
 TEST(Sequential, EndsARunWhereTheOwnerChanges) {
   auto first = scales(4);
   auto second = scales(4, 10);
   auto third = scales(4, 20);
-  FakeSink sink({first.ptr(), second.ptr(), third.ptr()}, {{"0", 1}, {"1", 1}, {"2", 2}, {"3", 2}});
+  FakeHandler handler({first.ptr(), second.ptr(), third.ptr()},
+                      {{"0", 1}, {"1", 1}, {"2", 2}, {"3", 2}});
   EXPECT_TRUE(is_filled(first->forward(kOnes), 11.0 * 12 * 23 * 24));
-  EXPECT_EQ(asked(sink), (std::vector<Asked>{{"", 1}, {"", 2}}));
+  EXPECT_EQ(asked(handler), (std::vector<Asked>{{"", 1}, {"", 2}}));
 }
 
 TEST(Sequential, RunsOnItsOwner) {
   auto here = scales(3);
   auto there = scales(3, 10);
-  FakeSink sink({here.ptr(), there.ptr()}, {{"", 1}, {"1", 1}, {"2", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"", 1}, {"1", 1}, {"2", 1}});
   EXPECT_TRUE(is_filled(here->forward(kOnes), 1.0 * 12 * 13));
-  EXPECT_EQ(asked(sink), (std::vector<Asked>{{"", 1}, {"0", 0}}));
+  EXPECT_EQ(asked(handler), (std::vector<Asked>{{"", 1}, {"0", 0}}));
 }
 
 TEST(Sequential, StopsARunAtModulesThatCannotCross) {
   nn::Sequential here(Scale(1), PlainScale(2), Scale(3));
   nn::Sequential there(Scale(11), PlainScale(12), Scale(13));
-  FakeSink sink({here.ptr(), there.ptr()}, {{"0", 1}, {"2", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"0", 1}, {"2", 1}});
   EXPECT_TRUE(is_filled(here->forward(kOnes), 11.0 * 2 * 13));
-  EXPECT_EQ(asked(sink), (std::vector<Asked>{{"0", 1}, {"2", 1}}));
+  EXPECT_EQ(asked(handler), (std::vector<Asked>{{"0", 1}, {"2", 1}}));
 }
 
 TEST(Sequential, NestsInARun) {
   nn::Sequential here(Scale(1), nn::Sequential(Scale(2), Scale(3)), Scale(4));
   nn::Sequential there(Scale(11), nn::Sequential(Scale(12), Scale(13)), Scale(14));
-  FakeSink sink({here.ptr(), there.ptr()}, {{"0", 1}, {"1", 1}, {"1.0", 1}, {"1.1", 0}, {"2", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()},
+                      {{"0", 1}, {"1", 1}, {"1.0", 1}, {"1.1", 0}, {"2", 1}});
   EXPECT_TRUE(is_filled(here->forward(kOnes), 11.0 * 12 * 3 * 14));
-  EXPECT_EQ(asked(sink), (std::vector<Asked>{{"", 1}, {"1.1", 0}}));
+  EXPECT_EQ(asked(handler), (std::vector<Asked>{{"", 1}, {"1.1", 0}}));
 }
 
 TEST(Sequential, SendsAnyTypesInARun) {
   nn::Sequential here(Split(), Join(), Defaults(1));
   nn::Sequential there(Split(), Join(), Defaults(2));
-  FakeSink sink({here.ptr(), there.ptr()}, {{"0", 1}, {"1", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"0", 1}, {"1", 1}});
   EXPECT_TRUE(is_filled(here->forward(kOnes, 3), 30));
-  EXPECT_EQ(asked(sink), (std::vector<Asked>{{"", 1}}));
+  EXPECT_EQ(asked(handler), (std::vector<Asked>{{"", 1}}));
 }
 
 TEST(Sequential, ReturnsAnEmptyValueWhenTheStepIsFailing) {
   auto here = scales(3);
-  FakeSink sink({here.ptr()}, {{"", 1}});
-  sink.answers_nothing = true;
+  FakeHandler handler({here.ptr()}, {{"", 1}});
+  handler.answers_nothing = true;
   EXPECT_FALSE(here->forward(kOnes).defined());
 }
 
 TEST(Sequential, RefusesRunsThatDoNotExist) {
   auto here = scales(3);
-  FakeSink sink({here.ptr(), scales(2).ptr()}, {{"", 1}});
+  FakeHandler handler({here.ptr(), scales(2).ptr()}, {{"", 1}});
   EXPECT_THROW(here->forward(kOnes), InternalError);
 }
 
@@ -185,7 +187,7 @@ TEST(AnyModule, HoldsRoutedModules) {
 TEST(ModuleList, HoldsRoutedModules) {
   nn::ModuleList here(Scale(2), Scale(3));
   nn::ModuleList there(Scale(12), Scale(13));
-  FakeSink sink({here.ptr(), there.ptr()}, {{"1", 1}});
+  FakeHandler handler({here.ptr(), there.ptr()}, {{"1", 1}});
   EXPECT_TRUE(is_filled(here[0]->as<Scale>()->forward(kOnes), 2));
   EXPECT_TRUE(is_filled(here[1]->as<Scale>()->forward(kOnes), 13));
 }

@@ -8,7 +8,7 @@
 #include "partition/synthetic_costs.h"
 #include "support/model_families.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 template <class Weight>
@@ -50,7 +50,7 @@ TEST(Balance, EvensOutCostAndSecondsAlike) {
 
 TEST(Balance, GivesFasterStagesMore) {
   const CostTree tree = cost_tree(nested_gpt({}));
-  const Machine uneven{.stages = 3, .speeds = {1, 2, 1}};
+  const simulate::Machine uneven{.stages = 3, .speeds = {1, 2, 1}};
   const auto stages = balanced(tree, uneven, start_of(tree));
   double fast = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -61,7 +61,7 @@ TEST(Balance, GivesFasterStagesMore) {
 
 TEST(Balance, SharesBytesWhereMemoryDiffers) {
   const CostTree tree = cost_tree(flat_gpt({.layers = 24, .vocabulary = 1000}));
-  const Machine small{.stages = 2, .memory = {3'000'000'000, 1'000'000'000}};
+  const simulate::Machine small{.stages = 2, .memory = {3'000'000'000, 1'000'000'000}};
   const auto stages = balanced(tree, small, start_of(tree));
   double second = 0, all = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -94,4 +94,4 @@ TEST(Balance, StopsWithinItsBudget) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -9,19 +9,21 @@
 #include "partition/random_tree.h"
 #include "partition/tree_builder.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::DoubleEq;
 using testing::DoubleNear;
 using testing::ElementsAre;
 
-CostTree tree_of(const TreeBuilder& build, const Trace& trace, const CostOptions& options = {}) {
+CostTree tree_of(const TreeBuilder& build, const simulate::Trace& trace,
+                 const CostOptions& options = {}) {
   return make_cost_tree(build.tree, trace, nothing_fixed(build.tree), options);
 }
 
-TracedCall call(int module, int caller, double before, double after, std::int64_t activations) {
-  TracedCall call{module, caller};
+simulate::TracedCall call(int module, int caller, double before, double after,
+                          std::int64_t activations) {
+  simulate::TracedCall call{module, caller};
   call.before.seconds = before;
   call.after.seconds = after;
   call.after.activation_bytes = activations;
@@ -38,7 +40,7 @@ struct TwoBranches {
     trace.body_after.seconds = 4;
   }
   TreeBuilder build;
-  Trace trace;
+  simulate::Trace trace;
 };
 
 TEST(CostTree, CountsTheTimeBetweenCallsForTheCaller) {
@@ -72,7 +74,7 @@ TEST(CostTree, AddsSubmodulesOnceMoreInThePrintedReading) {
 TEST(CostTree, OrdersChildrenByFirstExecution) {
   const TwoBranches model;
   EXPECT_THAT(tree_of(model.build, model.trace).nodes[0].children, ElementsAre(3, 1));
-  EXPECT_THAT(tree_of(model.build, Trace{}).nodes[0].children, ElementsAre(1, 3));
+  EXPECT_THAT(tree_of(model.build, simulate::Trace{}).nodes[0].children, ElementsAre(1, 3));
 }
 
 TEST(CostTree, OrdersAContainerByTheFirstOfItsParts) {
@@ -81,7 +83,7 @@ TEST(CostTree, OrdersAContainerByTheFirstOfItsParts) {
   build.module("container");
   build.module("container.early", 4);
   build.module("never", 4);
-  Trace trace;
+  simulate::Trace trace;
   trace.calls = {call(3, -1, 0, 1, 0), call(1, -1, 0, 1, 0)};
   EXPECT_THAT(tree_of(build, trace).nodes[0].children, ElementsAre(2, 1, 4));
 }
@@ -94,7 +96,7 @@ TEST(CostTree, JoinsTiedModulesUnderTheParentOfTheFirst) {
   build.module("decoder");
   build.tie(build.module("decoder.embed"), 0);
   build.module("decoder.block", 40);
-  const CostTree tree = tree_of(build, Trace{}, {1});
+  const CostTree tree = tree_of(build, simulate::Trace{}, {1});
   EXPECT_THAT(tree.node_of_module, ElementsAre(0, 1, 2, 3, 4, 2, 5));
   EXPECT_THAT(tree.nodes[2].modules, ElementsAre(2, 5));
   EXPECT_EQ(tree.nodes[2].parent, 1);
@@ -107,8 +109,8 @@ TEST(CostTree, CountsModulesIfNothingWasRun) {
   build.module("a", 400);
   build.module("a.b", 4);
   build.module("c", 4);
-  Trace trace;
-  trace.source = CostSource::kCounts;
+  simulate::Trace trace;
+  trace.source = simulate::CostSource::kCounts;
   const CostTree tree = tree_of(build, trace, {0});
   EXPECT_DOUBLE_EQ(tree.nodes[1].cost, 0.5);
   EXPECT_DOUBLE_EQ(tree.nodes[3].cost, 0.25);
@@ -118,14 +120,14 @@ TEST(CostTree, GivesMemoryTheWholeSayIfThereAreNoTimes) {
   TreeBuilder build;
   build.module("a", 30);
   build.module("b", 10);
-  EXPECT_DOUBLE_EQ(tree_of(build, Trace{}, {0}).nodes[1].own, 0.75);
+  EXPECT_DOUBLE_EQ(tree_of(build, simulate::Trace{}, {0}).nodes[1].own, 0.75);
 }
 
 TEST(CostTree, PricesModulesEquallyIfTheyHaveNothing) {
   TreeBuilder build;
   build.module("a");
   build.module("b");
-  const CostTree tree = tree_of(build, Trace{});
+  const CostTree tree = tree_of(build, simulate::Trace{});
   for (const CostNode& node : tree.nodes) EXPECT_DOUBLE_EQ(node.own, 1.0 / 3);
 }
 
@@ -161,7 +163,8 @@ TEST(CostTree, HoldsEveryModuleOnceAndEveryWeightOnce) {
     RC_ASSERT(seen == std::vector<int>(seen.size(), 1));
     RC_ASSERT(bytes == model.tree.total_bytes());
     double traced = model.trace.body_after.seconds;
-    for (const TracedCall& c : model.trace.calls) traced += c.before.seconds + c.after.seconds;
+    for (const simulate::TracedCall& c : model.trace.calls)
+      traced += c.before.seconds + c.after.seconds;
     RC_ASSERT(std::abs(seconds - traced) <= 1e-9 * traced);
   });
   EXPECT_TRUE(holds);
@@ -212,4 +215,4 @@ TEST(CostTree, KeepsWhatIsFixed) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

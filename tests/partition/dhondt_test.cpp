@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
@@ -104,4 +104,4 @@ TEST(DHondt, KeepsTheLargestRatioOfSeatsToCostLeast) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,12 +3,13 @@
 
 #include <vector>
 
+#include "partition/count_trace.h"
 #include "partition/partitioner.h"
 #include "partition/plan_check.h"
 #include "partition/strategies.h"
 #include "partition/tree_builder.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Runs with nearly equal bytes.
 inline PartitionPlan even_plan(const ModuleTree& tree, int pp_size) {
@@ -18,4 +19,4 @@ inline PartitionPlan even_plan(const ModuleTree& tree, int pp_size) {
   return plan_of(tree, stages, pp_size);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -7,7 +7,7 @@
 #include "partition/plan_example.h"
 #include "partition/plan_reasons.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
@@ -54,9 +54,9 @@ TEST(Explain, SharesOfStagesAddUpToTheWholeModel) {
 
 TEST(Explain, TellsWhereItsNumbersComeFrom) {
   PlanExample example = four_in_a_row();
-  for (const auto& [source, name] :
-       {std::pair(CostSource::kCounts, "counts"), std::pair(CostSource::kEstimated, "operators"),
-        std::pair(CostSource::kMeasured, "clock")}) {
+  for (const auto& [source, name] : {std::pair(simulate::CostSource::kCounts, "counts"),
+                                     std::pair(simulate::CostSource::kEstimated, "operators"),
+                                     std::pair(simulate::CostSource::kMeasured, "clock")}) {
     example.trace.source = source;
     EXPECT_EQ(example.plan().summary()->costs, name);
   }
@@ -72,24 +72,24 @@ TEST(Explain, TakesTheLimitOfEachStage) {
 TEST(CutBytesOfAPlan, CountOnlyCallsThatLeaveTheStageOfTheirCaller) {
   const PlanExample example = four_in_a_row();
   // c and d: 1 KiB in and 2 KiB out each, from and to stage 0.
-  EXPECT_THAT(pairs(cut_bytes(example.tree, example.trace, example.stages, 2)),
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
               ElementsAre(std::pair(4096, 2048), std::pair(2048, 4096)));
 }
 
 TEST(CutBytesOfAPlan, AreHandedOnWithinASequential) {
   PlanExample example = four_in_a_row();
-  example.tree.nodes[0].sequential = true;
-  EXPECT_THAT(pairs(cut_bytes(example.tree, example.trace, example.stages, 2)),
+  example.trace.calls[0].sequential = true;
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
               ElementsAre(std::pair(2048, 1024), std::pair(1024, 2048)));
   example.stages = {0, 1, 0, 1, 1};
-  EXPECT_THAT(pairs(cut_bytes(example.tree, example.trace, example.stages, 2)),
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
               ElementsAre(std::pair(4096, 2048), std::pair(2048, 4096)));
 }
 
 TEST(CutBytesOfAPlan, CountACallOfTheBodyFromStageZero) {
   TreeBuilder build;
   PlanExample example = example_of(build.tree, {1}, 2);
-  EXPECT_THAT(pairs(cut_bytes(example.tree, example.trace, example.stages, 2)),
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
               ElementsAre(std::pair(2048, 1024), std::pair(1024, 2048)));
 }
 
@@ -174,4 +174,4 @@ TEST(PlanReasons, SayThatAStageIsEmpty) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

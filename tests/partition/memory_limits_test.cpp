@@ -3,7 +3,7 @@
 
 #include "partition/planning.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::AllOf;
@@ -59,4 +59,4 @@ TEST(Partitioner, NamesAModuleThatNoStageCanHold) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

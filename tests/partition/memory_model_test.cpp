@@ -6,7 +6,7 @@
 #include "partition/tree_builder.h"
 #include "support/model_families.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 TEST(MemoryModel, AddsUpWhatAStageHolds) {
@@ -61,4 +61,4 @@ TEST(MemoryModel, LosesNothingWhereverModulesLie) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

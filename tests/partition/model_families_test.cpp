@@ -5,7 +5,7 @@
 
 #include <set>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 std::int64_t weights(const SyntheticModel& model) {
@@ -16,7 +16,8 @@ std::int64_t weights(const SyntheticModel& model) {
 
 double seconds(const SyntheticModel& model) {
   double sum = model.trace.body_after.seconds;
-  for (const TracedCall& call : model.trace.calls) sum += call.before.seconds + call.after.seconds;
+  for (const simulate::TracedCall& call : model.trace.calls)
+    sum += call.before.seconds + call.after.seconds;
   return sum;
 }
 
@@ -47,7 +48,7 @@ TEST(ModelFamilies, HaveTracesInWhichCallersComeFirstAndParentsCall) {
     ASSERT_EQ(model.trace.calls.front().module, 0) << family;
     std::set<int> called;
     for (std::size_t i = 0; i < model.trace.calls.size(); ++i) {
-      const TracedCall& call = model.trace.calls[i];
+      const simulate::TracedCall& call = model.trace.calls[i];
       ASSERT_LT(call.caller, static_cast<int>(i));
       called.insert(call.module);
       if (i == 0) continue;
@@ -71,4 +72,4 @@ TEST(ModelFamilies, AreTheSameForTheSameSeed) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -8,14 +8,14 @@
 #include "partition/tree_builder.h"
 #include "support/refusal.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-NodeGroups group(const TreeBuilder& build, const std::vector<WeightUse>& uses = {}) {
+NodeGroups group(const TreeBuilder& build, const std::vector<simulate::WeightUse>& uses = {}) {
   return group_modules(build.tree, uses, nothing_fixed(build.tree));
 }
 
@@ -41,7 +41,7 @@ bool holds_or_uses(const RandomModel& model, int module, int parameter) {
   for (const OwnParameter& own : model.tree.nodes[module].parameters) {
     if (own.parameter == parameter) return true;
   }
-  for (const WeightUse& use : model.trace.foreign_uses) {
+  for (const simulate::WeightUse& use : model.trace.foreign_uses) {
     if (use.module == module && use.parameter == parameter) return true;
   }
   return false;
@@ -163,4 +163,4 @@ TEST(NodeGroups, AreTheConnectedComponentsOfSharedWeights) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

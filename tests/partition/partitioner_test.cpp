@@ -7,11 +7,12 @@
 #include <map>
 #include <set>
 
+#include "partition/count_trace.h"
 #include "partition/planning.h"
 #include "partition/tree_builder.h"
 #include "support/model_families.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::AllOf;
@@ -261,9 +262,9 @@ TEST(Partitioner, GivesAFasterStageMore) {
 
 TEST(CountTrace, CallsEveryModuleOnceInOrder) {
   const ModuleTree tree = encoder_decoder(2, 4, 4, true);
-  const Trace trace = count_trace(tree);
+  const simulate::Trace trace = count_trace(tree);
   ASSERT_EQ(trace.calls.size(), tree.nodes.size());
-  EXPECT_EQ(trace.source, CostSource::kCounts);
+  EXPECT_EQ(trace.source, simulate::CostSource::kCounts);
   for (std::size_t i = 0; i < trace.calls.size(); ++i) {
     EXPECT_EQ(trace.calls[i].module, static_cast<int>(i));
     EXPECT_EQ(trace.calls[i].caller, tree.nodes[i].parent);
@@ -271,4 +272,4 @@ TEST(CountTrace, CallsEveryModuleOnceInOrder) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

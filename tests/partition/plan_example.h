@@ -9,14 +9,14 @@
 #include "partition/explain.h"
 #include "partition/tree_builder.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// Everything that explained_plan() refers to.
 struct PlanExample {
   ModuleTree tree;
-  Trace trace;
+  simulate::Trace trace;
   CostTree costs;
-  Machine machine;
+  simulate::Machine machine;
   std::vector<int> stages;
   std::vector<std::string> by_hand;
   std::vector<StageMemory> memory;
@@ -38,15 +38,16 @@ struct PlanExample {
 };
 
 /// Every module is called once, by its parent, in order of registration; 1 KiB goes in, 2 KiB out.
-inline Trace one_call_each(const ModuleTree& tree) {
-  Trace trace;
+inline simulate::Trace one_call_each(const ModuleTree& tree) {
+  simulate::Trace trace;
   const auto call = [&](const auto& self, int module, int caller) -> void {
     const int index = static_cast<int>(trace.calls.size());
-    TracedCall made;
+    simulate::TracedCall made;
     made.module = module;
     made.caller = caller;
     made.input_bytes = 1024;
     made.output_bytes = 2048;
+    made.sequential = tree.nodes[module].sequential;
     trace.calls.push_back(made);
     for (const int child : tree.nodes[module].children) self(self, child, index);
   };
@@ -145,4 +146,4 @@ inline PlanExample t5_example(int blocks = 6, int pp_size = 3) {
   return example_of(std::move(tree), std::move(stages), pp_size);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -7,7 +7,7 @@
 #include "partition/planning.h"
 #include "partition/tree_builder.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 double step_of(const PartitionPlan& plan, const std::string& strategy) {
@@ -109,4 +109,4 @@ TEST(Partitioner, KeepsTheRulesOnAnyModel) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,15 +3,17 @@
 
 #include <gmock/gmock.h>
 
+#include "partition/count_trace.h"
 #include "partition/plan_example.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 PartitionOptions options_for(const ModuleTree& tree, int pp_size) {
   PartitionOptions options;
   options.pp_size = pp_size;
   options.microbatches = 4;
+  options.active_microbatches = 2 * pp_size + 2;
   options.trace = count_trace(tree);
   return options;
 }
@@ -20,7 +22,7 @@ TEST(PlanSimulation, TakesAsLongAsThePlanSays) {
   const ModuleTree tree = encoder_decoder(4, 4000, 1000, true);
   const PartitionOptions options = options_for(tree, 2);
   const PartitionPlan plan = make_plan(tree, options);
-  const SimulatedStep step = simulate_plan(tree, options, plan);
+  const simulate::SimulatedStep step = simulate_plan(tree, options, plan);
   ASSERT_TRUE(plan.summary());
   EXPECT_NEAR(step.seconds, plan.summary()->chosen.step_seconds, 1e-9);
   EXPECT_NEAR(step.bubble, plan.summary()->chosen.bubble, 1e-9);
@@ -29,9 +31,9 @@ TEST(PlanSimulation, TakesAsLongAsThePlanSays) {
 TEST(PlanSimulation, ShowsWhatEveryStageDoes) {
   const ModuleTree tree = encoder_decoder(4, 4000, 1000, true);
   const PartitionOptions options = options_for(tree, 3);
-  const SimulatedStep step = simulate_plan(tree, options, make_plan(tree, options));
+  const simulate::SimulatedStep step = simulate_plan(tree, options, make_plan(tree, options));
   ASSERT_EQ(step.timeline.size(), 3u);
-  for (const base::StepTrace& stage : step.timeline) EXPECT_FALSE(stage.spans.empty());
+  for (const schedule::StepTrace& stage : step.timeline) EXPECT_FALSE(stage.spans.empty());
 }
 
 TEST(PlanSimulation, ShowsFewerMicrobatchesOfAHugeStep) {
@@ -40,11 +42,11 @@ TEST(PlanSimulation, ShowsFewerMicrobatchesOfAHugeStep) {
   const PartitionPlan plan = make_plan(tree, options);
   options.microbatches = 1'000'000;
   int last = 0;
-  for (const base::StepTrace& stage : simulate_plan(tree, options, plan).timeline) {
-    for (const base::Span& span : stage.spans) last = std::max(last, span.microbatch);
+  for (const schedule::StepTrace& stage : simulate_plan(tree, options, plan).timeline) {
+    for (const schedule::Span& span : stage.spans) last = std::max(last, span.microbatch);
   }
   EXPECT_LT(last, 10'000);
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -9,7 +9,7 @@
 #include "partition/plan_example.h"
 #include "partition/text_table.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
@@ -100,7 +100,7 @@ TEST(PlanTable, NamesTheStageThatIsClosestToItsLimit) {
 
 TEST(PlanTable, SaysWhichCoresThePredictionPresumes) {
   PlanExample example = t5_example();
-  example.machine.crowded = {{{0, 1}, 1}};
+  example.machine.oversubscribed = {{{0, 1}, 1}};
   EXPECT_THAT(example.plan().table(), HasSubstr("not measured, for 3 stages on 2 cores; costs"));
   const std::string json = example.plan().to_json();
   EXPECT_EQ(PartitionPlan::from_json(json, "test").to_json(), json);
@@ -123,4 +123,4 @@ TEST(PlanTable, FitsATerminal) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -9,7 +9,7 @@
 #include "partition/plan_example.h"
 #include "support/refusal.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::AllOf;
@@ -195,4 +195,4 @@ TEST(Plan, RefusesABrokenSummary) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

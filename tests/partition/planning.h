@@ -9,13 +9,14 @@
 #include "support/model_families.h"
 #include "support/refusal.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 inline PartitionOptions on_stages(int pp_size, std::vector<Pin> pins = {}) {
   PartitionOptions options;
   options.pp_size = pp_size;
   options.pins = std::move(pins);
   options.microbatches = 4;
+  options.active_microbatches = 2 * pp_size + 2;
   return options;
 }
 
@@ -29,7 +30,7 @@ inline PartitionOptions traced(const SyntheticModel& model, int pp_size, int mic
 /// What make_plan() says when it throws a `Kind`; "accepted" if it does not.
 template <class Kind = UsageError>
 std::string refusal_of(const ModuleTree& tree, const PartitionOptions& options) {
-  return refusal<Kind>([&] { make_plan(tree, options); });
+  return refusal<Kind>([&] { (void)make_plan(tree, options); });
 }
 
 inline std::vector<std::int64_t> bytes_per_stage(const PartitionPlan& plan) {
@@ -38,4 +39,4 @@ inline std::vector<std::int64_t> bytes_per_stage(const PartitionPlan& plan) {
   return bytes;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

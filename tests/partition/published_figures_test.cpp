@@ -8,7 +8,7 @@
 #include "partition/strategies.h"
 #include "partition/t5_11b.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
@@ -23,7 +23,7 @@ struct Decision {
   double largest() const { return *std::ranges::max_element(loads); }
 };
 
-Decision decide(const ModuleTree& tree, const Trace& trace, const CostOptions& options) {
+Decision decide(const ModuleTree& tree, const simulate::Trace& trace, const CostOptions& options) {
   const CostTree costs = make_cost_tree(tree, trace, nothing_fixed(tree), options);
   const std::vector<int> stages = tree_partition(costs, {.stages = 8});
   Decision decision{stages_of_modules(costs, stages), std::vector<double>(8, 0)};
@@ -97,7 +97,7 @@ TEST(PublishedFigures, FollowFromTheCostsOfFigure10) {
     build.module(stack + ".final_layer_norm", 1024);
   }
   build.tie(build.module("lm_head"), table);
-  const Decision decision = decide(build.tree, Trace{}, {1.0});
+  const Decision decision = decide(build.tree, simulate::Trace{}, {1.0});
   EXPECT_THAT(stages_of(build.tree, decision, "encoder"), SizeIs(3));
   EXPECT_NEAR(decision.least(), 0.107, kRounding);
   EXPECT_NEAR(decision.largest(), 0.131, kRounding);
@@ -132,4 +132,4 @@ TEST(PublishedFigures, KeepTheTiedHeadWithTheEmbedding) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 struct RandomModel {
   ModuleTree tree;
-  Trace trace;
+  simulate::Trace trace;
   std::vector<int> fixed;  ///< free of contradictions: subtrees of the model, without tied weights
 };
 
@@ -93,8 +93,15 @@ class RandomModelMaker {
     const int call = static_cast<int>(model_.trace.calls.size());
     const auto bytes = [this] { return std::int64_t{1000} * below(100); };
     const bool leaf = model_.tree.nodes[module].children.empty();
-    model_.trace.calls.push_back({module, caller, 1e-6 * below(10), 1e-6 * below(leaf ? 1000 : 10),
-                                  bytes(), bytes(), bytes()});
+    simulate::TracedCall made;
+    made.module = module;
+    made.caller = caller;
+    made.before.seconds = 1e-6 * below(10);
+    made.after = {1e-6 * below(leaf ? 1000 : 10), bytes(), 0};
+    made.input_bytes = bytes();
+    made.output_bytes = bytes();
+    made.sequential = model_.tree.nodes[module].sequential;
+    model_.trace.calls.push_back(made);
     for (const int child : order_of(module)) run(child, call);
   }
 
@@ -118,7 +125,7 @@ class RandomModelMaker {
     if (!model_.tree.nodes[top].movable()) return false;
     for (const int module : subtree(top)) {
       if (model_.fixed[module] >= 0) return false;
-      for (const WeightUse& use : model_.trace.foreign_uses) {
+      for (const simulate::WeightUse& use : model_.trace.foreign_uses) {
         if (use.module == module) return false;
       }
       for (const OwnParameter& own : model_.tree.nodes[module].parameters) {
@@ -133,7 +140,8 @@ class RandomModelMaker {
     for (const ModuleNode& node : model_.tree.nodes) {
       for (const OwnParameter& own : node.parameters) count += own.parameter == parameter;
     }
-    for (const WeightUse& use : model_.trace.foreign_uses) count += use.parameter == parameter;
+    for (const simulate::WeightUse& use : model_.trace.foreign_uses)
+      count += use.parameter == parameter;
     return count;
   }
 
@@ -155,4 +163,4 @@ inline RandomModel random_model(std::uint64_t seed, const RandomModelOptions& op
   return RandomModelMaker(seed, options).make();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <set>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 struct Row {
@@ -95,4 +95,4 @@ TEST(ReachableCuts, StartASegmentAsEarlyAsItFits) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

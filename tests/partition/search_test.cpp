@@ -9,7 +9,7 @@
 #include "partition/synthetic_costs.h"
 #include "support/model_families.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 /// Largest cost of a stage, and something for every node that is not with its parent.
@@ -103,4 +103,4 @@ TEST(Search, LeavesWhatCannotFitIfItCan) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
@@ -148,4 +148,4 @@ TEST(Segmentation, HoldsItsBoundForTenThousandElements) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include "partition/partitioner.h"
+#include "partition/count_trace.h"
 #include "partition/strategies.h"
 #include "partition/tree_builder.h"
 #include "schedule/schedule.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 Judgement judgement(double seconds, double to_bound, int split_modules = 0) {
@@ -33,9 +33,9 @@ TEST(StepJudge, PrefersShortStepsThenBalanceThenWholeModules) {
 TEST(StepJudge, CountsModulesWhosePartsAreApart) {
   TreeBuilder build;
   for (const char* path : {"a", "a.b", "a.b.c", "a.b.d", "e", "e.f"}) build.module(path, 400);
-  const Trace trace = count_trace(build.tree);
+  const simulate::Trace trace = count_trace(build.tree);
   const auto costs = make_cost_tree(build.tree, trace, nothing_fixed(build.tree), {});
-  Machine machine;
+  simulate::Machine machine;
   machine.stages = 2;
   const auto schedule = schedule::make_schedule("simple", 1);
   const StepJudge judge(build.tree, trace, costs, machine, {.schedule = schedule.get()});
@@ -49,4 +49,4 @@ TEST(StepJudge, CountsModulesWhosePartsAreApart) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

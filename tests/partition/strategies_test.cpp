@@ -12,14 +12,14 @@
 #include "partition/random_tree.h"
 #include "partition/tree_builder.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
 
 CostTree by_weight(const TreeBuilder& build, std::vector<int> fixed = {}) {
   fixed.resize(build.tree.nodes.size(), -1);
-  return make_cost_tree(build.tree, Trace{}, fixed, {1});
+  return make_cost_tree(build.tree, simulate::Trace{}, fixed, {1});
 }
 
 // Adds a module whose parts have weights of so many bytes.
@@ -152,7 +152,7 @@ TEST(BottleneckLowerBound, KnowsTheLargestNodeTheMeanAndTheFixedLoads) {
 struct RandomCase {
   RandomModel model;
   CostTree tree;
-  Machine machine;
+  simulate::Machine machine;
 };
 
 RandomCase random_case(int most_modules) {
@@ -179,7 +179,7 @@ void check_placement(const RandomCase& test, const std::vector<int>& stages) {
     RC_ASSERT(test.model.fixed[m] < 0 || of_modules[m] == test.model.fixed[m]);
   }
   const auto holders = holders_of_parameters(test.model.tree);
-  for (const WeightUse& use : test.model.trace.foreign_uses) {
+  for (const simulate::WeightUse& use : test.model.trace.foreign_uses) {
     for (const int holder : holders[use.parameter]) {
       RC_ASSERT(of_modules[holder] == of_modules[use.module]);
     }
@@ -260,7 +260,7 @@ TEST(Strategies, PlaceTenThousandModulesOnAThousandStages) {
   options.oddities = false;
   const RandomModel model = random_model(7, options);
   const CostTree tree = make_cost_tree(model.tree, model.trace, model.fixed);
-  const Machine machine{.stages = 1024};
+  const simulate::Machine machine{.stages = 1024};
   const double bound = bottleneck_lower_bound(tree, machine);
   EXPECT_LE(bottleneck(tree, contiguous_partition(tree, machine), machine), 1.6 * bound);
   const auto stages = tree_partition(tree, machine);
@@ -268,4 +268,4 @@ TEST(Strategies, PlaceTenThousandModulesOnAThousandStages) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -8,7 +8,7 @@
 #include "partition/tree_builder.h"
 #include "support/model_families.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 inline CostTree cost_tree(const SyntheticModel& model) {
   return make_cost_tree(model.tree, model.trace, nothing_fixed(model.tree));
@@ -37,4 +37,4 @@ inline bool keeps_fixed_nodes(const CostTree& tree, const std::vector<int>& stag
       [](int stage, const CostNode& node) { return node.fixed < 0 || stage == node.fixed; });
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

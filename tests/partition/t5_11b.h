@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "partition/trace.h"
 #include "partition/tree_builder.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// How the time of an operator is priced.
 enum class OperatorPrice : std::uint8_t {
@@ -43,7 +43,7 @@ class T5Of11B {
   }
 
   const ModuleTree& tree() const { return build_.tree; }
-  const Trace& trace() const { return trace_; }
+  const simulate::Trace& trace() const { return trace_; }
 
  private:
   struct Work {
@@ -54,7 +54,7 @@ class T5Of11B {
 
   // Calls need not nest here: the cost tree looks only at what each module has of its own.
   void call(int module, const Work& work) {
-    TracedCall call{module, -1};
+    simulate::TracedCall call{module, -1};
     call.after.seconds =
         batch_.price == OperatorPrice::kIssued ? 20e-6 * work.operators : work.flops / 100e12;
     call.after.activation_bytes = work.kept;
@@ -134,7 +134,7 @@ class T5Of11B {
 
   const T5Microbatch batch_;
   TreeBuilder build_;
-  Trace trace_;
+  simulate::Trace trace_;
 };
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -5,7 +5,7 @@
 
 #include "partition/short_text.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using testing::ElementsAre;
@@ -76,4 +76,4 @@ TEST(ShortText, ShortensBytesAndSeconds) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

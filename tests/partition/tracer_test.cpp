@@ -1,134 +1,35 @@
-// What the tracer sees of a model, against closed formulas; and that it leaves no trace in it.
+// Which calls the tracer sees of a model and what they cost; and that it leaves no trace in it.
 #include "partition/tracer.h"
 
 #include <gmock/gmock.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/types.h>
 
-#include <map>
 #include <numeric>
 
-#include "module/meta_scope.h"
-#include "partition/operator_watch.h"
+#include "deferred/meta_scope.h"
+#include "partition/traced_run.h"
 #include "smp/delayed_init.h"
 #include "smp/module.h"
 #include "smp/nn.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using at::Tensor;
 using testing::ElementsAre;
 namespace F = torch::nn::functional;
 
-/// A model whose modules are all routed, as a tree.
-struct Described {
-  explicit Described(torch::nn::Module& model) { visit(model, "", -1); }
-
-  void visit(torch::nn::Module& module, const std::string& path, int parent) {
-    const int node = tree.add(path, parent);
-    modules.push_back(&module);
-    routed.push_back(dynamic_cast<RoutedBase*>(&module));
-    for (const auto& own : module.named_parameters(false)) {
-      const auto [known, fresh] = numbers.emplace(own.value().unsafeGetTensorImpl(),
-                                                  static_cast<int>(tree.parameters.size()));
-      if (fresh) tree.parameters.push_back({path + "." + own.key(), "", own.value().numel(), 0});
-      tree.nodes[node].parameters.push_back({own.key(), known->second});
-    }
-    for (const auto& child : module.named_children()) {
-      if (tree.find(child.key()) >= 0) continue;
-      visit(*child.value(), path.empty() ? child.key() : path + "." + child.key(), node);
-    }
-  }
-
-  ModuleTree tree;
-  std::vector<torch::nn::Module*> modules;
-  std::vector<RoutedBase*> routed;
-  std::map<const void*, int> numbers;
-};
-
-Trace trace(torch::nn::Module& model, const Tracer::Body& body, int repeats = 0) {
-  base::FiberScheduler::install();
-  const Described described(model);
-  Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
-  return tracer.run(body, repeats).at(0);
-}
-
-std::vector<int> modules_of(const Trace& trace) {
+std::vector<int> modules_of(const simulate::Trace& trace) {
   std::vector<int> modules;
   for (const auto& call : trace.calls) modules.push_back(call.module);
   return modules;
 }
 
-std::vector<int> callers_of(const Trace& trace) {
+std::vector<int> callers_of(const simulate::Trace& trace) {
   std::vector<int> callers;
   for (const auto& call : trace.calls) callers.push_back(call.caller);
   return callers;
-}
-
-// ---- operators --------------------------------------------------------------------------------
-
-struct Measured {
-  double flops;
-  double seconds;
-};
-
-Measured meter(const std::function<void()>& run) {
-  OperatorMeter meter;
-  const OperatorWatch watch(meter);
-  run();
-  return {meter.flops(), meter.seconds()};
-}
-
-TEST(OperatorWork, OfALinearLayerIsTwoFlopsAnElementOfTheProduct) {
-  const auto weight = torch::ones({5, 7});
-  const auto bias = torch::ones({5});
-  const auto flat = torch::ones({3, 7});
-  const auto deep = torch::ones({2, 3, 7});
-  EXPECT_EQ(meter([&] { torch::linear(flat, weight, bias); }).flops, 2.0 * 3 * 7 * 5);
-  EXPECT_EQ(meter([&] { torch::linear(flat, weight); }).flops, 2.0 * 3 * 7 * 5);
-  EXPECT_EQ(meter([&] { torch::linear(deep, weight, bias); }).flops, 2.0 * 6 * 7 * 5);
-}
-
-TEST(OperatorWork, OfAttentionIsTwoProducts) {
-  const auto query = torch::ones({2, 3, 4, 8});
-  const auto key = torch::ones({2, 3, 6, 8});
-  const auto value = torch::ones({2, 3, 6, 5});
-  EXPECT_EQ(meter([&] { at::scaled_dot_product_attention(query, key, value); }).flops,
-            2.0 * 2 * 3 * 4 * 6 * (8 + 5));
-  EXPECT_EQ(meter([&] { torch::matmul(torch::matmul(query, key.transpose(2, 3)), value); }).flops,
-            2.0 * 2 * 3 * 4 * 6 * (8 + 5));
-}
-
-TEST(OperatorWork, OfAConvolutionIsAKernelAnOutput) {
-  const auto image = torch::ones({2, 4, 9, 9});
-  const std::vector<std::int64_t> ones{1, 1}, zeros{0, 0};
-  EXPECT_EQ(meter([&] {
-              torch::conv2d(image, torch::ones({6, 4, 3, 3}));
-            }).flops,
-            2.0 * 2 * 6 * 7 * 7 * 4 * 3 * 3);
-  EXPECT_EQ(meter([&] {
-              at::conv2d(image, torch::ones({6, 2, 3, 3}), {}, ones, zeros, ones, /*groups=*/2);
-            }).flops,
-            2.0 * 2 * 6 * 7 * 7 * 2 * 3 * 3);
-  EXPECT_EQ(meter([&] {
-              torch::conv_transpose2d(image, torch::ones({4, 6, 3, 3}));
-            }).flops,
-            2.0 * 2 * 4 * 9 * 9 * 6 * 3 * 3);
-}
-
-TEST(OperatorWork, OfALookUpDoesNotDependOnTheTable) {
-  const auto rows = torch::zeros({4}, torch::kLong);
-  const auto small = torch::ones({10, 8});
-  const auto large = torch::ones({10000, 8});
-  EXPECT_EQ(meter([&] { torch::embedding(small, rows); }).seconds,
-            meter([&] { torch::embedding(large, rows); }).seconds);
-}
-
-TEST(OperatorWork, OfAViewIsNothing) {
-  const auto x = torch::ones({4, 6});
-  EXPECT_EQ(meter([&] { x.view({24}).slice(0, 2, 4).unsqueeze(0).expand({3, 2}); }).seconds, 0);
-  EXPECT_GT(meter([&] { x.add(1); }).seconds, 0);
 }
 
 // ---- calls ------------------------------------------------------------------------------------
@@ -150,7 +51,7 @@ TEST(Tracer, SeesCallsInOrderWithTheirCallersAndBytes) {
   EXPECT_EQ(seen.calls[0].input_bytes, 5 * 8 * 4);
   EXPECT_EQ(seen.calls[0].output_bytes, 5 * 4 * 4);
   EXPECT_EQ(seen.calls[1].output_bytes, 5 * 8 * 4);
-  EXPECT_EQ(seen.source, CostSource::kEstimated);
+  EXPECT_EQ(seen.source, simulate::CostSource::kEstimated);
 }
 
 TEST(Tracer, GivesTimeToTheCallThatSpendsIt) {
@@ -186,7 +87,7 @@ TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
     return Block();
   }();
   const auto meta = trace(*delayed, [&] {
-    const module::MetaScope scope;
+    const deferred::MetaScope scope;
     return std::vector{delayed(torch::ones({5, 8}))};
   });
   ASSERT_EQ(real.calls.size(), meta.calls.size());
@@ -195,99 +96,10 @@ TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
     EXPECT_EQ(real.calls[i].after.seconds, meta.calls[i].after.seconds);
     EXPECT_EQ(real.calls[i].after.activation_bytes, meta.calls[i].after.activation_bytes);
     EXPECT_EQ(real.calls[i].after.gradient_bytes, meta.calls[i].after.gradient_bytes);
-    EXPECT_EQ(real.calls[i].waiting_bytes, meta.calls[i].waiting_bytes);
-    EXPECT_EQ(real.calls[i].lent_bytes, meta.calls[i].lent_bytes);
+    EXPECT_EQ(real.calls[i].caller_gradient_bytes, meta.calls[i].caller_gradient_bytes);
+    EXPECT_EQ(real.calls[i].caller_live_bytes, meta.calls[i].caller_live_bytes);
     EXPECT_EQ(real.calls[i].output_bytes, meta.calls[i].output_bytes);
   }
-}
-
-TEST(Tracer, CountsWhatBackwardNeedsOnceForTheFirstThatKeepsIt) {
-  Block net;
-  const auto x = torch::ones({5, 8});
-  const auto seen = trace(*net, [&] { return std::vector{net(x).exp()}; });
-  // Each linear keeps its input, which the block made for the last one, relu and exp their results.
-  EXPECT_EQ(seen.calls[1].after.activation_bytes, 5 * 8 * 4);
-  EXPECT_EQ(seen.calls[2].after.activation_bytes, 5 * 8 * 4);
-  EXPECT_EQ(seen.calls[3].before.activation_bytes, 5 * 8 * 4);
-  EXPECT_EQ(seen.calls[3].after.activation_bytes, 0);
-  EXPECT_EQ(seen.calls[0].after.activation_bytes, 0);
-  EXPECT_EQ(seen.body_after.activation_bytes, 5 * 4 * 4);
-}
-
-struct ResidualImpl : torch::nn::Module {
-  nn::Linear first = register_module("first", nn::Linear(8, 8));
-  nn::Linear second = register_module("second", nn::Linear(8, 8));
-  Tensor forward(const Tensor& x) { return x + second(first(x)); }
-};
-SMP_MODULE(Residual);
-
-TEST(Tracer, CountsGradientsOnTheirWay) {
-  Residual net;
-  constexpr int kWeights = (8 * 8 + 8) * 4;
-  constexpr int kTensor = 5 * 8 * 4;
-  const auto seen = trace(*net, [&] {
-    return std::vector{net(torch::ones({5, 8}).requires_grad_().exp()).sum()};
-  });
-  // A linear's own gradients: what came, what goes, its weights'.
-  EXPECT_EQ(seen.calls[1].after.gradient_bytes, 2 * kTensor + kWeights);
-  EXPECT_EQ(seen.calls[2].after.gradient_bytes, 2 * kTensor + kWeights);
-  // The gradient that passes by is at first the one that came to the second linear.
-  EXPECT_EQ(seen.calls[1].waiting_bytes, kTensor);
-}
-
-struct SkipImpl : torch::nn::Module {
-  nn::Linear first = register_module("first", nn::Linear(8, 8));
-  nn::Linear second = register_module("second", nn::Linear(8, 8));
-  nn::Linear third = register_module("third", nn::Linear(8, 8));
-  Tensor forward(const Tensor& x) {
-    const auto y = first(x);
-    return torch::cat({y, third(second(y))}, 1);
-  }
-};
-SMP_MODULE(Skip);
-
-TEST(Tracer, LetsTheGradientOfASkipConnectionWaitWithTheCaller) {
-  Skip net;
-  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({5, 8})).sum()}; });
-  constexpr int kWhole = 5 * 16 * 4;  // of what cat made: each part of it keeps it alive
-  EXPECT_EQ(seen.calls[2].waiting_bytes, kWhole);
-  EXPECT_EQ(seen.calls[1].waiting_bytes, 0) << "it came with the request";
-}
-
-struct ForkImpl : torch::nn::Module {
-  nn::Linear left = register_module("left", nn::Linear(8, 8));
-  nn::Linear right = register_module("right", nn::Linear(8, 8));
-  Tensor forward(const Tensor& x) {
-    const auto y = x.exp();
-    const auto from_left = left(y);
-    const auto from_right = right(y);
-    return from_left + from_right + right(x + 1);
-  }
-};
-SMP_MODULE(Fork);
-
-TEST(Tracer, NotesWhoKeepsTheSameTensorAndWhatIsLent) {
-  Fork net;
-  const auto seen = trace(*net, [&] {
-    return std::vector{net(torch::ones({5, 8}).requires_grad_())};
-  });
-  ASSERT_EQ(seen.calls.size(), 4);
-  ASSERT_EQ(seen.shared.size(), 1);  // exp, left and right keep y
-  EXPECT_EQ(seen.shared[0].bytes, 5 * 8 * 4);
-  EXPECT_THAT(seen.shared[0].keepers,
-              ElementsAre(StretchId{1, true}, StretchId{1, false}, StretchId{2, false}));
-  EXPECT_EQ(seen.calls[1].lent_bytes, 0);
-  EXPECT_EQ(seen.calls[3].lent_bytes, 3 * 5 * 8 * 4);  // what the others returned, and x + 1
-}
-
-TEST(Tracer, SeesNoActivationsWhereGradModeIsOff) {
-  Block net;
-  const auto seen = trace(*net, [&] {
-    const torch::NoGradGuard no_grad;
-    return std::vector{net(torch::ones({5, 8}))};
-  });
-  EXPECT_EQ(seen.calls.size(), 4);
-  for (const auto& call : seen.calls) EXPECT_EQ(call.after.activation_bytes, 0);
 }
 
 TEST(Tracer, SeesEveryModuleOfASequentialAlsoTheSameOneTwice) {
@@ -299,6 +111,8 @@ TEST(Tracer, SeesEveryModuleOfASequentialAlsoTheSameOneTwice) {
   EXPECT_THAT(callers_of(seen), ElementsAre(-1, 0, 0, 0, 0));
   EXPECT_EQ(seen.calls[0].output_bytes, 3 * 2 * 4);
   EXPECT_EQ(seen.calls[1].output_bytes, 3 * 4 * 4);
+  EXPECT_TRUE(seen.calls[0].sequential);
+  EXPECT_FALSE(seen.calls[1].sequential);
 }
 
 TEST(Tracer, TakesTheClockIfAsked) {
@@ -312,13 +126,13 @@ TEST(Tracer, TakesTheClockIfAsked) {
       },
       3);
   EXPECT_EQ(runs, 4);
-  EXPECT_EQ(seen.source, CostSource::kMeasured);
+  EXPECT_EQ(seen.source, simulate::CostSource::kMeasured);
   EXPECT_THAT(modules_of(seen), ElementsAre(0, 1, 1, 2));
   EXPECT_EQ(seen.calls[1].after.activation_bytes, 5 * 8 * 4);
 }
 
 TEST(Tracer, NamesTheModuleThatThrows) {
-  base::FiberScheduler::install();
+  fiber::Scheduler::install();
   Block net;
   const Described described(*net);
   Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
@@ -440,7 +254,7 @@ TEST(Tracer, ChangesNothing) {
     EXPECT_TRUE(torch::equal(all[i], before[i])) << i;
     EXPECT_FALSE(all[i].grad().defined());
   }
-  EXPECT_EQ(net->smp_place.owner, -1);
+  EXPECT_FALSE(net->smp_place.placed());
   EXPECT_EQ(net->norm->smp_place.index, -1);
 }
 
@@ -452,4 +266,4 @@ TEST(Tracer, PutsBackWhatWasWrittenBeforeAnException) {
 }
 
 }  // namespace
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -6,7 +6,7 @@
 
 #include "partition/module_tree.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 class TreeBuilder {
  public:
@@ -78,4 +78,4 @@ inline ModuleTree encoder_decoder(int blocks, std::int64_t embedding, std::int64
   return build.tree;
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

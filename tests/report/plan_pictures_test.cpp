@@ -15,10 +15,10 @@
 namespace smp::report {
 namespace {
 
-using partition::example_of;
-using partition::PlanExample;
-using partition::t5_example;
-using partition::TreeBuilder;
+using partitioning::example_of;
+using partitioning::PlanExample;
+using partitioning::t5_example;
+using partitioning::TreeBuilder;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;

@@ -114,7 +114,7 @@ TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
   StepTimeline simulated;
   simulated.ranks.resize(3);
   simulated.simulated = true;
-  write_plan(folder_, partition::t5_example().plan(), trace_to_json(simulated));
+  write_plan(folder_, partitioning::t5_example().plan(), trace_to_json(simulated));
   EXPECT_THAT(draw_run(folder_),
               ElementsAre(in(kPartitionPicture), in(kMemoryPicture), in(kSimulationPicture)));
   EXPECT_THAT(base::read_file(in(kPartitionPicture)), HasSubstr("on 3 stages"));
@@ -123,7 +123,7 @@ TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
 }
 
 TEST_F(RunFolder, LeavesOutWhatAPlanByHandDoesNotPredict) {
-  const PartitionPlan plan = partition::t5_example().plan();
+  const PartitionPlan plan = partitioning::t5_example().plan();
   write_plan(folder_, PartitionPlan(3, plan.rows()), "");
   EXPECT_THAT(draw_run(folder_), ElementsAre(in(kPartitionPicture)));
 }

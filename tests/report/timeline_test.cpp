@@ -10,8 +10,8 @@
 namespace smp::report {
 namespace {
 
-using base::Phase;
-using base::Span;
+using schedule::Phase;
+using schedule::Span;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -19,8 +19,8 @@ using testing::Not;
 
 constexpr base::Nanoseconds kMs = base::kMillisecond;
 
-base::StepTrace rank(int pp_rank, std::vector<Span> spans) {
-  base::StepTrace trace;
+schedule::StepTrace rank(int pp_rank, std::vector<Span> spans) {
+  schedule::StepTrace trace;
   trace.pp_rank = pp_rank;
   trace.step = 7;
   trace.start = 1000 * kMs;
@@ -146,7 +146,7 @@ TEST(Timeline, JoinsBarsThatAreTooShortToBeSeen) {
   const auto bars = elements(svg, "rect", "forward");
   ASSERT_EQ(bars.size(), 2u);
   EXPECT_NEAR(number(bars[0], "width"), number(bars[1], "width"), 0.1);
-  EXPECT_THAT(svg, HasSubstr("and 4999 more stretches, microbatch 1: 50.0 ms"));
+  EXPECT_THAT(svg, HasSubstr("and 4999 more intervals, microbatch 1: 50.0 ms"));
 }
 
 TEST(Timeline, CountsLongStepsInSeconds) {

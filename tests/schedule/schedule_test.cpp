@@ -56,8 +56,8 @@ TEST(Interleaved, NeverHasMoreInFlightThanItsCap) {
 TEST(Schedules, AreMadeByName) {
   EXPECT_STREQ(make_schedule("simple", 1)->name(), "simple");
   EXPECT_STREQ(make_schedule("interleaved", 4)->name(), "interleaved");
-  EXPECT_THROW(make_schedule("gpipe", 4), UsageError);
-  EXPECT_THROW(make_schedule("interleaved", 0), UsageError);
+  EXPECT_THROW((void)make_schedule("gpipe", 4), UsageError);
+  EXPECT_THROW((void)make_schedule("interleaved", 0), UsageError);
 }
 
 }  // namespace

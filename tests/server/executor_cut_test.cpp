@@ -206,13 +206,13 @@ TEST_F(ExecutorCut, KeepsPassesOfSeveralFibersApart) {
   backward(loss_of(alone));
   std::vector<Tensors> results(4);
   for (auto& result : results) {
-    base::FiberScheduler::instance().spawn(
+    fiber::Scheduler::instance().spawn(
         [&] {
           const auto p = leaves(2);
           backward(loss_of(p));
           result = gradients_of(p);
         },
-        nullptr, 1 << 20);
+        base::FiberSlots{}, 1 << 20);
   }
   let_other_fibers_finish();
   for (const auto& result : results) EXPECT_TRUE(same_bits(result, gradients_of(alone)));

@@ -38,7 +38,7 @@ class ManualNode final : public AsyncNode {
   }
   void answer() { complete(variable_list(arrived), nullptr); }
   void fail(const char* text) { complete({}, std::make_exception_ptr(std::runtime_error(text))); }
-  base::WaitReason wait_reason() const override { return {"a hand-made answer", "block", 2, 5}; }
+  fiber::WaitReason wait_reason() const override { return {"a hand-made answer", "block", 2, 5}; }
   std::string name() const override { return "ManualNode"; }
 
   variable_list arrived;
@@ -59,7 +59,7 @@ class ProbeNode final : public Node {
 };
 
 void spawn(std::function<void()> body) {
-  base::FiberScheduler::install().spawn(std::move(body), nullptr, kStackBytes);
+  fiber::Scheduler::install().spawn(std::move(body), base::FiberSlots{}, kStackBytes);
 }
 
 class ExecutorNodes : public WithFibers {};
@@ -76,7 +76,7 @@ TEST_F(ExecutorNodes, ConsumesRepliesInTheOrderOfStarting) {
   const auto loss = (behind(left, a) + behind(right, b)).sum();
   spawn([&] {  // b, made last, is started first, but answers last
     a->answer();
-    base::FiberScheduler::instance().yield();
+    fiber::Scheduler::instance().yield();
     EXPECT_TRUE(order.empty());
     b->answer();
   });
@@ -103,7 +103,7 @@ TEST_F(ExecutorNodes, TellsWhatAParkedPassWaitsFor) {
   const auto loss = behind(x, node).sum();
   std::vector<std::string> report;
   spawn([&] {
-    report = base::FiberScheduler::instance().waiting_report();
+    report = fiber::Scheduler::instance().waiting_report();
     node->answer();
   });
   backward(loss);

@@ -40,7 +40,7 @@ class Executor : public WithFibers {};
 TEST_F(Executor, RunsALocalGraphOnAThreadWithoutFibers) {
   std::thread([] {
     const auto x = leaves(1)[0];
-    EXPECT_FALSE(base::FiberScheduler::installed());
+    EXPECT_FALSE(fiber::Scheduler::installed());
     backward((x * x).sum());
     EXPECT_TRUE(same_bits(x.grad(), x.detach() * 2));
   }).join();

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kStackBytes = 1 << 20;
 
-base::FiberScheduler& fibers() { return base::FiberScheduler::install(); }
+fiber::Scheduler& fibers() { return fiber::Scheduler::install(); }
 
 /// Backward of a module execution that lives behind a boundary, on a fiber of its own.
 class DelayedNode final : public AsyncNode {
@@ -28,7 +28,7 @@ class DelayedNode final : public AsyncNode {
         [self, gradients = std::move(gradients), options, done = std::move(done)]() mutable {
           self->answer(std::move(gradients), options, done);
         },
-        nullptr, kStackBytes);
+        base::FiberSlots{}, kStackBytes);
   }
   std::string name() const override { return "DelayedNode"; }
 
@@ -75,7 +75,7 @@ Tensors ones_where_undefined(const Tensors& outputs, Tensors gradients) {
 
 Tensors call_remotely(const Tensors& arguments, const Body& body, Cut cut) {
   Tensors inputs;
-  std::vector<bool> requires_grad;
+  TensorFlags requires_grad;
   for (const auto& argument : arguments) {
     inputs.push_back(argument.detach());
     requires_grad.push_back(argument.requires_grad());

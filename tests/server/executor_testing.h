@@ -62,7 +62,7 @@ void let_other_fibers_finish();
 /// Tests on a thread that has fibers; none of them outlives its test.
 class WithFibers : public ::testing::Test {
  protected:
-  void SetUp() override { base::FiberScheduler::install(); }
+  void SetUp() override { fiber::Scheduler::install(); }
   void TearDown() override { let_other_fibers_finish(); }
 };
 

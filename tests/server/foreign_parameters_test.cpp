@@ -15,11 +15,11 @@ using testing::HasSubstr;
 
 class ForeignParametersTest : public testing::Test {
  protected:
-  void SetUp() override { foreign_.shrink("block.weight", weight_, 2); }
+  void SetUp() override { foreign_.shrink("block.weight", weight_, GlobalRank(2)); }
 
   at::Tensor weight_ = at::ones({32, 8}).requires_grad_();
   const void* const identity_ = weight_.unsafeGetTensorImpl();
-  ForeignParameters foreign_{1};
+  ForeignParameters foreign_{GlobalRank(1)};
 };
 
 TEST_F(ForeignParametersTest, KeepIdentityAndShapeButNoValues) {
@@ -34,13 +34,13 @@ TEST_F(ForeignParametersTest, KeepIdentityAndShapeButNoValues) {
 
 TEST_F(ForeignParametersTest, OfIntegersBecomeZero) {
   auto count = at::full({3}, 7, at::kLong);
-  foreign_.shrink("norm.count", count, 2);
+  foreign_.shrink("norm.count", count, GlobalRank(2));
   EXPECT_TRUE(at::equal(count, at::zeros({3}, at::kLong)));
   EXPECT_EQ(foreign_.size(), 2u);
 }
 
 TEST_F(ForeignParametersTest, AreShrunkOnce) {
-  foreign_.shrink("tied.weight", weight_, 3);
+  foreign_.shrink("tied.weight", weight_, GlobalRank(3));
   EXPECT_EQ(foreign_.size(), 1u);
 }
 

@@ -1,4 +1,4 @@
-// When silence is reported, and when it ends a wait.
+// When a stall is reported, and when it ends the waits.
 #include "server/stall_watch.h"
 
 #include <gtest/gtest.h>

@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 
-#include "base/sim_clock.h"
+#include "fiber/sim_clock.h"
 #include "smp/error.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -21,37 +22,42 @@ struct ExpectedLeak {
 namespace smp::server {
 namespace {
 
-constexpr base::WaitReason kForThePool{"the test", "", -1, -1};
+constexpr fiber::WaitReason kForThePool{"the test", "", -1, -1};
 
-class WorkerPoolTest : public testing::Test, public base::RankContext {
+/// Bodies stand for what the test wants done: their number is that of a function.
+class WorkerPoolTest : public testing::Test {
  protected:
   WorkerPoolTest() { scheduler_.set_simulation(&clock_); }
   ~WorkerPoolTest() override {
     pool_.reset();
     scheduler_.set_simulation(nullptr);
   }
-  void on_switch(void*, bool) noexcept override {}
-  void describe(const void*, char*, std::size_t) const noexcept override {}
-
-  void make_pool() {
-    pool_ = std::make_unique<WorkerPool>(*this, 1 << 20, [this] {
-      ++times_idle_;
-      idle_.signal();
-    });
+  void SetUp() override {
+    pool_ = std::make_unique<WorkerPool>(
+        1 << 20, [this](WorkerTask&& task) { tasks_.at(std::get<BodyTask>(task).microbatch)(); },
+        [this] {
+          ++times_idle_;
+          idle_.signal();
+        });
+    pool_->inherit_fiber_locals();
   }
-  void SetUp() override { make_pool(); }
+  void launch(std::function<void()> task, fiber::Priority priority = 0) {
+    tasks_.push_back(std::move(task));
+    pool_->launch(BodyTask{static_cast<int>(tasks_.size()) - 1}, priority);
+  }
 
-  base::FiberScheduler& scheduler_ = base::FiberScheduler::install();
-  base::SimClock clock_{1};
-  base::Event idle_;
+  fiber::Scheduler& scheduler_ = fiber::Scheduler::install();
+  fiber::SimClock clock_{1};
+  fiber::Event idle_;
   int times_idle_ = 0;
+  std::vector<std::function<void()>> tasks_;
   std::unique_ptr<WorkerPool> pool_;
 };
 
 TEST_F(WorkerPoolTest, KeepsAWorkerForTheNextTask) {
   int runs = 0;
   for (int i = 0; i < 3; ++i) {
-    pool_->launch([&] { ++runs; }, 0);
+    launch([&] { ++runs; });
     EXPECT_EQ(pool_->busy(), 1u);
     idle_.wait(kForThePool);
     EXPECT_EQ(pool_->busy(), 0u);
@@ -62,9 +68,9 @@ TEST_F(WorkerPoolTest, KeepsAWorkerForTheNextTask) {
 }
 
 TEST_F(WorkerPoolTest, GivesEveryWaitingTaskItsOwnWorker) {
-  std::array<base::Event, 4> events;
+  std::array<fiber::Event, 4> events;
   for (auto& event : events) {
-    pool_->launch([&event] { event.wait(kForThePool); }, 0);
+    launch([&event] { event.wait(kForThePool); });
   }
   scheduler_.yield();
   EXPECT_EQ(pool_->busy(), 4u);
@@ -76,38 +82,43 @@ TEST_F(WorkerPoolTest, GivesEveryWaitingTaskItsOwnWorker) {
 }
 
 TEST_F(WorkerPoolTest, SwallowsStepAborted) {
-  pool_->launch([] { throw StepAborted{}; }, 0);
+  launch([] { throw StepAborted{}; });
   idle_.wait(kForThePool);
   bool ran = false;
-  pool_->launch([&] { ran = true; }, 0);
+  launch([&] { ran = true; });
   idle_.wait(kForThePool);
   EXPECT_TRUE(ran);
   EXPECT_EQ(pool_->created(), 1u);
 }
 
-TEST_F(WorkerPoolTest, RunsTasksOnFibersOfItsRank) {
-  base::RankContext* seen = nullptr;
-  base::Priority priority = 0;
-  pool_->launch(
+const base::FiberLocal<const int> test_local;
+
+TEST_F(WorkerPoolTest, RunsTasksWithItsOwnersLocalsAndTheirPriority) {
+  const int mark = 0;
+  const base::FiberLocalScope<const int> local(test_local, &mark);
+  pool_->inherit_fiber_locals();
+  const int* seen = nullptr;
+  fiber::Priority priority = 0;
+  launch(
       [&] {
-        seen = base::current_rank();
-        priority = base::current_fiber()->priority;
+        seen = test_local.get();
+        priority = fiber::current_fiber()->priority;
       },
       17);
   idle_.wait(kForThePool);
-  EXPECT_EQ(seen, this);
+  EXPECT_EQ(seen, &mark);
   EXPECT_EQ(priority, 17);
 }
 
 TEST_F(WorkerPoolTest, DoesNotCountAWorkerThatIsGivenUp) {
   {
     const ExpectedLeak worker;  // its fiber never ends
-    pool_->launch([&] { pool_->give_up(); }, 0);
+    launch([&] { pool_->give_up(); });
   }
   idle_.wait(kForThePool);
   EXPECT_EQ(pool_->busy(), 0u);
   EXPECT_EQ(pool_->given_up(), 1u);
-  pool_->launch([] {}, 0);
+  launch([] {});
   idle_.wait(kForThePool);
   EXPECT_EQ(pool_->created(), 2u);
 }

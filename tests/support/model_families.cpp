@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "support/model_writer.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using Count = std::int64_t;
@@ -220,4 +220,4 @@ SyntheticModel family_member(const std::string& family, std::uint64_t seed) {
   return random_model(between(random, 100, 400), seed);
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

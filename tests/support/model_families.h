@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "partition/module_tree.h"
-#include "partition/trace.h"
+#include "simulate/trace.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A model and one microbatch through it.
 struct SyntheticModel {
   ModuleTree tree;
-  Trace trace;
+  simulate::Trace trace;
 };
 
 struct GptSize {
@@ -66,4 +66,4 @@ std::vector<std::string> family_names();
 /// A member of random size. @param family  one of family_names()
 SyntheticModel family_member(const std::string& family, std::uint64_t seed);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

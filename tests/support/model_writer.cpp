@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 int ModelWriter::module(int parent, const std::string& name, std::int64_t elements) {
   ModuleTree& tree = model_.tree;
@@ -30,17 +30,18 @@ void ModelWriter::tie(int module, int owner) {
 }
 
 void ModelWriter::begin(int module, std::int64_t inputs) {
-  TracedCall call;
+  simulate::TracedCall call;
   call.module = module;
   call.caller = running_.back().call;
   call.before.seconds = std::exchange(running_.back().seconds, 0);
   call.input_bytes = inputs;
+  call.sequential = model_.tree.nodes[module].sequential;
   running_.push_back({static_cast<int>(model_.trace.calls.size()), 0});
   model_.trace.calls.push_back(call);
 }
 
 void ModelWriter::end(std::int64_t outputs, std::int64_t activations) {
-  TracedCall& call = model_.trace.calls[running_.back().call];
+  simulate::TracedCall& call = model_.trace.calls[running_.back().call];
   call.after.seconds = running_.back().seconds;
   call.output_bytes = outputs;
   call.after.activation_bytes = activations;
@@ -80,4 +81,4 @@ Layer pointwise(ModelWriter& write, int parent, const std::string& name, std::in
   return {write.module(parent, name), 0, size, size, size};
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

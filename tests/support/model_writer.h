@@ -8,7 +8,7 @@
 
 #include "support/model_families.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 
 /// A core with a good BLAS, and its memory.
 constexpr double kOperationsPerSecond = 1e11;
@@ -63,4 +63,4 @@ Layer norm(ModelWriter& write, int parent, const std::string& name, std::int64_t
 /// An activation, a dropout, a pooling: no weights.
 Layer pointwise(ModelWriter& write, int parent, const std::string& name, std::int64_t size);
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

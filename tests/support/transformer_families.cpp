@@ -4,7 +4,7 @@
 #include "support/model_families.h"
 #include "support/model_writer.h"
 
-namespace smp::partition {
+namespace smp::partitioning {
 namespace {
 
 using Count = std::int64_t;
@@ -215,4 +215,4 @@ SyntheticModel t5(const T5Size& size) {
   return std::move(write).take();
 }
 
-}  // namespace smp::partition
+}  // namespace smp::partitioning

@@ -1,5 +1,6 @@
 // zoo/differential.h: trains a zoo model with this library and in one process, and compares losses,
-// every gradient, and parameters and buffers after the last step (§4.7).
+// every gradient, and parameters and buffers after the last step
+// (docs/design.md, Equal to one process).
 #pragma once
 
 #include <gtest/gtest.h>

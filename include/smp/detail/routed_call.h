@@ -74,17 +74,10 @@ class RoutedCall {
   template <class... Given>
   static R invoke(RoutedBase& module, Self& self, Given&&... given) {
     static_cast<void>(&registered_);
-    const int owner = module.smp_place.owner;
-    CallSink* sink = current_call_sink(module);
-    const auto where = sink == nullptr ? CallSink::Where::kPlain : sink->where(module, owner);
-    if (where == CallSink::Where::kRemote) {
-      return remote(*sink, module, owner, given...);
-    }
-    if (where == CallSink::Where::kPlain) {
-      return Method::template call<Self>(self, std::forward<Given>(given)...);
-    }
-    LocalCall bracket(*sink, module);
-    return Method::template call<Self>(self, std::forward<Given>(given)...);
+    return route(
+        module,
+        [&]() -> R { return Method::template call<Self>(self, std::forward<Given>(given)...); },
+        [&](CallHandler& handler) -> R { return remote(handler, module, given...); });
   }
 
  private:
@@ -96,14 +89,14 @@ class RoutedCall {
     return entry;
   }
 
-  static R remote(CallSink& sink, RoutedBase& module, int owner,
+  static R remote(CallHandler& handler, RoutedBase& module,
                   const std::remove_reference_t<A>&... arguments) {
     if constexpr (!kCrosses) {
       refuse_remote_call(module, entry(), obstacle());
     } else {
       Writer out;
       (put_argument<A>(out, arguments), ...);
-      auto answer = sink.call(module, entry(), owner, std::move(out).take());
+      auto answer = handler.call(module, entry(), module.smp_place.owner, std::move(out).take(), 1);
       if (!answer) return empty_result<R>();
       return unpack(*answer);
     }

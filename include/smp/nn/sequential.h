@@ -99,12 +99,15 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   void add(std::string name, AnyModule module);
   const AnyModule& module_at(std::size_t index) const;
   AnyValue run_here(std::size_t first, std::size_t last, detail::Values&& values);
-  AnyValue request(CallSink& sink, int owner, std::size_t first, std::size_t last,
-                   detail::Values&& values);
-  std::size_t end_of_run(CallSink* sink, std::size_t first, std::size_t last) const;
-  static const CallEntry& run_entry();
+  /// The modules [first, last) in one request to `owner`: all of them as one call of this module,
+  /// or a few as so many calls.
+  AnyValue request(CallHandler& handler, const CallEntry& entry, PpRank owner, std::size_t first,
+                   std::size_t last, detail::Values&& values);
+  const RoutedBase* sendable(std::size_t index) const;
+  static const CallEntry& forward_entry();
+  static const CallEntry& joint_entry();
   static Packet run(torch::nn::Module& module, Packet& arguments);
-  static const CallEntry* const registered_;  // at load time, on every rank
+  static const bool registered_;  // at load time, on every rank
 
   std::vector<AnyModule> modules_;
 };

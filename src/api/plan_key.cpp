@@ -1,0 +1,60 @@
+// api/plan_key.cpp: everything as text, then hashed.
+#include "api/plan_key.h"
+
+#include <torch/nn/module.h>
+
+#include <string>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "partition/plan_cache.h"
+#include "partition/plan_check.h"
+#include "smp/version.h"
+
+namespace smp {
+namespace {
+
+using base::concat;
+
+std::string text_of_settings(const PlanKeyFacts& facts) {
+  const Config& config = facts.config;
+  std::string text =
+      concat(SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
+             facts.machine.stages, ' ', config.partition_strategy, ' ', config.memory_weight, ' ',
+             config.trace_repeats, ' ', config.pipeline, ' ',
+             config.active_microbatches.value_or(0), ' ', facts.preview.microbatches, ' ',
+             facts.preview.arguments_key(), ' ', facts.preview.grad, ' ', facts.optimizer_ratio);
+  for (const double speed : config.stage_speeds) text += concat(" speed ", speed);
+  for (const double memory : config.stage_memory) text += concat(" memory ", memory);
+  return text;
+}
+
+std::string text_of_hosts(const simulate::Machine& machine) {
+  std::string text;
+  for (const auto& host : machine.oversubscribed) {
+    text += concat(" cores ", host.cores, " of");
+    for (const int stage : host.stages) text += concat(' ', stage);
+  }
+  return text;
+}
+
+std::string text_of_model(const PlanKeyFacts& facts) {
+  std::string text;
+  for (const auto& pin : facts.pins) text += concat(" pin ", pin.path, '=', pin.pp_rank);
+  for (const auto* module : facts.model.modules) text += module->is_training() ? 't' : 'e';
+  return text;
+}
+
+}  // namespace
+
+std::uint64_t plan_key(const PlanKeyFacts& facts) {
+  const auto text = text_of_settings(facts) + text_of_hosts(facts.machine) + text_of_model(facts);
+  return base::mix_key(model_hash(facts.model.tree, facts.machine.stages), text);
+}
+
+std::uint64_t model_hash(const partitioning::ModuleTree& tree, int pp_size) {
+  const std::vector<int> all_on_first(tree.nodes.size(), 0);
+  return partitioning::plan_of(tree, all_on_first, pp_size).model_hash();
+}
+
+}  // namespace smp

@@ -1,0 +1,33 @@
+// api/plan_key.h: what a plan depends on, as one number: the key of the plan cache.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "api/tracing.h"
+#include "partition/module_tree.h"
+#include "partition/pin.h"
+#include "simulate/machine.h"
+#include "smp/config.h"
+
+namespace smp {
+
+/// Refers to its arguments.
+struct PlanKeyFacts {
+  const ModelDescription& model;
+  const std::vector<partitioning::Pin>& pins;  ///< all of them: of the program and of the plan file
+  double optimizer_ratio;
+  const StepPreview& preview;
+  const Config& config;  ///< of which only what plans depend on counts
+  const simulate::Machine& machine;
+};
+
+/// Equal if the same program would make the same plan for the same model, arguments and machine.
+/// The program file's size and date are part of it: after a change of a `forward` the old plan
+/// could put a weight and its reader on two stages.
+[[nodiscard]] std::uint64_t plan_key(const PlanKeyFacts& facts);
+
+/// Of modules, paths and weights, not of a placement.
+[[nodiscard]] std::uint64_t model_hash(const partitioning::ModuleTree& tree, int pp_size);
+
+}  // namespace smp

@@ -1,0 +1,41 @@
+// d2d/arrivals.cpp: see the header.
+#include "d2d/arrivals.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+
+std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
+                                      const Routes& routes) {
+  ReadFrame frame = decode_frame(control.span(), data_tensors_);
+  Arrival arrival{source, std::move(frame), std::move(control)};
+  if (data_tensors_.empty()) return arrival;
+  const Token token = incomplete_.put({std::move(arrival), data_tensors_.size()});
+  for (const DataTensor& data : data_tensors_) {
+    const std::span<std::byte> place(static_cast<std::byte*>(data.tensor.mutable_data_ptr()),
+                                     data.tensor.nbytes());
+    wire_of(data, source, routes).receive(place, source, data.transfer, token);
+  }
+  data_tensors_.clear();
+  return std::nullopt;
+}
+
+Wire& Arrivals::wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const {
+  const std::size_t wire = tensor.wire;
+  SMP_REQUIRE_AS(InternalError,
+                 wire < routes.wires().size() && routes.wires()[wire]->reaches(source),
+                 "a tensor of rank ", source, " is to come over wire ", wire,
+                 ", which does not lead there; all ranks must name the same wires in the same "
+                 "order. The routes here:\n",
+                 routes.table());
+  return *routes.wires()[wire];
+}
+
+std::optional<Arrival> Arrivals::received(Token token) {
+  if (--incomplete_[token].missing > 0) return std::nullopt;
+  return std::move(incomplete_.take(token).arrival);
+}
+
+}  // namespace smp::d2d

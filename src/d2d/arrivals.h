@@ -1,0 +1,44 @@
+// d2d/arrivals.h: frames that have come in part: their control bytes are here, tensors are missing.
+// Threads: the rank's thread only.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "d2d/byte_buffer.h"
+#include "d2d/frame_codec.h"
+#include "d2d/route.h"
+#include "d2d/slots.h"
+#include "smp/rank.h"
+
+namespace smp::d2d {
+
+/// A complete frame, and the buffer that its header and body lie in.
+struct Arrival {
+  GlobalRank source;
+  ReadFrame frame;
+  ByteBuffer control;
+};
+
+/// Reads control bytes and receives the tensors that they announce.
+class Arrivals {
+ public:
+  /// The frame in `control`, or nothing if tensors are to come: they are received under one token.
+  /// @throws InternalError  the bytes are malformed.
+  std::optional<Arrival> read(GlobalRank source, ByteBuffer&& control, const Routes& routes);
+  /// One of the tensors under `token` has come; the frame if it was the last.
+  std::optional<Arrival> received(Token token);
+
+ private:
+  struct Incomplete {
+    Arrival arrival;
+    std::size_t missing = 0;  // tensors
+  };
+  Wire& wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const;
+
+  std::vector<DataTensor> data_tensors_;  // of the frame at hand
+  Slots<Incomplete> incomplete_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,178 @@
+// d2d/channel.cpp: see the header.
+#include "d2d/channel.h"
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+
+Channel::Channel(Routes routes)
+    : routes_(std::move(routes)), exceptions_at_start_(std::uncaught_exceptions()) {
+  routes_.set_handler(this);
+}
+
+Channel::~Channel() {
+  const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+  const base::Nanoseconds patience = routes_.patience(unwinding || state_ == State::kFailed);
+  if (patience > 0 && !close(patience)) {
+    routes_.give_up(patience, unwinding);
+    // Until the process exits a wire may still write to what it was given: it is never freed.
+    static_cast<void>(new Departures(std::move(departures_)));
+    static_cast<void>(new Arrivals(std::move(arrivals_)));
+  }
+  routes_.set_handler(nullptr);
+}
+
+// ---- sending ----
+
+void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header,
+                   std::string_view body, c10::ArrayRef<at::Tensor> tensors,
+                   std::shared_ptr<Departure> departure) {
+  check_can_send(peer);
+  const FrameToSend frame{port, header, body, tensors};
+  Wire& control = routes_.control(peer);
+  ByteBuffer bytes = control.buffers().take();
+  encode_frame(frame, routes_.data(peer, MemoryKind::kHost), next_transfer_, bytes, data_tensors_);
+  counters_.count_sent(frame);
+  control.post(peer, std::move(bytes));
+  for (DataTensor& data : data_tensors_) {
+    const std::span<const std::byte> elements(
+        static_cast<const std::byte*>(data.tensor.const_data_ptr()), data.tensor.nbytes());
+    const Token token = departures_.start(peer, data.index, std::move(data.tensor), departure);
+    routes_.wires()[data.wire]->send(elements, peer, data.transfer, token);
+  }
+  data_tensors_.clear();
+}
+
+void Channel::check_can_send(GlobalRank peer) const {
+  SMP_REQUIRE(routes_.reaches(peer), "rank ", rank(), ": sending to rank ", peer,
+              ": it must be another rank of this channel, which connects ", members(), '.');
+  SMP_REQUIRE(state_ != State::kClosing && state_ != State::kClosed, "rank ", rank(),
+              ": sending to rank ", peer, ": this channel was closed before; send before closing.");
+  SMP_REQUIRE_AS(PeerLostError, state_ != State::kFailed, "rank ", rank(), ": sending to rank ",
+                 peer, ": the channel has failed before; restart from a checkpoint.");
+}
+
+void ChannelCounters::count_sent(const FrameToSend& frame) {
+  ++frames_sent;
+  header_bytes_sent += frame.header.size() + frame.body.size();
+  for (const at::Tensor& tensor : frame.tensors) {
+    if (tensor.defined()) tensor_bytes_sent += tensor.nbytes();
+  }
+}
+
+void Channel::on_sent(Token token) {
+  guarded([&] {
+    const std::optional<std::string> changed = departures_.finish(token);
+    if (changed) fail(base::concat("rank ", rank(), ": ", *changed));
+  });
+}
+
+// ---- receiving ----
+
+bool Channel::poll() {
+  if (polling_ || state_ == State::kFailed) return false;
+  polling_ = true;
+  bool moved = true;
+  guarded([&] { moved = deliver_kept() | routes_.poll(); });
+  polling_ = false;
+  return moved;
+}
+
+void Channel::on_control(GlobalRank source, ByteBuffer&& bytes) {
+  guarded([&] {
+    // It may be an answer, which tells that what it answers has arrived: let go of that first, so
+    // that whoever gets the answer may write to it.
+    routes_.complete_beside(routes_.control(source));
+    std::optional<Arrival> arrival = arrivals_.read(source, std::move(bytes), routes_);
+    if (arrival) deliver(std::move(*arrival));
+  });
+}
+
+void Channel::on_received(Token token) {
+  guarded([&] {
+    std::optional<Arrival> arrival = arrivals_.received(token);
+    if (arrival) deliver(std::move(*arrival));
+  });
+}
+
+void Channel::deliver(Arrival&& arrival) {
+  Inlet& inlet = inlets_[static_cast<std::size_t>(arrival.frame.port)];
+  if (inlet.receiver && inlet.kept.empty()) {
+    hand_over(std::move(arrival));
+  } else {
+    inlet.kept.push_back(std::move(arrival));
+  }
+}
+
+void Channel::hand_over(Arrival&& arrival) {
+  ReadFrame& frame = arrival.frame;
+  if (state_ == State::kOpen) {
+    ++counters_.frames_received;
+    const Receiver& receiver = inlets_[static_cast<std::size_t>(frame.port)].receiver;
+    receiver(arrival.source, {frame.header, frame.body, std::move(frame.tensors)});
+  }
+  routes_.control(arrival.source).buffers().give(std::move(arrival.control));
+}
+
+bool Channel::deliver_kept() {
+  bool moved = false;
+  for (Inlet& inlet : inlets_) {
+    if (!inlet.receiver || inlet.kept.empty()) continue;
+    for (Arrival& arrival : std::exchange(inlet.kept, {})) hand_over(std::move(arrival));
+    moved = true;
+  }
+  return moved;
+}
+
+void Channel::set_receiver(Port port, Receiver receiver) {
+  inlets_[static_cast<std::size_t>(port)].receiver = std::move(receiver);
+}
+
+// ---- failing ----
+
+// Nobody waits for what goes wrong here.
+template <class Action>
+void Channel::guarded(Action&& action) noexcept {
+  if (state_ == State::kFailed) return;
+  try {
+    action();
+  } catch (const std::exception& error) {
+    state_ = State::kFailed;
+    fail(base::concat("rank ", rank(), ": ", error.what()));
+  }
+}
+
+void Channel::fail(const std::string& what) noexcept {
+  if (on_failure_) {
+    on_failure_(what);
+  } else {
+    std::fprintf(stderr, "%s\n", what.c_str());
+  }
+}
+
+// ---- leaving ----
+
+bool Channel::close(base::Nanoseconds deadline) {
+  if (state_ == State::kClosed) return true;
+  if (state_ == State::kFailed) return false;
+  const base::SteadyClock clock;
+  const base::Nanoseconds end = clock.now() + deadline;
+  state_ = State::kClosing;
+  bool left = false;
+  for (int idle = 0; state_ != State::kFailed; ++idle) {
+    if (poll()) idle = 0;
+    guarded([&] { left = routes_.leave(); });
+    if (left) break;
+    if (clock.now() > end) return false;
+    wait_politely(idle);
+  }
+  if (left) state_ = State::kClosed;
+  return left;
+}
+
+}  // namespace smp::d2d

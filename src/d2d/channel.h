@@ -1,0 +1,121 @@
+// d2d/channel.h: moves frames (a header, a body and tensors) between ranks, whatever the wires.
+// Paper: §6, App. G. Threads: the rank's thread only; nothing here suspends a fiber.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "d2d/arrivals.h"
+#include "d2d/departures.h"
+#include "d2d/frame_codec.h"
+#include "d2d/route.h"
+
+namespace smp::d2d {
+
+/// A complete frame. Header and body are valid only during the call that brings it.
+struct ArrivedFrame {
+  std::span<const std::byte> header;
+  std::span<const std::byte> body;
+  std::vector<at::Tensor> tensors;
+};
+
+/// Counters since construction, for tests, formulas and the run's report.
+struct ChannelCounters {
+  std::uint64_t frames_sent = 0;
+  std::uint64_t frames_received = 0;
+  std::uint64_t header_bytes_sent = 0;  ///< headers and bodies
+  std::uint64_t tensor_bytes_sent = 0;
+
+  void count_sent(const FrameToSend& frame);
+};
+
+/// Point-to-point frames between this rank and its peers. Frames without data-plane tensors are
+/// delivered in the order sent for each ordered pair of ranks; a frame that waits for its tensors
+/// may be overtaken. No order holds between different pairs.
+class Channel final : private WireHandler {
+ public:
+  /// Called from poll() for each complete frame. Must not suspend. An exception that leaves it is a
+  /// failure of the channel.
+  using Receiver = std::function<void(GlobalRank source, ArrivedFrame&& frame)>;
+  /// Called when something went wrong that no caller waits for (a tensor that was changed in
+  /// flight, a peer that is gone, a malformed frame).
+  using FailureHandler = std::function<void(const std::string& what)>;
+
+  explicit Channel(Routes routes);
+  /// Calls close() if nobody did; ends the whole job if the other ranks do not come in time (while
+  /// an exception unwinds: when this process exits, so that the exception can be reported).
+  ~Channel();
+
+  GlobalRank rank() const noexcept { return routes_.rank(); }
+  /// How many ranks the channel connects, this one among them.
+  int size() const noexcept { return routes_.members().size(); }
+  /// Which ranks; of a channel of the whole job 0 to size() - 1.
+  const Members& members() const noexcept { return routes_.members(); }
+  const Routes& routes() const noexcept { return routes_; }
+
+  /// Starts sending and returns at once. Header, body and tensors up to kInlineBytes are copied.
+  /// Larger tensors leave without a copy: they are kept alive, without their autograd history, and
+  /// one whose `_version()` moved before it had left is reported.
+  /// @param departure  counts tensors that have not left yet
+  /// @throws UsageError     `peer` is out of range or this rank; a tensor is not on the CPU.
+  /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone.
+  void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,
+            c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure = nullptr);
+
+  /// Advances sends and receives, hands complete frames to the receivers; true if anything moved.
+  /// Independent of LibTorch's thread-local state (inference mode and friends).
+  bool poll();
+  /// No send of this rank is in flight.
+  bool drained() const noexcept { return routes_.drained(); }
+  /// Leaves together with all other ranks: waits until the sends of all have arrived. Frames that
+  /// arrive meanwhile are dropped. False if the others did not come within `deadline`: call it
+  /// again, or end the job. Blocks.
+  bool close(base::Nanoseconds deadline);
+
+  /// Frames for a port without a receiver are kept until it has one.
+  void set_receiver(Port port, Receiver receiver);
+  void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
+  const ChannelCounters& counters() const noexcept { return counters_; }
+
+ private:
+  enum class State : std::uint8_t { kOpen, kClosing, kClosed, kFailed };
+  struct Inlet {  // of a port
+    Receiver receiver;
+    std::vector<Arrival> kept;  // for want of a receiver
+  };
+
+  void on_control(GlobalRank source, ByteBuffer&& bytes) override;
+  void on_sent(Token token) override;
+  void on_received(Token token) override;
+
+  void check_can_send(GlobalRank peer) const;
+  void deliver(Arrival&& arrival);
+  void hand_over(Arrival&& arrival);
+  bool deliver_kept();
+  template <class Action>
+  void guarded(Action&& action) noexcept;
+  void fail(const std::string& what) noexcept;
+
+  Routes routes_;
+  State state_ = State::kOpen;
+  bool polling_ = false;
+  int exceptions_at_start_;
+  std::array<Inlet, kPorts> inlets_;
+  FailureHandler on_failure_;
+  ChannelCounters counters_;
+  TransferId next_transfer_ = 0;
+  std::vector<DataTensor> data_tensors_;  // of the frame being sent
+  Departures departures_;
+  Arrivals arrivals_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,56 @@
+// d2d/collective.cpp: see the header.
+#include "d2d/collective.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "d2d/collective_header.h"
+#include "d2d/communicator.h"
+
+namespace smp::d2d {
+
+Collective::Collective(Communicators& owner, const CollectiveLane& lane, CollectiveCall call,
+                       const char* what)
+    : owner_(owner),
+      call_(std::move(call)),
+      what_(what),
+      id_(owner.inbox_.begin(lane, call_)),
+      departure_(std::make_shared<Departure>()) {}
+
+Collective::~Collective() { owner_.inbox_.end(id_); }
+
+void Collective::send(GlobalRank peer, const Payload& payload) {
+  send(CollectivePhase::kExchange, peer, payload.bytes, payload.tensors, nullptr);
+}
+
+void Collective::send_part(GlobalRank peer, const at::Tensor& part) {
+  send(CollectivePhase::kExchange, peer, {}, part, departure_);
+}
+
+void Collective::send_result(GlobalRank peer, const at::Tensor& result) {
+  send(CollectivePhase::kResult, peer, {}, result, nullptr);
+}
+
+void Collective::send(CollectivePhase phase, GlobalRank peer, std::string_view bytes,
+                      c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure) {
+  const CollectiveHeader header(id_, phase, call_);
+  owner_.send(peer, header.bytes(), bytes, tensors, std::move(departure));
+}
+
+Payload Collective::take(CollectivePhase phase, GlobalRank peer) {
+  return owner_.inbox_.take(id_, phase, peer, what_);
+}
+
+at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, const at::Tensor& like) {
+  Payload payload = take(phase, peer);
+  SMP_ASSERT(payload.tensors.size() == 1 && payload.tensors[0].defined() &&
+                 payload.tensors[0].sizes() == like.sizes() &&
+                 payload.tensors[0].scalar_type() == like.scalar_type(),
+             what_, ": rank ", peer, " sent another part than ", like.sizes());
+  return std::move(payload.tensors[0]);
+}
+
+void Collective::await_departure() { owner_.inbox_.await(*departure_, what_); }
+
+}  // namespace smp::d2d

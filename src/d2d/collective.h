@@ -1,0 +1,53 @@
+// d2d/collective.h: one call of a collective on this rank, while it runs. Threads: the rank's
+// thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "d2d/collective_inbox.h"
+#include "d2d/departures.h"
+#include "smp/rank.h"
+
+namespace smp::d2d {
+
+class Communicators;
+
+/// Sends and takes the messages of one collective. Its number in the lane is taken when it begins.
+class Collective {
+ public:
+  /// @param what  for messages and reports; outlives this
+  Collective(Communicators& owner, const CollectiveLane& lane, CollectiveCall call,
+             const char* what);
+  ~Collective();
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+
+  void send(GlobalRank peer, const Payload& payload);
+  /// `part` lies in the caller's memory, who may change it after await_departure().
+  void send_part(GlobalRank peer, const at::Tensor& part);
+  /// `result` belongs to nobody else.
+  void send_result(GlobalRank peer, const at::Tensor& result);
+
+  /// Suspends until the message is there; see CollectiveInbox::take.
+  Payload take(CollectivePhase phase, GlobalRank peer);
+  /// The one tensor of the message, which is of `like`'s size.
+  at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, const at::Tensor& like);
+  /// Suspends until all parts have left.
+  void await_departure();
+
+ private:
+  void send(CollectivePhase phase, GlobalRank peer, std::string_view bytes,
+            c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure);
+
+  Communicators& owner_;
+  CollectiveCall call_;
+  const char* what_;
+  CollectiveId id_;
+  std::shared_ptr<Departure> departure_;
+};
+
+}  // namespace smp::d2d

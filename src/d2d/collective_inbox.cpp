@@ -1,0 +1,155 @@
+// d2d/collective_inbox.cpp: see the header.
+#include "d2d/collective_inbox.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+namespace {
+
+const char* name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kTensorAllGather:
+      return "an all_gather";
+    case CollectiveKind::kBroadcast:
+      return "a broadcast";
+    case CollectiveKind::kBarrier:
+      return "a barrier";
+    case CollectiveKind::kAllReduce:
+      return "an all_reduce";
+    case CollectiveKind::kReduceScatter:
+      return "a reduce_scatter";
+    case CollectiveKind::kLeaving:
+      break;
+  }
+  return "an unknown collective";
+}
+
+}  // namespace
+
+std::string CollectiveCall::text() const {
+  if (root >= 0) return base::concat(name_of(kind), " from rank ", root);
+  if (dtype < 0) return base::concat(name_of(kind), detail.empty() ? "" : " for ", detail);
+  std::vector<std::int64_t> sizes(detail.size() / sizeof(std::int64_t));
+  std::memcpy(sizes.data(), detail.data(), sizes.size() * sizeof(std::int64_t));
+  return base::concat(name_of(kind), " of ", static_cast<c10::ScalarType>(dtype), ' ',
+                      c10::IntArrayRef(sizes));
+}
+
+// ---- calls ----
+
+CollectiveId CollectiveInbox::begin(const CollectiveLane& lane, const CollectiveCall& call) {
+  const CollectiveId id{lane, next_[lane]++};
+  Round& round = rounds_[id];
+  round.call = &call;
+  for (const auto& [slot, message] : round.arrived) {
+    if (message.call != call) round.odd = slot.second;
+  }
+  return id;
+}
+
+void CollectiveInbox::end(const CollectiveId& id) { rounds_.erase(id); }
+
+Payload CollectiveInbox::take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
+                              const char* what) {
+  Round& round = rounds_.at(id);
+  round.awaited = {phase, peer};
+  for (;;) {
+    check_agreement(id, round);
+    if (const auto found = round.arrived.find(round.awaited); found != round.arrived.end()) {
+      return std::move(found->second.payload);
+    }
+    check_may_come(peer, what);
+    wait(round.waiting, what, peer);
+  }
+}
+
+void CollectiveInbox::check_agreement(const CollectiveId& id, const Round& round) const {
+  if (round.odd == GlobalRank()) return;
+  const auto odd = std::find_if(round.arrived.begin(), round.arrived.end(),
+                                [&](const auto& entry) { return entry.first.second == round.odd; });
+  SMP_REQUIRE(false, "rank ", rank_, ": ", round.call->text(), ", but rank ", round.odd, " calls ",
+              odd->second.call.text(), " at its place (call ", id.number, " of lane ", id.lane.lane,
+              " of the group); all members must make the same calls in the same order, with "
+              "tensors of one shape and dtype.");
+}
+
+void CollectiveInbox::check_may_come(GlobalRank peer, const char* what) const {
+  SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
+  SMP_REQUIRE_AS(PeerLostError, !is_gone(peer), "rank ", rank_, ": ", what, " waits for rank ",
+                 peer, ", but ", left_.at(peer).why);
+}
+
+void CollectiveInbox::await(Departure& departure, const char* what) {
+  while (departure.in_flight > 0) {
+    SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
+    wait(departure.on_left, what, GlobalRank());
+  }
+}
+
+// Whoever knows `place` may signal, and wake_all().
+void CollectiveInbox::wait(fiber::Event*& place, const char* what, GlobalRank peer) {
+  struct Registration {
+    fiber::Event event;
+    fiber::Event*& place;
+    std::vector<fiber::Event*>& waiting;
+    ~Registration() {
+      place = nullptr;
+      waiting.erase(std::find(waiting.begin(), waiting.end(), &event));
+    }
+  } registration{{}, place, waiting_};
+  place = &registration.event;
+  waiting_.push_back(&registration.event);
+  const fiber::WaitReason reason{what, "", peer.value(), -1};
+  registration.event.wait(reason);
+}
+
+// ---- arrivals ----
+
+void CollectiveInbox::deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
+                              CollectiveMessage&& message) {
+  ++received_[source];
+  if (!is_over(id)) {
+    Round& round = rounds_[id];
+    if (round.call != nullptr && message.call != *round.call) round.odd = source;
+    const Slot slot{phase, source};
+    const bool wanted = slot == round.awaited || round.odd != GlobalRank();
+    round.arrived.emplace(slot, std::move(message));
+    if (wanted && round.waiting != nullptr) round.waiting->signal();
+  }
+  if (is_gone(source)) wake_all();
+}
+
+// Its call failed here before all messages had come.
+bool CollectiveInbox::is_over(const CollectiveId& id) const {
+  const auto next = next_.find(id.lane);
+  return next != next_.end() && id.number < next->second && rounds_.count(id) == 0;
+}
+
+void CollectiveInbox::peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why) {
+  left_[peer] = {sent, why};
+  if (is_gone(peer)) wake_all();
+}
+
+bool CollectiveInbox::is_gone(GlobalRank peer) const {
+  const auto left = left_.find(peer);
+  if (left == left_.end()) return false;
+  const auto received = received_.find(peer);
+  return left->second.sent <= (received == received_.end() ? 0 : received->second);
+}
+
+void CollectiveInbox::abort(const std::string& why) {
+  aborted_ = why;
+  wake_all();
+}
+
+void CollectiveInbox::wake_all() {
+  for (fiber::Event* event : waiting_) event->signal();
+}
+
+}  // namespace smp::d2d

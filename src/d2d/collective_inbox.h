@@ -1,0 +1,126 @@
+// d2d/collective_inbox.h: messages of collectives that arrived, the fibers that wait for them, and
+// who left. Threads: the rank's thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d2d/channel.h"
+#include "fiber/scheduler.h"
+#include "smp/rank.h"
+
+namespace smp::d2d {
+
+/// What a collective moves.
+struct Payload {
+  std::string bytes;
+  std::vector<at::Tensor> tensors;
+};
+
+enum class CollectiveKind : std::uint8_t {
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kAllReduce,
+  kReduceScatter,
+  kTensorAllGather,
+  kLeaving,  ///< no collective: the sender's last message, `number` counts those before
+};
+
+/// A sequence of collectives.
+struct CollectiveLane {
+  std::uint64_t group = 0;  ///< hash of the members
+  std::uint64_t lane = 0;
+  auto operator<=>(const CollectiveLane&) const = default;
+};
+
+/// One collective of a lane.
+struct CollectiveId {
+  CollectiveLane lane;
+  std::uint64_t number = 0;
+  auto operator<=>(const CollectiveId&) const = default;
+};
+
+/// What a member calls; all members must call the same.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  std::int32_t root = -1;
+  std::int32_t dtype = -1;  ///< a c10::ScalarType; -1: no tensor
+  /// The shape of the tensor (8 bytes a dimension), or what is gathered: at most 512 bytes.
+  std::string detail;
+  bool operator==(const CollectiveCall&) const = default;
+  /// As in "an all_reduce of Float [2, 3]".
+  std::string text() const;
+};
+
+/// Rounds of messages within a collective.
+enum class CollectivePhase : std::uint8_t { kExchange, kResult };
+
+/// What one rank sends to another for a collective.
+struct CollectiveMessage {
+  CollectiveCall call;
+  Payload payload;
+};
+
+/// Where collectives wait. Messages may come before their collective is called here.
+class CollectiveInbox {
+ public:
+  explicit CollectiveInbox(GlobalRank rank) : rank_(rank) {}
+
+  /// Begins the next collective of `lane`, in which this rank makes `call`, which outlives it.
+  CollectiveId begin(const CollectiveLane& lane, const CollectiveCall& call);
+  void end(const CollectiveId& id);
+  /// The message of `peer`; suspends until it is there.
+  /// @param what  in messages and reports; outlives the call
+  /// @throws UsageError     a message of this collective belongs to a different call.
+  /// @throws PeerLostError  `peer` left, or abort() was called.
+  Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer, const char* what);
+  /// Suspends until what `departure` counts has left.
+  /// @throws PeerLostError  abort() was called.
+  void await(Departure& departure, const char* what);
+
+  /// Counts a message and keeps it if its collective is still to be finished here.
+  void deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
+               CollectiveMessage&& message);
+  /// Collectives that began here or of which messages came, and that are not over.
+  std::size_t open() const noexcept { return rounds_.size(); }
+  void peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why);
+  void abort(const std::string& why);
+
+ private:
+  using Slot = std::pair<CollectivePhase, GlobalRank>;
+  struct Round {                           // one collective
+    const CollectiveCall* call = nullptr;  // once it began here
+    std::map<Slot, CollectiveMessage> arrived;
+    GlobalRank odd;  // who makes another call
+    Slot awaited;
+    fiber::Event* waiting = nullptr;
+  };
+  struct Farewell {
+    std::uint64_t sent;
+    std::string why;
+  };
+
+  bool is_over(const CollectiveId& id) const;
+  bool is_gone(GlobalRank peer) const;
+  void check_agreement(const CollectiveId& id, const Round& round) const;
+  void check_may_come(GlobalRank peer, const char* what) const;
+  void wait(fiber::Event*& place, const char* what, GlobalRank peer);
+  void wake_all();
+
+  GlobalRank rank_;
+  std::map<CollectiveLane, std::uint64_t> next_;  // number, by lane
+  std::map<CollectiveId, Round> rounds_;
+  std::vector<fiber::Event*> waiting_;
+  std::map<GlobalRank, std::uint64_t> received_;  // messages so far
+  std::map<GlobalRank, Farewell> left_;
+  std::string aborted_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,298 @@
+// d2d/communicator.cpp: everyone sends to everyone: groups are small, and nobody waits for a third.
+#include "d2d/communicator.h"
+
+#include <ATen/NativeFunctions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "d2d/collective.h"
+#include "d2d/collective_header.h"
+#include "d2d/tensor_data.h"
+
+namespace smp::d2d {
+namespace {
+
+std::uint64_t hash_of(const Members& members) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const GlobalRank rank : members) hash = (hash ^ rank.index()) * 0x100000001b3ull;
+  return hash;
+}
+
+CollectiveCall call_on(CollectiveKind kind, const at::Tensor& tensor) {
+  const c10::IntArrayRef sizes = tensor.sizes();
+  return {kind, -1, static_cast<std::int32_t>(tensor.scalar_type()),
+          std::string(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof sizes[0])};
+}
+
+// ---- tensors ----
+
+bool can_be_summed(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::Short:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::ComplexFloat:
+    case c10::ScalarType::ComplexDouble:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check_tensor(const at::Tensor& tensor, const char* what, GlobalRank rank) {
+  SMP_REQUIRE(tensor.defined(), "rank ", rank, ": ", what, " of an undefined tensor.");
+  check_sendable(tensor, 0);
+}
+
+void check_summable(const at::Tensor& tensor, const char* what, GlobalRank rank) {
+  check_tensor(tensor, what, rank);
+  SMP_REQUIRE_AS(UnsupportedError, can_be_summed(tensor.scalar_type()), "rank ", rank, ": ", what,
+                 " of ", tensor.sizes(), ": elements of type ", tensor.scalar_type(),
+                 " cannot be summed; convert the tensor first.");
+}
+
+// Cuts are views that share the version counter of `tensor`, unless it has to be copied.
+class Cut {
+ public:
+  /// Into equal parts along the first dimension, or of all elements in a row.
+  Cut(const at::Tensor& tensor, int parts, bool flat)
+      : whole_(contiguous_data(detached(tensor))), parts_(parts) {
+    const at::NoGradGuard no_history;
+    if (flat) whole_ = whole_.view({-1});
+  }
+  at::Tensor part(int position) const {
+    const at::NoGradGuard no_history;
+    return whole_.narrow(0, begin(position), begin(position + 1) - begin(position));
+  }
+
+ private:
+  std::int64_t begin(int position) const {
+    return whole_.size(0) / parts_ * position +
+           std::min<std::int64_t>(position, whole_.size(0) % parts_);
+  }
+  at::Tensor whole_;
+  int parts_;
+};
+
+void add_to(at::Tensor& sum, const at::Tensor& term) {
+  const c10::InferenceMode normal(false);
+  const at::AutoDispatchBelowADInplaceOrView no_history;
+  sum.add_(term);
+}
+
+// Writes tensors of one shape one behind the other.
+class Joiner {
+ public:
+  explicit Joiner(const at::Tensor& joined)
+      : place_(static_cast<std::byte*>(joined.mutable_data_ptr())) {}
+  void put(const at::Tensor& part) {
+    if (part.nbytes() > 0) std::memcpy(place_, part.const_data_ptr(), part.nbytes());
+    place_ += part.nbytes();
+  }
+
+ private:
+  std::byte* place_;
+};
+
+// The sum of `own` and what the others send, in order of members.
+at::Tensor sum_of_parts(Collective& collective, const Members& members, GlobalRank rank,
+                        const at::Tensor& own) {
+  at::Tensor sum;
+  for (const GlobalRank member : members) {
+    const at::Tensor term =
+        member == rank ? own : collective.take_tensor(CollectivePhase::kExchange, member, own);
+    if (sum.defined()) {
+      add_to(sum, term);
+    } else {
+      sum = member == rank ? independent_copy(own) : term;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+// ---- payloads ----
+
+int Communicator::rank() const noexcept { return members_->position(owner_->rank()); }
+
+Communicator Communicator::lane(std::uint64_t number) const {
+  return {*owner_, members_, {lane_.group, number}};
+}
+
+template <class Action>
+void Communicator::for_each_other(Action&& action) const {
+  for (int position = 0; position < size(); ++position) {
+    if (position != rank()) action((*members_)[position], position);
+  }
+}
+
+std::vector<Payload> Communicator::all_gather(Payload own, const char* what) const {
+  std::string detail(what, strnlen(what, CollectiveHeader::kLongestDetail));
+  Collective collective(*owner_, lane_, {CollectiveKind::kAllGather, -1, -1, std::move(detail)},
+                        what);
+  for_each_other([&](GlobalRank peer, int) { collective.send(peer, own); });
+  std::vector<Payload> all(static_cast<std::size_t>(size()));
+  for_each_other([&](GlobalRank peer, int position) {
+    all[static_cast<std::size_t>(position)] = collective.take(CollectivePhase::kExchange, peer);
+  });
+  all[static_cast<std::size_t>(rank())] = std::move(own);
+  return all;
+}
+
+Payload Communicator::broadcast(Payload own, GlobalRank root) const {
+  SMP_REQUIRE(members_->contain(root), "rank ", owner_->rank(), ": a broadcast from rank ", root,
+              ", which is not one of ", *members_, '.');
+  Collective collective(*owner_, lane_, {CollectiveKind::kBroadcast, root.value(), -1, {}},
+                        "a broadcast");
+  if (owner_->rank() != root) return collective.take(CollectivePhase::kExchange, root);
+  for_each_other([&](GlobalRank peer, int) { collective.send(peer, own); });
+  return own;
+}
+
+void Communicator::barrier() const {
+  Collective collective(*owner_, lane_, {CollectiveKind::kBarrier, -1, -1, {}}, "a barrier");
+  for_each_other([&](GlobalRank peer, int) { collective.send(peer, {}); });
+  for_each_other([&](GlobalRank peer, int) { collective.take(CollectivePhase::kExchange, peer); });
+}
+
+// ---- tensors ----
+
+at::Tensor Communicator::all_reduce(const at::Tensor& tensor) const {
+  constexpr const char* kWhat = "an all_reduce";
+  check_summable(tensor, kWhat, owner_->rank());
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllReduce, tensor), kWhat);
+  return tensor.nbytes() <= kInlineBytes ? sum_everywhere(collective, tensor)
+                                         : sum_in_parts(collective, tensor);
+}
+
+at::Tensor Communicator::sum_everywhere(Collective& collective, const at::Tensor& tensor) const {
+  const at::Tensor own = contiguous_data(detached(tensor));
+  for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
+  return sum_of_parts(collective, *members_, owner_->rank(), own);
+}
+
+// Each member sums its part of all tensors, and sends the sum to all others.
+at::Tensor Communicator::sum_in_parts(Collective& collective, const at::Tensor& tensor) const {
+  const Cut cut(tensor, size(), /*flat=*/true);
+  for_each_other(
+      [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
+  const at::Tensor sum = sum_of_parts(collective, *members_, owner_->rank(), cut.part(rank()));
+  for_each_other([&](GlobalRank peer, int) { collective.send_result(peer, sum); });
+  at::Tensor result = new_tensor(tensor.sizes(), tensor.scalar_type());
+  Joiner joiner(result);
+  for (int position = 0; position < size(); ++position) {
+    joiner.put(position == rank()
+                   ? sum
+                   : collective.take_tensor(CollectivePhase::kResult, (*members_)[position],
+                                            cut.part(position)));
+  }
+  collective.await_departure();
+  return result;
+}
+
+at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {
+  constexpr const char* kWhat = "a reduce_scatter";
+  check_summable(tensor, kWhat, owner_->rank());
+  SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ",
+              kWhat, " of ", tensor.sizes(), " among ", size(),
+              " ranks: the first dimension must be a multiple of their number.");
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kReduceScatter, tensor), kWhat);
+  const Cut cut(tensor, size(), /*flat=*/false);
+  for_each_other(
+      [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
+  at::Tensor sum = sum_of_parts(collective, *members_, owner_->rank(), cut.part(rank()));
+  collective.await_departure();
+  return sum;
+}
+
+at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
+  constexpr const char* kWhat = "an all_gather";
+  check_tensor(tensor, kWhat, owner_->rank());
+  SMP_REQUIRE(tensor.dim() > 0, "rank ", owner_->rank(), ": ", kWhat,
+              " of a tensor without dimensions: there is no first one to join along.");
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kTensorAllGather, tensor), kWhat);
+  const at::Tensor own = contiguous_data(detached(tensor));
+  for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  sizes[0] *= size();
+  at::Tensor result = new_tensor(sizes, tensor.scalar_type());
+  Joiner joiner(result);
+  for (const GlobalRank member : *members_) {
+    joiner.put(member == owner_->rank()
+                   ? own
+                   : collective.take_tensor(CollectivePhase::kExchange, member, own));
+  }
+  collective.await_departure();
+  return result;
+}
+
+// ---- all communicators of a channel ----
+
+Communicators::Communicators(Channel& channel)
+    : channel_(channel), inbox_(channel.rank()), sent_(static_cast<std::size_t>(channel.size())) {
+  channel_.set_receiver(Port::kCollectives, [this](GlobalRank source, ArrivedFrame&& frame) {
+    receive(source, std::move(frame));
+  });
+}
+
+Communicators::~Communicators() {
+  channel_.set_receiver(Port::kCollectives, [](GlobalRank, ArrivedFrame&&) {});
+}
+
+Communicator Communicators::group(Members members) {
+  for (const GlobalRank member : members) {
+    SMP_REQUIRE(channel_.members().contain(member), "rank ", rank(), ": a group of the ranks ",
+                members, ": rank ", member, " is not in this channel, which connects ",
+                channel_.members(), '.');
+  }
+  SMP_REQUIRE(members.contain(rank()), "rank ", rank(), ": a group of the ranks ", members,
+              ": this rank is not one of them; only members take part.");
+  const CollectiveLane lane{hash_of(members), 0};
+  return {*this, std::make_shared<const Members>(std::move(members)), lane};
+}
+
+std::uint64_t& Communicators::sent(GlobalRank peer) {
+  return sent_[static_cast<std::size_t>(channel_.members().position(peer))];
+}
+
+void Communicators::send(GlobalRank peer, std::span<const std::byte> header, std::string_view bytes,
+                         c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure) {
+  channel_.send(peer, Port::kCollectives, header, bytes, tensors, std::move(departure));
+  ++sent(peer);
+}
+
+void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
+  const CollectiveHeader header = CollectiveHeader::read(frame.header);
+  std::string bytes(reinterpret_cast<const char*>(frame.body.data()), frame.body.size());
+  CollectiveCall call = header.call();
+  if (call.kind == CollectiveKind::kLeaving) {
+    inbox_.peer_left(source, header.id().number, bytes);
+    if (on_left_) on_left_(source, bytes);
+    return;
+  }
+  inbox_.deliver(source, header.id(), header.phase(),
+                 {std::move(call), {std::move(bytes), std::move(frame.tensors)}});
+}
+
+void Communicators::announce_leaving(std::string_view why) {
+  for (const GlobalRank peer : channel_.members()) {
+    if (peer == rank()) continue;
+    const CollectiveHeader header = CollectiveHeader::leaving(sent(peer));
+    channel_.send(peer, Port::kCollectives, header.bytes(), why, {});
+  }
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,127 @@
+// d2d/communicator.h: collectives among any ranks of a channel, that suspend the calling fiber.
+// Paper: §6. Threads: the rank's thread only; call collectives from fibers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "d2d/channel.h"
+#include "d2d/collective_inbox.h"
+#include "d2d/members.h"
+
+namespace smp::d2d {
+
+class Collective;
+class Communicators;
+
+/// A group of ranks, numbered by their position in it, and a lane. All members call the same
+/// collectives of a lane in the same order; lanes of a group, and groups, are independent of each
+/// other, so that collectives need no order beyond that. A handle: cheap to copy; its Communicators
+/// outlive it.
+///
+/// Every collective throws UsageError on ranks that see that members disagree (another call, root,
+/// shape or dtype), and PeerLostError if a member left or the waits were ended.
+class Communicator {
+ public:
+  /// This rank's position.
+  int rank() const noexcept;
+  int size() const noexcept { return members_->size(); }
+  const Members& members() const noexcept { return *members_; }
+  /// An independent sequence of collectives of the same group, on all members by the same number. A
+  /// group itself is its lane 0.
+  Communicator lane(std::uint64_t number) const;
+
+  /// One payload of every member, in order of members, on every member. `what`, the same on all
+  /// members, is for messages.
+  /// Messages: size - 1 sent by each.
+  std::vector<Payload> all_gather(Payload own, const char* what) const;
+  /// `root`'s payload on every member. Messages: size - 1 sent by the root.
+  Payload broadcast(Payload own, GlobalRank root) const;
+  /// Returns when all members have called it. Messages: size - 1 sent by each.
+  void barrier() const;
+
+  // On tensors. Results are new tensors without history; `tensor` may be changed once they are
+  // there. Sums are taken in order of members at one place for each element, in the tensors' dtype,
+  // so that every member gets the same bits, whatever the timing.
+
+  /// The sum of all members' tensors. Each sends 2 (n-1)/n of the tensor's bytes in 2 (n-1)
+  /// messages; up to kInlineBytes (n-1) times the tensor in n-1 messages.
+  at::Tensor all_reduce(const at::Tensor& tensor) const;
+  /// Of the sum of all members' tensors, cut along the first dimension, the part of this rank's
+  /// position. Each sends (n-1)/n of the tensor's bytes in n-1 messages.
+  /// @throws UsageError  the first dimension cannot be divided by size().
+  at::Tensor reduce_scatter(const at::Tensor& tensor) const;
+  /// All members' tensors, of the same shape, one after another along the first dimension. Each
+  /// sends n-1 times its tensor in n-1 messages.
+  at::Tensor all_gather(const at::Tensor& tensor) const;
+
+ private:
+  friend class Communicators;
+  Communicator(Communicators& owner, std::shared_ptr<const Members> members, CollectiveLane lane)
+      : owner_(&owner), members_(std::move(members)), lane_(lane) {}
+
+  template <class Action>
+  void for_each_other(Action&& action) const;
+  at::Tensor sum_everywhere(Collective& collective, const at::Tensor& tensor) const;
+  at::Tensor sum_in_parts(Collective& collective, const at::Tensor& tensor) const;
+
+  Communicators* owner_;
+  std::shared_ptr<const Members> members_;
+  CollectiveLane lane_;
+};
+
+/// The communicators of a channel: takes what arrives at its port kCollectives.
+class Communicators {
+ public:
+  explicit Communicators(Channel& channel);
+  ~Communicators();
+  Communicators(const Communicators&) = delete;
+  Communicators& operator=(const Communicators&) = delete;
+
+  GlobalRank rank() const noexcept { return channel_.rank(); }
+  /// Of `members`, numbered in that order. Nothing is sent.
+  /// @throws UsageError  a member is not in the channel or named twice, or this rank is none.
+  Communicator group(Members members);
+  /// Of all ranks of the channel.
+  Communicator all() { return group(channel_.members()); }
+
+  /// Tells every other rank of the channel how many messages it was sent, and that no more will
+  /// come: "rank 2 left after step 41" (`why`, without the rank). There peer_left() follows.
+  void announce_leaving(std::string_view why);
+  /// Called when announce_leaving() of another rank has arrived; in a poll: must not suspend.
+  using LeftHandler = std::function<void(GlobalRank peer, const std::string& why)>;
+  void set_left_handler(LeftHandler handler) { on_left_ = std::move(handler); }
+  /// `peer` has sent `sent` messages and will send no more. Since messages have no order, some may
+  /// still be on their way; when they are here, waiting and later calls with it throw
+  /// PeerLostError.
+  void peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why) {
+    inbox_.peer_left(peer, sent, why);
+  }
+  /// Messages to `peer` so far.
+  std::uint64_t sent_to(GlobalRank peer) { return sent(peer); }
+  /// Ends every wait, and later ones, with PeerLostError(`why`).
+  void abort(const std::string& why) { inbox_.abort(why); }
+
+ private:
+  friend class Collective;
+
+  std::uint64_t& sent(GlobalRank peer);
+  void send(GlobalRank peer, std::span<const std::byte> header, std::string_view bytes,
+            c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure);
+  void receive(GlobalRank source, ArrivedFrame&& frame);
+
+  Channel& channel_;
+  CollectiveInbox inbox_;
+  std::vector<std::uint64_t> sent_;  // messages so far, by position in the channel
+  LeftHandler on_left_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,133 @@
+// d2d/route.cpp: see the header.
+#include "d2d/route.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+namespace {
+
+constexpr std::array<const char*, kMemoryKinds> kMemoryNames{"host", "cuda", "neuron"};
+
+Members union_of_members(const std::vector<WireUse>& uses) {
+  Members members;
+  for (const WireUse& use : uses) {
+    std::vector<GlobalRank> ranks = members.ranks();
+    for (const GlobalRank rank : use.wire->members()) {
+      if (!members.contain(rank)) ranks.push_back(rank);
+    }
+    members = Members(std::move(ranks));
+  }
+  return members;
+}
+
+// The number of the first wire for which `carries` holds.
+template <class Carries>
+std::uint8_t first_wire(const std::vector<WireUse>& uses, const Carries& carries) {
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (carries(uses[i])) return static_cast<std::uint8_t>(i);
+  }
+  return Routes::kNoWire;
+}
+
+}  // namespace
+
+std::vector<WireUse> Routes::for_everything(std::unique_ptr<Wire> wire) {
+  std::vector<WireUse> uses;
+  uses.push_back({std::move(wire)});
+  return uses;
+}
+
+Routes::Routes(std::vector<WireUse> wires) {
+  SMP_REQUIRE(!wires.empty() && wires.size() < kNoWire, "routes over ", wires.size(),
+              " wires; between 1 and ", int{kNoWire} - 1, " are possible.");
+  for (const WireUse& use : wires) {
+    SMP_REQUIRE(use.wire->rank() == wires.front().wire->rank(), "a wire of rank ", use.wire->rank(),
+                " among the wires of rank ", wires.front().wire->rank(),
+                "; give a channel the wires of one rank.");
+  }
+  members_ = union_of_members(wires);
+  choose(wires);
+  for (WireUse& use : wires) wires_.push_back(std::move(use.wire));
+  for (const GlobalRank peer : members_) {
+    if (peer == rank()) continue;
+    const bool complete = row(peer).control != kNoWire && data(peer, MemoryKind::kHost) != kNoWire;
+    SMP_REQUIRE(complete, "rank ", rank(), ": no wire for all that rank ", peer,
+                " may be sent; each peer needs one for control bytes and one for data in host "
+                "memory. The routes:\n",
+                table());
+  }
+}
+
+void Routes::choose(const std::vector<WireUse>& uses) {
+  for (const GlobalRank peer : members_) {
+    Row& row = rows_.emplace_back();
+    row.control = first_wire(
+        uses, [peer](const WireUse& use) { return use.control && use.wire->reaches(peer); });
+    for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      row.data[kind] = first_wire(uses, [peer, kind](const WireUse& use) {
+        return use.data && use.wire->reaches(peer) &&
+               use.wire->reaches(static_cast<MemoryKind>(kind));
+      });
+    }
+  }
+}
+
+bool Routes::poll() {
+  bool moved = false;
+  for (const auto& wire : wires_) moved |= wire->poll();
+  return moved;
+}
+
+void Routes::complete_beside(const Wire& control) {
+  if (wires_.size() == 1) return;
+  for (const auto& wire : wires_) {
+    if (wire.get() != &control) wire->complete();
+  }
+}
+
+bool Routes::drained() const noexcept {
+  return std::all_of(wires_.begin(), wires_.end(),
+                     [](const auto& wire) { return wire->drained(); });
+}
+
+bool Routes::leave() {
+  if (!drained()) return false;
+  bool left = true;
+  for (const auto& wire : wires_) left &= wire->leave();
+  return left;
+}
+
+base::Nanoseconds Routes::patience(bool unwinding) const noexcept {
+  base::Nanoseconds longest = 0;
+  for (const auto& wire : wires_) longest = std::max(longest, wire->patience(unwinding));
+  return longest;
+}
+
+void Routes::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
+  for (const auto& wire : wires_) wire->give_up(waited, unwinding);
+}
+
+void Routes::set_handler(WireHandler* handler) noexcept {
+  for (const auto& wire : wires_) wire->set_handler(handler);
+}
+
+std::string Routes::table() const {
+  const auto name = [this](std::uint8_t wire) {
+    return wire == kNoWire ? std::string("-") : base::concat(wires_[wire]->name(), ' ', int{wire});
+  };
+  std::ostringstream text;
+  text << "rank " << rank() << " to  control";
+  for (const char* memory : kMemoryNames) text << "  " << memory << " data";
+  for (const GlobalRank peer : members_) {
+    if (peer == rank()) continue;
+    text << "\n" << peer << "  " << name(row(peer).control);
+    for (const std::uint8_t wire : row(peer).data) text << "  " << name(wire);
+  }
+  return text.str();
+}
+
+}  // namespace smp::d2d

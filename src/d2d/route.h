@@ -1,0 +1,84 @@
+// d2d/route.h: which wire carries what to whom. Paper: App. G.1 (the communication initiator).
+// Threads: the rank's thread only.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d2d/members.h"
+#include "d2d/wire.h"
+
+namespace smp::d2d {
+
+/// A wire and what it may carry.
+struct WireUse {
+  std::unique_ptr<Wire> wire;
+  bool control = true;
+  bool data = true;
+};
+
+/// Owns the wires of a channel, with one row for each peer. All ranks name their wires in the same
+/// order: the sender chooses the wire of a tensor, and names its number.
+class Routes {
+ public:
+  /// One wire for everything.
+  template <std::derived_from<Wire> AnyWire>
+  Routes(std::unique_ptr<AnyWire> wire)  // NOLINT: a wire is a route
+      : Routes(for_everything(std::move(wire))) {}
+  /// The first wire of the list that may and can carries it.
+  /// @throws UsageError  some peer of some wire has no wire for control bytes, or for data in host
+  /// memory; the wires do not belong to one rank.
+  explicit Routes(std::vector<WireUse> wires);
+
+  GlobalRank rank() const noexcept { return wires_.front()->rank(); }
+  /// This rank and everyone it reaches, in the order of the wires' members.
+  const Members& members() const noexcept { return members_; }
+  bool reaches(GlobalRank peer) const noexcept { return peer != rank() && members_.contain(peer); }
+
+  const std::vector<std::unique_ptr<Wire>>& wires() const noexcept { return wires_; }
+  /// For control bytes to and from `peer`, which must be reached.
+  Wire& control(GlobalRank peer) const { return *wires_[row(peer).control]; }
+  /// The number of the wire for data to `peer` that lies in `kind`; kNoWire: none.
+  std::uint8_t data(GlobalRank peer, MemoryKind kind) const {
+    return row(peer).data[static_cast<std::size_t>(kind)];
+  }
+  static constexpr std::uint8_t kNoWire = 0xff;
+
+  // All wires at once; see Wire.
+
+  bool poll();
+  /// Reports the transfers of every wire but `control`, which has just done so itself.
+  void complete_beside(const Wire& control);
+  bool drained() const noexcept;
+  /// No wire is left before all have brought what was sent: what arrives on one may announce what
+  /// comes on another.
+  bool leave();
+  base::Nanoseconds patience(bool unwinding) const noexcept;
+  void give_up(base::Nanoseconds waited, bool unwinding) noexcept;
+  void set_handler(WireHandler* handler) noexcept;
+
+  /// One line for each peer, for people.
+  std::string table() const;
+
+ private:
+  struct Row {
+    std::uint8_t control = kNoWire;
+    std::array<std::uint8_t, kMemoryKinds> data{kNoWire, kNoWire, kNoWire};
+  };
+  const Row& row(GlobalRank peer) const {
+    return rows_[static_cast<std::size_t>(members_.position(peer))];
+  }
+  static std::vector<WireUse> for_everything(std::unique_ptr<Wire> wire);
+  void choose(const std::vector<WireUse>& uses);
+
+  std::vector<std::unique_ptr<Wire>> wires_;
+  Members members_;
+  std::vector<Row> rows_;  // by position among the members
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,104 @@
+// d2d/wires/mpi_wire.h: bytes over MPI, control and data on communicators of their own.
+// Paper: §6, App. G.1. Threads: the thread that started MPI; nothing here blocks but the
+// destructor.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "d2d/byte_buffer.h"
+#include "d2d/slots.h"
+#include "d2d/wire.h"
+#include "d2d/wires/mpi_communicator.h"
+#include "d2d/wires/transfer_set.h"
+
+namespace smp::d2d {
+
+struct MpiWireOptions {
+  /// Longer transfers travel as several messages (MPI counts are ints).
+  std::size_t chunk_bytes = std::size_t{1} << 30;
+  /// How long the destructor waits for the other ranks to leave as well, in nanoseconds: normally
+  /// long, since one of them may still be writing a checkpoint.
+  base::Nanoseconds leave_deadline = 1800 * base::kSecond;
+  /// The same while an exception unwinds: then the others may never come.
+  base::Nanoseconds unwind_deadline = 5 * base::kSecond;
+};
+
+/// Control bytes are probed for; data is received straight into its place. All MPI errors are
+/// PeerLostErrors.
+class MpiWire final : public Wire {
+ public:
+  /// All ranks of `ranks` call this together; `members` names them in that order.
+  MpiWire(MPI_Comm ranks, const Members& members, MpiWireOptions options = {});
+  /// Leaves if nobody did; ends the whole job if the other ranks do not come in time.
+  ~MpiWire() override;
+
+  const char* name() const noexcept override { return "mpi"; }
+  BufferPool& buffers() noexcept override { return buffers_; }
+  void post(GlobalRank peer, ByteBuffer&& bytes) override;
+  void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
+  void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
+  bool complete() override;
+  bool poll() override;
+  bool drained() const noexcept override { return sends_in_flight_ == 0; }
+  bool leave() override;
+  base::Nanoseconds patience(bool unwinding) const noexcept override;
+  void give_up(base::Nanoseconds waited, bool unwinding) noexcept override;
+
+ private:
+  // Control bytes that are arriving from one rank.
+  struct ArrivingControl {
+    ByteBuffer bytes;
+    bool complete = false;
+  };
+  struct ControlSend {
+    ByteBuffer bytes;
+  };
+  struct ControlReceive {
+    int source;
+    ArrivingControl* control;
+  };
+  struct Chunk {  // of a data transfer
+    std::uint64_t transfer;
+  };
+  using Request = std::variant<ControlSend, ControlReceive, Chunk>;
+  struct DataTransfer {
+    bool sending = false;
+    Token token = 0;
+    std::size_t missing = 0;  // chunks
+  };
+
+  int position(GlobalRank peer) const { return members().position(peer); }
+  template <class Start>
+  void start_chunks(std::span<std::byte> bytes, std::uint64_t transfer, Start&& start);
+  bool receive_control();
+  void start_control(int source, int bytes, MPI_Message message);
+  void hand_on(int source);
+  void finish(Request&& request);
+  void on_complete(ControlSend&& send);
+  void on_complete(ControlReceive&& receive);
+  void on_complete(Chunk&& chunk);
+
+  MpiWireOptions options_;
+  MpiCommunicator control_;
+  MpiCommunicator data_;
+  std::uint64_t tag_bound_;
+  int exceptions_at_start_;
+  bool closed_ = false;
+  std::optional<MpiMeeting> leaving_;  // entered once our sends have left
+  BufferPool buffers_;
+  std::size_t sends_in_flight_ = 0;
+  TransferSet<Request> requests_;
+  Slots<DataTransfer> transfers_;
+  std::vector<std::deque<ArrivingControl>> arriving_;  // by source, oldest first
+  std::vector<int> readable_;                          // sources whose bytes are complete
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,135 @@
+// deferred/meta_kernels.cpp: one boxed kernel that works by example, and where it is registered.
+#include "deferred/meta_kernels.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "deferred/operator_hook.h"
+
+namespace smp::deferred {
+namespace {
+
+using c10::DispatchKey;
+
+at::Tensor real_zeros(const at::Tensor& tensor) {
+  if (!tensor.is_meta()) return tensor;
+  return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
+}
+
+/// An example draws from a generator of its own.
+void call_drawing_nothing(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const base::RandomScope scope(0);
+  for (auto& value : stack) {
+    if (value.isGenerator()) value = base::default_generator();
+  }
+  op.callBoxed(&stack);
+}
+
+/// Runs `op` on zeros, with fresh tensors in the place of those that it writes ("out" arguments),
+/// and gives the written ones the shape they got.
+void run_by_example(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;
+  const auto first = first_argument(op, stack);
+  map_arguments(op, stack, [&](const at::Tensor& tensor, bool writes) {
+    if (!writes) return real_zeros(tensor);
+    written.emplace_back(tensor, at::empty({0}, tensor.options().device(at::kCPU)));
+    return written.back().second;
+  });
+  call_drawing_nothing(op, stack);
+  map_results(stack, first, [&](const at::Tensor& tensor, bool) {
+    for (const auto& [given, real] : written) {
+      if (tensor.is_same(real))
+        return given.sizes() == real.sizes() ? given : given.resize_(real.sizes());
+    }
+    return shape_of(tensor);
+  });
+}
+
+bool works_in_place(const c10::OperatorHandle& op) { return op.schema().name().back() == '_'; }
+
+/// What an operator that works in place returns, if anything, is its first argument.
+void leave_as_is(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const auto first = first_argument(op, stack);
+  stack.resize(first + op.schema().returns().size());
+}
+
+void by_example(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (works_in_place(op)) {
+    leave_as_is(op, *stack);
+  } else {
+    run_by_example(op, *stack);
+  }
+}
+
+bool returns_tensors(const c10::FunctionSchema& schema) {
+  return std::all_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.type()->isSubtypeOf(*c10::TensorType::get()) ||
+           result.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  });
+}
+
+bool needs_shape_function(const c10::OperatorHandle& op) {
+  if (!op.hasSchema() || !op.hasKernelForDispatchKey(DispatchKey::CPU)) return false;
+  if (!returns_tensors(op.schema())) return false;
+  if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output)) {
+    return false;
+  }
+  for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeImplicitAutograd,
+                         DispatchKey::CompositeExplicitAutograd,
+                         DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (op.hasKernelForDispatchKey(key)) return false;
+  }
+  return true;
+}
+
+/// LibTorch takes the convolution of an unknown device to be somebody else's business.
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>&, at::IntArrayRef stride,
+                       at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, std::int64_t groups) {
+  std::vector<std::int64_t> sizes{input.size(0),
+                                  transposed ? weight.size(1) * groups : weight.size(0)};
+  for (std::int64_t i = 0; i < input.dim() - 2; ++i) {
+    const auto size = input.size(i + 2);
+    const auto kernel = dilation[i] * (weight.size(i + 2) - 1);
+    sizes.push_back(transposed
+                        ? (size - 1) * stride[i] - 2 * padding[i] + kernel + output_padding[i] + 1
+                        : (size + 2 * padding[i] - kernel - 1) / stride[i] + 1);
+  }
+  return at::empty(sizes, input.options());
+}
+
+/// What the process keeps: destroying a library takes its kernels away.
+std::vector<torch::Library> register_all() {
+  std::vector<torch::Library> libraries;
+  libraries.emplace_back(torch::Library::IMPL, "aten", DispatchKey::Meta, __FILE__, __LINE__);
+  libraries.back().impl("convolution_overrideable", &convolution);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || !needs_shape_function(*op)) continue;
+    const auto text = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    libraries.back().impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&by_example>());
+  }
+  return libraries;
+}
+
+}  // namespace
+
+void add_meta_kernels() { static const auto libraries = register_all(); }
+
+at::Tensor shape_of(const at::Tensor& tensor) {
+  if (tensor.is_meta() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+}  // namespace smp::deferred

@@ -1,0 +1,25 @@
+// deferred/meta_scope.h: running a model on tensors that have a shape but no memory, to learn its
+// costs (paper App. C.1).
+#pragma once
+
+#include "deferred/delayed_tensors.h"
+#include "deferred/operator_hook.h"
+
+namespace smp::deferred {
+
+/// While it lives, what operators of this thread make is meta: factories such as torch::arange
+/// unless they name a device, and every result of an operator with a meta operand, beside which
+/// real tensors count by their shape. Nothing is recorded, nothing is drawn from a generator.
+/// A value that code asks for (`.item()`) throws LibTorch's NotImplementedError; torch::equal goes
+/// by identity. Delayed parameters take part as they are, and stay so.
+class MetaScope final : private OperatorHook {
+ public:
+  MetaScope();
+
+ private:
+  void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
+
+  HookScope scope_;
+};
+
+}  // namespace smp::deferred

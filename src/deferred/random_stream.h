@@ -1,0 +1,83 @@
+// deferred/random_stream.h: where in a generator's stream an operator draws, told without drawing.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace smp::deferred {
+
+/// A point in a stream of random numbers: `drawn` 32-bit numbers after the state of `start`, which
+/// nobody changes.
+struct RandomPosition {
+  at::Generator start;
+  std::uint64_t drawn = 0;
+};
+
+/// Whether `op` may draw random numbers.
+bool draws_random(const c10::OperatorHandle& op);
+
+/// How many numbers the operators draw that fill large tensors. Measured on small ones, so that it
+/// is right for the LibTorch that is loaded.
+class DrawCounts {
+ public:
+  /// Numbers that `op` (normal_, uniform_, randn, rand) draws to fill `filled`; nothing if that is
+  /// not a plain multiple of the size, or unknown.
+  std::optional<std::uint64_t> of(const c10::OperatorHandle& op, const at::Tensor& filled);
+
+ private:
+  struct Rule {
+    std::uint64_t row = 0;     // of 16 elements
+    std::uint64_t tail[16]{};  // of what is left over
+    bool exact = true;
+    bool small = true;  // holds below 16 elements too
+  };
+  static Rule measure(bool normal, at::ScalarType type);
+  std::map<std::pair<bool, at::ScalarType>, Rule> rules_;
+};
+
+/// Follows a CPU generator through a program whose draws are put off: the generator itself stays
+/// behind until settle(). A generator that the program seeds anew meanwhile is followed from there.
+class RandomStream {
+ public:
+  explicit RandomStream(at::Generator generator);
+
+  bool follows(const at::Generator& generator) const;
+  /// Where the next number comes from.
+  RandomPosition position();
+  void skip(std::uint64_t count) { drawn_ += count; }
+  /// The stream goes on in the state of `generator`, which is copied.
+  void go_on_from(const at::Generator& generator);
+  /// The generator catches up.
+  void settle();
+
+ private:
+  bool was_changed() const;
+
+  at::Generator generator_;
+  at::Generator seen_;   // its state when last looked at
+  at::Generator start_;  // of the stream
+  std::uint64_t drawn_ = 0;
+};
+
+/// A generator that visits positions; cheapest in ascending order.
+class RandomCursor {
+ public:
+  /// The numbers at `position` and after. The caller draws `count`, if he knows how many.
+  const at::Generator& at(const RandomPosition& position, std::optional<std::uint64_t> count);
+  /// As the last visitor left it.
+  const at::Generator& generator() const { return generator_; }
+
+ private:
+  at::Generator start_;
+  at::Generator generator_;
+  std::optional<std::uint64_t> drawn_;
+};
+
+}  // namespace smp::deferred

@@ -1,0 +1,261 @@
+// deferred/recipe.cpp: replaying operators on real tensors.
+#include "deferred/recipe.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "deferred/operator_hook.h"
+
+namespace smp::deferred {
+namespace {
+
+/// Operators of a replay are not recorded, build no graph, and mind no autocast of the caller.
+class PlainModes {
+ public:
+  PlainModes()
+      : keys_(c10::DispatchKeySet(c10::DispatchKey::DeferredInit) | c10::autocast_dispatch_keyset) {
+  }
+
+ private:
+  at::NoGradGuard no_grad_;
+  c10::impl::ExcludeDispatchKeyGuard keys_;
+};
+
+class DefaultType {
+ public:
+  explicit DefaultType(at::ScalarType type) : outer_(c10::get_default_dtype()) {
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(type));
+  }
+  ~DefaultType() { c10::set_default_dtype(outer_); }
+
+ private:
+  caffe2::TypeMeta outer_;
+};
+
+/// The default generator is another one while it lives.
+class GeneratorScope {
+ public:
+  explicit GeneratorScope(at::Generator generator)
+      : outer_(std::exchange(base::default_generator(), std::move(generator))) {}
+  ~GeneratorScope() { base::default_generator() = std::move(outer_); }
+
+ private:
+  at::Generator outer_;
+};
+
+at::Storage new_storage(std::size_t bytes) {
+  return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte)).storage();
+}
+
+at::Storage copy_of(const at::Storage& storage) {
+  const Geometry bytes{{static_cast<std::int64_t>(storage.nbytes())}, {1}, 0, at::kByte};
+  return bytes.on(storage).clone().storage();
+}
+
+/// The storage of a returned tensor, laid out as the recipe expects it.
+at::Storage conforming(const at::Tensor& tensor, const Result& result) {
+  const auto& wanted = result.geometry;
+  if (tensor.strides() == at::IntArrayRef(wanted.strides) &&
+      tensor.storage_offset() == wanted.offset && tensor.storage().nbytes() >= result.bytes) {
+    return tensor.storage();
+  }
+  auto storage = new_storage(result.bytes);
+  wanted.on(storage).copy_(tensor);
+  return storage;
+}
+
+/// Which content: one operation may have several results, and many contents have no maker.
+using Key = std::pair<const void*, std::size_t>;
+
+Key key_of(const ContentPtr& content) {
+  if (content->maker) return {content->maker.get(), content->result};
+  return {content.get(), 0};
+}
+
+/// Storages of one evaluation, each as long as it is needed.
+class Workspace {
+ public:
+  void need(const ContentPtr& content) { ++entries_[key_of(content)].uses; }
+  /// To be read, or written if nobody else needs the content; else a copy is written.
+  at::Storage take(const ContentPtr& content, std::size_t uses, bool written) {
+    const auto found = entries_.find(key_of(content));
+    auto& entry = found->second;
+    if (!entry.storage) entry.storage = new_storage(content->bytes);
+    entry.uses -= uses;
+    auto storage = entry.storage;
+    if (entry.uses == 0) {
+      entries_.erase(found);
+    } else if (written) {
+      storage = copy_of(storage);
+    }
+    return storage;
+  }
+  void put(const Operation& maker, std::size_t result, at::Storage storage) {
+    const auto found = entries_.find({&maker, result});
+    if (found != entries_.end()) found->second.storage = std::move(storage);
+  }
+
+ private:
+  struct Entry {
+    std::size_t uses = 0;
+    at::Storage storage;
+  };
+  std::map<Key, Entry> entries_;
+};
+
+/// The operands as real tensors; windows onto one content share its storage.
+std::vector<at::Tensor> take_operands(const Operation& operation, Workspace& workspace) {
+  struct Use {
+    ContentPtr content;
+    std::size_t count = 0;
+    bool written = false;
+    at::Storage storage;
+  };
+  std::map<Key, Use> uses;
+  for (const auto& operand : operation.operands) {
+    auto& use = uses[key_of(operand.content)];
+    use.content = operand.content;
+    ++use.count;
+    use.written = use.written || operand.written;
+  }
+  for (auto& [key, use] : uses) use.storage = workspace.take(use.content, use.count, use.written);
+  std::vector<at::Tensor> tensors;
+  for (const auto& operand : operation.operands) {
+    tensors.push_back(operand.geometry.on(uses.at(key_of(operand.content)).storage));
+  }
+  return tensors;
+}
+
+torch::jit::Stack arguments_with(const Operation& operation,
+                                 const std::vector<at::Tensor>& operands) {
+  auto arguments = operation.arguments;
+  std::size_t next = 0;
+  map_arguments(operation.op, arguments, [&](const at::Tensor& tensor, bool) {
+    return tensor.is_meta() ? operands[next++] : tensor;
+  });
+  return arguments;
+}
+
+void call(const Operation& operation, torch::jit::Stack& stack, RandomCursor& cursor) {
+  if (!operation.random) {
+    operation.op.callBoxed(&stack);
+  } else if (const auto& random = *operation.random; random.position) {
+    const auto& generator = cursor.at(*random.position, random.count);
+    for (auto& value : stack) {
+      if (value.isGenerator()) value = generator;
+    }
+    const GeneratorScope scope(generator);
+    operation.op.callBoxed(&stack);
+  } else {
+    const base::RandomScope scope(random.key);
+    operation.op.callBoxed(&stack);
+  }
+}
+
+void execute(const Operation& operation, Workspace& workspace, RandomCursor& cursor) {
+  const auto operands = take_operands(operation, workspace);
+  auto stack = arguments_with(operation, operands);
+  const DefaultType type(operation.default_type);
+  call(operation, stack, cursor);
+  std::vector<at::Tensor> returned;
+  map_results(stack, 0, [&](const at::Tensor& tensor, bool) {
+    returned.push_back(tensor);
+    return tensor;
+  });
+  for (std::size_t i = 0; i < operation.results.size(); ++i) {
+    const auto& result = operation.results[i];
+    workspace.put(operation, i,
+                  result.of_operand ? operands[result.index].storage()
+                                    : conforming(returned[result.index], result));
+  }
+}
+
+/// Depth first, without recursion; the caller sorts.
+class Collector {
+ public:
+  void visit(Operation* operation) {
+    if (operation != nullptr && seen_.insert(operation).second) operations_.push_back(operation);
+  }
+  std::vector<Operation*> collect() && {
+    for (std::size_t i = 0; i < operations_.size(); ++i) {
+      for (const auto& operand : operations_[i]->operands) visit(operand.content->maker.get());
+    }
+    std::stable_sort(operations_.begin(), operations_.end(),
+                     [](const auto* a, const auto* b) { return a->depth < b->depth; });
+    return std::move(operations_);
+  }
+
+ private:
+  std::unordered_set<Operation*> seen_;
+  std::vector<Operation*> operations_;
+};
+
+void execute_all(const std::vector<Operation*>& operations, Workspace& workspace,
+                 RandomCursor& cursor) {
+  for (const auto* operation : operations) {
+    for (const auto& operand : operation->operands) workspace.need(operand.content);
+  }
+  const PlainModes modes;
+  for (const auto* operation : operations) execute(*operation, workspace, cursor);
+}
+
+}  // namespace
+
+Geometry Geometry::of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+          tensor.scalar_type(), tensor.is_conj(),       tensor.is_neg()};
+}
+
+at::Tensor Geometry::on(const at::Storage& storage) const {
+  const auto key = c10::computeDispatchKey(type, at::kStrided, storage.device());
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      at::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  if (conjugate) tensor._set_conj(true);
+  if (negative) tensor._set_neg(true);
+  return tensor;
+}
+
+Operation::~Operation() {
+  auto operands_left = std::move(operands);
+  while (!operands_left.empty()) {
+    const auto content = std::move(operands_left.back().content);
+    operands_left.pop_back();
+    if (content.use_count() != 1 || content->maker.use_count() != 1) continue;
+    auto& more = content->maker->operands;
+    operands_left.insert(operands_left.end(), std::make_move_iterator(more.begin()),
+                         std::make_move_iterator(more.end()));
+    more.clear();
+  }
+}
+
+std::vector<Operation*> operations_of(const ContentPtr& content) {
+  Collector collector;
+  collector.visit(content->maker.get());
+  return std::move(collector).collect();
+}
+
+at::Storage Evaluation::run(const ContentPtr& content) {
+  Workspace workspace;
+  workspace.need(content);
+  execute_all(operations_of(content), workspace, cursor_);
+  return workspace.take(content, 1, false);
+}
+
+void Evaluation::run_for_its_draws(const std::shared_ptr<Operation>& operation) {
+  Workspace workspace;
+  Collector collector;
+  collector.visit(operation.get());
+  execute_all(std::move(collector).collect(), workspace, cursor_);
+}
+
+}  // namespace smp::deferred

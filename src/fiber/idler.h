@@ -1,0 +1,31 @@
+// fiber/idler.h: what a thread does while none of its fibers is ready: spin, give way, sleep.
+#pragma once
+
+#include "base/clock.h"
+#include "fiber/scheduler.h"
+
+namespace smp::fiber {
+
+/// Sleeps for `duration` nanoseconds, less than a second, without polling. Blocks the thread.
+void sleep_briefly(base::Nanoseconds duration) noexcept;
+
+/// An idle rank must leave the core to a busy one, and yet see a message that comes soon at once.
+class Idler {
+ public:
+  void set_policy(const IdlePolicy& policy) noexcept { policy_ = policy; }
+  bool oversubscribed() const noexcept { return policy_.oversubscribed; }
+  /// How long a waiting fiber may poll by itself before it gives up the thread.
+  base::Nanoseconds spin() const noexcept { return policy_.oversubscribed ? 0 : policy_.spin; }
+
+  /// Something moved: the next idleness begins anew.
+  void progressed() noexcept { since_ = 0; }
+  /// Nothing moved, and it is `now`: spins (returns at once), yields, then sleeps ever longer.
+  void back_off(base::Nanoseconds now) noexcept;
+
+ private:
+  IdlePolicy policy_;
+  base::Nanoseconds since_ = 0;  // 0: not idle
+  base::Nanoseconds next_sleep_ = 0;
+};
+
+}  // namespace smp::fiber

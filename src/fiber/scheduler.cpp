@@ -1,0 +1,188 @@
+// fiber/scheduler.cpp: fibers that wait, give way, start and end.
+#include "fiber/scheduler.h"
+
+#include <ATen/Parallel.h>
+#include <sys/prctl.h>
+#include <boost/fiber/all.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "fiber/scheduler_state.h"
+#include "fiber/scheduling_algorithm.h"
+#include "fiber/sim_clock.h"
+#include "fiber/stack_pool.h"
+
+namespace smp::fiber {
+namespace {
+
+using Context = boost::fibers::context;
+
+thread_local Scheduler* thread_scheduler = nullptr;
+
+void describe_running_fiber(char* text, std::size_t size) {
+  const auto* fiber = current_fiber();
+  if (fiber != nullptr && fiber->activity != nullptr) fiber->activity->describe(text, size);
+}
+
+}  // namespace
+
+// ---- waiting ----------------------------------------------------------------------------------
+
+void Event::signal() noexcept {
+  set_ = true;
+  if (auto* waiter = std::exchange(waiter_, nullptr)) {
+    Context::active()->schedule(static_cast<Context*>(waiter));
+  }
+}
+
+void Event::wait(const WaitReason& reason) {
+  if (std::exchange(set_, false)) return;
+  SMP_REQUIRE(!at::in_parallel_region(), "a fiber cannot wait for ", reason.what,
+              " inside at::parallel_for: call ", reason.module_path, " outside of it");
+  Scheduler::instance().wait_for(*this, reason);
+}
+
+void Event::rest(const WaitReason& reason) {
+  auto& own = *current_fiber();
+  own.waiting = &reason;
+  Scheduler::instance().spin_for(*this);
+  Scheduler::instance().suspend_until_set(*this);
+  own.waiting = nullptr;
+}
+
+void Scheduler::wait_for(Event& event, const WaitReason& reason) {
+  auto& own = *current_fiber();
+  notify_activity(own, false);
+  own.waiting = &reason;
+  own.waiting_since = clock().now();
+  state_->waiting.push_back(&own);
+  spin_for(event);
+  suspend_until_set(event);
+  std::erase(state_->waiting, &own);
+  own.waiting = nullptr;
+  notify_activity(own, true);
+}
+
+void Scheduler::suspend_until_set(Event& event) {
+  while (!event.set_) {
+    event.waiter_ = Context::active();
+    Context::active()->suspend();
+  }
+  event.set_ = false;
+}
+
+/// The waiting fiber polls itself while no other fiber is ready: an answer that comes soon costs no
+/// switch.
+void Scheduler::spin_for(const Event& event) {
+  auto& state = *state_;
+  if (state.simulation != nullptr) return;
+  const auto start = state.steady.now();
+  const auto limit = state.idler.spin();
+  do {
+    state.poll_all();
+  } while (!event.set_ && !state.algorithm->fiber_is_ready() && state.steady.now() - start < limit);
+}
+
+// ---- the scheduler ----------------------------------------------------------------------------
+
+Scheduler::Scheduler() : state_(std::make_unique<State>()) {
+  // Short sleeps are meant: the default slack of 50 us would double them.
+  prctl(PR_SET_TIMERSLACK, 1);
+  install_overflow_report(describe_running_fiber);
+  boost::fibers::use_scheduling_algorithm<FiberAlgorithm>(*state_);
+}
+
+Scheduler::~Scheduler() = default;
+
+Scheduler& Scheduler::install() {
+  // Lives as long as the thread's Boost scheduler, which refers to it until the thread ends.
+  if (thread_scheduler == nullptr) thread_scheduler = new Scheduler();
+  return *thread_scheduler;
+}
+
+Scheduler& Scheduler::instance() {
+  SMP_ASSERT(thread_scheduler != nullptr, "no fiber scheduler on this thread");
+  return *thread_scheduler;
+}
+
+bool Scheduler::installed() noexcept { return thread_scheduler != nullptr; }
+
+void Scheduler::set_idle_policy(const IdlePolicy& policy) { state_->idler.set_policy(policy); }
+void Scheduler::set_simulation(SimClock* sim) { state_->simulation = sim; }
+const base::Clock& Scheduler::clock() const noexcept { return state_->clock(); }
+std::size_t Scheduler::live_fibers() const noexcept { return state_->live; }
+bool Scheduler::any_waiting() const noexcept { return !state_->waiting.empty(); }
+bool Scheduler::any_waiting_for_peer() const noexcept {
+  return std::any_of(state_->waiting.begin(), state_->waiting.end(),
+                     [](const Fiber* fiber) { return fiber->waiting->peer >= 0; });
+}
+bool Scheduler::oversubscribed() const noexcept { return state_->idler.oversubscribed(); }
+bool Scheduler::simulated() const noexcept { return state_->simulation != nullptr; }
+bool Scheduler::poll_all() noexcept { return state_->poll_all(); }
+
+std::vector<std::string> Scheduler::waiting_report() const { return state_->waiting_report(); }
+
+void Scheduler::set_deadlock_handler(std::function<void()> handler) {
+  state_->on_deadlock = std::move(handler);
+}
+
+std::shared_ptr<void> Scheduler::add_poll(Poll poll) {
+  auto entry = std::make_shared<Poll>(std::move(poll));
+  state_->polls.push_back(entry);
+  return {entry.get(), [state = state_.get(), entry](void*) { std::erase(state->polls, entry); }};
+}
+
+void Scheduler::spawn(std::function<void()> body, const base::FiberSlots& slots,
+                      std::size_t stack_bytes, Priority priority) {
+  auto& stacks = state_->stacks.try_emplace(stack_bytes, stack_bytes).first->second;
+  state_->algorithm->set_stack_bytes(stack_bytes);
+  ++state_->live;
+  FiberProperties::newborn_priority = priority;
+  boost::fibers::fiber fiber(boost::fibers::launch::post, std::allocator_arg, stacks,
+                             [this, slots, body = std::move(body)]() mutable {
+                               *base::current_fiber_slots() = slots;
+                               try {
+                                 body();
+                                 body = nullptr;
+                               } catch (const std::exception& error) {
+                                 std::fprintf(stderr, "smp: an exception left a fiber: %s\n",
+                                              error.what());
+                                 std::terminate();
+                               }
+                               --state_->live;
+                             });
+  fiber.detach();
+}
+
+void Scheduler::give_up() {
+  --state_->live;
+  // Boost waits at the thread's end for every worker fiber that is linked.
+  Context::active()->worker_unlink();
+  for (;;) Context::active()->suspend();
+}
+
+void Scheduler::yield() { boost::this_fiber::yield(); }
+
+void Scheduler::yield_to_those_before(Priority priority) {
+  if (!state_->algorithm->someone_goes_before(priority)) return;
+  auto& own = *current_fiber();
+  notify_activity(own, false);
+  while (state_->algorithm->someone_goes_before(priority)) yield();
+  notify_activity(own, true);
+}
+
+void Scheduler::sleep_for(base::Nanoseconds duration, const WaitReason& reason) {
+  Event woken;
+  if (auto* sim = state_->simulation) {
+    sim->at(sim->now() + duration, [&woken] { woken.signal(); });
+  } else {
+    state_->timers.emplace(state_->steady.now() + duration, &woken);
+  }
+  woken.wait(reason);
+}
+
+}  // namespace smp::fiber

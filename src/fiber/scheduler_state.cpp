@@ -1,0 +1,80 @@
+// fiber/scheduler_state.cpp: polling and idling, and the report of who waits.
+#include "fiber/scheduler_state.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "fiber/scheduling_algorithm.h"
+#include "fiber/sim_clock.h"
+
+namespace smp::fiber {
+namespace {
+
+[[noreturn]] void end_process(const std::vector<std::string>& waiting) noexcept {
+  std::fprintf(stderr, "smp: deadlock: no fiber is ready and no event is pending; waiting:\n");
+  for (const auto& line : waiting) std::fprintf(stderr, "  %s\n", line.c_str());
+  std::abort();
+}
+
+}  // namespace
+
+const base::Clock& Scheduler::State::clock() const noexcept {
+  if (simulation != nullptr) return *simulation;
+  return steady;
+}
+
+// ---- idling -----------------------------------------------------------------------------------
+
+bool Scheduler::State::poll_all() noexcept {
+  bool progress = fire_timers();
+  // By index: a poll may add another.
+  for (std::size_t i = 0; i < polls.size(); ++i) progress |= (*polls[i])();
+  return progress;
+}
+
+bool Scheduler::State::fire_timers() noexcept {
+  bool fired = false;
+  while (!timers.empty() && timers.begin()->first <= steady.now()) {
+    timers.begin()->second->signal();
+    timers.erase(timers.begin());
+    fired = true;
+  }
+  return fired;
+}
+
+void Scheduler::State::idle_once() noexcept {
+  if (poll_all() || algorithm->fiber_is_ready()) {
+    idler.progressed();
+  } else if (simulation != nullptr) {
+    advance_simulation();
+  } else {
+    idler.back_off(steady.now());
+  }
+}
+
+void Scheduler::State::advance_simulation() noexcept {
+  if (simulation->advance()) return;
+  if (!on_deadlock) end_process(waiting_report());
+  on_deadlock();
+}
+
+// ---- who waits --------------------------------------------------------------------------------
+
+std::vector<std::string> Scheduler::State::waiting_report() const {
+  std::vector<std::string> lines;
+  for (const auto* fiber : waiting) {
+    char who[256] = "a fiber";
+    if (fiber->activity != nullptr) fiber->activity->describe(who, sizeof who);
+    const auto& reason = *fiber->waiting;
+    std::string line = base::concat(who, " waits for ", reason.what);
+    if (*reason.module_path != '\0') line += base::concat(" of ", reason.module_path);
+    if (reason.peer >= 0) line += base::concat(" on rank ", reason.peer);
+    if (reason.microbatch >= 0) line += base::concat(", microbatch ", reason.microbatch);
+    const auto seconds = static_cast<double>(clock().now() - fiber->waiting_since) / base::kSecond;
+    lines.push_back(line + base::concat(", for ", seconds, " s"));
+  }
+  return lines;
+}
+
+}  // namespace smp::fiber

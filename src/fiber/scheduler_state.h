@@ -1,0 +1,45 @@
+// fiber/scheduler_state.h: what a fiber scheduler knows: clocks, polls, timers, and who waits.
+// Private to the fiber scheduler.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "fiber/idler.h"
+#include "fiber/scheduler.h"
+#include "fiber/stack_pool.h"
+
+namespace smp::fiber {
+
+class FiberAlgorithm;
+
+struct Scheduler::State {
+  base::SteadyClock steady;
+  Idler idler;
+  SimClock* simulation = nullptr;
+  std::function<void()> on_deadlock;
+  std::vector<std::shared_ptr<Poll>> polls;
+  std::multimap<base::Nanoseconds, Event*> timers;  // real time only
+  std::map<std::size_t, StackPool> stacks;          // by size; kept until the process ends
+  std::vector<Fiber*> waiting;
+  std::size_t live = 0;
+  FiberAlgorithm* algorithm = nullptr;
+
+  const base::Clock& clock() const noexcept;
+  std::vector<std::string> waiting_report() const;
+
+  // Nothing is ready.
+  bool poll_all() noexcept;
+  void idle_once() noexcept;
+
+ private:
+  bool fire_timers() noexcept;
+  void advance_simulation() noexcept;
+};
+
+}  // namespace smp::fiber

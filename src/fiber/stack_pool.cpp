@@ -1,0 +1,127 @@
+// fiber/stack_pool.cpp: the pool, and the signal handler that explains an overflow.
+#include "fiber/stack_pool.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace smp::fiber {
+namespace {
+
+constexpr std::size_t kMostStacks = 16384;
+/// Below each stack. One page would do for frames smaller than a page; larger ones step over it.
+constexpr std::size_t kGuardBytes = 64 * 1024;
+
+/// Lowest addresses of all guards of the process; read by the signal handler.
+std::array<std::atomic<std::uintptr_t>, kMostStacks> guards{};
+std::atomic<std::size_t> num_guards{0};
+DescribeFiber describe_fiber = nullptr;
+struct sigaction previous_action {};
+
+bool in_guard(std::uintptr_t address) noexcept {
+  const auto count = std::min(num_guards.load(), kMostStacks);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto low = guards[i].load();
+    if (address >= low && address < low + kGuardBytes) return true;
+  }
+  return false;
+}
+
+void report_overflow() noexcept {
+  char who[256] = "";
+  if (describe_fiber != nullptr) describe_fiber(who, sizeof who);
+  char text[512];
+  const int length = std::snprintf(text, sizeof text,
+                                   "smp: %s: the fiber's stack overflowed; raise fiber_stack_bytes "
+                                   "(--smp.fiber_stack_bytes), or use less stack in this module\n",
+                                   who);
+  if (write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) std::abort();
+}
+
+void on_fault(int signal, siginfo_t* info, void*) {
+  if (in_guard(reinterpret_cast<std::uintptr_t>(info->si_addr))) report_overflow();
+  // Returning runs the faulting instruction again, now under the previous handler.
+  sigaction(signal, &previous_action, nullptr);
+}
+
+boost::context::stack_context map_stack(std::size_t bytes) {
+  const std::size_t page = boost::context::stack_traits::page_size();
+  const std::size_t size = (bytes + page - 1) / page * page + kGuardBytes;
+  void* const low = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (low == MAP_FAILED || mprotect(low, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
+  const auto slot = num_guards.fetch_add(1);
+  if (slot < kMostStacks) guards[slot] = reinterpret_cast<std::uintptr_t>(low);
+  boost::context::stack_context stack;
+  stack.size = size;
+  stack.sp = static_cast<char*>(low) + size;
+  return stack;
+}
+
+}  // namespace
+
+struct StackPool::Shared {
+  std::size_t stack_bytes;
+  std::size_t in_use = 0;
+  std::vector<boost::context::stack_context> free;
+
+  explicit Shared(std::size_t bytes) : stack_bytes(bytes) { free.reserve(64); }
+};
+
+StackPool::StackPool(std::size_t stack_bytes) : shared_(std::make_shared<Shared>(stack_bytes)) {}
+
+boost::context::stack_context StackPool::allocate() {
+  auto& pool = *shared_;
+  ++pool.in_use;
+  if (pool.free.empty()) return map_stack(pool.stack_bytes);
+  auto stack = pool.free.back();
+  pool.free.pop_back();
+#if defined(__SANITIZE_ADDRESS__)
+  // The frames of the stack's previous fiber never returned.
+  __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - stack.size + kGuardBytes,
+                                stack.size - kGuardBytes);
+#endif
+  return stack;
+}
+
+void StackPool::deallocate(boost::context::stack_context& stack) noexcept {
+  --shared_->in_use;
+  shared_->free.push_back(stack);
+}
+
+std::size_t StackPool::stack_bytes() const noexcept { return shared_->stack_bytes; }
+std::size_t StackPool::in_use() const noexcept { return shared_->in_use; }
+
+void install_overflow_report(DescribeFiber describe) {
+#if defined(__SANITIZE_ADDRESS__)
+  describe_fiber = describe;  // ASan reports overflows itself
+#else
+  static thread_local std::unique_ptr<char[]> alternate;
+  if (alternate) return;
+  const std::size_t bytes = 64 * 1024;
+  alternate = std::make_unique<char[]>(bytes);
+  stack_t stack{};
+  stack.ss_sp = alternate.get();
+  stack.ss_size = bytes;
+  sigaltstack(&stack, nullptr);
+  if (describe_fiber != nullptr) return;
+  describe_fiber = describe;
+  struct sigaction action {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, &previous_action);
+#endif
+}
+
+}  // namespace smp::fiber

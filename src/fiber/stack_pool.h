@@ -1,0 +1,44 @@
+// fiber/stack_pool.h: guarded fiber stacks, made once and used again (a fresh one costs 12 us).
+#pragma once
+
+#include <boost/context/stack_context.hpp>
+#include <boost/context/stack_traits.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace smp::fiber {
+
+/// Writes what the running fiber does ("rank 2, module encoder.block.3, microbatch 1") for the
+/// overflow report; async-signal context.
+using DescribeFiber = void (*)(char* text, std::size_t size);
+
+/// A StackAllocator for Boost.Fiber. Copies share one pool. Below each stack lies a guard;
+/// running into it ends the process with a message that names the module and the remedy. Stacks are
+/// kept until the process ends. Threads: the scheduler's.
+class StackPool {
+ public:
+  using traits_type = boost::context::stack_traits;
+
+  /// @param stack_bytes  of each stack, rounded up to pages; the guard comes on top
+  explicit StackPool(std::size_t stack_bytes);
+  /// @throws std::bad_alloc  the kernel gives no more memory, or no more mappings.
+  boost::context::stack_context allocate();
+  void deallocate(boost::context::stack_context& stack) noexcept;
+
+  std::size_t stack_bytes() const noexcept;
+  /// Stacks handed out and not returned.
+  std::size_t in_use() const noexcept;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+/// Installs the overflow report for the calling thread (an alternate signal stack and a SIGSEGV
+/// handler that passes every other fault on). Idempotent.
+void install_overflow_report(DescribeFiber describe);
+
+}  // namespace smp::fiber

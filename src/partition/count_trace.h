@@ -1,0 +1,13 @@
+// partition/count_trace.h: what stands for a trace where nothing was run.
+#pragma once
+
+#include "partition/module_tree.h"
+#include "simulate/trace.h"
+
+namespace smp::partitioning {
+
+/// Every module is called once, by its parent, in the order of registration, and takes as long as
+/// every other one: so that a plan can be made without a step (skip_tracing).
+[[nodiscard]] simulate::Trace count_trace(const ModuleTree& tree);
+
+}  // namespace smp::partitioning

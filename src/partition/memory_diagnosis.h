@@ -1,0 +1,27 @@
+// partition/memory_diagnosis.h: who lacks memory, how much, and what would help.
+#pragma once
+
+#include "partition/cost_tree.h"
+#include "partition/module_tree.h"
+#include "partition/step_judge.h"
+#include "simulate/machine.h"
+
+namespace smp::partitioning {
+
+/// The best placement that was found, and the settings that it was found for.
+struct UnfitPlacement {
+  const ModuleTree& tree;
+  const simulate::Trace& trace;
+  const CostTree& costs;
+  const simulate::Machine& machine;
+  const StepSettings& settings;
+  const std::vector<int>& stages_of_nodes;
+  const Judgement& judgement;
+  int active_microbatches;  ///< that "interleaved" has, or would have instead of "simple"
+};
+
+/// @throws ResourceError  always; says which stages lack how much, and what would help: only what
+///                        was tried out on the same placement
+[[noreturn]] void throw_memory_diagnosis(const UnfitPlacement& unfit);
+
+}  // namespace smp::partitioning

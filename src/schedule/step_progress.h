@@ -1,0 +1,68 @@
+// schedule/step_progress.h: which bodies of a step may start, and which may begin their backward.
+// The module server and the simulator run this very class, so that they cannot disagree. Pure: no
+// clock, no messages. Paper §4.3.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "schedule/phase.h"
+#include "schedule/schedule.h"
+
+namespace smp::schedule {
+
+/// One step under a schedule, as pp_rank 0 sees it. On the other ranks it only gives priorities.
+/// After every report (forward_finished, body_finished) ask open_gate(), then start_next() until it
+/// has nothing. Microbatches are numbered from 0. Used from one thread.
+class StepProgress {
+ public:
+  /// @param schedule      must outlive this object
+  /// @param microbatches  of the step, at least 0
+  StepProgress(const Schedule& schedule, int microbatches);
+
+  /// The next body that may start now; it counts as started. Nothing if none may, or none is left.
+  [[nodiscard]] std::optional<int> start_next();
+
+  /// The body of `microbatch` reached its first backward(). Counts once, however often it is said.
+  void forward_finished(int microbatch);
+
+  /// May the body of `microbatch` go on to its backward? If not, it waits at the gate until
+  /// open_gate() names it; it asks again then.
+  [[nodiscard]] bool may_begin_backward(int microbatch);
+
+  /// The bodies that waited at the gate and may go on now, in the order they came. They no longer
+  /// count as waiting.
+  [[nodiscard]] std::vector<int> open_gate();
+
+  /// The body of `microbatch` ended, which is said once. If it never reached a backward(), its
+  /// forward is finished now too.
+  void body_finished(int microbatch);
+
+  [[nodiscard]] bool all_finished() const noexcept {
+    return progress_.finished == progress_.microbatches;
+  }
+  [[nodiscard]] int microbatches() const noexcept { return progress_.microbatches; }
+  [[nodiscard]] const Progress& progress() const noexcept { return progress_; }
+
+  /// Order of what is ready on one rank: smaller runs first. At least 0.
+  [[nodiscard]] std::int64_t priority(Phase phase, int microbatch) const {
+    return schedule_->priority(phase, microbatch, progress_);
+  }
+
+ private:
+  struct Body {
+    bool forward_finished = false;
+    bool at_gate = false;
+    bool finished = false;
+  };
+
+  Body& started_body(int microbatch);
+
+  const Schedule* schedule_;
+  Progress progress_;
+  std::vector<Body> bodies_;  // by microbatch
+  std::vector<int> gate_;     // who waits there, in the order they came
+};
+
+}  // namespace smp::schedule

@@ -1,0 +1,43 @@
+// schedule/step_trace.h: what ran when in one step, measured or simulated, and the bubble of it.
+// Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/phase.h"
+
+namespace smp::schedule {
+
+/// One uninterrupted interval in which a rank's thread ran one execution. Spans of a rank never
+/// overlap, so their lengths add up to its busy time.
+struct Span {
+  base::Nanoseconds start = 0;  ///< SteadyClock
+  base::Nanoseconds end = 0;
+  base::Nanoseconds cpu = 0;  ///< thread CPU time within the span
+  std::int32_t microbatch = -1;
+  std::int32_t module = -1;  ///< index of the module path; -1 is the step body
+  Phase phase = Phase::kForward;
+};
+
+/// Everything one rank recorded of one step.
+struct StepTrace {
+  int pp_rank = 0;
+  std::int64_t step = 0;
+  base::Nanoseconds start = 0;  ///< SteadyClock at the start of the step on this rank
+  base::Nanoseconds end = 0;
+  bool oversubscribed = false;  ///< ranks outnumber cores: wall-clock spans overstate work
+  std::vector<Span> spans;
+
+  /// Sums over the spans.
+  [[nodiscard]] base::Nanoseconds busy_wall() const;
+  [[nodiscard]] base::Nanoseconds busy_cpu() const;
+};
+
+/// 1 - sum(busy) / (ranks * makespan), from the first start to the last end; busy is CPU time if
+/// some rank is oversubscribed, else wall time. 0 of no ranks.
+[[nodiscard]] double bubble(const std::vector<StepTrace>& ranks);
+
+}  // namespace smp::schedule

@@ -1,0 +1,59 @@
+// server/call_router.h: calls of routed modules made on this rank: those that run here, and those
+// that leave (paper §4.1).
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "server/failure_control.h"
+#include "server/server_core.h"
+#include "smp/call.h"
+
+namespace smp::server {
+
+/// Threads: the rank's.
+class CallRouter final : public CallHandler {
+ public:
+  CallRouter(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
+
+  // CallHandler
+  Where where(const RoutedBase& module) override;
+  bool joins(const RoutedBase& first, const RoutedBase& next) override;
+  void enter(RoutedBase& module, Space& space) override;
+  void leave(Space& space) noexcept override;
+  std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
+                             Packet&& arguments, std::uint32_t calls) override;
+
+  /// The backward of a remote call begins; `target` gets the answer, in a poll, or at once if the
+  /// step has failed. It must live until then.
+  void request_backward(PpRank owner, BackwardRequest&& request, ResponseTarget& target);
+  /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
+  /// nothing needs to be said. Called by destructors of graphs, in polls too.
+  void release(PpRank owner, std::int64_t step, RecordId record);
+  /// Sends what release() put off because a message was being received.
+  void flush_releases();
+
+  /// Answers of other ranks; those nobody waits for, of an earlier failed call, are dropped.
+  void on_message(ForwardResponse&& response);
+  void on_message(BackwardResponse&& response);
+  void on_message(ErrorResponse&& response);
+
+ private:
+  friend class RemoteCall;
+
+  ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,
+                                 std::uint32_t calls) const;
+  void attach_history(ForwardResponse& response, PpRank owner, ModuleId module,
+                      const std::vector<at::Tensor>& arguments);
+
+  struct Release {
+    PpRank owner;
+    RecordId record;
+  };
+  ServerCore& core_;
+  FailureControl& failures_;
+  std::vector<Release> to_release_;                             // not sent yet
+  std::shared_ptr<CallRouter> self_{this, [](CallRouter*) {}};  // for graphs that may outlive it
+};
+
+}  // namespace smp::server

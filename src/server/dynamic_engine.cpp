@@ -1,0 +1,287 @@
+// server/dynamic_engine.cpp: from the first microbatch to the outputs.
+#include "server/dynamic_engine.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "module/call_handler.h"
+
+namespace smp::server {
+namespace {
+
+using schedule::Phase;
+
+/// Counts running steps, so that a routed call on a foreign thread can be refused by name.
+struct StepsRunning {
+  StepsRunning() { ++module::steps_running(); }
+  ~StepsRunning() { --module::steps_running(); }
+};
+
+/// The roots of a backward pass, and the gradients that it starts from.
+struct WeightedRoots {
+  edge_list edges;
+  variable_list gradients;
+};
+
+WeightedRoots weighted(const std::vector<at::Tensor>& roots,
+                       const std::vector<at::Tensor>& gradients, double weight) {
+  const at::NoGradGuard no_grad;
+  WeightedRoots made;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const auto& root = roots[i];
+    SMP_REQUIRE(root.defined() && root.requires_grad(), "model.backward(): tensor ", i,
+                " does not require grad; nothing in it depends on a parameter (or grad mode is "
+                "off)");
+    const bool given = i < gradients.size() && gradients[i].defined();
+    SMP_REQUIRE(given || root.numel() == 1, "model.backward(): tensor ", i, " has shape ",
+                root.sizes(), "; reduce it to one number or pass a gradient");
+    auto gradient = given ? gradients[i] : at::ones_like(root);
+    made.gradients.push_back(weight == 1.0 ? std::move(gradient) : gradient * weight);
+    made.edges.push_back(torch::autograd::impl::gradient_edge(root));
+  }
+  return made;
+}
+
+}  // namespace
+
+// ---- the step
+// -------------------------------------------------------------------------------------
+
+void DynamicEngine::begin(const StepTask& task) {
+  core_.port.begin_step();
+  core_.step = std::make_unique<StepState>(core_.port.step(), task, core_.clock.now());
+  core_.server.waits_for_workers = false;
+  core_.accumulator.begin(task.microbatches);
+}
+
+void DynamicEngine::run() {
+  const StepsRunning counted;
+  check_foreign_parameters();
+  if (core_.port.is_first()) start_microbatches();
+  serve_until(&DynamicEngine::microbatches_are_done);
+  finish_gradients();
+  serve_until(&DynamicEngine::ranks_are_done);
+  end();
+}
+
+/// Within the step, so that the others hear of it.
+void DynamicEngine::check_foreign_parameters() {
+  try {
+    core_.foreign.check_untouched("between two steps");
+  } catch (...) {
+    failures_.fail_step(std::current_exception());
+  }
+}
+
+/// The user's fiber: it does what was put off while worker fibers run the modules.
+void DynamicEngine::serve_until(bool (DynamicEngine::*done)() const noexcept) {
+  static constexpr fiber::WaitReason kEndOfStep{"the end of the step", "", -1, -1};
+  for (;;) {
+    run_deferred();
+    core_.server.waits_for_workers = core_.step->failed() || (this->*done)();
+    if (core_.server.waits_for_workers && core_.workers.busy() == 0) return;
+    core_.server.wake.wait(kEndOfStep);
+  }
+}
+
+/// What a poll may only note down, because it runs LibTorch code or user code.
+void DynamicEngine::run_deferred() {
+  runner_.free_released();
+  router_.flush_releases();
+  if (core_.step->failed()) return;
+  try {
+    core_.accumulator.settle();
+  } catch (...) {
+    failures_.fail_step(std::current_exception());
+  }
+}
+
+bool DynamicEngine::microbatches_are_done() const noexcept {
+  return core_.port.is_first() ? core_.step->progress.all_finished() : core_.step->finish_asked;
+}
+
+bool DynamicEngine::ranks_are_done() const noexcept {
+  return core_.port.is_first() ? core_.step->ranks_finished == core_.port.size() - 1
+                               : core_.step->ended.has_value();
+}
+
+/// The last gradients run hooks of the user. No rank's step succeeds before those of all have.
+void DynamicEngine::finish_gradients() {
+  if (core_.step->failed()) return;
+  try {
+    core_.accumulator.finish();
+  } catch (...) {
+    return failures_.fail_step(std::current_exception());
+  }
+  if (core_.port.is_first()) {
+    core_.port.send_to_others(FinishGradients{});
+  } else {
+    core_.port.send(PpRank(0), Message(FinishGradients{}));
+  }
+}
+
+void DynamicEngine::end() {
+  auto& step = *core_.step;
+  if (!step.failed()) {
+    try {
+      core_.scopes.statistics.commit();
+      exchange_outputs();
+      core_.counters.records_left += step.records.size();
+    } catch (...) {
+      failures_.fail_step(std::current_exception());
+    }
+  }
+  step.records.clear();
+  router_.flush_releases();
+  const auto failure = step.failure;
+  core_.step.reset();
+  if (!failure) return;
+  core_.accumulator.drop();
+  core_.scopes.statistics.drop();
+  std::rethrow_exception(failure);
+}
+
+void DynamicEngine::exchange_outputs() {
+  auto& step = *core_.step;
+  auto* outputs = step.task.outputs;
+  if (!core_.port.is_first()) {
+    if (outputs != nullptr) *outputs = std::move(step.ended->outputs);
+    return;
+  }
+  StepEnded message;
+  if (outputs != nullptr && step.task.broadcast_outputs) message.outputs = *outputs;
+  core_.port.send_to_others(std::move(message));
+}
+
+// ---- messages
+// -------------------------------------------------------------------------------------
+
+void DynamicEngine::on_message(const ForwardDone& message) {
+  core_.accumulator.mark_forward_done(message.microbatch);
+  core_.server.wake.signal();
+}
+
+void DynamicEngine::on_message(const MicrobatchDone& message) {
+  core_.accumulator.mark_microbatch_done(message.microbatch);
+  core_.server.wake.signal();
+}
+
+void DynamicEngine::on_message(const FinishGradients&) {
+  core_.step->finish_asked = true;
+  ++core_.step->ranks_finished;
+  core_.server.wake.signal();
+}
+
+void DynamicEngine::on_message(StepEnded&& message) {
+  core_.step->ended = std::move(message);
+  core_.server.wake.signal();
+}
+
+// ---- bodies, on pp_rank 0
+// -------------------------------------------------------------------------
+
+void DynamicEngine::start_microbatches() {
+  auto& progress = core_.step->progress;
+  while (core_.in_good_step()) {
+    const auto microbatch = progress.start_next();
+    if (!microbatch) return;
+    core_.workers.launch(BodyTask{*microbatch}, core_.priority(Phase::kForward, *microbatch));
+  }
+}
+
+void DynamicEngine::run(BodyTask task) {
+  const int microbatch = task.microbatch;
+  if (core_.step->failed()) return;
+  const auto execution = core_.accumulator.open(microbatch, OrderKey(), false);
+  const auto key = core_.random_key(microbatch);
+  auto identity = ExecutionIdentity{kBody, microbatch, Phase::kForward, false, execution};
+  {
+    ExecutionScope scope(core_.scopes, identity, {}, key);
+    // Until it computes: other ranks have nothing to do before it asks them.
+    set_priority(schedule::passing_on(fiber::current_fiber()->priority));
+    try {
+      const base::RandomScope random(random_key_of_body(key));
+      core_.step->task.body(microbatch);
+    } catch (const StepAborted&) {
+      // The failure is known already.
+    } catch (...) {
+      failures_.fail_step(std::current_exception());
+    }
+    identity = scope.identity();
+  }
+  if (!core_.step->failed()) body_finished(identity);
+}
+
+void DynamicEngine::body_finished(const ExecutionIdentity& body) {
+  core_.accumulator.mark_microbatch_done(body.microbatch);
+  core_.port.send_to_others(MicrobatchDone{body.microbatch});
+  auto& progress = core_.step->progress;
+  progress.body_finished(body.microbatch);
+  core_.step->gate.open(progress);
+  core_.server.wake.signal();
+  start_microbatches();
+}
+
+int DynamicEngine::current_microbatch() const noexcept {
+  const auto* scope = ExecutionScope::current();
+  return scope == nullptr ? -1 : scope->identity().microbatch;
+}
+
+void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
+                             const std::vector<at::Tensor>& gradients, bool keep_graph) {
+  auto* scope = ExecutionScope::current();
+  SMP_REQUIRE(
+      core_.step != nullptr && scope != nullptr && scope->identity().module == kBody &&
+          core_.port.is_first(),
+      "rank ", core_.port.name(),
+      ": model.backward() outside of a step; call it in the step's body, on its own thread");
+  SMP_REQUIRE(gradients.empty() || gradients.size() == roots.size(), "model.backward() with ",
+              roots.size(), " tensors and ", gradients.size(), " gradients");
+  if (core_.step->failed()) failures_.throw_aborted();
+  const int microbatch = scope->identity().microbatch;
+  const double weight = core_.step->task.weights.at(static_cast<std::size_t>(microbatch));
+  auto [edges, weights] = weighted(roots, gradients, weight);
+  if (!scope->identity().after_first_backward) first_backward(microbatch, edges);
+  const auto forward_priority = schedule::without_passing_on(fiber::current_fiber()->priority);
+  set_priority(core_.priority(Phase::kBackward, microbatch));
+  scope->set_phase(Phase::kBackward);
+  run_pass(scope->identity(), edges, std::move(weights), keep_graph);
+  scope->set_after_first_backward();
+  scope->set_phase(Phase::kForward);
+  set_priority(forward_priority);
+}
+
+/// The forward of this microbatch is over: others may start, and its own backward waits its turn.
+void DynamicEngine::first_backward(int microbatch, const edge_list& roots) {
+  core_.accumulator.recorded(ExecutionScope::current()->identity().execution, roots);
+  core_.accumulator.mark_forward_done(microbatch);
+  core_.port.send_to_others(ForwardDone{microbatch});
+  auto& step = *core_.step;
+  step.progress.forward_finished(microbatch);
+  step.gate.open(step.progress);
+  start_microbatches();
+  step.gate.pass(step.progress, microbatch);
+  if (step.failed()) failures_.throw_aborted();
+}
+
+/// An error here ends the step even if the body handles it: half of the gradients are summed
+/// already.
+void DynamicEngine::run_pass(const ExecutionIdentity& body, const edge_list& roots,
+                             variable_list gradients, bool keep_graph) {
+  GradientAccumulator::Pass sink(core_.accumulator, body.execution, body.after_first_backward);
+  try {
+    run_backward(roots, std::move(gradients), pass_options(keep_graph, core_), {}, &sink);
+    core_.accumulator.close(body.execution);
+  } catch (const StepAborted&) {
+    throw;
+  } catch (...) {
+    failures_.fail_step(std::current_exception());
+    throw;
+  }
+}
+
+}  // namespace smp::server

@@ -1,0 +1,63 @@
+// server/dynamic_engine.h: a step as it comes: bodies and requests run when control flow reaches
+// them (paper §4.1, §4.3).
+#pragma once
+
+#include "server/call_router.h"
+#include "server/failure_control.h"
+#include "server/request_runner.h"
+#include "server/server_core.h"
+#include "server/step_engine.h"
+
+namespace smp::server {
+
+/// Threads: the rank's; the user's fiber serves during a step.
+class DynamicEngine final : public StepEngine {
+ public:
+  DynamicEngine(ServerCore& core, CallRouter& router, RequestRunner& runner,
+                FailureControl& failures)
+      : core_(core), router_(router), runner_(runner), failures_(failures) {}
+
+  /// The number of the step and what it is to do; messages of it may be taken from now on. The step
+  /// before has ended. Neither suspends nor sends.
+  void begin(const StepTask& task);
+  /// On pp_rank 0 runs the bodies, elsewhere what they ask for, up to the outputs. Suspends the
+  /// calling fiber, which does the deferred work meanwhile; returns once no worker is busy.
+  /// @throws what ended the step; the next one works.
+  void run();
+
+  // StepEngine
+  int current_microbatch() const noexcept override;
+  void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& gradients,
+                bool keep_graph) override;
+
+  // Messages; safe in a poll.
+  void on_message(const ForwardDone& message);
+  void on_message(const MicrobatchDone& message);
+  void on_message(const FinishGradients& message);
+  void on_message(StepEnded&& message);
+
+  // On a worker.
+  void run(BodyTask task);
+
+ private:
+  void check_foreign_parameters();
+  void serve_until(bool (DynamicEngine::*done)() const noexcept);
+  void run_deferred();
+  bool microbatches_are_done() const noexcept;
+  bool ranks_are_done() const noexcept;
+  void finish_gradients();
+  void end();
+  void exchange_outputs();
+  void start_microbatches();
+  void body_finished(const ExecutionIdentity& body);
+  void first_backward(int microbatch, const edge_list& roots);
+  void run_pass(const ExecutionIdentity& body, const edge_list& roots, variable_list gradients,
+                bool keep_graph);
+
+  ServerCore& core_;
+  CallRouter& router_;
+  RequestRunner& runner_;
+  FailureControl& failures_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,102 @@
+// server/failure_control.cpp: telling the others, and waking everyone who waits.
+#include "server/failure_control.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "server/exception_text.h"
+
+namespace smp::server {
+namespace {
+
+/// User code that swallows StepAborted in a loop would never end.
+constexpr int kMostAbortedCalls = 100;
+
+/// What the running fiber does, for messages; of a poll only the rank.
+std::string who_runs(GlobalRank rank) {
+  char who[256] = "";
+  const auto* scope = ExecutionScope::current();
+  if (scope == nullptr) return base::concat("rank ", rank);
+  scope->describe(who, sizeof who);
+  return who;
+}
+
+}  // namespace
+
+void FailureControl::fail_step(std::exception_ptr error) {
+  const auto rank = core_.port.name();
+  if (core_.step == nullptr) {
+    base::log(base::LogLevel::kError, "rank ", rank, ": outside of a step: ", text_of(error));
+    return;
+  }
+  if (core_.step->failed()) return;
+  core_.step->failure = std::move(error);
+  tell_others({failure_of(core_.step->failure, core_.port.rank(), who_runs(rank))});
+  abort_here();
+}
+
+/// Where the way to the others is what failed, they find out by their own waits.
+void FailureControl::tell_others(const Failure& failure) noexcept try {
+  core_.port.send_to_others(StepFailed{failure});
+} catch (const std::exception& error) {
+  base::log(base::LogLevel::kWarning, "rank ", core_.port.name(),
+            ": the other ranks could not be told that this step failed: ", error.what());
+}
+
+void FailureControl::on_step_failed(StepFailed&& message) {
+  if (core_.step->failed()) return;
+  core_.step->failure =
+      std::make_exception_ptr(RemoteError(message.failure.text, message.failure.rank.value()));
+  abort_here();
+}
+
+/// Every wait of the step ends: for answers, for a turn to begin backward, for the step's end.
+void FailureControl::abort_here() noexcept {
+  for (auto* target : core_.step->requests.take_all()) target->on_abort();
+  core_.step->gate.open_all();
+  core_.server.wake.signal();
+}
+
+void FailureControl::on_rank_left(PpRank peer, std::int64_t after_step) {
+  if (left_.empty() || after_step < left_after_) {
+    left_ = base::concat("rank ", core_.port.name(peer), " left after step ", after_step);
+    left_after_ = after_step;
+  }
+  if (core_.step == nullptr || after_step >= core_.step->number) return;
+  fail_step(std::make_exception_ptr(PeerLostError(base::concat(
+      "rank ", core_.port.name(), ": step ", core_.step->number, " cannot end: ", left_,
+      "; every rank must run the same number of steps (see that rank's own message)"))));
+}
+
+void FailureControl::require_all_ranks() const {
+  SMP_REQUIRE_AS(PeerLostError, left_.empty() || core_.port.step() < left_after_, "rank ",
+                 core_.port.name(), ": step ", core_.port.step() + 1, " cannot start: ", left_,
+                 "; every rank must run the same number of steps");
+}
+
+/// A destructor that runs because the step fails must not be thrown at.
+bool FailureControl::empty_because_unwinding() {
+  if (!core_.step->failed()) return false;
+  if (!swallow_while_unwinding()) throw_aborted();
+  return true;
+}
+
+bool FailureControl::swallow_while_unwinding() {
+  if (std::uncaught_exceptions() == 0) return false;
+  ++core_.counters.swallowed;
+  return true;
+}
+
+void FailureControl::throw_aborted() {
+  auto& scope = *ExecutionScope::current();
+  if (scope.count_aborted_call() > kMostAbortedCalls) {
+    base::log(base::LogLevel::kError, who_runs(core_.port.name()),
+              ": catches smp::StepAborted again and again (`catch (...)` in a loop?); its fiber is "
+              "given up");
+    core_.workers.give_up();
+  }
+  throw StepAborted{core_.port.rank().value()};
+}
+
+}  // namespace smp::server

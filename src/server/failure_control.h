@@ -1,0 +1,48 @@
+// server/failure_control.h: how a step fails on every rank, how its fibers unwind, and what is said
+// about it (docs/design.md, Failure).
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "server/message.h"
+#include "server/server_core.h"
+
+namespace smp::server {
+
+/// Threads: the rank's.
+class FailureControl {
+ public:
+  explicit FailureControl(ServerCore& core) : core_(core) {}
+
+  /// Ends the running step with `error`, here and on the other ranks. Outside of steps it is
+  /// logged. Safe in a poll.
+  void fail_step(std::exception_ptr error);
+  /// Another rank's step failed. Safe in a poll.
+  void on_step_failed(StepFailed&& message);
+  /// `peer` takes part in nothing any more, after `after_step` steps. Fails the running step if the
+  /// peer did not begin it. Safe in a poll.
+  void on_rank_left(PpRank peer, std::int64_t after_step);
+
+  /// @throws PeerLostError  some rank left, so that the next step cannot start.
+  void require_all_ranks() const;
+
+  /// A routed call while the step fails: throws StepAborted, or says true if the stack is being
+  /// unwound and the call is to give an empty value. False if the step is fine.
+  bool empty_because_unwinding();
+  /// As empty_because_unwinding(), for an answer that is an error.
+  bool swallow_while_unwinding();
+  /// Unwinds the running fiber. One that catches it again and again is given up and named.
+  [[noreturn]] void throw_aborted();
+
+ private:
+  void tell_others(const Failure& failure) noexcept;
+  void abort_here() noexcept;
+
+  ServerCore& core_;
+  std::string left_;  // which rank left first, and when
+  std::int64_t left_after_ = 0;
+};
+
+}  // namespace smp::server

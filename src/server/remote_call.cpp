@@ -1,0 +1,91 @@
+// server/remote_call.cpp: one backward request, and its answer.
+#include "server/remote_call.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace smp::server {
+
+RemoteCall::RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module)
+    : router_(router.self_),
+      owner_(owner),
+      record_(record),
+      module_(module),
+      step_(router.core_.step->number),
+      microbatch_(ExecutionScope::current()->identity().microbatch) {}
+
+RemoteCall::~RemoteCall() { drop(); }
+
+void RemoteCall::release_resources() {
+  drop();
+  AsyncNode::release_resources();
+}
+
+void RemoteCall::drop() noexcept {
+  if (std::exchange(used_, true)) return;
+  if (const auto router = router_.lock()) router->release(owner_, step_, record_);
+}
+
+const char* RemoteCall::path() const noexcept {
+  const auto router = router_.lock();
+  return router == nullptr ? "?" : router->core_.scopes.modules.path(module_);
+}
+
+fiber::WaitReason RemoteCall::wait_reason() const {
+  const auto router = router_.lock();
+  const int peer = router == nullptr ? owner_.value() : router->core_.port.name(owner_).value();
+  return {"backward", path(), peer, microbatch_};
+}
+
+void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options, Completion done) {
+  const auto router = router_.lock();
+  const auto* step = router == nullptr ? nullptr : router->core_.step.get();
+  SMP_REQUIRE(step != nullptr && step->number == step_, "backward of remote module ", path(),
+              ", microbatch ", microbatch_,
+              ": its step is over; call model.backward() inside the body of smp::step");
+  SMP_REQUIRE_AS(UnsupportedError, !options.create_graph && options.accumulate,
+                 "backward of remote module ", path(),
+                 ": create_graph and grad() across ranks are not available; place the module with "
+                 "its caller");
+  SMP_REQUIRE(!running_, "backward of remote module ", path(), ", microbatch ", microbatch_,
+              ": two backward passes run through it at the same time");
+  if (!options.keep_graph) used_ = true;
+  done_ = std::move(done);
+  running_ = c10::intrusive_ptr<RemoteCall>::unsafe_reclaim_from_nonowning(this);
+  const auto& caller = ExecutionScope::current()->identity();
+  BackwardRequest request{{},
+                          record_,
+                          microbatch_,
+                          caller.after_first_backward,
+                          options.keep_graph,
+                          std::move(gradients)};
+  try {
+    router->request_backward(owner_, std::move(request), *this);
+  } catch (...) {
+    running_.reset();
+    throw;
+  }
+}
+
+void RemoteCall::complete(variable_list&& gradients, std::exception_ptr error) noexcept {
+  const auto alive = std::move(running_);
+  std::exchange(done_, {})(std::move(gradients), std::move(error));
+}
+
+void RemoteCall::on_forward(ForwardResponse&&) noexcept {
+  complete({}, std::make_exception_ptr(InternalError("a forward answer to a backward request")));
+}
+
+void RemoteCall::on_backward(BackwardResponse&& response) noexcept {
+  response.gradients.resize(num_outputs());
+  complete(std::move(response.gradients), nullptr);
+}
+
+void RemoteCall::on_error(Failure&& failure) noexcept {
+  complete({}, std::make_exception_ptr(RemoteError(failure.text, failure.rank.value())));
+}
+
+void RemoteCall::on_abort() noexcept { complete({}, std::make_exception_ptr(StepAborted{})); }
+
+}  // namespace smp::server

@@ -1,0 +1,232 @@
+// server/request_runner.cpp: forward keeps a record, backward walks it.
+#include "server/request_runner.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "module/call_handler.h"
+#include "server/exception_text.h"
+
+namespace smp::server {
+namespace {
+
+using schedule::Phase;
+
+/// In-place changes of an argument would be invisible to the caller.
+class UnchangedArguments {
+ public:
+  explicit UnchangedArguments(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {
+    for (const auto& tensor : tensors_) versions_.push_back(version(tensor));
+  }
+  void check(const char* path) const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      SMP_REQUIRE_AS(UnsupportedError, version(tensors_[i]) == versions_[i], path,
+                     " changed tensor ", i, " of its arguments in place, shape ",
+                     tensors_[i].sizes(),
+                     "; its caller on another rank would not see that. Use an out-of-place "
+                     "operation, or place this module with its caller");
+    }
+  }
+
+ private:
+  static std::int64_t version(const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+  }
+  c10::SmallVector<at::Tensor, 4> tensors_;
+  c10::SmallVector<std::int64_t, 4> versions_;
+};
+
+/// A joint call is none of the program's: what it runs are calls.
+Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
+  if (entry.joint) return entry.run(module.smp_module(), arguments);
+  const LocalCall bracket(*module::call_handler().get(), module);
+  return entry.run(module.smp_module(), arguments);
+}
+
+/// Where calls stand that hooks make during a backward pass over `record`: after all calls of its
+/// forward, those of a later pass after those of an earlier one.
+CallPosition position_of_pass(Record& record) {
+  constexpr std::uint32_t kFirstPass = 1u << 31;
+  const auto& call = record.position;
+  const auto pass = kFirstPass + record.num_passes++;
+  return {call.caller.child(call.ordinal).child(pass), 0,
+          base::mix_key(base::mix_key(call.random_key, call.ordinal), pass)};
+}
+
+}  // namespace
+
+/// Sends what `run` returns, or the exception that it throws.
+template <class Run>
+void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run) {
+  try {
+    if (core_.step->failed()) failures_.throw_aborted();
+    auto response = run();
+    response.request = request;
+    core_.port.send(source, response);
+  } catch (const StepAborted&) {
+    throw;
+  } catch (...) {
+    char who[256] = "";
+    scope.describe(who, sizeof who);
+    if (scope.identity().phase == Phase::kForward) {
+      core_.accumulator.mark_closed(scope.identity().execution);
+      core_.server.wake.signal();
+    }
+    core_.port.send(source, Message(ErrorResponse{request, failure_of(std::current_exception(),
+                                                                      core_.port.rank(), who)}));
+  }
+}
+
+// ---- forward
+// --------------------------------------------------------------------------------------
+
+void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
+  const auto& step = *core_.step;
+  SMP_REQUIRE(request.microbatch < step.task.microbatches, "rank ", core_.port.name(source),
+              " runs microbatch ", request.microbatch, ", but this step has ",
+              step.task.microbatches, " microbatches on rank ", core_.port.name(),
+              "; give the step the same options on every rank");
+  static_cast<void>(core_.scopes.modules.module(request.module));
+  const auto execution = core_.accumulator.open(
+      request.microbatch, request.position.caller.child(request.position.ordinal),
+      request.after_first_backward);
+  ++core_.counters.executed_forward;
+  const auto order = core_.priority(Phase::kForward, request.microbatch);
+  core_.workers.launch(ForwardTask{source, std::move(request), execution}, order);
+}
+
+void RequestRunner::run(ForwardTask&& task) {
+  auto& request = task.request;
+  const ExecutionIdentity identity{request.module, request.microbatch, Phase::kForward,
+                                   request.after_first_backward, task.execution};
+  ExecutionScope scope(core_.scopes, identity, request.position,
+                       core_.random_key(request.microbatch));
+  answer(task.source, request.request, scope, [&] { return run_forward(request, identity); });
+}
+
+ForwardResponse RequestRunner::run_forward(ForwardRequest& request,
+                                           const ExecutionIdentity& identity) {
+  auto& module = core_.scopes.modules.module(request.module);
+  const auto* entry = find_call(request.call);
+  SMP_ASSERT(entry != nullptr && entry->run != nullptr, core_.scopes.modules.path(request.module),
+             ", call ", request.call);
+  SMP_REQUIRE(module.smp_module().is_training() == request.training, "the caller has it in ",
+              request.training ? "training" : "evaluation",
+              " mode, the owner does not; call train() or eval() on every rank");
+  SMP_REQUIRE(request.frozen_hash == core_.frozen_hash,
+              "other parameters are frozen (requires_grad) on the caller's rank than on this one; "
+              "freeze the same ones on every rank, between steps");
+  const ModesScope modes(request.modes);
+  auto inputs = make_boundary(request.arguments.tensors, request.requires_grad);
+  const UnchangedArguments unchanged(request.arguments.tensors);
+  auto result = run_call(*entry, module, request.arguments);
+  unchanged.check(core_.scopes.modules.path(request.module));
+  return keep_record(std::move(result), std::move(inputs), request, identity);
+}
+
+ForwardResponse RequestRunner::keep_record(Packet&& result,
+                                           c10::intrusive_ptr<BoundaryInput> inputs,
+                                           const ForwardRequest& request,
+                                           const ExecutionIdentity& identity) {
+  ForwardResponse response;
+  edge_list outputs;
+  outputs.reserve(result.tensors.size());
+  for (const auto& tensor : result.tensors) {
+    const bool differentiable = tensor.defined() && tensor.requires_grad();
+    response.requires_grad.push_back(differentiable);
+    outputs.push_back(differentiable ? torch::autograd::impl::gradient_edge(tensor)
+                                     : torch::autograd::Edge());
+  }
+  response.result = std::move(result);
+  if (!response.requires_grad.any()) {
+    core_.accumulator.close(identity.execution);
+    return response;
+  }
+  core_.accumulator.recorded(identity.execution, outputs);
+  response.record = core_.step->records.add({std::move(inputs), std::move(outputs), identity.module,
+                                             identity.microbatch, identity.execution, request.modes,
+                                             request.position});
+  return response;
+}
+
+// ---- backward
+// -------------------------------------------------------------------------------------
+
+void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
+  // It may overtake the word that the microbatch's forward is done.
+  core_.accumulator.mark_forward_done(request.microbatch);
+  ++core_.counters.executed_backward;
+  const auto order = core_.priority(Phase::kBackward, request.microbatch);
+  core_.workers.launch(BackwardTask{source, std::move(request)}, order);
+}
+
+void RequestRunner::run(BackwardTask&& task) {
+  auto& request = task.request;
+  auto* record = core_.step->records.find(request.record);
+  const ExecutionIdentity identity{record == nullptr ? kBody : record->module, request.microbatch,
+                                   Phase::kBackward, request.after_first_backward,
+                                   record == nullptr ? ExecutionId{} : record->execution};
+  auto position = record == nullptr ? CallPosition() : position_of_pass(*record);
+  ExecutionScope scope(core_.scopes, identity, std::move(position),
+                       core_.random_key(request.microbatch));
+  answer(task.source, request.request, scope, [&] { return run_backward_of(request, scope); });
+}
+
+/// Kept for another backward if the request says so.
+Record RequestRunner::take_record(const BackwardRequest& request) const {
+  auto& records = core_.step->records;
+  const auto* record = records.find(request.record);
+  SMP_REQUIRE(
+      record != nullptr,
+      "Trying to backward through the graph a second time: the graph of a remote module was "
+      "freed by the first backward; keep it with retain_graph");
+  return request.keep_graph ? *record : *records.take(request.record);
+}
+
+BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, ExecutionScope& scope) {
+  const auto record = take_record(request);
+  if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
+  const ModesScope modes(record.modes.without_autocast());
+  edge_list roots;
+  variable_list gradients;
+  for (std::size_t i = 0; i < record.outputs.size(); ++i) {
+    if (!record.outputs[i].is_valid() || !request.gradients.at(i).defined()) continue;
+    roots.push_back(record.outputs[i]);
+    gradients.push_back(std::move(request.gradients[i]));
+  }
+  GradientAccumulator::Pass sink(core_.accumulator, record.execution,
+                                 scope.identity().after_first_backward);
+  auto& inputs = *record.inputs;
+  inputs.captured.clear();
+  run_backward(roots, std::move(gradients), pass_options(request.keep_graph, core_), {}, &sink);
+  core_.accumulator.close(record.execution);
+  BackwardResponse response;
+  response.gradients = std::exchange(inputs.captured, {});
+  response.gradients.resize(inputs.num_inputs());
+  return response;
+}
+
+// ---- records that nobody wants
+// --------------------------------------------------------------------
+
+void RequestRunner::on_message(ReleaseRecord&& message) {
+  core_.step->released.push_back(message.record);
+  core_.server.wake.signal();
+}
+
+void RequestRunner::free_released() {
+  for (const auto id : std::exchange(core_.step->released, {})) {
+    if (const auto record = core_.step->records.take(id)) {
+      core_.accumulator.mark_closed(record->execution);
+    }
+  }
+}
+
+}  // namespace smp::server

@@ -1,0 +1,28 @@
+// server/server_core.cpp: how the parts are put together.
+#include "server/server_core.h"
+
+#include <utility>
+
+#include "base/random.h"
+
+namespace smp::server {
+
+ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
+                       const ServerOptions& with, WorkerPool::Run run)
+    : options(with),
+      port(channel, std::move(stages)),
+      scopes(port.name(), clock),
+      foreign(port.name()),
+      accumulator(parameters,
+                  [this](const at::Tensor& parameter) { foreign.refuse_gradient(parameter); }),
+      turns(fiber::Scheduler::install()),
+      workers(with.fiber_stack_bytes, std::move(run), [this] {
+        if (server.waits_for_workers) server.wake.signal();
+      }) {}
+
+std::uint64_t ServerCore::random_key(int microbatch) const noexcept {
+  const auto key = base::mix_key(options.seed, static_cast<std::uint64_t>(step->number));
+  return base::mix_key(key, static_cast<std::uint64_t>(step->task.first_microbatch + microbatch));
+}
+
+}  // namespace smp::server

@@ -1,0 +1,27 @@
+// server/server_options.h: settings of one rank's server, and what it counts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smp::server {
+
+struct ServerOptions {
+  std::size_t fiber_stack_bytes = 1 << 20;  ///< of each worker
+  std::uint64_t seed = 0;                   ///< of all random numbers of modules and bodies
+  double stall_seconds = 30;   ///< without progress, after which a report is made; 0: never
+  double abort_seconds = 600;  ///< without progress, after which waits end; 0: never
+  bool oversubscribed = false;
+};
+
+/// Counts since construction; requests follow closed formulas (tests, docs).
+struct ServerCounters {
+  std::uint64_t forward_requests = 0;   ///< sent
+  std::uint64_t backward_requests = 0;  ///< sent
+  std::uint64_t executed_forward = 0;
+  std::uint64_t executed_backward = 0;
+  std::uint64_t records_left = 0;  ///< records that neither backward nor a release ended
+  std::uint64_t swallowed = 0;     ///< routed calls made while unwinding, answered with nothing
+};
+
+}  // namespace smp::server

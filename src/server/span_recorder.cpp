@@ -1,0 +1,26 @@
+// server/span_recorder.cpp: at most one span is open.
+#include "server/span_recorder.h"
+
+#include <utility>
+
+namespace smp::server {
+
+void SpanRecorder::begin(std::int32_t microbatch, std::int32_t module,
+                         schedule::Phase phase) noexcept {
+  if (!enabled_) return;
+  if (open_) end();
+  open_ = true;
+  current_ = {clock_.now(), 0, base::thread_cpu_time(), microbatch, module, phase};
+}
+
+void SpanRecorder::end() noexcept {
+  if (!open_) return;
+  open_ = false;
+  current_.end = clock_.now();
+  current_.cpu = base::thread_cpu_time() - current_.cpu;
+  spans_.push_back(current_);
+}
+
+std::vector<schedule::Span> SpanRecorder::take() { return std::exchange(spans_, {}); }
+
+}  // namespace smp::server

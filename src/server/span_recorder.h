@@ -1,0 +1,34 @@
+// server/span_recorder.h: notes what ran when on one rank, for the timeline and the bubble
+// (docs/design.md, Bubble).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/step_trace.h"
+
+namespace smp::server {
+
+/// Collects spans; off by default, cheap when off. Threads: the rank's, at every switch of fibers
+/// while it is on: two looks at the clock and two at the thread's processor time a span.
+class SpanRecorder {
+ public:
+  explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
+  void enable(bool on) noexcept { enabled_ = on; }
+  bool enabled() const noexcept { return enabled_; }
+  /// A span begins; one that is open ends.
+  void begin(std::int32_t microbatch, std::int32_t module, schedule::Phase phase) noexcept;
+  void end() noexcept;
+  /// Moves the spans out.
+  std::vector<schedule::Span> take();
+
+ private:
+  const base::Clock& clock_;
+  bool enabled_ = false;
+  bool open_ = false;
+  schedule::Span current_;
+  std::vector<schedule::Span> spans_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,72 @@
+// server/step_state.h: what lives as long as one step on one rank.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/step_progress.h"
+#include "server/backward_gate.h"
+#include "server/executor.h"
+#include "server/message.h"
+#include "server/slot_table.h"
+#include "server/step_task.h"
+
+namespace smp::server {
+
+/// The graph between the inputs and the outputs of one module execution (paper App. B).
+struct Record {
+  c10::intrusive_ptr<BoundaryInput> inputs;
+  edge_list outputs;  ///< one an output tensor; invalid where it needs no gradient
+  ModuleId module;
+  std::int32_t microbatch = -1;
+  ExecutionId execution;
+  ExecutionModes modes;
+  CallPosition position;         ///< of the call that made it
+  std::uint32_t num_passes = 0;  ///< through it so far
+};
+
+/// Takes the answer to a request, in a poll: it neither throws nor suspends. Exactly one of these
+/// is called, once.
+class ResponseTarget {
+ public:
+  virtual void on_forward(ForwardResponse&& response) noexcept = 0;
+  virtual void on_backward(BackwardResponse&& response) noexcept = 0;
+  virtual void on_error(Failure&& failure) noexcept = 0;
+  /// The step failed first.
+  virtual void on_abort() noexcept = 0;
+
+ protected:
+  ~ResponseTarget() = default;
+};
+
+/// Threads: the rank's.
+struct StepState {
+  StepState(std::int64_t step_number, const StepTask& step_task, base::Nanoseconds now)
+      : number(step_number),
+        task(step_task),
+        start(now),
+        progress(*step_task.schedule, step_task.microbatches) {}
+
+  const std::int64_t number;
+  const StepTask task;
+  const base::Nanoseconds start;
+  schedule::StepProgress progress;
+  BackwardGate gate;
+  SlotTable<Record, RecordId> records;             ///< graphs kept for backward
+  SlotTable<ResponseTarget*, RequestId> requests;  ///< of this rank, unanswered; not owned
+  std::vector<RecordId> released;                  ///< by others, not freed yet
+
+  /// The step ends with this error once every fiber has unwound.
+  std::exception_ptr failure;
+  bool failed() const noexcept { return failure != nullptr; }
+
+  bool finish_asked = false;  ///< by pp_rank 0: all microbatches are done
+  int ranks_finished = 0;     ///< on pp_rank 0: that have summed their gradients
+  std::optional<StepEnded> ended;
+};
+
+}  // namespace smp::server

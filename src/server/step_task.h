@@ -1,0 +1,24 @@
+// server/step_task.h: what one step is to do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "smp/call.h"
+
+namespace smp::server {
+
+/// The same on all ranks of a pipeline but for `body`, `weights` and `outputs`.
+struct StepTask {
+  int microbatches = 1;
+  const schedule::Schedule* schedule = nullptr;
+  std::int64_t first_microbatch = 0;  ///< number of microbatch 0 in the whole job's batch
+  bool broadcast_outputs = true;
+  std::function<void(int microbatch)> body;  ///< pp_rank 0 only
+  std::vector<double> weights;               ///< of each microbatch's loss; pp_rank 0 only
+  std::vector<Packet>* outputs = nullptr;    ///< one a microbatch; filled by `body` on pp_rank 0
+};
+
+}  // namespace smp::server

@@ -1,0 +1,50 @@
+// server/turn_taker.cpp: what a turn consists of.
+#include "server/turn_taker.h"
+
+#include <ATen/Parallel.h>
+
+#include "fiber/idler.h"
+
+namespace smp::server {
+namespace {
+
+/// Of a thread that shares its core, between two looks for an answer that is due.
+constexpr base::Nanoseconds kShortSleep = 20 * base::kMicrosecond;
+
+}  // namespace
+
+void TurnTaker::take_turn() {
+  auto& own = *fiber::current_fiber();
+  if (at::in_parallel_region()) return;  // nothing may be suspended there
+  const bool passes_on = schedule::is_passing_on(own.priority);
+  const auto turn = policy_.begin(passes_on, scheduler_.clock().now(),
+                                  scheduler_.any_waiting_for_peer(), !scheduler_.simulated());
+  if (!turn.due) return;
+  own.priority = schedule::without_passing_on(own.priority);
+  give_way(turn.patience);
+}
+
+void TurnTaker::give_way(base::Nanoseconds patience) {
+  const auto priority = fiber::current_fiber()->priority;
+  const auto start = scheduler_.clock().now();
+  base::Nanoseconds now;
+  do {
+    if (!scheduler_.simulated()) scheduler_.poll_all();
+    scheduler_.yield_to_those_before(priority);
+    now = scheduler_.clock().now();
+    policy_.end(now);
+    if (patience > 0 && scheduler_.oversubscribed()) fiber::sleep_briefly(kShortSleep);
+  } while (now - start < patience);
+}
+
+void await_answer(fiber::Event& event, const fiber::WaitReason& reason) {
+  if (auto* own = fiber::current_fiber()) own->priority = schedule::passing_on(own->priority);
+  event.wait(reason);
+}
+
+void set_priority(fiber::Priority priority) noexcept {
+  auto& own = *fiber::current_fiber();
+  own.priority = schedule::is_passing_on(own.priority) ? schedule::passing_on(priority) : priority;
+}
+
+}  // namespace smp::server

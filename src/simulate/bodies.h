@@ -1,0 +1,38 @@
+// simulate/bodies.h: the step bodies on stage 0, as the module server starts, holds and ends them.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/step_progress.h"
+#include "simulate/step_state.h"
+
+namespace smp::simulate {
+
+/// Turns the answers of schedule::StepProgress into fibers that are ready.
+class Bodies {
+ public:
+  /// Refers to `step`.
+  explicit Bodies(StepState& step);
+
+  /// Bodies that may start are ready now.
+  void start();
+
+  /// The body `fiber` is at the end of its forward or of its backward.
+  /// @return whether it goes on, to its backward; else it waits at the gate, or is over.
+  bool goes_on_to_backward(int fiber);
+
+  /// Of the phase in which `fiber` is.
+  std::int64_t priority_of(const SimulatedFiber& fiber) const;
+
+  bool all_finished() const noexcept { return progress_.all_finished(); }
+  int finished() const noexcept { return progress_.progress().finished; }
+
+ private:
+  void open_gate();
+
+  StepState& step_;
+  schedule::StepProgress progress_;         // as stage 0 sees it
+  const schedule::StepProgress elsewhere_;  // as the other stages do
+};
+
+}  // namespace smp::simulate

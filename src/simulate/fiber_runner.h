@@ -1,0 +1,45 @@
+// simulate/fiber_runner.h: what a fiber does when it has its stage's thread: it computes, gives
+// way, asks another stage, answers, ends.
+#pragma once
+
+#include "simulate/bodies.h"
+#include "simulate/host_cores.h"
+#include "simulate/step_state.h"
+
+namespace smp::simulate {
+
+class FiberRunner {
+ public:
+  /// Refers to its arguments.
+  FiberRunner(StepState& step, Bodies& bodies, HostCores& cores);
+
+  /// Runs `fiber` until it computes, gives way, waits or ends.
+  void proceed(int fiber);
+  /// The computation that runs on `stage` is over; its fiber goes on.
+  void finish_computing(int stage);
+
+ private:
+  bool gives_way(int fiber);
+  bool compute(int fiber);
+  base::Nanoseconds run_operation(const SimulatedFiber& fiber, const Operation& operation);
+  base::Nanoseconds duration_of(const SimulatedFiber& fiber, const Operation& operation) const;
+  void ask(int fiber);
+  void answer(int fiber);
+  void send(int fiber, const Task::Travel& travel, int to);
+  void record(SimulatedStage& stage) const;
+
+  const Operation& next_operation(const SimulatedFiber& fiber) const noexcept {
+    return step_.program.operations[fiber.operation];
+  }
+  void advance(SimulatedFiber& fiber) const noexcept {
+    const Operation& done = next_operation(fiber);
+    fiber.operation = fiber.backward ? done.previous : done.next;
+  }
+
+  StepState& step_;
+  Bodies& bodies_;
+  HostCores& cores_;
+  const base::Nanoseconds handling_;
+};
+
+}  // namespace smp::simulate

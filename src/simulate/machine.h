@@ -1,0 +1,67 @@
+// simulate/machine.h: the stages as a plan and the simulator see them. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace smp::simulate {
+
+/// Speed, memory and the price of messages. Times in seconds.
+struct Machine {
+  int stages = 1;
+  /// Relative speed of each stage: 2 computes in half the traced time. Empty: all 1.
+  std::vector<double> speeds = {};
+  /// Bytes each stage may hold. Empty: no limit.
+  std::vector<std::int64_t> memory = {};
+
+  /// A host whose stages outnumber its cores: they share them.
+  struct Host {
+    std::vector<int> stages;
+    double cores = 0;
+  };
+  /// Of all such hosts. Stages elsewhere have a core each.
+  std::vector<Host> oversubscribed = {};
+
+  /// From the moment a message is sent until the peer could act on it.
+  double latency = 10e-6;  ///< seconds
+  double bytes_per_second = 4e9;
+  /// What the sender's and the receiver's thread each spend on a message.
+  double handling = 5e-6;  ///< seconds
+  /// Whether a thread that has requests out waits a moment before it computes, as the runtime does
+  /// (schedule/yield_policy.h). Of no use if messages take no time.
+  bool patient = true;
+
+  /// Sets what a small message costs in all, shared out between `latency` and `handling` as it is
+  /// now.
+  void set_message_seconds(double seconds) {
+    const double factor = seconds / (latency + 2 * handling);
+    latency *= factor;
+    handling *= factor;
+  }
+  /// That the stages may use in all; 0: each has one of its own.
+  double cores() const {
+    if (oversubscribed.empty()) return 0;
+    double sum = stages;
+    for (const Host& host : oversubscribed) {
+      sum += host.cores - static_cast<double>(host.stages.size());
+    }
+    return sum;
+  }
+  double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
+  double travel(std::int64_t bytes) const {
+    return latency + static_cast<double>(bytes) / bytes_per_second;
+  }
+};
+
+/// Equal stages between which messages cost nothing.
+inline Machine ideal_machine(int stages) {
+  Machine machine;
+  machine.stages = stages;
+  machine.latency = machine.handling = 0;
+  machine.bytes_per_second = std::numeric_limits<double>::infinity();
+  machine.patient = false;
+  return machine;
+}
+
+}  // namespace smp::simulate

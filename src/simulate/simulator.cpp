@@ -1,0 +1,130 @@
+// simulate/simulator.cpp: takes events in order of time and lets the stages' threads act on them.
+// No allocation once the heaps have grown.
+#include "simulate/simulator.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "simulate/bodies.h"
+#include "simulate/fiber_runner.h"
+#include "simulate/host_cores.h"
+#include "simulate/step_program.h"
+#include "simulate/step_state.h"
+
+namespace smp::simulate {
+namespace {
+
+class Simulator {
+ public:
+  Simulator(const StepProgram& program, const Machine& machine, const SimulationOptions& options)
+      : step_(program, machine, options),
+        bodies_(step_),
+        cores_(step_),
+        runner_(step_, bodies_, cores_) {}
+
+  SimulatedStep run() {
+    bodies_.start();
+    dispatch(0, false);
+    while (!step_.events.empty()) handle(step_.events.take());
+    SMP_ASSERT(bodies_.all_finished(), "schedule ", step_.options.schedule->name(), " ends ",
+               bodies_.finished(), " of ", step_.options.microbatches, " microbatches");
+    return result();
+  }
+
+ private:
+  void handle(const Event& event);
+  void dispatch(int index, bool at_last);
+  bool computes_next(int fiber) const;
+  SimulatedStep result();
+
+  StepState step_;
+  Bodies bodies_;
+  HostCores cores_;
+  FiberRunner runner_;
+};
+
+void Simulator::handle(const Event& event) {
+  if (cores_.is_void(event)) return;
+  step_.now = event.time;
+  if (event.moment != Moment::kArrival) {
+    return dispatch(event.stage, event.moment == Moment::kCompute);
+  }
+  event.fiber < 0 ? runner_.finish_computing(event.stage) : step_.put_in_inbox(event.fiber);
+  const auto& stage = step_.stages[event.stage];
+  if (stage.running >= 0 || stage.free_at > step_.now) return;
+  if (step_.more_happens_now(Moment::kDispatch)) {
+    step_.events.post(step_.now, Moment::kDispatch, event.stage);
+  } else {
+    dispatch(event.stage, false);
+  }
+}
+
+/// Runs fibers of a stage until one computes or none can. `at_last`: nobody else acts at this
+/// moment.
+void Simulator::dispatch(int index, bool at_last) {
+  auto& stage = step_.stages[index];
+  while (stage.running < 0 && stage.free_at <= step_.now) {
+    const bool all = at_last || step_.now <= stage.waits_until;
+    if (std::exchange(stage.polls, false) || all || stage.ready.empty()) {
+      step_.take_from_inbox(stage, all);
+    }
+    if (stage.ready.empty()) return;
+    const int next = stage.ready.first();
+    if (step_.fibers[next].gave_way && step_.now < stage.waits_until) return;
+    if (computes_next(next) && step_.more_happens_now(Moment::kCompute)) {
+      step_.events.post(step_.now, Moment::kCompute, index);
+      return;
+    }
+    runner_.proceed(step_.take_ready(stage));
+  }
+}
+
+bool Simulator::computes_next(int fiber) const {
+  const int operation = step_.fibers[fiber].operation;
+  return operation >= 0 && step_.program.operations[operation].callee < 0;
+}
+
+SimulatedStep Simulator::result() {
+  SimulatedStep step;
+  step.seconds = static_cast<double>(step_.now) / base::kSecond;
+  double busy = 0;
+  for (std::size_t i = 0; i < step_.stages.size(); ++i) {
+    auto& stage = step_.stages[i];
+    step.busy.push_back(static_cast<double>(stage.busy) / base::kSecond);
+    busy += step.busy.back();
+    step.peak_activations.push_back(stage.peak);
+    step.settled_activations.push_back(stage.settled_peak);
+    step.messages.push_back(stage.messages);
+    if (!step_.options.record) continue;
+    const bool oversubscribed = stage.host >= 0;
+    step.timeline.push_back(
+        {static_cast<int>(i), 0, 0, step_.now, oversubscribed, std::move(stage.spans)});
+  }
+  if (step_.now > 0) step.bubble = 1 - busy / (step_.machine.stages * step.seconds);
+  return step;
+}
+
+}  // namespace
+
+SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages, const Machine& machine,
+                       const SimulationOptions& options) {
+  SMP_ASSERT(options.schedule != nullptr && options.microbatches >= 1, options.microbatches,
+             " microbatches");
+  const auto program = compile(trace, stages, machine);
+  return Simulator(program, machine, options).run();
+}
+
+std::vector<std::int64_t> most_activations(const Trace& trace, const std::vector<int>& stages,
+                                           const Machine& machine, const SimulationOptions& options,
+                                           int in_flight) {
+  SimulationOptions one = options;
+  one.microbatches = 1;
+  const auto step = simulate(trace, stages, machine, one);
+  auto most = step.peak_activations;
+  for (std::size_t i = 0; i < most.size(); ++i) {
+    most[i] += (in_flight - 1) * step.settled_activations[i];
+  }
+  return most;
+}
+
+}  // namespace smp::simulate

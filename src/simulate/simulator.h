@@ -1,0 +1,56 @@
+// simulate/simulator.h: one training step in virtual time: every rank's one thread, its fibers, and
+// the messages between them, under the code of src/schedule/ that the module server runs too.
+// Paper §4.1 to §4.3. Pure; no clock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "schedule/step_trace.h"
+#include "simulate/machine.h"
+#include "simulate/trace.h"
+
+namespace smp::simulate {
+
+struct SimulationOptions {
+  int microbatches = 1;
+  const schedule::Schedule* schedule = nullptr;  ///< must be set; outlives the simulation
+  bool forward_only = false;
+  /// Standard deviation of every computation, as a share of it (0.1: ten percent).
+  double jitter = 0;
+  std::uint64_t seed = 0;
+  /// Whether to keep the spans, for a timeline.
+  bool record = false;
+};
+
+struct SimulatedStep {
+  double seconds = 0;        ///< from the first start to the last end
+  std::vector<double> busy;  ///< by stage: seconds in modules, without handling of messages
+  double bubble = 0;         ///< 1 - sum(busy) / (stages * seconds)
+  /// By stage: most live bytes at once: activations, gradients on their way, and messages.
+  std::vector<std::int64_t> peak_activations;
+  /// The same without the gradients of a computation while it runs.
+  std::vector<std::int64_t> settled_activations;
+  std::vector<std::int64_t> messages;         ///< sent by each stage
+  std::vector<schedule::StepTrace> timeline;  ///< by stage, if recorded; ns of virtual time
+};
+
+/// Runs the traced microbatch `microbatches` times over the stages. The same arguments always give
+/// the same step. Any thread.
+/// @param stages  of every module of the model, by the trace's numbers; 0 to machine.stages - 1
+/// @throws InternalError  no schedule, no microbatch, a call of a module that has no stage, or a
+///                        schedule under which the step never ends
+[[nodiscard]] SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages,
+                                     const Machine& machine, const SimulationOptions& options);
+
+/// By stage: most bytes that `in_flight` microbatches can take together, however the messages run:
+/// all of them at their own worst moment, one of them computing.
+/// @throws InternalError  as simulate()
+[[nodiscard]] std::vector<std::int64_t> most_activations(const Trace& trace,
+                                                         const std::vector<int>& stages,
+                                                         const Machine& machine,
+                                                         const SimulationOptions& options,
+                                                         int in_flight);
+
+}  // namespace smp::simulate

@@ -1,0 +1,107 @@
+// simulate/step_state.h: where a simulated step stands: its fibers, its stages, and what comes
+// next. The parts of the simulator (bodies, fiber_runner, host_cores, simulator) work on it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/step_trace.h"
+#include "schedule/yield_policy.h"
+#include "simulate/event_queue.h"
+#include "simulate/machine.h"
+#include "simulate/ready_queue.h"
+#include "simulate/simulator.h"
+#include "simulate/step_program.h"
+
+namespace smp::simulate {
+
+/// A task of one microbatch. Forward and backward of a request are two fibers in the runtime, but
+/// never at the same time.
+struct SimulatedFiber {
+  int task = 0;
+  int microbatch = 0;
+  std::int64_t priority = 0;        ///< as schedule/yield_policy.h orders fibers
+  int operation = -1;               ///< next; -1: at the end
+  int next_in_inbox = -1;           ///< of its stage
+  std::int64_t parked_bytes = 0;    ///< live until it goes on: in its caller, and what came
+  std::int64_t arriving_bytes = 0;  ///< of the message that is on its way to it
+  bool backward = false;
+  bool unpacks = false;   ///< its message costs time when it goes on
+  bool awaiting = false;  ///< the answer of a peer
+  bool gave_way = false;  ///< in its turn, which is not over
+  bool newborn = false;   ///< a body that never ran
+
+  /// Whether it passes an answer on does not change.
+  void set_priority(std::int64_t of_schedule) noexcept {
+    priority = schedule::is_passing_on(priority) ? schedule::passing_on(of_schedule) : of_schedule;
+  }
+};
+
+/// A rank's thread.
+struct SimulatedStage {
+  int running = -1;                   ///< fiber that computes
+  base::Nanoseconds since = 0;        ///< when it began
+  base::Nanoseconds work = 0;         ///< how long it takes on a core of its own
+  int host = -1;                      ///< oversubscribed one that it is on; -1: has its own core
+  base::Nanoseconds free_at = 0;      ///< end of handling messages
+  base::Nanoseconds waits_until = 0;  ///< a fiber that gave way waits for answers
+  schedule::YieldPolicy yield_policy;
+  int awaiting = 0;    ///< fibers that wait for an answer of a peer
+  bool polls = false;  ///< before it looks for the next fiber
+  int first_in_inbox = -1, last_in_inbox = -1;
+  ReadyQueue ready;
+  base::Nanoseconds busy = 0;
+  std::int64_t messages = 0;  ///< sent
+  std::int64_t live_bytes = 0, settled_peak = 0, peak = 0;
+  std::vector<schedule::Span> spans;
+
+  /// Activations, gradients or messages become live, or (negative) are let go of.
+  void add_live(std::int64_t bytes) noexcept {
+    live_bytes += bytes;
+    settled_peak = std::max(settled_peak, live_bytes);
+    need(0);
+  }
+  /// For a moment, while it computes.
+  void need(std::int64_t bytes) noexcept { peak = std::max(peak, live_bytes + bytes); }
+};
+
+struct StepState {
+  /// Refers to its arguments.
+  StepState(const StepProgram& step_program, const Machine& step_machine,
+            const SimulationOptions& step_options);
+
+  const StepProgram& program;
+  const Machine& machine;
+  const SimulationOptions& options;
+  std::vector<SimulatedFiber> fibers;  ///< by microbatch, by task
+  std::vector<SimulatedStage> stages;
+  EventQueue events;
+  base::Nanoseconds now = 0;
+
+  const Task& task_of(const SimulatedFiber& fiber) const noexcept {
+    return program.tasks[fiber.task];
+  }
+  SimulatedStage& stage_of(const SimulatedFiber& fiber) noexcept {
+    return stages[task_of(fiber).stage];
+  }
+  /// The fiber that runs `task` of the same microbatch as `fiber`.
+  int sibling(int fiber, int task) const noexcept { return fiber - fibers[fiber].task + task; }
+  int body_of(int microbatch) const noexcept {
+    return microbatch * static_cast<int>(program.tasks.size());
+  }
+
+  /// Whether anything before `moment` is left to happen at the present time.
+  bool more_happens_now(Moment moment) const noexcept;
+
+  /// A message for `fiber` came.
+  void put_in_inbox(int fiber);
+  /// What a poll of the transport does: fibers whose messages came are ready now.
+  /// @param all  of them; else the one that came first
+  void take_from_inbox(SimulatedStage& stage, bool all);
+  /// The fiber that goes on next. Not if none is ready.
+  int take_ready(SimulatedStage& stage);
+};
+
+}  // namespace smp::simulate

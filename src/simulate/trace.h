@@ -1,0 +1,79 @@
+// simulate/trace.h: what one microbatch makes a model do, as plain data (paper App. C.1). Modules
+// are numbers here: what they are is the business of whoever made the trace.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace smp::simulate {
+
+/// What one call computes by itself between two events: its start, the calls it makes, its end.
+struct ComputeInterval {
+  double seconds = 0;  ///< of the forward pass
+  /// Tensors that autograd keeps for backward because of it.
+  std::int64_t activation_bytes = 0;
+  /// Gradients in its backward, at most at once, beyond what it let go of by then.
+  std::int64_t gradient_bytes = 0;
+};
+
+/// One call of a routed module. It computes, calls, computes, calls, computes.
+struct TracedCall {
+  int module = 0;   ///< index of the called module in its model
+  int caller = -1;  ///< index in Trace::calls; -1: the step body
+  /// Of the caller: from its previous call, or its start, to this call.
+  ComputeInterval before = {};
+  /// Of this call: after its last own call; all of it if it makes none.
+  ComputeInterval after = {};
+  std::int64_t input_bytes = 0;   ///< tensors that travel to the module if it lives elsewhere
+  std::int64_t output_bytes = 0;  ///< tensors that travel back
+  /// Tensors that are live in the caller while this call runs, though it does not keep them for
+  /// backward: inputs, and outputs of earlier calls.
+  std::int64_t caller_live_bytes = 0;
+  /// Gradients that are live in the caller while backward of this call runs, at most at once: for
+  /// what the caller computed, and for results of calls that have not had their backward.
+  std::int64_t caller_gradient_bytes = 0;
+  /// The called module is a Sequential: neighbouring calls that it makes share one request if they
+  /// run on the same stage.
+  bool sequential = false;
+};
+
+/// Names a compute interval of a trace.
+struct IntervalId {
+  int call = -1;        ///< index in Trace::calls; -1: the body, after its last call
+  bool before = false;  ///< TracedCall::before; else TracedCall::after
+  bool operator==(const IntervalId&) const = default;
+};
+
+/// A tensor that several compute intervals keep. It counts in the activation_bytes of the first; on
+/// a rank that does not run that one, it is another tensor, which travelled there.
+struct SharedTensor {
+  std::int64_t bytes = 0;
+  std::vector<IntervalId> keepers;  ///< each once, in the order in which they ran
+};
+
+/// A module that reads a weight that another module registered (`embed->weight` in its parent), or
+/// that was passed to it: both must be on one stage.
+struct WeightUse {
+  int module = 0;     ///< that reads it; 0, the model itself, stands for the step body too
+  int parameter = 0;  ///< index among the parameters of the model
+};
+
+/// Where the numbers of a trace come from.
+enum class CostSource : std::uint8_t {
+  kCounts,     ///< nothing was run: every module counts its descendants (skip_tracing)
+  kEstimated,  ///< operators and their sizes, priced by a roofline: the same on every machine
+  kMeasured,   ///< a clock: the median of several runs
+};
+
+/// One microbatch through the step body.
+struct Trace {
+  std::vector<TracedCall> calls;    ///< in the order in which they began; a caller comes first
+  ComputeInterval body_after = {};  ///< what the body itself computed after its last call
+  std::vector<WeightUse> foreign_uses;
+  std::vector<SharedTensor> shared;
+  CostSource source = CostSource::kEstimated;
+  /// Backward time of a call over its forward time.
+  double backward_ratio = 2.0;
+};
+
+}  // namespace smp::simulate

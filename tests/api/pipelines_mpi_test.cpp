@@ -1,0 +1,44 @@
+// Two pipelines of two ranks side by side over MPI, and one on the last two ranks of four: as one
+// process.
+#include <gtest/gtest.h>
+
+#include "api/start.h"
+#include "support/own_mpi.h"
+#include "zoo/differential.h"
+
+namespace smp::zoo {
+namespace {
+
+class PipelinesOverMpi : public testing::TestWithParam<const char*> {};
+
+/// @param only  number of the pipeline that trains; -1: all of them
+void expect_as_in_one_process(const std::string& placement, int only) {
+  std::vector<std::pair<Case, Trace>> references;
+  for (auto& c : all_cases()) {
+    if (!c.random) references.emplace_back(c, train_in_one_process(c));
+  }
+  static int argc = 0;
+  static char* argv[] = {nullptr};
+  auto config = zoo_config("interleaved");
+  config.pipeline_parallel_degree = 2;
+  config.placement_strategy = placement;
+  const auto session = start(argc, argv, config, {.allow_replicas = true});
+  if (only >= 0 && rdp_rank() != only) return;
+  for (const auto& [c, reference] : references) {
+    SCOPED_TRACE(c.name);
+    expect_equal(train_distributed(c, random_placement(c, pp_size(), 17)), reference, 1e-12);
+  }
+}
+
+TEST_P(PipelinesOverMpi, SideBySide) { expect_as_in_one_process(GetParam(), -1); }
+
+TEST_P(PipelinesOverMpi, OnTheLastRanksOnly) {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  expect_as_in_one_process(GetParam(), size / 2 - 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, PipelinesOverMpi, testing::Values("cluster", "spread"));
+
+}  // namespace
+}  // namespace smp::zoo

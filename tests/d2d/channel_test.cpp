@@ -1,0 +1,186 @@
+// The channel keeps its contract over local wires, alone and mixed, with and without simulated
+// time, and what only channels in one process can show.
+#include "d2d/channel.h"
+
+#include "d2d/local_cluster.h"
+
+namespace smp::d2d {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct PlainCluster : LocalCluster {
+  PlainCluster() : LocalCluster({}) {}
+};
+struct SimulatedCluster : ClockHolder, LocalCluster {
+  SimulatedCluster() : LocalCluster({.clock = &clock}) {}
+};
+struct SeparatePlanesCluster : LocalCluster {
+  SeparatePlanesCluster() : LocalCluster({}, 4, separate_planes) {}
+};
+struct SimulatedSeparatePlanesCluster : ClockHolder, LocalCluster {
+  SimulatedSeparatePlanesCluster() : LocalCluster({.clock = &clock}, 4, separate_planes) {}
+};
+struct SimulatedPairsCluster : ClockHolder, LocalCluster {
+  SimulatedPairsCluster() : LocalCluster({.clock = &clock}, 4, wires_of_pairs) {}
+};
+
+using LocalClusters = testing::Types<PlainCluster, SimulatedCluster, SeparatePlanesCluster,
+                                     SimulatedSeparatePlanesCluster, SimulatedPairsCluster>;
+INSTANTIATE_TYPED_TEST_SUITE_P(channel_test, ChannelContract, LocalClusters);
+
+// Random traffic between 3 ranks in simulated time; the hash of its trace.
+std::uint64_t traced_run(std::uint64_t seed, const std::string& text = "h") {
+  fiber::SimClock clock(seed);
+  LocalCluster cluster({.clock = &clock}, 3);
+  for (int i = 0; i < 20; ++i) {
+    cluster.player(i % 3).send((i + 1) % 3, Frame{text, {at::ones({i * 100})}});
+  }
+  cluster.run_until([](Player&) { return true; });
+  return clock.trace_hash();
+}
+
+std::vector<std::string> texts_in_order(LocalCluster& cluster, int rank) {
+  std::vector<std::string> texts;
+  for (auto& mail : cluster.player(rank).arrived) texts.push_back(mail.frame.text);
+  return texts;
+}
+
+TEST(Channel, ReplaysARunFromItsSeed) {
+  EXPECT_EQ(traced_run(1), traced_run(1));
+  EXPECT_NE(traced_run(1), traced_run(2));
+  EXPECT_NE(traced_run(1), traced_run(1, "another text"));
+}
+
+TEST(Channel, LetsSmallFramesOvertakeLargeOnes) {
+  int overtaken = 0;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    fiber::SimClock clock(seed);
+    LocalCluster cluster({.clock = &clock}, 2);
+    cluster.player(0).send(1, Frame{"tensor", {at::ones({5000})}});
+    cluster.player(0).send(1, Frame{"text", {}});
+    cluster.run_until(
+        [](Player& player) { return player.rank() == 0 || player.arrived.size() == 2; });
+    overtaken += texts_in_order(cluster, 1).front() == "text";
+  }
+  EXPECT_GT(overtaken, 0);
+  EXPECT_LT(overtaken, 50);
+}
+
+TEST(Channel, LosesTheFrameThatTheHubIsToldTo) {
+  LocalCluster cluster({}, 2);
+  cluster.hub().lose_frame(1);
+  for (const char* text : {"0", "1", "2"}) {
+    cluster.player(0).send(1, Frame{text, {at::ones({3000})}});
+  }
+  cluster.run_until(
+      [](Player& player) { return player.rank() == 0 || player.arrived.size() == 2; });
+  EXPECT_THAT(texts_in_order(cluster, 1), ElementsAre("0", "2"));
+  EXPECT_EQ(cluster.player(0).channel->counters().frames_sent, 3u);
+  EXPECT_EQ(cluster.hub().frames_sent(), 3u);
+}
+
+// A receiver that comes in the middle of a poll finds the frames in their order.
+TEST(Channel, DeliversKeptFramesBeforeLaterOnes) {
+  LocalCluster cluster({}, 2);
+  Player& receiver = cluster.player(1);
+  receiver.channel->set_receiver(Port::kServer, {});
+  receiver.channel->set_receiver(Port::kCollectives,
+                                 [&](GlobalRank, ArrivedFrame&&) { receiver.listen(); });
+  cluster.player(0).send(1, Frame{"kept", {}});
+  cluster.player(0).send(1, Frame{"", {}}, Port::kCollectives);
+  cluster.player(0).send(1, Frame{"later", {}});
+  while (receiver.channel->poll()) {
+  }
+  EXPECT_THAT(texts_in_order(cluster, 1), ElementsAre("kept", "later"));
+}
+
+TEST(Channel, MayEndBeforeItsFramesArrive) {
+  fiber::SimClock clock(1);
+  {
+    LocalCluster cluster({.clock = &clock}, 2);
+    cluster.player(0).send(1, Frame{"nobody is there any more", {at::ones({3000})}});
+  }
+  while (clock.advance()) {
+  }
+}
+
+TEST(Channel, DropsWhatArrivesWhileItIsClosed) {
+  LocalCluster cluster({}, 2);
+  cluster.player(0).send(1, Frame{"in time", {}});
+  EXPECT_TRUE(cluster.player(1).channel->close(0));
+  EXPECT_THAT(cluster.player(1).arrived, IsEmpty());
+  EXPECT_THROW(cluster.player(1).send(0, Frame{}), UsageError);
+  cluster.player(0).send(1, Frame{"too late", {at::ones({3000})}});
+  cluster.player(0).channel->poll();
+  EXPECT_TRUE(cluster.player(0).channel->drained());
+}
+
+TEST(Channel, ConnectsGroupsByTheRanksOfTheJob) {
+  const auto hub = std::make_shared<LocalHub>(4);
+  const Members group({GlobalRank(3), GlobalRank(1)});
+  Player three{Routes(std::make_unique<LocalWire>(hub, GlobalRank(3), group))};
+  Player one{Routes(std::make_unique<LocalWire>(hub, GlobalRank(1), group))};
+  EXPECT_EQ(three.channel->size(), 2);
+  EXPECT_EQ(three.channel->rank(), GlobalRank(3));
+  EXPECT_EQ(three.channel->members(), group);
+  three.send(1, Frame{"to one", {}});
+  EXPECT_THROW(three.send(0, Frame{}), UsageError);
+  EXPECT_THROW(three.send(2, Frame{}), UsageError);
+  one.channel->poll();
+  ASSERT_EQ(one.arrived.size(), 1u);
+  EXPECT_EQ(one.arrived[0].source, 3);
+}
+
+// A channel whose peer, rank 1, writes to the wire by hand.
+class ChannelAndBareWire : public testing::Test {
+ protected:
+  void post(const std::vector<std::byte>& bytes) {
+    ByteBuffer buffer;
+    buffer.resize(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), buffer.data());
+    bare_.post(GlobalRank(0), std::move(buffer));
+  }
+  static std::vector<std::byte> encoded(const at::Tensor& tensor, std::uint8_t wire) {
+    ByteBuffer buffer;
+    std::vector<DataTensor> data;
+    TransferId next = 0;
+    encode_frame({Port::kServer, {}, "text", tensor}, wire, next, buffer, data);
+    return {buffer.span().begin(), buffer.span().end()};
+  }
+
+  std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>(2);
+  Player player_{Routes(std::make_unique<LocalWire>(hub_, GlobalRank(0)))};
+  LocalWire bare_{hub_, GlobalRank(1)};
+};
+
+TEST_F(ChannelAndBareWire, ReportsAMalformedFrameAndIsNotUsedAgain) {
+  post(std::vector<std::byte>(100));
+  player_.channel->poll();
+  EXPECT_THAT(player_.failures, ElementsAre(AllOf(HasSubstr("rank 0"), HasSubstr("malformed"))));
+  post(encoded(at::ones({2}), 0));
+  EXPECT_FALSE(player_.channel->poll());
+  EXPECT_THAT(player_.arrived, IsEmpty());
+  EXPECT_THROW(player_.send(1, Frame{}), PeerLostError);
+  EXPECT_FALSE(player_.channel->close(0));
+}
+
+TEST_F(ChannelAndBareWire, ReportsATensorOverAWireThatItDoesNotHave) {
+  post(encoded(at::ones({3000}), 1));
+  player_.channel->poll();
+  EXPECT_THAT(player_.failures,
+              ElementsAre(AllOf(HasSubstr("rank 1"), HasSubstr("wire 1"), HasSubstr("local 0"))));
+}
+
+TEST_F(ChannelAndBareWire, TakesAnExceptionOfAReceiverForAFailure) {
+  player_.on_arrival([](int, Frame&&) { throw InternalError("the receiver is broken"); });
+  post(encoded(at::ones({2}), 0));
+  player_.channel->poll();
+  EXPECT_THAT(player_.failures, ElementsAre(HasSubstr("the receiver is broken")));
+}
+
+}  // namespace
+}  // namespace smp::d2d

@@ -1,0 +1,198 @@
+// Every field of every kind of message crosses the wire, and nothing else is taken for one.
+#include "server/message_codec.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+
+#include "d2d/wires/local_wire.h"
+#include "smp/error.h"
+
+namespace smp::server {
+namespace {
+
+/// Two ranks of one process; what rank 0 sends is decoded on rank 1.
+class MessageCodecTest : public testing::Test {
+ protected:
+  MessageCodecTest() {
+    receiver_.set_receiver(d2d::Port::kServer,
+                           [this](GlobalRank source, d2d::ArrivedFrame&& frame) {
+                             EXPECT_EQ(source, GlobalRank(0));
+                             arrived_ = decode_message(std::move(frame));
+                           });
+    receiver_.set_failure_handler([this](const std::string& what) { failure_ = what; });
+  }
+
+  template <class Kind>
+  Kind cross(const Kind& message) {
+    arrived_.reset();
+    send_message(sender_, GlobalRank(1), 41, message);
+    for (int i = 0; i < 100 && !arrived_ && failure_.empty(); ++i) {
+      sender_.poll();
+      receiver_.poll();
+    }
+    EXPECT_EQ(failure_, "");
+    EXPECT_TRUE(arrived_.has_value());
+    EXPECT_EQ(arrived_->step, 41);
+    return std::get<Kind>(arrived_->message);
+  }
+  template <class Kind>
+  Kind cross_rare(const Kind& message) {
+    return std::get<Kind>(Message(cross(Message(message)).index() == Message(message).index()
+                                      ? arrived_->message
+                                      : Message()));
+  }
+
+  std::shared_ptr<d2d::LocalHub> hub_ = std::make_shared<d2d::LocalHub>(2);
+  d2d::Channel sender_{std::make_unique<d2d::LocalWire>(hub_, GlobalRank(0))};
+  d2d::Channel receiver_{std::make_unique<d2d::LocalWire>(hub_, GlobalRank(1))};
+  std::optional<ReceivedMessage> arrived_;
+  std::string failure_;
+};
+
+template <>
+Message MessageCodecTest::cross(const Message& message) {
+  arrived_.reset();
+  send_message(sender_, GlobalRank(1), 41, message);
+  for (int i = 0; i < 100 && !arrived_ && failure_.empty(); ++i) receiver_.poll();
+  EXPECT_EQ(failure_, "");
+  return arrived_->message;
+}
+
+ForwardRequest request_with(int tensors, int depth) {
+  ForwardRequest request;
+  request.request = {7, 3};
+  request.module = ModuleId{12};
+  request.call = 0xfedcba9876543210u;
+  request.microbatch = 5;
+  for (int i = 0; i < depth; ++i)
+    request.position.caller.append(static_cast<std::uint32_t>(i * 50));
+  request.position.ordinal = 9;
+  request.position.random_key = 0x123456789abcdefu;
+  request.after_first_backward = true;
+  request.training = false;
+  request.frozen_hash = 77;
+  request.modes.grad = false;
+  request.modes.autocast[1] = {true, at::kHalf};
+  request.arguments.bytes = std::string("a\0b", 3);
+  for (int i = 0; i < tensors; ++i) {
+    request.arguments.tensors.push_back(i % 3 == 2 ? at::Tensor() : at::full({2}, i));
+    request.requires_grad.push_back(i % 2 == 0);
+  }
+  return request;
+}
+
+void expect_equal(const ForwardRequest& got, const ForwardRequest& sent) {
+  EXPECT_EQ(got.request, sent.request);
+  EXPECT_EQ(got.module, sent.module);
+  EXPECT_EQ(got.call, sent.call);
+  EXPECT_EQ(got.microbatch, sent.microbatch);
+  EXPECT_EQ(got.position.caller, sent.position.caller);
+  EXPECT_EQ(got.position.ordinal, sent.position.ordinal);
+  EXPECT_EQ(got.position.random_key, sent.position.random_key);
+  EXPECT_EQ(got.after_first_backward, sent.after_first_backward);
+  EXPECT_EQ(got.training, sent.training);
+  EXPECT_EQ(got.frozen_hash, sent.frozen_hash);
+  EXPECT_EQ(got.modes, sent.modes);
+  EXPECT_EQ(got.requires_grad, sent.requires_grad);
+  EXPECT_EQ(got.arguments.bytes, sent.arguments.bytes);
+  ASSERT_EQ(got.arguments.tensors.size(), sent.arguments.tensors.size());
+  for (std::size_t i = 0; i < sent.arguments.tensors.size(); ++i) {
+    const auto& tensor = sent.arguments.tensors[i];
+    ASSERT_EQ(got.arguments.tensors[i].defined(), tensor.defined()) << i;
+    if (tensor.defined()) EXPECT_TRUE(at::equal(got.arguments.tensors[i], tensor)) << i;
+  }
+}
+
+TEST_F(MessageCodecTest, AForwardRequestComesBackWhole) {
+  const auto sent = request_with(3, 4);
+  expect_equal(cross(sent), sent);
+}
+
+TEST_F(MessageCodecTest, SoDoesOneOfManyTensorsFromDeepInside) {
+  for (const int tensors : {0, 63, 64, 65, 200}) {
+    for (const int depth : {0, 15, 29, 30, 300}) {
+      SCOPED_TRACE(testing::Message() << tensors << " tensors, depth " << depth);
+      const auto sent = request_with(tensors, depth);
+      expect_equal(cross(sent), sent);
+    }
+  }
+}
+
+TEST_F(MessageCodecTest, ItsPlainFlagsAreNotTheOppositeOnes) {
+  auto sent = request_with(1, 0);
+  sent.after_first_backward = false;
+  sent.training = true;
+  sent.modes = {};
+  sent.modes.autocast[0] = {true, at::kBFloat16};
+  expect_equal(cross(sent), sent);
+}
+
+TEST_F(MessageCodecTest, AForwardResponse) {
+  ForwardResponse sent;
+  sent.request = {1, 2};
+  sent.record = {3, 4};
+  sent.result = {"bytes", {at::ones({3}), at::Tensor()}};
+  sent.requires_grad.push_back(true);
+  sent.requires_grad.push_back(false);
+  const auto got = cross(sent);
+  EXPECT_EQ(got.request, sent.request);
+  EXPECT_EQ(got.record, sent.record);
+  EXPECT_EQ(got.requires_grad, sent.requires_grad);
+  EXPECT_EQ(got.result.bytes, "bytes");
+  EXPECT_TRUE(at::equal(got.result.tensors.at(0), at::ones({3})));
+  EXPECT_FALSE(got.result.tensors.at(1).defined());
+}
+
+TEST_F(MessageCodecTest, ABackwardRequestAndItsResponse) {
+  for (const bool flag : {true, false}) {
+    const BackwardRequest sent{{5, 6}, {7, 8}, 3, flag, !flag, {at::Tensor(), at::ones({2})}};
+    const auto got = cross(sent);
+    EXPECT_EQ(got.request, sent.request);
+    EXPECT_EQ(got.record, sent.record);
+    EXPECT_EQ(got.microbatch, 3);
+    EXPECT_EQ(got.after_first_backward, flag);
+    EXPECT_EQ(got.keep_graph, !flag);
+    EXPECT_FALSE(got.gradients.at(0).defined());
+    EXPECT_TRUE(at::equal(got.gradients.at(1), at::ones({2})));
+  }
+  const auto answer = cross(BackwardResponse{{5, 6}, {at::zeros({4})}});
+  EXPECT_EQ(answer.request, (RequestId{5, 6}));
+  EXPECT_TRUE(at::equal(answer.gradients.at(0), at::zeros({4})));
+}
+
+TEST_F(MessageCodecTest, TheRareKinds) {
+  const auto error = cross_rare(ErrorResponse{{1, 9}, {PpRank(2), "kaboom"}});
+  EXPECT_EQ(error.request, (RequestId{1, 9}));
+  EXPECT_EQ(error.failure.rank, PpRank(2));
+  EXPECT_EQ(error.failure.text, "kaboom");
+  EXPECT_EQ(cross_rare(ReleaseRecord{{4, 5}}).record, (RecordId{4, 5}));
+  EXPECT_EQ(cross_rare(ForwardDone{3}).microbatch, 3);
+  EXPECT_EQ(cross_rare(MicrobatchDone{4}).microbatch, 4);
+  cross_rare(FinishGradients{});
+  cross_rare(RankLeft{});
+  EXPECT_EQ(cross_rare(StepFailed{{PpRank(1), "x"}}).failure.text, "x");
+}
+
+TEST_F(MessageCodecTest, OutputsOfAllMicrobatches) {
+  const auto got = cross_rare(StepEnded{{{"a", {at::ones({1}), at::zeros({2})}}, {"", {}}}});
+  ASSERT_EQ(got.outputs.size(), 2u);
+  EXPECT_EQ(got.outputs[0].bytes, "a");
+  ASSERT_EQ(got.outputs[0].tensors.size(), 2u);
+  EXPECT_TRUE(at::equal(got.outputs[0].tensors[1], at::zeros({2})));
+  EXPECT_TRUE(got.outputs[1].tensors.empty());
+}
+
+TEST_F(MessageCodecTest, WhatIsNoneOfOursIsAnError) {
+  const std::byte nonsense[24] = {};
+  sender_.send(GlobalRank(1), d2d::Port::kServer, nonsense, {}, {});
+  sender_.send(GlobalRank(1), d2d::Port::kServer, std::span(nonsense, 3), {}, {});
+  for (int i = 0; i < 10; ++i) receiver_.poll();
+  EXPECT_FALSE(arrived_.has_value());
+  EXPECT_NE(failure_, "");
+}
+
+}  // namespace
+}  // namespace smp::server

@@ -1,0 +1,92 @@
+// Modules by number: in the order they come, and their numbers stay taken.
+#include "server/module_table.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "module/routed_models.h"
+#include "smp/nn/normalization.h"
+#include "support/refusal.h"
+
+namespace smp::server {
+namespace {
+
+template <class Holder>
+RoutedBase* placed(Holder& module, const char* path) {
+  auto* routed = dynamic_cast<RoutedBase*>(module.get());
+  routed->smp_place = {-1, PpRank(0), path};
+  return routed;
+}
+
+TEST(ModuleTable, NumbersModulesOfAllModelsInTheOrderTheyCome) {
+  ModuleTable table;
+  smp::test::Scale first, second, third;
+  table.attach_model({placed(first, ""), placed(second, "encoder")});
+  table.attach_model({placed(third, "encoder")});
+  EXPECT_EQ(table.size(), 3u);
+  EXPECT_EQ(third->smp_place.index, 2);
+  for (auto* module : {&first, &second, &third}) {
+    auto* routed = dynamic_cast<RoutedBase*>(module->get());
+    EXPECT_EQ(&table.module(ModuleId{routed->smp_place.index}), routed);
+  }
+  EXPECT_STREQ(table.path(ModuleId{1}), "encoder");
+  EXPECT_STREQ(table.path(kBody), "<body>");
+}
+
+TEST(ModuleTable, RandomKeysTellModelsAndPathsApart) {
+  ModuleTable table, other;
+  smp::test::Scale first, second, third, copy;
+  table.attach_model({placed(first, "a"), placed(second, "b")});
+  table.attach_model({placed(third, "a")});
+  other.attach_model({placed(copy, "a")});
+  EXPECT_NE(table.at(ModuleId{0}).random_key, table.at(ModuleId{1}).random_key);
+  EXPECT_NE(table.at(ModuleId{0}).random_key, table.at(ModuleId{2}).random_key);
+  EXPECT_EQ(table.at(ModuleId{0}).random_key, other.at(ModuleId{0}).random_key)
+      << "all ranks have the same";
+}
+
+TEST(ModuleTable, KnowsWhoDrawsRandomNumbersAndWhoKeepsStatistics) {
+  ModuleTable table;
+  smp::test::Scale scale;
+  smp::nn::Linear linear(2, 2);
+  smp::nn::BatchNorm1d norm(2);
+  table.attach_model({placed(scale, "scale"), placed(linear, "linear"), placed(norm, "norm")});
+  EXPECT_TRUE(table.at(ModuleId{0}).draws_random) << "it may";
+  EXPECT_FALSE(table.at(ModuleId{1}).draws_random);
+  EXPECT_FALSE(table.at(ModuleId{0}).keeps_statistics);
+  EXPECT_FALSE(table.at(ModuleId{1}).keeps_statistics);
+  EXPECT_TRUE(table.at(ModuleId{2}).keeps_statistics);
+}
+
+TEST(ModuleTable, AModelThatIsGoneKeepsItsNumbersAndPaths) {
+  ModuleTable table;
+  smp::test::Scale first, second, third;
+  const std::vector<RoutedBase*> model{placed(first, "first")};
+  table.attach_model(model);
+  const char* path = table.path(ModuleId{0});
+  table.attach_model({placed(second, "second")});
+  table.detach_model(model);
+  table.attach_model({placed(third, "third")});
+  EXPECT_EQ(third->smp_place.index, 2);
+  EXPECT_STREQ(path, "first");
+  EXPECT_EQ(table.path(ModuleId{0}), path);
+  EXPECT_EQ(table.at(ModuleId{0}).module, nullptr);
+  EXPECT_EQ(&table.module(ModuleId{1}), dynamic_cast<RoutedBase*>(second.get()));
+  EXPECT_NE(refusal<InternalError>([&] {
+              static_cast<void>(table.module(ModuleId{0}));
+            }).find("of a model that is gone"),
+            std::string::npos);
+}
+
+TEST(ModuleTable, ANumberThatNobodyHasIsAnError) {
+  ModuleTable table;
+  for (const int number : {0, 7, -1}) {
+    EXPECT_THROW(static_cast<void>(table.at(ModuleId{number})), InternalError);
+    EXPECT_THROW(static_cast<void>(table.module(ModuleId{number})), InternalError);
+    EXPECT_STREQ(table.path(ModuleId{number}), "<body>");
+  }
+}
+
+}  // namespace
+}  // namespace smp::server

@@ -1,0 +1,92 @@
+// What is live on each stage in a simulated step, and how many microbatches are in flight.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+
+#include "simulate/simulate_chain.h"
+
+namespace smp::simulate {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::Le;
+
+TEST(SimulatedMemory, SimpleKeepsTheActivationsOfAllMicrobatches) {
+  const auto step = simulate_chain({0.1, 0.1, 0.1}, 0, {.microbatches = 6});
+  EXPECT_THAT(step.peak_activations, ElementsAre(6, 6, 6));
+}
+
+TEST(SimulatedMemory, InterleavedKeepsThoseOfItsCap) {
+  for (int cap = 1; cap <= 4; ++cap) {
+    const auto step = simulate_chain({0.1, 0.1, 0.1}, cap, {.microbatches = 12});
+    EXPECT_EQ(step.peak_activations[0], cap);
+    EXPECT_THAT(step.peak_activations, Each(Le(cap)));
+  }
+}
+
+TEST(SimulatedMemory, NoOrderTakesMoreThanTheMost) {
+  auto model = traced_chain({0.1, 0.1, 0.1});
+  model.trace.calls[2].after.gradient_bytes = 50;
+  model.trace.calls[3].caller_gradient_bytes = 7;  // waits on stage 0
+  const auto most = [&](int in_flight) {
+    const auto schedule = schedule::make_simple();
+    return most_activations(model.trace, {0, 0, 1, 2}, ideal_machine(3),
+                            {.schedule = schedule.get()}, in_flight);
+  };
+  EXPECT_THAT(most(1), ElementsAre(1 + 7, 1 + 50, 1));
+  EXPECT_THAT(most(4), ElementsAre(4 * (1 + 7), 4 + 50, 4));
+}
+
+TEST(SimulatedMemory, GradientsComeOnTopOfActivations) {
+  auto model = traced_chain({0.1, 0.1});
+  model.trace.calls[2].after.gradient_bytes = 50;
+  const auto schedule = schedule::make_simple();
+  SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
+  const auto step = simulate(model.trace, {0, 0, 1}, ideal_machine(2), options);
+  EXPECT_THAT(step.peak_activations, ElementsAre(6, 6 + 50));
+  options.forward_only = true;
+  const auto forward = simulate(model.trace, {0, 0, 1}, ideal_machine(2), options);
+  EXPECT_THAT(forward.peak_activations, Each(0));
+}
+
+TEST(SimulatedMemory, WhatIsLiveInACallerStaysUntilTheAnswer) {
+  auto model = traced_chain({0.1, 0.1});
+  model.trace.calls[2].caller_live_bytes = 10;
+  const auto schedule = schedule::make_simple();
+  const SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
+  const auto peak = [&] {
+    return simulate(model.trace, {0, 0, 1}, ideal_machine(2), options).peak_activations;
+  };
+  EXPECT_EQ(peak()[0], 6 + 2 * 10);  // an answer comes as the next request goes
+  model.trace.calls[2].caller_gradient_bytes = 1000;
+  EXPECT_EQ(peak()[0], 6 + 6 * 1000);  // all begin backward at once
+}
+
+int most_in_flight(const SimulatedStep& step) {
+  std::map<int, schedule::Span> lives;
+  for (const auto& span : step.timeline[0].spans) {
+    const auto [life, is_first] = lives.try_emplace(span.microbatch, span);
+    life->second.end = span.end;
+  }
+  int most = 0;
+  for (const auto& [microbatch, life] : lives) {
+    most = std::max(
+        most, static_cast<int>(std::count_if(lives.begin(), lives.end(), [&](const auto& other) {
+          return other.second.start <= life.start && life.start < other.second.end;
+        })));
+  }
+  return most;
+}
+
+TEST(SimulatedMemory, NeverHasMoreMicrobatchesInFlightThanTheCap) {
+  for (int cap = 1; cap <= 5; ++cap) {
+    const auto step = simulate_chain({0.1, 0.1, 0.1, 0.1}, cap,
+                                     {.microbatches = 12, .jitter = 0.2, .record = true});
+    EXPECT_EQ(most_in_flight(step), cap);
+  }
+}
+
+}  // namespace
+}  // namespace smp::simulate
