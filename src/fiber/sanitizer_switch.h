@@ -11,6 +11,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <pthread.h>
 #include <sanitizer/common_interface_defs.h>
+#include <boost/context/stack_traits.hpp>
 
 #include <cstdint>
 #endif
@@ -35,8 +36,9 @@ inline void sanitizer_switch(boost::fibers::context* next, std::size_t stack_byt
     pthread_attr_getstack(&attributes, &stack, &size);
     pthread_attr_destroy(&attributes);
     low = stack;
-  } else {
-    return;  // the dispatcher runs no instrumented code that throws
+  } else {  // the dispatcher, on whose stack polls throw and catch
+    size = boost::context::stack_traits::default_size() - 2 * kPage;
+    low = reinterpret_cast<const std::byte*>(next) - size;
   }
   void* save = nullptr;
   __sanitizer_start_switch_fiber(&save, low, size);

@@ -102,7 +102,8 @@ void expect_equal(const ForwardRequest& got, const ForwardRequest& sent) {
   for (std::size_t i = 0; i < sent.arguments.tensors.size(); ++i) {
     const auto& tensor = sent.arguments.tensors[i];
     ASSERT_EQ(got.arguments.tensors[i].defined(), tensor.defined()) << i;
-    if (tensor.defined()) EXPECT_TRUE(at::equal(got.arguments.tensors[i], tensor)) << i;
+    if (!tensor.defined()) continue;
+    EXPECT_TRUE(at::equal(got.arguments.tensors[i], tensor)) << i;
   }
 }
 
