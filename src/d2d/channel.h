@@ -21,7 +21,8 @@
 
 namespace smp::d2d {
 
-/// A complete frame. Header and body are valid only during the call that brings it.
+/// A complete frame. Header and body are valid only during the call that brings it; the header lies
+/// on an 8-byte boundary.
 struct ArrivedFrame {
   std::span<const std::byte> header;
   std::span<const std::byte> body;

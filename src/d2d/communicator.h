@@ -40,7 +40,7 @@ class Communicator {
   Communicator lane(std::uint64_t number) const;
 
   /// One payload of every member, in order of members, on every member. `what`, the same on all
-  /// members, is for messages.
+  /// members, is for messages. Tensors leave as in Channel::send: do not change them soon.
   /// Messages: size - 1 sent by each.
   std::vector<Payload> all_gather(Payload own, const char* what) const;
   /// `root`'s payload on every member. Messages: size - 1 sent by the root.

@@ -55,8 +55,8 @@ class Routes {
   /// Reports the transfers of every wire but `control`, which has just done so itself.
   void complete_beside(const Wire& control);
   bool drained() const noexcept;
-  /// No wire is left before all have brought what was sent: what arrives on one may announce what
-  /// comes on another.
+  /// True once all wires are left; poll all of them until then: what arrives on one may announce
+  /// what somebody still sends on another.
   bool leave();
   base::Nanoseconds patience(bool unwinding) const noexcept;
   void give_up(base::Nanoseconds waited, bool unwinding) noexcept;

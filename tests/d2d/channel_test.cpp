@@ -83,6 +83,21 @@ TEST(Channel, LosesTheFrameThatTheHubIsToldTo) {
   EXPECT_EQ(cluster.hub().frames_sent(), 3u);
 }
 
+// The answer comes over the wire that is polled first; the tensor left over the other.
+TEST(Channel, LetsGoOfWhatHasLeftBeforeItReadsAnAnswerOverAnotherWire) {
+  LocalCluster cluster({}, 2, separate_planes);
+  Player& asking = cluster.player(0);
+  Player& answering = cluster.player(1);
+  const at::Tensor tensor = at::zeros({5000});
+  asking.on_arrival([&](int, Frame&&) { tensor.add_(1); });
+  answering.on_arrival([&](int, Frame&&) { answering.send(0, Frame{"answer", {}}); });
+  asking.send(1, Frame{"", {tensor}});
+  answering.channel->poll();
+  asking.channel->poll();
+  EXPECT_EQ(tensor[0].item<float>(), 1);
+  EXPECT_THAT(asking.failures, IsEmpty());
+}
+
 // A receiver that comes in the middle of a poll finds the frames in their order.
 TEST(Channel, DeliversKeptFramesBeforeLaterOnes) {
   LocalCluster cluster({}, 2);
@@ -117,6 +132,18 @@ TEST(Channel, DropsWhatArrivesWhileItIsClosed) {
   cluster.player(0).send(1, Frame{"too late", {at::ones({3000})}});
   cluster.player(0).channel->poll();
   EXPECT_TRUE(cluster.player(0).channel->drained());
+}
+
+// Nobody else moves time while a rank blocks.
+TEST(Channel, ClosesAtOnceInSimulatedTime) {
+  fiber::SimClock clock(1);
+  LocalCluster cluster({.clock = &clock}, 2, separate_planes);
+  cluster.player(0).send(1, Frame{"on its way", {at::ones({3000})}});
+  EXPECT_TRUE(cluster.player(0).channel->close(3600 * base::kSecond));
+  while (clock.advance()) {
+  }
+  cluster.player(1).channel->poll();
+  EXPECT_THAT(texts_in_order(cluster, 1), ElementsAre("on its way"));
 }
 
 TEST(Channel, ConnectsGroupsByTheRanksOfTheJob) {

@@ -414,6 +414,9 @@ std::vector<std::string> told(const std::function<void(const Communicator&)>& ze
   SimulatedJob job(2, seed);
   std::vector<std::string> texts(2, "nothing");
   job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+    // Messages come before the call, or after it.
+    fiber::Scheduler::instance().sleep_for(seed % 3 * static_cast<std::uint64_t>(rank) * 10'000,
+                                           kForTheTest);
     try {
       (rank == 0 ? zero : one)(own.all());
     } catch (const Error& error) {

@@ -205,12 +205,14 @@ base::Nanoseconds MpiWire::patience(bool unwinding) const noexcept {
 
 void MpiWire::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
   if (std::exchange(closed_, true)) return;
-  std::fprintf(stderr,
-               "smp: rank %d leaves its transport%s, and not all other ranks came along within "
-               "%lld s: ending the whole job.\n",
-               rank().value(), unwinding ? " because of an exception" : "",
-               static_cast<long long>(waited / base::kSecond));
-  std::fflush(stderr);
+  if (!job_ends_at_exit()) {  // another wire has said it
+    std::fprintf(stderr,
+                 "smp: rank %d leaves its transport%s, and not all other ranks came along within "
+                 "%lld s: ending the whole job.\n",
+                 rank().value(), unwinding ? " because of an exception" : "",
+                 static_cast<long long>(waited / base::kSecond));
+    std::fflush(stderr);
+  }
   if (!unwinding) MPI_Abort(control_.get(), 1);
   // Until the process exits MPI may still write to what it was given: it is never freed.
   static_cast<void>(new auto(std::move(requests_)));
