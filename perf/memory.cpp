@@ -33,7 +33,7 @@ using support::take_peak_tensor_bytes;
 /// From the third step on, everything is there that training takes.
 constexpr int kFirstSteps = 2;
 
-// ---- what is trained --------------------------------------------------------------------------
+// ---- what is trained ---------------------------------------------------------------------------
 
 struct T5Case {
   static t5::T5Config config() {
@@ -94,7 +94,7 @@ struct RecommenderCase {
   }
 };
 
-// ---- what is measured -------------------------------------------------------------------------
+// ---- what is measured --------------------------------------------------------------------------
 
 enum class Schedule { kSimple, kInterleaved };
 
@@ -174,7 +174,7 @@ std::vector<Comparison> of_all_ranks(const Comparison& own) {
   return all;
 }
 
-// ---- the report -------------------------------------------------------------------------------
+// ---- the report --------------------------------------------------------------------------------
 
 /// "memory_error.simple.t5.adam.p4", of the worst rank.
 void add_row(Report& report, const Setting& setting, const std::vector<Comparison>& ranks) {

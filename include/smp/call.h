@@ -14,6 +14,7 @@
 
 #include "smp/export.h"
 #include "smp/rank.h"
+#include "smp/state.h"
 
 namespace torch::nn {
 class Module;
@@ -63,6 +64,10 @@ class SMP_API RoutedBase {
   virtual std::string smp_cannot_cross() const = 0;
   /// False for leaves that never draw random numbers (Linear, LayerNorm, ...): no stream is set up.
   virtual bool smp_draws_random() const noexcept = 0;
+  /// Where the user's members are; of size 0 if nothing is known.
+  virtual OwnPart smp_own_part() const noexcept { return {}; }
+  /// What the program says about members that forward writes.
+  virtual StateUse smp_state_use() const noexcept { return StateUse::kWatched; }
 
   /// Set by DistributedModel; constant after placement.
   struct Place {

@@ -18,6 +18,8 @@
 namespace smp {
 
 class Runtime;
+class StateDict;
+struct LoadResult;
 struct StepPreview;
 
 namespace detail {
@@ -53,11 +55,13 @@ class SMP_API DistributedModelBase {
                 const std::vector<at::Tensor>& gradients = {}, bool retain_graph = false);
 
   /// All parameters of the model, each once, in order of registration. After placement those of
-  /// other ranks keep their shape and identity, but hold no values (NaN).
+  /// other ranks keep their shape and identity, but have no values: whatever reads or writes one
+  /// throws UsageError.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;
   NamedTensors named_buffers() const;
-  /// Those this rank owns; before placement all.
+  /// Those this rank owns; before placement all. A buffer that several ranks have (a small one, or
+  /// one that modules of several ranks registered) is owned by one of them: the others may read it.
   std::vector<at::Tensor> local_parameters() const;
   NamedTensors local_named_parameters() const;
   NamedTensors local_named_buffers() const;
@@ -70,11 +74,22 @@ class SMP_API DistributedModelBase {
   /// Of this rank's parameters; call it on every rank.
   void zero_grad(bool set_to_none = true);
 
-  /// Scales the gradients of all ranks so that their common 2-norm is at most `max_norm`; returns
-  /// the norm before, summed in float64 in order of stages, the same on every rank. Every rank
-  /// calls it, outside of steps.
-  /// @throws UsageError  inside a step.  @throws PeerLostError  a rank left.
+  /// smp::clip_grad_norm_(*this, max_norm) of smp/clip_grad.h: of the 2-norm over all ranks.
   double clip_grad_norm_(double max_norm);
+
+  /// All parameters and buffers, as smp::state_dict() names them (smp/state_dict.h), from the ranks
+  /// that own them; copies, on pp_rank `pp_rank` (kAllPpRanks: on every rank; elsewhere the dict is
+  /// empty). Every rank of the pipeline calls it, outside of steps.
+  /// @throws UsageError  inside a step; parameters have no values yet (delayed initialisation).
+  StateDict state_dict(int pp_rank = 0) const;
+  /// Those this rank owns; not copies.
+  StateDict local_state_dict() const;
+  /// As smp::load_state_dict(): each rank takes what it owns. `dict` is given by all ranks, or by
+  /// some and empty on the others, or each gives a part. What a rank does not have itself it gets
+  /// from the first that does. Every rank of the pipeline calls it, outside of steps, before
+  /// placement or after. With delayed initialisation values are put in when the model is placed.
+  /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values.
+  LoadResult load_state_dict(const StateDict& dict, bool strict = true);
 
   /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
   /// specifically. Before the first step, alike on every rank. Path and stage are checked when the
@@ -90,8 +105,8 @@ class SMP_API DistributedModelBase {
 
   /// Called once, right after placement; at once if that is over.
   void on_placed(std::function<void()> callback);
-  /// Whether this rank holds the values of `parameter`, by the tensor's identity; before placement
-  /// true of all.
+  /// Whether this rank owns `parameter`, or a buffer, by the tensor's identity: of each one rank
+  /// does. Before placement true of all.
   bool owns(const at::Tensor& parameter) const;
 
   torch::nn::Module& base_module() const noexcept;
@@ -106,6 +121,8 @@ class SMP_API DistributedModelBase {
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   static void place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                     const StepPreview* preview);
+  static void refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,
+                                const PartitionPlan& plan);
 
   struct State;
   std::unique_ptr<State> state_;
@@ -134,6 +151,7 @@ class DistributedModel : public DistributedModelBase {
     }
   }
 
+  auto* operator->() { return &*holder_; }
   auto* operator->() const { return &*holder_; }
   Holder& module() { return holder_; }
 

@@ -11,48 +11,75 @@
 
 #include "smp/distributed_model.h"
 #include "smp/export.h"
+#include "smp/model_list.h"
 
 namespace smp {
 
 namespace detail {
 
-/// Drops the parameters of other ranks from `optimizer` once the model is placed; groups keep their
-/// order, numbers and options. @throws UnsupportedError for LBFGS, which needs all parameters.
-SMP_API void follow_placement(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                              DistributedModelBase& model);
+/// What makes a LibTorch optimizer one of several ranks. Threads: the rank's.
+class SMP_API OptimizerShare {
+ public:
+  /// Removes doubles from `optimizer`, and once models are placed the parameters of other ranks;
+  /// groups keep their order, numbers and options.
+  /// @throws UnsupportedError for LBFGS, which needs all parameters.
+  OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimizer, ModelList models);
+  ~OptimizerShare();
+  OptimizerShare(OptimizerShare&&) noexcept;
+  OptimizerShare& operator=(OptimizerShare&&) noexcept;
+
+  /// Steps; tensors of no model have the same values on every rank afterwards.
+  void step();
+  void zero_grad(bool set_to_none);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 }  // namespace detail
 
 /// Wraps any torch::optim optimizer that works element by element:
 ///
 ///     smp::DistributedOptimizer optimizer(model, torch::optim::AdamW(model.parameters(), 1e-3));
+///     smp::DistributedOptimizer both({generator, critic}, torch::optim::Adam(groups));
+///
+/// Its parameters may be those of any models, and learnable tensors of no model: such a tensor is
+/// stepped by the rank whose code gave it a gradient (bodies run on the first stage), and the
+/// others get its values. One that occurs twice is stepped once, and a warning says so.
 ///
 /// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
-/// *optimizer. Every rank calls step() after every step; nothing is sent. Threads: the rank's.
+/// *optimizer. Every rank calls step() after every step of the model; nothing is sent unless there
+/// are tensors of no model. Threads: the rank's.
 template <class Optimizer>
 class DistributedOptimizer {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,
                 "smp::DistributedOptimizer wraps a torch::optim optimizer");
 
  public:
-  /// @param model  whose parameters `optimizer` has; until it is placed it must outlive this object
+  /// @param model  whose memory plan counts this optimizer's state
   /// @throws UnsupportedError  `optimizer` is LBFGS, which needs all parameters at once.
   DistributedOptimizer(DistributedModelBase& model, Optimizer optimizer)
-      : optimizer_(std::make_shared<Optimizer>(std::move(optimizer))) {
-    detail::follow_placement(optimizer_, model);
-  }
+      : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
+  DistributedOptimizer(ModelList models, Optimizer optimizer)
+      : optimizer_(std::make_shared<Optimizer>(std::move(optimizer))), share_(optimizer_, models) {}
 
-  void step() { optimizer_->step(); }
-  void zero_grad(bool set_to_none = true) { optimizer_->zero_grad(set_to_none); }
+  /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
+  ///                     model has gradients on two ranks, or on another one than before.
+  void step() { share_.step(); }
+  /// @throws UsageError  in the body of a step, where other microbatches have given gradients.
+  void zero_grad(bool set_to_none = true) { share_.zero_grad(set_to_none); }
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
     return optimizer_->param_groups();
   }
 
   Optimizer& operator*() { return *optimizer_; }
   Optimizer* operator->() { return optimizer_.get(); }
+  const std::shared_ptr<Optimizer>& shared() const { return optimizer_; }
 
  private:
   std::shared_ptr<Optimizer> optimizer_;
+  detail::OptimizerShare share_;
 };
 
 }  // namespace smp

@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "smp/export.h"
 
@@ -44,15 +45,22 @@ class SMP_API PeerLostError : public Error {
   ~PeerLostError() override;
 };
 
-/// An exception that was thrown on another rank; the text carries the original's.
-class SMP_API RemoteError : public Error {
+/// An exception that was thrown on another rank. What is thrown here is of two types: this one, and
+/// the original's if it is one of the standard library (`catch (const std::out_of_range&)` works as
+/// in one process), of LibTorch (c10::Error and those derived from it) or of ours; of another type
+/// its nearest base among these, or smp::Error if there is none. So it always is a std::exception,
+/// by that other type: this class is none, or `catch (const std::exception&)` would find two.
+class SMP_API RemoteError {
  public:
-  RemoteError(const std::string& text, int rank) : Error(text), rank_(rank) {}
-  ~RemoteError() override;
+  RemoteError(std::string text, int rank) : text_(std::move(text)), rank_(rank) {}
+  virtual ~RemoteError();
+  /// Rank, module path and microbatch of the original, and its text.
+  virtual const char* what() const noexcept;
   /// The pp_rank on which the original was thrown.
   int rank() const noexcept { return rank_; }
 
  private:
+  std::string text_;
   int rank_;
 };
 

@@ -64,6 +64,10 @@ class SMP_API PartitionPlan {
     std::int64_t bytes = 0;     ///< of these, without tied ones
     double cost = 0;            ///< its own share of the model's cost, without its submodules
     std::string why;            ///< what put it here, if that is not plain: "tied with shared"
+    /// "shared" or "ordered" if its forward writes members or buffers, which others, or only its
+    /// own calls, read (smp/state.h); empty: it does not, as far as a trial run showed.
+    std::string state;
+    std::string state_what;  ///< "its members, from byte 24 of 40"
   };
 
   PartitionPlan() = default;

@@ -51,6 +51,14 @@ class RoutedRoot : public Impl, public RoutedBase {
   torch::nn::Module& smp_module() noexcept override { return *this; }
   std::string smp_type_name() const override { return type_name(typeid(Impl)); }
   bool smp_draws_random() const noexcept override { return draws_random_v<Impl>; }
+  StateUse smp_state_use() const noexcept override { return state_use<Impl>(); }
+  OwnPart smp_own_part() const noexcept override {
+    const Impl& own = *this;
+    const torch::nn::Module& base = own;
+    const auto* object = reinterpret_cast<const char*>(&own);
+    const auto offset = reinterpret_cast<const char*>(&base) - object;
+    return {object, sizeof(Impl), static_cast<std::size_t>(offset), sizeof(torch::nn::Module)};
+  }
 
  protected:
   static std::string smp_obstacle() { return {}; }

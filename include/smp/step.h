@@ -38,10 +38,11 @@ struct StepOptions {
   std::optional<bool> broadcast_outputs;
 };
 
-/// Whether the running code belongs to a trial run: before the first step the body runs once more,
-/// on the first microbatch and on pp_rank 0 alone, to see what each module costs (Config::
-/// skip_tracing). `model.backward()` does nothing then, and what modules write is undone, but not
-/// what the body does outside of the model: let it ask before it counts, prints or draws samples.
+/// Whether the running code belongs to a trial run: before the first step the body runs a few times
+/// in advance, on the first microbatch and on pp_rank 0 alone, to see what each module costs and
+/// which modules keep state (Config::skip_tracing). `model.backward()` does nothing then. The trial
+/// runs in a forked copy of the process, so neither members nor variables nor what is printed show
+/// it; what a body does to the world outside, such as to a file that it writes, happens.
 SMP_API bool is_tracing() noexcept;
 
 namespace detail {
@@ -145,7 +146,12 @@ struct Collect<std::pair<First, Second>> {
 /// A step: call it on every rank, as often and in the same order as other steps; made by
 /// smp::step(). Threads: the rank's. Bodies run on fibers of that thread with stacks of
 /// Config::fiber_stack_bytes; they interleave at calls of routed modules and in model.backward(),
-/// never elsewhere.
+/// never elsewhere. So a variable that the body captures by reference, or a member of a `mutable`
+/// body, may be changed by another microbatch there: what a body writes before such a call and
+/// reads after it belongs into a local variable. Sums and lists that bodies only add to are
+/// complete after the step, in the order in which the bodies came there. Where a module keeps
+/// members that others read (smp/state.h), or with active_microbatches = 1, bodies run one after
+/// the other, and captured variables are as in one process.
 template <class Body>
 class Step {
  public:

@@ -29,7 +29,7 @@ BlockImpl::BlockImpl(const GptConfig& config)
 
 Tensor BlockImpl::forward(const Tensor& x) {
   const auto y = x + attention_(norm1_(x));
-  return y + down_(torch::gelu(up_(norm2_(y))));
+  return y + down_(torch::gelu(up_(norm2_(y)), "tanh"));
 }
 
 TransformerImpl::TransformerImpl(const GptConfig& config)
@@ -46,16 +46,24 @@ Tensor TransformerImpl::forward(const Tensor& tokens) {
   return ln_f_(x);
 }
 
+Tensor TransformerImpl::logits(const Tensor& hidden) { return torch::linear(hidden, wte_->weight); }
+
 GptImpl::GptImpl(const GptConfig& config)
-    : transformer_(register_module("transformer", Transformer(config))),
-      lm_head_(register_module(
-          "lm_head", nn::Linear(nn::LinearOptions(config.width, config.vocabulary).bias(false)))) {}
+    : transformer_(register_module("transformer", Transformer(config))) {
+  if (config.tied) return;
+  lm_head_ = register_module(
+      "lm_head", nn::Linear(nn::LinearOptions(config.width, config.vocabulary).bias(false)));
+}
 
 Tensor GptImpl::forward(const Tensor& tokens) {
   const auto length = tokens.size(1) - 1;
-  const auto scores = lm_head_(transformer_(tokens.narrow(1, 0, length)));
-  return torch::nn::functional::cross_entropy(scores.flatten(0, 1),
+  return torch::nn::functional::cross_entropy(scores(tokens.narrow(1, 0, length)).flatten(0, 1),
                                               tokens.narrow(1, 1, length).flatten());
+}
+
+Tensor GptImpl::scores(const Tensor& tokens) {
+  const auto hidden = transformer_(tokens);
+  return lm_head_ ? lm_head_(hidden) : transformer_->logits(hidden);
 }
 
 Tensor draw_sequences(int64_t rows, const GptConfig& config) {

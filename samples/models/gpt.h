@@ -15,6 +15,7 @@ struct GptConfig {
   int64_t width = 64;
   int64_t heads = 4;
   int64_t layers = 6;
+  bool tied = false;  ///< the scores reuse the embedding table, as in GPT-2
 };
 
 class AttentionImpl : public torch::nn::Module {
@@ -47,23 +48,27 @@ class TransformerImpl : public torch::nn::Module {
   explicit TransformerImpl(const GptConfig& config);
   /// [B, T] tokens to [B, T, D].
   Tensor forward(const Tensor& tokens);
+  /// [B, T, D] to scores [B, T, vocabulary] against the table of the tokens.
+  Tensor logits(const Tensor& hidden);
 
  private:
   nn::Embedding wte_, wpe_;
   nn::ModuleList h_;
   nn::LayerNorm ln_f_;
 };
-SMP_MODULE(Transformer);
+SMP_MODULE(Transformer, logits);
 
 class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const GptConfig& config = {});
   /// [B, T] tokens to the mean loss of predicting each next one.
   Tensor forward(const Tensor& tokens);
+  /// [B, T] tokens to scores [B, T, vocabulary] of what follows each.
+  Tensor scores(const Tensor& tokens);
 
  private:
   Transformer transformer_;
-  nn::Linear lm_head_;
+  nn::Linear lm_head_{nullptr};
 };
 SMP_MODULE(Gpt);
 

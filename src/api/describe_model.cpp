@@ -28,6 +28,15 @@ class Walk {
     }
   }
 
+  /// Once all parameters are known: views of their memory.
+  void find_views() {
+    for (std::size_t i = 0; i < description.modules.size(); ++i) {
+      const auto& module = *description.modules[i];
+      for (const auto& tensor : module.parameters(/*recurse=*/false)) note_view(i, tensor);
+      for (const auto& tensor : module.buffers(/*recurse=*/false)) note_view(i, tensor);
+    }
+  }
+
  private:
   int add_node(torch::nn::Module& module, const std::string& path, int parent) {
     const int node = description.tree.add(path, parent);
@@ -36,6 +45,7 @@ class Walk {
     description.routed.push_back(routed);
     auto& own = description.tree.nodes[static_cast<std::size_t>(node)];
     own.stays_because = why_it_stays(module, routed);
+    if (routed != nullptr) own.state_use = routed->smp_state_use();
     own.sequential = module.name().find("Sequential") != std::string::npos;
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
       const int number = number_of(parameter.value(),
@@ -44,6 +54,17 @@ class Walk {
           {parameter.key(), number});
     }
     return node;
+  }
+
+  void note_view(std::size_t node, const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (parameters_.count(tensor.unsafeGetTensorImpl()) != 0 &&
+        parameters_.at(tensor.unsafeGetTensorImpl()) ==
+            memory_.at(tensor.storage().unsafeGetStorageImpl())) {
+      return;  // the parameter itself
+    }
+    const auto found = memory_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found != memory_.end()) description.tree.nodes[node].viewed.push_back(found->second);
   }
 
   static std::string why_it_stays(const torch::nn::Module& module, const RoutedBase* routed) {
@@ -57,6 +78,9 @@ class Walk {
     const auto [known, fresh] =
         parameters_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(all.size()));
     if (fresh) {
+      if (tensor.has_storage()) {
+        memory_.emplace(tensor.storage().unsafeGetStorageImpl(), known->second);
+      }
       std::ostringstream shape;
       shape << c10::toString(tensor.scalar_type()) << tensor.sizes();
       all.push_back({name, shape.str(), tensor.numel(),
@@ -67,6 +91,7 @@ class Walk {
 
   std::unordered_map<const torch::nn::Module*, int> nodes_;
   std::unordered_map<const void*, int> parameters_;
+  std::unordered_map<const void*, int> memory_;  // by storage: the first parameter in it
 };
 
 }  // namespace
@@ -74,6 +99,7 @@ class Walk {
 ModelDescription describe_model(torch::nn::Module& model) {
   Walk walk;
   walk.visit(model, "", -1);
+  walk.find_views();
   return std::move(walk.description);
 }
 

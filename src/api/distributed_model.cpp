@@ -5,13 +5,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <numeric>
+#include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
-#include "api/exchange.h"
 #include "api/model_placement.h"
 #include "api/model_state.h"
 #include "api/planning.h"
@@ -20,6 +19,8 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "server/executor.h"
+#include "server/leaf_guards.h"
+#include "smp/clip_grad.h"
 
 namespace smp {
 namespace {
@@ -37,13 +38,74 @@ DistributedModelBase::NamedTensors without_duplicates(
   return unique;
 }
 
+/// The trial run of a body may switch modes; then its first microbatch would find them switched.
+class UntouchedSettings {
+ public:
+  explicit UntouchedSettings(const std::vector<DistributedModelBase*>& models) {
+    for (auto* model : models) board_.attach(model->base_module());
+    board_.begin_step();
+  }
+  ~UntouchedSettings() {
+    auto now = board_.base();
+    board_.note(now);
+    board_.apply(board_.base());
+  }
+  UntouchedSettings(const UntouchedSettings&) = delete;
+  UntouchedSettings& operator=(const UntouchedSettings&) = delete;
+
+ private:
+  server::SettingsBoard board_;
+};
+/// Routed modules of `living` that `gone`, which may have ended, had too.
+std::vector<RoutedBase*> common_modules(const ModelDescription& gone,
+                                        const ModelDescription& living) {
+  const std::unordered_set<const RoutedBase*> before(gone.routed.begin(), gone.routed.end());
+  std::vector<RoutedBase*> common;
+  for (auto* module : living.routed) {
+    if (module != nullptr && before.count(module) != 0) common.push_back(module);
+  }
+  return common;
+}
+
+/// A model and what of its parameters and modules tells whether it shares some with another.
+std::unordered_set<const void*> parts_of(const torch::nn::Module& module) {
+  std::unordered_set<const void*> parts;
+  for (const auto& part : module.modules()) parts.insert(part.get());
+  for (const auto& parameter : module.parameters()) parts.insert(parameter.unsafeGetTensorImpl());
+  return parts;
+}
+
+bool overlap(const std::unordered_set<const void*>& a, const std::unordered_set<const void*>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const void* part) { return b.count(part) != 0; });
+}
+
+/// The first of `models`, and those that share nothing with those before them, are taken out.
+std::vector<DistributedModelBase*> take_independent(std::vector<DistributedModelBase*>& models) {
+  std::vector<DistributedModelBase*> taken;
+  std::vector<DistributedModelBase*> left;
+  std::unordered_set<const void*> seen;
+  for (auto* model : models) {
+    const auto parts = parts_of(model->base_module());
+    (overlap(parts, seen) ? left : taken).push_back(model);
+    seen.insert(parts.begin(), parts.end());
+  }
+  models = std::move(left);
+  return taken;
+}
+
 }  // namespace
 
 struct DistributedModelBase::State {
   State(Runtime& of, std::shared_ptr<torch::nn::Module> base)
-      : runtime(of), module(std::move(base)) {}
+      : module(std::move(base)), runtime_(of), alive_(of.alive()), rank_(of.pp_rank()) {}
 
-  Runtime& runtime;
+  bool session_lives() const noexcept { return *alive_; }
+  Runtime& runtime() const {
+    SMP_REQUIRE(session_lives(), "the smp session of this model (", module->name(),
+                ") has ended; keep what smp::init returned alive (`auto session = ...`) until the "
+                "last use of models, optimizers and steps");
+    return runtime_;
+  }
   std::shared_ptr<torch::nn::Module> module;
   std::vector<partitioning::Pin> pins;
   std::optional<PartitionPlan> plan;
@@ -51,12 +113,27 @@ struct DistributedModelBase::State {
   double optimizer_ratio = 2;
   ModelDescription description;
   std::optional<ModelPlacement> placement;
+  server::LeafGuards guards;
   std::vector<std::function<void()>> on_placed;
 
   std::vector<partitioning::Pin> all_pins() const;
+  void add_pins_of_placed_modules(std::vector<partitioning::Pin>& all) const;
   bool owns(const at::Tensor& tensor) const {
-    return !placement || placement->is_on(runtime.pp_rank(), tensor);
+    return !placement || placement->is_on(rank_, tensor);
   }
+  /// Of the placed model's tensors; none: it is not among them.
+  std::optional<PpRank> owner_of(const at::Tensor& tensor) const {
+    const auto stages = static_cast<int>(ranks_of(runtime_.topology(), Group::kPp).size());
+    for (int stage = 0; stage < stages; ++stage) {
+      if (placement->is_on(PpRank(stage), tensor)) return PpRank(stage);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Runtime& runtime_;  // while the session lives
+  std::shared_ptr<const bool> alive_;
+  const PpRank rank_;
 };
 
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
@@ -71,13 +148,23 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
 }
 
 DistributedModelBase::~DistributedModelBase() {
-  std::erase(state_->runtime.models(), this);
-  state_->runtime.server().modules().detach_model(state_->description.routed);
+  if (!state_->session_lives()) return;
+  auto& runtime = state_->runtime();
+  std::erase(runtime.models(), this);
+  runtime.server().settings().detach(*state_->module);
+  auto& modules = runtime.server().modules();
+  modules.detach_model(state_->description.routed);
+  modules.detach_body(*state_->module);
+  for (const auto* other : runtime.models()) {
+    if (!other->partitioned()) continue;
+    const auto shared = common_modules(state_->description, other->state_->description);
+    if (!shared.empty()) modules.attach_model(shared);
+  }
 }
 
 torch::nn::Module& DistributedModelBase::base_module() const noexcept { return *state_->module; }
 
-// ---- placement --------------------------------------------------------------------------------
+// ---- placement ---------------------------------------------------------------------------------
 
 void DistributedModelBase::set_partition(const std::string& module_path, int pp_rank) {
   SMP_REQUIRE(!state_->plan, "set_partition(\"", module_path, "\", ", pp_rank,
@@ -101,7 +188,7 @@ void DistributedModelBase::on_placed(std::function<void()> callback) {
 }
 
 void DistributedModelBase::place() {
-  if (!state_->plan) place(state_->runtime, {this}, nullptr);
+  if (!state_->plan) place(state_->runtime(), {this}, nullptr);
 }
 
 void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
@@ -112,13 +199,23 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     to_plan.push_back(
         {&model->state_->description, model->state_->all_pins(), model->state_->optimizer_ratio});
   }
-  auto plans = make_plans(runtime, to_plan, preview);
+  auto plans = [&] {
+    const UntouchedSettings untouched(models);
+    return make_plans(runtime, to_plan, preview);
+  }();
   if (const auto& request = runtime.plan_request()) show_plans_and_exit(*request, plans);
   for (std::size_t i = 0; i < models.size(); ++i) {
     auto& state = *models[i]->state_;
+    refuse_two_owners(runtime, *models[i], plans[i].plan);
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
     state.placement.emplace(runtime, state.description, *state.plan);
+    auto& modules = runtime.server().modules();
+    if (runtime.is_first_stage() && !plans[i].state_known) modules.set_state_unknown(true);
+    runtime.server().settings().attach(*state.module);
+    for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
+      state.guards.add(name, parameter);
+    }
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
 }
@@ -142,7 +239,54 @@ std::vector<partitioning::Pin> DistributedModelBase::State::all_pins() const {
     }
   }
   all.insert(all.end(), pins.begin(), pins.end());
+  add_pins_of_placed_modules(all);
   return all;
+}
+
+/// Modules that another wrapper has placed, or one that is gone, stay where their values are.
+void DistributedModelBase::State::add_pins_of_placed_modules(
+    std::vector<partitioning::Pin>& all) const {
+  for (std::size_t i = 0; i < description.routed.size(); ++i) {
+    const auto* routed = description.routed[i];
+    if (routed == nullptr || !routed->smp_place.placed()) continue;
+    const auto& path = description.tree.nodes[i].path;
+    const int owner = routed->smp_place.owner.value();
+    for (const auto& pin : pins) {
+      SMP_REQUIRE(pin.path != path || pin.pp_rank == owner, "set_partition(\"", path, "\", ",
+                  pin.pp_rank, "): another smp::DistributedModel has placed this module on stage ",
+                  owner, " already, where its parameters are; leave it there");
+    }
+    SMP_REQUIRE(!path.empty() || owner == 0, "smp::DistributedModel of module '",
+                routed->smp_place.path, "': another smp::DistributedModel has placed it on stage ",
+                owner,
+                ", but a model of its own begins on stage 0; call it in the body through the "
+                "other model's module, or place it there with set_partition(\"",
+                routed->smp_place.path, "\", 0)");
+    all.push_back({path, owner, "another smp::DistributedModel"});
+  }
+}
+
+/// The parameters that two models share must be on one rank. The same on all ranks.
+void DistributedModelBase::refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,
+                                             const PartitionPlan& plan) {
+  const auto& description = model.state_->description;
+  for (const auto* other : runtime.models()) {
+    if (!other->partitioned()) continue;
+    std::unordered_map<const void*, PpRank> owners;
+    for (std::size_t i = 0; i < description.modules.size(); ++i) {
+      const PpRank owner(plan.rows()[i].pp_rank);
+      for (const auto& item : description.modules[i]->named_parameters(/*recurse=*/false)) {
+        const auto& tensor = item.value();
+        if (!owners.emplace(tensor.unsafeGetTensorImpl(), owner).second) continue;
+        const auto elsewhere = other->state_->owner_of(tensor);
+        SMP_REQUIRE(!elsewhere || *elsewhere == owner, "parameter ", description.tree.nodes[i].path,
+                    ".", item.key(), " belongs to two smp::DistributedModels, one has it on stage ",
+                    elsewhere->value(), ", the other's module needs it on stage ", owner.value(),
+                    "; call set_partition(\"", description.tree.nodes[i].path, "\", ",
+                    elsewhere->value(), "), or wrap both in one model");
+      }
+    }
+  }
 }
 
 bool DistributedModelBase::owns(const at::Tensor& parameter) const {
@@ -153,17 +297,13 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   std::vector<DistributedModelBase*> unplaced;
   std::copy_if(runtime.models().begin(), runtime.models().end(), std::back_inserter(unplaced),
                [](const auto* model) { return !model->partitioned(); });
-  if (!unplaced.empty()) DistributedModelBase::place(runtime, unplaced, preview);
-  std::uint64_t frozen = 0;
-  for (auto* model : runtime.models()) {
-    for (const auto& parameter : model->base_module().parameters()) {
-      frozen = base::mix_key(frozen, parameter.requires_grad() ? 1u : 0u);
-    }
+  // What shares modules with another follows that one's placement.
+  for (auto* trace = preview; !unplaced.empty(); trace = nullptr) {
+    DistributedModelBase::place(runtime, take_independent(unplaced), trace);
   }
-  runtime.server().set_frozen_hash(frozen);
 }
 
-// ---- tensors ----------------------------------------------------------------------------------
+// ---- tensors -----------------------------------------------------------------------------------
 
 DistributedModelBase::NamedTensors DistributedModelBase::named_parameters() const {
   return without_duplicates(state_->module->named_parameters());
@@ -200,36 +340,20 @@ std::vector<at::Tensor> DistributedModelBase::local_parameters() const {
 void DistributedModelBase::train(bool on) { state_->module->train(on); }
 bool DistributedModelBase::is_training() const { return state_->module->is_training(); }
 
-void DistributedModelBase::zero_grad(bool set_to_none) { state_->module->zero_grad(set_to_none); }
-
-double DistributedModelBase::clip_grad_norm_(double max_norm) {
-  at::NoGradGuard no_grad;
-  auto& runtime = state_->runtime;
-  SMP_REQUIRE(!runtime.in_step(),
-              "clip_grad_norm_ inside a step; call it after the step, "
-              "on every rank");
-  double own = 0;
-  for (const auto& parameter : local_parameters()) {
-    const auto& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    const double norm = gradient.norm(2, at::kDouble).item<double>();
-    own += norm * norm;
-  }
-  const auto norms = gather_values(runtime.communicator(Group::kPp), own, "clip_grad_norm_");
-  const double total = std::accumulate(norms.begin(), norms.end(), 0.0);
-  const double norm = std::sqrt(total);
-  const double scale = max_norm / (norm + 1e-6);
-  if (scale >= 1) return norm;
-  for (const auto& parameter : local_parameters()) {
-    if (parameter.grad().defined()) parameter.mutable_grad().mul_(scale);
-  }
-  return norm;
+void DistributedModelBase::zero_grad(bool set_to_none) {
+  state_->runtime().facts().note_zero_grad();
+  state_->module->zero_grad(set_to_none);
 }
 
-// ---- inside a step ----------------------------------------------------------------------------
+double DistributedModelBase::clip_grad_norm_(double max_norm) {
+  static_cast<void>(state_->runtime());  // the session lives
+  return smp::clip_grad_norm_(*this, max_norm);
+}
+
+// ---- inside a step -----------------------------------------------------------------------------
 
 void DistributedModelBase::check_callable() const {
-  SMP_REQUIRE(state_->runtime.engine().current_microbatch() >= 0,
+  SMP_REQUIRE(state_->runtime().engine().current_microbatch() >= 0,
               "the model was called outside of a step; call it in the body of smp::step (for "
               "evaluation too, under torch::NoGradGuard)");
 }
@@ -243,7 +367,7 @@ void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gr
 
 void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
-  state_->runtime.engine().backward(tensors, gradients, retain_graph);
+  state_->runtime().engine().backward(tensors, gradients, retain_graph);
 }
 
 at::Tensor detail::guard_output(const at::Tensor& output) {

@@ -1,4 +1,5 @@
-// api/distributed_optimizer.cpp: shrinking parameter groups to what this rank owns.
+// api/distributed_optimizer.cpp: shrinking parameter groups to what this rank owns, and keeping
+// tensors of no model alike on all ranks.
 #include "smp/distributed_optimizer.h"
 
 #include <torch/optim/adagrad.h>
@@ -8,8 +9,19 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_set>
+
+#include "api/exchange.h"
 #include "api/model_state.h"
+#include "api/placed_parameters.h"
+#include "api/runtime.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace smp::detail {
 namespace {
@@ -25,26 +37,145 @@ double states_per_weight(torch::optim::OptimizerOptions& options) {
   return dynamic_cast<torch::optim::AdagradOptions*>(&options) != nullptr ? 1 : 2;
 }
 
+/// Drops all but the first of each parameter. @return how many
+std::size_t remove_doubles(torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> seen;
+  std::size_t removed = 0;
+  for (auto& group : optimizer.param_groups()) {
+    removed += std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+      return !seen.insert(parameter.unsafeGetTensorImpl()).second;
+    });
+  }
+  return removed;
+}
+
 }  // namespace
 
-void follow_placement(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                      DistributedModelBase& model) {
+struct OptimizerShare::State {
+  explicit State(std::shared_ptr<torch::optim::Optimizer> wrapped)
+      : optimizer(std::move(wrapped)) {}
+
+  void follow_placement(Runtime& runtime);
+  void find_holders(const d2d::Communicator& ranks);
+  void give_out(const d2d::Communicator& ranks);
+
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<at::Tensor> strangers;  // of no model, in order of the groups; alike on all ranks
+  std::vector<int> holders;           // stages that step them; -1: none yet
+};
+
+/// Once a model is placed; more models may be later.
+void OptimizerShare::State::follow_placement(Runtime& runtime) {
+  const PlacedParameters models(runtime);
+  strangers.clear();
+  for (auto& group : optimizer->param_groups()) {
+    std::erase_if(group.params(), [&](const at::Tensor& tensor) { return models.foreign(tensor); });
+    for (const auto& tensor : group.params()) {
+      if (models.known(tensor)) continue;
+      strangers.push_back(tensor);
+      runtime.server().parameters().place(tensor);  // its sums are ordered like a parameter's
+    }
+  }
+  holders.resize(strangers.size(), -1);
+}
+
+static void require_outside_of_steps(const Runtime* runtime, const char* what) {
+  SMP_REQUIRE(runtime == nullptr || !runtime->in_step(), "smp::DistributedOptimizer: ", what,
+              " in the body of a step, while gradients of this and other microbatches are still to "
+              "come; call it after the step, on every rank");
+}
+
+/// Which rank has the gradient of each stranger.
+void OptimizerShare::State::find_holders(const d2d::Communicator& ranks) {
+  std::vector<std::int64_t> own;
+  for (std::size_t i = 0; i < strangers.size(); ++i) {
+    if (strangers[i].grad().defined()) own.push_back(static_cast<std::int64_t>(i));
+  }
+  const auto all = gather_values(ranks, own, "DistributedOptimizer::step");
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    for (const auto number : all[rank]) {
+      const auto index = static_cast<std::size_t>(number);
+      SMP_REQUIRE(index < strangers.size(),
+                  "smp::DistributedOptimizer: the optimizers of two ranks have other tensors "
+                  "of no model; make them alike on every rank");
+      auto& holder = holders[index];
+      SMP_REQUIRE(holder == -1 || holder == static_cast<int>(rank),
+                  "smp::DistributedOptimizer: a tensor of no model, shape ",
+                  strangers[index].sizes(), ", has gradients on stages ", holder, " and ", rank,
+                  ", so that no rank can step it; register it as a parameter of a module");
+      holder = static_cast<int>(rank);
+    }
+  }
+}
+
+/// What a holder has stepped becomes everybody's value.
+void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
+  const at::NoGradGuard no_grad;
+  for (int stage = 0; stage < ranks.size(); ++stage) {
+    if (std::find(holders.begin(), holders.end(), stage) == holders.end()) continue;
+    d2d::Payload payload;
+    for (std::size_t i = 0; i < strangers.size() && stage == ranks.rank(); ++i) {
+      if (holders[i] == stage) payload.tensors.push_back(strangers[i].detach().clone());
+    }
+    auto values = ranks.broadcast(std::move(payload), ranks.members()[stage]).tensors;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < strangers.size() && stage != ranks.rank(); ++i) {
+      if (holders[i] == stage) strangers[i].detach().copy_(values.at(next++));
+    }
+  }
+}
+
+OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                               ModelList models) {
   SMP_REQUIRE_AS(
       UnsupportedError, dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) == nullptr,
       "smp::DistributedOptimizer: LBFGS looks at all parameters at once, but each rank "
       "has its own only; use an optimizer that works element by element (SGD, Adam, ...)");
-  if (!optimizer->param_groups().empty() && !model.partitioned()) {
+  auto& runtime = Runtime::current();
+  const auto doubles = remove_doubles(*optimizer);
+  if (doubles > 0) {
+    base::log(base::LogLevel::kWarning, "smp::DistributedOptimizer: ", doubles,
+              " parameters were given more than once (shared modules, overlapping groups); each is "
+              "stepped once, in its first group");
+  }
+  for (DistributedModelBase& model : models) {
+    if (optimizer->param_groups().empty() || model.partitioned()) continue;
     set_optimizer_ratio(model, states_per_weight(optimizer->param_groups().front().options()));
   }
-  std::weak_ptr<torch::optim::Optimizer> weak = optimizer;
-  model.on_placed([weak, &model] {
-    const auto alive = weak.lock();
-    if (!alive) return;
-    for (auto& group : alive->param_groups()) {
-      std::erase_if(group.params(),
-                    [&](const at::Tensor& parameter) { return !model.owns(parameter); });
-    }
-  });
+  runtime.facts().add_optimizer(optimizer);
+  state_ = std::make_shared<State>(std::move(optimizer));
+  bool any_placed = runtime.models().empty();
+  for (auto* model : runtime.models()) {
+    any_placed |= model->partitioned();
+    if (model->partitioned()) continue;
+    model->on_placed([weak = std::weak_ptr<State>(state_), &runtime] {
+      if (const auto alive = weak.lock()) alive->follow_placement(runtime);
+    });
+  }
+  if (any_placed) state_->follow_placement(runtime);
+}
+
+OptimizerShare::~OptimizerShare() = default;
+OptimizerShare::OptimizerShare(OptimizerShare&&) noexcept = default;
+OptimizerShare& OptimizerShare::operator=(OptimizerShare&&) noexcept = default;
+
+void OptimizerShare::step() {
+  auto* runtime = Runtime::find_current();
+  require_outside_of_steps(runtime, "step()");
+  auto& state = *state_;
+  if (runtime == nullptr || state.strangers.empty()) {
+    state.optimizer->step();
+    return;
+  }
+  const auto ranks = runtime->communicator(Group::kPp);
+  state.find_holders(ranks);
+  state.optimizer->step();
+  state.give_out(ranks);
+}
+
+void OptimizerShare::zero_grad(bool set_to_none) {
+  require_outside_of_steps(Runtime::find_current(), "zero_grad()");
+  state_->optimizer->zero_grad(set_to_none);
 }
 
 }  // namespace smp::detail

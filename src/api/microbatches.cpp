@@ -183,6 +183,9 @@ void Microbatches::run_outside_graph() {
       gradients.push_back(std::move(gradient));
     }
   }
+  for (const auto& own : microbatches_) {
+    if (own.boundary) own.boundary->close();
+  }
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
 }
 

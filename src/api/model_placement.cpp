@@ -4,8 +4,12 @@
 #include <malloc.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 #include "api/runtime.h"
 #include "deferred/delayed_tensors.h"
+#include "module/running_statistics.h"
+#include "server/guarded_tensor.h"
 
 namespace smp {
 namespace {
@@ -14,16 +18,32 @@ std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
+server::KeptState state_of(const PartitionPlan::Row& row) {
+  if (row.state.empty()) return server::KeptState::kNone;
+  return row.state == "shared" ? server::KeptState::kShared : server::KeptState::kOrdered;
+}
+
 void place_modules(Runtime& runtime, const ModelDescription& description,
                    const PartitionPlan& plan) {
   std::vector<RoutedBase*> placed;
+  std::vector<server::KeptState> state;
   for (std::size_t i = 0; i < description.modules.size(); ++i) {
     auto* module = description.routed[i];
     if (module == nullptr) continue;
     module->smp_place = {-1, PpRank(plan.rows()[i].pp_rank), description.tree.nodes[i].path};
     placed.push_back(module);
+    state.push_back(state_of(plan.rows()[i]));
   }
-  runtime.server().modules().attach_model(placed);
+  auto& modules = runtime.server().modules();
+  modules.attach_model(placed, state);
+  if (description.routed.front() == nullptr) modules.attach_body(*description.modules.front());
+}
+
+/// Dense memory that fits: others cannot be kept away from other ranks, and are shared.
+bool stays_everywhere(const torch::nn::Module& holder, const at::Tensor& buffer) {
+  if (module::is_normalisation(holder)) return false;
+  return !server::can_be_guarded(buffer) ||
+         buffer.storage().nbytes() <= static_cast<std::size_t>(partitioning::kSmallBuffer);
 }
 
 }  // namespace
@@ -31,48 +51,64 @@ void place_modules(Runtime& runtime, const ModelDescription& description,
 ModelPlacement::ModelPlacement(Runtime& runtime, const ModelDescription& description,
                                const PartitionPlan& plan) {
   place_modules(runtime, description, plan);
-  keep_own_tensors(runtime, find_owners(description, plan));
+  find_tensors(description, plan);
+  keep_own_tensors(runtime);
   malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
 }
 
-/// Each parameter and buffer once, under its first name.
-std::vector<ModelPlacement::PlacedTensor> ModelPlacement::find_owners(
-    const ModelDescription& description, const PartitionPlan& plan) {
-  std::vector<PlacedTensor> all;
+void ModelPlacement::find_tensors(const ModelDescription& description, const PartitionPlan& plan) {
   for (std::size_t i = 0; i < description.modules.size(); ++i) {
     const PpRank owner(plan.rows()[i].pp_rank);
     const auto& module = *description.modules[i];
-    for (const auto& tensors :
-         {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)}) {
-      for (const auto& item : tensors) {
-        const auto& tensor = item.value();
-        if (!tensor.defined()) continue;
-        if (!owners_.emplace(tensor.unsafeGetTensorImpl(), owner).second) continue;
-        all.push_back({join(description.tree.nodes[i].path, item.key()), tensor, owner});
-      }
+    const auto& path = description.tree.nodes[i].path;
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      note({join(path, item.key()), item.value(), owner, server::Held::kParameter, false});
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      if (!item.value().defined()) continue;
+      note({join(path, item.key()), item.value(), owner, server::Held::kBuffer,
+            stays_everywhere(module, item.value())});
     }
   }
-  return all;
 }
 
-void ModelPlacement::keep_own_tensors(Runtime& runtime, const std::vector<PlacedTensor>& tensors) {
+void ModelPlacement::note(const PlacedTensor& found) {
+  if (!found.tensor.defined()) return;
+  const auto [known, fresh] = numbers_.emplace(found.tensor.unsafeGetTensorImpl(), tensors_.size());
+  if (fresh) tensors_.push_back(found);
+  tensors_[known->second].holders.push_back(found.owner);
+}
+
+bool ModelPlacement::PlacedTensor::here(PpRank stage) const {
+  if (held == server::Held::kParameter) return owner == stage;
+  return everywhere || std::find(holders.begin(), holders.end(), stage) != holders.end();
+}
+
+void ModelPlacement::keep_own_tensors(Runtime& runtime) const {
   deferred::Materialiser materialiser;
-  for (const auto& [name, tensor, owner] : tensors) materialiser.announce(name, tensor);
+  for (const auto& placed : tensors_) materialiser.announce(placed.name, placed.tensor);
   const auto stages = ranks_of(runtime.topology(), Group::kPp);
-  for (auto [name, tensor, owner] : tensors) {
-    if (owner == runtime.pp_rank()) continue;
-    runtime.server().foreign().shrink(name, tensor, stages[owner.index()]);
+  auto& server = runtime.server();
+  for (const auto& placed : tensors_) {
+    if (placed.here(runtime.pp_rank())) continue;
+    server.foreign().shrink(placed.name, placed.tensor, stages[placed.owner.index()], placed.held);
   }
-  for (const auto& [name, tensor, owner] : tensors) {
-    if (owner != runtime.pp_rank()) continue;
-    materialiser.fill(tensor);
-    runtime.server().parameters().place(tensor);
+  for (const auto& placed : tensors_) {
+    if (!placed.here(runtime.pp_rank())) continue;
+    materialiser.fill(placed.tensor);
+    if (placed.owner == runtime.pp_rank()) server.parameters().place(placed.tensor);
+  }
+  if (stages.size() == 1) return;
+  for (const auto& placed : tensors_) {
+    if (placed.held == server::Held::kParameter) continue;
+    server.copies().add(placed.name, placed.tensor, stages[placed.owner.index()],
+                        placed.here(runtime.pp_rank()));
   }
 }
 
 bool ModelPlacement::is_on(PpRank stage, const at::Tensor& tensor) const {
-  const auto found = owners_.find(tensor.unsafeGetTensorImpl());
-  return found != owners_.end() && found->second == stage;
+  const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
+  return found != numbers_.end() && tensors_[found->second].owner == stage;
 }
 
 }  // namespace smp

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/describe_model.h"
+#include "server/foreign_parameters.h"
 #include "smp/plan.h"
 #include "smp/rank.h"
 
@@ -22,9 +23,13 @@ class ModelPlacement {
   /// Places the model that `description` describes: numbers its routed modules, frees the tensors
   /// of other stages, and gives this rank's delayed ones their values, last, when nothing else is
   /// in memory that will not stay. A TensorImpl stays who it is, since optimizers know it.
+  ///
+  /// A tensor is owned by the stage of the module that registered it first. A buffer stays on other
+  /// stages too, as a copy, if a module there holds it as well, or if it is small
+  /// (partitioning::kSmallBuffer): any code may read it. Not so running statistics.
   ModelPlacement(Runtime& runtime, const ModelDescription& description, const PartitionPlan& plan);
 
-  /// Whether `tensor` is a parameter or buffer of the model that lives on `stage`.
+  /// Whether `tensor` is a parameter or buffer of the model that lives on `stage`; a copy does not.
   [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
 
  private:
@@ -32,12 +37,17 @@ class ModelPlacement {
     std::string name;
     at::Tensor tensor;
     PpRank owner;
+    server::Held held;
+    bool everywhere;                   // a small buffer
+    std::vector<PpRank> holders = {};  // of a buffer: the stages of modules that registered it
+    bool here(PpRank stage) const;
   };
-  std::vector<PlacedTensor> find_owners(const ModelDescription& description,
-                                        const PartitionPlan& plan);
-  static void keep_own_tensors(Runtime& runtime, const std::vector<PlacedTensor>& tensors);
+  void find_tensors(const ModelDescription& description, const PartitionPlan& plan);
+  void note(const PlacedTensor& found);
+  void keep_own_tensors(Runtime& runtime) const;
 
-  std::unordered_map<const void*, PpRank> owners_;  // by TensorImpl
+  std::vector<PlacedTensor> tensors_;                     // each once, under its first name
+  std::unordered_map<const void*, std::size_t> numbers_;  // in tensors_, by TensorImpl
 };
 
 }  // namespace smp

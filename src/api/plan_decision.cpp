@@ -7,7 +7,9 @@
 #include "api/exchange.h"
 #include "api/runtime.h"
 #include "base/check.h"
+#include "server/common_errors.h"
 #include "server/exception_text.h"
+#include "server/remote_exception.h"
 
 namespace smp {
 namespace {
@@ -18,6 +20,7 @@ struct Decision {
   Fault fault = Fault::kNone;
   std::string text;
   std::vector<std::string> results;
+  std::uint8_t type = 0;  // of any other fault
 };
 
 Decision run(const std::function<std::vector<std::string>()>& decide) {
@@ -29,7 +32,8 @@ Decision run(const std::function<std::vector<std::string>()>& decide) {
   } catch (const ResourceError& error) {
     return {Fault::kResource, error.what(), {}};
   } catch (...) {
-    return {Fault::kOther, server::text_of(std::current_exception()), {}};
+    const auto failure = server::failure_of(std::current_exception(), PpRank(0), "");
+    return {Fault::kOther, server::text_of(std::current_exception()), {}, failure.type};
   }
 }
 
@@ -40,9 +44,14 @@ std::vector<std::string> decided_by_first_rank(
   const auto own = runtime.is_first_stage() ? run(decide) : Decision();
   auto decision = value_of_first(runtime.communicator(Group::kPp), own);
   using Fault = Decision::Fault;
+  if (decision.fault != Fault::kNone && runtime.prints_less()) {
+    server::leave_to_another_rank(decision.text);
+  }
   SMP_REQUIRE_AS(UsageError, decision.fault != Fault::kUsage, decision.text);
   SMP_REQUIRE_AS(ResourceError, decision.fault != Fault::kResource, decision.text);
-  if (decision.fault == Fault::kOther) throw RemoteError(decision.text, 0);
+  if (decision.fault == Fault::kOther) {
+    server::throw_remote({PpRank(0), decision.text, decision.type});
+  }
   return std::move(decision.results);
 }
 

@@ -6,6 +6,7 @@
 #include "api/job_machine.h"
 #include "api/plan_decision.h"
 #include "api/plan_key.h"
+#include "api/rank_agreement.h"
 #include "api/rank_planner.h"
 #include "api/runtime.h"
 #include "base/check.h"
@@ -28,6 +29,9 @@ void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& mode
   const auto stages = runtime.communicator(Group::kPp);
   require_equal(stages, all_models, "the model",
                 "build the same model on every rank, before the first step");
+  std::vector<const ModelDescription*> descriptions;
+  for (const auto& model : models) descriptions.push_back(model.description);
+  require_same_models(runtime, descriptions);
   require_equal(stages, all_pins, "the plan", "place modules by hand alike on every rank");
 }
 

@@ -25,6 +25,8 @@ struct PlannedModel {
   /// The step that the plan promises, as report::trace_to_json() writes it; on pp_rank 0, and not
   /// of a plan that was read.
   std::string simulation;
+  /// A trial run showed which modules keep state; likewise.
+  bool state_known = false;
 };
 
 /// Every pp rank calls it. pp_rank 0 reads the plans (plan_file), finds them in the cache of

@@ -47,7 +47,7 @@ std::vector<PlannedModel> RankPlanner::plans() {
   bool trace = false;
   for (const auto& model : models_) {
     plans.push_back(known(model));
-    trace = trace || (!plans.back() && is_worth_a_trace(model));
+    trace = trace || (!plans.back() && may_keep_state(model));
   }
   const auto traces = trace ? traces_of_all() : std::vector<simulate::Trace>(models_.size());
   std::vector<PlannedModel> made;
@@ -57,7 +57,7 @@ std::vector<PlannedModel> RankPlanner::plans() {
   return made;
 }
 
-// ---- what is known ----------------------------------------------------------------------------
+// ---- what is known -----------------------------------------------------------------------------
 
 std::optional<PlannedModel> RankPlanner::known(const ModelToPlan& model) {
   auto plan = from_file(model);
@@ -70,14 +70,14 @@ std::optional<PlannedModel> RankPlanner::from_file(const ModelToPlan& model) con
   auto file = partitioning::read_plan_file(config_.plan_file);
   if (!file.plan) return std::nullopt;
   partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
-  return PlannedModel{*std::move(file.plan), {}};
+  return PlannedModel{*std::move(file.plan), {}, false};
 }
 
 std::optional<PlannedModel> RankPlanner::from_cache(const ModelToPlan& model) {
   const auto key = key_of(model);
   auto plan = cache_.find(key, tree_of(model), machine_.stages);
   if (!plan) return std::nullopt;
-  return PlannedModel{*std::move(plan), simulation_from_cache(key)};
+  return PlannedModel{*std::move(plan), simulation_from_cache(key), true};
 }
 
 std::string RankPlanner::simulation_from_cache(std::uint64_t key) const {
@@ -92,7 +92,13 @@ std::string RankPlanner::simulation_from_cache(std::uint64_t key) const {
   }
 }
 
-// ---- what is made -----------------------------------------------------------------------------
+// ---- what is made ------------------------------------------------------------------------------
+
+/// Whatever places the modules: which of them keep state decides what placement and order are
+/// right.
+bool RankPlanner::may_keep_state(const ModelToPlan&) const {
+  return preview_ != nullptr && !config_.skip_tracing;
+}
 
 /// A pin of the model itself places everything that has none of its own.
 bool RankPlanner::is_worth_a_trace(const ModelToPlan& model) const {
@@ -105,13 +111,22 @@ bool RankPlanner::is_worth_a_trace(const ModelToPlan& model) const {
 std::vector<simulate::Trace> RankPlanner::traces_of_all() {
   std::vector<const ModelDescription*> descriptions;
   for (const auto& model : models_) descriptions.push_back(model.description);
-  return trace_models(runtime_, descriptions, *preview_);
+  const bool costs_wanted = std::any_of(models_.begin(), models_.end(), [this](const auto& model) {
+    return is_worth_a_trace(model);
+  });
+  return trace_models(runtime_, descriptions, *preview_, costs_wanted);
 }
 
-/// @param trace  without calls if modules are counted; such a plan is not worth keeping
-PlannedModel RankPlanner::make(const ModelToPlan& model, const simulate::Trace& trace) {
+/// @param traced  without calls if modules are counted; such a plan is not worth keeping
+PlannedModel RankPlanner::make(const ModelToPlan& model, const simulate::Trace& traced) {
+  simulate::Trace trace;
+  if (is_worth_a_trace(model)) {
+    trace = traced;
+  } else {
+    trace.state = traced.state;
+  }
   const auto options = options_of(model, trace);
-  PlannedModel made{partitioning::make_plan(tree_of(model), options), {}};
+  PlannedModel made{partitioning::make_plan(tree_of(model), options), {}, !traced.calls.empty()};
   made.simulation = simulated_timeline(tree_of(model), options, made.plan);
   if (!trace.calls.empty()) cache_.store(key_of(model), made.plan, made.simulation);
   return made;

@@ -33,9 +33,10 @@ class RankPlanner {
   std::string simulation_from_cache(std::uint64_t key) const;
 
   // What is made.
+  bool may_keep_state(const ModelToPlan& model) const;
   bool is_worth_a_trace(const ModelToPlan& model) const;
   std::vector<simulate::Trace> traces_of_all();
-  PlannedModel make(const ModelToPlan& model, const simulate::Trace& trace);
+  PlannedModel make(const ModelToPlan& model, const simulate::Trace& traced);
   partitioning::PartitionOptions options_of(const ModelToPlan& model,
                                             const simulate::Trace& trace) const;
   std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;

@@ -1,6 +1,7 @@
 // api/run_local.cpp: all ranks in one process, on one thread, in simulated time
 // (docs/design.md, Ranks in one process).
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,12 +9,27 @@
 #include "api/runtime.h"
 #include "api/start.h"
 #include "base/check.h"
+#include "base/random.h"
 #include "d2d/wires/local_wire.h"
 #include "fiber/sim_clock.h"
 #include "smp/session.h"
 
 namespace smp {
 namespace {
+
+/// A rank has a default generator of its own, as processes have, so that ranks which do not seed
+/// build the same model. It travels with the fiber.
+class OwnGenerator {
+ public:
+  explicit OwnGenerator(at::Generator own)
+      : outer_(std::exchange(base::default_generator(), std::move(own))) {}
+  ~OwnGenerator() { base::default_generator() = std::move(outer_); }
+  OwnGenerator(const OwnGenerator&) = delete;
+  OwnGenerator& operator=(const OwnGenerator&) = delete;
+
+ private:
+  at::Generator outer_;
+};
 
 class LocalWorld {
  public:
@@ -44,6 +60,7 @@ class LocalWorld {
     scheduler.set_simulation(&clock_);
     scheduler.set_deadlock_handler([this] { break_deadlock(); });
     left_ = ranks_;
+    watch_ = Runtime::watch(config_.values(), nullptr);
     for (int rank = 0; rank < ranks_; ++rank) {
       scheduler.spawn([this, rank] { run_rank(rank); }, base::FiberSlots{}, kMainStackBytes);
     }
@@ -60,6 +77,7 @@ class LocalWorld {
 
   void run_rank(int rank) {
     const auto index = static_cast<std::size_t>(rank);
+    const OwnGenerator generator(generator_.clone());
     try {
       Runtime::Parts parts;
       parts.config = config_;
@@ -99,15 +117,18 @@ class LocalWorld {
   }
 
   void rethrow_first() {
+    watch_.reset();
     if (deadlock_) std::rethrow_exception(deadlock_);
     if (first_) std::rethrow_exception(first_);
   }
 
+  const at::Generator generator_ = base::default_generator().clone();  // what each begins with
   int ranks_;
   const std::function<void()>& rank_main_;
   fiber::SimClock clock_;
   std::shared_ptr<d2d::LocalHub> hub_;
   base::ResolvedConfig config_;
+  std::unique_ptr<server::Watchdog::Session> watch_;
   std::vector<std::exception_ptr> errors_;
   std::vector<Runtime*> runtimes_;
   std::exception_ptr first_;

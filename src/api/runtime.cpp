@@ -1,11 +1,13 @@
 // api/runtime.cpp: building a rank, and the checks at start.
 #include "api/runtime.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "module/registry.h"
+#include "server/common_errors.h"
 #include "smp/call.h"
 
 namespace smp {
@@ -27,6 +29,16 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
   return options;
 }
 
+/// Of this process, at this time.
+std::atomic<int>& sessions() {
+  static std::atomic<int> count{0};
+  return count;
+}
+std::atomic<int>& ended_sessions() {
+  static std::atomic<int> count{0};
+  return count;
+}
+
 /// While a job is planned, this rank is alone.
 std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
   if (parts.plan_request) return {GlobalRank(parts.topology.rank())};
@@ -43,26 +55,58 @@ Runtime::Runtime(Parts parts)
                                         parts_.config.values().active_microbatches.value())),
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
-  module::require_distinct_calls();
   if (!config().delayed_parameter_initialization) eager_.emplace();
-  const auto all = communicator(Group::kWorld);
-  require_equal(all, call_registry_hash(), "the set of routed modules",
-                "start the same program file on every rank");
-  require_equal(all, parts_.config.hash(), "the configuration",
-                "give every rank the same flags, environment and configuration file");
+  say_once([this] {
+    module::require_distinct_calls();
+    const auto all = communicator(Group::kWorld);
+    require_equal(all, call_registry_hash(), "the set of routed modules",
+                  "start the same program file on every rank");
+    require_equal(all, parts_.config.hash(), "the configuration",
+                  "give every rank the same flags, environment and configuration file");
+  });
+}
+
+Runtime::Counted::Counted() noexcept { ++sessions(); }
+Runtime::Counted::~Counted() {
+  --sessions();
+  ++ended_sessions();
+}
+
+void Runtime::say_once(const std::function<void()>& check) const {
+  try {
+    check();
+  } catch (const Error& error) {
+    if (prints_less()) server::leave_to_another_rank(error.what());
+    throw;
+  }
 }
 
 Runtime::~Runtime() {
+  *alive_ = false;
   server_.leave_job();
   communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
+}
+
+std::unique_ptr<server::Watchdog::Session> Runtime::watch(const Config& config,
+                                                          std::function<void()> end_job) {
+  const server::Watchdog::Limits limits{config.stall_seconds, config.abort_seconds,
+                                        server::Watchdog::grace_after(config.abort_seconds)};
+  return std::make_unique<server::Watchdog::Session>(limits, std::move(end_job));
 }
 
 Runtime* Runtime::find_current() noexcept { return current_runtime().get(); }
 
 Runtime& Runtime::current() {
   auto* runtime = find_current();
-  SMP_REQUIRE(runtime != nullptr,
-              "no smp session on this thread; start with `auto session = smp::init(argc, argv);`");
+  SMP_REQUIRE(runtime != nullptr || sessions() == 0,
+              "this thread is none of a rank's: everything of smp is called on the thread that "
+              "called smp::init, and not on one of std::thread or std::async");
+  SMP_REQUIRE(runtime != nullptr, ended_sessions() == 0
+                                      ? "no smp session runs; start with `auto session = "
+                                        "smp::init(argc, argv);`"
+                                      : "the smp session has ended; keep what smp::init returned "
+                                        "alive (`auto session = ...`) until the last use of "
+                                        "models, optimizers and steps");
   return *runtime;
 }
 

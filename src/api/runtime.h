@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "api/plan_request.h"
+#include "api/step_facts.h"
 #include "base/config.h"
 #include "base/fiber_local.h"
 #include "d2d/communicator.h"
@@ -16,6 +18,7 @@
 #include "schedule/schedule.h"
 #include "schedule/step_trace.h"
 #include "server/module_server.h"
+#include "server/watchdog.h"
 #include "smp/topology.h"
 
 namespace smp {
@@ -26,6 +29,7 @@ class DistributedModelBase;
 class Runtime {
  public:
   struct Parts {
+    std::unique_ptr<server::Watchdog::Session> watch;  // first: it sees MPI end
     base::ResolvedConfig config;
     Topology topology;
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
@@ -43,6 +47,9 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
+  /// Watches over ranks with these settings; `end_job` ends all of them.
+  static std::unique_ptr<server::Watchdog::Session> watch(const Config& config,
+                                                          std::function<void()> end_job);
   /// Of the running fiber. @throws UsageError if there is none.
   static Runtime& current();
   static Runtime* find_current() noexcept;
@@ -59,6 +66,8 @@ class Runtime {
 
   server::ModuleServer& server() noexcept { return server_; }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
+  /// A microbatch starts when the one before has ended.
+  const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }
   /// Ranks that are there to talk to: all of the group, or this one alone while planning.
   d2d::Communicator communicator(Group which);
   /// Of any ranks of the job, which all ask for it.
@@ -74,20 +83,39 @@ class Runtime {
   /// Whether the body of a step runs, or is traced.
   bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
 
+  /// Whether an error that all ranks of the job throw alike is printed by another one.
+  bool prints_less() const noexcept { return parts_.mpi != nullptr && pp_rank().value() != 0; }
+  /// Runs `check`, whose errors every rank of the job throws alike: one prints them.
+  void say_once(const std::function<void()>& check) const;
+
+  /// False once this session has ended; outlives it.
+  std::shared_ptr<const bool> alive() const noexcept { return alive_; }
   /// Models of this session, in order of construction.
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
+  /// What this rank does beside its models.
+  StepFacts& facts() noexcept { return facts_; }
   /// The last step as this rank saw it.
   schedule::StepTrace& last_trace() noexcept { return last_trace_; }
 
  private:
+  /// Counts the sessions of this process, for messages.
+  struct Counted {
+    Counted() noexcept;
+    ~Counted();
+  };
+
   Parts parts_;
+  Counted counted_;
   base::FiberLocalScope<Runtime> current_;
   std::optional<deferred::Eager> eager_;  // where delayed initialisation is switched off
   d2d::Communicators communicators_;
   std::unique_ptr<schedule::Schedule> schedule_;
+  std::unique_ptr<schedule::Schedule> one_at_a_time_ = schedule::make_interleaved(1);
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
+  StepFacts facts_;
   server::StepEngine* trial_ = nullptr;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   schedule::StepTrace last_trace_;
 };
 

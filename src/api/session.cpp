@@ -15,6 +15,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "d2d/wires/local_wire.h"
+#include "server/common_errors.h"
+#include "server/exception_text.h"
 #include "server/last_words.h"
 #include "smp/version.h"
 
@@ -75,6 +77,31 @@ void refuse_second_session() {
               "smp::init was called twice on this rank; keep the session of the first call alive");
 }
 
+/// Runs `prepare` on every rank. If it fails on any, every rank throws, and one prints it: nobody
+/// is left waiting for a rank that did not start.
+void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& prepare) {
+  std::exception_ptr error;
+  std::string text;
+  try {
+    prepare();
+  } catch (...) {
+    error = std::current_exception();
+    text = server::text_of(error);
+  }
+  const auto texts = mpi.all_gather(text);
+  const auto first = std::find_if(texts.begin(), texts.end(),
+                                  [](const std::string& problem) { return !problem.empty(); });
+  if (first == texts.end()) return;
+  if (error) {
+    const auto own = texts.begin() + mpi.rank().value();
+    if (std::find(texts.begin(), own, text) != own) server::leave_to_another_rank(text);
+    std::rethrow_exception(error);
+  }
+  const auto other = base::concat("rank ", first - texts.begin(), " could not start: ", *first);
+  server::leave_to_another_rank(other);
+  throw UsageError(other);
+}
+
 }  // namespace
 
 Session::Session(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
@@ -103,18 +130,24 @@ Session init(int& argc, char** argv, const Config& config) { return start(argc, 
 Session start(int& argc, char** argv, const Config& config, const StartOptions& options) {
   server::explain_uncaught_exceptions();
   refuse_second_session();
-  check_torch_version();
   fiber::Scheduler::install();
-  if (const auto request = plan_request()) return start_planning(argc, argv, config, *request);
+  if (const auto request = plan_request()) {
+    check_torch_version();
+    return start_planning(argc, argv, config, *request);
+  }
   Runtime::Parts parts;
   parts.mpi = std::make_unique<d2d::MpiSession>();
   const auto rank = parts.mpi->rank().value();
   base::set_log_rank(rank);
-  parts.config = resolve(argc, argv, config, parts.mpi->size(), options);
+  prepare_together(*parts.mpi, [&] {
+    check_torch_version();
+    parts.config = resolve(argc, argv, config, parts.mpi->size(), options);
+    SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
+                parts.config.values().transport,
+                "\": ranks of one process start with smp::run_local, not with smp::init");
+  });
   if (rank == 0) log_warnings(parts.config);
-  SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
-              parts.config.values().transport,
-              "\": ranks of one process start with smp::run_local, not with smp::init");
+  parts.watch = Runtime::watch(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
   parts.topology = Topology(arrangement, rank);

@@ -19,9 +19,16 @@
 namespace smp::detail {
 namespace {
 
-void detach_all(Packet& packet) {
+/// Without history, and nobody else's: the body may have returned a parameter, an argument, or the
+/// same tensor for two microbatches, and whoever writes to an output would change that as well.
+/// What the body computed is ours alone once its graph is gone, and is not copied.
+void own_all(Packet& packet) {
+  const at::NoGradGuard no_grad;
   for (auto& tensor : packet.tensors) {
-    if (tensor.defined()) tensor = tensor.detach();
+    if (!tensor.defined()) continue;
+    tensor = tensor.detach();
+    const bool alone = tensor.has_storage() && tensor.storage().use_count() == 1;
+    if (!alone) tensor = tensor.clone();
   }
 }
 
@@ -31,6 +38,7 @@ class StepRun {
   StepRun(Runtime& runtime, const StepOptions& options) : runtime_(runtime), options_(options) {
     const auto& config = runtime.config();
     task_.microbatches = options.microbatches.value_or(config.microbatches);
+    wanted_ = task_.microbatches;
     task_.schedule = &runtime.schedule();
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
@@ -40,13 +48,31 @@ class StepRun {
     if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
     prepare_models(runtime_, preview ? &*preview : nullptr);
+    keep_state_in_order();
+    if (runtime_.topology().pp_size() > 1) compare_ranks(body);
     runtime_.last_trace() = runtime_.server().run_step(task_);
+    runtime_.server().modules().set_state_unknown(false);
     if (inputs_) inputs_->run_outside_graph();
     take_weights();
     return std::move(result_);
   }
 
  private:
+  /// Whoever reads what modules keep finds what one process would.
+  void keep_state_in_order() {
+    const auto& modules = runtime_.server().modules();
+    task_.one_at_a_time = modules.shared_state() || modules.state_unknown();
+    if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
+  }
+
+  void compare_ranks(const StepBody& body) {
+    task_.facts = runtime_.facts().take(body.target_type(), wanted_);
+    if (!runtime_.is_first_stage()) return;
+    task_.explain_difference = [this](GlobalRank other, const std::string& facts) {
+      return StepFacts::explain(runtime_.topology().rank(), task_.facts, other.value(), facts);
+    };
+  }
+
   /// An error in the arguments must end the step on every rank, so it is thrown by a body.
   void prepare_body(std::vector<StepArgument> arguments, const StepBody& body) {
     try {
@@ -94,7 +120,7 @@ class StepRun {
       return body(microbatch, slices);
     }();
     inputs_->check_unchanged(microbatch);
-    detach_all(output);
+    own_all(output);
     result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
   }
 
@@ -109,6 +135,7 @@ class StepRun {
   Runtime& runtime_;
   const StepOptions& options_;
   server::StepTask task_;
+  int wanted_ = 1;  // microbatches; there may be fewer
   StepResult result_;
   // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.
   const server::ExecutionModes modes_ = server::ExecutionModes::capture();
@@ -121,6 +148,10 @@ StepRunner::StepRunner(StepOptions options) : options_(std::move(options)) {}
 
 StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& body) {
   auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.in_step(), "rank ", runtime.topology().rank(),
+              ": a step was called inside a step (in its body, or in a module or hook); call one "
+              "after the other");
+  const server::Watchdog::Step watched;  // over its trial run as well
   return StepRun(runtime, options_).run(std::move(arguments), body);
 }
 

@@ -1,13 +1,20 @@
 // api/tracing.cpp: one try with gradients, one as the caller wanted it, else none.
 #include "api/tracing.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "api/child_process.h"
 #include "api/runtime.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
+#include "partition/trace_bytes.h"
 #include "partition/tracer.h"
 #include "server/exception_text.h"
 #include "server/step_engine.h"
@@ -24,6 +31,7 @@ class Attempts final : public server::StepEngine {
            const StepPreview& preview)
       : runtime_(runtime),
         preview_(preview),
+        models_(models),
         meta_(std::any_of(models.begin(), models.end(),
                           [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
         tracer_(traced(models), runtime.config().seed) {
@@ -41,24 +49,34 @@ class Attempts final : public server::StepEngine {
     tracer_.keep_graph(roots);
   }
 
+  /// In a copy of the process: nothing of the user's sees the trial.
   std::optional<Traces> run(bool grad) {
-    try {
-      const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
-      return tracer_.run([&] { return preview_.run(grad, meta_); }, repeats);
-    } catch (...) {
-      fault_ = server::text_of(std::current_exception());
+    const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
+    if (!child.answer) {
+      fault_ = base::concat("its trial process ", child.fault);
+      how_ = "";
       return std::nullopt;
     }
+    const std::string_view answer = *child.answer;
+    if (!answer.empty() && answer[0] == kTraced) {
+      return partitioning::traces_from_bytes(answer.substr(1));
+    }
+    const auto path = answer.find('\0');
+    SMP_ASSERT(path != std::string_view::npos, "an answer of ", answer.size(), " bytes");
+    failed_module_ = answer.substr(1, path - 1);
+    fault_ = answer.substr(path + 1);
+    how_ = " threw";
+    return std::nullopt;
   }
 
   void warn() const {
-    const auto& path = tracer_.failed_module();
+    const auto& path = failed_module_;
     base::log(
         base::LogLevel::kWarning,
         "the step could not be run in advance to see what its modules cost, so modules are "
         "counted instead: ",
-        path.empty() ? std::string("the step's body") : "module '" + path + "'",
-        " threw: ", first_sentence(fault_),
+        path.empty() ? std::string("the step's body") : "module '" + path + "'", how_, ": ",
+        first_sentence(fault_),
         meta_ ? "\n    (its initialisation is delayed, so the attempt has shapes but no values; "
                 "item() and conditions on tensors need values)"
               : "",
@@ -67,6 +85,59 @@ class Attempts final : public server::StepEngine {
   }
 
  private:
+  static constexpr char kTraced = 'T';
+  static constexpr char kFailed = 'F';
+
+  /// Others wait for the plan meanwhile.
+  double most_seconds() const {
+    const double limit = runtime_.config().abort_seconds;
+    return limit > 0 ? limit / 2 : 600;
+  }
+
+  /// The traces, or the module that threw and what it said.
+  std::string run_here(bool grad) {
+    try {
+      const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
+      std::vector<at::Tensor> first, last;  // what the body returned
+      auto traces = tracer_.run_and_watch_state(
+          [&] {
+            last = preview_.run(grad, meta_);
+            if (first.empty()) first = last;
+            return last;
+          },
+          repeats);
+      if (!meta_ && may_hide_state(traces) && !same_values(first, last)) {
+        traces.front().state.push_back(
+            {0, true, "something that is no member: its results differ when it runs again"});
+      }
+      return kTraced + partitioning::traces_to_bytes(traces);
+    } catch (...) {
+      return kFailed + tracer_.failed_module() + '\0' + server::text_of(std::current_exception());
+    }
+  }
+
+  /// Whatever was seen or said explains results that differ.
+  bool may_hide_state(const Traces& traces) const {
+    return std::all_of(traces.begin(), traces.end(),
+                       [](const auto& trace) { return trace.state.empty(); }) &&
+           std::all_of(models_.begin(), models_.end(), [](const auto* model) {
+             const auto& nodes = model->tree.nodes;
+             return std::all_of(nodes.begin(), nodes.end(), [](const auto& node) {
+               return node.state_use == StateUse::kWatched;
+             });
+           });
+  }
+
+  /// To the bit: the trial draws the same random numbers each time.
+  static bool same_values(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+      if (!x.defined() || !y.defined()) return x.defined() == y.defined();
+      if (x.layout() != at::kStrided || y.layout() != at::kStrided) return true;
+      return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
+             at::allclose(x.detach(), y.detach(), 0, 0, /*equal_nan=*/true);
+    });
+  }
+
   // LibTorch adds advice for other uses of tensors without values.
   std::string first_sentence(const std::string& text) const {
     return meta_ ? text.substr(0, text.find(". ")) : text;
@@ -83,21 +154,24 @@ class Attempts final : public server::StepEngine {
 
   Runtime& runtime_;
   const StepPreview& preview_;
+  const std::vector<const ModelDescription*>& models_;
   bool meta_;  // there are no values to compute with
   partitioning::Tracer tracer_;
+  std::string failed_module_;
   std::string fault_;
+  const char* how_ = " threw";
 };
 
 }  // namespace
 
 /// An evaluation is traced with gradients too: the plan is for training.
 Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
-                    const StepPreview& preview) {
+                    const StepPreview& preview, bool costs_wanted) {
   Attempts attempts(runtime, models, preview);
   auto traces = attempts.run(true);
   if (!traces && !preview.grad) traces = attempts.run(false);
   if (traces) return *std::move(traces);
-  attempts.warn();
+  if (costs_wanted) attempts.warn();
   return Traces(models.size());
 }
 

@@ -29,8 +29,9 @@ struct StepPreview {
 
 /// One trace a model. If the body cannot be run before placement a warning says why, and the traces
 /// are empty: without a call.
+/// @param costs_wanted  else only what modules keep is, and a failure is no warning
 std::vector<simulate::Trace> trace_models(Runtime& runtime,
                                           const std::vector<const ModelDescription*>& models,
-                                          const StepPreview& preview);
+                                          const StepPreview& preview, bool costs_wanted);
 
 }  // namespace smp

@@ -125,7 +125,8 @@ std::vector<ConfigKey> runtime_keys() {
       key("stall_seconds", "", &Config::stall_seconds, at_least(0.0), "30",
           "seconds of stall after which a rank reports whom it waits for; 0 means never"),
       key("abort_seconds", "", &Config::abort_seconds, at_least(0.0), "600",
-          "seconds of stall after which all waits end with an error; 0 means never"),
+          "seconds of stall after which all waits end with an error, and then the job; 0 means "
+          "never"),
       key("idle_policy", "", &Config::idle_policy, one_of({"auto", "spin", "yield"}), "auto",
           "what a waiting rank does; auto yields where ranks outnumber cores", Scope::kRank),
       key("intra_op_threads", "", &Config::intra_op_threads, at_least(0), "0",

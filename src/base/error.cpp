@@ -9,6 +9,7 @@ UnsupportedError::~UnsupportedError() = default;
 ResourceError::~ResourceError() = default;
 PeerLostError::~PeerLostError() = default;
 RemoteError::~RemoteError() = default;
+const char* RemoteError::what() const noexcept { return text_.c_str(); }
 InternalError::~InternalError() = default;
 
 }  // namespace smp

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/check.h"
 
@@ -45,6 +46,8 @@ int write_all(int descriptor, std::string_view text) noexcept {
   }
   return 0;
 }
+
+std::string temporary_beside(const std::string& path) { return concat(path, ".new.", ::getpid()); }
 
 // Writes `content` to the new file `path`; 0 or an errno.
 int write_new(const std::string& path, std::string_view content, Durability durability) {
@@ -92,7 +95,7 @@ bool create_new_directory(const std::string& path) {
 }
 
 void write_file(const std::string& path, std::string_view content, Durability durability) {
-  const std::string temporary = concat(path, ".new.", ::getpid());
+  const std::string temporary = temporary_beside(path);
   int error = write_new(temporary, content, durability);
   if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -100,6 +103,67 @@ void write_file(const std::string& path, std::string_view content, Durability du
     fail("write", path, error);
   }
   if (durability == Durability::kSynced) sync_folder(path);
+}
+
+ReplacementFile::ReplacementFile(std::string path)
+    : path_(std::move(path)),
+      temporary_(temporary_beside(path_)),
+      descriptor_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  if (descriptor_ < 0) fail("write", path_, errno);
+}
+
+ReplacementFile::~ReplacementFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void ReplacementFile::write_at(std::uint64_t offset, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor_, content.data(), content.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("write", path_, written < 0 ? errno : ENOSPC);
+    content.remove_prefix(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+}
+
+void ReplacementFile::commit() {
+  if (::fsync(descriptor_) != 0) fail("write", path_, errno);
+  const int closed = ::close(std::exchange(descriptor_, -1));
+  if (closed != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail("write", path_, errno);
+  }
+  temporary_.clear();
+  sync_folder(path_);
+}
+
+InputFile::InputFile(std::string path)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  SMP_REQUIRE(descriptor_ >= 0, "cannot read ", path_, ": ", std::strerror(errno));
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    return;
+  }
+  ::close(descriptor_);
+  throw UsageError(concat("cannot read ", path_, ": it is no file"));
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read_at(std::uint64_t offset, void* to, std::size_t size) const {
+  auto* at = static_cast<char*>(to);
+  while (size > 0) {
+    const ssize_t count = ::pread(descriptor_, at, size, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    SMP_REQUIRE(count >= 0, "cannot read ", path_, ": ", std::strerror(errno));
+    SMP_REQUIRE(count > 0, "cannot read ", path_, ": it ends at byte ", offset, ", ", size,
+                " bytes too early");
+    at += count;
+    offset += static_cast<std::uint64_t>(count);
+    size -= static_cast<std::size_t>(count);
+  }
 }
 
 AppendFile::AppendFile(std::string path)

@@ -1,6 +1,8 @@
 // base/files.h: the only place that writes files. Errors name the path and the system's reason.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -26,6 +28,48 @@ enum class Durability {
 /// @throws ResourceError  it cannot be written; the old content is untouched.
 void write_file(const std::string& path, std::string_view content,
                 Durability durability = Durability::kCached);
+
+/// A file that takes the place of `path` once it is complete: a reader sees the old content or the
+/// new one, also after a loss of power.
+class ReplacementFile {
+ public:
+  /// Opens a temporary file beside `path`. @throws ResourceError
+  explicit ReplacementFile(std::string path);
+  /// Removes the temporary file unless it took its place.
+  ~ReplacementFile();
+  ReplacementFile(const ReplacementFile&) = delete;
+  ReplacementFile& operator=(const ReplacementFile&) = delete;
+
+  /// @throws ResourceError  naming the system's reason, such as a full disk
+  void write_at(std::uint64_t offset, std::string_view content);
+  /// @throws ResourceError  `path` keeps its old content
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int descriptor_;
+};
+
+/// A file that is read in parts.
+class InputFile {
+ public:
+  /// @throws UsageError
+  explicit InputFile(std::string path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+  /// Fills `to` from the byte `offset`. @throws UsageError  the file is too short, or unreadable
+  void read_at(std::uint64_t offset, void* to, std::size_t size) const;
+
+ private:
+  std::string path_;
+  int descriptor_;
+  std::uint64_t size_ = 0;
+};
 
 /// A file that only grows, line by line; what was appended survives the end of the process.
 class AppendFile {

@@ -54,7 +54,7 @@ void Channel::check_can_send(GlobalRank peer) const {
   SMP_REQUIRE(state_ != State::kClosing && state_ != State::kClosed, "rank ", rank(),
               ": sending to rank ", peer, ": this channel was closed before; send before closing.");
   SMP_REQUIRE_AS(PeerLostError, state_ != State::kFailed, "rank ", rank(), ": sending to rank ",
-                 peer, ": the channel has failed before; restart from a checkpoint.");
+                 peer, ": the channel has failed before (", end_, "); restart from a checkpoint.");
 }
 
 void ChannelCounters::count_sent(const FrameToSend& frame) {
@@ -78,7 +78,10 @@ bool Channel::poll() {
   if (polling_ || state_ == State::kFailed) return false;
   polling_ = true;
   bool moved = true;
-  guarded([&] { moved = deliver_kept() | routes_.poll(); });
+  guarded([&] {
+    moved = deliver_kept() | routes_.poll();
+    moved |= deliver_received();
+  });
   polling_ = false;
   return moved;
 }
@@ -96,8 +99,18 @@ void Channel::on_control(GlobalRank source, ByteBuffer&& bytes) {
 void Channel::on_received(Token token) {
   guarded([&] {
     std::optional<Arrival> arrival = arrivals_.received(token);
-    if (arrival) deliver(std::move(*arrival));
+    if (arrival) received_.push_back(std::move(*arrival));
   });
+}
+
+// It may be an answer as well, and wires look at transfers a few at a time.
+bool Channel::deliver_received() {
+  const bool moved = !received_.empty();
+  while (!received_.empty()) {
+    routes_.complete();
+    for (Arrival& arrival : std::exchange(received_, {})) deliver(std::move(arrival));
+  }
+  return moved;
 }
 
 void Channel::deliver(Arrival&& arrival) {
@@ -143,7 +156,8 @@ void Channel::guarded(Action&& action) noexcept {
     action();
   } catch (const std::exception& error) {
     state_ = State::kFailed;
-    fail(base::concat("rank ", rank(), ": ", error.what()));
+    end_ = base::concat("rank ", rank(), ": ", error.what());
+    fail(end_);
   }
 }
 

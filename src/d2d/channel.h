@@ -68,7 +68,8 @@ class Channel final : private WireHandler {
   /// one whose `_version()` moved before it had left is reported.
   /// @param departure  counts tensors that have not left yet
   /// @throws UsageError     `peer` is out of range or this rank; a tensor is not on the CPU.
-  /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone.
+  /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. Later calls say
+  ///                        what happened at first.
   void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,
             c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure = nullptr);
 
@@ -86,6 +87,8 @@ class Channel final : private WireHandler {
   void set_receiver(Port port, Receiver receiver);
   void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
   const ChannelCounters& counters() const noexcept { return counters_; }
+  /// What ended this channel, with its rank; empty: nothing did. It moves nothing any more.
+  const std::string& end() const noexcept { return end_; }
 
  private:
   enum class State : std::uint8_t { kOpen, kClosing, kClosed, kFailed };
@@ -99,6 +102,7 @@ class Channel final : private WireHandler {
   void on_received(Token token) override;
 
   void check_can_send(GlobalRank peer) const;
+  bool deliver_received();
   void deliver(Arrival&& arrival);
   void hand_over(Arrival&& arrival);
   bool deliver_kept();
@@ -109,6 +113,7 @@ class Channel final : private WireHandler {
   Routes routes_;
   State state_ = State::kOpen;
   bool polling_ = false;
+  std::string end_;
   int exceptions_at_start_;
   std::array<Inlet, kPorts> inlets_;
   FailureHandler on_failure_;
@@ -117,6 +122,7 @@ class Channel final : private WireHandler {
   std::vector<DataTensor> data_tensors_;  // of the frame being sent
   Departures departures_;
   Arrivals arrivals_;
+  std::vector<Arrival> received_;  // whole since their last tensor came; not delivered yet
 };
 
 }  // namespace smp::d2d

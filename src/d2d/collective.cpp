@@ -42,12 +42,12 @@ Payload Collective::take(CollectivePhase phase, GlobalRank peer) {
   return owner_.inbox_.take(id_, phase, peer, what_);
 }
 
-at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, const at::Tensor& like) {
+at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, at::IntArrayRef sizes,
+                                   c10::ScalarType dtype) {
   Payload payload = take(phase, peer);
   SMP_ASSERT(payload.tensors.size() == 1 && payload.tensors[0].defined() &&
-                 payload.tensors[0].sizes() == like.sizes() &&
-                 payload.tensors[0].scalar_type() == like.scalar_type(),
-             what_, ": rank ", peer, " sent another part than ", like.sizes());
+                 payload.tensors[0].sizes() == sizes && payload.tensors[0].scalar_type() == dtype,
+             what_, ": rank ", peer, " sent another part than ", dtype, ' ', sizes);
   return std::move(payload.tensors[0]);
 }
 

@@ -34,8 +34,12 @@ class Collective {
 
   /// Suspends until the message is there; see CollectiveInbox::take.
   Payload take(CollectivePhase phase, GlobalRank peer);
-  /// The one tensor of the message, which is of `like`'s size.
-  at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, const at::Tensor& like);
+  /// The one tensor of the message, which is of these sizes and this dtype.
+  at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, at::IntArrayRef sizes,
+                         c10::ScalarType dtype);
+  at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, const at::Tensor& like) {
+    return take_tensor(phase, peer, like.sizes(), like.scalar_type());
+  }
   /// Suspends until all parts have left.
   void await_departure();
 

@@ -17,6 +17,7 @@ const char* name_of(CollectiveKind kind) {
     case CollectiveKind::kTensorAllGather:
       return "an all_gather";
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kTensorBroadcast:
       return "a broadcast";
     case CollectiveKind::kBarrier:
       return "a barrier";
@@ -33,12 +34,13 @@ const char* name_of(CollectiveKind kind) {
 }  // namespace
 
 std::string CollectiveCall::text() const {
-  if (root >= 0) return base::concat(name_of(kind), " from rank ", root);
+  const std::string from = root >= 0 ? base::concat(" from rank ", root) : "";
+  if (root >= 0 && dtype < 0) return name_of(kind) + from;
   if (dtype < 0) return base::concat(name_of(kind), detail.empty() ? "" : " for ", detail);
   std::vector<std::int64_t> sizes(detail.size() / sizeof(std::int64_t));
   std::memcpy(sizes.data(), detail.data(), sizes.size() * sizeof(std::int64_t));
   return base::concat(name_of(kind), " of ", static_cast<c10::ScalarType>(dtype), ' ',
-                      c10::IntArrayRef(sizes));
+                      c10::IntArrayRef(sizes), from);
 }
 
 // ---- calls ----

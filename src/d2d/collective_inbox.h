@@ -30,6 +30,7 @@ enum class CollectiveKind : std::uint8_t {
   kAllReduce,
   kReduceScatter,
   kTensorAllGather,
+  kTensorBroadcast,
   kLeaving,  ///< no collective: the sender's last message, `number` counts those before
 };
 

@@ -24,10 +24,13 @@ std::uint64_t hash_of(const Members& members) {
   return hash;
 }
 
-CollectiveCall call_on(CollectiveKind kind, const at::Tensor& tensor) {
-  const c10::IntArrayRef sizes = tensor.sizes();
-  return {kind, -1, static_cast<std::int32_t>(tensor.scalar_type()),
+CollectiveCall call_on(CollectiveKind kind, c10::IntArrayRef sizes, c10::ScalarType dtype,
+                       std::int32_t root = -1) {
+  return {kind, root, static_cast<std::int32_t>(dtype),
           std::string(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof sizes[0])};
+}
+CollectiveCall call_on(CollectiveKind kind, const at::Tensor& tensor) {
+  return call_on(kind, tensor.sizes(), tensor.scalar_type());
 }
 
 // ---- tensors ----
@@ -130,6 +133,10 @@ int Communicator::rank() const noexcept { return members_->position(owner_->rank
 
 Communicator Communicator::lane(std::uint64_t number) const {
   return {*owner_, members_, {lane_.group, number}};
+}
+
+Communicator Communicator::among(Members members) const {
+  return owner_->group(std::move(members));
 }
 
 template <class Action>
@@ -237,6 +244,26 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   }
   collective.await_departure();
   return result;
+}
+
+at::Tensor Communicator::broadcast_tensor(const at::Tensor& own, at::IntArrayRef sizes,
+                                          c10::ScalarType dtype, GlobalRank root) const {
+  constexpr const char* kWhat = "a broadcast of a tensor";
+  SMP_REQUIRE(members_->contain(root), "rank ", owner_->rank(), ": ", kWhat, " from rank ", root,
+              ", which is not one of ", *members_, '.');
+  const bool is_root = owner_->rank() == root;
+  if (is_root) {
+    check_tensor(own, kWhat, owner_->rank());
+    SMP_REQUIRE(own.sizes() == sizes && own.scalar_type() == dtype, "rank ", owner_->rank(), ": ",
+                kWhat, " of ", dtype, ' ', sizes, ": got ", own.scalar_type(), ' ', own.sizes());
+  }
+  Collective collective(
+      *owner_, lane_, call_on(CollectiveKind::kTensorBroadcast, sizes, dtype, root.value()), kWhat);
+  if (!is_root) return collective.take_tensor(CollectivePhase::kExchange, root, sizes, dtype);
+  const at::Tensor data = contiguous_data(detached(own));
+  for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, data); });
+  collective.await_departure();
+  return own;
 }
 
 // ---- all communicators of a channel ----

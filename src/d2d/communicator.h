@@ -38,6 +38,9 @@ class Communicator {
   /// An independent sequence of collectives of the same group, on all members by the same number. A
   /// group itself is its lane 0.
   Communicator lane(std::uint64_t number) const;
+  /// Of some of the channel's ranks, this one among them; only they call it.
+  /// @throws as Communicators::group
+  Communicator among(Members members) const;
 
   /// One payload of every member, in order of members, on every member. `what`, the same on all
   /// members, is for messages. Tensors leave as in Channel::send: do not change them soon.
@@ -62,6 +65,11 @@ class Communicator {
   /// All members' tensors, of the same shape, one after another along the first dimension. Each
   /// sends n-1 times its tensor in n-1 messages.
   at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// The tensor of `root` on every member: itself there, a new one elsewhere. Members agree on
+  /// `sizes` and `dtype`; `own` is read at the root only. The root sends it size() - 1 times, and
+  /// returns when it has left.
+  at::Tensor broadcast_tensor(const at::Tensor& own, at::IntArrayRef sizes, c10::ScalarType dtype,
+                              GlobalRank root) const;
 
  private:
   friend class Communicators;

@@ -230,6 +230,12 @@ Prefix read_prefix(std::span<const std::byte> control) {
   return prefix;
 }
 
+void require_zero_gap(std::span<const std::byte> bytes, std::size_t from, std::size_t to) {
+  for (std::size_t i = from; i < to; ++i) {
+    SMP_WELL_FORMED(bytes[i] == std::byte{0}, "its gap at ", i, " is not empty");
+  }
+}
+
 // Reads stubs one after the other, and the tensors they stand for.
 class TensorReader {
  public:
@@ -310,6 +316,7 @@ class TensorReader {
     SMP_WELL_FORMED(bytes <= kInlineBytes && stub.where == aligned(inline_bytes_) &&
                         stub.where <= section.size() && bytes <= section.size() - stub.where,
                     "an inline tensor of ", bytes, " bytes at ", stub.where);
+    require_zero_gap(section, inline_bytes_, stub.where);
     inline_bytes_ = stub.where + bytes;
     at::Tensor tensor = tensor_of(stub);
     if (bytes > 0) {
@@ -341,6 +348,7 @@ ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTenso
   const Prefix prefix = read_prefix(control);
   const Layout layout(prefix);
   SMP_WELL_FORMED(layout.inline_section <= control.size(), "it ends within its padding");
+  require_zero_gap(control, layout.end_of_body, layout.inline_section);
   ReadFrame frame{static_cast<Port>(prefix.port),
                   control.subspan(layout.header, prefix.header_bytes),
                   control.subspan(layout.body, prefix.body_bytes),

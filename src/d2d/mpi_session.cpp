@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -96,6 +97,25 @@ std::unique_ptr<Wire> MpiSession::connect_all(MpiWireOptions options) const {
   return connect(Members::all(size()), options);
 }
 
+std::vector<std::string> MpiSession::all_gather(const std::string& text) const {
+  const int own = static_cast<int>(text.size());
+  std::vector<int> lengths(machine_of_rank_.size());
+  check_mpi(MPI_Allgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, world_.get()),
+            "gathering texts");
+  std::vector<int> starts(lengths.size());
+  std::exclusive_scan(lengths.begin(), lengths.end(), starts.begin(), 0);
+  std::string all(static_cast<std::size_t>(starts.back() + lengths.back()), ' ');
+  check_mpi(MPI_Allgatherv(text.data(), own, MPI_CHAR, all.data(), lengths.data(), starts.data(),
+                           MPI_CHAR, world_.get()),
+            "gathering texts");
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.push_back(
+        all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(lengths[i])));
+  }
+  return texts;
+}
+
 void MpiSession::barrier() const { check_mpi(MPI_Barrier(world_.get()), "waiting for all ranks"); }
 
 void MpiSession::abort(int exit_code) const noexcept {
@@ -103,6 +123,15 @@ void MpiSession::abort(int exit_code) const noexcept {
   std::fflush(stderr);
   MPI_Abort(world_.get(), exit_code);
   std::_Exit(exit_code);  // MPI_Abort may return
+}
+
+void MpiSession::abort_job(int exit_code) noexcept {
+  int running = 0;
+  int over = 0;
+  MPI_Initialized(&running);
+  MPI_Finalized(&over);
+  if (running && !over) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
 }
 
 }  // namespace smp::d2d

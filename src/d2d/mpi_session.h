@@ -43,11 +43,16 @@ class MpiSession {
   /// A wire between all ranks of the job, which all call it.
   std::unique_ptr<Wire> connect_all(MpiWireOptions options = {}) const;
 
+  /// `text` of every rank, on every rank; all call it. Blocks.
+  std::vector<std::string> all_gather(const std::string& text) const;
+
   /// Waits until every rank of the job has called it. Blocks.
   void barrier() const;
 
   /// Ends every process of the job with `exit_code`.
   [[noreturn]] void abort(int exit_code) const noexcept;
+  /// The same, on any thread, whether a session lives or not.
+  [[noreturn]] static void abort_job(int exit_code) noexcept;
 
  private:
   bool meet_to_finalize(base::Nanoseconds deadline) const;

@@ -82,6 +82,10 @@ bool Routes::poll() {
   return moved;
 }
 
+void Routes::complete() {
+  for (const auto& wire : wires_) wire->complete();
+}
+
 void Routes::complete_beside(const Wire& control) {
   if (wires_.size() == 1) return;
   for (const auto& wire : wires_) {

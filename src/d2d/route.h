@@ -52,6 +52,8 @@ class Routes {
   // All wires at once; see Wire.
 
   bool poll();
+  /// Reports the transfers of every wire.
+  void complete();
   /// Reports the transfers of every wire but `control`, which has just done so itself.
   void complete_beside(const Wire& control);
   bool drained() const noexcept;

@@ -30,7 +30,7 @@ void describe_running_fiber(char* text, std::size_t size) {
 
 }  // namespace
 
-// ---- waiting ----------------------------------------------------------------------------------
+// ---- waiting -----------------------------------------------------------------------------------
 
 void Event::signal() noexcept {
   set_ = true;
@@ -87,7 +87,7 @@ void Scheduler::spin_for(const Event& event) {
   } while (!event.set_ && !state.algorithm->fiber_is_ready() && state.steady.now() - start < limit);
 }
 
-// ---- the scheduler ----------------------------------------------------------------------------
+// ---- the scheduler -----------------------------------------------------------------------------
 
 Scheduler::Scheduler() : state_(std::make_unique<State>()) {
   // Short sleeps are meant: the default slack of 50 us would double them.
@@ -140,7 +140,6 @@ void Scheduler::spawn(std::function<void()> body, const base::FiberSlots& slots,
                       std::size_t stack_bytes, Priority priority) {
   auto& stacks = state_->stacks.try_emplace(stack_bytes, stack_bytes).first->second;
   state_->algorithm->set_stack_bytes(stack_bytes);
-  ++state_->live;
   FiberProperties::newborn_priority = priority;
   boost::fibers::fiber fiber(boost::fibers::launch::post, std::allocator_arg, stacks,
                              [this, slots, body = std::move(body)]() mutable {
@@ -155,6 +154,7 @@ void Scheduler::spawn(std::function<void()> body, const base::FiberSlots& slots,
                                }
                                --state_->live;
                              });
+  ++state_->live;
   fiber.detach();
 }
 

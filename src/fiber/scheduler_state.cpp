@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "base/heartbeat.h"
 #include "fiber/scheduling_algorithm.h"
 #include "fiber/sim_clock.h"
 
@@ -24,9 +25,10 @@ const base::Clock& Scheduler::State::clock() const noexcept {
   return steady;
 }
 
-// ---- idling -----------------------------------------------------------------------------------
+// ---- idling ------------------------------------------------------------------------------------
 
 bool Scheduler::State::poll_all() noexcept {
+  base::beat();
   bool progress = fire_timers();
   // By index: a poll may add another.
   for (std::size_t i = 0; i < polls.size(); ++i) progress |= (*polls[i])();
@@ -59,7 +61,7 @@ void Scheduler::State::advance_simulation() noexcept {
   on_deadlock();
 }
 
-// ---- who waits --------------------------------------------------------------------------------
+// ---- who waits ---------------------------------------------------------------------------------
 
 std::vector<std::string> Scheduler::State::waiting_report() const {
   std::vector<std::string> lines;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/heartbeat.h"
 #include "fiber/sanitizer_switch.h"
 #include "fiber/scheduler_state.h"
 #include "fiber/sim_clock.h"
@@ -36,7 +37,7 @@ FiberAlgorithm::FiberAlgorithm(Scheduler::State& state) : state_(state), owner_(
   base::current_fiber_slots() = &own.slots;
 }
 
-// ---- what Boost asks --------------------------------------------------------------------------
+// ---- what Boost asks ---------------------------------------------------------------------------
 
 void FiberAlgorithm::awakened(Context* context, FiberProperties&) noexcept {
   if (is_dispatcher(context)) {
@@ -67,7 +68,7 @@ void FiberAlgorithm::suspend_until(const std::chrono::steady_clock::time_point&)
   state_.idle_once();
 }
 
-// ---- who is next ------------------------------------------------------------------------------
+// ---- who is next -------------------------------------------------------------------------------
 
 bool FiberAlgorithm::someone_goes_before(Priority priority) {
   return std::any_of(ready_.begin(), ready_.end(),
@@ -98,7 +99,7 @@ std::vector<FiberAlgorithm::Context*>::iterator FiberAlgorithm::choose() noexcep
   });
 }
 
-// ---- the switch -------------------------------------------------------------------------------
+// ---- the switch --------------------------------------------------------------------------------
 
 FiberProperties& FiberAlgorithm::properties_of(Context* context) {
   if (context->get_properties() == nullptr) set_properties(context, new FiberProperties(context));
@@ -119,6 +120,7 @@ void FiberAlgorithm::leave(Context* leaving) noexcept {
 /// LibTorch's state stays installed while the dispatcher runs (it calls no LibTorch code), so it is
 /// exchanged only when a different fiber follows.
 void FiberAlgorithm::enter(Context* next) noexcept {
+  base::beat();
   auto& own = properties_of(next);
   if (next != owner_) {
     if (owner_ != nullptr) properties_of(owner_).torch = TorchState::capture();

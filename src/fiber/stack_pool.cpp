@@ -60,7 +60,11 @@ boost::context::stack_context map_stack(std::size_t bytes) {
   const std::size_t page = boost::context::stack_traits::page_size();
   const std::size_t size = (bytes + page - 1) / page * page + kGuardBytes;
   void* const low = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (low == MAP_FAILED || mprotect(low, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
+  if (low == MAP_FAILED) throw std::bad_alloc();
+  if (mprotect(low, kGuardBytes, PROT_NONE) != 0) {
+    munmap(low, size);
+    throw std::bad_alloc();
+  }
   const auto slot = num_guards.fetch_add(1);
   if (slot < kMostStacks) guards[slot] = reinterpret_cast<std::uintptr_t>(low);
   boost::context::stack_context stack;
@@ -83,8 +87,12 @@ StackPool::StackPool(std::size_t stack_bytes) : shared_(std::make_shared<Shared>
 
 boost::context::stack_context StackPool::allocate() {
   auto& pool = *shared_;
+  if (pool.free.empty()) {
+    const auto stack = map_stack(pool.stack_bytes);
+    ++pool.in_use;
+    return stack;
+  }
   ++pool.in_use;
-  if (pool.free.empty()) return map_stack(pool.stack_bytes);
   auto stack = pool.free.back();
   pool.free.pop_back();
 #if defined(__SANITIZE_ADDRESS__)

@@ -3,13 +3,17 @@
 #include "module/call_handler.h"
 
 #include "base/check.h"
+#include "base/heartbeat.h"
 
 namespace smp {
 
 CallHandler::~CallHandler() = default;
 
 CallHandler* current_call_handler(const RoutedBase& module) {
-  if (auto* handler = module::call_handler().get()) return handler;
+  if (auto* handler = module::call_handler().get()) {
+    base::beat();
+    return handler;
+  }
   SMP_REQUIRE(!module.smp_place.placed() || module::steps_running() == 0, "smp: module '",
               module.smp_place.path, "' (", module.smp_type_name(),
               ") was called during a step on a thread that is not its rank's own, for example by "

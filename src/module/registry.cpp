@@ -3,6 +3,8 @@
 #include "module/registry.h"
 
 #include <mutex>
+#include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -29,10 +31,15 @@ Registry& registry() {
 }
 
 /// Two copies of one template in two libraries are one call; two types of anonymous namespaces
-/// with one name are not.
+/// with one name are not. (Not every compiler's type_info tells the latter apart by itself.)
+bool same_type(const std::type_info& one, const std::type_info& other) {
+  const bool local = std::string_view(one.name()).find("_GLOBAL__N_") != std::string_view::npos;
+  return local ? &one == &other : one == other;
+}
+
 bool same_call(const CallEntry& one, const CallEntry& other) {
-  const bool same_type = one.type == nullptr || other.type == nullptr || *one.type == *other.type;
-  return same_type && std::string_view(one.signature) == other.signature;
+  return (one.type == nullptr || other.type == nullptr || same_type(*one.type, *other.type)) &&
+         std::string_view(one.signature) == other.signature;
 }
 
 std::uint64_t mixed(std::uint64_t value) {

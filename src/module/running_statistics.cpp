@@ -16,16 +16,10 @@ bool describe(torch::nn::Module& module, std::optional<RunningStatistics>& resul
   if (!layer->options.track_running_stats() || !layer->running_mean.defined()) return true;
   // An InstanceNorm's momentum is always a number.
   using Momentum = std::remove_cvref_t<decltype(layer->options.momentum())>;
-  result =
-      RunningStatistics{&layer->running_mean, &layer->running_var, &layer->num_batches_tracked,
-                        [layer]() -> std::optional<double> { return layer->options.momentum(); },
-                        [layer](std::optional<double> value) {
-                          if constexpr (std::is_same_v<Momentum, double>) {
-                            layer->options.momentum(value.value());
-                          } else {
-                            layer->options.momentum(value);
-                          }
-                        }};
+  constexpr bool kCountsBatches = !std::is_same_v<Momentum, double>;
+  result = RunningStatistics{
+      &layer->running_mean, &layer->running_var, &layer->num_batches_tracked,
+      [layer]() -> std::optional<double> { return layer->options.momentum(); }, kCountsBatches};
   return true;
 }
 
@@ -48,6 +42,18 @@ using Normalisations = LayerTypes<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dI
 }  // namespace
 
 bool is_normalisation(const torch::nn::Module& module) { return Normalisations::contain(module); }
+
+std::vector<torch::nn::Module*> normalisations_of(
+    torch::nn::Module& module, const std::function<bool(torch::nn::Module&)>& apart) {
+  std::vector<torch::nn::Module*> found;
+  if (is_normalisation(module)) found.push_back(&module);
+  for (const auto& child : module.children()) {
+    if (apart(*child)) continue;
+    const auto below = normalisations_of(*child, apart);
+    found.insert(found.end(), below.begin(), below.end());
+  }
+  return found;
+}
 
 std::optional<RunningStatistics> as_running_statistics(torch::nn::Module& layer) {
   return Normalisations::describe_one(layer);

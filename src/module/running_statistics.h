@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -20,11 +21,16 @@ struct RunningStatistics {
   at::Tensor* num_batches_tracked;
   /// Weight of a new batch; nothing means the average over all batches.
   std::function<std::optional<double>()> momentum;
-  std::function<void(std::optional<double>)> set_momentum;
+  bool counts_batches;  ///< in num_batches_tracked: those of InstanceNorm stay 0
 };
 
 /// Whether `module` is a layer that may keep running statistics; constant, by its type.
 bool is_normalisation(const torch::nn::Module& module);
+
+/// The normalisation layers that run with `module`: itself, and those below it that lie below no
+/// module for which `apart` holds.
+std::vector<torch::nn::Module*> normalisations_of(
+    torch::nn::Module& module, const std::function<bool(torch::nn::Module&)>& apart);
 
 /// Nothing unless `layer` is BatchNorm1d/2d/3d or InstanceNorm1d/2d/3d and tracks statistics.
 std::optional<RunningStatistics> as_running_statistics(torch::nn::Module& layer);

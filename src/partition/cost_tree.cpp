@@ -153,7 +153,8 @@ CostTree make_cost_tree(const ModuleTree& tree, const simulate::Trace& trace,
   const OwnCosts own = own_costs(tree, trace);
   std::vector<double> prices = own_prices(own, trace.source, options.memory_weight);
   if (options.reading == CostReading::kLiteral) add_submodules(tree, prices);
-  CostTree result = skeleton(tree, group_modules(tree, trace.foreign_uses, fixed));
+  CostTree result = skeleton(
+      tree, group_modules(tree, trace.foreign_uses, fixed, trace.buffer_uses, trace.state));
   sort_by_execution(result, own);
   fill_in(result, own, prices);
   return result;

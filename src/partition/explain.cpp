@@ -83,6 +83,11 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   PlanReasons reasons = reasons_of(facts);
   auto rows = plan_of(facts.tree, facts.stages, pp_size).rows();
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].why = std::move(reasons.modules[i]);
+  for (const auto& change : facts.trace.state) {
+    auto& row = rows[static_cast<std::size_t>(change.module)];
+    row.state = change.shared ? "shared" : "ordered";
+    row.state_what = change.what;
+  }
   add_costs(rows, facts.costs);
 
   PlanSummary summary;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "smp/state.h"
+
 namespace smp::partitioning {
 
 /// One weight. Tied modules refer to the same one.
@@ -15,6 +17,10 @@ struct TreeParameter {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
 };
+
+/// Buffers up to so many bytes are held by all ranks, since any code may read them: position ids,
+/// masks, tables of some thousand numbers. Larger ones live with those who read them.
+inline constexpr std::int64_t kSmallBuffer = 64 << 10;
 
 /// A parameter under the name one module gives it.
 struct OwnParameter {
@@ -27,12 +33,16 @@ struct ModuleNode {
   int parent = -1;
   std::vector<int> children;
   std::vector<OwnParameter> parameters;  ///< held by the module itself, not by its children
-  std::int64_t buffer_bytes = 0;         ///< of the module itself
+  /// Held by others, whose memory a parameter or buffer of the module itself is a view of.
+  std::vector<int> viewed;
+  std::int64_t buffer_bytes = 0;  ///< of the module itself
   /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not
   /// routed); empty if it may be placed on its own.
   std::string stays_because;
   /// Its children run one after another, so that neighbours on one rank cost one request.
   bool sequential = false;
+  /// What the program says about the members that its forward writes.
+  StateUse state_use = StateUse::kWatched;
   /// Further paths of the same module object, if it was registered more than once.
   std::vector<std::string> aliases;
 

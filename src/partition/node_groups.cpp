@@ -76,8 +76,13 @@ class JoinedModules {
 class Grouping {
  public:
   Grouping(const ModuleTree& tree, const std::vector<simulate::WeightUse>& uses,
-           const std::vector<int>& fixed)
-      : tree_(tree), users_(holders_of_parameters(tree)), joined_(tree, fixed) {
+           const std::vector<simulate::BufferUse>& buffer_uses, const std::vector<int>& fixed,
+           const std::vector<simulate::StateChange>& state)
+      : tree_(tree),
+        buffer_uses_(buffer_uses),
+        state_(state),
+        users_(holders_of_parameters(tree)),
+        joined_(tree, fixed) {
     for (const simulate::WeightUse& use : uses) users_.at(use.parameter).push_back(use.module);
     weighty_.assign(tree.nodes.size(), false);
     for (const auto& users : users_) {
@@ -90,7 +95,9 @@ class Grouping {
 
   NodeGroups run() {
     join_users_of_weights();
+    join_users_of_buffers();
     join_bound_modules();
+    join_keepers_of_state();
     if (weighty_[0]) join_weightless_modules();
     if (!joined_.faults().empty()) {
       throw UsageError(list_of_faults("placement by hand", joined_.faults()));
@@ -119,6 +126,17 @@ class Grouping {
     }
   }
 
+  void join_users_of_buffers() {
+    for (const auto& use : buffer_uses_) {
+      joined_.join(use.holder, use.module, [&] {
+        return concat("the buffer ", use.name, " of ", quoted_path(tree_.nodes[use.holder].path),
+                      ", which is written in a step or larger than ", kSmallBuffer >> 10,
+                      " KiB, is also held or used by ", quoted_path(tree_.nodes[use.module].path),
+                      "; place both there");
+      });
+    }
+  }
+
   void join_bound_modules() {
     for (int m = 1; m < size(); ++m) {
       const ModuleNode& module = tree_.nodes[m];
@@ -127,6 +145,22 @@ class Grouping {
         return concat(quoted_path(module.path), " cannot leave its parent: ", module.stays_because,
                       "; place its parent instead");
       });
+    }
+  }
+
+  void join_keepers_of_state() {
+    for (const auto& change : state_) {
+      if (!change.shared) continue;
+      for (int m = change.module; m > 0; m = tree_.nodes[m].parent) {
+        joined_.join(tree_.nodes[m].parent, m, [&] {
+          return concat("the forward of ", quoted_path(tree_.nodes[change.module].path), " writes ",
+                        change.what,
+                        ", which modules above it and the step's body on stage 0 may "
+                        "read; leave it and the modules above it there, or say that no other code "
+                        "reads it: specialise smp::ordered_state_v or smp::private_state_v for its "
+                        "class (smp/state.h)");
+        });
+      }
     }
   }
 
@@ -150,6 +184,8 @@ class Grouping {
   }
 
   const ModuleTree& tree_;
+  const std::vector<simulate::BufferUse>& buffer_uses_;
+  const std::vector<simulate::StateChange>& state_;
   std::vector<std::vector<int>> users_;  // of every parameter: modules that hold or use it
   JoinedModules joined_;
   std::vector<bool> weighty_;  // some weight is held or used in the subtree
@@ -159,9 +195,11 @@ class Grouping {
 
 NodeGroups group_modules(const ModuleTree& tree,
                          const std::vector<simulate::WeightUse>& foreign_uses,
-                         const std::vector<int>& fixed) {
+                         const std::vector<int>& fixed,
+                         const std::vector<simulate::BufferUse>& buffer_uses,
+                         const std::vector<simulate::StateChange>& state) {
   SMP_ASSERT(fixed.size() == tree.nodes.size() && !fixed.empty());
-  return Grouping(tree, foreign_uses, fixed).run();
+  return Grouping(tree, foreign_uses, buffer_uses, fixed, state).run();
 }
 
 }  // namespace smp::partitioning

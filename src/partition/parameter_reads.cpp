@@ -17,6 +17,12 @@ std::vector<int> routed_ancestors(const TracedModel& model) {
   return ancestors;
 }
 
+/// What views of one memory have in common.
+const void* memory_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return tensor.unsafeGetTensorImpl();
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
 }  // namespace
 
 ParameterReads::ParameterReads(const std::vector<TracedModel>& models) : uses_(models.size()) {
@@ -31,11 +37,43 @@ ParameterReads::ParameterReads(const std::vector<TracedModel>& models) : uses_(m
         parameter.number = own.parameter;
         parameter.holders.insert(ancestors[i]);
       }
+      const auto& path = nodes[i].path;
+      for (const auto& item : (*models[m].modules)[i]->named_buffers(/*recurse=*/false)) {
+        if (!item.value().defined()) continue;
+        add_buffer(static_cast<int>(m), ancestors[i],
+                   path.empty() ? item.key() : path + "." + item.key(), item.value());
+      }
     }
   }
 }
 
+void ParameterReads::add_buffer(int model, int holder, const std::string& name,
+                                const at::Tensor& tensor) {
+  const auto [known, fresh] =
+      buffer_numbers_.emplace(tensor.unsafeGetTensorImpl(), buffers_.size());
+  if (fresh) {
+    const auto bytes = static_cast<std::int64_t>(tensor.numel() * tensor.element_size());
+    buffers_.push_back({model, holder, name, bytes, memory_of(tensor), {}});
+  }
+  buffers_[known->second].holders.insert(holder);
+}
+
+void ParameterReads::note_write(const at::Tensor& tensor) { written_.insert(memory_of(tensor)); }
+
+void ParameterReads::note_handed(int model, int module, const at::Tensor& tensor) {
+  const auto found = buffer_numbers_.find(tensor.unsafeGetTensorImpl());
+  if (found != buffer_numbers_.end()) buffers_[found->second].handed.insert({model, module});
+}
+
 void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
+  const auto buffer = buffer_numbers_.find(tensor.unsafeGetTensorImpl());
+  if (buffer != buffer_numbers_.end()) {
+    auto& own = buffers_[buffer->second];
+    if (own.handed.count({model, module}) == 0) {
+      own.readers.insert(model == own.model ? module : 0);
+    }
+    return;
+  }
   const auto found = parameters_.find(tensor.unsafeGetTensorImpl());
   if (found == parameters_.end()) return;
   const Parameter& parameter = found->second;
@@ -47,6 +85,31 @@ void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
 std::vector<simulate::WeightUse> ParameterReads::foreign_uses(int model) const {
   std::vector<simulate::WeightUse> uses;
   for (const auto& [module, parameter] : uses_[model]) uses.push_back({module, parameter});
+  return uses;
+}
+
+/// What several modules hold counts as one with all views of its memory, if it is written.
+std::vector<simulate::BufferUse> ParameterReads::buffer_uses(int model) const {
+  std::vector<simulate::BufferUse> uses;
+  std::unordered_map<const void*, const Buffer*> first_views;
+  for (const auto& buffer : buffers_) {
+    if (buffer.model != model) continue;
+    const bool written = written_.count(buffer.memory) != 0;
+    const auto* first = first_views.emplace(buffer.memory, &buffer).first->second;
+    std::set<int> users;
+    if (written) users = buffer.holders;
+    if (written || buffer.bytes > kSmallBuffer) {
+      for (const int reader : buffer.readers) {
+        if (buffer.holders.count(reader) == 0) users.insert(reader);
+      }
+    }
+    const auto* const holder = written ? first : &buffer;
+    for (const int user : users) {
+      if (user != holder->first_holder) {
+        uses.push_back({user, holder->first_holder, buffer.name});
+      }
+    }
+  }
   return uses;
 }
 

@@ -12,6 +12,7 @@
 #include "partition/count_trace.h"
 #include "partition/explain.h"
 #include "partition/hand_placement.h"
+#include "partition/kept_state.h"
 #include "partition/memory_diagnosis.h"
 #include "partition/stage_use.h"
 #include "partition/step_judge.h"
@@ -45,7 +46,7 @@ class Planner {
       : tree_(tree),
         options_(options),
         hand_(follow_pins(tree, options.pins, options.pp_size)),
-        trace_(options.trace.calls.empty() ? count_trace(tree) : options.trace),
+        trace_(trace_of(tree, options.trace)),
         machine_(machine_of(options)),
         costs_(
             make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
@@ -68,6 +69,13 @@ class Planner {
   }
 
  private:
+  /// What the program says about state counts whether anything was run or not.
+  static simulate::Trace trace_of(const ModuleTree& tree, const simulate::Trace& traced) {
+    simulate::Trace trace = traced.calls.empty() ? count_trace(tree) : traced;
+    trace.state = all_state(tree, traced.state);
+    return trace;
+  }
+
   static simulate::Machine machine_of(const PartitionOptions& options) {
     simulate::Machine machine = options.machine;
     machine.stages = options.pp_size;
@@ -113,6 +121,10 @@ class Planner {
     const StageUse use = stage_use(costs_, machine_);
     // Who places everything by hand may leave stages idle.
     if (use.free == 0 && !options_.pins.empty()) return add("by hand", fixed_stages(0));
+    // State that keeps everything on stage 0 is no fault of the model.
+    const bool shared = std::any_of(trace_.state.begin(), trace_.state.end(),
+                                    [](const auto& change) { return change.shared; });
+    if (shared && use.free + use.served < machine_.stages) return add("tree", fixed_stages(0));
     require_enough_nodes(use);
     const auto tree = used(tree_partition(costs_, machine_));
     if (machine_.stages == 1) return add("tree", tree);

@@ -24,6 +24,9 @@ std::vector<std::vector<int>> holders_of_parameters(const ModuleTree& tree) {
     for (const OwnParameter& own : tree.nodes[i].parameters) {
       holders.at(own.parameter).push_back(static_cast<int>(i));
     }
+    for (const int viewed : tree.nodes[i].viewed) {
+      holders.at(viewed).push_back(static_cast<int>(i));
+    }
   }
   return holders;
 }

@@ -15,7 +15,7 @@ namespace smp::partitioning {
 std::vector<std::string> placement_faults(const ModuleTree& tree, const std::vector<int>& stages,
                                           int pp_size, const std::vector<std::string>& reasons);
 
-/// The modules that hold each parameter.
+/// The modules that hold each parameter, or views of it.
 std::vector<std::vector<int>> holders_of_parameters(const ModuleTree& tree);
 
 /// One line, or a counted list.

@@ -87,6 +87,8 @@ Json row_to_json(const PartitionPlan::Row& row) {
   }
   if (const double cost = rounded_share(row.cost); cost > 0) json["cost"] = cost;
   if (!row.why.empty()) json["why"] = row.why;
+  if (!row.state.empty()) json["state"] = row.state;
+  if (!row.state_what.empty()) json["state_what"] = row.state_what;
   return json.size() == 1 ? Json(row.pp_rank) : json;
 }
 
@@ -102,6 +104,10 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
   row.pp_rank = json_member<int>(value, "pp_rank", place);
   row.cost = member_or(value, "cost", place, 0.0);
   row.why = member_or(value, "why", place, std::string());
+  row.state = member_or(value, "state", place, std::string());
+  row.state_what = member_or(value, "state_what", place, std::string());
+  SMP_REQUIRE(row.state.empty() || row.state == "shared" || row.state == "ordered", place,
+              ": \"state\" is \"", row.state, "\", expected \"shared\" or \"ordered\"");
   if (!value.contains("parameters")) return row;
   row.parameters = json_member<std::string>(value, "parameters", place);
   row.elements = json_member<std::int64_t>(value, "elements", place);

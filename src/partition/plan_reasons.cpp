@@ -110,6 +110,9 @@ class Reasoner {
         ties_[holder] = concat("read by ", name_of(tree_, use.module));
       }
     }
+    for (const simulate::BufferUse& use : trace.buffer_uses) {
+      ties_[use.holder] = concat("buffer ", use.name, " used by ", name_of(tree_, use.module));
+    }
   }
 
   // The first module of `node` that shares a weight with `module`; itself if none does.

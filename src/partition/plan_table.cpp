@@ -22,6 +22,7 @@ using base::concat;
 constexpr int kWidth = 100;
 constexpr int kModulesWidth = 40;
 constexpr std::size_t kShownBound = 3;
+constexpr std::size_t kShownState = 8;
 constexpr const char* kStays = "stays with its parent";
 
 std::string parent_path(const std::string& path) {
@@ -212,6 +213,31 @@ std::string cores_text(const PlanSummary& summary) {
   return fmt::format("{} stages on {:.3g} cores", summary.stages.size(), summary.cores);
 }
 
+// Modules that keep state, and what that costs.
+std::string state_text(const PartitionPlan& plan) {
+  std::string text;
+  bool shared = false;
+  std::size_t shown = 0;
+  std::size_t count = 0;
+  for (const PartitionPlan::Row& row : plan.rows()) {
+    if (row.state.empty()) continue;
+    shared |= row.state == "shared";
+    ++count;
+    if (++shown > kShownState) continue;
+    const std::string name = row.path.empty() ? "the model itself" : row.path;
+    text += lines_of(concat("state: the forward of ", name, " writes ", row.state_what,
+                            row.state == "shared" ? "; it and the modules above it stay on stage 0"
+                                                  : "; its microbatches run one after the other"));
+  }
+  if (count > kShownState) text += concat("state: ", count - kShownState, " more modules\n");
+  if (shared) {
+    text += lines_of(
+        "state: so a step runs one microbatch at a time, without overlap of stages; "
+        "smp::ordered_state_v or smp::private_state_v says that no other code reads it");
+  }
+  return text;
+}
+
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan) {
   const PlanSummary& summary = *plan.summary();
@@ -270,7 +296,8 @@ std::string plan_table(const PartitionPlan& plan) {
     if (summary) table.add_note("why: " + summary->stages[stage].why, 1);
   }
   const std::string body = table.finish(kWidth);
-  return summary ? promise(plan) + "\n" + body + remarks(plan) : body;
+  return summary ? promise(plan) + "\n" + body + remarks(plan) + state_text(plan)
+                 : body + state_text(plan);
 }
 
 }  // namespace smp::partitioning

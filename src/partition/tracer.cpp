@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "partition/live_log.h"
 #include "partition/operator_watch.h"
 #include "partition/parameter_reads.h"
+#include "partition/state_watch.h"
 #include "partition/trace_median.h"
 #include "partition/write_guard.h"
 
@@ -72,6 +74,7 @@ struct Tracer::State {
   std::uint64_t key;
   std::unordered_map<const RoutedBase*, Known> known;
   ParameterReads reads;
+  std::optional<StateWatch> states;
   std::string failed_module;
 
   // Of one run.
@@ -82,6 +85,15 @@ struct Tracer::State {
   std::optional<LiveLog> live_log;
 
   explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
+
+  void look_at_running() {
+    std::vector<std::pair<int, int>> modules;
+    for (const auto* module : running) {
+      const Known& known_module = known.at(module);
+      modules.emplace_back(known_module.model, known_module.module);
+    }
+    states->look(modules);
+  }
 };
 
 /// Notes what operators do on behalf of the innermost call.
@@ -92,21 +104,43 @@ class Tracer::Observer final : public OperatorListener {
   void before(const at::RecordFunction& op, const OperatorKind& kind) override {
     if (!state_.timed) {
       state_.meter.before(op, kind);
-      note_reads(op);
+      note_reads(op, kind);
     }
+    if (state_.states) note_state(op, kind);
     guard_.before(op, kind);
   }
   void after(const at::RecordFunction& op) override {
     if (!state_.timed) state_.meter.after(op);
+    if (!state_.states) return;
+    for (const auto& output : op.outputs()) {
+      each_tensor(output, [&](const at::Tensor& tensor) { state_.states->keep_address(tensor); });
+    }
   }
 
  private:
-  void note_reads(const at::RecordFunction& op) {
+  void note_reads(const at::RecordFunction& op, const OperatorKind& kind) {
     const auto call = state_.recorder->current();
     const int module = state_.recorder->current_module();
     for (const auto& input : op.inputs()) {
       each_tensor(input,
                   [&](const at::Tensor& tensor) { state_.reads.note(call.model, module, tensor); });
+    }
+    for (const int argument : kind.written) {
+      each_tensor(op.inputs()[argument],
+                  [&](const at::Tensor& tensor) { state_.reads.note_write(tensor); });
+    }
+  }
+
+  void note_state(const at::RecordFunction& op, const OperatorKind& kind) {
+    const auto call = state_.recorder->current();
+    const int module = state_.recorder->current_module();
+    const auto& inputs = op.inputs();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool writes = std::find(kind.written.begin(), kind.written.end(),
+                                    static_cast<int>(i)) != kind.written.end();
+      each_tensor(inputs[i], [&](const at::Tensor& tensor) {
+        state_.states->note_use(call.model, module, tensor, writes);
+      });
     }
   }
 
@@ -121,6 +155,10 @@ class Tracer::RunningCall {
       : tracer_(tracer), module_(module), exceptions_(std::uncaught_exceptions()) {
     auto& state = *tracer_.state_;
     const Known& known = state.known.at(&module);
+    if (state.states) {
+      state.look_at_running();
+      state.states->enter(known.model, known.module);
+    }
     state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
     state.running.push_back(&module);
     state.live_log->begin(state.recorder->current());
@@ -132,6 +170,11 @@ class Tracer::RunningCall {
     }
     state.recorder->end(output_bytes_, tracer_.now());
     state.running.pop_back();
+    if (state.states) {
+      const Known& known = state.known.at(&module_);
+      state.states->leave(known.model, known.module);
+      state.look_at_running();
+    }
     state.live_log->end(state.recorder->current());
   }
   RunningCall(const RunningCall&) = delete;
@@ -146,7 +189,7 @@ class Tracer::RunningCall {
   std::int64_t output_bytes_ = 0;
 };
 
-// ---- life -------------------------------------------------------------------------------------
+// ---- life --------------------------------------------------------------------------------------
 
 /// Modules count as placed meanwhile, somewhere else.
 Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed)
@@ -169,6 +212,22 @@ Tracer::~Tracer() {
       if (routed != nullptr) routed->smp_place = {};
     }
   }
+}
+
+/// The second run tells what a call changes from caches that the first one filled.
+std::vector<simulate::Trace> Tracer::run_and_watch_state(const Body& body, int repeats) {
+  auto& states = state_->states.emplace(state_->models);
+  states.begin_run(0);
+  auto traces = run(body, repeats);
+  states.end_run();
+  states.begin_run(1);
+  run_once(body, true);
+  states.end_run();
+  for (std::size_t m = 0; m < traces.size(); ++m) {
+    traces[m].state = states.changes(static_cast<int>(m));
+  }
+  state_->states.reset();
+  return traces;
 }
 
 std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
@@ -204,6 +263,7 @@ std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
   auto& traces = state.recorder->traces();
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
+    traces[m].buffer_uses = state.reads.buffer_uses(static_cast<int>(m));
   }
   if (!timed) state.live_log->account(weight_storages(state.models), traces);
   state.live_log.reset();
@@ -221,7 +281,17 @@ void Tracer::keep_graph(const std::vector<at::Tensor>& roots) {
 
 const std::string& Tracer::failed_module() const { return state_->failed_module; }
 
-// ---- calls ------------------------------------------------------------------------------------
+// ---- calls -------------------------------------------------------------------------------------
+
+/// To the innermost call.
+void Tracer::note_handed(const std::vector<at::Tensor>& tensors) {
+  auto& state = *state_;
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    state.reads.note_handed(state.recorder->current().model, state.recorder->current_module(),
+                            tensor);
+  }
+}
 
 /// As if everything lived elsewhere: then exactly the tensors are seen that would travel.
 Tracer::Where Tracer::where(const RoutedBase& module) {
@@ -248,11 +318,13 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, P
   }
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
+    note_handed(arguments.tensors);
     state.live_log->note_arguments(arguments.tensors);
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
     return returned;
   }();
+  note_handed(result.tensors);
   state.live_log->keep_graph(result.tensors);
   state.live_log->note_results(result.tensors);
   return result;

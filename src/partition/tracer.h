@@ -38,6 +38,9 @@ class Tracer final : public CallHandler {
   /// the median of what the thread's CPU clock said.
   /// @throws what leaves the body.
   std::vector<simulate::Trace> run(const Body& body, int repeats);
+  /// As run(), and once more to see which modules keep state (partition/state_watch.h). What
+  /// modules keep in members is not put back: for a process that ends after it.
+  std::vector<simulate::Trace> run_and_watch_state(const Body& body, int repeats);
 
   /// Backward of these would follow here in a step: their graph stays until it was looked at.
   void keep_graph(const std::vector<at::Tensor>& roots);
@@ -60,6 +63,7 @@ class Tracer final : public CallHandler {
 
   std::vector<simulate::Trace> run_once(const Body& body, bool timed);
   double now() const;
+  void note_handed(const std::vector<at::Tensor>& tensors);
 
   std::unique_ptr<State> state_;
 };

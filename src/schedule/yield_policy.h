@@ -23,7 +23,7 @@ inline constexpr base::Nanoseconds kLongWork = 100 * base::kMicrosecond;
   return share < kLeast ? 0 : share;
 }
 
-// ---- one key orders the ready fibers of a rank: smaller first -----------------------------------
+// ---- one key orders the ready fibers of a rank: smaller first ----------------------------------
 
 /// Far below every priority of a schedule, which is at least 0.
 inline constexpr std::int64_t kPassingOn = -(std::int64_t{1} << 62);
@@ -43,7 +43,7 @@ inline constexpr std::int64_t kPassingOn = -(std::int64_t{1} << 62);
   return is_passing_on(priority) ? priority - kPassingOn : priority;
 }
 
-// ---- the policy ---------------------------------------------------------------------------------
+// ---- the policy --------------------------------------------------------------------------------
 
 /// One thread's rule for fibers that are about to compute: they may have to let others run first,
 /// since what comes too late has to wait until the computation is over. Used from that thread.

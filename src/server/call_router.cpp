@@ -11,7 +11,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/output_links.h"
 #include "server/remote_call.h"
+#include "server/remote_exception.h"
+#include "server/tensor_forms.h"
 
 namespace smp::server {
 namespace {
@@ -22,14 +25,20 @@ class AwaitedResult final : public ResponseTarget {
   std::optional<ForwardResponse> response;
   std::optional<Failure> failure;
 
-  void wait(const fiber::WaitReason& reason) { await_answer(arrived_, reason); }
+  void wait(const fiber::WaitReason& reason) {
+    await_answer(arrived_, reason);
+    SMP_ASSERT(!misplaced_, reason.module_path, ": a backward answer to a forward request");
+  }
 
  private:
   void on_forward(ForwardResponse&& answer) noexcept override {
     response = std::move(answer);
     arrived_.signal();
   }
-  void on_backward(BackwardResponse&&) noexcept override { arrived_.signal(); }
+  void on_backward(BackwardResponse&&) noexcept override {
+    misplaced_ = true;
+    arrived_.signal();
+  }
   void on_error(Failure&& error) noexcept override {
     failure = std::move(error);
     arrived_.signal();
@@ -37,6 +46,7 @@ class AwaitedResult final : public ResponseTarget {
   void on_abort() noexcept override { arrived_.signal(); }
 
   fiber::Event arrived_;
+  bool misplaced_ = false;
 };
 
 /// A request whose answer may come as long as this lives, on the caller's stack.
@@ -54,12 +64,31 @@ class OpenRequest {
   RequestId id_;
 };
 
+/// A remote call that a body itself makes.
+class BodyCall {
+ public:
+  explicit BodyCall(const RoutedBase& module) : module_(module) {
+    auto* scope = ExecutionScope::current();
+    if (!scope->calls_from_body()) return;
+    scope_ = scope;
+    scope_->body_call_begins(module_);
+  }
+  ~BodyCall() {
+    if (scope_ != nullptr) scope_->body_call_ends(module_);
+  }
+  BodyCall(const BodyCall&) = delete;
+  BodyCall& operator=(const BodyCall&) = delete;
+
+ private:
+  ExecutionScope* scope_ = nullptr;
+  const RoutedBase& module_;
+};
+
 ModuleId id_of(const RoutedBase& module) { return ModuleId{module.smp_place.index}; }
 
 }  // namespace
 
-// ---- calls that run here
-// --------------------------------------------------------------------------
+// ---- calls that run here -----------------------------------------------------------------------
 
 CallRouter::Where CallRouter::where(const RoutedBase& module) {
   const auto& place = module.smp_place;
@@ -79,16 +108,98 @@ bool CallRouter::joins(const RoutedBase& first, const RoutedBase& next) {
 }
 
 void CallRouter::enter(RoutedBase& module, Space& space) {
-  if (!inside_node()) core_.turns.take_turn();
-  new (space.bytes) CallScope(*ExecutionScope::current(), id_of(module));
+  if (!inside_node()) {
+    core_.turns.take_turn();
+    await_order(id_of(module));
+  }
+  auto& call = *new (space.bytes) CallScope(*ExecutionScope::current(), id_of(module));
+  auto& watch = call.entry().watch;
+  if (watch.on() && watch.enter(call.microbatch())) on_state(call.entry());
+  if (call.entry().buffers.on()) call.buffer_versions = call.entry().buffers.versions();
 }
 
 void CallRouter::leave(Space& space) noexcept {
-  std::launder(reinterpret_cast<CallScope*>(space.bytes))->~CallScope();
+  auto* call = std::launder(reinterpret_cast<CallScope*>(space.bytes));
+  auto& watch = call->entry().watch;
+  if (watch.on() && watch.leave(call->microbatch())) on_state(call->entry());
+  auto& buffers = call->entry().buffers;
+  if (buffers.on() && buffers.wrote_since(call->buffer_versions)) {
+    on_buffer_write(id_of(*call->entry().module), call->entry(), call->microbatch());
+  }
+  call->~CallScope();
 }
 
-// ---- calls that leave
-// -----------------------------------------------------------------------------
+/// No trial run showed that the module writes its buffers. From now on microbatches enter it in
+/// order; what was written out of order cannot be mended.
+void CallRouter::on_buffer_write(ModuleId module, const ModuleTable::Entry& entry,
+                                 int microbatch) noexcept try {
+  if (core_.step == nullptr || core_.step->failed()) return;
+  if (entry.buffers.keeps_state()) entry.in_order = true;
+  const auto& task = core_.step->task;
+  if (task.one_at_a_time || task.microbatches == 1) return;
+  const int highest = core_.step->order.enter(module.value, microbatch);
+  SMP_REQUIRE_AS(UnsupportedError, highest <= microbatch, "rank ", core_.port.name(), ", module '",
+                 entry.path, "' (", entry.module->smp_type_name(),
+                 ") writes its buffers in forward, and microbatch ", highest,
+                 " did so before microbatch ", microbatch,
+                 ". No trial run showed it; later steps keep the order. To do so from the first "
+                 "step, specialise smp::ordered_state_v for the class (smp/state.h)");
+} catch (...) {
+  failures_.fail_step(std::current_exception());
+}
+
+/// What a module keeps for its own later calls is read and written in the order of one process.
+void CallRouter::await_order(ModuleId module) {
+  const auto& entry = core_.scopes.modules.at(module);
+  if (!entry.in_order) return;
+  auto& order = core_.step->order;
+  const int microbatch = ExecutionScope::current()->identity().microbatch;
+  if (!order.has_turn(microbatch)) order.pass(microbatch, entry.path.c_str());
+  if (failures_.empty_because_unwinding()) return;
+  const int highest = order.enter(module.value, microbatch);
+  SMP_REQUIRE_AS(UnsupportedError, highest <= microbatch, "rank ", core_.port.name(), ", module '",
+                 entry.path, "' (", entry.module->smp_type_name(),
+                 "): it keeps state, and microbatch ", microbatch,
+                 " calls it after its first backward, when microbatch ", highest,
+                 " has called it already; run one microbatch at a time (active_microbatches = 1, "
+                 "pipeline = \"interleaved\"), or specialise smp::shared_state_v for the class");
+}
+
+/// A module that is not known to keep state does. Where nothing can have read too much or too
+/// little yet, later steps do what is right.
+void CallRouter::on_state(const ModuleTable::Entry& entry) noexcept try {
+  core_.scopes.modules.note_state();
+  const bool with_readers = core_.port.is_first();
+  const auto& task = core_.step->task;
+  if (with_readers && (task.one_at_a_time || task.microbatches == 1)) return;
+  const auto& watch = entry.watch;
+  const auto type = entry.module->smp_type_name();
+  auto text = base::concat("rank ", core_.port.name(), ", module '", entry.path, "' (", type,
+                           ") writes its members in forward: microbatches ",
+                           watch.earlier_microbatch(), " and ", watch.microbatch(),
+                           " did, at byte ", watch.offset(), " of its ", watch.size());
+  text +=
+      with_readers
+          ? "; microbatches that interleave would read each other's. No trial run showed it; the "
+            "next step runs one microbatch at a time. "
+          : "; on this rank neither its parent nor the step's body can read them. Place it on "
+            "stage 0 with the modules above it, or ";
+  text += with_readers
+              ? "To do so from the first step, specialise smp::shared_state_v for the class;"
+                " else"
+              : "";
+  text += base::concat(
+      " say who reads them, beside the class: `template <> inline constexpr bool "
+      "smp::ordered_state_v<",
+      type,
+      "> = true;` if only its own calls do, smp::private_state_v if "
+      "it does not matter what they find (smp/state.h)");
+  failures_.fail_step(std::make_exception_ptr(UnsupportedError(std::move(text))));
+} catch (...) {
+  failures_.fail_step(std::current_exception());
+}
+
+// ---- calls that leave --------------------------------------------------------------------------
 
 std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entry, PpRank owner,
                                        Packet&& arguments, std::uint32_t calls) {
@@ -97,8 +208,16 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
               "' lives on rank ", core_.port.name(owner),
               " and was called inside the backward of an autograd node, which cannot wait for it; "
               "call it in a tensor hook, or place it on this rank");
-  ++core_.counters.forward_requests;
+  const BodyCall from_body(module);
   auto request = forward_request(module, entry, std::move(arguments), calls);
+  // The answer may be about them as they are here.
+  const c10::SmallVector<at::Tensor, 4> own(request.arguments.tensors.begin(),
+                                            request.arguments.tensors.end());
+  request.forms = take_forms(request.arguments.tensors, "argument", module.smp_place.path);
+  while (request.requires_grad.size() < request.arguments.tensors.size()) {
+    request.requires_grad.push_back(false);
+  }
+  ++core_.counters.forward_requests;
   AwaitedResult awaited;
   const OpenRequest open(core_, awaited);
   request.request = open.id();
@@ -107,13 +226,19 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
                 core_.port.name(owner).value(), request.microbatch});
   if (awaited.failure) {
     if (failures_.swallow_while_unwinding()) return std::nullopt;
-    throw RemoteError(awaited.failure->text, awaited.failure->rank.value());
+    throw_remote(*awaited.failure);
   }
   if (!awaited.response) {
     if (failures_.swallow_while_unwinding()) return std::nullopt;
     failures_.throw_aborted();
   }
-  attach_history(*awaited.response, owner, request.module, request.arguments.tensors);
+  if (awaited.response->settings) {
+    auto& board = core_.scopes.settings;
+    const auto& part = board.subtree(module.smp_module());
+    board.write(part, *awaited.response->settings);
+    request.settings = board.read(part);
+  }
+  attach_history(*awaited.response, owner, request, own);
   return std::move(awaited.response->result);
 }
 
@@ -126,34 +251,34 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
   request.microbatch = scope.identity().microbatch;
   request.position = scope.next_call(calls);
   request.after_first_backward = scope.identity().after_first_backward;
-  request.training = module.smp_module().is_training();
-  request.frozen_hash = core_.frozen_hash;
+  auto& settings = core_.scopes.settings;
+  request.settings = settings.read(settings.subtree(module.smp_module()));
   request.modes = ExecutionModes::capture();
-  for (const auto& tensor : arguments.tensors) {
-    request.requires_grad.push_back(request.modes.grad && tensor.defined() &&
-                                    tensor.requires_grad());
+  const auto& tensors = arguments.tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    request.requires_grad.push_back(request.modes.grad && tensors[i].defined() &&
+                                    tensors[i].requires_grad() && !stands_before(tensors, i));
   }
   request.arguments = std::move(arguments);
   return request;
 }
 
-void CallRouter::attach_history(ForwardResponse& response, PpRank owner, ModuleId module,
-                                const std::vector<at::Tensor>& arguments) {
-  if (!response.record) return;
-  auto node = c10::make_intrusive<RemoteCall>(*this, owner, response.record, module);
-  node->set_next_edges(torch::autograd::collect_next_edges(arguments));
+void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
+                                const ForwardRequest& request, at::ArrayRef<at::Tensor> arguments) {
   auto& tensors = response.result.tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (response.requires_grad[i]) {
-      torch::autograd::set_history(tensors[i], node);
-    } else {
-      node->add_input_metadata(Node::undefined_input{});
-    }
+  restore_forms(response.forms, tensors);
+  if (!response.record && response.links.empty()) return;
+  c10::intrusive_ptr<RemoteCall> node;
+  if (response.record) {
+    node = c10::make_intrusive<RemoteCall>(*this, owner, response.record, request.module,
+                                           request.settings);
+    node->set_next_edges(torch::autograd::collect_next_edges(arguments));
   }
+  follow_links(response.links, tensors, arguments, response.requires_grad, node,
+               core_.scopes.modules.path(request.module));
 }
 
-// ---- answers
-// --------------------------------------------------------------------------------------
+// ---- answers -----------------------------------------------------------------------------------
 
 void CallRouter::on_message(ForwardResponse&& response) {
   if (const auto target = core_.step->requests.take(response.request)) {
@@ -173,8 +298,7 @@ void CallRouter::on_message(ErrorResponse&& response) {
   }
 }
 
-// ---- backward of remote calls
-// ---------------------------------------------------------------------
+// ---- backward of remote calls ------------------------------------------------------------------
 
 void CallRouter::request_backward(PpRank owner, BackwardRequest&& request, ResponseTarget& target) {
   if (core_.step->failed()) return target.on_abort();

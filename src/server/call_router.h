@@ -41,10 +41,13 @@ class CallRouter final : public CallHandler {
  private:
   friend class RemoteCall;
 
+  void await_order(ModuleId module);
+  void on_state(const ModuleTable::Entry& entry) noexcept;
+  void on_buffer_write(ModuleId module, const ModuleTable::Entry& entry, int microbatch) noexcept;
   ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,
                                  std::uint32_t calls) const;
-  void attach_history(ForwardResponse& response, PpRank owner, ModuleId module,
-                      const std::vector<at::Tensor>& arguments);
+  void attach_history(ForwardResponse& response, PpRank owner, const ForwardRequest& request,
+                      at::ArrayRef<at::Tensor> arguments);
 
   struct Release {
     PpRank owner;

@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "module/running_statistics.h"
@@ -21,23 +21,40 @@ namespace smp::server {
 /// Threads: the rank's.
 class DeferredStatistics {
  public:
-  /// One training execution: while it lives, the layer writes the batch's own statistics into
-  /// temporaries (momentum 1). `order`: where it stands within its microbatch.
+  /// One training execution of a module and the layers that belong to it: while its fiber runs, the
+  /// layers work on copies of their statistics.
   class Execution {
    public:
-    Execution(DeferredStatistics& owner, module::RunningStatistics statistics, int microbatch,
-              OrderKey order);
+    /// @param layers  those that do not train, or keep no statistics, are left alone
+    Execution(DeferredStatistics& owner, const std::vector<torch::nn::Module*>& layers,
+              int microbatch);
     ~Execution();
     Execution(const Execution&) = delete;
     Execution& operator=(const Execution&) = delete;
 
+    /// The fiber gets the thread, or leaves it: then another microbatch may enter the same layers.
+    /// Calls repeat.
+    void on_switch(bool running) noexcept;
+    /// What the layers have seen since the last time stands at `order` in the program. Throws
+    /// nothing but what LibTorch does.
+    void collect(const OrderKey& order);
+    bool empty() const noexcept { return layers_.empty(); }
+
    private:
+    struct Layer {
+      module::RunningStatistics statistics;
+      at::Tensor mean, variance, count;  // while the fiber runs the layer's own, else the copies
+      at::Tensor first_mean, first_variance;  // what the copies began with
+      std::int64_t first_count = 0;
+      std::uint32_t first_version = 0;
+    };
+    static void start(Layer& layer);
+    static void swap(Layer& layer) noexcept;
+
     DeferredStatistics& owner_;
-    module::RunningStatistics statistics_;
     int microbatch_;
-    OrderKey order_;
-    at::Tensor mean_, variance_, count_;  // the layer's own
-    std::optional<double> momentum_;
+    std::vector<Layer> layers_;
+    bool swapped_ = false;  // the layers have the copies
   };
 
   /// Nothing if `layer` keeps no running statistics, or is not training.
@@ -50,14 +67,16 @@ class DeferredStatistics {
   void drop() noexcept { collected_.clear(); }
 
  private:
-  struct Batch {
+  /// Of one or more batches in a row: what they add to the statistics, whatever these are then.
+  struct Batches {
     int microbatch;
     OrderKey order;
     module::RunningStatistics statistics;
+    std::int64_t number;
     at::Tensor mean, variance;
   };
-  static void blend(const Batch& batch);
-  std::vector<Batch> collected_;
+  static void blend(const Batches& batches);
+  std::vector<Batches> collected_;
 };
 
 }  // namespace smp::server

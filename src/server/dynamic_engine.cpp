@@ -9,6 +9,8 @@
 
 #include "base/check.h"
 #include "module/call_handler.h"
+#include "server/tensor_forms.h"
+#include "server/watchdog.h"
 
 namespace smp::server {
 namespace {
@@ -48,33 +50,24 @@ WeightedRoots weighted(const std::vector<at::Tensor>& roots,
 
 }  // namespace
 
-// ---- the step
-// -------------------------------------------------------------------------------------
+// ---- the step ----------------------------------------------------------------------------------
 
 void DynamicEngine::begin(const StepTask& task) {
   core_.port.begin_step();
   core_.step = std::make_unique<StepState>(core_.port.step(), task, core_.clock.now());
   core_.server.waits_for_workers = false;
   core_.accumulator.begin(task.microbatches);
+  core_.scopes.settings.begin_step();
 }
 
 void DynamicEngine::run() {
   const StepsRunning counted;
-  check_foreign_parameters();
+  const Watchdog::Step watched;
   if (core_.port.is_first()) start_microbatches();
   serve_until(&DynamicEngine::microbatches_are_done);
   finish_gradients();
   serve_until(&DynamicEngine::ranks_are_done);
   end();
-}
-
-/// Within the step, so that the others hear of it.
-void DynamicEngine::check_foreign_parameters() {
-  try {
-    core_.foreign.check_untouched("between two steps");
-  } catch (...) {
-    failures_.fail_step(std::current_exception());
-  }
 }
 
 /// The user's fiber: it does what was put off while worker fibers run the modules.
@@ -112,15 +105,19 @@ bool DynamicEngine::ranks_are_done() const noexcept {
 /// The last gradients run hooks of the user. No rank's step succeeds before those of all have.
 void DynamicEngine::finish_gradients() {
   if (core_.step->failed()) return;
+  FinishGradients finished;
   try {
     core_.accumulator.finish();
+    finished.buffers = core_.copies.report();
   } catch (...) {
     return failures_.fail_step(std::current_exception());
   }
   if (core_.port.is_first()) {
+    core_.copies.note(core_.port.name(), finished.buffers);
     core_.port.send_to_others(FinishGradients{});
   } else {
-    core_.port.send(PpRank(0), Message(FinishGradients{}));
+    finished.facts = core_.step->task.facts;
+    core_.port.send(PpRank(0), Message(std::move(finished)));
   }
 }
 
@@ -128,8 +125,18 @@ void DynamicEngine::end() {
   auto& step = *core_.step;
   if (!step.failed()) {
     try {
-      core_.scopes.statistics.commit();
-      exchange_outputs();
+      check_left_settings();
+      if (core_.port.is_first()) {
+        auto message = last_message();  // outputs that cannot be sent fail the step
+        message.buffers = core_.copies.judge();
+        core_.scopes.statistics.commit();
+        core_.copies.follow(message.buffers);
+        deliver(message);
+      } else {
+        core_.scopes.statistics.commit();
+        core_.copies.follow(core_.step->ended->buffers);
+        take_outputs();
+      }
       core_.counters.records_left += step.records.size();
     } catch (...) {
       failures_.fail_step(std::current_exception());
@@ -137,40 +144,101 @@ void DynamicEngine::end() {
   }
   step.records.clear();
   router_.flush_releases();
+  const bool left = !step.failed() && !step.left_settings.empty();
+  core_.scopes.settings.apply(left ? step.left_settings.back() : core_.scopes.settings.base());
   const auto failure = step.failure;
   core_.step.reset();
-  if (!failure) return;
+  if (!failure) return Watchdog::calm_down();
   core_.accumulator.drop();
   core_.scopes.statistics.drop();
+  core_.copies.drop();
   std::rethrow_exception(failure);
 }
 
-void DynamicEngine::exchange_outputs() {
-  auto& step = *core_.step;
-  auto* outputs = step.task.outputs;
-  if (!core_.port.is_first()) {
-    if (outputs != nullptr) *outputs = std::move(step.ended->outputs);
-    return;
+/// Microbatches all began with the same settings. If their bodies leave others, they must agree.
+void DynamicEngine::check_left_settings() const {
+  const auto& left = core_.step->left_settings;
+  for (std::size_t i = 1; i < left.size(); ++i) {
+    const auto& before = *left[i - 1];
+    const auto [first, second] = std::mismatch(before.begin(), before.end(), left[i]->begin());
+    if (first == before.end()) continue;
+    const auto flag = static_cast<std::size_t>(first - before.begin());
+    const auto& board = core_.scopes.settings;
+    SMP_REQUIRE(false, "the step's body leaves ", board.describe(flag, *first != 0),
+                " in microbatch ", i - 1, " and ", board.describe(flag, *second != 0),
+                " in microbatch ", i,
+                "; microbatches run at the same time, so each must leave the same modes behind");
   }
-  StepEnded message;
-  if (outputs != nullptr && step.task.broadcast_outputs) message.outputs = *outputs;
-  core_.port.send_to_others(std::move(message));
 }
 
-// ---- messages
-// -------------------------------------------------------------------------------------
+void DynamicEngine::leave_settings(ExecutionScope& scope) {
+  auto& step = *core_.step;
+  const auto& board = core_.scopes.settings;
+  const auto left = scope.note_settings();
+  if (step.task.microbatches > 1) {
+    scope.body_settings().require_repeatable(board, board.base(), left);
+  }
+  if (left == board.base() || *left == *board.base()) return;
+  if (step.left_settings.empty()) {
+    step.left_settings.assign(static_cast<std::size_t>(step.task.microbatches), board.base());
+  }
+  step.left_settings.at(static_cast<std::size_t>(scope.identity().microbatch)) = left;
+}
+
+/// What pp_rank 0 tells the others at the end.
+StepEnded DynamicEngine::last_message() const {
+  const auto& task = core_.step->task;
+  StepEnded message;
+  if (task.outputs == nullptr || !task.broadcast_outputs || core_.port.size() == 1) return message;
+  message.outputs = *task.outputs;
+  for (auto& output : message.outputs) {
+    message.forms.push_back(take_forms(output.tensors, "output", "the step's body"));
+  }
+  return message;
+}
+
+void DynamicEngine::take_outputs() {
+  auto* outputs = core_.step->task.outputs;
+  if (outputs == nullptr) return;
+  auto& ended = *core_.step->ended;
+  *outputs = std::move(ended.outputs);
+  for (std::size_t i = 0; i < outputs->size(); ++i) {
+    restore_forms(ended.forms.at(i), (*outputs)[i].tensors);
+  }
+}
+
+/// The user may write to the outputs as soon as the step returns, so they must have left.
+void DynamicEngine::deliver(const StepEnded& message) {
+  outputs_leaving_ = std::make_shared<d2d::Departure>();
+  outputs_leaving_->on_left = &core_.server.wake;
+  core_.port.send_to_others(message, outputs_leaving_);
+  serve_until(&DynamicEngine::outputs_have_left);
+  outputs_leaving_->on_left = nullptr;
+}
+
+bool DynamicEngine::outputs_have_left() const noexcept { return outputs_leaving_->in_flight == 0; }
+
+// ---- messages ----------------------------------------------------------------------------------
 
 void DynamicEngine::on_message(const ForwardDone& message) {
   core_.accumulator.mark_forward_done(message.microbatch);
+  core_.step->order.forward_done(message.microbatch);
   core_.server.wake.signal();
 }
 
 void DynamicEngine::on_message(const MicrobatchDone& message) {
   core_.accumulator.mark_microbatch_done(message.microbatch);
+  core_.step->order.forward_done(message.microbatch);
   core_.server.wake.signal();
 }
 
-void DynamicEngine::on_message(const FinishGradients&) {
+void DynamicEngine::on_message(PpRank source, const FinishGradients& message) {
+  const auto& task = core_.step->task;
+  if (core_.port.is_first() && task.explain_difference && message.facts != task.facts) {
+    const auto text = task.explain_difference(core_.port.name(source), message.facts);
+    SMP_REQUIRE(text.empty(), text);
+  }
+  core_.copies.note(core_.port.name(source), message.buffers);
   core_.step->finish_asked = true;
   ++core_.step->ranks_finished;
   core_.server.wake.signal();
@@ -181,15 +249,18 @@ void DynamicEngine::on_message(StepEnded&& message) {
   core_.server.wake.signal();
 }
 
-// ---- bodies, on pp_rank 0
-// -------------------------------------------------------------------------
+// ---- bodies, on pp_rank 0 ----------------------------------------------------------------------
 
 void DynamicEngine::start_microbatches() {
   auto& progress = core_.step->progress;
   while (core_.in_good_step()) {
     const auto microbatch = progress.start_next();
     if (!microbatch) return;
-    core_.workers.launch(BodyTask{*microbatch}, core_.priority(Phase::kForward, *microbatch));
+    try {
+      core_.workers.launch(BodyTask{*microbatch}, core_.priority(Phase::kForward, *microbatch));
+    } catch (...) {  // no worker could be made
+      failures_.fail_step(std::current_exception());
+    }
   }
 }
 
@@ -206,6 +277,8 @@ void DynamicEngine::run(BodyTask task) {
     try {
       const base::RandomScope random(random_key_of_body(key));
       core_.step->task.body(microbatch);
+      leave_settings(scope);
+      scope.collect_statistics();
     } catch (const StepAborted&) {
       // The failure is known already.
     } catch (...) {
@@ -218,6 +291,7 @@ void DynamicEngine::run(BodyTask task) {
 
 void DynamicEngine::body_finished(const ExecutionIdentity& body) {
   core_.accumulator.mark_microbatch_done(body.microbatch);
+  core_.step->order.forward_done(body.microbatch);
   core_.port.send_to_others(MicrobatchDone{body.microbatch});
   auto& progress = core_.step->progress;
   progress.body_finished(body.microbatch);
@@ -239,6 +313,9 @@ void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
           core_.port.is_first(),
       "rank ", core_.port.name(),
       ": model.backward() outside of a step; call it in the step's body, on its own thread");
+  SMP_REQUIRE(!inside_node(), "rank ", core_.port.name(),
+              ": model.backward() was called inside the backward of an autograd node, which cannot "
+              "wait for other ranks; call it in the step's body itself");
   SMP_REQUIRE(gradients.empty() || gradients.size() == roots.size(), "model.backward() with ",
               roots.size(), " tensors and ", gradients.size(), " gradients");
   if (core_.step->failed()) failures_.throw_aborted();
@@ -261,6 +338,7 @@ void DynamicEngine::first_backward(int microbatch, const edge_list& roots) {
   core_.accumulator.mark_forward_done(microbatch);
   core_.port.send_to_others(ForwardDone{microbatch});
   auto& step = *core_.step;
+  step.order.forward_done(microbatch);
   step.progress.forward_finished(microbatch);
   step.gate.open(step.progress);
   start_microbatches();

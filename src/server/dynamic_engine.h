@@ -33,21 +33,26 @@ class DynamicEngine final : public StepEngine {
   // Messages; safe in a poll.
   void on_message(const ForwardDone& message);
   void on_message(const MicrobatchDone& message);
-  void on_message(const FinishGradients& message);
+  /// @throws UsageError  the ranks do not do the same.
+  void on_message(PpRank source, const FinishGradients& message);
   void on_message(StepEnded&& message);
 
   // On a worker.
   void run(BodyTask task);
 
  private:
-  void check_foreign_parameters();
   void serve_until(bool (DynamicEngine::*done)() const noexcept);
   void run_deferred();
   bool microbatches_are_done() const noexcept;
   bool ranks_are_done() const noexcept;
   void finish_gradients();
   void end();
-  void exchange_outputs();
+  StepEnded last_message() const;
+  void take_outputs();
+  void deliver(const StepEnded& message);
+  bool outputs_have_left() const noexcept;
+  void check_left_settings() const;
+  void leave_settings(ExecutionScope& scope);
   void start_microbatches();
   void body_finished(const ExecutionIdentity& body);
   void first_backward(int microbatch, const edge_list& roots);
@@ -58,6 +63,7 @@ class DynamicEngine final : public StepEngine {
   CallRouter& router_;
   RequestRunner& runner_;
   FailureControl& failures_;
+  std::shared_ptr<d2d::Departure> outputs_leaving_;
 };
 
 }  // namespace smp::server

@@ -2,10 +2,12 @@
 #include "server/execution_scope.h"
 
 #include <cstdio>
+#include <exception>
 #include <utility>
 #include <vector>
 
 #include "base/fiber_local.h"
+#include "server/running_call.h"
 #include "smp/call.h"
 
 namespace smp::server {
@@ -18,8 +20,7 @@ const base::FiberLocal<ExecutionScope>& current_scope() {
 
 }  // namespace
 
-// ---- executions
-// -----------------------------------------------------------------------------------
+// ---- executions --------------------------------------------------------------------------------
 
 ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity& identity,
                                CallPosition position, std::uint64_t base_key)
@@ -29,40 +30,136 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
       caller_random_(position.random_key),
       base_key_(base_key),
       calls_(position.ordinal),
+      settings_(services.settings.base()),
       outer_activity_(std::exchange(fiber::current_fiber()->activity, this)),
       outer_scope_(current_scope().get()) {
+  if (identity.module != kBody) {
+    if (auto* module = services.modules.find(identity.module)) {
+      part_ = &services.settings.subtree(module->smp_module());
+    }
+  }
   current_scope().set(this);
-  on_switch(true);
+  if (const auto& layers = services.modules.normalisations_of_body();
+      identity.module == kBody && identity.phase == schedule::Phase::kForward && !layers.empty()) {
+    statistics_.emplace(services.statistics, layers, identity.microbatch);
+  }
+  publish();
+  services_.settings.apply(settings_);
+  record(true);
 }
 
 ExecutionScope::~ExecutionScope() {
-  on_switch(false);
+  running_call.clear();
+  note_settings();
+  record(false);
   fiber::current_fiber()->activity = outer_activity_;
   current_scope().set(outer_scope_);
+  if (outer_scope_ != nullptr) outer_scope_->publish();
 }
 
 ExecutionScope* ExecutionScope::current() noexcept { return current_scope().get(); }
 
 void ExecutionScope::set_phase(schedule::Phase phase) {
-  on_switch(false);
+  record(false);
   identity_.phase = phase;
-  on_switch(true);
+  publish();
+  record(true);
 }
 
 CallPosition ExecutionScope::next_call(std::uint32_t calls) {
-  if (innermost_ == nullptr)
+  if (innermost_ == nullptr) {
+    collect_statistics();
     return {caller_, std::exchange(calls_, calls_ + calls), caller_random_};
+  }
   auto& caller = *innermost_;
+  caller.collect_statistics(caller.calls_);
   return {caller.key(), std::exchange(caller.calls_, caller.calls_ + calls), caller.order_key_};
 }
 
+void ExecutionScope::publish() const noexcept {
+  const char* path = "<body>";
+  if (innermost_ != nullptr) {
+    path = innermost_->path_;
+  } else if (identity_.module != kBody) {
+    path = services_.modules.at(identity_.module).lasting_path;
+  }
+  running_call.set(path, services_.rank.value(), identity_.microbatch,
+                   identity_.phase == schedule::Phase::kBackward);
+}
+
+std::optional<std::uint64_t> ExecutionScope::random_key_of_hooks() const {
+  if (identity_.module == kBody) return std::nullopt;
+  const auto key = base::mix_key(base_key_, services_.modules.at(identity_.module).random_key);
+  return base::mix_key(base::mix_key(key, caller_random_), std::string_view("<backward>"));
+}
+
+void ExecutionScope::set_settings(const SettingsBoard::View& settings) {
+  settings_ = settings;
+  services_.settings.apply(settings_);
+}
+
+const SettingsBoard::View& ExecutionScope::note_settings() noexcept {
+  if (part_ == nullptr) {
+    services_.settings.note(settings_);
+  } else {
+    services_.settings.note(settings_, *part_);
+  }
+  return settings_;
+}
+
+/// Before its first call a body may have switched anything; later its waits show what it did.
+void ExecutionScope::body_call_begins(const RoutedBase& module) {
+  auto& board = services_.settings;
+  if (!body_settings_.called()) {
+    board.note(settings_);
+  } else {
+    board.note(settings_, board.subtree(const_cast<RoutedBase&>(module).smp_module()));
+  }
+  body_settings_.call_begins(settings_);
+}
+
+void ExecutionScope::body_call_ends(const RoutedBase& module) noexcept {
+  const auto& part = services_.settings.subtree(const_cast<RoutedBase&>(module).smp_module());
+  services_.settings.note(settings_, part);
+  body_settings_.call_ends(settings_, part);
+}
+
+void ExecutionScope::collect_statistics() {
+  if (statistics_) statistics_->collect(caller_.child(calls_));
+}
+
+/// Layers of a call within another may be the same ones: they are given back inside out.
 void ExecutionScope::on_switch(bool running) noexcept {
+  record(running);
+  if (running) {
+    publish();
+    services_.settings.apply(settings_);
+    if (statistics_) statistics_->on_switch(true);
+    if (innermost_ != nullptr) innermost_->on_switch(true);
+  } else {
+    running_call.clear();
+    watch_members();
+    note_settings();
+    if (innermost_ != nullptr) innermost_->on_switch(false);
+    if (statistics_) statistics_->on_switch(false);
+  }
+}
+
+void ExecutionScope::record(bool running) noexcept {
   auto& recorder = services_.recorder;
   if (!recorder.enabled()) return;
   if (running) {
     recorder.begin(identity_.microbatch, identity_.module.value, identity_.phase);
   } else {
     recorder.end();
+  }
+}
+
+/// What a call in progress has written so far, before another one of its module runs.
+void ExecutionScope::watch_members() noexcept {
+  for (const auto* call = innermost_; call != nullptr; call = call->outer_) {
+    auto& watch = call->entry_.watch;
+    if (watch.on()) watch.suspend(identity_.microbatch);
   }
 }
 
@@ -73,28 +170,53 @@ void ExecutionScope::describe(char* text, std::size_t size) const noexcept {
                 identity_.microbatch);
 }
 
-// ---- calls
-// ----------------------------------------------------------------------------------------
+// ---- calls -------------------------------------------------------------------------------------
 
 CallScope::CallScope(ExecutionScope& execution, ModuleId module)
     : execution_(execution),
+      entry_(execution.services_.modules.at(module)),
       outer_(std::exchange(execution.innermost_, this)),
       ordinal_(outer_ == nullptr ? execution.calls_++ : outer_->calls_++),
       order_key_(base::mix_key(outer_ == nullptr ? execution.caller_random_ : outer_->order_key_,
-                               ordinal_)) {
-  const auto& entry = execution.services_.modules.at(module);
-  if (entry.draws_random) {
+                               ordinal_)),
+      path_(entry_.lasting_path) {
+  execution.publish();
+  if (outer_ == nullptr && execution.identity_.module == kBody) {
+    called_by_body_ = entry_.module;
+    execution.body_call_begins(*called_by_body_);
+  }
+  if (entry_.draws_random) {
     random_.emplace(
-        base::mix_key(base::mix_key(execution.base_key_, entry.random_key), order_key_));
+        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), order_key_));
   }
-  if (!entry.keeps_statistics) return;
-  if (auto statistics = DeferredStatistics::of(entry.module->smp_module())) {
-    statistics_.emplace(execution.services_.statistics, std::move(*statistics),
-                        execution.identity_.microbatch, key());
+  if (outer_ != nullptr) {
+    outer_->collect_statistics(ordinal_);
+  } else if (execution.statistics_) {
+    execution.statistics_->collect(execution.caller_.child(ordinal_));
   }
+  if (entry_.normalisations.empty()) return;
+  statistics_.emplace(execution.services_.statistics, entry_.normalisations,
+                      execution.identity_.microbatch);
 }
 
-CallScope::~CallScope() { execution_.innermost_ = outer_; }
+/// Statistics of a call that throws are forgotten.
+CallScope::~CallScope() {
+  if (statistics_ && std::uncaught_exceptions() == exceptions_) collect_statistics(calls_);
+  statistics_.reset();
+  execution_.innermost_ = outer_;
+  execution_.publish();
+  if (called_by_body_ != nullptr) execution_.body_call_ends(*called_by_body_);
+}
+
+void CallScope::collect_statistics(std::uint32_t next) {
+  if (statistics_) statistics_->collect(key().child(next));
+}
+
+void CallScope::on_switch(bool running) noexcept {
+  if (running && outer_ != nullptr) outer_->on_switch(true);
+  if (statistics_) statistics_->on_switch(running);
+  if (!running && outer_ != nullptr) outer_->on_switch(false);
+}
 
 OrderKey CallScope::key() const {
   std::vector<std::uint32_t> inwards;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 
 #include "base/random.h"
@@ -14,6 +15,7 @@
 #include "server/ids.h"
 #include "server/message.h"
 #include "server/module_table.h"
+#include "server/settings_board.h"
 #include "server/span_recorder.h"
 
 namespace smp::server {
@@ -28,6 +30,7 @@ struct ScopeServices {
   ModuleTable modules;
   SpanRecorder recorder;
   DeferredStatistics statistics;
+  SettingsBoard settings;
 };
 
 /// What an execution is.
@@ -55,13 +58,39 @@ class ExecutionScope final : public fiber::Activity {
   static ExecutionScope* current() noexcept;
 
   const ExecutionIdentity& identity() const noexcept { return identity_; }
+  const ScopeServices& services() const noexcept { return services_; }
+  /// A routed module that the execution called runs on this rank, below it on the stack.
+  bool inside_call() const noexcept { return innermost_ != nullptr; }
   void set_phase(schedule::Phase phase);
   void set_after_first_backward() noexcept { identity_.after_first_backward = true; }
 
   /// Where the next call stands; `calls` of the program are made by it.
   [[nodiscard]] CallPosition next_call(std::uint32_t calls);
+  // Settings: what the modules say while this runs.
+
+  /// Those of the step's begin, unless these are set before anything runs.
+  void set_settings(const SettingsBoard::View& settings);
+  /// As they are now.
+  const SettingsBoard::View& note_settings() noexcept;
+  const SettingsBoard::View& settings() const noexcept { return settings_; }
+  /// Of what hooks draw while the backward of this record runs; nothing for a body, whose own
+  /// stream serves its backward too.
+  [[nodiscard]] std::optional<std::uint64_t> random_key_of_hooks() const;
+  /// Of a body, for the check at its end.
+  const BodySettings& body_settings() const noexcept { return body_settings_; }
+  /// Brackets of a call that a body itself makes; others are not looked at.
+  [[nodiscard]] bool calls_from_body() const noexcept {
+    return innermost_ == nullptr && identity_.module == kBody;
+  }
+  void body_call_begins(const RoutedBase& module);
+  void body_call_ends(const RoutedBase& module) noexcept;
+
   /// How often StepAborted was thrown at this execution, this time included.
   int count_aborted_call() noexcept { return ++aborted_calls_; }
+  /// Makes what runs here known to the watchdog: the innermost call.
+  void publish() const noexcept;
+  /// The body ended well: the running statistics of its own layers count.
+  void collect_statistics();
 
   // fiber::Activity
   void on_switch(bool running) noexcept override;
@@ -70,14 +99,21 @@ class ExecutionScope final : public fiber::Activity {
  private:
   friend class CallScope;
 
+  void watch_members() noexcept;
+  void record(bool running) noexcept;
+
   ScopeServices& services_;
   ExecutionIdentity identity_;
   const OrderKey caller_;              // of the calls made at the top of this execution
   const std::uint64_t caller_random_;  // hash of it
   const std::uint64_t base_key_;
-  std::uint32_t calls_;             // ordinal of the next one at the top
-  CallScope* innermost_ = nullptr;  // the call that runs, if one does
+  std::uint32_t calls_;                                      // ordinal of the next one at the top
+  CallScope* innermost_ = nullptr;                           // the call that runs, if one does
+  std::optional<DeferredStatistics::Execution> statistics_;  // of the body's own layers
   int aborted_calls_ = 0;
+  SettingsBoard::View settings_;
+  const SettingsBoard::Subtree* part_ = nullptr;  // what it may change; nullptr: everything
+  BodySettings body_settings_;
   fiber::Activity* outer_activity_;
   ExecutionScope* outer_scope_;
 };
@@ -93,15 +129,27 @@ class CallScope {
 
   /// Of the calls that this one makes.
   [[nodiscard]] OrderKey key() const;
+  const ModuleTable::Entry& entry() const noexcept { return entry_; }
+  int microbatch() const noexcept { return execution_.identity_.microbatch; }
+
+  std::uint64_t buffer_versions = 0;  ///< BufferWatch::versions() at its begin
 
  private:
   friend class ExecutionScope;
 
+  /// What the layers have seen so far stands before call `next` of those that this one makes.
+  void collect_statistics(std::uint32_t next);
+  void on_switch(bool running) noexcept;
+
   ExecutionScope& execution_;
+  const ModuleTable::Entry& entry_;
   CallScope* const outer_;
-  const std::uint32_t ordinal_;    // within the caller
-  const std::uint64_t order_key_;  // hash of key()
-  std::uint32_t calls_ = 0;        // made so far
+  const std::uint32_t ordinal_;           // within the caller
+  const std::uint64_t order_key_;         // hash of key()
+  std::uint32_t calls_ = 0;               // made so far
+  const char* const path_;                // for the watchdog
+  RoutedBase* called_by_body_ = nullptr;  // the module, if a body makes this call
+  const int exceptions_ = std::uncaught_exceptions();
   std::optional<base::RandomScope> random_;
   std::optional<DeferredStatistics::Execution> statistics_;
 };

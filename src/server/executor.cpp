@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/heartbeat.h"
 #include "server/backward_graph.h"
 #include "server/gradient_sum.h"
 #include "server/reply_queue.h"
@@ -156,6 +157,15 @@ void Pass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient)
 
 /// A capture sees the gradient before the tensor's hooks if its node is executed too, else after
 /// them: LibTorch's engine does so.
+namespace {
+
+bool any_defined(const variable_list& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.defined(); });
+}
+
+}  // namespace
+
 void Pass::evaluate(NodeIndex index) {
   auto& entry = graph_.nodes[index];
   Node& node = *entry.node;
@@ -167,10 +177,15 @@ void Pass::evaluate(NodeIndex index) {
     return;
   }
   ++statistics_.nodes;
+  base::beat();
   keep_captures(entry, inputs);
   if (give_to_sink(node, inputs)) return;
-  call_tensor_hooks(node, inputs);
-  for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+  // A module of another rank that does not use its argument sends none: in one process the node
+  // would not be reached.
+  if (any_defined(inputs)) {
+    call_tensor_hooks(node, inputs);
+    for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+  }
   if (!options_.keep_graph) node.will_release_variables();
   execute(index, std::move(inputs));
 }
@@ -184,6 +199,8 @@ void Pass::execute(NodeIndex index, variable_list&& inputs) {
   variable_list outputs;
   if (typeid(node) == typeid(GuardNode)) {
     outputs = std::move(inputs);
+  } else if (typeid(node) == typeid(BoundaryInput)) {
+    static_cast<BoundaryInput&>(node).take(std::move(inputs), options_.boundary);
   } else {
     take_turn(options_.turns);
     const InsideNode inside;
@@ -205,6 +222,7 @@ void Pass::finish_started(Reply&& reply) {
   auto& entry = graph_.nodes[reply.node];
   current_ = entry.node;
   if (reply.error) std::rethrow_exception(reply.error);
+  static_cast<AsyncNode&>(*entry.node).unpack(reply.gradients);
   const auto inputs = std::exchange(entry.inputs, {});
   finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs);
 }
@@ -271,8 +289,10 @@ variable_list run_backward(const edge_list& roots, variable_list gradients,
   return Pass(roots, captures, options, sink, counts).run(roots, std::move(gradients));
 }
 
+bool inside_own_node() noexcept { return nodes_on_stack > 0; }
+
 bool inside_node() noexcept {
-  return nodes_on_stack > 0 || torch::autograd::get_current_graph_task_id() != -1;
+  return inside_own_node() || torch::autograd::get_current_graph_task_id() != -1;
 }
 
 }  // namespace smp::server

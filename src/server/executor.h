@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fiber/scheduler.h"
+#include "server/ids.h"
 #include "server/tensor_flags.h"
 
 namespace smp::server {
@@ -22,6 +24,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+class BoundaryInput;
 class TurnTaker;
 
 /// How one backward pass treats the graph; the meanings are those of torch::autograd::backward.
@@ -30,6 +33,8 @@ struct BackwardOptions {
   bool create_graph = false;
   bool accumulate = true;      ///< false: grad() with respect to captures, leaves are not touched
   TurnTaker* turns = nullptr;  ///< asked before a node computes; may be nullptr
+  /// Of the execution whose graph is walked: the only one of its kind that gradients may reach.
+  const BoundaryInput* boundary = nullptr;
 };
 
 class ReplyQueue;
@@ -57,6 +62,8 @@ class AsyncNode : public Node {
   /// Begins the work; must neither block nor suspend. `done` may be called at once or later.
   virtual void start(variable_list&& gradients, const BackwardOptions& options,
                      Completion done) = 0;
+  /// On the fiber of the pass, before it uses the result: what could not be done when it came.
+  virtual void unpack(variable_list& gradients);
   /// What a fiber that waits for this node's result is said to wait for.
   virtual fiber::WaitReason wait_reason() const;
   variable_list apply(variable_list&& gradients) override;
@@ -74,12 +81,35 @@ class GuardNode final : public Node {
 at::Tensor guard_output(const at::Tensor& output);
 
 /// Source of the tensor inputs of a module execution: they hang on it as non-leaves, so hooks,
-/// in-place operations and retain_grad work; it keeps the gradients that arrive.
+/// in-place operations and retain_grad work; it keeps the gradients that arrive. A gradient that
+/// nobody would fetch is refused: one that another pass brings than that over the execution (state
+/// that a module keeps between calls, LibTorch's own engine), or one that comes too late.
 class BoundaryInput final : public Node {
  public:
+  /// The execution of a module whose arguments these are.
+  struct Execution {
+    ModuleId module = kBody;
+    std::int32_t microbatch = -1;
+    std::int64_t step = -1;
+  };
   variable_list captured;  ///< by input, summed over passes; undefined where no gradient arrived
+
+  /// From now on only a pass with this as BackwardOptions::boundary may reach it.
+  void belongs_to(const Execution& execution) noexcept { execution_ = execution; }
+  /// What is captured has been fetched for the last time.
+  void close() noexcept { closed_ = true; }
+
+  /// Adds `gradients` to those captured. @throws UsageError  nobody would fetch them.
+  void take(variable_list&& gradients, const BoundaryInput* of_pass);
+  /// Of LibTorch's own engine.
   variable_list apply(variable_list&& gradients) override;
   std::string name() const override { return "SmpBoundaryInput"; }
+
+ private:
+  [[noreturn]] void refuse() const;
+
+  std::optional<Execution> execution_;  // none: arguments of the step, any pass may come
+  bool closed_ = false;
 };
 /// Hangs those of `tensors` with a flag on a new boundary; input numbers are indices.
 c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
@@ -128,5 +158,8 @@ variable_list run_backward(const edge_list& roots, variable_list gradients,
 /// Whether the calling fiber is inside Node::apply, of this executor or of LibTorch's engine. No
 /// fiber may be suspended there: the frames below hold locks and guards of the thread.
 bool inside_node() noexcept;
+/// The same of this executor's nodes alone: a pass of LibTorch's engine that is begun there is part
+/// of the backward that runs.
+bool inside_own_node() noexcept;
 
 }  // namespace smp::server

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/exception_text.h"
+#include "server/remote_exception.h"
 
 namespace smp::server {
 namespace {
@@ -39,15 +40,15 @@ void FailureControl::fail_step(std::exception_ptr error) {
 /// Where the way to the others is what failed, they find out by their own waits.
 void FailureControl::tell_others(const Failure& failure) noexcept try {
   core_.port.send_to_others(StepFailed{failure});
-} catch (const std::exception& error) {
+} catch (...) {
   base::log(base::LogLevel::kWarning, "rank ", core_.port.name(),
-            ": the other ranks could not be told that this step failed: ", error.what());
+            ": the other ranks could not be told that this step failed: ",
+            text_of(std::current_exception()));
 }
 
 void FailureControl::on_step_failed(StepFailed&& message) {
   if (core_.step->failed()) return;
-  core_.step->failure =
-      std::make_exception_ptr(RemoteError(message.failure.text, message.failure.rank.value()));
+  core_.step->failure = remote_exception(message.failure);
   abort_here();
 }
 
@@ -55,6 +56,7 @@ void FailureControl::on_step_failed(StepFailed&& message) {
 void FailureControl::abort_here() noexcept {
   for (auto* target : core_.step->requests.take_all()) target->on_abort();
   core_.step->gate.open_all();
+  core_.step->order.open_all();
   core_.server.wake.signal();
 }
 

@@ -1,59 +1,80 @@
-// server/foreign_parameters.cpp: shrinking, and the two checks.
+// server/foreign_parameters.cpp: the guard that refuses everything.
 #include "server/foreign_parameters.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <limits>
+#include <utility>
 
 #include "base/check.h"
-#include "module/replace_data.h"
+#include "server/guarded_tensor.h"
 
 namespace smp::server {
 namespace {
 
-at::Tensor placeholder(const at::Tensor& like) {
-  const double value =
-      at::isFloatingType(like.scalar_type()) || at::isComplexType(like.scalar_type())
-          ? std::numeric_limits<double>::quiet_NaN()
-          : 0.0;
-  const auto device = like.is_meta() ? at::Device(at::kCPU) : like.device();
-  return at::full({}, value, like.options().device(device).requires_grad(false))
-      .expand(like.sizes());
+class ForeignGuard final : public TensorGuard {
+ public:
+  ForeignGuard(std::string what, GlobalRank rank, std::string remedy)
+      : what_(std::move(what)), rank_(rank), remedy_(std::move(remedy)) {}
+
+  void before_use(const at::Tensor&, const std::string& op, bool writes) override {
+    throw UsageError(text(op, writes));
+  }
+
+  /// "rank 0: parameter far.weight lives on rank 1 and has no values here, but ... "
+  std::string text(const std::string& who, bool writes) const {
+    return base::concat("rank ", rank_, ": ", what_,
+                        writes ? ", but is written here (" : " and has no values here (", who,
+                        "). ", writes ? kWrite : remedy_);
+  }
+  const std::string& what() const noexcept { return what_; }
+
+ private:
+  static constexpr const char* kWrite =
+      "Write it on its owner alone: guard with model.owns(tensor), or do it before the model is "
+      "placed";
+  std::string what_;  // "parameter far.weight lives on rank 1"
+  GlobalRank rank_;   // this one
+  std::string remedy_;
+};
+
+std::string remedy_of(Held held) {
+  return held == Held::kParameter
+             ? "Call the module that holds it (name the method in SMP_MODULE), place both modules "
+               "on one rank, or leave it to its owner: guard with model.owns(tensor)"
+             : "Call the module that holds it and let it use the buffer or return it (name the "
+               "method in SMP_MODULE), place both modules on one rank, or leave it to its owner: "
+               "guard with model.owns(tensor)";
 }
 
 }  // namespace
 
-void ForeignParameters::shrink(const std::string& path, at::Tensor& tensor, GlobalRank owner) {
-  if (!tensor.defined() || entries_.count(tensor.unsafeGetTensorImpl()) != 0) return;
-  at::NoGradGuard no_grad;
+bool is_foreign(const at::Tensor& tensor) noexcept {
+  return dynamic_cast<ForeignGuard*>(guard_of(tensor)) != nullptr;
+}
+
+void ForeignParameters::shrink(const std::string& path, const at::Tensor& tensor, GlobalRank owner,
+                               Held held, const std::string& because) {
+  if (!tensor.defined() || is_foreign(tensor)) return;
+  const auto* const kind = held == Held::kParameter ? "parameter " : "buffer ";
+  SMP_REQUIRE_AS(UnsupportedError, can_be_guarded(tensor), "rank ", rank_, ": ", kind, path,
+                 " is sparse, quantised or nested, and lives on rank ", owner,
+                 "; only dense tensors can be kept away from other ranks. Place the module that "
+                 "holds it on stage 0 together with what uses it, or make it dense");
   freed_bytes_ += tensor.nbytes();
-  module::replace_data(tensor, placeholder(tensor));
-  entries_.emplace(tensor.unsafeGetTensorImpl(),
-                   Entry{path, owner, tensor, static_cast<std::uint32_t>(tensor._version())});
+  ++size_;
+  auto guard = c10::make_intrusive<ForeignGuard>(
+      base::concat(kind, path, " lives on rank ", owner, because), rank_, remedy_of(held));
+  const auto data_text = guard->text("its memory was asked for", false);
+  guard_without_memory(tensor, std::move(guard), data_text);
+  tensor.mutable_grad().reset();
 }
 
 void ForeignParameters::refuse_gradient(const at::Tensor& tensor) const {
-  const auto found = entries_.find(tensor.unsafeGetTensorImpl());
-  if (found == entries_.end()) return;
-  const auto& entry = found->second;
-  SMP_REQUIRE(false, "rank ", rank_, ": a gradient reached parameter ", entry.path,
-              ", which lives on rank ", entry.owner,
-              ": some code reads it directly instead of calling the module that owns it. Call the "
-              "module (name the method in SMP_MODULE), or place both modules on one rank");
-}
-
-void ForeignParameters::check_untouched(const char* when) const {
-  for (const auto& [id, entry] : entries_) {
-    const auto& tensor = entry.tensor;
-    const bool shrunk = tensor.numel() == 0 || tensor.storage().nbytes() <=
-                                                   static_cast<std::size_t>(tensor.element_size());
-    const bool same = static_cast<std::uint32_t>(tensor._version()) == entry.version;
-    SMP_REQUIRE(shrunk && same, "rank ", rank_, ": ", when, ": ", entry.path,
-                " was written on this rank but lives on rank ", entry.owner,
-                "; the value would be lost. Change parameters before the first step, or only on "
-                "their owner (model.local_parameters())");
-  }
+  const auto* guard = dynamic_cast<ForeignGuard*>(guard_of(tensor));
+  if (guard == nullptr) return;
+  SMP_REQUIRE(false, "rank ", rank_, ": a gradient reached ", guard->what(),
+              ": through a graph that was built before the model was placed. Build graphs over "
+              "parameters in the body of the step");
 }
 
 }  // namespace smp::server

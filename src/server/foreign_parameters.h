@@ -1,46 +1,47 @@
-// server/foreign_parameters.h: parameters that live on another rank (docs/design.md, Foreign
-// parameters). They keep their TensorImpl and shape, but their data is one NaN: code that reaches
-// past the interception sees it, and a gradient for one is refused. Threads: the rank's.
+// server/foreign_parameters.h: parameters and buffers that live on another rank (docs/design.md,
+// Foreign parameters). They keep their TensorImpl, shape and dtype, but have no memory, and no
+// operator accepts them: code that reaches past the interception is told so. Threads: the rank's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <string>
-#include <unordered_map>
 
 #include "smp/rank.h"
 
 namespace smp::server {
 
-/// The tensors that this rank knows and does not hold. Keeps them alive until the session ends.
+/// What kind of tensor a module holds; for messages.
+enum class Held { kParameter, kBuffer };
+
+/// Whether `tensor` lives on another rank only, so that this one has no values of it.
+[[nodiscard]] bool is_foreign(const at::Tensor& tensor) noexcept;
+
+/// The tensors that this rank knows and does not hold.
 class ForeignParameters {
  public:
   explicit ForeignParameters(GlobalRank rank) : rank_(rank) {}
 
-  /// Frees the storage of `tensor` (a parameter or buffer owned by rank `owner` of the job); dtype,
-  /// shape and identity stay. Integer tensors become zeros. A delayed tensor never gets its values.
-  void shrink(const std::string& path, at::Tensor& tensor, GlobalRank owner);
+  /// Frees the storage of `tensor`, which is owned by rank `owner` of the job, and its gradient.
+  /// From then on operators, writes and requests for its memory throw UsageError, or c10::Error
+  /// where LibTorch alone is asked, with `path`, both ranks and the remedy. A delayed tensor never
+  /// gets its values. Nothing happens to one that is foreign already.
+  /// @throws UnsupportedError  it is sparse, quantised or nested.
+  void shrink(const std::string& path, const at::Tensor& tensor, GlobalRank owner,
+              Held held = Held::kParameter, const std::string& because = "");
 
-  /// Throws UsageError if `tensor` is foreign and a gradient reached it.
+  /// Throws UsageError if `tensor` is foreign and a gradient reached it: through a graph that was
+  /// built before the model was placed.
   void refuse_gradient(const at::Tensor& tensor) const;
 
-  /// Throws UsageError if a foreign tensor was written or materialised since it was shrunk
-  /// (`zero_`, `fill_`, `torch::load`); `when` says when, for the message.
-  void check_untouched(const char* when) const;
-
-  std::size_t size() const noexcept { return entries_.size(); }
+  std::size_t size() const noexcept { return size_; }
   /// Bytes this rank does not hold.
   std::size_t freed_bytes() const noexcept { return freed_bytes_; }
 
  private:
-  struct Entry {
-    std::string path;
-    GlobalRank owner;
-    at::Tensor tensor;
-    std::uint32_t version;
-  };
   GlobalRank rank_;
-  std::unordered_map<const void*, Entry> entries_;
+  std::size_t size_ = 0;
   std::size_t freed_bytes_ = 0;
 };
 

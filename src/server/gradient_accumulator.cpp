@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <tuple>
+#include <typeinfo>
 
 #include "base/check.h"
 #include "server/gradient_sum.h"
+#include "server/leaf_guards.h"
 
 namespace smp::server {
 namespace {
@@ -35,9 +37,27 @@ void own_storage(const at::Tensor& parameter, at::Tensor& gradient) {
   }
 }
 
+/// A leaf takes no gradient while it is frozen. Whether it should was asked when the gradient came;
+/// now another microbatch may have frozen it for itself.
+class Unfrozen {
+ public:
+  explicit Unfrozen(const at::Tensor& leaf) : leaf_(leaf), frozen_(!leaf.requires_grad()) {
+    if (frozen_) leaf_.unsafeGetTensorImpl()->set_requires_grad(true);
+  }
+  ~Unfrozen() {
+    if (frozen_) leaf_.unsafeGetTensorImpl()->set_requires_grad(false);
+  }
+  Unfrozen(const Unfrozen&) = delete;
+  Unfrozen& operator=(const Unfrozen&) = delete;
+
+ private:
+  const at::Tensor& leaf_;
+  const bool frozen_;
+};
+
 }  // namespace
 
-// ---- a step -----------------------------------------------------------------------------------
+// ---- a step ------------------------------------------------------------------------------------
 
 void GradientAccumulator::begin(int microbatches) {
   SMP_ASSERT(count_ == 0, "the last step was neither finished nor dropped");
@@ -92,7 +112,7 @@ void GradientAccumulator::reset() noexcept {
   opened_ = arrivals_ = waiting_bytes_ = 0;
 }
 
-// ---- executions -------------------------------------------------------------------------------
+// ---- executions --------------------------------------------------------------------------------
 
 ExecutionId GradientAccumulator::open(int microbatch, OrderKey order, bool after_first_backward) {
   const auto number = static_cast<std::uint32_t>(microbatch);
@@ -147,7 +167,7 @@ void GradientAccumulator::mark_microbatch_done(int microbatch) noexcept {
   marked_microbatches_.push_back(number);
 }
 
-// ---- conclusions ------------------------------------------------------------------------------
+// ---- conclusions -------------------------------------------------------------------------------
 
 /// Each mark is taken before its conclusions are drawn: a hook may suspend this fiber meanwhile,
 /// and another may settle the others.
@@ -193,9 +213,11 @@ void GradientAccumulator::wake_waiters(ExecutionId id) {
   at(id).waiters.clear();
 }
 
-// ---- gradients arrive -------------------------------------------------------------------------
+// ---- gradients arrive --------------------------------------------------------------------------
 
+/// What was frozen since its forward gets nothing, as in one process.
 void GradientAccumulator::Pass::put(Leaf& leaf, variable_list&& gradients) {
+  if (!leaf.variable.requires_grad()) return;
   accumulator_.put(leaf, std::move(gradients), id_, after_first_backward_);
 }
 
@@ -208,7 +230,11 @@ void GradientAccumulator::put(Leaf& leaf, variable_list&& gradients, ExecutionId
   if (after_first_backward || at(id).after_first_backward) {
     auto node = NodePtr::unsafe_reclaim_from_nonowning(&leaf);
     Sum sum{std::move(node), at::GradMode::is_enabled(), std::move(gradients[0])};
-    microbatch.rest.push_back({number, id.number, arrival, std::move(sum)});
+    if (of_no_model(number) && at(id).order == OrderKey()) {  // the body may read it next
+      apply(std::move(sum));
+    } else {
+      microbatch.rest.push_back({number, id.number, arrival, std::move(sum)});
+    }
   } else {
     add_waiting(microbatch, number, leaf, {id.number, arrival, std::move(gradients[0])});
     look_at(id.microbatch, number);
@@ -263,7 +289,7 @@ std::uint32_t GradientAccumulator::take_partial() {
   return index;
 }
 
-// ---- what is certain --------------------------------------------------------------------------
+// ---- what is certain ---------------------------------------------------------------------------
 
 /// Draws the conclusions about one cell, and with it about the parameter's turn.
 void GradientAccumulator::look_at(std::uint32_t number, ParameterNumber parameter) {
@@ -274,16 +300,18 @@ void GradientAccumulator::look_at(std::uint32_t number, ParameterNumber paramete
   }
   plan(microbatch);
   const auto turn = parameters_[parameter].turn;
-  if (number != turn) advance(microbatch, parameter);
+  const bool complete = number != turn && advance(microbatch, parameter);
+  if (number >= turn) return take_turns(parameter);
   // Nobody could know of a contribution to a microbatch that had its turn: a backward inside a
-  // backward, as in checkpointing.
-  number < turn ? apply_cell(microbatch, parameter) : take_turns(parameter);
+  // backward, as in checkpointing; or nobody waited for it.
+  if (complete) apply_cell(microbatch, parameter);
 }
 
 /// Applies what one microbatch after the other gave, as far as that is complete.
 void GradientAccumulator::take_turns(ParameterNumber number) {
   if (parameters_[number].applying) return;  // whoever applies goes on
-  while (parameters_[number].partials > 0 && turn_is_over(number)) {
+  while (parameters_[number].partials > 0 && parameters_[number].turn < count_ &&
+         turn_is_over(number)) {
     apply_cell(at(parameters_[number].turn++), number);
   }
 }
@@ -296,6 +324,7 @@ bool GradientAccumulator::turn_is_over(ParameterNumber number) {
     plan(microbatch);
     return advance(microbatch, number);
   }
+  if (of_no_model(number)) return true;  // it is probably of the microbatch that uses it
   if (std::exchange(parameter.waits_for, parameter.turn) != parameter.turn) {
     microbatch.waiters.push_back(number);
   }
@@ -337,7 +366,7 @@ bool GradientAccumulator::absorb_through(const Microbatch& microbatch, const Cel
   return delivered;
 }
 
-// ---- which execution reaches what -------------------------------------------------------------
+// ---- which execution reaches what --------------------------------------------------------------
 
 /// Once a microbatch, when its forward is done and somebody must know.
 void GradientAccumulator::plan(Microbatch& microbatch) {
@@ -408,7 +437,7 @@ void GradientAccumulator::list_reaching(Microbatch& microbatch) {
   }
 }
 
-// ---- sums -------------------------------------------------------------------------------------
+// ---- sums --------------------------------------------------------------------------------------
 
 void GradientAccumulator::add(Sum& sum, at::Tensor&& gradient) {
   waiting_bytes_ -= dense_bytes(sum.gradient) + dense_bytes(gradient);
@@ -460,8 +489,11 @@ void GradientAccumulator::apply(Sum&& sum) {
   gradients.push_back(std::move(sum.gradient));
   at::AutoGradMode mode(sum.grad_mode);
   for (auto& hook : leaf.tensor_pre_hooks()) gradients = (*hook)(gradients);
-  for (auto& hook : leaf.pre_hooks()) gradients = (*hook)(gradients);
+  for (auto& hook : leaf.pre_hooks()) {
+    if (typeid(*hook) != typeid(LeafGuard)) gradients = (*hook)(gradients);
+  }
   own_storage(leaf.variable, gradients[0]);
+  const Unfrozen unfrozen(leaf.variable);
   if (leaf.post_hooks().empty()) {
     leaf(std::move(gradients));
     return;
@@ -471,7 +503,7 @@ void GradientAccumulator::apply(Sum&& sum) {
   for (auto& hook : leaf.post_hooks()) outputs = (*hook)(outputs, inputs);
 }
 
-// ---- arrays -----------------------------------------------------------------------------------
+// ---- arrays ------------------------------------------------------------------------------------
 
 bool GradientAccumulator::exists(ExecutionId id) const noexcept {
   return id.microbatch < count_ && id.number < microbatches_[id.microbatch].opened;

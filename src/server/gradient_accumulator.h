@@ -203,6 +203,9 @@ class GradientAccumulator {
   Execution& at(ExecutionId id);
   Cell& cell(Microbatch& microbatch, ParameterNumber number);
   bool exists(ExecutionId id) const noexcept;
+  /// Such a leaf waits for no microbatch whose graph is not known to reach it: a body that made it
+  /// reads its gradient right after the backward.
+  bool of_no_model(ParameterNumber number) const noexcept { return number >= numbers_.placed(); }
 
   ParameterNumbers& numbers_;
   Guard guard_;

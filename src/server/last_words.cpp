@@ -6,8 +6,10 @@
 #include <exception>
 #include <string>
 
+#include "server/common_errors.h"
 #include "server/exception_text.h"
 #include "server/execution_scope.h"
+#include "server/running_call.h"
 
 namespace smp::server {
 namespace {
@@ -25,14 +27,35 @@ namespace {
                  "the process ends; call no module from there (the exception: %s)\n",
                  who, text.c_str());
   } else {
-    std::fprintf(stderr, "smp: uncaught: %s\n", text.c_str());
+    say_once(text);
   }
   std::fflush(nullptr);
   std::_Exit(1);
 }
 
+/// exit() destroys what belongs to its thread first. On a fiber it would not come back from that:
+/// Boost's scheduler, which is older than this, waits there for all fibers to end.
+struct ExitInModules {
+  ExitInModules() {}  // declared, so that touching it makes it
+  ~ExitInModules() {
+    const char* const path = running_call.path.load();
+    if (path == nullptr) return;
+    std::fprintf(stderr,
+                 "smp: rank %d, module %s, microbatch %d: the program called exit() inside a step; "
+                 "throw an exception instead, which ends the step on every rank\n",
+                 running_call.rank.load(), path, running_call.microbatch.load());
+    std::fflush(nullptr);
+    std::_Exit(1);
+  }
+};
+
 }  // namespace
 
 void explain_uncaught_exceptions() noexcept { std::set_terminate(explain_and_end); }
+
+void explain_exit_in_modules() noexcept {
+  thread_local const ExitInModules watch;
+  static_cast<void>(watch);
+}
 
 }  // namespace smp::server

@@ -7,4 +7,8 @@ namespace smp::server {
 /// and the process ends with exit code 1. Idempotent.
 void explain_uncaught_exceptions() noexcept;
 
+/// From now on exit() inside a module on this thread, whose fiber scheduler is installed, names the
+/// module and ends the process with exit code 1. Idempotent.
+void explain_exit_in_modules() noexcept;
+
 }  // namespace smp::server

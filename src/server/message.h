@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "server/execution_modes.h"
 #include "server/ids.h"
 #include "server/order_key.h"
+#include "server/settings.h"
 #include "server/tensor_flags.h"
 #include "smp/call.h"
 #include "smp/rank.h"
@@ -22,6 +24,7 @@ namespace smp::server {
 struct Failure {
   PpRank rank;  ///< where it was thrown
   std::string text;
+  std::uint8_t type = 0;  ///< what it is caught by, see remote_exception.h
 };
 
 /// Where a call stands in the program: enough to give what it calls the keys that one process
@@ -40,10 +43,10 @@ struct ForwardRequest {
   std::int32_t microbatch = -1;
   CallPosition position;
   bool after_first_backward = false;  ///< of the microbatch's body
-  bool training = true;               ///< what the caller's copy of the module says
-  std::uint64_t frozen_hash = 0;      ///< of every parameter's requires_grad at the caller
+  Settings settings;                  ///< of the caller's copy of the module and all below it
   ExecutionModes modes;
   TensorFlags requires_grad;  ///< one a tensor
+  std::string forms;          ///< of the arguments (tensor_forms.h); nearly always empty
   Packet arguments;
 };
 
@@ -52,7 +55,10 @@ struct ForwardResponse {
   RequestId request;
   RecordId record;  ///< none: nothing needs a gradient
   TensorFlags requires_grad;
+  std::string links;  ///< what outputs are at the caller (output_links.h); nearly always empty
+  std::string forms;  ///< of the outputs (tensor_forms.h); nearly always empty
   Packet result;
+  std::optional<Settings> settings;  ///< not plain; if the execution changed them
 };
 
 /// Run backward through a record.
@@ -63,12 +69,16 @@ struct BackwardRequest {
   bool after_first_backward = false;
   bool keep_graph = false;
   std::vector<at::Tensor> gradients;  ///< one an output; undefined where none arrived
+  bool only_inputs = false;           ///< smp::grad(): leaves get nothing
+  std::string forms;                  ///< of the gradients
+  std::optional<Settings> settings;   ///< not plain; the caller's, if changed since the forward
 };
 
 /// Its answer: gradients of the execution's inputs.
 struct BackwardResponse {
   RequestId request;
   std::vector<at::Tensor> gradients;
+  std::string forms;  ///< of the gradients
 };
 
 /// The answer to either request if an exception left it.
@@ -93,11 +103,16 @@ struct MicrobatchDone {
 };
 
 /// From pp_rank 0: all microbatches are done, sum your gradients. The same back: they are summed.
-struct FinishGradients {};
+struct FinishGradients {
+  std::string facts = {};    ///< back only: StepTask::facts of the sender
+  std::string buffers = {};  ///< back only: BufferCopies::report()
+};
 
 /// From pp_rank 0: every rank has summed its gradients; the step is over.
 struct StepEnded {
-  std::vector<Packet> outputs;  ///< of the body, one a microbatch; empty if they stay there
+  std::vector<Packet> outputs;     ///< of the body, one a microbatch; empty if they stay there
+  std::vector<std::string> forms;  ///< of their tensors, one a microbatch
+  std::string buffers = {};        ///< BufferCopies::judge()
 };
 
 /// The step failed.
@@ -108,8 +123,16 @@ struct StepFailed {
 /// The sender takes part in nothing any more.
 struct RankLeft {};
 
-using Message = std::variant<ForwardRequest, ForwardResponse, BackwardRequest, BackwardResponse,
-                             ErrorResponse, ReleaseRecord, ForwardDone, MicrobatchDone,
-                             FinishGradients, StepEnded, StepFailed, RankLeft>;
+/// Nothing happens at the sender: what do you wait for?
+struct StallQuestion {};
+/// What the sender waits for: a line for each of its waits, for people.
+struct StallAnswer {
+  std::string text;
+};
+
+using Message =
+    std::variant<ForwardRequest, ForwardResponse, BackwardRequest, BackwardResponse, ErrorResponse,
+                 ReleaseRecord, ForwardDone, MicrobatchDone, FinishGradients, StepEnded, StepFailed,
+                 RankLeft, StallQuestion, StallAnswer>;
 
 }  // namespace smp::server

@@ -27,9 +27,11 @@ enum class Kind : std::uint8_t {
   kStepEnded,
   kStepFailed,
   kRankLeft,
+  kStallQuestion,
+  kStallAnswer,
 };
 
-// ---- headers ------------------------------------------------------------------------------------
+// ---- headers -----------------------------------------------------------------------------------
 // Plain memory of equal machines, without holes; every one begins with a Start.
 
 struct Start {
@@ -44,10 +46,12 @@ static_assert(sizeof(Start) == 24);
 
 enum : std::uint8_t {
   kAfterFirstBackward = 1,
-  kTraining = 2,
+  kPlainSettings = 2,  // all are on, or, where they are optional, none are given
   kGrad = 4,
   kKeepGraph = 8,
-  kLongKey = 16,  // the caller's key stands in the body
+  kLongKey = 16,     // the caller's key stands in the body
+  kNotes = 32,       // so do links and forms
+  kOnlyInputs = 64,  // smp::grad()
 };
 
 constexpr std::size_t kShortKey = 30;
@@ -55,7 +59,7 @@ constexpr std::size_t kShortKey = 30;
 struct ForwardHeader {
   Start start;
   std::uint64_t call;
-  std::uint64_t frozen_hash;
+  std::uint64_t settings;  // the first 64
   std::uint64_t random_key;
   std::uint64_t requires_grad;  // of the first 64 tensors
   std::int32_t module;
@@ -68,7 +72,7 @@ static_assert(sizeof(ForwardHeader) == 96);
 struct RecordHeader {  // of all others that name a record
   Start start;
   RecordId record;
-  std::uint64_t requires_grad = 0;
+  std::uint64_t requires_grad = 0;  // of a backward request: the first 64 settings
 };
 static_assert(sizeof(RecordHeader) == 40);
 
@@ -86,7 +90,7 @@ Header header_of(const d2d::ArrivedFrame& frame) {
   return header;
 }
 
-// ---- flags of tensors ---------------------------------------------------------------------------
+// ---- flags of tensors --------------------------------------------------------------------------
 
 constexpr std::size_t kFlagsInHeader = 64;
 
@@ -113,7 +117,35 @@ TensorFlags flags_of(std::uint64_t first, std::string_view further, std::size_t 
   return flags;
 }
 
-// ---- bodies -------------------------------------------------------------------------------------
+// ---- notes about tensors -----------------------------------------------------------------------
+// Links and forms stand first of what did not fit into the header, each behind its length.
+
+void append_note(const std::string& note, std::string& bytes) {
+  const std::uint64_t size = note.size();
+  bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
+  bytes += note;
+}
+
+void append_notes(const std::string& links, const std::string& forms, Start& start,
+                  std::string& bytes) {
+  if (links.empty() && forms.empty()) return;
+  start.flags |= kNotes;
+  append_note(links, bytes);
+  append_note(forms, bytes);
+}
+
+std::string take_note(std::string_view& bytes) {
+  std::uint64_t size = 0;
+  SMP_ASSERT(bytes.size() >= sizeof size);
+  std::memcpy(&size, bytes.data(), sizeof size);
+  bytes.remove_prefix(sizeof size);
+  SMP_ASSERT(size <= bytes.size(), "a note of ", size, " bytes in ", bytes.size());
+  std::string note(bytes.substr(0, size));
+  bytes.remove_prefix(size);
+  return note;
+}
+
+// ---- bodies ------------------------------------------------------------------------------------
 
 /// `extra`, which is nearly always empty, in front of `bytes`.
 class Body {
@@ -150,7 +182,29 @@ SplitBody split_body(const d2d::ArrivedFrame& frame, const Start& start) {
   return {body.substr(0, start.long_bytes), body.substr(start.long_bytes)};
 }
 
-// ---- encoding -----------------------------------------------------------------------------------
+/// What of `settings` does not fit into a header stands in front of everything else.
+void append_settings(const Settings& settings, std::string& extra) {
+  const auto size = static_cast<std::uint16_t>(settings.further.size());
+  SMP_REQUIRE_AS(UnsupportedError, size == settings.further.size(),
+                 "a module of more than 500,000 modules and parameters cannot be called on another "
+                 "rank; call its parts");
+  extra.push_back(static_cast<char>(size & 0xff));
+  extra.push_back(static_cast<char>(size >> 8));
+  extra += settings.further;
+}
+
+Settings take_settings(std::uint64_t first, std::string_view& extra) {
+  SMP_ASSERT(extra.size() >= 2, extra.size(), " bytes of settings");
+  const auto size = static_cast<std::size_t>(static_cast<unsigned char>(extra[0])) |
+                    static_cast<std::size_t>(static_cast<unsigned char>(extra[1])) << 8;
+  extra.remove_prefix(2);
+  SMP_ASSERT(extra.size() >= size, extra.size(), " of ", size, " bytes of settings");
+  Settings settings{false, first, std::string(extra.substr(0, size))};
+  extra.remove_prefix(size);
+  return settings;
+}
+
+// ---- encoding ----------------------------------------------------------------------------------
 
 Start start_of(Kind kind, std::int64_t step, RequestId request = {}, std::int32_t microbatch = -1,
                std::uint8_t flags = 0) {
@@ -160,8 +214,9 @@ Start start_of(Kind kind, std::int64_t step, RequestId request = {}, std::int32_
 std::uint8_t flag(bool on, std::uint8_t bit) { return on ? bit : std::uint8_t{0}; }
 
 void post(d2d::Channel& channel, GlobalRank peer, std::span<const std::byte> header,
-          std::string_view body = {}, c10::ArrayRef<at::Tensor> tensors = {}) {
-  channel.send(peer, d2d::Port::kServer, header, body, tensors);
+          std::string_view body = {}, c10::ArrayRef<at::Tensor> tensors = {},
+          std::shared_ptr<d2d::Departure> departure = nullptr) {
+  channel.send(peer, d2d::Port::kServer, header, body, tensors, std::move(departure));
 }
 
 void put_modes(const ExecutionModes& modes, ForwardHeader& header) {
@@ -200,21 +255,25 @@ void send_failure(d2d::Channel& channel, GlobalRank peer, const Start& start,
   wire::Failure stored;
   stored.set_pp_rank(failure.rank.value());
   stored.set_text(failure.text);
+  stored.set_type(failure.type);
   post(channel, peer, bytes_of(start), stored.SerializeAsString());
 }
 
 void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
-                  const StepEnded& message) {
+                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
   wire::Outputs stored;
   std::vector<at::Tensor> tensors;
-  for (const auto& output : message.outputs) {
+  for (std::size_t i = 0; i < message.outputs.size(); ++i) {
+    const auto& output = message.outputs[i];
     auto& own = *stored.add_microbatches();
+    if (i < message.forms.size()) own.set_forms(message.forms[i]);
     own.set_body(output.bytes);
     own.set_num_tensors(static_cast<std::uint32_t>(output.tensors.size()));
     tensors.insert(tensors.end(), output.tensors.begin(), output.tensors.end());
   }
+  stored.set_buffers(message.buffers);
   post(channel, peer, bytes_of(start_of(Kind::kStepEnded, step)), stored.SerializeAsString(),
-       tensors);
+       tensors, std::move(departure));
 }
 
 /// The kinds that are little more than their name.
@@ -241,19 +300,29 @@ struct SendRest {
   void operator()(const MicrobatchDone& message) const {
     post(channel, peer, bytes_of(start_of(Kind::kMicrobatchDone, step, {}, message.microbatch)));
   }
-  void operator()(const FinishGradients&) const {
-    post(channel, peer, bytes_of(start_of(Kind::kFinishGradients, step)));
+  void operator()(const FinishGradients& message) const {
+    std::string body;
+    if (!message.facts.empty() || !message.buffers.empty()) append_note(message.facts, body);
+    post(channel, peer, bytes_of(start_of(Kind::kFinishGradients, step)), body + message.buffers);
   }
-  void operator()(const StepEnded& message) const { send_outputs(channel, peer, step, message); }
+  void operator()(const StepEnded& message) const {
+    send_outputs(channel, peer, step, message, nullptr);
+  }
   void operator()(const StepFailed& message) const {
     send_failure(channel, peer, start_of(Kind::kStepFailed, step), message.failure);
   }
   void operator()(const RankLeft&) const {
     post(channel, peer, bytes_of(start_of(Kind::kRankLeft, step)));
   }
+  void operator()(const StallQuestion&) const {
+    post(channel, peer, bytes_of(start_of(Kind::kStallQuestion, step)));
+  }
+  void operator()(const StallAnswer& message) const {
+    post(channel, peer, bytes_of(start_of(Kind::kStallAnswer, step)), message.text);
+  }
 };
 
-// ---- decoding -----------------------------------------------------------------------------------
+// ---- decoding ----------------------------------------------------------------------------------
 
 ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
   const auto header = header_of<ForwardHeader>(frame);
@@ -264,6 +333,13 @@ ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
   message.module = ModuleId{header.module};
   message.call = header.call;
   message.microbatch = start.microbatch;
+  if ((start.flags & kNotes) != 0) {
+    take_note(extra);  // a request has no links
+    message.forms = take_note(extra);
+  }
+  if ((start.flags & kPlainSettings) == 0) {
+    message.settings = take_settings(header.settings, extra);
+  }
   const auto num_tensors = frame.tensors.size();
   const auto num_further = num_tensors > kFlagsInHeader ? num_tensors - kFlagsInHeader : 0;
   if ((start.flags & kLongKey) != 0) {
@@ -279,8 +355,6 @@ ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
   message.position.ordinal = header.ordinal;
   message.position.random_key = header.random_key;
   message.after_first_backward = (start.flags & kAfterFirstBackward) != 0;
-  message.training = (start.flags & kTraining) != 0;
-  message.frozen_hash = header.frozen_hash;
   message.modes = modes_of(header);
   message.requires_grad = flags_of(header.requires_grad, extra, num_tensors);
   message.arguments = {std::string(bytes), std::move(frame.tensors)};
@@ -289,28 +363,54 @@ ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
 
 ForwardResponse forward_response(d2d::ArrivedFrame&& frame) {
   const auto header = header_of<RecordHeader>(frame);
-  const auto [extra, bytes] = split_body(frame, header.start);
-  return {header.start.request,
-          header.record,
-          flags_of(header.requires_grad, extra, frame.tensors.size()),
-          {std::string(bytes), std::move(frame.tensors)}};
+  auto [extra, bytes] = split_body(frame, header.start);
+  ForwardResponse message;
+  message.request = header.start.request;
+  message.record = header.record;
+  if ((header.start.flags & kNotes) != 0) {
+    message.links = take_note(extra);
+    message.forms = take_note(extra);
+  }
+  if ((header.start.flags & kPlainSettings) == 0) {
+    SMP_ASSERT(extra.size() >= sizeof(std::uint64_t));
+    std::uint64_t first = 0;
+    std::memcpy(&first, extra.data(), sizeof first);
+    extra.remove_prefix(sizeof first);
+    message.settings = take_settings(first, extra);
+  }
+  message.requires_grad = flags_of(header.requires_grad, extra, frame.tensors.size());
+  message.result = {std::string(bytes), std::move(frame.tensors)};
+  return message;
 }
 
 BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
   const auto header = header_of<RecordHeader>(frame);
   const auto& start = header.start;
+  auto extra = text_of(frame.body);
+  std::optional<Settings> settings;
+  if ((start.flags & kPlainSettings) == 0) settings = take_settings(header.requires_grad, extra);
   return {start.request,
           header.record,
           start.microbatch,
           (start.flags & kAfterFirstBackward) != 0,
           (start.flags & kKeepGraph) != 0,
-          std::move(frame.tensors)};
+          std::move(frame.tensors),
+          (start.flags & kOnlyInputs) != 0,
+          std::string(extra),
+          std::move(settings)};
+}
+
+FinishGradients finish_gradients(const d2d::ArrivedFrame& frame) {
+  auto body = text_of(frame.body);
+  if (body.empty()) return {};
+  auto facts = take_note(body);
+  return {std::move(facts), std::string(body)};
 }
 
 Failure failure_of(const d2d::ArrivedFrame& frame) {
   wire::Failure stored;
   SMP_ASSERT(stored.ParseFromArray(frame.body.data(), static_cast<int>(frame.body.size())));
-  return {PpRank(stored.pp_rank()), stored.text()};
+  return {PpRank(stored.pp_rank()), stored.text(), static_cast<std::uint8_t>(stored.type())};
 }
 
 StepEnded step_ended(d2d::ArrivedFrame&& frame) {
@@ -319,11 +419,13 @@ StepEnded step_ended(d2d::ArrivedFrame&& frame) {
   auto tensor = std::make_move_iterator(frame.tensors.begin());
   auto left = frame.tensors.size();
   StepEnded message;
+  message.buffers = std::move(*stored.mutable_buffers());
   for (auto& own : *stored.mutable_microbatches()) {
     SMP_ASSERT(own.num_tensors() <= left);
     left -= own.num_tensors();
     const auto end = tensor + static_cast<std::ptrdiff_t>(own.num_tensors());
     message.outputs.push_back({std::move(*own.mutable_body()), {tensor, end}});
+    message.forms.push_back(std::move(*own.mutable_forms()));
     tensor = end;
   }
   SMP_ASSERT(left == 0, left, " tensors too many");
@@ -339,7 +441,8 @@ Message message_of(const Start& start, d2d::ArrivedFrame&& frame) {
     case Kind::kBackwardRequest:
       return backward_request(std::move(frame));
     case Kind::kBackwardResponse:
-      return BackwardResponse{start.request, std::move(frame.tensors)};
+      return BackwardResponse{start.request, std::move(frame.tensors),
+                              std::string(text_of(frame.body))};
     case Kind::kErrorResponse:
       return ErrorResponse{start.request, failure_of(frame)};
     case Kind::kReleaseRecord:
@@ -349,13 +452,17 @@ Message message_of(const Start& start, d2d::ArrivedFrame&& frame) {
     case Kind::kMicrobatchDone:
       return MicrobatchDone{start.microbatch};
     case Kind::kFinishGradients:
-      return FinishGradients{};
+      return finish_gradients(frame);
     case Kind::kStepEnded:
       return step_ended(std::move(frame));
     case Kind::kStepFailed:
       return StepFailed{failure_of(frame)};
     case Kind::kRankLeft:
       return RankLeft{};
+    case Kind::kStallQuestion:
+      return StallQuestion{};
+    case Kind::kStallAnswer:
+      return StallAnswer{std::string(text_of(frame.body))};
   }
   SMP_ASSERT(false, "a message of kind ", static_cast<int>(start.kind));
 }
@@ -365,12 +472,12 @@ Message message_of(const Start& start, d2d::ArrivedFrame&& frame) {
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const ForwardRequest& message) {
   const auto flags = static_cast<std::uint8_t>(
-      flag(message.after_first_backward, kAfterFirstBackward) | flag(message.training, kTraining) |
-      flag(message.modes.grad, kGrad));
+      flag(message.after_first_backward, kAfterFirstBackward) |
+      flag(message.settings.plain, kPlainSettings) | flag(message.modes.grad, kGrad));
   ForwardHeader header{
       start_of(Kind::kForwardRequest, step, message.request, message.microbatch, flags),
       message.call,
-      message.frozen_hash,
+      message.settings.first,
       message.position.random_key,
       first_flags(message.requires_grad),
       message.module.value,
@@ -379,6 +486,8 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       {}};
   put_modes(message.modes, header);
   std::string extra;
+  append_notes({}, message.forms, header.start, extra);
+  if (!message.settings.plain) append_settings(message.settings, extra);
   put_key(message.position.caller, header, extra);
   append_further_flags(message.requires_grad, extra);
   const Body body(extra, message.arguments.bytes, header.start);
@@ -387,9 +496,16 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const ForwardResponse& message) {
-  RecordHeader header{start_of(Kind::kForwardResponse, step, message.request), message.record,
-                      first_flags(message.requires_grad)};
+  const auto flags = flag(!message.settings, kPlainSettings);
+  RecordHeader header{start_of(Kind::kForwardResponse, step, message.request, -1, flags),
+                      message.record, first_flags(message.requires_grad)};
   std::string extra;
+  append_notes(message.links, message.forms, header.start, extra);
+  if (message.settings) {
+    const auto& settings = *message.settings;
+    extra.append(reinterpret_cast<const char*>(&settings.first), sizeof settings.first);
+    append_settings(settings, extra);
+  }
   append_further_flags(message.requires_grad, extra);
   const Body body(extra, message.result.bytes, header.start);
   post(channel, peer, bytes_of(header), body.view(), message.result.tensors);
@@ -397,19 +513,31 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardRequest& message) {
-  const auto flags =
-      static_cast<std::uint8_t>(flag(message.after_first_backward, kAfterFirstBackward) |
-                                flag(message.keep_graph, kKeepGraph));
-  const RecordHeader header{
+  const auto flags = static_cast<std::uint8_t>(
+      flag(message.after_first_backward, kAfterFirstBackward) |
+      flag(message.keep_graph, kKeepGraph) | flag(!message.settings, kPlainSettings) |
+      flag(message.only_inputs, kOnlyInputs));
+  RecordHeader header{
       start_of(Kind::kBackwardRequest, step, message.request, message.microbatch, flags),
       message.record};
-  post(channel, peer, bytes_of(header), {}, message.gradients);
+  std::string extra;
+  if (message.settings) {
+    header.requires_grad = message.settings->first;
+    append_settings(*message.settings, extra);
+  }
+  extra += message.forms;
+  post(channel, peer, bytes_of(header), extra, message.gradients);
 }
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardResponse& message) {
-  post(channel, peer, bytes_of(start_of(Kind::kBackwardResponse, step, message.request)), {},
-       message.gradients);
+  post(channel, peer, bytes_of(start_of(Kind::kBackwardResponse, step, message.request)),
+       message.forms, message.gradients);
+}
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
+  send_outputs(channel, peer, step, message, std::move(departure));
 }
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,

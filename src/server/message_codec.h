@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "d2d/channel.h"
 #include "server/message.h"
@@ -24,6 +25,10 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardRequest& message);
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardResponse& message);
+
+/// @param departure  counts the tensors that have not left yet
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure);
 
 struct ReceivedMessage {
   std::int64_t step = 0;  ///< of the sender

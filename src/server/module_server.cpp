@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "module/call_handler.h"
 #include "server/last_words.h"
+#include "server/watchdog.h"
 
 namespace smp::server {
 
@@ -40,16 +41,19 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
           [this](double seconds) { on_stall(seconds, true); }),
       idle_(std::make_unique<Idle>(core_.port.name())) {
   explain_uncaught_exceptions();
+  explain_exit_in_modules();
   module::call_handler().set(&router_);
   core_.workers.inherit_fiber_locals();
   core_.port.open([this](PpRank source, std::int64_t step,
                          Message&& message) { receive(source, step, std::move(message)); },
                   [this](std::exception_ptr error) { failures_.fail_step(std::move(error)); });
   auto& scheduler = fiber::Scheduler::instance();
-  poll_ = scheduler.add_poll([this, &scheduler, &channel, tasks = std::uint64_t{0}]() mutable {
+  poll_ = scheduler.add_poll([this, &scheduler, &channel, work = std::uint64_t{0}]() mutable {
     const bool moved = channel.poll();
-    const bool started = std::exchange(tasks, core_.workers.launched()) != tasks;
-    stall_watch_.poll(scheduler.any_waiting(), moved || started);
+    const bool worked = std::exchange(work, core_.workers.launched() + received_) != work;
+    // Questions about a stall and their answers do not end it.
+    stall_watch_.poll(scheduler.any_waiting(), worked || (moved && !stall_report_.talking()));
+    stall_report_.poll();
     return moved;
   });
 }
@@ -63,6 +67,7 @@ ModuleServer::~ModuleServer() {
 schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
   SMP_REQUIRE(!in_step(), "rank ", core_.port.name(), ": a step was started inside a step");
   failures_.require_all_ranks();
+  core_.port.require_open();
   engine_.begin(task);
   schedule::StepTrace trace{
       rank().value(), core_.step->number, core_.step->start, 0, core_.options.oversubscribed, {}};
@@ -75,11 +80,15 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
   return trace;
 }
 
-// ---- messages
-// -------------------------------------------------------------------------------------
+// ---- messages ----------------------------------------------------------------------------------
 
 /// A rank may be a step ahead; nobody reads past the end of his own step.
 void ModuleServer::receive(PpRank source, std::int64_t step, Message&& message) {
+  if (std::holds_alternative<StallQuestion>(message)) return stall_report_.on_question(source);
+  if (auto* answer = std::get_if<StallAnswer>(&message)) {
+    return stall_report_.on_answer(source, std::move(*answer));
+  }
+  ++received_;
   if (std::holds_alternative<RankLeft>(message)) {
     failures_.on_rank_left(source, step);
   } else if (step > core_.port.step()) {
@@ -101,10 +110,12 @@ void ModuleServer::dispatch(PpRank source, Message&& message) {
     void operator()(ErrorResponse&& m) { self.router_.on_message(std::move(m)); }
     void operator()(ForwardDone&& m) { self.engine_.on_message(m); }
     void operator()(MicrobatchDone&& m) { self.engine_.on_message(m); }
-    void operator()(FinishGradients&& m) { self.engine_.on_message(m); }
+    void operator()(FinishGradients&& m) { self.engine_.on_message(source, m); }
     void operator()(StepEnded&& m) { self.engine_.on_message(std::move(m)); }
     void operator()(StepFailed&& m) { self.failures_.on_step_failed(std::move(m)); }
-    void operator()(RankLeft&&) {}  // of no step
+    void operator()(RankLeft&&) {}  // these are of no step
+    void operator()(StallQuestion&&) {}
+    void operator()(StallAnswer&&) {}
   };
   std::visit(Dispatch{*this, source}, std::move(message));
 }
@@ -127,17 +138,12 @@ void ModuleServer::run_task(WorkerTask&& task) {
 
 void ModuleServer::leave_job() { core_.port.send_to_others(RankLeft{}); }
 
-// ---- waits without an end
-// -------------------------------------------------------------------------
+// ---- waits without an end ----------------------------------------------------------------------
 
 void ModuleServer::on_stall(double seconds, bool final) {
-  std::string report =
-      base::concat("rank ", core_.port.name(), ": nothing happened for ", static_cast<int>(seconds),
-                   " s in step ", core_.port.step(), ":");
-  for (const auto& line : fiber::Scheduler::instance().waiting_report()) report += "\n    " + line;
-  if (final) return abandon(report);
-  base::log(base::LogLevel::kWarning, report,
-            "\n    (stall_seconds reports, abort_seconds ends the job)");
+  if (!final) return stall_report_.ask(seconds);
+  Watchdog::end_soon();
+  abandon(stall_report_.text(seconds));
 }
 
 void ModuleServer::abandon(const std::string& why) {

@@ -14,6 +14,7 @@
 #include "server/failure_control.h"
 #include "server/request_runner.h"
 #include "server/server_core.h"
+#include "server/stall_report.h"
 #include "server/stall_watch.h"
 
 namespace smp::server {
@@ -35,11 +36,11 @@ class ModuleServer {
   std::int64_t steps() const noexcept { return core_.port.step(); }
   ModuleTable& modules() noexcept { return core_.scopes.modules; }
   ForeignParameters& foreign() noexcept { return core_.foreign; }
+  BufferCopies& copies() noexcept { return core_.copies; }
   ParameterNumbers& parameters() noexcept { return core_.parameters; }
   SpanRecorder& recorder() noexcept { return core_.scopes.recorder; }
   StepEngine& engine() noexcept { return engine_; }
-  /// Requests carry it, so that frozen state that differs between ranks is an error.
-  void set_frozen_hash(std::uint64_t hash) noexcept { core_.frozen_hash = hash; }
+  SettingsBoard& settings() noexcept { return core_.scopes.settings; }
 
   /// Runs one step: on pp_rank 0 the bodies, elsewhere what they ask for.
   /// @return start and end on this rank, and the spans, if recording was on
@@ -78,6 +79,8 @@ class ModuleServer {
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;
+  StallReport stall_report_{core_.port, core_.clock};
+  std::uint64_t received_ = 0;  // messages, but for those about stalls
   std::unique_ptr<Idle> idle_;
   std::shared_ptr<void> poll_;
 };

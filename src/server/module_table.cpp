@@ -1,20 +1,72 @@
 // server/module_table.cpp: modules are numbered in the order they come.
 #include "server/module_table.h"
 
+#include <torch/nn/module.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
 #include "base/check.h"
 #include "base/random.h"
 #include "module/running_statistics.h"
 
 namespace smp::server {
+namespace {
 
-void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules) {
+/// `path` in memory that is never freed, so that another thread may read it at any time. Models
+/// that are built again and again have the same paths.
+const char* lasting(const std::string& path) {
+  static auto* const mutex = new std::mutex();
+  static auto* const paths = new std::set<std::string>();
+  const std::lock_guard lock(*mutex);
+  return paths->insert(path).first->c_str();
+}
+
+/// Statistics of normalisation layers are ours to keep in order.
+bool is_watched(RoutedBase& module, KeptState state) {
+  return state == KeptState::kNone && !module::is_normalisation(module.smp_module()) &&
+         module.smp_state_use() == StateUse::kWatched;
+}
+
+bool is_routed(torch::nn::Module& module) { return dynamic_cast<RoutedBase*>(&module) != nullptr; }
+
+/// Of `module` and what is not routed below it, but for running statistics.
+std::vector<at::Tensor> own_buffers(torch::nn::Module& module) {
+  std::vector<at::Tensor> buffers;
+  if (!module::is_normalisation(module)) buffers = module.buffers(/*recurse=*/false);
+  for (const auto& child : module.children()) {
+    if (is_routed(*child)) continue;
+    for (auto& buffer : own_buffers(*child)) buffers.push_back(std::move(buffer));
+  }
+  return buffers;
+}
+
+}  // namespace
+
+void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules,
+                               const std::vector<KeptState>& state) {
   const auto model = models_++;
-  for (auto* module : modules) {
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    auto* module = modules[i];
+    const auto kept = i < state.size() ? state[i] : KeptState::kNone;
     auto& place = module->smp_place;
     place.index = static_cast<int>(entries_.size());
-    entries_.push_back({module, place.path, base::mix_key(model, std::string_view(place.path)),
-                        module->smp_draws_random(),
-                        module::is_normalisation(module->smp_module())});
+    Entry entry;
+    entry.module = module;
+    entry.path = place.path;
+    entry.random_key = base::mix_key(model, std::string_view(place.path));
+    entry.draws_random = module->smp_draws_random();
+    entry.normalisations = module::normalisations_of(module->smp_module(), is_routed);
+    entry.lasting_path = lasting(place.path);
+    entry.in_order = kept == KeptState::kOrdered;
+    if (kept == KeptState::kShared) note_state();
+    if (is_watched(*module, kept)) {
+      entry.watch = MemberWatch(module->smp_own_part());
+      entry.buffers = BufferWatch(own_buffers(module->smp_module()));
+    }
+    entries_.push_back(std::move(entry));
   }
 }
 
@@ -26,6 +78,19 @@ void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept
   }
 }
 
+void ModuleTable::attach_body(torch::nn::Module& root) {
+  for (auto* layer : module::normalisations_of(root, is_routed)) {
+    roots_.emplace_back(&root, layer);
+    of_body_.push_back(layer);
+  }
+}
+
+void ModuleTable::detach_body(const torch::nn::Module& root) noexcept {
+  std::erase_if(roots_, [&](const auto& entry) { return entry.first == &root; });
+  of_body_.clear();
+  for (const auto& [of, layer] : roots_) of_body_.push_back(layer);  // fits: it was longer
+}
+
 const ModuleTable::Entry& ModuleTable::at(ModuleId id) const {
   const auto number = static_cast<std::size_t>(id.value);
   SMP_ASSERT(number < entries_.size(), "module ", id.value, " of ", entries_.size());
@@ -34,8 +99,9 @@ const ModuleTable::Entry& ModuleTable::at(ModuleId id) const {
 
 RoutedBase& ModuleTable::module(ModuleId id) const {
   const auto& entry = at(id);
-  SMP_ASSERT(entry.module != nullptr, "module ", id.value, " (", entry.path,
-             ") of a model that is gone");
+  SMP_REQUIRE(entry.module != nullptr, "module '", entry.path,
+              "' was called, but its smp::DistributedModel has ended on this rank; keep the model "
+              "on every rank until the last step of any rank that uses it");
   return *entry.module;
 }
 

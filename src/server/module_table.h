@@ -6,12 +6,22 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "server/buffer_watch.h"
 #include "server/ids.h"
+#include "server/member_watch.h"
 #include "smp/call.h"
 
 namespace smp::server {
+
+/// What a module keeps from one call to the next, as its plan says.
+enum class KeptState : std::uint8_t {
+  kNone,     ///< nothing was seen: its members are watched
+  kOrdered,  ///< only its own calls read it: microbatches enter in order
+  kShared,   ///< others read it: steps run one microbatch at a time
+};
 
 /// Threads: the rank's. Paths stay where they are as long as the table lives, so that reports and
 /// graphs that outlive their model can name a module.
@@ -22,26 +32,57 @@ class ModuleTable {
     std::string path;
     std::uint64_t random_key = 0;  ///< of model and path
     bool draws_random = false;
-    bool keeps_statistics = false;  ///< a normalisation layer, which may keep running statistics
+    const char* lasting_path = "";  ///< `path`, as long as the process lives
+    mutable bool in_order = false;  ///< a microbatch enters it after all lower ones are through
+    mutable BufferWatch buffers;    ///< likewise, of its own buffers
+    mutable MemberWatch watch;      ///< on where nothing is known of its members
+    /// That run with it and may keep running statistics: itself, and what is not routed below it.
+    std::vector<torch::nn::Module*> normalisations;
   };
 
   /// Adds the routed modules of one model, placed already (RoutedBase::smp_place), and numbers
   /// them.
-  void attach_model(const std::vector<RoutedBase*>& modules);
+  /// @param state  of each what the plan says about its members and buffers; empty: nothing
+  void attach_model(const std::vector<RoutedBase*>& modules,
+                    const std::vector<KeptState>& state = {});
   /// A model ends, and its modules may: their numbers stay taken.
   void detach_model(const std::vector<RoutedBase*>& modules) noexcept;
+  /// The model `root` itself is not routed: its normalisation layers run with the step body.
+  /// @param root  that owns them
+  void attach_body(torch::nn::Module& root);
+  void detach_body(const torch::nn::Module& root) noexcept;
 
   std::size_t size() const noexcept { return entries_.size(); }
+  /// Some module keeps state that others may read: the plan says so, or a watch found it.
+  void note_state() noexcept { shared_state_ = true; }
+  bool shared_state() const noexcept { return shared_state_; }
+  /// Nothing was run of the models added last: the first step shows what they keep.
+  void set_state_unknown(bool unknown) noexcept { state_unknown_ = unknown; }
+  bool state_unknown() const noexcept { return state_unknown_; }
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;
-  /// @throws InternalError  there is no such module, or its model is gone.
+  /// @throws InternalError  there is no such module.
+  /// @throws UsageError     its model is gone.
   [[nodiscard]] RoutedBase& module(ModuleId id) const;
+  /// nullptr: there is no such module, or its model is gone.
+  [[nodiscard]] RoutedBase* find(ModuleId id) const noexcept {
+    const auto number = static_cast<std::size_t>(id.value);
+    return number < entries_.size() ? entries_[number].module : nullptr;
+  }
   /// "<body>" for kBody. Valid as long as the table.
   [[nodiscard]] const char* path(ModuleId id) const noexcept;
+  /// That run with the step body.
+  [[nodiscard]] const std::vector<torch::nn::Module*>& normalisations_of_body() const noexcept {
+    return of_body_;
+  }
 
  private:
   std::deque<Entry> entries_;
+  std::vector<std::pair<const torch::nn::Module*, torch::nn::Module*>> roots_;  // root, layer
+  std::vector<torch::nn::Module*> of_body_;                                     // the layers
   std::uint64_t models_ = 0;
+  bool shared_state_ = false;
+  bool state_unknown_ = false;
 };
 
 }  // namespace smp::server

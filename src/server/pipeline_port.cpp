@@ -19,9 +19,22 @@ PpRank PipelinePort::stage_of(GlobalRank rank) const {
   return PpRank(static_cast<int>(found - stages_.begin()));
 }
 
+void PipelinePort::require_open() const {
+  SMP_REQUIRE_AS(PeerLostError, channel_.end().empty(), "rank ", name(), ": step ", step_ + 1,
+                 " cannot start, because this rank has lost the others. ", channel_.end());
+}
+
 void PipelinePort::send_to_others(const Message& message) {
   for (int stage = 0; stage < size(); ++stage) {
     if (PpRank(stage) != rank_) send(PpRank(stage), message);
+  }
+}
+
+void PipelinePort::send_to_others(const StepEnded& message,
+                                  const std::shared_ptr<d2d::Departure>& departure) {
+  for (int stage = 0; stage < size(); ++stage) {
+    if (PpRank(stage) == rank_) continue;
+    send_message(channel_, stages_[static_cast<std::size_t>(stage)], step_, message, departure);
   }
 }
 
@@ -47,8 +60,10 @@ void PipelinePort::open(Receiver receiver, ErrorHandler on_error) {
   channel_.set_receiver(d2d::Port::kServer, [this](GlobalRank source, d2d::ArrivedFrame&& frame) {
     receive(source, std::move(frame));
   });
-  channel_.set_failure_handler(
-      [this](const std::string& what) { on_error_(std::make_exception_ptr(UsageError(what))); });
+  channel_.set_failure_handler([this](const std::string& what) {
+    on_error_(channel_.end().empty() ? std::make_exception_ptr(UsageError(what))
+                                     : std::make_exception_ptr(PeerLostError(what)));
+  });
 }
 
 void PipelinePort::close() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "d2d/channel.h"
@@ -26,6 +27,8 @@ class PipelinePort {
   int size() const noexcept { return static_cast<int>(stages_.size()); }
   bool is_first() const noexcept { return rank_.value() == 0; }
 
+  /// @throws PeerLostError  the way to the others is broken; with the reason.
+  void require_open() const;
   /// Messages belong to the next step from now on.
   void begin_step() noexcept { ++step_; }
   /// How many steps this rank has begun.
@@ -37,6 +40,8 @@ class PipelinePort {
   }
   /// To every other stage, in order.
   void send_to_others(const Message& message);
+  /// The same; `departure` counts what has not left yet.
+  void send_to_others(const StepEnded& message, const std::shared_ptr<d2d::Departure>& departure);
 
   /// Called in a poll for every message; must not suspend. What it throws, and frames that make no
   /// sense, go to `on_error`.

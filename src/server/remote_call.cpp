@@ -4,16 +4,20 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/remote_exception.h"
+#include "server/tensor_forms.h"
 
 namespace smp::server {
 
-RemoteCall::RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module)
+RemoteCall::RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module,
+                       Settings settings)
     : router_(router.self_),
       owner_(owner),
       record_(record),
       module_(module),
       step_(router.core_.step->number),
-      microbatch_(ExecutionScope::current()->identity().microbatch) {}
+      microbatch_(ExecutionScope::current()->identity().microbatch),
+      settings_(std::move(settings)) {}
 
 RemoteCall::~RemoteCall() { drop(); }
 
@@ -44,10 +48,11 @@ void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options
   SMP_REQUIRE(step != nullptr && step->number == step_, "backward of remote module ", path(),
               ", microbatch ", microbatch_,
               ": its step is over; call model.backward() inside the body of smp::step");
-  SMP_REQUIRE_AS(UnsupportedError, !options.create_graph && options.accumulate,
-                 "backward of remote module ", path(),
-                 ": create_graph and grad() across ranks are not available; place the module with "
-                 "its caller");
+  SMP_REQUIRE_AS(UnsupportedError, !options.create_graph, "backward of remote module ", path(),
+                 ", microbatch ", microbatch_,
+                 ": create_graph across ranks is not available; place the modules between the "
+                 "outputs and the inputs of smp::grad() on one stage (model.set_partition(\"",
+                 path(), "\", stage of its caller)), with the code that calls smp::grad()");
   SMP_REQUIRE(!running_, "backward of remote module ", path(), ", microbatch ", microbatch_,
               ": two backward passes run through it at the same time");
   if (!options.keep_graph) used_ = true;
@@ -59,13 +64,32 @@ void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options
                           microbatch_,
                           caller.after_first_backward,
                           options.keep_graph,
-                          std::move(gradients)};
+                          std::move(gradients),
+                          !options.accumulate,
+                          {},
+                          changed_settings(*router)};
   try {
+    request.forms = take_forms(request.gradients, "output gradient", path(), /*layout=*/false);
     router->request_backward(owner_, std::move(request), *this);
   } catch (...) {
     running_.reset();
     throw;
   }
+}
+
+/// What was frozen since the forward gets no gradient, as in one process.
+std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
+  auto& board = router.core_.scopes.settings;
+  auto* module = router.core_.scopes.modules.find(module_);
+  if (module == nullptr) return std::nullopt;
+  const auto& part = board.subtree(module->smp_module());
+  if (board.read(part) == settings_) return std::nullopt;
+  return board.read_all(part);
+}
+
+void RemoteCall::unpack(variable_list& gradients) {
+  restore_forms(std::exchange(forms_, {}), gradients);
+  gradients.resize(num_outputs());
 }
 
 void RemoteCall::complete(variable_list&& gradients, std::exception_ptr error) noexcept {
@@ -78,13 +102,11 @@ void RemoteCall::on_forward(ForwardResponse&&) noexcept {
 }
 
 void RemoteCall::on_backward(BackwardResponse&& response) noexcept {
-  response.gradients.resize(num_outputs());
+  forms_ = std::move(response.forms);
   complete(std::move(response.gradients), nullptr);
 }
 
-void RemoteCall::on_error(Failure&& failure) noexcept {
-  complete({}, std::make_exception_ptr(RemoteError(failure.text, failure.rank.value())));
-}
+void RemoteCall::on_error(Failure&& failure) noexcept { complete({}, remote_exception(failure)); }
 
 void RemoteCall::on_abort() noexcept { complete({}, std::make_exception_ptr(StepAborted{})); }
 

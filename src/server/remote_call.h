@@ -14,10 +14,11 @@ namespace smp::server {
 /// with those of its inputs. Dropped without a backward, it tells the owner to forget the record.
 class RemoteCall final : public AsyncNode, private ResponseTarget {
  public:
-  RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module);
+  RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module, Settings settings);
   ~RemoteCall() override;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
+  void unpack(variable_list& gradients) override;
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
   void release_resources() override;
@@ -28,6 +29,7 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   void on_backward(BackwardResponse&& response) noexcept override;
   void on_error(Failure&& failure) noexcept override;
   void on_abort() noexcept override;
+  std::optional<Settings> changed_settings(CallRouter& router) const;
   void complete(variable_list&& gradients, std::exception_ptr error) noexcept;
   void drop() noexcept;
   const char* path() const noexcept;
@@ -38,7 +40,9 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   ModuleId module_;
   std::int64_t step_;
   std::int32_t microbatch_;
+  Settings settings_;  // of the caller when it had its answer
   bool used_ = false;
+  std::string forms_;                       // of the gradients that arrived
   Completion done_;                         // of the backward that runs
   c10::intrusive_ptr<RemoteCall> running_;  // itself, while the answer is awaited
 };

@@ -13,35 +13,13 @@
 #include "base/random.h"
 #include "module/call_handler.h"
 #include "server/exception_text.h"
+#include "server/output_links.h"
+#include "server/tensor_forms.h"
 
 namespace smp::server {
 namespace {
 
 using schedule::Phase;
-
-/// In-place changes of an argument would be invisible to the caller.
-class UnchangedArguments {
- public:
-  explicit UnchangedArguments(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {
-    for (const auto& tensor : tensors_) versions_.push_back(version(tensor));
-  }
-  void check(const char* path) const {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      SMP_REQUIRE_AS(UnsupportedError, version(tensors_[i]) == versions_[i], path,
-                     " changed tensor ", i, " of its arguments in place, shape ",
-                     tensors_[i].sizes(),
-                     "; its caller on another rank would not see that. Use an out-of-place "
-                     "operation, or place this module with its caller");
-    }
-  }
-
- private:
-  static std::int64_t version(const at::Tensor& tensor) {
-    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
-  }
-  c10::SmallVector<at::Tensor, 4> tensors_;
-  c10::SmallVector<std::int64_t, 4> versions_;
-};
 
 /// A joint call is none of the program's: what it runs are calls.
 Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
@@ -84,8 +62,7 @@ void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& sco
   }
 }
 
-// ---- forward
-// --------------------------------------------------------------------------------------
+// ---- forward -----------------------------------------------------------------------------------
 
 void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
   const auto& step = *core_.step;
@@ -117,51 +94,64 @@ ForwardResponse RequestRunner::run_forward(ForwardRequest& request,
   const auto* entry = find_call(request.call);
   SMP_ASSERT(entry != nullptr && entry->run != nullptr, core_.scopes.modules.path(request.module),
              ", call ", request.call);
-  SMP_REQUIRE(module.smp_module().is_training() == request.training, "the caller has it in ",
-              request.training ? "training" : "evaluation",
-              " mode, the owner does not; call train() or eval() on every rank");
-  SMP_REQUIRE(request.frozen_hash == core_.frozen_hash,
-              "other parameters are frozen (requires_grad) on the caller's rank than on this one; "
-              "freeze the same ones on every rank, between steps");
+  auto& board = core_.scopes.settings;
+  const auto& part = board.subtree(module.smp_module());
+  const auto settings = board.view_of(part, request.settings);
+  auto& scope = *ExecutionScope::current();
+  scope.set_settings(settings);
   const ModesScope modes(request.modes);
+  restore_forms(request.forms, request.arguments.tensors);
+  request.requires_grad.truncate(request.arguments.tensors.size());
   auto inputs = make_boundary(request.arguments.tensors, request.requires_grad);
-  const UnchangedArguments unchanged(request.arguments.tensors);
+  inputs->belongs_to({request.module, request.microbatch, core_.step->number});
+  const WatchedArguments arguments(request.arguments.tensors);
   auto result = run_call(*entry, module, request.arguments);
-  unchanged.check(core_.scopes.modules.path(request.module));
-  return keep_record(std::move(result), std::move(inputs), request, identity);
+  const bool changed = scope.note_settings() != settings;
+  auto response = keep_record(std::move(result), std::move(inputs), arguments, request, identity);
+  if (changed) response.settings = board.read_all(part);
+  return response;
 }
 
 ForwardResponse RequestRunner::keep_record(Packet&& result,
                                            c10::intrusive_ptr<BoundaryInput> inputs,
+                                           const WatchedArguments& arguments,
                                            const ForwardRequest& request,
                                            const ExecutionIdentity& identity) {
+  const char* const path = core_.scopes.modules.path(request.module);
   ForwardResponse response;
+  response.result = std::move(result);
+  auto& tensors = response.result.tensors;
+  auto linked = take_links(tensors, arguments, path, request.modes.grad);
+  response.links = std::move(linked.note);
   edge_list outputs;
-  outputs.reserve(result.tensors.size());
-  for (const auto& tensor : result.tensors) {
+  outputs.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& tensor = i < linked.recorded.size() ? linked.recorded[i] : tensors[i];
     const bool differentiable = tensor.defined() && tensor.requires_grad();
     response.requires_grad.push_back(differentiable);
     outputs.push_back(differentiable ? torch::autograd::impl::gradient_edge(tensor)
                                      : torch::autograd::Edge());
   }
-  response.result = std::move(result);
+  response.forms = take_forms(tensors, "output", path);
+  while (response.requires_grad.size() < tensors.size()) response.requires_grad.push_back(false);
+  copy_what_others_hold(tensors);
   if (!response.requires_grad.any()) {
     core_.accumulator.close(identity.execution);
     return response;
   }
   core_.accumulator.recorded(identity.execution, outputs);
-  response.record = core_.step->records.add({std::move(inputs), std::move(outputs), identity.module,
-                                             identity.microbatch, identity.execution, request.modes,
-                                             request.position});
+  response.record = core_.step->records.add(
+      {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
+       identity.execution, request.modes, request.position, ExecutionScope::current()->settings()});
   return response;
 }
 
-// ---- backward
-// -------------------------------------------------------------------------------------
+// ---- backward ----------------------------------------------------------------------------------
 
 void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
-  // It may overtake the word that the microbatch's forward is done.
-  core_.accumulator.mark_forward_done(request.microbatch);
+  // It may overtake the word that the microbatch's forward is done. smp::grad() may be in the
+  // midst of it.
+  if (!request.only_inputs) core_.accumulator.mark_forward_done(request.microbatch);
   ++core_.counters.executed_backward;
   const auto order = core_.priority(Phase::kBackward, request.microbatch);
   core_.workers.launch(BackwardTask{source, std::move(request)}, order);
@@ -190,10 +180,24 @@ Record RequestRunner::take_record(const BackwardRequest& request) const {
   return request.keep_graph ? *record : *records.take(request.record);
 }
 
+/// Those of the forward, unless the caller has frozen or freed parameters since.
+SettingsBoard::View RequestRunner::settings_of(const BackwardRequest& request,
+                                               const Record& record) {
+  if (!request.settings) return record.settings;
+  auto& board = core_.scopes.settings;
+  const auto& module = core_.scopes.modules.module(record.module);
+  const auto& part = board.subtree(const_cast<RoutedBase&>(module).smp_module());
+  return board.view_of(part, *request.settings);
+}
+
 BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, ExecutionScope& scope) {
+  restore_forms(request.forms, request.gradients);
   const auto record = take_record(request);
   if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
   const ModesScope modes(record.modes.without_autocast());
+  scope.set_settings(settings_of(request, record));
+  std::optional<base::RandomScope> random;
+  if (const auto key = scope.random_key_of_hooks()) random.emplace(*key);
   edge_list roots;
   variable_list gradients;
   for (std::size_t i = 0; i < record.outputs.size(); ++i) {
@@ -201,20 +205,44 @@ BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, Execut
     roots.push_back(record.outputs[i]);
     gradients.push_back(std::move(request.gradients[i]));
   }
+  if (request.only_inputs) {
+    return gradients_of_inputs(record, roots, std::move(gradients), request.keep_graph);
+  }
   GradientAccumulator::Pass sink(core_.accumulator, record.execution,
                                  scope.identity().after_first_backward);
   auto& inputs = *record.inputs;
   inputs.captured.clear();
-  run_backward(roots, std::move(gradients), pass_options(request.keep_graph, core_), {}, &sink);
+  auto options = pass_options(request.keep_graph, core_);
+  options.boundary = &inputs;
+  run_backward(roots, std::move(gradients), options, {}, &sink);
   core_.accumulator.close(record.execution);
   BackwardResponse response;
   response.gradients = std::exchange(inputs.captured, {});
   response.gradients.resize(inputs.num_inputs());
+  response.forms = take_forms(response.gradients, "argument gradient",
+                              core_.scopes.modules.path(record.module), /*layout=*/false);
   return response;
 }
 
-// ---- records that nobody wants
-// --------------------------------------------------------------------
+/// Of smp::grad(): only what leads to the boundary is executed. A record that is freed is closed.
+BackwardResponse RequestRunner::gradients_of_inputs(const Record& record, const edge_list& roots,
+                                                    variable_list&& gradients, bool keep_graph) {
+  auto options = pass_options(keep_graph, core_);
+  options.accumulate = false;
+  edge_list inputs;
+  for (std::uint32_t i = 0; i < record.inputs->num_inputs(); ++i) {
+    inputs.emplace_back(record.inputs, i);
+  }
+  BackwardResponse response;
+  if (inputs.empty()) return response;
+  response.gradients = run_backward(roots, std::move(gradients), options, inputs);
+  response.forms = take_forms(response.gradients, "argument gradient",
+                              core_.scopes.modules.path(record.module), /*layout=*/false);
+  if (!keep_graph) core_.accumulator.close(record.execution);
+  return response;
+}
+
+// ---- records that nobody wants -----------------------------------------------------------------
 
 void RequestRunner::on_message(ReleaseRecord&& message) {
   core_.step->released.push_back(message.record);

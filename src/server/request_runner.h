@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/failure_control.h"
+#include "server/output_links.h"
 #include "server/server_core.h"
 
 namespace smp::server {
@@ -31,8 +32,12 @@ class RequestRunner {
   void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
   ForwardResponse run_forward(ForwardRequest& request, const ExecutionIdentity& identity);
   ForwardResponse keep_record(Packet&& result, c10::intrusive_ptr<BoundaryInput> inputs,
-                              const ForwardRequest& request, const ExecutionIdentity& identity);
+                              const WatchedArguments& arguments, const ForwardRequest& request,
+                              const ExecutionIdentity& identity);
   BackwardResponse run_backward_of(BackwardRequest& request, ExecutionScope& scope);
+  SettingsBoard::View settings_of(const BackwardRequest& request, const Record& record);
+  BackwardResponse gradients_of_inputs(const Record& record, const edge_list& roots,
+                                       variable_list&& gradients, bool keep_graph);
   Record take_record(const BackwardRequest& request) const;
 
   ServerCore& core_;

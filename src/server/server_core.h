@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "server/buffer_copies.h"
 #include "server/execution_scope.h"
 #include "server/foreign_parameters.h"
 #include "server/gradient_accumulator.h"
@@ -30,11 +31,11 @@ struct ServerCore {
   PipelinePort port;
   ScopeServices scopes;
   ForeignParameters foreign;
+  BufferCopies copies;
   ParameterNumbers parameters;
   GradientAccumulator accumulator;
   TurnTaker turns;
   ServerCounters counters;
-  std::uint64_t frozen_hash = 0;    ///< of every parameter's requires_grad
   std::unique_ptr<StepState> step;  ///< nullptr between steps
   /// The user's fiber, which serves during a step.
   struct Server {

@@ -1,8 +1,13 @@
 // server/special_nodes.cpp: the nodes of ours that stand in an autograd graph.
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
 
 #include "base/check.h"
 #include "d2d/tensor_data.h"
+#include "server/execution_scope.h"
 #include "server/executor.h"
 #include "server/gradient_sum.h"
 
@@ -13,14 +18,15 @@ namespace {
   throw UsageError(base::concat(
       "loss.backward() or torch::autograd::grad() reached ", node,
       ", a part of a DistributedModel that LibTorch's own engine cannot run: it would have to wait "
-      "for other ranks. Call model.backward(loss) instead of loss.backward(); gradients with "
-      "respect to "
-      "chosen tensors (torch::autograd::grad) are not available across ranks."));
+      "for other ranks. Call model.backward(loss) instead of loss.backward(), and "
+      "smp::grad(outputs, inputs) instead of torch::autograd::grad(outputs, inputs)."));
 }
 
 }  // namespace
 
 variable_list AsyncNode::apply(variable_list&&) { refuse_stock_engine(name()); }
+
+void AsyncNode::unpack(variable_list&) {}
 
 fiber::WaitReason AsyncNode::wait_reason() const { return {"a backward reply"}; }
 
@@ -37,11 +43,41 @@ at::Tensor guard_output(const at::Tensor& output) {
 }
 
 variable_list BoundaryInput::apply(variable_list&& gradients) {
+  take(std::move(gradients), nullptr);
+  return {};
+}
+
+void BoundaryInput::take(variable_list&& gradients, const BoundaryInput* of_pass) {
+  const bool fetched = !closed_ && (!execution_ || of_pass == this);
+  const auto defined = [](const at::Tensor& gradient) { return gradient.defined(); };
+  if (!fetched && std::any_of(gradients.begin(), gradients.end(), defined)) refuse();
   captured.resize(gradients.size());
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     add_gradient(captured[i], std::move(gradients[i]));
   }
-  return {};
+}
+
+void BoundaryInput::refuse() const {
+  const auto* scope = ExecutionScope::current();
+  char who[256] = "outside of a step";
+  if (scope != nullptr) scope->describe(who, sizeof who);
+  SMP_REQUIRE(execution_, who,
+              ": a gradient reached an argument of a step that is over; do not keep tensors with "
+              "history from one step to the next (detach() them)");
+  const char* path = scope == nullptr ? "?" : scope->services().modules.path(execution_->module);
+  const auto call = base::concat("the arguments of the call of module '", path, "' for microbatch ",
+                                 execution_->microbatch);
+  SMP_REQUIRE(torch::autograd::get_current_graph_task_id() == -1, who,
+              ": loss.backward() or torch::autograd::grad() inside a module reached ", call,
+              ", which come from another rank: LibTorch's own engine cannot go on there. detach() "
+              "what the inner loss must not reach, return the loss and call model.backward() in "
+              "the step's body, or place the module with its caller");
+  throw UsageError(base::concat(
+      who, ": its backward reached ", call,
+      ", which is another call: a tensor with history was kept from one call of a module to "
+      "another (a hidden state, a cached output), and its gradient would have to go to another "
+      "rank. Pass "
+      "it as an argument and a result, detach() it, or place the module with its caller"));
 }
 
 c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,

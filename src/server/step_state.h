@@ -12,6 +12,8 @@
 #include "server/backward_gate.h"
 #include "server/executor.h"
 #include "server/message.h"
+#include "server/microbatch_order.h"
+#include "server/settings_board.h"
 #include "server/slot_table.h"
 #include "server/step_task.h"
 
@@ -26,6 +28,7 @@ struct Record {
   ExecutionId execution;
   ExecutionModes modes;
   CallPosition position;         ///< of the call that made it
+  SettingsBoard::View settings;  ///< at the end of its forward
   std::uint32_t num_passes = 0;  ///< through it so far
 };
 
@@ -49,13 +52,15 @@ struct StepState {
       : number(step_number),
         task(step_task),
         start(now),
-        progress(*step_task.schedule, step_task.microbatches) {}
+        progress(*step_task.schedule, step_task.microbatches),
+        order(step_task.microbatches) {}
 
   const std::int64_t number;
   const StepTask task;
   const base::Nanoseconds start;
   schedule::StepProgress progress;
   BackwardGate gate;
+  MicrobatchOrder order;
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward
   SlotTable<ResponseTarget*, RequestId> requests;  ///< of this rank, unanswered; not owned
   std::vector<RecordId> released;                  ///< by others, not freed yet
@@ -63,6 +68,9 @@ struct StepState {
   /// The step ends with this error once every fiber has unwound.
   std::exception_ptr failure;
   bool failed() const noexcept { return failure != nullptr; }
+
+  /// On pp_rank 0: what the bodies left, by microbatch; empty as long as all left what they found.
+  std::vector<SettingsBoard::View> left_settings;
 
   bool finish_asked = false;  ///< by pp_rank 0: all microbatches are done
   int ranks_finished = 0;     ///< on pp_rank 0: that have summed their gradients

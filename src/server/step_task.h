@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "schedule/schedule.h"
 #include "smp/call.h"
+#include "smp/rank.h"
 
 namespace smp::server {
 
@@ -16,9 +18,14 @@ struct StepTask {
   const schedule::Schedule* schedule = nullptr;
   std::int64_t first_microbatch = 0;  ///< number of microbatch 0 in the whole job's batch
   bool broadcast_outputs = true;
+  bool one_at_a_time = false;                ///< a microbatch starts when the one before has ended
   std::function<void(int microbatch)> body;  ///< pp_rank 0 only
   std::vector<double> weights;               ///< of each microbatch's loss; pp_rank 0 only
-  std::vector<Packet>* outputs = nullptr;    ///< one a microbatch; filled by `body` on pp_rank 0
+  /// What ought to be alike on all ranks, compared at the end of the step; few bytes.
+  std::string facts;
+  /// On pp_rank 0: explains how those of `other` differ from `facts`. Called in a poll.
+  std::function<std::string(GlobalRank other, const std::string& facts)> explain_difference;
+  std::vector<Packet>* outputs = nullptr;  ///< one a microbatch; filled by `body` on pp_rank 0
 };
 
 }  // namespace smp::server

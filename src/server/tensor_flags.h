@@ -28,6 +28,13 @@ class TensorFlags {
     return i < kFew ? ((few_ >> i) & 1) != 0 : many_[i - kFew];
   }
   std::size_t size() const noexcept { return size_; }
+  /// Forgets those from `size` on.
+  void truncate(std::size_t size) {
+    if (size >= size_) return;
+    if (size < kFew) few_ &= (std::uint64_t{1} << size) - 1;
+    many_.resize(size > kFew ? size - kFew : 0);
+    size_ = size;
+  }
   bool any() const {
     for (std::size_t i = 0; i < size_; ++i) {
       if ((*this)[i]) return true;

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <utility>
 
+#include "base/check.h"
 #include "smp/error.h"
 
 namespace smp::server {
@@ -21,22 +23,35 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::launch(WorkerTask task, fiber::Priority priority) {
-  ++launched_;
-  most_busy_ = std::max(most_busy_, ++busy_);
   if (!idle_.empty()) {
     auto* worker = idle_.back();
     idle_.pop_back();
     worker->task.emplace(std::move(task));
     worker->fiber->priority = priority;
     worker->wake.signal();
-    return;
+  } else {
+    create(std::move(task), priority);
+  }
+  ++launched_;
+  most_busy_ = std::max(most_busy_, ++busy_);
+}
+
+/// The new worker does not run before this returns.
+void WorkerPool::create(WorkerTask&& task, fiber::Priority priority) {
+  try {
+    auto worker = std::make_shared<Worker>();
+    worker->task.emplace(std::move(task));
+    fiber::Scheduler::instance().spawn([this, worker] { live(*worker); }, slots_, stack_bytes_,
+                                       priority);
+  } catch (const std::bad_alloc&) {
+    throw ResourceError(base::concat(
+        "there is no memory for the stack of another fiber, beside ", alive_,
+        " that live (fiber_stack_bytes = ", stack_bytes_,
+        "): lower fiber_stack_bytes, microbatches or active_microbatches, or let the process have "
+        "more memory and mappings (ulimit -v, vm.max_map_count)"));
   }
   ++created_;
   ++alive_;
-  auto worker = std::make_shared<Worker>();
-  worker->task.emplace(std::move(task));
-  fiber::Scheduler::instance().spawn([this, worker] { live(*worker); }, slots_, stack_bytes_,
-                                     priority);
 }
 
 void WorkerPool::live(Worker& worker) {

@@ -49,6 +49,7 @@ class WorkerPool {
   void inherit_fiber_locals() { slots_ = *base::current_fiber_slots(); }
 
   /// Runs `task` on a worker with `priority`. Safe in a poll.
+  /// @throws ResourceError  there is no memory for another worker; nothing has changed then.
   void launch(WorkerTask task, fiber::Priority priority);
 
   /// The calling worker is lost: its task swallows StepAborted for ever. Suspends it for good.
@@ -68,6 +69,7 @@ class WorkerPool {
     fiber::Fiber* fiber = nullptr;
     fiber::Event wake;
   };
+  void create(WorkerTask&& task, fiber::Priority priority);
   void live(Worker& worker);
   void run_task(Worker& worker);
   void became_idle();

@@ -33,7 +33,7 @@ void FiberRunner::proceed(int fiber) {
   }
 }
 
-// ---- yield policy -----------------------------------------------------------------------------
+// ---- yield policy ------------------------------------------------------------------------------
 
 /// Where the runtime takes a turn: at routed calls, and before the first node of a backward pass
 /// that follows an answer.
@@ -65,7 +65,7 @@ bool FiberRunner::gives_way(int fiber) {
   return true;
 }
 
-// ---- computing --------------------------------------------------------------------------------
+// ---- computing ---------------------------------------------------------------------------------
 
 /// Runs operations up to the next request, end or turn. False if that takes no time.
 bool FiberRunner::compute(int fiber) {
@@ -134,7 +134,7 @@ void FiberRunner::record(SimulatedStage& stage) const {
   spans.back().cpu += stage.work;
 }
 
-// ---- messages ---------------------------------------------------------------------------------
+// ---- messages ----------------------------------------------------------------------------------
 
 /// Sends the request at which the fiber stands, and waits for the answer.
 void FiberRunner::ask(int fiber) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace smp::simulate {
@@ -58,6 +59,23 @@ struct WeightUse {
   int parameter = 0;  ///< index among the parameters of the model
 };
 
+/// A module whose members, buffers or weights change in forward, at every call.
+struct StateChange {
+  int module = 0;  ///< 0, the model itself, stands for the step body too
+  /// Others may read it: members, and what another module reads or writes. Else buffers that only
+  /// calls of the module itself read.
+  bool shared = true;
+  std::string what;  ///< "8 bytes of its members, from byte 24 on", "buffer 'ema'"
+};
+
+/// A module that reads a buffer which another module holds, and which cannot be held by all ranks
+/// because it is written or large: both must be on one stage.
+struct BufferUse {
+  int module = 0;    ///< that reads or also holds it; 0 stands for the step body too
+  int holder = 0;    ///< that registered it first
+  std::string name;  ///< dotted: "embed.table"
+};
+
 /// Where the numbers of a trace come from.
 enum class CostSource : std::uint8_t {
   kCounts,     ///< nothing was run: every module counts its descendants (skip_tracing)
@@ -70,7 +88,9 @@ struct Trace {
   std::vector<TracedCall> calls;    ///< in the order in which they began; a caller comes first
   ComputeInterval body_after = {};  ///< what the body itself computed after its last call
   std::vector<WeightUse> foreign_uses;
+  std::vector<BufferUse> buffer_uses;
   std::vector<SharedTensor> shared;
+  std::vector<StateChange> state;  ///< by module, each once
   CostSource source = CostSource::kEstimated;
   /// Backward time of a call over its forward time.
   double backward_ratio = 2.0;

@@ -16,7 +16,7 @@
 #include "support/own_mpi.h"
 
 namespace smp {
-namespace {
+namespace delayed_init_mpi_test {
 
 constexpr double kMegabyte = 1 << 20;
 
@@ -77,5 +77,5 @@ TEST_P(Peak, IsTheOwnPartAndTheLargestParameter) {
 
 INSTANTIATE_TEST_SUITE_P(Orders, Peak, testing::Values(InitOrder::kAsWritten, InitOrder::kByPath));
 
-}  // namespace
+}  // namespace delayed_init_mpi_test
 }  // namespace smp

@@ -7,7 +7,7 @@
 #include "zoo/differential.h"
 
 namespace smp::zoo {
-namespace {
+namespace delayed_init_test {
 
 using Named = std::map<std::string, Tensor>;
 
@@ -124,5 +124,5 @@ TEST(DelayedInit, RefusesWhatNeedsValuesBeforePlacement) {
   });
 }
 
-}  // namespace
+}  // namespace delayed_init_test
 }  // namespace smp::zoo

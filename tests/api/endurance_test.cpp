@@ -7,7 +7,7 @@
 #include "api/two_ranks.h"
 
 namespace smp {
-namespace {
+namespace endurance_test {
 
 using at::Tensor;
 
@@ -138,5 +138,5 @@ TEST(Endurance, TheSameSeedGivesTheSameRun) {
   EXPECT_EQ(first.executions, second.executions);
 }
 
-}  // namespace
+}  // namespace endurance_test
 }  // namespace smp

@@ -9,7 +9,7 @@
 #include "base/log.h"
 
 namespace smp {
-namespace {
+namespace failure_test {
 
 using fault::Manner;
 using fault::Place;
@@ -294,5 +294,5 @@ TEST(FailureDeathTest, NamesTheModuleThatCannotUnwind) {
               "rank 1, module outer \\(forward\\), microbatch [023].*noexcept");
 }
 
-}  // namespace
+}  // namespace failure_test
 }  // namespace smp

@@ -18,7 +18,7 @@
 #include "support/tensor_bytes.h"
 
 namespace smp {
-namespace {
+namespace memory_mpi_test {
 
 constexpr std::int64_t kWidth = 128;
 constexpr std::int64_t kRows = 4096;
@@ -98,5 +98,5 @@ TEST(Memory, IsWithinATenthOfWhatThePlanPromises) {
   expect_close(train<torch::optim::SGD>(torch::optim::SGDOptions(1e-3)));
 }
 
-}  // namespace
+}  // namespace memory_mpi_test
 }  // namespace smp

@@ -8,7 +8,7 @@
 #include "smp/session.h"
 
 namespace smp {
-namespace {
+namespace message_probe_test {
 
 TEST(MessageProbe, MeasuresOnTheFirstRankWithAnyNumberOfPeers) {
   for (const int ranks : {2, 3, 12}) {
@@ -36,5 +36,5 @@ TEST(MessageProbe, AloneKeepsWhatItWasGiven) {
   });
 }
 
-}  // namespace
+}  // namespace message_probe_test
 }  // namespace smp

@@ -7,7 +7,7 @@
 #include "zoo/differential.h"
 
 namespace smp::zoo {
-namespace {
+namespace pipelines_mpi_test {
 
 class PipelinesOverMpi : public testing::TestWithParam<const char*> {};
 
@@ -40,5 +40,5 @@ TEST_P(PipelinesOverMpi, OnTheLastRanksOnly) {
 
 INSTANTIATE_TEST_SUITE_P(Placements, PipelinesOverMpi, testing::Values("cluster", "spread"));
 
-}  // namespace
+}  // namespace pipelines_mpi_test
 }  // namespace smp::zoo

@@ -8,7 +8,7 @@
 #include "zoo/differential.h"
 
 namespace smp::zoo {
-namespace {
+namespace pipelines_test {
 
 Trace reference_of(const Case& c) {
   if (!c.random) return train_in_one_process(c);
@@ -97,5 +97,5 @@ TEST(Pipelines, AProgramCannotAskForReplicasYet) {
                UnsupportedError);
 }
 
-}  // namespace
+}  // namespace pipelines_test
 }  // namespace smp::zoo

@@ -13,10 +13,28 @@
 #include "base/json.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
-#include "smp/smp.h"
+// Not smp/smp.h: its function smp::report and the namespace smp::report exclude each other.
+#include "smp/checkpoint.h"
+#include "smp/clip_grad.h"
+#include "smp/codec.h"
+#include "smp/config.h"
+#include "smp/delayed_init.h"
+#include "smp/distributed_model.h"
+#include "smp/distributed_optimizer.h"
+#include "smp/error.h"
+#include "smp/grad.h"
+#include "smp/module.h"
+#include "smp/nn.h"
+#include "smp/placement.h"
+#include "smp/plan.h"
+#include "smp/session.h"
+#include "smp/state_dict.h"
+#include "smp/step.h"
+#include "smp/step_output.h"
+#include "smp/topology.h"
 
 namespace smp {
-namespace {
+namespace run_log_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -118,5 +136,5 @@ TEST_F(RunLogOfTwoRanks, GivesEveryRunAFolderOfItsOwn) {
   EXPECT_TRUE(base::file_exists(folders_[0] + "/plan.json"));
 }
 
-}  // namespace
+}  // namespace run_log_test
 }  // namespace smp

@@ -5,7 +5,7 @@
 #include "api/two_ranks.h"
 
 namespace smp {
-namespace {
+namespace stack_overflow_test {
 
 // Uses about `stack_bytes` of stack in frames of a little more than FrameBytes.
 template <int FrameBytes>
@@ -72,5 +72,5 @@ TEST(StackOverflowDeathTest, SeesFramesThatWouldStepOverAPage) {
                "rank 1, module deep .*stack overflowed; raise fiber_stack_bytes");
 }
 
-}  // namespace
+}  // namespace stack_overflow_test
 }  // namespace smp

@@ -6,7 +6,7 @@
 #include "api/two_ranks.h"
 
 namespace smp {
-namespace {
+namespace step_arguments_test {
 
 using at::Tensor;
 using testing::AllOf;
@@ -20,7 +20,7 @@ std::vector<std::int64_t> lengths(const std::vector<Tensor>& tensors, int axis =
   return result;
 }
 
-// ---- splitting --------------------------------------------------------------------------------
+// ---- splitting ---------------------------------------------------------------------------------
 
 struct Batch {
   Tensor tokens;
@@ -104,7 +104,7 @@ TEST(StepArguments, OnlyThoseOfRankZeroAreRead) {
   });
 }
 
-// ---- batches that do not divide ---------------------------------------------------------------
+// ---- batches that do not divide ----------------------------------------------------------------
 
 TEST(StepArguments, AnUnevenBatchIsWeightedByItsRows) {
   on_ranks(
@@ -156,7 +156,7 @@ TEST(StepArguments, WhatCannotBeSplitIsRefused) {
   });
 }
 
-// ---- changes in place -------------------------------------------------------------------------
+// ---- changes in place --------------------------------------------------------------------------
 
 TEST(StepArguments, AWholeArgumentIsNotChangedInPlace) {
   on_ranks(2, [] {
@@ -168,5 +168,5 @@ TEST(StepArguments, AWholeArgumentIsNotChangedInPlace) {
   });
 }
 
-}  // namespace
+}  // namespace step_arguments_test
 }  // namespace smp

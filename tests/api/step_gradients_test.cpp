@@ -8,7 +8,7 @@
 #include "api/two_ranks.h"
 
 namespace smp {
-namespace {
+namespace step_gradients_test {
 
 using at::Tensor;
 using testing::Each;
@@ -41,7 +41,7 @@ TEST(StepGradients, AChangeInPlaceStaysInItsMicrobatch) {
   }
 }
 
-// ---- of arguments -----------------------------------------------------------------------------
+// ---- of arguments ------------------------------------------------------------------------------
 
 // Leaves outside of the step, and what is computed from them before it.
 struct Outside {
@@ -151,7 +151,7 @@ TEST(StepGradients, GradModeIsThatOfTheCallerAtEachStep) {
   });
 }
 
-// ---- weights of the losses --------------------------------------------------------------------
+// ---- weights of the losses ---------------------------------------------------------------------
 
 // The gradient of the bias after a step over 5 rows in 2 microbatches, with loss = sum of outputs.
 Tensor bias_gradient(const StepOptions& options) {
@@ -203,5 +203,5 @@ TEST(StepGradients, WeightsThatDoNotFitAreRefused) {
   });
 }
 
-}  // namespace
+}  // namespace step_gradients_test
 }  // namespace smp

@@ -5,7 +5,7 @@
 #include "api/two_ranks.h"
 
 namespace smp {
-namespace {
+namespace step_outputs_test {
 
 using at::Tensor;
 using testing::ElementsAre;
@@ -83,5 +83,5 @@ TEST(StepOutputs, MayBeNothing) {
   });
 }
 
-}  // namespace
+}  // namespace step_outputs_test
 }  // namespace smp

@@ -3,12 +3,23 @@
 #include "zoo/differential.h"
 
 namespace smp::zoo {
-namespace {
+namespace zoo_mpi_test {
 
 Session start(const std::string& schedule) {
   static int argc = 0;
   static char* argv[] = {nullptr};
   return init(argc, argv, zoo_config(schedule));
+}
+
+/// Every rank gets them.
+std::set<std::string> names_on_all_ranks(const Trace& own) {
+  const auto names = names_of(own);
+  std::set<std::string> all;
+  for (int root = 0; root < size(); ++root) {
+    const auto part = broadcast(std::vector<std::string>(names.begin(), names.end()), root);
+    all.insert(part.begin(), part.end());
+  }
+  return all;
 }
 
 class ZooOverMpi : public testing::TestWithParam<const char*> {};
@@ -24,6 +35,7 @@ TEST_P(ZooOverMpi, EqualsOneProcess) {
     SCOPED_TRACE(c.name);
     const auto ours = train_distributed(c, random_placement(c, size(), 17));
     expect_equal(ours, reference, 1e-12);
+    expect_complete(names_on_all_ranks(ours), reference);
   }
 }
 
@@ -51,5 +63,5 @@ TEST(DelayedInitOverMpi, GivesEveryRankTheBitsOfAWholeModel) {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, ZooOverMpi, testing::Values("interleaved", "simple"));
 
-}  // namespace
+}  // namespace zoo_mpi_test
 }  // namespace smp::zoo

@@ -207,15 +207,20 @@ class ChannelContract : public testing::Test {
   }
 
   // Ranks 0 and 1 pass frames back and forth, and each changes its tensor when it has got one. Rank
-  // 0's tensor is large, rank 1's is of `elements`.
-  void expect_no_reports(std::int64_t elements) {
+  // 0's tensor is large, rank 1's is of `elements`; `others` go along, which nobody changes.
+  void expect_no_reports(std::int64_t elements, std::size_t others = 0) {
+    const std::vector<at::Tensor> unchanged(others, at::zeros({2000}));
     constexpr std::size_t kRounds = 100;
     std::map<int, at::Tensor> tensors{{0, at::zeros({5000})}, {1, at::zeros({elements})}};
     for (auto& player : cluster_.players()) {
       if (player->rank() > 1) continue;
       Player* const self = player.get();
       const at::Tensor tensor = tensors[self->rank()];
-      const auto pass_on = [self, tensor] { self->send(1 - self->rank(), Frame{"", {tensor}}); };
+      const auto pass_on = [self, tensor, unchanged] {
+        auto tensors = unchanged;
+        tensors.push_back(tensor);
+        self->send(1 - self->rank(), Frame{"", std::move(tensors)});
+      };
       self->on_arrival([self, tensor, pass_on](int source, Frame&& frame) {
         self->arrived.push_back({source, std::move(frame)});
         tensor.add_(1);
@@ -483,6 +488,11 @@ TYPED_TEST_P(ChannelContract, AllowsChangesOnceTheAnswerIsThere) { this->expect_
 
 TYPED_TEST_P(ChannelContract, AllowsChangesOnceASmallAnswerIsThere) { this->expect_no_reports(1); }
 
+// More than a wire looks at in one go: the answer must not be seen before what it answers has left.
+TYPED_TEST_P(ChannelContract, AllowsChangesOnceAnAnswerOfManyTensorsIsThere) {
+  this->expect_no_reports(5000, 150);
+}
+
 TYPED_TEST_P(ChannelContract, TellsWhenTensorsHaveLeft) {
   std::vector<std::shared_ptr<Departure>> departures;
   for (auto& player : this->cluster_.players()) {
@@ -608,8 +618,8 @@ REGISTER_TYPED_TEST_SUITE_P(
     KeepsTensorsAliveWithoutTheirHistory, NeedsSmallTensorsOnlyDuringTheCall,
     ReportsATensorThatWasChangedInFlight, AllowsChangesOfWhatItCopied,
     AllowsChangesOnceTheAnswerIsThere, AllowsChangesOnceASmallAnswerIsThere,
-    TellsWhenTensorsHaveLeft, LetsTheReceiverAnswer, KeepsFramesUntilThereIsAReceiver,
-    BringsFramesToTheirPorts, APortWithoutAReceiverHoldsUpNoOther,
+    AllowsChangesOnceAnAnswerOfManyTensorsIsThere, TellsWhenTensorsHaveLeft, LetsTheReceiverAnswer,
+    KeepsFramesUntilThereIsAReceiver, BringsFramesToTheirPorts, APortWithoutAReceiverHoldsUpNoOther,
     TakesManyLargeTensorsOfManySendersAtOnce, SurvivesRandomTraffic);
 
 }  // namespace smp::d2d

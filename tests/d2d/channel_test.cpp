@@ -191,7 +191,13 @@ TEST_F(ChannelAndBareWire, ReportsAMalformedFrameAndIsNotUsedAgain) {
   post(encoded(at::ones({2}), 0));
   EXPECT_FALSE(player_.channel->poll());
   EXPECT_THAT(player_.arrived, IsEmpty());
-  EXPECT_THROW(player_.send(1, Frame{}), PeerLostError);
+  EXPECT_THAT(player_.channel->end(), HasSubstr("malformed"));
+  try {
+    player_.send(1, Frame{});
+    FAIL();
+  } catch (const PeerLostError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("failed before"), HasSubstr("malformed")));
+  }
   EXPECT_FALSE(player_.channel->close(0));
 }
 

@@ -65,8 +65,7 @@ class SchedulerTest : public testing::Test {
   Event ended_;
 };
 
-// ---- waiting
-// --------------------------------------------------------------------------------------
+// ---- waiting -----------------------------------------------------------------------------------
 
 TEST_F(SchedulerTest, ASignalWakesTheFiberThatWaits) {
   Event event;
@@ -165,8 +164,7 @@ TEST_F(SchedulerTest, NobodyWaitsInsideParallelFor) {
   EXPECT_THAT(said, testing::HasSubstr("call encoder.3 outside of it"));
 }
 
-// ---- who goes first
-// -------------------------------------------------------------------------------
+// ---- who goes first ----------------------------------------------------------------------------
 
 TEST_F(SchedulerTest, ReadyFibersRunByPriorityAndThenInOrderOfArrival) {
   for (const auto& [priority, number] : {std::pair{2, 5}, {0, 1}, {1, 3}, {0, 2}, {1, 4}}) {
@@ -253,8 +251,7 @@ TEST_F(SchedulerTest, InSimulatedTimeTheSeedDrawsTheOrder) {
   EXPECT_TRUE(std::is_sorted(by_priority.rbegin(), by_priority.rend()));
 }
 
-// ---- beginning and end
-// ----------------------------------------------------------------------------
+// ---- beginning and end -------------------------------------------------------------------------
 
 TEST_F(SchedulerTest, ANewFiberIsReadyAndDoesNotRunYet) {
   const auto before = scheduler_.live_fibers();
@@ -342,8 +339,7 @@ TEST_F(SchedulerTest, EveryThreadHasItsOwnFibers) {
   finish();
 }
 
-// ---- polls and time
-// -------------------------------------------------------------------------------
+// ---- polls and time ----------------------------------------------------------------------------
 
 TEST_F(SchedulerTest, PollsRunWhenNothingIsReadyUntilTheirHandleIsGone) {
   Event event;
@@ -429,8 +425,7 @@ TEST_F(SchedulerTest, TheIdlePolicyTellsWhetherCoresAreShared) {
   EXPECT_TRUE(scheduler_.oversubscribed());
 }
 
-// ---- what is told
-// ---------------------------------------------------------------------------------
+// ---- what is told ------------------------------------------------------------------------------
 
 /// Notes how often it was told what, and whether it has the thread.
 class NamedActivity final : public Activity {

@@ -211,8 +211,7 @@ TEST_F(TorchStateTest, SeveralSettingsOfSeveralFibersStayApart) {
   EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kBFloat16);
 }
 
-// ---- exceptions
-// -----------------------------------------------------------------------------------
+// ---- exceptions --------------------------------------------------------------------------------
 
 std::string text_of_current() {
   if (std::current_exception() == nullptr) return "none";

@@ -174,14 +174,75 @@ class Stall(unittest.TestCase):
         self.assertRegex(text, r"waits for forward of 1 on rank 1, microbatch 1")
 
 
+class Stuck(unittest.TestCase):
+    """A rank whose thread does not come back is named by a watchdog, which ends the job in time."""
+
+    LIMITS = ("--smp.stall_seconds", 1, "--smp.abort_seconds", 3)
+
+    def ended(self, *arguments, limits=LIMITS):
+        start = time.monotonic()
+        status, text = run((2, *arguments, *limits))
+        self.assertNotEqual(status, 0, text)
+        self.assertLess(time.monotonic() - start, 25, text)
+        self.assertNotIn("step 3", text)
+        return text
+
+    def test_in_a_mutex_held_across_a_remote_call(self):
+        text = self.ended("mutex", 0, 0)
+        self.assertRegex(text, r"rank 0, module 4 \(forward\), microbatch \d: has kept its thread")
+        self.assertIn("mutex", text)
+
+    def test_in_a_barrier_of_its_own(self):
+        text = self.ended("barrier", 0, 1)
+        self.assertRegex(text, r"rank 1, module 1 \(forward\), microbatch 1: has kept its thread")
+        self.assertIn("MPI_Barrier", text)
+        self.assertRegex(text, r"rank 1 does not answer")
+
+    def test_in_a_loop_without_end(self):
+        text = self.ended("loop", 0, 1)
+        self.assertRegex(text, r"rank 1, module 1 \(forward\), microbatch 1: has kept its thread")
+
+    def test_in_the_trial_run(self):
+        text = self.ended("trial", 0, 0)
+        self.assertRegex(text, r"has kept its thread .*MPI_Barrier")
+
+    def test_in_a_program_that_catches_everything(self):
+        text = self.ended("catch", 1000, 1)
+        self.assertRegex(text, r"ending the job \(abort_seconds\)")
+
+    def test_outside_of_steps(self):
+        text = self.ended("absent", 1000, 1)
+        self.assertRegex(text, r"rank 1 does not answer: it computes in a module, is outside of")
+
+    def test_but_a_long_operator_only_reports(self):
+        status, text = run((2, "sleep", 3, 1, "--smp.stall_seconds", 1))
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"rank 1, module 1 \(forward\), microbatch 1: has kept its thread")
+        self.assertIn("step 3", text)
+
+    def test_that_exits_inside_a_module(self):
+        text = self.ended("exit", 0, 1)
+        self.assertRegex(text, r"rank 1, module 1, microbatch 1: the program called exit\(\)")
+
+
 class Refusal(unittest.TestCase):
-    """What is wrong from the start is refused by name, at once."""
+    """What is wrong from the start is refused by name, at once, and said by one rank."""
 
     def refused(self, *ranks_and_arguments):
         status, text = run(*ranks_and_arguments)
         self.assertNotEqual(status, 0)
         self.assertNotIn("step 1", text)
+        self.assertNotIn("frame #", text)
+        self.assertEqual(len(re.findall(r"^smp: ", text, re.MULTILINE)), 1, text)
         return text
+
+    def test_of_an_unknown_key_that_main_reports(self):
+        text = self.refused((4, "report", 3, "--smp.microbatchs", 2))
+        self.assertIn("microbatchs", text)
+
+    def test_of_a_flag_of_one_rank(self):
+        text = self.refused((1, "train", 3), (1, "train", 3, "--smp.microbatchs", 2))
+        self.assertIn("microbatchs", text)
 
     def test_of_settings_that_differ(self):
         text = self.refused((1, "train", 3, "--smp.microbatches", 2),

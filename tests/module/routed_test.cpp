@@ -23,7 +23,7 @@ struct Remote {
   FakeHandler handler{{here.ptr(), there.ptr()}, {{"", 1}}};
 };
 
-// ---- local behaviour ----------------------------------------------------------------------------
+// ---- local behaviour ---------------------------------------------------------------------------
 
 TEST(Routed, WorksLikeATorchModuleWithoutTheLibrary) {
   Net net(2);
@@ -62,7 +62,7 @@ TEST(Routed, KeepsDefaultArgumentsOfConstMethods) {
   EXPECT_TRUE(is_filled(tied->logits(kOnes, 4), 2));
 }
 
-// ---- remote calls -------------------------------------------------------------------------------
+// ---- remote calls ------------------------------------------------------------------------------
 
 TEST(Routed, SendsACallToTheOwner) {
   Remote<Scale> scale;
@@ -165,7 +165,7 @@ TEST(Routed, ReturnsAnEmptyValueWhenTheStepIsFailing) {
   EXPECT_FALSE(scale.here(kOnes).defined());
 }
 
-// ---- what cannot cross --------------------------------------------------------------------------
+// ---- what cannot cross -------------------------------------------------------------------------
 
 TEST(Routed, SaysWhatCannotCross) {
   EXPECT_EQ(Scale()->smp_cannot_cross(), "");
@@ -195,7 +195,7 @@ TEST(Routed, RefusesToSendWhatCannotCross) {
   }
 }
 
-// ---- clone, save, load, to ----------------------------------------------------------------------
+// ---- clone, save, load, to ---------------------------------------------------------------------
 
 TEST(Routed, ClonesIntoARoutedModule) {
   TwoScales net;
@@ -248,7 +248,7 @@ TEST(Routed, RefusesWhatNeedsForeignParametersAfterPlacement) {
   expect_refused([&] { torch::load(net, file); }, "load()");
 }
 
-// ---- threads ------------------------------------------------------------------------------------
+// ---- threads -----------------------------------------------------------------------------------
 
 TEST(Routed, RefusesForeignThreadsDuringAStep) {
   Scale scale;

@@ -19,6 +19,12 @@ NodeGroups group(const TreeBuilder& build, const std::vector<simulate::WeightUse
   return group_modules(build.tree, uses, nothing_fixed(build.tree));
 }
 
+NodeGroups group_with_state(const TreeBuilder& build,
+                            const std::vector<simulate::StateChange>& state,
+                            const std::vector<int>& fixed) {
+  return group_modules(build.tree, {}, fixed, {}, state);
+}
+
 // All modules of which `predicate(a, b)` holds directly or over others, by repeated relabelling.
 template <class Predicate>
 std::vector<int> components(int count, const Predicate& together) {
@@ -82,6 +88,26 @@ TEST(NodeGroups, KeepBoundModulesWithTheirParent) {
   build.bound("a.b", 4);
   build.module("a.b.c", 4);
   EXPECT_THAT(group(build).first, ElementsAre(0, 1, 1, 3));
+}
+
+TEST(NodeGroups, KeepStateThatOthersReadOnStageZeroWithAllAboveIt) {
+  TreeBuilder build;
+  const int block = build.module("block", 4);
+  const int moe = build.module("block.moe", 4);
+  const int expert = build.module("block.moe.expert", 4);
+  const int other = build.module("other", 4);
+  const auto free = nothing_fixed(build.tree);
+  const auto groups = group_with_state(build, {{moe, true, "its members"}}, free);
+  EXPECT_THAT(groups.first, ElementsAre(0, 0, 0, expert, other));
+  const auto ordered = group_with_state(build, {{moe, false, "'ema'"}}, free);
+  EXPECT_THAT(ordered.first, ElementsAre(0, block, moe, expert, other));
+  auto pinned = free;
+  pinned[moe] = 1;
+  EXPECT_THAT(refusal<UsageError>([&] {
+                group_with_state(build, {{moe, true, "its members, from byte 8 of 24"}}, pinned);
+              }),
+              AllOf(HasSubstr("block.moe"), HasSubstr("from byte 8 of 24"),
+                    HasSubstr("smp::ordered_state_v")));
 }
 
 TEST(NodeGroups, LetAModuleWithoutWeightsFollowItsParent) {

@@ -32,7 +32,7 @@ std::vector<int> callers_of(const simulate::Trace& trace) {
   return callers;
 }
 
-// ---- calls ------------------------------------------------------------------------------------
+// ---- calls -------------------------------------------------------------------------------------
 
 struct BlockImpl : torch::nn::Module {
   BlockImpl()
@@ -148,7 +148,7 @@ TEST(Tracer, NamesTheModuleThatThrows) {
   EXPECT_EQ(tracer.failed_module(), "");
 }
 
-// ---- weights of others ------------------------------------------------------------------------
+// ---- weights of others -------------------------------------------------------------------------
 
 struct ScaleImpl : torch::nn::Module {
   Tensor forward(const Tensor& x, const Tensor& by) { return x * by.mean(); }
@@ -213,7 +213,7 @@ TEST(Tracer, CountsAModuleThatIsNotRoutedForTheOneAboveIt) {
   EXPECT_TRUE(seen.foreign_uses.empty());
 }
 
-// ---- no effects -------------------------------------------------------------------------------
+// ---- no effects --------------------------------------------------------------------------------
 
 struct WritesImpl : torch::nn::Module {
   WritesImpl()

@@ -80,7 +80,7 @@ at::Tensor leaf(int seed) {
   return leaves(1, seed, 3, 3)[0].detach().to(at::kFloat).requires_grad_();
 }
 
-// ---- hooks ------------------------------------------------------------------------------------
+// ---- hooks -------------------------------------------------------------------------------------
 
 TEST(ExecutorEqualsStock, InTheOrderOfAllKindsOfHooks) {
   expect_equal_bits([](Engine engine) {
@@ -157,7 +157,7 @@ TEST(ExecutorEqualsStock, InWhetherALeafTakesTheGradientWithoutACopy) {
   }
 }
 
-// ---- captures ---------------------------------------------------------------------------------
+// ---- captures ----------------------------------------------------------------------------------
 
 TEST(ExecutorEqualsStock, InWhatCapturesSeeOfHooks) {
   for (const int set : {0, 1, 2, 3, 4}) {
@@ -211,7 +211,7 @@ TEST(ExecutorEqualsStock, ForCapturesThatNothingReaches) {
   }
 }
 
-// ---- kinds of graphs --------------------------------------------------------------------------
+// ---- kinds of graphs ---------------------------------------------------------------------------
 
 TEST(ExecutorEqualsStock, ForSecondDerivatives) {
   expect_equal_bits([](Engine engine) {

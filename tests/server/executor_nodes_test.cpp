@@ -64,7 +64,7 @@ void spawn(std::function<void()> body) {
 
 class ExecutorNodes : public WithFibers {};
 
-// ---- answers ----------------------------------------------------------------------------------
+// ---- answers -----------------------------------------------------------------------------------
 
 TEST_F(ExecutorNodes, ConsumesRepliesInTheOrderOfStarting) {
   const auto x = leaves(1)[0];
@@ -190,7 +190,7 @@ TEST_F(ExecutorNodes, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
   EXPECT_TRUE(same_bits(x.grad(), at::full({4, 4}, 2.0, at::kDouble)));
 }
 
-// ---- inside a node ----------------------------------------------------------------------------
+// ---- inside a node -----------------------------------------------------------------------------
 
 TEST_F(ExecutorNodes, RunsNodesItselfNotThroughLibTorchsEngine) {
   const auto x = leaves(1)[0];

@@ -35,7 +35,7 @@ class RecordingSink final : public GradientSink {
 
 class Executor : public WithFibers {};
 
-// ---- local graphs -----------------------------------------------------------------------------
+// ---- local graphs ------------------------------------------------------------------------------
 
 TEST_F(Executor, RunsALocalGraphOnAThreadWithoutFibers) {
   std::thread([] {
@@ -66,7 +66,7 @@ TEST_F(Executor, CountsWhatItDid) {
   EXPECT_GE(statistics.parks, 1u);
 }
 
-// ---- boundaries and guards --------------------------------------------------------------------
+// ---- boundaries and guards ---------------------------------------------------------------------
 
 TEST_F(Executor, KeepsTheGradientsThatReachABoundary) {
   auto inputs = leaves(3);
@@ -123,7 +123,7 @@ TEST_F(Executor, TellsUsersOfLibTorchsEngineWhatToCall) {
   EXPECT_THAT(thrown_by([&] { remote.sum().backward(); }), HasSubstr("model.backward(loss)"));
 }
 
-// ---- leaves -----------------------------------------------------------------------------------
+// ---- leaves ------------------------------------------------------------------------------------
 
 TEST_F(Executor, GivesTheRawGradientOfALeafToTheSink) {
   const auto x = leaves(1)[0];
@@ -166,7 +166,7 @@ TEST_F(Executor, CapturesAndAccumulatesIfBothAreAskedFor) {
   EXPECT_TRUE(same_bits(x.grad(), y.detach() * 4));
 }
 
-// ---- errors -----------------------------------------------------------------------------------
+// ---- errors ------------------------------------------------------------------------------------
 
 TEST_F(Executor, PassesOnWhatAHookThrows) {
   const auto x = leaves(1)[0];

@@ -105,7 +105,7 @@ class GradientAccumulatorTest : public testing::Test {
                                    }};
 };
 
-// ---- microbatches -----------------------------------------------------------------------------
+// ---- microbatches ------------------------------------------------------------------------------
 
 TEST_F(GradientAccumulatorTest, TakesMicrobatchesInOrder) {
   std::vector<ExecutionId> ids;
@@ -154,7 +154,7 @@ TEST_F(GradientAccumulatorTest, TakesAMicrobatchWhoseBodyNeverCalledBackward) {
   EXPECT_THAT(weight_.applied, ElementsAre(1));
 }
 
-// ---- executions of one microbatch -------------------------------------------------------------
+// ---- executions of one microbatch --------------------------------------------------------------
 
 TEST_F(GradientAccumulatorTest, SumsAMicrobatchFromItsLastExecutionToItsFirst) {
   const auto first = record(0, call_path({0}));
@@ -224,7 +224,7 @@ TEST_F(GradientAccumulatorTest, RefusesTwoExecutionsAtOnePlace) {
   EXPECT_THROW(put(twin, 1), InternalError);
 }
 
-// ---- what is waited for -----------------------------------------------------------------------
+// ---- what is waited for ------------------------------------------------------------------------
 
 TEST_F(GradientAccumulatorTest, DoesNotWaitForExecutionsThatCannotReachTheParameter) {
   record_reaching({&other_}, 0, {});
@@ -310,7 +310,7 @@ TEST_F(GradientAccumulatorTest, AddsWhatOneExecutionGivesAsItComes) {
   EXPECT_THAT(weight_.applied, ElementsAre(1, 1));
 }
 
-// ---- after the first backward -----------------------------------------------------------------
+// ---- after the first backward ------------------------------------------------------------------
 
 TEST_F(GradientAccumulatorTest, AddsWhatFollowsTheFirstBackwardLast) {
   const auto rest = record_after(0, call_path({1}));
@@ -375,7 +375,7 @@ TEST_F(GradientAccumulatorTest, TakesWhatIsOpenedAfterTheForwardAsLate) {
   EXPECT_THAT(weight_.applied, ElementsAre(1, 8));
 }
 
-// ---- guard, failure, hooks, bytes -------------------------------------------------------------
+// ---- guard, failure, hooks, bytes --------------------------------------------------------------
 
 TEST_F(GradientAccumulatorTest, RefusesGradientsThatTheGuardRefuses) {
   refuse_ = true;
@@ -492,7 +492,7 @@ TEST_F(GradientAccumulatorTest, DoesNotKeepBytesThatOthersSee) {
   EXPECT_NE(weight_.tensor.grad().data_ptr(), sent.data_ptr());
 }
 
-// ---- effort -----------------------------------------------------------------------------------
+// ---- effort ------------------------------------------------------------------------------------
 
 class GradientAccumulatorEffortTest : public GradientAccumulatorTest,
                                       public testing::WithParamInterface<std::string> {
@@ -559,16 +559,18 @@ TEST_P(GradientAccumulatorEffortTest, IsLinearInWhatExecutionsReach) {
   EXPECT_LE(accumulator_.effort().walks, 2u * kModules);
 }
 
-// ---- against a model --------------------------------------------------------------------------
+// ---- against a model ---------------------------------------------------------------------------
 
 /// A step of random executions, events in random order, and beside it the rules as written: who
 /// may still give is asked of everybody, after every event.
 class RandomStep {
  public:
-  RandomStep(GradientAccumulator& accumulator, unsigned seed)
+  RandomStep(GradientAccumulator& accumulator, ParameterNumbers& numbers, unsigned seed)
       : accumulator_(accumulator), random_(seed) {
     microbatches_.resize(1 + pick(4));
     for (std::size_t i = 1 + pick(5); i-- > 0;) parameters_.push_back(std::make_unique<Watched>());
+    numbers.clear();
+    for (const auto& parameter : parameters_) numbers.place(parameter->tensor);
     for (std::size_t i = 0; i < microbatches_.size(); ++i) add_calls(static_cast<int>(i));
   }
 
@@ -821,7 +823,7 @@ TEST(GradientAccumulatorRandomTest, DoesWhatTheRulesSay) {
   GradientAccumulator accumulator(numbers, [](const at::Tensor&) {});
   for (unsigned seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
-    RandomStep(accumulator, seed).run(seed % 10 == 9);
+    RandomStep(accumulator, numbers, seed).run(seed % 10 == 9);
     if (testing::Test::HasFatalFailure() || testing::Test::HasNonfatalFailure()) return;
   }
 }

@@ -46,6 +46,7 @@ inline void place_modules(ModuleServer& server, torch::nn::Module& model,
     }
   }
   server.modules().attach_model(routed);
+  server.settings().attach(model);
 }
 
 enum class Time { kSimulated, kReal };

@@ -72,8 +72,7 @@ ForwardRequest request_with(int tensors, int depth) {
   request.position.ordinal = 9;
   request.position.random_key = 0x123456789abcdefu;
   request.after_first_backward = true;
-  request.training = false;
-  request.frozen_hash = 77;
+  request.settings = {false, 0b1011, std::string("\x05\x80", 2)};
   request.modes.grad = false;
   request.modes.autocast[1] = {true, at::kHalf};
   request.arguments.bytes = std::string("a\0b", 3);
@@ -93,10 +92,10 @@ void expect_equal(const ForwardRequest& got, const ForwardRequest& sent) {
   EXPECT_EQ(got.position.ordinal, sent.position.ordinal);
   EXPECT_EQ(got.position.random_key, sent.position.random_key);
   EXPECT_EQ(got.after_first_backward, sent.after_first_backward);
-  EXPECT_EQ(got.training, sent.training);
-  EXPECT_EQ(got.frozen_hash, sent.frozen_hash);
+  EXPECT_EQ(got.settings, sent.settings);
   EXPECT_EQ(got.modes, sent.modes);
   EXPECT_EQ(got.requires_grad, sent.requires_grad);
+  EXPECT_EQ(got.forms, sent.forms);
   EXPECT_EQ(got.arguments.bytes, sent.arguments.bytes);
   ASSERT_EQ(got.arguments.tensors.size(), sent.arguments.tensors.size());
   for (std::size_t i = 0; i < sent.arguments.tensors.size(); ++i) {
@@ -122,13 +121,69 @@ TEST_F(MessageCodecTest, SoDoesOneOfManyTensorsFromDeepInside) {
   }
 }
 
+TEST_F(MessageCodecTest, NotesAboutTensorsTravelBesideLongKeysAndManyFlags) {
+  for (const int tensors : {1, 65}) {
+    for (const int depth : {1, 300}) {
+      auto sent = request_with(tensors, depth);
+      sent.forms = std::string("forms\0of them", 13);
+      expect_equal(cross(sent), sent);
+    }
+  }
+  for (const auto& [links, forms] :
+       {std::pair<std::string, std::string>{"links", ""}, {"", "forms"}, {"links", "and forms"}}) {
+    ForwardResponse sent;
+    sent.links = links;
+    sent.forms = forms;
+    sent.result = {"bytes", {}};
+    for (int i = 0; i < 70; ++i) {
+      sent.result.tensors.push_back(at::full({1}, i));
+      sent.requires_grad.push_back(i % 3 == 0);
+    }
+    const auto got = cross(sent);
+    EXPECT_EQ(got.links, links);
+    EXPECT_EQ(got.forms, forms);
+    EXPECT_EQ(got.requires_grad, sent.requires_grad);
+    EXPECT_EQ(got.result.bytes, "bytes");
+  }
+  EXPECT_EQ(cross(BackwardRequest{{}, {}, 3, false, false, {}, false, "forms"}).forms, "forms");
+  EXPECT_EQ(cross(BackwardResponse{{5, 6}, {}, "forms"}).forms, "forms");
+  const auto outputs = cross_rare(StepEnded{{{"a", {}}, {"b", {}}}, {"", "forms"}});
+  EXPECT_EQ(outputs.forms.at(0), "");
+  EXPECT_EQ(outputs.forms.at(1), "forms");
+}
+
 TEST_F(MessageCodecTest, ItsPlainFlagsAreNotTheOppositeOnes) {
   auto sent = request_with(1, 0);
   sent.after_first_backward = false;
-  sent.training = true;
+  sent.settings = {};
   sent.modes = {};
   sent.modes.autocast[0] = {true, at::kBFloat16};
   expect_equal(cross(sent), sent);
+}
+
+TEST_F(MessageCodecTest, ChangedSettingsGoBackAndForth) {
+  const Settings few{false, 6, ""};
+  const Settings many{false, ~0ull, std::string(300, '\x55')};
+  for (const auto& settings : {few, many}) {
+    for (const int tensors : {0, 65}) {
+      ForwardResponse forward;
+      forward.settings = settings;
+      BackwardRequest backward;
+      backward.settings = settings;
+      for (int i = 0; i < tensors; ++i) {
+        forward.result.tensors.push_back(at::ones({1}));
+        forward.requires_grad.push_back(i == 64);
+      }
+      forward.result.bytes = "body";
+      const auto got = cross(forward);
+      EXPECT_EQ(got.settings, settings);
+      EXPECT_EQ(got.requires_grad, forward.requires_grad);
+      EXPECT_EQ(got.result.bytes, "body");
+      EXPECT_EQ(cross(backward).settings, settings);
+    }
+  }
+  EXPECT_FALSE(cross(ForwardResponse()).settings);
+  EXPECT_FALSE(cross(BackwardRequest()).settings);
 }
 
 TEST_F(MessageCodecTest, AForwardResponse) {
@@ -149,36 +204,51 @@ TEST_F(MessageCodecTest, AForwardResponse) {
 
 TEST_F(MessageCodecTest, ABackwardRequestAndItsResponse) {
   for (const bool flag : {true, false}) {
-    const BackwardRequest sent{{5, 6}, {7, 8}, 3, flag, !flag, {at::Tensor(), at::ones({2})}};
+    BackwardRequest sent;
+    sent.request = {5, 6};
+    sent.record = {7, 8};
+    sent.microbatch = 3;
+    sent.after_first_backward = flag;
+    sent.keep_graph = !flag;
+    sent.gradients = {at::Tensor(), at::ones({2})};
+    sent.only_inputs = flag;
     const auto got = cross(sent);
     EXPECT_EQ(got.request, sent.request);
     EXPECT_EQ(got.record, sent.record);
     EXPECT_EQ(got.microbatch, 3);
     EXPECT_EQ(got.after_first_backward, flag);
     EXPECT_EQ(got.keep_graph, !flag);
+    EXPECT_EQ(got.only_inputs, flag);
     EXPECT_FALSE(got.gradients.at(0).defined());
     EXPECT_TRUE(at::equal(got.gradients.at(1), at::ones({2})));
   }
-  const auto answer = cross(BackwardResponse{{5, 6}, {at::zeros({4})}});
+  const auto answer = cross(BackwardResponse{{5, 6}, {at::zeros({4})}, {}});
   EXPECT_EQ(answer.request, (RequestId{5, 6}));
   EXPECT_TRUE(at::equal(answer.gradients.at(0), at::zeros({4})));
 }
 
 TEST_F(MessageCodecTest, TheRareKinds) {
-  const auto error = cross_rare(ErrorResponse{{1, 9}, {PpRank(2), "kaboom"}});
+  const auto error = cross_rare(ErrorResponse{{1, 9}, {PpRank(2), "kaboom", 17}});
   EXPECT_EQ(error.request, (RequestId{1, 9}));
   EXPECT_EQ(error.failure.rank, PpRank(2));
   EXPECT_EQ(error.failure.text, "kaboom");
+  EXPECT_EQ(error.failure.type, 17);
   EXPECT_EQ(cross_rare(ReleaseRecord{{4, 5}}).record, (RecordId{4, 5}));
   EXPECT_EQ(cross_rare(ForwardDone{3}).microbatch, 3);
   EXPECT_EQ(cross_rare(MicrobatchDone{4}).microbatch, 4);
-  cross_rare(FinishGradients{});
+  EXPECT_EQ(cross_rare(FinishGradients{}).buffers, "");
+  const auto finished = cross_rare(FinishGradients{"facts", "report"});
+  EXPECT_EQ(finished.facts, "facts");
+  EXPECT_EQ(finished.buffers, "report");
+  EXPECT_EQ(cross_rare(StepEnded{{}, {}, "changes"}).buffers, "changes");
   cross_rare(RankLeft{});
+  cross_rare(StallQuestion{});
+  EXPECT_EQ(cross_rare(StallAnswer{"waits for b"}).text, "waits for b");
   EXPECT_EQ(cross_rare(StepFailed{{PpRank(1), "x"}}).failure.text, "x");
 }
 
 TEST_F(MessageCodecTest, OutputsOfAllMicrobatches) {
-  const auto got = cross_rare(StepEnded{{{"a", {at::ones({1}), at::zeros({2})}}, {"", {}}}});
+  const auto got = cross_rare(StepEnded{{{"a", {at::ones({1}), at::zeros({2})}}, {"", {}}}, {}});
   ASSERT_EQ(got.outputs.size(), 2u);
   EXPECT_EQ(got.outputs[0].bytes, "a");
   ASSERT_EQ(got.outputs[0].tensors.size(), 2u);

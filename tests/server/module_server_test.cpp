@@ -26,8 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// ---- models
-// -----------------------------------------------------------------------------------------
+// ---- models ------------------------------------------------------------------------------------
 
 /// Refuses negative numbers, forward or backward.
 struct FussyImpl : smp::test::WeightedImpl {
@@ -64,8 +63,7 @@ struct RingImpl : torch::nn::Module {
 };
 SMP_MODULE(Ring);
 
-// ---- steps
-// ------------------------------------------------------------------------------------------
+// ---- steps -------------------------------------------------------------------------------------
 
 at::Tensor input_of(int microbatch) { return at::arange(1, 3, at::kFloat) * (microbatch + 1); }
 
@@ -206,8 +204,7 @@ TEST_F(ModuleServerTest, GradientsOfLaterStepsAreAdded) {
   expect_gradients_of_libtorch(3);
 }
 
-// ---- counts
-// -----------------------------------------------------------------------------------------
+// ---- counts ------------------------------------------------------------------------------------
 
 TEST_F(ModuleServerTest, RequestsFollowClosedFormulas) {
   constexpr std::uint64_t kMicrobatches = 4;
@@ -275,8 +272,7 @@ TEST_F(ModuleServerTest, ARecordThatIsHeldUntilTheEndIsCounted) {
   });
 }
 
-// ---- schedules
-// --------------------------------------------------------------------------------------
+// ---- schedules ---------------------------------------------------------------------------------
 
 TEST_F(ModuleServerTest, TheScheduleOrdersForwardsAndBackwards) {
   const auto order_under = [this](std::unique_ptr<schedule::Schedule> schedule) {
@@ -337,8 +333,7 @@ TEST_F(ModuleServerTest, MessagesOfALaterStepWait) {
   expect_gradients_of_libtorch(3);
 }
 
-// ---- failures
-// ---------------------------------------------------------------------------------------
+// ---- failures ----------------------------------------------------------------------------------
 
 TEST_F(ModuleServerTest, AnExceptionOfARemoteModuleEndsTheStepOnEveryRank) {
   for (const int ranks : {2, 3}) {
@@ -408,23 +403,26 @@ TEST_F(ModuleServerTest, OtherMicrobatchesAreUnwoundWhenOneFails) {
   EXPECT_EQ(unwound, 3);
 }
 
-TEST_F(ModuleServerTest, OtherFrozenParametersAreAnError) {
+TEST_F(ModuleServerTest, FactsThatDifferEndTheStepWithTheirExplanation) {
   on_ranks(2, [&](ModuleServer& server, Ring& model) {
-    server.set_frozen_hash(7);
-    step(server, model, train);
-    if (server.rank().value() == 1) server.set_frozen_hash(8);
-    EXPECT_THAT(refusal<RemoteError>([&] { step(server, model, train); }),
-                HasSubstr("freeze the same ones on every rank"));
-  });
-}
-
-TEST_F(ModuleServerTest, AnotherTrainingModeIsAnError) {
-  on_ranks(2, [&](ModuleServer& server, Ring& model) {
-    if (server.rank().value() == 0) model->eval();
-    EXPECT_THAT(refusal<RemoteError>([&] { step(server, model, train); }),
-                HasSubstr("the caller has it in evaluation mode, the owner does not"));
-    model->eval();
-    step(server, model, train);
+    const auto run = [&](const std::string& facts) {
+      StepTask task;
+      task.schedule = schedule_.get();
+      if (server.rank().value() == 0) task.body = [](int) {};
+      task.weights = {1.0};
+      task.facts = facts;
+      task.explain_difference = [](GlobalRank other, const std::string& theirs) {
+        return "rank " + std::to_string(other.value()) + " has " + theirs;
+      };
+      server.run_step(task);
+    };
+    run("equal");
+    const bool first = server.rank().value() == 0;
+    const auto step = [&] { run(first ? "ours" : "theirs"); };
+    const auto text = first ? refusal<UsageError>(step) : refusal<RemoteError>(step);
+    EXPECT_THAT(text, HasSubstr("rank 1 has theirs"));
+    run("equal");
+    static_cast<void>(model);
   });
 }
 

@@ -2,6 +2,8 @@
 #include "server/module_table.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <vector>
 
@@ -54,9 +56,21 @@ TEST(ModuleTable, KnowsWhoDrawsRandomNumbersAndWhoKeepsStatistics) {
   table.attach_model({placed(scale, "scale"), placed(linear, "linear"), placed(norm, "norm")});
   EXPECT_TRUE(table.at(ModuleId{0}).draws_random) << "it may";
   EXPECT_FALSE(table.at(ModuleId{1}).draws_random);
-  EXPECT_FALSE(table.at(ModuleId{0}).keeps_statistics);
-  EXPECT_FALSE(table.at(ModuleId{1}).keeps_statistics);
-  EXPECT_TRUE(table.at(ModuleId{2}).keeps_statistics);
+  EXPECT_TRUE(table.at(ModuleId{0}).normalisations.empty());
+  EXPECT_TRUE(table.at(ModuleId{1}).normalisations.empty());
+  ASSERT_EQ(table.at(ModuleId{2}).normalisations.size(), 1u);
+  EXPECT_EQ(table.at(ModuleId{2}).normalisations[0], &norm->smp_module());
+}
+
+TEST(ModuleTable, KnowsTheLayersOfABodyAsLongAsItsModelLives) {
+  ModuleTable table;
+  torch::nn::Sequential first(torch::nn::BatchNorm1d(2)), second(torch::nn::BatchNorm1d(3));
+  table.attach_body(*first);
+  table.attach_body(*second);
+  EXPECT_EQ(table.normalisations_of_body().size(), 2u);
+  table.detach_body(*first);
+  ASSERT_EQ(table.normalisations_of_body().size(), 1u);
+  EXPECT_EQ(table.normalisations_of_body()[0], second->ptr(0).get());
 }
 
 TEST(ModuleTable, AModelThatIsGoneKeepsItsNumbersAndPaths) {
@@ -73,9 +87,9 @@ TEST(ModuleTable, AModelThatIsGoneKeepsItsNumbersAndPaths) {
   EXPECT_EQ(table.path(ModuleId{0}), path);
   EXPECT_EQ(table.at(ModuleId{0}).module, nullptr);
   EXPECT_EQ(&table.module(ModuleId{1}), dynamic_cast<RoutedBase*>(second.get()));
-  EXPECT_NE(refusal<InternalError>([&] {
+  EXPECT_NE(refusal<UsageError>([&] {
               static_cast<void>(table.module(ModuleId{0}));
-            }).find("of a model that is gone"),
+            }).find("has ended on this rank"),
             std::string::npos);
 }
 

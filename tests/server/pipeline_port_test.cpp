@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,10 +13,12 @@
 #include "d2d/wires/local_wire.h"
 #include "server/exception_text.h"
 #include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -74,6 +77,22 @@ TEST_F(PipelinePortTest, MessagesCarryStageAndStep) {
   second_.poll();
   EXPECT_THAT(second_.received, ElementsAre(std::pair(PpRank(0), std::int64_t{0})));
   EXPECT_FALSE(first_.port.receiving());
+}
+
+TEST_F(PipelinePortTest, ABrokenWayKeepsItsReason) {
+  first_.port.require_open();
+  d2d::LocalWire stranger(hub_, GlobalRank(2));
+  d2d::ByteBuffer nonsense;
+  nonsense.resize(100);
+  std::fill_n(nonsense.data(), 100, std::byte{1});
+  stranger.post(GlobalRank(4), std::move(nonsense));
+  first_.poll();
+  EXPECT_THAT(first_.errors, ElementsAre(AllOf(HasSubstr("rank 4"), HasSubstr("malformed"))));
+  EXPECT_THAT(refusal<PeerLostError>([&] { first_.port.require_open(); }),
+              AllOf(HasSubstr("step 1 cannot start"), HasSubstr("malformed")));
+  EXPECT_THAT(
+      refusal<PeerLostError>([&] { first_.port.send(PpRank(1), Message(MicrobatchDone{7})); }),
+      HasSubstr("malformed"));
 }
 
 TEST_F(PipelinePortTest, SendsToTheOtherStagesOnly) {

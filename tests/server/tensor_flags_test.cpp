@@ -44,5 +44,17 @@ TEST(TensorFlags, EqualityMindsNumberAndValues) {
   EXPECT_NE(left, right);
 }
 
+TEST(TensorFlags, TheLastOnesCanBeForgotten) {
+  for (const std::size_t kept : {0u, 1u, 63u, 64u, 65u, 99u, 100u}) {
+    TensorFlags flags, expected;
+    for (std::size_t i = 0; i < 100; ++i) {
+      flags.push_back(i % 3 == 0);
+      if (i < kept) expected.push_back(i % 3 == 0);
+    }
+    flags.truncate(kept);
+    EXPECT_EQ(flags, expected) << kept;
+  }
+}
+
 }  // namespace
 }  // namespace smp::server

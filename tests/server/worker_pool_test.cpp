@@ -1,7 +1,7 @@
 // Workers of the pool: kept when idle, unwound by StepAborted, and given up for good.
 #include "server/worker_pool.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <array>
 #include <functional>
@@ -9,6 +9,7 @@
 
 #include "fiber/sim_clock.h"
 #include "smp/error.h"
+#include "support/refusal.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -121,6 +122,22 @@ TEST_F(WorkerPoolTest, DoesNotCountAWorkerThatIsGivenUp) {
   launch([] {});
   idle_.wait(kForThePool);
   EXPECT_EQ(pool_->created(), 2u);
+}
+
+TEST_F(WorkerPoolTest, IsAsItWasWhenAWorkerCannotBeMade) {
+  const auto live = scheduler_.live_fibers();
+  WorkerPool huge(
+      std::size_t{1} << 46, [](WorkerTask&&) {}, [] {});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(refusal<ResourceError>([&] { huge.launch(BodyTask{0}, 0); }),
+                testing::HasSubstr("no memory for the stack"));
+  }
+  EXPECT_EQ(huge.busy(), 0u);
+  EXPECT_EQ(huge.created(), 0u);
+  EXPECT_EQ(huge.launched(), 0u);
+  EXPECT_EQ(scheduler_.live_fibers(), live);
+  launch([] {});
+  idle_.wait(kForThePool);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ double ideal_bubble(int stages, int microbatches) {
   return static_cast<double>(stages - 1) / (microbatches + stages - 1);
 }
 
-// ---- closed formulas --------------------------------------------------------------------------
+// ---- closed formulas ---------------------------------------------------------------------------
 
 TEST(Simulator, SimpleHasTheBubbleOfTheFormula) {
   for (const int stages : {1, 2, 3, 4, 8, 16}) {
@@ -94,7 +94,7 @@ TEST(Simulator, RequestsComeFromWhereTheCallerRuns) {
   EXPECT_THAT(step.messages, ElementsAre(2, 4, 2));
 }
 
-// ---- by hand ----------------------------------------------------------------------------------
+// ---- by hand -----------------------------------------------------------------------------------
 
 /// Each message: 0.5 ms of the sender's thread, 1 ms of travel, 0.5 ms of the receiver's thread.
 /// 10 compute, .5 1 .5 request, 20 compute, .5 1 .5 answer; and backward: .5 1 .5, 40, .5 1 .5, 20.
@@ -170,7 +170,7 @@ TEST(Simulator, AFasterStageIsBusyForLess) {
   EXPECT_NEAR(step.busy[1], 0.9 / 4, 1e-9);
 }
 
-// ---- cores that stages share ------------------------------------------------------------------
+// ---- cores that stages share -------------------------------------------------------------------
 
 SimulatedStep simulate_oversubscribed(const TimedModel& model, const std::vector<int>& stages,
                                       Machine machine, double cores, SimulationOptions options) {
@@ -212,7 +212,7 @@ TEST(Simulator, ACoreForEachIsAsIfNoneWereShared) {
   EXPECT_TRUE(shared.timeline[1].oversubscribed);
 }
 
-// ---- jitter -----------------------------------------------------------------------------------
+// ---- jitter ------------------------------------------------------------------------------------
 
 TEST(Simulator, TheSeedDecidesTheJitter) {
   const std::vector<double> seconds(4, 0.1);

@@ -82,7 +82,7 @@ TEST(StepProgram, BackwardTakesItsShareAndAFasterStageLess) {
   EXPECT_EQ(program.operations[0].backward, 1500 * kMicrosecond);
 }
 
-// ---- memory -----------------------------------------------------------------------------------
+// ---- memory ------------------------------------------------------------------------------------
 
 /// Of one task: what it keeps until backward.
 std::int64_t kept_by(const StepProgram& program, int task) {

@@ -23,7 +23,7 @@ int one_of(Random& random, std::initializer_list<int> values) {
   return *(values.begin() + between(random, 0, static_cast<int>(values.size()) - 1));
 }
 
-// ---- U-Net --------------------------------------------------------------------------------------
+// ---- U-Net -------------------------------------------------------------------------------------
 
 /// Two convolutions with a norm each.
 struct ConvBlock {
@@ -82,7 +82,7 @@ void call(ModelWriter& write, const Level& level) {
   write.end(level.outputs * kFloatBytes);
 }
 
-// ---- random models ------------------------------------------------------------------------------
+// ---- random models -----------------------------------------------------------------------------
 
 /// 10^u for a uniform u between `low` and `high`.
 double magnitude(Random& random, double low, double high) {

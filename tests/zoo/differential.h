@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -170,7 +171,23 @@ inline void expect_close(const Tensor& ours, const Tensor& reference, double tol
   EXPECT_LE((ours - reference).abs().max().item<double>(), tolerance * scale) << name;
 }
 
-/// Everything `ours` has must be in `reference` and equal.
+/// Fails unless `ours`, the parts of all ranks together, has everything that `reference` has.
+inline void expect_complete(const std::set<std::string>& ours, const Trace& reference) {
+  for (const auto* tensors : {&reference.gradients, &reference.finals}) {
+    for (const auto& [name, tensor] : *tensors) {
+      EXPECT_TRUE(ours.count(name)) << name << " is on no rank";
+    }
+  }
+}
+
+inline std::set<std::string> names_of(const Trace& trace) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : trace.gradients) names.insert(name);
+  for (const auto& [name, tensor] : trace.finals) names.insert(name);
+  return names;
+}
+
+/// Everything `ours` has must be in `reference` and equal; see expect_complete() for the other way.
 inline void expect_equal(const Trace& ours, const Trace& reference, double tolerance) {
   ASSERT_EQ(ours.losses.size(), reference.losses.size());
   for (std::size_t i = 0; i < ours.losses.size(); ++i) {

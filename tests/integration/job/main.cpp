@@ -4,7 +4,17 @@
 //     integration_job leave STEPS RANK     RANK returns from main after STEPS steps; others go on
 //     integration_job throw STEPS RANK     RANK throws after STEPS steps; others go on
 //     integration_job sleep SECONDS RANK   a module on RANK sleeps in microbatch 1 of the second
-//     step integration_job plan FILE            writes the plan
+//                                          step
+//     integration_job mutex 0 RANK         a module on RANK holds a mutex across a remote call
+//     integration_job barrier 0 RANK       a module on RANK calls MPI_Barrier in the second step
+//     integration_job loop 0 RANK          a module on RANK never ends in the second step
+//     integration_job catch SECONDS RANK   as sleep, in a program that catches everything for ever
+//     integration_job exit 0 RANK          a module on RANK calls exit() in the second step
+//     integration_job absent SECONDS RANK  RANK sleeps before its second step
+//     integration_job trial 0              the body calls MPI_Barrier, in its trial run too
+//     integration_job report STEPS         trains, and main() reports what it catches
+//     integration_job plan FILE            writes the plan
+#include <mpi.h>
 #include <smp/smp.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -12,7 +22,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -22,24 +34,48 @@ constexpr int kLayers = 4;
 constexpr int kManySteps = 1'000'000;
 
 double seconds_to_sleep = 0;
+std::string mischief;  // of a module, in microbatch 1
+
+void misbehave() {
+  if (seconds_to_sleep > 0) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_to_sleep));
+    seconds_to_sleep = 0;
+  }
+  if (mischief == "barrier") MPI_Barrier(MPI_COMM_WORLD);
+  if (mischief == "exit") std::exit(0);
+  volatile bool for_ever = mischief == "loop";
+  while (for_ever) {
+  }
+}
 
 struct LayerImpl : torch::nn::Module {
   LayerImpl() : linear(register_module("linear", smp::nn::Linear(8, 8))) {}
   at::Tensor forward(const at::Tensor& x) {
-    if (seconds_to_sleep > 0 && smp::current_microbatch() == 1) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(seconds_to_sleep));
-      seconds_to_sleep = 0;
-    }
+    if (smp::current_microbatch() == 1) misbehave();
     return x + linear(x).tanh();
   }
   smp::nn::Linear linear;
 };
 SMP_MODULE(Layer);
 
-smp::nn::Sequential make_net() {
+/// Calls a layer of another rank, with a mutex held if it is told to.
+struct GuardedImpl : torch::nn::Module {
+  GuardedImpl() : inner(register_module("inner", Layer())) {}
+  at::Tensor forward(const at::Tensor& x) {
+    std::unique_lock lock(mutex, std::defer_lock);
+    if (mischief == "mutex") lock.lock();
+    return inner(x);
+  }
+  std::mutex mutex;
+  Layer inner;
+};
+SMP_MODULE(Guarded);
+
+smp::nn::Sequential make_net(bool guarded = false) {
   torch::manual_seed(1);
   smp::nn::Sequential net;
   for (int i = 0; i < kLayers; ++i) net->push_back(Layer());
+  if (guarded) net->push_back(Guarded());
   return net;
 }
 
@@ -52,32 +88,45 @@ struct Orders {
 };
 
 int train(const Orders& orders) {
-  smp::DistributedModel model(make_net());
-  for (int i = 0; i < kLayers; ++i) model.set_partition(std::to_string(i), i % smp::size());
+  const bool guarded = orders.action == "mutex";
+  smp::DistributedModel model(make_net(guarded));
+  // With a mutex, the second microbatch reaches it while the first one waits for another rank.
+  const int stages = guarded ? 1 : smp::size();
+  for (int i = 0; i < kLayers; ++i) model.set_partition(std::to_string(i), i % stages);
+  if (guarded) {
+    model.set_partition("4", 0);
+    model.set_partition("4.inner", 1);
+  }
   smp::DistributedOptimizer optimizer(model, torch::optim::SGD(model.parameters(), 1e-3));
   auto step = smp::step([&](at::Tensor x) {
+    if (orders.action == "trial") MPI_Barrier(MPI_COMM_WORLD);
     auto loss = model(x).square().mean();
     model.backward(loss);
     return loss;
   });
-  const bool counts = orders.action != "sleep";
-  const int last = orders.action == "train" ? static_cast<int>(orders.amount) : kManySteps;
-  for (int number = 1; number <= (counts ? last : 3); ++number) {
-    if (!counts && number == 2 && orders.are_mine()) seconds_to_sleep = orders.amount;
+  const bool trains = orders.action == "train" || orders.action == "report";
+  const bool leaves = orders.action == "leave" || orders.action == "throw";
+  const int last = trains ? static_cast<int>(orders.amount) : leaves ? kManySteps : 3;
+  for (int number = 1; number <= last; ++number) {
+    if (!trains && !leaves && number == 2 && orders.are_mine()) {
+      if (orders.action == "sleep" || orders.action == "catch") seconds_to_sleep = orders.amount;
+      if (orders.action == "absent") {
+        std::this_thread::sleep_for(std::chrono::duration<double>(orders.amount));
+      }
+      mischief = orders.action;
+    }
     optimizer.zero_grad();
     step(torch::ones({8, 8}));
     optimizer.step();
     if (smp::rank() == 0 && number < 10) std::cout << "step " + std::to_string(number) << std::endl;
-    if (number < orders.amount || !orders.are_mine()) continue;
+    if (!leaves || number < orders.amount || !orders.are_mine()) continue;
     if (orders.action == "leave") return 0;
     if (orders.action == "throw") throw std::runtime_error("the disk is full");
   }
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   auto session = smp::init(argc, argv, {.microbatches = 2});
   // One write, so that lines of several ranks do not mix.
   std::cout << "rank " + std::to_string(smp::rank()) + " pid " + std::to_string(::getpid()) + "\n"
@@ -91,5 +140,24 @@ int main(int argc, char** argv) {
   }
   if (argc > 2) orders.amount = std::stod(argv[2]);
   if (argc > 3) orders.rank = std::stoi(argv[3]);
-  return train(orders);
+  if (orders.action != "catch") return train(orders);
+  for (;;) {
+    try {
+      train(orders);
+    } catch (...) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2 || std::string(argv[1]) != "report") return run(argc, argv);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    smp::report_error(error);
+    return 1;
+  }
 }

@@ -1,0 +1,30 @@
+// smp/grad.h: gradients with respect to chosen tensors, through modules of other ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// torch::autograd::grad() for graphs of a step's body or of a routed module: the gradients of
+/// `outputs` with respect to `inputs`, one an input, undefined for an unused one that
+/// `allow_unused` permits. Leaves are not touched and nothing is scaled by the microbatch's weight.
+/// Suspends the caller while modules on other ranks answer. Defaults are LibTorch's.
+///
+/// With `create_graph` (gradient penalties, inner steps of MAML) the graph between outputs and
+/// inputs must be local: its modules live on the rank of the caller.
+/// @throws UnsupportedError  `create_graph`, and a module of another rank is in between.
+/// @throws UsageError        an input is a parameter of another rank, or was not used; outputs that
+///                           need no gradient, or are no numbers and have none in `grad_outputs`.
+/// @throws RemoteError       what a hook or node on another rank threw.
+SMP_API std::vector<at::Tensor> grad(const std::vector<at::Tensor>& outputs,
+                                     const std::vector<at::Tensor>& inputs,
+                                     const std::vector<at::Tensor>& grad_outputs = {},
+                                     std::optional<bool> retain_graph = std::nullopt,
+                                     bool create_graph = false, bool allow_unused = false);
+
+}  // namespace smp

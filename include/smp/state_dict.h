@@ -1,0 +1,78 @@
+// smp/state_dict.h: tensors by name, as PyTorch's state_dict() gives them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "smp/export.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp {
+
+/// Tensors by name, in order of insertion. Copies share the tensors. Threads: as std::vector.
+class SMP_API StateDict {
+ public:
+  using Item = std::pair<std::string, at::Tensor>;
+
+  StateDict() = default;
+  StateDict(std::initializer_list<Item> items);
+
+  /// @throws UsageError  the name is there already, or `tensor` is undefined.
+  void insert(std::string name, at::Tensor tensor);
+  /// Whether there was one.
+  bool erase(const std::string& name);
+  bool contains(const std::string& name) const { return places_.count(name) != 0; }
+  /// @throws UsageError  no tensor has the name.
+  const at::Tensor& at(const std::string& name) const;
+  std::vector<std::string> names() const;
+
+  std::size_t size() const noexcept { return items_.size(); }
+  bool empty() const noexcept { return items_.empty(); }
+  auto begin() const noexcept { return items_.begin(); }
+  auto end() const noexcept { return items_.end(); }
+
+  /// Texts that a safetensors file keeps beside the tensors.
+  std::map<std::string, std::string> metadata;
+
+ private:
+  std::vector<Item> items_;
+  std::unordered_map<std::string, std::size_t> places_;
+};
+
+/// What load_state_dict() found to differ: names of the model that the dict does not have, and of
+/// the dict that the model does not have.
+struct LoadResult {
+  std::vector<std::string> missing_keys;
+  std::vector<std::string> unexpected_keys;
+};
+
+/// Instead of a pp_rank: on every rank of the pipeline.
+inline constexpr int kAllPpRanks = -1;
+
+/// Parameters and buffers of `module` under the names of PyTorch and in its order: of each module
+/// its parameters, its buffers, then its submodules. A tensor with several names has them all.
+/// The tensors are those of the module, without history: what changes them changes the dict.
+/// @throws UsageError  a tensor has no values on this rank: it lives on another (ask the
+///                     DistributedModel), or is not initialised yet.
+SMP_API StateDict state_dict(const torch::nn::Module& module);
+
+/// Copies the values of `dict` into `module`, as PyTorch does: dtypes are converted. Of a tensor
+/// with several names one is enough. Nothing is changed if something is refused.
+/// @param strict  names that only one of both has are an error, and so are different values for the
+///                names of one tensor; else the last counts.
+/// @throws UsageError  listing all missing and unexpected names, shapes that differ, and dtypes
+///                     that cannot be converted; tensors without values on this rank, as above.
+SMP_API LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict,
+                                   bool strict = true);
+
+}  // namespace smp

@@ -1,0 +1,113 @@
+// api/checkpoint.cpp: safetensors files of dicts and of placed models.
+#include "smp/checkpoint.h"
+
+#include <ATen/ATen.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+
+#include "api/model_exchange.h"
+#include "api/runtime.h"
+#include "base/check.h"
+#include "checkpoint/aliases.h"
+#include "checkpoint/exchange.h"
+#include "checkpoint/safetensors_file.h"
+
+namespace smp {
+namespace {
+
+using checkpoint::Aliases;
+using checkpoint::Metadata;
+using checkpoint::SafetensorsReader;
+using checkpoint::SafetensorsWriter;
+using checkpoint::TensorInfo;
+
+/// What Python's tools ask for: "pt" are tensors of PyTorch.
+Metadata with_format(Metadata metadata) {
+  metadata.emplace("format", "pt");
+  return metadata;
+}
+
+std::exception_ptr attempt(const std::function<void()>& action) {
+  try {
+    action();
+    return nullptr;
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+void save_safetensors(const StateDict& dict, const std::string& path) {
+  const auto [written, aliases] = checkpoint::find_aliases(dict);
+  std::vector<TensorInfo> infos;
+  for (const std::size_t i : written) {
+    const auto& [name, tensor] = *(dict.begin() + static_cast<std::ptrdiff_t>(i));
+    SMP_REQUIRE_AS(UnsupportedError, tensor.layout() == at::kStrided && !tensor.is_quantized(),
+                   "save_safetensors: ", name, " is no dense tensor; convert it with to_dense()");
+    infos.push_back(TensorInfo::of(name, tensor));
+  }
+  auto metadata = with_format(dict.metadata);
+  checkpoint::put_aliases(aliases, metadata);
+  SafetensorsWriter writer(path, std::move(infos), std::move(metadata));
+  for (std::size_t k = 0; k < written.size(); ++k) {
+    writer.write(k, (dict.begin() + static_cast<std::ptrdiff_t>(written[k]))->second);
+  }
+  writer.commit();
+}
+
+void save_safetensors(const DistributedModelBase& model, const std::string& path,
+                      const std::map<std::string, std::string>& metadata) {
+  constexpr const char* kWhat = "save_safetensors";
+  auto& runtime = between_steps(kWhat);
+  const auto tensors = checkpoint::tensors_of(model.base_module());
+  std::vector<TensorInfo> infos;
+  Aliases aliases;
+  for (const auto& [tensor, names] : tensors) {
+    infos.push_back(TensorInfo::of(names[0], tensor));
+    for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
+  }
+  auto all_metadata = with_format(metadata);
+  checkpoint::put_aliases(aliases, all_metadata);
+  std::optional<SafetensorsWriter> writer;
+  auto problem = attempt([&] {
+    if (runtime.is_first_stage()) writer.emplace(path, infos, all_metadata);
+  });
+  gather_model(model, tensors, 0, problem, kWhat,
+               [&](std::size_t i, const at::Tensor& values) { writer->write(i, values); });
+  problem = attempt([&] {
+    if (writer) writer->commit();
+  });
+  checkpoint::agree(runtime.communicator(Group::kPp), problem, kWhat);
+}
+
+StateDict load_safetensors(const std::string& path) {
+  const SafetensorsReader file(path);
+  StateDict dict;
+  dict.metadata = file.metadata();
+  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
+    dict.insert(file.tensors()[i].info.name, file.read(i));
+  }
+  for (const auto& [alias, name] : checkpoint::take_aliases(dict.metadata, path)) {
+    if (dict.contains(name) && !dict.contains(alias)) dict.insert(alias, dict.at(name));
+  }
+  return dict;
+}
+
+LoadResult load_safetensors(DistributedModelBase& model, const std::string& path, bool strict) {
+  checkpoint::Offer offer;
+  if (between_steps("load_safetensors").is_first_stage()) {
+    try {
+      const auto file = std::make_shared<SafetensorsReader>(path);
+      for (const auto& tensor : file->tensors()) offer.tensors.push_back(tensor.info);
+      offer.read = [file](std::size_t i) { return file->read(i); };
+    } catch (const std::exception& error) {
+      offer.problem = error.what();
+    }
+  }
+  return load_model(model, std::move(offer), strict, "load_safetensors");
+}
+
+}  // namespace smp

@@ -1,0 +1,196 @@
+// api/clip_grad.cpp: norms of all ranks in the order of one process, then LibTorch's formula.
+#include "smp/clip_grad.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <unordered_set>
+
+#include "api/exchange.h"
+#include "api/placed_parameters.h"
+#include "api/runtime.h"
+#include "base/check.h"
+#include "smp/distributed_model.h"
+
+namespace smp {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// What one rank knows: a norm for each gradient that it holds.
+struct Share {
+  double max_norm = 0;
+  double norm_type = 0;
+  bool error_if_nonfinite = false;
+  std::vector<std::int64_t> places;   ///< in the list of parameters
+  std::vector<std::int64_t> strange;  ///< of these, those that no placed model has
+  std::vector<at::Tensor> norms;
+};
+
+/// One gradient of any rank.
+struct Norm {
+  std::int64_t place;
+  int rank;
+  at::Tensor value;
+};
+
+void refuse_in_step(const char* what) {
+  const auto* runtime = Runtime::find_current();
+  SMP_REQUIRE(runtime == nullptr || !Runtime::current().in_step(), what,
+              " inside a step; call it after the step, on every rank");
+}
+
+std::vector<at::Tensor> parameters_of(ModelList models) {
+  std::vector<at::Tensor> all;
+  std::unordered_set<const void*> seen;
+  for (const DistributedModelBase& model : models) {
+    for (auto& parameter : model.parameters()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) all.push_back(parameter);
+    }
+  }
+  return all;
+}
+
+at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
+  const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  if (norm_type != kInfinity) return values.norm(norm_type);
+  return values.numel() == 0 ? at::zeros({}, values.options()) : values.abs().max();
+}
+
+Share own_share(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                bool error_if_nonfinite) {
+  Share share{max_norm, norm_type, error_if_nonfinite, {}, {}, {}};
+  auto* runtime = Runtime::find_current();
+  const auto models = runtime == nullptr ? std::nullopt : std::optional<PlacedParameters>(*runtime);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& gradient = parameters[i].grad();
+    if (!gradient.defined()) continue;
+    share.places.push_back(static_cast<std::int64_t>(i));
+    if (models && !models->known(parameters[i])) share.strange.push_back(share.places.back());
+    share.norms.push_back(norm_of(gradient.detach(), norm_type));
+  }
+  return share;
+}
+
+std::vector<Share> all_shares(const Share& own) {
+  auto* runtime = Runtime::find_current();
+  if (runtime == nullptr) return {own};
+  const auto shares = gather_values(runtime->communicator(Group::kPp), own, "smp::clip_grad_norm_");
+  for (const auto& share : shares) {
+    SMP_REQUIRE(share.max_norm == shares[0].max_norm && share.norm_type == shares[0].norm_type &&
+                    share.error_if_nonfinite == shares[0].error_if_nonfinite,
+                "smp::clip_grad_norm_: ranks pass different options, max_norm ", shares[0].max_norm,
+                " and ", share.max_norm, ", norm_type ", shares[0].norm_type, " and ",
+                share.norm_type, "; call it alike on every rank");
+  }
+  return shares;
+}
+
+void refuse_shared_strangers(const std::vector<Share>& shares) {
+  std::map<std::int64_t, std::size_t> holders;
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    for (const auto place : shares[rank].strange) {
+      const auto [other, first] = holders.emplace(place, rank);
+      SMP_REQUIRE(first, "smp::clip_grad_norm_: tensor ", place,
+                  " of the list belongs to no smp::DistributedModel and has gradients on stages ",
+                  other->second, " and ", rank,
+                  ", so that it has no one gradient; register it as a parameter of a module");
+    }
+  }
+}
+
+/// In the order of `parameters`, as one process sums them.
+std::vector<at::Tensor> in_order(const std::vector<Share>& shares) {
+  std::vector<Norm> norms;
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    for (std::size_t i = 0; i < shares[rank].norms.size(); ++i) {
+      norms.push_back({shares[rank].places[i], static_cast<int>(rank), shares[rank].norms[i]});
+    }
+  }
+  std::stable_sort(norms.begin(), norms.end(),
+                   [](const Norm& a, const Norm& b) { return a.place < b.place; });
+  std::vector<at::Tensor> values;
+  for (auto& norm : norms) values.push_back(std::move(norm.value));
+  return values;
+}
+
+at::Tensor total_of(const std::vector<at::Tensor>& norms, double norm_type) {
+  if (norm_type == 0) return at::full({}, static_cast<double>(norms.size()), at::kFloat);
+  if (norms.size() == 1) return norms[0];
+  const auto all = at::stack(norms);
+  return norm_type == kInfinity ? all.max() : all.norm(norm_type);
+}
+
+}  // namespace
+
+double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
+  refuse_in_step("clip_grad_norm_");
+  const at::NoGradGuard no_grad;
+  const auto shares = all_shares(own_share(parameters, max_norm, norm_type, error_if_nonfinite));
+  refuse_shared_strangers(shares);
+  const auto norms = in_order(shares);
+  if (norms.empty()) return 0;
+  const auto total = total_of(norms, norm_type);
+  const double norm = total.item<double>();
+  SMP_REQUIRE(!error_if_nonfinite || std::isfinite(norm), "the total norm of order ", norm_type,
+              " of the gradients is ", norm,
+              ", so they cannot be clipped; pass error_if_nonfinite = false to scale them anyway");
+  const auto scale = at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0);
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    (gradient.is_sparse() ? gradient.detach()._values() : gradient.detach()).mul_(scale);
+  }
+  return norm;
+}
+
+double clip_grad_norm_(ModelList models, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
+  return clip_grad_norm_(parameters_of(models), max_norm, norm_type, error_if_nonfinite);
+}
+
+double clip_grad_norm_(DistributedModelBase& model, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
+  return clip_grad_norm_(model.parameters(), max_norm, norm_type, error_if_nonfinite);
+}
+
+void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  refuse_in_step("clip_grad_value_");
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) {  // the entries of one element are clamped as their sum
+      auto summed = gradient.detach().coalesce().clone();
+      summed._values().clamp_(-clip_value, clip_value);
+      at::Tensor(parameter).mutable_grad() = summed;
+    } else {
+      gradient.detach().clamp_(-clip_value, clip_value);
+    }
+  }
+}
+
+void clip_grad_value_(ModelList models, double clip_value) {
+  clip_grad_value_(parameters_of(models), clip_value);
+}
+
+void clip_grad_value_(DistributedModelBase& model, double clip_value) {
+  clip_grad_value_(model.parameters(), clip_value);
+}
+
+bool detail::any_placed(const std::vector<at::Tensor>& parameters) noexcept {
+  auto* runtime = Runtime::find_current();
+  if (runtime == nullptr) return false;
+  const PlacedParameters models(*runtime);
+  return std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    return parameter.defined() && models.known(parameter);
+  });
+}
+
+}  // namespace smp

@@ -1,0 +1,140 @@
+// api/model_exchange.cpp: who owns what, told to checkpoint::Exchange.
+#include "api/model_exchange.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+
+#include "api/runtime.h"
+#include "base/check.h"
+#include "checkpoint/load_plan.h"
+#include "deferred/delayed_tensors.h"
+#include "server/foreign_parameters.h"
+
+namespace smp {
+namespace {
+
+using checkpoint::Exchange;
+using checkpoint::NamedTensor;
+using checkpoint::Offer;
+using checkpoint::TensorInfo;
+
+/// Those that this rank holds the values of, under their first names.
+Offer owned(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors) {
+  Offer offer;
+  std::vector<at::Tensor> values;
+  for (const auto& [tensor, names] : tensors) {
+    if (!model.owns(tensor)) continue;
+    if (tensor.layout() != at::kStrided) offer.problem = names[0] + " is no dense tensor";
+    offer.tensors.push_back(TensorInfo::of(names[0], tensor));
+    values.push_back(tensor);
+  }
+  offer.read = [values = std::move(values)](std::size_t i) { return values[i]; };
+  return offer;
+}
+
+void require_values(const std::vector<NamedTensor>& tensors, const char* what) {
+  for (const auto& [tensor, names] : tensors) {
+    SMP_REQUIRE(!deferred::is_delayed(tensor), what, ": ", deferred::no_values_yet(names[0]));
+  }
+}
+
+bool is_target(const Runtime& runtime, int pp_rank) {
+  return pp_rank == kAllPpRanks || runtime.pp_rank() == PpRank(pp_rank);
+}
+
+void check_target(Runtime& runtime, int pp_rank, const char* what) {
+  const int stages = runtime.communicator(Group::kPp).size();
+  SMP_REQUIRE(
+      pp_rank == kAllPpRanks || (pp_rank >= 0 && pp_rank < stages) || runtime.plan_request(), what,
+      " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
+}
+
+/// A load that has been checked, and waits for the model's tensors to have values.
+class PendingLoad {
+ public:
+  PendingLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,
+              const char* what)
+      : model_(model),
+        tensors_(checkpoint::tensors_of(model.base_module())),
+        exchange_(ranks, std::move(offer), what),
+        plan_(checkpoint::plan_load(tensors_, exchange_.tensors(), strict)) {}
+
+  const LoadResult& result() const { return plan_.result; }
+  bool is_delayed() const {
+    return std::any_of(tensors_.begin(), tensors_.end(),
+                       [](const NamedTensor& named) { return deferred::is_delayed(named.tensor); });
+  }
+
+  void carry_out() {
+    std::vector<bool> wanted(exchange_.tensors().size());
+    std::vector<at::Tensor> targets(wanted.size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const auto& source = plan_.sources[i];
+      // Copies of small buffers take them too.
+      if (!source || server::is_foreign(tensors_[i].tensor)) continue;
+      wanted[*source] = true;
+      targets[*source] = tensors_[i].tensor;
+    }
+    exchange_.deliver(wanted, [&](std::size_t source, const at::Tensor& values) {
+      checkpoint::store(targets[source], values);
+    });
+  }
+
+ private:
+  DistributedModelBase& model_;
+  std::vector<NamedTensor> tensors_;
+  Exchange exchange_;
+  checkpoint::LoadPlan plan_;
+};
+
+}  // namespace
+
+Runtime& between_steps(const char* what) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.in_step(), what,
+              " inside a step; call it before or after, on every rank of the pipeline");
+  return runtime;
+}
+
+void gather_model(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
+                  int pp_rank, const std::exception_ptr& problem, const char* what,
+                  const std::function<void(std::size_t, const at::Tensor&)>& take) {
+  auto& runtime = between_steps(what);
+  check_target(runtime, pp_rank, what);
+  require_values(tensors, what);
+  std::unordered_map<std::string, std::size_t> number;
+  for (std::size_t i = 0; i < tensors.size(); ++i) number.emplace(tensors[i].names[0], i);
+  Exchange exchange(runtime.communicator(Group::kPp), owned(model, tensors), what);
+  exchange.agree(problem);
+  SMP_ASSERT(exchange.tensors().size() == tensors.size(), "no rank has some of the tensors");
+  const std::vector<bool> wanted(tensors.size(), is_target(runtime, pp_rank));
+  exchange.deliver(wanted, [&](std::size_t i, const at::Tensor& values) {
+    take(number.at(exchange.tensors()[i].name), values);
+  });
+}
+
+LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
+  auto& runtime = between_steps(what);
+  const auto load = std::make_shared<PendingLoad>(model, runtime.communicator(Group::kPp),
+                                                  std::move(offer), strict, what);
+  if (load->is_delayed()) {
+    model.on_placed([load] { load->carry_out(); });
+  } else {
+    load->carry_out();
+  }
+  return load->result();
+}
+
+Offer offer_of(StateDict dict) {
+  Offer offer;
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : dict) {
+    offer.tensors.push_back(TensorInfo::of(name, tensor));
+    values.push_back(tensor);
+  }
+  offer.read = [values = std::move(values)](std::size_t i) { return values[i]; };
+  return offer;
+}
+
+}  // namespace smp

@@ -1,0 +1,19 @@
+// api/placed_parameters.cpp: one walk over the models.
+#include "api/placed_parameters.h"
+
+#include "api/runtime.h"
+#include "smp/distributed_model.h"
+
+namespace smp {
+
+PlacedParameters::PlacedParameters(Runtime& runtime) {
+  for (const auto* model : runtime.models()) {
+    for (const auto& parameter : model->base_module().parameters()) {
+      if (!parameter.defined()) continue;
+      auto& here = here_.emplace(parameter.unsafeGetTensorImpl(), true).first->second;
+      here = here && model->owns(parameter);  // an unplaced model says so of all
+    }
+  }
+}
+
+}  // namespace smp

@@ -1,0 +1,176 @@
+// api/rank_agreement.cpp: hashes first; what they tell apart is then exchanged as text.
+#include "api/rank_agreement.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "api/exchange.h"
+#include "api/runtime.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "deferred/delayed_tensors.h"
+
+namespace smp {
+namespace {
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+  bool buffer = false;
+};
+
+std::vector<bool> placed_modules(const ModelDescription& model) {
+  std::vector<bool> placed;
+  for (std::size_t i = 0; i < model.modules.size(); ++i) {
+    const auto* routed = model.routed[i];
+    const int parent = model.tree.nodes[i].parent;
+    placed.push_back(routed != nullptr ? routed->smp_place.placed()
+                                       : parent >= 0 && placed[static_cast<std::size_t>(parent)]);
+  }
+  return placed;
+}
+
+std::vector<Named> tensors_of(const std::vector<const ModelDescription*>& models) {
+  std::vector<Named> all;
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const std::string& path, const auto& tensors, bool buffer) {
+    for (const auto& item : tensors) {
+      if (!item.value().defined()) continue;
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      all.push_back({path.empty() ? item.key() : path + "." + item.key(), item.value(), buffer});
+    }
+  };
+  for (const auto* model : models) {
+    const auto placed = placed_modules(*model);
+    for (std::size_t i = 0; i < model->modules.size(); ++i) {
+      if (placed[i]) continue;  // by another wrapper: one rank has its values
+      const auto& path = model->tree.nodes[i].path;
+      add(path, model->modules[i]->named_parameters(/*recurse=*/false), false);
+      add(path, model->modules[i]->named_buffers(/*recurse=*/false), true);
+    }
+  }
+  return all;
+}
+
+/// Of type, shape and values, where there are values in memory.
+std::uint64_t hash_of(const at::Tensor& tensor) {
+  std::uint64_t hash = XXH3_64bits(tensor.sizes().data(), tensor.sizes().size() * sizeof(long));
+  hash = hash * 31 + static_cast<std::uint64_t>(tensor.scalar_type());
+  if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) return hash;
+  const at::NoGradGuard no_grad;
+  const auto dense = tensor.detach().contiguous();
+  if (dense.is_quantized() || dense.is_neg() || dense.is_conj()) return hash;
+  return XXH3_64bits_withSeed(dense.const_data_ptr(), dense.nbytes(), hash);
+}
+
+/// For people: enough to tell two tensors apart.
+std::string text_of(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text.precision(9);
+  text << c10::toString(tensor.scalar_type()) << tensor.sizes();
+  if (tensor.layout() != at::kStrided || tensor.numel() == 0 || tensor.is_complex()) {
+    return text.str();
+  }
+  const at::NoGradGuard no_grad;
+  const auto values = tensor.detach().reshape({-1});
+  text << ", first value " << values[0].item<double>() << ", 2-norm "
+       << values.to(at::kDouble).norm().item<double>();
+  return text.str();
+}
+
+/// One text a line that operator<< gives; user code may refuse to print.
+std::vector<std::string> printed(const std::vector<const ModelDescription*>& models) {
+  std::vector<std::string> lines;
+  for (const auto* model : models) {
+    for (std::size_t i = 0; i < model->modules.size(); ++i) {
+      std::ostringstream text;
+      const auto& path = model->tree.nodes[i].path;
+      try {
+        model->modules[i]->pretty_print(text);
+      } catch (const std::exception&) {
+        text.str("(cannot be printed)");
+      }
+      lines.push_back("module '" + (path.empty() ? "<root>" : path) + "' is " + text.str());
+    }
+  }
+  return lines;
+}
+
+/// Place of the first difference between the first rank and another, and who that is.
+struct Difference {
+  std::size_t place;
+  int member;
+};
+
+template <class T>
+std::optional<Difference> first_difference(const std::vector<std::vector<T>>& all) {
+  std::optional<Difference> first;
+  for (std::size_t member = 1; member < all.size(); ++member) {
+    const auto at = static_cast<std::size_t>(
+        std::mismatch(all[0].begin(), all[0].end(), all[member].begin(), all[member].end()).first -
+        all[0].begin());
+    if (at == all[0].size()) continue;
+    if (!first || at < first->place) first = {at, static_cast<int>(member)};
+  }
+  return first;
+}
+
+constexpr const char* kRemedy =
+    "; build the same model on every rank: the same torch::manual_seed before it, the same "
+    "arguments, the same file of weights";
+
+void require_equal_values(const d2d::Communicator& stages, std::vector<Named> tensors) {
+  std::vector<std::uint64_t> hashes;
+  for (const auto& [name, tensor, buffer] : tensors) {
+    hashes.push_back(deferred::is_delayed(tensor) ? 0 : hash_of(tensor));
+  }
+  auto all = gather_values(stages, hashes, "the values of the model");
+  for (;;) {
+    const auto difference = first_difference(all);
+    if (!difference) return;
+    const auto& [name, tensor, buffer] = tensors.at(difference->place);
+    const auto texts = gather_values(stages, text_of(tensor), "a value that differs");
+    const auto text = base::concat(
+        buffer ? "buffer '" : "parameter '", name, "' differs between ranks: on rank ",
+        stages.members()[0], " ", texts[0], "; on rank ", stages.members()[difference->member], " ",
+        texts[static_cast<std::size_t>(difference->member)], kRemedy);
+    SMP_REQUIRE(buffer, text);
+    if (stages.rank() == 0) base::log(base::LogLevel::kWarning, text);
+    for (auto& own : all) own[difference->place] = 0;
+  }
+}
+
+void require_equal_print(const d2d::Communicator& stages,
+                         const std::vector<const ModelDescription*>& models) {
+  const auto lines = printed(models);
+  std::uint64_t hash = lines.size();
+  for (const auto& line : lines) hash = XXH3_64bits_withSeed(line.data(), line.size(), hash);
+  const auto hashes = gather_values(stages, hash, "the printed model");
+  if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
+  const auto all = gather_values(stages, lines, "the printed modules");
+  const auto difference = first_difference(all);
+  SMP_REQUIRE(!difference, "on rank ", stages.members()[0], " ", all[0][difference->place],
+              ", on rank ", stages.members()[difference->member], " ",
+              all[static_cast<std::size_t>(difference->member)][difference->place],
+              "; build the same model on every rank");
+}
+
+}  // namespace
+
+void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models) {
+  const auto stages = runtime.communicator(Group::kPp);
+  if (stages.size() == 1) return;
+  require_equal_print(stages, models);
+  require_equal_values(stages, tensors_of(models));
+}
+
+}  // namespace smp

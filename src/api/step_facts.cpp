@@ -1,0 +1,165 @@
+// api/step_facts.cpp: facts as names and values; where bytes differ, the first fact that does.
+#include "api/step_facts.h"
+
+#include <c10/util/Type.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "smp/codec.h"
+
+namespace smp {
+namespace {
+
+struct Fact {
+  std::string name;
+  double number = 0;
+  std::string text;
+  friend bool operator==(const Fact&, const Fact&) = default;
+};
+
+using Facts = std::vector<Fact>;
+
+/// What every optimizer has, and what LibTorch's own have beside it.
+template <class Add>
+void list_options(const torch::optim::OptimizerOptions& options, Add&& add) {
+  using namespace torch::optim;
+  const auto adam = [&](const auto& own) {
+    add("lr", own.lr());
+    add("beta1", std::get<0>(own.betas()));
+    add("beta2", std::get<1>(own.betas()));
+    add("eps", own.eps());
+    add("weight_decay", own.weight_decay());
+    add("amsgrad", own.amsgrad());
+  };
+  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) {
+    add("lr", sgd->lr());
+    add("momentum", sgd->momentum());
+    add("dampening", sgd->dampening());
+    add("weight_decay", sgd->weight_decay());
+    add("nesterov", sgd->nesterov());
+  } else if (const auto* adam_options = dynamic_cast<const AdamOptions*>(&options)) {
+    adam(*adam_options);
+  } else if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) {
+    adam(*adamw);
+  } else if (const auto* prop = dynamic_cast<const RMSpropOptions*>(&options)) {
+    add("lr", prop->lr());
+    add("alpha", prop->alpha());
+    add("eps", prop->eps());
+    add("weight_decay", prop->weight_decay());
+    add("momentum", prop->momentum());
+    add("centered", prop->centered());
+  } else if (const auto* grad = dynamic_cast<const AdagradOptions*>(&options)) {
+    add("lr", grad->lr());
+    add("lr_decay", grad->lr_decay());
+    add("weight_decay", grad->weight_decay());
+    add("eps", grad->eps());
+  } else {
+    try {
+      add("lr", options.get_lr());
+    } catch (const std::exception&) {  // an optimizer of the user's own need not have one
+    }
+  }
+}
+
+std::string shown(const Fact& fact) {
+  if (!fact.text.empty()) return fact.text;
+  std::ostringstream text;
+  text.precision(17);
+  text << fact.number;
+  return text.str();
+}
+
+/// "smp::Step<Body>" out of the name of a function inside of it. The rest of that name depends on
+/// how the step is called, which ranks may do differently.
+std::string step_in(const std::string& function) {
+  const std::string_view marker = "smp::Step<";
+  const auto begin = function.find(marker);
+  if (begin == std::string::npos) return "";
+  int depth = 1;
+  for (auto at = begin + marker.size(); at < function.size(); ++at) {
+    if (function.compare(at, 2, "->") == 0) {
+      ++at;
+    } else if (function.compare(at, 8, "operator") == 0) {
+      at = function.find('(', at) - 1;  // operator<, operator->
+      if (at >= function.size()) return "";
+    } else if (function[at] == '<') {
+      ++depth;
+    } else if (function[at] == '>' && --depth == 0) {
+      return function.substr(begin, at + 1 - begin);
+    }
+  }
+  return "";
+}
+
+Facts facts_of(const std::string& bytes) {
+  Packet packet{bytes, {}};
+  return Reader(packet).get<Facts>();
+}
+
+}  // namespace
+
+void StepFacts::add_optimizer(std::weak_ptr<torch::optim::Optimizer> optimizer) {
+  optimizers_.push_back(std::move(optimizer));
+}
+
+const std::string& StepFacts::name_of(const std::type_info& body) {
+  const auto [known, fresh] = bodies_.try_emplace(&body);
+  if (fresh) known->second = step_in(c10::demangle(body.name()));
+  return known->second;
+}
+
+std::string StepFacts::take(const std::type_info& body, int microbatches) {
+  Facts facts;
+  facts.push_back({"the step", 0, name_of(body)});
+  facts.push_back({"the number of microbatches", static_cast<double>(microbatches), ""});
+  facts.push_back({"model.zero_grad() since the last step", 0, zeroed_ ? "called" : "not called"});
+  zeroed_ = false;
+  std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    const auto optimizer = optimizers_[i].lock();
+    const auto name = "optimizer " + std::to_string(i);
+    const auto& groups = optimizer->param_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (!groups[g].has_options()) continue;
+      const auto& options = groups[g].options();
+      facts.push_back({name + "'s options", 0, typeid(options).name()});
+      list_options(options, [&](const char* option, double value) {
+        facts.push_back(
+            {std::string(option) + " of " + name + ", group " + std::to_string(g), value, ""});
+      });
+    }
+  }
+  facts.push_back({"the number of optimizers", static_cast<double>(optimizers_.size()), ""});
+  Writer writer;
+  writer.put(facts);
+  return std::move(writer).take().bytes;
+}
+
+std::string StepFacts::explain(int rank, const std::string& facts, int other,
+                               const std::string& others) {
+  const auto own = facts_of(facts);
+  const auto theirs = facts_of(others);
+  const auto pair = std::mismatch(own.begin(), own.end(), theirs.begin(), theirs.end());
+  std::string text = base::concat("rank ", rank, " and rank ", other, " did not do the same: ");
+  if (pair.first == own.end() || pair.second == theirs.end() ||
+      pair.first->name != pair.second->name) {
+    const auto missing = pair.first == own.end() ? pair.second->name : pair.first->name;
+    text += base::concat("'", missing, "' is known to one of them only");
+  } else {
+    text += base::concat(pair.first->name, ": ", shown(*pair.first), " on rank ", rank, ", ",
+                         shown(*pair.second), " on rank ", other);
+  }
+  return text +
+         "; every rank runs the same program, with the same steps, optimizers and learning rates";
+}
+
+}  // namespace smp

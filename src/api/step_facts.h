@@ -1,0 +1,40 @@
+// api/step_facts.h: what a step, the optimizers and the calls between steps ought to have in common
+// on all ranks, gathered at the step's start and compared at its end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace smp {
+
+/// What the user did on this rank since the last step. Threads: the rank's.
+class StepFacts {
+ public:
+  void add_optimizer(std::weak_ptr<torch::optim::Optimizer> optimizer);
+  void note_zero_grad() noexcept { zeroed_ = true; }
+
+  /// Everything, as bytes; counting begins anew. Some microseconds.
+  /// @param body  of the function that runs one microbatch, made by smp::Step<Body>
+  std::string take(const std::type_info& body, int microbatches);
+
+  /// What is different between two ranks' take(), in words; empty if nothing is.
+  static std::string explain(int rank, const std::string& facts, int other,
+                             const std::string& others);
+
+ private:
+  const std::string& name_of(const std::type_info& body);
+
+  std::vector<std::weak_ptr<torch::optim::Optimizer>> optimizers_;
+  std::unordered_map<const std::type_info*, std::string> bodies_;
+  bool zeroed_ = false;
+};
+
+}  // namespace smp

@@ -1,0 +1,70 @@
+// checkpoint/checksum.cpp: the published algorithm, for little-endian machines.
+#include "checkpoint/checksum.h"
+
+#include <bit>
+#include <cstring>
+
+namespace smp::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::uint64_t kPrime1 = 0x9e3779b185ebca87ull;
+constexpr std::uint64_t kPrime2 = 0xc2b2ae3d27d4eb4full;
+constexpr std::uint64_t kPrime3 = 0x165667b19e3779f9ull;
+constexpr std::uint64_t kPrime4 = 0x85ebca77c2b2ae63ull;
+constexpr std::uint64_t kPrime5 = 0x27d4eb2f165667c5ull;
+
+template <class Word>
+std::uint64_t load(const unsigned char* at) noexcept {
+  Word word;
+  std::memcpy(&word, at, sizeof word);
+  return word;
+}
+
+std::uint64_t round(std::uint64_t sum, std::uint64_t word) noexcept {
+  return std::rotl(sum + word * kPrime2, 31) * kPrime1;
+}
+
+std::uint64_t merge(std::uint64_t hash, std::uint64_t sum) noexcept {
+  return (hash ^ round(0, sum)) * kPrime1 + kPrime4;
+}
+
+/// Takes the blocks of 32 bytes off the start of `at`.
+std::uint64_t hash_blocks(const unsigned char*& at, const unsigned char* end,
+                          std::uint64_t seed) noexcept {
+  std::uint64_t sums[4] = {seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1};
+  for (; end - at >= 32; at += 32) {
+    for (int i = 0; i < 4; ++i) sums[i] = round(sums[i], load<std::uint64_t>(at + 8 * i));
+  }
+  std::uint64_t hash = std::rotl(sums[0], 1) + std::rotl(sums[1], 7) + std::rotl(sums[2], 12) +
+                       std::rotl(sums[3], 18);
+  for (const std::uint64_t sum : sums) hash = merge(hash, sum);
+  return hash;
+}
+
+std::uint64_t avalanche(std::uint64_t hash) noexcept {
+  hash = (hash ^ (hash >> 33)) * kPrime2;
+  hash = (hash ^ (hash >> 29)) * kPrime3;
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace
+
+std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed) noexcept {
+  const auto* at = static_cast<const unsigned char*>(data);
+  const auto* const end = at + size;
+  std::uint64_t hash = size >= 32 ? hash_blocks(at, end, seed) : seed + kPrime5;
+  hash += size;
+  for (; end - at >= 8; at += 8) {
+    hash = std::rotl(hash ^ round(0, load<std::uint64_t>(at)), 27) * kPrime1 + kPrime4;
+  }
+  if (end - at >= 4) {
+    hash = std::rotl(hash ^ (load<std::uint32_t>(at) * kPrime1), 23) * kPrime2 + kPrime3;
+    at += 4;
+  }
+  for (; at != end; ++at) hash = std::rotl(hash ^ (*at * kPrime5), 11) * kPrime1;
+  return avalanche(hash);
+}
+
+}  // namespace smp::checkpoint

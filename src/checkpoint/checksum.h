@@ -1,0 +1,12 @@
+// checkpoint/checksum.h: XXH64, which notices damage to files and differences between ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smp::checkpoint {
+
+/// The 64-bit xxHash of `size` bytes. Not against malice.
+std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed = 0) noexcept;
+
+}  // namespace smp::checkpoint

@@ -1,0 +1,27 @@
+// checkpoint/module_tensors.h: a module's parameters and buffers, with all their names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "smp/state_dict.h"
+
+namespace smp::checkpoint {
+
+/// One tensor of a module and all names under which it is registered, in PyTorch's order.
+struct NamedTensor {
+  at::Tensor tensor;
+  std::vector<std::string> names;
+};
+
+/// Each parameter and buffer once.
+std::vector<NamedTensor> tensors_of(const torch::nn::Module& module);
+
+/// The dict that has `tensors` in PyTorch's order of names: `value(i)` under each name of the i-th.
+StateDict dict_of(const torch::nn::Module& module, const std::vector<NamedTensor>& tensors,
+                  const std::vector<at::Tensor>& values);
+
+}  // namespace smp::checkpoint

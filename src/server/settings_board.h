@@ -1,0 +1,116 @@
+// server/settings_board.h: train(), eval() and requires_grad_() as one process would see them:
+// executions interleave on a rank, and each finds the switches of modules and parameters as its own
+// program left them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/settings.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp::server {
+
+/// The training flag of every module and the requires_grad flag of every parameter of the models of
+/// one rank, by number. An execution has a View of all flags; while it runs, the modules have them,
+/// and what it changes stays in its View. Threads: the rank's.
+class SettingsBoard {
+ public:
+  using View = std::shared_ptr<const std::vector<char>>;
+  /// Numbers of flags.
+  using Subtree = std::vector<std::uint32_t>;
+
+  /// Adds the modules and parameters of a model. Between steps.
+  void attach(torch::nn::Module& root);
+  /// The model ends, and its modules may.
+  void detach(const torch::nn::Module& root) noexcept;
+
+  /// Of `module` and everything below it; empty for one that was not attached. Found once.
+  const Subtree& subtree(const torch::nn::Module& module);
+
+  /// What the modules say now is what every execution of the step begins with. No View is older.
+  void begin_step();
+  const View& base() const noexcept { return base_; }
+  /// Makes `view` what the modules say. `noted` must have seen everything that was changed.
+  void apply(const View& view) noexcept;
+  /// Puts what was changed since apply(view) into `view`: anywhere, or in `part` only.
+  void note(View& view) noexcept;
+  void note(View& view, const Subtree& part) noexcept;
+
+  /// What the modules of `part` say now.
+  Settings read(const Subtree& part) const;
+  /// As read(), flag by flag, never plain.
+  Settings read_all(const Subtree& part) const;
+  /// base() with the settings of a caller for `part`.
+  /// @throws UsageError  the caller's part has another number of flags.
+  View view_of(const Subtree& part, const Settings& settings);
+  /// Sets the modules of `part`; note() sees it.
+  /// @throws UsageError  as view_of().
+  void write(const Subtree& part, const Settings& settings);
+
+  /// "module 'encoder.drop' is in evaluation mode", "parameter 'head.weight' is frozen".
+  std::string describe(std::size_t flag, bool on) const;
+  std::size_t size() const noexcept { return flags_.size(); }
+
+ private:
+  struct Flag {
+    const torch::nn::Module* root = nullptr;
+    torch::nn::Module* module = nullptr;  // either a module or a parameter; neither: it is gone
+    at::Tensor parameter;
+    std::string name;
+  };
+  void find_all();
+  void add_module(torch::nn::Module& module, const torch::nn::Module& root,
+                  const std::string& path);
+  void list(const torch::nn::Module& module, std::vector<char>& seen, Subtree& part) const;
+  bool get(std::uint32_t flag) const noexcept;
+  void set(std::uint32_t flag, bool on) noexcept;
+  template <class Numbers>
+  void note_in(View& view, const Numbers& numbers) noexcept;
+  static void require_size(const Subtree& part, const Settings& settings);
+
+  std::vector<torch::nn::Module*> roots_;
+  bool outdated_ = false;  // a model is gone
+  std::vector<Flag> flags_;
+  std::unordered_map<const void*, std::uint32_t> numbers_;  // by Module or TensorImpl
+  std::unordered_map<const torch::nn::Module*, Subtree> subtrees_;
+  View base_ = std::make_shared<const std::vector<char>>();
+  View applied_ = base_;
+  /// The last view of each part; callers rarely change their minds.
+  struct Known {
+    Settings settings;
+    View view;
+  };
+  std::unordered_map<const Subtree*, Known> known_;
+};
+
+/// What the body of one microbatch does to the settings: seen at its calls, judged at its end.
+class BodySettings {
+ public:
+  using View = SettingsBoard::View;
+
+  /// The body calls a module; `view` is what it finds.
+  void call_begins(const View& view);
+  /// What modules changed themselves is not the body's doing.
+  void call_ends(const View& view, const SettingsBoard::Subtree& part);
+  bool called() const noexcept { return first_call_ != nullptr; }
+
+  /// @throws UsageError  the next microbatch would begin in other modes than it was started with.
+  void require_repeatable(const SettingsBoard& board, const View& begin, const View& end) const;
+
+ private:
+  View first_call_;
+  View before_call_;
+  std::vector<char> by_modules_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,428 @@
+// Random numbers of bodies and modules: keyed by what is computed, so that masks depend on neither
+// timing nor placement and never repeat; with the masks that were drawn, training equals plain
+// LibTorch (docs/design.md, Random numbers).
+#include <torch/nn/functional/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <map>
+#include <set>
+
+#include "api/two_ranks.h"
+
+namespace smp {
+namespace random_numbers_test {
+
+using testing::HasSubstr;
+
+constexpr int kMicrobatches = 4;
+constexpr double kDrop = 0.4;
+
+/// Which mask: step, microbatch, module, and the how-manieth call of it for that microbatch.
+using MaskKey = std::tuple<int, int, std::string, int>;
+
+/// Of one run. All ranks live in this process, one at a time.
+struct Masks {
+  std::map<MaskKey, at::Tensor> drawn;
+  std::map<std::tuple<int, int, std::string>, int> calls;
+  int step = 0;
+  int microbatch = 0;  // of the reference, which runs one after the other
+  bool inject = false;
+
+  at::Tensor next(const std::string& module, const at::Tensor& like, bool training) {
+    const int now = inject ? microbatch : current_microbatch();
+    if (!inject && is_tracing()) return at::dropout(at::ones_like(like), kDrop, training);
+    const MaskKey key{step, now, module, calls[{step, now, module}]++};
+    if (inject) return drawn.at(key);
+    return drawn[key] = at::dropout(at::ones_like(like), kDrop, training);
+  }
+};
+Masks* masks = nullptr;
+
+/// LibTorch's dropout, by a mask that is written down.
+struct MaskedImpl : torch::nn::Module {
+  explicit MaskedImpl(std::string called) : id(std::move(called)) {}
+  at::Tensor forward(const at::Tensor& x) { return x * masks->next(id, x, is_training()); }
+  std::string id;
+};
+SMP_MODULE(Masked);
+
+struct MaskedLayerImpl : torch::nn::Module {
+  explicit MaskedLayerImpl(const std::string& id)
+      : linear(register_module("linear", nn::Linear(6, 6))),
+        drop(register_module("drop", Masked(id + ".drop"))) {}
+  at::Tensor forward(const at::Tensor& x) { return drop(linear(x).tanh()) + drop(x); }
+  nn::Linear linear;
+  Masked drop;
+};
+SMP_MODULE(MaskedLayer);
+
+struct MaskedNetImpl : torch::nn::Module {
+  explicit MaskedNetImpl(const std::string& id = "net") {
+    for (int i = 0; i < 3; ++i) {
+      layers.push_back(
+          register_module("layer" + std::to_string(i), MaskedLayer(id + std::to_string(i))));
+    }
+    to(torch::kDouble);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : layers) x = layer(x);
+    return layers[1](x);  // once more
+  }
+  std::vector<MaskedLayer> layers;
+};
+SMP_MODULE(MaskedNet);
+
+MaskedNet make_net(const std::string& id = "net") {
+  torch::manual_seed(3);
+  return MaskedNet(id);
+}
+
+at::Tensor batch(int step) {
+  return torch::linspace(-1, 1 + step, 8 * 6, torch::kDouble).reshape({8, 6});
+}
+
+struct Way {
+  int ranks = 2;
+  const char* pipeline = "interleaved";
+  std::uint64_t seed = 1;
+  int turn = 0;  // layer i lives on rank (i + turn) % ranks
+};
+
+std::vector<Way> ways() {
+  std::vector<Way> all;
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const auto* pipeline : {"simple", "interleaved"}) {
+      for (const int turn : {0, 1}) {
+        all.push_back({ranks, pipeline, static_cast<std::uint64_t>(10 * ranks + turn), turn});
+      }
+    }
+  }
+  return all;
+}
+
+void on_ranks(const Way& way, const std::function<void()>& rank_main) {
+  Config config;
+  config.microbatches = kMicrobatches;
+  config.pipeline = way.pipeline;
+  config.plan_cache = "off";
+  run_local(way.ranks, rank_main, config, {.seed = way.seed});
+}
+
+struct Rank {
+  explicit Rank(const Way& way, const std::string& id = "net") : net(make_net(id)), model(net) {
+    model.set_partition("", 0);
+    for (int i = 0; i < 3; ++i) {
+      model.set_partition("layer" + std::to_string(i), (i + way.turn) % size());
+    }
+  }
+  at::Tensor loss(const at::Tensor& x) {
+    auto value = model(x).pow(2).mean();
+    model.backward(value);
+    return value.detach();
+  }
+  MaskedNet net;
+  DistributedModel<MaskedNet> model;
+};
+
+constexpr int kSteps = 3;
+
+struct Result {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> parameters;
+};
+
+Result train(const Way& way, Masks& record) {
+  masks = &record;
+  Result result;
+  on_ranks(way, [&] {
+    Rank own(way);
+    DistributedOptimizer optimizer(
+        own.model,
+        torch::optim::SGD(own.net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5)));
+    auto step = smp::step([&](const at::Tensor& x) { return own.loss(x); });
+    for (int i = 0; i < kSteps; ++i) {
+      barrier();
+      record.step = i;
+      optimizer.zero_grad();
+      const double loss = step(batch(i)).reduce_mean().item<double>();
+      if (rank() == 0) result.losses.push_back(loss);
+      optimizer.step();
+    }
+    for (const auto& [name, tensor] : own.model.local_named_parameters()) {
+      result.parameters[name] = tensor.detach().clone();
+    }
+  });
+  return result;
+}
+
+Result plain(Masks& record) {
+  masks = &record;
+  record.inject = true;
+  record.calls.clear();
+  Result result;
+  auto net = make_net();
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
+  for (int i = 0; i < kSteps; ++i) {
+    record.step = i;
+    optimizer.zero_grad();
+    double sum = 0;
+    const auto rows = batch(i).chunk(kMicrobatches);
+    for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch) {
+      record.microbatch = microbatch;
+      const auto loss = net(rows[static_cast<std::size_t>(microbatch)]).pow(2).mean();
+      (loss / kMicrobatches).backward();
+      sum += loss.item<double>() / kMicrobatches;
+    }
+    result.losses.push_back(sum);
+    optimizer.step();
+  }
+  for (const auto& item : net->named_parameters()) {
+    result.parameters[item.key()] = item.value().detach().clone();
+  }
+  return result;
+}
+
+TEST(RandomNumbers, WithTheMasksThatWereDrawnTrainingEqualsPlainLibTorch) {
+  Masks first;
+  train({1, "simple", 1, 0}, first);
+  EXPECT_EQ(first.drawn.size(), kSteps * kMicrobatches * 3 * 2 + kSteps * kMicrobatches * 2u);
+  for (const auto& way : ways()) {
+    SCOPED_TRACE(testing::Message()
+                 << way.ranks << " ranks, " << way.pipeline << ", turned by " << way.turn);
+    Masks own;
+    const auto ours = train(way, own);
+    ASSERT_EQ(own.drawn.size(), first.drawn.size());
+    for (const auto& [key, mask] : own.drawn) {
+      ASSERT_TRUE(at::equal(mask, first.drawn.at(key))) << std::get<2>(key);
+    }
+    const auto theirs = plain(own);
+    ASSERT_EQ(ours.losses.size(), theirs.losses.size());
+    for (std::size_t i = 0; i < theirs.losses.size(); ++i) {
+      EXPECT_NEAR(ours.losses[i], theirs.losses[i], 1e-12);
+    }
+    ASSERT_EQ(ours.parameters.size(), theirs.parameters.size());
+    for (const auto& [name, tensor] : theirs.parameters) {
+      EXPECT_TRUE(at::allclose(ours.parameters.at(name), tensor, 1e-12, 1e-12)) << name;
+    }
+  }
+}
+
+// ---- what a body draws -------------------------------------------------------------------------
+
+/// One routed module, whose result is what it draws.
+struct NoiseImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    if (seeded) torch::manual_seed(11);
+    return at::rand(x.sizes(), x.options());
+  }
+  bool seeded = false;
+};
+SMP_MODULE(Noise);
+
+struct NoisesImpl : torch::nn::Module {
+  NoisesImpl() : near(register_module("near", Noise())), far(register_module("far", Noise())) {}
+  at::Tensor forward(const at::Tensor& x) { return near(x); }
+  Noise near, far;
+};
+SMP_MODULE(Noises);
+
+struct TwoModels {
+  TwoModels() : a(first), b(second) {
+    for (auto* model : {&a, &b}) {
+      model->set_partition("", 0);
+      model->set_partition("far", size() - 1);
+    }
+  }
+  Noises first, second;
+  DistributedModel<Noises> a, b;
+};
+
+/// Everything that is drawn, row by row.
+at::Tensor draw(TwoModels& own, const at::Tensor& x) {
+  std::vector<at::Tensor> drawn;
+  for (auto* net : {&own.first, &own.second}) {
+    drawn.push_back((*net)->near(x));
+    drawn.push_back((*net)->far(x));
+    drawn.push_back((*net)->far(x));
+    drawn.push_back((*net)->near(x));
+  }
+  drawn.push_back(at::rand(x.sizes(), x.options()));
+  drawn.push_back(at::rand(x.sizes(), x.options()));
+  return at::stack(drawn);
+}
+
+constexpr int kDrawn = 10;
+constexpr int kWidth = 2000;
+
+std::vector<at::Tensor> all_that_is_drawn(const Way& way) {
+  std::vector<at::Tensor> all;
+  on_ranks(way, [&] {
+    TwoModels own;
+    const auto x = at::zeros({kMicrobatches, kWidth}, at::kDouble);
+    const auto keep = [&](const StepOutput<at::Tensor>& output) {
+      if (rank() != 0) return;
+      for (const auto& of_microbatch : output.outputs()) {
+        for (const auto& row : of_microbatch.unbind()) all.push_back(row.flatten().clone());
+      }
+    };
+    auto train = smp::step([&](const at::Tensor& rows) { return draw(own, rows); });
+    auto evaluate = smp::step([&](const at::Tensor& rows) {
+      const at::NoGradGuard no_grad;
+      return draw(own, rows);
+    });
+    keep(train(x));
+    keep(evaluate(x));
+    keep(train(x));
+    for (int i = 0; i < 2; ++i) {
+      auto anew = smp::step([&](const at::Tensor& rows) { return draw(own, rows); });
+      keep(anew(x));
+    }
+  });
+  return all;
+}
+
+TEST(RandomNumbers, NothingIsDrawnTwice) {
+  const auto all = all_that_is_drawn({2, "interleaved", 1, 0});
+  ASSERT_EQ(all.size(), 5u * kMicrobatches * kDrawn);
+  std::set<double> firsts;
+  for (const auto& drawn : all) firsts.insert(drawn[0].item<double>());
+  EXPECT_EQ(firsts.size(), all.size());
+  // Neither equal, nor shifted, nor related: correlations are those of independent numbers.
+  const auto rows = at::stack(all);
+  const auto centred = (rows - 0.5) * std::sqrt(12.0);
+  const auto correlation = centred.matmul(centred.t()) / kWidth;
+  const auto off = correlation - at::diag(correlation.diag());
+  EXPECT_LT(off.abs().max().item<double>(), 6 / std::sqrt(kWidth));
+  EXPECT_LT((rows.mean(1) - 0.5).abs().max().item<double>(), 6 / std::sqrt(12.0 * kWidth));
+  EXPECT_NEAR(rows.mean().item<double>(), 0.5,
+              6 / std::sqrt(12.0 * kWidth * static_cast<double>(all.size())));
+}
+
+TEST(RandomNumbers, NeitherRanksNorScheduleNorTimingMatter) {
+  const auto expected = at::stack(all_that_is_drawn({1, "simple", 1, 0}));
+  for (const auto& way : ways()) {
+    EXPECT_TRUE(at::equal(at::stack(all_that_is_drawn(way)), expected)) << way.ranks;
+  }
+}
+
+// ---- generators of the user --------------------------------------------------------------------
+
+TEST(RandomNumbers, TheUsersGeneratorIsNotTouched) {
+  torch::manual_seed(21);
+  const auto expected = at::rand({50});
+  for (const auto& way : ways()) {
+    std::vector<at::Tensor> got;
+    on_ranks(way, [&] {
+      Rank own(way);
+      auto step = smp::step([&](const at::Tensor& x) {
+        at::rand({3});
+        return own.loss(x);
+      });
+      Masks record;
+      masks = &record;
+      barrier();
+      // One process has one generator, and its ranks take turns.
+      if (rank() == 0) torch::manual_seed(21);
+      barrier();
+      step(batch(0));  // trial run, placement, step
+      step(batch(1));
+      barrier();
+      if (rank() == 0) got.push_back(at::rand({50}));
+      barrier();
+    });
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_TRUE(at::equal(got[0], expected)) << way.ranks;
+  }
+}
+
+TEST(RandomNumbers, AModuleThatSeedsDrawsTheSameEveryTime) {
+  torch::manual_seed(11);
+  const auto expected = at::rand({1, 7}, at::kDouble);
+  for (const int ranks : {1, 2}) {
+    on_ranks({ranks, "interleaved", 1, 0}, [&] {
+      TwoModels own;
+      own.first->far->seeded = true;
+      auto step = smp::step([&](const at::Tensor& rows) { return own.first->far(rows); });
+      const auto drawn = step(at::zeros({kMicrobatches, 7}, at::kDouble));
+      for (const auto& of_microbatch : drawn.outputs()) {
+        EXPECT_TRUE(at::equal(of_microbatch, expected));
+      }
+    });
+  }
+}
+
+// ---- hooks -------------------------------------------------------------------------------------
+
+/// A hook on what it computes draws during backward.
+struct NoisyImpl : torch::nn::Module {
+  NoisyImpl() : linear(register_module("linear", nn::Linear(6, 6))) { to(torch::kDouble); }
+  at::Tensor forward(const at::Tensor& x) {
+    auto y = linear(x);
+    if (y.requires_grad()) {
+      y.register_hook([](const at::Tensor& g) { return g + at::rand(g.sizes(), g.options()); });
+    }
+    return y;
+  }
+  nn::Linear linear;
+};
+SMP_MODULE(Noisy);
+
+struct HookedImpl : torch::nn::Module {
+  HookedImpl() : far(register_module("far", Noisy())) {}
+  at::Tensor forward(const at::Tensor& x) { return far(x); }
+  Noisy far;
+};
+SMP_MODULE(Hooked);
+
+/// Gradients of `steps` steps, and what the user's generator gives then.
+std::vector<at::Tensor> noisy_gradients(const Way& way, int steps) {
+  std::vector<at::Tensor> all;
+  on_ranks(way, [&] {
+    if (rank() == 0) torch::manual_seed(3);
+    barrier();
+    Hooked net;
+    {
+      const at::NoGradGuard no_grad;
+      for (auto& parameter : net->parameters()) parameter.fill_(0.25);
+    }
+    DistributedModel model(net);
+    model.set_partition("", 0);
+    model.set_partition("far", size() - 1);
+    auto train = smp::step([&](const at::Tensor& x) { model.backward(model(x).sum()); });
+    barrier();
+    if (rank() == 0) torch::manual_seed(4);
+    barrier();
+    for (int i = 0; i < steps; ++i) {
+      model.zero_grad();
+      train(batch(0));
+      if (rank() == size() - 1) all.push_back(net->far->linear->bias.grad().clone());
+      barrier();
+    }
+    barrier();
+    if (rank() == 0) all.push_back(at::rand({6}, at::kDouble));
+    barrier();
+  });
+  return all;
+}
+
+TEST(RandomNumbers, HooksOfARemoteBackwardDrawFromAStreamOfTheirOwn) {
+  const auto first = noisy_gradients({2, "simple", 1, 0}, 2);
+  torch::manual_seed(4);
+  EXPECT_TRUE(at::equal(first.back(), at::rand({6}, at::kDouble)));
+  EXPECT_FALSE(at::equal(first[0], first[1]));
+  for (const int ranks : {2, 3, 4}) {
+    for (const auto* pipeline : {"simple", "interleaved"}) {
+      for (const std::uint64_t seed : {1, 2, 3}) {
+        const auto again = noisy_gradients({ranks, pipeline, seed, 0}, 2);
+        for (std::size_t i = 0; i < first.size(); ++i) {
+          EXPECT_TRUE(at::equal(again[i], first[i])) << ranks << pipeline << seed;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace random_numbers_test
+}  // namespace smp

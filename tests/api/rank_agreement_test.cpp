@@ -1,0 +1,166 @@
+// Ranks that do not do the same: what differs is named, with the values and the ranks.
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include "api/far_model.h"
+#include "api/two_ranks.h"
+
+namespace smp {
+namespace rank_agreement_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+auto step_of(FarModel& own) {
+  return smp::step([&own](const at::Tensor& x) {
+    const auto loss = own.model(x).pow(2).mean();
+    own.model.backward(loss);
+    return loss.detach();
+  });
+}
+
+struct SeededModel {
+  SeededModel() : net(make()), model(net) { model.set_partition("far", 1); }
+  static Top make() {
+    torch::manual_seed(10 + static_cast<std::uint64_t>(rank()));
+    return {};
+  }
+  Top net;
+  DistributedModel<Top> model;
+};
+
+TEST(RankAgreement, AModelOfAnotherSeedIsNamedByItsFirstParameter) {
+  on_ranks(3, [] {
+    SeededModel own;
+    EXPECT_THAT(refusal<UsageError>([&] { own.model.place(); }),
+                AllOf(HasSubstr("parameter 'far.linear.weight' differs between ranks"),
+                      HasSubstr("on rank 0 Double[2, 3], first value "),
+                      HasSubstr("; on rank 1 Double"), HasSubstr("torch::manual_seed")));
+  });
+}
+
+TEST(RankAgreement, SoIsOneNumberOfTheLastRank) {
+  on_ranks(3, [] {
+    FarModel own;
+    if (rank() == 2) {
+      const at::NoGradGuard no_grad;
+      own.far()->linear->bias[1] = 7;
+    }
+    EXPECT_THAT(refusal<UsageError>([&] { own.model.place(); }),
+                AllOf(HasSubstr("parameter 'far.linear.bias' differs"), HasSubstr("on rank 2 ")));
+  });
+}
+
+struct DroppedImpl : torch::nn::Module {
+  explicit DroppedImpl(double p) : drop(register_module("drop", nn::Dropout(p))) {}
+  at::Tensor forward(const at::Tensor& x) { return drop(x); }
+  nn::Dropout drop;
+};
+SMP_MODULE(Dropped);
+
+TEST(RankAgreement, OptionsThatAPrintedModelShowsAreCompared) {
+  on_ranks(2, [] {
+    Dropped net(rank() == 0 ? 0.1 : 0.25);
+    DistributedModel model(net);
+    EXPECT_THAT(refusal<UsageError>([&] { model.place(); }),
+                AllOf(HasSubstr("on rank 0 module 'drop' is torch::nn::Dropout(p=0.1"),
+                      HasSubstr("on rank 1 module 'drop' is torch::nn::Dropout(p=0.25")));
+  });
+}
+
+TEST(RankAgreement, ABufferWithoutMeaningIsNoReasonToStop) {
+  on_ranks(2, [] {
+    FarModel own;
+    own.far()->register_buffer("scratch", torch::full({2}, rank()));
+    step_of(own)(rows(4));
+  });
+}
+
+TEST(RankAgreement, LearningRatesThatDifferAreNamed) {
+  on_ranks(2, [] {
+    FarModel own;
+    DistributedOptimizer optimizer(own.model, torch::optim::SGD(own.net->parameters(), 0.5));
+    auto train = step_of(own);
+    train(rows(4));
+    auto& options = static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());
+    if (rank() == 1) options.lr(0.25);
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
+                AllOf(HasSubstr("lr of optimizer 0, group 0: 0.5 on rank 0, 0.25 on rank 1"),
+                      HasSubstr("every rank")));
+    options.lr(0.25);
+    train(rows(4));
+  });
+}
+
+TEST(RankAgreement, SoAreOtherOptimizers) {
+  on_ranks(2, [] {
+    FarModel own;
+    const auto parameters = own.net->parameters();
+    std::optional<DistributedOptimizer<torch::optim::SGD>> sgd;
+    std::optional<DistributedOptimizer<torch::optim::Adam>> adam;
+    if (rank() == 0) sgd.emplace(own.model, torch::optim::SGD(parameters, 0.5));
+    if (rank() == 1) adam.emplace(own.model, torch::optim::Adam(parameters, 0.5));
+    auto train = step_of(own);
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
+                AllOf(HasSubstr("optimizer 0's options"), HasSubstr("SGD"), HasSubstr("Adam")));
+  });
+}
+
+TEST(RankAgreement, AnotherStepFunctionIsNamed) {
+  on_ranks(2, [] {
+    FarModel own;
+    auto train = step_of(own);
+    auto evaluate = smp::step([&](const at::Tensor& x) { return own.model(x).mean().detach(); });
+    EXPECT_THAT(refused_step<UsageError>(0,
+                                         [&] {
+                                           if (rank() == 0) {
+                                             train(rows(4));
+                                           } else {
+                                             evaluate(rows(4));
+                                           }
+                                         }),
+                AllOf(HasSubstr("the step: "), HasSubstr("on rank 1")));
+    train(rows(4));
+  });
+}
+
+TEST(RankAgreement, ButRanksMayGiveTheArgumentsAsTheyLike) {
+  on_ranks(2, [] {
+    FarModel own;
+    auto train = step_of(own);
+    const auto x = rows(4);
+    if (rank() == 0) {
+      train(x);
+    } else {
+      train(at::Tensor());
+    }
+  });
+}
+
+TEST(RankAgreement, GradientsThatOneRankForgetsToClearAreNoticed) {
+  on_ranks(2, [] {
+    FarModel own;
+    auto train = step_of(own);
+    train(rows(4));
+    if (rank() == 0) own.model.zero_grad();
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
+                HasSubstr("model.zero_grad() since the last step: called on rank 0, not called on "
+                          "rank 1"));
+  });
+}
+
+TEST(RankAgreement, MoreMicrobatchesOnOneRankAreNoticed) {
+  on_ranks(2, [] {
+    FarModel own;
+    StepOptions options;
+    options.microbatches = rank() == 0 ? 2 : 4;
+    auto train = smp::step([&](const at::Tensor& x) { own.model(x); }, options);
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
+                HasSubstr("the number of microbatches: 2 on rank 0, 4 on rank 1"));
+  });
+}
+
+}  // namespace rank_agreement_test
+}  // namespace smp

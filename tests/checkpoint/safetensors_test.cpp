@@ -1,0 +1,339 @@
+// Safetensors files: what is written is read, other programs' files are read, damage is noticed.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/files.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/safetensors_file.h"
+#include "smp/checkpoint.h"
+#include "support/refusal.h"
+
+namespace smp::checkpoint {
+namespace safetensors_test {
+
+using testing::HasSubstr;
+using torch::Tensor;
+
+class Safetensors : public testing::Test {
+ protected:
+  Safetensors() { std::filesystem::create_directories(folder_); }
+  ~Safetensors() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name = "x.safetensors") const { return folder_ + "/" + name; }
+  /// A file with this header and data.
+  std::string file_of(const std::string& header, const std::string& data) const {
+    const std::uint64_t length = header.size();
+    std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+    std::ofstream(path("made"), std::ios::binary) << bytes << header << data;
+    return path("made");
+  }
+  std::string refusal_of(const std::string& header, const std::string& data = "") const {
+    const auto made = file_of(header, data);
+    return refusal([&] { load_safetensors(made); });
+  }
+
+ private:
+  std::string folder_ = testing::TempDir() + "safetensors." + std::to_string(getpid()) + "." +
+                        testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+bool same(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         (a.numel() == 0 || std::memcmp(a.contiguous().const_data_ptr(),
+                                        b.contiguous().const_data_ptr(), a.nbytes()) == 0);
+}
+
+bool same(const StateDict& a, const StateDict& b) {
+  if (a.names() != b.names()) return false;
+  for (const auto& [name, tensor] : a) {
+    if (!same(tensor, b.at(name))) return false;
+  }
+  return true;
+}
+
+Tensor bytes_as(torch::Dtype dtype, std::vector<std::int64_t> sizes) {
+  auto tensor = torch::empty(sizes, dtype);
+  auto* data = static_cast<unsigned char*>(tensor.mutable_data_ptr());
+  for (std::size_t i = 0; i < tensor.nbytes(); ++i) {
+    data[i] = static_cast<unsigned char>(dtype == torch::kBool ? i % 2 : 37 * i + 11);
+  }
+  return tensor;
+}
+
+StateDict example() {
+  return {{"a.weight", torch::randn({3, 5})},
+          {"a.bias", torch::randn({5}, torch::kDouble)},
+          {"flag", torch::tensor({true, false, true})},
+          {"step", torch::tensor(7, torch::kLong)},
+          {"empty", torch::empty({0, 4})},
+          {"half", torch::randn({7}).to(torch::kHalf)}};
+}
+
+TEST_F(Safetensors, KeepsEveryDtypeOfTheFormat) {
+  StateDict dict;
+  int number = 0;
+  for (const auto dtype : {at::kBool, at::kByte, at::kChar, at::kUInt16, at::kShort, at::kUInt32,
+                           at::kInt, at::kUInt64, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
+                           at::kDouble, at::kComplexFloat, at::kFloat8_e4m3fn, at::kFloat8_e5m2,
+                           at::kFloat8_e8m0fnu, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz}) {
+    dict.insert("tensor " + std::to_string(number++), bytes_as(dtype, {3, 1, 5}));
+  }
+  save_safetensors(dict, path());
+  EXPECT_TRUE(same(load_safetensors(path()), dict));
+  EXPECT_THAT(refusal<UnsupportedError>([&] {
+                save_safetensors({{"z", torch::zeros({2}, at::kComplexDouble)}}, path("no"));
+              }),
+              HasSubstr("tensor z: safetensors files have no elements of type ComplexDouble"));
+  EXPECT_FALSE(std::filesystem::exists(path("no")));
+}
+
+TEST_F(Safetensors, KeepsShapesNamesMetadataAndStridedValues) {
+  const auto base = torch::arange(24, torch::kFloat).reshape({2, 3, 4});
+  StateDict dict{{"scalar", torch::tensor(2.5)},
+                 {"none", torch::empty({0})},
+                 {"transposed", base.transpose(0, 2)},
+                 {"slice", base.slice(1, 1, 2)},
+                 {"conj", torch::conj(torch::view_as_complex(torch::randn({3, 2})))},
+                 {"name with \"quotes\", \\ and \xc3\xa4\n", torch::ones({1})}};
+  dict.metadata = {{"note", "a \"b\"\n\xe2\x82\xac"}};
+  save_safetensors(dict, path());
+  const auto read = load_safetensors(path());
+  EXPECT_EQ(read.names(), dict.names());
+  for (const auto& [name, tensor] : dict) EXPECT_TRUE(torch::equal(read.at(name), tensor)) << name;
+  EXPECT_EQ(read.metadata.at("note"), dict.metadata.at("note"));
+  EXPECT_EQ(read.metadata.at("format"), "pt");
+  EXPECT_EQ(read.metadata.size(), 2u);
+}
+
+TEST_F(Safetensors, WritesASharedTensorOnceAndGivesBackItsNames) {
+  const auto table = torch::randn({100, 100});
+  save_safetensors({{"shared.weight", table}, {"lm_head.weight", table}, {"view", table[0]}},
+                   path());
+  EXPECT_LT(std::filesystem::file_size(path()), 42'000u);
+  const auto read = load_safetensors(path());
+  EXPECT_TRUE(read.at("lm_head.weight").is_same(read.at("shared.weight")));
+  EXPECT_TRUE(torch::equal(read.at("view"), table[0]));
+}
+
+TEST_F(Safetensors, AlignsEveryTensor) {
+  save_safetensors({{"b", torch::ones({3}, torch::kBool)},
+                    {"d", torch::ones({2}, torch::kDouble)},
+                    {"h", torch::ones({5}, torch::kHalf)},
+                    {"f", torch::ones({3})}},
+                   path());
+  const SafetensorsReader reader(path());
+  for (const auto& tensor : reader.tensors()) {
+    EXPECT_EQ(tensor.begin % c10::elementSize(tensor.info.dtype), 0u) << tensor.info.name;
+  }
+  const auto bytes = base::read_file(path());
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  EXPECT_EQ(length % 8, 0u);
+}
+
+TEST_F(Safetensors, ReadsWhatOthersWrite) {  // the example of the format's description, with spaces
+  const std::string data("\x01\x02\x03\x04\x00\x00\x80\x3f", 8);
+  const auto made = file_of(
+      R"({ "__metadata__": {"by": "hand"}, "f": {"shape": [1], "data_offsets": [4, 8], "dtype": "F32"},
+           "b": {"dtype":"U8","shape":[2,2],"data_offsets":[0,4]} }   )",
+      data);
+  const auto dict = load_safetensors(made);
+  EXPECT_EQ(dict.names(), (std::vector<std::string>{"f", "b"}));
+  EXPECT_EQ(dict.at("f").item<float>(), 1.0f);
+  EXPECT_TRUE(torch::equal(dict.at("b"), torch::tensor({{1, 2}, {3, 4}}, torch::kByte)));
+  EXPECT_EQ(dict.metadata.at("by"), "hand");
+  EXPECT_TRUE(load_safetensors(file_of("{}", "")).empty());
+}
+
+TEST_F(Safetensors, RefusesADamagedHeader) {
+  const std::string four(4, '\0');
+  const auto with = [](const std::string& tensor) { return R"({"x":)" + tensor + "}"; };
+  const std::string good = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  EXPECT_EQ(refusal_of(with(good), four), "accepted");
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"", four, "the length of its header would be 0"},
+      {"[]", four, "does not begin with {"},
+      {R"({"x":)", four, "no JSON"},
+      {with(good) + "x", four, "no JSON"},
+      {with(good.substr(0, 1) + "/**/" + good.substr(1)), four, "no JSON"},
+      {R"({"x":3})", four, "\"x\": a number where none belongs"},
+      {R"({"x":[]})", four, "\"x\": a list in a wrong place"},
+      {R"({"x":"y"})", four, "\"x\": a text where none belongs"},
+      {R"({"x":null})", four, "\"x\": null where none belongs"},
+      {with("{}"), four, "\"dtype\" is missing"},
+      {with(R"({"dtype":"F32","data_offsets":[0,4]})"), four, "\"shape\" is missing"},
+      {with(R"({"dtype":"F32","shape":[1]})"), four, "\"data_offsets\" is missing"},
+      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"z":1})"), four,
+       "\"z\", which is unknown"},
+      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"shape":[1]})"), four,
+       "\"shape\" is there twice"},
+      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})"), four, "needs 2 numbers"},
+      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})"), four, "bytes 4 to 0"},
+      {with(R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})"), four, "a fraction"},
+      {with(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})"), four, "a negative number"},
+      {with(R"({"dtype":"F32","shape":[[1]],"data_offsets":[0,4]})"), four,
+       "a list in a wrong place"},
+      {with(R"({"dtype":"F32","shape":[{}],"data_offsets":[0,4]})"), four, "an object"},
+      {with(R"({"dtype":"F32","shape":[true],"data_offsets":[0,4]})"), four, "a truth value"},
+      {with(R"({"dtype":["F32"],"shape":[1],"data_offsets":[0,4]})"), four,
+       "a list in a wrong place"},
+      {with(R"({"dtype":"F32","shape":"1","data_offsets":[0,4]})"), four,
+       "a text where a list belongs"},
+      {with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})"), four,
+       "cannot hold F32 of shape [2]"},
+      {with(R"({"dtype":"F64","shape":[1],"data_offsets":[0,4]})"), four,
+       "cannot hold F64 of shape [1]"},
+      {with(R"({"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]})"), four,
+       "too large"},
+      {with(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]})"), "",
+       "cannot hold"},
+      {with(R"({"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]})"), "",
+       "cannot hold"},
+      {with(R"({"dtype":"F32","shape":[99999999999],"data_offsets":[0,399999999996]})"), four,
+       "incomplete"},
+      {with(good), "", "incomplete"},
+      {with(good), "12345", "it has 5 bytes of data, and its header tells of 4"},
+      {with(good.substr(0, 34) + "s\":[1,5]}"), "12345",
+       "\"x\" starts at byte 1 of the data, where 0"},
+      {R"({"x":)" + good + R"(,"x":)" + good + "}", four, "\"x\": is there twice"},
+      {R"({"x":)" + good + R"(,"y":)" + good + "}", four, "tensors overlap"},
+      {R"({"__metadata__":{"a":1},"x":)" + good + "}", four, "a number where none belongs"},
+      {R"({"__metadata__":{"a":"1","a":"2"},"x":)" + good + "}", four, "\"a\" is there twice"},
+      {R"({"__metadata__":{"a":{}},"x":)" + good + "}", four, "an object"},
+      {R"({"__metadata__":"a","x":)" + good + "}", four, "a text where none belongs"}};
+  for (const auto& [header, data, text] : cases) {
+    EXPECT_THAT(refusal_of(header, data), HasSubstr(text)) << header;
+  }
+  const auto made = file_of(with(R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})"), four);
+  EXPECT_THAT(refusal<UnsupportedError>([&] { load_safetensors(made); }),
+              HasSubstr("LibTorch has no dtype \"F31\""));
+  EXPECT_THAT(refusal_of(with(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})"),
+                         std::string("\x01\x02\x00\x01", 4)),
+              HasSubstr("truth values other than 0 and 1"));
+}
+
+TEST_F(Safetensors, RefusesDeepNestingAndLengthsBeyondTheFile) {
+  EXPECT_THAT(refusal_of("{\"x\":" + std::string(1'000'000, '[')), HasSubstr("a list in a wrong"));
+  std::string text = "{";
+  for (int i = 0; i < 100'000; ++i) text += "\"x\":{";
+  EXPECT_THAT(refusal_of(text), HasSubstr("an object where"));
+  for (const std::uint64_t length :
+       {std::uint64_t{100}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
+    std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+    std::ofstream(path(), std::ios::binary) << bytes << "{}";
+    EXPECT_NE(refusal([&] { load_safetensors(path()); }), "accepted") << length;
+  }
+  EXPECT_THAT(refusal([&] { load_safetensors(path("nothing")); }), HasSubstr("No such file"));
+  EXPECT_THAT(refusal([&] { load_safetensors(path(".")); }), HasSubstr("it is no file"));
+}
+
+std::string damaged(std::string bytes, std::mt19937& random, int places) {
+  const auto below = [&](std::size_t count) { return random() % std::max<std::size_t>(count, 1); };
+  for (int i = 0; i < places; ++i) {
+    const auto at = below(bytes.size());
+    const auto count = 1 + below(16);
+    switch (below(7)) {
+      case 0:
+        bytes[at] ^= static_cast<char>(1u << below(8));
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 2:
+        bytes.resize(at);
+        break;
+      case 3:
+        bytes.insert(at, count, static_cast<char>(random()));
+        break;
+      case 4:
+        bytes.erase(at, count);
+        break;
+      case 5:
+        bytes += bytes.substr(at, count);
+        break;
+      default:
+        bytes.replace(at, count, bytes.substr(below(bytes.size()), count));
+        break;
+    }
+    if (bytes.empty()) bytes = "x";
+  }
+  return bytes;
+}
+
+TEST_F(Safetensors, NoticesDamageAnywhere) {
+  torch::manual_seed(1);
+  const auto dict = example();
+  save_safetensors(dict, path());
+  const auto good = base::read_file(path());
+  std::mt19937 random(5);
+  int refused = 0;
+  int changed = 0;
+  int unnoticed = 0;  // only where the entry with the checksums is lost as well
+  for (int i = 0; i < 20'000; ++i) {
+    const int places = i % 4 == 0 ? 3 : 1;
+    const auto bytes = damaged(good, random, places);
+    changed += bytes != good;
+    std::ofstream(path("damaged"), std::ios::binary | std::ios::trunc) << bytes;
+    try {
+      const bool is_same = same(load_safetensors(path("damaged")), dict);
+      ASSERT_TRUE(is_same || places > 1) << "file " << i;
+      unnoticed += !is_same;
+      ASSERT_TRUE(is_same || bytes.find(kChecksumKey) == std::string::npos) << "file " << i;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(changed, 19'000);
+  EXPECT_GT(refused, changed * 97 / 100) << "of " << changed;
+  EXPECT_LT(unnoticed, 50);
+}
+
+TEST_F(Safetensors, KeepsTheOldFileWhenTheDiskIsFull) {
+  const StateDict old{{"x", torch::ones({3})}};
+  save_safetensors(old, path());
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit small{10'000, limit.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const auto text = refusal<ResourceError>([&] {
+    save_safetensors({{"x", torch::ones({100'000})}}, path());
+  });
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, before);
+  EXPECT_THAT(text, HasSubstr("cannot write " + path() + ": File too large"));
+  EXPECT_TRUE(same(load_safetensors(path()), old));
+  const auto folder = std::filesystem::path(path()).parent_path();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1) << "left behind";
+  EXPECT_THAT(refusal<ResourceError>([&] { save_safetensors(old, path("no/where")); }),
+              HasSubstr("No such file or directory"));
+}
+
+TEST(Checksum, IsXxh64) {  // published values
+  const auto of = [](std::string_view text) { return checksum(text.data(), text.size()); };
+  EXPECT_EQ(of(""), 0xef46db3751d8e999ull);
+  EXPECT_EQ(of("a"), 0xd24ec4f1a98c6e5bull);
+  EXPECT_EQ(of("abc"), 0x44bc2cf5ad770999ull);
+  EXPECT_EQ(of("Nobody inspects the spammish repetition"), 0xfbcea83c8a378bf1ull);
+}
+
+TEST(StateDict, IsOrderedAndRefusesWhatMakesNoSense) {
+  StateDict dict{{"b", torch::ones({1})}, {"a", torch::ones({2})}, {"c", torch::ones({3})}};
+  EXPECT_EQ(dict.names(), (std::vector<std::string>{"b", "a", "c"}));
+  EXPECT_TRUE(dict.erase("a"));
+  EXPECT_FALSE(dict.erase("a"));
+  EXPECT_EQ(dict.at("c").size(0), 3);
+  EXPECT_THAT(refusal([&] { dict.insert("c", torch::ones({1})); }), HasSubstr("there already"));
+  EXPECT_THAT(refusal([&] { dict.insert("d", Tensor()); }), HasSubstr("undefined"));
+  EXPECT_THAT(refusal([&] { dict.at("a"); }), HasSubstr("no tensor \"a\""));
+}
+
+}  // namespace safetensors_test
+}  // namespace smp::checkpoint

@@ -1,0 +1,133 @@
+// fuzz/apart.cpp
+#include "fuzz/apart.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace smp::fuzz {
+namespace {
+
+constexpr int kPrograms = 50;  // of one child
+constexpr std::size_t kMaxText = 4000;
+
+/// A result on its way through the pipe.
+struct Head {
+  int verdict = 0;
+  std::uint32_t length = 0;
+};
+
+/// One child process, and what it says.
+class Child {
+ public:
+  Child(int first, int count, const std::function<Program(int)>& program) {
+    int ends[2];
+    errors_ = std::tmpfile();
+    if (errors_ == nullptr || pipe(ends) != 0) throw std::runtime_error("no pipe for a child");
+    std::fflush(nullptr);
+    pid_ = fork();
+    if (pid_ < 0) throw std::runtime_error("fork failed");
+    if (pid_ == 0) {
+      close(ends[0]);
+      dup2(fileno(errors_), STDERR_FILENO);
+      for (int i = first; i < first + count; ++i) tell(ends[1], judge(program(i)));
+      _exit(0);
+    }
+    close(ends[1]);
+    results_ = ends[0];
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    close(results_);
+    std::fclose(errors_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  /// The next result; false if the child ended or says nothing in time, and `result` says which.
+  bool next(Result& result, double seconds) {
+    deadline_ = std::chrono::steady_clock::now() +
+                std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+    Head head;
+    if (!read_all(&head, sizeof head)) return fail(result);
+    result.verdict = static_cast<Verdict>(head.verdict);
+    result.text.resize(head.length);
+    return read_all(result.text.data(), head.length) || fail(result);
+  }
+
+ private:
+  static void tell(int pipe, const Result& result) {
+    const auto text = result.text.substr(0, kMaxText);
+    Head head;
+    head.verdict = static_cast<int>(result.verdict);
+    head.length = static_cast<std::uint32_t>(text.size());
+    std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+    bytes += text;
+    if (write(pipe, bytes.data(), bytes.size()) < 0) _exit(1);
+  }
+
+  bool read_all(void* data, std::size_t size) {
+    auto* to = static_cast<char*>(data);
+    while (size > 0) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          deadline_ - std::chrono::steady_clock::now());
+      pollfd wait{results_, POLLIN, 0};
+      if (poll(&wait, 1, std::max<int>(0, static_cast<int>(left.count()))) <= 0) {
+        late_ = true;
+        return false;
+      }
+      const auto got = read(results_, to, size);
+      if (got <= 0) return false;
+      to += got;
+      size -= static_cast<std::size_t>(got);
+    }
+    return true;
+  }
+
+  bool fail(Result& result) {
+    result.verdict = late_ ? Verdict::kHang : Verdict::kCrash;
+    std::fseek(errors_, 0, SEEK_END);
+    const auto end = std::ftell(errors_);
+    const auto begin = std::max<long>(0, end - 1500);
+    std::string last(static_cast<std::size_t>(end - begin), '\0');
+    std::fseek(errors_, begin, SEEK_SET);
+    last.resize(std::fread(last.data(), 1, last.size(), errors_));
+    result.text = (late_ ? "no result in time; " : "the process ended; ") + ("it said: " + last);
+    return false;
+  }
+
+  pid_t pid_ = -1;
+  int results_ = -1;
+  std::FILE* errors_ = nullptr;
+  bool late_ = false;
+  std::chrono::steady_clock::time_point deadline_;
+};
+
+}  // namespace
+
+void judge_apart(int count, const std::function<Program(int)>& program,
+                 const std::function<bool(int, const Result&)>& note, double seconds) {
+  for (int at = 0; at < count;) {
+    const int end = std::min(count, at + kPrograms);
+    Child child(at, end - at, program);
+    for (bool alive = true; alive && at < end; ++at) {
+      Result result;
+      alive = child.next(result, seconds);
+      if (!note(at, result)) return;
+    }
+  }
+}
+
+}  // namespace smp::fuzz

@@ -1,0 +1,21 @@
+// fuzz/apart.h: judges programs in child processes, so that a crash or an endless loop is a
+// verdict.
+#pragma once
+
+#include <functional>
+
+#include "fuzz/program.h"
+#include "fuzz/runner.h"
+
+namespace smp::fuzz {
+
+/// Judges program(0) ... program(count - 1), in order, and calls `note` with each result; it
+/// returns whether to go on. A child process judges up to 50 programs; one that takes over
+/// `seconds` is ended, and the program hung.
+void judge_apart(int count, const std::function<Program(int)>& program,
+                 const std::function<bool(int, const Result&)>& note, double seconds = 30);
+
+/// A smaller program with the same verdict, or `program` itself. @param seconds  to spend at most
+Program shrink(const Program& program, Verdict verdict, double seconds);
+
+}  // namespace smp::fuzz

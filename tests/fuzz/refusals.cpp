@@ -1,0 +1,63 @@
+// fuzz/refusals.cpp
+#include "fuzz/refusals.h"
+
+#include <regex>
+#include <vector>
+
+namespace smp::fuzz {
+namespace {
+
+struct Refusal {
+  std::regex message;
+  const char* reason;
+};
+
+const std::vector<Refusal>& refusals() {
+  static const std::vector<Refusal> all{
+      {std::regex("a gradient reached parameter .* lives on rank"),
+       "computes with a parameter of another rank past its module"},
+      {std::regex("(parameter|buffer) .* lives on rank .* has no values here"),
+       "reads a parameter or buffer of another rank past its module"},
+      {std::regex("(parameter|buffer) .* lives on rank .*, but is written here"),
+       "writes a parameter or buffer of another rank past its module"},
+      {std::regex("writes its members in forward"), "keeps state that no trial run showed"},
+      {std::regex("it keeps state, and microbatch .* calls it after its first backward"),
+       "keeps state and is called after a backward, which other microbatches overtake"},
+      {std::regex("a tensor with history was kept from one call of a module to another"),
+       "keeps a graph in a member, elsewhere than its caller"},
+      {std::regex("the step's body leaves .*(in microbatch|but called the model before)"),
+       "leaves modes of a model switched, which the next microbatch would begin with"},
+      {std::regex("there are .* stages but only .* pieces? of the model to place"),
+       "more ranks than modules that can run on their own"},
+      {std::regex("must be on one stage: the forward of .* writes (its )?members"),
+       "is placed by hand away from who may read its members"},
+      {std::regex("must be on one stage: the .* is also held or read by"),
+       "is placed by hand apart from a weight or buffer that it reads"},
+      {std::regex("changed tensor .* of its arguments in place"),
+       "a module elsewhere cannot change tensors of its caller"},
+      {std::regex("the caller has it in .* mode, the owner does not"),
+       "train() or eval() in a forward, on one rank only"},
+      {std::regex("other parameters are frozen"), "requires_grad_ in a forward, on one rank only"},
+  };
+  return all;
+}
+
+}  // namespace
+
+const char* reason_to_refuse(const std::string& message) {
+  for (const auto& refusal : refusals()) {
+    if (std::regex_search(message, refusal.message)) return refusal.reason;
+  }
+  return nullptr;
+}
+
+const char* reason_to_run(const std::string& message) {
+  const auto has = [&](const char* text) { return message.find(text) != std::string::npos; };
+  if (has("modified by an inplace operation")) {
+    return "runs here: a module elsewhere has saved values of its own, which its caller cannot "
+           "write";
+  }
+  return nullptr;
+}
+
+}  // namespace smp::fuzz

@@ -1,0 +1,479 @@
+// fuzz/runner.cpp: two trainings of one description, and their comparison
+// (docs/design.md, Equal to one process).
+#include "fuzz/runner.h"
+
+#include <c10/core/DefaultDtype.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "fuzz/nodes.h"
+#include "fuzz/refusals.h"
+#include "smp/smp.h"
+
+namespace smp::fuzz {
+namespace {
+
+constexpr double kTolerance = 1e-10;
+constexpr int kPlacing = -1;  // where an error before the first step happened
+
+/// What one rank, or the reference, saw.
+struct Trace {
+  std::map<std::string, Tensor> values;  // "step 1 loss", "step 0 gradient of 0.m1.weight", ...
+  std::string error;
+  int failed_at = -2;     // step, kPlacing, or -2: nowhere
+  std::string aftermath;  // what the session said after the failure
+};
+
+struct Batch {
+  Tensor x, tokens;
+};
+
+/// The same on all ranks. Step -1 is the evaluation.
+Batch batch_of(const Program& program, int step) {
+  auto generator =
+      at::detail::createCPUGenerator(program.seed * 100 + static_cast<unsigned>(step + 1));
+  return {torch::randn({program.rows, kWidth}, generator),
+          torch::randint(kTokens, {program.rows}, generator, torch::kLong)};
+}
+
+std::uint64_t model_seed(const Program& program, int model) {
+  return program.seed * 10 + static_cast<unsigned>(model);
+}
+
+using Call =
+    std::function<Values(int model, const Tensor& x, const Tensor& y, const Tensor& tokens)>;
+using Part = std::function<Values(int model, const Tensor& x, const Tensor& tokens)>;
+using Backward = std::function<void(const std::vector<Tensor>& losses,
+                                    const std::vector<Tensor>& gradients, bool retain_graph)>;
+
+/// What the body does, for both.
+struct Machine {
+  Call call;
+  Part part;
+  Backward backward;
+};
+
+Values call_models(const Program& program, const Machine& machine, const Batch& batch) {
+  const auto& body = program.body;
+  Values outputs;
+  try {
+    outputs = machine.call(0, batch.x, {}, batch.tokens);
+  } catch (const std::exception& error) {
+    if (!body.catches || !thrown_by_node(error)) throw;
+    outputs = {batch.x};
+  }
+  if (body.models == 2) {
+    const auto more = machine.call(1, body.chained ? outputs[0] : batch.x, batch.x, batch.tokens);
+    outputs.insert(outputs.end(), more.begin(), more.end());
+  }
+  if (body.calls_part) {
+    const auto more = machine.part(0, batch.x, batch.tokens);
+    outputs.insert(outputs.end(), more.begin(), more.end());
+  }
+  return outputs;
+}
+
+/// Returns the sum of all losses.
+Tensor run_body(const Program& program, const Machine& machine, const Batch& batch, bool training) {
+  const auto& body = program.body;
+  const auto outputs = call_models(program, machine, batch);
+  std::vector<Tensor> losses;
+  for (int i = 0; i < body.backwards; ++i) {
+    auto loss = outputs[static_cast<std::size_t>(i) % outputs.size()].pow(2).mean();
+    for (const auto& output : outputs) loss = loss + (i + 1) * 0.5 * output.sin().mean();
+    losses.push_back(loss);
+  }
+  auto total = losses[0];
+  for (std::size_t i = 1; i < losses.size(); ++i) total = total + losses[i];
+  total = total.detach();
+  if (!training || !losses[0].requires_grad()) return total;
+  if (body.gradient && outputs[0].requires_grad()) {
+    machine.backward({outputs[0] * 1}, {torch::full_like(outputs[0], 0.1)}, true);
+  }
+  if (body.as_list) {
+    machine.backward(losses, {}, false);
+  } else {
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      machine.backward({losses[i]}, {}, i + 1 < losses.size());
+    }
+  }
+  return total;
+}
+
+// ---- plain LibTorch ----------------------------------------------------------------------------
+
+class Reference {
+ public:
+  explicit Reference(const Program& program) : program_(program) {
+    std::vector<Tensor> parameters;
+    for (int i = 0; i < program.body.models; ++i) {
+      models_.push_back(std::make_unique<Model>(program, false, model_seed(program, i)));
+      for (auto& parameter : models_.back()->root()->parameters()) parameters.push_back(parameter);
+    }
+    optimizer_.emplace(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+  }
+
+  Trace run() {
+    Trace trace;
+    for (int step = program_.evaluates ? -1 : 0; step < program_.steps; ++step) {
+      try {
+        run_step(step, trace);
+      } catch (const std::exception& error) {
+        trace.error = error.what();
+        trace.failed_at = step;
+        return trace;
+      }
+    }
+    finals(trace);
+    return trace;
+  }
+
+ private:
+  void run_step(int step, Trace& trace) {
+    const bool training = step >= 0;
+    for (auto& model : models_) model->root()->train(training);
+    optimizer_->zero_grad();
+    std::optional<at::NoGradGuard> no_grad;
+    if (!training) no_grad.emplace();
+    const auto batch = batch_of(program_, step);
+    const auto x = batch.x.tensor_split(program_.microbatches, 0);
+    const auto tokens = batch.tokens.tensor_split(program_.microbatches, 0);
+    Tensor mean = torch::zeros({});
+    Tensor buffer = torch::zeros({kWidth});
+    for (int m = 0; m < program_.microbatches; ++m) {
+      reference_microbatch = m;
+      const auto index = static_cast<std::size_t>(m);
+      weight_ = static_cast<double>(x[index].size(0)) / program_.rows;
+      mean += weight_ * run_body(program_, machine(), {x[index], tokens[index]}, training);
+      buffer += weight_ * models_[0]->root()->average;
+    }
+    note(step, mean, buffer, trace);
+    if (training) optimizer_->step();
+  }
+
+  Machine machine() {
+    return {[this](int model, const Tensor& x, const Tensor& y, const Tensor& tokens) {
+              return models_[static_cast<std::size_t>(model)]->root()->forward(x, y, tokens);
+            },
+            [this](int model, const Tensor& x, const Tensor& tokens) {
+              return models_[static_cast<std::size_t>(model)]->unit(1).call(x, {}, tokens);
+            },
+            [this](const std::vector<Tensor>& losses, const std::vector<Tensor>& gradients,
+                   bool retain_graph) {
+              std::vector<Tensor> scaled;
+              for (const auto& loss : losses) scaled.push_back(loss * weight_);
+              torch::autograd::backward(scaled, gradients, retain_graph);
+            }};
+  }
+
+  void note(int step, const Tensor& loss, const Tensor& buffer, Trace& trace) const {
+    const auto prefix = "step " + std::to_string(step) + " ";
+    trace.values[prefix + "loss"] = loss;
+    if (program_.body.returns_buffer) trace.values[prefix + "buffer output"] = buffer;
+    if (step < 0) return;
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      for (const auto& item : models_[i]->root()->named_parameters()) {
+        const auto& gradient = item.value().grad();
+        trace.values[prefix + "gradient of " + std::to_string(i) + "." + item.key()] =
+            gradient.defined() ? gradient.clone() : Tensor();
+      }
+    }
+  }
+
+  void finals(Trace& trace) const {
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      const auto prefix = "final " + std::to_string(i) + ".";
+      for (const auto& item : models_[i]->root()->named_parameters()) {
+        trace.values[prefix + item.key()] = item.value();
+      }
+      for (const auto& item : models_[i]->root()->named_buffers()) {
+        trace.values[prefix + item.key()] = item.value();
+      }
+    }
+  }
+
+  const Program& program_;
+  std::vector<std::unique_ptr<Model>> models_;
+  std::optional<torch::optim::SGD> optimizer_;
+  double weight_ = 1;
+};
+
+// ---- this library, one rank --------------------------------------------------------------------
+
+class Rank {
+ public:
+  explicit Rank(const Program& program) : program_(program) {}
+
+  Trace run() {
+    int step = kPlacing;
+    try {
+      build();
+      for (step = program_.evaluates ? -1 : 0; step < program_.steps; ++step) run_step(step);
+      finals();
+    } catch (const std::exception& error) {
+      trace_.error = error.what();
+      trace_.failed_at = step;
+      check_session();
+    }
+    return std::move(trace_);
+  }
+
+ private:
+  using Distributed = DistributedModel<std::shared_ptr<NodeImpl>>;
+
+  void build() {
+    for (int i = 0; i < program_.body.models; ++i) {
+      models_.push_back(std::make_unique<Model>(program_, true, model_seed(program_, i)));
+      wrapped_.push_back(std::make_unique<Distributed>(models_.back()->root()));
+      for (const auto& module : program_.modules) {
+        if (module.pin >= 0) wrapped_.back()->set_partition(module.path, module.pin);
+      }
+      optimizers_.push_back(std::make_unique<DistributedOptimizer<torch::optim::SGD>>(
+          *wrapped_.back(), torch::optim::SGD(wrapped_.back()->parameters(),
+                                              torch::optim::SGDOptions(0.05).momentum(0.9))));
+    }
+  }
+
+  void run_step(int step) {
+    const bool training = step >= 0;
+    for (auto& model : wrapped_) model->train(training);
+    for (auto& optimizer : optimizers_) optimizer->zero_grad();
+    std::optional<at::NoGradGuard> no_grad;
+    if (!training) no_grad.emplace();
+    const auto batch = batch_of(program_, step);
+    auto [loss, buffer] =
+        training ? train_(batch.x, batch.tokens) : evaluate_(batch.x, batch.tokens);
+    note(step, loss.reduce_mean(), buffer.reduce_mean());
+    if (!training) return;
+    for (auto& optimizer : optimizers_) optimizer->step();
+  }
+
+  std::tuple<Tensor, Tensor> body(const Tensor& x, const Tensor& tokens, bool training) {
+    auto total = run_body(program_, machine(), {x, tokens}, training);
+    const bool buffer = program_.body.returns_buffer;
+    return {total, buffer ? models_[0]->root()->average : torch::zeros({kWidth})};
+  }
+
+  Machine machine() {
+    return {[this](int model, const Tensor& x, const Tensor& y, const Tensor& tokens) {
+              return (*wrapped_[static_cast<std::size_t>(model)])(x, y, tokens);
+            },
+            [this](int model, const Tensor& x, const Tensor& tokens) {
+              return models_[static_cast<std::size_t>(model)]->unit(1).call(x, {}, tokens);
+            },
+            [this](const std::vector<Tensor>& losses, const std::vector<Tensor>& gradients,
+                   bool retain_graph) {
+              auto& model = *wrapped_[program_.body.backward_of_other ? 1 : 0];
+              if (losses.size() == 1 && gradients.empty()) {
+                model.backward(losses[0], {}, retain_graph);
+              } else {
+                model.backward(losses, gradients, retain_graph);
+              }
+            }};
+  }
+
+  void note(int step, const Tensor& loss, const Tensor& buffer) {
+    const auto prefix = "step " + std::to_string(step) + " ";
+    trace_.values[prefix + "loss"] = loss;
+    if (program_.body.returns_buffer) trace_.values[prefix + "buffer output"] = buffer;
+    if (step < 0) return;
+    for (std::size_t i = 0; i < wrapped_.size(); ++i) {
+      for (const auto& [name, parameter] : wrapped_[i]->local_named_parameters()) {
+        const auto& gradient = parameter.grad();
+        trace_.values[prefix + "gradient of " + std::to_string(i) + "." + name] =
+            gradient.defined() ? gradient.clone() : Tensor();
+      }
+    }
+  }
+
+  void finals() {
+    for (std::size_t i = 0; i < wrapped_.size(); ++i) {
+      const auto prefix = "final " + std::to_string(i) + ".";
+      for (const auto& [name, tensor] : wrapped_[i]->local_named_parameters()) {
+        trace_.values[prefix + name] = tensor;
+      }
+      for (const auto& [name, tensor] : wrapped_[i]->local_named_buffers()) {
+        trace_.values[prefix + name] = tensor;
+      }
+    }
+  }
+
+  /// After a failure ranks can still talk to each other.
+  void check_session() {
+    try {
+      barrier();
+    } catch (const std::exception& error) {
+      trace_.aftermath = error.what();
+    }
+  }
+
+  const Program& program_;
+  Trace trace_;
+  std::vector<std::unique_ptr<Model>> models_;
+  std::vector<std::unique_ptr<Distributed>> wrapped_;
+  std::vector<std::unique_ptr<DistributedOptimizer<torch::optim::SGD>>> optimizers_;
+  using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor)>;
+  Step<Function> train_ =
+      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens, true); }));
+  Step<Function> evaluate_ =
+      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens, false); }));
+};
+
+std::vector<Trace> run_ranks(const Program& program) {
+  Config config;
+  config.microbatches = program.microbatches;
+  config.pipeline = program.simple_schedule ? "simple" : "interleaved";
+  config.plan_cache = "off";
+  config.skip_tracing = !program.trial;
+  config.auto_partition = program.planner;
+  if (!program.planner) config.default_partition = 0;
+  std::vector<Trace> traces(static_cast<std::size_t>(program.ranks));
+  LocalRun run;
+  run.seed = program.seed;
+  run.mean_delay = program.mean_delay;
+  run_local(
+      program.ranks, [&] { traces[static_cast<std::size_t>(rank())] = Rank(program).run(); },
+      config, run);
+  return traces;
+}
+
+// ---- comparison --------------------------------------------------------------------------------
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string numbers(const Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::ostringstream out;
+  const auto flat = tensor.flatten().to(torch::kDouble);
+  out.precision(12);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(flat.numel(), 4); ++i) {
+    out << (i == 0 ? "" : " ") << flat[i].item<double>();
+  }
+  return out.str();
+}
+
+bool same(const Tensor& ours, const Tensor& reference) {
+  if (ours.defined() != reference.defined()) return false;
+  if (!ours.defined()) return true;
+  if (ours.sizes() != reference.sizes() || ours.dtype() != reference.dtype()) return false;
+  if (!reference.is_floating_point()) return torch::equal(ours, reference);
+  const double scale = std::max(1e-3, reference.abs().max().item<double>());
+  const auto alike = ours.eq(reference).logical_or(reference.isnan().logical_and(ours.isnan()));
+  const auto apart = (ours - reference).abs().masked_fill(alike, 0);
+  return apart.max().item<double>() <= kTolerance * scale;
+}
+
+/// What differs first, in the order of the names; empty: nothing.
+std::string difference(const std::vector<Trace>& ranks, const Trace& reference) {
+  std::map<std::string, Tensor> found;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const auto& [name, tensor] : ranks[rank].values) {
+      const auto expected = reference.values.find(name);
+      if (expected == reference.values.end())
+        return name + " exists on rank " + std::to_string(rank) + " only";
+      if (!same(tensor, expected->second)) {
+        return name + ", rank " + std::to_string(rank) + ": " + numbers(tensor) + " instead of " +
+               numbers(expected->second);
+      }
+      found[name] = tensor;
+    }
+  }
+  for (const auto& [name, tensor] : reference.values) {
+    if (!found.count(name)) return name + " is on no rank";
+  }
+  return {};
+}
+
+/// The original's text, where it happened; the other ranks have it in theirs.
+const Trace* origin(const std::vector<Trace>& ranks) {
+  const Trace* shortest = nullptr;
+  for (const auto& trace : ranks) {
+    if (trace.error.empty()) continue;
+    if (shortest == nullptr || trace.error.size() < shortest->error.size()) shortest = &trace;
+  }
+  return shortest;
+}
+
+Result judge_failure(const std::vector<Trace>& ranks, const Trace& reference) {
+  const Trace& first = *origin(ranks);
+  const std::string where = first.failed_at == kPlacing
+                                ? "before the first step: "
+                                : "step " + std::to_string(first.failed_at) + ": ";
+  for (const auto& trace : ranks) {
+    if (trace.error.empty() || trace.failed_at != first.failed_at) {
+      return {Verdict::kTorn, "not on all ranks, " + where + first.error};
+    }
+    if (!trace.aftermath.empty()) {
+      return {Verdict::kTorn, where + first.error + "\n  afterwards: " + trace.aftermath};
+    }
+  }
+  for (const auto& trace : ranks) {
+    if (!reference.error.empty() && trace.failed_at == reference.failed_at &&
+        trace.error.find(first_line(reference.error)) != std::string::npos) {
+      return {Verdict::kBothThrow, first_line(reference.error)};
+    }
+  }
+  for (const auto& trace : ranks) {
+    if (const char* reason = reason_to_refuse(trace.error)) return {Verdict::kRefused, reason};
+  }
+  if (!reference.error.empty() && first.failed_at == reference.failed_at) {
+    return {Verdict::kBothThrow, "other words: " + first_line(first.error)};
+  }
+  return {Verdict::kUndocumented, where + first.error};
+}
+
+}  // namespace
+
+const char* name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kEqual:
+      return "equal";
+    case Verdict::kBothThrow:
+      return "both throw";
+    case Verdict::kRefused:
+      return "refused";
+    case Verdict::kDifferent:
+      return "DIFFERENT";
+    case Verdict::kUndocumented:
+      return "UNDOCUMENTED ERROR";
+    case Verdict::kUnnoticed:
+      return "ERROR UNNOTICED";
+    case Verdict::kTorn:
+      return "RANKS DISAGREE";
+    case Verdict::kCrash:
+      return "CRASH";
+    case Verdict::kHang:
+      return "HANG";
+  }
+  return "?";
+}
+
+Result judge(const Program& program) {
+  c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  const Trace reference = Reference(program).run();
+  std::vector<Trace> ranks;
+  try {
+    ranks = run_ranks(program);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return {text.find("deadlock") != std::string::npos ? Verdict::kHang : Verdict::kUndocumented,
+            "the session: " + text};
+  }
+  if (origin(ranks) != nullptr) return judge_failure(ranks, reference);
+  if (const char* reason = reason_to_run(reference.error)) return {Verdict::kBothThrow, reason};
+  if (!reference.error.empty()) {
+    return {Verdict::kUnnoticed,
+            "step " + std::to_string(reference.failed_at) + ": " + first_line(reference.error)};
+  }
+  const auto text = difference(ranks, reference);
+  return text.empty() ? Result{} : Result{Verdict::kDifferent, text};
+}
+
+}  // namespace smp::fuzz
