@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -30,6 +31,10 @@ SMP_API std::string type_name(const std::type_info& type);
 SMP_API void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy);
 /// Throws UnsupportedError if `module` has its place on a rank already.
 SMP_API void refuse_after_placement(const RoutedBase& module, const char* action);
+
+/// Bytes of a torch::nn::Module that are its own: a class that derives from it puts its first
+/// members into the rest of its last word.
+SMP_API std::size_t module_data_size() noexcept;
 
 /// Marks the constructor that wraps a copy of a plain module.
 struct Rewrap {};
@@ -57,7 +62,7 @@ class RoutedRoot : public Impl, public RoutedBase {
     const torch::nn::Module& base = own;
     const auto* object = reinterpret_cast<const char*>(&own);
     const auto offset = reinterpret_cast<const char*>(&base) - object;
-    return {object, sizeof(Impl), static_cast<std::size_t>(offset), sizeof(torch::nn::Module)};
+    return {object, sizeof(Impl), static_cast<std::size_t>(offset), module_data_size()};
   }
 
  protected:

@@ -280,7 +280,7 @@ void DistributedModelBase::refuse_two_owners(Runtime& runtime, const Distributed
         if (!owners.emplace(tensor.unsafeGetTensorImpl(), owner).second) continue;
         const auto elsewhere = other->state_->owner_of(tensor);
         SMP_REQUIRE(!elsewhere || *elsewhere == owner, "parameter ", description.tree.nodes[i].path,
-                    ".", item.key(), " belongs to two smp::DistributedModels, one has it on stage ",
+                    ".", item.key(), " belongs to two distributed models, one has it on stage ",
                     elsewhere->value(), ", the other's module needs it on stage ", owner.value(),
                     "; call set_partition(\"", description.tree.nodes[i].path, "\", ",
                     elsewhere->value(), "), or wrap both in one model");

@@ -29,6 +29,8 @@ void place_modules(Runtime& runtime, const ModelDescription& description,
   std::vector<server::KeptState> state;
   for (std::size_t i = 0; i < description.modules.size(); ++i) {
     auto* module = description.routed[i];
+    // What is not routed runs with the body, where others may read what it keeps.
+    if (module == nullptr && !plan.rows()[i].state.empty()) runtime.server().modules().note_state();
     if (module == nullptr) continue;
     module->smp_place = {-1, PpRank(plan.rows()[i].pp_rank), description.tree.nodes[i].path};
     placed.push_back(module);

@@ -50,6 +50,7 @@ class StepRun {
     prepare_models(runtime_, preview ? &*preview : nullptr);
     keep_state_in_order();
     if (runtime_.topology().pp_size() > 1) compare_ranks(body);
+    runtime_.server().foreign().note_hooks();
     runtime_.last_trace() = runtime_.server().run_step(task_);
     runtime_.server().modules().set_state_unknown(false);
     if (inputs_) inputs_->run_outside_graph();
@@ -120,6 +121,7 @@ class StepRun {
       return body(microbatch, slices);
     }();
     inputs_->check_unchanged(microbatch);
+    runtime_.server().foreign().refuse_new_hooks();
     own_all(output);
     result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
   }

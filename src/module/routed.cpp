@@ -56,6 +56,18 @@ bool name_after(torch::nn::Module& module, const std::type_info& impl) {
   return true;
 }
 
+std::size_t module_data_size() noexcept {
+  struct Probe : torch::nn::Module {
+    char first = 0;
+  };
+  static const auto size = [] {
+    const Probe probe;
+    const torch::nn::Module& base = probe;
+    return static_cast<std::size_t>(&probe.first - reinterpret_cast<const char*>(&base));
+  }();
+  return size;
+}
+
 std::string type_name(const std::type_info& type) { return c10::demangle(type.name()); }
 
 std::uint64_t call_key(const std::type_info& call) { return fnv1a(call.name()); }

@@ -1,15 +1,9 @@
 // partition/state_watch.cpp: pictures of members, and who writes which storage.
 #include "partition/state_watch.h"
 
-#include <malloc.h>
-#include <sys/uio.h>
 #include <torch/nn/module.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -18,58 +12,6 @@
 
 namespace smp::partitioning {
 namespace {
-
-/// Of one vector that is a member.
-constexpr std::size_t kMostElementBytes = 4096;
-
-/// Copies memory that may not be there.
-bool copy_memory(std::uintptr_t from, void* to, std::size_t size) {
-  const iovec target{to, size};
-  const iovec source{reinterpret_cast<void*>(from), size};
-  return ::process_vm_readv(::getpid(), &target, 1, &source, 1, 0) == static_cast<ssize_t>(size);
-}
-
-/// Three words as std::vector has them: begin, end, end of the memory, which fills the block that
-/// glibc gave for it. So pointers to three objects are not taken for one.
-bool looks_like_vector(const std::uintptr_t (&words)[3]) {
-  constexpr std::uintptr_t kLowest = 1 << 16;
-  constexpr std::size_t kMostSlack = 32;
-  if (words[0] < kLowest || words[0] % alignof(std::max_align_t) != 0) return false;
-  if (words[0] >= words[1] || words[1] > words[2]) return false;
-  std::size_t block = 0;
-  if (!copy_memory(words[0] - sizeof block, &block, sizeof block)) return false;
-  block &= ~std::size_t{7};
-  const std::size_t memory = words[2] - words[0];
-  return block >= memory && block - memory < kMostSlack;
-}
-
-/// Appends the elements of a vector.
-void append_elements(std::vector<char>& bytes, const std::uintptr_t (&words)[3]) {
-  const auto size = std::min<std::size_t>(words[1] - words[0], kMostElementBytes);
-  const auto old = bytes.size();
-  bytes.resize(old + size);
-  if (!copy_memory(words[0], bytes.data() + old, size)) bytes.resize(old);
-}
-
-/// The whole object of a module that is not routed, whose type we do not know: what one allocation
-/// of std::make_shared holds behind the reference counts. Nothing if it was made otherwise.
-OwnPart part_of_plain(torch::nn::Module& module) {
-#ifdef __GLIBCXX__
-  constexpr std::size_t kCounts = 16;
-  const auto weak = module.weak_from_this();
-  std::uintptr_t words[2];  // the object and its counts
-  static_assert(sizeof weak == sizeof words);
-  std::memcpy(words, static_cast<const void*>(&weak), sizeof words);
-  const auto* object = static_cast<const char*>(dynamic_cast<const void*>(&module));
-  if (words[1] != reinterpret_cast<std::uintptr_t>(object) - kCounts) return {};
-  const auto size = ::malloc_usable_size(reinterpret_cast<void*>(words[1])) - kCounts;
-  const auto offset = static_cast<std::size_t>(reinterpret_cast<const char*>(&module) - object);
-  return {object, size, offset, sizeof(torch::nn::Module)};
-#else
-  static_cast<void>(module);
-  return {};
-#endif
-}
 
 int routed_above(const TracedModel& model, int node) {
   while (node > 0 && (*model.routed)[static_cast<std::size_t>(node)] == nullptr) {
@@ -85,9 +27,11 @@ bool is_said(const TracedModel& model, int node) {
 
 }  // namespace
 
-StateWatch::StateWatch(const std::vector<TracedModel>& models) {
+StateWatch::StateWatch(const std::vector<TracedModel>& models)
+    : models_(models), switches_(models) {
   for (int m = 0; m < static_cast<int>(models.size()); ++m) {
     const auto& model = models[static_cast<std::size_t>(m)];
+    for (const auto& module : *model.modules) owned_.leave_out(*module);
     auto& all = watched_.emplace_back(model.modules->size());
     auto& parts = parts_.emplace_back(model.modules->size());
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -99,7 +43,7 @@ StateWatch::StateWatch(const std::vector<TracedModel>& models) {
       if (routed != nullptr && !normalises) all[i].own = routed->smp_own_part();
       const int node = static_cast<int>(i);
       if (routed == nullptr && !normalises && !is_said(model, routed_above(model, node))) {
-        all[i].own = part_of_plain(module);
+        all[i].own = whole_module(module);
         all[i].plain = true;
         parts[static_cast<std::size_t>(routed_above(model, node))].push_back(node);
       }
@@ -116,31 +60,21 @@ StateWatch::StateWatch(const std::vector<TracedModel>& models) {
   }
 }
 
-/// The part without torch::nn::Module's, then the elements of its vectors.
-std::vector<char> StateWatch::bytes_of_part(const OwnPart& own) {
-  if (own.size <= own.base_size) return {};
-  std::vector<char> bytes(own.object, own.object + own.size);
-  std::memset(bytes.data() + own.base, 0, own.base_size);
-  for (std::size_t at = 0; at + 3 * sizeof(std::uintptr_t) <= own.size;
-       at += sizeof(std::uintptr_t)) {
-    std::uintptr_t words[3];
-    std::memcpy(words, bytes.data() + at, sizeof words);
-    if (looks_like_vector(words)) append_elements(bytes, words);
-  }
-  return bytes;
-}
-
 void StateWatch::begin_run(int run) {
   run_ = run;
+  created_.clear();
+  older_.clear();
+  switches_.begin_run();
   for (auto& model : watched_) {
     for (auto& watched : model) {
-      watched.bytes = bytes_of_part(watched.own);
+      watched.bytes = owned_.picture(watched.own);
       watched.depth = 0;
     }
   }
 }
 
 void StateWatch::end_run() {
+  switches_.end_run();
   for (auto& model : watched_) {
     for (auto& watched : model) compare(watched, watched.plain);
   }
@@ -149,7 +83,7 @@ void StateWatch::end_run() {
 /// @param own_call  it is the module's own call that wrote
 void StateWatch::compare(Watched& watched, bool own_call) {
   if (watched.own.size <= watched.own.base_size) return;
-  auto now = bytes_of_part(watched.own);
+  auto now = owned_.picture(watched.own);
   if (now == watched.bytes) return;
   const bool counts = !own_call || run_ > 0;
   if (counts && !std::exchange(watched.changes, true)) {
@@ -160,12 +94,13 @@ void StateWatch::compare(Watched& watched, bool own_call) {
             ? base::concat(watched.plain ? "members of a part that is not routed, from byte "
                                          : "its members, from byte ",
                            first, " of ", watched.own.size)
-            : std::string("elements of a vector that is a member");
+            : std::string("what its members own");
   }
   watched.bytes = std::move(now);
 }
 
 void StateWatch::enter(int model, int module) {
+  switches_.call_begins();
   auto& watched = watched_[static_cast<std::size_t>(model)][static_cast<std::size_t>(module)];
   compare(watched, watched.depth++ > 0);
   compare_parts(model, module);
@@ -204,8 +139,28 @@ void StateWatch::note_use(int model, int module, const at::Tensor& tensor, bool 
   }
 }
 
-void StateWatch::keep_address(const at::Tensor& tensor) {
-  if (tensor.defined()) addresses_.emplace_back(tensor.getIntrusivePtr());
+void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool writes) {
+  if (!tensor.has_storage()) return;
+  const auto& storage = tensor.storage();
+  const auto* key = storage.unsafeGetStorageImpl();
+  if (created_.count(key) > 0 || held_.count(key) > 0) return;
+  older_.try_emplace(key, storage);
+  if (!writes || run_ == 0 || module < 0) return;
+  const auto& traced = models_[static_cast<std::size_t>(model)];
+  const auto i = static_cast<std::size_t>(module);
+  if ((*traced.routed)[i] == nullptr || is_said(traced, module)) return;
+  auto& watched = watched_[static_cast<std::size_t>(model)][i];
+  watched.changes = true;
+  watched.what = "a tensor that it keeps, in place";
+}
+
+void StateWatch::note_result(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  // Else its address might be used again.
+  addresses_.emplace_back(tensor.getIntrusivePtr());
+  if (!tensor.has_storage()) return;
+  const auto* storage = tensor.storage().unsafeGetStorageImpl();
+  if (older_.count(storage) == 0 && held_.count(storage) == 0) created_.insert(storage);
 }
 
 std::vector<simulate::StateChange> StateWatch::changes(int model) const {
@@ -228,6 +183,10 @@ std::vector<simulate::StateChange> StateWatch::changes(int model) const {
         found.try_emplace(held.routed, simulate::StateChange{held.routed, false, {}}).first->second;
     change.shared |= held.by_others;
     if (change.what.empty()) change.what = base::concat("'", held.name, "'");
+  }
+  if (model == 0 && !switches_.found().empty()) {
+    found.try_emplace(0, simulate::StateChange{0, true, {}}).first->second = {
+        0, true, base::concat("modes that it leaves for the next microbatch: ", switches_.found())};
   }
   std::vector<simulate::StateChange> changes;
   for (auto& [module, change] : found) changes.push_back(std::move(change));

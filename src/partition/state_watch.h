@@ -7,17 +7,19 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "partition/owned_memory.h"
+#include "partition/switch_watch.h"
 #include "partition/tracer.h"
 
 namespace smp::partitioning {
 
-/// Compares the bytes of the user's part of every routed module wherever a call begins or ends, and
-/// hears of operators that write. A module may fill a cache at its first call: what it writes
-/// itself counts in the second run of the body only, what others write into it always. What members
-/// own elsewhere is seen by its address and size, of vectors the elements too.
+/// Compares the user's part of every routed module, and what it owns, wherever a call begins or
+/// ends, and hears of operators that write. A module may fill a cache at its first call: what it
+/// writes itself counts in the second run of the body only, what others write into it always.
 class StateWatch {
  public:
   explicit StateWatch(const std::vector<TracedModel>& models);
@@ -34,8 +36,11 @@ class StateWatch {
 
   /// An operator that `model`, `module` runs reads or writes `tensor`.
   void note_use(int model, int module, const at::Tensor& tensor, bool writes);
-  /// Keeps the address of an operator's result from being used again.
-  void keep_address(const at::Tensor& tensor);
+  /// Likewise, by an operator that `module` calls itself: a tensor that nobody registered, and that
+  /// no operator of this run has made, was kept from an earlier call.
+  void note_kept(int model, int module, const at::Tensor& tensor, bool writes);
+  /// An operator gave this.
+  void note_result(const at::Tensor& tensor);
 
   /// Of one model, by module, each once.
   std::vector<simulate::StateChange> changes(int model) const;
@@ -60,12 +65,17 @@ class StateWatch {
   };
   void compare(Watched& watched, bool own_call);
   void compare_parts(int model, int module);
-  static std::vector<char> bytes_of_part(const OwnPart& own);
 
+  std::vector<TracedModel> models_;
+  SwitchWatch switches_;
+  OwnedMemory owned_;
   std::vector<std::vector<Watched>> watched_;         // by model and module
   std::vector<std::vector<std::vector<int>>> parts_;  // not routed; by model and routed module
   std::unordered_multimap<const void*, Held> held_;   // by storage
   std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> addresses_;
+  // Of one run, storages that no module holds: made by its operators, or found by them.
+  std::unordered_set<const void*> created_;
+  std::unordered_map<const void*, c10::Storage> older_;  // kept: nothing new has their addresses
   int run_ = 0;
 };
 

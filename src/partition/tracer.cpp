@@ -106,14 +106,16 @@ class Tracer::Observer final : public OperatorListener {
       state_.meter.before(op, kind);
       note_reads(op, kind);
     }
+    ++depth_;
     if (state_.states) note_state(op, kind);
     guard_.before(op, kind);
   }
   void after(const at::RecordFunction& op) override {
+    --depth_;
     if (!state_.timed) state_.meter.after(op);
     if (!state_.states) return;
     for (const auto& output : op.outputs()) {
-      each_tensor(output, [&](const at::Tensor& tensor) { state_.states->keep_address(tensor); });
+      each_tensor(output, [&](const at::Tensor& tensor) { state_.states->note_result(tensor); });
     }
   }
 
@@ -140,12 +142,15 @@ class Tracer::Observer final : public OperatorListener {
                                     static_cast<int>(i)) != kind.written.end();
       each_tensor(inputs[i], [&](const at::Tensor& tensor) {
         state_.states->note_use(call.model, module, tensor, writes);
+        // What operators do to what they made themselves is theirs.
+        if (depth_ == 1) state_.states->note_kept(call.model, module, tensor, writes);
       });
     }
   }
 
   State& state_;
   WriteGuard guard_;
+  int depth_ = 0;  // operators that call operators
 };
 
 /// A call on the stack: ends it, also when an exception leaves it.

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,28 +16,49 @@ namespace smp::server {
 /// rank's.
 class BufferWatch {
  public:
+  struct Buffer {
+    std::string name;  ///< within the module
+    at::Tensor tensor;
+    std::uint64_t version = 0;  ///< when the last call began
+  };
+
   BufferWatch() = default;  // watches nothing
-  explicit BufferWatch(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {}
+  explicit BufferWatch(std::vector<Buffer> buffers) : buffers_(std::move(buffers)) {}
 
   bool on() const noexcept { return !buffers_.empty(); }
-  /// Grows with every write that version counters show.
-  std::uint64_t versions() const noexcept {
+  /// A call begins; others may be under way. @return for wrote_since()
+  std::uint64_t begin_call() noexcept {
     std::uint64_t sum = 0;
-    for (const auto& buffer : buffers_) {
-      if (buffer.defined() && !buffer.is_inference()) sum += buffer._version();
+    for (auto& buffer : buffers_) {
+      buffer.version = version_of(buffer.tensor);
+      sum += buffer.version;
     }
     return sum;
   }
-  /// A call ends that began at `before`. @return whether it wrote
+  /// A call ends, for which begin_call() returned `before`. @return whether it wrote
   bool wrote_since(std::uint64_t before) noexcept {
-    if (versions() == before) return false;
+    std::uint64_t sum = 0;
+    for (const auto& buffer : buffers_) sum += version_of(buffer.tensor);
+    if (sum == before) return false;
     ++writes_;
     return true;
   }
   bool keeps_state() const noexcept { return writes_ > 1; }
+  /// The first buffer that was written since the last call began; nullptr: that was none.
+  const Buffer* written() const noexcept {
+    for (const auto& buffer : buffers_) {
+      if (version_of(buffer.tensor) != buffer.version) return &buffer;
+    }
+    return nullptr;
+  }
 
  private:
-  std::vector<at::Tensor> buffers_;
+  /// Grows with every write that version counters show.
+  static std::uint64_t version_of(const at::Tensor& tensor) noexcept {
+    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+  }
+
+  std::vector<Buffer> buffers_;
   int writes_ = 0;
 };
 

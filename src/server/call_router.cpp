@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "server/output_links.h"
+#include "server/hooked_arguments.h"
+#include "server/link_follower.h"
 #include "server/remote_call.h"
 #include "server/remote_exception.h"
 #include "server/tensor_forms.h"
@@ -86,6 +87,19 @@ class BodyCall {
 
 ModuleId id_of(const RoutedBase& module) { return ModuleId{module.smp_place.index}; }
 
+/// How a message begins: "rank 1, module 'a.b' (Counter)".
+std::string description_of(GlobalRank rank, const ModuleTable::Entry& entry) {
+  return base::concat("rank ", rank, ", module '", entry.path, "' (", entry.module->smp_type_name(),
+                      ")");
+}
+
+/// A module turned out to keep state in the midst of a step: what later steps do, and `trait`,
+/// which makes the first one do so.
+std::string no_trial_run_showed_it(const char* later, const char* trait) {
+  return base::concat("No trial run showed it; ", later,
+                      ". To do so from the first step, specialise ", trait, " for the class");
+}
+
 }  // namespace
 
 // ---- calls that run here -----------------------------------------------------------------------
@@ -115,7 +129,8 @@ void CallRouter::enter(RoutedBase& module, Space& space) {
   auto& call = *new (space.bytes) CallScope(*ExecutionScope::current(), id_of(module));
   auto& watch = call.entry().watch;
   if (watch.on() && watch.enter(call.microbatch())) on_state(call.entry());
-  if (call.entry().buffers.on()) call.buffer_versions = call.entry().buffers.versions();
+  auto& buffers = call.entry().buffers;
+  if (buffers.on()) call.buffer_versions = buffers.begin_call();
 }
 
 void CallRouter::leave(Space& space) noexcept {
@@ -138,12 +153,14 @@ void CallRouter::on_buffer_write(ModuleId module, const ModuleTable::Entry& entr
   const auto& task = core_.step->task;
   if (task.one_at_a_time || task.microbatches == 1) return;
   const int highest = core_.step->order.enter(module.value, microbatch);
-  SMP_REQUIRE_AS(UnsupportedError, highest <= microbatch, "rank ", core_.port.name(), ", module '",
-                 entry.path, "' (", entry.module->smp_type_name(),
-                 ") writes its buffers in forward, and microbatch ", highest,
-                 " did so before microbatch ", microbatch,
-                 ". No trial run showed it; later steps keep the order. To do so from the first "
-                 "step, specialise smp::ordered_state_v for the class (smp/state.h)");
+  if (highest <= microbatch) return;
+  const auto* const written = entry.buffers.written();
+  const auto what = written == nullptr ? "its buffers" : "its buffer '" + written->name + "'";
+  throw UnsupportedError(base::concat(
+      description_of(core_.port.name(), entry), " writes ", what, " in forward, and microbatch ",
+      highest, " did so before microbatch ", microbatch, ". ",
+      no_trial_run_showed_it("later steps keep the order", "smp::ordered_state_v"),
+      " (smp/state.h)"));
 } catch (...) {
   failures_.fail_step(std::current_exception());
 }
@@ -157,9 +174,8 @@ void CallRouter::await_order(ModuleId module) {
   if (!order.has_turn(microbatch)) order.pass(microbatch, entry.path.c_str());
   if (failures_.empty_because_unwinding()) return;
   const int highest = order.enter(module.value, microbatch);
-  SMP_REQUIRE_AS(UnsupportedError, highest <= microbatch, "rank ", core_.port.name(), ", module '",
-                 entry.path, "' (", entry.module->smp_type_name(),
-                 "): it keeps state, and microbatch ", microbatch,
+  SMP_REQUIRE_AS(UnsupportedError, highest <= microbatch, description_of(core_.port.name(), entry),
+                 ": it keeps state, and microbatch ", microbatch,
                  " calls it after its first backward, when microbatch ", highest,
                  " has called it already; run one microbatch at a time (active_microbatches = 1, "
                  "pipeline = \"interleaved\"), or specialise smp::shared_state_v for the class");
@@ -173,28 +189,24 @@ void CallRouter::on_state(const ModuleTable::Entry& entry) noexcept try {
   const auto& task = core_.step->task;
   if (with_readers && (task.one_at_a_time || task.microbatches == 1)) return;
   const auto& watch = entry.watch;
-  const auto type = entry.module->smp_type_name();
-  auto text = base::concat("rank ", core_.port.name(), ", module '", entry.path, "' (", type,
-                           ") writes its members in forward: microbatches ",
-                           watch.earlier_microbatch(), " and ", watch.microbatch(),
-                           " did, at byte ", watch.offset(), " of its ", watch.size());
-  text +=
+  const auto remedy =
       with_readers
-          ? "; microbatches that interleave would read each other's. No trial run showed it; the "
-            "next step runs one microbatch at a time. "
-          : "; on this rank neither its parent nor the step's body can read them. Place it on "
-            "stage 0 with the modules above it, or ";
-  text += with_readers
-              ? "To do so from the first step, specialise smp::shared_state_v for the class;"
-                " else"
-              : "";
-  text += base::concat(
+          ? "; microbatches that interleave would read each other's. " +
+                no_trial_run_showed_it("the next step runs one microbatch at a time",
+                                       "smp::shared_state_v") +
+                "; else"
+          : std::string(
+                "; on this rank neither its parent nor the step's body can read them. Place it on "
+                "stage 0 with the modules above it, or");
+  throw UnsupportedError(base::concat(
+      description_of(core_.port.name(), entry), " writes its members in forward: microbatches ",
+      watch.earlier_microbatch(), " and ", watch.microbatch(), " did, at byte ", watch.offset(),
+      " of its ", watch.size(), remedy,
       " say who reads them, beside the class: `template <> inline constexpr bool "
       "smp::ordered_state_v<",
-      type,
-      "> = true;` if only its own calls do, smp::private_state_v if "
-      "it does not matter what they find (smp/state.h)");
-  failures_.fail_step(std::make_exception_ptr(UnsupportedError(std::move(text))));
+      entry.module->smp_type_name(),
+      "> = true;` if only its own calls do, smp::private_state_v if it does not matter what they "
+      "find (smp/state.h)"));
 } catch (...) {
   failures_.fail_step(std::current_exception());
 }
@@ -267,11 +279,14 @@ void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
                                 const ForwardRequest& request, at::ArrayRef<at::Tensor> arguments) {
   auto& tensors = response.result.tensors;
   restore_forms(response.forms, tensors);
+  const auto hooked = watch_hooked_arguments(response.hooked, arguments,
+                                             core_.scopes.modules.at(request.module).lasting_path);
   if (!response.record && response.links.empty()) return;
   c10::intrusive_ptr<RemoteCall> node;
   if (response.record) {
     node = c10::make_intrusive<RemoteCall>(*this, owner, response.record, request.module,
                                            request.settings);
+    node->keep_gradients(hooked);
     node->set_next_edges(torch::autograd::collect_next_edges(arguments));
   }
   follow_links(response.links, tensors, arguments, response.requires_grad, node,

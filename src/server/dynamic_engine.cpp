@@ -58,6 +58,7 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.server.waits_for_workers = false;
   core_.accumulator.begin(task.microbatches);
   core_.scopes.settings.begin_step();
+  core_.scopes.one_at_a_time = task.one_at_a_time;
 }
 
 void DynamicEngine::run() {
@@ -144,8 +145,12 @@ void DynamicEngine::end() {
   }
   step.records.clear();
   router_.flush_releases();
-  const bool left = !step.failed() && !step.left_settings.empty();
-  core_.scopes.settings.apply(left ? step.left_settings.back() : core_.scopes.settings.base());
+  auto& settings = core_.scopes.settings;
+  if (step.failed()) {
+    settings.apply_begin_of_step();
+  } else {
+    settings.apply(step.left_settings.empty() ? settings.base() : step.left_settings.back());
+  }
   const auto failure = step.failure;
   core_.step.reset();
   if (!failure) return Watchdog::calm_down();
@@ -173,8 +178,13 @@ void DynamicEngine::check_left_settings() const {
 
 void DynamicEngine::leave_settings(ExecutionScope& scope) {
   auto& step = *core_.step;
-  const auto& board = core_.scopes.settings;
+  auto& board = core_.scopes.settings;
   const auto left = scope.note_settings();
+  if (step.task.one_at_a_time) {
+    // So must later steps, if it matters how the next microbatch begins.
+    if (scope.body_settings().late_switch(board.base(), left)) core_.scopes.modules.note_state();
+    return board.begin_microbatches_with(left);
+  }
   if (step.task.microbatches > 1) {
     scope.body_settings().require_repeatable(board, board.base(), left);
   }

@@ -40,7 +40,8 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
   }
   current_scope().set(this);
   if (const auto& layers = services.modules.normalisations_of_body();
-      identity.module == kBody && identity.phase == schedule::Phase::kForward && !layers.empty()) {
+      identity.module == kBody && identity.phase == schedule::Phase::kForward && !layers.empty() &&
+      !services.one_at_a_time) {
     statistics_.emplace(services.statistics, layers, identity.microbatch);
   }
   publish();
@@ -194,7 +195,8 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
   } else if (execution.statistics_) {
     execution.statistics_->collect(execution.caller_.child(ordinal_));
   }
-  if (entry_.normalisations.empty()) return;
+  // One microbatch at a time needs no order, and others may read or run these layers in between.
+  if (entry_.normalisations.empty() || execution.services_.one_at_a_time) return;
   statistics_.emplace(execution.services_.statistics, entry_.normalisations,
                       execution.identity_.microbatch);
 }

@@ -31,6 +31,7 @@ struct ScopeServices {
   SpanRecorder recorder;
   DeferredStatistics statistics;
   SettingsBoard settings;
+  bool one_at_a_time = false;  ///< the microbatches of this step; then statistics have their order
 };
 
 /// What an execution is.
@@ -132,7 +133,7 @@ class CallScope {
   const ModuleTable::Entry& entry() const noexcept { return entry_; }
   int microbatch() const noexcept { return execution_.identity_.microbatch; }
 
-  std::uint64_t buffer_versions = 0;  ///< BufferWatch::versions() at its begin
+  std::uint64_t buffer_versions = 0;  ///< BufferWatch::begin_call()
 
  private:
   friend class ExecutionScope;

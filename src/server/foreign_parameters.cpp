@@ -2,6 +2,7 @@
 #include "server/foreign_parameters.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -46,6 +47,11 @@ std::string remedy_of(Held held) {
                "guard with model.owns(tensor)";
 }
 
+std::size_t num_hooks(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta == nullptr || meta->cpp_hooks_list_ == nullptr ? 0 : meta->cpp_hooks_list_->size();
+}
+
 }  // namespace
 
 bool is_foreign(const at::Tensor& tensor) noexcept {
@@ -61,7 +67,7 @@ void ForeignParameters::shrink(const std::string& path, const at::Tensor& tensor
                  "; only dense tensors can be kept away from other ranks. Place the module that "
                  "holds it on stage 0 together with what uses it, or make it dense");
   freed_bytes_ += tensor.nbytes();
-  ++size_;
+  tensors_.emplace_back().tensor = decltype(Foreign::tensor)(tensor.getIntrusivePtr());
   auto guard = c10::make_intrusive<ForeignGuard>(
       base::concat(kind, path, " lives on rank ", owner, because), rank_, remedy_of(held));
   const auto data_text = guard->text("its memory was asked for", false);
@@ -75,6 +81,25 @@ void ForeignParameters::refuse_gradient(const at::Tensor& tensor) const {
   SMP_REQUIRE(false, "rank ", rank_, ": a gradient reached ", guard->what(),
               ": through a graph that was built before the model was placed. Build graphs over "
               "parameters in the body of the step");
+}
+
+void ForeignParameters::note_hooks() {
+  for (auto& foreign : tensors_) {
+    const at::Tensor tensor(foreign.tensor.lock());
+    foreign.num_hooks = tensor.defined() ? num_hooks(tensor) : 0;
+  }
+}
+
+void ForeignParameters::refuse_new_hooks() const {
+  for (const auto& foreign : tensors_) {
+    const at::Tensor tensor(foreign.tensor.lock());
+    if (!tensor.defined() || num_hooks(tensor) <= foreign.num_hooks) continue;
+    const auto* guard = dynamic_cast<ForeignGuard*>(guard_of(tensor));
+    SMP_REQUIRE(guard == nullptr, "rank ", rank_,
+                ": the body of a step registered a hook where it never runs: ", guard->what(),
+                ". Register hooks on parameters outside of the step, on "
+                "every rank, or in forward of the module that holds them");
+  }
 }
 
 }  // namespace smp::server

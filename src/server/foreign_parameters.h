@@ -4,9 +4,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "smp/rank.h"
 
@@ -35,13 +37,24 @@ class ForeignParameters {
   /// built before the model was placed.
   void refuse_gradient(const at::Tensor& tensor) const;
 
-  std::size_t size() const noexcept { return size_; }
+  /// A step begins: hooks that parameters have now were registered on every rank, or are nobody's.
+  void note_hooks();
+  /// @throws UsageError  a parameter got a hook since: where it lives nobody knows of it.
+  void refuse_new_hooks() const;
+
+  std::size_t size() const noexcept { return tensors_.size(); }
   /// Bytes this rank does not hold.
   std::size_t freed_bytes() const noexcept { return freed_bytes_; }
 
  private:
+  struct Foreign {
+    c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl> tensor{
+        c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>()};
+    std::size_t num_hooks = 0;
+  };
+
   GlobalRank rank_;
-  std::size_t size_ = 0;
+  std::vector<Foreign> tensors_;
   std::size_t freed_bytes_ = 0;
 };
 

@@ -14,33 +14,26 @@
 //
 // What stops is registered with what stops it, and looked at again when that has ended. Nothing is
 // passed twice, so a step costs O(executions x parameters that each reaches), and nothing but
-// tensors is allocated once the arrays have grown.
+// tensors is allocated once the arrays have grown. What is known of a microbatch stands in
+// microbatch_gradients.h, the gradients themselves in waiting_gradients.h.
 //
 // Threads: the rank's; the calls that apply gradients run hooks and LibTorch code, so they belong
 // on a fiber, never in a poll. A hook may suspend its fiber.
 #pragma once
 
-#include <c10/util/flat_hash_map.h>
-
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "server/executor.h"
+#include "server/microbatch_gradients.h"
 #include "server/order_key.h"
 #include "server/parameter_numbers.h"
+#include "server/reached_leaves.h"
+#include "server/waiting_gradients.h"
 
 namespace smp::server {
-
-/// One execution of the running step on this rank. The default names none.
-struct ExecutionId {
-  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-  std::uint32_t microbatch = kNone;
-  std::uint32_t number = kNone;  ///< by arrival; says nothing about the order of sums
-  friend bool operator==(const ExecutionId&, const ExecutionId&) = default;
-};
 
 class GradientAccumulator {
  public:
@@ -51,7 +44,7 @@ class GradientAccumulator {
 
   /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
   GradientAccumulator(ParameterNumbers& numbers, Guard guard)
-      : numbers_(numbers), guard_(std::move(guard)) {}
+      : numbers_(numbers), guard_(std::move(guard)), reached_(numbers) {}
   GradientAccumulator(const GradientAccumulator&) = delete;
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
@@ -105,8 +98,8 @@ class GradientAccumulator {
   };
 
   /// Bytes of gradients that wait for their turn, now and at most since begin().
-  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
-  std::size_t most_waiting_bytes() const noexcept { return most_waiting_bytes_; }
+  std::size_t waiting_bytes() const noexcept { return waiting_.bytes(); }
+  std::size_t most_waiting_bytes() const noexcept { return waiting_.most_bytes(); }
 
   /// What was done since begin(); for tests.
   struct Effort {
@@ -116,87 +109,33 @@ class GradientAccumulator {
   const Effort& effort() const noexcept { return effort_; }
 
  private:
-  using NodePtr = c10::intrusive_ptr<Node>;
+  using Microbatch = MicrobatchGradients;
+  using Execution = Microbatch::Execution;
+  using Cell = Microbatch::Cell;
   static constexpr std::uint32_t kNone = ExecutionId::kNone;
 
-  struct Execution {
-    OrderKey order;
-    bool after_first_backward = false;
-    bool closed = false;
-    bool recorded = false;
-    std::uint32_t place = kNone;           // in Microbatch::places, once they are known
-    edge_list roots;                       // until it closes
-    std::vector<ParameterNumber> waiters;  // cells of its microbatch; outdated ones among them
-  };
-  /// What one microbatch has given to one parameter, and what it may still give.
-  struct Cell {
-    std::uint32_t next = 0;  // those of Microbatch::reaching in [next, end) are not passed
-    std::uint32_t end = 0;
-    std::uint32_t blocker = kNone;  // the execution at `next`, if the cell waits for it
-    std::uint32_t partial = kNone;  // in partials_; none before the first contribution
-  };
-  struct Contribution {
-    std::uint32_t execution;
-    std::uint64_t arrival;
-    at::Tensor gradient;
-  };
-  /// Gradients on their way to a leaf. Grad mode is that of the last pass that gave one.
-  struct Sum {
-    NodePtr leaf;
-    bool grad_mode = false;
-    at::Tensor gradient;
-  };
-  struct Partial {
-    Sum sum;                            // of what was passed
-    std::vector<Contribution> waiting;  // heap: the one to be added first is in front
-  };
-  struct AfterFirstBackward {
-    ParameterNumber parameter;
-    std::uint32_t execution;
-    std::uint64_t arrival;
-    Sum sum;
-  };
-  struct Microbatch {
-    bool forward_done = false;
-    bool done = false;
-    bool planned = false;
-    std::uint32_t opened = 0;
-    std::vector<Execution> executions;     // the first `opened` are the step's
-    std::vector<std::uint32_t> places;     // executions by descending key, once `planned`
-    std::vector<std::uint32_t> reaching;   // executions by parameter, then by place
-    std::vector<Cell> cells;               // by parameter; may be shorter than the numbers
-    std::vector<ParameterNumber> waiters;  // parameters that wait for its forward
-    std::vector<AfterFirstBackward> rest;
-  };
   struct Parameter {
     std::uint32_t turn = 0;           // lower microbatches have given everything
-    std::uint32_t partials = 0;       // cells that something was given to, not applied yet
+    std::uint32_t sums = 0;           // cells that something was given to, not applied yet
     std::uint32_t waits_for = kNone;  // the microbatch, if its forward must be done first
     bool admitted = false;            // the guard has seen it
     bool applying = false;            // a hook may have suspended its fiber
   };
-  class AddedFirst;
 
   void put(Leaf& leaf, variable_list&& gradients, ExecutionId id, bool after_first_backward);
   ParameterNumber admit(const at::Tensor& parameter);
   void add_waiting(Microbatch& microbatch, ParameterNumber number, Leaf& leaf,
                    Contribution&& contribution);
-  std::uint32_t take_partial();
-  void sum_up_rest(Microbatch& microbatch);
   void look_at(std::uint32_t microbatch, ParameterNumber number);
   void take_turns(ParameterNumber number);
   bool turn_is_over(ParameterNumber number);
   bool advance(Microbatch& microbatch, ParameterNumber number);
   bool absorb_through(const Microbatch& microbatch, const Cell& cell, std::uint32_t place);
   void plan(Microbatch& microbatch);
-  void find_places(Microbatch& microbatch);
-  void walk(Microbatch& microbatch, std::uint32_t execution);
-  void list_reaching(Microbatch& microbatch);
   void draw_conclusions(std::uint32_t microbatch);
   void wake_waiters(ExecutionId id);
-  void add(Sum& sum, at::Tensor&& gradient);
   void apply_cell(Microbatch& microbatch, ParameterNumber number);
-  void apply(Sum&& sum);
+  void apply(LeafSum&& sum);
   void reset() noexcept;
 
   Microbatch& at(std::uint32_t microbatch);
@@ -212,8 +151,7 @@ class GradientAccumulator {
   std::vector<Microbatch> microbatches_;  // the first count_ are the step's
   std::uint32_t count_ = 0;
   std::vector<Parameter> parameters_;  // by number
-  std::vector<Partial> partials_;
-  std::vector<std::uint32_t> free_partials_;
+  WaitingGradients waiting_;
   std::uint64_t arrivals_ = 0;
 
   // Marked, no conclusions drawn yet; what marks append has been reserved.
@@ -221,13 +159,7 @@ class GradientAccumulator {
   std::vector<std::uint32_t> marked_microbatches_;
   std::size_t opened_ = 0;
 
-  // Of plan(), kept for their capacity.
-  std::vector<std::pair<ParameterNumber, std::uint32_t>> reached_;  // and the execution
-  std::vector<Node*> pending_nodes_;
-  ska::flat_hash_map<const Node*, std::uint64_t> seen_;  // by which walk
-
-  std::size_t waiting_bytes_ = 0;
-  std::size_t most_waiting_bytes_ = 0;
+  ReachedLeaves reached_;  // of plan(), kept for its arrays
   Effort effort_;
 };
 

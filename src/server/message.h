@@ -1,5 +1,5 @@
 // server/message.h: what the servers of one pipeline tell each other, one type for each kind of
-// message (paper App. B). How they look on the wire is the business of message_codec.h.
+// message (paper App. B). How they look on the wire is the business of message_encoder.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -59,6 +59,7 @@ struct ForwardResponse {
   std::string forms;  ///< of the outputs (tensor_forms.h); nearly always empty
   Packet result;
   std::optional<Settings> settings;  ///< not plain; if the execution changed them
+  std::string hooked;  ///< of each argument: '\1' if the module registered a hook on it; or empty
 };
 
 /// Run backward through a record.

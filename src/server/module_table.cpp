@@ -3,6 +3,8 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <string>
@@ -33,12 +35,18 @@ bool is_watched(RoutedBase& module, KeptState state) {
 bool is_routed(torch::nn::Module& module) { return dynamic_cast<RoutedBase*>(&module) != nullptr; }
 
 /// Of `module` and what is not routed below it, but for running statistics.
-std::vector<at::Tensor> own_buffers(torch::nn::Module& module) {
-  std::vector<at::Tensor> buffers;
-  if (!module::is_normalisation(module)) buffers = module.buffers(/*recurse=*/false);
-  for (const auto& child : module.children()) {
-    if (is_routed(*child)) continue;
-    for (auto& buffer : own_buffers(*child)) buffers.push_back(std::move(buffer));
+std::vector<BufferWatch::Buffer> own_buffers(torch::nn::Module& module,
+                                             const std::string& prefix = {}) {
+  std::vector<BufferWatch::Buffer> buffers;
+  if (!module::is_normalisation(module)) {
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
+      buffers.push_back({prefix + buffer.key(), buffer.value()});
+    }
+  }
+  for (const auto& child : module.named_children()) {
+    if (is_routed(*child.value())) continue;
+    auto below = own_buffers(*child.value(), prefix + child.key() + ".");
+    std::move(below.begin(), below.end(), std::back_inserter(buffers));
   }
   return buffers;
 }

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "server/message_codec.h"
+#include "server/message_decoder.h"
+#include "server/message_encoder.h"
 
 namespace smp::server {
 

@@ -90,6 +90,7 @@ std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
 void RemoteCall::unpack(variable_list& gradients) {
   restore_forms(std::exchange(forms_, {}), gradients);
   gradients.resize(num_outputs());
+  if (hooked_ != nullptr) hooked_->gradients = gradients;
 }
 
 void RemoteCall::complete(variable_list&& gradients, std::exception_ptr error) noexcept {

@@ -7,6 +7,7 @@
 
 #include "server/call_router.h"
 #include "server/executor.h"
+#include "server/hooked_arguments.h"
 
 namespace smp::server {
 
@@ -22,6 +23,8 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
   void release_resources() override;
+  /// The module registered hooks on arguments: their gradients are wanted (hooked_arguments.h).
+  void keep_gradients(std::shared_ptr<HookedGradients> hooked) { hooked_ = std::move(hooked); }
 
  private:
   // ResponseTarget
@@ -42,9 +45,10 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   std::int32_t microbatch_;
   Settings settings_;  // of the caller when it had its answer
   bool used_ = false;
-  std::string forms_;                       // of the gradients that arrived
-  Completion done_;                         // of the backward that runs
-  c10::intrusive_ptr<RemoteCall> running_;  // itself, while the answer is awaited
+  std::string forms_;                        // of the gradients that arrived
+  std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
+  Completion done_;                          // of the backward that runs
+  c10::intrusive_ptr<RemoteCall> running_;   // itself, while the answer is awaited
 };
 
 }  // namespace smp::server

@@ -13,8 +13,9 @@
 #include "base/random.h"
 #include "module/call_handler.h"
 #include "server/exception_text.h"
-#include "server/output_links.h"
+#include "server/link_taker.h"
 #include "server/tensor_forms.h"
+#include "server/tensor_memory.h"
 
 namespace smp::server {
 namespace {
@@ -123,6 +124,7 @@ ForwardResponse RequestRunner::keep_record(Packet&& result,
   auto& tensors = response.result.tensors;
   auto linked = take_links(tensors, arguments, path, request.modes.grad);
   response.links = std::move(linked.note);
+  response.hooked = arguments.hooked();
   edge_list outputs;
   outputs.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "server/failure_control.h"
-#include "server/output_links.h"
 #include "server/server_core.h"
+#include "server/watched_arguments.h"
 
 namespace smp::server {
 

@@ -153,6 +153,13 @@ void SettingsBoard::begin_step() {
   if (base_->size() != flags_.size()) base_ = std::make_shared<std::vector<char>>(flags_.size());
   applied_ = base_;
   note(base_);
+  begin_of_step_ = base_;
+  known_.clear();
+}
+
+void SettingsBoard::begin_microbatches_with(const View& left) {
+  if (left == base_) return;
+  base_ = left;
   known_.clear();
 }
 
@@ -253,20 +260,26 @@ void BodySettings::call_ends(const View& view, const SettingsBoard::Subtree& par
 
 /// A switch that the body throws before its first call, it throws in every microbatch. One that it
 /// throws later is thrown for the microbatches that follow, and they run already.
-void BodySettings::require_repeatable(const SettingsBoard& board, const View& begin,
-                                      const View& end) const {
-  if (begin == end || first_call_ == nullptr) return;
+std::optional<std::size_t> BodySettings::late_switch(const View& begin, const View& end) const {
+  if (begin == end || first_call_ == nullptr) return std::nullopt;
   for (std::size_t i = 0; i < end->size(); ++i) {
     const char now = (*end)[i];
     if (now == (*begin)[i] || now == (*first_call_)[i]) continue;
-    if (i < by_modules_.size() && by_modules_[i] != 0) continue;
-    const bool on = now != 0;
-    SMP_REQUIRE(false, "the step's body leaves ", board.describe(i, on),
-                " but called the model before it did so. In one process the next microbatch would "
-                "begin like that; here microbatches run at the same time, and it began with ",
-                board.describe(i, !on),
-                ". Switch before the body's first call of the model, or back before the body ends");
+    if (i >= by_modules_.size() || by_modules_[i] == 0) return i;
   }
+  return std::nullopt;
+}
+
+void BodySettings::require_repeatable(const SettingsBoard& board, const View& begin,
+                                      const View& end) const {
+  const auto late = late_switch(begin, end);
+  if (!late) return;
+  const bool on = (*end)[*late] != 0;
+  SMP_REQUIRE(false, "the step's body leaves ", board.describe(*late, on),
+              " but called the model before it did so. In one process the next microbatch would "
+              "begin like that; here microbatches run at the same time, and it began with ",
+              board.describe(*late, !on),
+              ". Switch before the body's first call of the model, or back before the body ends");
 }
 
 }  // namespace smp::server

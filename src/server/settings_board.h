@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +41,10 @@ class SettingsBoard {
   /// What the modules say now is what every execution of the step begins with. No View is older.
   void begin_step();
   const View& base() const noexcept { return base_; }
+  /// Microbatches run one at a time: the next begins with what this one `left`.
+  void begin_microbatches_with(const View& left);
+  /// A step that failed leaves what it found.
+  void apply_begin_of_step() noexcept { apply(begin_of_step_); }
   /// Makes `view` what the modules say. `noted` must have seen everything that was changed.
   void apply(const View& view) noexcept;
   /// Puts what was changed since apply(view) into `view`: anywhere, or in `part` only.
@@ -84,6 +89,7 @@ class SettingsBoard {
   std::unordered_map<const void*, std::uint32_t> numbers_;  // by Module or TensorImpl
   std::unordered_map<const torch::nn::Module*, Subtree> subtrees_;
   View base_ = std::make_shared<const std::vector<char>>();
+  View begin_of_step_ = base_;
   View applied_ = base_;
   /// The last view of each part; callers rarely change their minds.
   struct Known {
@@ -104,6 +110,8 @@ class BodySettings {
   void call_ends(const View& view, const SettingsBoard::Subtree& part);
   bool called() const noexcept { return first_call_ != nullptr; }
 
+  /// A switch that the body itself threw after its first call of a module, and left so.
+  [[nodiscard]] std::optional<std::size_t> late_switch(const View& begin, const View& end) const;
   /// @throws UsageError  the next microbatch would begin in other modes than it was started with.
   void require_repeatable(const SettingsBoard& board, const View& begin, const View& end) const;
 

@@ -291,5 +291,29 @@ TEST(ForeignTensors, CostNoMemory) {
   });
 }
 
+TEST(ForeignTensors, AHookThatTheBodyRegistersWhereItNeverRunsIsRefused) {
+  on_ranks(2, [] {
+    Rank<Top> own;
+    auto& far = own.net->far->linear->weight;
+    int runs = 0;
+    far.register_hook([&](const Tensor& gradient) {
+      ++runs;
+      return gradient * 2;
+    });
+    own.step();
+    EXPECT_EQ(runs, rank() == 0 ? 0 : 2);  // of two microbatches
+    auto train = smp::step([&](Tensor x) {
+      far.register_hook([](const Tensor& gradient) { return gradient * 2; });
+      auto loss = own.model(x).pow(2).mean();
+      own.model.backward(loss);
+      return loss;
+    });
+    const auto text = refused_step<UsageError>(0, [&] { train(torch::ones({4, 4})); });
+    EXPECT_THAT(text, AllOf(HasSubstr("rank 0: the body of a step registered a hook where it never "
+                                      "runs: parameter far.linear.weight lives on rank 1"),
+                            HasSubstr("on every rank")));
+  });
+}
+
 }  // namespace foreign_tensors_test
 }  // namespace smp

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -204,6 +205,80 @@ struct MasksImpl : torch::nn::Module {
 };
 SMP_MODULE(Masks);
 
+/// Names what it keeps: after the first call the map itself stays as it is.
+struct NamingImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    features["hidden"] = a(x).tanh();
+    return b(features["hidden"]);
+  }
+  nn::Linear a = register_module("a", linear());
+  nn::Linear b = register_module("b", linear());
+  std::map<std::string, Tensor> features;
+};
+SMP_MODULE(Naming);
+
+struct ReadsFeaturesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const auto y = head(block(x));
+    return y + block->features.at("hidden").sum();
+  }
+  Naming block = register_module("block", Naming());
+  nn::Linear head = register_module("head", linear());
+};
+SMP_MODULE(ReadsFeatures);
+
+/// An object that one module writes and another reads; neither is above the other.
+struct Notes {
+  Tensor hidden;
+};
+
+struct WriterImpl : torch::nn::Module {
+  explicit WriterImpl(std::shared_ptr<Notes> notes) : notes(std::move(notes)) {}
+  Tensor forward(const Tensor& x) {
+    notes->hidden = inner(x).tanh();
+    return notes->hidden * 2;
+  }
+  nn::Linear inner = register_module("inner", linear());
+  std::shared_ptr<Notes> notes;
+};
+SMP_MODULE(Writer);
+
+struct ReaderImpl : torch::nn::Module {
+  explicit ReaderImpl(std::shared_ptr<Notes> notes) : notes(std::move(notes)) {}
+  Tensor forward(const Tensor& x) { return inner(x) + notes->hidden; }
+  nn::Linear inner = register_module("inner", linear());
+  std::shared_ptr<Notes> notes;
+};
+SMP_MODULE(Reader);
+
+struct PassesNotesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return reader(middle(writer(x))); }
+  std::shared_ptr<Notes> notes = std::make_shared<Notes>();
+  Writer writer = register_module("writer", Writer(notes));
+  nn::Linear middle = register_module("middle", linear());
+  Reader reader = register_module("reader", Reader(notes));
+};
+SMP_MODULE(PassesNotes);
+
+/// A tensor that is no buffer, written in place: the object's own bytes stay as they are.
+struct AveragesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    average.mul_(0.5).add_(x.detach().mean(0));
+    return inner(x - average);
+  }
+  nn::Linear inner = register_module("inner", linear());
+  Tensor average = torch::zeros({kWidth}, torch::kDouble);
+};
+SMP_MODULE(Averages);
+
+struct AveragedImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return last(average(first(x)).tanh()); }
+  nn::Linear first = register_module("first", linear());
+  Averages average = register_module("average", Averages());
+  nn::Linear last = register_module("last", linear());
+};
+SMP_MODULE(Averaged);
+
 /// Not routed, with a memory.
 struct PlainImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
@@ -221,6 +296,19 @@ struct HoldsPlainImpl : torch::nn::Module {
   nn::Linear two = register_module("two", linear());
 };
 SMP_MODULE(HoldsPlain);
+
+/// The model itself is not routed, and has a memory.
+struct PlainRootImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    ++calls;
+    return two(one(x).tanh()) * (remembers ? calls : 1);
+  }
+  nn::Linear one = register_module("one", linear());
+  nn::Linear two = register_module("two", linear());
+  bool remembers = false;
+  int calls = 0;
+};
+TORCH_MODULE(PlainRoot);
 
 // ---- against plain LibTorch --------------------------------------------------------------------
 
@@ -345,6 +433,9 @@ void expect_as_in_one_process(const Program<Net>& program = {},
 TEST(ModuleState, AScratchTensorThatTheParentReads) { expect_as_in_one_process<ReadsScratch>(); }
 TEST(ModuleState, SkipsInAList) { expect_as_in_one_process<UNet>(); }
 TEST(ModuleState, AMemoryInAPartThatIsNotRouted) { expect_as_in_one_process<HoldsPlain>(); }
+TEST(ModuleState, AMapOfWhatItKept) { expect_as_in_one_process<ReadsFeatures>(); }
+TEST(ModuleState, AnObjectThatTwoModulesShare) { expect_as_in_one_process<PassesNotes>(); }
+TEST(ModuleState, ATensorWrittenInPlace) { expect_as_in_one_process<Averaged>(); }
 TEST(ModuleState, ACounter) { expect_as_in_one_process<Counts>(); }
 
 TEST(ModuleState, AnAuxiliaryLossThatTheParentReads) {
@@ -375,6 +466,30 @@ TEST(ModuleState, AMemberThatTheBodySetsForEachMicrobatch) {
     return forward(x).pow(2).mean();
   };
   expect_as_in_one_process(program);
+}
+
+TEST(ModuleState, AMemberOfAModelThatIsNotRouted) {
+  Program<PlainRoot> program;
+  program.setup = [](PlainRoot& net) { net->remembers = true; };
+  expect_as_in_one_process(program, {{"one", 1}, {"two", 0}}, 2);
+}
+
+/// A variable outside the model, which the body counts up and multiplies with. Each run counts once
+/// round.
+template <class Net>
+Program<Net> counting_body() {
+  const auto count = std::make_shared<int>(0);
+  Program<Net> program;
+  program.loss = [count](Net&, const auto& forward, const Tensor& x) {
+    *count = *count % (kSteps * kMicrobatches) + 1;
+    return forward(x).pow(2).mean() * *count;
+  };
+  return program;
+}
+
+TEST(ModuleState, AVariableThatTheBodyCounts) {
+  expect_as_in_one_process(counting_body<Masks>(), {{"", 0}, {"one", 1}, {"two", 2}}, 3);
+  expect_as_in_one_process(counting_body<PlainRoot>(), {{"one", 1}, {"two", 0}}, 2);
 }
 
 TEST(ModuleState, BuffersThatForwardWrites) { expect_as_in_one_process<Buffers>(); }

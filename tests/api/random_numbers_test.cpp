@@ -1,6 +1,7 @@
 // Random numbers of bodies and modules: keyed by what is computed, so that masks depend on neither
 // timing nor placement and never repeat; with the masks that were drawn, training equals plain
 // LibTorch (docs/design.md, Random numbers).
+#include <gtest/gtest.h>
 #include <torch/nn/functional/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -9,12 +10,10 @@
 #include <map>
 #include <set>
 
-#include "api/two_ranks.h"
+#include "api/ways.h"
 
 namespace smp {
 namespace random_numbers_test {
-
-using testing::HasSubstr;
 
 constexpr int kMicrobatches = 4;
 constexpr double kDrop = 0.4;
@@ -83,13 +82,7 @@ at::Tensor batch(int step) {
   return torch::linspace(-1, 1 + step, 8 * 6, torch::kDouble).reshape({8, 6});
 }
 
-struct Way {
-  int ranks = 2;
-  const char* pipeline = "interleaved";
-  std::uint64_t seed = 1;
-  int turn = 0;  // layer i lives on rank (i + turn) % ranks
-};
-
+/// Layer i lives on rank (i + turn) % ranks.
 std::vector<Way> ways() {
   std::vector<Way> all;
   for (const int ranks : {1, 2, 3, 4}) {
@@ -100,14 +93,6 @@ std::vector<Way> ways() {
     }
   }
   return all;
-}
-
-void on_ranks(const Way& way, const std::function<void()>& rank_main) {
-  Config config;
-  config.microbatches = kMicrobatches;
-  config.pipeline = way.pipeline;
-  config.plan_cache = "off";
-  run_local(way.ranks, rank_main, config, {.seed = way.seed});
 }
 
 struct Rank {
@@ -136,7 +121,7 @@ struct Result {
 Result train(const Way& way, Masks& record) {
   masks = &record;
   Result result;
-  on_ranks(way, [&] {
+  run_in(way, kMicrobatches, [&] {
     Rank own(way);
     DistributedOptimizer optimizer(
         own.model,
@@ -258,7 +243,7 @@ constexpr int kWidth = 2000;
 
 std::vector<at::Tensor> all_that_is_drawn(const Way& way) {
   std::vector<at::Tensor> all;
-  on_ranks(way, [&] {
+  run_in(way, kMicrobatches, [&] {
     TwoModels own;
     const auto x = at::zeros({kMicrobatches, kWidth}, at::kDouble);
     const auto keep = [&](const StepOutput<at::Tensor>& output) {
@@ -314,7 +299,7 @@ TEST(RandomNumbers, TheUsersGeneratorIsNotTouched) {
   const auto expected = at::rand({50});
   for (const auto& way : ways()) {
     std::vector<at::Tensor> got;
-    on_ranks(way, [&] {
+    run_in(way, kMicrobatches, [&] {
       Rank own(way);
       auto step = smp::step([&](const at::Tensor& x) {
         at::rand({3});
@@ -341,7 +326,7 @@ TEST(RandomNumbers, AModuleThatSeedsDrawsTheSameEveryTime) {
   torch::manual_seed(11);
   const auto expected = at::rand({1, 7}, at::kDouble);
   for (const int ranks : {1, 2}) {
-    on_ranks({ranks, "interleaved", 1, 0}, [&] {
+    run_in({ranks, "interleaved", 1, 0}, kMicrobatches, [&] {
       TwoModels own;
       own.first->far->seeded = true;
       auto step = smp::step([&](const at::Tensor& rows) { return own.first->far(rows); });
@@ -379,7 +364,7 @@ SMP_MODULE(Hooked);
 /// Gradients of `steps` steps, and what the user's generator gives then.
 std::vector<at::Tensor> noisy_gradients(const Way& way, int steps) {
   std::vector<at::Tensor> all;
-  on_ranks(way, [&] {
+  run_in(way, kMicrobatches, [&] {
     if (rank() == 0) torch::manual_seed(3);
     barrier();
     Hooked net;

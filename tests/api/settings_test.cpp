@@ -8,6 +8,7 @@
 #include <map>
 
 #include "api/two_ranks.h"
+#include "api/ways.h"
 
 namespace smp {
 namespace settings_test {
@@ -118,12 +119,6 @@ Result plain(const Body& body, const Before& before) {
   return result;
 }
 
-struct Way {
-  int ranks = 2;
-  const char* pipeline = "interleaved";
-  std::uint64_t seed = 1;
-};
-
 std::vector<Way> ways() {
   std::vector<Way> all;
   for (const int ranks : {1, 2, 3, 4}) {
@@ -132,14 +127,6 @@ std::vector<Way> ways() {
     }
   }
   return all;
-}
-
-void on_ranks(const Way& way, const std::function<void()>& rank_main) {
-  Config config;
-  config.microbatches = kMicrobatches;
-  config.pipeline = way.pipeline;
-  config.plan_cache = "off";
-  run_local(way.ranks, rank_main, config, {.seed = way.seed});
 }
 
 /// The parts of a SwitchPair, as far apart as there are ranks.
@@ -159,7 +146,7 @@ void compare(const Body& body, const Before& before) {
   for (const auto& way : ways()) {
     SCOPED_TRACE(testing::Message() << way.ranks << " ranks, " << way.pipeline << ", " << way.seed);
     std::vector<Result> results(static_cast<std::size_t>(way.ranks));
-    on_ranks(way, [&] {
+    run_in(way, kMicrobatches, [&] {
       Rank own;
       auto& result = results[static_cast<std::size_t>(rank())];
       DistributedOptimizer optimizer(
@@ -292,6 +279,16 @@ TEST(Settings, AModuleMaySwitchItsOwnParts) {
           [](SwitchPair& net, int) { net->far->quiet = net->nest->inner->quiet = true; });
 }
 
+TEST(Settings, AModeThatTheBodyLeavesIsWhatTheNextMicrobatchFinds) {
+  const Body leaves = [](SwitchPair& net, const at::Tensor& x, const Backward& backward) {
+    const auto loss = simple_body(net, x, backward);
+    net->nest->train(!net->nest->is_training());
+    net->far->linear->bias.set_requires_grad(!net->far->linear->bias.requires_grad());
+    return loss;
+  };
+  compare(leaves, nothing);
+}
+
 // ---- between steps -----------------------------------------------------------------------------
 
 TEST(Settings, TheFirstRankAloneSwitchesBetweenSteps) {
@@ -314,7 +311,7 @@ TEST(Settings, SoDoAllRanks) {
 
 TEST(Settings, WhatABodyLeavesStaysForTheNextStep) {
   for (const auto& way : ways()) {
-    on_ranks(way, [&] {
+    run_in(way, kMicrobatches, [&] {
       Rank own;
       auto train = smp::step([&](const at::Tensor& x) {
         own.net->eval();
@@ -330,7 +327,7 @@ TEST(Settings, WhatABodyLeavesStaysForTheNextStep) {
 }
 
 TEST(Settings, TheTrialRunLeavesNone) {
-  on_ranks({}, [] {
+  run_in({}, kMicrobatches, [] {
     Rank own;
     std::vector<bool> found;
     auto train = smp::step([&](const at::Tensor& x) {
@@ -339,31 +336,16 @@ TEST(Settings, TheTrialRunLeavesNone) {
       own.net(x);
     });
     train(batch(0));
-    if (rank() == 0) EXPECT_TRUE(found.front());
+    if (rank() == 0) {
+      EXPECT_TRUE(found.front());
+    }
   });
 }
 
 // ---- what cannot be equal ----------------------------------------------------------------------
 
-TEST(Settings, AModeThatTheBodyLeavesForTheNextMicrobatchIsNamed) {
-  for (const auto& way : ways()) {
-    on_ranks(way, [] {
-      Rank own;
-      auto train = smp::step([&](const at::Tensor& x) {
-        const auto loss =
-            simple_body(own.net, x, [&](const at::Tensor& t) { own.model.backward(t); });
-        own.net->nest->eval();
-        return loss;
-      });
-      EXPECT_THAT(refused_step<UsageError>(0, [&] { train(batch(0)); }),
-                  AllOf(HasSubstr("the step's body leaves module 'nest' in evaluation mode"),
-                        HasSubstr("before the body ends")));
-    });
-  }
-}
-
 TEST(Settings, ModesThatDependOnTheMicrobatchAreNamed) {
-  on_ranks({}, [] {
+  run_in({}, kMicrobatches, [] {
     Rank own;
     auto train = smp::step([&](const at::Tensor& x) {
       if (current_microbatch() == 1) own.net->far->linear->bias.set_requires_grad(false);

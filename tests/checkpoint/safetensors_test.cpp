@@ -152,69 +152,96 @@ TEST_F(Safetensors, ReadsWhatOthersWrite) {  // the example of the format's desc
   EXPECT_TRUE(load_safetensors(file_of("{}", "")).empty());
 }
 
-TEST_F(Safetensors, RefusesADamagedHeader) {
-  const std::string four(4, '\0');
-  const auto with = [](const std::string& tensor) { return R"({"x":)" + tensor + "}"; };
-  const std::string good = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
-  EXPECT_EQ(refusal_of(with(good), four), "accepted");
-  const std::vector<std::array<std::string, 3>> cases = {
-      {"", four, "the length of its header would be 0"},
-      {"[]", four, "does not begin with {"},
-      {R"({"x":)", four, "no JSON"},
-      {with(good) + "x", four, "no JSON"},
-      {with(good.substr(0, 1) + "/**/" + good.substr(1)), four, "no JSON"},
-      {R"({"x":3})", four, "\"x\": a number where none belongs"},
-      {R"({"x":[]})", four, "\"x\": a list in a wrong place"},
-      {R"({"x":"y"})", four, "\"x\": a text where none belongs"},
-      {R"({"x":null})", four, "\"x\": null where none belongs"},
-      {with("{}"), four, "\"dtype\" is missing"},
-      {with(R"({"dtype":"F32","data_offsets":[0,4]})"), four, "\"shape\" is missing"},
-      {with(R"({"dtype":"F32","shape":[1]})"), four, "\"data_offsets\" is missing"},
-      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"z":1})"), four,
+/// A header and the data behind it, and what is said about them.
+struct Damage {
+  std::string header, data, text;
+};
+
+const std::string kFour(4, '\0');
+const std::string kTensor = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+std::string header_of(const std::string& tensor) { return R"({"x":)" + tensor + "}"; }
+
+/// Headers that are no JSON, or whose values are no tensors.
+std::vector<Damage> headers_without_tensors() {
+  return {{"", kFour, "the length of its header would be 0"},
+          {"[]", kFour, "does not begin with {"},
+          {R"({"x":)", kFour, "no JSON"},
+          {header_of(kTensor) + "x", kFour, "no JSON"},
+          {header_of(kTensor.substr(0, 1) + "/**/" + kTensor.substr(1)), kFour, "no JSON"},
+          {R"({"x":3})", kFour, "\"x\": a number where none belongs"},
+          {R"({"x":[]})", kFour, "\"x\": a list in a wrong place"},
+          {R"({"x":"y"})", kFour, "\"x\": a text where none belongs"},
+          {R"({"x":null})", kFour, "\"x\": null where none belongs"}};
+}
+
+std::vector<Damage> tensors_with_wrong_members() {
+  return {
+      {header_of("{}"), kFour, "\"dtype\" is missing"},
+      {header_of(R"({"dtype":"F32","data_offsets":[0,4]})"), kFour, "\"shape\" is missing"},
+      {header_of(R"({"dtype":"F32","shape":[1]})"), kFour, "\"data_offsets\" is missing"},
+      {header_of(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"z":1})"), kFour,
        "\"z\", which is unknown"},
-      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"shape":[1]})"), four,
+      {header_of(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"shape":[1]})"), kFour,
        "\"shape\" is there twice"},
-      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})"), four, "needs 2 numbers"},
-      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})"), four, "bytes 4 to 0"},
-      {with(R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})"), four, "a fraction"},
-      {with(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})"), four, "a negative number"},
-      {with(R"({"dtype":"F32","shape":[[1]],"data_offsets":[0,4]})"), four,
+      {header_of(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})"), kFour, "needs 2 numbers"},
+      {header_of(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})"), kFour, "bytes 4 to 0"},
+      {header_of(R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})"), kFour, "a fraction"},
+      {header_of(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})"), kFour,
+       "a negative number"},
+      {header_of(R"({"dtype":"F32","shape":[[1]],"data_offsets":[0,4]})"), kFour,
        "a list in a wrong place"},
-      {with(R"({"dtype":"F32","shape":[{}],"data_offsets":[0,4]})"), four, "an object"},
-      {with(R"({"dtype":"F32","shape":[true],"data_offsets":[0,4]})"), four, "a truth value"},
-      {with(R"({"dtype":["F32"],"shape":[1],"data_offsets":[0,4]})"), four,
+      {header_of(R"({"dtype":"F32","shape":[{}],"data_offsets":[0,4]})"), kFour, "an object"},
+      {header_of(R"({"dtype":"F32","shape":[true],"data_offsets":[0,4]})"), kFour, "a truth value"},
+      {header_of(R"({"dtype":["F32"],"shape":[1],"data_offsets":[0,4]})"), kFour,
        "a list in a wrong place"},
-      {with(R"({"dtype":"F32","shape":"1","data_offsets":[0,4]})"), four,
-       "a text where a list belongs"},
-      {with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})"), four,
-       "cannot hold F32 of shape [2]"},
-      {with(R"({"dtype":"F64","shape":[1],"data_offsets":[0,4]})"), four,
-       "cannot hold F64 of shape [1]"},
-      {with(R"({"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]})"), four,
-       "too large"},
-      {with(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]})"), "",
-       "cannot hold"},
-      {with(R"({"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]})"), "",
-       "cannot hold"},
-      {with(R"({"dtype":"F32","shape":[99999999999],"data_offsets":[0,399999999996]})"), four,
-       "incomplete"},
-      {with(good), "", "incomplete"},
-      {with(good), "12345", "it has 5 bytes of data, and its header tells of 4"},
-      {with(R"({"dtype":"F32","shape":[1],"data_offsets":[1,5]})"), "12345",
-       "\"x\" starts at byte 1 of the data, where 0"},
-      {R"({"x":)" + good + R"(,"x":)" + good + "}", four, "is there twice"},
-      {R"({"x":)" + good + R"(,"y":)" + good + "}", four, "tensors overlap"},
-      {R"({"__metadata__":{"a":1},"x":)" + good + "}", four, "a number where none belongs"},
-      {R"({"__metadata__":{"a":"1","a":"2"},"x":)" + good + "}", four, "\"a\" is there twice"},
-      {R"({"__metadata__":{"a":{}},"x":)" + good + "}", four, "an object"},
-      {R"({"__metadata__":"a","x":)" + good + "}", four, "a text where none belongs"}};
-  for (const auto& [header, data, text] : cases) {
-    EXPECT_THAT(refusal_of(header, data), HasSubstr(text)) << header;
+      {header_of(R"({"dtype":"F32","shape":"1","data_offsets":[0,4]})"), kFour,
+       "a text where a list belongs"}};
+}
+
+/// Shapes and offsets that contradict each other, or the data.
+std::vector<Damage> tensors_that_do_not_fit() {
+  return {{header_of(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})"), kFour,
+           "cannot hold F32 of shape [2]"},
+          {header_of(R"({"dtype":"F64","shape":[1],"data_offsets":[0,4]})"), kFour,
+           "cannot hold F64 of shape [1]"},
+          {header_of(R"({"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]})"),
+           kFour, "too large"},
+          {header_of(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]})"), "",
+           "cannot hold"},
+          {header_of(R"({"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]})"),
+           "", "cannot hold"},
+          {header_of(R"({"dtype":"F32","shape":[99999999999],"data_offsets":[0,399999999996]})"),
+           kFour, "incomplete"},
+          {header_of(kTensor), "", "incomplete"},
+          {header_of(kTensor), "12345", "it has 5 bytes of data, and its header tells of 4"},
+          {header_of(R"({"dtype":"F32","shape":[1],"data_offsets":[1,5]})"), "12345",
+           "\"x\" starts at byte 1 of the data, where 0"}};
+}
+
+/// Two entries of one name or place, and metadata that is no map of texts.
+std::vector<Damage> headers_with_wrong_entries() {
+  return {
+      {R"({"x":)" + kTensor + R"(,"x":)" + kTensor + "}", kFour, "is there twice"},
+      {R"({"x":)" + kTensor + R"(,"y":)" + kTensor + "}", kFour, "tensors overlap"},
+      {R"({"__metadata__":{"a":1},"x":)" + kTensor + "}", kFour, "a number where none belongs"},
+      {R"({"__metadata__":{"a":"1","a":"2"},"x":)" + kTensor + "}", kFour, "\"a\" is there twice"},
+      {R"({"__metadata__":{"a":{}},"x":)" + kTensor + "}", kFour, "an object"},
+      {R"({"__metadata__":"a","x":)" + kTensor + "}", kFour, "a text where none belongs"}};
+}
+
+TEST_F(Safetensors, RefusesADamagedHeader) {
+  EXPECT_EQ(refusal_of(header_of(kTensor), kFour), "accepted");
+  for (const auto& damages : {headers_without_tensors(), tensors_with_wrong_members(),
+                              tensors_that_do_not_fit(), headers_with_wrong_entries()}) {
+    for (const auto& [header, data, text] : damages) {
+      EXPECT_THAT(refusal_of(header, data), HasSubstr(text)) << header;
+    }
   }
-  const auto made = file_of(with(R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})"), four);
+  const auto made =
+      file_of(header_of(R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})"), kFour);
   EXPECT_THAT(refusal<UnsupportedError>([&] { load_safetensors(made); }),
               HasSubstr("LibTorch has no dtype \"F31\""));
-  EXPECT_THAT(refusal_of(with(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})"),
+  EXPECT_THAT(refusal_of(header_of(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})"),
                          std::string("\x01\x02\x00\x01", 4)),
               HasSubstr("truth values other than 0 and 1"));
 }

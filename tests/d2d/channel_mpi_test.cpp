@@ -56,6 +56,7 @@ struct MpiPairsCluster : MpiCluster {
 using MpiClusters =
     testing::Types<MpiCluster, ChunkedCluster, SeparateMpiPlanesCluster, MpiPairsCluster>;
 INSTANTIATE_TYPED_TEST_SUITE_P(channel_mpi_test, ChannelContract, MpiClusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(channel_mpi_test, ChannelTensorsContract, MpiClusters);
 
 template <class ClusterType>
 class MpiChannelLeaving : public testing::Test {};

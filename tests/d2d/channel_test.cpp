@@ -2,6 +2,7 @@
 // time, and what only channels in one process can show.
 #include "d2d/channel.h"
 
+#include "d2d/channel_contract.h"
 #include "d2d/local_cluster.h"
 
 namespace smp::d2d {
@@ -31,6 +32,7 @@ struct SimulatedPairsCluster : ClockHolder, LocalCluster {
 using LocalClusters = testing::Types<PlainCluster, SimulatedCluster, SeparatePlanesCluster,
                                      SimulatedSeparatePlanesCluster, SimulatedPairsCluster>;
 INSTANTIATE_TYPED_TEST_SUITE_P(channel_test, ChannelContract, LocalClusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(channel_test, ChannelTensorsContract, LocalClusters);
 
 // Random traffic between 3 ranks in simulated time; the hash of its trace.
 std::uint64_t traced_run(std::uint64_t seed, const std::string& text = "h") {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "d2d/channel_contract.h"
+#include "d2d/channel_cluster.h"
 #include "d2d/wires/local_wire.h"
 #include "fiber/sim_clock.h"
 

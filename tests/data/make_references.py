@@ -6,6 +6,7 @@ weights, what they compute for one batch, and the gradient of every parameter, i
 
 Weights are rounded to float32. The files carry the versions that made them in their metadata.
 """
+import contextlib
 import os
 
 import safetensors.torch
@@ -23,7 +24,11 @@ def t5(**options):
                       num_heads=2, relative_attention_num_buckets=8,
                       relative_attention_max_distance=12, dropout_rate=0.0,
                       decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, **options)
-    return T5ForConditionalGeneration(config)
+    model = T5ForConditionalGeneration(config)
+    if not options["tie_word_embeddings"]:
+        # transformers 5 ties the head in any case; published 1.1 checkpoints have one of their own.
+        model.lm_head = torch.nn.Linear(config.d_model, config.vocab_size, bias=False)
+    return model
 
 
 def randomise(model, generator):
@@ -47,10 +52,28 @@ def loss_of(logits, labels, shifted):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+@contextlib.contextmanager
+def nothing_in_float32():
+    """T5 casts to float32 for norms and softmax whatever the model's type; 1e-7 would hide mistakes."""
+    to, as_float = torch.Tensor.to, torch.Tensor.float
+
+    def keep(tensor, *args, **kwargs):
+        narrows = tensor.dtype == torch.float64 and torch.float32 in (*args, *kwargs.values())
+        return tensor if narrows else to(tensor, *args, **kwargs)
+
+    torch.Tensor.to = keep
+    torch.Tensor.float = lambda tensor: keep(tensor, torch.float32)
+    try:
+        yield
+    finally:
+        torch.Tensor.to, torch.Tensor.float = to, as_float
+
+
 def write(name, model, generator, inputs):
     randomise(model, generator)
     model = model.double().eval()
-    output = model(**inputs)
+    with nothing_in_float32():
+        output = model(**inputs)
     loss = loss_of(output.logits, inputs["labels"], shifted=name == "gpt2")
     torch.testing.assert_close(loss.float(), output.loss.float())
     loss.backward()

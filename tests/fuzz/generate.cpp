@@ -217,23 +217,11 @@ class Generator {
         break;
       case Op::kCall:
         return draw_call();
-      case Op::kReadWeight:
-      case Op::kReadWeightValue:
-      case Op::kIfWeight:
-      case Op::kReadTable:
-      case Op::kReadCount:
-      case Op::kReadAverage:
-      case Op::kReadScratch:
-      case Op::kReadCounter:
-      case Op::kReadAuxiliary:
-      case Op::kFreeze:
-        made.which = node();
-        break;
       case Op::kToggle:
         made.which = any_module();
         break;
       default:
-        break;
+        if (names_module(made.op)) made.which = node();
     }
     if (made.op == Op::kIfWeight) made.value = dice_.number(.5, 1.5);
     if (made.op == Op::kHook) made.value = dice_.number(.5, 1.5);
@@ -260,10 +248,7 @@ class Generator {
   }
 
   Instruction with_blocks(Instruction made, int depth) {
-    const bool branches = made.op == Op::kIfData || made.op == Op::kIfMicrobatch ||
-                          made.op == Op::kIfWeight || made.op == Op::kTry;
-    const bool blocks = branches || made.op == Op::kLoop || made.op == Op::kNoGrad;
-    if (!blocks) return made;
+    if (!has_block(made.op)) return made;
     if (depth >= 2) {
       made.op = Op::kUnary;
       return made;
@@ -271,7 +256,7 @@ class Generator {
     if (made.op == Op::kLoop) times_ *= 2;
     made.inner = block(dice_.between(1, 3), depth + 1);
     if (made.op == Op::kLoop) times_ /= 2;
-    if (branches) made.other = block(dice_.between(0, 2), depth + 1);
+    if (has_branches(made.op)) made.other = block(dice_.between(0, 2), depth + 1);
     return made;
   }
 

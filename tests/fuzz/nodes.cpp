@@ -103,11 +103,12 @@ class Interpreter {
         }
         break;
       default:
-        run_state(i);
+        run_on_named(i);
     }
   }
 
-  void run_state(const Instruction& i) {
+  /// Uses the state of the module that the instruction names.
+  void run_on_named(const Instruction& i) {
     switch (i.op) {
       case Op::kReadWeight:
         reg(i.to) = reg(i.a) * other(i).weight.mean();
@@ -124,6 +125,31 @@ class Interpreter {
       case Op::kReadAverage:
         reg(i.to) = reg(i.a) + other(i).average;
         break;
+      case Op::kReadScratch:
+        reg(i.to) = reg(i.a);
+        if (other(i).scratch.defined()) reg(i.to) = reg(i.a) + other(i).scratch.mean(0);
+        break;
+      case Op::kReadCounter:
+        reg(i.to) = reg(i.a) * (1 + 0.01 * other(i).counter);
+        break;
+      case Op::kReadAuxiliary:
+        reg(i.to) = reg(i.a);
+        if (other(i).auxiliary.defined()) reg(i.to) = reg(i.a) + 0.1 * other(i).auxiliary;
+        break;
+      case Op::kToggle:
+        node_.model->unit(i.which).module->train(i.value > 0);
+        break;
+      case Op::kFreeze:
+        other(i).weight.requires_grad_(i.value > 0);
+        break;
+      default:
+        run_on_own(i);
+    }
+  }
+
+  /// Uses the state of the node itself.
+  void run_on_own(const Instruction& i) {
+    switch (i.op) {
       case Op::kCountBuffer:
         node_.count.add_(1);
         break;
@@ -138,15 +164,8 @@ class Interpreter {
       case Op::kWriteScratch:
         node_.scratch = i.which == 0 ? reg(i.a).detach() : reg(i.a);
         break;
-      case Op::kReadScratch:
-        reg(i.to) = reg(i.a);
-        if (other(i).scratch.defined()) reg(i.to) = reg(i.a) + other(i).scratch.mean(0);
-        break;
       case Op::kCountMember:
         ++node_.counter;
-        break;
-      case Op::kReadCounter:
-        reg(i.to) = reg(i.a) * (1 + 0.01 * other(i).counter);
         break;
       case Op::kKeep:
         node_.kept.push_back(reg(i.a));
@@ -156,16 +175,6 @@ class Interpreter {
         break;
       case Op::kWriteAuxiliary:
         node_.auxiliary = reg(i.a).pow(2).mean();
-        break;
-      case Op::kReadAuxiliary:
-        reg(i.to) = reg(i.a);
-        if (other(i).auxiliary.defined()) reg(i.to) = reg(i.a) + 0.1 * other(i).auxiliary;
-        break;
-      case Op::kToggle:
-        node_.model->unit(i.which).module->train(i.value > 0);
-        break;
-      case Op::kFreeze:
-        other(i).weight.requires_grad_(i.value > 0);
         break;
       default:
         throw std::logic_error("no such operation");

@@ -60,6 +60,7 @@ class Printer {
     return path.empty() ? "root" : path.substr(path.rfind('.') + 1);
   }
   static std::string reg(int number) { return "r" + std::to_string(number); }
+  static std::string text_of(double value) { return (std::ostringstream() << value).str(); }
 
   void print_module(std::size_t number) {
     const auto& module = program_.modules[number];
@@ -84,9 +85,7 @@ class Printer {
 
   void line(const Instruction& i, int indent) {
     out_ << std::string(static_cast<std::size_t>(indent), ' ') << words(i);
-    const bool blocks = i.op == Op::kIfData || i.op == Op::kIfMicrobatch || i.op == Op::kIfWeight ||
-                        i.op == Op::kTry || i.op == Op::kLoop || i.op == Op::kNoGrad;
-    if (!blocks) {
+    if (!has_block(i.op)) {
       out_ << "\n";
       return;
     }
@@ -103,25 +102,17 @@ class Printer {
 
   std::string words(const Instruction& i) const {
     const auto to = reg(i.to), a = reg(i.a), b = reg(i.b);
-    const auto value = (std::ostringstream() << i.value).str();
-    const auto variant = static_cast<std::size_t>(i.which);
     switch (i.op) {
-      case Op::kUnary: {
-        const std::array texts{"tanh(" + a + ")",   "sigmoid(" + a + ")", a + " * " + value,
-                               a + " + " + value,   "relu(" + a + ")",    a + ".clone()",
-                               "softmax(" + a + ")"};
-        return to + " = " + texts[variant];
-      }
+      case Op::kUnary:
+        return to + " = " + unary(i);
       case Op::kBinary:
-        return to + " = " + a + " " + "+*-"[variant] + " " + b;
+        return to + " = " + a + " " + "+*-"[static_cast<std::size_t>(i.which)] + " " + b;
       case Op::kFreshInPlace:
         return to + " = " + a + ".clone(); " + in_place(i);
       case Op::kInPlace:
         return in_place(i);
-      case Op::kView: {
-        const std::array texts{".view_as(self)", ".narrow(0, 0, all)", ".t().t()"};
-        return to + " = " + a + texts[variant];
-      }
+      case Op::kView:
+        return to + " = " + view(i);
       case Op::kWeight:
         return to + " = " + a + ".matmul(weight)";
       case Op::kTokens:
@@ -129,35 +120,72 @@ class Printer {
       case Op::kCall:
         return to + (i.also < 0 ? "" : ", " + reg(i.also)) + " = " + name(i.which) + "(" + a +
                (i.b < 0 ? "" : ", " + b) + ")";
+      case Op::kDetach:
+        return to + " = " + a + ".detach()";
+      case Op::kHook:
+        return (i.which == 0 ? a + " = " + a + " * 1; " : "") + a + ".register_hook(gradient * " +
+               text_of(i.value) + ")";
+      default:
+        return words_of_control(i);
+    }
+  }
+
+  std::string words_of_control(const Instruction& i) const {
+    const auto a = reg(i.a), value = text_of(i.value);
+    switch (i.op) {
       case Op::kIfData:
         return "if (" + a + ".sum() > " + value + ")";
       case Op::kIfMicrobatch:
         return "if (microbatch % 2)";
+      case Op::kIfWeight:
+        return "if (" + name(i.which) + "->weight.norm() > " + value + ")";
       case Op::kLoop:
         return "repeat (1 + tokens.sum() % 3)";
-      case Op::kDetach:
-        return to + " = " + a + ".detach()";
       case Op::kNoGrad:
         return "no_grad";
-      case Op::kHook:
-        return (i.which == 0 ? a + " = " + a + " * 1; " : "") + a + ".register_hook(gradient * " +
-               value + ")";
       case Op::kThrow:
         return "if (" + a + ".sum() > " + value + ") throw";
       case Op::kTry:
         return "try";
+      default:
+        return words_of_named(i);
+    }
+  }
+
+  /// Of instructions that use the state of the module they name.
+  std::string words_of_named(const Instruction& i) const {
+    if (!names_module(i.op)) return words_of_own(i);
+    const auto to = reg(i.to), a = reg(i.a), other = name(i.which);
+    switch (i.op) {
       case Op::kReadWeight:
-        return to + " = " + a + " * " + name(i.which) + "->weight.mean()";
+        return to + " = " + a + " * " + other + "->weight.mean()";
       case Op::kReadWeightValue:
-        return to + " = " + a + " + " + name(i.which) + "->weight.detach().mean()";
-      case Op::kIfWeight:
-        return "if (" + name(i.which) + "->weight.norm() > " + value + ")";
+        return to + " = " + a + " + " + other + "->weight.detach().mean()";
       case Op::kReadTable:
-        return to + " = " + a + " + " + name(i.which) + "->table";
+        return to + " = " + a + " + " + other + "->table";
       case Op::kReadCount:
-        return to + " = " + a + " * (1 + 0.01 * " + name(i.which) + "->count.item())";
+        return to + " = " + a + " * (1 + 0.01 * " + other + "->count.item())";
       case Op::kReadAverage:
-        return to + " = " + a + " + " + name(i.which) + "->average";
+        return to + " = " + a + " + " + other + "->average";
+      case Op::kReadScratch:
+        return to + " = " + a + " + " + other + "->scratch.mean(0)  // if set";
+      case Op::kReadCounter:
+        return to + " = " + a + " * (1 + 0.01 * " + other + "->counter)";
+      case Op::kReadAuxiliary:
+        return to + " = " + a + " + 0.1 * " + other + "->auxiliary  // if set";
+      case Op::kToggle:
+        return other + (i.value > 0 ? "->train()" : "->eval()");
+      case Op::kFreeze:
+        return other + "->weight.requires_grad_(" + (i.value > 0 ? "true" : "false") + ")";
+      default:
+        return "?";
+    }
+  }
+
+  /// Of those that use the state of the module that runs them.
+  static std::string words_of_own(const Instruction& i) {
+    const auto to = reg(i.to), a = reg(i.a);
+    switch (i.op) {
       case Op::kCountBuffer:
         return "count.add_(1)";
       case Op::kUpdateAverage:
@@ -166,33 +194,34 @@ class Printer {
         return to + " = average.expand_as(" + a + ")";
       case Op::kWriteScratch:
         return "scratch = " + a + (i.which == 0 ? ".detach()" : "");
-      case Op::kReadScratch:
-        return to + " = " + a + " + " + name(i.which) + "->scratch.mean(0)  // if set";
       case Op::kCountMember:
         return "++counter";
-      case Op::kReadCounter:
-        return to + " = " + a + " * (1 + 0.01 * " + name(i.which) + "->counter)";
       case Op::kKeep:
         return "kept.push_back(" + a + ")";
       case Op::kTakeKept:
         return to + " = " + a + " + sum of kept.mean(0); kept.clear()";
       case Op::kWriteAuxiliary:
         return "auxiliary = " + a + ".pow(2).mean()";
-      case Op::kReadAuxiliary:
-        return to + " = " + a + " + 0.1 * " + name(i.which) + "->auxiliary  // if set";
-      case Op::kToggle:
-        return name(i.which) + (i.value > 0 ? "->train()" : "->eval()");
-      case Op::kFreeze:
-        return name(i.which) + "->weight.requires_grad_(" + (i.value > 0 ? "true" : "false") + ")";
-      case Op::kEnd:
-        break;
+      default:
+        return "?";
     }
-    return "?";
+  }
+
+  static std::string unary(const Instruction& i) {
+    const auto a = reg(i.a), value = text_of(i.value);
+    const std::array texts{"tanh(" + a + ")",   "sigmoid(" + a + ")", a + " * " + value,
+                           a + " + " + value,   "relu(" + a + ")",    a + ".clone()",
+                           "softmax(" + a + ")"};
+    return texts[static_cast<std::size_t>(i.which)];
+  }
+
+  static std::string view(const Instruction& i) {
+    const std::array texts{".view_as(self)", ".narrow(0, 0, all)", ".t().t()"};
+    return reg(i.a) + texts[static_cast<std::size_t>(i.which)];
   }
 
   static std::string in_place(const Instruction& i) {
-    const auto to = reg(i.to);
-    const auto value = (std::ostringstream() << i.value).str();
+    const auto to = reg(i.to), value = text_of(i.value);
     const std::array texts{to + ".mul_(" + value + ")", to + ".add_(" + reg(i.a) + ")",
                            to + ".narrow(1, 0, 2).add_(" + value + ")"};
     return texts[static_cast<std::size_t>(i.which)];
@@ -231,26 +260,6 @@ void collect(const Program& program, int writer, const Code& code, std::set<std:
 }  // namespace
 
 std::string name_of(Op op) { return kOpNames.at(static_cast<std::size_t>(op)); }
-
-bool names_module(Op op) {
-  switch (op) {
-    case Op::kCall:
-    case Op::kReadWeight:
-    case Op::kReadWeightValue:
-    case Op::kIfWeight:
-    case Op::kReadTable:
-    case Op::kReadCount:
-    case Op::kReadAverage:
-    case Op::kReadScratch:
-    case Op::kReadCounter:
-    case Op::kReadAuxiliary:
-    case Op::kToggle:
-    case Op::kFreeze:
-      return true;
-    default:
-      return false;
-  }
-}
 
 std::set<std::string> features(const Program& program) {
   std::set<std::string> result;

@@ -116,6 +116,10 @@ std::set<std::string> features(const Program& program);
 std::string name_of(Op op);
 /// Whether `which` is the number of a module.
 bool names_module(Op op);
+/// Whether it runs `inner`.
+bool has_block(Op op);
+/// Whether it runs `inner` or `other`.
+bool has_branches(Op op);
 
 /// The program as a person would write it.
 std::string pseudo_code(const Program& program);

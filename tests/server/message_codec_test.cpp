@@ -1,6 +1,4 @@
 // Every field of every kind of message crosses the wire, and nothing else is taken for one.
-#include "server/message_codec.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,8 @@
 #include <optional>
 
 #include "d2d/wires/local_wire.h"
+#include "server/message_decoder.h"
+#include "server/message_encoder.h"
 #include "smp/error.h"
 
 namespace smp::server {

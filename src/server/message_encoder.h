@@ -1,4 +1,4 @@
-// server/message_codec.h: messages as frames. The kinds of every call are fixed-size headers that
+// server/message_encoder.h: messages as frames. The kinds of every call are fixed-size headers that
 // are copied as they are; the rare ones, and what has no fixed size, are Protocol Buffers
 // (message.proto). Threads: the rank's.
 #pragma once
@@ -29,12 +29,5 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 /// @param departure  counts the tensors that have not left yet
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const StepEnded& message, std::shared_ptr<d2d::Departure> departure);
-
-struct ReceivedMessage {
-  std::int64_t step = 0;  ///< of the sender
-  Message message;
-};
-/// @throws InternalError  the frame is not one of ours.
-[[nodiscard]] ReceivedMessage decode_message(d2d::ArrivedFrame&& frame);
 
 }  // namespace smp::server

@@ -1,0 +1,163 @@
+// server/message_decoder.cpp: one function for each kind that is more than its name.
+#include "server/message_decoder.h"
+
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "server/frame_extra.h"
+#include "server/frame_headers.h"
+#include "server/message.pb.h"
+
+namespace smp::server {
+namespace {
+
+ExecutionModes modes_of(const wire::ForwardHeader& header) {
+  ExecutionModes modes;
+  modes.grad = (header.start.flags & wire::kGrad) != 0;
+  for (std::size_t i = 0; i < modes.autocast.size(); ++i) {
+    auto& own = modes.autocast[i];
+    own.enabled = header.autocast[i] != 0;
+    if (own.enabled) own.dtype = static_cast<at::ScalarType>(header.autocast[i] - 1);
+  }
+  return modes;
+}
+
+ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
+  const auto header = wire::header_of<wire::ForwardHeader>(frame);
+  const auto& start = header.start;
+  auto [extra, bytes] = wire::split_body(frame, start);
+  ForwardRequest message;
+  message.request = start.request;
+  message.module = ModuleId{header.module};
+  message.call = header.call;
+  message.microbatch = start.microbatch;
+  message.forms = extra.take_notes(start).forms;
+  if ((start.flags & wire::kPlainSettings) == 0) {
+    message.settings = extra.take_further_settings(header.settings);
+  }
+  message.position = {extra.take_key(header, frame.tensors.size()), header.ordinal,
+                      header.random_key};
+  message.after_first_backward = (start.flags & wire::kAfterFirstBackward) != 0;
+  message.modes = modes_of(header);
+  message.requires_grad = extra.take_flags(header.requires_grad, frame.tensors.size());
+  message.arguments = {std::string(bytes), std::move(frame.tensors)};
+  return message;
+}
+
+ForwardResponse forward_response(d2d::ArrivedFrame&& frame) {
+  const auto header = wire::header_of<wire::RecordHeader>(frame);
+  const auto& start = header.start;
+  auto [extra, bytes] = wire::split_body(frame, start);
+  ForwardResponse message;
+  message.request = start.request;
+  message.record = header.record;
+  auto notes = extra.take_notes(start);
+  message.links = std::move(notes.links);
+  message.forms = std::move(notes.forms);
+  message.hooked = std::move(notes.hooked);
+  if ((start.flags & wire::kPlainSettings) == 0) message.settings = extra.take_settings();
+  message.requires_grad = extra.take_flags(header.requires_grad, frame.tensors.size());
+  message.result = {std::string(bytes), std::move(frame.tensors)};
+  return message;
+}
+
+BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
+  const auto header = wire::header_of<wire::RecordHeader>(frame);
+  const auto& start = header.start;
+  wire::ExtraReader body(wire::text_of(frame.body));
+  std::optional<Settings> settings;
+  if ((start.flags & wire::kPlainSettings) == 0) {
+    settings = body.take_further_settings(header.requires_grad);
+  }
+  return {start.request,
+          header.record,
+          start.microbatch,
+          (start.flags & wire::kAfterFirstBackward) != 0,
+          (start.flags & wire::kKeepGraph) != 0,
+          std::move(frame.tensors),
+          (start.flags & wire::kOnlyInputs) != 0,
+          std::string(body.rest()),
+          std::move(settings)};
+}
+
+FinishGradients finish_gradients(const d2d::ArrivedFrame& frame) {
+  wire::ExtraReader body(wire::text_of(frame.body));
+  if (body.rest().empty()) return {};
+  auto facts = body.take_note();
+  return {std::move(facts), std::string(body.rest())};
+}
+
+Failure failure_of(const d2d::ArrivedFrame& frame) {
+  wire::Failure stored;
+  SMP_ASSERT(stored.ParseFromArray(frame.body.data(), static_cast<int>(frame.body.size())));
+  return {PpRank(stored.pp_rank()), stored.text(), static_cast<std::uint8_t>(stored.type())};
+}
+
+StepEnded step_ended(d2d::ArrivedFrame&& frame) {
+  wire::Outputs stored;
+  SMP_ASSERT(stored.ParseFromArray(frame.body.data(), static_cast<int>(frame.body.size())));
+  auto tensor = std::make_move_iterator(frame.tensors.begin());
+  auto left = frame.tensors.size();
+  StepEnded message;
+  message.buffers = std::move(*stored.mutable_buffers());
+  for (auto& own : *stored.mutable_microbatches()) {
+    SMP_ASSERT(own.num_tensors() <= left);
+    left -= own.num_tensors();
+    const auto end = tensor + static_cast<std::ptrdiff_t>(own.num_tensors());
+    message.outputs.push_back({std::move(*own.mutable_body()), {tensor, end}});
+    message.forms.push_back(std::move(*own.mutable_forms()));
+    tensor = end;
+  }
+  SMP_ASSERT(left == 0, left, " tensors too many");
+  return message;
+}
+
+Message message_of(const wire::Start& start, d2d::ArrivedFrame&& frame) {
+  switch (start.kind) {
+    case wire::Kind::kForwardRequest:
+      return forward_request(std::move(frame));
+    case wire::Kind::kForwardResponse:
+      return forward_response(std::move(frame));
+    case wire::Kind::kBackwardRequest:
+      return backward_request(std::move(frame));
+    case wire::Kind::kBackwardResponse:
+      return BackwardResponse{start.request, std::move(frame.tensors),
+                              std::string(wire::text_of(frame.body))};
+    case wire::Kind::kErrorResponse:
+      return ErrorResponse{start.request, failure_of(frame)};
+    case wire::Kind::kReleaseRecord:
+      return ReleaseRecord{wire::header_of<wire::RecordHeader>(frame).record};
+    case wire::Kind::kForwardDone:
+      return ForwardDone{start.microbatch};
+    case wire::Kind::kMicrobatchDone:
+      return MicrobatchDone{start.microbatch};
+    case wire::Kind::kFinishGradients:
+      return finish_gradients(frame);
+    case wire::Kind::kStepEnded:
+      return step_ended(std::move(frame));
+    case wire::Kind::kStepFailed:
+      return StepFailed{failure_of(frame)};
+    case wire::Kind::kRankLeft:
+      return RankLeft{};
+    case wire::Kind::kStallQuestion:
+      return StallQuestion{};
+    case wire::Kind::kStallAnswer:
+      return StallAnswer{std::string(wire::text_of(frame.body))};
+  }
+  SMP_ASSERT(false, "a message of kind ", static_cast<int>(start.kind));
+}
+
+}  // namespace
+
+ReceivedMessage decode_message(d2d::ArrivedFrame&& frame) {
+  wire::Start start;
+  SMP_ASSERT(frame.header.size() >= sizeof start, frame.header.size(), " bytes of header");
+  std::memcpy(&start, frame.header.data(), sizeof start);
+  return {start.step, message_of(start, std::move(frame))};
+}
+
+}  // namespace smp::server

@@ -1,0 +1,192 @@
+// server/message_encoder.cpp: what of a message goes into the header, and what into the body.
+#include "server/message_encoder.h"
+
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/frame_extra.h"
+#include "server/frame_headers.h"
+#include "server/message.pb.h"
+
+namespace smp::server {
+namespace {
+
+wire::Start start_of(wire::Kind kind, std::int64_t step, RequestId request = {},
+                     std::int32_t microbatch = -1, std::uint8_t flags = 0) {
+  return {step, request, microbatch, kind, flags, 0};
+}
+
+std::uint8_t flag(bool on, std::uint8_t bit) { return on ? bit : std::uint8_t{0}; }
+
+void post(d2d::Channel& channel, GlobalRank peer, std::span<const std::byte> header,
+          std::string_view body = {}, c10::ArrayRef<at::Tensor> tensors = {},
+          std::shared_ptr<d2d::Departure> departure = nullptr) {
+  channel.send(peer, d2d::Port::kServer, header, body, tensors, std::move(departure));
+}
+
+void put_modes(const ExecutionModes& modes, wire::ForwardHeader& header) {
+  for (std::size_t i = 0; i < modes.autocast.size(); ++i) {
+    const auto& own = modes.autocast[i];
+    header.autocast[i] =
+        own.enabled ? static_cast<std::uint8_t>(1 + static_cast<int>(own.dtype)) : 0;
+  }
+}
+
+// ---- the rare kinds ----------------------------------------------------------------------------
+
+void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& start,
+                  const Failure& failure) {
+  wire::Failure stored;
+  stored.set_pp_rank(failure.rank.value());
+  stored.set_text(failure.text);
+  stored.set_type(failure.type);
+  post(channel, peer, wire::bytes_of(start), stored.SerializeAsString());
+}
+
+void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
+  wire::Outputs stored;
+  std::vector<at::Tensor> tensors;
+  for (std::size_t i = 0; i < message.outputs.size(); ++i) {
+    const auto& output = message.outputs[i];
+    auto& own = *stored.add_microbatches();
+    if (i < message.forms.size()) own.set_forms(message.forms[i]);
+    own.set_body(output.bytes);
+    own.set_num_tensors(static_cast<std::uint32_t>(output.tensors.size()));
+    tensors.insert(tensors.end(), output.tensors.begin(), output.tensors.end());
+  }
+  stored.set_buffers(message.buffers);
+  post(channel, peer, wire::bytes_of(start_of(wire::Kind::kStepEnded, step)),
+       stored.SerializeAsString(), tensors, std::move(departure));
+}
+
+/// Most of them are little more than their name.
+struct SendRest {
+  d2d::Channel& channel;
+  GlobalRank peer;
+  std::int64_t step;
+
+  template <class Hot>
+  void operator()(const Hot& message) const {
+    send_message(channel, peer, step, message);
+  }
+  void operator()(const ErrorResponse& message) const {
+    send_failure(channel, peer, start_of(wire::Kind::kErrorResponse, step, message.request),
+                 message.failure);
+  }
+  void operator()(const ReleaseRecord& message) const {
+    post(channel, peer,
+         wire::bytes_of(
+             wire::RecordHeader{start_of(wire::Kind::kReleaseRecord, step), message.record}));
+  }
+  void operator()(const ForwardDone& message) const {
+    post_start(wire::Kind::kForwardDone, message.microbatch);
+  }
+  void operator()(const MicrobatchDone& message) const {
+    post_start(wire::Kind::kMicrobatchDone, message.microbatch);
+  }
+  void operator()(const FinishGradients& message) const {
+    wire::ExtraWriter body;
+    if (!message.facts.empty() || !message.buffers.empty()) body.put_note(message.facts);
+    body.put_rest(message.buffers);
+    post_start(wire::Kind::kFinishGradients, -1, body.bytes());
+  }
+  void operator()(const StepEnded& message) const {
+    send_outputs(channel, peer, step, message, nullptr);
+  }
+  void operator()(const StepFailed& message) const {
+    send_failure(channel, peer, start_of(wire::Kind::kStepFailed, step), message.failure);
+  }
+  void operator()(const RankLeft&) const { post_start(wire::Kind::kRankLeft); }
+  void operator()(const StallQuestion&) const { post_start(wire::Kind::kStallQuestion); }
+  void operator()(const StallAnswer& message) const {
+    post_start(wire::Kind::kStallAnswer, -1, message.text);
+  }
+
+ private:
+  void post_start(wire::Kind kind, std::int32_t microbatch = -1, std::string_view body = {}) const {
+    post(channel, peer, wire::bytes_of(start_of(kind, step, {}, microbatch)), body);
+  }
+};
+
+}  // namespace
+
+// ---- the kinds of every call -------------------------------------------------------------------
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const ForwardRequest& message) {
+  const auto flags = static_cast<std::uint8_t>(
+      flag(message.after_first_backward, wire::kAfterFirstBackward) |
+      flag(message.settings.plain, wire::kPlainSettings) | flag(message.modes.grad, wire::kGrad));
+  wire::ForwardHeader header{
+      start_of(wire::Kind::kForwardRequest, step, message.request, message.microbatch, flags),
+      message.call,
+      message.settings.first,
+      message.position.random_key,
+      wire::first_flags(message.requires_grad),
+      message.module.value,
+      message.position.ordinal,
+      {},
+      {}};
+  put_modes(message.modes, header);
+  wire::ExtraWriter extra;
+  extra.put_notes({.forms = message.forms}, header.start);
+  if (!message.settings.plain) extra.put_further_settings(message.settings);
+  extra.put_key(message.position.caller, header);
+  extra.put_further_flags(message.requires_grad);
+  const wire::Body body(extra, message.arguments.bytes, header.start);
+  post(channel, peer, wire::bytes_of(header), body.view(), message.arguments.tensors);
+}
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const ForwardResponse& message) {
+  const auto flags = flag(!message.settings, wire::kPlainSettings);
+  wire::RecordHeader header{
+      start_of(wire::Kind::kForwardResponse, step, message.request, -1, flags), message.record,
+      wire::first_flags(message.requires_grad)};
+  wire::ExtraWriter extra;
+  extra.put_notes({message.links, message.forms, message.hooked}, header.start);
+  if (message.settings) extra.put_settings(*message.settings);
+  extra.put_further_flags(message.requires_grad);
+  const wire::Body body(extra, message.result.bytes, header.start);
+  post(channel, peer, wire::bytes_of(header), body.view(), message.result.tensors);
+}
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const BackwardRequest& message) {
+  const auto flags = static_cast<std::uint8_t>(
+      flag(message.after_first_backward, wire::kAfterFirstBackward) |
+      flag(message.keep_graph, wire::kKeepGraph) | flag(!message.settings, wire::kPlainSettings) |
+      flag(message.only_inputs, wire::kOnlyInputs));
+  wire::RecordHeader header{
+      start_of(wire::Kind::kBackwardRequest, step, message.request, message.microbatch, flags),
+      message.record};
+  wire::ExtraWriter body;
+  if (message.settings) {
+    header.requires_grad = message.settings->first;
+    body.put_further_settings(*message.settings);
+  }
+  body.put_rest(message.forms);
+  post(channel, peer, wire::bytes_of(header), body.bytes(), message.gradients);
+}
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const BackwardResponse& message) {
+  post(channel, peer,
+       wire::bytes_of(start_of(wire::Kind::kBackwardResponse, step, message.request)),
+       message.forms, message.gradients);
+}
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
+  send_outputs(channel, peer, step, message, std::move(departure));
+}
+
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const Message& message) {
+  std::visit(SendRest{channel, peer, step}, message);
+}
+
+}  // namespace smp::server

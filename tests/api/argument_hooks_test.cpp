@@ -1,0 +1,103 @@
+// Hooks that a module of another rank registers on its arguments: they see what they would see in
+// one process, or the step is refused.
+#include <torch/types.h>
+
+#include <vector>
+
+#include "api/two_ranks.h"
+
+namespace smp {
+namespace argument_hooks_test {
+
+using at::Tensor;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Scales the gradients of its first argument.
+struct HookingImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x, const Tensor& y) {
+    x.register_hook([](const Tensor& gradient) { return gradient * 3; });
+    return linear(x) * y;
+  }
+  nn::Linear linear = register_module("linear", nn::Linear(4, 4));
+};
+SMP_MODULE(Hooking);
+
+enum class Use { kOnce, kOfAnother, kOfTheHooked, kOfTheHookedAlone };
+
+struct NetImpl : torch::nn::Module {
+  Tensor forward(const Tensor& input) {
+    const auto x = first(input);
+    const auto y = second(input);
+    auto out = far(x, y);
+    if (use == Use::kOfAnother) out = out + y;
+    if (use == Use::kOfTheHooked) out = out + x;
+    if (use == Use::kOfTheHookedAlone) out = x + y;
+    return out;
+  }
+  nn::Linear first = register_module("first", nn::Linear(4, 4));
+  nn::Linear second = register_module("second", nn::Linear(4, 4));
+  Hooking far = register_module("far", Hooking());
+  Use use = Use::kOnce;
+};
+SMP_MODULE(Net);
+
+Net make_net(Use use) {
+  torch::manual_seed(5);
+  Net net;
+  net->to(torch::kDouble);
+  net->use = use;
+  return net;
+}
+
+Tensor batch() { return torch::linspace(-1, 1, 16, torch::kDouble).reshape({4, 4}); }
+
+/// Of the first layer's weight.
+Tensor gradient_in_one_process(Use use) {
+  auto net = make_net(use);
+  for (const auto& x : batch().chunk(2)) (net(x).pow(2).mean() / 2).backward();
+  return net->first->weight.grad();
+}
+
+void train(Net& net, DistributedModel<Net>& model) {
+  auto step = smp::step([&](const Tensor& x) {
+    const auto loss = net(x).pow(2).mean();
+    model.backward(loss);
+    return loss.detach();
+  });
+  step(batch());
+}
+
+TEST(ArgumentHooks, SeeTheGradientOfOneProcess) {
+  for (const auto use : {Use::kOnce, Use::kOfAnother}) {
+    const auto expected = gradient_in_one_process(use);
+    on_ranks(2, [&] {
+      auto net = make_net(use);
+      DistributedModel<Net> model(net);
+      model.set_partition("", 0);
+      model.set_partition("first", 0);
+      model.set_partition("far", 1);
+      train(net, model);
+      if (rank() != 0) return;
+      EXPECT_TRUE(at::allclose(net->first->weight.grad(), expected, 1e-12, 1e-12))
+          << static_cast<int>(use);
+    });
+  }
+}
+
+TEST(ArgumentHooks, OfATensorThatOthersUseAreRefused) {
+  for (const auto use : {Use::kOfTheHooked, Use::kOfTheHookedAlone}) {
+    on_ranks(2, [&] {
+      auto net = make_net(use);
+      DistributedModel<Net> model(net);
+      model.set_partition("", 0);
+      model.set_partition("far", 1);
+      EXPECT_THAT(refused_step<UsageError>(0, [&] { train(net, model); }),
+                  AllOf(HasSubstr("module 'far'"), HasSubstr("registered a hook on tensor 0"),
+                        HasSubstr("x.view_as(x)")));
+    });
+  }
+}
+
+}  // namespace argument_hooks_test
+}  // namespace smp
