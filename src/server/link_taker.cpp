@@ -163,10 +163,10 @@ class LinkTaker {
 
   void take_same(std::size_t k, LinkSource source, std::size_t index) {
     const auto& output = outputs_[k];
-    if (!output.requires_grad() || !has_hooks(output) || output_memory_[k] == nullptr) {
-      return put(k, LinkKind::kSame, source, index);
-    }
-    put(k, LinkKind::kThroughRecord, source, index, view_in(output, output));
+    const bool hooked = output.requires_grad() && has_hooks(output) && output_memory_[k] != nullptr;
+    const auto view = hooked ? view_in(output, output) : std::nullopt;
+    if (!view) return put(k, LinkKind::kSame, source, index);
+    put(k, LinkKind::kThroughRecord, source, index, view);
   }
 
   void take_view(std::size_t k, LinkSource source, std::size_t index, const at::Tensor& whole) {
@@ -194,10 +194,14 @@ class LinkTaker {
 
 LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArguments& arguments,
                          const char* path, bool grad) {
-  OutputLinks told{outputs.size(), arguments.changes(path), {}};
+  const auto count = outputs.size();
+  OutputLinks told{count, arguments.changes(path), {}};
   told.links = LinkTaker(outputs, arguments.tensors(), grad).find();
   LinkedOutputs linked;
-  if (told.links.empty() && told.changes.empty()) return linked;
+  if (told.links.empty() && told.changes.empty()) {
+    outputs.resize(count);  // a hidden base that no link needs
+    return linked;
+  }
   linked.note = told.note();
   linked.recorded = outputs;
   for (const auto& [argument, history] : told.changes) {

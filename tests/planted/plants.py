@@ -38,18 +38,18 @@ PLANTS = [
     Plant("failed microbatch never done", "src/server/dynamic_engine.cpp",
           "  core_.port.send_to_others(MicrobatchDone{body.microbatch});\n", "", [SERVER]),
     # ---- gradients
-    Plant("double accumulation", "src/server/gradient_accumulator.cpp",
+    Plant("double accumulation", "src/server/waiting_gradients.cpp",
           "    add(sum, std::move(gradient));\n  }\n  return delivered;",
-          "    auto again = gradient.clone();\n    waiting_bytes_ += dense_bytes(again);\n"
+          "    auto again = gradient.clone();\n    bytes_ += dense_bytes(again);\n"
           "    if (delivered) add(sum, std::move(again));\n"
-          "    else waiting_bytes_ -= dense_bytes(again);\n"
+          "    else bytes_ -= dense_bytes(again);\n"
           "    add(sum, std::move(gradient));\n  }\n  return delivered;", [SERVER]),
     Plant("dropped gradient after the first backward", "src/server/gradient_accumulator.cpp",
           "    for (auto& rest : std::exchange(microbatches_[number].rest, {})) apply(std::move(rest.sum));",
           "    for (auto& rest : std::exchange(microbatches_[number].rest, {})) {\n"
-          "      if (number > 0) {\n        waiting_bytes_ -= dense_bytes(rest.sum.gradient);\n"
+          "      if (number > 0) {\n        waiting_.leave(rest.sum);\n"
           "        continue;\n      }\n      apply(std::move(rest.sum));\n    }", [SERVER]),
-    Plant("gradient not cloned", "src/server/gradient_accumulator.cpp",
+    Plant("gradient not cloned", "src/server/leaf_update.cpp",
           "  own_storage(leaf.variable, gradients[0]);\n", "", [SERVER, API]),
     Plant("wrong microbatch weight", "src/api/microbatches.cpp",
           "rows < 0 ? 1.0 / count_ : static_cast<double>(row.length) / static_cast<double>(rows);",
@@ -62,8 +62,7 @@ PLANTS = [
           "return request.keep_graph ? *record : *records.take(request.record);",
           "return *records.take(request.record);", [SERVER]),
     Plant("hooks of a tensor are skipped", "src/server/executor.cpp",
-          "  if (give_to_sink(node, inputs)) return;\n  call_tensor_hooks(node, inputs);",
-          "  if (give_to_sink(node, inputs)) return;", [SERVER]),
+          "  if (any_defined(inputs)) {\n    call_tensor_hooks(node, inputs);", "  if (any_defined(inputs)) {", [SERVER]),
     Plant("gradient of an output goes to its neighbour", "src/server/request_runner.cpp",
           "    gradients.push_back(std::move(request.gradients[i]));",
           "    gradients.push_back(request.gradients[request.gradients[0].defined() ? 0 : i]);",
@@ -107,7 +106,7 @@ PLANTS = [
           "    at::autocast::set_autocast_enabled(device, !wanted.enabled);", [SERVER, API]),
     Plant("modes of the caller are not taken over", "src/server/request_runner.cpp",
           "  scope.set_settings(settings);\n", "", [SERVER, API]),
-    Plant("missing version check of arguments", "src/server/output_links.cpp",
+    Plant("missing version check of arguments", "src/server/watched_arguments.cpp",
           "    if (now.version == before.version && now.node == before.node &&",
           "    if (now.node == before.node &&", [SERVER, API]),
     Plant("alias index off by one", "src/server/output_links.cpp",
