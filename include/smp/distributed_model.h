@@ -119,6 +119,7 @@ class SMP_API DistributedModelBase {
   friend void prepare_models(Runtime& runtime, const StepPreview* preview);
   friend const std::string& simulation_of(const DistributedModelBase& model);
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
+  void require_placed() const;
   static void place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                     const StepPreview* preview);
   static void refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,

@@ -187,6 +187,11 @@ void clip_grad_value_(DistributedModelBase& model, double clip_value) {
 bool detail::any_placed(const std::vector<at::Tensor>& parameters) noexcept {
   auto* runtime = Runtime::find_current();
   if (runtime == nullptr) return false;
+  if (parameters.empty()) {  // the share of a rank that owns nothing: the others wait for it
+    const auto& all = runtime->models();
+    return runtime->topology().pp_size() > 1 &&
+           std::any_of(all.begin(), all.end(), [](auto* model) { return model->partitioned(); });
+  }
   const PlacedParameters models(*runtime);
   return std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
     return parameter.defined() && models.known(parameter);

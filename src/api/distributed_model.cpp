@@ -289,6 +289,10 @@ void DistributedModelBase::refuse_two_owners(Runtime& runtime, const Distributed
   }
 }
 
+void DistributedModelBase::require_placed() const {
+  state_->placement->require_parameters_of(*state_->module);
+}
+
 bool DistributedModelBase::owns(const at::Tensor& parameter) const {
   return state_->owns(parameter);
 }
@@ -297,6 +301,9 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   std::vector<DistributedModelBase*> unplaced;
   std::copy_if(runtime.models().begin(), runtime.models().end(), std::back_inserter(unplaced),
                [](const auto* model) { return !model->partitioned(); });
+  for (const auto* model : runtime.models()) {
+    if (model->partitioned()) model->require_placed();
+  }
   // What shares modules with another follows that one's placement.
   for (auto* trace = preview; !unplaced.empty(); trace = nullptr) {
     DistributedModelBase::place(runtime, take_independent(unplaced), trace);
@@ -341,7 +348,11 @@ void DistributedModelBase::train(bool on) { state_->module->train(on); }
 bool DistributedModelBase::is_training() const { return state_->module->is_training(); }
 
 void DistributedModelBase::zero_grad(bool set_to_none) {
-  state_->runtime().facts().note_zero_grad();
+  auto& runtime = state_->runtime();
+  SMP_REQUIRE(!runtime.in_step(),
+              "model.zero_grad() was called inside a step, where other microbatches have added to "
+              "the gradients already; call it before the step, on every rank");
+  runtime.facts().note_zero_grad();
   state_->module->zero_grad(set_to_none);
 }
 

@@ -163,6 +163,7 @@ void OptimizerShare::step() {
   auto* runtime = Runtime::find_current();
   require_outside_of_steps(runtime, "step()");
   auto& state = *state_;
+  if (runtime != nullptr) runtime->facts().note_optimizer_step();
   if (runtime == nullptr || state.strangers.empty()) {
     state.optimizer->step();
     return;
@@ -174,7 +175,9 @@ void OptimizerShare::step() {
 }
 
 void OptimizerShare::zero_grad(bool set_to_none) {
-  require_outside_of_steps(Runtime::find_current(), "zero_grad()");
+  auto* runtime = Runtime::find_current();
+  require_outside_of_steps(runtime, "zero_grad()");
+  if (runtime != nullptr) runtime->facts().note_zero_grad();
   state_->optimizer->zero_grad(set_to_none);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "api/runtime.h"
 #include "base/check.h"
@@ -37,6 +38,21 @@ void require_values(const std::vector<NamedTensor>& tensors, const char* what) {
   for (const auto& [tensor, names] : tensors) {
     SMP_REQUIRE(!deferred::is_delayed(tensor), what, ": ", deferred::no_values_yet(names[0]));
   }
+}
+
+/// What nobody placed has no owner that the others know.
+std::exception_ptr registered_late(const std::vector<NamedTensor>& tensors,
+                                   const Exchange& exchange, const char* what) {
+  std::unordered_set<std::string> placed;
+  for (const auto& info : exchange.tensors()) placed.insert(info.name);
+  for (const auto& [tensor, names] : tensors) {
+    if (placed.count(names[0]) > 0) continue;
+    return std::make_exception_ptr(UsageError(base::concat(
+        what, ": '", names[0],
+        "' was registered after the model was placed, so that no other rank knows of it; register "
+        "parameters, buffers and modules in constructors")));
+  }
+  return nullptr;
 }
 
 bool is_target(const Runtime& runtime, int pp_rank) {
@@ -106,8 +122,7 @@ void gather_model(const DistributedModelBase& model, const std::vector<NamedTens
   std::unordered_map<std::string, std::size_t> number;
   for (std::size_t i = 0; i < tensors.size(); ++i) number.emplace(tensors[i].names[0], i);
   Exchange exchange(runtime.communicator(Group::kPp), owned(model, tensors), what);
-  exchange.agree(problem);
-  SMP_ASSERT(exchange.tensors().size() == tensors.size(), "no rank has some of the tensors");
+  exchange.agree(problem ? problem : registered_late(tensors, exchange, what));
   const std::vector<bool> wanted(tensors.size(), is_target(runtime, pp_rank));
   exchange.deliver(wanted, [&](std::size_t i, const at::Tensor& values) {
     take(number.at(exchange.tensors()[i].name), values);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "api/runtime.h"
+#include "base/check.h"
 #include "deferred/delayed_tensors.h"
 #include "module/running_statistics.h"
 #include "server/guarded_tensor.h"
@@ -105,6 +106,15 @@ void ModelPlacement::keep_own_tensors(Runtime& runtime) const {
     if (placed.held == server::Held::kParameter) continue;
     server.copies().add(placed.name, placed.tensor, stages[placed.owner.index()],
                         placed.here(runtime.pp_rank()));
+  }
+}
+
+void ModelPlacement::require_parameters_of(const torch::nn::Module& module) const {
+  for (const auto& item : module.named_parameters()) {
+    SMP_REQUIRE(numbers_.count(item.value().unsafeGetTensorImpl()) > 0, "parameter '", item.key(),
+                "' was registered after the model was placed: no rank owns it, and no optimizer "
+                "would train it. Register parameters and modules in constructors, or before "
+                "smp::DistributedModel takes the model");
   }
 }
 

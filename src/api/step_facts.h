@@ -20,6 +20,7 @@ class StepFacts {
  public:
   void add_optimizer(std::weak_ptr<torch::optim::Optimizer> optimizer);
   void note_zero_grad() noexcept { zeroed_ = true; }
+  void note_optimizer_step() noexcept { ++optimizer_steps_; }
 
   /// Everything, as bytes; counting begins anew. Some microseconds.
   /// @param body  of the function that runs one microbatch, made by smp::Step<Body>
@@ -35,6 +36,7 @@ class StepFacts {
   std::vector<std::weak_ptr<torch::optim::Optimizer>> optimizers_;
   std::unordered_map<const std::type_info*, std::string> bodies_;
   bool zeroed_ = false;
+  int optimizer_steps_ = 0;
 };
 
 }  // namespace smp

@@ -1,10 +1,14 @@
 // module/running_statistics.cpp: by the types of LibTorch's normalisation layers.
 #include "module/running_statistics.h"
 
+#include <c10/util/Type.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
 
 #include <type_traits>
+#include <typeinfo>
+
+#include "smp/call.h"
 
 namespace smp::module {
 namespace {
@@ -25,8 +29,12 @@ bool describe(torch::nn::Module& module, std::optional<RunningStatistics>& resul
 
 template <class... Layer>
 struct LayerTypes {
+  /// Classes that users derive of them may read the statistics where these only write them.
   static bool contain(const torch::nn::Module& module) {
-    return ((dynamic_cast<const Layer*>(&module) != nullptr) || ...);
+    const auto* routed = dynamic_cast<const RoutedBase*>(&module);
+    if (routed == nullptr) return ((typeid(module) == typeid(Layer)) || ...);
+    const auto type = routed->smp_type_name();
+    return ((type == c10::demangle(typeid(Layer).name())) || ...);
   }
   static std::optional<RunningStatistics> describe_one(torch::nn::Module& module) {
     std::optional<RunningStatistics> result;

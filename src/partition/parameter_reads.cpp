@@ -61,8 +61,10 @@ void ParameterReads::add_buffer(int model, int holder, const std::string& name,
 void ParameterReads::note_write(const at::Tensor& tensor) { written_.insert(memory_of(tensor)); }
 
 void ParameterReads::note_handed(int model, int module, const at::Tensor& tensor) {
-  const auto found = buffer_numbers_.find(tensor.unsafeGetTensorImpl());
-  if (found != buffer_numbers_.end()) buffers_[found->second].handed.insert({model, module});
+  const auto buffer = buffer_numbers_.find(tensor.unsafeGetTensorImpl());
+  if (buffer != buffer_numbers_.end()) buffers_[buffer->second].handed.insert({model, module});
+  const auto parameter = parameters_.find(tensor.unsafeGetTensorImpl());
+  if (parameter != parameters_.end()) parameter->second.handed.insert({model, module});
 }
 
 void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
@@ -78,6 +80,7 @@ void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
   if (found == parameters_.end()) return;
   const Parameter& parameter = found->second;
   const int reader = model == parameter.model ? module : 0;
+  if (parameter.handed.count({model, module}) != 0) return;
   if (parameter.holders.count(reader) == 0)
     uses_[parameter.model].insert({reader, parameter.number});
 }

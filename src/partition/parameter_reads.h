@@ -39,8 +39,9 @@ class ParameterReads {
  private:
   struct Parameter {
     int model;
-    int number;             // in ModuleTree::parameters
-    std::set<int> holders;  // the routed modules it belongs to
+    int number;                            // in ModuleTree::parameters
+    std::set<int> holders;                 // the routed modules it belongs to
+    std::set<std::pair<int, int>> handed;  // model and module that a call gave it to
   };
   struct Buffer {
     int model;

@@ -154,6 +154,14 @@ void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool
   watched.what = "a tensor that it keeps, in place";
 }
 
+void StateWatch::note_normalisation(const at::Tensor& statistics, bool training) {
+  if (!statistics.defined() || !statistics.has_storage()) return;
+  const auto [first, last] = held_.equal_range(statistics.storage().unsafeGetStorageImpl());
+  for (auto at = first; at != last; ++at) {
+    (training ? at->second.trains : at->second.evaluates) = true;
+  }
+}
+
 void StateWatch::note_result(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   // Else its address might be used again.
@@ -178,6 +186,10 @@ std::vector<simulate::StateChange> StateWatch::changes(int model) const {
     }
   }
   for (const auto& [storage, held] : held_) {
+    if (held.model == model && held.normalises && held.trains && held.evaluates) {
+      found[held.routed] = {held.routed, true,
+                            base::concat("'", held.name, "', which it reads in evaluation mode")};
+    }
     if (held.model != model || !held.written || (held.normalises && !held.by_others)) continue;
     auto& change =
         found.try_emplace(held.routed, simulate::StateChange{held.routed, false, {}}).first->second;

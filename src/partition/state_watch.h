@@ -39,6 +39,8 @@ class StateWatch {
   /// Likewise, by an operator that `module` calls itself: a tensor that nobody registered, and that
   /// no operator of this run has made, was kept from an earlier call.
   void note_kept(int model, int module, const at::Tensor& tensor, bool writes);
+  /// A normalisation uses these statistics: it changes them, or reads them in evaluation mode.
+  void note_normalisation(const at::Tensor& statistics, bool training);
   /// An operator gave this.
   void note_result(const at::Tensor& tensor);
 
@@ -62,6 +64,8 @@ class StateWatch {
     bool normalises = false;
     bool written = false;
     bool by_others = false;  // read or written
+    bool trains = false;     // of a normalisation: was called in either mode
+    bool evaluates = false;
   };
   void compare(Watched& watched, bool own_call);
   void compare_parts(int model, int module);

@@ -108,6 +108,7 @@ class Tracer::Observer final : public OperatorListener {
     }
     ++depth_;
     if (state_.states) note_state(op, kind);
+    if (state_.states && depth_ == 1) note_normalisation(op);
     guard_.before(op, kind);
   }
   void after(const at::RecordFunction& op) override {
@@ -131,6 +132,16 @@ class Tracer::Observer final : public OperatorListener {
       each_tensor(op.inputs()[argument],
                   [&](const at::Tensor& tensor) { state_.reads.note_write(tensor); });
     }
+  }
+
+  /// LibTorch does not say of these operators that they write.
+  void note_normalisation(const at::RecordFunction& op) {
+    constexpr std::size_t kMean = 3, kTraining = 5;
+    const std::string_view name = op.name();
+    if (name != "aten::batch_norm" && name != "aten::instance_norm") return;
+    const auto& inputs = op.inputs();
+    if (inputs.size() <= kTraining || !inputs[kMean].isTensor()) return;
+    state_.states->note_normalisation(inputs[kMean].toTensor(), inputs[kTraining].toBool());
   }
 
   void note_state(const at::RecordFunction& op, const OperatorKind& kind) {

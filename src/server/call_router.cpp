@@ -130,7 +130,14 @@ void CallRouter::enter(RoutedBase& module, Space& space) {
   auto& watch = call.entry().watch;
   if (watch.on() && watch.enter(call.microbatch())) on_state(call.entry());
   auto& buffers = call.entry().buffers;
-  if (buffers.on()) call.buffer_versions = buffers.begin_call();
+  if (buffers.on()) {
+    call.buffer_versions = buffers.begin_call(call.microbatch());
+    if (buffers.written_outside()) on_outside_write(call.entry());
+  }
+  const auto& layers = call.entry().normalisations;
+  if (!layers.empty() && core_.scopes.statistics.are_read_early(layers)) {
+    on_early_read(call.entry());
+  }
 }
 
 void CallRouter::leave(Space& space) noexcept {
@@ -153,13 +160,51 @@ void CallRouter::on_buffer_write(ModuleId module, const ModuleTable::Entry& entr
   const auto& task = core_.step->task;
   if (task.one_at_a_time || task.microbatches == 1) return;
   const int highest = core_.step->order.enter(module.value, microbatch);
-  if (highest <= microbatch) return;
   const auto* const written = entry.buffers.written();
+  if (entry.buffers.is_shared() && entry.buffers.keeps_state()) {
+    throw UnsupportedError(
+        base::concat(description_of(core_.port.name(), entry), " writes ",
+                     written == nullptr ? "its buffers" : "its buffer '" + written->name + "'",
+                     " in forward, and another microbatch was in it as well. ",
+                     no_trial_run_showed_it("later steps keep the order", "smp::ordered_state_v"),
+                     " (smp/state.h)"));
+  }
+  if (highest <= microbatch) return;
   const auto what = written == nullptr ? "its buffers" : "its buffer '" + written->name + "'";
   throw UnsupportedError(base::concat(
       description_of(core_.port.name(), entry), " writes ", what, " in forward, and microbatch ",
       highest, " did so before microbatch ", microbatch, ". ",
       no_trial_run_showed_it("later steps keep the order", "smp::ordered_state_v"),
+      " (smp/state.h)"));
+} catch (...) {
+  failures_.fail_step(std::current_exception());
+}
+
+/// Other code than the module's calls did, and microbatches run at the same time.
+void CallRouter::on_outside_write(const ModuleTable::Entry& entry) noexcept try {
+  if (core_.step == nullptr || core_.step->failed()) return;
+  core_.scopes.modules.note_state();
+  const auto& task = core_.step->task;
+  if (task.one_at_a_time || task.microbatches == 1) return;
+  throw UnsupportedError(base::concat(
+      description_of(core_.port.name(), entry),
+      ": its buffers were written during the step by other code than its own calls, and other "
+      "microbatches may have read them too early or too late. ",
+      no_trial_run_showed_it("the next step runs one microbatch at a time", "smp::shared_state_v"),
+      " (smp/state.h)"));
+} catch (...) {
+  failures_.fail_step(std::current_exception());
+}
+
+/// Statistics to which this step added are committed at its end.
+void CallRouter::on_early_read(const ModuleTable::Entry& entry) noexcept try {
+  if (core_.step == nullptr || core_.step->failed()) return;
+  core_.scopes.modules.note_state();
+  throw UnsupportedError(base::concat(
+      description_of(core_.port.name(), entry),
+      ": a normalisation layer runs in evaluation mode after it was trained in the same step, and "
+      "its running statistics are committed at the end of the step. ",
+      no_trial_run_showed_it("the next step runs one microbatch at a time", "smp::shared_state_v"),
       " (smp/state.h)"));
 } catch (...) {
   failures_.fail_step(std::current_exception());
@@ -211,6 +256,18 @@ void CallRouter::on_state(const ModuleTable::Entry& entry) noexcept try {
   failures_.fail_step(std::current_exception());
 }
 
+/// Code here that sets members of a module elsewhere sets those of a copy that never runs.
+void CallRouter::require_unchanged_copy(const ModuleTable::Entry& entry) const {
+  auto& copy = entry.copy;
+  SMP_REQUIRE(
+      !copy.on() || !copy.changed(), "rank ", core_.port.name(),
+      ": this step changed members of module '", entry.path, "' (", entry.module->smp_type_name(),
+      ", byte ", copy.offset(), " of ", copy.size(), "), which lives on rank ",
+      core_.port.name(entry.module->smp_place.owner),
+      " and stays as it was there. Pass the value as an argument of the call, set it on "
+      "every rank between steps, or place the module on stage 0 with the code that sets it");
+}
+
 // ---- calls that leave --------------------------------------------------------------------------
 
 std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entry, PpRank owner,
@@ -220,6 +277,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
               "' lives on rank ", core_.port.name(owner),
               " and was called inside the backward of an autograd node, which cannot wait for it; "
               "call it in a tensor hook, or place it on this rank");
+  require_unchanged_copy(core_.scopes.modules.at(id_of(module)));
   const BodyCall from_body(module);
   auto request = forward_request(module, entry, std::move(arguments), calls);
   // The answer may be about them as they are here.

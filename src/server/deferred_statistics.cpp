@@ -30,16 +30,16 @@ std::uint32_t version_of(const at::Tensor& tensor) {
 }
 
 /// Weight of what was there before `number` batches.
-double kept(const module::RunningStatistics& statistics, std::int64_t number, std::int64_t before) {
-  if (const auto momentum = statistics.momentum()) {
+double kept(const std::optional<double>& momentum, std::int64_t number, std::int64_t before) {
+  if (momentum) {
     return std::pow(1 - *momentum, static_cast<double>(number));
   }
   return static_cast<double>(before) / static_cast<double>(before + number);
 }
 
 /// Cumulative averages are added up, so that S does not depend on the batches before.
-double scale(const module::RunningStatistics& statistics, std::int64_t batches) {
-  return statistics.momentum() ? 1.0 : static_cast<double>(batches);
+double scale(const std::optional<double>& momentum, std::int64_t batches) {
+  return momentum ? 1.0 : static_cast<double>(batches);
 }
 
 }  // namespace
@@ -103,11 +103,12 @@ void DeferredStatistics::Execution::collect(const OrderKey& order) {
                                     ? last_count - layer.first_count
                                     : version_of(layer.mean) - layer.first_version;
     if (number <= 0) continue;
-    const double before = kept(statistics, number, layer.first_count);
+    const auto momentum = statistics.momentum();
+    const double before = kept(momentum, number, layer.first_count);
     const auto added = [&](const at::Tensor& last, const at::Tensor& first) {
-      return (last - first * before) * scale(statistics, last_count);
+      return (last - first * before) * scale(momentum, last_count);
     };
-    owner_.collected_.push_back({microbatch_, order, statistics, number,
+    owner_.collected_.push_back({microbatch_, order, statistics, momentum, number,
                                  added(layer.mean, layer.first_mean),
                                  added(layer.variance, layer.first_variance)});
     layer.mean = *statistics.running_mean;
@@ -119,6 +120,19 @@ void DeferredStatistics::Execution::collect(const OrderKey& order) {
 }
 
 // ---- the end of the step -----------------------------------------------------------------------
+
+bool DeferredStatistics::are_read_early(const std::vector<torch::nn::Module*>& layers) const {
+  if (collected_.empty()) return false;
+  for (auto* layer : layers) {
+    if (layer->is_training()) continue;
+    const auto statistics = module::as_running_statistics(*layer);
+    if (!statistics) continue;
+    for (const auto& batches : collected_) {
+      if (batches.statistics.running_mean == statistics->running_mean) return true;
+    }
+  }
+  return false;
+}
 
 void DeferredStatistics::commit() {
   std::stable_sort(collected_.begin(), collected_.end(), [](const Batches& a, const Batches& b) {
@@ -132,8 +146,8 @@ void DeferredStatistics::blend(const Batches& batches) {
   const auto& statistics = batches.statistics;
   auto& count = *statistics.num_batches_tracked;
   const auto before = value_of(count);
-  const double weight = kept(statistics, batches.number, before);
-  const double share = 1 / scale(statistics, before + batches.number);
+  const double weight = kept(batches.momentum, batches.number, before);
+  const double share = 1 / scale(batches.momentum, before + batches.number);
   if (statistics.counts_batches && count.defined()) count.add_(batches.number);
   statistics.running_mean->mul_(weight).add_(batches.mean, share);
   statistics.running_var->mul_(weight).add_(batches.variance, share);

@@ -60,6 +60,10 @@ class DeferredStatistics {
   /// Nothing if `layer` keeps no running statistics, or is not training.
   static std::optional<module::RunningStatistics> of(torch::nn::Module& layer);
 
+  /// Whether one of `layers` is in evaluation mode, and would read statistics to which batches of
+  /// this step were added that are not committed.
+  [[nodiscard]] bool are_read_early(const std::vector<torch::nn::Module*>& layers) const;
+
   /// Blends what was collected into the layers, in (microbatch, order) order. Once a step, on a
   /// fiber: it runs LibTorch operators.
   void commit();
@@ -72,6 +76,7 @@ class DeferredStatistics {
     int microbatch;
     OrderKey order;
     module::RunningStatistics statistics;
+    std::optional<double> momentum;  // may be another at the end of the step
     std::int64_t number;
     at::Tensor mean, variance;
   };

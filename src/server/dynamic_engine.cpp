@@ -59,6 +59,7 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.accumulator.begin(task.microbatches);
   core_.scopes.settings.begin_step();
   core_.scopes.one_at_a_time = task.one_at_a_time;
+  core_.scopes.modules.begin_step(core_.port.rank());
 }
 
 void DynamicEngine::run() {

@@ -25,6 +25,9 @@ class MemberWatch {
 
   bool on() const noexcept { return picture_ != nullptr; }
 
+  /// Whether members differ from the picture, which follows them.
+  bool changed() noexcept;
+
   /// A call of `microbatch` begins. @return true if a write was found and the module keeps state.
   bool enter(int microbatch) noexcept;
   /// The fiber of a call of `microbatch` gives way to others.
@@ -40,7 +43,6 @@ class MemberWatch {
   std::size_t size() const noexcept { return own_.size; }
 
  private:
-  bool changed() noexcept;
   void note_write(int microbatch) noexcept;
 
   OwnPart own_;

@@ -132,7 +132,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       {}};
   put_modes(message.modes, header);
   wire::ExtraWriter extra;
-  extra.put_notes({.forms = message.forms}, header.start);
+  extra.put_notes({{}, message.forms, {}}, header.start);
   if (!message.settings.plain) extra.put_further_settings(message.settings);
   extra.put_key(message.position.caller, header);
   extra.put_further_flags(message.requires_grad);

@@ -99,6 +99,18 @@ void ModuleTable::detach_body(const torch::nn::Module& root) noexcept {
   for (const auto& [of, layer] : roots_) of_body_.push_back(layer);  // fits: it was longer
 }
 
+void ModuleTable::begin_step(PpRank rank) {
+  for (auto& entry : entries_) {
+    entry.buffers.begin_step();
+    if (entry.module == nullptr || entry.module->smp_place.owner == rank) continue;
+    if (entry.copy.on()) {
+      static_cast<void>(entry.copy.changed());
+    } else if (entry.module->smp_state_use() != StateUse::kPrivate) {
+      entry.copy = MemberWatch(entry.module->smp_own_part());
+    }
+  }
+}
+
 const ModuleTable::Entry& ModuleTable::at(ModuleId id) const {
   const auto number = static_cast<std::size_t>(id.value);
   SMP_ASSERT(number < entries_.size(), "module ", id.value, " of ", entries_.size());

@@ -36,6 +36,7 @@ class ModuleTable {
     mutable bool in_order = false;  ///< a microbatch enters it after all lower ones are through
     mutable BufferWatch buffers;    ///< likewise, of its own buffers
     mutable MemberWatch watch;      ///< on where nothing is known of its members
+    mutable MemberWatch copy;       ///< of a module of another rank: what this one has of it
     /// That run with it and may keep running statistics: itself, and what is not routed below it.
     std::vector<torch::nn::Module*> normalisations;
   };
@@ -53,6 +54,9 @@ class ModuleTable {
   void detach_body(const torch::nn::Module& root) noexcept;
 
   std::size_t size() const noexcept { return entries_.size(); }
+  /// A step begins on `rank`: buffers, and what it has of others' modules, are now as they should
+  /// be.
+  void begin_step(PpRank rank);
   /// Some module keeps state that others may read: the plan says so, or a watch found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }

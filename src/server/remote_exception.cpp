@@ -5,12 +5,15 @@
 
 #include <any>
 #include <array>
+#include <filesystem>
 #include <functional>
+#include <ios>
 #include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <typeinfo>
 #include <variant>
@@ -33,6 +36,10 @@ class RemoteErrorOf final : public Known, public RemoteError {
   static Known known(const std::string& text) {
     if constexpr (std::is_base_of_v<c10::Error, Known>) {
       return Known(text, nullptr);  // no backtrace: it would be that of this rank
+    } else if constexpr (std::is_constructible_v<Known, std::error_code, const std::string&>) {
+      return Known(std::error_code(), text);  // codes do not travel
+    } else if constexpr (std::is_constructible_v<Known, const std::string&, std::error_code>) {
+      return Known(text, std::error_code());
     } else if constexpr (std::is_constructible_v<Known, const std::string&>) {
       return Known(text);
     } else {
@@ -82,6 +89,9 @@ constexpr std::array kKnownTypes{
     known<std::range_error>(),
     known<std::overflow_error>(),
     known<std::underflow_error>(),
+    known<std::ios_base::failure>(),
+    known<std::filesystem::filesystem_error>(),
+    known<std::system_error>(),
     known<Error>(),
     known<std::bad_array_new_length>(),
     known<std::bad_alloc>(),
@@ -92,6 +102,7 @@ constexpr std::array kKnownTypes{
     known<std::bad_variant_access>(),
     known<std::bad_function_call>(),
     known<std::bad_weak_ptr>(),
+    known<std::bad_exception>(),
 };
 
 }  // namespace

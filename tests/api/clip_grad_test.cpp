@@ -76,7 +76,9 @@ void expect_clipped(const Clip& clip, const std::vector<Tensor>& expected, doubl
       auto all = model.parameters();
       all.push_back(scale);
       const double got = clip(model, all);
-      if (norm >= 0) EXPECT_NEAR(got, norm, 1e-12 * norm);
+      if (norm >= 0) {
+        EXPECT_NEAR(got, norm, 1e-12 * norm);
+      }
       for (std::size_t i = 0; i < all.size(); ++i) {
         const bool here = i + 1 == all.size() ? rank() == 0 : model.owns(all[i]);
         if (!here || !expected[i].defined()) {

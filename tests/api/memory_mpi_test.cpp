@@ -65,6 +65,7 @@ Result train(Options options) {
   const auto session = init(argc, argv, config);
   const auto batch = torch::ones({kRows, kWidth});
   const auto before = support::live_tensor_bytes();
+  torch::manual_seed(1);
   Net net;
   DistributedModel model(net);
   DistributedOptimizer optimizer(model, Optimizer(net->parameters(), options));

@@ -145,10 +145,25 @@ TEST(RankAgreement, GradientsThatOneRankForgetsToClearAreNoticed) {
     auto train = step_of(own);
     train(rows(4));
     if (rank() == 0) own.model.zero_grad();
-    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
-                HasSubstr("model.zero_grad() since the last step: called on rank 0, not called on "
-                          "rank 1"));
+    EXPECT_THAT(
+        refused_step<UsageError>(0, [&] { train(rows(4)); }),
+        HasSubstr("zero_grad() since the last step: called on rank 0, not called on rank 1"));
   });
+}
+
+TEST(RankAgreement, AnOptimizerThatOnlyOneRankUsesIsNoticed) {
+  for (const bool steps : {true, false}) {
+    on_ranks(2, [&] {
+      FarModel own;
+      DistributedOptimizer optimizer(own.model, torch::optim::SGD(own.model.parameters(), 0.1));
+      auto train = step_of(own);
+      train(rows(4));
+      if (rank() == 0) steps ? optimizer.step() : optimizer.zero_grad();
+      EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
+                  HasSubstr(steps ? "optimizer.step() since the last step: 1 on rank 0, 0 on rank 1"
+                                  : "zero_grad() since the last step: called on rank 0, not"));
+    });
+  }
 }
 
 TEST(RankAgreement, MoreMicrobatchesOnOneRankAreNoticed) {

@@ -99,9 +99,9 @@ TEST(PlanBoxes, JoinAnyNeighboursOfOneStageWhereThereAreTooMany) {
 }
 
 TEST(PlanBoxes, FallBackToBytesAndThenToNumbers) {
-  std::vector<PartitionPlan::Row> rows = {{"", 0, {}, 0, 0, 0, {}},
-                                          {"a", 0, {}, 0, 0, 0, {}},
-                                          {"b", 1, "weight float32[4]", 4, 16, 0, {}}};
+  std::vector<PartitionPlan::Row> rows = {{"", 0, {}, 0, 0, 0, {}, {}, {}},
+                                          {"a", 0, {}, 0, 0, 0, {}, {}, {}},
+                                          {"b", 1, "weight float32[4]", 4, 16, 0, {}, {}, {}}};
   EXPECT_EQ(fold_plan(PartitionPlan(2, rows)).measure, "bytes of weights");
   rows[2].bytes = 0;
   EXPECT_EQ(fold_plan(PartitionPlan(2, rows)).measure, "modules");

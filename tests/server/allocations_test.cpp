@@ -40,6 +40,9 @@ void note_allocation() noexcept {
 }  // namespace
 }  // namespace smp::server::test
 
+// GCC takes the pair below for a mismatch once it has inlined one of the two.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
 void* operator new(std::size_t size) {
   smp::server::test::note_allocation();
   if (void* const memory = std::malloc(size == 0 ? 1 : size)) return memory;

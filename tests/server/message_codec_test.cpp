@@ -145,7 +145,7 @@ TEST_F(MessageCodecTest, NotesAboutTensorsTravelBesideLongKeysAndManyFlags) {
     EXPECT_EQ(got.requires_grad, sent.requires_grad);
     EXPECT_EQ(got.result.bytes, "bytes");
   }
-  EXPECT_EQ(cross(BackwardRequest{{}, {}, 3, false, false, {}, false, "forms"}).forms, "forms");
+  EXPECT_EQ(cross(BackwardRequest{{}, {}, 3, false, false, {}, false, "forms", {}}).forms, "forms");
   EXPECT_EQ(cross(BackwardResponse{{5, 6}, {}, "forms"}).forms, "forms");
   const auto outputs = cross_rare(StepEnded{{{"a", {}}, {"b", {}}}, {"", "forms"}});
   EXPECT_EQ(outputs.forms.at(0), "");

@@ -117,8 +117,9 @@ struct OwnException : std::exception {
 
 TEST(RemoteExceptionTest, OfAUsersTypeIsOfItsNearestKnownBase) {
   expect_caught<std::out_of_range>(OwnError("mine"), "mine");
-  expect_caught<std::runtime_error>(std::system_error(std::make_error_code(std::errc::io_error)),
-                                    "Input/output");
+  expect_caught<std::system_error>(std::system_error(std::make_error_code(std::errc::io_error)),
+                                   "Input/output");
+  expect_caught<std::ios_base::failure>(std::ios_base::failure("no file"), "no file");
   expect_caught<Error>(OwnException(), "own");
   expect_caught<Error>(42, "not a std::exception");
 }

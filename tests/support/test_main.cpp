@@ -19,15 +19,21 @@ std::string rank_name() {
 // Prints failed assertions only, each led by its rank.
 class FailurePrinter : public testing::EmptyTestEventListener {
  public:
+  void OnTestStart(const testing::TestInfo& test) override {
+    test_ = std::string(test.test_suite_name()) + "." + test.name();
+  }
+  void OnTestEnd(const testing::TestInfo&) override { test_.clear(); }
+  // gtest holds its lock meanwhile: it must not be asked anything.
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::cerr << "[rank " << rank_name() << "] "
-              << (test == nullptr ? "" : std::string(test->test_suite_name()) + "." + test->name())
-              << " failed at " << (result.file_name() == nullptr ? "" : result.file_name()) << ":"
+    std::cerr << "[rank " << rank_name() << "] " << test_ << " failed at "
+              << (result.file_name() == nullptr ? "" : result.file_name()) << ":"
               << result.line_number() << "\n"
               << result.message() << std::endl;
   }
+
+ private:
+  std::string test_;
 };
 
 // The source, without folder and ending, that a test belongs to.

@@ -66,7 +66,7 @@ struct GuardedImpl : torch::nn::Module {
     if (mischief == "mutex") lock.lock();
     return inner(x);
   }
-  std::mutex mutex;
+  inline static std::mutex mutex;  // a member that forward locks would be state
   Layer inner;
 };
 SMP_MODULE(Guarded);
