@@ -63,8 +63,12 @@ void ParameterReads::note_write(const at::Tensor& tensor) { written_.insert(memo
 void ParameterReads::note_handed(int model, int module, const at::Tensor& tensor) {
   const auto buffer = buffer_numbers_.find(tensor.unsafeGetTensorImpl());
   if (buffer != buffer_numbers_.end()) buffers_[buffer->second].handed.insert({model, module});
+}
+
+void ParameterReads::note_returned(int model, int module, const at::Tensor& tensor) {
+  note_handed(model, module, tensor);
   const auto parameter = parameters_.find(tensor.unsafeGetTensorImpl());
-  if (parameter != parameters_.end()) parameter->second.handed.insert({model, module});
+  if (parameter != parameters_.end()) parameter->second.returned.insert({model, module});
 }
 
 void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
@@ -80,7 +84,7 @@ void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
   if (found == parameters_.end()) return;
   const Parameter& parameter = found->second;
   const int reader = model == parameter.model ? module : 0;
-  if (parameter.handed.count({model, module}) != 0) return;
+  if (parameter.returned.count({model, module}) != 0) return;
   if (parameter.holders.count(reader) == 0)
     uses_[parameter.model].insert({reader, parameter.number});
 }

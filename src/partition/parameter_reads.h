@@ -29,6 +29,9 @@ class ParameterReads {
   /// `tensor` is handed to module `module` as an argument, or returned to it: what it does with the
   /// tensor, if that is a buffer, is no read of another module's, since it would travel.
   void note_handed(int model, int module, const at::Tensor& tensor);
+  /// Likewise, as the result of a call that `module` made; and for weights too. Who is given a
+  /// weight as an argument is placed with it, because it is large.
+  void note_returned(int model, int module, const at::Tensor& tensor);
 
   /// Reads of foreign weights in one model, each once, in order of module and parameter.
   std::vector<simulate::WeightUse> foreign_uses(int model) const;
@@ -39,9 +42,9 @@ class ParameterReads {
  private:
   struct Parameter {
     int model;
-    int number;                            // in ModuleTree::parameters
-    std::set<int> holders;                 // the routed modules it belongs to
-    std::set<std::pair<int, int>> handed;  // model and module that a call gave it to
+    int number;                              // in ModuleTree::parameters
+    std::set<int> holders;                   // the routed modules it belongs to
+    std::set<std::pair<int, int>> returned;  // model and module that a call returned it to
   };
   struct Buffer {
     int model;

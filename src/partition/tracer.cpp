@@ -300,12 +300,17 @@ const std::string& Tracer::failed_module() const { return state_->failed_module;
 // ---- calls -------------------------------------------------------------------------------------
 
 /// To the innermost call.
-void Tracer::note_handed(const std::vector<at::Tensor>& tensors) {
+void Tracer::note_handed(const std::vector<at::Tensor>& tensors, bool returned) {
   auto& state = *state_;
+  const int model = state.recorder->current().model;
+  const int module = state.recorder->current_module();
   for (const auto& tensor : tensors) {
     if (!tensor.defined()) continue;
-    state.reads.note_handed(state.recorder->current().model, state.recorder->current_module(),
-                            tensor);
+    if (returned) {
+      state.reads.note_returned(model, module, tensor);
+    } else {
+      state.reads.note_handed(model, module, tensor);
+    }
   }
 }
 
@@ -334,13 +339,13 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, P
   }
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
-    note_handed(arguments.tensors);
+    note_handed(arguments.tensors, /*returned=*/false);
     state.live_log->note_arguments(arguments.tensors);
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
     return returned;
   }();
-  note_handed(result.tensors);
+  note_handed(result.tensors, /*returned=*/true);
   state.live_log->keep_graph(result.tensors);
   state.live_log->note_results(result.tensors);
   return result;

@@ -63,7 +63,7 @@ class Tracer final : public CallHandler {
 
   std::vector<simulate::Trace> run_once(const Body& body, bool timed);
   double now() const;
-  void note_handed(const std::vector<at::Tensor>& tensors);
+  void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
 
   std::unique_ptr<State> state_;
 };
