@@ -290,7 +290,8 @@ void DistributedModelBase::refuse_two_owners(Runtime& runtime, const Distributed
 }
 
 void DistributedModelBase::require_placed() const {
-  state_->placement->require_parameters_of(*state_->module);
+  state_->placement->require_parameters_of(*state_->module,
+                                           GlobalRank(state_->runtime().topology().rank()));
 }
 
 bool DistributedModelBase::owns(const at::Tensor& parameter) const {

@@ -109,9 +109,10 @@ void ModelPlacement::keep_own_tensors(Runtime& runtime) const {
   }
 }
 
-void ModelPlacement::require_parameters_of(const torch::nn::Module& module) const {
+void ModelPlacement::require_parameters_of(const torch::nn::Module& module, GlobalRank rank) const {
   for (const auto& item : module.named_parameters()) {
-    SMP_REQUIRE(numbers_.count(item.value().unsafeGetTensorImpl()) > 0, "parameter '", item.key(),
+    SMP_REQUIRE(numbers_.count(item.value().unsafeGetTensorImpl()) > 0, "rank ", rank,
+                ": parameter '", item.key(),
                 "' was registered after the model was placed: no rank owns it, and no optimizer "
                 "would train it. Register parameters and modules in constructors, or before "
                 "smp::DistributedModel takes the model");

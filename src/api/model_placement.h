@@ -31,8 +31,9 @@ class ModelPlacement {
 
   /// Whether `tensor` is a parameter or buffer of the model that lives on `stage`; a copy does not.
   [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
+  /// @param rank  this one, for the message
   /// @throws UsageError  `module` or one below it has a parameter that was registered since.
-  void require_parameters_of(const torch::nn::Module& module) const;
+  void require_parameters_of(const torch::nn::Module& module, GlobalRank rank) const;
 
  private:
   struct PlacedTensor {

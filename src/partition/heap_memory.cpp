@@ -83,7 +83,7 @@ void chain_elements(std::uintptr_t node, std::size_t pointers, std::size_t most,
 /// Buckets, their number, first element, count. One bucket points to where the first is held.
 bool is_hash_table(const Words& words) {
   constexpr std::size_t kMostBuckets = 1 << 16, kFirst = 2, kOnlyBucket = 6;
-  const auto [buckets, count] = Range{words[0], words[1]};
+  const auto buckets = words[0], count = words[1];
   if (count == 0 || count > kMostBuckets || words[3] == 0) return false;
   if (block_size(words[kFirst]) <= kWord) return false;
   const bool only = buckets == words.address() + kOnlyBucket * kWord;

@@ -132,11 +132,20 @@ void CallRouter::enter(RoutedBase& module, Space& space) {
   auto& buffers = call.entry().buffers;
   if (buffers.on()) {
     call.buffer_versions = buffers.begin_call(call.microbatch());
-    if (buffers.written_outside()) on_outside_write(call.entry());
+    if (buffers.written_outside()) {
+      const auto& task = core_.step->task;
+      on_untried_state(call.entry(),
+                       "its buffers were written during the step by other code than its own calls, "
+                       "and other microbatches may have read them too early or too late",
+                       !task.one_at_a_time && task.microbatches > 1);
+    }
   }
   const auto& layers = call.entry().normalisations;
   if (!layers.empty() && core_.scopes.statistics.are_read_early(layers)) {
-    on_early_read(call.entry());
+    on_untried_state(call.entry(),
+                     "a normalisation layer runs in evaluation mode after it was trained in the "
+                     "same step, whose end commits its running statistics",
+                     true);
   }
 }
 
@@ -160,51 +169,37 @@ void CallRouter::on_buffer_write(ModuleId module, const ModuleTable::Entry& entr
   const auto& task = core_.step->task;
   if (task.one_at_a_time || task.microbatches == 1) return;
   const int highest = core_.step->order.enter(module.value, microbatch);
+  const bool shared = entry.buffers.is_shared() && entry.buffers.keeps_state();
+  if (!shared && highest <= microbatch) return;
   const auto* const written = entry.buffers.written();
-  if (entry.buffers.is_shared() && entry.buffers.keeps_state()) {
-    throw UnsupportedError(
-        base::concat(description_of(core_.port.name(), entry), " writes ",
-                     written == nullptr ? "its buffers" : "its buffer '" + written->name + "'",
-                     " in forward, and another microbatch was in it as well. ",
-                     no_trial_run_showed_it("later steps keep the order", "smp::ordered_state_v"),
-                     " (smp/state.h)"));
-  }
-  if (highest <= microbatch) return;
-  const auto what = written == nullptr ? "its buffers" : "its buffer '" + written->name + "'";
   throw UnsupportedError(base::concat(
-      description_of(core_.port.name(), entry), " writes ", what, " in forward, and microbatch ",
-      highest, " did so before microbatch ", microbatch, ". ",
-      no_trial_run_showed_it("later steps keep the order", "smp::ordered_state_v"),
+      description_of(core_.port.name(), entry), " writes ",
+      written == nullptr ? "its buffers" : "its buffer '" + written->name + "'",
+      " in forward, and ",
+      shared ? "another microbatch was in it as well"
+             : base::concat("microbatch ", highest, " did so before microbatch ", microbatch),
+      ". ", no_trial_run_showed_it("later steps keep the order", "smp::ordered_state_v"),
       " (smp/state.h)"));
 } catch (...) {
   failures_.fail_step(std::current_exception());
 }
 
-/// Other code than the module's calls did, and microbatches run at the same time.
-void CallRouter::on_outside_write(const ModuleTable::Entry& entry) noexcept try {
+/// Something was read or written that only one microbatch at a time can do as in one process.
+/// pp_rank 0 has the microbatches run so from the next step on; elsewhere the module must move.
+/// @param what     happened
+/// @param harmful  to this step, which fails
+void CallRouter::on_untried_state(const ModuleTable::Entry& entry, const char* what,
+                                  bool harmful) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
-  core_.scopes.modules.note_state();
-  const auto& task = core_.step->task;
-  if (task.one_at_a_time || task.microbatches == 1) return;
+  const bool first = core_.port.is_first();
+  if (first) core_.scopes.modules.note_state();
+  if (!harmful) return;
   throw UnsupportedError(base::concat(
-      description_of(core_.port.name(), entry),
-      ": its buffers were written during the step by other code than its own calls, and other "
-      "microbatches may have read them too early or too late. ",
-      no_trial_run_showed_it("the next step runs one microbatch at a time", "smp::shared_state_v"),
-      " (smp/state.h)"));
-} catch (...) {
-  failures_.fail_step(std::current_exception());
-}
-
-/// Statistics to which this step added are committed at its end.
-void CallRouter::on_early_read(const ModuleTable::Entry& entry) noexcept try {
-  if (core_.step == nullptr || core_.step->failed()) return;
-  core_.scopes.modules.note_state();
-  throw UnsupportedError(base::concat(
-      description_of(core_.port.name(), entry),
-      ": a normalisation layer runs in evaluation mode after it was trained in the same step, and "
-      "its running statistics are committed at the end of the step. ",
-      no_trial_run_showed_it("the next step runs one microbatch at a time", "smp::shared_state_v"),
+      description_of(core_.port.name(), entry), ": ", what, ". ",
+      first ? no_trial_run_showed_it("the next step runs one microbatch at a time",
+                                     "smp::shared_state_v")
+            : "Place it on stage 0 with the modules above it, and specialise smp::shared_state_v "
+              "for the class",
       " (smp/state.h)"));
 } catch (...) {
   failures_.fail_step(std::current_exception());
@@ -229,8 +224,9 @@ void CallRouter::await_order(ModuleId module) {
 /// A module that is not known to keep state does. Where nothing can have read too much or too
 /// little yet, later steps do what is right.
 void CallRouter::on_state(const ModuleTable::Entry& entry) noexcept try {
-  core_.scopes.modules.note_state();
+  // Elsewhere it would not make microbatches run one after the other, only seem so.
   const bool with_readers = core_.port.is_first();
+  if (with_readers) core_.scopes.modules.note_state();
   const auto& task = core_.step->task;
   if (with_readers && (task.one_at_a_time || task.microbatches == 1)) return;
   const auto& watch = entry.watch;

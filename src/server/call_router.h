@@ -43,8 +43,7 @@ class CallRouter final : public CallHandler {
 
   void await_order(ModuleId module);
   void on_state(const ModuleTable::Entry& entry) noexcept;
-  void on_outside_write(const ModuleTable::Entry& entry) noexcept;
-  void on_early_read(const ModuleTable::Entry& entry) noexcept;
+  void on_untried_state(const ModuleTable::Entry& entry, const char* what, bool harmful) noexcept;
   void require_unchanged_copy(const ModuleTable::Entry& entry) const;
   void on_buffer_write(ModuleId module, const ModuleTable::Entry& entry, int microbatch) noexcept;
   ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,

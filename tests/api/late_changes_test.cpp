@@ -36,6 +36,33 @@ TEST(LateChanges, ANormalisationInBothModesIsThatOfOneProcess) {
   expect_as_in_one_process(program);
 }
 
+/// Its rank alone cannot have microbatches run one after the other: refused each time, not only
+/// once.
+TEST(LateChanges, ANormalisationInBothModesElsewhereIsRefusedAgainAndAgain) {
+  auto config = config_of("interleaved");
+  config.skip_tracing = true;
+  run_local(
+      2,
+      [] {
+        Program<Teacher> program;
+        auto net = program.make();
+        DistributedModel model(net);
+        model.set_partition("", 0);
+        model.set_partition("norm", 1);
+        auto train = smp::step([&](const Tensor& x) {
+          model.backward(loss_with_own_labels(
+              net, [&](const Tensor& in) { return model(in); }, x));
+        });
+        for (int step = 0; step < 3; ++step) {
+          EXPECT_THAT(refused_step<UnsupportedError>(1, [&] { train(batch(step)); }),
+                      AllOf(HasSubstr("rank 1, module 'norm'"), HasSubstr("evaluation mode"),
+                            HasSubstr("Place it on stage 0")))
+              << step;
+        }
+      },
+      config);
+}
+
 // ---- members of modules elsewhere --------------------------------------------------------------
 
 struct ScaledImpl : torch::nn::Module {
