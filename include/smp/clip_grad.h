@@ -17,8 +17,9 @@ namespace smp {
 /// Scales the gradients of `parameters`, wherever they live, so that their common norm is at most
 /// `max_norm`; returns the norm before, the same on every rank. Any parameters: of one model or
 /// several, of none (their gradient is on the rank that used them), all or only this rank's own;
-/// parameters without a gradient count nothing. Dense and sparse gradients. Equal to
-/// torch::nn::utils::clip_grad_norm_ over the same parameters in one process.
+/// parameters without a gradient count nothing. Equal to torch::nn::utils::clip_grad_norm_ over the
+/// same parameters in one process, but that sparse gradients are scaled like dense ones; LibTorch
+/// leaves them as they are.
 ///
 /// Every rank calls it, after a step; one message a pair of ranks.
 /// @param norm_type  1, 2, any p, 0 (counts gradients), infinity

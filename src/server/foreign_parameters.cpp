@@ -84,9 +84,10 @@ void ForeignParameters::refuse_gradient(const at::Tensor& tensor) const {
 }
 
 void ForeignParameters::note_hooks() {
+  std::erase_if(tensors_, [](const Foreign& foreign) { return foreign.tensor.expired(); });
   for (auto& foreign : tensors_) {
     const at::Tensor tensor(foreign.tensor.lock());
-    foreign.num_hooks = tensor.defined() ? num_hooks(tensor) : 0;
+    if (tensor.defined()) foreign.num_hooks = num_hooks(tensor);
   }
 }
 

@@ -42,6 +42,7 @@ class ForeignParameters {
   /// @throws UsageError  a parameter got a hook since: where it lives nobody knows of it.
   void refuse_new_hooks() const;
 
+  /// Tensors of models that live, as of the last step's begin.
   std::size_t size() const noexcept { return tensors_.size(); }
   /// Bytes this rank does not hold.
   std::size_t freed_bytes() const noexcept { return freed_bytes_; }
