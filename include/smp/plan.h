@@ -66,8 +66,9 @@ class SMP_API PartitionPlan {
     std::string why;            ///< what put it here, if that is not plain: "tied with shared"
     /// "shared" or "ordered" if its forward writes members or buffers, which others, or only its
     /// own calls, read (smp/state.h); empty: it does not, as far as a trial run showed.
+    /// "cache": only its first call, and only its own calls read it.
     std::string state;
-    std::string state_what;  ///< "its members, from byte 24 of 40"
+    std::string state_what;  ///< "writes its members, from byte 24 of 40"
   };
 
   PartitionPlan() = default;

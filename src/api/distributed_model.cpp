@@ -38,6 +38,12 @@ DistributedModelBase::NamedTensors without_duplicates(
   return unique;
 }
 
+/// By microbatch 0, as in one process: the first step runs one microbatch at a time.
+bool fills_caches(const PartitionPlan& plan) {
+  return std::any_of(plan.rows().begin(), plan.rows().end(),
+                     [](const auto& row) { return row.state == "cache"; });
+}
+
 /// The trial run of a body may switch modes; then its first microbatch would find them switched.
 class UntouchedSettings {
  public:
@@ -211,7 +217,8 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     state.simulation = std::move(plans[i].simulation);
     state.placement.emplace(runtime, state.description, *state.plan);
     auto& modules = runtime.server().modules();
-    if (runtime.is_first_stage() && !plans[i].state_known) modules.set_state_unknown(true);
+    const bool in_order = !plans[i].state_known || fills_caches(*state.plan);
+    if (runtime.is_first_stage() && in_order) modules.set_state_unknown(true);
     runtime.server().settings().attach(*state.module);
     for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
       state.guards.add(name, parameter);

@@ -20,8 +20,8 @@ std::string join(const std::string& path, const std::string& name) {
 }
 
 server::KeptState state_of(const PartitionPlan::Row& row) {
-  if (row.state.empty()) return server::KeptState::kNone;
-  return row.state == "shared" ? server::KeptState::kShared : server::KeptState::kOrdered;
+  if (row.state == "shared") return server::KeptState::kShared;
+  return row.state == "ordered" ? server::KeptState::kOrdered : server::KeptState::kNone;
 }
 
 void place_modules(Runtime& runtime, const ModelDescription& description,
@@ -31,7 +31,8 @@ void place_modules(Runtime& runtime, const ModelDescription& description,
   for (std::size_t i = 0; i < description.modules.size(); ++i) {
     auto* module = description.routed[i];
     // What is not routed runs with the body, where others may read what it keeps.
-    if (module == nullptr && !plan.rows()[i].state.empty()) runtime.server().modules().note_state();
+    if (module == nullptr && state_of(plan.rows()[i]) != server::KeptState::kNone)
+      runtime.server().modules().note_state();
     if (module == nullptr) continue;
     module->smp_place = {-1, PpRank(plan.rows()[i].pp_rank), description.tree.nodes[i].path};
     placed.push_back(module);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,8 +13,10 @@
 #include "api/child_process.h"
 #include "api/runtime.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
+#include "partition/state_readers.h"
 #include "partition/trace_bytes.h"
 #include "partition/tracer.h"
 #include "server/exception_text.h"
@@ -23,7 +26,10 @@
 namespace smp {
 namespace {
 
+using simulate::StateKind;
 using Traces = std::vector<simulate::Trace>;
+
+constexpr double kMuchLonger = 20;  // than an ordinary run: code that waits for a member in vain
 
 class Attempts final : public server::StepEngine {
  public:
@@ -47,6 +53,7 @@ class Attempts final : public server::StepEngine {
   void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
                 bool) override {
     tracer_.keep_graph(roots);
+    results_.insert(results_.end(), roots.begin(), roots.end());
   }
 
   /// In a copy of the process: nothing of the user's sees the trial.
@@ -98,28 +105,83 @@ class Attempts final : public server::StepEngine {
   std::string run_here(bool grad) {
     try {
       const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
-      std::vector<at::Tensor> first, last;  // what the body returned
+      std::vector<at::Tensor> first;
       auto traces = tracer_.run_and_watch_state(
           [&] {
-            last = preview_.run(grad, meta_);
-            if (first.empty()) first = last;
-            return last;
+            auto returned = run_body(grad);
+            if (first.empty()) first = results_;
+            return returned;
           },
           repeats);
-      if (!meta_ && may_hide_state(traces) && !same_values(first, last)) {
+      if (!meta_ && may_hide_state(traces) && !same_values(first, results_)) {
         traces.front().state.push_back(
-            {0, true, "something that is no member: its results differ when it runs again"});
+            {0, StateKind::kShared,
+             "something that is no member: its results differ when it runs again"});
       }
+      if (!meta_) note_readers(traces, grad);
       return kTraced + partitioning::traces_to_bytes(traces);
     } catch (...) {
       return kFailed + tracer_.failed_module() + '\0' + server::text_of(std::current_exception());
     }
   }
 
+  std::vector<at::Tensor> run_body(bool grad) {
+    results_.clear();
+    auto returned = preview_.run(grad, meta_);
+    results_.insert(results_.end(), returned.begin(), returned.end());
+    return returned;
+  }
+
+  /// On another rank than what a module sets in its members, code would find something else.
+  void note_readers(Traces& traces, bool grad) {
+    const auto& members = tracer_.kept_members();
+    if (members.empty()) return;
+    const base::SteadyClock clock;
+    const auto begin = clock.now();
+    const auto open = results_hiding({}, {}, grad, most_seconds());
+    const double seconds =
+        kMuchLonger * static_cast<double>(clock.now() - begin) / base::kSecond + 1;
+    partitioning::note_readers(
+        members, tracer_.modules(), tracer_.trees(),
+        [&](const auto& hidden, const auto& readers) {
+          return results_hiding(hidden, readers, grad, seconds) != open;
+        },
+        traces);
+  }
+
+  /// What a run would give, as bytes, or why it gives nothing.
+  std::string results_hiding(const std::vector<partitioning::KeptMembers>& members,
+                             const std::set<partitioning::ModelModule>& readers, bool grad,
+                             double seconds) {
+    const auto child = in_child_process(
+        [&] {
+          tracer_.run_hiding([&] { return run_body(grad); }, members, readers);
+          return bytes_of(results_);
+        },
+        seconds);
+    return child.answer.value_or(child.fault);
+  }
+
+  static std::string bytes_of(const std::vector<at::Tensor>& tensors) {
+    std::string bytes;
+    for (const auto& tensor : tensors) {
+      const bool readable = tensor.defined() && tensor.layout() == at::kStrided;
+      bytes += readable ? base::concat(tensor.sizes(), tensor.scalar_type()) : std::string("none");
+      if (!readable || tensor.numel() == 0) continue;
+      const auto values = tensor.detach().cpu().contiguous();
+      bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+    }
+    return bytes;
+  }
+
   /// Whatever was seen or said explains results that differ.
   bool may_hide_state(const Traces& traces) const {
     return std::all_of(traces.begin(), traces.end(),
-                       [](const auto& trace) { return trace.state.empty(); }) &&
+                       [](const auto& trace) {
+                         return std::all_of(
+                             trace.state.begin(), trace.state.end(),
+                             [](const auto& change) { return change.kind == StateKind::kCache; });
+                       }) &&
            std::all_of(models_.begin(), models_.end(), [](const auto* model) {
              const auto& nodes = model->tree.nodes;
              return std::all_of(nodes.begin(), nodes.end(), [](const auto& node) {
@@ -157,6 +219,7 @@ class Attempts final : public server::StepEngine {
   const std::vector<const ModelDescription*>& models_;
   bool meta_;  // there are no values to compute with
   partitioning::Tracer tracer_;
+  std::vector<at::Tensor> results_;  // of the last run: what was returned or begins a backward pass
   std::string failed_module_;
   std::string fault_;
   const char* how_ = " threw";

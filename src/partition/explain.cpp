@@ -75,6 +75,18 @@ PlanReasons reasons_of(const PlanFacts& facts) {
                       facts.by_hand, memory);
 }
 
+const char* name_of(simulate::StateKind kind) {
+  switch (kind) {
+    case simulate::StateKind::kCache:
+      return "cache";
+    case simulate::StateKind::kOrdered:
+      return "ordered";
+    case simulate::StateKind::kShared:
+      return "shared";
+  }
+  return "";
+}
+
 }  // namespace
 
 PartitionPlan explained_plan(const PlanFacts& facts) {
@@ -85,7 +97,7 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].why = std::move(reasons.modules[i]);
   for (const auto& change : facts.trace.state) {
     auto& row = rows[static_cast<std::size_t>(change.module)];
-    row.state = change.shared ? "shared" : "ordered";
+    row.state = name_of(change.kind);
     row.state_what = change.what;
   }
   add_costs(rows, facts.costs);

@@ -6,6 +6,8 @@
 
 namespace smp::partitioning {
 
+using simulate::StateKind;
+
 std::vector<simulate::StateChange> all_state(const ModuleTree& tree,
                                              const std::vector<simulate::StateChange>& seen) {
   std::map<int, simulate::StateChange> found;
@@ -15,9 +17,11 @@ std::vector<simulate::StateChange> all_state(const ModuleTree& tree,
   for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
     const int module = static_cast<int>(i);
     const StateUse use = tree.nodes[i].state_use;
-    if (use == StateUse::kShared) found[module] = {module, true, "what smp::shared_state_v says"};
-    if (use == StateUse::kOrdered)
-      found[module] = {module, false, "what smp::ordered_state_v says"};
+    if (use == StateUse::kShared)
+      found[module] = {module, StateKind::kShared, "writes what smp::shared_state_v says"};
+    if (use == StateUse::kOrdered) {
+      found[module] = {module, StateKind::kOrdered, "writes what smp::ordered_state_v says"};
+    }
   }
   std::vector<simulate::StateChange> all;
   for (auto& [module, change] : found) all.push_back(std::move(change));

@@ -150,10 +150,10 @@ class Grouping {
 
   void join_keepers_of_state() {
     for (const auto& change : state_) {
-      if (!change.shared) continue;
+      if (change.kind != simulate::StateKind::kShared) continue;
       for (int m = change.module; m > 0; m = tree_.nodes[m].parent) {
         joined_.join(tree_.nodes[m].parent, m, [&] {
-          return concat("the forward of ", quoted_path(tree_.nodes[change.module].path), " writes ",
+          return concat("the forward of ", quoted_path(tree_.nodes[change.module].path), " ",
                         change.what,
                         ", which modules above it and the step's body on stage 0 may "
                         "read; leave it and the modules above it there, or say that no other code "

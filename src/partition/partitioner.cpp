@@ -122,8 +122,9 @@ class Planner {
     // Who places everything by hand may leave stages idle.
     if (use.free == 0 && !options_.pins.empty()) return add("by hand", fixed_stages(0));
     // State that keeps everything on stage 0 is no fault of the model.
-    const bool shared = std::any_of(trace_.state.begin(), trace_.state.end(),
-                                    [](const auto& change) { return change.shared; });
+    const bool shared =
+        std::any_of(trace_.state.begin(), trace_.state.end(),
+                    [](const auto& change) { return change.kind == simulate::StateKind::kShared; });
     if (shared && use.free + use.served < machine_.stages) return add("tree", fixed_stages(0));
     require_enough_nodes(use);
     const auto tree = used(tree_partition(costs_, machine_));

@@ -106,8 +106,9 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
   row.why = member_or(value, "why", place, std::string());
   row.state = member_or(value, "state", place, std::string());
   row.state_what = member_or(value, "state_what", place, std::string());
-  SMP_REQUIRE(row.state.empty() || row.state == "shared" || row.state == "ordered", place,
-              ": \"state\" is \"", row.state, "\", expected \"shared\" or \"ordered\"");
+  SMP_REQUIRE(
+      row.state.empty() || row.state == "shared" || row.state == "ordered" || row.state == "cache",
+      place, ": \"state\" is \"", row.state, "\", expected \"shared\", \"ordered\" or \"cache\"");
   if (!value.contains("parameters")) return row;
   row.parameters = json_member<std::string>(value, "parameters", place);
   row.elements = json_member<std::int64_t>(value, "elements", place);

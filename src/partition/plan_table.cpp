@@ -220,12 +220,12 @@ std::string state_text(const PartitionPlan& plan) {
   std::size_t shown = 0;
   std::size_t count = 0;
   for (const PartitionPlan::Row& row : plan.rows()) {
-    if (row.state.empty()) continue;
+    if (row.state.empty() || row.state == "cache") continue;  // the first step alone differs
     shared |= row.state == "shared";
     ++count;
     if (++shown > kShownState) continue;
     const std::string name = row.path.empty() ? "the model itself" : row.path;
-    text += lines_of(concat("state: the forward of ", name, " writes ", row.state_what,
+    text += lines_of(concat("state: the forward of ", name, " ", row.state_what,
                             row.state == "shared" ? "; it and the modules above it stay on stage 0"
                                                   : "; its microbatches run one after the other"));
   }

@@ -13,6 +13,8 @@
 namespace smp::partitioning {
 namespace {
 
+using simulate::StateKind;
+
 int routed_above(const TracedModel& model, int node) {
   while (node > 0 && (*model.routed)[static_cast<std::size_t>(node)] == nullptr) {
     node = model.tree->nodes[static_cast<std::size_t>(node)].parent;
@@ -86,15 +88,19 @@ void StateWatch::compare(Watched& watched, bool own_call) {
   auto now = owned_.picture(watched.own);
   if (now == watched.bytes) return;
   const bool counts = !own_call || run_ > 0;
+  if (own_call && watched.before.empty()) {
+    watched.before.assign(watched.bytes.begin(),
+                          watched.bytes.begin() + static_cast<std::ptrdiff_t>(watched.own.size));
+  }
   if (counts && !std::exchange(watched.changes, true)) {
     std::size_t first = 0;
     while (first < watched.own.size && now[first] == watched.bytes[first]) ++first;
     watched.what =
         first < watched.own.size
-            ? base::concat(watched.plain ? "members of a part that is not routed, from byte "
-                                         : "its members, from byte ",
+            ? base::concat(watched.plain ? "writes members of a part that is not routed, from byte "
+                                         : "writes its members, from byte ",
                            first, " of ", watched.own.size)
-            : std::string("what its members own");
+            : std::string("writes what its members own");
   }
   watched.bytes = std::move(now);
 }
@@ -151,7 +157,7 @@ void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool
   if ((*traced.routed)[i] == nullptr || is_said(traced, module)) return;
   auto& watched = watched_[static_cast<std::size_t>(model)][i];
   watched.changes = true;
-  watched.what = "a tensor that it keeps, in place";
+  watched.what = "writes a tensor that it keeps, in place";
 }
 
 void StateWatch::note_normalisation(const at::Tensor& statistics, bool training) {
@@ -171,6 +177,20 @@ void StateWatch::note_result(const at::Tensor& tensor) {
   if (older_.count(storage) == 0 && held_.count(storage) == 0) created_.insert(storage);
 }
 
+std::vector<KeptMembers> StateWatch::kept_members() const {
+  std::vector<KeptMembers> all;
+  for (std::size_t m = 0; m < watched_.size(); ++m) {
+    for (std::size_t i = 0; i < watched_[m].size(); ++i) {
+      const auto& watched = watched_[m][i];
+      if (watched.before.empty()) continue;
+      const int node = static_cast<int>(i);
+      const int module = watched.plain ? routed_above(models_[m], node) : node;
+      all.push_back({{static_cast<int>(m), module}, watched.own, watched.before, watched.changes});
+    }
+  }
+  return all;
+}
+
 std::vector<simulate::StateChange> StateWatch::changes(int model) const {
   std::map<int, simulate::StateChange> found;
   const auto m = static_cast<std::size_t>(model);
@@ -179,26 +199,34 @@ std::vector<simulate::StateChange> StateWatch::changes(int model) const {
     for (const int part : parts_[m][i]) {
       const auto& plain = watched_[m][static_cast<std::size_t>(part)];
       if (!plain.changes) continue;
-      found[static_cast<int>(i)] = {static_cast<int>(i), true, plain.what};
+      found[static_cast<int>(i)] = {static_cast<int>(i), StateKind::kShared, plain.what};
     }
     if (watched.changes && !watched.plain) {
-      found[static_cast<int>(i)] = {static_cast<int>(i), true, watched.what};
+      found[static_cast<int>(i)] = {static_cast<int>(i), StateKind::kShared, watched.what};
     }
   }
   for (const auto& [storage, held] : held_) {
     if (held.model == model && held.normalises && held.trains && held.evaluates) {
-      found[held.routed] = {held.routed, true,
-                            base::concat("'", held.name, "', which it reads in evaluation mode")};
+      found[held.routed] = {
+          held.routed, StateKind::kShared,
+          base::concat("writes '", held.name, "', which it reads in evaluation mode")};
     }
     if (held.model != model || !held.written || (held.normalises && !held.by_others)) continue;
     auto& change =
-        found.try_emplace(held.routed, simulate::StateChange{held.routed, false, {}}).first->second;
-    change.shared |= held.by_others;
-    if (change.what.empty()) change.what = base::concat("'", held.name, "'");
+        found.try_emplace(held.routed, simulate::StateChange{held.routed, StateKind::kOrdered, {}})
+            .first->second;
+    if (held.by_others) change.kind = StateKind::kShared;
+    if (change.what.empty()) change.what = base::concat("writes '", held.name, "'");
   }
   if (model == 0 && !switches_.found().empty()) {
-    found.try_emplace(0, simulate::StateChange{0, true, {}}).first->second = {
-        0, true, base::concat("modes that it leaves for the next microbatch: ", switches_.found())};
+    found[0] = {
+        0, StateKind::kShared,
+        base::concat("writes modes that it leaves for the next microbatch: ", switches_.found())};
+  }
+  for (const auto& kept : kept_members()) {
+    const auto [of_model, module] = kept.owner;
+    if (of_model != model || kept.always_change) continue;
+    found.try_emplace(module, simulate::StateChange{module, StateKind::kCache, {}});
   }
   std::vector<simulate::StateChange> changes;
   for (auto& [module, change] : found) changes.push_back(std::move(change));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "partition/hidden_members.h"
 #include "partition/owned_memory.h"
 #include "partition/switch_watch.h"
 #include "partition/tracer.h"
@@ -44,14 +45,17 @@ class StateWatch {
   /// An operator gave this.
   void note_result(const at::Tensor& tensor);
 
+  /// Of all models, those that nothing was said of.
+  std::vector<KeptMembers> kept_members() const;
   /// Of one model, by module, each once.
   std::vector<simulate::StateChange> changes(int model) const;
 
  private:
   struct Watched {
     OwnPart own;
-    std::vector<char> bytes;  // as they were last seen
-    bool plain = false;       // not routed
+    std::vector<char> bytes;   // as they were last seen
+    std::vector<char> before;  // its own first writing call; empty: there was none
+    bool plain = false;        // not routed
     int depth = 0;
     bool changes = false;
     std::string what;

@@ -76,7 +76,7 @@ void put(Out& out, const simulate::Trace& trace) {
   out.put(trace.state.size());
   for (const auto& change : trace.state) {
     out.put(change.module);
-    out.put(change.shared);
+    out.put(change.kind);
     out.put_text(change.what);
   }
   out.put(trace.source);
@@ -102,7 +102,7 @@ simulate::Trace get(In& in) {
   for (auto left = in.get<std::size_t>(); left > 0; --left) {
     auto& change = trace.state.emplace_back();
     change.module = in.get<int>();
-    change.shared = in.get<bool>();
+    change.kind = in.get<simulate::StateKind>();
     change.what = in.get_text();
   }
   trace.source = in.get<simulate::CostSource>();

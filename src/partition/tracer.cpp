@@ -75,6 +75,8 @@ struct Tracer::State {
   std::unordered_map<const RoutedBase*, Known> known;
   ParameterReads reads;
   std::optional<StateWatch> states;
+  std::vector<KeptMembers> kept;
+  std::optional<HiddenMembers> hidden;
   std::string failed_module;
 
   // Of one run.
@@ -175,6 +177,7 @@ class Tracer::RunningCall {
       state.look_at_running();
       state.states->enter(known.model, known.module);
     }
+    if (state.hidden) state.hidden->enter({known.model, known.module}, known.crosses);
     state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
     state.running.push_back(&module);
     state.live_log->begin(state.recorder->current());
@@ -186,8 +189,9 @@ class Tracer::RunningCall {
     }
     state.recorder->end(output_bytes_, tracer_.now());
     state.running.pop_back();
+    const Known& known = state.known.at(&module_);
+    if (state.hidden) state.hidden->leave(known.crosses);
     if (state.states) {
-      const Known& known = state.known.at(&module_);
       state.states->leave(known.model, known.module);
       state.look_at_running();
     }
@@ -242,8 +246,27 @@ std::vector<simulate::Trace> Tracer::run_and_watch_state(const Body& body, int r
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].state = states.changes(static_cast<int>(m));
   }
+  state_->kept = states.kept_members();
   state_->states.reset();
   return traces;
+}
+
+const std::vector<KeptMembers>& Tracer::kept_members() const { return state_->kept; }
+
+void Tracer::run_hiding(const Body& body, const std::vector<KeptMembers>& members,
+                        const std::set<ModelModule>& readers) {
+  state_->hidden.emplace(members, readers);
+  run_once(body, true);
+  state_->hidden.reset();
+}
+
+std::vector<const ModuleTree*> Tracer::trees() const { return trees_of(state_->models); }
+
+std::set<ModelModule> Tracer::modules() const {
+  std::set<ModelModule> all;
+  for (int m = 0; m < static_cast<int>(state_->models.size()); ++m) all.emplace(m, 0);
+  for (const auto& [module, known] : state_->known) all.emplace(known.model, known.module);
+  return all;
 }
 
 std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {

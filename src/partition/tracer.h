@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "partition/hidden_members.h"
 #include "partition/module_tree.h"
 #include "simulate/trace.h"
 #include "smp/call.h"
@@ -41,6 +43,16 @@ class Tracer final : public CallHandler {
   /// As run(), and once more to see which modules keep state (partition/state_watch.h). What
   /// modules keep in members is not put back: for a process that ends after it.
   std::vector<simulate::Trace> run_and_watch_state(const Body& body, int repeats);
+
+  /// Members that modules write, as run_and_watch_state() saw it.
+  const std::vector<KeptMembers>& kept_members() const;
+  std::vector<const ModuleTree*> trees() const;
+  /// All that calls can be seen of, and the body.
+  std::set<ModelModule> modules() const;
+  /// Once more, while `members` are hidden from `readers` (partition/hidden_members.h). Whoever
+  /// reads them gets other results, or crashes: for a process that ends after it.
+  void run_hiding(const Body& body, const std::vector<KeptMembers>& members,
+                  const std::set<ModelModule>& readers);
 
   /// Backward of these would follow here in a step: their graph stays until it was looked at.
   void keep_graph(const std::vector<at::Tensor>& roots);

@@ -56,7 +56,7 @@ DeferredStatistics::Execution::Execution(DeferredStatistics& owner,
                                          int microbatch)
     : owner_(owner), microbatch_(microbatch) {
   for (auto* layer : layers) {
-    if (auto statistics = of(*layer)) layers_.push_back({std::move(*statistics), {}, {}, {}});
+    if (auto statistics = of(*layer)) layers_.emplace_back().statistics = std::move(*statistics);
   }
   for (auto& layer : layers_) {
     layer.mean = *layer.statistics.running_mean;

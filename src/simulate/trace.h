@@ -59,13 +59,18 @@ struct WeightUse {
   int parameter = 0;  ///< index among the parameters of the model
 };
 
-/// A module whose members, buffers or weights change in forward, at every call.
+/// What a module keeps from one call to the next; the later, the more it asks for.
+enum class StateKind : std::uint8_t {
+  kCache,    ///< its first call leaves members that only its own calls read
+  kOrdered,  ///< every call changes buffers that only its own calls read
+  kShared,   ///< others may read it: members, and what another module reads or writes
+};
+
+/// A module whose members, buffers or weights change in forward.
 struct StateChange {
   int module = 0;  ///< 0, the model itself, stands for the step body too
-  /// Others may read it: members, and what another module reads or writes. Else buffers that only
-  /// calls of the module itself read.
-  bool shared = true;
-  std::string what;  ///< "8 bytes of its members, from byte 24 on", "buffer 'ema'"
+  StateKind kind = StateKind::kShared;
+  std::string what;  ///< "writes its members, from byte 24 of 40", "writes 'ema'"
 };
 
 /// A module that reads a buffer which another module holds, and which cannot be held by all ranks

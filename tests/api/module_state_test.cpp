@@ -12,6 +12,25 @@ TEST(ModuleState, AMemoryInAPartThatIsNotRouted) { expect_as_in_one_process<Hold
 TEST(ModuleState, AMapOfWhatItKept) { expect_as_in_one_process<ReadsFeatures>(); }
 TEST(ModuleState, AnObjectThatTwoModulesShare) { expect_as_in_one_process<PassesNotes>(); }
 TEST(ModuleState, ATensorWrittenInPlace) { expect_as_in_one_process<Averaged>(); }
+/// Reads a tensor that another module keeps, which is neither above nor below it.
+struct ReadsSiblingImpl : torch::nn::Module {
+  explicit ReadsSiblingImpl(Scratch sibling) : sibling(std::move(sibling)) {}
+  Tensor forward(const Tensor& x) { return inner(sibling->kept.defined() ? x * sibling->kept : x); }
+  Scratch sibling;
+  nn::Linear inner = register_module("inner", linear());
+};
+SMP_MODULE(ReadsSibling);
+
+struct SiblingsImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return reader(middle(block(x))); }
+  Scratch block = register_module("block", Scratch());
+  nn::Linear middle = register_module("middle", linear());
+  ReadsSibling reader = register_module("reader", ReadsSibling(block));
+};
+SMP_MODULE(Siblings);
+
+TEST(ModuleState, AScratchTensorThatASiblingReads) { expect_as_in_one_process<Siblings>(); }
+
 TEST(ModuleState, ACounter) { expect_as_in_one_process<Counts>(); }
 
 TEST(ModuleState, AnAuxiliaryLossThatTheParentReads) {

@@ -11,6 +11,7 @@
 namespace smp::partitioning {
 namespace {
 
+using simulate::StateKind;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -97,14 +98,17 @@ TEST(NodeGroups, KeepStateThatOthersReadOnStageZeroWithAllAboveIt) {
   const int expert = build.module("block.moe.expert", 4);
   const int other = build.module("other", 4);
   const auto free = nothing_fixed(build.tree);
-  const auto groups = group_with_state(build, {{moe, true, "its members"}}, free);
+  const auto groups =
+      group_with_state(build, {{moe, StateKind::kShared, "writes its members"}}, free);
   EXPECT_THAT(groups.first, ElementsAre(0, 0, 0, expert, other));
-  const auto ordered = group_with_state(build, {{moe, false, "'ema'"}}, free);
+  const auto ordered = group_with_state(build, {{moe, StateKind::kOrdered, "writes 'ema'"}}, free);
   EXPECT_THAT(ordered.first, ElementsAre(0, block, moe, expert, other));
   auto pinned = free;
   pinned[moe] = 1;
   EXPECT_THAT(refusal<UsageError>([&] {
-                group_with_state(build, {{moe, true, "its members, from byte 8 of 24"}}, pinned);
+                group_with_state(
+                    build, {{moe, StateKind::kShared, "writes its members, from byte 8 of 24"}},
+                    pinned);
               }),
               AllOf(HasSubstr("block.moe"), HasSubstr("from byte 8 of 24"),
                     HasSubstr("smp::ordered_state_v")));

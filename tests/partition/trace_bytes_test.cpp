@@ -15,7 +15,7 @@ simulate::Trace example() {
   trace.foreign_uses.push_back({.module = 2, .parameter = 5});
   trace.buffer_uses.push_back({.module = 1, .holder = 4, .name = "embed.table"});
   trace.shared.push_back({.bytes = 12, .keepers = {{.call = 0, .before = true}}});
-  trace.state.push_back({.module = 6, .shared = false, .what = "'ema'"});
+  trace.state.push_back({.module = 6, .kind = simulate::StateKind::kOrdered, .what = "writes 'ema'"});
   trace.source = simulate::CostSource::kMeasured;
   trace.backward_ratio = 1.5;
   return trace;
@@ -40,8 +40,8 @@ TEST(TraceBytes, GiveBackEveryMember) {
   ASSERT_EQ(trace.shared[0].keepers.size(), 1u);
   EXPECT_TRUE(trace.shared[0].keepers[0].before);
   ASSERT_EQ(trace.state.size(), 1u);
-  EXPECT_FALSE(trace.state[0].shared);
-  EXPECT_EQ(trace.state[0].what, "'ema'");
+  EXPECT_EQ(trace.state[0].kind, simulate::StateKind::kOrdered);
+  EXPECT_EQ(trace.state[0].what, "writes 'ema'");
   EXPECT_EQ(trace.source, simulate::CostSource::kMeasured);
   EXPECT_EQ(trace.backward_ratio, 1.5);
   EXPECT_TRUE(traces[1].calls.empty());

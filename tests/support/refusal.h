@@ -13,9 +13,11 @@ namespace smp {
 template <class Kind = UsageError>
 [[nodiscard]] std::string refusal(const std::function<void()>& run) {
   try {
-    run();
-  } catch (const Kind& error) {
-    return error.what();
+    try {
+      run();
+    } catch (const Kind& error) {
+      return error.what();
+    }
   } catch (const std::exception& error) {
     return std::string("another kind of error: ") + error.what();
   }

@@ -1,0 +1,90 @@
+// partition/state_readers.cpp: group testing.
+#include "partition/state_readers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+namespace smp::partitioning {
+namespace {
+
+using simulate::StateKind;
+
+constexpr int kMostRuns = 64;
+
+class Search {
+ public:
+  explicit Search(const Differs& differs) : differs_(differs) {}
+
+  bool differs(const std::vector<KeptMembers>& members, const std::set<ModelModule>& readers) {
+    if (members.empty() || readers.empty()) return false;
+    return runs_++ >= kMostRuns || differs_(members, readers);
+  }
+
+  std::set<ModelModule> readers_of(const std::vector<KeptMembers>& members,
+                                   const std::set<ModelModule>& modules) {
+    if (!differs(members, modules)) return {};
+    if (modules.size() == 1) return modules;
+    const auto half = std::next(modules.begin(), static_cast<std::ptrdiff_t>(modules.size() / 2));
+    auto found = readers_of(members, {modules.begin(), half});
+    found.merge(readers_of(members, {half, modules.end()}));
+    return found;
+  }
+
+ private:
+  const Differs& differs_;
+  int runs_ = 0;
+};
+
+void note(simulate::Trace& trace, int module, const char* what) {
+  auto found = std::find_if(trace.state.begin(), trace.state.end(),
+                            [&](const auto& change) { return change.module == module; });
+  if (found == trace.state.end()) {
+    trace.state.push_back({module, StateKind::kShared, what});
+  } else if (found->kind != StateKind::kShared) {
+    *found = {module, StateKind::kShared, what};
+  }
+}
+
+std::vector<KeptMembers> read_caches(const std::vector<KeptMembers>& members,
+                                     const std::set<ModelModule>& modules, Search& search) {
+  std::vector<KeptMembers> caches, read;
+  for (const auto& kept : members) {
+    if (!kept.always_change) caches.push_back(kept);
+  }
+  if (!search.differs(caches, modules)) return {};
+  for (const auto& cache : caches) {
+    if (caches.size() == 1 || search.differs({cache}, modules)) read.push_back(cache);
+  }
+  return read;
+}
+
+}  // namespace
+
+void note_readers(const std::vector<KeptMembers>& members, const std::set<ModelModule>& modules,
+                  const std::vector<const ModuleTree*>& trees, const Differs& differs,
+                  std::vector<simulate::Trace>& traces) {
+  Search search(differs);
+  auto trace_of = [&](int model) -> auto& { return traces[static_cast<std::size_t>(model)]; };
+  auto shared = read_caches(members, modules, search);
+  for (const auto& cache : shared) {
+    note(trace_of(cache.owner.first), cache.owner.second,
+         "sets members at its first call that other code reads");
+  }
+  for (const auto& kept : members) {
+    if (kept.always_change) shared.push_back(kept);
+  }
+  auto elsewhere = modules;
+  for (const auto& kept : shared) {
+    const auto [model, module] = kept.owner;
+    const auto& nodes = trees[static_cast<std::size_t>(model)]->nodes;
+    for (int m = module; m >= 0; m = nodes[static_cast<std::size_t>(m)].parent) {
+      elsewhere.erase({model, m});
+    }
+  }
+  for (const auto& [model, module] : search.readers_of(shared, elsewhere)) {
+    note(trace_of(model), module, "reads members that another module sets");
+  }
+}
+
+}  // namespace smp::partitioning
