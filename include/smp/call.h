@@ -95,6 +95,8 @@ class SMP_API CallHandler {
   };
   /// Where a call of `module` runs now.
   virtual Where where(const RoutedBase& module) = 0;
+  /// Whether the running fiber is in a step: its body, or a module.
+  virtual bool in_step() const noexcept = 0;
   /// Whether a call of `next` that directly follows a remote one of `first`, with its result, may
   /// travel in the same request.
   virtual bool joins(const RoutedBase& first, const RoutedBase& next) = 0;

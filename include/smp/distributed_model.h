@@ -22,10 +22,6 @@ class StateDict;
 struct LoadResult;
 struct StepPreview;
 
-namespace detail {
-SMP_API at::Tensor guard_output(const at::Tensor& output);
-}
-
 /// What DistributedModel does, whatever the type of the model.
 ///
 /// Every rank builds the same model, with the same seed. Before the first step (or in place()) each
@@ -117,6 +113,7 @@ class SMP_API DistributedModelBase {
 
  private:
   friend void prepare_models(Runtime& runtime, const StepPreview* preview);
+  friend void refuse_written_weights(Runtime& runtime, int microbatch);
   friend const std::string& simulation_of(const DistributedModelBase& model);
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   void require_placed() const;
@@ -137,19 +134,13 @@ class DistributedModel : public DistributedModelBase {
   explicit DistributedModel(Holder holder)
       : DistributedModelBase(module_of(holder)), holder_(std::move(holder)) {}
 
-  /// Calls forward. The outputs remember that they came from here, so that `loss.backward()` on
-  /// them says to call `model.backward(loss)`. Suspends the body while modules run on other ranks.
+  /// Calls forward. Suspends the body while modules run on other ranks.
   /// @throws UsageError   outside of a step's body.
   /// @throws RemoteError  with the text of what a module on another rank threw.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     check_callable();
-    using Result = decltype(holder_->forward(std::forward<Arguments>(arguments)...));
-    if constexpr (std::is_void_v<Result>) {
-      holder_->forward(std::forward<Arguments>(arguments)...);
-    } else {
-      return guarded(holder_->forward(std::forward<Arguments>(arguments)...));
-    }
+    return holder_->forward(std::forward<Arguments>(arguments)...);
   }
 
   auto* operator->() { return &*holder_; }
@@ -162,22 +153,6 @@ class DistributedModel : public DistributedModelBase {
       return holder.ptr();
     } else {
       return holder;
-    }
-  }
-
-  template <class Result>
-  static Result guarded(Result result) {
-    if constexpr (std::is_same_v<Result, at::Tensor>) {
-      return detail::guard_output(result);
-    } else if constexpr (is_crossable_v<Result>) {
-      Writer writer;
-      writer.put(result);
-      Packet packet = std::move(writer).take();
-      for (auto& tensor : packet.tensors) tensor = detail::guard_output(tensor);
-      Reader reader(packet);
-      return reader.get<Result>();
-    } else {
-      return result;
     }
   }
 

@@ -31,6 +31,7 @@ SMP_API std::string type_name(const std::type_info& type);
 SMP_API void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy);
 /// Throws UnsupportedError if `module` has its place on a rank already.
 SMP_API void refuse_after_placement(const RoutedBase& module, const char* action);
+SMP_API void refuse_zero_grad_in_body(const RoutedBase& module);
 
 /// Bytes of a torch::nn::Module that are its own: a class that derives from it puts its first
 /// members into the rest of its last word.
@@ -277,6 +278,7 @@ class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
   using Impl::load;
   using Impl::save;
   using Impl::to;
+  using Impl::zero_grad;
   using Layers::Layers;
 
   std::string smp_cannot_cross() const override {
@@ -319,6 +321,11 @@ class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
   void to(torch::Device device, bool non_blocking = false) override {
     detail::refuse_after_placement(*this, "to()");
     Impl::to(device, non_blocking);
+  }
+  /// @throws UsageError  in a step, where other microbatches have added to the gradients.
+  void zero_grad(bool set_to_none = true) override {
+    detail::refuse_zero_grad_in_body(*this);
+    Impl::zero_grad(set_to_none);
   }
 };
 

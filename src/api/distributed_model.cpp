@@ -20,6 +20,7 @@
 #include "base/random.h"
 #include "server/executor.h"
 #include "server/leaf_guards.h"
+#include "server/weight_watch.h"
 #include "smp/clip_grad.h"
 
 namespace smp {
@@ -42,6 +43,12 @@ DistributedModelBase::NamedTensors without_duplicates(
 bool fills_caches(const PartitionPlan& plan) {
   return std::any_of(plan.rows().begin(), plan.rows().end(),
                      [](const auto& row) { return row.state == "cache"; });
+}
+
+/// Of some module, buffers and weights among it.
+bool keeps_state(const PartitionPlan& plan) {
+  return std::any_of(plan.rows().begin(), plan.rows().end(),
+                     [](const auto& row) { return !row.state.empty() && row.state != "cache"; });
 }
 
 /// The trial run of a body may switch modes; then its first microbatch would find them switched.
@@ -120,6 +127,7 @@ struct DistributedModelBase::State {
   ModelDescription description;
   std::optional<ModelPlacement> placement;
   server::LeafGuards guards;
+  server::WeightWatch weights;
   std::vector<std::function<void()>> on_placed;
 
   std::vector<partitioning::Pin> all_pins() const;
@@ -220,8 +228,10 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     const bool in_order = !plans[i].state_known || fills_caches(*state.plan);
     if (runtime.is_first_stage() && in_order) modules.set_state_unknown(true);
     runtime.server().settings().attach(*state.module);
+    const bool watched = plans[i].state_known && !keeps_state(*state.plan);
     for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
       state.guards.add(name, parameter);
+      if (watched) state.weights.add(name, parameter);
     }
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
@@ -305,6 +315,10 @@ bool DistributedModelBase::owns(const at::Tensor& parameter) const {
   return state_->owns(parameter);
 }
 
+void refuse_written_weights(Runtime& runtime, int microbatch) {
+  for (const auto* model : runtime.models()) model->state_->weights.refuse_written(microbatch);
+}
+
 void prepare_models(Runtime& runtime, const StepPreview* preview) {
   std::vector<DistributedModelBase*> unplaced;
   std::copy_if(runtime.models().begin(), runtime.models().end(), std::back_inserter(unplaced),
@@ -316,6 +330,7 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   for (auto* trace = preview; !unplaced.empty(); trace = nullptr) {
     DistributedModelBase::place(runtime, take_independent(unplaced), trace);
   }
+  for (const auto* model : runtime.models()) model->state_->weights.begin_step();
 }
 
 // ---- tensors -----------------------------------------------------------------------------------
@@ -387,10 +402,6 @@ void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gr
 void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
   state_->runtime().engine().backward(tensors, gradients, retain_graph);
-}
-
-at::Tensor detail::guard_output(const at::Tensor& output) {
-  return output.defined() ? server::guard_output(output) : output;
 }
 
 }  // namespace smp

@@ -13,6 +13,9 @@ struct StepPreview;
 /// @param preview  of the step that is about to begin; nullptr where there is none to trace
 void prepare_models(Runtime& runtime, const StepPreview* preview);
 
+/// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.
+void refuse_written_weights(Runtime& runtime, int microbatch);
+
 /// PlannedModel::simulation of a placed model.
 const std::string& simulation_of(const DistributedModelBase& model);
 

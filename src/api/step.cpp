@@ -122,6 +122,7 @@ class StepRun {
     }();
     inputs_->check_unchanged(microbatch);
     runtime_.server().foreign().refuse_new_hooks();
+    refuse_written_weights(runtime_, microbatch);
     own_all(output);
     result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "module/call_handler.h"
 
 namespace smp::detail {
 namespace {
@@ -130,6 +131,13 @@ void refuse_after_placement(const RoutedBase& module, const char* action) {
               "smp::delay_param_initialization and gets them when its smp::DistributedModel is "
               "placed, at the first step or by place(). To use it before, build it outside of that "
               "scope");
+}
+
+void refuse_zero_grad_in_body(const RoutedBase& module) {
+  const auto* handler = module::call_handler().get();
+  SMP_REQUIRE(handler == nullptr || !handler->in_step(), "zero_grad() of ", name_of(module),
+              " was called inside a step, where other microbatches have added to the gradients "
+              "already; call it before the step, on every rank");
 }
 
 }  // namespace smp::detail

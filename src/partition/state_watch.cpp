@@ -160,12 +160,21 @@ void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool
   watched.what = "writes a tensor that it keeps, in place";
 }
 
-void StateWatch::note_normalisation(const at::Tensor& statistics, bool training) {
+void StateWatch::note_normalisation(int model, int module, const at::Tensor& statistics,
+                                    bool training) {
   if (!statistics.defined() || !statistics.has_storage()) return;
   const auto [first, last] = held_.equal_range(statistics.storage().unsafeGetStorageImpl());
   for (auto at = first; at != last; ++at) {
-    (training ? at->second.trains : at->second.evaluates) = true;
+    auto& held = at->second;
+    (training ? held.trains : held.evaluates) = true;
+    const bool of_body = held.routed == 0 && routed_root(held.model) == nullptr;
+    const bool own = model < 0 ? of_body : model == held.model && module == held.routed;
+    held.called_apart |= !own;
   }
+}
+
+const RoutedBase* StateWatch::routed_root(int model) const {
+  return models_[static_cast<std::size_t>(model)].routed->front();
 }
 
 void StateWatch::note_result(const at::Tensor& tensor) {
@@ -206,6 +215,10 @@ std::vector<simulate::StateChange> StateWatch::changes(int model) const {
     }
   }
   for (const auto& [storage, held] : held_) {
+    if (held.model == model && held.normalises && held.trains && held.called_apart) {
+      found[held.routed] = {held.routed, StateKind::kShared,
+                            base::concat("writes '", held.name, "', as calls of others do")};
+    }
     if (held.model == model && held.normalises && held.trains && held.evaluates) {
       found[held.routed] = {
           held.routed, StateKind::kShared,

@@ -40,8 +40,9 @@ class StateWatch {
   /// Likewise, by an operator that `module` calls itself: a tensor that nobody registered, and that
   /// no operator of this run has made, was kept from an earlier call.
   void note_kept(int model, int module, const at::Tensor& tensor, bool writes);
-  /// A normalisation uses these statistics: it changes them, or reads them in evaluation mode.
-  void note_normalisation(const at::Tensor& statistics, bool training);
+  /// A normalisation that `model`, `module` runs uses these statistics: it changes them, or reads
+  /// them in evaluation mode.
+  void note_normalisation(int model, int module, const at::Tensor& statistics, bool training);
   /// An operator gave this.
   void note_result(const at::Tensor& tensor);
 
@@ -70,9 +71,11 @@ class StateWatch {
     bool by_others = false;  // read or written
     bool trains = false;     // of a normalisation: was called in either mode
     bool evaluates = false;
+    bool called_apart = false;  // by other code than the call whose end commits its statistics
   };
   void compare(Watched& watched, bool own_call);
   void compare_parts(int model, int module);
+  const RoutedBase* routed_root(int model) const;
 
   std::vector<TracedModel> models_;
   SwitchWatch switches_;

@@ -143,7 +143,9 @@ class Tracer::Observer final : public OperatorListener {
     if (name != "aten::batch_norm" && name != "aten::instance_norm") return;
     const auto& inputs = op.inputs();
     if (inputs.size() <= kTraining || !inputs[kMean].isTensor()) return;
-    state_.states->note_normalisation(inputs[kMean].toTensor(), inputs[kTraining].toBool());
+    state_.states->note_normalisation(state_.recorder->current().model,
+                                      state_.recorder->current_module(), inputs[kMean].toTensor(),
+                                      inputs[kTraining].toBool());
   }
 
   void note_state(const at::RecordFunction& op, const OperatorKind& kind) {

@@ -61,6 +61,7 @@ class Tracer final : public CallHandler {
 
   // CallHandler
   Where where(const RoutedBase& module) override;
+  bool in_step() const noexcept override { return true; }
   bool joins(const RoutedBase&, const RoutedBase&) override { return false; }
   void enter(RoutedBase& module, Space& space) override;
   void leave(Space& space) noexcept override;

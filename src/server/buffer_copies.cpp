@@ -10,13 +10,10 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "server/tensor_memory.h"
 
 namespace smp::server {
 namespace {
-
-std::uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
-}
 
 std::uint64_t hash_of(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;

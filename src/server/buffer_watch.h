@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/tensor_memory.h"
+
 namespace smp::server {
 
 /// By version counters: each call compares their sum at its end with that at its beginning. One
@@ -60,11 +62,6 @@ class BufferWatch {
   }
 
  private:
-  /// Grows with every write that version counters show.
-  static std::uint64_t version_of(const at::Tensor& tensor) noexcept {
-    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
-  }
-
   std::uint64_t sum() const noexcept {
     std::uint64_t sum = 0;
     for (const auto& buffer : buffers_) sum += version_of(buffer.tensor);

@@ -108,13 +108,17 @@ CallRouter::Where CallRouter::where(const RoutedBase& module) {
   const auto& place = module.smp_place;
   if (!place.placed()) return Where::kPlain;
   const bool here = place.owner == core_.port.rank();
-  if (core_.step == nullptr || ExecutionScope::current() == nullptr) {
+  if (!in_step()) {
     SMP_REQUIRE(here, "rank ", core_.port.name(), ": module '", place.path, "' lives on rank ",
                 core_.port.name(place.owner),
                 " and was called outside of a step; call the model in the body of smp::step");
     return Where::kPlain;
   }
   return here ? Where::kHere : Where::kRemote;
+}
+
+bool CallRouter::in_step() const noexcept {
+  return core_.step != nullptr && ExecutionScope::current() != nullptr;
 }
 
 bool CallRouter::joins(const RoutedBase& first, const RoutedBase& next) {
@@ -203,6 +207,16 @@ void CallRouter::on_untried_state(const ModuleTable::Entry& entry, const char* w
       " (smp/state.h)"));
 } catch (...) {
   failures_.fail_step(std::current_exception());
+}
+
+void CallRouter::require_own_statistics() noexcept {
+  if (core_.scopes.one_at_a_time) return;
+  const auto* entry = core_.scopes.modules.with_written_statistics(core_.port.rank());
+  if (entry == nullptr) return;
+  on_untried_state(*entry,
+                   "its running statistics were updated during the step by other code than its own "
+                   "calls too, in an order that cannot be kept",
+                   true);
 }
 
 /// What a module keeps for its own later calls is read and written in the order of one process.

@@ -18,6 +18,7 @@ class CallRouter final : public CallHandler {
 
   // CallHandler
   Where where(const RoutedBase& module) override;
+  bool in_step() const noexcept override;
   bool joins(const RoutedBase& first, const RoutedBase& next) override;
   void enter(RoutedBase& module, Space& space) override;
   void leave(Space& space) noexcept override;
@@ -30,6 +31,9 @@ class CallRouter final : public CallHandler {
   /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
   /// nothing needs to be said. Called by destructors of graphs, in polls too.
   void release(PpRank owner, std::int64_t step, RecordId record);
+  /// Before the end of a step, which commits them. The step fails if other code wrote running
+  /// statistics that wait for their order.
+  void require_own_statistics() noexcept;
   /// Sends what release() put off because a message was being received.
   void flush_releases();
 

@@ -14,6 +14,7 @@
 #include <exception>
 #include <tuple>
 #include <utility>
+#include "server/tensor_memory.h"
 
 namespace smp::server {
 namespace {
@@ -23,10 +24,6 @@ std::int64_t value_of(const at::Tensor& count) {
   if (!count.defined()) return 0;
   if (!count.is_cpu() || count.scalar_type() != at::kLong) return count.item<std::int64_t>();
   return *count.const_data_ptr<std::int64_t>();
-}
-
-std::uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
 }
 
 /// Weight of what was there before `number` batches.

@@ -108,6 +108,8 @@ bool DynamicEngine::ranks_are_done() const noexcept {
 /// The last gradients run hooks of the user. No rank's step succeeds before those of all have.
 void DynamicEngine::finish_gradients() {
   if (core_.step->failed()) return;
+  router_.require_own_statistics();
+  if (core_.step->failed()) return;
   FinishGradients finished;
   try {
     core_.accumulator.finish();

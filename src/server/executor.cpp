@@ -197,9 +197,7 @@ void Pass::execute(NodeIndex index, variable_list&& inputs) {
   const bool has_post_hooks = !node.post_hooks().empty();
   if (has_post_hooks) kept = inputs;
   variable_list outputs;
-  if (typeid(node) == typeid(GuardNode)) {
-    outputs = std::move(inputs);
-  } else if (typeid(node) == typeid(BoundaryInput)) {
+  if (typeid(node) == typeid(BoundaryInput)) {
     static_cast<BoundaryInput&>(node).take(std::move(inputs), options_.boundary);
   } else {
     take_turn(options_.turns);

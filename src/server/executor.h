@@ -69,17 +69,6 @@ class AsyncNode : public Node {
   variable_list apply(variable_list&& gradients) override;
 };
 
-/// Marks the outputs of a DistributedModel: our executor passes gradients through, LibTorch's own
-/// engine stops with a message that names model.backward() (docs/design.md, Backward).
-class GuardNode final : public Node {
- public:
-  variable_list apply(variable_list&& gradients) override;
-  std::string name() const override { return "SmpGuard"; }
-};
-/// `output` behind a GuardNode (same storage); unchanged if it does not require grad, or comes
-/// straight from an AsyncNode, which stops that engine as well.
-at::Tensor guard_output(const at::Tensor& output);
-
 /// Source of the tensor inputs of a module execution: they hang on it as non-leaves, so hooks,
 /// in-place operations and retain_grad work; it keeps the gradients that arrive. A gradient that
 /// nobody would fetch is refused: one that another pass brings than that over the execution (state

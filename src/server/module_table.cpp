@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "module/running_statistics.h"
+#include "server/tensor_memory.h"
 
 namespace smp::server {
 namespace {
@@ -27,6 +28,17 @@ const char* lasting(const std::string& path) {
 }
 
 /// Statistics of normalisation layers are ours to keep in order.
+/// Batch norm counts a write of its counter, instance norm one of the mean.
+std::uint64_t version_of_statistics(const ModuleTable::Entry& entry) {
+  std::uint64_t sum = 0;
+  for (auto* layer : entry.normalisations) {
+    const auto statistics = module::as_running_statistics(*layer);
+    if (!statistics) continue;
+    sum += version_of(*statistics->running_mean) + version_of(*statistics->num_batches_tracked);
+  }
+  return sum;
+}
+
 bool is_watched(RoutedBase& module, KeptState state) {
   return state == KeptState::kNone && !module::is_normalisation(module.smp_module()) &&
          module.smp_state_use() == StateUse::kWatched;
@@ -102,6 +114,7 @@ void ModuleTable::detach_body(const torch::nn::Module& root) noexcept {
 void ModuleTable::begin_step(PpRank rank) {
   for (auto& entry : entries_) {
     entry.buffers.begin_step();
+    entry.statistics_version = version_of_statistics(entry);
     if (entry.module == nullptr || entry.module->smp_place.owner == rank) continue;
     if (entry.copy.on()) {
       static_cast<void>(entry.copy.changed());
@@ -109,6 +122,14 @@ void ModuleTable::begin_step(PpRank rank) {
       entry.copy = MemberWatch(entry.module->smp_own_part());
     }
   }
+}
+
+const ModuleTable::Entry* ModuleTable::with_written_statistics(PpRank rank) const {
+  for (const auto& entry : entries_) {
+    if (entry.module == nullptr || entry.module->smp_place.owner != rank) continue;
+    if (version_of_statistics(entry) != entry.statistics_version) return &entry;
+  }
+  return nullptr;
 }
 
 const ModuleTable::Entry& ModuleTable::at(ModuleId id) const {

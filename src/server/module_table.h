@@ -39,6 +39,7 @@ class ModuleTable {
     mutable MemberWatch copy;       ///< of a module of another rank: what this one has of it
     /// That run with it and may keep running statistics: itself, and what is not routed below it.
     std::vector<torch::nn::Module*> normalisations;
+    std::uint64_t statistics_version = 0;  ///< of theirs when the step began
   };
 
   /// Adds the routed modules of one model, placed already (RoutedBase::smp_place), and numbers
@@ -57,6 +58,9 @@ class ModuleTable {
   /// A step begins on `rank`: buffers, and what it has of others' modules, are now as they should
   /// be.
   void begin_step(PpRank rank);
+  /// A module of `rank` whose running statistics were written since, other than by its own calls,
+  /// which work on copies until the step ends; nullptr: there is none.
+  [[nodiscard]] const Entry* with_written_statistics(PpRank rank) const;
   /// Some module keeps state that others may read: the plan says so, or a watch found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }

@@ -30,18 +30,6 @@ void AsyncNode::unpack(variable_list&) {}
 
 fiber::WaitReason AsyncNode::wait_reason() const { return {"a backward reply"}; }
 
-variable_list GuardNode::apply(variable_list&&) { refuse_stock_engine("a model's output"); }
-
-at::Tensor guard_output(const at::Tensor& output) {
-  if (!output.defined() || !output.requires_grad()) return output;
-  if (dynamic_cast<AsyncNode*>(output.grad_fn().get()) != nullptr) return output;
-  const auto guard = c10::make_intrusive<GuardNode>();
-  guard->set_next_edges(torch::autograd::collect_next_edges(output));
-  auto guarded = d2d::detached(output);
-  torch::autograd::set_history(guarded, guard);
-  return guarded;
-}
-
 variable_list BoundaryInput::apply(variable_list&& gradients) {
   take(std::move(gradients), nullptr);
   return {};

@@ -22,6 +22,11 @@ const void* memory_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
+std::uint32_t version_of(const at::Tensor& tensor) noexcept {
+  return tensor.defined() && !tensor.is_inference() ? static_cast<std::uint32_t>(tensor._version())
+                                                    : 0;
+}
+
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
   const auto end = [](const at::Tensor& t) {
     return t.storage_offset() + span_of(t.sizes(), t.strides());

@@ -3,12 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace smp::server {
 
 /// The memory that `tensor` lies in, or nullptr: it is undefined, or has no elements there.
 const void* memory_of(const at::Tensor& tensor);
+
+/// Grows with every write that LibTorch counts; 0 for what counts none.
+std::uint32_t version_of(const at::Tensor& tensor) noexcept;
 
 /// Whether two tensors of the same memory span common elements of it.
 bool overlap(const at::Tensor& a, const at::Tensor& b);

@@ -132,6 +132,48 @@ TEST(Aliases, OutputsThatAreOneTensorOrLieOnEachOther) {
   }
 }
 
+/// The model itself: what it returns is not wrapped.
+struct ReturnsTwiceImpl : torch::nn::Module {
+  Tensors forward(const Tensor& x) {
+    const auto y = inner(x);
+    return {y, y, x};
+  }
+  nn::Linear inner = register_module("inner", nn::Linear(4, 4));
+};
+SMP_MODULE(ReturnsTwice);
+
+/// The gradient of the weight if the body changes the first output in place; where it lives.
+Tensor gradient_of_changed_outputs(const std::function<void(ReturnsTwice&)>& train) {
+  torch::manual_seed(3);
+  ReturnsTwice net;
+  net->to(torch::kDouble);
+  train(net);
+  return net->inner->weight.grad();
+}
+
+TEST(Aliases, TheModelsOwnOutputsThatAreOneTensorOrTheArgument) {
+  const auto x = torch::linspace(-1, 1, 8, torch::kDouble).view({2, 4});
+  const auto loss_of = [](const Tensors& y, const Tensor& argument) {
+    EXPECT_TRUE(y[1].is_same(y[0]));
+    EXPECT_TRUE(y[2].is_same(argument));
+    y[0].mul_(3);
+    return odd_sum(y[1]) + y[2].sum();
+  };
+  const auto reference = gradient_of_changed_outputs(
+      [&](ReturnsTwice& net) { loss_of(net->forward(x), x).backward(); });
+  for (const int stage : {0, 1}) {
+    run_local(2, [&] {
+      const auto gradient = gradient_of_changed_outputs([&](ReturnsTwice& net) {
+        DistributedModel model(net);
+        model.set_partition("", 0);
+        model.set_partition("inner", stage);
+        smp::step([&](const Tensor& own) { model.backward(loss_of(model(own), own)); })(x);
+      });
+      if (pp_rank() == stage) EXPECT_LE((gradient - reference).abs().max().item<double>(), 1e-12);
+    });
+  }
+}
+
 TEST(Aliases, TheSameArgumentTwice) {
   expect_as_alone({[](ElsewhereImpl& self, Tensors in) {
                      EXPECT_TRUE(in[0].is_same(in[1]));

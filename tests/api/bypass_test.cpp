@@ -144,15 +144,29 @@ TEST(Bypass, LibTorchsBackwardSaysToCallTheModels) {
 }
 
 TEST(Bypass, LibTorchsGradSaysSoToo) {
-  on_ranks(1, [] {
+  on_ranks(2, [] {
     Rank own;
     auto wrong = smp::step([&](at::Tensor x) {
       torch::autograd::grad({own.model(x).mean()}, {own.net->near->weight});
     });
-    EXPECT_THAT(refusal<UsageError>([&] {
-                  wrong(torch::ones({4, 4}));
-                }),
+    EXPECT_THAT(refused_step<UsageError>(0,
+                                         [&] {
+                                           wrong(torch::ones({4, 4}));
+                                         }),
                 HasSubstr("torch::autograd::grad()"));
+  });
+}
+
+TEST(Bypass, LibTorchsGradIsRightWhereAllIsHere) {
+  on_ranks(1, [] {
+    Rank own;
+    auto train = smp::step([&](at::Tensor x) {
+      const auto loss = own.model(x).pow(2).mean();
+      const std::vector<at::Tensor> weights{own.net->near->weight};
+      EXPECT_TRUE(torch::equal(torch::autograd::grad({loss}, weights, {}, true)[0],
+                               smp::grad({loss}, weights)[0]));
+    });
+    train(torch::ones({4, 4}));
   });
 }
 

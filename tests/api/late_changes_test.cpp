@@ -36,6 +36,48 @@ TEST(LateChanges, ANormalisationInBothModesIsThatOfOneProcess) {
   expect_as_in_one_process(program);
 }
 
+/// The layer is not routed: its statistics are committed with the calls of the module around it,
+/// but the body calls it too.
+struct AroundPlainNormImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return last(norm(first(x))); }
+  nn::Linear first = register_module("first", linear());
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
+  nn::Linear last = register_module("last", linear());
+};
+SMP_MODULE(AroundPlainNorm);
+
+TEST(LateChanges, ANormalisationThatTheBodyCallsTooIsThatOfOneProcess) {
+  Program<AroundPlainNorm> program;
+  program.loss = [](AroundPlainNorm& net, const auto& forward, const Tensor& x) {
+    return forward(x).pow(2).mean() + net->norm(x).tanh().mean();
+  };
+  expect_as_in_one_process(program);
+}
+
+TEST(LateChanges, OrIsNamedWhereNoTrialShowedIt) {
+  auto config = config_of("interleaved");
+  config.skip_tracing = true;
+  run_local(
+      1,
+      [] {
+        AroundPlainNorm net;
+        net->to(torch::kDouble);
+        DistributedModel model(net);
+        bool too = false;
+        auto train = smp::step([&](const Tensor& x) {
+          const auto y = model(x).mean();
+          model.backward(too ? y + net->norm(x).mean() : y);
+        });
+        train(batch(0));
+        too = true;
+        EXPECT_THAT(refused_step<UnsupportedError>(0, [&] { train(batch(1)); }),
+                    AllOf(HasSubstr("statistics were updated during the step by other code"),
+                          HasSubstr("the next step runs one microbatch at a time")));
+        train(batch(1));
+      },
+      config);
+}
+
 /// Its rank alone cannot have microbatches run one after the other: refused each time, not only
 /// once.
 TEST(LateChanges, ANormalisationInBothModesElsewhereIsRefusedAgainAndAgain) {
@@ -157,6 +199,38 @@ TEST(LateChanges, GradientsAreNotClearedInABody) {
     });
     EXPECT_THAT(refused_step<UsageError>(0, [&] { train(batch(0)); }),
                 HasSubstr("model.zero_grad() was called inside a step"));
+  });
+}
+
+TEST(LateChanges, NorByAModuleInABody) {
+  on_ranks(2, [] {
+    Net net;
+    net->to(torch::kDouble);
+    DistributedModel model(net);
+    model.set_partition("scaled", 1);
+    auto train = smp::step([&](const Tensor& x) {
+      net->zero_grad();
+      model.backward(model(x).mean());
+    });
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(batch(0)); }),
+                HasSubstr("was called inside a step"));
+  });
+}
+
+TEST(LateChanges, AnOptimizerThatStepsInABodyIsNamed) {
+  on_ranks(2, [] {
+    Net net;
+    net->to(torch::kDouble);
+    DistributedModel model(net);
+    model.set_partition("scaled", 1);
+    torch::optim::SGD optimizer(model.local_parameters(), 0.1);
+    auto train = smp::step([&](const Tensor& x) {
+      model.backward(model(x).mean());
+      optimizer.step();
+    });
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(batch(0)); }),
+                AllOf(HasSubstr("parameter 'first.weight' was written"),
+                      HasSubstr("belongs after the step")));
   });
 }
 

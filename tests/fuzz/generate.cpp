@@ -188,7 +188,15 @@ class Generator {
     }
     return writing_;
   }
-  int any_module() { return dice_.below(static_cast<int>(program_.modules.size())); }
+  /// `number` or a module below it.
+  int below(int number) {
+    std::vector<int> all{number};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto& children = module(all[i]).children;
+      all.insert(all.end(), children.begin(), children.end());
+    }
+    return all[static_cast<std::size_t>(dice_.below(static_cast<int>(all.size())))];
+  }
 
   Instruction draw_instruction(int depth) {
     Instruction made;
@@ -218,7 +226,10 @@ class Generator {
       case Op::kCall:
         return draw_call();
       case Op::kToggle:
-        made.which = any_module();
+        made.which = below(writing_);
+        // Modes travel with calls to what is below, not to what a stranger calls.
+        if (strangers_) made.op = Op::kUnary;
+        toggles_ |= !strangers_;
         break;
       default:
         if (names_module(made.op)) made.which = node();
@@ -243,6 +254,8 @@ class Generator {
     if (callee < 0 || !affordable(callee)) return nothing;
     const bool stranger = module(callee).parent != writing_;
     if (stranger && !module(callee).routed && !allowed(kPlainStranger)) return nothing;
+    if (stranger && toggles_) return nothing;
+    strangers_ |= stranger;
     calls_ += times_ * cost(callee);
     return call_of(callee);
   }
@@ -288,6 +301,8 @@ class Generator {
 
   Dice dice_;
   const std::set<std::string>& without_;
+  bool toggles_ = false;
+  bool strangers_ = false;  // are called
   Program program_;
   std::vector<Rule> rules_;
   int most_modules_ = 0;

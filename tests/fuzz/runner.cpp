@@ -151,7 +151,9 @@ class Reference {
       reference_microbatch = m;
       const auto index = static_cast<std::size_t>(m);
       weight_ = static_cast<double>(x[index].size(0)) / program_.rows;
-      mean += weight_ * run_body(program_, machine(), {x[index], tokens[index]}, training);
+      // Microbatches of a step have no history in common, as views of one tensor would.
+      const Batch own{x[index].clone(), tokens[index]};
+      mean += weight_ * run_body(program_, machine(), own, training);
       buffer += weight_ * models_[0]->root()->average;
     }
     note(step, mean, buffer, trace);

@@ -37,6 +37,7 @@ class FakeHandler final : public CallHandler {
     if (!step_runs || !place.placed()) return Where::kPlain;
     return place.owner.value() == here_ ? Where::kHere : Where::kRemote;
   }
+  bool in_step() const noexcept override { return step_runs; }
   bool joins(const RoutedBase& first, const RoutedBase& next) override {
     return first.smp_place.owner == next.smp_place.owner;
   }

@@ -15,7 +15,8 @@ simulate::Trace example() {
   trace.foreign_uses.push_back({.module = 2, .parameter = 5});
   trace.buffer_uses.push_back({.module = 1, .holder = 4, .name = "embed.table"});
   trace.shared.push_back({.bytes = 12, .keepers = {{.call = 0, .before = true}}});
-  trace.state.push_back({.module = 6, .kind = simulate::StateKind::kOrdered, .what = "writes 'ema'"});
+  trace.state.push_back(
+      {.module = 6, .kind = simulate::StateKind::kOrdered, .what = "writes 'ema'"});
   trace.source = simulate::CostSource::kMeasured;
   trace.backward_ratio = 1.5;
   return trace;

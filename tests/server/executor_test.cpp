@@ -83,44 +83,11 @@ TEST_F(Executor, KeepsTheGradientsThatReachABoundary) {
   EXPECT_FALSE(boundary->captured[2].defined());
 }
 
-TEST_F(Executor, PassesGradientsThroughAGuard) {
-  const auto x = leaves(1)[0];
-  const auto y = x * 2;
-  const auto guarded = guard_output(y);
-  EXPECT_EQ(guarded.data_ptr(), y.data_ptr());
-  EXPECT_EQ(guarded.grad_fn()->name(), "SmpGuard");
-  guarded.register_hook([](const at::Tensor& gradient) { return gradient * 10; });
-  backward(guarded.sum());
-  EXPECT_TRUE(same_bits(x.grad(), at::full({4, 4}, 20.0, at::kDouble)));
-}
-
-TEST_F(Executor, GuardsOnlyWhatRequiresGrad) {
-  const auto x = at::ones({2});
-  EXPECT_TRUE(guard_output(x).is_same(x));
-  EXPECT_FALSE(guard_output(at::Tensor()).defined());
-}
-
-TEST_F(Executor, AllowsInPlaceOperationsOnGuardedOutputs) {
-  const auto by = [](bool guarded) {
-    const auto x = leaves(1)[0];
-    auto y = x.sin();
-    if (guarded) y = guard_output(y);
-    y.mul_(3);
-    y.narrow(0, 1, 2).add_(1);
-    backward(y.pow(2).sum());
-    return x.grad();
-  };
-  EXPECT_TRUE(same_bits(by(false), by(true)));
-}
-
 TEST_F(Executor, TellsUsersOfLibTorchsEngineWhatToCall) {
   const auto x = leaves(1)[0];
-  const auto guarded = (guard_output(x * 2) * 3).sum();
-  EXPECT_THROW(guarded.backward(), UsageError);
-  EXPECT_THAT(thrown_by([&] { guarded.backward(); }),
-              HasSubstr("Call model.backward(loss) instead of loss.backward()"));
   const auto remote = call_remotely({x}, [](const Tensors& in) { return Tensors{in[0] * 2}; })[0];
-  EXPECT_THAT(thrown_by([&] { remote.sum().backward(); }), HasSubstr("model.backward(loss)"));
+  EXPECT_THAT(thrown_by([&] { remote.sum().backward(); }),
+              HasSubstr("Call model.backward(loss) instead of loss.backward()"));
 }
 
 // ---- leaves ------------------------------------------------------------------------------------
