@@ -2,6 +2,7 @@
 #include "api/tracing.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <optional>
@@ -105,18 +106,21 @@ class Attempts final : public server::StepEngine {
   std::string run_here(bool grad) {
     try {
       const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
-      std::vector<at::Tensor> first;
+      std::optional<std::string> first;
       auto traces = tracer_.run_and_watch_state(
           [&] {
             auto returned = run_body(grad);
-            if (first.empty()) first = results_;
+            if (!first) first = bytes_of(results_);
             return returned;
           },
           repeats);
-      if (!meta_ && may_hide_state(traces) && !same_values(first, results_)) {
-        traces.front().state.push_back(
+      // The trial draws the same random numbers each time.
+      if (!meta_ && may_hide_state(traces) && *first != bytes_of(results_)) {
+        auto& state = traces.front().state;
+        std::erase_if(state, [](const auto& change) { return change.module == 0; });
+        state.push_back(
             {0, StateKind::kShared,
-             "something that is no member: its results differ when it runs again"});
+             "writes something that is no member: its results differ when it runs again"});
       }
       if (!meta_) note_readers(traces, grad);
       return kTraced + partitioning::traces_to_bytes(traces);
@@ -162,10 +166,11 @@ class Attempts final : public server::StepEngine {
     return child.answer.value_or(child.fault);
   }
 
-  static std::string bytes_of(const std::vector<at::Tensor>& tensors) {
+  std::string bytes_of(const std::vector<at::Tensor>& tensors) const {
+    const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
     std::string bytes;
     for (const auto& tensor : tensors) {
-      const bool readable = tensor.defined() && tensor.layout() == at::kStrided;
+      const bool readable = tensor.defined() && tensor.layout() == at::kStrided && !meta_;
       bytes += readable ? base::concat(tensor.sizes(), tensor.scalar_type()) : std::string("none");
       if (!readable || tensor.numel() == 0) continue;
       const auto values = tensor.detach().cpu().contiguous();
@@ -188,16 +193,6 @@ class Attempts final : public server::StepEngine {
                return node.state_use == StateUse::kWatched;
              });
            });
-  }
-
-  /// To the bit: the trial draws the same random numbers each time.
-  static bool same_values(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-      if (!x.defined() || !y.defined()) return x.defined() == y.defined();
-      if (x.layout() != at::kStrided || y.layout() != at::kStrided) return true;
-      return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
-             at::allclose(x.detach(), y.detach(), 0, 0, /*equal_nan=*/true);
-    });
   }
 
   // LibTorch adds advice for other uses of tensors without values.

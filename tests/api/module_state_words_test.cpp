@@ -6,6 +6,7 @@ namespace smp {
 namespace module_state_words_test {
 
 using namespace module_state_test;  // NOLINT(google-build-using-namespace)
+using module_state_test::Program;   // there is another where tests are compiled together
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;

@@ -13,6 +13,7 @@ namespace smp {
 namespace trial_test {
 
 using namespace module_state_test;  // NOLINT(google-build-using-namespace)
+using module_state_test::Program;   // there is another where tests are compiled together
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
