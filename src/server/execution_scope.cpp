@@ -201,9 +201,16 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
                       execution.identity_.microbatch);
 }
 
-/// Statistics of a call that throws are forgotten.
+/// What a call that throws has seen counts too: somebody may catch.
 CallScope::~CallScope() {
-  if (statistics_ && std::uncaught_exceptions() == exceptions_) collect_statistics(calls_);
+  if (std::uncaught_exceptions() == exceptions_) {
+    collect_statistics(calls_);
+  } else {
+    try {
+      collect_statistics(calls_);
+    } catch (...) {  // the first exception is on its way
+    }
+  }
   statistics_.reset();
   execution_.innermost_ = outer_;
   execution_.publish();

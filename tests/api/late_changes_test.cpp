@@ -2,6 +2,8 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/sgd.h>
 
+#include <stdexcept>
+
 #include "api/module_state_testing.h"
 
 namespace smp {
@@ -77,6 +79,36 @@ TEST(LateChanges, OrIsNamedWhereNoTrialShowedIt) {
         train(batch(1));
       },
       config);
+}
+
+/// Throws when its layer has seen the batch already.
+struct ThrowsAfterNormImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const auto y = norm(x);
+    if (y.defined()) throw std::runtime_error("after the layer");
+    return y;
+  }
+  torch::nn::BatchNorm1d norm = register_module(
+      "norm", torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(kWidth).affine(false)));
+};
+SMP_MODULE(ThrowsAfterNorm);
+
+struct CatchesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    try {
+      return part(x);
+    } catch (const std::runtime_error&) {
+      return last(x);
+    }
+  }
+  ThrowsAfterNorm part = register_module("part", ThrowsAfterNorm());
+  nn::Linear last = register_module("last", linear());
+};
+SMP_MODULE(Catches);
+
+TEST(LateChanges, StatisticsOfACallThatThrowsCountIfSomebodyCatches) {
+  expect_as_in_one_process<Catches>({}, {{"", 0}, {"part", 0}, {"last", 1}}, 2);
+  expect_as_in_one_process<Catches>({}, {{"", 0}, {"part", 1}, {"last", 1}}, 2);
 }
 
 /// Its rank alone cannot have microbatches run one after the other: refused each time, not only

@@ -225,6 +225,9 @@ class Generator {
         break;
       case Op::kCall:
         return draw_call();
+      case Op::kFreeze:
+        made.which = writing_;
+        break;
       case Op::kToggle:
         made.which = below(writing_);
         // Modes travel with calls to what is below, not to what a stranger calls.
