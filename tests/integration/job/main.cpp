@@ -58,16 +58,25 @@ struct LayerImpl : torch::nn::Module {
 };
 SMP_MODULE(Layer);
 
+/// Takes so long that its caller's rank begins other microbatches meanwhile, however many cores.
+struct SlowImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return x.tanh();
+  }
+};
+SMP_MODULE(Slow);
+
 /// Calls a layer of another rank, with a mutex held if it is told to.
 struct GuardedImpl : torch::nn::Module {
-  GuardedImpl() : inner(register_module("inner", Layer())) {}
+  GuardedImpl() : inner(register_module("inner", Slow())) {}
   at::Tensor forward(const at::Tensor& x) {
     std::unique_lock lock(mutex, std::defer_lock);
     if (mischief == "mutex") lock.lock();
     return inner(x);
   }
   inline static std::mutex mutex;  // a member that forward locks would be state
-  Layer inner;
+  Slow inner;
 };
 SMP_MODULE(Guarded);
 
