@@ -155,10 +155,10 @@ class Grouping {
         joined_.join(tree_.nodes[m].parent, m, [&] {
           return concat("the forward of ", quoted_path(tree_.nodes[change.module].path), " ",
                         change.what,
-                        ", which modules above it and the step's body on stage 0 may "
-                        "read; leave it and the modules above it there, or say that no other code "
-                        "reads it: specialise smp::ordered_state_v or smp::private_state_v for its "
-                        "class (smp/state.h)");
+                        ". Who writes state that others may read, who reads it and the modules "
+                        "above stay with the step's body on stage 0; leave them there, or say "
+                        "that no other code reads it: specialise smp::ordered_state_v or "
+                        "smp::private_state_v for the class that writes it (smp/state.h)");
         });
       }
     }

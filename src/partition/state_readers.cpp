@@ -36,7 +36,7 @@ class Search {
   int runs_ = 0;
 };
 
-void note(simulate::Trace& trace, int module, const char* what) {
+void note(simulate::Trace& trace, int module, const std::string& what) {
   auto found = std::find_if(trace.state.begin(), trace.state.end(),
                             [&](const auto& change) { return change.module == module; });
   if (found == trace.state.end()) {
@@ -44,6 +44,17 @@ void note(simulate::Trace& trace, int module, const char* what) {
   } else if (found->kind != StateKind::kShared) {
     *found = {module, StateKind::kShared, what};
   }
+}
+
+/// "'encoder.patch'", or one of several.
+std::string names_of(const std::vector<KeptMembers>& members,
+                     const std::vector<const ModuleTree*>& trees) {
+  const auto [model, module] = members.front().owner;
+  const auto& path =
+      trees[static_cast<std::size_t>(model)]->nodes[static_cast<std::size_t>(module)].path;
+  const auto name = path.empty() ? std::string("the model itself") : "'" + path + "'";
+  return members.size() == 1 ? name
+                             : name + " or one of " + std::to_string(members.size() - 1) + " more";
 }
 
 std::vector<KeptMembers> read_caches(const std::vector<KeptMembers>& members,
@@ -82,9 +93,10 @@ void note_readers(const std::vector<KeptMembers>& members, const std::set<ModelM
       elsewhere.erase({model, m});
     }
   }
-  for (const auto& [model, module] : search.readers_of(shared, elsewhere)) {
-    note(trace_of(model), module, "reads members that another module sets");
-  }
+  const auto readers = search.readers_of(shared, elsewhere);
+  if (readers.empty()) return;
+  const auto what = "reads members that " + names_of(shared, trees) + " sets";
+  for (const auto& [model, module] : readers) note(trace_of(model), module, what);
 }
 
 }  // namespace smp::partitioning
