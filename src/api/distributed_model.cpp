@@ -218,15 +218,14 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     return make_plans(runtime, to_plan, preview);
   }();
   if (const auto& request = runtime.plan_request()) show_plans_and_exit(*request, plans);
+  bool tried = preview != nullptr;
   for (std::size_t i = 0; i < models.size(); ++i) {
     auto& state = *models[i]->state_;
     refuse_two_owners(runtime, *models[i], plans[i].plan);
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
     state.placement.emplace(runtime, state.description, *state.plan);
-    auto& modules = runtime.server().modules();
-    const bool in_order = !plans[i].state_known || fills_caches(*state.plan);
-    if (runtime.is_first_stage() && in_order) modules.set_state_unknown(true);
+    tried = tried && plans[i].state_known && !fills_caches(*state.plan);
     runtime.server().settings().attach(*state.module);
     const bool watched = plans[i].state_known && !keeps_state(*state.plan);
     for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
@@ -235,6 +234,9 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     }
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
+  auto& kinds = runtime.step_kinds();
+  kinds.forget();
+  if (tried) kinds.add(StepKinds::kind_of(runtime, *preview->body, preview->grad));
 }
 
 const std::string& simulation_of(const DistributedModelBase& model) {
@@ -316,7 +318,9 @@ bool DistributedModelBase::owns(const at::Tensor& parameter) const {
 }
 
 void refuse_written_weights(Runtime& runtime, int microbatch) {
-  for (const auto* model : runtime.models()) model->state_->weights.refuse_written(microbatch);
+  const GlobalRank rank(runtime.topology().rank());
+  for (const auto* model : runtime.models())
+    model->state_->weights.refuse_written(rank, microbatch);
 }
 
 void prepare_models(Runtime& runtime, const StepPreview* preview) {

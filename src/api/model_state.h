@@ -9,7 +9,7 @@ class DistributedModelBase;
 class Runtime;
 struct StepPreview;
 
-/// Places models that are not placed yet, and tells the server what is frozen.
+/// Places models that are not placed yet, and looks at the weights as they are before the step.
 /// @param preview  of the step that is about to begin; nullptr where there is none to trace
 void prepare_models(Runtime& runtime, const StepPreview* preview);
 

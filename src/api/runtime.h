@@ -10,6 +10,7 @@
 
 #include "api/plan_request.h"
 #include "api/step_facts.h"
+#include "api/step_kinds.h"
 #include "base/config.h"
 #include "base/fiber_local.h"
 #include "d2d/communicator.h"
@@ -94,6 +95,8 @@ class Runtime {
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
   /// What this rank does beside its models.
   StepFacts& facts() noexcept { return facts_; }
+  /// On pp_rank 0.
+  StepKinds& step_kinds() noexcept { return step_kinds_; }
   /// The last step as this rank saw it.
   schedule::StepTrace& last_trace() noexcept { return last_trace_; }
 
@@ -114,6 +117,7 @@ class Runtime {
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
   StepFacts facts_;
+  StepKinds step_kinds_;
   server::StepEngine* trial_ = nullptr;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   schedule::StepTrace last_trace_;

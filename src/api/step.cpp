@@ -48,11 +48,11 @@ class StepRun {
     if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
     prepare_models(runtime_, preview ? &*preview : nullptr);
-    keep_state_in_order();
+    keep_state_in_order(body);
     if (runtime_.topology().pp_size() > 1) compare_ranks(body);
     runtime_.server().foreign().note_hooks();
     runtime_.last_trace() = runtime_.server().run_step(task_);
-    runtime_.server().modules().set_state_unknown(false);
+    if (runtime_.is_first_stage()) runtime_.step_kinds().add(kind_);
     if (inputs_) inputs_->run_outside_graph();
     take_weights();
     return std::move(result_);
@@ -60,9 +60,11 @@ class StepRun {
 
  private:
   /// Whoever reads what modules keep finds what one process would.
-  void keep_state_in_order() {
-    const auto& modules = runtime_.server().modules();
-    task_.one_at_a_time = modules.shared_state() || modules.state_unknown();
+  void keep_state_in_order(const StepBody& body) {
+    if (!runtime_.is_first_stage()) return;
+    kind_ = StepKinds::kind_of(runtime_, body.target_type(), modes_.grad);
+    task_.one_at_a_time =
+        runtime_.server().modules().shared_state() || !runtime_.step_kinds().has(kind_);
     if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
   }
 
@@ -109,6 +111,7 @@ class StepRun {
       return body(0, slices).tensors;
     };
     preview.grad = modes_.grad;
+    preview.body = &body.target_type();
     preview.arguments_key = [this] { return inputs_->preview_key(); };
     preview.microbatches = inputs_->count();
     return preview;
@@ -138,6 +141,7 @@ class StepRun {
   Runtime& runtime_;
   const StepOptions& options_;
   server::StepTask task_;
+  StepKinds::Kind kind_ = 0;
   int wanted_ = 1;  // microbatches; there may be fewer
   StepResult result_;
   // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.

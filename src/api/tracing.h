@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <typeinfo>
 #include <vector>
 
 #include "api/describe_model.h"
@@ -21,7 +22,8 @@ struct StepPreview {
   /// @param grad  with gradients, even if the caller's grad mode is off
   /// @param meta  on tensors without memory, as a model whose initialisation is delayed needs it
   std::function<std::vector<at::Tensor>(bool grad, bool meta)> run;
-  bool grad = true;  ///< the caller's grad mode
+  bool grad = true;                      ///< the caller's grad mode
+  const std::type_info* body = nullptr;  ///< StepBody::target_type()
   /// Hash of the arguments of microbatch 0: their values, of tensors their types and shapes.
   std::function<std::uint64_t()> arguments_key;
   int microbatches = 1;

@@ -130,7 +130,9 @@ void CallRouter::enter(RoutedBase& module, Space& space) {
     core_.turns.take_turn();
     await_order(id_of(module));
   }
-  auto& call = *new (space.bytes) CallScope(*ExecutionScope::current(), id_of(module));
+  auto& execution = *ExecutionScope::current();
+  const bool from_body = execution.calls_from_body();
+  auto& call = *new (space.bytes) CallScope(execution, id_of(module));
   auto& watch = call.entry().watch;
   if (watch.on() && watch.enter(call.microbatch())) on_state(call.entry());
   auto& buffers = call.entry().buffers;
@@ -138,19 +140,14 @@ void CallRouter::enter(RoutedBase& module, Space& space) {
     call.buffer_versions = buffers.begin_call(call.microbatch());
     if (buffers.written_outside()) {
       const auto& task = core_.step->task;
-      on_untried_state(call.entry(),
+      on_untried_state(&call.entry(),
                        "its buffers were written during the step by other code than its own calls, "
                        "and other microbatches may have read them too early or too late",
                        !task.one_at_a_time && task.microbatches > 1);
     }
   }
-  const auto& layers = call.entry().normalisations;
-  if (!layers.empty() && core_.scopes.statistics.are_read_early(layers)) {
-    on_untried_state(call.entry(),
-                     "a normalisation layer runs in evaluation mode after it was trained in the "
-                     "same step, whose end commits its running statistics",
-                     true);
-  }
+  watch_statistics(call.entry().statistics, &call.entry());
+  if (from_body) watch_statistics_of_body();
 }
 
 void CallRouter::leave(Space& space) noexcept {
@@ -190,16 +187,19 @@ void CallRouter::on_buffer_write(ModuleId module, const ModuleTable::Entry& entr
 
 /// Something was read or written that only one microbatch at a time can do as in one process.
 /// pp_rank 0 has the microbatches run so from the next step on; elsewhere the module must move.
+/// @param entry    of the module; nullptr: the step's body
 /// @param what     happened
 /// @param harmful  to this step, which fails
-void CallRouter::on_untried_state(const ModuleTable::Entry& entry, const char* what,
+void CallRouter::on_untried_state(const ModuleTable::Entry* entry, const char* what,
                                   bool harmful) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
   const bool first = core_.port.is_first();
   if (first) core_.scopes.modules.note_state();
   if (!harmful) return;
   throw UnsupportedError(base::concat(
-      description_of(core_.port.name(), entry), ": ", what, ". ",
+      entry == nullptr ? base::concat("rank ", core_.port.name(), ", the step's body")
+                       : description_of(core_.port.name(), *entry),
+      ": ", what, ". ",
       first ? no_trial_run_showed_it("the next step runs one microbatch at a time",
                                      "smp::shared_state_v")
             : "Place it on stage 0 with the modules above it, and specialise smp::shared_state_v "
@@ -209,11 +209,31 @@ void CallRouter::on_untried_state(const ModuleTable::Entry& entry, const char* w
   failures_.fail_step(std::current_exception());
 }
 
+/// Layers that evaluate read statistics. What was trained before them in the same step may not be
+/// committed yet.
+void CallRouter::watch_statistics(const StatisticsWatch& layers,
+                                  const ModuleTable::Entry* entry) noexcept {
+  if (layers.layers().empty()) return;
+  auto& scopes = core_.scopes;
+  if (scopes.one_at_a_time) {
+    if (layers.read_after_writing()) scopes.modules.note_state();
+  } else if (scopes.statistics.are_read_early(layers.layers())) {
+    on_untried_state(entry,
+                     "a normalisation layer runs in evaluation mode after it was trained in the "
+                     "same step, whose end commits its running statistics",
+                     true);
+  }
+}
+
+void CallRouter::watch_statistics_of_body() noexcept {
+  watch_statistics(core_.scopes.modules.statistics_of_body(), nullptr);
+}
+
 void CallRouter::require_own_statistics() noexcept {
   if (core_.scopes.one_at_a_time) return;
   const auto* entry = core_.scopes.modules.with_written_statistics(core_.port.rank());
   if (entry == nullptr) return;
-  on_untried_state(*entry,
+  on_untried_state(entry,
                    "its running statistics were updated during the step by other code than its own "
                    "calls too, in an order that cannot be kept",
                    true);
@@ -289,6 +309,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
               "call it in a tensor hook, or place it on this rank");
   require_unchanged_copy(core_.scopes.modules.at(id_of(module)));
   const BodyCall from_body(module);
+  if (ExecutionScope::current()->calls_from_body()) watch_statistics_of_body();
   auto request = forward_request(module, entry, std::move(arguments), calls);
   // The answer may be about them as they are here.
   const c10::SmallVector<at::Tensor, 4> own(request.arguments.tensors.begin(),

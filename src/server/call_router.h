@@ -34,6 +34,9 @@ class CallRouter final : public CallHandler {
   /// Before the end of a step, which commits them. The step fails if other code wrote running
   /// statistics that wait for their order.
   void require_own_statistics() noexcept;
+  /// A body called a module, or ends: its own normalisation layers may have been trained and then
+  /// evaluated. What they were trained with must have been collected.
+  void watch_statistics_of_body() noexcept;
   /// Sends what release() put off because a message was being received.
   void flush_releases();
 
@@ -47,7 +50,8 @@ class CallRouter final : public CallHandler {
 
   void await_order(ModuleId module);
   void on_state(const ModuleTable::Entry& entry) noexcept;
-  void on_untried_state(const ModuleTable::Entry& entry, const char* what, bool harmful) noexcept;
+  void on_untried_state(const ModuleTable::Entry* entry, const char* what, bool harmful) noexcept;
+  void watch_statistics(const StatisticsWatch& layers, const ModuleTable::Entry* entry) noexcept;
   void require_unchanged_copy(const ModuleTable::Entry& entry) const;
   void on_buffer_write(ModuleId module, const ModuleTable::Entry& entry, int microbatch) noexcept;
   ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,

@@ -14,6 +14,7 @@
 #include <exception>
 #include <tuple>
 #include <utility>
+
 #include "server/tensor_memory.h"
 
 namespace smp::server {

@@ -185,8 +185,10 @@ void DynamicEngine::leave_settings(ExecutionScope& scope) {
   auto& board = core_.scopes.settings;
   const auto left = scope.note_settings();
   if (step.task.one_at_a_time) {
-    // So must later steps, if it matters how the next microbatch begins.
-    if (scope.body_settings().late_switch(board.base(), left)) core_.scopes.modules.note_state();
+    // So must later steps, if it may matter how the next microbatch begins.
+    if (scope.body_settings().changes_the_next(board.base(), left)) {
+      core_.scopes.modules.note_state();
+    }
     return board.begin_microbatches_with(left);
   }
   if (step.task.microbatches > 1) {
@@ -293,6 +295,7 @@ void DynamicEngine::run(BodyTask task) {
       core_.step->task.body(microbatch);
       leave_settings(scope);
       scope.collect_statistics();
+      router_.watch_statistics_of_body();
     } catch (const StepAborted&) {
       // The failure is known already.
     } catch (...) {

@@ -39,7 +39,7 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
     }
   }
   current_scope().set(this);
-  if (const auto& layers = services.modules.normalisations_of_body();
+  if (const auto& layers = services.modules.statistics_of_body().layers();
       identity.module == kBody && identity.phase == schedule::Phase::kForward && !layers.empty() &&
       !services.one_at_a_time) {
     statistics_.emplace(services.statistics, layers, identity.microbatch);
@@ -196,9 +196,9 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
     execution.statistics_->collect(execution.caller_.child(ordinal_));
   }
   // One microbatch at a time needs no order, and others may read or run these layers in between.
-  if (entry_.normalisations.empty() || execution.services_.one_at_a_time) return;
-  statistics_.emplace(execution.services_.statistics, entry_.normalisations,
-                      execution.identity_.microbatch);
+  const auto& layers = entry_.statistics.layers();
+  if (layers.empty() || execution.services_.one_at_a_time) return;
+  statistics_.emplace(execution.services_.statistics, layers, execution.identity_.microbatch);
 }
 
 /// What a call that throws has seen counts too: somebody may catch.

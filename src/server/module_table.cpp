@@ -27,18 +27,6 @@ const char* lasting(const std::string& path) {
   return paths->insert(path).first->c_str();
 }
 
-/// Statistics of normalisation layers are ours to keep in order.
-/// Batch norm counts a write of its counter, instance norm one of the mean.
-std::uint64_t version_of_statistics(const ModuleTable::Entry& entry) {
-  std::uint64_t sum = 0;
-  for (auto* layer : entry.normalisations) {
-    const auto statistics = module::as_running_statistics(*layer);
-    if (!statistics) continue;
-    sum += version_of(*statistics->running_mean) + version_of(*statistics->num_batches_tracked);
-  }
-  return sum;
-}
-
 bool is_watched(RoutedBase& module, KeptState state) {
   return state == KeptState::kNone && !module::is_normalisation(module.smp_module()) &&
          module.smp_state_use() == StateUse::kWatched;
@@ -78,7 +66,7 @@ void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules,
     entry.path = place.path;
     entry.random_key = base::mix_key(model, std::string_view(place.path));
     entry.draws_random = module->smp_draws_random();
-    entry.normalisations = module::normalisations_of(module->smp_module(), is_routed);
+    entry.statistics = StatisticsWatch(module::normalisations_of(module->smp_module(), is_routed));
     entry.lasting_path = lasting(place.path);
     entry.in_order = kept == KeptState::kOrdered;
     if (kept == KeptState::kShared) note_state();
@@ -99,23 +87,28 @@ void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept
 }
 
 void ModuleTable::attach_body(torch::nn::Module& root) {
-  for (auto* layer : module::normalisations_of(root, is_routed)) {
-    roots_.emplace_back(&root, layer);
-    of_body_.push_back(layer);
-  }
+  for (auto* layer : module::normalisations_of(root, is_routed)) roots_.emplace_back(&root, layer);
+  find_layers_of_body();
 }
 
 void ModuleTable::detach_body(const torch::nn::Module& root) noexcept {
   std::erase_if(roots_, [&](const auto& entry) { return entry.first == &root; });
-  of_body_.clear();
-  for (const auto& [of, layer] : roots_) of_body_.push_back(layer);  // fits: it was longer
+  find_layers_of_body();
+}
+
+void ModuleTable::find_layers_of_body() {
+  StatisticsWatch::Layers layers;
+  for (const auto& [of, layer] : roots_) layers.push_back(layer);
+  of_body_ = StatisticsWatch(std::move(layers));
 }
 
 void ModuleTable::begin_step(PpRank rank) {
+  of_body_.begin_step();
   for (auto& entry : entries_) {
     entry.buffers.begin_step();
-    entry.statistics_version = version_of_statistics(entry);
-    if (entry.module == nullptr || entry.module->smp_place.owner == rank) continue;
+    if (entry.module == nullptr) continue;
+    entry.statistics.begin_step();
+    if (entry.module->smp_place.owner == rank) continue;
     if (entry.copy.on()) {
       static_cast<void>(entry.copy.changed());
     } else if (entry.module->smp_state_use() != StateUse::kPrivate) {
@@ -127,7 +120,7 @@ void ModuleTable::begin_step(PpRank rank) {
 const ModuleTable::Entry* ModuleTable::with_written_statistics(PpRank rank) const {
   for (const auto& entry : entries_) {
     if (entry.module == nullptr || entry.module->smp_place.owner != rank) continue;
-    if (version_of_statistics(entry) != entry.statistics_version) return &entry;
+    if (entry.statistics.written()) return &entry;
   }
   return nullptr;
 }

@@ -12,6 +12,7 @@
 #include "server/buffer_watch.h"
 #include "server/ids.h"
 #include "server/member_watch.h"
+#include "server/statistics_watch.h"
 #include "smp/call.h"
 
 namespace smp::server {
@@ -37,9 +38,8 @@ class ModuleTable {
     mutable BufferWatch buffers;    ///< likewise, of its own buffers
     mutable MemberWatch watch;      ///< on where nothing is known of its members
     mutable MemberWatch copy;       ///< of a module of another rank: what this one has of it
-    /// That run with it and may keep running statistics: itself, and what is not routed below it.
-    std::vector<torch::nn::Module*> normalisations;
-    std::uint64_t statistics_version = 0;  ///< of theirs when the step began
+    /// Of layers that run with it: itself, and what is not routed below it.
+    StatisticsWatch statistics;
   };
 
   /// Adds the routed modules of one model, placed already (RoutedBase::smp_place), and numbers
@@ -64,9 +64,6 @@ class ModuleTable {
   /// Some module keeps state that others may read: the plan says so, or a watch found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }
-  /// Nothing was run of the models added last: the first step shows what they keep.
-  void set_state_unknown(bool unknown) noexcept { state_unknown_ = unknown; }
-  bool state_unknown() const noexcept { return state_unknown_; }
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;
   /// @throws InternalError  there is no such module.
@@ -79,18 +76,17 @@ class ModuleTable {
   }
   /// "<body>" for kBody. Valid as long as the table.
   [[nodiscard]] const char* path(ModuleId id) const noexcept;
-  /// That run with the step body.
-  [[nodiscard]] const std::vector<torch::nn::Module*>& normalisations_of_body() const noexcept {
-    return of_body_;
-  }
+  /// Of layers that run with the step body.
+  [[nodiscard]] const StatisticsWatch& statistics_of_body() const noexcept { return of_body_; }
 
  private:
+  void find_layers_of_body();
+
   std::deque<Entry> entries_;
   std::vector<std::pair<const torch::nn::Module*, torch::nn::Module*>> roots_;  // root, layer
-  std::vector<torch::nn::Module*> of_body_;                                     // the layers
+  StatisticsWatch of_body_;                                                     // the layers
   std::uint64_t models_ = 0;
   bool shared_state_ = false;
-  bool state_unknown_ = false;
 };
 
 }  // namespace smp::server

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/random.h"
 
 namespace smp::server {
 namespace {
@@ -234,6 +235,17 @@ void SettingsBoard::write(const Subtree& part, const Settings& settings) {
   }
 }
 
+std::uint64_t SettingsBoard::training_key() const noexcept {
+  std::uint64_t key = 0, bits = 0;
+  int number = 0;
+  for (const auto& flag : flags_) {
+    if (flag.module == nullptr) continue;
+    bits = bits << 1 | (training(*flag.module) ? 1 : 0);
+    if (++number % 64 == 0) key = base::mix_key(key, bits);
+  }
+  return base::mix_key(key, bits);
+}
+
 std::string SettingsBoard::describe(std::size_t number, bool on) const {
   const auto& flag = flags_.at(number);
   const auto name = "'" + (flag.name.empty() ? "<root>" : flag.name) + "'";
@@ -258,14 +270,26 @@ void BodySettings::call_ends(const View& view, const SettingsBoard::Subtree& par
   }
 }
 
-/// A switch that the body throws before its first call, it throws in every microbatch. One that it
-/// throws later is thrown for the microbatches that follow, and they run already.
-std::optional<std::size_t> BodySettings::late_switch(const View& begin, const View& end) const {
-  if (begin == end || first_call_ == nullptr) return std::nullopt;
+/// A switch that the body throws before its first call, it throws in every microbatch. Without a
+/// call nobody knows what it used before.
+bool BodySettings::leaves(std::size_t flag, const View& begin, const View& end) const {
+  const auto& used = called() ? first_call_ : begin;
+  return (*end)[flag] != (*begin)[flag] && (*end)[flag] != (*used)[flag];
+}
+
+bool BodySettings::changes_the_next(const View& begin, const View& end) const {
+  if (begin == end) return false;
   for (std::size_t i = 0; i < end->size(); ++i) {
-    const char now = (*end)[i];
-    if (now == (*begin)[i] || now == (*first_call_)[i]) continue;
-    if (i >= by_modules_.size() || by_modules_[i] == 0) return i;
+    if (leaves(i, begin, end)) return true;
+  }
+  return false;
+}
+
+std::optional<std::size_t> BodySettings::late_switch(const View& begin, const View& end) const {
+  if (begin == end) return std::nullopt;
+  for (std::size_t i = 0; i < end->size(); ++i) {
+    const bool by_module = i < by_modules_.size() && by_modules_[i] != 0;
+    if (!by_module && leaves(i, begin, end)) return i;
   }
   return std::nullopt;
 }
@@ -276,7 +300,8 @@ void BodySettings::require_repeatable(const SettingsBoard& board, const View& be
   if (!late) return;
   const bool on = (*end)[*late] != 0;
   SMP_REQUIRE(false, "the step's body leaves ", board.describe(*late, on),
-              " but called the model before it did so. In one process the next microbatch would "
+              called() ? " but called the model" : " but may have used the model",
+              " before it did so. In one process the next microbatch would "
               "begin like that; here microbatches run at the same time, and it began with ",
               board.describe(*late, !on),
               ". Switch before the body's first call of the model, or back before the body ends");

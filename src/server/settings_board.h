@@ -62,6 +62,9 @@ class SettingsBoard {
   /// @throws UsageError  as view_of().
   void write(const Subtree& part, const Settings& settings);
 
+  /// Hash of which modules train now. Between steps.
+  std::uint64_t training_key() const noexcept;
+
   /// "module 'encoder.drop' is in evaluation mode", "parameter 'head.weight' is frozen".
   std::string describe(std::size_t flag, bool on) const;
   std::size_t size() const noexcept { return flags_.size(); }
@@ -110,12 +113,17 @@ class BodySettings {
   void call_ends(const View& view, const SettingsBoard::Subtree& part);
   bool called() const noexcept { return first_call_ != nullptr; }
 
+  /// Whether a microbatch that runs after this one begins with switches that one which runs at the
+  /// same time does not. It may throw them itself before it uses them: nobody knows.
+  bool changes_the_next(const View& begin, const View& end) const;
   /// A switch that the body itself threw after its first call of a module, and left so.
   [[nodiscard]] std::optional<std::size_t> late_switch(const View& begin, const View& end) const;
   /// @throws UsageError  the next microbatch would begin in other modes than it was started with.
   void require_repeatable(const SettingsBoard& board, const View& begin, const View& end) const;
 
  private:
+  bool leaves(std::size_t flag, const View& begin, const View& end) const;
+
   View first_call_;
   View before_call_;
   std::vector<char> by_modules_;

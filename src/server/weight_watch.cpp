@@ -37,9 +37,9 @@ void WeightWatch::begin_step() {
   for (auto& weight : weights_) weight.look = look_at(weight.tensor);
 }
 
-void WeightWatch::refuse_written(int microbatch) const {
+void WeightWatch::refuse_written(GlobalRank rank, int microbatch) const {
   for (const auto& weight : weights_) {
-    SMP_REQUIRE(look_at(weight.tensor) == weight.look, "parameter '", weight.path,
+    SMP_REQUIRE(look_at(weight.tensor) == weight.look, "rank ", rank, ": parameter '", weight.path,
                 "' was written while microbatch ", microbatch,
                 " of a step was in its body. The step() of an optimizer belongs after the step, on "
                 "every rank (smp::DistributedOptimizer). If a module writes it in forward, "

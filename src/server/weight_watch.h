@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "smp/rank.h"
+
 namespace smp::server {
 
 /// Parameters of one model on this rank that no module is known to write. Microbatches compute with
@@ -19,8 +21,9 @@ class WeightWatch {
  public:
   void add(const std::string& path, const at::Tensor& parameter);
   void begin_step();
-  /// Costs some 10 ns a parameter. @throws UsageError  one was written since begin_step().
-  void refuse_written(int microbatch) const;
+  /// @param rank  this one, for the message
+  /// @throws UsageError  one was written since begin_step().
+  void refuse_written(GlobalRank rank, int microbatch) const;
 
  private:
   struct Weight {

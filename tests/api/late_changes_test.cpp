@@ -81,6 +81,52 @@ TEST(LateChanges, OrIsNamedWhereNoTrialShowedIt) {
       config);
 }
 
+/// A body that calls no routed module and leaves a layer in evaluation mode: only microbatch 0 of a
+/// step trains it.
+struct PlainNormImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return norm(x); }
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
+};
+TORCH_MODULE(PlainNorm);
+
+TEST(LateChanges, AModeThatABodyWithoutCallsLeavesIsThatOfOneProcess) {
+  const auto make = [] {
+    PlainNorm net;
+    net->to(torch::kDouble);
+    return net;
+  };
+  auto reference = make();
+  for (int s = 0; s < kSteps; ++s) {
+    reference->train();
+    for (const auto& x : batch(s).tensor_split(kMicrobatches)) {
+      reference(x);
+      reference->norm->eval();
+    }
+  }
+  auto config = config_of("interleaved");
+  config.skip_tracing = true;
+  run_local(
+      1,
+      [&] {
+        auto net = make();
+        DistributedModel model(net);
+        auto run = smp::step([&](const Tensor& x) {
+          const auto y = model(x);
+          net->norm->eval();
+          return y.detach();
+        });
+        for (int s = 0; s < kSteps; ++s) {
+          model.train();
+          run(batch(s));
+        }
+        EXPECT_TRUE(
+            torch::equal(net->norm->num_batches_tracked, reference->norm->num_batches_tracked));
+        EXPECT_TRUE(
+            torch::allclose(net->norm->running_mean, reference->norm->running_mean, 1e-12, 1e-12));
+      },
+      config);
+}
+
 /// Throws when its layer has seen the batch already.
 struct ThrowsAfterNormImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
@@ -262,7 +308,7 @@ TEST(LateChanges, AnOptimizerThatStepsInABodyIsNamed) {
       optimizer.step();
     });
     EXPECT_THAT(refused_step<UsageError>(0, [&] { train(batch(0)); }),
-                AllOf(HasSubstr("parameter 'first.weight' was written"),
+                AllOf(HasSubstr("rank 0: parameter 'first.weight' was written"),
                       HasSubstr("belongs after the step")));
   });
 }

@@ -25,7 +25,8 @@ const std::vector<Refusal>& refusals() {
        "keeps state and is called after a backward, which other microbatches overtake"},
       {std::regex("a tensor with history was kept from one call of a module to another"),
        "keeps a graph in a member, elsewhere than its caller"},
-      {std::regex("the step's body leaves .*(in microbatch|but called the model before)"),
+      {std::regex(
+           "the step's body leaves .*(in microbatch|but (called|may have used) the model before)"),
        "leaves modes of a model switched, which the next microbatch would begin with"},
       {std::regex("there are .* stages but only .* pieces? of the model to place"),
        "more ranks than modules that can run on their own"},

@@ -56,10 +56,10 @@ TEST(ModuleTable, KnowsWhoDrawsRandomNumbersAndWhoKeepsStatistics) {
   table.attach_model({placed(scale, "scale"), placed(linear, "linear"), placed(norm, "norm")});
   EXPECT_TRUE(table.at(ModuleId{0}).draws_random) << "it may";
   EXPECT_FALSE(table.at(ModuleId{1}).draws_random);
-  EXPECT_TRUE(table.at(ModuleId{0}).normalisations.empty());
-  EXPECT_TRUE(table.at(ModuleId{1}).normalisations.empty());
-  ASSERT_EQ(table.at(ModuleId{2}).normalisations.size(), 1u);
-  EXPECT_EQ(table.at(ModuleId{2}).normalisations[0], &norm->smp_module());
+  EXPECT_TRUE(table.at(ModuleId{0}).statistics.layers().empty());
+  EXPECT_TRUE(table.at(ModuleId{1}).statistics.layers().empty());
+  ASSERT_EQ(table.at(ModuleId{2}).statistics.layers().size(), 1u);
+  EXPECT_EQ(table.at(ModuleId{2}).statistics.layers()[0], &norm->smp_module());
 }
 
 TEST(ModuleTable, KnowsTheLayersOfABodyAsLongAsItsModelLives) {
@@ -67,10 +67,10 @@ TEST(ModuleTable, KnowsTheLayersOfABodyAsLongAsItsModelLives) {
   torch::nn::Sequential first(torch::nn::BatchNorm1d(2)), second(torch::nn::BatchNorm1d(3));
   table.attach_body(*first);
   table.attach_body(*second);
-  EXPECT_EQ(table.normalisations_of_body().size(), 2u);
+  EXPECT_EQ(table.statistics_of_body().layers().size(), 2u);
   table.detach_body(*first);
-  ASSERT_EQ(table.normalisations_of_body().size(), 1u);
-  EXPECT_EQ(table.normalisations_of_body()[0], second->ptr(0).get());
+  ASSERT_EQ(table.statistics_of_body().layers().size(), 1u);
+  EXPECT_EQ(table.statistics_of_body().layers()[0], second->ptr(0).get());
 }
 
 TEST(ModuleTable, AModelThatIsGoneKeepsItsNumbersAndPaths) {
