@@ -4,8 +4,8 @@
 
 #include <functional>
 
+#include "fuzz/judge.h"
 #include "fuzz/program.h"
-#include "fuzz/runner.h"
 
 namespace smp::fuzz {
 

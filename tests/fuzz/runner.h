@@ -1,33 +1,30 @@
-// fuzz/runner.h: runs a program with plain LibTorch and with this library, and compares.
+// fuzz/runner.h: runs a program with plain LibTorch, and with this library.
 #pragma once
 
+#include <torch/types.h>
+
+#include <map>
 #include <string>
+#include <vector>
 
 #include "fuzz/program.h"
 
 namespace smp::fuzz {
 
-enum class Verdict {
-  kEqual,         ///< losses, every gradient of every step, parameters and buffers at the end
-  kBothThrow,     ///< at the same step
-  kRefused,       ///< with a message of the list, on every rank, and the session goes on
-  kDifferent,     ///< a number, or what is missing
-  kUndocumented,  ///< an error that one process has not, and the list neither
-  kUnnoticed,     ///< one process throws, this library does not
-  kTorn,          ///< ranks disagree about whether or where it failed, or the session is dead
-  kCrash,
-  kHang,
+constexpr int kPlacing = -1;  ///< where an error before the first step happened
+
+/// What one rank, or the reference, saw.
+struct Trace {
+  /// "step 1 loss", "step 0 gradient of 0.m1.weight", ...
+  std::map<std::string, torch::Tensor> values;
+  std::string error;
+  int failed_at = -2;     ///< step, kPlacing, or -2: nowhere
+  std::string aftermath;  ///< what the session said after the failure
 };
 
-const char* name_of(Verdict verdict);
-inline bool is_failure(Verdict verdict) { return verdict > Verdict::kRefused; }
-
-struct Result {
-  Verdict verdict = Verdict::kEqual;
-  std::string text;  ///< what differs, or the message
-};
-
-/// In this process: a crash or an endless loop is the caller's. Sets LibTorch's default type.
-Result judge(const Program& program);
+/// In one process, without this library.
+Trace run_reference(const Program& program);
+/// One each rank. @throws what the session as a whole throws
+std::vector<Trace> run_ranks(const Program& program);
 
 }  // namespace smp::fuzz

@@ -89,6 +89,29 @@ TEST_F(ModuleServerTest, OtherMicrobatchesAreUnwoundWhenOneFails) {
   EXPECT_EQ(unwound, 3);
 }
 
+/// What ranks 1 and 2 ask each other may arrive when rank 0 has ended that step, and the next runs.
+TEST_F(ModuleServerTest, WhatIsOnItsWayWhenAStepFailsIsNotOfTheNext) {
+  schedule_ = schedule::make_interleaved(2);
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    gradients_.clear();
+    const Body failing = [&](int microbatch, Ring& ring, StepEngine& engine) {
+      if (microbatch == 0) return train(microbatch, ring, engine);
+      LocalServers::sleep(static_cast<base::Nanoseconds>(seed % 20) * 50);
+      throw UsageError("of the body");
+    };
+    on_ranks(
+        3,
+        [&](ModuleServer& server, Ring& model) {
+          static_cast<void>(refusal<std::exception>([&] { step(server, model, failing, 2); }));
+          model->zero_grad();
+          step(server, model, train);
+          collect_gradients(server, model, 3);
+        },
+        seed);
+    expect_gradients_of_libtorch(1);
+  }
+}
+
 // ---- ranks that disagree or leave --------------------------------------------------------------
 
 TEST_F(ModuleServerTest, FactsThatDifferEndTheStepWithTheirExplanation) {
