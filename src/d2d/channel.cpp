@@ -80,7 +80,7 @@ bool Channel::poll() {
   bool moved = true;
   guarded([&] {
     moved = deliver_kept() | routes_.poll();
-    moved |= deliver_received();
+    if (!received_.empty()) moved |= deliver_received();
   });
   polling_ = false;
   return moved;

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <typeinfo>
+
+#include "server/leaf_guards.h"
 
 namespace smp::server {
 namespace {
@@ -19,6 +22,18 @@ std::uint64_t least_topological_number(const edge_list& captures) {
     if (edge.is_valid()) least = std::min(least, edge.function->topological_nr());
   }
   return least;
+}
+
+bool has_hooks(Node& node) {
+  const auto& before = node.pre_hooks();
+  const bool guarded = before.size() == 1 && typeid(*before.front()) == typeid(LeafGuard);
+  return !node.tensor_pre_hooks().empty() || !(before.empty() || guarded) ||
+         !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+/// What LibTorch generates says that it is traceable: it does what it is known to do.
+bool may_run_user_code(Node& node) {
+  return has_hooks(node) || (node.num_outputs() > 0 && !node.is_traceable());
 }
 
 }  // namespace
@@ -47,6 +62,7 @@ NodeIndex BackwardGraph::target_of(const Edge& edge) {
 void BackwardGraph::expand(NodeIndex index, std::uint64_t least) {
   Node& node = *nodes[index].node;
   nodes[index].first_target = static_cast<std::uint32_t>(targets.size());
+  runs_user_code = runs_user_code || may_run_user_code(node);
   if (least > 0 && node.topological_nr() < least) {
     targets.resize(targets.size() + node.num_outputs(), kNoNode);
     return;

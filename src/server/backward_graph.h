@@ -47,6 +47,7 @@ class BackwardGraph {
   std::vector<NodeIndex> targets;  ///< where each next edge of each node leads, or kNoNode
   std::vector<NodeIndex> roots;    ///< where each root edge leads, or kNoNode
   std::vector<Capture> captures;
+  bool runs_user_code = false;  ///< hooks or functions of the user's may be among the nodes
 
  private:
   NodeIndex target_of(const torch::autograd::Edge& edge);

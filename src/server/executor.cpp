@@ -9,12 +9,14 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <optional>
 #include <queue>
 #include <typeinfo>
 #include <utility>
 
 #include "base/check.h"
 #include "base/heartbeat.h"
+#include "base/random.h"
 #include "server/backward_graph.h"
 #include "server/gradient_sum.h"
 #include "server/reply_queue.h"
@@ -111,6 +113,9 @@ class Pass {
 };
 
 variable_list Pass::run(const edge_list& roots, variable_list&& gradients) {
+  // Filling a generator takes as long as ten nodes.
+  std::optional<base::RandomScope> random;
+  if (options_.random_key && graph_.runs_user_code) random.emplace(*options_.random_key);
   try {
     deliver_roots(roots, std::move(gradients));
     work();

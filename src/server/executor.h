@@ -31,7 +31,9 @@ class TurnTaker;
 struct BackwardOptions {
   bool keep_graph = false;
   bool create_graph = false;
-  bool accumulate = true;      ///< false: grad() with respect to captures, leaves are not touched
+  bool accumulate = true;  ///< false: grad() with respect to captures, leaves are not touched
+  /// Random numbers that hooks and functions of the user's draw; nothing: those of the caller.
+  std::optional<std::uint64_t> random_key;
   TurnTaker* turns = nullptr;  ///< asked before a node computes; may be nullptr
   /// Of the execution whose graph is walked: the only one of its kind that gradients may reach.
   const BoundaryInput* boundary = nullptr;

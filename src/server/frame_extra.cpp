@@ -38,20 +38,21 @@ void ExtraWriter::put_notes(const Notes& notes, Start& start) {
   put_note(notes.hooked);
 }
 
-void ExtraWriter::put_note(const std::string& note) {
+void ExtraWriter::put_note(std::string_view note) {
   const std::uint64_t size = note.size();
   bytes_.append(reinterpret_cast<const char*>(&size), sizeof size);
   bytes_ += note;
 }
 
 void ExtraWriter::put_further_settings(const Settings& settings) {
-  const auto size = static_cast<std::uint16_t>(settings.further.size());
-  SMP_REQUIRE_AS(UnsupportedError, size == settings.further.size(),
+  const auto further = settings.further.view();
+  const auto size = static_cast<std::uint16_t>(further.size());
+  SMP_REQUIRE_AS(UnsupportedError, size == further.size(),
                  "a module of more than 500,000 modules and parameters cannot be called on another "
                  "rank; call its parts");
   bytes_.push_back(static_cast<char>(size & 0xff));
   bytes_.push_back(static_cast<char>(size >> 8));
-  bytes_ += settings.further;
+  bytes_ += further;
 }
 
 void ExtraWriter::put_settings(const Settings& settings) {

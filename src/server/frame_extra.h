@@ -10,6 +10,7 @@
 
 #include "d2d/channel.h"
 #include "server/frame_headers.h"
+#include "server/note.h"
 #include "server/order_key.h"
 #include "server/settings.h"
 #include "server/tensor_flags.h"
@@ -21,9 +22,9 @@ std::uint64_t first_flags(const TensorFlags& flags);
 
 /// The notes about the tensors of a message, each nearly always empty.
 struct Notes {
-  std::string links;  ///< a request has none
-  std::string forms;
-  std::string hooked;  ///< a request has none
+  Note links;  ///< a request has none
+  Note forms;
+  Note hooked;  ///< a request has none
 };
 
 /// ExtraReader takes the same things in the same order.
@@ -31,7 +32,7 @@ class ExtraWriter {
  public:
   /// If there are any.
   void put_notes(const Notes& notes, Start& start);
-  void put_note(const std::string& note);
+  void put_note(std::string_view note);
   /// All but the first flags, which are in the header.
   void put_further_settings(const Settings& settings);
   void put_settings(const Settings& settings);

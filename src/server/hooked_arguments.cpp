@@ -16,7 +16,7 @@ namespace {
 
 }  // namespace
 
-std::shared_ptr<HookedGradients> watch_hooked_arguments(const std::string& hooked,
+std::shared_ptr<HookedGradients> watch_hooked_arguments(std::string_view hooked,
                                                         at::ArrayRef<at::Tensor> arguments,
                                                         const char* path) {
   if (hooked.empty()) return nullptr;

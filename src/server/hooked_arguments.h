@@ -21,6 +21,6 @@ struct HookedGradients {
 /// @param path  of the module; as long as the process lives
 /// @return what the call's backward has to fill; nullptr: nothing is hooked
 [[nodiscard]] std::shared_ptr<HookedGradients> watch_hooked_arguments(
-    const std::string& hooked, at::ArrayRef<at::Tensor> arguments, const char* path);
+    std::string_view hooked, at::ArrayRef<at::Tensor> arguments, const char* path);
 
 }  // namespace smp::server

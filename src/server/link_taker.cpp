@@ -190,13 +190,27 @@ class LinkTaker {
   std::vector<OutputLink> links_;
 };
 
-}  // namespace
+/// Nearly always: none of them is, or lies on, an argument or another output.
+bool stand_alone(const std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor> arguments) {
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    const auto& output = outputs[k];
+    if (!output.defined()) continue;
+    const auto* const memory = memory_of(output);
+    const auto linked = [&](const at::Tensor& other) {
+      return output.is_same(other) || (memory != nullptr && memory == memory_of(other));
+    };
+    if (std::any_of(arguments.begin(), arguments.end(), linked) ||
+        std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(k), linked)) {
+      return false;
+    }
+  }
+  return true;
+}
 
-LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArguments& arguments,
-                         const char* path, bool grad) {
+[[gnu::cold]] LinkedOutputs linked_outputs(std::vector<at::Tensor>& outputs, OutputLinks&& told,
+                                           at::ArrayRef<at::Tensor> arguments, bool grad) {
   const auto count = outputs.size();
-  OutputLinks told{count, arguments.changes(path), {}};
-  told.links = LinkTaker(outputs, arguments.tensors(), grad).find();
+  told.links = LinkTaker(outputs, arguments, grad).find();
   LinkedOutputs linked;
   if (told.links.empty() && told.changes.empty()) {
     outputs.resize(count);  // a hidden base that no link needs
@@ -205,7 +219,7 @@ LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArgument
   linked.note = told.note();
   linked.recorded = outputs;
   for (const auto& [argument, history] : told.changes) {
-    outputs.push_back(arguments.tensors()[argument]);
+    outputs.push_back(arguments[argument]);
     linked.recorded.push_back(history ? outputs.back() : at::Tensor());
   }
   for (const auto& link : told.links) {
@@ -213,6 +227,16 @@ LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArgument
     outputs[link.output] = at::Tensor();
   }
   return linked;
+}
+
+}  // namespace
+
+LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArguments& arguments,
+                         const char* path, bool grad) {
+  auto changes = arguments.changes(path);
+  if (changes.empty() && stand_alone(outputs, arguments.tensors())) return {};
+  return linked_outputs(outputs, {outputs.size(), std::move(changes), {}}, arguments.tensors(),
+                        grad);
 }
 
 }  // namespace smp::server

@@ -12,6 +12,7 @@
 
 #include "server/execution_modes.h"
 #include "server/ids.h"
+#include "server/note.h"
 #include "server/order_key.h"
 #include "server/settings.h"
 #include "server/tensor_flags.h"
@@ -46,7 +47,7 @@ struct ForwardRequest {
   Settings settings;                  ///< of the caller's copy of the module and all below it
   ExecutionModes modes;
   TensorFlags requires_grad;  ///< one a tensor
-  std::string forms;          ///< of the arguments (tensor_forms.h); nearly always empty
+  Note forms;                 ///< of the arguments (tensor_forms.h); nearly always empty
   Packet arguments;
 };
 
@@ -55,11 +56,11 @@ struct ForwardResponse {
   RequestId request;
   RecordId record;  ///< none: nothing needs a gradient
   TensorFlags requires_grad;
-  std::string links;  ///< what outputs are at the caller (output_links.h); nearly always empty
-  std::string forms;  ///< of the outputs (tensor_forms.h); nearly always empty
+  Note links;  ///< what outputs are at the caller (output_links.h); nearly always empty
+  Note forms;  ///< of the outputs (tensor_forms.h); nearly always empty
   Packet result;
   std::optional<Settings> settings;  ///< not plain; if the execution changed them
-  std::string hooked;  ///< of each argument: '\1' if the module registered a hook on it; or empty
+  Note hooked;  ///< of each argument: '\1' if the module registered a hook on it; or empty
 };
 
 /// Run backward through a record.
@@ -71,7 +72,7 @@ struct BackwardRequest {
   bool keep_graph = false;
   std::vector<at::Tensor> gradients;  ///< one an output; undefined where none arrived
   bool only_inputs = false;           ///< smp::grad(): leaves get nothing
-  std::string forms;                  ///< of the gradients
+  Note forms;                         ///< of the gradients
   std::optional<Settings> settings;   ///< not plain; the caller's, if changed since the forward
 };
 
@@ -79,7 +80,7 @@ struct BackwardRequest {
 struct BackwardResponse {
   RequestId request;
   std::vector<at::Tensor> gradients;
-  std::string forms;  ///< of the gradients
+  Note forms;  ///< of the gradients
 };
 
 /// The answer to either request if an exception left it.
@@ -111,9 +112,9 @@ struct FinishGradients {
 
 /// From pp_rank 0: every rank has summed its gradients; the step is over.
 struct StepEnded {
-  std::vector<Packet> outputs;     ///< of the body, one a microbatch; empty if they stay there
-  std::vector<std::string> forms;  ///< of their tensors, one a microbatch
-  std::string buffers = {};        ///< BufferCopies::judge()
+  std::vector<Packet> outputs;  ///< of the body, one a microbatch; empty if they stay there
+  std::vector<Note> forms;      ///< of their tensors, one a microbatch
+  std::string buffers = {};     ///< BufferCopies::judge()
 };
 
 /// The step failed.

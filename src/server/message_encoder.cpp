@@ -52,7 +52,7 @@ void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
   for (std::size_t i = 0; i < message.outputs.size(); ++i) {
     const auto& output = message.outputs[i];
     auto& own = *stored.add_microbatches();
-    if (i < message.forms.size()) own.set_forms(message.forms[i]);
+    if (i < message.forms.size()) own.set_forms(std::string(message.forms[i].view()));
     own.set_body(output.bytes);
     own.set_num_tensors(static_cast<std::uint32_t>(output.tensors.size()));
     tensors.insert(tensors.end(), output.tensors.begin(), output.tensors.end());

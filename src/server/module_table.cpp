@@ -61,7 +61,7 @@ void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules,
     const auto kept = i < state.size() ? state[i] : KeptState::kNone;
     auto& place = module->smp_place;
     place.index = static_cast<int>(entries_.size());
-    Entry entry;
+    auto& entry = *entries_.emplace_back(std::make_unique<Entry>());
     entry.module = module;
     entry.path = place.path;
     entry.random_key = base::mix_key(model, std::string_view(place.path));
@@ -74,12 +74,12 @@ void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules,
       entry.watch = MemberWatch(module->smp_own_part());
       entry.buffers = BufferWatch(own_buffers(module->smp_module()));
     }
-    entries_.push_back(std::move(entry));
   }
 }
 
 void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept {
-  for (auto& entry : entries_) {
+  for (const auto& own : entries_) {
+    auto& entry = *own;
     for (const auto* gone : modules) {  // by address: the module itself may have ended
       if (entry.module == gone) entry.module = nullptr;
     }
@@ -104,7 +104,8 @@ void ModuleTable::find_layers_of_body() {
 
 void ModuleTable::begin_step(PpRank rank) {
   of_body_.begin_step();
-  for (auto& entry : entries_) {
+  for (const auto& own : entries_) {
+    auto& entry = *own;
     entry.buffers.begin_step();
     if (entry.module == nullptr) continue;
     entry.statistics.begin_step();
@@ -118,9 +119,10 @@ void ModuleTable::begin_step(PpRank rank) {
 }
 
 const ModuleTable::Entry* ModuleTable::with_written_statistics(PpRank rank) const {
-  for (const auto& entry : entries_) {
+  for (const auto& own : entries_) {
+    const auto& entry = *own;
     if (entry.module == nullptr || entry.module->smp_place.owner != rank) continue;
-    if (entry.statistics.written()) return &entry;
+    if (entry.statistics.written()) return own.get();
   }
   return nullptr;
 }
@@ -128,7 +130,7 @@ const ModuleTable::Entry* ModuleTable::with_written_statistics(PpRank rank) cons
 const ModuleTable::Entry& ModuleTable::at(ModuleId id) const {
   const auto number = static_cast<std::size_t>(id.value);
   SMP_ASSERT(number < entries_.size(), "module ", id.value, " of ", entries_.size());
-  return entries_[number];
+  return *entries_[number];
 }
 
 RoutedBase& ModuleTable::module(ModuleId id) const {
@@ -141,7 +143,7 @@ RoutedBase& ModuleTable::module(ModuleId id) const {
 
 const char* ModuleTable::path(ModuleId id) const noexcept {
   const auto number = static_cast<std::size_t>(id.value);
-  return number < entries_.size() ? entries_[number].path.c_str() : "<body>";
+  return number < entries_.size() ? entries_[number]->path.c_str() : "<body>";
 }
 
 }  // namespace smp::server

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,7 +72,7 @@ class ModuleTable {
   /// nullptr: there is no such module, or its model is gone.
   [[nodiscard]] RoutedBase* find(ModuleId id) const noexcept {
     const auto number = static_cast<std::size_t>(id.value);
-    return number < entries_.size() ? entries_[number].module : nullptr;
+    return number < entries_.size() ? entries_[number]->module : nullptr;
   }
   /// "<body>" for kBody. Valid as long as the table.
   [[nodiscard]] const char* path(ModuleId id) const noexcept;
@@ -82,7 +82,7 @@ class ModuleTable {
  private:
   void find_layers_of_body();
 
-  std::deque<Entry> entries_;
+  std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<std::pair<const torch::nn::Module*, torch::nn::Module*>> roots_;  // root, layer
   StatisticsWatch of_body_;                                                     // the layers
   std::uint64_t models_ = 0;

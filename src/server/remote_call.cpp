@@ -88,7 +88,7 @@ std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
 }
 
 void RemoteCall::unpack(variable_list& gradients) {
-  restore_forms(std::exchange(forms_, {}), gradients);
+  restore_forms(std::exchange(forms_, Note()), gradients);
   gradients.resize(num_outputs());
   if (hooked_ != nullptr) hooked_->gradients = gradients;
 }

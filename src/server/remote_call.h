@@ -45,7 +45,7 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   std::int32_t microbatch_;
   Settings settings_;  // of the caller when it had its answer
   bool used_ = false;
-  std::string forms_;                        // of the gradients that arrived
+  Note forms_;                               // of the gradients that arrived
   std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
   Completion done_;                          // of the backward that runs
   c10::intrusive_ptr<RemoteCall> running_;   // itself, while the answer is awaited

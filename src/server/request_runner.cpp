@@ -198,8 +198,6 @@ BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, Execut
   if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
   const ModesScope modes(record.modes.without_autocast());
   scope.set_settings(settings_of(request, record));
-  std::optional<base::RandomScope> random;
-  if (const auto key = scope.random_key_of_hooks()) random.emplace(*key);
   edge_list roots;
   variable_list gradients;
   for (std::size_t i = 0; i < record.outputs.size(); ++i) {
@@ -215,6 +213,7 @@ BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, Execut
   auto& inputs = *record.inputs;
   inputs.captured.clear();
   auto options = pass_options(request.keep_graph, core_);
+  options.random_key = scope.random_key_of_hooks();
   options.boundary = &inputs;
   run_backward(roots, std::move(gradients), options, {}, &sink);
   core_.accumulator.close(record.execution);
@@ -230,6 +229,7 @@ BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, Execut
 BackwardResponse RequestRunner::gradients_of_inputs(const Record& record, const edge_list& roots,
                                                     variable_list&& gradients, bool keep_graph) {
   auto options = pass_options(keep_graph, core_);
+  options.random_key = ExecutionScope::current()->random_key_of_hooks();
   options.accumulate = false;
   edge_list inputs;
   for (std::uint32_t i = 0; i < record.inputs->num_inputs(); ++i) {

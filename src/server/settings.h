@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+
+#include "server/note.h"
 
 namespace smp::server {
 
@@ -12,7 +13,7 @@ namespace smp::server {
 struct Settings {
   bool plain = true;        ///< all flags are on; the rest has no meaning then
   std::uint64_t first = 0;  ///< the first 64 flags
-  std::string further;      ///< those after them, eight a byte
+  Note further;             ///< those after them, eight a byte
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };

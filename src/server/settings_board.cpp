@@ -45,14 +45,9 @@ std::string below(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
-void put(Settings& settings, std::size_t place, bool on) {
-  if (place < kInFirst) {
-    settings.first |= std::uint64_t{on} << place;
-    return;
-  }
-  place -= kInFirst;
-  if (place / 8 == settings.further.size()) settings.further += '\0';
-  auto& byte = settings.further[place / 8];
+void put(std::string& further, std::size_t place, bool on) {
+  if (place / 8 == further.size()) further += '\0';
+  auto& byte = further[place / 8];
   byte = static_cast<char>(byte | (on << (place % 8)));
 }
 
@@ -60,7 +55,7 @@ bool bit(const Settings& settings, std::size_t place) {
   if (settings.plain) return true;
   if (place < kInFirst) return ((settings.first >> place) & 1) != 0;
   place -= kInFirst;
-  return ((settings.further[place / 8] >> (place % 8)) & 1) != 0;
+  return ((settings.further.view()[place / 8] >> (place % 8)) & 1) != 0;
 }
 
 }  // namespace
@@ -88,6 +83,7 @@ void SettingsBoard::find_all() {
   flags_.clear();
   numbers_.clear();
   subtrees_.clear();
+  last_module_ = nullptr;
   known_.clear();
   for (auto* root : roots_) add_module(*root, *root, "");
 }
@@ -108,12 +104,14 @@ void SettingsBoard::add_module(torch::nn::Module& module, const torch::nn::Modul
   }
 }
 
-const SettingsBoard::Subtree& SettingsBoard::subtree(const torch::nn::Module& module) {
+const SettingsBoard::Subtree& SettingsBoard::find_subtree(const torch::nn::Module& module) {
   const auto [found, fresh] = subtrees_.try_emplace(&module);
   if (fresh) {
     std::vector<char> seen(flags_.size());
     list(module, seen, found->second);
   }
+  last_module_ = &module;
+  last_subtree_ = &found->second;
   return found->second;
 }
 
@@ -202,13 +200,22 @@ Settings SettingsBoard::read(const Subtree& part) const {
 Settings SettingsBoard::read_all(const Subtree& part) const {
   Settings settings;
   settings.plain = false;
-  for (std::size_t i = 0; i < part.size(); ++i) put(settings, i, get(part[i]));
+  std::string further;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const bool on = get(part[i]);
+    if (i < kInFirst) {
+      settings.first |= std::uint64_t{on} << i;
+    } else {
+      put(further, i - kInFirst, on);
+    }
+  }
+  settings.further = std::move(further);
   return settings;
 }
 
 void SettingsBoard::require_size(const Subtree& part, const Settings& settings) {
   const auto further = part.size() > kInFirst ? (part.size() - kInFirst + 7) / 8 : 0;
-  SMP_REQUIRE(settings.plain || settings.further.size() == further,
+  SMP_REQUIRE(settings.plain || settings.further.view().size() == further,
               "the caller's copy of this module has other parts than its owner's; build the same "
               "model on every rank, and register modules and parameters before the first step");
 }

@@ -36,7 +36,9 @@ class SettingsBoard {
   void detach(const torch::nn::Module& root) noexcept;
 
   /// Of `module` and everything below it; empty for one that was not attached. Found once.
-  const Subtree& subtree(const torch::nn::Module& module);
+  const Subtree& subtree(const torch::nn::Module& module) {
+    return &module == last_module_ ? *last_subtree_ : find_subtree(module);
+  }
 
   /// What the modules say now is what every execution of the step begins with. No View is older.
   void begin_step();
@@ -77,6 +79,7 @@ class SettingsBoard {
     std::string name;
   };
   void find_all();
+  const Subtree& find_subtree(const torch::nn::Module& module);
   void add_module(torch::nn::Module& module, const torch::nn::Module& root,
                   const std::string& path);
   void list(const torch::nn::Module& module, std::vector<char>& seen, Subtree& part) const;
@@ -91,6 +94,8 @@ class SettingsBoard {
   std::vector<Flag> flags_;
   std::unordered_map<const void*, std::uint32_t> numbers_;  // by Module or TensorImpl
   std::unordered_map<const torch::nn::Module*, Subtree> subtrees_;
+  const torch::nn::Module* last_module_ = nullptr;  // the last asked for: a call asks often
+  const Subtree* last_subtree_ = nullptr;
   View base_ = std::make_shared<const std::vector<char>>();
   View begin_of_step_ = base_;
   View applied_ = base_;

@@ -44,6 +44,22 @@ at::Tensor relaid(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayR
   return view;
 }
 
+/// That travels as it is.
+bool is_plain(const at::Tensor& tensor, bool layout) {
+  return tensor.layout() == c10::kStrided && tensor.device().is_cpu() && !tensor.is_nested() &&
+         tensor.dim() <= 64 && d2d::is_sendable_dtype(tensor.scalar_type()) &&
+         (!layout || tensor.is_contiguous());
+}
+
+/// Nearly always.
+bool are_plain(const std::vector<at::Tensor>& tensors, bool layout) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    if (!is_plain(tensors[i], layout) || stands_before(tensors, i)) return false;
+  }
+  return true;
+}
+
 class FormTaker {
  public:
   FormTaker(std::vector<at::Tensor>& tensors, const char* kind, std::string_view path, bool layout)
@@ -72,10 +88,7 @@ class FormTaker {
 
   void check(std::size_t i) const {
     const auto& tensor = tensors_[i];
-    if (tensor.layout() == c10::kStrided && tensor.device().is_cpu() && !tensor.is_nested() &&
-        tensor.dim() <= 64 && d2d::is_sendable_dtype(tensor.scalar_type())) {
-      return;
-    }
+    if (is_plain(tensor, /*layout=*/false)) return;
     const char* const why = obstacle(tensor);
     SMP_REQUIRE_AS(UnsupportedError, why == nullptr, "tensor ", i, " of the ", kind_, "s of ",
                    path_, " cannot go to another rank: it ", why == nullptr ? "" : why,
@@ -159,11 +172,17 @@ at::Tensor strided(const at::Tensor& arrived, at::IntArrayRef sizes, at::IntArra
   return whole;
 }
 
+[[gnu::cold]] Note take_odd_forms(std::vector<at::Tensor>& tensors, const char* kind,
+                                  std::string_view path, bool layout) {
+  return FormTaker(tensors, kind, path, layout).take();
+}
+
 }  // namespace
 
-std::string take_forms(std::vector<at::Tensor>& tensors, const char* kind, std::string_view path,
-                       bool layout) {
-  return FormTaker(tensors, kind, path, layout).take();
+Note take_forms(std::vector<at::Tensor>& tensors, const char* kind, std::string_view path,
+                bool layout) {
+  if (are_plain(tensors, layout)) return {};
+  return take_odd_forms(tensors, kind, path, layout);
 }
 
 bool stands_before(const std::vector<at::Tensor>& tensors, std::size_t index) {

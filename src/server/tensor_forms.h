@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/note.h"
 #include "server/tensor_flags.h"
 
 namespace smp::server {
@@ -22,8 +23,8 @@ namespace smp::server {
 /// @param layout  whether the order of elements in memory matters; else they arrive contiguous
 /// @throws UnsupportedError  a tensor cannot leave this rank: quantised, nested, of another device,
 ///                           or sparse in another way than COO.
-std::string take_forms(std::vector<at::Tensor>& tensors, const char* kind, std::string_view path,
-                       bool layout = true);
+Note take_forms(std::vector<at::Tensor>& tensors, const char* kind, std::string_view path,
+                bool layout = true);
 
 /// Makes of `tensors`, as they arrived, what take_forms() was given: the same sizes and the same
 /// order of elements in memory; gaps between them are shorter.

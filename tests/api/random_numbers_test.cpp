@@ -2,6 +2,7 @@
 // timing nor placement and never repeat; with the masks that were drawn, training equals plain
 // LibTorch (docs/design.md, Random numbers).
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -338,16 +339,32 @@ TEST(RandomNumbers, AModuleThatSeedsDrawsTheSameEveryTime) {
   }
 }
 
-// ---- hooks -------------------------------------------------------------------------------------
+// ---- backward ----------------------------------------------------------------------------------
 
-/// A hook on what it computes draws during backward.
+at::Tensor with_noise(const at::Tensor& gradient) {
+  return gradient + at::rand(gradient.sizes(), gradient.options());
+}
+
+struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {with_noise(gradients[0])};
+  }
+};
+
+/// What draws during backward: a hook on what the module computes, or a function of the user's.
+enum class DrawnBy { kHook, kFunction };
+DrawnBy drawn_by = DrawnBy::kHook;
+
 struct NoisyImpl : torch::nn::Module {
   NoisyImpl() : linear(register_module("linear", nn::Linear(6, 6))) { to(torch::kDouble); }
   at::Tensor forward(const at::Tensor& x) {
     auto y = linear(x);
-    if (y.requires_grad()) {
-      y.register_hook([](const at::Tensor& g) { return g + at::rand(g.sizes(), g.options()); });
-    }
+    if (drawn_by == DrawnBy::kFunction) return NoisyFunction::apply(y);
+    if (y.requires_grad()) y.register_hook(with_noise);
     return y;
   }
   nn::Linear linear;
@@ -392,7 +409,7 @@ std::vector<at::Tensor> noisy_gradients(const Way& way, int steps) {
   return all;
 }
 
-TEST(RandomNumbers, HooksOfARemoteBackwardDrawFromAStreamOfTheirOwn) {
+void expect_a_stream_of_its_own() {
   const auto first = noisy_gradients({2, "simple", 1, 0}, 2);
   torch::manual_seed(4);
   EXPECT_TRUE(at::equal(first.back(), at::rand({6}, at::kDouble)));
@@ -407,6 +424,16 @@ TEST(RandomNumbers, HooksOfARemoteBackwardDrawFromAStreamOfTheirOwn) {
       }
     }
   }
+}
+
+TEST(RandomNumbers, HooksOfARemoteBackwardDrawFromAStreamOfTheirOwn) {
+  drawn_by = DrawnBy::kHook;
+  expect_a_stream_of_its_own();
+}
+
+TEST(RandomNumbers, SoDoFunctionsOfTheUser) {
+  drawn_by = DrawnBy::kFunction;
+  expect_a_stream_of_its_own();
 }
 
 }  // namespace random_numbers_test
