@@ -23,6 +23,9 @@ struct GraphNode {
   int first_capture = -1;                 ///< in BackwardGraph::captures, or -1
   bool execute = true;                    ///< false: at most its tensor hooks run
   bool only_root = false;
+  /// Whether one process would reach it: not where a module of another rank had no gradient for its
+  /// argument.
+  bool reached = false;
 
   /// LibTorch runs the tensor hooks of a single root even if nothing is wanted below it.
   bool wanted() const noexcept { return execute || first_capture >= 0 || only_root; }

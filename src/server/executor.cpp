@@ -5,12 +5,14 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <optional>
 #include <queue>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 
@@ -65,7 +67,40 @@ void check_nan(const Node& node, const variable_list& outputs) {
   }
 }
 
+/// Which input's gradient `hook` is about, or nothing if that is not known. By name: LibTorch does
+/// not export what typeid(Hook) would need.
+std::optional<std::size_t> input_of(const torch::autograd::FunctionPreHook& hook) {
+  using namespace torch::autograd;  // NOLINT(google-build-using-namespace)
+  const std::string_view type = typeid(hook).name();
+  if (type == "N5torch8autograd24CppFunctionTensorPreHookE") {
+    return static_cast<const CppFunctionTensorPreHook&>(hook).value_idx_;
+  }
+  if (type == "N5torch8autograd30CppFunctionSingleTensorPreHookE") {
+    return static_cast<const CppFunctionSingleTensorPreHook&>(hook).value_idx_;
+  }
+  return std::nullopt;
+}
+
+/// The arguments of an execution hang on one node here, and so do the outputs of a remote call; in
+/// one process each has its own.
+bool stands_for_many(Node& node) {
+  return typeid(node) == typeid(BoundaryInput) || dynamic_cast<AsyncNode*>(&node) != nullptr;
+}
+
+/// Hooks of what no gradient reaches are not called.
+void call_hooks_of_reached(Node& node, variable_list& inputs) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const auto input = input_of(*hook);
+    if (!input || inputs.at(*input).defined()) inputs = (*hook)(inputs);
+  }
+  for (const auto& [input, hook] : node.retains_grad_hooks()) {
+    if (inputs.at(static_cast<std::size_t>(input)).defined()) inputs = (*hook)(inputs);
+  }
+}
+
 void call_tensor_hooks(Node& node, variable_list& inputs) {
+  if (node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty()) return;
+  if (stands_for_many(node)) return call_hooks_of_reached(node, inputs);
   for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
   for (const auto& [input, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
 }
@@ -92,12 +127,13 @@ class Pass {
  private:
   void deliver_roots(const edge_list& roots, variable_list&& gradients);
   void work();
-  void deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient);
+  void deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient, bool reaches);
   void evaluate(NodeIndex index);
   void execute(NodeIndex index, variable_list&& inputs);
   void start(NodeIndex index, AsyncNode& node, variable_list&& inputs);
   void finish_started(Reply&& reply);
-  void finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs);
+  void finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs, bool reaches);
+  void pass_on(NodeIndex index, variable_list&& outputs, bool reaches);
   void keep_captures(const GraphNode& entry, const variable_list& inputs);
   bool give_to_sink(Node& node, variable_list& inputs);
   void park();
@@ -131,7 +167,7 @@ variable_list Pass::run(const edge_list& roots, variable_list&& gradients) {
 void Pass::deliver_roots(const edge_list& roots, variable_list&& gradients) {
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (graph_.roots[i] == kNoNode) continue;
-    deliver(graph_.roots[i], roots[i].input_nr, std::move(gradients[i]));
+    deliver(graph_.roots[i], roots[i].input_nr, std::move(gradients[i]), true);
   }
 }
 
@@ -151,9 +187,10 @@ void Pass::work() {
   }
 }
 
-void Pass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient) {
+void Pass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient, bool reaches) {
   auto& entry = graph_.nodes[target];
   --entry.dependencies;
+  entry.reached = entry.reached || reaches || gradient.defined();
   if (!entry.wanted()) return;
   if (entry.inputs.empty()) entry.inputs.resize(entry.node->num_inputs());
   add_gradient(entry.inputs[input], std::move(gradient));
@@ -162,15 +199,6 @@ void Pass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient)
 
 /// A capture sees the gradient before the tensor's hooks if its node is executed too, else after
 /// them: LibTorch's engine does so.
-namespace {
-
-bool any_defined(const variable_list& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return tensor.defined(); });
-}
-
-}  // namespace
-
 void Pass::evaluate(NodeIndex index) {
   auto& entry = graph_.nodes[index];
   Node& node = *entry.node;
@@ -185,12 +213,9 @@ void Pass::evaluate(NodeIndex index) {
   base::beat();
   keep_captures(entry, inputs);
   if (give_to_sink(node, inputs)) return;
-  // A module of another rank that does not use its argument sends none: in one process the node
-  // would not be reached.
-  if (any_defined(inputs)) {
-    call_tensor_hooks(node, inputs);
-    for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
-  }
+  if (!entry.reached) return pass_on(index, variable_list(node.num_outputs()), false);
+  call_tensor_hooks(node, inputs);
+  for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
   if (!options_.keep_graph) node.will_release_variables();
   execute(index, std::move(inputs));
 }
@@ -209,7 +234,7 @@ void Pass::execute(NodeIndex index, variable_list&& inputs) {
     const InsideNode inside;
     outputs = node(std::move(inputs));
   }
-  finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr);
+  finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr, true);
 }
 
 void Pass::start(NodeIndex index, AsyncNode& node, variable_list&& inputs) {
@@ -227,10 +252,12 @@ void Pass::finish_started(Reply&& reply) {
   if (reply.error) std::rethrow_exception(reply.error);
   static_cast<AsyncNode&>(*entry.node).unpack(reply.gradients);
   const auto inputs = std::exchange(entry.inputs, {});
-  finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs);
+  // A module that does not use an argument sends no gradient for it.
+  finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs, false);
 }
 
-void Pass::finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs) {
+void Pass::finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs,
+                  bool reaches) {
   Node& node = *graph_.nodes[index].node;
   validate(node, outputs);
   if (inputs != nullptr) {
@@ -238,10 +265,16 @@ void Pass::finish(NodeIndex index, variable_list&& outputs, const variable_list*
   }
   if (!options_.keep_graph) node.release_variables();
   if (AnomalyMode::is_enabled() && AnomalyMode::should_check_nan()) check_nan(node, outputs);
+  pass_on(index, std::move(outputs), reaches);
+}
+
+/// @param reaches  whether one process goes on where there is no gradient, as LibTorch's nodes do
+void Pass::pass_on(NodeIndex index, variable_list&& outputs, bool reaches) {
+  const Node& node = *graph_.nodes[index].node;
   const auto* const targets = graph_.targets.data() + graph_.nodes[index].first_target;
   for (std::uint32_t i = 0; i < outputs.size(); ++i) {
     if (targets[i] == kNoNode) continue;
-    deliver(targets[i], node.next_edge(i).input_nr, std::move(outputs[i]));
+    deliver(targets[i], node.next_edge(i).input_nr, std::move(outputs[i]), reaches);
   }
 }
 

@@ -43,7 +43,7 @@ const std::vector<Refusal>& refusals() {
        "trains and evaluates a normalisation, as no trial run showed"},
       {std::regex("buffer .* lives on rank .*, was used on rank .* too, and has other values"),
        "uses a copy of a buffer that its owner has changed"},
-      {std::regex("must be on one stage: the .* is also held or read by"),
+      {std::regex("must be on one stage: the .* is also held or (read|used) by"),
        "is placed by hand apart from a weight or buffer that it reads"},
       {std::regex("registered a hook on tensor .* of its arguments, which its caller uses"),
        "hooks an argument that others use as well, elsewhere than they"},

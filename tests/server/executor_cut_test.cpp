@@ -67,6 +67,32 @@ TEST_F(ExecutorCut, IsInvisibleForUnusedOutputs) {
   });
 }
 
+/// Hooks would see no gradient, and what would be saved is overwritten: one process never goes
+/// there.
+TEST_F(ExecutorCut, IsInvisibleForArgumentsThatAreNotUsed) {
+  expect_equal_gradients(3, [](const Tensors& p, bool remote) {
+    const auto saved = p[1] * 2;
+    auto unused = saved * saved;
+    unused.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+    saved.add_(1);
+    const auto body = [&p](const Tensors& in) {
+      in[1].register_hook([](const at::Tensor& gradient) { return gradient * 5; });
+      return Tensors{in[0].mm(p[2])};
+    };
+    return call(remote, {p[0], unused}, body)[0].sum();
+  });
+}
+
+TEST_F(ExecutorCut, IsInvisibleForHooksOfUnusedOutputs) {
+  expect_equal_gradients(2, [](const Tensors& p, bool remote) {
+    const auto body = [&p](const Tensors& in) { return Tensors{in[0].mm(p[1]), in[0].sin()}; };
+    const auto outputs = call(remote, {p[0]}, body);
+    outputs[1].register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+    outputs[1].retain_grad();
+    return outputs[0].sum();
+  });
+}
+
 TEST_F(ExecutorCut, IsInvisibleForArgumentsAndOutputsWithoutGradient) {
   expect_equal_gradients(2, [](const Tensors& p, bool remote) {
     const auto body = [&p](const Tensors& in) {
