@@ -128,11 +128,11 @@ class LinkTaker {
 
   void take(std::size_t k) {
     const auto& output = outputs_[k];
-    for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      if (output.is_same(arguments_[i])) return take_same(k, LinkSource::kArgument, i);
-    }
     for (std::size_t j = 0; j < k; ++j) {
       if (output.is_same(outputs_[j])) return put(k, LinkKind::kSame, LinkSource::kOutput, j);
+    }
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      if (output.is_same(arguments_[i])) return take_same(k, LinkSource::kArgument, i);
     }
     const auto* const memory = output_memory_[k];
     if (memory == nullptr) return;

@@ -99,5 +99,57 @@ TEST(ArgumentHooks, OfATensorThatOthersUseAreRefused) {
   }
 }
 
+/// Returns what it hooks, twice.
+struct ReturningImpl : torch::nn::Module {
+  std::vector<Tensor> forward(const Tensor& x) {
+    x.register_hook([](const Tensor& gradient) { return gradient * 3; });
+    return {x, x};
+  }
+};
+SMP_MODULE(Returning);
+
+struct ReturnedImpl : torch::nn::Module {
+  Tensor forward(const Tensor& input) {
+    const auto outputs = far(first(input));
+    return (again ? far(outputs[0])[0] : outputs[0]) + outputs[1];
+  }
+  nn::Linear first = register_module("first", nn::Linear(4, 4));
+  Returning far = register_module("far", Returning());
+  bool again = false;
+};
+SMP_MODULE(Returned);
+
+/// Hooked again, it is a tensor that its caller uses elsewhere too: under its other name.
+TEST(ArgumentHooks, OfATensorThatIsReturnedTwice) {
+  const auto make = [](bool again) {
+    torch::manual_seed(5);
+    Returned net;
+    net->to(torch::kDouble);
+    net->again = again;
+    return net;
+  };
+  auto reference = make(false);
+  for (const auto& x : batch().chunk(2)) (reference(x).pow(2).mean() / 2).backward();
+  for (const bool again : {false, true}) {
+    on_ranks(2, [&] {
+      auto net = make(again);
+      DistributedModel<Returned> model(net);
+      model.set_partition("", 0);
+      model.set_partition("first", 0);
+      model.set_partition("far", 1);
+      auto step = smp::step([&](const Tensor& x) { model.backward(net(x).pow(2).mean()); });
+      if (again) {
+        EXPECT_THAT(refused_step<UsageError>(0, [&] { step(batch()); }),
+                    HasSubstr("registered a hook on tensor 0"));
+        return;
+      }
+      step(batch());
+      if (rank() != 0) return;
+      EXPECT_TRUE(
+          at::allclose(net->first->weight.grad(), reference->first->weight.grad(), 1e-12, 1e-12));
+    });
+  }
+}
+
 }  // namespace argument_hooks_test
 }  // namespace smp
