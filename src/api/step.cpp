@@ -61,10 +61,11 @@ class StepRun {
  private:
   /// Whoever reads what modules keep finds what one process would.
   void keep_state_in_order(const StepBody& body) {
-    if (!runtime_.is_first_stage()) return;
-    kind_ = StepKinds::kind_of(runtime_, body.target_type(), modes_.grad);
-    task_.one_at_a_time =
-        runtime_.server().modules().shared_state() || !runtime_.step_kinds().has(kind_);
+    task_.one_at_a_time = runtime_.server().modules().shared_state();
+    if (runtime_.is_first_stage()) {
+      kind_ = StepKinds::kind_of(runtime_, body.target_type(), modes_.grad);
+      if (!runtime_.step_kinds().has(kind_)) task_.one_at_a_time = true;
+    }
     if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
   }
 

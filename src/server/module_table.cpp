@@ -87,19 +87,17 @@ void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept
 }
 
 void ModuleTable::attach_body(torch::nn::Module& root) {
-  for (auto* layer : module::normalisations_of(root, is_routed)) roots_.emplace_back(&root, layer);
-  find_layers_of_body();
+  for (auto* layer : module::normalisations_of(root, is_routed)) {
+    roots_.emplace_back(&root, layer);
+    of_body_.add(layer);
+  }
 }
 
 void ModuleTable::detach_body(const torch::nn::Module& root) noexcept {
+  for (const auto& [of, layer] : roots_) {
+    if (of == &root) of_body_.remove(layer);
+  }
   std::erase_if(roots_, [&](const auto& entry) { return entry.first == &root; });
-  find_layers_of_body();
-}
-
-void ModuleTable::find_layers_of_body() {
-  StatisticsWatch::Layers layers;
-  for (const auto& [of, layer] : roots_) layers.push_back(layer);
-  of_body_ = StatisticsWatch(std::move(layers));
 }
 
 void ModuleTable::begin_step(PpRank rank) {

@@ -80,8 +80,6 @@ class ModuleTable {
   [[nodiscard]] const StatisticsWatch& statistics_of_body() const noexcept { return of_body_; }
 
  private:
-  void find_layers_of_body();
-
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<std::pair<const torch::nn::Module*, torch::nn::Module*>> roots_;  // root, layer
   StatisticsWatch of_body_;                                                     // the layers

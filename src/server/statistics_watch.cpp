@@ -3,7 +3,7 @@
 
 #include <torch/nn/module.h>
 
-#include <utility>
+#include <algorithm>
 
 #include "module/running_statistics.h"
 #include "server/tensor_memory.h"
@@ -21,7 +21,21 @@ std::uint64_t version_of_statistics(torch::nn::Module& layer) {
 
 }  // namespace
 
-StatisticsWatch::StatisticsWatch(Layers layers) : layers_(std::move(layers)) { begin_step(); }
+StatisticsWatch::StatisticsWatch(const Layers& layers) {
+  for (auto* layer : layers) add(layer);
+}
+
+void StatisticsWatch::add(torch::nn::Module* layer) {
+  layers_.push_back(layer);
+  versions_.push_back(version_of_statistics(*layer));
+}
+
+void StatisticsWatch::remove(const torch::nn::Module* layer) noexcept {
+  const auto found = std::find(layers_.begin(), layers_.end(), layer);
+  if (found == layers_.end()) return;
+  versions_.erase(versions_.begin() + (found - layers_.begin()));
+  layers_.erase(found);
+}
 
 void StatisticsWatch::begin_step() {
   versions_.clear();

@@ -16,8 +16,11 @@ class StatisticsWatch {
   using Layers = std::vector<torch::nn::Module*>;
 
   StatisticsWatch() = default;
-  explicit StatisticsWatch(Layers layers);
+  explicit StatisticsWatch(const Layers& layers);
 
+  void add(torch::nn::Module* layer);
+  /// Once; the layer itself may have ended.
+  void remove(const torch::nn::Module* layer) noexcept;
   const Layers& layers() const noexcept { return layers_; }
   void begin_step();
   /// Running statistics were written since begin_step(), as far as LibTorch counts writes.

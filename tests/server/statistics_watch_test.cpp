@@ -11,7 +11,7 @@ namespace {
 
 TEST(StatisticsWatch, SeesWhatWasTrainedInTheStep) {
   torch::nn::BatchNorm1d norm(2), other(2);
-  StatisticsWatch watch({norm.get(), other.get()});
+  StatisticsWatch watch(StatisticsWatch::Layers{norm.get(), other.get()});
   EXPECT_FALSE(watch.written());
   norm(at::ones({3, 2}));
   EXPECT_TRUE(watch.written());
@@ -22,7 +22,7 @@ TEST(StatisticsWatch, SeesWhatWasTrainedInTheStep) {
 TEST(StatisticsWatch, OnlyALayerThatWasTrainedItselfIsReadAfterIt) {
   torch::nn::BatchNorm1d norm(2), frozen(2);
   frozen->eval();
-  StatisticsWatch watch({norm.get(), frozen.get()});
+  StatisticsWatch watch(StatisticsWatch::Layers{norm.get(), frozen.get()});
   norm(at::ones({3, 2}));
   frozen(at::ones({3, 2}));
   EXPECT_FALSE(watch.read_after_writing()) << "the layer that evaluates was not trained";
@@ -35,18 +35,31 @@ TEST(StatisticsWatch, OnlyALayerThatWasTrainedItselfIsReadAfterIt) {
 
 TEST(StatisticsWatch, SeesInstanceNormWhichCountsNoBatches) {
   torch::nn::InstanceNorm1d norm(torch::nn::InstanceNorm1dOptions(2).track_running_stats(true));
-  StatisticsWatch watch({norm.get()});
+  StatisticsWatch watch(StatisticsWatch::Layers{norm.get()});
   norm(at::rand({2, 2, 5}));
   EXPECT_TRUE(watch.written());
 }
 
 TEST(StatisticsWatch, LayersWithoutStatisticsAreNeverWritten) {
   torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(2).track_running_stats(false));
-  StatisticsWatch watch({norm.get()});
+  StatisticsWatch watch(StatisticsWatch::Layers{norm.get()});
   norm(at::ones({3, 2}));
   norm->eval();
   EXPECT_FALSE(watch.written());
   EXPECT_FALSE(watch.read_after_writing());
+}
+
+TEST(StatisticsWatch, ALayerOfTwoModelsStaysWhenOneEnds) {
+  torch::nn::BatchNorm1d norm(2), other(2);
+  StatisticsWatch watch(StatisticsWatch::Layers{norm.get(), other.get(), norm.get()});
+  watch.remove(norm.get());
+  EXPECT_EQ(watch.layers(), (StatisticsWatch::Layers{other.get(), norm.get()}));
+  norm(at::ones({3, 2}));
+  EXPECT_TRUE(watch.written());
+  watch.remove(norm.get());
+  watch.remove(norm.get());
+  EXPECT_EQ(watch.layers(), StatisticsWatch::Layers{other.get()});
+  EXPECT_FALSE(watch.written());
 }
 
 }  // namespace
