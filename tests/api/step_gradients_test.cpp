@@ -41,6 +41,47 @@ TEST(StepGradients, AChangeInPlaceStaysInItsMicrobatch) {
   }
 }
 
+// ---- of several outputs ------------------------------------------------------------------------
+
+/// One that nobody uses stands between two that are used in different ways.
+struct SeveralImpl : torch::nn::Module {
+  std::vector<Tensor> forward(const Tensor& x) {
+    return {x * weight, x.exp(), x + weight.square()};
+  }
+  Tensor weight = register_parameter("weight", torch::full({3}, 0.5, torch::kDouble));
+};
+SMP_MODULE(Several);
+
+struct SeveralFarImpl : torch::nn::Module {
+  std::vector<Tensor> forward(const Tensor& x) { return far(x); }
+  Several far = register_module("far", Several());
+};
+SMP_MODULE(SeveralFar);
+
+Tensor loss_of(const std::vector<Tensor>& outputs) {
+  return (2 * outputs[0]).sum() + outputs[2].pow(3).sum();
+}
+
+TEST(StepGradients, EveryOutputOfARemoteModuleHasItsOwn) {
+  Several plain;
+  auto x = rows(4).requires_grad_();
+  loss_of(plain(x)).backward();
+  on_ranks(
+      2,
+      [&] {
+        SeveralFar net;
+        DistributedModel model(net);
+        model.set_partition("far", 1);
+        const auto own = rows(4).requires_grad_();
+        auto train = smp::step([&](const Tensor& in) { model.backward(loss_of(net(in))); });
+        train(own);
+        const auto& expected = rank() == 0 ? x.grad() : plain->weight.grad();
+        const auto& found = rank() == 0 ? own.grad() : net->far->weight.grad();
+        EXPECT_TRUE(at::allclose(found, expected, 1e-12, 1e-12)) << rank();
+      },
+      1);
+}
+
 // ---- of arguments ------------------------------------------------------------------------------
 
 // Leaves outside of the step, and what is computed from them before it.

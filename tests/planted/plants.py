@@ -7,7 +7,7 @@ Plant = namedtuple("Plant", "name file find replace tests")
 
 SERVER = ("test_server", "*")
 API = ("test_api", "*")
-ZOO = ("test_zoo", "*")
+ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
 
@@ -71,7 +71,7 @@ PLANTS = [
     Plant("gradient of an output goes to its neighbour", "src/server/request_runner.cpp",
           "    gradients.push_back(std::move(request.gradients[i]));",
           "    gradients.push_back(request.gradients[request.gradients[0].defined() ? 0 : i]);",
-          [SERVER]),
+          [SERVER, API]),
     Plant("dropped release", "src/server/request_runner.cpp",
           "  core_.step->released.push_back(message.record);\n", "  static_cast<void>(message);\n",
           [SERVER]),
