@@ -46,15 +46,16 @@ void note(simulate::Trace& trace, int module, const std::string& what) {
   }
 }
 
-/// "'encoder.patch'", or one of several.
+/// "'encoder.patch'"; of several modules, the first.
 std::string names_of(const std::vector<KeptMembers>& members,
                      const std::vector<const ModuleTree*>& trees) {
   const auto [model, module] = members.front().owner;
   const auto& path =
       trees[static_cast<std::size_t>(model)]->nodes[static_cast<std::size_t>(module)].path;
   const auto name = path.empty() ? std::string("the model itself") : "'" + path + "'";
-  return members.size() == 1 ? name
-                             : name + " or one of " + std::to_string(members.size() - 1) + " more";
+  std::set<ModelModule> owners;
+  for (const auto& own : members) owners.insert(own.owner);
+  return owners.size() == 1 ? name : name + " or another module";
 }
 
 std::vector<KeptMembers> read_caches(const std::vector<KeptMembers>& members,
