@@ -46,6 +46,7 @@ void BufferCopies::add(const std::string& path, const at::Tensor& tensor, Global
   entries_.push_back({path, owner, tensor});
   auto& entry = entries_.back();
   look_at(entry);
+  entry.at_begin = entry.version;
   if (owner != rank_ && can_be_guarded(tensor)) watch(entry);
 }
 
@@ -89,6 +90,12 @@ bool BufferCopies::is_gone(Entry& entry) const {
   return true;
 }
 
+void BufferCopies::begin_step() noexcept {
+  for (auto& entry : entries_) {
+    if (entry.tensor.defined()) entry.at_begin = version_of(entry.tensor);
+  }
+}
+
 std::string BufferCopies::report() {
   std::string report;
   for (std::uint32_t number = 0; number < entries_.size(); ++number) {
@@ -100,7 +107,10 @@ std::string BufferCopies::report() {
     if (copy && entry.guard) watch(entry);
     if (!copy && !changed) continue;
     const auto hash = hash_now(entry);
-    const Line line{number, copy ? 1u : 0u, hash, copy ? entry.first : 0};
+    const bool in_step = entry.version != entry.at_begin;
+    const auto event = copy ? (in_step ? Event::kCopyChanged : Event::kCopyUsed)
+                            : (in_step ? Event::kChangedInStep : Event::kChanged);
+    const Line line{number, event, hash, copy ? entry.first : 0};
     report.append(reinterpret_cast<const char*>(&line), sizeof line);
   }
   return report;
@@ -116,10 +126,10 @@ std::vector<BufferCopies::Line> BufferCopies::lines_of(std::string_view report) 
 void BufferCopies::note(GlobalRank from, std::string_view report) {
   for (const auto& line : lines_of(report)) {
     SMP_ASSERT(line.number < entries_.size(), "buffer ", line.number, " of ", entries_.size());
-    if (line.used != 0) {
+    if (line.event == Event::kCopyUsed || line.event == Event::kCopyChanged) {
       noted_.push_back({from, line});
     } else {
-      changed_[line.number] = {line.hash, false};
+      changed_[line.number] = {line.hash, line.event == Event::kChangedInStep, false};
     }
   }
 }
@@ -129,6 +139,13 @@ std::string BufferCopies::judge() {
     const auto found = changed_.find(line.number);
     const auto original = found == changed_.end() ? line.first : found->second.hash;
     const auto& entry = entries_[line.number];
+    const bool changed_twice = line.event == Event::kCopyChanged && found != changed_.end() &&
+                               found->second.in_step && !found->second.told;
+    SMP_REQUIRE(
+        !changed_twice, "rank ", reader, ": buffer ", entry.path, " lives on rank ", entry.owner,
+        ", and both ranks changed it in one step: in one process there is one buffer, which "
+        "changes twice. Place the module that holds it and what uses it on one rank "
+        "(set_partition)");
     SMP_REQUIRE(line.hash == original, "rank ", reader, ": buffer ", entry.path, " lives on rank ",
                 entry.owner, ", was used on rank ", reader,
                 " too, and has other values there now, because one of them changed it: rank ",
@@ -139,7 +156,7 @@ std::string BufferCopies::judge() {
   std::string changes;
   for (auto& [number, change] : changed_) {
     if (std::exchange(change.told, true)) continue;
-    const Line line{number, 0, change.hash, 0};
+    const Line line{number, Event::kChanged, change.hash, 0};
     changes.append(reinterpret_cast<const char*>(&line), sizeof line);
   }
   return changes;

@@ -22,9 +22,10 @@ namespace smp::server {
 ///
 /// A copy notices its first use in a step. After a step every rank reports what it used and what
 /// changed; the first stage compares (judge()), and tells the others what changed. A copy that was
-/// used and differs is an error; one that nobody used becomes a foreign tensor, which names itself
-/// when it is used later. So a buffer that its own module changes may stay copied as long as no
-/// other rank looks at it.
+/// used and differs is an error, and so is one that a step changed like its original: one process
+/// would change it twice. One that nobody used becomes a foreign tensor, which names itself when it
+/// is used later. So a buffer that its own module changes may stay copied as long as no other rank
+/// looks at it.
 class BufferCopies {
  public:
   BufferCopies(GlobalRank rank, ForeignParameters& foreign) : rank_(rank), foreign_(foreign) {}
@@ -33,6 +34,8 @@ class BufferCopies {
   /// @param here  whether this rank keeps it, as its owner or as a copy; else it is foreign
   void add(const std::string& path, const at::Tensor& tensor, GlobalRank owner, bool here);
 
+  /// A step begins: what is written from now on only one rank may write. Costs some ns a buffer.
+  void begin_step() noexcept;
   /// What this rank used and what it changed since the last report; empty if nothing. Runs LibTorch
   /// code; costs some ns a buffer.
   [[nodiscard]] std::string report();
@@ -71,15 +74,18 @@ class BufferCopies {
     at::Tensor tensor;                     // undefined: not held here, or its model is gone
     c10::intrusive_ptr<Guard> guard = {};  // of a copy
     std::uint32_t version = 0;             // when it was last looked at
+    std::uint32_t at_begin = 0;            // version, of the step
     const void* memory = nullptr;          // then
     bool changed = false;                  // since the model was placed
     std::uint64_t hash = 0;                // of the values then; 0: not known yet
     std::uint64_t first = 0;               // of those of the beginning; 0: not known
   };
+  /// By the owner between steps or in the step; to a copy in the step.
+  enum class Event : std::uint32_t { kChanged, kChangedInStep, kCopyUsed, kCopyChanged };
   /// One buffer of a report.
   struct Line {
     std::uint32_t number;
-    std::uint32_t used;  // as a copy; else changed by its owner
+    Event event;
     std::uint64_t hash;
     std::uint64_t first;  // of a copy: its values of the beginning
   };
@@ -100,6 +106,7 @@ class BufferCopies {
   std::vector<Use> noted_;  // first stage: since the last judge()
   struct Change {
     std::uint64_t hash = 0;
+    bool in_step = false;
     bool told = false;  // to all ranks
   };
   std::map<std::uint32_t, Change> changed_;  // first stage: by owners, ever

@@ -58,6 +58,7 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.server.waits_for_workers = false;
   core_.accumulator.begin(task.microbatches);
   core_.scopes.settings.begin_step();
+  core_.copies.begin_step();
   // Who starts the microbatches knows. Other ranks can always commit statistics at the end.
   core_.scopes.one_at_a_time = task.one_at_a_time && core_.port.is_first();
   core_.scopes.modules.begin_step(core_.port.rank());

@@ -14,6 +14,7 @@
 #include "module/call_handler.h"
 #include "server/exception_text.h"
 #include "server/link_taker.h"
+#include "server/remote_exception.h"
 #include "server/tensor_forms.h"
 #include "server/tensor_memory.h"
 
@@ -106,11 +107,30 @@ ForwardResponse RequestRunner::run_forward(ForwardRequest& request,
   auto inputs = make_boundary(request.arguments.tensors, request.requires_grad);
   inputs->belongs_to({request.module, request.microbatch, core_.step->number});
   const WatchedArguments arguments(request.arguments.tensors);
-  auto result = run_call(*entry, module, request.arguments);
+  auto result = run_module(*entry, module, request.arguments, arguments);
   const bool changed = scope.note_settings() != settings;
   auto response = keep_record(std::move(result), std::move(inputs), arguments, request, identity);
   if (changed) response.settings = board.read_all(part);
   return response;
+}
+
+/// An exception takes no changed arguments with it. A caller that catches it would go on with the
+/// old ones, so it ends the step.
+Packet RequestRunner::run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,
+                                 const WatchedArguments& arguments) try {
+  return run_call(entry, module, packet);
+} catch (const StepAborted&) {
+  throw;
+} catch (...) {
+  if (!arguments.any_changed()) throw;
+  char who[256] = "";
+  ExecutionScope::current()->describe(who, sizeof who);
+  auto failure = failure_of(std::current_exception(), core_.port.rank(), who);
+  failure.text +=
+      " (thrown after the module had changed its arguments in place, which its caller on another "
+      "rank does not see; throw before that, or place the module with its caller)";
+  failures_.fail_step(remote_exception(failure));
+  failures_.throw_aborted();
 }
 
 ForwardResponse RequestRunner::keep_record(Packet&& result,

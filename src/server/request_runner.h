@@ -31,6 +31,8 @@ class RequestRunner {
   template <class Run>
   void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
   ForwardResponse run_forward(ForwardRequest& request, const ExecutionIdentity& identity);
+  Packet run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,
+                    const WatchedArguments& arguments);
   ForwardResponse keep_record(Packet&& result, c10::intrusive_ptr<BoundaryInput> inputs,
                               const WatchedArguments& arguments, const ForwardRequest& request,
                               const ExecutionIdentity& identity);

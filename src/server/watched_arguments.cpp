@@ -35,16 +35,19 @@ std::string WatchedArguments::hooked() const {
   return any ? hooked : std::string();
 }
 
+bool WatchedArguments::any_changed() const {
+  return !std::equal(
+      tensors_.begin(), tensors_.end(), states_.begin(),
+      [](const auto& tensor, const auto& state) { return state_of(tensor) == state; });
+}
+
 std::vector<ChangedArgument> WatchedArguments::changes(const char* path) const {
   std::vector<ChangedArgument> found;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto& tensor = tensors_[i];
     const auto now = state_of(tensor);
     const auto& before = states_[i];
-    if (now.version == before.version && now.node == before.node &&
-        now.requires_grad == before.requires_grad && now.memory == before.memory) {
-      continue;
-    }
+    if (now == before) continue;
     const bool first = std::none_of(tensors_.begin(), tensors_.begin() + static_cast<long>(i),
                                     [&](const auto& other) { return other.is_same(tensor); });
     if (!first) continue;

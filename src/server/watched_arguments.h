@@ -22,6 +22,9 @@ class WatchedArguments {
   /// `path` is the module's.
   [[nodiscard]] std::vector<ChangedArgument> changes(const char* path) const;
 
+  /// Whether the module has changed any, in whatever way.
+  [[nodiscard]] bool any_changed() const;
+
   /// Of each '\1' if the module registered a hook on it, else '\0'; empty: of none.
   [[nodiscard]] std::string hooked() const;
 
@@ -33,6 +36,7 @@ class WatchedArguments {
     const void* node;
     const void* memory;
     bool requires_grad;
+    friend bool operator==(const State&, const State&) = default;
   };
   static State state_of(const at::Tensor& tensor);
 

@@ -330,6 +330,31 @@ TEST(Aliases, WhatCannotBeDoneAtTheCallerIsRefused) {
   });
 }
 
+/// One process would go on with the changed tensor.
+TEST(Aliases, AChangedArgumentAndAnExceptionEndTheStep) {
+  on_ranks(2, [&] {
+    const Program program{[&](ElsewhereImpl&, Tensors in) -> Tensors {
+                            in[0].mul_(2);
+                            throw std::invalid_argument("too late");
+                          },
+                          [](Tensor h, Elsewhere& elsewhere) {
+                            auto y = h * 1;
+                            try {
+                              elsewhere->forward({y});
+                            } catch (const std::exception&) {
+                            }
+                            return y.sum();
+                          }};
+    const auto net = make_net(program);
+    DistributedModel<SmallNet> model(net);
+    model.set_partition("", 0);
+    model.set_partition("elsewhere", 1);
+    auto train = smp::step([&](Tensor x) { return model(x); });
+    EXPECT_THAT(refusal<std::invalid_argument>([&] { train(rows(4)); }),
+                AllOf(HasSubstr("too late"), HasSubstr("changed its arguments in place")));
+  });
+}
+
 TEST(Aliases, OutputsOfAStepAreNobodyElses) {
   on_ranks(2, [] {
     FarModel own;

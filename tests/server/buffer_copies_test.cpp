@@ -26,6 +26,9 @@ struct Rank {
 // Rank 1 owns the table; rank 0 is the first stage.
 class BufferCopiesTest : public testing::Test {
  protected:
+  void begin_step() {
+    for (auto& rank : ranks_) rank.copies.begin_step();
+  }
   void end_step() {
     for (int i = 0; i < 2; ++i) ranks_[0].copies.note(GlobalRank(i), ranks_[i].copies.report());
     const auto changes = ranks_[0].copies.judge();
@@ -71,9 +74,19 @@ TEST_F(BufferCopiesTest, AreNotChangedElsewhere) {
   EXPECT_THAT(refusal([&] { end_step(); }), HasSubstr("buffer table"));
 }
 
-TEST_F(BufferCopiesTest, MayBeChangedAlikeOnAllRanks) {
+/// As by a counter in a module that runs on both: it counts each call once.
+TEST_F(BufferCopiesTest, AreNotChangedOnTwoRanksInOneStep) {
+  begin_step();
+  for (auto& rank : ranks_) rank.table.add_(1);
+  EXPECT_THAT(refusal([&] { end_step(); }),
+              AllOf(HasSubstr("rank 0: buffer table lives on rank 1, and both ranks changed it"),
+                    HasSubstr("set_partition")));
+}
+
+TEST_F(BufferCopiesTest, MayBeChangedAlikeOnAllRanksBetweenSteps) {
   for (int step = 0; step < 3; ++step) {
     for (auto& rank : ranks_) rank.table.mul_(2).add_(step);
+    begin_step();
     end_step();
     copy().sum();
   }
