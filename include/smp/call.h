@@ -50,6 +50,12 @@ SMP_API const CallEntry* find_call(std::uint64_t key) noexcept;
 /// Order-independent hash over all registered calls; ranks compare it at start.
 SMP_API std::uint64_t call_registry_hash() noexcept;
 
+/// What a caller knows of a call that its entry does not say.
+struct CallTraits {
+  std::uint32_t calls = 1;    ///< of the program, for which this one stands
+  bool only_tensors = false;  ///< the result is a fixed number of tensors and nothing else
+};
+
 /// The part of a routed module that the library sees: its place in the model and its owner.
 class SMP_API RoutedBase {
  public:
@@ -109,14 +115,14 @@ class SMP_API CallHandler {
   virtual void enter(RoutedBase& module, Space& space) = 0;
   virtual void leave(Space& space) noexcept = 0;
 
-  /// Runs `entry` of `module` on `owner`; suspends the fiber until the answer is here. The tensors
-  /// of `arguments` carry their autograd history, those of the result too.
-  /// @param calls  how many calls of the program this one stands for
+  /// Runs `entry` of `module` on `owner`; suspends the fiber until the answer is here, or returns
+  /// promised tensors at once (smp/wait.h). The tensors of `arguments` carry their autograd
+  /// history, those of the result too.
   /// @return nothing if the stack is being unwound and the step is failing: then the caller returns
   ///         an empty value instead of throwing (docs/design.md, Failure)
   /// @throws RemoteError with the original's text; StepAborted if the step failed elsewhere.
   virtual std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
-                                     Packet&& arguments, std::uint32_t calls) = 0;
+                                     Packet&& arguments, const CallTraits& traits) = 0;
 };
 
 /// The handler of the running fiber; nullptr outside the library's threads.

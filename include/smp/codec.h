@@ -190,7 +190,30 @@ struct MapCodec {
   }
 };
 
+template <class T>
+struct HoldsOnlyTensors : std::is_same<T, at::Tensor> {};
+template <class... T>
+struct HoldsOnlyTensors<Parts<T...>>
+    : std::bool_constant<sizeof...(T) != 0 && (HoldsOnlyTensors<T>::value && ...)> {};
+template <class First, class Second>
+struct HoldsOnlyTensors<std::pair<First, Second>> : HoldsOnlyTensors<Parts<First, Second>> {};
+template <class... T>
+struct HoldsOnlyTensors<std::tuple<T...>> : HoldsOnlyTensors<Parts<T...>> {};
+template <class T, std::size_t N>
+struct HoldsOnlyTensors<std::array<T, N>>
+    : std::bool_constant<N != 0 && HoldsOnlyTensors<T>::value> {};
+template <class T>
+requires PlainStruct<T>
+struct HoldsOnlyTensors<T>
+    : HoldsOnlyTensors<typename FieldParts<decltype(fields_of(std::declval<T&>()))>::type> {
+};
+
 }  // namespace detail
+
+/// True if every T holds the same number of tensors and nothing else: a tensor, or pairs, tuples,
+/// arrays and aggregate structs of them.
+template <class T>
+inline constexpr bool holds_only_tensors_v = detail::HoldsOnlyTensors<T>::value;
 
 /// True if values of T can cross ranks. References and pointers cannot.
 template <class T>

@@ -87,6 +87,9 @@ struct SMP_API Config {
 
   /// "mpi", or "local": all ranks in one process on one thread, for debugging.
   std::string transport = "mpi";
+  /// Whether calls of modules on other ranks return at once, with tensors whose values come when
+  /// they are used, and go from rank to rank without a detour through their caller (smp/wait.h).
+  bool promised_outputs = true;
   /// Stack of each worker fiber, in bytes. Raise it if a deep module reports an overflow.
   std::int64_t fiber_stack_bytes = 1 << 20;
   /// Stall (something waits, no message moves, nothing starts) after which a rank reports whom it

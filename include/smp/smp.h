@@ -21,3 +21,4 @@
 #include "smp/step.h"
 #include "smp/step_output.h"
 #include "smp/topology.h"
+#include "smp/wait.h"

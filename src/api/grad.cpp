@@ -10,13 +10,21 @@
 #include "api/placed_parameters.h"
 #include "api/runtime.h"
 #include "base/check.h"
+#include "server/execution_scope.h"
 #include "server/executor.h"
+#include "server/promised_tensor.h"
 
 namespace smp {
 namespace {
 
 using server::edge_list;
 using server::variable_list;
+
+/// Promised tensors may turn out to be others, with another history.
+std::vector<at::Tensor> all_fetched(std::vector<at::Tensor> tensors) {
+  for (auto& tensor : tensors) tensor = server::fetched(tensor);
+  return tensors;
+}
 
 edge_list roots_of(const std::vector<at::Tensor>& outputs) {
   edge_list roots;
@@ -76,9 +84,11 @@ std::vector<at::Tensor> grad(const std::vector<at::Tensor>& outputs,
                              std::optional<bool> retain_graph, bool create_graph,
                              bool allow_unused) {
   SMP_REQUIRE(!inputs.empty(), "smp::grad() with respect to no input");
-  const auto roots = roots_of(outputs);
-  auto gradients = gradients_of(outputs, grad_outputs);
-  const auto captures = captures_of(inputs);
+  if (auto* scope = server::ExecutionScope::current()) scope->finish_calls();
+  const auto there = all_fetched(outputs);
+  const auto roots = roots_of(there);
+  auto gradients = gradients_of(there, all_fetched(grad_outputs));
+  const auto captures = captures_of(all_fetched(inputs));
   refuse_foreign(inputs);
   server::BackwardOptions options;
   options.keep_graph = retain_graph.value_or(create_graph);

@@ -26,6 +26,7 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
   options.stall_seconds = config.stall_seconds;
   options.abort_seconds = config.abort_seconds;
   options.oversubscribed = parts.oversubscribed();
+  options.promised_outputs = config.promised_outputs;
   return options;
 }
 

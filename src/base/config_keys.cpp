@@ -120,6 +120,8 @@ std::vector<ConfigKey> runtime_keys() {
   return {
       key("transport", "", &Config::transport, one_of({"mpi", "local"}), "mpi",
           "mpi, or local: all ranks in one process on one thread, for debugging"),
+      key("promised_outputs", "", &Config::promised_outputs, any_boolean(), "true",
+          "whether calls of modules on other ranks return before their values are there"),
       key("fiber_stack_bytes", "", &Config::fiber_stack_bytes, at_least<std::int64_t>(256 << 10),
           "1048576", "stack of each worker fiber; raise it if a deep module overflows it"),
       key("stall_seconds", "", &Config::stall_seconds, at_least(0.0), "30",

@@ -35,6 +35,9 @@ class SequentialCall final : public AnyCall {
   }
   AnyValue get_result(Reader& in) const override { return module_->back_call().get_result(in); }
   AnyValue empty_result() const override { return module_->back_call().empty_result(); }
+  bool gives_only_tensors() const noexcept override {
+    return packable() && module_->back_call().gives_only_tensors();
+  }
 
  private:
   std::shared_ptr<SequentialImpl> module_;
@@ -71,6 +74,7 @@ class ForeignCall final : public AnyCall {
   void put_result(Writer&, AnyValue&) const override { fail_not_packable(*module_.ptr()); }
   AnyValue get_result(Reader&) const override { fail_not_packable(*module_.ptr()); }
   AnyValue empty_result() const override { fail_not_packable(*module_.ptr()); }
+  bool gives_only_tensors() const noexcept override { return false; }
 
  private:
   torch::nn::AnyModule module_;

@@ -127,8 +127,9 @@ AnyValue SequentialImpl::request(CallHandler& handler, const CallEntry& entry, P
   modules_[first].call().put_arguments(out, values);
   values.clear();
   const auto calls = entry.joint ? static_cast<std::uint32_t>(last - first) : 1;
-  auto answer = handler.call(*this, entry, owner, std::move(out).take(), calls);
   const auto& back = modules_[last - 1].call();
+  auto answer =
+      handler.call(*this, entry, owner, std::move(out).take(), {calls, back.gives_only_tensors()});
   if (!answer) return back.empty_result();
   Reader in(*answer);
   auto result = back.get_result(in);

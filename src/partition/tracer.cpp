@@ -356,7 +356,7 @@ void Tracer::leave(Space& space) noexcept {
 }
 
 std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, PpRank,
-                                   Packet&& arguments, std::uint32_t) {
+                                   Packet&& arguments, const CallTraits&) {
   auto& state = *state_;
   for (const auto& tensor : arguments.tensors) {
     if (!tensor.defined()) continue;

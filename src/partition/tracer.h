@@ -66,7 +66,7 @@ class Tracer final : public CallHandler {
   void enter(RoutedBase& module, Space& space) override;
   void leave(Space& space) noexcept override;
   std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
-                             Packet&& arguments, std::uint32_t calls) override;
+                             Packet&& arguments, const CallTraits& traits) override;
 
  private:
   class Observer;

@@ -2,17 +2,23 @@
 #include "server/call_router.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/frame_codec.h"
+#include "server/clone_on_write.h"
+#include "server/guarded_tensor.h"
 #include "server/hooked_arguments.h"
 #include "server/link_follower.h"
+#include "server/promised_call.h"
 #include "server/remote_call.h"
 #include "server/remote_exception.h"
 #include "server/tensor_forms.h"
@@ -84,6 +90,31 @@ class BodyCall {
   ExecutionScope* scope_ = nullptr;
   const RoutedBase& module_;
 };
+
+/// Arguments that are promised go where they are needed without coming here; those that cannot are
+/// fetched. One tensor that is two arguments stays one.
+std::vector<PromisedInput> take_promises(std::vector<at::Tensor>& tensors) {
+  std::vector<PromisedInput> taken;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    if (guard_of(tensors[i]) == nullptr) continue;
+    const auto promise = promise_of(tensors[i]);
+    const auto times = std::count_if(tensors.begin(), tensors.end(),
+                                     [&](const auto& other) { return other.is_same(tensors[i]); });
+    const auto name = promise.values == nullptr || times > 1
+                          ? std::nullopt
+                          : static_cast<PromisedCall*>(promise.values)->name_of(promise.index);
+    if (name) {
+      taken.push_back({i, *name});
+      continue;
+    }
+    const auto promised = tensors[i];
+    const auto value = fetched(promised);
+    for (auto& tensor : tensors) {
+      if (tensor.is_same(promised)) tensor = value;
+    }
+  }
+  return taken;
+}
 
 ModuleId id_of(const RoutedBase& module) { return ModuleId{module.smp_place.index}; }
 
@@ -166,7 +197,7 @@ void CallRouter::leave(Space& space) noexcept {
 void CallRouter::on_buffer_write(ModuleId module, const ModuleTable::Entry& entry,
                                  int microbatch) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
-  if (entry.buffers.keeps_state()) entry.in_order = true;
+  if (entry.buffers.keeps_state()) core_.scopes.modules.note_order(entry);
   const auto& task = core_.step->task;
   if (task.one_at_a_time || task.microbatches == 1) return;
   const int highest = core_.step->order.enter(module.value, microbatch);
@@ -301,7 +332,7 @@ void CallRouter::require_unchanged_copy(const ModuleTable::Entry& entry) const {
 // ---- calls that leave --------------------------------------------------------------------------
 
 std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entry, PpRank owner,
-                                       Packet&& arguments, std::uint32_t calls) {
+                                       Packet&& arguments, const CallTraits& traits) {
   if (failures_.empty_because_unwinding()) return std::nullopt;
   SMP_REQUIRE(!inside_node(), "rank ", core_.port.name(), ": module '", module.smp_place.path,
               "' lives on rank ", core_.port.name(owner),
@@ -309,38 +340,104 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
               "call it in a tensor hook, or place it on this rank");
   require_unchanged_copy(core_.scopes.modules.at(id_of(module)));
   const BodyCall from_body(module);
-  if (ExecutionScope::current()->calls_from_body()) watch_statistics_of_body();
-  auto request = forward_request(module, entry, std::move(arguments), calls);
+  auto& scope = *ExecutionScope::current();
+  if (scope.calls_from_body()) watch_statistics_of_body();
+  auto promised = take_promises(arguments.tensors);
+  auto request = forward_request(module, entry, std::move(arguments), traits.calls);
   // The answer may be about them as they are here.
   const c10::SmallVector<at::Tensor, 4> own(request.arguments.tensors.begin(),
                                             request.arguments.tensors.end());
+  const bool may_be_promised = may_promise(traits);
+  const auto key = may_be_promised ? ExpectedResults::key_of(request) : 0;
+  for (const auto& input : promised) request.arguments.tensors[input.index].reset();
+  request.promised = std::move(promised);
   request.forms = take_forms(request.arguments.tensors, "argument", module.smp_place.path);
   while (request.requires_grad.size() < request.arguments.tensors.size()) {
     request.requires_grad.push_back(false);
   }
   ++core_.counters.forward_requests;
+  auto* expected = may_be_promised ? expected_.find(key) : nullptr;
+  if (expected != nullptr && !expected->refused) {
+    return promise(std::move(request), owner, *expected, own);
+  }
   AwaitedResult awaited;
   const OpenRequest open(core_, awaited);
   request.request = open.id();
-  core_.port.send(owner, request);
+  send(owner, request, !request.promised.empty() || scope.has_open_calls());
   awaited.wait({"forward", core_.scopes.modules.path(request.module),
                 core_.port.name(owner).value(), request.microbatch});
   if (awaited.failure) {
     if (failures_.swallow_while_unwinding()) return std::nullopt;
+    // An earlier call may be what failed.
+    if (scope.has_open_calls()) scope.finish_calls();
     throw_remote(*awaited.failure);
   }
   if (!awaited.response) {
     if (failures_.swallow_while_unwinding()) return std::nullopt;
     failures_.throw_aborted();
   }
-  if (awaited.response->settings) {
-    auto& board = core_.scopes.settings;
-    const auto& part = board.subtree(module.smp_module());
-    board.write(part, *awaited.response->settings);
-    request.settings = board.read(part);
-  }
+  take_answer(*awaited.response, request, module);
+  if (may_be_promised) expected_.learn(key, *awaited.response, request.modes.grad);
   attach_history(*awaited.response, owner, request, own);
   return std::move(awaited.response->result);
+}
+
+void CallRouter::take_answer(ForwardResponse& response, ForwardRequest& request,
+                             RoutedBase& module) {
+  if (response.settings) {
+    auto& board = core_.scopes.settings;
+    const auto& part = board.subtree(module.smp_module());
+    board.write(part, *response.settings);
+    request.settings = board.read(part);
+  }
+  restore_forms(response.forms, response.result.tensors);
+}
+
+/// Where order within a microbatch may matter beyond what requests say, each call is awaited:
+/// modules that keep state, hooks, and steps that run one microbatch at a time.
+bool CallRouter::may_promise(const CallTraits& traits) const {
+  return core_.options.promised_outputs && traits.only_tensors && !core_.step->task.one_at_a_time &&
+         ExecutionScope::current()->identity().phase == schedule::Phase::kForward &&
+         !core_.scopes.modules.any_in_order() && !c10::InferenceMode::is_enabled();
+}
+
+Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
+                           at::ArrayRef<at::Tensor> own) {
+  auto& scope = *ExecutionScope::current();
+  request.keep_outputs = expected.passed_on || !expected.fetched;
+  request.withhold_outputs = request.keep_outputs && !expected.fetched;
+  // The caller may write to them before they have left.
+  for (auto& tensor : request.arguments.tensors) {
+    if (tensor.defined() && tensor.nbytes() > d2d::kInlineBytes) tensor = clone_on_write(tensor);
+  }
+  auto call = std::make_shared<PromisedCall>(*this, owner, request, expected, own);
+  request.request = core_.step->requests.add(call.get());
+  call->set_request(request.request);
+  send(owner, request, true);
+  scope.add(call);
+  ++core_.counters.promised;
+  return call->promises();
+}
+
+/// And tells whoever has them where promised arguments go.
+void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
+  auto& scope = *ExecutionScope::current();
+  if (in_row) {
+    request.row = scope.row();
+    request.place = scope.next_place(owner);
+  }
+  try {
+    core_.port.send(owner, request);
+  } catch (...) {
+    if (in_row) scope.give_back_place(owner);
+    throw;
+  }
+  core_.counters.passed_on += request.promised.size();
+  for (const auto& input : request.promised) {
+    if (input.source.owner == owner) continue;  // it asks itself
+    core_.port.send(input.source.owner, Message(PassOn{input.source.request, input.source.output,
+                                                       owner, request.request, input.index}));
+  }
 }
 
 ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& entry,
@@ -367,7 +464,6 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
 void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
                                 const ForwardRequest& request, at::ArrayRef<at::Tensor> arguments) {
   auto& tensors = response.result.tensors;
-  restore_forms(response.forms, tensors);
   const auto hooked = watch_hooked_arguments(response.hooked, arguments,
                                              core_.scopes.modules.at(request.module).lasting_path);
   if (!response.record && response.links.empty()) return;
@@ -402,6 +498,12 @@ void CallRouter::on_message(ErrorResponse&& response) {
   }
 }
 
+void CallRouter::on_message(PassedOn&& message) {
+  if (const auto target = core_.step->requests.take(message.consumer)) {
+    (*target)->on_passed_on(std::move(message));
+  }
+}
+
 // ---- backward of remote calls ------------------------------------------------------------------
 
 void CallRouter::request_backward(PpRank owner, BackwardRequest&& request, ResponseTarget& target) {
@@ -426,7 +528,20 @@ void CallRouter::release(PpRank owner, std::int64_t step, RecordId record) {
   }
 }
 
+void CallRouter::release_outputs(PpRank owner, std::int64_t step, RequestId request) noexcept {
+  if (!core_.in_good_step() || step != core_.step->number) return;
+  outputs_to_release_.resize(static_cast<std::size_t>(core_.port.size()));
+  outputs_to_release_[owner.index()].push_back(request);
+  core_.server.wake.signal();
+}
+
 void CallRouter::flush_releases() {
+  for (std::size_t owner = 0; owner < outputs_to_release_.size(); ++owner) {
+    if (outputs_to_release_[owner].empty()) continue;
+    ReleaseOutputs message{std::exchange(outputs_to_release_[owner], {})};
+    if (!core_.in_good_step()) continue;
+    core_.port.send(PpRank(static_cast<int>(owner)), Message(std::move(message)));
+  }
   for (const auto& [owner, record] : std::exchange(to_release_, {})) {
     if (core_.in_good_step()) core_.port.send(owner, ReleaseRecord{record});
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "server/expected_results.h"
 #include "server/failure_control.h"
 #include "server/server_core.h"
 #include "smp/call.h"
@@ -23,7 +24,7 @@ class CallRouter final : public CallHandler {
   void enter(RoutedBase& module, Space& space) override;
   void leave(Space& space) noexcept override;
   std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
-                             Packet&& arguments, std::uint32_t calls) override;
+                             Packet&& arguments, const CallTraits& traits) override;
 
   /// The backward of a remote call begins; `target` gets the answer, in a poll, or at once if the
   /// step has failed. It must live until then.
@@ -31,6 +32,8 @@ class CallRouter final : public CallHandler {
   /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
   /// nothing needs to be said. Called by destructors of graphs, in polls too.
   void release(PpRank owner, std::int64_t step, RecordId record);
+  /// The outputs of a promised call will not be asked for any more; else as release().
+  void release_outputs(PpRank owner, std::int64_t step, RequestId request) noexcept;
   /// Before the end of a step, which commits them. The step fails if other code wrote running
   /// statistics that wait for their order.
   void require_own_statistics() noexcept;
@@ -44,9 +47,12 @@ class CallRouter final : public CallHandler {
   void on_message(ForwardResponse&& response);
   void on_message(BackwardResponse&& response);
   void on_message(ErrorResponse&& response);
+  /// Values that this rank asked for.
+  void on_message(PassedOn&& message);
 
  private:
   friend class RemoteCall;
+  friend class PromisedCall;
 
   void await_order(ModuleId module);
   void on_state(const ModuleTable::Entry& entry) noexcept;
@@ -56,6 +62,11 @@ class CallRouter final : public CallHandler {
   void on_buffer_write(ModuleId module, const ModuleTable::Entry& entry, int microbatch) noexcept;
   ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,
                                  std::uint32_t calls) const;
+  bool may_promise(const CallTraits& traits) const;
+  Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
+                 at::ArrayRef<at::Tensor> own);
+  void send(PpRank owner, ForwardRequest& request, bool in_row);
+  void take_answer(ForwardResponse& response, ForwardRequest& request, RoutedBase& module);
   void attach_history(ForwardResponse& response, PpRank owner, const ForwardRequest& request,
                       at::ArrayRef<at::Tensor> arguments);
 
@@ -65,7 +76,9 @@ class CallRouter final : public CallHandler {
   };
   ServerCore& core_;
   FailureControl& failures_;
-  std::vector<Release> to_release_;                             // not sent yet
+  std::vector<Release> to_release_;                         // not sent yet
+  std::vector<std::vector<RequestId>> outputs_to_release_;  // by owner, not sent yet
+  ExpectedResults expected_;
   std::shared_ptr<CallRouter> self_{this, [](CallRouter*) {}};  // for graphs that may outlive it
 };
 

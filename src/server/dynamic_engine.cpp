@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "module/call_handler.h"
+#include "server/promised_tensor.h"
 #include "server/tensor_forms.h"
 #include "server/watchdog.h"
 
@@ -34,14 +35,14 @@ WeightedRoots weighted(const std::vector<at::Tensor>& roots,
   const at::NoGradGuard no_grad;
   WeightedRoots made;
   for (std::size_t i = 0; i < roots.size(); ++i) {
-    const auto& root = roots[i];
+    const auto root = fetched(roots[i]);
     SMP_REQUIRE(root.defined() && root.requires_grad(), "model.backward(): tensor ", i,
                 " does not require grad; nothing in it depends on a parameter (or grad mode is "
                 "off)");
     const bool given = i < gradients.size() && gradients[i].defined();
     SMP_REQUIRE(given || root.numel() == 1, "model.backward(): tensor ", i, " has shape ",
                 root.sizes(), "; reduce it to one number or pass a gradient");
-    auto gradient = given ? gradients[i] : at::ones_like(root);
+    auto gradient = given ? fetched(gradients[i]) : at::ones_like(root);
     made.gradients.push_back(weight == 1.0 ? std::move(gradient) : gradient * weight);
     made.edges.push_back(torch::autograd::impl::gradient_edge(root));
   }
@@ -149,6 +150,7 @@ void DynamicEngine::end() {
     }
   }
   step.records.clear();
+  runner_.end_step();
   router_.flush_releases();
   auto& settings = core_.scopes.settings;
   if (step.failed()) {
@@ -293,7 +295,8 @@ void DynamicEngine::run(BodyTask task) {
     set_priority(schedule::passing_on(fiber::current_fiber()->priority));
     try {
       const base::RandomScope random(random_key_of_body(key));
-      core_.step->task.body(microbatch);
+      scope.run([&] { core_.step->task.body(microbatch); });
+      fetch_outputs(microbatch);
       leave_settings(scope);
       scope.collect_statistics();
       router_.watch_statistics_of_body();
@@ -305,6 +308,15 @@ void DynamicEngine::run(BodyTask task) {
     identity = scope.identity();
   }
   if (!core_.step->failed()) body_finished(identity);
+}
+
+/// Some may be promises still: those that are tensors of the body.
+void DynamicEngine::fetch_outputs(int microbatch) const {
+  auto* outputs = core_.step->task.outputs;
+  if (outputs == nullptr || outputs->empty()) return;
+  for (auto& tensor : outputs->at(static_cast<std::size_t>(microbatch)).tensors) {
+    tensor = fetched(tensor);
+  }
 }
 
 void DynamicEngine::body_finished(const ExecutionIdentity& body) {
@@ -339,6 +351,7 @@ void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
   if (core_.step->failed()) failures_.throw_aborted();
   const int microbatch = scope->identity().microbatch;
   const double weight = core_.step->task.weights.at(static_cast<std::size_t>(microbatch));
+  scope->finish_calls();
   auto [edges, weights] = weighted(roots, gradients, weight);
   if (!scope->identity().after_first_backward) first_backward(microbatch, edges);
   const auto forward_priority = schedule::without_passing_on(fiber::current_fiber()->priority);

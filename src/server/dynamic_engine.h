@@ -54,6 +54,7 @@ class DynamicEngine final : public StepEngine {
   void check_left_settings() const;
   void leave_settings(ExecutionScope& scope);
   void start_microbatches();
+  void fetch_outputs(int microbatch) const;
   void body_finished(const ExecutionIdentity& body);
   void first_backward(int microbatch, const edge_list& roots);
   void run_pass(const ExecutionIdentity& body, const edge_list& roots, variable_list gradients,

@@ -9,6 +9,7 @@
 #include "base/fiber_local.h"
 #include "server/running_call.h"
 #include "smp/call.h"
+#include "smp/error.h"
 
 namespace smp::server {
 namespace {
@@ -50,12 +51,54 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
 }
 
 ExecutionScope::~ExecutionScope() {
+  for (const auto& call : open_calls_) call->abandon();
   running_call.clear();
   note_settings();
   record(false);
   fiber::current_fiber()->activity = outer_activity_;
   current_scope().set(outer_scope_);
   if (outer_scope_ != nullptr) outer_scope_->publish();
+}
+
+void ExecutionScope::run(c10::function_ref<void()> code) {
+  std::exception_ptr thrown;
+  try {
+    code();
+  } catch (const StepAborted&) {
+    throw;
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (!thrown) return fetch_promises();
+  finish_calls();
+  std::rethrow_exception(thrown);
+}
+
+std::uint32_t ExecutionScope::next_place(PpRank owner) {
+  if (places_.size() <= owner.index()) places_.resize(owner.index() + 1, 0);
+  return places_[owner.index()]++;
+}
+
+void ExecutionScope::finish_calls() {
+  std::exception_ptr first;
+  // Waiting runs hooks of nobody: no call is added meanwhile.
+  for (const auto& call : open_calls_) {
+    try {
+      call->finish();
+    } catch (const StepAborted&) {
+      throw;
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  finished_calls_.insert(finished_calls_.end(), open_calls_.begin(), open_calls_.end());
+  open_calls_.clear();
+  if (first) std::rethrow_exception(first);
+}
+
+void ExecutionScope::fetch_promises() {
+  finish_calls();
+  for (const auto& call : std::exchange(finished_calls_, {})) call->fetch_all();
 }
 
 ExecutionScope* ExecutionScope::current() noexcept { return current_scope().get(); }

@@ -2,10 +2,15 @@
 // for one microbatch (paper §4.2), and the calls inside it.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/random.h"
 #include "fiber/scheduler.h"
@@ -22,6 +27,19 @@ namespace smp::server {
 
 class CallScope;
 
+/// A remote call of an execution that may not have ended (promised_call.h).
+class OpenCall {
+ public:
+  virtual ~OpenCall() = default;
+  /// Waits for its end; then its history is what it will be. @throws what it threw, unless that was
+  /// thrown before.
+  virtual void finish() = 0;
+  /// Waits for the values of promised tensors that somebody still has.
+  virtual void fetch_all() = 0;
+  /// Nobody will wait for it.
+  virtual void abandon() noexcept = 0;
+};
+
 /// What the executions of a rank share.
 struct ScopeServices {
   ScopeServices(GlobalRank of, const base::Clock& clock) : rank(of), recorder(clock) {}
@@ -32,6 +50,7 @@ struct ScopeServices {
   DeferredStatistics statistics;
   SettingsBoard settings;
   bool one_at_a_time = false;  ///< the microbatches of this step; then statistics have their order
+  std::uint64_t rows = 0;      ///< that were given to executions
 };
 
 /// What an execution is.
@@ -67,6 +86,24 @@ class ExecutionScope final : public fiber::Activity {
 
   /// Where the next call stands; `calls` of the program are made by it.
   [[nodiscard]] CallPosition next_call(std::uint32_t calls);
+  // Calls that returned before they ended.
+
+  /// Of the requests that this execution makes from now on.
+  std::uint64_t row() noexcept { return row_ == 0 ? row_ = ++services_.rows : row_; }
+  /// The place of the next one of them to `owner`.
+  std::uint32_t next_place(PpRank owner);
+  /// It could not be sent.
+  void give_back_place(PpRank owner) noexcept { --places_[owner.index()]; }
+  bool has_open_calls() const noexcept { return !open_calls_.empty(); }
+  void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
+  /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
+  /// may have thrown before.
+  void run(c10::function_ref<void()> code);
+  /// Waits for all of them. @throws what the first in the order of the program threw.
+  void finish_calls();
+  /// The execution ends: what it promised to others, or left in members, is there.
+  void fetch_promises();
+
   // Settings: what the modules say while this runs.
 
   /// Those of the step's begin, unless these are set before anything runs.
@@ -112,6 +149,9 @@ class ExecutionScope final : public fiber::Activity {
   CallScope* innermost_ = nullptr;                           // the call that runs, if one does
   std::optional<DeferredStatistics::Execution> statistics_;  // of the body's own layers
   int aborted_calls_ = 0;
+  std::uint64_t row_ = 0;
+  std::vector<std::uint32_t> places_;  // next ones, by owner
+  std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;
   SettingsBoard::View settings_;
   const SettingsBoard::Subtree* part_ = nullptr;  // what it may change; nullptr: everything
   BodySettings body_settings_;

@@ -31,11 +31,15 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 // ---- writing -----------------------------------------------------------------------------------
 
 void ExtraWriter::put_notes(const Notes& notes, Start& start) {
-  if (notes.links.empty() && notes.forms.empty() && notes.hooked.empty()) return;
+  if (notes.links.empty() && notes.forms.empty() && notes.hooked.empty() &&
+      notes.withheld.empty()) {
+    return;
+  }
   start.flags |= kNotes;
   put_note(notes.links);
   put_note(notes.forms);
   put_note(notes.hooked);
+  put_note(notes.withheld);
 }
 
 void ExtraWriter::put_note(std::string_view note) {
@@ -90,6 +94,7 @@ Notes ExtraReader::take_notes(const Start& start) {
   notes.links = take_note();
   notes.forms = take_note();
   notes.hooked = take_note();
+  notes.withheld = take_note();
   return notes;
 }
 

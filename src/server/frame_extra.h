@@ -24,7 +24,8 @@ std::uint64_t first_flags(const TensorFlags& flags);
 struct Notes {
   Note links;  ///< a request has none
   Note forms;
-  Note hooked;  ///< a request has none
+  Note hooked;         ///< a request has none
+  Note withheld = {};  ///< likewise
 };
 
 /// ExtraReader takes the same things in the same order.

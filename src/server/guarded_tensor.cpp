@@ -12,27 +12,57 @@
 namespace smp::server {
 namespace {
 
-/// Comes before autograd, autocast and devices, and nothing else uses it.
-constexpr auto kGuarded = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+/// Asks the guards of what an operator got, and puts in what stands in for it.
+class Asking {
+ public:
+  Asking(const c10::OperatorHandle& op, bool writes) : op_(op), writes_(writes) {}
 
-/// Asks the guards of the tensors in `value`. Returns how many there were.
-int ask_guards(const c10::IValue& value, const c10::OperatorHandle& op, bool writes) {
-  if (value.isTensor()) {
-    auto* guard = guard_of(value.toTensor());
-    if (guard == nullptr) return 0;
-    guard->before_use(value.toTensor(), op.schema().name(), writes);
-    return 1;
-  }
-  int asked = 0;
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      asked += ask_guards(c10::IValue(tensor), op, writes);
+  void about(c10::IValue& value) {
+    if (value.isTensor()) {
+      auto stand_in = about(value.toTensor());
+      if (stand_in.defined()) value = std::move(stand_in);
+    } else if (value.isTensorList()) {
+      auto list = value.toTensorList();
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        auto stand_in = about(list.get(i));
+        if (stand_in.defined()) value = replaced(value.toTensorList(), i, std::move(stand_in));
+      }
+    } else if (value.isList()) {
+      auto list = value.toList();
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        c10::IValue element = list.get(i);
+        const auto* const before =
+            element.isTensor() ? element.toTensor().unsafeGetTensorImpl() : nullptr;
+        about(element);
+        if (before == nullptr || element.toTensor().unsafeGetTensorImpl() == before) continue;
+        value = value.toList().copy();
+        value.toList().set(i, element);
+      }
     }
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) asked += ask_guards(element, op, writes);
   }
-  return asked;
-}
+  int asked() const noexcept { return asked_; }
+
+ private:
+  at::Tensor about(const at::Tensor& tensor) {
+    auto* guard = guard_of(tensor);
+    if (guard == nullptr) return {};
+    ++asked_;
+    guard->before_use(tensor, op_.schema().name(), writes_);
+    guard = guard_of(tensor);
+    return guard == nullptr ? at::Tensor() : guard->stand_in();
+  }
+  /// The operator's caller keeps its own list.
+  static c10::IValue replaced(const c10::List<at::Tensor>& list, std::size_t index,
+                              at::Tensor&& tensor) {
+    auto copy = list.copy();
+    copy.set(index, std::move(tensor));
+    return copy;
+  }
+
+  const c10::OperatorHandle& op_;
+  const bool writes_;
+  int asked_ = 0;
+};
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
@@ -40,7 +70,9 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
   int asked = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = arguments[i].alias_info();
-    asked += ask_guards((*stack)[first + i], op, alias != nullptr && alias->isWrite());
+    Asking asking(op, alias != nullptr && alias->isWrite());
+    asking.about((*stack)[first + i]);
+    asked += asking.asked();
   }
   SMP_ASSERT(asked > 0, op.schema().name());
   op.callBoxed(stack);

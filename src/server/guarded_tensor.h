@@ -15,7 +15,13 @@ class TensorGuard : public c10::BackendMeta {
   /// An operator is about to get the guarded `tensor`; `writes`: to change it. Makes it a plain one
   /// (unguard()) or throws.
   virtual void before_use(const at::Tensor& tensor, const std::string& op, bool writes) = 0;
+  /// After that: what operators get in its place; undefined: the tensor itself.
+  virtual at::Tensor stand_in() const { return {}; }
 };
+
+/// The dispatch key of guarded tensors: it comes before autograd, autocast and devices, and nothing
+/// else uses it.
+inline constexpr auto kGuarded = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 /// From now on `tensor` has shape, dtype and device, but no memory. It stays who it is: for
 /// optimizers, module dictionaries, `grad()`, `requires_grad_()` and hooks it is the same leaf as

@@ -26,6 +26,7 @@ struct Failure {
   PpRank rank;  ///< where it was thrown
   std::string text;
   std::uint8_t type = 0;  ///< what it is caught by, see remote_exception.h
+  bool of_input = false;  ///< nothing ran: an argument was promised by a call that failed
 };
 
 /// Where a call stands in the program: enough to give what it calls the keys that one process
@@ -34,6 +35,21 @@ struct CallPosition {
   OrderKey caller;               ///< of the call that makes this one; empty: the body
   std::uint32_t ordinal = 0;     ///< of this call within its caller
   std::uint64_t random_key = 0;  ///< hash of `caller`, kept beside it because it is asked for often
+};
+
+/// One output of a request, kept by the rank that runs it. Requests are named by who made them.
+struct OutputName {
+  PpRank owner;       ///< that has it
+  RequestId request;  ///< of the caller, who is the same for all that is passed on
+  std::uint32_t output = 0;
+};
+
+/// A tensor of a request that comes from where it was made instead of with the request.
+struct PromisedInput {
+  std::uint32_t index = 0;  ///< among the request's tensors, where an undefined one stands
+  OutputName source;
+  std::vector<at::Tensor> tensors = {};  ///< once it came, as take_forms() left it
+  Note forms = {};
 };
 
 /// Run a module.
@@ -49,6 +65,12 @@ struct ForwardRequest {
   TensorFlags requires_grad;  ///< one a tensor
   Note forms;                 ///< of the arguments (tensor_forms.h); nearly always empty
   Packet arguments;
+  std::vector<PromisedInput> promised = {};  ///< of the arguments
+  bool keep_outputs = false;                 ///< they may be asked for, until ReleaseOutputs
+  bool withhold_outputs = false;             ///< they need not come with the answer
+  /// Of the caller's requests to one rank that run one after the other; 0: it waits for each.
+  std::uint64_t row = 0;
+  std::uint32_t place = 0;  ///< in that row; a request with large tensors may be overtaken
 };
 
 /// Its answer. Outputs carry no history; those with `requires_grad` belong to the record.
@@ -60,7 +82,8 @@ struct ForwardResponse {
   Note forms;  ///< of the outputs (tensor_forms.h); nearly always empty
   Packet result;
   std::optional<Settings> settings;  ///< not plain; if the execution changed them
-  Note hooked;  ///< of each argument: '\1' if the module registered a hook on it; or empty
+  Note hooked;         ///< of each argument: '\1' if the module registered a hook on it; or empty
+  Note withheld = {};  ///< what the outputs look like that did not come (output_shapes.h); or empty
 };
 
 /// Run backward through a record.
@@ -87,6 +110,30 @@ struct BackwardResponse {
 struct ErrorResponse {
   RequestId request;
   Failure failure;
+};
+
+/// From the caller of both: an output of an earlier request is a tensor of a later one.
+struct PassOn {
+  RequestId request;
+  std::uint32_t output = 0;
+  PpRank to;  ///< the rank that runs the later one; the caller's own: it wants the values
+  RequestId consumer;
+  std::uint32_t index = 0;  ///< PromisedInput::index
+};
+
+/// That output, for request `consumer` of `caller`.
+struct PassedOn {
+  PpRank caller;
+  RequestId consumer;
+  std::uint32_t index = 0;
+  bool failed = false;  ///< what should have made it threw; the caller is told what
+  std::vector<at::Tensor> tensors = {};
+  Note forms = {};
+};
+
+/// Outputs of these requests will not be asked for any more.
+struct ReleaseOutputs {
+  std::vector<RequestId> requests;
 };
 
 /// A record will not be used any more.
@@ -134,7 +181,7 @@ struct StallAnswer {
 
 using Message =
     std::variant<ForwardRequest, ForwardResponse, BackwardRequest, BackwardResponse, ErrorResponse,
-                 ReleaseRecord, ForwardDone, MicrobatchDone, FinishGradients, StepEnded, StepFailed,
-                 RankLeft, StallQuestion, StallAnswer>;
+                 PassOn, PassedOn, ReleaseOutputs, ReleaseRecord, ForwardDone, MicrobatchDone,
+                 FinishGradients, StepEnded, StepFailed, RankLeft, StallQuestion, StallAnswer>;
 
 }  // namespace smp::server

@@ -11,6 +11,7 @@
 #include "server/frame_extra.h"
 #include "server/frame_headers.h"
 #include "server/message.pb.h"
+#include "server/number_list.h"
 
 namespace smp::server {
 namespace {
@@ -26,6 +27,60 @@ ExecutionModes modes_of(const wire::ForwardHeader& header) {
   return modes;
 }
 
+constexpr std::size_t kAny = std::size_t{1} << 32;
+
+RequestId request_of(NumberReader& in) {
+  const auto slot = static_cast<std::uint32_t>(in.index(kAny));
+  return {slot, static_cast<std::uint32_t>(in.index(kAny))};
+}
+
+void take_promises(std::string_view text, ForwardRequest& message) {
+  NumberReader in(text);
+  const auto flags = in.index(4);
+  message.keep_outputs = (flags & wire::kKeepOutputs) != 0;
+  message.withhold_outputs = (flags & wire::kWithholdOutputs) != 0;
+  message.row = static_cast<std::uint64_t>(in.get());
+  message.place = static_cast<std::uint32_t>(in.index(kAny));
+  while (!in.at_end()) {
+    auto& input = message.promised.emplace_back();
+    input.index = static_cast<std::uint32_t>(in.index(kAny));
+    input.source.owner = PpRank(static_cast<int>(in.index(kAny)));
+    input.source.request = request_of(in);
+    input.source.output = static_cast<std::uint32_t>(in.index(kAny));
+  }
+}
+
+PassOn pass_on(const d2d::ArrivedFrame& frame, const wire::Start& start) {
+  NumberReader in(wire::text_of(frame.body));
+  PassOn message;
+  message.request = start.request;
+  message.output = static_cast<std::uint32_t>(in.index(kAny));
+  message.to = PpRank(static_cast<int>(in.index(kAny)));
+  message.consumer = request_of(in);
+  message.index = static_cast<std::uint32_t>(in.index(kAny));
+  return message;
+}
+
+PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
+  const auto body = wire::text_of(frame.body);
+  NumberReader in(body);
+  PassedOn message;
+  message.consumer = start.request;
+  message.caller = PpRank(static_cast<int>(in.index(kAny)));
+  message.index = static_cast<std::uint32_t>(in.index(kAny));
+  message.failed = in.index(2) != 0;
+  message.forms = std::string(in.rest());
+  message.tensors = std::move(frame.tensors);
+  return message;
+}
+
+ReleaseOutputs release_outputs(const d2d::ArrivedFrame& frame) {
+  NumberReader in(wire::text_of(frame.body));
+  ReleaseOutputs message;
+  while (!in.at_end()) message.requests.push_back(request_of(in));
+  return message;
+}
+
 ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
   const auto header = wire::header_of<wire::ForwardHeader>(frame);
   const auto& start = header.start;
@@ -36,6 +91,7 @@ ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
   message.call = header.call;
   message.microbatch = start.microbatch;
   message.forms = extra.take_notes(start).forms;
+  if ((start.flags & wire::kPromises) != 0) take_promises(extra.take_note(), message);
   if ((start.flags & wire::kPlainSettings) == 0) {
     message.settings = extra.take_further_settings(header.settings);
   }
@@ -59,6 +115,7 @@ ForwardResponse forward_response(d2d::ArrivedFrame&& frame) {
   message.links = std::move(notes.links);
   message.forms = std::move(notes.forms);
   message.hooked = std::move(notes.hooked);
+  message.withheld = std::move(notes.withheld);
   if ((start.flags & wire::kPlainSettings) == 0) message.settings = extra.take_settings();
   message.requires_grad = extra.take_flags(header.requires_grad, frame.tensors.size());
   message.result = {std::string(bytes), std::move(frame.tensors)};
@@ -94,7 +151,8 @@ FinishGradients finish_gradients(const d2d::ArrivedFrame& frame) {
 Failure failure_of(const d2d::ArrivedFrame& frame) {
   wire::Failure stored;
   SMP_ASSERT(stored.ParseFromArray(frame.body.data(), static_cast<int>(frame.body.size())));
-  return {PpRank(stored.pp_rank()), stored.text(), static_cast<std::uint8_t>(stored.type())};
+  return {PpRank(stored.pp_rank()), stored.text(), static_cast<std::uint8_t>(stored.type()),
+          stored.of_input()};
 }
 
 StepEnded step_ended(d2d::ArrivedFrame&& frame) {
@@ -129,6 +187,12 @@ Message message_of(const wire::Start& start, d2d::ArrivedFrame&& frame) {
                               std::string(wire::text_of(frame.body))};
     case wire::Kind::kErrorResponse:
       return ErrorResponse{start.request, failure_of(frame)};
+    case wire::Kind::kPassOn:
+      return pass_on(frame, start);
+    case wire::Kind::kPassedOn:
+      return passed_on(std::move(frame), start);
+    case wire::Kind::kReleaseOutputs:
+      return release_outputs(frame);
     case wire::Kind::kReleaseRecord:
       return ReleaseRecord{wire::header_of<wire::RecordHeader>(frame).record};
     case wire::Kind::kForwardDone:

@@ -9,6 +9,7 @@
 #include "server/frame_extra.h"
 #include "server/frame_headers.h"
 #include "server/message.pb.h"
+#include "server/number_list.h"
 
 namespace smp::server {
 namespace {
@@ -34,6 +35,31 @@ void put_modes(const ExecutionModes& modes, wire::ForwardHeader& header) {
   }
 }
 
+std::string text_of_promises(std::uint8_t flags, const ForwardRequest& message) {
+  std::string text;
+  NumberWriter out(text);
+  out.put(flags);
+  out.put(static_cast<std::int64_t>(message.row));
+  out.put(message.place);
+  for (const auto& input : message.promised) {
+    out.put(input.index);
+    out.put(input.source.owner.value());
+    out.put(input.source.request.slot);
+    out.put(input.source.request.generation);
+    out.put(input.source.output);
+  }
+  return text;
+}
+
+void put_promises(const ForwardRequest& message, wire::Start& start, wire::ExtraWriter& extra) {
+  const auto flags =
+      static_cast<std::uint8_t>(flag(message.keep_outputs, wire::kKeepOutputs) |
+                                flag(message.withhold_outputs, wire::kWithholdOutputs));
+  if (flags == 0 && message.row == 0 && message.promised.empty()) return;
+  start.flags |= wire::kPromises;
+  extra.put_note(text_of_promises(flags, message));
+}
+
 // ---- the rare kinds ----------------------------------------------------------------------------
 
 void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& start,
@@ -42,6 +68,7 @@ void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& sta
   stored.set_pp_rank(failure.rank.value());
   stored.set_text(failure.text);
   stored.set_type(failure.type);
+  stored.set_of_input(failure.of_input);
   post(channel, peer, wire::bytes_of(start), stored.SerializeAsString());
 }
 
@@ -75,6 +102,35 @@ struct SendRest {
   void operator()(const ErrorResponse& message) const {
     send_failure(channel, peer, start_of(wire::Kind::kErrorResponse, step, message.request),
                  message.failure);
+  }
+  void operator()(const PassOn& message) const {
+    std::string body;
+    NumberWriter out(body);
+    out.put(message.output);
+    out.put(message.to.value());
+    out.put(message.consumer.slot);
+    out.put(message.consumer.generation);
+    out.put(message.index);
+    post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassOn, step, message.request)), body);
+  }
+  void operator()(const PassedOn& message) const {
+    std::string body;
+    NumberWriter out(body);
+    out.put(message.caller.value());
+    out.put(message.index);
+    out.put(message.failed ? 1 : 0);
+    body += message.forms;
+    post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassedOn, step, message.consumer)),
+         body, message.tensors);
+  }
+  void operator()(const ReleaseOutputs& message) const {
+    std::string body;
+    NumberWriter out(body);
+    for (const auto& request : message.requests) {
+      out.put(request.slot);
+      out.put(request.generation);
+    }
+    post_start(wire::Kind::kReleaseOutputs, -1, body);
   }
   void operator()(const ReleaseRecord& message) const {
     post(channel, peer,
@@ -132,7 +188,8 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       {}};
   put_modes(message.modes, header);
   wire::ExtraWriter extra;
-  extra.put_notes({{}, message.forms, {}}, header.start);
+  extra.put_notes({{}, message.forms, {}, {}}, header.start);
+  put_promises(message, header.start, extra);
   if (!message.settings.plain) extra.put_further_settings(message.settings);
   extra.put_key(message.position.caller, header);
   extra.put_further_flags(message.requires_grad);
@@ -147,7 +204,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       start_of(wire::Kind::kForwardResponse, step, message.request, -1, flags), message.record,
       wire::first_flags(message.requires_grad)};
   wire::ExtraWriter extra;
-  extra.put_notes({message.links, message.forms, message.hooked}, header.start);
+  extra.put_notes({message.links, message.forms, message.hooked, message.withheld}, header.start);
   if (message.settings) extra.put_settings(*message.settings);
   extra.put_further_flags(message.requires_grad);
   const wire::Body body(extra, message.result.bytes, header.start);

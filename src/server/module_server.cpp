@@ -104,6 +104,12 @@ void ModuleServer::dispatch(PpRank source, Message&& message) {
     PpRank source;
     void operator()(ForwardRequest&& m) { self.runner_.on_message(source, std::move(m)); }
     void operator()(BackwardRequest&& m) { self.runner_.on_message(source, std::move(m)); }
+    void operator()(PassOn&& m) { self.runner_.on_message(source, m); }
+    void operator()(PassedOn&& m) {
+      if (m.caller == self.core_.port.rank()) return self.router_.on_message(std::move(m));
+      self.runner_.on_message(std::move(m));
+    }
+    void operator()(ReleaseOutputs&& m) { self.runner_.on_message(source, m); }
     void operator()(ReleaseRecord&& m) { self.runner_.on_message(std::move(m)); }
     void operator()(ForwardResponse&& m) { self.router_.on_message(std::move(m)); }
     void operator()(BackwardResponse&& m) { self.router_.on_message(std::move(m)); }
@@ -144,6 +150,16 @@ void ModuleServer::on_stall(double seconds, bool final) {
   if (!final) return stall_report_.ask(seconds);
   Watchdog::end_soon();
   abandon(stall_report_.text(seconds));
+}
+
+std::string ModuleServer::waiting_requests() const {
+  std::string lines;
+  for (const auto& [microbatch, module] : runner_.waiting().waiting_for_inputs()) {
+    lines += base::concat("\n    rank ", core_.port.name(), ", module ",
+                          core_.scopes.modules.path(module), ", microbatch ", microbatch,
+                          ": waits for an argument that another module has promised");
+  }
+  return lines;
 }
 
 void ModuleServer::abandon(const std::string& why) {

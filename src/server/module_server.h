@@ -62,6 +62,7 @@ class ModuleServer {
   void dispatch(PpRank source, Message&& message);
   void run_task(WorkerTask&& task);
   void on_stall(double seconds, bool final);
+  std::string waiting_requests() const;
 
   /// "rank 2", of a fiber that runs no module.
   class Idle;
@@ -79,7 +80,7 @@ class ModuleServer {
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;
-  StallReport stall_report_{core_.port, core_.clock};
+  StallReport stall_report_{core_.port, core_.clock, [this] { return waiting_requests(); }};
   std::uint64_t received_ = 0;  // messages, but for those about stalls
   std::unique_ptr<Idle> idle_;
   std::shared_ptr<void> poll_;

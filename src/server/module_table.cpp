@@ -68,7 +68,7 @@ void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules,
     entry.draws_random = module->smp_draws_random();
     entry.statistics = StatisticsWatch(module::normalisations_of(module->smp_module(), is_routed));
     entry.lasting_path = lasting(place.path);
-    entry.in_order = kept == KeptState::kOrdered;
+    if (kept == KeptState::kOrdered) note_order(entry);
     if (kept == KeptState::kShared) note_state();
     if (is_watched(*module, kept)) {
       entry.watch = MemberWatch(module->smp_own_part());

@@ -64,6 +64,9 @@ class ModuleTable {
   /// Some module keeps state that others may read: the plan says so, or a watch found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }
+  /// Some module must be entered in order.
+  void note_order(const Entry& entry) noexcept { any_in_order_ = entry.in_order = true; }
+  bool any_in_order() const noexcept { return any_in_order_; }
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;
   /// @throws InternalError  there is no such module.
@@ -85,6 +88,7 @@ class ModuleTable {
   StatisticsWatch of_body_;                                                     // the layers
   std::uint64_t models_ = 0;
   bool shared_state_ = false;
+  bool any_in_order_ = false;
 };
 
 }  // namespace smp::server

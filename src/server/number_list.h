@@ -36,6 +36,7 @@ class NumberReader {
  public:
   explicit NumberReader(std::string_view bytes) : bytes_(bytes) {}
   bool at_end() const noexcept { return bytes_.empty(); }
+  std::string_view rest() const noexcept { return bytes_; }
   std::int64_t get() {
     std::int64_t number = 0;
     SMP_ASSERT(bytes_.size() >= sizeof number, "a list of numbers ends early");

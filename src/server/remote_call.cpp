@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/gradient_sum.h"
 #include "server/remote_exception.h"
 #include "server/tensor_forms.h"
 
@@ -27,7 +28,7 @@ void RemoteCall::release_resources() {
 }
 
 void RemoteCall::drop() noexcept {
-  if (std::exchange(used_, true)) return;
+  if (std::exchange(used_, true) || !record_) return;
   if (const auto router = router_.lock()) router->release(owner_, step_, record_);
 }
 
@@ -56,8 +57,13 @@ void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options
   SMP_REQUIRE(!running_, "backward of remote module ", path(), ", microbatch ", microbatch_,
               ": two backward passes run through it at the same time");
   if (!options.keep_graph) used_ = true;
+  passed_.clear();
+  for (const auto& own : passing_) {
+    passed_.push_back(std::exchange(gradients.at(own.output), at::Tensor()));
+  }
   done_ = std::move(done);
   running_ = c10::intrusive_ptr<RemoteCall>::unsafe_reclaim_from_nonowning(this);
+  if (!record_) return complete({}, nullptr);  // nothing there needs a gradient
   const auto& caller = ExecutionScope::current()->identity();
   BackwardRequest request{{},
                           record_,
@@ -90,6 +96,10 @@ std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
 void RemoteCall::unpack(variable_list& gradients) {
   restore_forms(std::exchange(forms_, Note()), gradients);
   gradients.resize(num_outputs());
+  for (std::size_t i = 0; i < passed_.size(); ++i) {
+    if (!passed_[i].defined()) continue;
+    add_gradient(gradients[passing_[i].argument], std::move(passed_[i]));
+  }
   if (hooked_ != nullptr) hooked_->gradients = gradients;
 }
 

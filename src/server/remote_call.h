@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "server/call_router.h"
 #include "server/executor.h"
@@ -17,6 +19,17 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
  public:
   RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module, Settings settings);
   ~RemoteCall() override;
+
+  /// Of a promised call, when its answer came. `record` may be none; outputs in `passing` are
+  /// arguments, and pass their gradients on to them.
+  struct Passing {
+    std::uint32_t output, argument;
+  };
+  void set_answer(RecordId record, std::vector<Passing> passing) {
+    record_ = record;
+    passing_ = std::move(passing);
+  }
+  const char* path() const noexcept;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
   void unpack(variable_list& gradients) override;
@@ -35,7 +48,6 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   std::optional<Settings> changed_settings(CallRouter& router) const;
   void complete(variable_list&& gradients, std::exception_ptr error) noexcept;
   void drop() noexcept;
-  const char* path() const noexcept;
 
   std::weak_ptr<CallRouter> router_;  // a graph may outlive its session
   PpRank owner_;
@@ -45,6 +57,8 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   std::int32_t microbatch_;
   Settings settings_;  // of the caller when it had its answer
   bool used_ = false;
+  std::vector<Passing> passing_;             // nearly always empty
+  variable_list passed_;                     // their gradients, while a backward runs
   Note forms_;                               // of the gradients that arrived
   std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
   Completion done_;                          // of the backward that runs

@@ -12,8 +12,11 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "module/call_handler.h"
+#include "server/clone_on_write.h"
 #include "server/exception_text.h"
 #include "server/link_taker.h"
+#include "server/output_shapes.h"
+#include "server/promised_tensor.h"
 #include "server/remote_exception.h"
 #include "server/tensor_forms.h"
 #include "server/tensor_memory.h"
@@ -22,6 +25,11 @@ namespace smp::server {
 namespace {
 
 using schedule::Phase;
+
+bool all_defined(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.defined(); });
+}
 
 /// A joint call is none of the program's: what it runs are calls.
 Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
@@ -42,6 +50,17 @@ CallPosition position_of_pass(Record& record) {
 
 }  // namespace
 
+RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
+    : core_(core),
+      failures_(failures),
+      kept_([this](PpRank to, PassedOn&& message) {
+        if (to == core_.port.rank()) return waiting_.take(std::move(message));
+        core_.port.send(to, Message(std::move(message)));
+      }),
+      waiting_([this](WaitingRequests::Forward&& forward,
+                      bool input_failed) { start(std::move(forward), input_failed); },
+               [this](PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }) {}
+
 /// Sends what `run` returns, or the exception that it throws.
 template <class Run>
 void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run) {
@@ -56,6 +75,7 @@ void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& sco
     char who[256] = "";
     scope.describe(who, sizeof who);
     if (scope.identity().phase == Phase::kForward) {
+      kept_.fail({source, request});
       core_.accumulator.mark_closed(scope.identity().execution);
       core_.server.wake.signal();
     }
@@ -78,7 +98,46 @@ void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
       request.after_first_backward);
   ++core_.counters.executed_forward;
   const auto order = core_.priority(Phase::kForward, request.microbatch);
-  core_.workers.launch(ForwardTask{source, std::move(request), execution}, order);
+  if (request.keep_outputs) kept_.expect({source, request.request});
+  if (request.row != 0) {
+    waiting_.add({source, std::move(request), execution}, core_.port.rank());
+  } else {
+    core_.workers.launch(ForwardTask{source, std::move(request), execution}, order);
+  }
+}
+
+void RequestRunner::start(WaitingRequests::Forward&& forward, bool input_failed) {
+  if (!core_.in_good_step()) return;
+  auto& request = forward.request;
+  if (input_failed) {
+    kept_.fail({forward.source, request.request});
+    core_.accumulator.mark_closed(forward.execution);
+    core_.server.wake.signal();
+    core_.port.send(
+        forward.source,
+        Message(ErrorResponse{
+            request.request,
+            {core_.port.rank(), "an argument was promised by a call that failed", 0, true}}));
+    return waiting_.ended(forward.row);
+  }
+  const auto order = core_.priority(Phase::kForward, request.microbatch);
+  core_.workers.launch(
+      ForwardTask{forward.source, std::move(request), forward.execution, forward.row}, order);
+}
+
+void RequestRunner::on_message(PpRank source, const PassOn& message) {
+  kept_.pass_on(source, message);
+}
+
+void RequestRunner::on_message(PassedOn&& message) { waiting_.take(std::move(message)); }
+
+void RequestRunner::on_message(PpRank source, const ReleaseOutputs& message) {
+  for (const auto& request : message.requests) kept_.release({source, request});
+}
+
+void RequestRunner::end_step() noexcept {
+  kept_.clear();
+  waiting_.clear();
 }
 
 void RequestRunner::run(ForwardTask&& task) {
@@ -87,10 +146,25 @@ void RequestRunner::run(ForwardTask&& task) {
                                    request.after_first_backward, task.execution};
   ExecutionScope scope(core_.scopes, identity, request.position,
                        core_.random_key(request.microbatch));
-  answer(task.source, request.request, scope, [&] { return run_forward(request, identity); });
+  answer(task.source, request.request, scope,
+         [&] { return run_forward(task.source, request, identity); });
+  if (core_.in_good_step()) waiting_.ended(task.row);
 }
 
-ForwardResponse RequestRunner::run_forward(ForwardRequest& request,
+/// Of this rank's own outputs each request gets one that it may write to.
+void RequestRunner::take_promised(ForwardRequest& request) const {
+  for (auto& input : request.promised) {
+    if (input.source.owner == core_.port.rank()) {
+      for (auto& tensor : input.tensors) {
+        if (tensor.defined()) tensor = clone_on_write(tensor);
+      }
+    }
+    restore_forms(input.forms, input.tensors);
+    request.arguments.tensors.at(input.index) = std::move(input.tensors.at(0));
+  }
+}
+
+ForwardResponse RequestRunner::run_forward(PpRank source, ForwardRequest& request,
                                            const ExecutionIdentity& identity) {
   auto& module = core_.scopes.modules.module(request.module);
   const auto* entry = find_call(request.call);
@@ -104,12 +178,14 @@ ForwardResponse RequestRunner::run_forward(ForwardRequest& request,
   const ModesScope modes(request.modes);
   restore_forms(request.forms, request.arguments.tensors);
   request.requires_grad.truncate(request.arguments.tensors.size());
+  take_promised(request);
   auto inputs = make_boundary(request.arguments.tensors, request.requires_grad);
   inputs->belongs_to({request.module, request.microbatch, core_.step->number});
   const WatchedArguments arguments(request.arguments.tensors);
   auto result = run_module(*entry, module, request.arguments, arguments);
   const bool changed = scope.note_settings() != settings;
-  auto response = keep_record(std::move(result), std::move(inputs), arguments, request, identity);
+  auto response =
+      keep_record(source, std::move(result), std::move(inputs), arguments, request, identity);
   if (changed) response.settings = board.read_all(part);
   return response;
 }
@@ -118,7 +194,10 @@ ForwardResponse RequestRunner::run_forward(ForwardRequest& request,
 /// old ones, so it ends the step.
 Packet RequestRunner::run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,
                                  const WatchedArguments& arguments) try {
-  return run_call(entry, module, packet);
+  Packet result;
+  ExecutionScope::current()->run([&] { result = run_call(entry, module, packet); });
+  for (auto& tensor : result.tensors) tensor = fetched(tensor);
+  return result;
 } catch (const StepAborted&) {
   throw;
 } catch (...) {
@@ -133,7 +212,7 @@ Packet RequestRunner::run_module(const CallEntry& entry, RoutedBase& module, Pac
   failures_.throw_aborted();
 }
 
-ForwardResponse RequestRunner::keep_record(Packet&& result,
+ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
                                            c10::intrusive_ptr<BoundaryInput> inputs,
                                            const WatchedArguments& arguments,
                                            const ForwardRequest& request,
@@ -142,6 +221,7 @@ ForwardResponse RequestRunner::keep_record(Packet&& result,
   ForwardResponse response;
   response.result = std::move(result);
   auto& tensors = response.result.tensors;
+  const auto outputs_themselves = request.keep_outputs ? tensors : std::vector<at::Tensor>();
   auto linked = take_links(tensors, arguments, path, request.modes.grad);
   response.links = std::move(linked.note);
   response.hooked = arguments.hooked();
@@ -157,6 +237,14 @@ ForwardResponse RequestRunner::keep_record(Packet&& result,
   response.forms = take_forms(tensors, "output", path);
   while (response.requires_grad.size() < tensors.size()) response.requires_grad.push_back(false);
   copy_what_others_hold(tensors);
+  if (request.keep_outputs) {
+    kept_.keep({source, request.request}, kept_outputs(outputs_themselves, path));
+    if (request.withhold_outputs && response.links.empty() && all_defined(outputs_themselves)) {
+      response.withheld = take_shapes(outputs_themselves, response.requires_grad);
+      response.forms = {};
+      tensors.clear();
+    }
+  }
   if (!response.requires_grad.any()) {
     core_.accumulator.close(identity.execution);
     return response;
@@ -166,6 +254,20 @@ ForwardResponse RequestRunner::keep_record(Packet&& result,
       {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
        identity.execution, request.modes, request.position, ExecutionScope::current()->settings()});
   return response;
+}
+
+std::vector<KeptOutput> RequestRunner::kept_outputs(const std::vector<at::Tensor>& tensors,
+                                                    const char* path) const {
+  std::vector<KeptOutput> kept;
+  for (const auto& tensor : tensors) {
+    auto& output = kept.emplace_back();
+    output.tensors.push_back(tensor);
+    output.forms = take_forms(output.tensors, "output", path);
+    for (auto& plain : output.tensors) {
+      if (plain.defined()) plain = clone_on_write(plain);
+    }
+  }
+  return kept;
 }
 
 // ---- backward ----------------------------------------------------------------------------------
@@ -231,7 +333,6 @@ BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, Execut
   GradientAccumulator::Pass sink(core_.accumulator, record.execution,
                                  scope.identity().after_first_backward);
   auto& inputs = *record.inputs;
-  inputs.captured.clear();
   auto options = pass_options(request.keep_graph, core_);
   options.random_key = scope.random_key_of_hooks();
   options.boundary = &inputs;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/failure_control.h"
+#include "server/kept_outputs.h"
 #include "server/server_core.h"
 #include "server/watched_arguments.h"
 
@@ -12,28 +13,41 @@ namespace smp::server {
 /// Threads: the rank's.
 class RequestRunner {
  public:
-  RequestRunner(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
+  RequestRunner(ServerCore& core, FailureControl& failures);
 
   // Messages of other ranks; safe in a poll. What they throw fails the step: options or modules
   // differ between ranks.
   void on_message(PpRank source, ForwardRequest&& request);
   void on_message(PpRank source, BackwardRequest&& request);
   void on_message(ReleaseRecord&& message);
+  void on_message(PpRank source, const PassOn& message);
+  void on_message(PassedOn&& message);
+  void on_message(PpRank source, const ReleaseOutputs& message);
 
   // On a worker. What the module or a hook throws goes to the caller as an ErrorResponse.
   void run(ForwardTask&& task);
   void run(BackwardTask&& task);
 
+  /// The step is over.
+  void end_step() noexcept;
+  /// What waits for tensors of other ranks, for reports.
+  const WaitingRequests& waiting() const noexcept { return waiting_; }
   /// Frees the records that others released. On a fiber: it runs destructors of user code.
   void free_released();
 
  private:
   template <class Run>
   void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
-  ForwardResponse run_forward(ForwardRequest& request, const ExecutionIdentity& identity);
+  void start(WaitingRequests::Forward&& forward, bool input_failed);
+  void take_promised(ForwardRequest& request) const;
+  ForwardResponse run_forward(PpRank source, ForwardRequest& request,
+                              const ExecutionIdentity& identity);
   Packet run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,
                     const WatchedArguments& arguments);
-  ForwardResponse keep_record(Packet&& result, c10::intrusive_ptr<BoundaryInput> inputs,
+  std::vector<KeptOutput> kept_outputs(const std::vector<at::Tensor>& tensors,
+                                       const char* path) const;
+  ForwardResponse keep_record(PpRank source, Packet&& result,
+                              c10::intrusive_ptr<BoundaryInput> inputs,
                               const WatchedArguments& arguments, const ForwardRequest& request,
                               const ExecutionIdentity& identity);
   BackwardResponse run_backward_of(BackwardRequest& request, ExecutionScope& scope);
@@ -44,6 +58,8 @@ class RequestRunner {
 
   ServerCore& core_;
   FailureControl& failures_;
+  KeptOutputs kept_;
+  WaitingRequests waiting_;
 };
 
 }  // namespace smp::server

@@ -12,12 +12,16 @@ struct ServerOptions {
   double stall_seconds = 30;   ///< without progress, after which a report is made; 0: never
   double abort_seconds = 600;  ///< without progress, after which waits end; 0: never
   bool oversubscribed = false;
+  bool promised_outputs = true;  ///< remote calls return before their answers
 };
 
 /// Counts since construction; requests follow closed formulas (tests, docs).
 struct ServerCounters {
   std::uint64_t forward_requests = 0;   ///< sent
   std::uint64_t backward_requests = 0;  ///< sent
+  std::uint64_t promised = 0;           ///< of the forward requests, that were not awaited
+  std::uint64_t passed_on = 0;          ///< arguments that did not come through this rank
+  std::uint64_t fetched = 0;            ///< promised outputs that this rank asked for by themselves
   std::uint64_t executed_forward = 0;
   std::uint64_t executed_backward = 0;
   std::uint64_t records_left = 0;  ///< records that neither backward nor a release ended

@@ -55,7 +55,7 @@ std::string StallReport::text(double seconds) const {
 std::string StallReport::own_lines() const {
   std::string lines;
   for (const auto& line : fiber::Scheduler::instance().waiting_report()) lines += "\n    " + line;
-  return lines;
+  return lines + others_();
 }
 
 void StallReport::on_question(PpRank from) {

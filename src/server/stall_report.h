@@ -2,9 +2,11 @@
 // and what the other ranks answer when they are asked (docs/design.md, Waits without an end).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -18,7 +20,9 @@ namespace smp::server {
 /// suspends, all is safe in a poll.
 class StallReport {
  public:
-  StallReport(PipelinePort& port, const base::Clock& clock) : port_(port), clock_(clock) {}
+  /// @param others  lines about what waits on this rank without a fiber
+  StallReport(PipelinePort& port, const base::Clock& clock, std::function<std::string()> others)
+      : port_(port), clock_(clock), others_(std::move(others)) {}
 
   /// A stall of `seconds` is to be reported: asks the others.
   void ask(double seconds);
@@ -37,6 +41,7 @@ class StallReport {
 
   PipelinePort& port_;
   const base::Clock& clock_;
+  const std::function<std::string()> others_;
   std::map<int, std::string> answers_;  // by stage
   std::optional<double> due_;           // seconds of the stall that is to be reported
   base::Nanoseconds asked_ = 0;

@@ -41,6 +41,8 @@ class ResponseTarget {
   virtual void on_error(Failure&& failure) noexcept = 0;
   /// The step failed first.
   virtual void on_abort() noexcept = 0;
+  /// An output that was asked for.
+  virtual void on_passed_on(PassedOn&&) noexcept {}
 
  protected:
   ~ResponseTarget() = default;

@@ -13,6 +13,7 @@
 #include "fiber/scheduler.h"
 #include "server/gradient_accumulator.h"
 #include "server/message.h"
+#include "server/waiting_requests.h"
 
 namespace smp::server {
 
@@ -24,6 +25,7 @@ struct ForwardTask {
   PpRank source;
   ForwardRequest request;
   ExecutionId execution;
+  WaitingRequests::Row row = WaitingRequests::kNoRow;
 };
 struct BackwardTask {
   PpRank source;

@@ -148,6 +148,7 @@ Outcomes disturb(const Script& script, std::uint64_t seed, std::array<int, kRank
   };
   Config config;
   config.microbatches = kMicrobatches;
+  config.promised_outputs = false;  // the modules handle exceptions where they call
   run_local(kRanks, rank_main, config, {.seed = seed});
   return outcomes;
 }

@@ -52,9 +52,9 @@ class FakeHandler final : public CallHandler {
   }
 
   std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank on,
-                             Packet&& arguments, std::uint32_t calls) override {
+                             Packet&& arguments, const CallTraits& traits) override {
     const int owner = on.value();
-    calls_of_the_program += calls;
+    calls_of_the_program += traits.calls;
     requests.push_back({module.smp_place.path, entry.signature, owner});
     if (answers_nothing) return std::nullopt;
     auto& twin = *modules_.at({owner, module.smp_place.path});

@@ -58,7 +58,8 @@ class LocalServers {
   explicit LocalServers(int ranks, std::uint64_t seed = 1, Time time = Time::kSimulated)
       : clock_(seed),
         simulation_(time == Time::kSimulated ? &clock_ : nullptr),
-        servers_(static_cast<std::size_t>(ranks)) {
+        servers_(static_cast<std::size_t>(ranks)),
+        channels_(static_cast<std::size_t>(ranks)) {
     d2d::LocalOptions options;
     options.clock = simulation_;
     hub_ = std::make_shared<d2d::LocalHub>(ranks, options);
@@ -95,6 +96,7 @@ class LocalServers {
   ServerOptions& options() noexcept { return options_; }
   /// While its rank runs.
   ModuleServer& server(int rank) { return *servers_.at(static_cast<std::size_t>(rank)); }
+  const d2d::Channel& channel(PpRank rank) const { return *channels_.at(rank.index()); }
   /// Suspends the calling fiber.
   static void sleep(base::Nanoseconds time) {
     fiber::Scheduler::instance().sleep_for(time, {"the test", "", -1, -1});
@@ -107,6 +109,7 @@ class LocalServers {
     d2d::Channel channel(std::make_unique<d2d::LocalWire>(hub_, rank));
     ModuleServer server(channel, stages_, options_, [](const std::string&) {});
     servers_[rank.index()] = &server;
+    channels_[rank.index()] = &channel;
     try {
       rank_main(server);
     } catch (...) {
@@ -134,6 +137,7 @@ class LocalServers {
   std::shared_ptr<d2d::LocalHub> hub_;
   std::vector<GlobalRank> stages_;
   std::vector<ModuleServer*> servers_;
+  std::vector<const d2d::Channel*> channels_;
   ServerOptions options_;
   std::exception_ptr error_;
   bool deadlocked_ = false;

@@ -96,6 +96,17 @@ void expect_equal(const ForwardRequest& got, const ForwardRequest& sent) {
   EXPECT_EQ(got.modes, sent.modes);
   EXPECT_EQ(got.requires_grad, sent.requires_grad);
   EXPECT_EQ(got.forms, sent.forms);
+  EXPECT_EQ(got.row, sent.row);
+  EXPECT_EQ(got.place, sent.place);
+  EXPECT_EQ(got.keep_outputs, sent.keep_outputs);
+  EXPECT_EQ(got.withhold_outputs, sent.withhold_outputs);
+  ASSERT_EQ(got.promised.size(), sent.promised.size());
+  for (std::size_t i = 0; i < sent.promised.size(); ++i) {
+    EXPECT_EQ(got.promised[i].index, sent.promised[i].index);
+    EXPECT_EQ(got.promised[i].source.owner, sent.promised[i].source.owner);
+    EXPECT_EQ(got.promised[i].source.request, sent.promised[i].source.request);
+    EXPECT_EQ(got.promised[i].source.output, sent.promised[i].source.output);
+  }
   EXPECT_EQ(got.arguments.bytes, sent.arguments.bytes);
   ASSERT_EQ(got.arguments.tensors.size(), sent.arguments.tensors.size());
   for (std::size_t i = 0; i < sent.arguments.tensors.size(); ++i) {
@@ -150,6 +161,47 @@ TEST_F(MessageCodecTest, NotesAboutTensorsTravelBesideLongKeysAndManyFlags) {
   const auto outputs = cross_rare(StepEnded{{{"a", {}}, {"b", {}}}, {"", "forms"}});
   EXPECT_EQ(outputs.forms.at(0), "");
   EXPECT_EQ(outputs.forms.at(1), "forms");
+}
+
+TEST_F(MessageCodecTest, PromisesOfARequest) {
+  for (const int tensors : {1, 65}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      auto sent = request_with(tensors, tensors == 1 ? 1 : 300);
+      sent.row = kind == 0 ? 0 : 0xf123456789abcdefu;
+      sent.place = 70'000;
+      sent.keep_outputs = (kind & 1) != 0;
+      sent.withhold_outputs = (kind & 2) != 0;
+      sent.promised.push_back({0, {PpRank(3), {4, 0xffffffffu}, 5}});
+      sent.promised.push_back({9, {PpRank(0), {6, 7}, 8}});
+      sent.forms = kind == 3 ? Note("forms") : Note();
+      expect_equal(cross(sent), sent);
+    }
+  }
+}
+
+TEST_F(MessageCodecTest, OutputsThatArePassedOnOrWithheld) {
+  ForwardResponse withheld;
+  withheld.withheld = Note("sizes");
+  withheld.result.bytes = "b";
+  EXPECT_EQ(cross(withheld).withheld, withheld.withheld);
+  const auto on = cross_rare(PassOn{{1, 2}, 3, PpRank(4), {5, 6}, 7});
+  EXPECT_EQ(on.request, (RequestId{1, 2}));
+  EXPECT_EQ(on.output, 3u);
+  EXPECT_EQ(on.to, PpRank(4));
+  EXPECT_EQ(on.consumer, (RequestId{5, 6}));
+  EXPECT_EQ(on.index, 7u);
+  for (const bool failed : {false, true}) {
+    const auto passed = cross_rare(
+        PassedOn{PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3)});
+    EXPECT_EQ(passed.caller, PpRank(2));
+    EXPECT_EQ(passed.consumer, (RequestId{5, 6}));
+    EXPECT_EQ(passed.index, 7u);
+    EXPECT_EQ(passed.failed, failed);
+    EXPECT_TRUE(at::equal(passed.tensors.at(0), at::full({3}, 4)));
+    EXPECT_EQ(passed.forms, Note(std::string("a\0b", 3)));
+  }
+  const auto released = cross_rare(ReleaseOutputs{{{1, 2}, {3, 4}}});
+  EXPECT_EQ(released.requests, (std::vector<RequestId>{{1, 2}, {3, 4}}));
 }
 
 TEST_F(MessageCodecTest, ItsPlainFlagsAreNotTheOppositeOnes) {

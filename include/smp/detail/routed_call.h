@@ -96,7 +96,8 @@ class RoutedCall {
     } else {
       Writer out;
       (put_argument<A>(out, arguments), ...);
-      auto answer = handler.call(module, entry(), module.smp_place.owner, std::move(out).take(), 1);
+      auto answer = handler.call(module, entry(), module.smp_place.owner, std::move(out).take(),
+                                 {1, holds_only_tensors_v<std::remove_cv_t<R>>});
       if (!answer) return empty_result<R>();
       return unpack(*answer);
     }

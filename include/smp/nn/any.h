@@ -59,6 +59,8 @@ class SMP_API AnyCall {
   virtual void put_result(Writer& out, AnyValue& result) const = 0;
   virtual AnyValue get_result(Reader& in) const = 0;
   virtual AnyValue empty_result() const = 0;
+  /// CallTraits::only_tensors
+  virtual bool gives_only_tensors() const noexcept = 0;
 };
 
 template <class Module>
@@ -132,6 +134,13 @@ class TypedCall<Module, smp::detail::Signature<C, N, R, A...>> final : public An
     }
   }
   AnyValue empty_result() const override { return AnyValue(smp::detail::empty_result<Result>()); }
+  bool gives_only_tensors() const noexcept override {
+    if constexpr (kPackable) {
+      return holds_only_tensors_v<Result>;
+    } else {
+      return false;
+    }
+  }
 
  private:
   template <std::size_t Count>

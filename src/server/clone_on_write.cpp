@@ -1,0 +1,29 @@
+// server/clone_on_write.cpp: LibTorch's copy-on-write storages.
+#include "server/clone_on_write.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/COW.h>
+
+#include <utility>
+
+#include "d2d/tensor_data.h"
+
+namespace smp::server {
+
+at::Tensor clone_on_write(const at::Tensor& tensor) {
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  auto storage = tensor.has_storage() && tensor.layout() == c10::kStrided
+                     ? c10::impl::cow::lazy_clone_storage(*tensor.storage().unsafeGetStorageImpl())
+                     : nullptr;
+  if (storage == nullptr) return d2d::detached(tensor).clone();  // memory of somebody else's
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
+}  // namespace smp::server

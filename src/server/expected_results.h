@@ -1,0 +1,47 @@
+// server/expected_results.h: what calls of a module have returned so far, so that the next one can
+// be promised (docs/design.md, Promised outputs). Threads: the rank's.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/message.h"
+
+namespace smp::server {
+
+/// What a call will return: everything but values and sizes.
+struct ExpectedResult {
+  struct Output {
+    at::ScalarType dtype;
+    bool requires_grad;
+    friend bool operator==(const Output&, const Output&) = default;
+  };
+  std::string bytes;  ///< Packet::bytes
+  std::vector<Output> outputs;
+  bool refused = false;    ///< results differ, or cannot be promised
+  bool fetched = true;     ///< the last time the caller needed the values itself
+  bool passed_on = false;  ///< some time the caller passed them on to other remote modules
+};
+
+/// Calls are alike if they run the same method of the same module in the same modes and settings,
+/// with tensors of the same types and the same other arguments.
+class ExpectedResults {
+ public:
+  /// Names what is alike. Tensors of `request` are those of the caller.
+  [[nodiscard]] static std::uint64_t key_of(const ForwardRequest& request);
+
+  /// nullptr: nothing is known. Valid as long as this.
+  [[nodiscard]] ExpectedResult* find(std::uint64_t key);
+  /// An answer that was awaited. Outputs are tensors as they came.
+  /// @param grad  the caller's grad mode
+  void learn(std::uint64_t key, const ForwardResponse& answer, bool grad);
+
+ private:
+  std::unordered_map<std::uint64_t, ExpectedResult> results_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,388 @@
+// server/promised_call.cpp: the answer is used on the caller's fiber, when it waits for it at last.
+#include "server/promised_call.h"
+
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "server/hooked_arguments.h"
+#include "server/link_follower.h"
+#include "server/output_links.h"
+#include "server/output_shapes.h"
+#include "server/remote_exception.h"
+#include "server/tensor_forms.h"
+#include "server/tensor_memory.h"
+
+namespace smp::server {
+
+/// The values of one output, asked for because they did not come with the answer.
+class PromisedCall::Fetch final : public ResponseTarget {
+ public:
+  Fetch(PromisedCall& call, std::size_t index) : call_(call), core_(call.router_in_step().core_) {
+    id_ = core_.step->requests.add(this);
+    ++core_.counters.fetched;
+    core_.port.send(call.owner_, Message(PassOn{call.request_, static_cast<std::uint32_t>(index),
+                                                core_.port.rank(), id_, 0}));
+  }
+  ~Fetch() {
+    if (core_.step != nullptr) core_.step->requests.take(id_);
+  }
+  Fetch(const Fetch&) = delete;
+  Fetch& operator=(const Fetch&) = delete;
+
+  /// Undefined if the step failed.
+  at::Tensor wait(const fiber::WaitReason& reason) {
+    await_answer(arrived_, reason);
+    if (!message_ || message_->failed) return {};
+    restore_forms(message_->forms, message_->tensors);
+    return message_->tensors.at(0);
+  }
+
+ private:
+  void on_forward(ForwardResponse&&) noexcept override { arrived_.signal(); }
+  void on_backward(BackwardResponse&&) noexcept override { arrived_.signal(); }
+  void on_error(Failure&&) noexcept override { arrived_.signal(); }
+  void on_abort() noexcept override { arrived_.signal(); }
+  void on_passed_on(PassedOn&& message) noexcept override {
+    message_ = std::move(message);
+    arrived_.signal();
+  }
+
+  PromisedCall& call_;
+  ServerCore& core_;
+  RequestId id_;
+  fiber::Event arrived_;
+  std::optional<PassedOn> message_;
+};
+
+PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request,
+                           ExpectedResult& expected, at::ArrayRef<at::Tensor> own)
+    : router_(router.self_),
+      owner_(owner),
+      module_(request.module),
+      microbatch_(request.microbatch),
+      step_(router.core_.step->number),
+      settings_(request.settings),
+      withheld_(request.withhold_outputs),
+      kept_(request.keep_outputs),
+      expected_(expected),
+      arguments_(own.begin(), own.end()),
+      outputs_(expected.outputs.size()),
+      num_live_(expected.outputs.size()) {
+  for (const auto& tensor : arguments_) versions_.push_back(version_of(tensor));
+  const bool any = std::any_of(expected.outputs.begin(), expected.outputs.end(),
+                               [](const auto& output) { return output.requires_grad; });
+  if (!any) return;
+  node_ = c10::make_intrusive<RemoteCall>(router, owner, RecordId{}, module_, settings_);
+  node_->set_next_edges(torch::autograd::collect_next_edges(own));
+}
+
+PromisedCall::~PromisedCall() { abandon(); }
+
+Packet PromisedCall::promises() {
+  Packet packet{expected_.bytes, {}};
+  for (std::uint32_t i = 0; i < outputs_.size(); ++i) {
+    const auto& expected = expected_.outputs[i];
+    auto tensor = promised_tensor(shared_from_this(), i, expected.dtype);
+    if (expected.requires_grad) torch::autograd::impl::set_gradient_edge(tensor, {node_, i});
+    outputs_[i].promise.emplace(tensor.getIntrusivePtr());
+    packet.tensors.push_back(std::move(tensor));
+  }
+  return packet;
+}
+
+std::optional<OutputName> PromisedCall::name_of(std::size_t index) {
+  const auto router = router_.lock();
+  const bool in_step =
+      router != nullptr && router->core_.in_good_step() && router->core_.step->number == step_;
+  expected_.passed_on = true;
+  if (!kept_ || !in_step || failure_ || aborted_ || linked_) return std::nullopt;
+  if (answer_ && answer_->withheld.empty() && !settled_) return std::nullopt;
+  if (settled_ && !not_sent_) return std::nullopt;
+  outputs_.at(index).passed_on = true;
+  return OutputName{owner_, request_, static_cast<std::uint32_t>(index)};
+}
+
+// ---- values ------------------------------------------------------------------------------------
+
+void PromisedCall::require_that_it_can_wait() const {
+  const auto* const path = node_ ? node_->path() : "?";
+  SMP_REQUIRE(fiber::current_fiber() != nullptr && ExecutionScope::current() != nullptr,
+              "a tensor that module ", path,
+              " on another rank has promised was used outside of a step, or on a thread of the "
+              "program's own; call smp::wait(tensor) in the step first (smp/wait.h)");
+  SMP_REQUIRE(!inside_node(), "a tensor that module ", path,
+              " on another rank has promised was used inside the backward of an autograd node, "
+              "which cannot wait for it; call smp::wait(tensor) before (smp/wait.h)");
+}
+
+CallRouter& PromisedCall::router_in_step() const {
+  const auto router = router_.lock();
+  SMP_REQUIRE(
+      router != nullptr && router->core_.step != nullptr && router->core_.step->number == step_,
+      "a tensor that a module on another rank has promised was used after its step had "
+      "failed");
+  return *router;
+}
+
+PromisedValues::Value PromisedCall::value(std::size_t index) {
+  auto& output = outputs_.at(index);
+  if (settled_ && output.value.defined()) return {output.value, linked_};
+  require_that_it_can_wait();
+  auto& router = router_in_step();
+  if (router.failures_.empty_because_unwinding()) return {at::empty({0}), false};
+  const auto alive = shared_from_this();
+  fetched_ = true;
+  std::optional<Fetch> fetch;
+  if (withheld_ && (!answer_ || !answer_->withheld.empty() || not_sent_) && !failure_) {
+    fetch.emplace(*this, index);
+  }
+  await_end();
+  if (failure_) throw_failure();
+  settle();
+  if (!output.value.defined()) {
+    SMP_ASSERT(fetch.has_value(), router.core_.scopes.modules.path(module_), ", output ", index);
+    auto value = fetch->wait({"a promised output", router.core_.scopes.modules.path(module_),
+                              router.core_.port.name(owner_).value(), microbatch_});
+    if (!value.defined()) {
+      if (router.failures_.empty_because_unwinding()) return {at::empty({0}), false};
+      SMP_ASSERT(false, "a promised output did not come");
+    }
+    output.value = std::move(value);
+  }
+  return {output.value, linked_};
+}
+
+void PromisedCall::forget(std::size_t index) noexcept {
+  auto& output = outputs_[index];
+  if (!std::exchange(output.live, false)) return;
+  output.value.reset();
+  if (--num_live_ > 0) return;
+  const auto router = router_.lock();
+  if (router == nullptr) return;
+  expected_.fetched = fetched_;
+  if (kept_) router->release_outputs(owner_, step_, request_);
+}
+
+// ---- the end of the call -----------------------------------------------------------------------
+
+void PromisedCall::on_forward(ForwardResponse&& response) noexcept {
+  answer_ = std::move(response);
+  end();
+}
+void PromisedCall::on_backward(BackwardResponse&&) noexcept {
+  failure_ = Failure{owner_, "a backward answer to a forward request"};
+  end();
+}
+void PromisedCall::on_error(Failure&& failure) noexcept {
+  failure_ = std::move(failure);
+  end();
+}
+void PromisedCall::on_abort() noexcept {
+  aborted_ = true;
+  end();
+}
+
+void PromisedCall::end() noexcept {
+  for (auto* event : waiters_) event->signal();
+}
+
+void PromisedCall::await_end() {
+  auto& router = router_in_step();
+  while (!ended()) {
+    fiber::Event event;
+    waiters_.push_back(&event);
+    await_answer(event, {"forward", router.core_.scopes.modules.path(module_),
+                         router.core_.port.name(owner_).value(), microbatch_});
+    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &event));
+  }
+  if (aborted_) router.failures_.throw_aborted();
+}
+
+void PromisedCall::finish() {
+  const auto alive = shared_from_this();
+  await_end();
+  if (failure_) {
+    // Its cause is an earlier call's.
+    if (std::exchange(thrown_, true) || failure_->of_input) return;
+    throw_remote(*failure_);
+  }
+  settle();
+}
+
+/// In one process an earlier call that failed would have been the end.
+void PromisedCall::throw_failure() {
+  ExecutionScope::current()->finish_calls();
+  thrown_ = true;
+  throw_remote(*failure_);
+}
+
+void PromisedCall::fetch_all() {
+  for (auto& output : outputs_) {
+    if (!output.live || !output.promise || failure_) continue;
+    auto promise = output.promise->lock();
+    if (promise != nullptr) fetch(at::Tensor(std::move(promise)));
+  }
+}
+
+void PromisedCall::abandon() noexcept {
+  if (ended()) return;
+  aborted_ = true;
+  const auto router = router_.lock();
+  if (router == nullptr || router->core_.step == nullptr || router->core_.step->number != step_) {
+    return;
+  }
+  router->core_.step->requests.take(request_);
+}
+
+// ---- the answer is used ------------------------------------------------------------------------
+
+void PromisedCall::settle() {
+  if (std::exchange(settled_, true)) return;
+  auto answer = std::move(*answer_);
+  answer_.emplace();
+  TensorFlags requires_grad;
+  auto outputs = outputs_of(answer, requires_grad);
+  if (!is_as_expected(answer, outputs, requires_grad)) expected_.refused = true;
+  linked_ = !answer.links.empty();
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const bool differs =
+        i < requires_grad.size() && requires_grad[i] && !expected_.outputs[i].requires_grad;
+    if (differs) require_not_passed_on(i);
+  }
+  auto& router = router_in_step();
+  if (answer.settings) {
+    auto& board = router.core_.scopes.settings;
+    auto& module = router.core_.scopes.modules.module(module_);
+    board.write(board.subtree(module.smp_module()), *answer.settings);
+  }
+  give_history(answer, outputs, requires_grad);
+  not_sent_ = !answer.withheld.empty();
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    auto& output = outputs_[i];
+    if (!output.live || not_sent_) continue;
+    output.value = linked_ ? fetched(outputs[i]) : std::move(outputs[i]);
+    SMP_REQUIRE(output.value.defined(), router.core_.scopes.modules.path(module_), ": tensor ", i,
+                " of its result is undefined, and was defined in earlier calls like this one; call "
+                "smp::wait() on its results (smp/wait.h), or set promised_outputs to false");
+  }
+  arguments_.clear();
+  node_.reset();
+}
+
+std::vector<at::Tensor> PromisedCall::outputs_of(ForwardResponse& answer,
+                                                 TensorFlags& requires_grad) {
+  if (!answer.withheld.empty()) return shapes_of(answer.withheld, requires_grad);
+  auto outputs = std::move(answer.result.tensors);
+  restore_forms(answer.forms, outputs);
+  requires_grad = answer.requires_grad;
+  return outputs;
+}
+
+bool PromisedCall::is_as_expected(const ForwardResponse& answer,
+                                  const std::vector<at::Tensor>& outputs,
+                                  const TensorFlags& requires_grad) const {
+  if (!answer.links.empty() || !answer.hooked.empty() || answer.settings) return false;
+  if (answer.result.bytes != expected_.bytes || outputs.size() != outputs_.size()) return false;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& expected = expected_.outputs[i];
+    if (!outputs[i].defined() || outputs[i].scalar_type() != expected.dtype) return false;
+    if (requires_grad[i] != expected.requires_grad) return false;
+  }
+  return true;
+}
+
+/// Which outputs are arguments, where nothing else is linked; empty if something is.
+std::vector<RemoteCall::Passing> PromisedCall::arguments_among(const ForwardResponse& answer,
+                                                               std::size_t num_outputs) const {
+  std::vector<RemoteCall::Passing> passing;
+  if (answer.links.empty()) return passing;
+  const auto told = OutputLinks::from_note(answer.links, num_outputs, arguments_.size());
+  if (!told.changes.empty() || told.num_outputs != num_outputs) return passing;
+  for (const auto& link : told.links) {
+    if (link.kind != OutputLink::Kind::kSame || link.source != OutputLink::Source::kArgument) {
+      return {};
+    }
+    passing.push_back(
+        {static_cast<std::uint32_t>(link.output), static_cast<std::uint32_t>(link.index)});
+  }
+  return passing;
+}
+
+void PromisedCall::require_not_passed_on(std::size_t output) const {
+  SMP_REQUIRE_AS(
+      UnsupportedError, !outputs_[output].passed_on, "module '",
+      router_in_step().core_.scopes.modules.path(module_), "', microbatch ", microbatch_,
+      ": tensor ", output,
+      " of its result requires a gradient, unlike in earlier calls, and was passed on to "
+      "another remote module before that was known. Call smp::wait() on it (smp/wait.h), "
+      "or set promised_outputs to false");
+}
+
+void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>& outputs,
+                                const TensorFlags& requires_grad) {
+  auto& router = router_in_step();
+  const auto& entry = router.core_.scopes.modules.at(module_);
+  const auto hooked = watch_hooked_arguments(answer.hooked, arguments_, entry.lasting_path);
+  if (answer.record && node_ == nullptr) {
+    node_ = c10::make_intrusive<RemoteCall>(router, owner_, answer.record, module_, settings_);
+    node_->set_next_edges(torch::autograd::collect_next_edges(arguments_));
+  }
+  const auto passing = arguments_among(answer, outputs.size());
+  if (linked_) require_that_consumers_are_right(passing);
+  if (node_ != nullptr) {
+    node_->keep_gradients(hooked);
+    node_->set_answer(answer.record, passing);
+  }
+  if (node_ != nullptr && !passing.empty()) {
+    give_history_to_arguments(passing, outputs, requires_grad);
+  } else if (node_ != nullptr || linked_) {
+    follow_links(answer.links, outputs, arguments_, requires_grad, node_, entry.path.c_str());
+  }
+}
+
+/// Nobody knew of links when outputs were passed on. One that is an argument passes its gradient on
+/// to that; what shares memory otherwise would have needed it, and so would an argument that the
+/// caller has written meanwhile.
+void PromisedCall::require_that_consumers_are_right(
+    const std::vector<RemoteCall::Passing>& passing) const {
+  if (std::none_of(outputs_.begin(), outputs_.end(),
+                   [](const Output& output) { return output.passed_on; })) {
+    return;
+  }
+  const auto who = base::concat("module '", router_in_step().core_.scopes.modules.path(module_),
+                                "', microbatch ", microbatch_);
+  static constexpr const char* kRemedy =
+      ", unlike in earlier calls, and was passed on to another remote module before that was "
+      "known. "
+      "Call smp::wait() on it (smp/wait.h), or set promised_outputs to false";
+  SMP_REQUIRE_AS(UnsupportedError, !passing.empty(), who,
+                 ": its result shares memory with its arguments or with itself", kRemedy);
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const bool written = version_of(arguments_[i]) != versions_[i];
+    SMP_REQUIRE_AS(UnsupportedError, !written, who, ": its result is its argument ", i,
+                   ", which was changed in place since", kRemedy);
+  }
+}
+
+void PromisedCall::give_history_to_arguments(const std::vector<RemoteCall::Passing>& passing,
+                                             std::vector<at::Tensor>& outputs,
+                                             const TensorFlags& requires_grad) {
+  for (const auto& [output, argument] : passing) outputs[output] = arguments_[argument];
+  for (std::uint32_t i = 0; i < outputs.size(); ++i) {
+    const bool is_argument = std::any_of(passing.begin(), passing.end(),
+                                         [i](const auto& own) { return own.output == i; });
+    if (is_argument && outputs[i].defined()) {
+      node_->add_input_metadata(fetched(outputs[i]));
+    } else if (requires_grad[i]) {
+      torch::autograd::set_history(outputs[i], node_);
+    } else {
+      node_->add_input_metadata(torch::autograd::Node::undefined_input{});
+    }
+  }
+}
+
+}  // namespace smp::server

@@ -1,0 +1,353 @@
+// Calls of remote modules that return before their results are there: the same numbers as in one
+// process, and the same bits as without promises (docs/design.md, Promised outputs).
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "api/far_model.h"
+#include "api/two_ranks.h"
+
+namespace smp {
+namespace promised_outputs_test {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+/// Does what the test says with its argument and its weight.
+struct PieceImpl : torch::nn::Module {
+  using Act = std::function<Tensor(PieceImpl&, const Tensor&)>;
+  explicit PieceImpl(Act act)
+      : weight(register_parameter("weight", torch::linspace(0.5, 1.5, 3, torch::kDouble))),
+        act_(std::move(act)) {}
+  Tensor forward(const Tensor& x) { return act_(*this, x); }
+  std::pair<Tensor, Tensor> both(const Tensor& x, const Tensor& y) {
+    return {act_(*this, x) + y, act_(*this, y)};
+  }
+  Tensor weight;
+
+ private:
+  Act act_;
+};
+SMP_MODULE(Piece, forward, both);
+
+Tensor multiply(PieceImpl& self, const Tensor& x) { return (x * self.weight).tanh(); }
+/// Saves neither x nor what it returns.
+Tensor add(PieceImpl& self, const Tensor& x) { return x + self.weight; }
+
+struct PiecesImpl : torch::nn::Module {
+  explicit PiecesImpl(const std::vector<PieceImpl::Act>& acts) {
+    for (std::size_t i = 0; i < acts.size(); ++i) {
+      pieces.push_back(register_module("p" + std::to_string(i), Piece(acts[i])));
+    }
+  }
+  std::vector<Piece> pieces;
+};
+TORCH_MODULE(Pieces);
+
+struct Program {
+  std::vector<PieceImpl::Act> acts;
+  /// What the body makes of x [2, 3].
+  std::function<Tensor(PiecesImpl& net, const Tensor& x)> body;
+  bool backward = true;
+};
+
+using Results = std::map<std::string, Tensor>;
+constexpr int kMicrobatches = 3;
+constexpr int kSteps = 3;  // nothing is known of results in the first
+
+void note(Results& results, const std::string& name, const Tensor& tensor) {
+  if (tensor.defined()) results[name] = tensor.detach().clone();
+}
+
+Results run_alone(const Program& program) {
+  Results results;
+  Pieces net(program.acts);
+  for (int step = 0; step < kSteps; ++step) {
+    net->zero_grad();
+    Tensor total = torch::zeros({}, torch::kDouble);
+    for (const auto& x : rows(2 * kMicrobatches).chunk(kMicrobatches)) {
+      const auto loss = program.body(*net, x.clone());
+      if (program.backward) (loss / kMicrobatches).backward();
+      total += loss.detach() / kMicrobatches;
+    }
+    note(results, "loss " + std::to_string(step), total);
+    for (const auto& item : net->named_parameters()) {
+      note(results, "grad " + std::to_string(step) + " " + item.key(), item.value().grad());
+    }
+  }
+  return results;
+}
+
+/// Piece i lives on rank `ranks[i]`. Gathers what all ranks found.
+Results run_on(const std::vector<int>& ranks, const Program& program, bool promised,
+               std::uint64_t seed = 1, const char* pipeline = "interleaved") {
+  Results results;
+  Config config;
+  config.microbatches = kMicrobatches;
+  config.plan_cache = "off";
+  config.pipeline = pipeline;
+  config.promised_outputs = promised;
+  const int size = 1 + *std::max_element(ranks.begin(), ranks.end());
+  run_local(size,
+            [&] {
+              Pieces net(program.acts);
+              DistributedModel<Pieces> model(net);
+              model.set_partition("", 0);
+              for (std::size_t i = 0; i < ranks.size(); ++i) {
+                model.set_partition("p" + std::to_string(i), ranks[i]);
+              }
+              auto train = smp::step([&](Tensor x) {
+                auto loss = program.body(*net, x);
+                if (program.backward) model.backward(loss);
+                return loss.detach();
+              });
+              for (int step = 0; step < kSteps; ++step) {
+                model.zero_grad();
+                note(results, "loss " + std::to_string(step),
+                     train(rows(2 * kMicrobatches)).reduce_mean());
+                for (const auto& [name, parameter] : model.local_named_parameters()) {
+                  note(results, "grad " + std::to_string(step) + " " + name, parameter.grad());
+                }
+              }
+            },
+            config, {.seed = seed});
+  return results;
+}
+
+void expect_close(const Results& ours, const Results& reference) {
+  ASSERT_EQ(ours.size(), reference.size());
+  for (const auto& [name, tensor] : reference) {
+    ASSERT_EQ(ours.count(name), 1u) << name;
+    EXPECT_TRUE(at::allclose(ours.at(name), tensor, 1e-12, 1e-13)) << name << "\n"
+                                                                   << ours.at(name) << "\n"
+                                                                   << tensor;
+  }
+}
+
+void expect_same_bits(const Results& ours, const Results& reference) {
+  ASSERT_EQ(ours.size(), reference.size());
+  for (const auto& [name, tensor] : reference)
+    EXPECT_TRUE(at::equal(ours.at(name), tensor)) << name;
+}
+
+void expect_as_alone(const Program& program, const std::vector<std::vector<int>>& placements) {
+  const auto reference = run_alone(program);
+  for (const auto& ranks : placements) {
+    for (const char* pipeline : {"simple", "interleaved"}) {
+      const auto waiting = run_on(ranks, program, false, 1, pipeline);
+      expect_close(waiting, reference);
+      for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+        SCOPED_TRACE(testing::Message()
+                     << testing::PrintToString(ranks) << ", " << pipeline << ", seed " << seed);
+        expect_same_bits(run_on(ranks, program, true, seed, pipeline), waiting);
+      }
+    }
+  }
+}
+
+Tensor chain(PiecesImpl& net, Tensor x) {
+  for (auto& piece : net.pieces) x = piece(x);
+  return x;
+}
+
+TEST(PromisedOutputs, OfAChainAreWhatOneProcessComputes) {
+  const Program program{std::vector<PieceImpl::Act>(4, multiply),
+                        [](PiecesImpl& net, const Tensor& x) { return chain(net, x).sum(); }};
+  expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 3, 1}, {1, 2, 1, 2}, {0, 1, 1, 0}});
+}
+
+TEST(PromisedOutputs, HaveSeveralConsumersOrNone) {
+  const Program program{std::vector<PieceImpl::Act>(4, multiply),
+                        [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto y = p[0](x);
+                          const auto a = p[1](y), b = p[2](y);
+                          p[3](y);
+                          return (p[3](a) * p[1](b)).sum() + y.mean();
+                        }};
+  expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 3, 1}});
+}
+
+TEST(PromisedOutputs, MayBePairsAndOneTensorTwice) {
+  const Program program{std::vector<PieceImpl::Act>(3, multiply),
+                        [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto y = p[0](x);
+                          const auto [a, b] = p[1]->both(y, y);
+                          const auto [c, d] = p[2]->both(b, x);
+                          return (a * c).sum() + d.mean();
+                        }};
+  expect_as_alone(program, {{1, 1, 1}, {1, 2, 3}, {1, 0, 2}});
+}
+
+TEST(PromisedOutputs, AreTensorsInEveryWay) {
+  const Program program{std::vector<PieceImpl::Act>(8, add), [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          EXPECT_EQ(p[0](x).size(0), 2);
+                          EXPECT_EQ(p[0](x).sizes(), x.sizes());
+                          EXPECT_TRUE(p[0](x).is_contiguous());
+                          EXPECT_EQ(p[0](x).numel(), 6);
+                          EXPECT_TRUE(p[0](x).requires_grad());
+                          EXPECT_EQ(p[0](x).dtype(), torch::kDouble);
+                          auto changed = p[1](x);
+                          changed.mul_(2).add_(1);
+                          auto hooked = p[2](x);
+                          hooked.register_hook([](const Tensor& gradient) { return gradient * 3; });
+                          const auto view = p[3](x).view({3, 2});
+                          auto kept = p[4](x);
+                          kept.retain_grad();
+                          const auto element = p[5](x)[1][2];
+                          const auto joined = torch::cat({p[6](x), p[7](x), x}, 0);
+                          EXPECT_EQ(p[7](x).detach().requires_grad(), false);
+                          EXPECT_GT(p[7](x).abs().sum().item<double>(), 0);
+                          return changed.sum() + hooked.sum() + view.pow(2).sum() + kept.sum() +
+                                 element + joined.sum();
+                        }};
+  expect_as_alone(program, {{1, 1, 1, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 2, 1, 2}});
+}
+
+/// Of 64 KiB, so that it leaves without a copy where nobody writes to it.
+TEST(PromisedOutputs, ArgumentsMayBeWrittenRightAfterTheCall) {
+  const Program program{std::vector<PieceImpl::Act>(3, add), [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          auto large = x.repeat({2000, 1});
+                          const auto a = p[0](large);
+                          large.mul_(-1);
+                          const auto b = p[1](large);
+                          large.zero_();
+                          return (p[2](a) * b).mean() + large.sum();
+                        }};
+  expect_as_alone(program, {{1, 1, 1}, {1, 2, 3}});
+}
+
+TEST(PromisedOutputs, OneConsumerThatWritesDoesNotDisturbAnother) {
+  const PieceImpl::Act writes = [](PieceImpl& self, const Tensor& x) {
+    auto own = x * 1;
+    return own.mul_(self.weight);
+  };
+  const PieceImpl::Act detached = [](PieceImpl& self, const Tensor& x) {
+    return x.detach().clone().mul_(2) + x * self.weight;
+  };
+  const Program program{{multiply, writes, detached, writes}, [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto y = p[0](x.repeat({2000, 1}));
+                          return (p[1](y) * p[2](y) + p[3](y)).mean() + y.sum() * 0.01;
+                        }};
+  expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 1, 3}});
+}
+
+/// As with stochastic depth: a layer is left out now and then.
+TEST(PromisedOutputs, MayTurnOutToBeTheArgument) {
+  for (const bool view : {false, true}) {
+    const PieceImpl::Act sometimes = [view](PieceImpl& self, const Tensor& x) {
+      if (x.select(1, 0).sum().item<double>() > 0) return multiply(self, x);
+      return view ? x.view({2, 3}) : x;
+    };
+    const Program program{{multiply, sometimes, sometimes, multiply},
+                          [view](PiecesImpl& net, const Tensor& x) {
+                            auto& p = net.pieces;
+                            auto y = p[0](x);
+                            y = p[1](y);
+                            if (view) y = smp::wait(y);
+                            y = p[2](y);
+                            if (view) y = smp::wait(y);
+                            return p[3](y).sum() + y.sum();
+                          }};
+    expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 3, 1}, {0, 1, 2, 0}});
+  }
+}
+
+TEST(PromisedOutputs, WithoutGradients) {
+  const Program program{std::vector<PieceImpl::Act>(3, multiply),
+                        [](PiecesImpl& net, const Tensor& x) {
+                          const at::NoGradGuard no_grad;
+                          return chain(net, x).sum();
+                        },
+                        false};
+  expect_as_alone(program, {{1, 1, 1}, {1, 2, 1}});
+}
+
+TEST(PromisedOutputs, AnExceptionComesWithTheFirstUse) {
+  bool now = false;  // of all ranks, which set it alike
+  const PieceImpl::Act refuses = [&now](PieceImpl& self, const Tensor& x) {
+    if (now) throw std::invalid_argument("not today");
+    return multiply(self, x);
+  };
+  for (const bool promised : {false, true}) {
+    Config config;
+    config.microbatches = 2;
+    config.plan_cache = "off";
+    config.promised_outputs = promised;
+    run_local(3,
+              [&] {
+                Pieces net(std::vector<PieceImpl::Act>{multiply, refuses, multiply});
+                DistributedModel<Pieces> model(net);
+                model.set_partition("", 0);
+                for (int i = 0; i < 3; ++i) model.set_partition("p" + std::to_string(i), 1 + i % 2);
+                int caught_at_wait = 0;
+                auto train = smp::step([&](Tensor x) {
+                  auto& p = net->pieces;
+                  auto y = p[0](x);
+                  try {
+                    y = smp::wait(p[1](y));
+                  } catch (const std::invalid_argument& error) {
+                    EXPECT_THAT(error.what(), HasSubstr("not today"));
+                    ++caught_at_wait;
+                  }
+                  auto loss = p[2](y).sum();
+                  model.backward(loss);
+                  return loss.detach();
+                });
+                auto careless = smp::step([&](Tensor x) {
+                  auto loss = chain(*net, x).sum();
+                  model.backward(loss);
+                  return loss.detach();
+                });
+                for (int step = 0; step < 3; ++step) {
+                  now = step > 0;
+                  train(rows(4));
+                }
+                EXPECT_EQ(caught_at_wait, rank() == 0 ? 4 : 0);
+                EXPECT_THAT(refusal<std::exception>([&] { careless(rows(4)); }),
+                            HasSubstr("not today"));
+                now = false;
+                careless(rows(4));
+              },
+              config, {.seed = 3});
+  }
+}
+
+TEST(PromisedOutputs, WaitIsForValuesOfAnyKind) {
+  const auto x = rows(2);
+  EXPECT_TRUE(smp::wait(x).is_same(x));
+  EXPECT_EQ(smp::wait(std::pair(x, 3)).second, 3);
+  smp::wait();
+  const Program program{std::vector<PieceImpl::Act>(2, multiply),
+                        [](PiecesImpl& net, const Tensor& input) {
+                          const auto y = smp::wait(net.pieces[0](input));
+                          EXPECT_NE(y.data_ptr(), nullptr);
+                          return net.pieces[1](y).sum();
+                        }};
+  expect_as_alone(program, {{1, 2}});
+}
+
+static_assert(holds_only_tensors_v<Tensor>);
+static_assert(holds_only_tensors_v<std::pair<Tensor, std::array<Tensor, 2>>>);
+static_assert(holds_only_tensors_v<std::tuple<Tensor, std::tuple<Tensor>>>);
+static_assert(!holds_only_tensors_v<std::vector<Tensor>>);
+static_assert(!holds_only_tensors_v<std::pair<Tensor, int>>);
+static_assert(!holds_only_tensors_v<std::optional<Tensor>>);
+static_assert(!holds_only_tensors_v<std::tuple<>>);
+
+}  // namespace promised_outputs_test
+}  // namespace smp

@@ -1,0 +1,51 @@
+// Copies that are made when one of the two is written.
+#include "server/clone_on_write.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace smp::server {
+namespace clone_on_write_test {
+
+TEST(CloneOnWrite, SharesMemoryUntilOneIsWritten) {
+  const auto original = at::arange(6, at::kFloat).view({2, 3}).t();
+  const auto clone = clone_on_write(original);
+  EXPECT_EQ(clone.const_data_ptr(), original.const_data_ptr());
+  EXPECT_EQ(clone.sizes(), original.sizes());
+  EXPECT_EQ(clone.strides(), original.strides());
+  original.add_(1);
+  EXPECT_EQ(clone[2][1].item<float>(), 5);
+  EXPECT_EQ(original[2][1].item<float>(), 6);
+}
+
+TEST(CloneOnWrite, MayBeWrittenItself) {
+  const auto base = at::ones({4});
+  const auto view = base.narrow(0, 1, 2);
+  const auto version = base._version();
+  const auto first = clone_on_write(view), second = clone_on_write(view);
+  first.mul_(3);
+  base.zero_();
+  EXPECT_EQ(first.sum().item<float>(), 6);
+  EXPECT_EQ(second.sum().item<float>(), 2);
+  EXPECT_EQ(base._version(), version + 1) << "writes to a clone do not count for the original";
+}
+
+TEST(CloneOnWrite, HasNoHistory) {
+  const auto leaf = at::ones({2}).requires_grad_();
+  const auto clone = clone_on_write(leaf * 2);
+  EXPECT_FALSE(clone.requires_grad());
+  EXPECT_TRUE(clone.is_leaf());
+}
+
+/// Memory that LibTorch did not allocate is copied at once.
+TEST(CloneOnWrite, OfMemoryOfSomebodyElse) {
+  std::vector<float> values(4, 1);
+  const auto clone = clone_on_write(at::from_blob(values.data(), {4}, [](void*) {}));
+  values[2] = 9;
+  EXPECT_EQ(clone[2].item<float>(), 1);
+}
+
+}  // namespace clone_on_write_test
+}  // namespace smp::server

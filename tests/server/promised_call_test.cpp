@@ -1,0 +1,98 @@
+// Promised outputs at the server: what is asked for, what travels, and that nothing stays behind.
+#include "server/promised_call.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/module_server_testing.h"
+
+namespace smp::server::test {
+namespace promised_call_test {
+
+struct RowImpl : torch::nn::Module {
+  explicit RowImpl(int length) {
+    for (int i = 0; i < length; ++i) {
+      pieces.push_back(register_module(std::to_string(i), smp::test::Scale(2)));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& piece : pieces) x = piece(x);
+    return x;
+  }
+  std::vector<smp::test::Scale> pieces;
+};
+SMP_MODULE(Row);
+
+constexpr std::uint64_t kBytes = 64 * 1024;
+
+struct Traffic {
+  std::uint64_t tensors = 0;  // of 64 KiB
+  ServerCounters counters;    // of rank 0
+};
+
+/// Of the last of five forwards, the first of which teaches what to expect; with one microbatch.
+Traffic traffic_of(const std::vector<int>& owners) {
+  const int ranks = 1 + *std::max_element(owners.begin(), owners.end());
+  std::map<std::string, int> places;
+  for (std::size_t i = 0; i < owners.size(); ++i) places[std::to_string(i)] = owners[i];
+  LocalServers servers(ranks);
+  const auto schedule = schedule::make_simple();
+  Traffic traffic;
+  servers.run([&](ModuleServer& server) {
+    Row model(static_cast<int>(owners.size()));
+    place_modules(server, *model, places);
+    std::uint64_t sent = 0;
+    ServerCounters before;
+    for (int step = 0; step < 5; ++step) {
+      sent = servers.channel(server.rank()).counters().tensor_bytes_sent;
+      before = server.core().counters;
+      StepTask task;
+      task.schedule = schedule.get();
+      task.weights = {1};
+      task.body = [&](int) {
+        const at::NoGradGuard no_grad;
+        const auto x = at::ones({8192, 2});
+        const auto y = model(x);
+        const float factor =
+            at::pow(at::tensor(2.0), static_cast<int>(owners.size())).item<float>();
+        EXPECT_EQ(y[3][1].item<float>(), factor);
+      };
+      server.run_step(task);
+    }
+    traffic.tensors +=
+        (servers.channel(server.rank()).counters().tensor_bytes_sent - sent) / kBytes;
+    if (server.rank() != PpRank(0)) return;
+    traffic.counters = server.core().counters;
+    traffic.counters.promised -= before.promised;
+    traffic.counters.passed_on -= before.passed_on;
+    traffic.counters.fetched -= before.fetched;
+  });
+  return traffic;
+}
+
+TEST(PromisedCall, AChainOnOneRankSendsItsFirstArgumentAndItsLastResult) {
+  const auto traffic = traffic_of({1, 1, 1, 1});
+  EXPECT_EQ(traffic.tensors, 2u);
+  EXPECT_EQ(traffic.counters.promised, 4u);
+  EXPECT_EQ(traffic.counters.passed_on, 3u);
+  EXPECT_EQ(traffic.counters.fetched, 0u) << "it is known who needs the last";
+}
+
+/// Through the caller each would travel twice.
+TEST(PromisedCall, AChainOverRanksSendsEachTensorOnce) {
+  EXPECT_EQ(traffic_of({1, 2, 3, 1}).tensors, 5u);
+  EXPECT_EQ(traffic_of({1, 2, 1, 2, 1, 2, 1, 2}).tensors, 9u);
+}
+
+TEST(PromisedCall, WhereTheCallerTakesPartItNeedsTheValues) {
+  EXPECT_EQ(traffic_of({1, 0, 1, 0}).tensors, 4u);
+}
+
+}  // namespace promised_call_test
+}  // namespace smp::server::test

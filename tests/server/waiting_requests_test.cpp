@@ -1,0 +1,104 @@
+// Requests of one execution start in their order, each when its inputs are there.
+#include "server/waiting_requests.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <utility>
+#include <vector>
+
+namespace smp::server {
+namespace waiting_requests_test {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const PpRank kSelf(1), kOther(2), kCaller(0);
+
+class WaitingRequestsTest : public testing::Test {
+ protected:
+  /// Request `number` of row `row`, with inputs from the ranks in `sources`.
+  void add(std::uint64_t row, std::uint32_t place, std::uint32_t number,
+           const std::vector<PpRank>& sources = {}) {
+    ForwardRequest request;
+    request.request = {number, 1};
+    request.microbatch = 3;
+    request.module = ModuleId{static_cast<int>(number)};
+    request.row = row;
+    request.place = place;
+    for (std::uint32_t i = 0; i < sources.size(); ++i) {
+      request.promised.push_back({i, {sources[i], {90 + i, 1}, 0}});
+    }
+    waiting_.add({kCaller, std::move(request), {}}, kSelf);
+  }
+  void give(std::uint32_t number, std::uint32_t index, bool failed = false) {
+    waiting_.take({kCaller, {number, 1}, index, failed, {at::ones({1})}});
+  }
+  void end() { waiting_.ended(rows_.back()); }
+
+  std::vector<std::uint32_t> started_, failed_;
+  std::vector<WaitingRequests::Row> rows_;
+  std::vector<std::uint32_t> asked_;  // slots of sources
+  WaitingRequests waiting_{
+      [this](WaitingRequests::Forward&& forward, bool failed) {
+        for (const auto& input : forward.request.promised) {
+          EXPECT_EQ(input.tensors.empty(), false);
+        }
+        (failed ? failed_ : started_).push_back(forward.request.request.slot);
+        rows_.push_back(forward.row);
+      },
+      [this](PpRank, const PassOn& message) { asked_.push_back(message.request.slot); }};
+};
+
+TEST_F(WaitingRequestsTest, StartInOrderAndOneAfterTheOther) {
+  add(5, 1, 11);
+  add(5, 0, 10);  // overtaken
+  add(5, 2, 12);
+  EXPECT_THAT(started_, ElementsAre(10));
+  end();
+  EXPECT_THAT(started_, ElementsAre(10, 11));
+  end();
+  EXPECT_THAT(started_, ElementsAre(10, 11, 12));
+  end();
+  add(5, 3, 13);
+  EXPECT_THAT(started_, ElementsAre(10, 11, 12, 13));
+}
+
+TEST_F(WaitingRequestsTest, OfOtherExecutionsDoNotWaitForEachOther) {
+  add(5, 0, 10, {kOther});
+  add(6, 0, 20);
+  EXPECT_THAT(started_, ElementsAre(20));
+  EXPECT_THAT(waiting_.waiting_for_inputs(), ElementsAre(std::pair(3, ModuleId{10})));
+}
+
+TEST_F(WaitingRequestsTest, WaitForAllInputsAndAskForThoseOfTheirOwnRank) {
+  add(5, 0, 10, {kOther, kSelf});
+  EXPECT_THAT(asked_, ElementsAre(91));
+  add(5, 1, 11);
+  give(10, 1);
+  EXPECT_THAT(started_, IsEmpty());
+  give(10, 0);
+  EXPECT_THAT(started_, ElementsAre(10));
+  end();
+  EXPECT_THAT(started_, ElementsAre(10, 11));
+  EXPECT_EQ(waiting_.size(), 0u);
+}
+
+TEST_F(WaitingRequestsTest, MayComeAfterTheirInputs) {
+  give(10, 0);
+  EXPECT_EQ(waiting_.size(), 1u);
+  add(5, 0, 10, {kOther});
+  EXPECT_THAT(started_, ElementsAre(10));
+}
+
+TEST_F(WaitingRequestsTest, FailWithAnInput) {
+  add(5, 0, 10, {kOther, kOther});
+  give(10, 0, /*failed=*/true);
+  EXPECT_THAT(failed_, IsEmpty());
+  give(10, 1);
+  EXPECT_THAT(failed_, ElementsAre(10));
+  EXPECT_THAT(started_, IsEmpty());
+}
+
+}  // namespace waiting_requests_test
+}  // namespace smp::server
