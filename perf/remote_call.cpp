@@ -17,6 +17,7 @@
 #include "smp/module.h"
 #include "smp/session.h"
 #include "smp/step.h"
+#include "smp/wait.h"
 
 namespace smp::perf {
 namespace {
@@ -89,12 +90,12 @@ class Calls {
   CallSamples once(const at::Tensor& x) {
     const base::SteadyClock clock;
     const auto start = clock.now();
-    const auto y = model_(x);
+    const auto y = smp::wait(model_(x));
     const auto forward = clock.now();
     model_.backward(y, gradient_);
     const auto backward = clock.now();
     const at::NoGradGuard no_grad;
-    model_(x);
+    smp::wait(model_(x));
     const auto end = clock.now();
     return {{us(forward - start)}, {us(backward - start)}, {us(end - backward)}};
   }

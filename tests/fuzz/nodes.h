@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -34,6 +35,13 @@ struct NodeImpl : torch::nn::Module {
 
   const Model* model;  // all modules of this model
   int number;
+};
+
+/// The same, called by a method whose result always holds the same number of tensors, so that it
+/// can be promised.
+struct FixedNodeImpl : NodeImpl {
+  using NodeImpl::NodeImpl;
+  std::array<Tensor, 3> fixed(const Tensor& x, const Tensor& y, const Tensor& tokens);
 };
 
 /// A program's model on one rank, or of the reference.

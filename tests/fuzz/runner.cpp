@@ -50,6 +50,7 @@ Values call_models(const Program& program, const Machine& machine, const Batch& 
   Values outputs;
   try {
     outputs = machine.call(0, batch.x, {}, batch.tokens);
+    if (body.catches) smp::wait();
   } catch (const std::exception& error) {
     if (!body.catches || !thrown_by_node(error)) throw;
     outputs = {batch.x};

@@ -7,6 +7,7 @@ Plant = namedtuple("Plant", "name file find replace tests")
 
 SERVER = ("test_server", "*")
 API = ("test_api", "*")
+PROMISED = ("test_api", "PromisedOutputs.*")
 ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
@@ -32,9 +33,9 @@ PLANTS = [
           "} else if (in_step() && step == core_.step->number) {", "} else if (in_step()) {", [SERVER]),
     Plant("swallowed error of a pass", "src/server/dynamic_engine.cpp",
           "    failures_.fail_step(std::current_exception());\n    throw;", "    throw;", [SERVER, API]),
-    Plant("swallowed error of a remote forward", "src/server/request_runner.cpp",
-          "    if (core_.step->failed()) failures_.throw_aborted();\n    auto response = run();",
-          "    if (core_.step->failed()) return;\n    auto response = run();", [SERVER, API]),
+    Plant("swallowed error of a remote forward", "src/server/call_router.cpp",
+          "    failure = std::move(error);\n    arrived_.signal();", "    arrived_.signal();",
+          [SERVER]),
     Plant("failed microbatch never done", "src/server/dynamic_engine.cpp",
           "  core_.port.send_to_others(MicrobatchDone{body.microbatch});\n", "", [SERVER]),
     # ---- gradients
@@ -56,8 +57,6 @@ PLANTS = [
           "1.0 / count_ + 0 * static_cast<double>(row.length + rows);", [API]),
     Plant("gradients of a failed step are kept", "src/server/dynamic_engine.cpp",
           "  core_.accumulator.drop();\n", "  core_.accumulator.finish();\n", [SERVER, API]),
-    Plant("captured gradients of an earlier pass", "src/server/request_runner.cpp",
-          "  inputs.captured.clear();\n", "", [SERVER]),
     Plant("kept graph is taken", "src/server/request_runner.cpp",
           "return request.keep_graph ? *record : *records.take(request.record);",
           "return *records.take(request.record);", [SERVER]),
@@ -87,7 +86,7 @@ PLANTS = [
     Plant("swapped random keys", "src/server/execution_scope.cpp",
           "        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), order_key_));",
           "        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), ordinal_));",
-          [SERVER, ZOO]),
+          [("test_api", "RandomNumbers.*")]),
     Plant("statistics in order of arrival", "src/server/deferred_statistics.cpp",
           "    return std::tie(a.microbatch, a.order) < std::tie(b.microbatch, b.order);",
           "    return std::tie(a.microbatch, a.order) < std::tie(a.microbatch, b.order) && false;",
@@ -112,8 +111,8 @@ PLANTS = [
     Plant("modes of the caller are not taken over", "src/server/request_runner.cpp",
           "  scope.set_settings(settings);\n", "", [SERVER, API]),
     Plant("missing version check of arguments", "src/server/watched_arguments.cpp",
-          "    if (now.version == before.version && now.node == before.node &&",
-          "    if (now.node == before.node &&", [SERVER, API]),
+          "  return {tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),",
+          "  return {0,", [SERVER, API]),
     Plant("alias index off by one", "src/server/output_links.cpp",
           "    out.put(static_cast<std::int64_t>(index));",
           "    out.put(static_cast<std::int64_t>(index > 0 ? index - 1 : index));", [SERVER, API]),
@@ -135,4 +134,19 @@ PLANTS = [
           "  if (fresh) tensors_.push_back(found);",
           "  if (fresh) {\n    tensors_.push_back(found);\n  } else {\n"
           "    tensors_[known->second].owner = found.owner;\n  }", [API, ZOO]),
+    # ---- promised outputs
+    Plant("an argument in flight is not protected", "src/server/call_router.cpp",
+          "    if (tensor.defined() && tensor.nbytes() > d2d::kInlineBytes) "
+          "tensor = clone_on_write(tensor);",
+          "    static_cast<void>(tensor);", [PROMISED]),
+    Plant("requests of one execution overtake each other", "src/server/waiting_requests.cpp",
+          "  if (state.runs || next ==", "  if (next ==", [SERVER]),
+    Plant("gradient of an output that is an argument is lost", "src/server/remote_call.cpp",
+          "    add_gradient(gradients[passing_[i].argument], std::move(passed_[i]));\n", "",
+          [PROMISED]),
+    Plant("kept outputs stay", "src/server/kept_outputs.cpp",
+          "  if (entry.ended) entries_.erase(name);\n}", "}", [SERVER]),
+    Plant("two consumers share one tensor", "src/server/request_runner.cpp",
+          "        if (tensor.defined()) tensor = clone_on_write(tensor);",
+          "        static_cast<void>(tensor);", [PROMISED]),
 ]
