@@ -119,6 +119,25 @@ struct ReturnedImpl : torch::nn::Module {
 };
 SMP_MODULE(Returned);
 
+TEST(ArgumentHooks, OfACallWhoseResultNobodyUses) {
+  on_ranks(2, [&] {
+    torch::manual_seed(5);
+    Returned net;
+    net->to(torch::kDouble);
+    DistributedModel<Returned> model(net);
+    model.set_partition("", 0);
+    model.set_partition("first", 0);
+    model.set_partition("far", 1);
+    auto step = smp::step([&](const Tensor& x) {
+      const auto outputs = net->far(net->first(x) * 1);
+      net->far(outputs[0]);
+      model.backward((outputs[0] + outputs[1]).pow(2).mean());
+    });
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { step(batch()); }),
+                HasSubstr("registered a hook on tensor 0"));
+  });
+}
+
 /// Hooked again, it is a tensor that its caller uses elsewhere too: under its other name.
 TEST(ArgumentHooks, OfATensorThatIsReturnedTwice) {
   const auto make = [](bool again) {

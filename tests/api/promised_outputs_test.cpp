@@ -21,6 +21,7 @@ namespace smp {
 namespace promised_outputs_test {
 
 using at::Tensor;
+using testing::AllOf;
 using testing::HasSubstr;
 
 /// Does what the test says with its argument and its weight.
@@ -63,7 +64,8 @@ struct Program {
 
 using Results = std::map<std::string, Tensor>;
 constexpr int kMicrobatches = 3;
-constexpr int kSteps = 3;  // nothing is known of results in the first
+constexpr int kSteps = 4;  // nothing is known of results in the first
+int running_step = 0;      // of all ranks, and of the reference
 
 void note(Results& results, const std::string& name, const Tensor& tensor) {
   if (tensor.defined()) results[name] = tensor.detach().clone();
@@ -73,6 +75,7 @@ Results run_alone(const Program& program) {
   Results results;
   Pieces net(program.acts);
   for (int step = 0; step < kSteps; ++step) {
+    running_step = step;
     net->zero_grad();
     Tensor total = torch::zeros({}, torch::kDouble);
     for (const auto& x : rows(2 * kMicrobatches).chunk(kMicrobatches)) {
@@ -112,6 +115,7 @@ Results run_on(const std::vector<int>& ranks, const Program& program, bool promi
                 return loss.detach();
               });
               for (int step = 0; step < kSteps; ++step) {
+                running_step = step;
                 model.zero_grad();
                 note(results, "loss " + std::to_string(step),
                      train(rows(2 * kMicrobatches)).reduce_mean());
@@ -124,8 +128,14 @@ Results run_on(const std::vector<int>& ranks, const Program& program, bool promi
   return results;
 }
 
+std::vector<std::string> names_of(const Results& results) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : results) names.push_back(name);
+  return names;
+}
+
 void expect_close(const Results& ours, const Results& reference) {
-  ASSERT_EQ(ours.size(), reference.size());
+  ASSERT_EQ(names_of(ours), names_of(reference));
   for (const auto& [name, tensor] : reference) {
     ASSERT_EQ(ours.count(name), 1u) << name;
     EXPECT_TRUE(at::allclose(ours.at(name), tensor, 1e-12, 1e-13)) << name << "\n"
@@ -135,7 +145,7 @@ void expect_close(const Results& ours, const Results& reference) {
 }
 
 void expect_same_bits(const Results& ours, const Results& reference) {
-  ASSERT_EQ(ours.size(), reference.size());
+  ASSERT_EQ(names_of(ours), names_of(reference));
   for (const auto& [name, tensor] : reference)
     EXPECT_TRUE(at::equal(ours.at(name), tensor)) << name;
 }
@@ -246,24 +256,49 @@ TEST(PromisedOutputs, OneConsumerThatWritesDoesNotDisturbAnother) {
   expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 1, 3}});
 }
 
-/// As with stochastic depth: a layer is left out now and then.
+/// As with stochastic depth: a layer is left out now and then. In the first step every call is
+/// awaited, in the second it is seen where results go, in the third they go there.
 TEST(PromisedOutputs, MayTurnOutToBeTheArgument) {
-  for (const bool view : {false, true}) {
-    const PieceImpl::Act sometimes = [view](PieceImpl& self, const Tensor& x) {
-      if (x.select(1, 0).sum().item<double>() > 0) return multiply(self, x);
-      return view ? x.view({2, 3}) : x;
+  for (const int first_step : {0, 1, 2, 3}) {
+    const PieceImpl::Act sometimes = [first_step](PieceImpl& self, const Tensor& x) {
+      return running_step < first_step ? multiply(self, x) : x;
     };
-    const Program program{{multiply, sometimes, sometimes, multiply},
-                          [view](PiecesImpl& net, const Tensor& x) {
+    const Program chained{{multiply, sometimes, sometimes, multiply},
+                          [](PiecesImpl& net, const Tensor& x) { return chain(net, x).sum(); }};
+    expect_as_alone(chained, {{1, 1, 1, 1}, {1, 2, 3, 1}, {0, 1, 2, 0}});
+    const Program used_here{{multiply, sometimes, sometimes, multiply},
+                            [](PiecesImpl& net, const Tensor& x) {
+                              auto& p = net.pieces;
+                              const auto y = p[0](x);
+                              const auto z = p[1](y);
+                              return p[3](p[2](z)).sum() + (y * z).mean();
+                            }};
+    expect_as_alone(used_here, {{1, 1, 1, 1}, {1, 2, 3, 1}});
+  }
+}
+
+/// Nobody who got it knew that it is a view: where its consumers would need that, it is an error.
+TEST(PromisedOutputs, ThatTurnOutToBeViewsAreRightOrRefused) {
+  for (const bool waits : {false, true}) {
+    const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+      return running_step < 2 ? multiply(self, x) : x.view({2, 3});
+    };
+    const Program program{{multiply, sometimes, multiply},
+                          [waits](PiecesImpl& net, const Tensor& x) {
                             auto& p = net.pieces;
-                            auto y = p[0](x);
-                            y = p[1](y);
-                            if (view) y = smp::wait(y);
-                            y = p[2](y);
-                            if (view) y = smp::wait(y);
-                            return p[3](y).sum() + y.sum();
+                            auto y = p[1](p[0](x));
+                            if (waits) y = smp::wait(y);
+                            return p[2](y).sum();
                           }};
-    expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 3, 1}, {0, 1, 2, 0}});
+    if (waits) {
+      expect_as_alone(program, {{1, 2, 1}});
+    } else {
+      EXPECT_THAT(refusal<UnsupportedError>([&] {
+                    run_on({1, 2, 1}, program, true);
+                  }),
+                  AllOf(HasSubstr("module 'p1'"), HasSubstr("shares memory with its arguments"),
+                        HasSubstr("smp::wait()")));
+    }
   }
 }
 

@@ -146,7 +146,4 @@ PLANTS = [
           [PROMISED]),
     Plant("kept outputs stay", "src/server/kept_outputs.cpp",
           "  if (entry.ended) entries_.erase(name);\n}", "}", [SERVER]),
-    Plant("two consumers share one tensor", "src/server/request_runner.cpp",
-          "        if (tensor.defined()) tensor = clone_on_write(tensor);",
-          "        static_cast<void>(tensor);", [PROMISED]),
 ]
