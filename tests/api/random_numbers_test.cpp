@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "api/two_ranks.h"
 #include "api/ways.h"
 
 namespace smp {
@@ -291,6 +292,35 @@ TEST(RandomNumbers, NeitherRanksNorScheduleNorTimingMatter) {
   for (const auto& way : ways()) {
     EXPECT_TRUE(at::equal(at::stack(all_that_is_drawn(way)), expected)) << way.ranks;
   }
+}
+
+/// Asks a module that others ask too.
+struct AskerImpl : torch::nn::Module {
+  explicit AskerImpl(nn::Dropout shared) : drop(register_module("drop", std::move(shared))) {}
+  at::Tensor forward(const at::Tensor& x) { return drop(x); }
+  nn::Dropout drop;
+};
+SMP_MODULE(Asker);
+
+struct AskersImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return at::stack({first(x), second(x)}); }
+  nn::Dropout drop = register_module("drop", nn::Dropout(0.5));
+  Asker first = register_module("first", Asker(drop));
+  Asker second = register_module("second", Asker(drop));
+};
+SMP_MODULE(Askers);
+
+/// Each asks it first of all.
+TEST(RandomNumbers, OfOneModuleAskedByTwoOthersDiffer) {
+  on_ranks(1, [] {
+    Askers net;
+    DistributedModel<Askers> model(net);
+    auto run = smp::step([&](const at::Tensor& x) { return model(x); });
+    const auto drawn_twice = run(torch::ones({8, 16}));
+    for (const auto& drawn : drawn_twice.outputs()) {
+      EXPECT_FALSE(at::equal(drawn[0], drawn[1]));
+    }
+  });
 }
 
 // ---- generators of the user --------------------------------------------------------------------
