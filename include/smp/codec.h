@@ -202,9 +202,9 @@ struct HoldsOnlyTensors<std::tuple<T...>> : HoldsOnlyTensors<Parts<T...>> {};
 template <class T, std::size_t N>
 struct HoldsOnlyTensors<std::array<T, N>>
     : std::bool_constant<N != 0 && HoldsOnlyTensors<T>::value> {};
+/// One with a Codec of the user's may write anything.
 template <class T>
-requires PlainStruct<T>
-struct HoldsOnlyTensors<T>
+requires(PlainStruct<T>&& Composite<T>) struct HoldsOnlyTensors<T>
     : HoldsOnlyTensors<typename FieldParts<decltype(fields_of(std::declval<T&>()))>::type> {
 };
 

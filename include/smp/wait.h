@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <utility>
+#include <vector>
 
 #include "smp/codec.h"
 #include "smp/export.h"
@@ -28,11 +29,7 @@ SMP_API void await(const std::vector<at::Tensor>& tensors);
 ///   }
 /// @endcode
 /// Does nothing for values that are there, outside of steps too.
-///
-/// Without an argument it waits for all calls that the running body or module has made, and throws
-/// what the first one threw that threw.
 /// @return  value
-SMP_API void wait();
 template <class T>
 T wait(T value) {
   static_assert(is_crossable_v<T>, "smp::wait() of a type that no remote module can return");
@@ -41,5 +38,9 @@ T wait(T value) {
   detail::await(std::move(out).take().tensors);
   return value;
 }
+
+/// Waits for all calls that the running body or module has made, and throws what the first of them
+/// threw that threw. Does nothing outside of steps.
+SMP_API void wait();
 
 }  // namespace smp

@@ -376,21 +376,20 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
     if (failures_.swallow_while_unwinding()) return std::nullopt;
     failures_.throw_aborted();
   }
-  take_answer(*awaited.response, request, module);
-  if (may_be_promised) expected_.learn(key, *awaited.response, request.modes.grad);
-  attach_history(*awaited.response, owner, request, own);
-  return std::move(awaited.response->result);
+  auto& response = *awaited.response;
+  if (response.settings) request.settings = take_settings(module, *response.settings);
+  restore_forms(response.forms, response.result.tensors);
+  if (may_be_promised) expected_.learn(key, response, request.modes.grad);
+  attach_history(response, owner, request, own);
+  return std::move(response.result);
 }
 
-void CallRouter::take_answer(ForwardResponse& response, ForwardRequest& request,
-                             RoutedBase& module) {
-  if (response.settings) {
-    auto& board = core_.scopes.settings;
-    const auto& part = board.subtree(module.smp_module());
-    board.write(part, *response.settings);
-    request.settings = board.read(part);
-  }
-  restore_forms(response.forms, response.result.tensors);
+/// What the execution switched, as its caller sees it from now on.
+Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) {
+  auto& board = core_.scopes.settings;
+  const auto& part = board.subtree(module.smp_module());
+  board.write(part, changed);
+  return board.read(part);
 }
 
 /// Where order within a microbatch may matter beyond what requests say, each call is awaited:

@@ -81,8 +81,9 @@ std::uint32_t ExecutionScope::next_place(PpRank owner) {
 
 void ExecutionScope::finish_calls() {
   std::exception_ptr first;
-  // Waiting runs hooks of nobody: no call is added meanwhile.
-  for (const auto& call : open_calls_) {
+  // What a result turns out to be may be asked for in the midst of it.
+  const auto calls = std::exchange(open_calls_, {});
+  for (const auto& call : calls) {
     try {
       call->finish();
     } catch (const StepAborted&) {
@@ -91,8 +92,7 @@ void ExecutionScope::finish_calls() {
       if (!first) first = std::current_exception();
     }
   }
-  finished_calls_.insert(finished_calls_.end(), open_calls_.begin(), open_calls_.end());
-  open_calls_.clear();
+  finished_calls_.insert(finished_calls_.end(), calls.begin(), calls.end());
   if (first) std::rethrow_exception(first);
 }
 

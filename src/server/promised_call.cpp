@@ -18,14 +18,19 @@
 
 namespace smp::server {
 
+namespace {
+
+constexpr const char* kNotKnown =
+    ", unlike in earlier calls, and was passed on to another remote module before that was known. "
+    "Call smp::wait() on it (smp/wait.h), or set promised_outputs to false";
+
+}  // namespace
+
 /// The values of one output, asked for because they did not come with the answer.
 class PromisedCall::Fetch final : public ResponseTarget {
  public:
-  Fetch(PromisedCall& call, std::size_t index) : call_(call), core_(call.router_in_step().core_) {
+  explicit Fetch(PromisedCall& call) : call_(call), core_(call.router_in_step().core_) {
     id_ = core_.step->requests.add(this);
-    ++core_.counters.fetched;
-    core_.port.send(call.owner_, Message(PassOn{call.request_, static_cast<std::uint32_t>(index),
-                                                core_.port.rank(), id_, 0}));
   }
   ~Fetch() {
     if (core_.step != nullptr) core_.step->requests.take(id_);
@@ -33,6 +38,11 @@ class PromisedCall::Fetch final : public ResponseTarget {
   Fetch(const Fetch&) = delete;
   Fetch& operator=(const Fetch&) = delete;
 
+  void ask(std::size_t index) {
+    core_.port.send(call_.owner_, Message(PassOn{call_.request_, static_cast<std::uint32_t>(index),
+                                                 core_.port.rank(), id_, 0}));
+    ++core_.counters.fetched;
+  }
   /// Undefined if the step failed.
   at::Tensor wait(const fiber::WaitReason& reason) {
     await_answer(arrived_, reason);
@@ -63,6 +73,8 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
     : router_(router.self_),
       owner_(owner),
       module_(request.module),
+      path_(router.core_.scopes.modules.at(module_).lasting_path),
+      owner_name_(router.core_.port.name(owner)),
       microbatch_(request.microbatch),
       step_(router.core_.step->number),
       settings_(request.settings),
@@ -108,14 +120,16 @@ std::optional<OutputName> PromisedCall::name_of(std::size_t index) {
 
 // ---- values ------------------------------------------------------------------------------------
 
+std::string PromisedCall::who() const {
+  return base::concat("module '", path_, "' on rank ", owner_name_, ", microbatch ", microbatch_);
+}
+
 void PromisedCall::require_that_it_can_wait() const {
-  const auto* const path = node_ ? node_->path() : "?";
-  SMP_REQUIRE(fiber::current_fiber() != nullptr && ExecutionScope::current() != nullptr,
-              "a tensor that module ", path,
-              " on another rank has promised was used outside of a step, or on a thread of the "
+  SMP_REQUIRE(fiber::current_fiber() != nullptr && ExecutionScope::current() != nullptr, who(),
+              ": a tensor that it has promised was used outside of a step, or on a thread of the "
               "program's own; call smp::wait(tensor) in the step first (smp/wait.h)");
-  SMP_REQUIRE(!inside_node(), "a tensor that module ", path,
-              " on another rank has promised was used inside the backward of an autograd node, "
+  SMP_REQUIRE(!inside_node(), who(),
+              ": a tensor that it has promised was used inside the backward of an autograd node, "
               "which cannot wait for it; call smp::wait(tensor) before (smp/wait.h)");
 }
 
@@ -123,8 +137,9 @@ CallRouter& PromisedCall::router_in_step() const {
   const auto router = router_.lock();
   SMP_REQUIRE(
       router != nullptr && router->core_.step != nullptr && router->core_.step->number == step_,
-      "a tensor that a module on another rank has promised was used after its step had "
-      "failed");
+      who(),
+      ": a tensor that it has promised was used after its step had failed; do not keep what "
+      "a failed step leaves");
   return *router;
 }
 
@@ -138,18 +153,17 @@ PromisedValues::Value PromisedCall::value(std::size_t index) {
   fetched_ = true;
   std::optional<Fetch> fetch;
   if (withheld_ && (!answer_ || !answer_->withheld.empty() || not_sent_) && !failure_) {
-    fetch.emplace(*this, index);
+    fetch.emplace(*this).ask(index);
   }
   await_end();
   if (failure_) throw_failure();
   settle();
   if (!output.value.defined()) {
-    SMP_ASSERT(fetch.has_value(), router.core_.scopes.modules.path(module_), ", output ", index);
-    auto value = fetch->wait({"a promised output", router.core_.scopes.modules.path(module_),
-                              router.core_.port.name(owner_).value(), microbatch_});
+    SMP_ASSERT(fetch.has_value(), who(), ", output ", index);
+    auto value = fetch->wait({"a promised output", path_, owner_name_.value(), microbatch_});
     if (!value.defined()) {
       if (router.failures_.empty_because_unwinding()) return {at::empty({0}), false};
-      SMP_ASSERT(false, "a promised output did not come");
+      SMP_ASSERT(false, who(), ": output ", index, " did not come");
     }
     output.value = std::move(value);
   }
@@ -195,8 +209,7 @@ void PromisedCall::await_end() {
   while (!ended()) {
     fiber::Event event;
     waiters_.push_back(&event);
-    await_answer(event, {"forward", router.core_.scopes.modules.path(module_),
-                         router.core_.port.name(owner_).value(), microbatch_});
+    await_answer(event, {"forward", path_, owner_name_.value(), microbatch_});
     waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &event));
   }
   if (aborted_) router.failures_.throw_aborted();
@@ -255,9 +268,7 @@ void PromisedCall::settle() {
   }
   auto& router = router_in_step();
   if (answer.settings) {
-    auto& board = router.core_.scopes.settings;
-    auto& module = router.core_.scopes.modules.module(module_);
-    board.write(board.subtree(module.smp_module()), *answer.settings);
+    router.take_settings(router.core_.scopes.modules.module(module_), *answer.settings);
   }
   give_history(answer, outputs, requires_grad);
   not_sent_ = !answer.withheld.empty();
@@ -265,7 +276,7 @@ void PromisedCall::settle() {
     auto& output = outputs_[i];
     if (!output.live || not_sent_) continue;
     output.value = linked_ ? fetched(outputs[i]) : std::move(outputs[i]);
-    SMP_REQUIRE(output.value.defined(), router.core_.scopes.modules.path(module_), ": tensor ", i,
+    SMP_REQUIRE(output.value.defined(), who(), ": tensor ", i,
                 " of its result is undefined, and was defined in earlier calls like this one; call "
                 "smp::wait() on its results (smp/wait.h), or set promised_outputs to false");
   }
@@ -313,13 +324,8 @@ std::vector<RemoteCall::Passing> PromisedCall::arguments_among(const ForwardResp
 }
 
 void PromisedCall::require_not_passed_on(std::size_t output) const {
-  SMP_REQUIRE_AS(
-      UnsupportedError, !outputs_[output].passed_on, "module '",
-      router_in_step().core_.scopes.modules.path(module_), "', microbatch ", microbatch_,
-      ": tensor ", output,
-      " of its result requires a gradient, unlike in earlier calls, and was passed on to "
-      "another remote module before that was known. Call smp::wait() on it (smp/wait.h), "
-      "or set promised_outputs to false");
+  SMP_REQUIRE_AS(UnsupportedError, !outputs_[output].passed_on, who(), ": tensor ", output,
+                 " of its result requires a gradient", kNotKnown);
 }
 
 void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>& outputs,
@@ -353,18 +359,12 @@ void PromisedCall::require_that_consumers_are_right(
                    [](const Output& output) { return output.passed_on; })) {
     return;
   }
-  const auto who = base::concat("module '", router_in_step().core_.scopes.modules.path(module_),
-                                "', microbatch ", microbatch_);
-  static constexpr const char* kRemedy =
-      ", unlike in earlier calls, and was passed on to another remote module before that was "
-      "known. "
-      "Call smp::wait() on it (smp/wait.h), or set promised_outputs to false";
-  SMP_REQUIRE_AS(UnsupportedError, !passing.empty(), who,
-                 ": its result shares memory with its arguments or with itself", kRemedy);
+  SMP_REQUIRE_AS(UnsupportedError, !passing.empty(), who(),
+                 ": its result shares memory with its arguments or with itself", kNotKnown);
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const bool written = version_of(arguments_[i]) != versions_[i];
-    SMP_REQUIRE_AS(UnsupportedError, !written, who, ": its result is its argument ", i,
-                   ", which was changed in place since", kRemedy);
+    SMP_REQUIRE_AS(UnsupportedError, !written, who(), ": its result is its argument ", i,
+                   ", which was changed in place since", kNotKnown);
   }
 }
 

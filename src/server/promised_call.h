@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "server/call_router.h"
@@ -59,6 +60,7 @@ class PromisedCall final : public PromisedValues,
     bool passed_on = false;
   };
 
+  std::string who() const;
   CallRouter& router_in_step() const;
   void require_that_it_can_wait() const;
   void await_end();
@@ -82,6 +84,8 @@ class PromisedCall final : public PromisedValues,
   std::weak_ptr<CallRouter> router_;  // tensors may outlive the session
   const PpRank owner_;
   const ModuleId module_;
+  const char* const path_;
+  const GlobalRank owner_name_;
   const std::int32_t microbatch_;
   const std::int64_t step_;
   const Settings settings_;

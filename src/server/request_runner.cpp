@@ -117,7 +117,12 @@ void RequestRunner::start(WaitingRequests::Forward&& forward, bool input_failed)
         forward.source,
         Message(ErrorResponse{
             request.request,
-            {core_.port.rank(), "an argument was promised by a call that failed", 0, true}}));
+            {core_.port.rank(),
+             base::concat("rank ", core_.port.name(), ", module ",
+                          core_.scopes.modules.path(request.module), ", microbatch ",
+                          request.microbatch,
+                          ": not run, because an argument was promised by a call that failed"),
+             0, true}}));
     return waiting_.ended(forward.row);
   }
   const auto order = core_.priority(Phase::kForward, request.microbatch);

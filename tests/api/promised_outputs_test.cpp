@@ -20,6 +20,27 @@
 namespace smp {
 namespace promised_outputs_test {
 
+struct OwnCodec {
+  at::Tensor tensor;
+};
+
+}  // namespace promised_outputs_test
+
+template <>
+struct Codec<promised_outputs_test::OwnCodec> {
+  static void encode(Writer& out, const promised_outputs_test::OwnCodec& value) {
+    out.put(value.tensor);
+    out.put(value.tensor.numel());
+  }
+  static promised_outputs_test::OwnCodec decode(Reader& in) {
+    auto tensor = in.get<at::Tensor>();
+    in.get<std::int64_t>();
+    return {std::move(tensor)};
+  }
+};
+
+namespace promised_outputs_test {
+
 using at::Tensor;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -376,6 +397,11 @@ TEST(PromisedOutputs, WaitIsForValuesOfAnyKind) {
   expect_as_alone(program, {{1, 2}});
 }
 
+struct Two {
+  Tensor a, b;
+};
+static_assert(holds_only_tensors_v<Two>);
+static_assert(!holds_only_tensors_v<OwnCodec>, "which may write anything");
 static_assert(holds_only_tensors_v<Tensor>);
 static_assert(holds_only_tensors_v<std::pair<Tensor, std::array<Tensor, 2>>>);
 static_assert(holds_only_tensors_v<std::tuple<Tensor, std::tuple<Tensor>>>);
