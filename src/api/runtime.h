@@ -66,6 +66,8 @@ class Runtime {
   int cores() const noexcept { return parts_.cores; }
 
   server::ModuleServer& server() noexcept { return server_; }
+  /// What this rank has sent and received so far.
+  const d2d::ChannelCounters& traffic() const noexcept { return parts_.channel->counters(); }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
   /// A microbatch starts when the one before has ended.
   const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }

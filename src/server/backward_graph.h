@@ -23,6 +23,7 @@ struct GraphNode {
   int first_capture = -1;                 ///< in BackwardGraph::captures, or -1
   bool execute = true;                    ///< false: at most its tensor hooks run
   bool only_root = false;
+  bool started_ahead = false;  ///< in a chain (AsyncNode::join_chain)
   /// Whether one process would reach it: not where a module of another rank had no gradient for its
   /// argument.
   bool reached = false;

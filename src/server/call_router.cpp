@@ -357,7 +357,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   }
   ++core_.counters.forward_requests;
   auto* expected = may_be_promised ? expected_.find(key) : nullptr;
-  if (expected != nullptr && !expected->refused) {
+  if (expected != nullptr && expected->is_worth_a_promise()) {
     return promise(std::move(request), owner, *expected, own);
   }
   AwaitedResult awaited;
@@ -395,9 +395,14 @@ Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) 
 /// Where order within a microbatch may matter beyond what requests say, each call is awaited:
 /// modules that keep state, hooks, and steps that run one microbatch at a time.
 bool CallRouter::may_promise(const CallTraits& traits) const {
-  return core_.options.promised_outputs && traits.only_tensors && !core_.step->task.one_at_a_time &&
+  return may_pass_on() && traits.only_tensors &&
          ExecutionScope::current()->identity().phase == schedule::Phase::kForward &&
-         !core_.scopes.modules.any_in_order() && !c10::InferenceMode::is_enabled();
+         !c10::InferenceMode::is_enabled();
+}
+
+bool CallRouter::may_pass_on() const {
+  return core_.options.promised_outputs && core_.in_good_step() &&
+         !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();
 }
 
 Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
@@ -505,16 +510,10 @@ void CallRouter::on_message(PassedOn&& message) {
 
 // ---- backward of remote calls ------------------------------------------------------------------
 
-void CallRouter::request_backward(PpRank owner, BackwardRequest&& request, ResponseTarget& target) {
-  if (core_.step->failed()) return target.on_abort();
+void CallRouter::request_backward(PpRank owner, const BackwardRequest& request) {
+  core_.port.send(owner, request);
   ++core_.counters.backward_requests;
-  request.request = core_.step->requests.add(&target);
-  try {
-    core_.port.send(owner, request);
-  } catch (...) {
-    core_.step->requests.take(request.request);
-    throw;
-  }
+  core_.counters.passed_on += request.promised.size();
 }
 
 void CallRouter::release(PpRank owner, std::int64_t step, RecordId record) {

@@ -26,9 +26,9 @@ class CallRouter final : public CallHandler {
   std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
                              Packet&& arguments, const CallTraits& traits) override;
 
-  /// The backward of a remote call begins; `target` gets the answer, in a poll, or at once if the
-  /// step has failed. It must live until then.
-  void request_backward(PpRank owner, BackwardRequest&& request, ResponseTarget& target);
+  /// The backward of a remote call begins. Whoever made the request has its name in the step's
+  /// table.
+  void request_backward(PpRank owner, const BackwardRequest& request);
   /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
   /// nothing needs to be said. Called by destructors of graphs, in polls too.
   void release(PpRank owner, std::int64_t step, RecordId record);
@@ -63,6 +63,7 @@ class CallRouter final : public CallHandler {
   ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,
                                  std::uint32_t calls) const;
   bool may_promise(const CallTraits& traits) const;
+  bool may_pass_on() const;
   Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
                  at::ArrayRef<at::Tensor> own);
   void send(PpRank owner, ForwardRequest& request, bool in_row);

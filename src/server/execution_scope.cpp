@@ -1,6 +1,7 @@
 // server/execution_scope.cpp: the chain of calls on a fiber's stack.
 #include "server/execution_scope.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -111,6 +112,7 @@ void ExecutionScope::set_phase(schedule::Phase phase) {
 }
 
 CallPosition ExecutionScope::next_call(std::uint32_t calls) {
+  last_worked_ = ++num_calls_;
   if (innermost_ == nullptr) {
     collect_statistics();
     return {caller_, std::exchange(calls_, calls_ + calls), caller_random_};
@@ -223,6 +225,7 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
       ordinal_(outer_ == nullptr ? execution.calls_++ : outer_->calls_++),
       order_key_(base::mix_key(outer_ == nullptr ? execution.caller_random_ : outer_->order_key_,
                                ordinal_)),
+      number_(++execution.num_calls_),
       path_(entry_.lasting_path) {
   execution.publish();
   if (outer_ == nullptr && execution.identity_.module == kBody) {
@@ -255,6 +258,7 @@ CallScope::~CallScope() {
     }
   }
   statistics_.reset();
+  execution_.last_worked_ = std::max(execution_.last_worked_, number_);
   execution_.innermost_ = outer_;
   execution_.publish();
   if (called_by_body_ != nullptr) execution_.body_call_ends(*called_by_body_);

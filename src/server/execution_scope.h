@@ -95,6 +95,10 @@ class ExecutionScope final : public fiber::Activity {
   /// It could not be sent.
   void give_back_place(PpRank owner) noexcept { --places_[owner.index()]; }
   bool has_open_calls() const noexcept { return !open_calls_.empty(); }
+  /// The number of calls so far, of those that left and of those here.
+  std::uint64_t num_calls() const noexcept { return num_calls_; }
+  /// Whether one that came after the first `number` has left, or has ended here.
+  bool has_worked_since(std::uint64_t number) const noexcept { return last_worked_ > number; }
   void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
   /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
   /// may have thrown before.
@@ -149,6 +153,8 @@ class ExecutionScope final : public fiber::Activity {
   CallScope* innermost_ = nullptr;                           // the call that runs, if one does
   std::optional<DeferredStatistics::Execution> statistics_;  // of the body's own layers
   int aborted_calls_ = 0;
+  std::uint64_t num_calls_ = 0;
+  std::uint64_t last_worked_ = 0;  // number of the latest call that left or has ended
   std::uint64_t row_ = 0;
   std::vector<std::uint32_t> places_;  // next ones, by owner
   std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;
@@ -187,6 +193,7 @@ class CallScope {
   CallScope* const outer_;
   const std::uint32_t ordinal_;           // within the caller
   const std::uint64_t order_key_;         // hash of key()
+  const std::uint64_t number_;            // ExecutionScope::num_calls()
   std::uint32_t calls_ = 0;               // made so far
   const char* const path_;                // for the watchdog
   RoutedBase* called_by_body_ = nullptr;  // the module, if a body makes this call

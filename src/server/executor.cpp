@@ -20,6 +20,7 @@
 #include "base/heartbeat.h"
 #include "base/random.h"
 #include "server/backward_graph.h"
+#include "server/gradient_chain.h"
 #include "server/gradient_sum.h"
 #include "server/reply_queue.h"
 #include "server/turn_taker.h"
@@ -131,6 +132,8 @@ class Pass {
   void evaluate(NodeIndex index);
   void execute(NodeIndex index, variable_list&& inputs);
   void start(NodeIndex index, AsyncNode& node, variable_list&& inputs);
+  void give_place(NodeIndex index);
+  void count_started();
   void finish_started(Reply&& reply);
   void finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs, bool reaches);
   void pass_on(NodeIndex index, variable_list&& outputs, bool reaches);
@@ -213,6 +216,7 @@ void Pass::evaluate(NodeIndex index) {
   base::beat();
   keep_captures(entry, inputs);
   if (give_to_sink(node, inputs)) return;
+  if (entry.started_ahead) return give_place(index);
   if (!entry.reached) return pass_on(index, variable_list(node.num_outputs()), false);
   call_tensor_hooks(node, inputs);
   for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
@@ -237,20 +241,40 @@ void Pass::execute(NodeIndex index, variable_list&& inputs) {
   finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr, true);
 }
 
+/// It was started ahead; now it would have been.
+void Pass::give_place(NodeIndex index) {
+  const auto& entry = graph_.nodes[index];
+  replies_.enqueue(index, entry.reached);
+  if (entry.reached) return count_started();
+  static_cast<AsyncNode&>(*entry.node).not_reached();
+  pass_on(index, variable_list(entry.node->num_outputs()), false);
+}
+
+void Pass::count_started() {
+  ++statistics_.async_nodes;
+  statistics_.most_in_flight = std::max(statistics_.most_in_flight, replies_.in_flight());
+}
+
 void Pass::start(NodeIndex index, AsyncNode& node, variable_list&& inputs) {
   if (!node.post_hooks().empty()) graph_.nodes[index].inputs = inputs;
   auto done = replies_.expect(index);
-  ++statistics_.async_nodes;
-  statistics_.most_in_flight = std::max(statistics_.most_in_flight, replies_.in_flight());
+  count_started();
+  const auto chain = chain_from(graph_, index, node, options_);
   const InsideNode inside;
-  node.start(std::move(inputs), options_, std::move(done));
+  if (chain.empty()) return node.start(std::move(inputs), options_, std::move(done));
+  start_chain(chain, std::move(inputs), options_, std::move(done), replies_);
 }
 
 void Pass::finish_started(Reply&& reply) {
   auto& entry = graph_.nodes[reply.node];
   current_ = entry.node;
   if (reply.error) std::rethrow_exception(reply.error);
-  static_cast<AsyncNode&>(*entry.node).unpack(reply.gradients);
+  if (!reply.wanted) return;
+  auto& node = static_cast<AsyncNode&>(*entry.node);
+  node.unpack(reply.gradients);
+  for (std::uint32_t i = 0; i < node.num_outputs(); ++i) {
+    if (node.has_passed_on(i)) graph_.nodes[graph_.targets[entry.first_target + i]].reached = true;
+  }
   const auto inputs = std::exchange(entry.inputs, {});
   // A module that does not use an argument sends no gradient for it.
   finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs, false);

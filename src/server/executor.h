@@ -66,6 +66,35 @@ class AsyncNode : public Node {
                      Completion done) = 0;
   /// On the fiber of the pass, before it uses the result: what could not be done when it came.
   virtual void unpack(variable_list& gradients);
+
+  // Where all that reaches a node comes from another, its gradients need not come here: both are
+  // started together, and they go from where they are computed to where they are needed
+  // (docs/design.md, Promised outputs).
+
+  /// Gradient `output` of a node is input `input` of `next`.
+  struct Path {
+    std::uint32_t output = 0;
+    AsyncNode* next = nullptr;
+    std::uint32_t input = 0;
+  };
+  /// What comes to a node of a chain, by input, and what goes from it, unseen by the pass.
+  struct Paths {
+    std::vector<std::uint32_t> in;
+    std::vector<Path> out;
+  };
+  virtual bool can_pass_on_to(const AsyncNode& next, const BackwardOptions& options) const;
+  /// All nodes of a chain join before the first is started. Must neither block nor suspend.
+  virtual void join_chain(const BackwardOptions& options, Completion done);
+  /// As start(), without the gradients that come along paths: where all do, there are none at all.
+  virtual void start_in_chain(variable_list&& gradients, const BackwardOptions& options,
+                              const Paths& paths);
+  /// It was not started after all.
+  virtual void leave_chain() noexcept;
+  /// After unpack(): there was a gradient `output`, and it went along its path.
+  virtual bool has_passed_on(std::uint32_t output) const;
+  /// It was started in a chain, and no gradient came.
+  virtual void not_reached() noexcept;
+
   /// What a fiber that waits for this node's result is said to wait for.
   virtual fiber::WaitReason wait_reason() const;
   variable_list apply(variable_list&& gradients) override;

@@ -25,6 +25,10 @@ struct ExpectedResult {
   bool refused = false;    ///< results differ, or cannot be promised
   bool fetched = true;     ///< the last time the caller needed the values itself
   bool passed_on = false;  ///< some time the caller passed them on to other remote modules
+  bool at_once = false;    ///< the last time it needed them before it had called anything else
+
+  /// Else waiting costs less: nothing happens meanwhile.
+  bool is_worth_a_promise() const noexcept { return !refused && (passed_on || !at_once); }
 };
 
 /// Calls are alike if they run the same method of the same module in the same modes and settings,

@@ -54,10 +54,12 @@ enum Flag : std::uint8_t {
   kLongKey = 16,     ///< the caller's key stands in the body
   kNotes = 32,       ///< so do links and forms
   kOnlyInputs = 64,  ///< smp::grad()
-  kPromises = 128,   ///< of a request: a note about them stands in the body
+  kPromises = 128,   ///< a note about them stands in the body
 };
 /// Of forward requests, in that note.
 enum PromiseFlag : std::uint8_t { kKeepOutputs = 1, kWithholdOutputs = 2 };
+/// Of tensors that are passed on, in the body.
+enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2 };
 
 inline constexpr std::size_t kFlagsInHeader = 64;  ///< of settings, or of tensors
 inline constexpr std::size_t kShortKey = 30;       ///< bytes, the first of which is the length

@@ -47,7 +47,7 @@ struct OutputName {
 /// A tensor of a request that comes from where it was made instead of with the request.
 struct PromisedInput {
   std::uint32_t index = 0;  ///< among the request's tensors, where an undefined one stands
-  OutputName source;
+  OutputName source = {};   ///< of a forward; gradients come unasked
   std::vector<at::Tensor> tensors = {};  ///< once it came, as take_forms() left it
   Note forms = {};
 };
@@ -86,6 +86,14 @@ struct ForwardResponse {
   Note withheld = {};  ///< what the outputs look like that did not come (output_shapes.h); or empty
 };
 
+/// Where one of the gradients goes that a backward request computes.
+struct GradientRoute {
+  std::uint32_t gradient = 0;  ///< of which input of the execution
+  PpRank to;
+  RequestId consumer;       ///< a backward request of the same caller to that rank
+  std::uint32_t index = 0;  ///< PromisedInput::index
+};
+
 /// Run backward through a record.
 struct BackwardRequest {
   RequestId request;
@@ -97,13 +105,16 @@ struct BackwardRequest {
   bool only_inputs = false;           ///< smp::grad(): leaves get nothing
   Note forms;                         ///< of the gradients
   std::optional<Settings> settings;   ///< not plain; the caller's, if changed since the forward
+  std::vector<PromisedInput> promised = {};  ///< of the gradients
+  std::vector<GradientRoute> routes = {};    ///< gradients that do not go to the caller
 };
 
 /// Its answer: gradients of the execution's inputs.
 struct BackwardResponse {
   RequestId request;
   std::vector<at::Tensor> gradients;
-  Note forms;  ///< of the gradients
+  Note forms;        ///< of the gradients
+  Note routed = {};  ///< of each gradient: '\1' if there is one, and it went on its route; or empty
 };
 
 /// The answer to either request if an exception left it.
@@ -121,7 +132,7 @@ struct PassOn {
   std::uint32_t index = 0;  ///< PromisedInput::index
 };
 
-/// That output, for request `consumer` of `caller`.
+/// That output, or a gradient on its route, for request `consumer` of `caller`.
 struct PassedOn {
   PpRank caller;
   RequestId consumer;
@@ -129,6 +140,7 @@ struct PassedOn {
   bool failed = false;  ///< what should have made it threw; the caller is told what
   std::vector<at::Tensor> tensors = {};
   Note forms = {};
+  bool gradient = false;  ///< for a backward request; may be undefined: there is none
 };
 
 /// Outputs of these requests will not be asked for any more.

@@ -68,7 +68,9 @@ PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   message.consumer = start.request;
   message.caller = PpRank(static_cast<int>(in.index(kAny)));
   message.index = static_cast<std::uint32_t>(in.index(kAny));
-  message.failed = in.index(2) != 0;
+  const auto flags = in.index(4);
+  message.failed = (flags & wire::kFailed) != 0;
+  message.gradient = (flags & wire::kGradient) != 0;
   message.forms = std::string(in.rest());
   message.tensors = std::move(frame.tensors);
   return message;
@@ -122,6 +124,21 @@ ForwardResponse forward_response(d2d::ArrivedFrame&& frame) {
   return message;
 }
 
+void take_routes(std::string_view text, BackwardRequest& message) {
+  NumberReader in(text);
+  message.promised.resize(in.index(message.gradients.size() + 1));
+  for (auto& input : message.promised) {
+    input.index = static_cast<std::uint32_t>(in.index(message.gradients.size()));
+  }
+  while (!in.at_end()) {
+    auto& route = message.routes.emplace_back();
+    route.gradient = static_cast<std::uint32_t>(in.index(kAny));
+    route.to = PpRank(static_cast<int>(in.index(kAny)));
+    route.consumer = request_of(in);
+    route.index = static_cast<std::uint32_t>(in.index(kAny));
+  }
+}
+
 BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
   const auto header = wire::header_of<wire::RecordHeader>(frame);
   const auto& start = header.start;
@@ -130,15 +147,26 @@ BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
   if ((start.flags & wire::kPlainSettings) == 0) {
     settings = body.take_further_settings(header.requires_grad);
   }
-  return {start.request,
-          header.record,
-          start.microbatch,
-          (start.flags & wire::kAfterFirstBackward) != 0,
-          (start.flags & wire::kKeepGraph) != 0,
-          std::move(frame.tensors),
-          (start.flags & wire::kOnlyInputs) != 0,
-          std::string(body.rest()),
-          std::move(settings)};
+  BackwardRequest message{start.request,
+                          header.record,
+                          start.microbatch,
+                          (start.flags & wire::kAfterFirstBackward) != 0,
+                          (start.flags & wire::kKeepGraph) != 0,
+                          std::move(frame.tensors),
+                          (start.flags & wire::kOnlyInputs) != 0,
+                          {},
+                          std::move(settings)};
+  if ((start.flags & wire::kPromises) != 0) take_routes(body.take_note(), message);
+  message.forms = std::string(body.rest());
+  return message;
+}
+
+BackwardResponse backward_response(d2d::ArrivedFrame&& frame, const wire::Start& start) {
+  wire::ExtraReader body(wire::text_of(frame.body));
+  BackwardResponse message{start.request, std::move(frame.tensors), {}};
+  if ((start.flags & wire::kPromises) != 0) message.routed = body.take_note();
+  message.forms = std::string(body.rest());
+  return message;
 }
 
 FinishGradients finish_gradients(const d2d::ArrivedFrame& frame) {
@@ -183,8 +211,7 @@ Message message_of(const wire::Start& start, d2d::ArrivedFrame&& frame) {
     case wire::Kind::kBackwardRequest:
       return backward_request(std::move(frame));
     case wire::Kind::kBackwardResponse:
-      return BackwardResponse{start.request, std::move(frame.tensors),
-                              std::string(wire::text_of(frame.body))};
+      return backward_response(std::move(frame), start);
     case wire::Kind::kErrorResponse:
       return ErrorResponse{start.request, failure_of(frame)};
     case wire::Kind::kPassOn:

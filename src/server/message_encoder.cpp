@@ -60,6 +60,23 @@ void put_promises(const ForwardRequest& message, wire::Start& start, wire::Extra
   extra.put_note(text_of_promises(flags, message));
 }
 
+void put_routes(const BackwardRequest& message, wire::Start& start, wire::ExtraWriter& body) {
+  if (message.promised.empty() && message.routes.empty()) return;
+  std::string text;
+  NumberWriter out(text);
+  out.put(static_cast<std::int64_t>(message.promised.size()));
+  for (const auto& input : message.promised) out.put(input.index);
+  for (const auto& route : message.routes) {
+    out.put(route.gradient);
+    out.put(route.to.value());
+    out.put(route.consumer.slot);
+    out.put(route.consumer.generation);
+    out.put(route.index);
+  }
+  start.flags |= wire::kPromises;
+  body.put_note(text);
+}
+
 // ---- the rare kinds ----------------------------------------------------------------------------
 
 void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& start,
@@ -118,7 +135,7 @@ struct SendRest {
     NumberWriter out(body);
     out.put(message.caller.value());
     out.put(message.index);
-    out.put(message.failed ? 1 : 0);
+    out.put(flag(message.failed, wire::kFailed) | flag(message.gradient, wire::kGradient));
     body += message.forms;
     post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassedOn, step, message.consumer)),
          body, message.tensors);
@@ -225,15 +242,22 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
     header.requires_grad = message.settings->first;
     body.put_further_settings(*message.settings);
   }
+  put_routes(message, header.start, body);
   body.put_rest(message.forms);
   post(channel, peer, wire::bytes_of(header), body.bytes(), message.gradients);
 }
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardResponse& message) {
-  post(channel, peer,
-       wire::bytes_of(start_of(wire::Kind::kBackwardResponse, step, message.request)),
-       message.forms, message.gradients);
+  auto start = start_of(wire::Kind::kBackwardResponse, step, message.request);
+  if (message.routed.empty()) {
+    return post(channel, peer, wire::bytes_of(start), message.forms, message.gradients);
+  }
+  start.flags |= wire::kPromises;
+  wire::ExtraWriter body;
+  body.put_note(message.routed);
+  body.put_rest(message.forms);
+  post(channel, peer, wire::bytes_of(start), body.bytes(), message.gradients);
 }
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,

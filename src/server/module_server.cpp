@@ -159,6 +159,13 @@ std::string ModuleServer::waiting_requests() const {
                           core_.scopes.modules.path(module), ", microbatch ", microbatch,
                           ": waits for an argument that another module has promised");
   }
+  for (const auto& [microbatch, id] : runner_.promised().waiting()) {
+    const auto* record = core_.step->records.find(id);
+    lines += base::concat("\n    rank ", core_.port.name(), ", backward of module ",
+                          record == nullptr ? "?" : core_.scopes.modules.path(record->module),
+                          ", microbatch ", microbatch,
+                          ": waits for a gradient that comes from the backward of another module");
+  }
   return lines;
 }
 

@@ -80,6 +80,7 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
       settings_(request.settings),
       withheld_(request.withhold_outputs),
       kept_(request.keep_outputs),
+      number_(ExecutionScope::current()->num_calls()),
       expected_(expected),
       arguments_(own.begin(), own.end()),
       outputs_(expected.outputs.size()),
@@ -150,7 +151,9 @@ PromisedValues::Value PromisedCall::value(std::size_t index) {
   auto& router = router_in_step();
   if (router.failures_.empty_because_unwinding()) return {at::empty({0}), false};
   const auto alive = shared_from_this();
-  fetched_ = true;
+  if (!std::exchange(fetched_, true)) {
+    at_once_ = !ExecutionScope::current()->has_worked_since(number_);
+  }
   std::optional<Fetch> fetch;
   if (withheld_ && (!answer_ || !answer_->withheld.empty() || not_sent_) && !failure_) {
     fetch.emplace(*this).ask(index);
@@ -178,6 +181,7 @@ void PromisedCall::forget(std::size_t index) noexcept {
   const auto router = router_.lock();
   if (router == nullptr) return;
   expected_.fetched = fetched_;
+  expected_.at_once = at_once_;
   if (kept_) router->release_outputs(owner_, step_, request_);
 }
 

@@ -91,6 +91,7 @@ class PromisedCall final : public PromisedValues,
   const Settings settings_;
   const bool withheld_;  // as far as was asked for
   const bool kept_;
+  const std::uint64_t number_;  // ExecutionScope::num_calls() of its caller
   RequestId request_;
   ExpectedResult& expected_;
   std::vector<at::Tensor> arguments_;    // until the answer was used
@@ -107,6 +108,7 @@ class PromisedCall final : public PromisedValues,
   bool not_sent_ = false;  // the answer came without values
   bool thrown_ = false;
   bool fetched_ = false;
+  bool at_once_ = false;  // before its caller had made other calls
   std::vector<fiber::Event*> waiters_;
 };
 

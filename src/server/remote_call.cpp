@@ -43,7 +43,7 @@ fiber::WaitReason RemoteCall::wait_reason() const {
   return {"backward", path(), peer, microbatch_};
 }
 
-void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options, Completion done) {
+CallRouter& RemoteCall::router_for(const BackwardOptions& options) const {
   const auto router = router_.lock();
   const auto* step = router == nullptr ? nullptr : router->core_.step.get();
   SMP_REQUIRE(step != nullptr && step->number == step_, "backward of remote module ", path(),
@@ -56,31 +56,81 @@ void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options
                  path(), "\", stage of its caller)), with the code that calls smp::grad()");
   SMP_REQUIRE(!running_, "backward of remote module ", path(), ", microbatch ", microbatch_,
               ": two backward passes run through it at the same time");
-  if (!options.keep_graph) used_ = true;
+  return *router;
+}
+
+void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options, Completion done) {
   passed_.clear();
   for (const auto& own : passing_) {
     passed_.push_back(std::exchange(gradients.at(own.output), at::Tensor()));
   }
+  join_chain(options, std::move(done));
+  if (!record_) return complete({}, nullptr);  // nothing there needs a gradient
+  try {
+    start_in_chain(std::move(gradients), options, {});
+  } catch (...) {
+    leave_chain();
+    throw;
+  }
+}
+
+bool RemoteCall::can_pass_on_to(const AsyncNode& next, const BackwardOptions& options) const {
+  const auto* const other = dynamic_cast<const RemoteCall*>(&next);
+  const auto router = router_.lock();
+  if (other == nullptr || router == nullptr || other->router_.lock() != router) return false;
+  if (!router->may_pass_on() || options.keep_graph || options.create_graph) return false;
+  const auto plain = [](const RemoteCall& call) {
+    return call.record_ && call.passing_.empty() && !call.running_;
+  };
+  return plain(*this) && plain(*other) && hooked_ == nullptr && other->step_ == step_;
+}
+
+/// The name of the request is known before any is sent: others send gradients to it.
+void RemoteCall::join_chain(const BackwardOptions& options, Completion done) {
+  auto& router = router_for(options);
+  if (!options.keep_graph) used_ = true;
   done_ = std::move(done);
   running_ = c10::intrusive_ptr<RemoteCall>::unsafe_reclaim_from_nonowning(this);
-  if (!record_) return complete({}, nullptr);  // nothing there needs a gradient
-  const auto& caller = ExecutionScope::current()->identity();
-  BackwardRequest request{{},
+  routed_ = {};
+  if (router.core_.step->failed()) return on_abort();
+  if (record_) request_ = router.core_.step->requests.add(this);
+}
+
+void RemoteCall::start_in_chain(variable_list&& gradients, const BackwardOptions& options,
+                                const Paths& paths) {
+  if (!running_) return;  // the step has failed meanwhile
+  router_.lock()->request_backward(owner_, request_for(std::move(gradients), options, paths));
+}
+
+void RemoteCall::leave_chain() noexcept {
+  used_ = false;
+  if (const auto router = router_.lock(); router != nullptr && router->core_.step != nullptr) {
+    router->core_.step->requests.take(request_);
+  }
+  done_ = {};
+  running_.reset();
+}
+
+BackwardRequest RemoteCall::request_for(variable_list&& gradients, const BackwardOptions& options,
+                                        const Paths& paths) const {
+  const auto router = router_.lock();
+  BackwardRequest request{request_,
                           record_,
                           microbatch_,
-                          caller.after_first_backward,
+                          ExecutionScope::current()->identity().after_first_backward,
                           options.keep_graph,
                           std::move(gradients),
                           !options.accumulate,
                           {},
                           changed_settings(*router)};
-  try {
-    request.forms = take_forms(request.gradients, "output gradient", path(), /*layout=*/false);
-    router->request_backward(owner_, std::move(request), *this);
-  } catch (...) {
-    running_.reset();
-    throw;
+  request.forms = take_forms(request.gradients, "output gradient", path(), /*layout=*/false);
+  if (!paths.in.empty()) request.gradients.resize(num_inputs());
+  for (const auto input : paths.in) request.promised.push_back({input});
+  for (const auto& path : paths.out) {
+    const auto& next = static_cast<const RemoteCall&>(*path.next);
+    request.routes.push_back({path.output, next.owner_, next.request_, path.input});
   }
+  return request;
 }
 
 /// What was frozen since the forward gets no gradient, as in one process.
@@ -91,6 +141,11 @@ std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
   const auto& part = board.subtree(module->smp_module());
   if (board.read(part) == settings_) return std::nullopt;
   return board.read_all(part);
+}
+
+bool RemoteCall::has_passed_on(std::uint32_t output) const {
+  const auto routed = routed_.view();
+  return output < routed.size() && routed[output] != '\0';
 }
 
 void RemoteCall::unpack(variable_list& gradients) {
@@ -114,10 +169,16 @@ void RemoteCall::on_forward(ForwardResponse&&) noexcept {
 
 void RemoteCall::on_backward(BackwardResponse&& response) noexcept {
   forms_ = std::move(response.forms);
+  routed_ = std::move(response.routed);
   complete(std::move(response.gradients), nullptr);
 }
 
-void RemoteCall::on_error(Failure&& failure) noexcept { complete({}, remote_exception(failure)); }
+/// If its gradient failed, the pass gets that error from the call that should have made it.
+void RemoteCall::on_error(Failure&& failure) noexcept {
+  if (!failure.of_input) return complete({}, remote_exception(failure));
+  used_ = false;
+  complete({}, nullptr);
+}
 
 void RemoteCall::on_abort() noexcept { complete({}, std::make_exception_ptr(StepAborted{})); }
 

@@ -32,6 +32,14 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   const char* path() const noexcept;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
+  /// Not with retain_graph, nor where the order of calls may matter beyond what requests say.
+  bool can_pass_on_to(const AsyncNode& next, const BackwardOptions& options) const override;
+  void join_chain(const BackwardOptions& options, Completion done) override;
+  void start_in_chain(variable_list&& gradients, const BackwardOptions& options,
+                      const Paths& paths) override;
+  void leave_chain() noexcept override;
+  bool has_passed_on(std::uint32_t output) const override;
+  void not_reached() noexcept override { used_ = false; }
   void unpack(variable_list& gradients) override;
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
@@ -45,6 +53,9 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   void on_backward(BackwardResponse&& response) noexcept override;
   void on_error(Failure&& failure) noexcept override;
   void on_abort() noexcept override;
+  CallRouter& router_for(const BackwardOptions& options) const;
+  BackwardRequest request_for(variable_list&& gradients, const BackwardOptions& options,
+                              const Paths& paths) const;
   std::optional<Settings> changed_settings(CallRouter& router) const;
   void complete(variable_list&& gradients, std::exception_ptr error) noexcept;
   void drop() noexcept;
@@ -59,7 +70,9 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   bool used_ = false;
   std::vector<Passing> passing_;             // nearly always empty
   variable_list passed_;                     // their gradients, while a backward runs
+  RequestId request_;                        // of the backward that runs
   Note forms_;                               // of the gradients that arrived
+  Note routed_;                              // which others there are
   std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
   Completion done_;                          // of the backward that runs
   c10::intrusive_ptr<RemoteCall> running_;   // itself, while the answer is awaited

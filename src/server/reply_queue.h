@@ -1,8 +1,8 @@
 // server/reply_queue.h: replies of the AsyncNodes that a backward pass has started, handed out in
-// the order of starting whatever the order of arrival. Threads: the rank's thread.
+// the order of their places whatever the order of arrival. Threads: the rank's thread.
 #pragma once
 
-#include <deque>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -19,6 +19,9 @@ struct Reply {
   variable_list gradients;
   std::exception_ptr error;
   bool arrived = false;
+  bool wanted = true;  ///< false: nothing is done with it
+  bool taken = false;
+  std::size_t next = 0;  ///< number of the reply after it
 };
 
 /// Completions may outlive the queue: they are ignored once it is gone.
@@ -31,6 +34,9 @@ class ReplyQueue {
 
   /// Appends a place for the reply of `node` and returns what fills it.
   Completion expect(NodeIndex node);
+  /// The same without a place, which it gets with enqueue(): not before that is it in flight.
+  Completion expect_later(NodeIndex node);
+  void enqueue(NodeIndex node, bool wanted);
   /// Replies that were not taken yet.
   int in_flight() const noexcept;
   /// The node whose reply comes next.

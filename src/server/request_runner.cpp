@@ -59,7 +59,10 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
       }),
       waiting_([this](WaitingRequests::Forward&& forward,
                       bool input_failed) { start(std::move(forward), input_failed); },
-               [this](PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }) {}
+               [this](PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }),
+      promised_([this](BackwardTask&& task, bool input_failed) {
+        start(std::move(task), input_failed);
+      }) {}
 
 /// Sends what `run` returns, or the exception that it throws.
 template <class Run>
@@ -106,6 +109,16 @@ void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
   }
 }
 
+/// The answer to a request that was not run.
+ErrorResponse RequestRunner::not_run(RequestId request, ModuleId module, std::int32_t microbatch,
+                                     const char* what) const {
+  return {request,
+          {core_.port.rank(),
+           base::concat("rank ", core_.port.name(), ", module ", core_.scopes.modules.path(module),
+                        ", microbatch ", microbatch, ": not run, because ", what, " that failed"),
+           0, true}};
+}
+
 void RequestRunner::start(WaitingRequests::Forward&& forward, bool input_failed) {
   if (!core_.in_good_step()) return;
   auto& request = forward.request;
@@ -113,16 +126,8 @@ void RequestRunner::start(WaitingRequests::Forward&& forward, bool input_failed)
     kept_.fail({forward.source, request.request});
     core_.accumulator.mark_closed(forward.execution);
     core_.server.wake.signal();
-    core_.port.send(
-        forward.source,
-        Message(ErrorResponse{
-            request.request,
-            {core_.port.rank(),
-             base::concat("rank ", core_.port.name(), ", module ",
-                          core_.scopes.modules.path(request.module), ", microbatch ",
-                          request.microbatch,
-                          ": not run, because an argument was promised by a call that failed"),
-             0, true}}));
+    core_.port.send(forward.source, not_run(request.request, request.module, request.microbatch,
+                                            "an argument was promised by a call"));
     return waiting_.ended(forward.row);
   }
   const auto order = core_.priority(Phase::kForward, request.microbatch);
@@ -134,7 +139,10 @@ void RequestRunner::on_message(PpRank source, const PassOn& message) {
   kept_.pass_on(source, message);
 }
 
-void RequestRunner::on_message(PassedOn&& message) { waiting_.take(std::move(message)); }
+void RequestRunner::on_message(PassedOn&& message) {
+  if (message.gradient) return promised_.take(std::move(message));
+  waiting_.take(std::move(message));
+}
 
 void RequestRunner::on_message(PpRank source, const ReleaseOutputs& message) {
   for (const auto& request : message.requests) kept_.release({source, request});
@@ -143,6 +151,7 @@ void RequestRunner::on_message(PpRank source, const ReleaseOutputs& message) {
 void RequestRunner::end_step() noexcept {
   kept_.clear();
   waiting_.clear();
+  promised_.clear();
 }
 
 void RequestRunner::run(ForwardTask&& task) {
@@ -282,20 +291,90 @@ void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
   // midst of it.
   if (!request.only_inputs) core_.accumulator.mark_forward_done(request.microbatch);
   ++core_.counters.executed_backward;
-  const auto order = core_.priority(Phase::kBackward, request.microbatch);
-  core_.workers.launch(BackwardTask{source, std::move(request)}, order);
+  if (!request.promised.empty()) return promised_.add({source, std::move(request)});
+  launch({source, std::move(request)});
+}
+
+void RequestRunner::launch(BackwardTask&& task) {
+  const auto order = core_.priority(Phase::kBackward, task.request.microbatch);
+  core_.workers.launch(std::move(task), order);
+}
+
+/// One whose gradients failed keeps its record: its caller did not get as far as using it.
+void RequestRunner::start(BackwardTask&& task, bool input_failed) {
+  if (!core_.in_good_step()) return;
+  if (!input_failed) return launch(std::move(task));
+  const auto* record = core_.step->records.find(task.request.record);
+  const auto module = record == nullptr ? kBody : record->module;
+  core_.port.send(task.source, not_run(task.request.request, module, task.request.microbatch,
+                                       "its gradient comes from a backward"));
+  fail_routes(task.source, task.request);
 }
 
 void RequestRunner::run(BackwardTask&& task) {
   auto& request = task.request;
+  for (auto& input : request.promised) {
+    restore_forms(input.forms, input.tensors);
+    request.gradients.at(input.index) = std::move(input.tensors.at(0));
+  }
   auto* record = core_.step->records.find(request.record);
   const ExecutionIdentity identity{record == nullptr ? kBody : record->module, request.microbatch,
                                    Phase::kBackward, request.after_first_backward,
                                    record == nullptr ? ExecutionId{} : record->execution};
-  auto position = record == nullptr ? CallPosition() : position_of_pass(*record);
+  // The module below used none of its results: nothing here would have been asked for.
+  const bool reached = request.promised.empty() || record == nullptr ||
+                       std::any_of(request.gradients.begin(), request.gradients.end(),
+                                   [](const at::Tensor& gradient) { return gradient.defined(); });
+  auto position = record == nullptr || !reached ? CallPosition() : position_of_pass(*record);
   ExecutionScope scope(core_.scopes, identity, std::move(position),
                        core_.random_key(request.microbatch));
-  answer(task.source, request.request, scope, [&] { return run_backward_of(request, scope); });
+  answer(task.source, request.request, scope, [&] {
+    try {
+      const auto* path = core_.scopes.modules.path(identity.module);
+      auto gradients =
+          reached ? run_backward_of(request, scope) : variable_list(record->inputs->num_inputs());
+      return response_to(task.source, request, std::move(gradients), path);
+    } catch (const StepAborted&) {
+      throw;
+    } catch (...) {
+      fail_routes(task.source, request);
+      throw;
+    }
+  });
+}
+
+/// Gradients with a route go there, the others to the caller.
+BackwardResponse RequestRunner::response_to(PpRank caller, BackwardRequest& request,
+                                            variable_list&& gradients, const char* path) {
+  std::string routed(request.routes.empty() ? 0 : gradients.size(), '\0');
+  for (auto& routes = request.routes; !routes.empty(); routes.pop_back()) {
+    const auto& route = routes.back();
+    PassedOn message{caller, route.consumer, route.index};
+    message.tensors.push_back(std::exchange(gradients.at(route.gradient), at::Tensor()));
+    if (message.tensors[0].defined()) routed[route.gradient] = '\1';
+    message.forms = take_forms(message.tensors, "argument gradient", path, /*layout=*/false);
+    send_along(route, std::move(message));
+  }
+  BackwardResponse response;
+  response.gradients = std::move(gradients);
+  response.forms = take_forms(response.gradients, "argument gradient", path, /*layout=*/false);
+  response.routed = std::move(routed);
+  return response;
+}
+
+void RequestRunner::send_along(const GradientRoute& route, PassedOn&& message) {
+  message.gradient = true;
+  if (route.to != core_.port.rank()) return core_.port.send(route.to, Message(std::move(message)));
+  for (auto& tensor : message.tensors) {
+    if (tensor.defined()) tensor = clone_on_write(tensor);
+  }
+  promised_.take(std::move(message));
+}
+
+void RequestRunner::fail_routes(PpRank caller, const BackwardRequest& request) {
+  for (const auto& route : request.routes) {
+    send_along(route, {caller, route.consumer, route.index, /*failed=*/true});
+  }
 }
 
 /// Kept for another backward if the request says so.
@@ -319,7 +398,7 @@ SettingsBoard::View RequestRunner::settings_of(const BackwardRequest& request,
   return board.view_of(part, *request.settings);
 }
 
-BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, ExecutionScope& scope) {
+variable_list RequestRunner::run_backward_of(BackwardRequest& request, ExecutionScope& scope) {
   restore_forms(request.forms, request.gradients);
   const auto record = take_record(request);
   if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
@@ -343,17 +422,14 @@ BackwardResponse RequestRunner::run_backward_of(BackwardRequest& request, Execut
   options.boundary = &inputs;
   run_backward(roots, std::move(gradients), options, {}, &sink);
   core_.accumulator.close(record.execution);
-  BackwardResponse response;
-  response.gradients = std::exchange(inputs.captured, {});
-  response.gradients.resize(inputs.num_inputs());
-  response.forms = take_forms(response.gradients, "argument gradient",
-                              core_.scopes.modules.path(record.module), /*layout=*/false);
-  return response;
+  auto captured = std::exchange(inputs.captured, {});
+  captured.resize(inputs.num_inputs());
+  return captured;
 }
 
 /// Of smp::grad(): only what leads to the boundary is executed. A record that is freed is closed.
-BackwardResponse RequestRunner::gradients_of_inputs(const Record& record, const edge_list& roots,
-                                                    variable_list&& gradients, bool keep_graph) {
+variable_list RequestRunner::gradients_of_inputs(const Record& record, const edge_list& roots,
+                                                 variable_list&& gradients, bool keep_graph) {
   auto options = pass_options(keep_graph, core_);
   options.random_key = ExecutionScope::current()->random_key_of_hooks();
   options.accumulate = false;
@@ -361,13 +437,10 @@ BackwardResponse RequestRunner::gradients_of_inputs(const Record& record, const 
   for (std::uint32_t i = 0; i < record.inputs->num_inputs(); ++i) {
     inputs.emplace_back(record.inputs, i);
   }
-  BackwardResponse response;
-  if (inputs.empty()) return response;
-  response.gradients = run_backward(roots, std::move(gradients), options, inputs);
-  response.forms = take_forms(response.gradients, "argument gradient",
-                              core_.scopes.modules.path(record.module), /*layout=*/false);
+  if (inputs.empty()) return {};
+  auto captured = run_backward(roots, std::move(gradients), options, inputs);
   if (!keep_graph) core_.accumulator.close(record.execution);
-  return response;
+  return captured;
 }
 
 // ---- records that nobody wants -----------------------------------------------------------------

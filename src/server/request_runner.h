@@ -5,6 +5,7 @@
 
 #include "server/failure_control.h"
 #include "server/kept_outputs.h"
+#include "server/promised_gradients.h"
 #include "server/server_core.h"
 #include "server/watched_arguments.h"
 
@@ -32,6 +33,7 @@ class RequestRunner {
   void end_step() noexcept;
   /// What waits for tensors of other ranks, for reports.
   const WaitingRequests& waiting() const noexcept { return waiting_; }
+  const PromisedGradients& promised() const noexcept { return promised_; }
   /// Frees the records that others released. On a fiber: it runs destructors of user code.
   void free_released();
 
@@ -39,6 +41,7 @@ class RequestRunner {
   template <class Run>
   void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
   void start(WaitingRequests::Forward&& forward, bool input_failed);
+  void start(BackwardTask&& task, bool input_failed);
   void take_promised(ForwardRequest& request) const;
   ForwardResponse run_forward(PpRank source, ForwardRequest& request,
                               const ExecutionIdentity& identity);
@@ -50,16 +53,24 @@ class RequestRunner {
                               c10::intrusive_ptr<BoundaryInput> inputs,
                               const WatchedArguments& arguments, const ForwardRequest& request,
                               const ExecutionIdentity& identity);
-  BackwardResponse run_backward_of(BackwardRequest& request, ExecutionScope& scope);
+  ErrorResponse not_run(RequestId request, ModuleId module, std::int32_t microbatch,
+                        const char* what) const;
+  void launch(BackwardTask&& task);
+  variable_list run_backward_of(BackwardRequest& request, ExecutionScope& scope);
+  BackwardResponse response_to(PpRank caller, BackwardRequest& request, variable_list&& gradients,
+                               const char* path);
+  void send_along(const GradientRoute& route, PassedOn&& message);
+  void fail_routes(PpRank caller, const BackwardRequest& request);
   SettingsBoard::View settings_of(const BackwardRequest& request, const Record& record);
-  BackwardResponse gradients_of_inputs(const Record& record, const edge_list& roots,
-                                       variable_list&& gradients, bool keep_graph);
+  variable_list gradients_of_inputs(const Record& record, const edge_list& roots,
+                                    variable_list&& gradients, bool keep_graph);
   Record take_record(const BackwardRequest& request) const;
 
   ServerCore& core_;
   FailureControl& failures_;
   KeptOutputs kept_;
   WaitingRequests waiting_;
+  PromisedGradients promised_;
 };
 
 }  // namespace smp::server

@@ -28,6 +28,22 @@ variable_list AsyncNode::apply(variable_list&&) { refuse_stock_engine(name()); }
 
 void AsyncNode::unpack(variable_list&) {}
 
+bool AsyncNode::can_pass_on_to(const AsyncNode&, const BackwardOptions&) const { return false; }
+
+void AsyncNode::join_chain(const BackwardOptions&, Completion) {
+  SMP_ASSERT(false, name(), " passes nothing on");
+}
+
+void AsyncNode::start_in_chain(variable_list&&, const BackwardOptions&, const Paths&) {
+  SMP_ASSERT(false, name(), " passes nothing on");
+}
+
+void AsyncNode::leave_chain() noexcept {}
+
+bool AsyncNode::has_passed_on(std::uint32_t) const { return false; }
+
+void AsyncNode::not_reached() noexcept {}
+
 fiber::WaitReason AsyncNode::wait_reason() const { return {"a backward reply"}; }
 
 variable_list BoundaryInput::apply(variable_list&& gradients) {

@@ -44,6 +44,7 @@ namespace promised_outputs_test {
 using at::Tensor;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 /// Does what the test says with its argument and its weight.
 struct PieceImpl : torch::nn::Module {
@@ -331,6 +332,125 @@ TEST(PromisedOutputs, WithoutGradients) {
                         },
                         false};
   expect_as_alone(program, {{1, 1, 1}, {1, 2, 1}});
+}
+
+/// A gradient goes from rank to rank, or there is none: then nothing below is reached, and what was
+/// not reached may be reached by another backward.
+TEST(PromisedOutputs, GradientsOfArgumentsThatAreNotUsed) {
+  const PieceImpl::Act ignores = [](PieceImpl& self, const Tensor& x) {
+    return self.weight * 2 + torch::zeros_like(x);
+  };
+  const Program unused{{multiply, multiply, ignores, multiply},
+                       [](PiecesImpl& net, const Tensor& x) { return chain(net, x).sum(); }};
+  expect_as_alone(unused, {{1, 1, 1, 1}, {1, 2, 3, 1}, {1, 2, 1, 2}, {0, 1, 2, 0}});
+  const Program now_and_then{{multiply,
+                              [&](PieceImpl& self, const Tensor& x) {
+                                return running_step % 2 == 0 ? ignores(self, x) : multiply(self, x);
+                              },
+                              multiply},
+                             [](PiecesImpl& net, const Tensor& x) { return chain(net, x).sum(); }};
+  expect_as_alone(now_and_then, {{1, 1, 1}, {1, 2, 3}});
+}
+
+/// Of two passes over one graph the first leaves alone what it does not reach.
+TEST(PromisedOutputs, GraphsMayBeReachedByALaterBackward) {
+  const PieceImpl::Act ignores = [](PieceImpl& self, const Tensor& x) {
+    return self.weight * 2 + torch::zeros_like(x);
+  };
+  const auto two_losses = [](auto&& backward, PiecesImpl& net, const Tensor& x) {
+    auto& p = net.pieces;
+    const auto y = p[1](p[0](x));
+    const auto first = p[2](y).sum();
+    const auto second = p[3](y).sum();
+    backward(first);
+    backward(second);
+    return (first + second).detach();
+  };
+  const std::vector<PieceImpl::Act> acts{multiply, multiply, ignores, multiply};
+  Results reference;
+  Pieces alone(acts);
+  const auto x = rows(2);
+  for (int step = 0; step < kSteps; ++step) {
+    two_losses([](const Tensor& loss) { loss.backward(); }, *alone, x);
+  }
+  for (const auto& item : alone->named_parameters()) {
+    note(reference, item.key(), item.value().grad());
+  }
+  for (const bool promised : {false, true}) {
+    Config config;
+    config.plan_cache = "off";
+    config.promised_outputs = promised;
+    Results results;
+    run_local(
+        4,
+        [&] {
+          Pieces net(acts);
+          DistributedModel<Pieces> model(net);
+          model.set_partition("", 0);
+          for (int i = 0; i < 4; ++i) model.set_partition("p" + std::to_string(i), i);
+          auto train = smp::step([&](Tensor input) {
+            return two_losses([&](const Tensor& loss) { model.backward(loss); }, *net, input);
+          });
+          for (int step = 0; step < kSteps; ++step) train(x);
+          for (const auto& [name, parameter] : model.local_named_parameters()) {
+            note(results, name, parameter.grad());
+          }
+        },
+        config);
+    expect_close(results, reference);
+  }
+}
+
+/// Whoever looks at a gradient sees it.
+TEST(PromisedOutputs, HooksBetweenRemoteModulesSeeGradients) {
+  const Program program{std::vector<PieceImpl::Act>(4, multiply),
+                        [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          auto y = p[1](p[0](x));
+                          y.register_hook([](const Tensor& gradient) { return gradient * 3; });
+                          auto z = p[2](y);
+                          z.retain_grad();
+                          return p[3](z).sum();
+                        }};
+  expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 3, 1}});
+}
+
+TEST(PromisedOutputs, AnExceptionInBackwardEndsTheStep) {
+  bool now = false;  // of all ranks, which set it alike
+  const PieceImpl::Act fails = [&now](PieceImpl& self, const Tensor& x) {
+    auto y = multiply(self, x);
+    y.register_hook([&now](const Tensor&) {
+      if (now) throw std::invalid_argument("not today");
+    });
+    return y * 1;
+  };
+  for (const std::uint64_t seed : {0, 1, 2, 3, 4, 5}) {
+    Config config;
+    config.plan_cache = "off";
+    config.promised_outputs = seed > 0;
+    run_local(4,
+              [&] {
+                Pieces net(std::vector<PieceImpl::Act>{multiply, multiply, fails, multiply});
+                DistributedModel<Pieces> model(net);
+                model.set_partition("", 0);
+                for (int i = 0; i < 4; ++i) model.set_partition("p" + std::to_string(i), i);
+                auto train = smp::step([&](Tensor x) {
+                  auto loss = chain(*net, x).sum();
+                  model.backward(loss);
+                  return loss.detach();
+                });
+                for (int step = 0; step < 3; ++step) {
+                  now = step == 2;
+                  if (!now) train(rows(4));
+                }
+                EXPECT_THAT(
+                    refusal<std::exception>([&] { train(rows(4)); }),
+                    AllOf(HasSubstr("not today"), HasSubstr("p2"), Not(HasSubstr("not run"))));
+                now = false;
+                train(rows(4));
+              },
+              config, {.seed = seed});
+  }
 }
 
 TEST(PromisedOutputs, AnExceptionComesWithTheFirstUse) {

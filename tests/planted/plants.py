@@ -15,14 +15,12 @@ FIBER = ("test_fiber", "*")
 PLANTS = [
     # ---- answers and waits
     Plant("reply in order of arrival", "src/server/reply_queue.cpp",
-          "bool has_reply() const { return failed || (!replies.empty() && replies.front().arrived); }",
-          "bool has_reply() const {\n"
-          "    auto& all = const_cast<std::deque<Reply>&>(replies);\n"
-          "    for (auto& one : all) {\n"
-          "      if (one.arrived) std::swap(one, all.front());\n"
-          "    }\n"
-          "    return failed || (!replies.empty() && replies.front().arrived);\n"
-          "  }", [SERVER]),
+          "  auto& oldest = at(first);\n  oldest.taken = true;",
+          "  for (auto& one : replies) {\n"
+          "    if (one.arrived && !one.taken) std::swap(one.gradients, at(first).gradients);\n"
+          "    if (one.arrived && !one.taken) std::swap(one.node, at(first).node);\n"
+          "  }\n"
+          "  auto& oldest = at(first);\n  oldest.taken = true;", [SERVER]),
     Plant("lost wake-up", "src/server/call_router.cpp",
           "    response = std::move(answer);\n    arrived_.signal();",
           "    response = std::move(answer);\n    if (response->record) arrived_.signal();", [SERVER]),
@@ -146,4 +144,21 @@ PLANTS = [
           [PROMISED]),
     Plant("kept outputs stay", "src/server/kept_outputs.cpp",
           "  if (entry.ended) entries_.erase(name);\n}", "}", [SERVER]),
+    Plant("a hook between two remote modules does not see its gradient",
+          "src/server/gradient_chain.cpp", "entry.first_capture < 0 && !hooked &&",
+          "entry.first_capture < 0 &&", [SERVER, PROMISED]),
+    Plant("a capture between two remote modules gets nothing", "src/server/gradient_chain.cpp",
+          "entry.first_capture < 0 && !hooked &&", "!hooked &&", [SERVER, PROMISED]),
+    Plant("backward runs where no gradient came", "src/server/request_runner.cpp",
+          "  const bool reached = request.promised.empty() ||", "  const bool reached = true ||",
+          [SERVER, PROMISED]),
+    Plant("what was not reached cannot be reached again", "src/server/remote_call.h",
+          "override { used_ = false; }", "override {}", [PROMISED]),
+    Plant("a failed backward does not tell those that wait for its gradients",
+          "src/server/request_runner.cpp",
+          "    } catch (...) {\n      fail_routes(task.source, request);\n      throw;", "    } catch (...) {\n      throw;",
+          [SERVER, PROMISED]),
+    Plant("a gradient takes the place of the one before", "src/server/remote_call.cpp",
+          "    request.routes.push_back({path.output,", "    request.routes.push_back({path.output ? path.output - 1 : 0,",
+          [SERVER, PROMISED]),
 ]

@@ -163,6 +163,40 @@ TEST_F(MessageCodecTest, NotesAboutTensorsTravelBesideLongKeysAndManyFlags) {
   EXPECT_EQ(outputs.forms.at(1), "forms");
 }
 
+TEST_F(MessageCodecTest, RoutesOfGradients) {
+  for (const bool more : {false, true}) {
+    BackwardRequest sent{{5, 6}, {7, 8}, 3, true, false, std::vector<at::Tensor>(4), false, {}, {}};
+    sent.promised.push_back({3});
+    if (more) {
+      sent.forms = "forms";
+      sent.settings = Settings{false, 9, std::string("more")};
+      sent.promised.push_back({0});
+      sent.routes.push_back({2, PpRank(1), {70'000, 0xffffffffu}, 5});
+    }
+    sent.routes.push_back({65, PpRank(3), {4, 1}, 0});
+    const auto got = cross(sent);
+    EXPECT_EQ(got.forms, sent.forms);
+    EXPECT_EQ(got.settings, sent.settings);
+    ASSERT_EQ(got.promised.size(), sent.promised.size());
+    for (std::size_t i = 0; i < sent.promised.size(); ++i) {
+      EXPECT_EQ(got.promised[i].index, sent.promised[i].index);
+    }
+    ASSERT_EQ(got.routes.size(), sent.routes.size());
+    for (std::size_t i = 0; i < sent.routes.size(); ++i) {
+      const auto& [a, b] = std::pair(got.routes[i], sent.routes[i]);
+      EXPECT_EQ(std::tuple(a.gradient, a.to, a.consumer, a.index),
+                std::tuple(b.gradient, b.to, b.consumer, b.index));
+    }
+  }
+  for (const char* forms : {"", "forms"}) {
+    BackwardResponse sent{{5, 6}, std::vector<at::Tensor>(2), forms};
+    sent.routed = std::string("\1\0", 2);
+    const auto got = cross(sent);
+    EXPECT_EQ(got.routed, sent.routed);
+    EXPECT_EQ(got.forms, sent.forms);
+  }
+}
+
 TEST_F(MessageCodecTest, PromisesOfARequest) {
   for (const int tensors : {1, 65}) {
     for (const int kind : {0, 1, 2, 3}) {
@@ -191,8 +225,9 @@ TEST_F(MessageCodecTest, OutputsThatArePassedOnOrWithheld) {
   EXPECT_EQ(on.consumer, (RequestId{5, 6}));
   EXPECT_EQ(on.index, 7u);
   for (const bool failed : {false, true}) {
-    const auto passed = cross_rare(
-        PassedOn{PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3)});
+    const auto passed = cross_rare(PassedOn{
+        PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3), !failed});
+    EXPECT_EQ(passed.gradient, !failed);
     EXPECT_EQ(passed.caller, PpRank(2));
     EXPECT_EQ(passed.consumer, (RequestId{5, 6}));
     EXPECT_EQ(passed.index, 7u);

@@ -1,0 +1,322 @@
+// perf/modes.cpp: what a step costs beside its computation: a chain of tiny modules, the bytes that
+// travel with and without promised outputs, and a GPT whose loop over its blocks is written by
+// hand, half of them on each rank, beside the ideal of a pipeline.
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/runtime.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "d2d/mpi_session.h"
+#include "harness.h"
+#include "models/gpt.h"
+#include "sleeping_stages.h"
+#include "smp/smp.h"
+
+namespace smp::perf {
+namespace {
+
+using at::Tensor;
+
+constexpr int kModules = 64;
+constexpr int kMicrobatches = 8;
+constexpr int kWarmUpSteps = 4;  // results are promised from the third on
+
+Config config_of(bool promised) {
+  Config config;
+  config.microbatches = kMicrobatches;
+  config.promised_outputs = promised;
+  config.intra_op_threads = 1;
+  config.plan_cache = "off";
+  return config;
+}
+
+/// A step in one process; `mean` gets its loss.
+double alone_us(const std::function<Tensor(Tensor)>& loss_of, const Tensor& batch,
+                double* mean = nullptr) {
+  return microseconds([&] {
+    double sum = 0;
+    for (const auto& slice : batch.chunk(kMicrobatches)) {
+      const auto loss = loss_of(slice) / kMicrobatches;
+      loss.backward();
+      sum += loss.item<double>();
+    }
+    if (mean != nullptr) *mean = sum;
+  });
+}
+
+// ---- a chain of tiny modules -------------------------------------------------------------------
+
+struct LinkImpl : torch::nn::Module {
+  LinkImpl() : linear(register_module("linear", torch::nn::Linear(16, 16))) {}
+  Tensor forward(const Tensor& x) { return linear(x); }
+  torch::nn::Linear linear;
+};
+SMP_MODULE(Link);
+
+/// Computes for a while and returns another tensor.
+struct BusyImpl : torch::nn::Module {
+  explicit BusyImpl(double time_us) : microseconds(time_us) {}
+  Tensor forward(const Tensor& x) {
+    const base::SteadyClock clock;
+    const auto end = clock.now() + static_cast<base::Nanoseconds>(microseconds * 1000);
+    while (clock.now() < end) {
+    }
+    return x.clone();
+  }
+  double microseconds;
+};
+SMP_MODULE(Busy);
+
+/// By a loop, as most models are written.
+struct ChainImpl : torch::nn::Module {
+  ChainImpl() {
+    for (int i = 0; i < kModules; ++i) links.push_back(register_module(name_of(i), Link()));
+  }
+  Tensor forward(Tensor x) {
+    for (auto& link : links) x = link(x);
+    return x;
+  }
+  static std::string name_of(int link) { return "link" + std::to_string(link); }
+  std::vector<Link> links;
+};
+SMP_MODULE(Chain);
+
+struct BusyChainImpl : torch::nn::Module {
+  explicit BusyChainImpl(double time_us) {
+    for (int i = 0; i < kModules; ++i) {
+      links.push_back(register_module(ChainImpl::name_of(i), Busy(time_us)));
+    }
+  }
+  Tensor forward(Tensor x) {
+    for (auto& link : links) x = link(x);
+    return x;
+  }
+  std::vector<Busy> links;
+};
+SMP_MODULE(BusyChain);
+
+/// Link i lives on rank `first` + i modulo the number of ranks from there on.
+void alternate_links(DistributedModelBase& model, int first) {
+  model.set_partition("", 0);
+  for (int i = 0; i < kModules; ++i) {
+    model.set_partition(ChainImpl::name_of(i), first + i % (size() - first));
+  }
+}
+
+/// Microseconds a module and microbatch, forward and backward.
+struct ChainTimes {
+  std::vector<double> distributed, alone;
+};
+
+void measure_chain(bool promised, ChainTimes& times) {
+  torch::manual_seed(1);
+  auto alone = Chain(), net = Chain();
+  DistributedModel model(net);
+  alternate_links(model, 0);
+  auto train = step([&](const Tensor& x) { model.backward(model(x).sum()); });
+  const auto batch = at::randn({kMicrobatches, 16});
+  const auto loss_of = [&](const Tensor& x) { return alone(x).sum(); };
+  for (int i = 0; i < kWarmUpSteps + rounds(20); ++i) {
+    barrier();
+    const auto distributed = microseconds([&] { train(batch); });
+    const auto in_one_process = rank() == 0 && promised ? alone_us(loss_of, batch) : 0;
+    if (i < kWarmUpSteps) continue;
+    times.distributed.push_back(distributed / (kModules * kMicrobatches));
+    if (promised) times.alone.push_back(in_one_process / (kModules * kMicrobatches));
+  }
+}
+
+/// Bytes of tensors that all ranks send in a step, forward and backward, if no module of the chain
+/// lives with its caller.
+double bytes_of_chain() {
+  Chain net;
+  DistributedModel model(net);
+  alternate_links(model, 1);
+  auto train = step([&](const Tensor& x) {
+    const auto leaf = x.detach().requires_grad_();
+    model.backward(model(leaf).sum());
+  });
+  const auto batch = at::randn({kMicrobatches * 1024, 16});
+  for (int i = 0; i < kWarmUpSteps; ++i) train(batch);
+  const auto sent = [] { return Runtime::current().traffic().tensor_bytes_sent; };
+  const auto before = sent();
+  train(batch);
+  const auto own = static_cast<double>(sent() - before);
+  double all = 0;
+  for (int root = 0; root < size(); ++root) all += broadcast(own, root);
+  return all;
+}
+
+/// How much of a step without gradients is spent inside modules that take `time_us`, both ranks
+/// taken together.
+double efficiency(double time_us) {
+  BusyChain net(time_us);
+  DistributedModel model(net);
+  alternate_links(model, 0);
+  auto infer = step([&](const Tensor& x) {
+    const at::NoGradGuard no_grad;
+    return model(x);
+  });
+  std::vector<double> durations;
+  for (int i = 0; i < kWarmUpSteps + rounds(9); ++i) {
+    barrier();
+    const auto duration = microseconds([&] { infer(at::ones({kMicrobatches, 16})); });
+    if (i >= kWarmUpSteps) durations.push_back(duration);
+  }
+  return time_us * kModules * kMicrobatches / size() / median(durations);
+}
+
+// ---- a GPT in two halves -----------------------------------------------------------------------
+
+models::GptConfig gpt_config() {
+  if (brief()) return {.vocabulary = 32, .length = 17, .width = 32, .heads = 2, .layers = 4};
+  return {.vocabulary = 256, .length = 65, .width = 256, .heads = 8, .layers = 8};
+}
+
+void place_halves(DistributedModelBase& model) {
+  const auto layers = gpt_config().layers;
+  model.set_partition("", 0);
+  for (auto i = layers / 2; i < layers; ++i) {
+    model.set_partition("transformer.h." + std::to_string(i), 1);
+  }
+  model.set_partition("transformer.ln_f", 1);
+  model.set_partition("lm_head", 1);
+}
+
+/// Ideal over measured duration of steps. The ideal is that of a pipeline of two equal halves.
+void measure_gpt(bool by_hand, std::vector<double>& shares) {
+  torch::manual_seed(1);
+  models::Gpt alone(gpt_config());
+  torch::manual_seed(1);
+  models::Gpt net(gpt_config());
+  DistributedModel model(net);
+  if (by_hand) place_halves(model);
+  auto train = step([&](const Tensor& tokens) {
+    auto loss = model(tokens);
+    model.backward(loss);
+    return loss.detach();
+  });
+  const auto batch = models::draw_sequences(kMicrobatches * 4, gpt_config());
+  const auto loss_of = [&](const Tensor& tokens) { return alone(tokens); };
+  constexpr double kIdeal = (kMicrobatches + 1.0) / (2 * kMicrobatches);
+  for (int i = 0; i < kWarmUpSteps + rounds(7); ++i) {
+    alone->zero_grad();
+    model.zero_grad();
+    barrier();
+    double loss = 0, reference = 0;
+    const auto distributed =
+        microseconds([&] { loss = train(batch).reduce_mean().item<double>(); });
+    if (rank() != 0) continue;
+    const auto in_one_process = alone_us(loss_of, batch, &reference);
+    SMP_REQUIRE(std::abs(loss - reference) < 1e-4, "losses differ: ", loss, " and ", reference);
+    if (i >= kWarmUpSteps) shares.push_back(in_one_process * kIdeal / distributed);
+  }
+}
+
+// ---- the report --------------------------------------------------------------------------------
+
+using InSession = std::function<void(bool promised, const std::function<void()>& body)>;
+
+void report_chain(std::optional<Report>& report, const InSession& in_session) {
+  ChainTimes promised, awaited;
+  for (int round = 0; round < rounds(3); ++round) {
+    in_session(true, [&] { measure_chain(true, promised); });
+    in_session(false, [&] { measure_chain(false, awaited); });
+  }
+  if (!report) return;
+  const double dynamic = median(promised.distributed), alone = median(promised.alone);
+  report->add("chain64.dynamic.us_per_module", dynamic, "us",
+              "Linear(16, 16), each on the other rank; forward and backward, per module "
+              "and microbatch; aim: at most 16");
+  report->add("chain64.awaited.us_per_module", median(awaited.distributed), "us",
+              "promised_outputs = false");
+  report->add("chain64.one_process.us_per_module", alone, "us", "LibTorch's own engine");
+  report->add("chain64.dynamic_over_one_process", dynamic / alone, "1");
+}
+
+void report_smallest_module(std::optional<Report>& report, const InSession& in_session) {
+  std::optional<double> smallest;
+  double before = 0, before_us = 0;
+  const std::vector<double> all{1, 2, 4, 8, 16, 32, 64};
+  for (const double time_us : brief() ? std::vector<double>{64} : all) {
+    double share = 0;
+    in_session(true, [&] { share = efficiency(time_us); });
+    if (!report) continue;
+    report->add("efficiency.module_us_" + std::to_string(std::lround(time_us)), share, "1");
+    if (!smallest && share >= 0.5) {
+      const double part = before_us == 0 ? 1 : (0.5 - before) / (share - before);
+      smallest = before_us + part * (time_us - before_us);
+    }
+    before = share;
+    before_us = time_us;
+  }
+  if (report && smallest) {
+    report->add("smallest_module_at_half_efficiency", *smallest, "us",
+                "busy without gradients, each on the other rank; aim: at most 10");
+  }
+}
+
+void report_bytes(std::optional<Report>& report, const InSession& in_session) {
+  double promised = 0, relayed = 0;
+  in_session(true, [&] { promised = bytes_of_chain(); });
+  in_session(false, [&] { relayed = bytes_of_chain(); });
+  if (!report) return;
+  report->add("bytes.promised_over_relayed", promised / relayed, "1",
+              "64 modules on two ranks by turns, called from a third: 65 of 128 tensors, forward "
+              "and backward");
+}
+
+void report_gpt(std::optional<Report>& report, const InSession& in_session) {
+  std::vector<double> by_hand, awaited, planned;
+  for (int round = 0; round < rounds(3); ++round) {
+    in_session(true, [&] { measure_gpt(true, by_hand); });
+    in_session(false, [&] { measure_gpt(true, awaited); });
+    in_session(true, [&] { measure_gpt(false, planned); });
+  }
+  if (!report) return;
+  const std::string gpt =
+      "of the ideal of a pipeline, from one process; GPT of 8 layers, width "
+      "256, 8 microbatches of 4 x 64 tokens; ";
+  report->add_samples("half_split.share_of_ideal", by_hand, "1",
+                      gpt + "loop by hand over two halves; aim: at least 0.96");
+  report->add_samples("half_split.awaited.share_of_ideal", awaited, "1",
+                      gpt + "loop by hand, promised_outputs = false");
+  report->add_samples("planned.share_of_ideal", planned, "1", gpt + "planned by default");
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("What steps cost beside their computation", "smp perf modes");
+  app.footer("--ranks P starts P ranks; without it 2 for times, then 3 for bytes.");
+  if (!parse_options(app, argc, argv)) return;
+  const d2d::MpiSession mpi;
+  SMP_REQUIRE(mpi.size() == 2 || mpi.size() == 3, "perf modes runs on 2 or 3 ranks");
+  auto report = report_of_ranks(mpi.rank().value(), "modes", Report::Earlier::kKept);
+  const auto session = [&](bool promised, const std::function<void()>& body) {
+    in_session(argc, argv, config_of(promised), body);
+  };
+  if (mpi.size() == 2) {
+    report_chain(report, session);
+    report_smallest_module(report, session);
+    report_gpt(report, session);
+  } else {
+    report_bytes(report, session);
+  }
+  if (report) report->finish();
+}
+
+}  // namespace
+}  // namespace smp::perf
+
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}
