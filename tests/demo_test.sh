@@ -21,9 +21,17 @@ says "Trains a T5"
 step demo --ranks 2 --config tiny --steps 3 --seed 7 --data "$text"
 says "3 steps equal those of one process"
 run=$(echo runs/demo-*)
-rm "$run/timeline.svg"
+for file in timeline.svg timeline.html report.html; do
+  [ -s "$run/$file" ]
+  rm "$run/$file"
+done
 step report "$run"
-says "wrote $run/timeline.svg"
-[ -s "$run/timeline.svg" ]
+for file in timeline.svg timeline.html report.html; do
+  says "wrote $run/$file"
+  [ -s "$run/$file" ]
+done
+step trace "$run"
+says "wrote $run/trace-chrome.json: open it at"
+python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) > 20' "$run/trace-chrome.json"
 step plan "$run/plan.json"
 says "modules on 2 stages"

@@ -25,6 +25,11 @@ void report(const std::string& folder) {
   for (const std::string& picture : pictures) print("wrote " + picture + "\n");
 }
 
+void export_trace(const std::string& folder, const std::string& file) {
+  print("wrote " + smp::report::export_trace(folder, file) +
+        ": open it at https://ui.perfetto.dev or in chrome://tracing\n");
+}
+
 void print_plan(const std::string& path) {
   const smp::PartitionPlan plan = smp::PartitionPlan::read(path);
   char model[32];
@@ -74,10 +79,17 @@ int main(int argc, char** argv) {
 
   std::string folder;
   auto* report_verb =
-      app.add_subcommand("report", "Draw the pictures of a run, or of a plan, again");
+      app.add_subcommand("report", "Draw the pictures and pages of a run, or of a plan, again");
   report_verb->add_option("RUN", folder, "Folder of the run, such as runs/demo-20261121-140509")
       ->required();
   report_verb->callback([&] { exit_code = guarded([&] { report(folder); }); });
+
+  std::string target;
+  auto* trace_verb = app.add_subcommand(
+      "trace", "Write the last recorded step of a run as Chrome and Perfetto read it");
+  trace_verb->add_option("RUN", folder, "Folder of the run, or of a plan")->required();
+  trace_verb->add_option("--out", target, "File to write (default: trace-chrome.json of the run)");
+  trace_verb->callback([&] { exit_code = guarded([&] { export_trace(folder, target); }); });
 
   std::string plan;
   smp::cli::ProgramToPlan to_plan;

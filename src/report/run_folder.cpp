@@ -2,14 +2,18 @@
 #include "report/run_folder.h"
 
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <sstream>
 
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "report/chrome_trace.h"
 #include "report/memory_picture.h"
 #include "report/partition_picture.h"
+#include "report/report_page.h"
+#include "report/timeline_page.h"
 #include "report/trace_file.h"
 
 namespace smp::report {
@@ -53,7 +57,41 @@ RunDescription describe(const std::string& folder) {
   return description_from_json(base::read_file(path), path);
 }
 
-// Pictures of what a folder holds.
+std::string facts_of(const RunDescription& description) {
+  if (description.name.empty()) return {};
+  return concat("started ", description.started, " on ", description.world_size,
+                description.world_size == 1 ? " rank" : " ranks", ", smp ", description.smp_version,
+                ", LibTorch ", description.torch_version);
+}
+
+std::string short_text(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_number_float()) return value.dump();
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value.get<double>());
+  return text;
+}
+
+/// The last whole line, name by name.
+std::vector<std::pair<std::string, std::string>> last_metrics(const std::string& metrics) {
+  std::vector<std::pair<std::string, std::string>> numbers;
+  std::istringstream lines(metrics);
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object()) continue;
+    numbers.clear();
+    for (const auto& [name, value] : json.items()) {
+      numbers.emplace_back(name, short_text(value));
+    }
+  }
+  return numbers;
+}
+
+StepTimeline read_trace(const std::string& path) {
+  return trace_from_json(base::read_file(path), path);
+}
+
+/// Pictures and pages of what a folder holds.
 class RunPictures {
  public:
   explicit RunPictures(std::string folder) : folder_(std::move(folder)) {}
@@ -62,45 +100,63 @@ class RunPictures {
     SMP_REQUIRE(has(kMetricsFile) || has(kTraceFile) || has(kPlanFile), folder_,
                 " is no run folder: it holds none of ", kMetricsFile, ", ", kTraceFile, " and ",
                 kPlanFile);
+    describe_run();
     if (has(kMetricsFile)) draw_metrics();
-    if (has(kTraceFile)) draw_trace(kTraceFile, kTimelinePicture);
+    if (has(kTraceFile)) draw_step();
     if (has(kPlanFile)) draw_plan();
-    if (has(kSimulationFile)) draw_trace(kSimulationFile, kSimulationPicture);
-    return std::move(pictures_);
+    if (has(kSimulationFile)) {
+      report_.simulated = read_trace(in(folder_, kSimulationFile));
+      write(kSimulationPicture, draw_timeline(*report_.simulated));
+    }
+    if (!written_.empty()) write(kReportPage, draw_report(report_));
+    return std::move(written_);
   }
 
  private:
   bool has(const char* file) const { return base::file_exists(in(folder_, file)); }
 
-  void write(const char* name, const std::string& picture) {
-    pictures_.push_back(in(folder_, name));
-    base::write_file(pictures_.back(), picture);
+  std::string write(const char* name, std::string text) {
+    written_.push_back(in(folder_, name));
+    base::write_file(written_.back(), text);
+    return text;
+  }
+
+  void describe_run() {
+    description_ = describe(folder_);
+    report_.title = description_.name.empty() ? "A plan" : concat("Run ", description_.name);
+    report_.facts = facts_of(description_);
+    report_.configuration = description_.configuration;
   }
 
   void draw_metrics() {
-    const std::string metrics = in(folder_, kMetricsFile);
-    const RunDescription description = describe(folder_);
+    const std::string path = in(folder_, kMetricsFile);
+    const std::string metrics = base::read_file(path);
     LossChart chart;
-    chart.points = losses_of(base::read_file(metrics), metrics);
-    chart.title = chart_title(description);
-    chart.unit = description.loss_unit;
-    chart.baseline = description.baseline;
-    if (!chart.points.empty()) write(kLossPicture, draw_loss(chart));
+    chart.points = losses_of(metrics, path);
+    chart.title = chart_title(description_);
+    chart.unit = description_.loss_unit;
+    chart.baseline = description_.baseline;
+    if (!chart.points.empty()) report_.loss_picture = write(kLossPicture, draw_loss(chart));
+    report_.metrics = last_metrics(metrics);
   }
 
-  void draw_trace(const char* file, const char* picture) {
-    const std::string path = in(folder_, file);
-    write(picture, draw_timeline(trace_from_json(base::read_file(path), path)));
+  void draw_step() {
+    report_.step = read_trace(in(folder_, kTraceFile));
+    write(kTimelinePicture, draw_timeline(*report_.step));
+    write(kTimelinePage, draw_timeline_page(*report_.step));
   }
 
   void draw_plan() {
     const PartitionPlan plan = PartitionPlan::read(in(folder_, kPlanFile));
-    write(kPartitionPicture, draw_partition(plan));
-    if (plan.summary()) write(kMemoryPicture, draw_memory(plan));
+    report_.plan_table = plan.table();
+    report_.partition_picture = write(kPartitionPicture, draw_partition(plan));
+    if (plan.summary()) report_.memory_picture = write(kMemoryPicture, draw_memory(plan));
   }
 
-  std::string folder_;
-  std::vector<std::string> pictures_;
+  const std::string folder_;
+  RunDescription description_;
+  RunReport report_;
+  std::vector<std::string> written_;
 };
 
 }  // namespace
@@ -173,5 +229,17 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
 }
 
 std::vector<std::string> draw_run(const std::string& folder) { return RunPictures(folder).draw(); }
+
+std::string export_trace(const std::string& folder, const std::string& file) {
+  for (const char* const trace : {kTraceFile, kSimulationFile}) {
+    const auto path = in(folder, trace);
+    if (!base::file_exists(path)) continue;
+    const auto target = file.empty() ? in(folder, kChromeTrace) : file;
+    base::write_file(target, to_chrome_trace(read_trace(path)));
+    return target;
+  }
+  throw UsageError(
+      concat(folder, " holds no step: neither ", kTraceFile, " nor ", kSimulationFile));
+}
 
 }  // namespace smp::report

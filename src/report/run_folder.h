@@ -23,6 +23,9 @@ inline constexpr const char* kTimelinePicture = "timeline.svg";
 inline constexpr const char* kPartitionPicture = "partition.svg";
 inline constexpr const char* kMemoryPicture = "memory.svg";
 inline constexpr const char* kSimulationPicture = "timeline-simulated.svg";
+inline constexpr const char* kTimelinePage = "timeline.html";
+inline constexpr const char* kReportPage = "report.html";
+inline constexpr const char* kChromeTrace = "trace-chrome.json";
 
 /// What run.json says of a run besides its configuration.
 struct RunDescription {
@@ -56,9 +59,17 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
 void write_plan(const std::string& folder, const PartitionPlan& plan,
                 const std::string& simulation);
 
-/// Draws what the files of `folder` allow, and returns the paths of the pictures.
+/// Draws what the files of `folder` allow, and returns the paths of the pictures and of the pages,
+/// the report last.
 /// @throws UsageError     it is no run folder, or one of its files is broken.
 /// @throws ResourceError  a picture cannot be written.
 std::vector<std::string> draw_run(const std::string& folder);
+
+/// Writes the last recorded step of a run, or the simulated one of a plan, as chrome_trace.h says,
+/// and returns the path.
+/// @param file  where to; empty: into the folder
+/// @throws UsageError     the folder holds no step, or its file is broken.
+/// @throws ResourceError  the file cannot be written.
+std::string export_trace(const std::string& folder, const std::string& file);
 
 }  // namespace smp::report

@@ -84,9 +84,11 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
   train(3, [&](RunLog& log) { pictures[rank()] = log.finish(); });
   EXPECT_EQ(folders_[0], folders_[1]);
   EXPECT_THAT(folders_[0], StartsWith(parent_ + "/tiny-2"));
-  EXPECT_THAT(pictures[0], ElementsAre(folders_[0] + "/loss.svg", folders_[0] + "/timeline.svg",
-                                       folders_[0] + "/partition.svg", folders_[0] + "/memory.svg",
-                                       folders_[0] + "/timeline-simulated.svg"));
+  EXPECT_THAT(pictures[0],
+              ElementsAre(folders_[0] + "/loss.svg", folders_[0] + "/timeline.svg",
+                          folders_[0] + "/timeline.html", folders_[0] + "/partition.svg",
+                          folders_[0] + "/memory.svg", folders_[0] + "/timeline-simulated.svg",
+                          folders_[0] + "/report.html"));
   EXPECT_THAT(pictures[1], SizeIs(0));
   EXPECT_THAT(read("metrics.jsonl"),
               AllOf(StartsWith("{\"step\":1,\"loss\":"), HasSubstr("{\"step\":3,\"loss\":"),

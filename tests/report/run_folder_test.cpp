@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "partition/plan_example.h"
+#include "report/chrome_trace.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
 #include "support/refusal.h"
@@ -103,7 +104,8 @@ TEST_F(RunFolder, IsDrawnAgainFromItsFiles) {
   StepTimeline timeline;
   timeline.ranks.resize(2);
   base::write_file(in(kTraceFile), trace_to_json(timeline));
-  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kTimelinePicture)));
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kTimelinePicture),
+                                             in(kTimelinePage), in(kReportPage)));
   EXPECT_THAT(base::read_file(in(kLossPicture)),
               AllOf(HasSubstr("Loss of t5 on 4 ranks"), HasSubstr("loss, nats per byte"),
                     HasSubstr("entropy (3.33)")));
@@ -115,8 +117,8 @@ TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
   simulated.ranks.resize(3);
   simulated.simulated = true;
   write_plan(folder_, partitioning::t5_example().plan(), trace_to_json(simulated));
-  EXPECT_THAT(draw_run(folder_),
-              ElementsAre(in(kPartitionPicture), in(kMemoryPicture), in(kSimulationPicture)));
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kPartitionPicture), in(kMemoryPicture),
+                                             in(kSimulationPicture), in(kReportPage)));
   EXPECT_THAT(base::read_file(in(kPartitionPicture)), HasSubstr("on 3 stages"));
   EXPECT_THAT(base::read_file(in(kMemoryPicture)), HasSubstr("Predicted memory of each stage"));
   EXPECT_THAT(base::read_file(in(kSimulationPicture)), HasSubstr("Simulated step"));
@@ -125,14 +127,54 @@ TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
 TEST_F(RunFolder, LeavesOutWhatAPlanByHandDoesNotPredict) {
   const PartitionPlan plan = partitioning::t5_example().plan();
   write_plan(folder_, PartitionPlan(3, plan.rows()), "");
-  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kPartitionPicture)));
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kPartitionPicture), in(kReportPage)));
 }
 
 TEST_F(RunFolder, IsDrawnAsFarAsItGoes) {
   base::write_file(in(kMetricsFile), "");
   EXPECT_THAT(draw_run(folder_), IsEmpty());
   base::write_file(in(kMetricsFile), metrics_line({{"step", 1}, {"loss", 5}}) + "\n");
-  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture)));
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kReportPage)));
+}
+
+TEST_F(RunFolder, IsOnePageThatNeedsNoOther) {
+  auto described = description();
+  described.name = "t5 <script>";
+  described.configuration =
+      R"({"seed":{"value":1,"origin":"--smp.seed"},"pipeline":{"value":"simple"}})";
+  base::write_file(in(kRunFile), description_to_json(described));
+  base::write_file(in(kMetricsFile), metrics_line({{"step", 1}, {"loss", 5}}) + "\n" +
+                                         metrics_line({{"step", 2}, {"loss", 4.5}}) + "\n{\"st");
+  StepTimeline timeline;
+  timeline.ranks.resize(2);
+  base::write_file(in(kTraceFile), trace_to_json(timeline));
+  const auto plan = partitioning::t5_example().plan();
+  timeline.simulated = true;
+  write_plan(folder_, plan, trace_to_json(timeline));
+  EXPECT_EQ(draw_run(folder_).back(), in(kReportPage));
+  const auto page = base::read_file(in(kReportPage));
+  EXPECT_THAT(page, AllOf(HasSubstr("Run t5 &lt;script&gt;"), HasSubstr("smp 0.1.0"),
+                          HasSubstr("<th>loss</th><td>4.5</td>"),
+                          HasSubstr("<th>seed</th><td>1</td><td>--smp.seed</td>"),
+                          HasSubstr("<th>pipeline</th><td>simple</td>")));
+  for (const char* const heading : {"Loss", "One step", "Partition", "Memory", "Configuration",
+                                    "The step that was simulated for the plan"}) {
+    EXPECT_THAT(page, HasSubstr(std::string("<h2>") + heading + "</h2>"));
+  }
+  EXPECT_THAT(page, AllOf(HasSubstr("default-src 'none'"), Not(HasSubstr("src=")),
+                          Not(HasSubstr("<?xml")), Not(HasSubstr("@import"))));
+}
+
+TEST_F(RunFolder, ExportsItsStepForOtherViewers) {
+  EXPECT_THAT(refusal([&] { export_trace(folder_, ""); }),
+              AllOf(HasSubstr(folder_), HasSubstr("holds no step")));
+  StepTimeline timeline;
+  timeline.ranks.resize(2);
+  base::write_file(in(kSimulationFile), trace_to_json(timeline));
+  EXPECT_EQ(export_trace(folder_, ""), in(kChromeTrace));
+  EXPECT_EQ(base::read_file(in(kChromeTrace)), to_chrome_trace(timeline));
+  EXPECT_EQ(export_trace(folder_, in("elsewhere.json")), in("elsewhere.json"));
+  EXPECT_EQ(base::read_file(in("elsewhere.json")), to_chrome_trace(timeline));
 }
 
 TEST_F(RunFolder, IsToldFromOtherFolders) {

@@ -1,0 +1,72 @@
+// report/chrome_trace.cpp: an event a line, so that large traces can be cut by hand.
+#include "report/chrome_trace.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/json.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+using base::Json;
+using base::Nanoseconds;
+using schedule::Phase;
+using schedule::Span;
+
+double microseconds(Nanoseconds time) { return static_cast<double>(time) / 1e3; }
+
+const char* category(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kOptimizer:
+      return "optimizer";
+    case Phase::kOther:
+      break;
+  }
+  return "other";
+}
+
+std::string name_of(const StepTimeline& timeline, int module) {
+  if (module < 0) return "step body";
+  const auto& path = timeline.module_paths.at(static_cast<std::size_t>(module));
+  return path.empty() ? "model" : path;
+}
+
+Json event_of(const StepTimeline& timeline, int pp_rank, const Span& span, Nanoseconds origin) {
+  Json arguments = {{"microbatch", span.microbatch}};
+  if (!timeline.simulated) arguments["processor_us"] = microseconds(span.cpu);
+  return {{"ph", "X"},
+          {"pid", pp_rank},
+          {"tid", 0},
+          {"ts", microseconds(span.start - origin)},
+          {"dur", microseconds(span.end - span.start)},
+          {"name", name_of(timeline, span.module)},
+          {"cat", category(span.phase)},
+          {"args", std::move(arguments)}};
+}
+
+}  // namespace
+
+std::string to_chrome_trace(const StepTimeline& timeline) {
+  Nanoseconds origin = timeline.ranks.empty() ? 0 : timeline.ranks.front().start;
+  for (const auto& rank : timeline.ranks) origin = std::min(origin, rank.start);
+  std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
+  for (const auto& rank : timeline.ranks) {
+    const auto name = concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);
+    const Json process = {
+        {"ph", "M"}, {"pid", rank.pp_rank}, {"name", "process_name"}, {"args", {{"name", name}}}};
+    text += process.dump() + ",\n";
+    for (const auto& span : rank.spans) {
+      text += event_of(timeline, rank.pp_rank, span, origin).dump() + ",\n";
+    }
+  }
+  if (!timeline.ranks.empty()) text.erase(text.size() - 2, 1);  // the last comma
+  return text + "]}\n";
+}
+
+}  // namespace smp::report

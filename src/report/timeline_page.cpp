@@ -1,0 +1,131 @@
+// report/timeline_page.cpp: data for the script, and the table below it.
+#include "report/timeline_page.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "report/timeline_script.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+using base::Json;
+using base::Nanoseconds;
+using schedule::StepTrace;
+
+struct Interval {
+  Nanoseconds start = 0, end = 0;
+};
+
+/// From the earliest start of a rank to the latest end.
+Interval whole_step(const StepTimeline& timeline) {
+  if (timeline.ranks.empty()) return {};
+  Interval whole{timeline.ranks.front().start, timeline.ranks.front().end};
+  for (const StepTrace& rank : timeline.ranks) {
+    whole = {std::min(whole.start, rank.start), std::max(whole.end, rank.end)};
+    for (const auto& span : rank.spans) {
+      whole = {std::min(whole.start, span.start), std::max(whole.end, span.end)};
+    }
+  }
+  return whole;
+}
+
+std::string name_of(const StepTimeline& timeline, const StepTrace& rank) {
+  return concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);
+}
+
+std::string data_of(const StepTimeline& timeline) {
+  const auto origin = whole_step(timeline).start;
+  Json ranks = Json::array();
+  for (const StepTrace& rank : timeline.ranks) {
+    Json spans = Json::array();
+    for (const auto& span : rank.spans) {
+      spans.push_back({span.start - origin, span.end - origin, span.cpu, span.microbatch,
+                       span.module, static_cast<int>(span.phase)});
+    }
+    ranks.push_back({{"name", name_of(timeline, rank)},
+                     {"start", rank.start - origin},
+                     {"end", rank.end - origin},
+                     {"spans", std::move(spans)}});
+  }
+  const Json data = {{"modules", timeline.module_paths},
+                     {"simulated", timeline.simulated},
+                     {"ranks", std::move(ranks)}};
+  return json_for_script(data.dump());
+}
+
+std::string milliseconds(Nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f ms", static_cast<double>(time) / 1e6);
+  return text;
+}
+
+std::string with_share(Nanoseconds time, Nanoseconds whole) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%s (%.1f %%)", milliseconds(time).c_str(),
+                whole == 0 ? 0 : 100 * static_cast<double>(time) / static_cast<double>(whole));
+  return text;
+}
+
+std::string title_of(const StepTimeline& timeline) {
+  const auto [start, end] = whole_step(timeline);
+  const auto name = timeline.simulated || timeline.ranks.empty()
+                        ? std::string("Simulated step")
+                        : concat("Step ", timeline.ranks.front().step);
+  char bubble[16];
+  std::snprintf(bubble, sizeof bubble, "%.1f %%", 100 * schedule::bubble(timeline.ranks));
+  return concat(name, ": ", milliseconds(end - start), " on ", timeline.ranks.size(),
+                timeline.simulated ? " stages" : " ranks", ", bubble ", bubble);
+}
+
+}  // namespace
+
+std::vector<RankTimes> times_of(const StepTimeline& timeline) {
+  const auto [start, end] = whole_step(timeline);
+  std::vector<RankTimes> all;
+  for (const StepTrace& rank : timeline.ranks) {
+    auto& times = all.emplace_back();
+    times.busy = rank.busy_wall();
+    const bool any = !rank.spans.empty();
+    times.filling = any ? rank.spans.front().start - start : end - start;
+    times.draining = any ? end - rank.spans.back().end : 0;
+    times.waiting = end - start - times.busy - times.filling - times.draining;
+  }
+  return all;
+}
+
+void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
+  page.style(timeline_style());
+  page.script(timeline_script());
+  page.raw(
+      "<div class=\"timeline\"></div>\n<script>\nwindow.timelines = (window.timelines || []);\n"
+      "window.timelines.push(showTimeline(document.currentScript.previousElementSibling, ");
+  page.raw(data_of(timeline));
+  page.raw("));\n</script>\n");
+  page.paragraph(
+      "A bar is an uninterrupted interval in which a rank ran a module, or the step body, for one "
+      "microbatch. Colour tells microbatches apart; light is forward, dark is backward. Turn the "
+      "wheel to zoom, drag to move, click twice for the whole step.");
+  const auto [start, end] = whole_step(timeline);
+  std::vector<std::vector<std::string>> rows = {
+      {"", "busy", "before its first work", "waiting for others", "after its last work"}};
+  const auto times = times_of(timeline);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    rows.push_back({name_of(timeline, timeline.ranks[i])});
+    for (const auto part : {times[i].busy, times[i].filling, times[i].waiting, times[i].draining}) {
+      rows.back().push_back(with_share(part, end - start));
+    }
+  }
+  page.table(rows);
+}
+
+std::string draw_timeline_page(const StepTimeline& timeline) {
+  HtmlPage page(title_of(timeline));
+  add_timeline(page, timeline);
+  return std::move(page).finish();
+}
+
+}  // namespace smp::report

@@ -1,0 +1,169 @@
+// report/timeline_script.cpp: runs in a browser, without network.
+#include "report/timeline_script.h"
+
+namespace smp::report {
+
+const char* timeline_style() {
+  return R"css(
+.timeline { font: 13px system-ui, sans-serif; color: #222; }
+.timeline .bar { display: flex; flex-wrap: wrap; gap: 12px; align-items: center; margin: 8px 0; }
+.timeline input { font: inherit; padding: 4px 8px; width: 22em; }
+.timeline button { font: inherit; padding: 4px 10px; }
+.timeline canvas { width: 100%; display: block; border: 1px solid #ddd; cursor: grab; }
+.timeline .found { color: #666; }
+.timeline .tip { position: fixed; pointer-events: none; background: #222; color: #fff; padding: 6px 9px;
+  border-radius: 4px; white-space: pre; font-size: 12px; display: none; z-index: 9; }
+)css";
+}
+
+const char* timeline_script() {
+  return R"js(
+// data: {title, modules, ranks: [{name, start, end, spans: [[start, end, cpu, microbatch, module, phase]]}]},
+// times in ns since the start of the step.
+function showTimeline(root, data) {
+  const phases = ["forward", "backward", "optimizer", "other"];
+  const left = 76, axis = 26, lane = 34, gap = 8;
+  const end = Math.max(1, ...data.ranks.map(r => r.end), ...data.ranks.flatMap(r => r.spans.map(s => s[1])));
+  const bar = document.createElement("div");
+  bar.className = "bar";
+  const search = document.createElement("input");
+  search.type = "search";
+  search.placeholder = "find modules by path";
+  search.setAttribute("aria-label", "find modules by path");
+  const whole = document.createElement("button");
+  whole.textContent = "whole step";
+  const found = document.createElement("span");
+  found.className = "found";
+  bar.append(search, whole, found);
+  const canvas = document.createElement("canvas");
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  root.append(bar, canvas, tip);
+  const pen = canvas.getContext("2d");
+  const height = axis + data.ranks.length * (lane + gap) + 4;
+  let from = 0, to = end, width = 1000, wanted = "", drag = null;
+
+  const moduleName = i => i < 0 ? "the step body" : data.modules[i] || "the model";
+  const matches = span => wanted !== "" && moduleName(span[4]).toLowerCase().includes(wanted);
+  const x = time => left + (time - from) / (to - from) * (width - left);
+  const timeAt = at => from + (at - left) / (width - left) * (to - from);
+  const duration = ns => ns >= 1e10 ? (ns / 1e9).toFixed(1) + " s" : ns >= 1e6 ? (ns / 1e6).toFixed(2) + " ms"
+                                    : (ns / 1e3).toFixed(1) + " \u00b5s";
+
+  function color(span) {
+    if (span[3] < 0 || span[5] > 1) return "#9a9a9a";
+    const hue = (210 + 137.508 * span[3]) % 360;
+    return span[5] === 0 ? `hsl(${hue} 70% 76%)` : `hsl(${hue} 62% 40%)`;
+  }
+  function tick() {
+    const rough = (to - from) / Math.max(2, (width - left) / 110);
+    const power = Math.pow(10, Math.floor(Math.log10(rough)));
+    return [1, 2, 5, 10].map(f => f * power).find(step => step >= rough);
+  }
+  function drawAxis() {
+    const step = tick();
+    pen.fillStyle = "#444";
+    pen.strokeStyle = "#e2e2e2";
+    pen.textAlign = "center";
+    for (let time = Math.ceil(from / step) * step; time <= to; time += step) {
+      pen.beginPath();
+      pen.moveTo(x(time), axis - 6);
+      pen.lineTo(x(time), height);
+      pen.stroke();
+      const unit = end >= 1e7 ? [1e6, "ms"] : [1e3, "\u00b5s"];
+      const digits = Math.max(0, Math.min(6, -Math.floor(Math.log10(step / unit[0]))));
+      pen.fillText((time / unit[0]).toFixed(digits) + " " + unit[1], x(time), 14);
+    }
+  }
+  function drawLane(rank, number) {
+    const top = axis + number * (lane + gap);
+    pen.fillStyle = "#f3f3f3";
+    pen.fillRect(left, top, width - left, lane);
+    for (const span of rank.spans) {
+      if (span[1] < from || span[0] > to) continue;
+      const begin = Math.max(left, x(span[0])), size = Math.max(0.5, Math.min(width, x(span[1])) - begin);
+      pen.globalAlpha = wanted === "" || matches(span) ? 1 : 0.15;
+      pen.fillStyle = color(span);
+      pen.fillRect(begin, top, size, lane);
+      if (size > 14 && span[3] >= 0) {
+        pen.fillStyle = span[5] === 1 ? "#fff" : "#222";
+        pen.textAlign = "center";
+        pen.fillText(span[3], begin + size / 2, top + lane / 2 + 4);
+      }
+    }
+    pen.globalAlpha = 1;
+    pen.fillStyle = "#fff";
+    pen.fillRect(0, top, left - 1, lane);
+    pen.fillStyle = "#222";
+    pen.textAlign = "right";
+    pen.fillText(rank.name, left - 10, top + lane / 2 + 4);
+  }
+  function draw() {
+    const scale = window.devicePixelRatio || 1;
+    width = canvas.clientWidth || 1000;
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    canvas.style.height = height + "px";
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.font = "12px system-ui, sans-serif";
+    drawAxis();
+    data.ranks.forEach(drawLane);
+  }
+  function look(low, high) {
+    const size = Math.min(end, Math.max(100, high - low));
+    from = Math.min(Math.max(0, low), end - size);
+    to = from + size;
+    draw();
+  }
+  function spanAt(event) {
+    const box = canvas.getBoundingClientRect(), y = event.clientY - box.top - axis;
+    const rank = data.ranks[Math.floor(y / (lane + gap))], time = timeAt(event.clientX - box.left);
+    if (!rank || y % (lane + gap) > lane || event.clientX - box.left < left) return null;
+    const near = (to - from) / (width - left);
+    return rank.spans.find(s => s[0] <= time && time <= Math.max(s[1], s[0] + near)) || null;
+  }
+  function point(event) {
+    const span = spanAt(event);
+    tip.style.display = span ? "block" : "none";
+    if (!span) return;
+    tip.textContent = `${phases[span[5]]} of ${moduleName(span[4])}` +
+      (span[3] >= 0 ? `\nmicrobatch ${span[3]}` : "") + `\n${duration(span[1] - span[0])} from ${duration(span[0])}` +
+      (data.simulated ? "" : `, processor ${duration(span[2])}`);
+    tip.style.left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8) + "px";
+    tip.style.top = event.clientY + 16 + "px";
+  }
+  function find() {
+    wanted = search.value.trim().toLowerCase();
+    const all = data.ranks.flatMap(r => r.spans).filter(matches);
+    const time = all.reduce((sum, s) => sum + s[1] - s[0], 0);
+    found.textContent = wanted === "" ? "" : `${all.length} intervals, ${duration(time)}`;
+    draw();
+  }
+  canvas.addEventListener("wheel", event => {
+    event.preventDefault();
+    const at = timeAt(event.clientX - canvas.getBoundingClientRect().left);
+    const factor = Math.exp(event.deltaY / 400);
+    look(at - (at - from) * factor, at + (to - at) * factor);
+  }, {passive: false});
+  canvas.addEventListener("pointerdown", event => {
+    drag = {x: event.clientX, from, to};
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("pointermove", event => {
+    if (!drag) return point(event);
+    const moved = (drag.x - event.clientX) / (width - left) * (drag.to - drag.from);
+    look(drag.from + moved, drag.to + moved);
+  });
+  canvas.addEventListener("pointerleave", () => { tip.style.display = "none"; });
+  canvas.addEventListener("dblclick", () => look(0, end));
+  whole.addEventListener("click", () => look(0, end));
+  search.addEventListener("input", find);
+  window.addEventListener("resize", draw);
+  draw();
+  return {look, find: text => { search.value = text; find(); }, view: () => [from, to]};
+}
+)js";
+}
+
+}  // namespace smp::report

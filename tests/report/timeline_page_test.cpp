@@ -1,0 +1,92 @@
+// What the page of a step holds, and the same step for other viewers.
+#include "report/timeline_page.h"
+
+#include <gmock/gmock.h>
+
+#include "base/json.h"
+#include "report/chrome_trace.h"
+
+namespace smp::report {
+namespace timeline_page_test {
+
+using schedule::Phase;
+using schedule::Span;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr base::Nanoseconds kMs = base::kMillisecond;
+
+Span span(int from, int to, int microbatch, Phase phase, int module) {
+  return {(1000 + from) * kMs, (1000 + to) * kMs, (to - from) * kMs / 2, microbatch, module, phase};
+}
+
+/// 100 ms on two ranks; rank 1 begins late and ends early.
+StepTimeline two_ranks() {
+  StepTimeline timeline;
+  timeline.ranks.resize(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    timeline.ranks[rank].pp_rank = rank;
+    timeline.ranks[rank].step = 7;
+    timeline.ranks[rank].start = 1000 * kMs;
+    timeline.ranks[rank].end = 1100 * kMs;
+  }
+  timeline.ranks[0].spans = {span(0, 10, 0, Phase::kForward, -1),
+                             span(70, 100, 0, Phase::kBackward, 0)};
+  timeline.ranks[1].spans = {span(15, 30, 0, Phase::kForward, 1),
+                             span(40, 60, 0, Phase::kBackward, 1)};
+  timeline.module_paths = {"", "decoder.</script>"};
+  return timeline;
+}
+
+TEST(TimelinePage, SaysWhereTheTimeOfEachRankWent) {
+  const auto times = times_of(two_ranks());
+  ASSERT_EQ(times.size(), 2u);
+  const auto parts = [](const RankTimes& own) {
+    return std::vector<base::Nanoseconds>{own.busy / kMs, own.filling / kMs, own.waiting / kMs,
+                                          own.draining / kMs};
+  };
+  EXPECT_THAT(parts(times[0]), ElementsAre(40, 0, 60, 0));
+  EXPECT_THAT(parts(times[1]), ElementsAre(35, 15, 10, 40));
+  auto idle = two_ranks();
+  idle.ranks[1].spans.clear();
+  EXPECT_THAT(parts(times_of(idle)[1]), ElementsAre(0, 100, 0, 0));
+  EXPECT_THAT(times_of({}), testing::IsEmpty());
+}
+
+TEST(TimelinePage, IsOneFile) {
+  const auto page = draw_timeline_page(two_ranks());
+  EXPECT_THAT(page, AllOf(HasSubstr("<h1>Step 7: 100.00 ms on 2 ranks, bubble 62.5 %</h1>"),
+                          HasSubstr("showTimeline(document"), HasSubstr("35.00 ms (35.0 %)"),
+                          HasSubstr("decoder.<\\/script>"), Not(HasSubstr("decoder.</script>"))));
+}
+
+TEST(TimelinePage, OfASimulationSaysSo) {
+  auto timeline = two_ranks();
+  timeline.simulated = true;
+  EXPECT_THAT(draw_timeline_page(timeline),
+              AllOf(HasSubstr("Simulated step: 100.00 ms on 2 stages"), HasSubstr("stage 1")));
+}
+
+TEST(ChromeTrace, HasAnEventASpan) {
+  const auto json = base::parse_json(to_chrome_trace(two_ranks()), "trace");
+  const auto& events = json["traceEvents"];
+  ASSERT_EQ(events.size(), 6u);
+  EXPECT_EQ(events[0]["args"]["name"], "rank 0");
+  EXPECT_EQ(events[1]["name"], "step body");
+  EXPECT_EQ(events[2]["name"], "model");
+  const auto& last = events[5];
+  EXPECT_EQ(last["ph"], "X");
+  EXPECT_EQ(last["pid"], 1);
+  EXPECT_EQ(last["name"], "decoder.</script>");
+  EXPECT_EQ(last["cat"], "backward");
+  EXPECT_EQ(last["ts"], 40'000);
+  EXPECT_EQ(last["dur"], 20'000);
+  EXPECT_EQ(last["args"]["microbatch"], 0);
+  EXPECT_EQ(last["args"]["processor_us"], 10'000);
+  EXPECT_TRUE(base::parse_json(to_chrome_trace({}), "trace")["traceEvents"].empty());
+}
+
+}  // namespace timeline_page_test
+}  // namespace smp::report
