@@ -87,7 +87,7 @@ void add_rows(Report& report, const Options& options, const std::string& schedul
 std::optional<Options> parse(int argc, char** argv) {
   Options options;
   CLI::App app("Step time of a pipeline of sleeping modules over the ideal one", "smp perf bubble");
-  app.footer("--ranks P starts P ranks; without it 2, then 4.");
+  app.footer("--ranks P starts P ranks; without it 2, 4 and 8.");
   app.add_option("--microbatches", options.microbatches, "in a step (default: 4 a rank)")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "to measure")->check(CLI::PositiveNumber);

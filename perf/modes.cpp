@@ -139,6 +139,7 @@ void measure_chain(bool promised, ChainTimes& times) {
 /// Bytes of tensors that all ranks send in a step, forward and backward, if no module of the chain
 /// lives with its caller.
 double bytes_of_chain() {
+  torch::manual_seed(1);
   Chain net;
   DistributedModel model(net);
   alternate_links(model, 1);
