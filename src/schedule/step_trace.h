@@ -22,6 +22,21 @@ struct Span {
   Phase phase = Phase::kForward;
 };
 
+/// One end of a message about a request of one rank to another.
+struct RequestEvent {
+  enum class Kind : std::uint8_t {
+    kAsked,     ///< the caller sent the request
+    kPassedOn,  ///< another rank, or the owner itself, sent a tensor that was promised to it
+    kBegun,     ///< the owner runs it
+    kAnswered,  ///< the owner sent the answer
+    kReceived,  ///< the caller has the answer
+  };
+  base::Nanoseconds time = 0;  ///< SteadyClock
+  std::int32_t caller = -1;    ///< pp_rank
+  std::int64_t request = 0;    ///< of the caller, whatever its number
+  Kind kind = Kind::kAsked;
+};
+
 /// Everything one rank recorded of one step.
 struct StepTrace {
   int pp_rank = 0;
@@ -30,6 +45,7 @@ struct StepTrace {
   base::Nanoseconds end = 0;
   bool oversubscribed = false;  ///< ranks outnumber cores: wall-clock spans overstate work
   std::vector<Span> spans;
+  std::vector<RequestEvent> requests;  ///< in order of time
 
   /// Sums over the spans.
   [[nodiscard]] base::Nanoseconds busy_wall() const;

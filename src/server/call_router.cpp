@@ -379,7 +379,9 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   auto& response = *awaited.response;
   if (response.settings) request.settings = take_settings(module, *response.settings);
   restore_forms(response.forms, response.result.tensors);
-  if (may_be_promised) expected_.learn(key, response, request.modes.grad);
+  if (may_be_promised && expected == nullptr) {
+    expected_.learn(key, response, request.modes.grad);
+  }
   attach_history(response, owner, request, own);
   return std::move(response.result);
 }
@@ -436,6 +438,7 @@ void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
     if (in_row) scope.give_back_place(owner);
     throw;
   }
+  core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   core_.counters.passed_on += request.promised.size();
   for (const auto& input : request.promised) {
     if (input.source.owner == owner) continue;  // it asks itself
@@ -476,6 +479,7 @@ void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
     node = c10::make_intrusive<RemoteCall>(*this, owner, response.record, request.module,
                                            request.settings);
     node->keep_gradients(hooked);
+    node->set_inner(std::move(response.inner));
     node->set_next_edges(torch::autograd::collect_next_edges(arguments));
   }
   follow_links(response.links, tensors, arguments, response.requires_grad, node,
@@ -484,19 +488,26 @@ void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
 
 // ---- answers -----------------------------------------------------------------------------------
 
+void CallRouter::note_answer(RequestId request) {
+  core_.scopes.recorder.note(RequestKind::kReceived, core_.port.rank(), request);
+}
+
 void CallRouter::on_message(ForwardResponse&& response) {
+  note_answer(response.request);
   if (const auto target = core_.step->requests.take(response.request)) {
     (*target)->on_forward(std::move(response));
   }
 }
 
 void CallRouter::on_message(BackwardResponse&& response) {
+  note_answer(response.request);
   if (const auto target = core_.step->requests.take(response.request)) {
     (*target)->on_backward(std::move(response));
   }
 }
 
 void CallRouter::on_message(ErrorResponse&& response) {
+  note_answer(response.request);
   if (const auto target = core_.step->requests.take(response.request)) {
     (*target)->on_error(std::move(response.failure));
   }
@@ -512,6 +523,7 @@ void CallRouter::on_message(PassedOn&& message) {
 
 void CallRouter::request_backward(PpRank owner, const BackwardRequest& request) {
   core_.port.send(owner, request);
+  core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   ++core_.counters.backward_requests;
   core_.counters.passed_on += request.promised.size();
 }

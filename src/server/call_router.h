@@ -67,6 +67,7 @@ class CallRouter final : public CallHandler {
   Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
                  at::ArrayRef<at::Tensor> own);
   void send(PpRank owner, ForwardRequest& request, bool in_row);
+  void note_answer(RequestId request);
   Settings take_settings(RoutedBase& module, const Settings& changed);
   void attach_history(ForwardResponse& response, PpRank owner, const ForwardRequest& request,
                       at::ArrayRef<at::Tensor> arguments);

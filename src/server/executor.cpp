@@ -88,8 +88,24 @@ bool stands_for_many(Node& node) {
   return typeid(node) == typeid(BoundaryInput) || dynamic_cast<AsyncNode*>(&node) != nullptr;
 }
 
+/// Of all inputs that have one, since not every hook says which it is about.
+void require_that_hooks_see_all(Node& node) {
+  const auto* const async = dynamic_cast<AsyncNode*>(&node);
+  if (async == nullptr) return;
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const auto input = input_of(*hook);
+    const auto first = input ? static_cast<std::uint32_t>(*input) : 0;
+    const auto end = input ? first + 1 : node.num_inputs();
+    for (auto i = first; i < end; ++i) async->require_whole_gradient(i);
+  }
+  for (const auto& [input, hook] : node.retains_grad_hooks()) {
+    async->require_whole_gradient(static_cast<std::uint32_t>(input));
+  }
+}
+
 /// Hooks of what no gradient reaches are not called.
 void call_hooks_of_reached(Node& node, variable_list& inputs) {
+  require_that_hooks_see_all(node);
   for (const auto& hook : node.tensor_pre_hooks()) {
     const auto input = input_of(*hook);
     if (!input || inputs.at(*input).defined()) inputs = (*hook)(inputs);
@@ -303,8 +319,11 @@ void Pass::pass_on(NodeIndex index, variable_list&& outputs, bool reaches) {
 }
 
 void Pass::keep_captures(const GraphNode& entry, const variable_list& inputs) {
+  const auto* const async =
+      entry.first_capture < 0 ? nullptr : dynamic_cast<const AsyncNode*>(entry.node);
   for (int i = entry.first_capture; i >= 0; i = graph_.captures[i].next) {
     const auto& capture = graph_.captures[i];
+    if (async != nullptr) async->require_whole_gradient(capture.input);
     captured_[capture.result] = inputs[capture.input];
   }
 }

@@ -95,6 +95,11 @@ class AsyncNode : public Node {
   /// It was started in a chain, and no gradient came.
   virtual void not_reached() noexcept;
 
+  /// Whether more gradient of what hangs on `input` arises within the node: the module has used
+  /// that output for another one.
+  virtual bool uses_itself(std::uint32_t input) const;
+  /// Somebody looks at the gradient that comes to `input`. @throws UsageError  it is a part.
+  virtual void require_whole_gradient(std::uint32_t input) const;
   /// What a fiber that waits for this node's result is said to wait for.
   virtual fiber::WaitReason wait_reason() const;
   variable_list apply(variable_list&& gradients) override;

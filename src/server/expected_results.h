@@ -26,9 +26,15 @@ struct ExpectedResult {
   bool fetched = true;     ///< the last time the caller needed the values itself
   bool passed_on = false;  ///< some time the caller passed them on to other remote modules
   bool at_once = false;    ///< the last time it needed them before it had called anything else
+  std::uint32_t num_awaited = 0;  ///< because of that
 
-  /// Else waiting costs less: nothing happens meanwhile.
-  bool is_worth_a_promise() const noexcept { return !refused && (passed_on || !at_once); }
+  /// Whether the next such call returns at once. Where nothing happens meanwhile, waiting costs
+  /// less; now and then it is seen whether that is still so.
+  bool is_worth_a_promise() noexcept {
+    constexpr std::uint32_t kTryAgain = 64;
+    if (refused) return false;
+    return passed_on || !at_once || ++num_awaited % kTryAgain == 0;
+  }
 };
 
 /// Calls are alike if they run the same method of the same module in the same modes and settings,

@@ -32,7 +32,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 
 void ExtraWriter::put_notes(const Notes& notes, Start& start) {
   if (notes.links.empty() && notes.forms.empty() && notes.hooked.empty() &&
-      notes.withheld.empty()) {
+      notes.withheld.empty() && notes.inner.empty()) {
     return;
   }
   start.flags |= kNotes;
@@ -40,6 +40,7 @@ void ExtraWriter::put_notes(const Notes& notes, Start& start) {
   put_note(notes.forms);
   put_note(notes.hooked);
   put_note(notes.withheld);
+  put_note(notes.inner);
 }
 
 void ExtraWriter::put_note(std::string_view note) {
@@ -95,6 +96,7 @@ Notes ExtraReader::take_notes(const Start& start) {
   notes.forms = take_note();
   notes.hooked = take_note();
   notes.withheld = take_note();
+  notes.inner = take_note();
   return notes;
 }
 

@@ -26,6 +26,7 @@ struct Notes {
   Note forms;
   Note hooked;         ///< a request has none
   Note withheld = {};  ///< likewise
+  Note inner = {};     ///< likewise
 };
 
 /// ExtraReader takes the same things in the same order.

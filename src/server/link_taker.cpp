@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/inner_outputs.h"
 #include "server/output_links.h"
 #include "server/tensor_layout.h"
 #include "server/tensor_memory.h"
@@ -207,6 +208,32 @@ bool stand_alone(const std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor
   return true;
 }
 
+/// Those whose gradients pass through the record: the others the caller makes of what it has.
+std::vector<at::Tensor> recorded_of(const std::vector<at::Tensor>& outputs,
+                                    const OutputLinks& told) {
+  auto recorded = outputs;
+  for (const auto& link : told.links) {
+    if (!link.passes_record()) recorded[link.output] = at::Tensor();
+  }
+  return recorded;
+}
+
+/// A view of which the module has made more has a gradient there too: it passes through the record,
+/// so that this is known at the caller.
+TensorFlags inner_of_linked(const std::vector<at::Tensor>& outputs, OutputLinks& told) {
+  while (true) {
+    const auto inner = inner_outputs(outputs, recorded_of(outputs, told));
+    bool changed = false;
+    for (auto& link : told.links) {
+      const bool view = link.kind == LinkKind::kView && outputs[link.output].requires_grad();
+      if (!view || inner.size() == 0 || !inner[link.output]) continue;
+      link.kind = LinkKind::kThroughRecord;
+      changed = true;
+    }
+    if (!changed) return inner;
+  }
+}
+
 [[gnu::cold]] LinkedOutputs linked_outputs(std::vector<at::Tensor>& outputs, OutputLinks&& told,
                                            at::ArrayRef<at::Tensor> arguments, bool grad) {
   const auto count = outputs.size();
@@ -214,18 +241,17 @@ bool stand_alone(const std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor
   LinkedOutputs linked;
   if (told.links.empty() && told.changes.empty()) {
     outputs.resize(count);  // a hidden base that no link needs
+    linked.inner = inner_outputs(outputs, outputs);
     return linked;
   }
+  linked.inner = inner_of_linked(outputs, told);
   linked.note = told.note();
-  linked.recorded = outputs;
+  linked.recorded = recorded_of(outputs, told);
   for (const auto& [argument, history] : told.changes) {
     outputs.push_back(arguments[argument]);
     linked.recorded.push_back(history ? outputs.back() : at::Tensor());
   }
-  for (const auto& link : told.links) {
-    if (!link.passes_record()) linked.recorded[link.output] = at::Tensor();
-    outputs[link.output] = at::Tensor();
-  }
+  for (const auto& link : told.links) outputs[link.output] = at::Tensor();
   return linked;
 }
 
@@ -234,7 +260,9 @@ bool stand_alone(const std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor
 LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArguments& arguments,
                          const char* path, bool grad) {
   auto changes = arguments.changes(path);
-  if (changes.empty() && stand_alone(outputs, arguments.tensors())) return {};
+  if (changes.empty() && stand_alone(outputs, arguments.tensors())) {
+    return {{}, {}, inner_outputs(outputs, outputs)};
+  }
   return linked_outputs(outputs, {outputs.size(), std::move(changes), {}}, arguments.tensors(),
                         grad);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/tensor_flags.h"
 #include "server/watched_arguments.h"
 
 namespace smp::server {
@@ -16,6 +17,7 @@ struct LinkedOutputs {
   std::string note;  ///< for follow_links(); empty: nothing is linked, which is the rule
   /// Whose gradients pass through the record; undefined: of none. Empty: the outputs as they are.
   std::vector<at::Tensor> recorded;
+  TensorFlags inner;  ///< inner_outputs() of all that is sent
 };
 /// Takes those outputs out of `outputs` that the caller can make of something it has, and adds new
 /// values of changed arguments, and tensors that several outputs are views of, at the end.

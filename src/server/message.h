@@ -84,6 +84,7 @@ struct ForwardResponse {
   std::optional<Settings> settings;  ///< not plain; if the execution changed them
   Note hooked;         ///< of each argument: '\1' if the module registered a hook on it; or empty
   Note withheld = {};  ///< what the outputs look like that did not come (output_shapes.h); or empty
+  Note inner = {};     ///< of each output: '\1' if others were computed from it; or empty
 };
 
 /// Where one of the gradients goes that a backward request computes.

@@ -118,6 +118,7 @@ ForwardResponse forward_response(d2d::ArrivedFrame&& frame) {
   message.forms = std::move(notes.forms);
   message.hooked = std::move(notes.hooked);
   message.withheld = std::move(notes.withheld);
+  message.inner = std::move(notes.inner);
   if ((start.flags & wire::kPlainSettings) == 0) message.settings = extra.take_settings();
   message.requires_grad = extra.take_flags(header.requires_grad, frame.tensors.size());
   message.result = {std::string(bytes), std::move(frame.tensors)};

@@ -205,7 +205,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       {}};
   put_modes(message.modes, header);
   wire::ExtraWriter extra;
-  extra.put_notes({{}, message.forms, {}, {}}, header.start);
+  extra.put_notes({{}, message.forms, {}}, header.start);
   put_promises(message, header.start, extra);
   if (!message.settings.plain) extra.put_further_settings(message.settings);
   extra.put_key(message.position.caller, header);
@@ -221,7 +221,8 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       start_of(wire::Kind::kForwardResponse, step, message.request, -1, flags), message.record,
       wire::first_flags(message.requires_grad)};
   wire::ExtraWriter extra;
-  extra.put_notes({message.links, message.forms, message.hooked, message.withheld}, header.start);
+  extra.put_notes({message.links, message.forms, message.hooked, message.withheld, message.inner},
+                  header.start);
   if (message.settings) extra.put_settings(*message.settings);
   extra.put_further_flags(message.requires_grad);
   const wire::Body body(extra, message.result.bytes, header.start);

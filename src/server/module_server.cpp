@@ -69,14 +69,20 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
   failures_.require_all_ranks();
   core_.port.require_open();
   engine_.begin(task);
-  schedule::StepTrace trace{
-      rank().value(), core_.step->number, core_.step->start, 0, core_.options.oversubscribed, {}};
+  schedule::StepTrace trace{rank().value(),
+                            core_.step->number,
+                            core_.step->start,
+                            0,
+                            core_.options.oversubscribed,
+                            {},
+                            {}};
   for (auto early = std::exchange(early_, {}); auto& [source, step, message] : early) {
     receive(source, step, std::move(message));
   }
   engine_.run();
   trace.end = core_.clock.now();
   trace.spans = core_.scopes.recorder.take();
+  trace.requests = core_.scopes.recorder.take_requests();
   return trace;
 }
 

@@ -345,6 +345,7 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
   if (linked_) require_that_consumers_are_right(passing);
   if (node_ != nullptr) {
     node_->keep_gradients(hooked);
+    node_->set_inner(std::move(answer.inner));
     node_->set_answer(answer.record, passing);
   }
   if (node_ != nullptr && !passing.empty()) {

@@ -148,6 +148,20 @@ bool RemoteCall::has_passed_on(std::uint32_t output) const {
   return output < routed.size() && routed[output] != '\0';
 }
 
+bool RemoteCall::uses_itself(std::uint32_t input) const {
+  const auto inner = inner_.view();
+  return input < inner.size() && inner[input] != '\0';
+}
+
+void RemoteCall::require_whole_gradient(std::uint32_t input) const {
+  SMP_REQUIRE(!uses_itself(input), "module '", path(),
+              "' lives on another rank and has used tensor ", input,
+              " of its result for another part of its result. In one process a hook on it, "
+              "retain_grad() or smp::grad() with respect to it sees the sum of all its gradients, "
+              "here only those that arise at the caller. Look at a tensor of your own "
+              "(x.view_as(x)) if these are enough, or place the module with its caller");
+}
+
 void RemoteCall::unpack(variable_list& gradients) {
   restore_forms(std::exchange(forms_, Note()), gradients);
   gradients.resize(num_outputs());

@@ -44,6 +44,10 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
   void release_resources() override;
+  bool uses_itself(std::uint32_t input) const override;
+  void require_whole_gradient(std::uint32_t input) const override;
+  /// Which outputs the module has used for others (inner_outputs.h).
+  void set_inner(Note inner) { inner_ = std::move(inner); }
   /// The module registered hooks on arguments: their gradients are wanted (hooked_arguments.h).
   void keep_gradients(std::shared_ptr<HookedGradients> hooked) { hooked_ = std::move(hooked); }
 
@@ -69,6 +73,7 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   Settings settings_;  // of the caller when it had its answer
   bool used_ = false;
   std::vector<Passing> passing_;             // nearly always empty
+  Note inner_;                               // likewise
   variable_list passed_;                     // their gradients, while a backward runs
   RequestId request_;                        // of the backward that runs
   Note forms_;                               // of the gradients that arrived

@@ -31,6 +31,12 @@ bool all_defined(const std::vector<at::Tensor>& tensors) {
                      [](const at::Tensor& tensor) { return tensor.defined(); });
 }
 
+Note note_of(const TensorFlags& flags) {
+  std::string note;
+  for (std::size_t i = 0; i < flags.size(); ++i) note += flags[i] ? '\1' : '\0';
+  return note;
+}
+
 /// A joint call is none of the program's: what it runs are calls.
 Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
   if (entry.joint) return entry.run(module.smp_module(), arguments);
@@ -54,6 +60,7 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
     : core_(core),
       failures_(failures),
       kept_([this](PpRank to, PassedOn&& message) {
+        core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
         if (to == core_.port.rank()) return waiting_.take(std::move(message));
         core_.port.send(to, Message(std::move(message)));
       }),
@@ -67,11 +74,13 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
 /// Sends what `run` returns, or the exception that it throws.
 template <class Run>
 void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run) {
+  core_.scopes.recorder.note(RequestKind::kBegun, source, request);
   try {
     if (core_.step->failed()) failures_.throw_aborted();
     auto response = run();
     response.request = request;
     core_.port.send(source, response);
+    core_.scopes.recorder.note(RequestKind::kAnswered, source, request);
   } catch (const StepAborted&) {
     throw;
   } catch (...) {
@@ -239,6 +248,7 @@ ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
   auto linked = take_links(tensors, arguments, path, request.modes.grad);
   response.links = std::move(linked.note);
   response.hooked = arguments.hooked();
+  response.inner = note_of(linked.inner);
   edge_list outputs;
   outputs.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -364,6 +374,7 @@ BackwardResponse RequestRunner::response_to(PpRank caller, BackwardRequest& requ
 
 void RequestRunner::send_along(const GradientRoute& route, PassedOn&& message) {
   message.gradient = true;
+  core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
   if (route.to != core_.port.rank()) return core_.port.send(route.to, Message(std::move(message)));
   for (auto& tensor : message.tensors) {
     if (tensor.defined()) tensor = clone_on_write(tensor);

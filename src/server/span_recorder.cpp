@@ -21,6 +21,15 @@ void SpanRecorder::end() noexcept {
   spans_.push_back(current_);
 }
 
+void SpanRecorder::add(schedule::RequestEvent::Kind kind, PpRank caller, RequestId request) {
+  const auto number = std::int64_t{request.slot} << 32 | request.generation;
+  requests_.push_back({clock_.now(), caller.value(), number, kind});
+}
+
+std::vector<schedule::RequestEvent> SpanRecorder::take_requests() {
+  return std::exchange(requests_, {});
+}
+
 std::vector<schedule::Span> SpanRecorder::take() { return std::exchange(spans_, {}); }
 
 }  // namespace smp::server

@@ -7,11 +7,16 @@
 
 #include "base/clock.h"
 #include "schedule/step_trace.h"
+#include "server/ids.h"
+#include "smp/rank.h"
 
 namespace smp::server {
 
-/// Collects spans; off by default, cheap when off. Threads: the rank's, at every switch of fibers
-/// while it is on: two looks at the clock and two at the thread's processor time a span.
+using RequestKind = schedule::RequestEvent::Kind;
+
+/// Collects spans and messages; off by default, cheap when off. Threads: the rank's, at every
+/// switch of fibers while it is on: two looks at the clock and two at the thread's processor time a
+/// span; one look at the clock a message.
 class SpanRecorder {
  public:
   explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
@@ -20,15 +25,23 @@ class SpanRecorder {
   /// A span begins; one that is open ends.
   void begin(std::int32_t microbatch, std::int32_t module, schedule::Phase phase) noexcept;
   void end() noexcept;
+  /// A message about request `request` of `caller` leaves or comes.
+  void note(schedule::RequestEvent::Kind kind, PpRank caller, RequestId request) {
+    if (enabled_) add(kind, caller, request);
+  }
   /// Moves the spans out.
   std::vector<schedule::Span> take();
+  std::vector<schedule::RequestEvent> take_requests();
 
  private:
+  void add(schedule::RequestEvent::Kind kind, PpRank caller, RequestId request);
+
   const base::Clock& clock_;
   bool enabled_ = false;
   bool open_ = false;
   schedule::Span current_;
   std::vector<schedule::Span> spans_;
+  std::vector<schedule::RequestEvent> requests_;
 };
 
 }  // namespace smp::server

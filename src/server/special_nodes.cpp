@@ -28,6 +28,10 @@ variable_list AsyncNode::apply(variable_list&&) { refuse_stock_engine(name()); }
 
 void AsyncNode::unpack(variable_list&) {}
 
+bool AsyncNode::uses_itself(std::uint32_t) const { return false; }
+
+void AsyncNode::require_whole_gradient(std::uint32_t) const {}
+
 bool AsyncNode::can_pass_on_to(const AsyncNode&, const BackwardOptions&) const { return false; }
 
 void AsyncNode::join_chain(const BackwardOptions&, Completion) {

@@ -98,7 +98,7 @@ SimulatedStep Simulator::result() {
     if (!step_.options.record) continue;
     const bool oversubscribed = stage.host >= 0;
     step.timeline.push_back(
-        {static_cast<int>(i), 0, 0, step_.now, oversubscribed, std::move(stage.spans)});
+        {static_cast<int>(i), 0, 0, step_.now, oversubscribed, std::move(stage.spans), {}});
   }
   if (step_.now > 0) step.bubble = 1 - busy / (step_.machine.stages * step.seconds);
   return step;

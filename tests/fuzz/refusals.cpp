@@ -51,6 +51,8 @@ const std::vector<Refusal>& refusals() {
        "changes a buffer on two ranks"},
       {std::regex("must be on one stage: the .* is also held or (read|used) by"),
        "is placed by hand apart from a weight or buffer that it reads"},
+      {std::regex("has used tensor .* of its result for another part of its result"),
+       "looks at a gradient of which a part arises in a module elsewhere"},
       {std::regex("registered a hook on tensor .* of its arguments, which its caller uses"),
        "hooks an argument that others use as well, elsewhere than they"},
       {std::regex("changed tensor .* of its arguments in place"),

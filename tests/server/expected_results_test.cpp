@@ -70,6 +70,21 @@ TEST(ExpectedResults, NeedGradientsUnlessTheyNeverCan) {
   EXPECT_FALSE(results.find(3)->refused);
 }
 
+/// A caller that needs a result at once gains nothing, but one that did so once may gain later.
+TEST(ExpectedResults, AreWorthAPromiseWhereSomethingHappensMeanwhile) {
+  ExpectedResult expected;
+  EXPECT_TRUE(expected.is_worth_a_promise());
+  expected.at_once = true;
+  int promised = 0;
+  for (int call = 0; call < 640; ++call) promised += expected.is_worth_a_promise() ? 1 : 0;
+  EXPECT_EQ(promised, 10);
+  EXPECT_FALSE(expected.is_worth_a_promise());
+  expected.passed_on = true;
+  EXPECT_TRUE(expected.is_worth_a_promise());
+  expected.refused = true;
+  EXPECT_FALSE(expected.is_worth_a_promise());
+}
+
 TEST(ExpectedResults, AreOfOneKindOfCall) {
   ForwardRequest request;
   request.module = ModuleId{3};
