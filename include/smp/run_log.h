@@ -30,7 +30,8 @@ struct RunLogOptions {
 };
 
 /// A folder `runs/NAME-YYYYmmdd-HHMMSS` (UTC) that rank 0 fills: run.json, plan.json, metrics.jsonl
-/// as the run goes, trace.json and the pictures (loss, timeline, partition, memory) at its end.
+/// and the same for TensorBoard as the run goes; trace.json, the pictures (loss, timeline,
+/// partition, memory) and report.html, which shows all of it, at its end.
 /// Every rank makes one, after smp::init, with the same arguments. From then on steps record when
 /// which module ran (below 1 µs per module call).
 class SMP_API RunLog {

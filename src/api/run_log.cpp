@@ -2,6 +2,7 @@
 #include "smp/run_log.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "api/exchange.h"
 #include "api/model_state.h"
@@ -9,6 +10,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "report/event_file.h"
 #include "report/run_folder.h"
 #include "report/trace_file.h"
 #include "smp/codec.h"
@@ -49,14 +51,20 @@ std::string make_folder(const std::string& parent, const std::string& name,
 
 using Numbers = std::vector<std::int64_t>;
 
-constexpr std::size_t kHeaderNumbers = 5;
-constexpr std::size_t kSpanNumbers = 6;
+/// Of a span, and of an event of a request, on their way to rank 0.
+constexpr std::size_t kSpanNumbers = 6, kEventNumbers = 4;
 
 Numbers to_numbers(const StepTrace& trace) {
-  Numbers numbers = {trace.pp_rank, trace.step, trace.start, trace.end, trace.oversubscribed};
+  Numbers numbers = {trace.pp_rank,        trace.step,
+                     trace.start,          trace.end,
+                     trace.oversubscribed, static_cast<std::int64_t>(trace.spans.size())};
   for (const Span& span : trace.spans) {
     numbers.insert(numbers.end(), {span.start, span.end, span.cpu, span.microbatch, span.module,
                                    static_cast<std::int64_t>(span.phase)});
+  }
+  for (const auto& event : trace.requests) {
+    numbers.insert(numbers.end(), {event.time, event.caller, event.request,
+                                   static_cast<std::int64_t>(event.kind)});
   }
   return numbers;
 }
@@ -68,11 +76,17 @@ StepTrace to_trace(const Numbers& numbers) {
   trace.start = numbers.at(2);
   trace.end = numbers.at(3);
   trace.oversubscribed = numbers.at(4) != 0;
-  for (std::size_t at = kHeaderNumbers; at + kSpanNumbers <= numbers.size(); at += kSpanNumbers) {
-    trace.spans.push_back({numbers[at], numbers[at + 1], numbers[at + 2],
-                           static_cast<std::int32_t>(numbers[at + 3]),
-                           static_cast<std::int32_t>(numbers[at + 4]),
-                           static_cast<schedule::Phase>(numbers[at + 5])});
+  std::size_t at = 6;
+  for (auto left = numbers.at(5); left > 0; --left, at += kSpanNumbers) {
+    trace.spans.push_back({numbers.at(at), numbers.at(at + 1), numbers.at(at + 2),
+                           static_cast<std::int32_t>(numbers.at(at + 3)),
+                           static_cast<std::int32_t>(numbers.at(at + 4)),
+                           static_cast<schedule::Phase>(numbers.at(at + 5))});
+  }
+  for (; at < numbers.size(); at += kEventNumbers) {
+    trace.requests.push_back({numbers.at(at), static_cast<std::int32_t>(numbers.at(at + 1)),
+                              numbers.at(at + 2),
+                              static_cast<schedule::RequestEvent::Kind>(numbers.at(at + 3))});
   }
   return trace;
 }
@@ -93,7 +107,12 @@ StepTrace without_details(const StepTrace& trace) {
   all.end = trace.busy_wall();
   all.cpu = trace.busy_cpu();
   short_trace.spans = {all};
+  short_trace.requests.clear();
   return short_trace;
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 StepTiming timing_of(const std::vector<StepTrace>& traces) {
@@ -116,7 +135,7 @@ struct RunLog::State {
   Runtime& runtime;
   const DistributedModelBase& model;
   std::string folder;
-  std::optional<base::AppendFile> metrics;  // on the writer
+  std::optional<base::AppendFile> metrics, events;  // on the writer
   std::optional<StepTiming> timing;
   int lines = 0;
   bool plan_written = false;
@@ -133,6 +152,8 @@ struct RunLog::State {
     if (!writes()) return;
     base::write_file(file(report::kRunFile), description(name, utc, options));
     metrics.emplace(file(report::kMetricsFile));
+    events.emplace(file(report::kEventFile));
+    events->append(report::event_file_header(seconds_since_1970()));
     write_plan();
   }
 
@@ -171,7 +192,7 @@ struct RunLog::State {
 
 RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
                const RunLogOptions& options)
-    : state_(new State{Runtime::current(), model, {}, {}, {}}) {
+    : state_(new State{Runtime::current(), model, {}, {}, {}, {}}) {
   state_->start(name, options);
   state_->runtime.server().recorder().enable(true);
 }
@@ -205,6 +226,8 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
     line.emplace_back("bubble", state_->timing->bubble);
   }
   state_->metrics->append_line(report::metrics_line(line));
+  line.erase(line.begin());  // the step is no curve
+  state_->events->append(report::event_record(seconds_since_1970(), state_->lines, line));
 }
 
 std::vector<std::string> RunLog::finish() {

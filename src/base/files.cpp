@@ -174,10 +174,11 @@ AppendFile::AppendFile(std::string path)
 
 AppendFile::~AppendFile() { ::close(descriptor_); }
 
-void AppendFile::append_line(std::string_view line) {
-  const std::string text = concat(line, "\n");
-  if (const int error = write_all(descriptor_, text)) fail("append to", path_, error);
+void AppendFile::append(std::string_view bytes) {
+  if (const int error = write_all(descriptor_, bytes)) fail("append to", path_, error);
 }
+
+void AppendFile::append_line(std::string_view line) { append(concat(line, "\n")); }
 
 void write_console(int descriptor, std::string_view text) noexcept { write_all(descriptor, text); }
 

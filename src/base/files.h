@@ -71,7 +71,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-/// A file that only grows, line by line; what was appended survives the end of the process.
+/// A file that only grows; what was appended survives the end of the process.
 class AppendFile {
  public:
   /// Opens or creates `path`. @throws ResourceError
@@ -80,6 +80,8 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
+  /// In one write. @throws ResourceError
+  void append(std::string_view bytes);
   /// Appends `line` and a line end in one write. @throws ResourceError
   void append_line(std::string_view line);
   const std::string& path() const { return path_; }

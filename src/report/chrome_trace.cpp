@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "report/step_arrows.h"
 
 namespace smp::report {
 namespace {
@@ -50,6 +51,25 @@ Json event_of(const StepTimeline& timeline, int pp_rank, const Span& span, Nanos
           {"args", std::move(arguments)}};
 }
 
+/// Its two ends. Viewers bind each to the span that it lies in; an answer may come while its rank
+/// does nothing, and is bound to the next.
+std::string flow_of(const StepTimeline& timeline, const Arrow& arrow, Nanoseconds origin,
+                    std::int64_t number) {
+  Json start = {{"ph", "s"},
+                {"id", number},
+                {"pid", timeline.ranks[arrow.from].pp_rank},
+                {"tid", 0},
+                {"ts", microseconds(arrow.start - origin)},
+                {"name", arrow.answer ? "answer" : "request"},
+                {"cat", "message"}};
+  Json end = start;
+  end["ph"] = "f";
+  end["pid"] = timeline.ranks[arrow.to].pp_rank;
+  end["ts"] = microseconds(arrow.end - origin);
+  if (!arrow.answer) end["bp"] = "e";
+  return start.dump() + ",\n" + end.dump() + ",\n";
+}
+
 }  // namespace
 
 std::string to_chrome_trace(const StepTimeline& timeline) {
@@ -64,6 +84,10 @@ std::string to_chrome_trace(const StepTimeline& timeline) {
     for (const auto& span : rank.spans) {
       text += event_of(timeline, rank.pp_rank, span, origin).dump() + ",\n";
     }
+  }
+  std::int64_t number = 0;
+  for (const Arrow& arrow : arrows_of(timeline)) {
+    text += flow_of(timeline, arrow, origin, ++number);
   }
   if (!timeline.ranks.empty()) text.erase(text.size() - 2, 1);  // the last comma
   return text + "]}\n";

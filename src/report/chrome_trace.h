@@ -10,7 +10,7 @@ namespace smp::report {
 
 /// One process a rank, a complete event ("ph": "X") a span, times in microseconds since the start
 /// of the step: name is the module path, category the phase, arguments are microbatch and processor
-/// time.
+/// time. Messages between ranks are flows ("s" and "f") of category "message".
 std::string to_chrome_trace(const StepTimeline& timeline);
 
 }  // namespace smp::report

@@ -14,7 +14,7 @@ body { font: 14px/1.5 system-ui, sans-serif; color: #222; max-width: 1320px; mar
 h1 { font-size: 22px; margin: 0 0 4px; }
 h2 { font-size: 17px; margin: 36px 0 8px; border-bottom: 1px solid #e2e2e2; }
 svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; }
+table { border-collapse: collapse; margin: 10px 0 18px; }
 th, td { text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid #eee; vertical-align: top; }
 th { font-weight: 600; }
 pre { overflow: auto; background: #f7f7f7; padding: 12px; }

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "report/chrome_trace.h"
 #include "report/memory_picture.h"
+#include "report/metrics_table.h"
 #include "report/partition_picture.h"
 #include "report/report_page.h"
 #include "report/timeline_page.h"
@@ -138,6 +139,8 @@ class RunPictures {
     chart.baseline = description_.baseline;
     if (!chart.points.empty()) report_.loss_picture = write(kLossPicture, draw_loss(chart));
     report_.metrics = last_metrics(metrics);
+    const auto table = metrics_to_csv(metrics);
+    if (!table.empty()) write(kMetricsTable, table);
   }
 
   void draw_step() {

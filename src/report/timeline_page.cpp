@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/json.h"
+#include "report/critical_path.h"
+#include "report/step_arrows.h"
 #include "report/timeline_script.h"
 
 namespace smp::report {
@@ -37,8 +41,19 @@ std::string name_of(const StepTimeline& timeline, const StepTrace& rank) {
   return concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);
 }
 
-std::string data_of(const StepTimeline& timeline) {
+std::string data_of(const StepTimeline& timeline, const std::vector<Arrow>& arrows,
+                    const std::vector<PathPart>& path) {
   const auto origin = whole_step(timeline).start;
+  Json lines = Json::array();
+  for (const Arrow& arrow : arrows) {
+    if (arrow.from == arrow.to) continue;
+    lines.push_back({arrow.from, arrow.start - origin, arrow.to, arrow.end - origin});
+  }
+  Json parts = Json::array();
+  for (const PathPart& part : path) {
+    parts.push_back({part.rank, part.start - origin, part.end - origin,
+                     part.kind == PathPart::Kind::kComputing ? 1 : 0});
+  }
   Json ranks = Json::array();
   for (const StepTrace& rank : timeline.ranks) {
     Json spans = Json::array();
@@ -53,8 +68,18 @@ std::string data_of(const StepTimeline& timeline) {
   }
   const Json data = {{"modules", timeline.module_paths},
                      {"simulated", timeline.simulated},
+                     {"arrows", std::move(lines)},
+                     {"path", std::move(parts)},
                      {"ranks", std::move(ranks)}};
   return json_for_script(data.dump());
+}
+
+/// "forward of encoder.block.0"
+std::string work_of(const StepTimeline& timeline, const schedule::Span& span) {
+  if (span.module < 0) return "the step body";
+  const auto& path = timeline.module_paths.at(static_cast<std::size_t>(span.module));
+  return concat(span.phase == schedule::Phase::kBackward ? "backward of " : "forward of ",
+                path.empty() ? "the model" : path);
 }
 
 std::string milliseconds(Nanoseconds time) {
@@ -97,13 +122,56 @@ std::vector<RankTimes> times_of(const StepTimeline& timeline) {
   return all;
 }
 
+namespace {
+
+/// The modules that the path spends most of its time in, and what it waits for.
+void add_path_table(HtmlPage& page, const StepTimeline& timeline,
+                    const std::vector<PathPart>& path) {
+  constexpr std::size_t kShown = 8;
+  std::map<std::string, Nanoseconds> modules;
+  Nanoseconds messages = 0, other = 0, whole = 0;
+  for (const PathPart& part : path) {
+    const auto length = part.end - part.start;
+    whole += length;
+    if (part.kind == PathPart::Kind::kMessage) messages += length;
+    if (part.kind == PathPart::Kind::kOther) other += length;
+    if (part.kind != PathPart::Kind::kComputing) continue;
+    const auto& span = timeline.ranks[part.rank].spans[part.span];
+    modules[work_of(timeline, span)] += length;
+  }
+  std::vector<std::pair<std::string, Nanoseconds>> longest(modules.begin(), modules.end());
+  std::stable_sort(longest.begin(), longest.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<std::vector<std::string>> rows = {{"critical path", ""}};
+  for (const auto& [work, length] : longest) {
+    if (rows.size() > kShown) {
+      other += length;
+    } else {
+      rows.push_back({work, with_share(length, whole)});
+    }
+  }
+  rows.push_back({"messages, until their receiver could go on", with_share(messages, whole)});
+  rows.push_back({"all else", with_share(other, whole)});
+  page.table(rows);
+  page.paragraph(
+      "The critical path is the chain of computations and messages that ends last: only what lies "
+      "on "
+      "it makes the step longer. It is drawn as a line below the bars, black where it computes, "
+      "red "
+      "where it waits for a message.");
+}
+
+}  // namespace
+
 void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
+  const auto arrows = arrows_of(timeline);
+  const auto path = arrows.empty() ? std::vector<PathPart>() : critical_path(timeline, arrows);
   page.style(timeline_style());
   page.script(timeline_script());
   page.raw(
       "<div class=\"timeline\"></div>\n<script>\nwindow.timelines = (window.timelines || []);\n"
       "window.timelines.push(showTimeline(document.currentScript.previousElementSibling, ");
-  page.raw(data_of(timeline));
+  page.raw(data_of(timeline, arrows, path));
   page.raw("));\n</script>\n");
   page.paragraph(
       "A bar is an uninterrupted interval in which a rank ran a module, or the step body, for one "
@@ -120,6 +188,7 @@ void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
     }
   }
   page.table(rows);
+  if (!path.empty()) add_path_table(page, timeline, path);
 }
 
 std::string draw_timeline_page(const StepTimeline& timeline) {

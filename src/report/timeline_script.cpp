@@ -18,8 +18,9 @@ const char* timeline_style() {
 
 const char* timeline_script() {
   return R"js(
-// data: {title, modules, ranks: [{name, start, end, spans: [[start, end, cpu, microbatch, module, phase]]}]},
-// times in ns since the start of the step.
+// data: {modules, simulated, ranks: [{name, start, end, spans: [[start, end, cpu, microbatch, module, phase]]}],
+// arrows: [[from rank, start, to rank, end]], path: [[rank, start, end, computing]]}, times in ns since the start of
+// the step.
 function showTimeline(root, data) {
   const phases = ["forward", "backward", "optimizer", "other"];
   const left = 76, axis = 26, lane = 34, gap = 8;
@@ -98,6 +99,42 @@ function showTimeline(root, data) {
     pen.textAlign = "right";
     pen.fillText(rank.name, left - 10, top + lane / 2 + 4);
   }
+  const laneTop = number => axis + number * (lane + gap);
+  function drawArrows() {
+    const seen = data.arrows.filter(a => a[3] >= from && a[1] <= to);
+    if (seen.length > 400) return;
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, 0, width - left, height);
+    pen.clip();
+    pen.strokeStyle = pen.fillStyle = "rgba(30, 30, 30, 0.55)";
+    for (const [source, start, target, stop] of seen) {
+      const down = target > source, begin = laneTop(source) + (down ? lane : 0), tip = laneTop(target) + (down ? 0 : lane);
+      const way = down ? -5 : 5;
+      pen.beginPath();
+      pen.moveTo(x(start), begin);
+      pen.lineTo(x(stop), tip);
+      pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x(stop), tip);
+      pen.lineTo(x(stop) - 3, tip + way);
+      pen.lineTo(x(stop) + 3, tip + way);
+      pen.fill();
+    }
+    pen.restore();
+  }
+  function drawPath() {
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, 0, width - left, height);
+    pen.clip();
+    for (const [rank, start, stop, computing] of data.path) {
+      if (stop < from || start > to) continue;
+      pen.fillStyle = computing ? "#111" : "#d03a2b";
+      pen.fillRect(x(start), laneTop(rank) + lane + 1, Math.max(1, x(stop) - x(start)), 3);
+    }
+    pen.restore();
+  }
   function draw() {
     const scale = window.devicePixelRatio || 1;
     width = canvas.clientWidth || 1000;
@@ -108,6 +145,8 @@ function showTimeline(root, data) {
     pen.font = "12px system-ui, sans-serif";
     drawAxis();
     data.ranks.forEach(drawLane);
+    drawPath();
+    drawArrows();
   }
   function look(low, high) {
     const size = Math.min(end, Math.max(100, high - low));

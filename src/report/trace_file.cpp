@@ -1,5 +1,5 @@
 // report/trace_file.cpp: one line per span: [start, end, processor time, microbatch, module,
-// phase].
+// phase]; and per event of a request: [time, caller, request, kind].
 #include "report/trace_file.h"
 
 #include <algorithm>
@@ -15,12 +15,13 @@ using base::Json;
 using base::json_member;
 using base::Nanoseconds;
 using schedule::Phase;
+using schedule::RequestEvent;
 using schedule::Span;
 using schedule::StepTrace;
 
 constexpr const char* kFormat = "smp-trace";
 constexpr int kVersion = 1;
-constexpr std::size_t kSpanNumbers = 6;
+constexpr std::size_t kSpanNumbers = 6, kEventNumbers = 4;
 
 std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
   std::string text =
@@ -32,14 +33,33 @@ std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
                    span.end - origin, ",", span.cpu, ",", span.microbatch, ",", span.module, ",",
                    static_cast<int>(span.phase), "]");
   }
-  return text + "]}";
+  text += "]";
+  if (!rank.requests.empty()) text += ", \"requests\": [";
+  for (const RequestEvent& event : rank.requests) {
+    text += concat(&event == &rank.requests.front() ? "\n" : ",\n", "      [", event.time - origin,
+                   ",", event.caller, ",", event.request, ",", static_cast<int>(event.kind), "]");
+  }
+  return text + (rank.requests.empty() ? "}" : "]}");
+}
+
+bool are_integers(const Json& numbers, std::size_t count) {
+  return numbers.is_array() && numbers.size() == count &&
+         std::all_of(numbers.begin(), numbers.end(),
+                     [](const Json& number) { return number.is_number_integer(); });
+}
+
+RequestEvent event_from_json(const Json& numbers, const std::string& name) {
+  using Kind = RequestEvent::Kind;
+  const bool right = are_integers(numbers, kEventNumbers) && numbers[3] >= 0 &&
+                     numbers[3] <= static_cast<int>(Kind::kReceived);
+  SMP_REQUIRE(right, name, ": an event of a request must be ", kEventNumbers, " integers, found ",
+              numbers.dump());
+  return {numbers[0], numbers[1], numbers[2], static_cast<Kind>(numbers[3].get<int>())};
 }
 
 Span span_from_json(const Json& numbers, const std::string& name) {
-  const bool right = numbers.is_array() && numbers.size() == kSpanNumbers &&
-                     std::all_of(numbers.begin(), numbers.end(),
-                                 [](const Json& number) { return number.is_number_integer(); }) &&
-                     numbers[5] >= 0 && numbers[5] <= static_cast<int>(Phase::kOther);
+  const bool right = are_integers(numbers, kSpanNumbers) && numbers[5] >= 0 &&
+                     numbers[5] <= static_cast<int>(Phase::kOther);
   SMP_REQUIRE(right, name, ": a span must be ", kSpanNumbers, " integers, found ", numbers.dump());
   Span span;
   span.start = numbers[0];
@@ -60,6 +80,10 @@ StepTrace rank_from_json(const Json& json, const std::string& name) {
   rank.oversubscribed = json_member<bool>(json, "oversubscribed", name);
   for (const Json& span : json_member<Json>(json, "spans", name)) {
     rank.spans.push_back(span_from_json(span, name));
+  }
+  if (!json.contains("requests")) return rank;  // simulated, or of an older version
+  for (const Json& event : json["requests"]) {
+    rank.requests.push_back(event_from_json(event, name));
   }
   return rank;
 }

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "report/step_arrows.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
 // Not smp/smp.h: its function smp::report and the namespace smp::report exclude each other.
@@ -85,10 +86,10 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
   EXPECT_EQ(folders_[0], folders_[1]);
   EXPECT_THAT(folders_[0], StartsWith(parent_ + "/tiny-2"));
   EXPECT_THAT(pictures[0],
-              ElementsAre(folders_[0] + "/loss.svg", folders_[0] + "/timeline.svg",
-                          folders_[0] + "/timeline.html", folders_[0] + "/partition.svg",
-                          folders_[0] + "/memory.svg", folders_[0] + "/timeline-simulated.svg",
-                          folders_[0] + "/report.html"));
+              ElementsAre(folders_[0] + "/loss.svg", folders_[0] + "/metrics.csv",
+                          folders_[0] + "/timeline.svg", folders_[0] + "/timeline.html",
+                          folders_[0] + "/partition.svg", folders_[0] + "/memory.svg",
+                          folders_[0] + "/timeline-simulated.svg", folders_[0] + "/report.html"));
   EXPECT_THAT(pictures[1], SizeIs(0));
   EXPECT_THAT(read("metrics.jsonl"),
               AllOf(StartsWith("{\"step\":1,\"loss\":"), HasSubstr("{\"step\":3,\"loss\":"),
@@ -108,6 +109,12 @@ TEST_F(RunLogOfTwoRanks, DrawsTheMeasuredStepOfBothRanks) {
     for (std::size_t i = 1; i < rank.spans.size(); ++i) {
       EXPECT_LE(rank.spans[i - 1].end, rank.spans[i].start);
     }
+  }
+  const auto arrows = report::arrows_of(trace);
+  EXPECT_FALSE(arrows.empty());
+  for (const auto& arrow : arrows) {
+    EXPECT_NE(arrow.from, arrow.to);
+    EXPECT_LE(arrow.start, arrow.end);
   }
   const std::string svg = read("timeline.svg");
   EXPECT_EQ(report::elements(svg, "rect", "lane").size(), 2u);

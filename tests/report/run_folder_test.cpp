@@ -104,8 +104,9 @@ TEST_F(RunFolder, IsDrawnAgainFromItsFiles) {
   StepTimeline timeline;
   timeline.ranks.resize(2);
   base::write_file(in(kTraceFile), trace_to_json(timeline));
-  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kTimelinePicture),
-                                             in(kTimelinePage), in(kReportPage)));
+  EXPECT_THAT(draw_run(folder_),
+              ElementsAre(in(kLossPicture), in(kMetricsTable), in(kTimelinePicture),
+                          in(kTimelinePage), in(kReportPage)));
   EXPECT_THAT(base::read_file(in(kLossPicture)),
               AllOf(HasSubstr("Loss of t5 on 4 ranks"), HasSubstr("loss, nats per byte"),
                     HasSubstr("entropy (3.33)")));
@@ -134,7 +135,7 @@ TEST_F(RunFolder, IsDrawnAsFarAsItGoes) {
   base::write_file(in(kMetricsFile), "");
   EXPECT_THAT(draw_run(folder_), IsEmpty());
   base::write_file(in(kMetricsFile), metrics_line({{"step", 1}, {"loss", 5}}) + "\n");
-  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kReportPage)));
+  EXPECT_THAT(draw_run(folder_), ElementsAre(in(kLossPicture), in(kMetricsTable), in(kReportPage)));
 }
 
 TEST_F(RunFolder, IsOnePageThatNeedsNoOther) {

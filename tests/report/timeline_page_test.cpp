@@ -40,6 +40,17 @@ StepTimeline two_ranks() {
   return timeline;
 }
 
+/// Rank 0 asks at 8 ms for what rank 1 begins at 15, and has the answer 5 ms after it left.
+StepTimeline with_a_request() {
+  using Kind = schedule::RequestEvent::Kind;
+  auto timeline = two_ranks();
+  timeline.ranks[0].requests = {{1008 * kMs, 0, 5, Kind::kAsked},
+                                {1065 * kMs, 0, 5, Kind::kReceived}};
+  timeline.ranks[1].requests = {{1015 * kMs, 0, 5, Kind::kBegun},
+                                {1060 * kMs, 0, 5, Kind::kAnswered}};
+  return timeline;
+}
+
 TEST(TimelinePage, SaysWhereTheTimeOfEachRankWent) {
   const auto times = times_of(two_ranks());
   ASSERT_EQ(times.size(), 2u);
@@ -67,6 +78,31 @@ TEST(TimelinePage, OfASimulationSaysSo) {
   timeline.simulated = true;
   EXPECT_THAT(draw_timeline_page(timeline),
               AllOf(HasSubstr("Simulated step: 100.00 ms on 2 stages"), HasSubstr("stage 1")));
+}
+
+TEST(TimelinePage, SaysWhatTheStepConsistsOf) {
+  EXPECT_THAT(draw_timeline_page(two_ranks()), Not(HasSubstr("critical path")))
+      << "nobody knows without messages";
+  const auto page = draw_timeline_page(with_a_request());
+  EXPECT_THAT(page, AllOf(HasSubstr("<th>backward of the model</th><td>30.00 ms (30.0 %)</td>"),
+                          HasSubstr("could go on</th><td>17.00 ms (17.0 %)</td>"),
+                          HasSubstr("\"arrows\":[[0,8000000,1,15000000]")));
+}
+
+TEST(ChromeTrace, HasAFlowAMessage) {
+  const auto json = base::parse_json(to_chrome_trace(with_a_request()), "trace");
+  const auto& events = json["traceEvents"];
+  ASSERT_EQ(events.size(), 10u);
+  EXPECT_EQ(events[6]["ph"], "s");
+  EXPECT_EQ(events[6]["pid"], 0);
+  EXPECT_EQ(events[6]["ts"], 8'000);
+  EXPECT_EQ(events[7]["ph"], "f");
+  EXPECT_EQ(events[7]["pid"], 1);
+  EXPECT_EQ(events[7]["ts"], 15'000);
+  EXPECT_EQ(events[7]["bp"], "e");
+  EXPECT_EQ(events[6]["id"], events[7]["id"]);
+  EXPECT_NE(events[8]["id"], events[7]["id"]);
+  EXPECT_FALSE(events[9].contains("bp")) << "an answer belongs to what runs next";
 }
 
 TEST(ChromeTrace, HasAnEventASpan) {
