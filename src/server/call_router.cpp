@@ -460,9 +460,11 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
   request.settings = settings.read(settings.subtree(module.smp_module()));
   request.modes = ExecutionModes::capture();
   const auto& tensors = arguments.tensors;
+  // Without grad mode too: the module may ask, hook an argument, or switch the mode on.
+  const bool any = request.modes.grad || !c10::InferenceMode::is_enabled();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    request.requires_grad.push_back(request.modes.grad && tensors[i].defined() &&
-                                    tensors[i].requires_grad() && !stands_before(tensors, i));
+    request.requires_grad.push_back(any && tensors[i].defined() && tensors[i].requires_grad() &&
+                                    !stands_before(tensors, i));
   }
   request.arguments = std::move(arguments);
   return request;
