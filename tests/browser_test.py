@@ -28,7 +28,7 @@ def open_page(text):
         page = pathlib.Path(folder) / "page.html"
         page.write_text(text)
         done = subprocess.run(
-            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
              "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1320,2000", "--dump-dom",
              f"--user-data-dir={folder}/profile", page.as_uri()],
             capture_output=True, text=True, timeout=60, check=False)

@@ -1,8 +1,6 @@
 // report/chrome_trace.cpp: an event a line, so that large traces can be cut by hand.
 #include "report/chrome_trace.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/json.h"
 #include "report/step_arrows.h"
@@ -13,30 +11,9 @@ namespace {
 using base::concat;
 using base::Json;
 using base::Nanoseconds;
-using schedule::Phase;
 using schedule::Span;
 
 double microseconds(Nanoseconds time) { return static_cast<double>(time) / 1e3; }
-
-const char* category(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return "forward";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kOptimizer:
-      return "optimizer";
-    case Phase::kOther:
-      break;
-  }
-  return "other";
-}
-
-std::string name_of(const StepTimeline& timeline, int module) {
-  if (module < 0) return "step body";
-  const auto& path = timeline.module_paths.at(static_cast<std::size_t>(module));
-  return path.empty() ? "model" : path;
-}
 
 Json event_of(const StepTimeline& timeline, int pp_rank, const Span& span, Nanoseconds origin) {
   Json arguments = {{"microbatch", span.microbatch}};
@@ -46,8 +23,8 @@ Json event_of(const StepTimeline& timeline, int pp_rank, const Span& span, Nanos
           {"tid", 0},
           {"ts", microseconds(span.start - origin)},
           {"dur", microseconds(span.end - span.start)},
-          {"name", name_of(timeline, span.module)},
-          {"cat", category(span.phase)},
+          {"name", module_name(timeline, span.module)},
+          {"cat", phase_name(span.phase)},
           {"args", std::move(arguments)}};
 }
 
@@ -73,8 +50,7 @@ std::string flow_of(const StepTimeline& timeline, const Arrow& arrow, Nanosecond
 }  // namespace
 
 std::string to_chrome_trace(const StepTimeline& timeline) {
-  Nanoseconds origin = timeline.ranks.empty() ? 0 : timeline.ranks.front().start;
-  for (const auto& rank : timeline.ranks) origin = std::min(origin, rank.start);
+  const auto origin = whole_step(timeline).start;
   std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
   for (const auto& rank : timeline.ranks) {
     const auto name = concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);

@@ -15,8 +15,7 @@ class Walk {
   Walk(const StepTimeline& timeline, const std::vector<Arrow>& arrows) : timeline_(timeline) {
     arrows_to_.resize(timeline.ranks.size());
     for (const Arrow& arrow : arrows) arrows_to_[arrow.to].push_back(&arrow);
-    start_ = timeline.ranks.front().start;
-    for (const auto& rank : timeline.ranks) start_ = std::min(start_, rank.start);
+    start_ = whole_step(timeline).start;
   }
 
   std::vector<PathPart> from(std::size_t rank, Nanoseconds time) {
@@ -54,13 +53,16 @@ class Walk {
   /// The message that came last while the rank had nothing to do; of several that came at once, the
   /// one that left last. Nothing that left before the step goes back in time.
   const Arrow* cause_between(Nanoseconds idle_since, Nanoseconds now) const {
+    const auto& arrows = arrows_to_[rank_];
+    auto next = std::partition_point(arrows.begin(), arrows.end(), [now](const Arrow* arrow) {
+      return arrow->end <= now + kSlack;
+    });
     const Arrow* cause = nullptr;
-    for (const Arrow* const arrow : arrows_to_[rank_]) {
-      if (arrow->end < idle_since || arrow->end > now + kSlack || arrow->start >= now) continue;
-      if (cause == nullptr || arrow->end > cause->end ||
-          (arrow->end == cause->end && arrow->start > cause->start)) {
-        cause = arrow;
-      }
+    while (next != arrows.begin() && (*--next)->end >= idle_since) {
+      const Arrow* const arrow = *next;
+      if (cause != nullptr && arrow->end < cause->end) break;
+      if (arrow->start >= now) continue;
+      if (cause == nullptr || arrow->start > cause->start) cause = arrow;
     }
     return cause;
   }

@@ -60,20 +60,6 @@ std::string span_color(int microbatch, Phase phase) {
   return phase == Phase::kForward ? color(hue, 0.70, 0.76) : color(hue, 0.62, 0.40);
 }
 
-const char* phase_name(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return "forward";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kOptimizer:
-      return "optimizer";
-    case Phase::kOther:
-      return "other";
-  }
-  return "";
-}
-
 // Lanes of few ranks are high enough to be looked at, those of many fit a page.
 struct Lanes {
   double height;
@@ -91,8 +77,10 @@ class TimelinePicture {
       : timeline_(timeline),
         lanes_(lanes_for(timeline.ranks.size())),
         svg_(kWidth, kTop + lanes_height() + kAxis + 2 * kLegendRow + 14) {
+    const auto whole = whole_step(timeline);
+    start_ = whole.start;
+    end_ = std::max(whole.end, start_ + 1);
     for (const StepTrace& rank : timeline.ranks) measure(rank);
-    if (end_ <= start_) end_ = start_ + 1;
   }
 
   std::string draw() {
@@ -110,16 +98,8 @@ class TimelinePicture {
   }
 
   void measure(const StepTrace& rank) {
-    if (&rank == &timeline_.ranks.front()) {
-      start_ = rank.start;
-      end_ = rank.end;
-    }
-    start_ = std::min(start_, rank.start);
-    end_ = std::max(end_, rank.end);
     oversubscribed_ |= rank.oversubscribed;
     for (const Span& span : rank.spans) {
-      start_ = std::min(start_, span.start);
-      end_ = std::max(end_, span.end);
       num_microbatches_ = std::max(num_microbatches_, span.microbatch + 1);
     }
   }
@@ -226,7 +206,7 @@ class TimelinePicture {
 
   std::string tip(const std::vector<Span>& spans, std::size_t first, std::size_t next) const {
     const Span& span = spans[first];
-    std::string text = concat(phase_name(span.phase), " of ", module_name(span.module));
+    std::string text = concat(phase_name(span.phase), " of ", module_name(timeline_, span.module));
     if (next > first + 1) text += concat(" and ", next - first - 1, " more intervals");
     if (span.microbatch >= 0) text += concat(", microbatch ", span.microbatch);
     Nanoseconds wall = 0;
@@ -237,13 +217,6 @@ class TimelinePicture {
     }
     text += concat(": ", duration(wall));
     return timeline_.simulated ? text : concat(text, ", processor ", duration(processor));
-  }
-
-  std::string module_name(int module) const {
-    if (module < 0) return "the step body";
-    if (module >= static_cast<int>(timeline_.module_paths.size())) return concat("module ", module);
-    const std::string& path = timeline_.module_paths[module];
-    return path.empty() ? "the model" : path;
   }
 
   void draw_sums(const StepTrace& rank, double top) {
@@ -295,6 +268,39 @@ class TimelinePicture {
 };
 
 }  // namespace
+
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kOptimizer:
+      return "optimizer";
+    case Phase::kOther:
+      return "other";
+  }
+  return "";
+}
+
+std::string module_name(const StepTimeline& timeline, int module) {
+  if (module < 0) return "the step body";
+  if (module >= static_cast<int>(timeline.module_paths.size())) return concat("module ", module);
+  const std::string& path = timeline.module_paths[static_cast<std::size_t>(module)];
+  return path.empty() ? "the model" : path;
+}
+
+TimeInterval whole_step(const StepTimeline& timeline) {
+  if (timeline.ranks.empty()) return {};
+  TimeInterval whole{timeline.ranks.front().start, timeline.ranks.front().end};
+  for (const StepTrace& rank : timeline.ranks) {
+    whole = {std::min(whole.start, rank.start), std::max(whole.end, rank.end)};
+    for (const Span& span : rank.spans) {
+      whole = {std::min(whole.start, span.start), std::max(whole.end, span.end)};
+    }
+  }
+  return whole;
+}
 
 std::string draw_timeline(const StepTimeline& timeline) { return TimelinePicture(timeline).draw(); }
 

@@ -15,6 +15,18 @@ struct StepTimeline {
   bool simulated = false;                  ///< predicted, and no rank has run anything yet
 };
 
+/// "forward", "backward", ...
+const char* phase_name(schedule::Phase phase);
+/// The path of Span::module; "the model" and "the step body" where there is none.
+std::string module_name(const StepTimeline& timeline, int module);
+
+struct TimeInterval {
+  base::Nanoseconds start = 0, end = 0;
+  base::Nanoseconds length() const noexcept { return end - start; }
+};
+/// From the earliest start of a rank or span to the latest end.
+TimeInterval whole_step(const StepTimeline& timeline);
+
 /// An SVG file. Colour tells microbatches apart, light is forward and dark is backward; hatched is
 /// idle. Each lane shows how long the rank was busy. Intervals too short to be seen are joined.
 std::string draw_timeline(const StepTimeline& timeline);

@@ -20,23 +20,6 @@ using base::Json;
 using base::Nanoseconds;
 using schedule::StepTrace;
 
-struct Interval {
-  Nanoseconds start = 0, end = 0;
-};
-
-/// From the earliest start of a rank to the latest end.
-Interval whole_step(const StepTimeline& timeline) {
-  if (timeline.ranks.empty()) return {};
-  Interval whole{timeline.ranks.front().start, timeline.ranks.front().end};
-  for (const StepTrace& rank : timeline.ranks) {
-    whole = {std::min(whole.start, rank.start), std::max(whole.end, rank.end)};
-    for (const auto& span : rank.spans) {
-      whole = {std::min(whole.start, span.start), std::max(whole.end, span.end)};
-    }
-  }
-  return whole;
-}
-
 std::string name_of(const StepTimeline& timeline, const StepTrace& rank) {
   return concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);
 }
@@ -76,10 +59,8 @@ std::string data_of(const StepTimeline& timeline, const std::vector<Arrow>& arro
 
 /// "forward of encoder.block.0"
 std::string work_of(const StepTimeline& timeline, const schedule::Span& span) {
-  if (span.module < 0) return "the step body";
-  const auto& path = timeline.module_paths.at(static_cast<std::size_t>(span.module));
-  return concat(span.phase == schedule::Phase::kBackward ? "backward of " : "forward of ",
-                path.empty() ? "the model" : path);
+  const auto module = module_name(timeline, span.module);
+  return span.module < 0 ? module : concat(phase_name(span.phase), " of ", module);
 }
 
 std::string milliseconds(Nanoseconds time) {
@@ -96,14 +77,14 @@ std::string with_share(Nanoseconds time, Nanoseconds whole) {
 }
 
 std::string title_of(const StepTimeline& timeline) {
-  const auto [start, end] = whole_step(timeline);
   const auto name = timeline.simulated || timeline.ranks.empty()
                         ? std::string("Simulated step")
                         : concat("Step ", timeline.ranks.front().step);
   char bubble[16];
   std::snprintf(bubble, sizeof bubble, "%.1f %%", 100 * schedule::bubble(timeline.ranks));
-  return concat(name, ": ", milliseconds(end - start), " on ", timeline.ranks.size(),
-                timeline.simulated ? " stages" : " ranks", ", bubble ", bubble);
+  return concat(name, ": ", milliseconds(whole_step(timeline).length()), " on ",
+                timeline.ranks.size(), timeline.simulated ? " stages" : " ranks", ", bubble ",
+                bubble);
 }
 
 }  // namespace
@@ -154,10 +135,8 @@ void add_path_table(HtmlPage& page, const StepTimeline& timeline,
   rows.push_back({"all else", with_share(other, whole)});
   page.table(rows);
   page.paragraph(
-      "The critical path is the chain of computations and messages that ends last: only what lies "
-      "on "
-      "it makes the step longer. It is drawn as a line below the bars, black where it computes, "
-      "red "
+      "The critical path is the chain of computations and messages that ends last: nothing else "
+      "makes the step longer. It is drawn as a line below the bars, black where it computes, red "
       "where it waits for a message.");
 }
 
@@ -177,14 +156,14 @@ void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
       "A bar is an uninterrupted interval in which a rank ran a module, or the step body, for one "
       "microbatch. Colour tells microbatches apart; light is forward, dark is backward. Turn the "
       "wheel to zoom, drag to move, click twice for the whole step.");
-  const auto [start, end] = whole_step(timeline);
+  const auto length = whole_step(timeline).length();
   std::vector<std::vector<std::string>> rows = {
       {"", "busy", "before its first work", "waiting for others", "after its last work"}};
   const auto times = times_of(timeline);
   for (std::size_t i = 0; i < times.size(); ++i) {
     rows.push_back({name_of(timeline, timeline.ranks[i])});
     for (const auto part : {times[i].busy, times[i].filling, times[i].waiting, times[i].draining}) {
-      rows.back().push_back(with_share(part, end - start));
+      rows.back().push_back(with_share(part, length));
     }
   }
   page.table(rows);

@@ -357,7 +357,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   }
   ++core_.counters.forward_requests;
   auto* expected = may_be_promised ? expected_.find(key) : nullptr;
-  if (expected != nullptr && expected->is_worth_a_promise()) {
+  if (expected != nullptr && expected->promise_next()) {
     return promise(std::move(request), owner, *expected, own);
   }
   AwaitedResult awaited;
@@ -394,14 +394,15 @@ Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) 
   return board.read(part);
 }
 
-/// Where order within a microbatch may matter beyond what requests say, each call is awaited:
-/// modules that keep state, hooks, and steps that run one microbatch at a time.
+/// Calls of hooks are awaited.
 bool CallRouter::may_promise(const CallTraits& traits) const {
   return may_pass_on() && traits.only_tensors &&
          ExecutionScope::current()->identity().phase == schedule::Phase::kForward &&
          !c10::InferenceMode::is_enabled();
 }
 
+/// Not where order within a microbatch may matter beyond what requests say: with modules that keep
+/// state, and in steps that run one microbatch at a time.
 bool CallRouter::may_pass_on() const {
   return core_.options.promised_outputs && core_.in_good_step() &&
          !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();

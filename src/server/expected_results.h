@@ -30,7 +30,7 @@ struct ExpectedResult {
 
   /// Whether the next such call returns at once. Where nothing happens meanwhile, waiting costs
   /// less; now and then it is seen whether that is still so.
-  bool is_worth_a_promise() noexcept {
+  bool promise_next() noexcept {
     constexpr std::uint32_t kTryAgain = 64;
     if (refused) return false;
     return passed_on || !at_once || ++num_awaited % kTryAgain == 0;

@@ -65,6 +65,7 @@ void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options
     passed_.push_back(std::exchange(gradients.at(own.output), at::Tensor()));
   }
   join_chain(options, std::move(done));
+  if (!running_) return;                       // the step has failed
   if (!record_) return complete({}, nullptr);  // nothing there needs a gradient
   try {
     start_in_chain(std::move(gradients), options, {});

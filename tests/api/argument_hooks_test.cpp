@@ -170,5 +170,28 @@ TEST(ArgumentHooks, OfATensorThatIsReturnedTwice) {
   }
 }
 
+/// The tensor needs a gradient whatever the mode: it is hooked for the caller's other uses of it.
+TEST(ArgumentHooks, OfACallWithoutGradModeAreSeenToo) {
+  on_ranks(2, [&] {
+    torch::manual_seed(5);
+    Returned net;
+    net->to(torch::kDouble);
+    DistributedModel<Returned> model(net);
+    model.set_partition("", 0);
+    model.set_partition("first", 0);
+    model.set_partition("far", 1);
+    auto step = smp::step([&](const Tensor& x) {
+      const auto y = net->first(x) * 1;
+      {
+        const at::NoGradGuard no_grad;
+        net->far(y);
+      }
+      model.backward(y.pow(2).mean());
+    });
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { step(batch()); }),
+                AllOf(HasSubstr("module 'far'"), HasSubstr("registered a hook on tensor 0")));
+  });
+}
+
 }  // namespace argument_hooks_test
 }  // namespace smp

@@ -110,8 +110,8 @@ TEST(ChromeTrace, HasAnEventASpan) {
   const auto& events = json["traceEvents"];
   ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0]["args"]["name"], "rank 0");
-  EXPECT_EQ(events[1]["name"], "step body");
-  EXPECT_EQ(events[2]["name"], "model");
+  EXPECT_EQ(events[1]["name"], "the step body");
+  EXPECT_EQ(events[2]["name"], "the model");
   const auto& last = events[5];
   EXPECT_EQ(last["ph"], "X");
   EXPECT_EQ(last["pid"], 1);

@@ -73,16 +73,16 @@ TEST(ExpectedResults, NeedGradientsUnlessTheyNeverCan) {
 /// A caller that needs a result at once gains nothing, but one that did so once may gain later.
 TEST(ExpectedResults, AreWorthAPromiseWhereSomethingHappensMeanwhile) {
   ExpectedResult expected;
-  EXPECT_TRUE(expected.is_worth_a_promise());
+  EXPECT_TRUE(expected.promise_next());
   expected.at_once = true;
   int promised = 0;
-  for (int call = 0; call < 640; ++call) promised += expected.is_worth_a_promise() ? 1 : 0;
+  for (int call = 0; call < 640; ++call) promised += expected.promise_next() ? 1 : 0;
   EXPECT_EQ(promised, 10);
-  EXPECT_FALSE(expected.is_worth_a_promise());
+  EXPECT_FALSE(expected.promise_next());
   expected.passed_on = true;
-  EXPECT_TRUE(expected.is_worth_a_promise());
+  EXPECT_TRUE(expected.promise_next());
   expected.refused = true;
-  EXPECT_FALSE(expected.is_worth_a_promise());
+  EXPECT_FALSE(expected.promise_next());
 }
 
 TEST(ExpectedResults, AreOfOneKindOfCall) {
