@@ -26,7 +26,8 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
   options.stall_seconds = config.stall_seconds;
   options.abort_seconds = config.abort_seconds;
   options.oversubscribed = parts.oversubscribed();
-  options.promised_outputs = config.promised_outputs;
+  options.promised_outputs = config.promised_outputs && (!config.static_mode || config.fast_mode);
+  options.static_mode = config.static_mode;
   return options;
 }
 

@@ -71,7 +71,6 @@ class StepRun {
 
   void compare_ranks(const StepBody& body) {
     task_.facts = runtime_.facts().take(body.target_type(), wanted_);
-    if (!runtime_.is_first_stage()) return;
     task_.explain_difference = [this](GlobalRank other, const std::string& facts) {
       return StepFacts::explain(runtime_.topology().rank(), task_.facts, other.value(), facts);
     };

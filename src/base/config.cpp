@@ -158,7 +158,20 @@ class ConfigResolver {
     }
   }
 
+  void check_modes() {
+    if (!values().fast_mode) return;
+    if (!values().static_mode) {
+      problem(named("fast_mode"),
+              " needs static_mode; set static_mode to true as well, or leave "
+              "fast_mode out: without static_mode promised_outputs does what it does");
+    }
+    if (!values().promised_outputs) {
+      problem(named("fast_mode"), " contradicts ", named("promised_outputs"), "; keep one");
+    }
+  }
+
   void check_pipeline() {
+    check_modes();
     const auto count = values().loss_weights.size();
     if (values().loss == "weights" && count != static_cast<std::size_t>(values().microbatches)) {
       problem("loss_weights has ", count, " numbers for ", named("microbatches"),

@@ -106,8 +106,10 @@ std::string BufferCopies::report() {
     const bool changed = has_changed(entry);
     if (copy && entry.guard) watch(entry);
     if (!copy && !changed) continue;
+    const bool committed = std::exchange(entry.committed, false);
+    const bool in_step = committed || entry.version != entry.at_begin;
+    if (!copy && in_step && entry.told) continue;
     const auto hash = hash_now(entry);
-    const bool in_step = entry.version != entry.at_begin;
     const auto event = copy ? (in_step ? Event::kCopyChanged : Event::kCopyUsed)
                             : (in_step ? Event::kChangedInStep : Event::kChanged);
     const Line line{number, event, hash, copy ? entry.first : 0};
@@ -121,6 +123,21 @@ std::vector<BufferCopies::Line> BufferCopies::lines_of(std::string_view report) 
   std::vector<Line> lines(report.size() / sizeof(Line));
   if (!lines.empty()) std::memcpy(lines.data(), report.data(), report.size());
   return lines;
+}
+
+void BufferCopies::note_commit() noexcept {
+  for (auto& entry : entries_) {
+    if (entry.tensor.defined()) entry.committed = version_of(entry.tensor) != entry.version;
+  }
+}
+
+bool BufferCopies::is_news(GlobalRank from, std::string_view report) {
+  bool news = false;
+  for (const auto& line : lines_of(report)) {
+    const auto [known, fresh] = told_.try_emplace({from, line.number}, line);
+    news |= fresh || std::exchange(known->second, line) != line;
+  }
+  return news;
 }
 
 void BufferCopies::note(GlobalRank from, std::string_view report) {
@@ -171,6 +188,7 @@ void BufferCopies::drop() noexcept {
 void BufferCopies::follow(std::string_view changes) {
   for (const auto& line : lines_of(changes)) {
     auto& entry = entries_.at(line.number);
+    if (entry.owner == rank_) entry.told = true;
     if (entry.owner == rank_ || !entry.tensor.defined() || !entry.guard) continue;
     if (guard_of(entry.tensor) == nullptr) continue;  // in use: the next report says so
     if (hash_now(entry) == line.hash) continue;

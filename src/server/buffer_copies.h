@@ -39,6 +39,10 @@ class BufferCopies {
   /// What this rank used and what it changed since the last report; empty if nothing. Runs LibTorch
   /// code; costs some ns a buffer.
   [[nodiscard]] std::string report();
+  /// Running statistics of the step were committed, after it was reported.
+  void note_commit() noexcept;
+  /// Whether rank `from` never reported some of that before; it has now.
+  bool is_news(GlobalRank from, std::string_view report);
   /// First stage: what rank `from` reported.
   void note(GlobalRank from, std::string_view report);
   /// First stage, when all have reported: what differs from the copies of the beginning, for all
@@ -79,6 +83,8 @@ class BufferCopies {
     bool changed = false;                  // since the model was placed
     std::uint64_t hash = 0;                // of the values then; 0: not known yet
     std::uint64_t first = 0;               // of those of the beginning; 0: not known
+    bool committed = false;                // at the end of the last step
+    bool told = false;                     // an original: no copy can be right any more
   };
   /// By the owner between steps or in the step; to a copy in the step.
   enum class Event : std::uint32_t { kChanged, kChangedInStep, kCopyUsed, kCopyChanged };
@@ -88,6 +94,7 @@ class BufferCopies {
     Event event;
     std::uint64_t hash;
     std::uint64_t first;  // of a copy: its values of the beginning
+    friend bool operator==(const Line&, const Line&) = default;
   };
   struct Use {
     GlobalRank rank;
@@ -109,7 +116,8 @@ class BufferCopies {
     bool in_step = false;
     bool told = false;  // to all ranks
   };
-  std::map<std::uint32_t, Change> changed_;  // first stage: by owners, ever
+  std::map<std::uint32_t, Change> changed_;                    // first stage: by owners, ever
+  std::map<std::pair<GlobalRank, std::uint32_t>, Line> told_;  // the last of each rank and buffer
 };
 
 }  // namespace smp::server

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "module/call_handler.h"
 #include "server/promised_tensor.h"
 #include "server/tensor_forms.h"
@@ -56,6 +57,8 @@ WeightedRoots weighted(const std::vector<at::Tensor>& roots,
 void DynamicEngine::begin(const StepTask& task) {
   core_.port.begin_step();
   core_.step = std::make_unique<StepState>(core_.port.step(), task, core_.clock.now());
+  core_.step->replayed = may_replay();
+  news_ = false;
   core_.server.waits_for_workers = false;
   core_.accumulator.begin(task.microbatches);
   core_.scopes.settings.begin_step();
@@ -63,6 +66,12 @@ void DynamicEngine::begin(const StepTask& task) {
   // Who starts the microbatches knows. Other ranks can always commit statistics at the end.
   core_.scopes.one_at_a_time = task.one_at_a_time && core_.port.is_first();
   core_.scopes.modules.begin_step(core_.port.rank());
+}
+
+/// Where microbatches enter modules in order, ranks must be told how far each has come.
+bool DynamicEngine::may_replay() const {
+  return core_.port.is_first() && core_.port.size() > 1 && recorded_.may_replay() &&
+         !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();
 }
 
 void DynamicEngine::run() {
@@ -103,11 +112,18 @@ bool DynamicEngine::microbatches_are_done() const noexcept {
 }
 
 bool DynamicEngine::ranks_are_done() const noexcept {
-  return core_.port.is_first() ? core_.step->ranks_finished == core_.port.size() - 1
-                               : core_.step->ended.has_value();
+  const auto& step = *core_.step;
+  if (!core_.port.is_first()) return step.ended.has_value();
+  return step.replayed || step.ranks_finished == core_.port.size() - 1;
 }
 
-/// The last gradients run hooks of the user. No rank's step succeeds before those of all have.
+/// What a replayed step does without.
+void DynamicEngine::tell_others(const Message& message) {
+  if (!core_.step->replayed) core_.port.send_to_others(message);
+}
+
+/// The last gradients run hooks of the user. No rank's step succeeds before those of all have,
+/// unless it is replayed.
 void DynamicEngine::finish_gradients() {
   if (core_.step->failed()) return;
   router_.require_own_statistics();
@@ -119,13 +135,36 @@ void DynamicEngine::finish_gradients() {
   } catch (...) {
     return failures_.fail_step(std::current_exception());
   }
-  if (core_.port.is_first()) {
-    core_.copies.note(core_.port.name(), finished.buffers);
-    core_.port.send_to_others(FinishGradients{});
-  } else {
-    finished.facts = core_.step->task.facts;
-    core_.port.send(PpRank(0), Message(std::move(finished)));
-  }
+  core_.port.is_first() ? tell_others_to_finish(finished) : tell_first_stage(std::move(finished));
+}
+
+/// A step that was to be replayed is not if something new is to be compared.
+void DynamicEngine::tell_others_to_finish(const FinishGradients& own) {
+  const bool news = core_.copies.is_news(core_.port.name(), own.buffers);
+  if (news || !recorded_.may_replay()) core_.step->replayed = false;
+  if (core_.step->replayed) return;
+  news_ |= news;
+  core_.copies.note(core_.port.name(), own.buffers);
+  core_.port.send_to_others(FinishGradients{});
+}
+
+void DynamicEngine::tell_first_stage(FinishGradients&& finished) try {
+  const auto& step = *core_.step;
+  const bool news = core_.copies.is_news(core_.port.name(), finished.buffers);
+  const bool replayed = step.ended && step.ended->replayed;
+  if (replayed) require_same_facts(core_.port.name(PpRank(0)), step.ended->facts);
+  if (replayed && !news) return;
+  finished.facts = step.task.facts;
+  core_.port.send(PpRank(0), Message(std::move(finished)));
+} catch (...) {
+  failures_.fail_step(std::current_exception());
+}
+
+void DynamicEngine::require_same_facts(GlobalRank other, const std::string& facts) const {
+  const auto& task = core_.step->task;
+  if (!task.explain_difference || facts == task.facts) return;
+  const auto text = task.explain_difference(other, facts);
+  SMP_REQUIRE(text.empty(), text);
 }
 
 void DynamicEngine::end() {
@@ -135,12 +174,15 @@ void DynamicEngine::end() {
       check_left_settings();
       if (core_.port.is_first()) {
         auto message = last_message();  // outputs that cannot be sent fail the step
-        message.buffers = core_.copies.judge();
+        if (!step.replayed) message.buffers = core_.copies.judge();
         core_.scopes.statistics.commit();
+        core_.copies.note_commit();
         core_.copies.follow(message.buffers);
         deliver(message);
+        note_end(news_ || !message.buffers.empty());
       } else {
         core_.scopes.statistics.commit();
+        core_.copies.note_commit();
         core_.copies.follow(core_.step->ended->buffers);
         take_outputs();
       }
@@ -159,12 +201,26 @@ void DynamicEngine::end() {
     settings.apply(step.left_settings.empty() ? settings.base() : step.left_settings.back());
   }
   const auto failure = step.failure;
+  failures_.step_ended(step.number, !failure);
   core_.step.reset();
   if (!failure) return Watchdog::calm_down();
+  recorded_.forget();
   core_.accumulator.drop();
   core_.scopes.statistics.drop();
   core_.copies.drop();
   std::rethrow_exception(failure);
+}
+
+/// On pp_rank 0: the step ended well.
+void DynamicEngine::note_end(bool news) {
+  if (core_.step->replayed) {
+    if (core_.counters.replayed++ == 0) {
+      base::log(base::LogLevel::kInfo, "rank ", core_.port.name(), ": static_mode: from step ",
+                core_.step->number, " on steps need no control messages");
+    }
+  } else {
+    recorded_.ended(news);
+  }
 }
 
 /// Microbatches all began with the same settings. If their bodies leave others, they must agree.
@@ -208,6 +264,8 @@ void DynamicEngine::leave_settings(ExecutionScope& scope) {
 StepEnded DynamicEngine::last_message() const {
   const auto& task = core_.step->task;
   StepEnded message;
+  message.replayed = core_.step->replayed;
+  if (message.replayed) message.facts = task.facts;
   if (task.outputs == nullptr || !task.broadcast_outputs || core_.port.size() == 1) return message;
   message.outputs = *task.outputs;
   for (auto& output : message.outputs) {
@@ -252,18 +310,28 @@ void DynamicEngine::on_message(const MicrobatchDone& message) {
 }
 
 void DynamicEngine::on_message(PpRank source, const FinishGradients& message) {
-  const auto& task = core_.step->task;
-  if (core_.port.is_first() && task.explain_difference && message.facts != task.facts) {
-    const auto text = task.explain_difference(core_.port.name(source), message.facts);
-    SMP_REQUIRE(text.empty(), text);
+  const auto from = core_.port.name(source);
+  if (core_.port.is_first()) {
+    require_same_facts(from, message.facts);
+    news_ |= core_.copies.is_news(from, message.buffers);
   }
-  core_.copies.note(core_.port.name(source), message.buffers);
+  core_.copies.note(from, message.buffers);
   core_.step->finish_asked = true;
   ++core_.step->ranks_finished;
   core_.server.wake.signal();
 }
 
+/// The step that runs, if it has not begun to end, ends as if it were not replayed, so that all
+/// say what they know.
+void DynamicEngine::on_late_message(PpRank source, const FinishGradients& message) {
+  const auto from = core_.port.name(source);
+  static_cast<void>(core_.copies.is_news(from, message.buffers));
+  core_.copies.note(from, message.buffers);
+  recorded_.forget();
+}
+
 void DynamicEngine::on_message(StepEnded&& message) {
+  if (message.replayed) core_.step->finish_asked = true;
   core_.step->ended = std::move(message);
   core_.server.wake.signal();
 }
@@ -322,7 +390,7 @@ void DynamicEngine::fetch_outputs(int microbatch) const {
 void DynamicEngine::body_finished(const ExecutionIdentity& body) {
   core_.accumulator.mark_microbatch_done(body.microbatch);
   core_.step->order.forward_done(body.microbatch);
-  core_.port.send_to_others(MicrobatchDone{body.microbatch});
+  tell_others(MicrobatchDone{body.microbatch});
   auto& progress = core_.step->progress;
   progress.body_finished(body.microbatch);
   core_.step->gate.open(progress);
@@ -367,7 +435,7 @@ void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
 void DynamicEngine::first_backward(int microbatch, const edge_list& roots) {
   core_.accumulator.recorded(ExecutionScope::current()->identity().execution, roots);
   core_.accumulator.mark_forward_done(microbatch);
-  core_.port.send_to_others(ForwardDone{microbatch});
+  tell_others(ForwardDone{microbatch});
   auto& step = *core_.step;
   step.order.forward_done(microbatch);
   step.progress.forward_finished(microbatch);

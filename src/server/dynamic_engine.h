@@ -4,6 +4,7 @@
 
 #include "server/call_router.h"
 #include "server/failure_control.h"
+#include "server/recorded_steps.h"
 #include "server/request_runner.h"
 #include "server/server_core.h"
 #include "server/step_engine.h"
@@ -15,7 +16,11 @@ class DynamicEngine final : public StepEngine {
  public:
   DynamicEngine(ServerCore& core, CallRouter& router, RequestRunner& runner,
                 FailureControl& failures)
-      : core_(core), router_(router), runner_(runner), failures_(failures) {}
+      : core_(core),
+        router_(router),
+        runner_(runner),
+        failures_(failures),
+        recorded_(core.options.static_mode) {}
 
   /// The number of the step and what it is to do; messages of it may be taken from now on. The step
   /// before has ended. Neither suspends nor sends.
@@ -35,6 +40,8 @@ class DynamicEngine final : public StepEngine {
   void on_message(const MicrobatchDone& message);
   /// @throws UsageError  the ranks do not do the same.
   void on_message(PpRank source, const FinishGradients& message);
+  /// Of a step that is over here, because it was replayed.
+  void on_late_message(PpRank source, const FinishGradients& message);
   void on_message(StepEnded&& message);
 
   // On a worker.
@@ -45,8 +52,14 @@ class DynamicEngine final : public StepEngine {
   void run_deferred();
   bool microbatches_are_done() const noexcept;
   bool ranks_are_done() const noexcept;
+  bool may_replay() const;
+  void tell_others(const Message& message);
   void finish_gradients();
+  void tell_first_stage(FinishGradients&& finished);
+  void tell_others_to_finish(const FinishGradients& own);
+  void require_same_facts(GlobalRank other, const std::string& facts) const;
   void end();
+  void note_end(bool news);
   StepEnded last_message() const;
   void take_outputs();
   void deliver(const StepEnded& message);
@@ -64,6 +77,8 @@ class DynamicEngine final : public StepEngine {
   CallRouter& router_;
   RequestRunner& runner_;
   FailureControl& failures_;
+  RecordedSteps recorded_;  // pp_rank 0
+  bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
   std::shared_ptr<d2d::Departure> outputs_leaving_;
 };
 

@@ -52,6 +52,21 @@ void FailureControl::on_step_failed(StepFailed&& message) {
   abort_here();
 }
 
+void FailureControl::on_late_failure(std::int64_t step, StepFailed&& message) {
+  if (late_ || !ended_well(step)) return;
+  late_ = std::move(message.failure);
+  late_->text +=
+      base::concat(" (at the end of step ", step, ", which had ended on rank ", core_.port.name(),
+                   " already: with static_mode nobody waits there. Parameters of the "
+                   "ranks may differ now; load a state that they have in common)");
+  if (core_.step != nullptr) fail_late();
+}
+
+void FailureControl::fail_late() {
+  if (!late_) return;
+  fail_step(remote_exception(*std::exchange(late_, std::nullopt)));
+}
+
 /// Every wait of the step ends: for answers, for a turn to begin backward, for the step's end.
 void FailureControl::abort_here() noexcept {
   for (auto* target : core_.step->requests.take_all()) target->on_abort();

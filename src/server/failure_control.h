@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "server/message.h"
@@ -21,6 +22,14 @@ class FailureControl {
   void fail_step(std::exception_ptr error);
   /// Another rank's step failed. Safe in a poll.
   void on_step_failed(StepFailed&& message);
+  /// Of step `step`, which this rank has ended. If it ended well here, which only a replayed one
+  /// can, the running step fails, or the next one. Safe in a poll.
+  void on_late_failure(std::int64_t step, StepFailed&& message);
+  /// Once a step.
+  void step_ended(std::int64_t step, bool well) noexcept { (well ? good_ : failed_) = step; }
+  bool ended_well(std::int64_t step) const noexcept { return step <= good_ && step > failed_; }
+  /// The step that has just begun fails if one before it did, too late.
+  void fail_late();
   /// `peer` takes part in nothing any more, after `after_step` steps. Fails the running step if the
   /// peer did not begin it. Safe in a poll.
   void on_rank_left(PpRank peer, std::int64_t after_step);
@@ -43,6 +52,8 @@ class FailureControl {
   ServerCore& core_;
   std::string left_;  // which rank left first, and when
   std::int64_t left_after_ = 0;
+  std::int64_t good_ = 0, failed_ = 0;  // the last steps that ended so
+  std::optional<Failure> late_;         // of an earlier step
 };
 
 }  // namespace smp::server

@@ -175,6 +175,10 @@ struct StepEnded {
   std::vector<Packet> outputs;  ///< of the body, one a microbatch; empty if they stay there
   std::vector<Note> forms;      ///< of their tensors, one a microbatch
   std::string buffers = {};     ///< BufferCopies::judge()
+  /// Nothing was said of this step before (static mode): all microbatches are done, sum your
+  /// gradients. Whoever has something to say sends FinishGradients all the same.
+  bool replayed = false;
+  std::string facts = {};  ///< if replayed: StepTask::facts of pp_rank 0
 };
 
 /// The step failed.

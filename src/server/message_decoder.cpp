@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "server/frame_extra.h"
 #include "server/frame_headers.h"
-#include "server/message.pb.h"
 #include "server/number_list.h"
 
 namespace smp::server {
@@ -178,25 +177,31 @@ FinishGradients finish_gradients(const d2d::ArrivedFrame& frame) {
 }
 
 Failure failure_of(const d2d::ArrivedFrame& frame) {
-  wire::Failure stored;
-  SMP_ASSERT(stored.ParseFromArray(frame.body.data(), static_cast<int>(frame.body.size())));
-  return {PpRank(stored.pp_rank()), stored.text(), static_cast<std::uint8_t>(stored.type()),
-          stored.of_input()};
+  NumberReader in(wire::text_of(frame.body));
+  Failure failure;
+  failure.rank = PpRank(static_cast<int>(in.index(kAny)));
+  failure.type = static_cast<std::uint8_t>(in.index(256));
+  failure.of_input = in.index(2) == 1;
+  failure.text = std::string(in.rest());
+  return failure;
 }
 
-StepEnded step_ended(d2d::ArrivedFrame&& frame) {
-  wire::Outputs stored;
-  SMP_ASSERT(stored.ParseFromArray(frame.body.data(), static_cast<int>(frame.body.size())));
+StepEnded step_ended(d2d::ArrivedFrame&& frame, const wire::Start& start) {
+  wire::ExtraReader body(wire::text_of(frame.body));
+  StepEnded message;
+  message.replayed = (start.flags & wire::kReplayed) != 0;
+  message.buffers = body.take_note();
+  message.facts = body.take_note();
+  const auto counts = body.take_note();
   auto tensor = std::make_move_iterator(frame.tensors.begin());
   auto left = frame.tensors.size();
-  StepEnded message;
-  message.buffers = std::move(*stored.mutable_buffers());
-  for (auto& own : *stored.mutable_microbatches()) {
-    SMP_ASSERT(own.num_tensors() <= left);
-    left -= own.num_tensors();
-    const auto end = tensor + static_cast<std::ptrdiff_t>(own.num_tensors());
-    message.outputs.push_back({std::move(*own.mutable_body()), {tensor, end}});
-    message.forms.push_back(std::move(*own.mutable_forms()));
+  for (NumberReader in(counts); !in.at_end();) {
+    const auto count = in.index(left + 1);
+    left -= count;
+    const auto end = tensor + static_cast<std::ptrdiff_t>(count);
+    auto bytes = body.take_note();
+    message.outputs.push_back({std::move(bytes), {tensor, end}});
+    message.forms.push_back(body.take_note());
     tensor = end;
   }
   SMP_ASSERT(left == 0, left, " tensors too many");
@@ -230,7 +235,7 @@ Message message_of(const wire::Start& start, d2d::ArrivedFrame&& frame) {
     case wire::Kind::kFinishGradients:
       return finish_gradients(frame);
     case wire::Kind::kStepEnded:
-      return step_ended(std::move(frame));
+      return step_ended(std::move(frame), start);
     case wire::Kind::kStepFailed:
       return StepFailed{failure_of(frame)};
     case wire::Kind::kRankLeft:

@@ -8,7 +8,6 @@
 
 #include "server/frame_extra.h"
 #include "server/frame_headers.h"
-#include "server/message.pb.h"
 #include "server/number_list.h"
 
 namespace smp::server {
@@ -81,29 +80,36 @@ void put_routes(const BackwardRequest& message, wire::Start& start, wire::ExtraW
 
 void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& start,
                   const Failure& failure) {
-  wire::Failure stored;
-  stored.set_pp_rank(failure.rank.value());
-  stored.set_text(failure.text);
-  stored.set_type(failure.type);
-  stored.set_of_input(failure.of_input);
-  post(channel, peer, wire::bytes_of(start), stored.SerializeAsString());
+  std::string body;
+  NumberWriter out(body);
+  out.put(failure.rank.value());
+  out.put(failure.type);
+  out.put(failure.of_input ? 1 : 0);
+  body += failure.text;
+  post(channel, peer, wire::bytes_of(start), body);
 }
 
 void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
-  wire::Outputs stored;
+  const auto flags = flag(message.replayed, wire::kReplayed);
+  std::string counts;  // of tensors
+  NumberWriter out(counts);
+  for (const auto& output : message.outputs) {
+    out.put(static_cast<std::int64_t>(output.tensors.size()));
+  }
+  wire::ExtraWriter body;
+  body.put_note(message.buffers);
+  body.put_note(message.facts);
+  body.put_note(counts);
   std::vector<at::Tensor> tensors;
   for (std::size_t i = 0; i < message.outputs.size(); ++i) {
     const auto& output = message.outputs[i];
-    auto& own = *stored.add_microbatches();
-    if (i < message.forms.size()) own.set_forms(std::string(message.forms[i].view()));
-    own.set_body(output.bytes);
-    own.set_num_tensors(static_cast<std::uint32_t>(output.tensors.size()));
+    body.put_note(output.bytes);
+    body.put_note(i < message.forms.size() ? message.forms[i].view() : std::string_view());
     tensors.insert(tensors.end(), output.tensors.begin(), output.tensors.end());
   }
-  stored.set_buffers(message.buffers);
-  post(channel, peer, wire::bytes_of(start_of(wire::Kind::kStepEnded, step)),
-       stored.SerializeAsString(), tensors, std::move(departure));
+  post(channel, peer, wire::bytes_of(start_of(wire::Kind::kStepEnded, step, {}, -1, flags)),
+       body.bytes(), tensors, std::move(departure));
 }
 
 /// Most of them are little more than their name.

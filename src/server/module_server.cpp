@@ -69,6 +69,8 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
   failures_.require_all_ranks();
   core_.port.require_open();
   engine_.begin(task);
+  core_.scopes.recorder.begin_step(core_.step->number, core_.step->start);
+  failures_.fail_late();
   schedule::StepTrace trace{rank().value(),
                             core_.step->number,
                             core_.step->start,
@@ -81,6 +83,7 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
   }
   engine_.run();
   trace.end = core_.clock.now();
+  core_.scopes.recorder.end_step(trace.step, trace.end);
   trace.spans = core_.scopes.recorder.take();
   trace.requests = core_.scopes.recorder.take_requests();
   return trace;
@@ -101,6 +104,13 @@ void ModuleServer::receive(PpRank source, std::int64_t step, Message&& message) 
     early_.push_back({source, step, std::move(message)});
   } else if (in_step() && step == core_.step->number) {
     dispatch(source, std::move(message));
+  } else if (auto* failed = std::get_if<StepFailed>(&message)) {
+    failures_.on_late_failure(step, std::move(*failed));
+  } else if (const auto* finished = std::get_if<FinishGradients>(&message)) {
+    // Of a step that failed here it does not matter.
+    if (core_.port.is_first() && failures_.ended_well(step)) {
+      engine_.on_late_message(source, *finished);
+    }
   }
 }
 

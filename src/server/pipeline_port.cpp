@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "server/message_decoder.h"
@@ -52,6 +53,10 @@ void PipelinePort::send_message_of_step(GlobalRank to, const BackwardResponse& m
   send_message(channel_, to, step_, message);
 }
 void PipelinePort::send_message_of_step(GlobalRank to, const Message& message) {
+  const bool data = std::holds_alternative<PassedOn>(message) ||
+                    std::holds_alternative<StepEnded>(message) ||
+                    std::holds_alternative<ErrorResponse>(message);
+  if (!data) ++control_messages_;
   send_message(channel_, to, step_, message);
 }
 

@@ -49,6 +49,9 @@ class PipelinePort {
   using ErrorHandler = std::function<void(std::exception_ptr error)>;
   void open(Receiver receiver, ErrorHandler on_error);
   void close();
+  /// Messages so far, beside requests and answers, tensors that are passed on, and outputs of
+  /// steps.
+  std::uint64_t control_messages() const noexcept { return control_messages_; }
   /// Whether a message is being received.
   bool receiving() const noexcept { return receiving_; }
 
@@ -66,6 +69,7 @@ class PipelinePort {
   PpRank rank_;
   std::int64_t step_ = 0;
   bool receiving_ = false;
+  std::uint64_t control_messages_ = 0;
   Receiver receiver_;
   ErrorHandler on_error_;
 };

@@ -13,6 +13,7 @@ struct ServerOptions {
   double abort_seconds = 600;  ///< without progress, after which waits end; 0: never
   bool oversubscribed = false;
   bool promised_outputs = true;  ///< remote calls return before their answers
+  bool static_mode = false;      ///< steps like those before do without control messages
 };
 
 /// Counts since construction; requests follow closed formulas (tests, docs).
@@ -26,6 +27,7 @@ struct ServerCounters {
   std::uint64_t executed_backward = 0;
   std::uint64_t records_left = 0;  ///< records that neither backward nor a release ended
   std::uint64_t swallowed = 0;     ///< routed calls made while unwinding, answered with nothing
+  std::uint64_t replayed = 0;      ///< steps that did without control messages; pp_rank 0 only
 };
 
 }  // namespace smp::server

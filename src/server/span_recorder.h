@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "schedule/step_trace.h"
+#include "schedule/trace_ring.h"
 #include "server/ids.h"
 #include "smp/rank.h"
 
@@ -22,6 +23,15 @@ class SpanRecorder {
   explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
   void enable(bool on) noexcept { enabled_ = on; }
   bool enabled() const noexcept { return enabled_; }
+  /// Writes all of it to `ring` too, which outlives its use; nullptr: no more.
+  void write_to(schedule::TraceRing* ring) noexcept { ring_ = ring; }
+  /// Of the rank's step.
+  void begin_step(std::int64_t step, base::Nanoseconds time) noexcept {
+    if (enabled_ && ring_ != nullptr) ring_->begin_step(step, time);
+  }
+  void end_step(std::int64_t step, base::Nanoseconds time) noexcept {
+    if (enabled_ && ring_ != nullptr) ring_->end_step(step, time);
+  }
   /// A span begins; one that is open ends.
   void begin(std::int32_t microbatch, std::int32_t module, schedule::Phase phase) noexcept;
   void end() noexcept;
@@ -40,6 +50,7 @@ class SpanRecorder {
   bool enabled_ = false;
   bool open_ = false;
   schedule::Span current_;
+  schedule::TraceRing* ring_ = nullptr;
   std::vector<schedule::Span> spans_;
   std::vector<schedule::RequestEvent> requests_;
 };

@@ -74,6 +74,7 @@ struct StepState {
   /// On pp_rank 0: what the bodies left, by microbatch; empty as long as all left what they found.
   std::vector<SettingsBoard::View> left_settings;
 
+  bool replayed = false;      ///< on pp_rank 0: without control messages
   bool finish_asked = false;  ///< by pp_rank 0: all microbatches are done
   int ranks_finished = 0;     ///< on pp_rank 0: that have summed their gradients
   std::optional<StepEnded> ended;

@@ -23,7 +23,7 @@ struct StepTask {
   std::vector<double> weights;               ///< of each microbatch's loss; pp_rank 0 only
   /// What ought to be alike on all ranks, compared at the end of the step; few bytes.
   std::string facts;
-  /// On pp_rank 0: explains how those of `other` differ from `facts`. Called in a poll.
+  /// Explains how those of `other` differ from `facts`. Called in a poll.
   std::function<std::string(GlobalRank other, const std::string& facts)> explain_difference;
   std::vector<Packet>* outputs = nullptr;  ///< one a microbatch; filled by `body` on pp_rank 0
 };

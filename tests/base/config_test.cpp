@@ -188,6 +188,17 @@ TEST(Config, TreatsAnAliasAsTheSameKey) {
   EXPECT_EQ(resolve_config(input).values().pipeline_parallel_degree, 4);
 }
 
+TEST(Config, RefusesFastModeByItself) {
+  EXPECT_THAT(
+      refusal_of(with_flag("fast_mode", "true", 2)),
+      AllOf(HasSubstr("fast_mode = true (flag --smp.fast_mode)"), HasSubstr("needs static_mode")));
+  ConfigInput input = with_flag("fast_mode", "true", 2);
+  input.flags.emplace_back("static_mode", "true");
+  EXPECT_TRUE(resolve_config(input).values().fast_mode);
+  input.flags.emplace_back("promised_outputs", "false");
+  EXPECT_THAT(refusal_of(input), HasSubstr("contradicts promised_outputs = false"));
+}
+
 TEST(Config, RefusesImpossibleDegrees) {
   EXPECT_THAT(refusal_of(with_flag("partitions", "8", 4)),
               AllOf(HasSubstr("partitions = 8 (flag --smp.partitions)"),

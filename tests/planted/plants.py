@@ -8,6 +8,8 @@ Plant = namedtuple("Plant", "name file find replace tests")
 SERVER = ("test_server", "*")
 API = ("test_api", "*")
 PROMISED = ("test_api", "PromisedOutputs.*")
+STATIC = ("test_api", "StaticMode.*")
+SCHEDULE = ("test_schedule", "*")
 ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
@@ -161,4 +163,18 @@ PLANTS = [
     Plant("a gradient takes the place of the one before", "src/server/remote_call.cpp",
           "    request.routes.push_back({path.output,", "    request.routes.push_back({path.output ? path.output - 1 : 0,",
           [SERVER, PROMISED]),
+    # ---- static mode
+    Plant("ranks of a replayed step are not compared", "src/server/dynamic_engine.cpp",
+          "  if (replayed) require_same_facts(", "  if (false) require_same_facts(", [STATIC]),
+    Plant("what fails after the end of a replayed step is lost", "src/server/failure_control.cpp",
+          "  if (late_ || !ended_well(step)) return;", "  return;", [STATIC]),
+    Plant("a buffer that changed is no news", "src/server/buffer_copies.cpp",
+          "    news |= fresh ||", "    news |= false &&", [SERVER, STATIC]),
+    Plant("a step is replayed in spite of news", "src/server/dynamic_engine.cpp",
+          "  if (replayed && !news) return;", "  if (replayed) return;", [STATIC]),
+    Plant("steps after news are replayed", "src/server/recorded_steps.h",
+          "alike_ = news ? 0 : alike_ + 1;", "alike_ = alike_ + 1;", [SERVER]),
+    # ---- what a run leaves behind
+    Plant("a span that runs has ended", "src/schedule/trace_ring.cpp",
+          "std::atomic_ref(open_->end).store(time,", "std::atomic_ref(open_->end).store(time + 1,", [SCHEDULE]),
 ]

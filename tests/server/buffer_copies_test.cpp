@@ -141,6 +141,38 @@ TEST_F(BufferCopiesTest, ReportNothingIfNothingHappened) {
   EXPECT_EQ(ranks_[0].copies.judge(), "");
 }
 
+TEST_F(BufferCopiesTest, AreNewsOnce) {
+  auto& first = ranks_[0].copies;
+  const auto use = [&] {
+    copy().sum();
+    return first.report();
+  };
+  EXPECT_FALSE(first.is_news(GlobalRank(0), first.report())) << "nothing happened";
+  EXPECT_TRUE(first.is_news(GlobalRank(0), use()));
+  EXPECT_FALSE(first.is_news(GlobalRank(0), use())) << "used again, with the same values";
+  EXPECT_TRUE(first.is_news(GlobalRank(1), use())) << "another rank";
+  for (auto& rank : ranks_) rank.table += 3;
+  EXPECT_TRUE(first.is_news(GlobalRank(0), use())) << "other values";
+  EXPECT_FALSE(first.is_news(GlobalRank(0), use()));
+}
+
+/// As running statistics do, which the end of a step commits.
+TEST_F(BufferCopiesTest, ThatEveryStepChangesAreReportedUntilNoneCanBeRight) {
+  for (int step = 0; step < 4; ++step) {
+    begin_step();
+    const auto report = ranks_[1].copies.report();
+    EXPECT_EQ(report.empty(), step != 1) << step;
+    ranks_[0].copies.note(GlobalRank(1), report);
+    const auto changes = ranks_[0].copies.judge();
+    original().add_(1);
+    for (auto& rank : ranks_) {
+      rank.copies.note_commit();
+      rank.copies.follow(changes);
+    }
+  }
+  EXPECT_THAT(refusal([&] { copy().sum(); }), HasSubstr("which changed it"));
+}
+
 TEST_F(BufferCopiesTest, OfAModelThatIsGoneAreForgotten) {
   const auto memory = original().storage();
   for (auto& rank : ranks_) rank.table.reset();

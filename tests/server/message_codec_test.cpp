@@ -320,6 +320,8 @@ TEST_F(MessageCodecTest, TheRareKinds) {
   EXPECT_EQ(error.failure.rank, PpRank(2));
   EXPECT_EQ(error.failure.text, "kaboom");
   EXPECT_EQ(error.failure.type, 17);
+  EXPECT_FALSE(error.failure.of_input);
+  EXPECT_TRUE(cross_rare(ErrorResponse{{}, {PpRank(2), "", 0, true}}).failure.of_input);
   EXPECT_EQ(cross_rare(ReleaseRecord{{4, 5}}).record, (RecordId{4, 5}));
   EXPECT_EQ(cross_rare(ForwardDone{3}).microbatch, 3);
   EXPECT_EQ(cross_rare(MicrobatchDone{4}).microbatch, 4);
@@ -327,7 +329,12 @@ TEST_F(MessageCodecTest, TheRareKinds) {
   const auto finished = cross_rare(FinishGradients{"facts", "report"});
   EXPECT_EQ(finished.facts, "facts");
   EXPECT_EQ(finished.buffers, "report");
-  EXPECT_EQ(cross_rare(StepEnded{{}, {}, "changes"}).buffers, "changes");
+  const auto ended = cross_rare(StepEnded{{}, {}, "changes"});
+  EXPECT_EQ(ended.buffers, "changes");
+  EXPECT_FALSE(ended.replayed);
+  const auto replayed = cross_rare(StepEnded{{}, {}, "", true, "facts"});
+  EXPECT_TRUE(replayed.replayed);
+  EXPECT_EQ(replayed.facts, "facts");
   cross_rare(RankLeft{});
   cross_rare(StallQuestion{});
   EXPECT_EQ(cross_rare(StallAnswer{"waits for b"}).text, "waits for b");

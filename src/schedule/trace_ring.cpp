@@ -1,0 +1,143 @@
+// schedule/trace_ring.cpp: records in place, and steps out of them.
+#include "schedule/trace_ring.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <type_traits>
+
+#include "base/check.h"
+
+namespace smp::schedule {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31474e4952504d53;  // "SMPRING1"
+
+struct Head {
+  std::uint64_t magic;
+  std::uint64_t capacity;  // records
+  std::uint64_t written;   // ever
+  std::int32_t pp_rank;
+  std::uint32_t oversubscribed;
+  std::uint64_t unused[4];
+};
+static_assert(sizeof(Head) == TraceRing::kHeadBytes);
+
+enum RecordKind : std::uint8_t { kNone, kBeginOfStep, kEndOfStep, kSpan, kEvent };
+
+}  // namespace
+
+struct TraceRecord {
+  std::int64_t time;        // start of a span
+  std::int64_t end;         // of a span; number of a step or of a request
+  std::int64_t cpu;         // of a span
+  std::int32_t microbatch;  // of a span; caller of a request
+  std::int32_t module;      // of a span
+  std::uint8_t kind;        // RecordKind
+  std::uint8_t what;        // phase, or kind of an event
+  std::uint8_t unused[6];
+};
+static_assert(sizeof(TraceRecord) == TraceRing::kRecordBytes);
+
+TraceRing::TraceRing(std::span<std::byte> memory, int pp_rank, bool oversubscribed)
+    : memory_(memory), capacity_((memory.size() - kHeadBytes) / kRecordBytes) {
+  static_assert(std::is_trivially_copyable_v<TraceRecord>);
+  SMP_ASSERT(memory.size() >= bytes_for(1), memory.size(), " bytes");
+  const Head head{kMagic, capacity_, 0, pp_rank, oversubscribed ? 1u : 0u, {}};
+  std::memcpy(memory.data(), &head, sizeof head);
+}
+
+TraceRecord& TraceRing::next() noexcept {
+  auto* const place = memory_.data() + kHeadBytes + written_ % capacity_ * kRecordBytes;
+  auto& record = *reinterpret_cast<TraceRecord*>(place);
+  if (&record == open_) open_ = nullptr;  // a long span: its end has no place any more
+  return record;
+}
+
+void TraceRing::publish() noexcept {
+  auto& head = *reinterpret_cast<Head*>(memory_.data());
+  std::atomic_ref(head.written).store(++written_, std::memory_order_release);
+}
+
+void TraceRing::begin_step(std::int64_t step, base::Nanoseconds time) noexcept {
+  next() = {time, step, 0, -1, -1, kBeginOfStep, 0, {}};
+  publish();
+}
+
+void TraceRing::end_step(std::int64_t step, base::Nanoseconds time) noexcept {
+  next() = {time, step, 0, -1, -1, kEndOfStep, 0, {}};
+  publish();
+}
+
+void TraceRing::begin(const Span& span) noexcept {
+  auto& record = next();
+  record = {
+      span.start, 0, 0, span.microbatch, span.module, kSpan, static_cast<std::uint8_t>(span.phase),
+      {}};
+  open_ = &record;
+  publish();
+}
+
+void TraceRing::end(base::Nanoseconds time, base::Nanoseconds cpu) noexcept {
+  if (open_ == nullptr) return;
+  open_->cpu = cpu;
+  std::atomic_ref(open_->end).store(time, std::memory_order_release);
+  open_ = nullptr;
+}
+
+void TraceRing::add(const RequestEvent& event) noexcept {
+  next() = {
+      event.time, event.request, 0, event.caller, -1, kEvent, static_cast<std::uint8_t>(event.kind),
+      {}};
+  publish();
+}
+
+namespace {
+
+void add_record(const TraceRecord& record, const Head& head, std::vector<RingStep>& steps) {
+  if (record.kind == kBeginOfStep) {
+    auto& trace = steps.emplace_back().trace;
+    trace.pp_rank = head.pp_rank;
+    trace.oversubscribed = head.oversubscribed != 0;
+    trace.step = record.end;
+    trace.start = record.time;
+    return;
+  }
+  if (steps.empty() || steps.back().ended) return;  // of a step that is overwritten in part
+  auto& step = steps.back();
+  if (record.kind == kEndOfStep) {
+    step.trace.end = record.time;
+    step.ended = true;
+  } else if (record.kind == kSpan) {
+    step.trace.spans.push_back({record.time, record.end, record.cpu, record.microbatch,
+                                record.module, static_cast<Phase>(record.what)});
+  } else if (record.kind == kEvent) {
+    step.trace.requests.push_back(
+        {record.time, record.microbatch, record.end, static_cast<RequestEvent::Kind>(record.what)});
+  }
+}
+
+}  // namespace
+
+std::vector<RingStep> read_ring(std::string_view memory, const std::string& name) {
+  Head head{};
+  SMP_REQUIRE(memory.size() >= sizeof head, name, " is no record of spans: it has ", memory.size(),
+              " bytes");
+  std::memcpy(&head, memory.data(), sizeof head);
+  SMP_REQUIRE(head.magic == kMagic, name,
+              " is no record of spans, or of another version of this library");
+  const auto room = (memory.size() - sizeof head) / TraceRing::kRecordBytes;
+  SMP_REQUIRE(head.capacity >= 1 && head.capacity <= room, name, " is cut: ", head.capacity,
+              " records, but room for ", room);
+  std::vector<RingStep> steps;
+  const auto oldest = head.written - std::min(head.written, head.capacity);
+  for (auto number = oldest; number < head.written; ++number) {
+    TraceRecord record;
+    const auto at = sizeof head + number % head.capacity * TraceRing::kRecordBytes;
+    std::memcpy(&record, memory.data() + at, sizeof record);
+    add_record(record, head, steps);
+  }
+  return steps;
+}
+
+}  // namespace smp::schedule

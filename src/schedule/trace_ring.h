@@ -1,0 +1,64 @@
+// schedule/trace_ring.h: the latest spans and messages of one rank as plain memory of fixed size,
+// which may be a file: so that a run that was killed can still be looked at. Paper §4.2.
+//
+// The memory: a head of 64 bytes, then records of 40 bytes; record n is in place n modulo their
+// number. A record is complete before the head counts it. Little endian, as the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/step_trace.h"
+
+namespace smp::schedule {
+
+struct TraceRecord;
+
+/// Writes. Some nanoseconds a call, no allocation, no system call. Threads: one.
+class TraceRing {
+ public:
+  /// Bytes of memory for `records` records.
+  static constexpr std::size_t bytes_for(std::size_t records) noexcept {
+    return kHeadBytes + records * kRecordBytes;
+  }
+
+  /// @param memory  zeros, on an 8-byte boundary, for at least one record; outlives this object
+  TraceRing(std::span<std::byte> memory, int pp_rank, bool oversubscribed);
+
+  void begin_step(std::int64_t step, base::Nanoseconds time) noexcept;
+  void end_step(std::int64_t step, base::Nanoseconds time) noexcept;
+  /// A span begins: its end and its processor time are not known yet.
+  void begin(const Span& span) noexcept;
+  /// The span that began last ends.
+  void end(base::Nanoseconds time, base::Nanoseconds cpu) noexcept;
+  void add(const RequestEvent& event) noexcept;
+
+  static constexpr std::size_t kHeadBytes = 64, kRecordBytes = 40;
+
+ private:
+  TraceRecord& next() noexcept;
+  void publish() noexcept;
+
+  std::span<std::byte> memory_;
+  std::uint64_t capacity_;
+  std::uint64_t written_ = 0;
+  TraceRecord* open_ = nullptr;  // of the span that began last
+};
+
+/// One step as a ring holds it.
+struct RingStep {
+  StepTrace trace;     ///< `end` and the end of spans that run are 0 where they are not known
+  bool ended = false;  ///< on this rank
+};
+
+/// The steps whose beginning `memory` still holds, in the order they began.
+/// @param name  of the file, for messages
+/// @throws UsageError  it is no such memory, of another version, or cut
+[[nodiscard]] std::vector<RingStep> read_ring(std::string_view memory, const std::string& name);
+
+}  // namespace smp::schedule

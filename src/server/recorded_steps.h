@@ -1,0 +1,32 @@
+// server/recorded_steps.h: whether the next step may do without control messages, because the steps
+// before ended like each other (docs/design.md, Static mode; paper §4.4). Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace smp::server {
+
+/// On pp_rank 0, which decides. What modules compute and whom they call may differ from step to
+/// step: requests say that themselves. Only what is said beside them is left out. Threads: the
+/// rank's.
+class RecordedSteps {
+ public:
+  /// As many steps are recorded (paper §4.4: T).
+  static constexpr int kSteps = 5;
+
+  explicit RecordedSteps(bool wanted) noexcept : wanted_(wanted) {}
+
+  /// The next step may be replayed.
+  [[nodiscard]] bool may_replay() const noexcept { return wanted_ && alike_ >= kSteps; }
+  /// A step ended with all that ranks say at an end.
+  /// @param news  some rank said what it had not said before
+  void ended(bool news) noexcept { alike_ = news ? 0 : alike_ + 1; }
+  /// A step failed, or a rank had something to say after one that was replayed.
+  void forget() noexcept { alike_ = 0; }
+
+ private:
+  bool wanted_;
+  std::int64_t alike_ = 0;  // steps in a row
+};
+
+}  // namespace smp::server

@@ -1,0 +1,369 @@
+// Static and fast mode: steps without control messages compute the same bits, whatever way code
+// takes, and nothing that ranks must know of each other gets lost (docs/design.md, Static mode).
+#include <ATen/ATen.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "api/far_model.h"
+#include "api/runtime.h"
+#include "api/two_ranks.h"
+#include "server/recorded_steps.h"
+
+namespace smp {
+namespace static_mode_test {
+
+using at::Tensor;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int kRecorded = server::RecordedSteps::kSteps;
+
+enum class Mode { kRelayed, kPromised, kStatic, kFast };
+
+Config config_of(Mode mode, int microbatches) {
+  Config config;
+  config.microbatches = microbatches;
+  config.plan_cache = "off";
+  config.promised_outputs = mode != Mode::kRelayed;
+  config.static_mode = mode == Mode::kStatic || mode == Mode::kFast;
+  config.fast_mode = mode == Mode::kFast;
+  return config;
+}
+
+std::uint64_t replayed() { return Runtime::current().server().core().counters.replayed; }
+std::uint64_t control_messages() {
+  return Runtime::current().server().core().port.control_messages();
+}
+
+// ---- the same bits -----------------------------------------------------------------------------
+
+struct PieceImpl : torch::nn::Module {
+  PieceImpl() : linear(register_module("linear", torch::nn::Linear(3, 3))) {
+    linear->to(torch::kDouble);
+  }
+  Tensor forward(const Tensor& x) {
+    return torch::dropout(linear(x).tanh(), 0.2, is_training()) + x;
+  }
+  torch::nn::Linear linear;
+};
+SMP_MODULE(Piece);
+
+constexpr int kPieces = 5;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    for (auto& piece : pieces) {
+      piece = register_module("p" + std::to_string(&piece - pieces.data()), Piece());
+    }
+  }
+  std::array<Piece, kPieces> pieces;
+};
+TORCH_MODULE(Net);
+
+using Way = std::function<Tensor(NetImpl& net, Tensor x, int step, int microbatch)>;
+
+Tensor straight(NetImpl& net, Tensor x, int, int) {
+  for (auto& piece : net.pieces) x = piece(x);
+  return x;
+}
+
+/// Whom it calls, how often, and what it uses: another one in every step and microbatch.
+Tensor by_chance(NetImpl& net, Tensor x, int step, int microbatch) {
+  std::minstd_rand random(static_cast<unsigned>(1 + 64 * step + microbatch));
+  random.discard(3);
+  const auto below = [&](unsigned n) { return static_cast<std::size_t>(random() / 7 % n); };
+  Tensor aside = x;
+  for (auto calls = below(6); calls > 0; --calls) {
+    switch (below(4)) {
+      case 0:
+        aside = net.pieces[below(kPieces)](aside);
+        break;
+      case 1:
+        x = x + aside;
+        break;
+      case 2:
+        net.pieces[below(kPieces)](x);
+        break;  // nobody uses what it returns
+      default:
+        x = net.pieces[below(kPieces)](x);
+    }
+  }
+  return x + 0 * net.pieces[0]->linear->weight.sum();
+}
+
+struct Trained {
+  std::map<std::string, Tensor> parameters;
+  std::vector<double> losses;
+  std::uint64_t replayed = 0;          // steps
+  std::uint64_t control_messages = 0;  // of all ranks, in the steps that could be replayed
+};
+
+constexpr int kMicrobatches = 8;
+
+/// Piece i lives on rank i modulo `ranks`, the body on rank 0.
+Trained train(Mode mode, int ranks, int steps, const Way& way, std::uint64_t seed = 1) {
+  Trained trained;
+  const auto rank_main = [&] {
+    torch::manual_seed(5);
+    Net net;
+    DistributedModel model(net);
+    model.set_partition("", 0);
+    for (int i = 0; i < kPieces; ++i) model.set_partition("p" + std::to_string(i), i % ranks);
+    DistributedOptimizer optimizer(
+        model, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.5)));
+    int step = 0;
+    auto run = smp::step([&](const Tensor& x, const Tensor& number) {
+      auto loss = way(*net, x, step, number.item<int>()).square().mean();
+      model.backward(loss);
+      return loss.detach();
+    });
+    std::uint64_t before = 0;
+    for (; step < steps; ++step) {
+      if (step == kRecorded) before = control_messages();
+      optimizer.zero_grad();
+      const auto loss = run(rows(kMicrobatches), torch::arange(kMicrobatches)).reduce_mean();
+      if (rank() == 0) trained.losses.push_back(loss.item<double>());
+      optimizer.step();
+    }
+    trained.control_messages += control_messages() - before;
+    trained.replayed += replayed();
+    for (const auto& [name, parameter] : model.local_named_parameters()) {
+      trained.parameters[name] = parameter.detach().clone();
+    }
+  };
+  run_local(ranks, rank_main, config_of(mode, kMicrobatches), {.seed = seed});
+  return trained;
+}
+
+void expect_same_bits(const Trained& one, const Trained& other) {
+  EXPECT_EQ(one.losses, other.losses);
+  ASSERT_EQ(one.parameters.size(), 2u * kPieces);
+  for (const auto& [name, parameter] : one.parameters) {
+    EXPECT_TRUE(at::equal(parameter, other.parameters.at(name))) << name;
+  }
+}
+
+TEST(StaticMode, NeedsNoControlMessagesAfterFiveSteps) {
+  constexpr int kSteps = 12;
+  for (const int ranks : {2, 3, 4}) {
+    const auto dynamic = train(Mode::kRelayed, ranks, kSteps, straight);
+    const auto repeated = train(Mode::kStatic, ranks, kSteps, straight);
+    EXPECT_EQ(dynamic.replayed, 0u);
+    EXPECT_EQ(repeated.replayed, static_cast<std::uint64_t>(kSteps - kRecorded));
+    // ForwardDone and MicrobatchDone to each rank and of each microbatch; FinishGradients there and
+    // back.
+    EXPECT_EQ(
+        dynamic.control_messages,
+        static_cast<std::uint64_t>((kSteps - kRecorded) * (ranks - 1) * (2 * kMicrobatches + 2)));
+    EXPECT_EQ(repeated.control_messages, 0u);
+    expect_same_bits(repeated, dynamic);
+  }
+}
+
+TEST(StaticMode, ComputesTheSameBitsInEveryMode) {
+  constexpr int kSteps = 20;
+  for (const int ranks : {2, 4}) {
+    const auto relayed = train(Mode::kRelayed, ranks, kSteps, straight);
+    for (const auto mode : {Mode::kPromised, Mode::kStatic, Mode::kFast}) {
+      for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+        expect_same_bits(train(mode, ranks, kSteps, straight, seed), relayed);
+      }
+    }
+  }
+}
+
+/// Every microbatch calls others than the one before: ten thousand changes of control flow.
+TEST(StaticMode, StaysRightWhateverWayCodeTakes) {
+  constexpr int kSteps = 10'000 / kMicrobatches / 2;
+  const auto relayed = train(Mode::kRelayed, 3, kSteps, by_chance);
+  for (const auto mode : {Mode::kStatic, Mode::kFast}) {
+    const auto repeated = train(mode, 3, kSteps, by_chance);
+    EXPECT_EQ(repeated.replayed, static_cast<std::uint64_t>(kSteps - kRecorded));
+    expect_same_bits(repeated, relayed);
+  }
+}
+
+// ---- what ranks must know of each other --------------------------------------------------------
+
+constexpr int kLater = kRecorded + 3;  // a step that is replayed
+
+/// Runs steps in which the first microbatch has no backward, so that gradients of the other wait
+/// for the end. Returns what each rank was told, by step.
+std::vector<std::map<int, std::string>> refusals_of(
+    int steps, const std::function<void(FarModel& model, int step)>& before_step) {
+  std::vector<std::map<int, std::string>> refusals(2);
+  run_local(
+      2,
+      [&] {
+        FarModel model;
+        auto train = smp::step([&](const Tensor& x) {
+          auto loss = model.model(x).sum();
+          if (x[0][0].item<double>() > -1) model.model.backward(loss);
+          return loss.detach();
+        });
+        const auto own = static_cast<std::size_t>(rank());
+        for (int step = 0; step < steps; ++step) {
+          before_step(model, step);
+          try {
+            train(rows(4));
+          } catch (const std::exception& error) {
+            refusals[own][step] = error.what();
+          }
+          if (step == kLater - 1 && rank() == 0) {
+            EXPECT_EQ(replayed(), static_cast<std::uint64_t>(kLater - kRecorded));
+          }
+        }
+      },
+      config_of(Mode::kStatic, 2));
+  return refusals;
+}
+
+/// Rank 1 noticed it when the step had ended on rank 0: there, and so everywhere, the next one
+/// fails.
+void expect_that_the_next_step_fails_too(const std::vector<std::map<int, std::string>>& refusals,
+                                         const testing::Matcher<std::string>& words) {
+  ASSERT_EQ(refusals[0].size(), 1u);
+  EXPECT_THAT(refusals[0].at(kLater + 1),
+              AllOf(words, HasSubstr("which had ended on rank 0 already"),
+                    HasSubstr("Parameters of the ranks may differ now")));
+  ASSERT_EQ(refusals[1].size(), 2u);
+  EXPECT_THAT(refusals[1].at(kLater), AllOf(words, testing::Not(HasSubstr("already"))));
+  EXPECT_THAT(refusals[1].at(kLater + 1), words);
+}
+
+TEST(StaticMode, NoticesThatRanksDoNotDoTheSame) {
+  const auto refusals = refusals_of(kLater + 4, [](FarModel& model, int step) {
+    if (rank() == 0 || step != kLater) model.model.zero_grad();
+  });
+  const auto words = AllOf(HasSubstr("rank 1 and rank 0 did not do the same: zero_grad()"),
+                           HasSubstr("not called on rank 1"));
+  expect_that_the_next_step_fails_too(refusals, words);
+}
+
+/// Of a parameter on rank 1, when its gradient is complete.
+TEST(StaticMode, TellsOfAHookThatThrowsAfterTheEnd) {
+  auto fails = std::make_shared<int>(0);
+  const auto refusals = refusals_of(kLater + 4, [fails](FarModel& model, int step) {
+    model.model.zero_grad();
+    if (step == 0 && rank() == 1) {
+      model.far()->linear->bias.register_hook([fails](const Tensor& gradient) -> Tensor {
+        if (*fails > 0 && --*fails == 0) throw std::runtime_error("a hook of rank 1");
+        return gradient;
+      });
+    }
+    if (step == kLater && rank() == 1) *fails = 1;
+  });
+  expect_that_the_next_step_fails_too(refusals, HasSubstr("a hook of rank 1"));
+}
+
+/// Counts its calls, as normalisation layers do.
+struct CountingImpl : torch::nn::Module {
+  CountingImpl() : calls(register_buffer("calls", torch::zeros({1}, torch::kDouble))) {
+    weight = register_parameter("weight", torch::ones({3}, torch::kDouble));
+  }
+  Tensor forward(const Tensor& x) {
+    if (counts) calls += 1;
+    return x * weight + 0 * calls.detach().clone();
+  }
+  Tensor calls, weight;
+  bool counts = false;
+};
+SMP_MODULE(Counting);
+
+struct TableReaderImpl : torch::nn::Module {
+  TableReaderImpl() : far(register_module("far", Counting())) {}
+  Tensor forward(const Tensor& x) { return far(x); }
+  Counting far;
+};
+SMP_MODULE(TableReader);
+
+/// A copy that the body on rank 0 reads, of a buffer that rank 1 owns and changes between steps.
+TEST(StaticMode, NoticesABufferThatItsOwnerChanges) {
+  std::array<std::map<int, std::string>, 2> refusals;
+  run_local(
+      2,
+      [&] {
+        TableReader net;
+        DistributedModel<TableReader> model(net);
+        model.set_partition("", 0);
+        model.set_partition("far", 1);
+        auto train = smp::step([&](const Tensor& x) {
+          auto loss = (model(x) + net->far->calls).sum();
+          model.backward(loss);
+          return loss.detach();
+        });
+        const auto own = static_cast<std::size_t>(rank());
+        for (int step = 0; step < kLater + 3; ++step) {
+          if (step == kLater && rank() == 1) {
+            const at::NoGradGuard no_grad;
+            net->far->calls += 7;
+          }
+          try {
+            train(rows(4));
+          } catch (const std::exception& error) {
+            refusals[own][step] = error.what();
+          }
+        }
+        if (rank() == 0) {
+          EXPECT_GE(replayed(), static_cast<std::uint64_t>(kLater - kRecorded));
+        }
+      },
+      config_of(Mode::kStatic, 2));
+  for (const auto& own : refusals) {
+    ASSERT_FALSE(own.empty());
+    EXPECT_LE(own.begin()->first, kLater + 1) << "a step later at most";
+    EXPECT_THAT(own.begin()->second, AllOf(HasSubstr("buffer far.calls"), HasSubstr("stale")));
+  }
+}
+
+struct NormalImpl : torch::nn::Module {
+  NormalImpl() : norm(register_module("norm", nn::BatchNorm1d(3))) { to(torch::kDouble); }
+  Tensor forward(const Tensor& x) { return norm(x); }
+  nn::BatchNorm1d norm;
+};
+SMP_MODULE(Normal);
+
+/// Running statistics change in every step; nobody else can read them, so nobody need be told.
+TEST(StaticMode, ReplaysStepsOfNormalisationLayers) {
+  std::map<Mode, std::array<Tensor, 2>> statistics;
+  for (const auto mode : {Mode::kRelayed, Mode::kStatic}) {
+    run_local(
+        2,
+        [&] {
+          Normal net;
+          DistributedModel<Normal> model(net);
+          model.set_partition("", 0);
+          model.set_partition("norm", 1);
+          auto train = smp::step([&](const Tensor& x) {
+            auto loss = model(x).square().sum();
+            model.backward(loss);
+            return loss.detach();
+          });
+          for (int step = 0; step < kLater + 3; ++step) train(rows(8) * (1 + step));
+          if (rank() == 1) {
+            statistics[mode] = {net->norm->running_mean.clone(), net->norm->running_var.clone()};
+          } else if (mode == Mode::kStatic) {
+            EXPECT_GT(replayed(), 0u);
+          }
+        },
+        config_of(mode, 2));
+  }
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(at::equal(statistics[Mode::kRelayed][i], statistics[Mode::kStatic][i])) << i;
+  }
+}
+
+}  // namespace static_mode_test
+}  // namespace smp

@@ -1,0 +1,94 @@
+// T5 with dropout in every mode: the same bits after 200 steps (docs/design.md, Static mode).
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "smp/smp.h"
+#include "t5/t5.h"
+
+namespace t5 {
+namespace {
+
+constexpr int kSteps = 200;
+
+T5Config small() {
+  T5Config config;
+  config.vocab_size = 23;
+  config.d_model = 8;
+  config.d_kv = 5;
+  config.d_ff = 12;
+  config.num_layers = config.num_decoder_layers = config.num_heads = 2;
+  config.relative_attention_num_buckets = 8;
+  config.relative_attention_max_distance = 12;
+  config.dropout_rate = 0.1;
+  return config;
+}
+
+struct Mode {
+  const char* name;
+  bool promised_outputs, static_mode, fast_mode;
+};
+
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, Tensor> parameters;
+};
+
+Trained train(const Mode& mode) {
+  smp::Config settings;
+  settings.microbatches = 4;
+  settings.plan_cache = "off";
+  settings.promised_outputs = mode.promised_outputs;
+  settings.static_mode = mode.static_mode;
+  settings.fast_mode = mode.fast_mode;
+  Trained trained;
+  smp::run_local(
+      3,
+      [&] {
+        torch::manual_seed(7);
+        T5 net(small());
+        smp::DistributedModel model(net);
+        smp::DistributedOptimizer optimizer(model, torch::optim::Adam(net->parameters(), 1e-3));
+        auto run = smp::step([&](const Tensor& ids, const Tensor& labels) {
+          const auto logits = model(ids, labels);
+          const auto loss =
+              torch::nn::functional::cross_entropy(logits.flatten(0, 1), labels.flatten());
+          model.backward(loss);
+          return loss.detach();
+        });
+        for (int step = 0; step < kSteps; ++step) {
+          const auto ids = (torch::arange(8 * 6).reshape({8, 6}) * (3 + step)) % 20 + 3;
+          optimizer.zero_grad();
+          const auto loss = run(ids, ids.flip(1)).reduce_mean();
+          if (smp::rank() == 0) trained.losses.push_back(loss.item<double>());
+          optimizer.step();
+        }
+        for (const auto& [name, parameter] : model.local_named_parameters()) {
+          trained.parameters[name] = parameter.detach().clone();
+        }
+      },
+      settings);
+  return trained;
+}
+
+TEST(T5Modes, GiveTheSameBitsAfter200Steps) {
+  const auto relayed = train({"relayed", false, false, false});
+  ASSERT_EQ(relayed.losses.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_LT(relayed.losses.back(), relayed.losses.front()) << "it learns";
+  for (const Mode& mode : {Mode{"promised", true, false, false}, Mode{"static", true, true, false},
+                           Mode{"fast", true, true, true}}) {
+    SCOPED_TRACE(mode.name);
+    const auto other = train(mode);
+    EXPECT_EQ(other.losses, relayed.losses);
+    ASSERT_EQ(other.parameters.size(), relayed.parameters.size());
+    for (const auto& [name, parameter] : relayed.parameters) {
+      EXPECT_TRUE(torch::equal(other.parameters.at(name), parameter)) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace t5
