@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <chrono>
 
+#include "api/clock_offset.h"
 #include "api/exchange.h"
 #include "api/model_state.h"
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "report/event_file.h"
 #include "report/run_folder.h"
 #include "report/trace_file.h"
+#include "report/traffic.h"
+#include "schedule/trace_ring.h"
 #include "smp/codec.h"
 #include "smp/distributed_model.h"
 #include "smp/version.h"
@@ -26,6 +30,10 @@ using schedule::Span;
 using schedule::StepTrace;
 
 constexpr int kWriter = 0;  // rank
+/// Clocks of machines drift apart by some microseconds a second.
+constexpr std::int64_t kStepsOfAClock = 64;
+/// Of a rank, for what must survive it: 2.6 MB, several steps of most models.
+constexpr std::size_t kRingRecords = std::size_t{1} << 16;
 
 /// "2026-11-21T14:05:09Z" as "20261121-140509".
 std::string file_time(const std::string& utc) {
@@ -91,13 +99,62 @@ StepTrace to_trace(const Numbers& numbers) {
   return trace;
 }
 
-std::vector<StepTrace> gather_traces(Runtime& runtime, const StepTrace& own) {
-  std::vector<StepTrace> traces;
-  for (const Numbers& numbers :
-       gather_values(runtime.communicator(Group::kPp), to_numbers(own), "times of a step")) {
-    traces.push_back(to_trace(numbers));
+/// As the clock shows that was `offset` behind.
+StepTrace moved_back(StepTrace trace, Nanoseconds offset) {
+  for (auto* time : {&trace.start, &trace.end}) *time -= offset;
+  for (Span& span : trace.spans) {
+    span.start -= offset;
+    span.end -= offset;
   }
-  return traces;
+  for (auto& event : trace.requests) event.time -= offset;
+  return trace;
+}
+
+/// By stage: is it on the machine of the first?
+std::vector<bool> stages_near_the_first(Runtime& runtime) {
+  const auto& topology = runtime.topology();
+  const auto& port = runtime.server().core().port;
+  const auto near = topology.group(Group::kLocal, port.name(PpRank(0)).value());
+  std::vector<bool> shares;
+  for (int stage = 0; stage < port.size(); ++stage) {
+    const int rank = port.name(PpRank(stage)).value();
+    shares.push_back(std::find(near.begin(), near.end(), rank) != near.end());
+  }
+  return shares;
+}
+
+/// Of this rank against the first stage. Collective.
+ClockOffset clock_of(Runtime& runtime) {
+  const base::SteadyClock clock;
+  return clock_offset(
+      runtime.communicator(Group::kPp), [&] { return clock.now(); },
+      stages_near_the_first(runtime));
+}
+
+/// Of all stages, by the clock of the first, on every rank.
+report::StepTimeline gather_traces(Runtime& runtime, const StepTrace& own,
+                                   const ClockOffset& clock) {
+  report::StepTimeline timeline;
+  const std::pair mine(to_numbers(moved_back(own, clock.offset)), clock.error);
+  for (const auto& [numbers, error] :
+       gather_values(runtime.communicator(Group::kPp), mine, "times of a step")) {
+    timeline.ranks.push_back(to_trace(numbers));
+    timeline.clock_error = std::max(timeline.clock_error, error);
+  }
+  return timeline;
+}
+
+/// What this rank sent to each stage of its pipeline since `before`: messages, then bytes.
+std::pair<Numbers, Numbers> sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
+  std::pair<Numbers, Numbers> sent;
+  const auto& now = runtime.traffic();
+  const auto& port = runtime.server().core().port;
+  for (int stage = 0; stage < port.size(); ++stage) {
+    const auto peer = port.name(PpRank(stage)).index();
+    sent.first.push_back(now.sent_to[peer].frames - before.sent_to[peer].frames);
+    sent.second.push_back(now.sent_to[peer].tensor_bytes - before.sent_to[peer].tensor_bytes);
+  }
+  return sent;
 }
 
 /// The same busy time in one span: all that the bubble needs.
@@ -140,9 +197,16 @@ struct RunLog::State {
   int lines = 0;
   bool plan_written = false;
   bool finished = false;
+  d2d::ChannelCounters traffic_before = {};
+  std::int64_t steps_before = 0;
+  ClockOffset clock = {};
+  std::int64_t measured = 0;
+  std::optional<base::MappedFile> ring_file;
+  std::optional<schedule::TraceRing> ring;
 
   bool writes() const { return runtime.topology().rank() == kWriter && !runtime.plan_request(); }
-  std::string file(const char* name) const { return concat(folder, "/", name); }
+  std::string file(const std::string& name) const { return concat(folder, "/", name); }
+  std::string own_ring() const { return file(report::ring_file(runtime.topology().pp_rank())); }
 
   void start(const std::string& name, const RunLogOptions& options) {
     char buffer[32];
@@ -177,7 +241,47 @@ struct RunLog::State {
   void write_plan() {
     if (plan_written || !writes() || !model.partitioned()) return;
     report::write_plan(folder, model.plan(), simulation_of(model));
+    base::write_file(file(report::kModulesFile), report::modules_to_json(module_paths()));
     plan_written = true;
+  }
+
+  /// A run goes on without it. @throws nothing
+  void start_recording() {
+    auto& recorder = runtime.server().recorder();
+    recorder.enable(true);
+    if (folder.empty() || runtime.plan_request()) return;
+    try {
+      base::create_directories(folder);  // of another machine
+      ring_file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
+      ring.emplace(ring_file->bytes(), runtime.topology().pp_rank(),
+                   runtime.server().core().options.oversubscribed);
+      recorder.write_to(&*ring);
+    } catch (const std::exception& error) {
+      base::log(base::LogLevel::kWarning, "a killed run will have no timeline: ", error.what());
+    }
+  }
+
+  void stop_recording() {
+    auto& recorder = runtime.server().recorder();
+    recorder.enable(false);
+    recorder.write_to(nullptr);
+    ring.reset();
+    ring_file.reset();
+  }
+
+  std::int64_t steps() const { return runtime.server().core().port.step(); }
+
+  /// Of all stages, on the writer.
+  void write_traffic() const {
+    report::Traffic traffic{steps() - steps_before, {}, {}};
+    const auto own = sent_since(runtime, traffic_before);
+    for (auto& [messages, bytes] :
+         gather_values(runtime.communicator(Group::kPp), own, "messages of a run")) {
+      traffic.messages.push_back(std::move(messages));
+      traffic.bytes.push_back(std::move(bytes));
+    }
+    if (!writes() || traffic.steps == 0 || traffic.size() == 1) return;
+    base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic));
   }
 
   std::vector<std::string> module_paths() const {
@@ -192,14 +296,16 @@ struct RunLog::State {
 
 RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
                const RunLogOptions& options)
-    : state_(new State{Runtime::current(), model, {}, {}, {}, {}}) {
+    : state_(new State{Runtime::current(), model, {}, {}, {}, {}, 0, false, false}) {
   state_->start(name, options);
-  state_->runtime.server().recorder().enable(true);
+  state_->start_recording();
+  state_->traffic_before = state_->runtime.traffic();
+  state_->steps_before = state_->steps();
 }
 
 RunLog::~RunLog() {
   if (state_->finished) return;
-  state_->runtime.server().recorder().enable(false);
+  state_->stop_recording();
   if (!state_->writes()) return;
   try {
     report::draw_run(state_->folder);
@@ -211,8 +317,10 @@ RunLog::~RunLog() {
 const std::string& RunLog::folder() const noexcept { return state_->folder; }
 
 StepTiming RunLog::measure() {
-  state_->timing =
-      timing_of(gather_traces(state_->runtime, without_details(state_->runtime.last_trace())));
+  auto& state = *state_;
+  if (state.measured++ % kStepsOfAClock == 0) state.clock = clock_of(state.runtime);
+  const auto own = without_details(state.runtime.last_trace());
+  state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);
   return *state_->timing;
 }
 
@@ -231,9 +339,12 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
 }
 
 std::vector<std::string> RunLog::finish() {
-  report::StepTimeline timeline{gather_traces(state_->runtime, state_->runtime.last_trace()),
-                                state_->module_paths()};
-  state_->runtime.server().recorder().enable(false);
+  auto timeline =
+      gather_traces(state_->runtime, state_->runtime.last_trace(), clock_of(state_->runtime));
+  timeline.module_paths = state_->module_paths();
+  state_->write_traffic();
+  state_->stop_recording();
+  base::remove_file(state_->own_ring());
   state_->finished = true;
   if (!state_->writes()) return {};
   state_->write_plan();

@@ -80,6 +80,8 @@ std::string read_file(const std::string& path) {
   }
 }
 
+void remove_file(const std::string& path) noexcept { ::unlink(path.c_str()); }
+
 bool file_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 void create_directories(const std::string& path) {

@@ -13,6 +13,9 @@ std::string read_file(const std::string& path);
 
 bool file_exists(const std::string& path);
 
+/// Fine if there is none.
+void remove_file(const std::string& path) noexcept;
+
 /// Makes `path` and its parents; fine if they exist. @throws ResourceError
 void create_directories(const std::string& path);
 

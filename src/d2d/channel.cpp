@@ -13,6 +13,7 @@ namespace smp::d2d {
 Channel::Channel(Routes routes)
     : routes_(std::move(routes)), exceptions_at_start_(std::uncaught_exceptions()) {
   routes_.set_handler(this);
+  counters_.sent_to.resize(static_cast<std::size_t>(size()));
 }
 
 Channel::~Channel() {
@@ -37,7 +38,7 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
   Wire& control = routes_.control(peer);
   ByteBuffer bytes = control.buffers().take();
   encode_frame(frame, routes_.data(peer, MemoryKind::kHost), next_transfer_, bytes, data_tensors_);
-  counters_.count_sent(frame);
+  counters_.count_sent(frame, members().position(peer));
   control.post(peer, std::move(bytes));
   for (DataTensor& data : data_tensors_) {
     const std::span<const std::byte> elements(
@@ -57,12 +58,17 @@ void Channel::check_can_send(GlobalRank peer) const {
                  peer, ": the channel has failed before (", end_, "); restart from a checkpoint.");
 }
 
-void ChannelCounters::count_sent(const FrameToSend& frame) {
+void ChannelCounters::count_sent(const FrameToSend& frame, int peer) {
+  std::size_t tensor_bytes = 0;
+  for (const at::Tensor& tensor : frame.tensors) {
+    if (tensor.defined()) tensor_bytes += tensor.nbytes();
+  }
   ++frames_sent;
   header_bytes_sent += frame.header.size() + frame.body.size();
-  for (const at::Tensor& tensor : frame.tensors) {
-    if (tensor.defined()) tensor_bytes_sent += tensor.nbytes();
-  }
+  tensor_bytes_sent += tensor_bytes;
+  auto& own = sent_to[static_cast<std::size_t>(peer)];
+  ++own.frames;
+  own.tensor_bytes += static_cast<std::int64_t>(tensor_bytes);
 }
 
 void Channel::on_sent(Token token) {

@@ -35,8 +35,12 @@ struct ChannelCounters {
   std::uint64_t frames_received = 0;
   std::uint64_t header_bytes_sent = 0;  ///< headers and bodies
   std::uint64_t tensor_bytes_sent = 0;
+  struct Peer {
+    std::int64_t frames = 0, tensor_bytes = 0;
+  };
+  std::vector<Peer> sent_to;  ///< by position among the channel's members
 
-  void count_sent(const FrameToSend& frame);
+  void count_sent(const FrameToSend& frame, int peer);
 };
 
 /// Point-to-point frames between this rank and its peers. Frames without data-plane tensors are

@@ -87,6 +87,7 @@ std::string draw_report(const RunReport& report) {
     add_bubbles(page, report);
     add_timeline(page, *report.step);
   }
+  add_picture(page, "Messages", report.traffic_picture);
   add_picture(page, "Partition", report.partition_picture);
   if (!report.plan_table.empty()) page.hidden("The plan as a table", report.plan_table);
   add_picture(page, "Memory", report.memory_picture);

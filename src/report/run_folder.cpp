@@ -16,6 +16,8 @@
 #include "report/report_page.h"
 #include "report/timeline_page.h"
 #include "report/trace_file.h"
+#include "report/traffic.h"
+#include "report/unfinished_step.h"
 
 namespace smp::report {
 namespace {
@@ -92,6 +94,22 @@ StepTimeline read_trace(const std::string& path) {
   return trace_from_json(base::read_file(path), path);
 }
 
+/// Of ranks 0, 1, ... as far as there are files.
+std::vector<std::vector<schedule::RingStep>> read_rings(const std::string& folder) {
+  std::vector<std::vector<schedule::RingStep>> rings;
+  for (;;) {
+    const auto path = in(folder, ring_file(static_cast<int>(rings.size())).c_str());
+    if (!base::file_exists(path)) return rings;
+    rings.push_back(schedule::read_ring(base::read_file(path), path));
+  }
+}
+
+std::vector<std::string> read_modules(const std::string& path) {
+  if (!base::file_exists(path)) return {};
+  const Json json = base::parse_json(base::read_file(path), path);
+  return json_member<std::vector<std::string>>(json, "modules", path);
+}
+
 /// Pictures and pages of what a folder holds.
 class RunPictures {
  public:
@@ -103,7 +121,9 @@ class RunPictures {
                 kPlanFile);
     describe_run();
     if (has(kMetricsFile)) draw_metrics();
+    find_unfinished_step();
     if (has(kTraceFile)) draw_step();
+    if (has(kTrafficFile)) draw_messages();
     if (has(kPlanFile)) draw_plan();
     if (has(kSimulationFile)) {
       report_.simulated = read_trace(in(folder_, kSimulationFile));
@@ -143,10 +163,22 @@ class RunPictures {
     if (!table.empty()) write(kMetricsTable, table);
   }
 
+  /// A run that ended as it should has removed its rings.
+  void find_unfinished_step() const {
+    const auto step = unfinished_step(read_rings(folder_), read_modules(in(folder_, kModulesFile)));
+    if (step) base::write_file(in(folder_, kTraceFile), trace_to_json(*step));
+  }
+
   void draw_step() {
     report_.step = read_trace(in(folder_, kTraceFile));
     write(kTimelinePicture, draw_timeline(*report_.step));
     write(kTimelinePage, draw_timeline_page(*report_.step));
+  }
+
+  void draw_messages() {
+    const auto path = in(folder_, kTrafficFile);
+    const auto traffic = traffic_from_json(base::read_file(path), path);
+    report_.traffic_picture = write(kTrafficPicture, draw_traffic(traffic));
   }
 
   void draw_plan() {
@@ -163,6 +195,12 @@ class RunPictures {
 };
 
 }  // namespace
+
+std::string ring_file(int pp_rank) { return concat("rank-", pp_rank, ".ring"); }
+
+std::string modules_to_json(const std::vector<std::string>& paths) {
+  return Json{{"modules", paths}}.dump() + "\n";
+}
 
 std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers) {
   Json line = Json::object();

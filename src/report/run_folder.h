@@ -19,15 +19,23 @@ inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kMetricsTable = "metrics.csv";
 inline constexpr const char* kEventFile = "events.out.tfevents.smp";
 inline constexpr const char* kTraceFile = "trace.json";
+inline constexpr const char* kTrafficFile = "traffic.json";
+inline constexpr const char* kModulesFile = "modules.json";
 inline constexpr const char* kSimulationFile = "trace-simulated.json";
 inline constexpr const char* kLossPicture = "loss.svg";
 inline constexpr const char* kTimelinePicture = "timeline.svg";
 inline constexpr const char* kPartitionPicture = "partition.svg";
 inline constexpr const char* kMemoryPicture = "memory.svg";
+inline constexpr const char* kTrafficPicture = "traffic.svg";
 inline constexpr const char* kSimulationPicture = "timeline-simulated.svg";
 inline constexpr const char* kTimelinePage = "timeline.html";
 inline constexpr const char* kReportPage = "report.html";
 inline constexpr const char* kChromeTrace = "trace-chrome.json";
+
+/// Of what a rank writes while it works (schedule/trace_ring.h): "rank-2.ring".
+std::string ring_file(int pp_rank);
+/// Paths of modules by Span::module, as kModulesFile.
+std::string modules_to_json(const std::vector<std::string>& paths);
 
 /// What run.json says of a run besides its configuration.
 struct RunDescription {
@@ -62,7 +70,8 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
                 const std::string& simulation);
 
 /// Draws what the files of `folder` allow, and returns the paths of the pictures and of the pages,
-/// the report last.
+/// the report last. Of a run that was killed, or still runs, it first writes the step in which the
+/// ranks were last heard of, as kTraceFile.
 /// @throws UsageError     it is no run folder, or one of its files is broken.
 /// @throws ResourceError  a picture cannot be written.
 std::vector<std::string> draw_run(const std::string& folder);

@@ -114,12 +114,11 @@ class TimelinePicture {
 
   std::string title() const {
     const std::size_t ranks = timeline_.ranks.size();
-    const std::int64_t step = ranks == 0 ? 0 : timeline_.ranks.front().step;
     const char* what = timeline_.simulated ? "stage" : "rank";
-    return concat(timeline_.simulated ? "Simulated step" : concat("Step ", step), ": ",
-                  duration(end_ - start_), " on ", ranks, " ", what, ranks == 1 ? "" : "s", ", ",
-                  num_microbatches_, num_microbatches_ == 1 ? " microbatch, " : " microbatches, ",
-                  "bubble ", percent(schedule::bubble(timeline_.ranks)));
+    return concat(step_name(timeline_), ": ", duration(end_ - start_), " on ", ranks, " ", what,
+                  ranks == 1 ? "" : "s", ", ", num_microbatches_,
+                  num_microbatches_ == 1 ? " microbatch, " : " microbatches, ", "bubble ",
+                  percent(schedule::bubble(timeline_.ranks)));
   }
 
   void draw_title() {
@@ -135,7 +134,10 @@ class TimelinePicture {
     const std::string what = timeline_.simulated ? "stages" : "ranks";
     svg_.text({20, 46},
               concat(timeline_.simulated ? "predicted from the plan, not measured; " : "",
-                     "bubble = share of all ", what, "' time in which no module runs"),
+                     "bubble = share of all ", what, "' time in which no module runs",
+                     timeline_.clock_error == 0 ? ""
+                                                : concat("; the clocks of the machines agree to ",
+                                                         duration(timeline_.clock_error))),
               {.fill = "#666666"});
   }
 
@@ -288,6 +290,12 @@ std::string module_name(const StepTimeline& timeline, int module) {
   if (module >= static_cast<int>(timeline.module_paths.size())) return concat("module ", module);
   const std::string& path = timeline.module_paths[static_cast<std::size_t>(module)];
   return path.empty() ? "the model" : path;
+}
+
+std::string step_name(const StepTimeline& timeline) {
+  if (timeline.simulated || timeline.ranks.empty()) return "Simulated step";
+  return concat("Step ", timeline.ranks.front().step,
+                timeline.unfinished ? ", in which the run ended" : "");
 }
 
 TimeInterval whole_step(const StepTimeline& timeline) {

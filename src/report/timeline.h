@@ -13,12 +13,17 @@ struct StepTimeline {
   std::vector<schedule::StepTrace> ranks;  ///< in order of pp_rank
   std::vector<std::string> module_paths;   ///< by Span::module; empty is the model itself
   bool simulated = false;                  ///< predicted, and no rank has run anything yet
+  /// Of several machines: by how much times of two ranks may be wrong against each other.
+  base::Nanoseconds clock_error = 0;
+  bool unfinished = false;  ///< the run ended in it (unfinished_step.h)
 };
 
 /// "forward", "backward", ...
 const char* phase_name(schedule::Phase phase);
 /// The path of Span::module; "the model" and "the step body" where there is none.
 std::string module_name(const StepTimeline& timeline, int module);
+/// "Step 12", "Step 12, in which the run ended" or "Simulated step".
+std::string step_name(const StepTimeline& timeline);
 
 struct TimeInterval {
   base::Nanoseconds start = 0, end = 0;

@@ -1,7 +1,8 @@
-// report/timeline_page.cpp: data for the script, and the table below it.
+// report/timeline_page.cpp: data for the script, and the tables below it.
 #include "report/timeline_page.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <map>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "report/critical_path.h"
+#include "report/idle_time.h"
 #include "report/step_arrows.h"
 #include "report/timeline_script.h"
 
@@ -57,12 +59,6 @@ std::string data_of(const StepTimeline& timeline, const std::vector<Arrow>& arro
   return json_for_script(data.dump());
 }
 
-/// "forward of encoder.block.0"
-std::string work_of(const StepTimeline& timeline, const schedule::Span& span) {
-  const auto module = module_name(timeline, span.module);
-  return span.module < 0 ? module : concat(phase_name(span.phase), " of ", module);
-}
-
 std::string milliseconds(Nanoseconds time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f ms", static_cast<double>(time) / 1e6);
@@ -77,33 +73,12 @@ std::string with_share(Nanoseconds time, Nanoseconds whole) {
 }
 
 std::string title_of(const StepTimeline& timeline) {
-  const auto name = timeline.simulated || timeline.ranks.empty()
-                        ? std::string("Simulated step")
-                        : concat("Step ", timeline.ranks.front().step);
   char bubble[16];
   std::snprintf(bubble, sizeof bubble, "%.1f %%", 100 * schedule::bubble(timeline.ranks));
-  return concat(name, ": ", milliseconds(whole_step(timeline).length()), " on ",
+  return concat(step_name(timeline), ": ", milliseconds(whole_step(timeline).length()), " on ",
                 timeline.ranks.size(), timeline.simulated ? " stages" : " ranks", ", bubble ",
                 bubble);
 }
-
-}  // namespace
-
-std::vector<RankTimes> times_of(const StepTimeline& timeline) {
-  const auto [start, end] = whole_step(timeline);
-  std::vector<RankTimes> all;
-  for (const StepTrace& rank : timeline.ranks) {
-    auto& times = all.emplace_back();
-    times.busy = rank.busy_wall();
-    const bool any = !rank.spans.empty();
-    times.filling = any ? rank.spans.front().start - start : end - start;
-    times.draining = any ? end - rank.spans.back().end : 0;
-    times.waiting = end - start - times.busy - times.filling - times.draining;
-  }
-  return all;
-}
-
-namespace {
 
 /// The modules that the path spends most of its time in, and what it waits for.
 void add_path_table(HtmlPage& page, const StepTimeline& timeline,
@@ -118,7 +93,7 @@ void add_path_table(HtmlPage& page, const StepTimeline& timeline,
     if (part.kind == PathPart::Kind::kOther) other += length;
     if (part.kind != PathPart::Kind::kComputing) continue;
     const auto& span = timeline.ranks[part.rank].spans[part.span];
-    modules[work_of(timeline, span)] += length;
+    modules[work_name(timeline, span)] += length;
   }
   std::vector<std::pair<std::string, Nanoseconds>> longest(modules.begin(), modules.end());
   std::stable_sort(longest.begin(), longest.end(),
@@ -140,6 +115,51 @@ void add_path_table(HtmlPage& page, const StepTimeline& timeline,
       "where it waits for a message.");
 }
 
+void add_times_table(HtmlPage& page, const StepTimeline& timeline, const IdleTime& idle) {
+  struct Column {
+    const char* name;
+    Nanoseconds RankTimes::*time;
+  };
+  constexpr std::array<Column, 7> kColumns = {{{"busy", &RankTimes::busy},
+                                               {"of it without a core", &RankTimes::without_core},
+                                               {"before its first work", &RankTimes::filling},
+                                               {"waiting for work of others", &RankTimes::for_work},
+                                               {"for messages on their way", &RankTimes::transport},
+                                               {"idle for other reasons", &RankTimes::other},
+                                               {"after its last work", &RankTimes::draining}}};
+  const auto length = whole_step(timeline).length();
+  std::vector<std::vector<std::string>> rows(1 + idle.ranks.size());
+  rows[0].emplace_back();
+  for (std::size_t i = 0; i < idle.ranks.size(); ++i) {
+    rows[1 + i].push_back(name_of(timeline, timeline.ranks[i]));
+  }
+  for (const auto& column : kColumns) {
+    const bool any = std::any_of(idle.ranks.begin(), idle.ranks.end(),
+                                 [&](const auto& own) { return own.*column.time > 0; });
+    if (!any) continue;
+    rows[0].emplace_back(column.name);
+    for (std::size_t i = 0; i < idle.ranks.size(); ++i) {
+      rows[1 + i].push_back(with_share(idle.ranks[i].*column.time, length));
+    }
+  }
+  page.table(rows);
+}
+
+/// Whose work kept whom waiting.
+void add_awaited_table(HtmlPage& page, const StepTimeline& timeline, const IdleTime& idle) {
+  constexpr std::size_t kShown = 8;
+  if (idle.awaited.empty()) return;
+  const auto length = whole_step(timeline).length();
+  std::vector<std::vector<std::string>> rows = {{"waited", "for", "which did", "time"}};
+  for (const auto& awaited : idle.awaited) {
+    if (rows.size() > kShown) break;
+    rows.push_back({name_of(timeline, timeline.ranks[awaited.rank]),
+                    name_of(timeline, timeline.ranks[awaited.awaited]), awaited.work,
+                    with_share(awaited.time, length)});
+  }
+  page.table(rows);
+}
+
 }  // namespace
 
 void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
@@ -156,17 +176,9 @@ void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
       "A bar is an uninterrupted interval in which a rank ran a module, or the step body, for one "
       "microbatch. Colour tells microbatches apart; light is forward, dark is backward. Turn the "
       "wheel to zoom, drag to move, click twice for the whole step.");
-  const auto length = whole_step(timeline).length();
-  std::vector<std::vector<std::string>> rows = {
-      {"", "busy", "before its first work", "waiting for others", "after its last work"}};
-  const auto times = times_of(timeline);
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    rows.push_back({name_of(timeline, timeline.ranks[i])});
-    for (const auto part : {times[i].busy, times[i].filling, times[i].waiting, times[i].draining}) {
-      rows.back().push_back(with_share(part, length));
-    }
-  }
-  page.table(rows);
+  const auto idle = idle_time(timeline, arrows);
+  add_times_table(page, timeline, idle);
+  add_awaited_table(page, timeline, idle);
   if (!path.empty()) add_path_table(page, timeline, path);
 }
 

@@ -93,10 +93,12 @@ StepTrace rank_from_json(const Json& json, const std::string& name) {
 std::string trace_to_json(const StepTimeline& timeline) {
   Nanoseconds origin = timeline.ranks.empty() ? 0 : timeline.ranks.front().start;
   for (const StepTrace& rank : timeline.ranks) origin = std::min(origin, rank.start);
-  std::string text =
-      concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
-             timeline.simulated ? ",\n  \"simulated\": true" : "",
-             ",\n  \"modules\": ", Json(timeline.module_paths).dump(), ",\n  \"ranks\": [\n");
+  std::string text = concat(
+      "{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
+      timeline.simulated ? ",\n  \"simulated\": true" : "",
+      timeline.clock_error == 0 ? "" : concat(",\n  \"clock_error\": ", timeline.clock_error),
+      timeline.unfinished ? ",\n  \"unfinished\": true" : "",
+      ",\n  \"modules\": ", Json(timeline.module_paths).dump(), ",\n  \"ranks\": [\n");
   for (const StepTrace& rank : timeline.ranks) {
     text += rank_to_json(rank, origin) + (&rank == &timeline.ranks.back() ? "\n" : ",\n");
   }
@@ -113,6 +115,12 @@ StepTimeline trace_from_json(const std::string& text, const std::string& name) {
   StepTimeline timeline;
   timeline.module_paths = json_member<std::vector<std::string>>(json, "modules", name);
   if (json.contains("simulated")) timeline.simulated = json_member<bool>(json, "simulated", name);
+  if (json.contains("clock_error")) {
+    timeline.clock_error = json_member<Nanoseconds>(json, "clock_error", name);
+  }
+  if (json.contains("unfinished")) {
+    timeline.unfinished = json_member<bool>(json, "unfinished", name);
+  }
   for (const Json& rank : json_member<Json>(json, "ranks", name)) {
     timeline.ranks.push_back(rank_from_json(rank, name));
   }

@@ -11,9 +11,11 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "report/run_folder.h"
 #include "report/step_arrows.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
+#include "report/traffic.h"
 // Not smp/smp.h: its function smp::report and the namespace smp::report exclude each other.
 #include "smp/checkpoint.h"
 #include "smp/clip_grad.h"
@@ -88,8 +90,9 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
   EXPECT_THAT(pictures[0],
               ElementsAre(folders_[0] + "/loss.svg", folders_[0] + "/metrics.csv",
                           folders_[0] + "/timeline.svg", folders_[0] + "/timeline.html",
-                          folders_[0] + "/partition.svg", folders_[0] + "/memory.svg",
-                          folders_[0] + "/timeline-simulated.svg", folders_[0] + "/report.html"));
+                          folders_[0] + "/traffic.svg", folders_[0] + "/partition.svg",
+                          folders_[0] + "/memory.svg", folders_[0] + "/timeline-simulated.svg",
+                          folders_[0] + "/report.html"));
   EXPECT_THAT(pictures[1], SizeIs(0));
   EXPECT_THAT(read("metrics.jsonl"),
               AllOf(StartsWith("{\"step\":1,\"loss\":"), HasSubstr("{\"step\":3,\"loss\":"),
@@ -122,6 +125,25 @@ TEST_F(RunLogOfTwoRanks, DrawsTheMeasuredStepOfBothRanks) {
   EXPECT_FALSE(report::elements(svg, "rect", "backward").empty());
 }
 
+TEST_F(RunLogOfTwoRanks, CountsWhatTravelsBetweenRanks) {
+  train(3, [](RunLog& log) { log.finish(); });
+  const auto traffic = report::traffic_from_json(read("traffic.json"), "traffic.json");
+  EXPECT_EQ(traffic.steps, 3);
+  ASSERT_EQ(traffic.size(), 2u);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(traffic.bytes[rank][rank], 0);
+    EXPECT_EQ(traffic.messages[rank][rank], 0);
+  }
+  // The first layer is on rank 1: 4 rows of 4 floats there, 4 back, their gradients there, but none
+  // of the data's; and the two losses.
+  EXPECT_EQ(PartitionPlan::read(folders_[0] + "/plan.json").stage_of("0"), 1);
+  EXPECT_EQ(traffic.bytes[0][1], 3 * (64 + 64 + 8));
+  EXPECT_EQ(traffic.bytes[1][0], 3 * 64);
+  // Each of two microbatches asks forward and backward.
+  EXPECT_GE(traffic.messages[0][1], 3 * 4);
+  EXPECT_GE(traffic.messages[1][0], 3 * 4);
+}
+
 TEST_F(RunLogOfTwoRanks, TellsEveryRankTheSameTiming) {
   train(1, [](RunLog& log) { log.finish(); });
   EXPECT_GT(timings_[0].seconds, 0);
@@ -131,10 +153,32 @@ TEST_F(RunLogOfTwoRanks, TellsEveryRankTheSameTiming) {
   EXPECT_EQ(timings_[0].bubble, timings_[1].bubble);
 }
 
-TEST_F(RunLogOfTwoRanks, StillDrawsTheLossIfTheRunEndsEarly) {
+TEST_F(RunLogOfTwoRanks, StillDrawsTheLossAndTheLastStepIfTheRunEndsEarly) {
   EXPECT_THROW(train(2, [](RunLog&) { throw std::runtime_error("enough"); }), std::runtime_error);
   EXPECT_TRUE(base::file_exists(folders_[0] + "/loss.svg"));
-  EXPECT_FALSE(base::file_exists(folders_[0] + "/timeline.svg"));
+  EXPECT_THAT(read("timeline.svg"), HasSubstr("Step 2, in which the run ended"));
+  const auto trace = report::trace_from_json(read("trace.json"), "trace.json");
+  EXPECT_TRUE(trace.unfinished);
+  ASSERT_EQ(trace.ranks.size(), 2u);
+  EXPECT_THAT(trace.module_paths, testing::Contains("0"));
+  for (const auto& rank : trace.ranks) {
+    EXPECT_EQ(rank.step, 2);
+    EXPECT_FALSE(rank.spans.empty());
+    EXPECT_FALSE(rank.requests.empty());
+  }
+}
+
+TEST_F(RunLogOfTwoRanks, LeavesNothingForACrashBehindIfItEndsWell) {
+  bool there = true;
+  train(2, [&](RunLog& log) {
+    there &= base::file_exists(log.folder() + "/" + report::ring_file(rank()));
+    log.finish();
+  });
+  EXPECT_TRUE(there);
+  for (const int rank : {0, 1}) {
+    EXPECT_FALSE(base::file_exists(folders_[0] + "/" + report::ring_file(rank)));
+  }
+  EXPECT_FALSE(report::trace_from_json(read("trace.json"), "trace.json").unfinished);
 }
 
 TEST_F(RunLogOfTwoRanks, GivesEveryRunAFolderOfItsOwn) {

@@ -1,0 +1,48 @@
+// report/idle_time.h: why a rank had nothing to do in a step, and whose work it waited for.
+// Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "report/step_arrows.h"
+#include "report/timeline.h"
+
+namespace smp::report {
+
+/// Where the time of one rank went, in nanoseconds; all but `without_core` add up to the length of
+/// the step.
+struct RankTimes {
+  base::Nanoseconds busy = 0;      ///< in modules or the body
+  base::Nanoseconds filling = 0;   ///< before its first span: the pipeline fills
+  base::Nanoseconds draining = 0;  ///< after its last span: it drains, or others are still busy
+  base::Nanoseconds for_work =
+      0;  ///< between spans, until another rank had sent what it waited for
+  base::Nanoseconds transport = 0;  ///< between spans, while that was on its way
+  base::Nanoseconds other = 0;      ///< between spans, with no message: the library, or the machine
+  base::Nanoseconds without_core = 0;  ///< of busy: where ranks outnumber cores
+};
+
+/// What ranks waited for: `work` of another rank.
+struct AwaitedWork {
+  std::size_t rank = 0, awaited = 0;  ///< places in StepTimeline::ranks: who waited, for whom
+  std::string work;                   ///< "backward of encoder.block.0", or "the step body"
+  base::Nanoseconds time = 0;         ///< that `rank` was idle while `awaited` did it
+};
+
+struct IdleTime {
+  std::vector<RankTimes> ranks;      ///< of each, in order
+  std::vector<AwaitedWork> awaited;  ///< longest first
+};
+
+/// A gap between two spans of a rank ends because a message came, the latest one in it. Up to the
+/// moment when that was sent the rank waited for the sender, and for whatever the sender computed
+/// in that time.
+/// @param arrows  arrows_of(timeline); if there are none, idle time between spans is `other`
+[[nodiscard]] IdleTime idle_time(const StepTimeline& timeline, const std::vector<Arrow>& arrows);
+
+/// "forward of encoder.block.0"; of the step body its name alone.
+std::string work_name(const StepTimeline& timeline, const schedule::Span& span);
+
+}  // namespace smp::report

@@ -1,0 +1,66 @@
+// Who sent how much to whom.
+#include "report/traffic.h"
+
+#include <gmock/gmock.h>
+
+#include "report/svg_reader.h"
+#include "support/refusal.h"
+
+namespace smp::report {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const Traffic kTraffic{
+    4, {{0, 40, 2}, {80, 0, 0}, {4, 0, 0}}, {{0, 4096, 16}, {8192, 0, 0}, {4, 0, 0}}};
+
+TEST(Traffic, IsReadAsItWasWritten) {
+  const auto read = traffic_from_json(traffic_to_json(kTraffic), "traffic.json");
+  EXPECT_EQ(read.steps, 4);
+  EXPECT_EQ(read.messages, kTraffic.messages);
+  EXPECT_EQ(read.bytes, kTraffic.bytes);
+}
+
+TEST(Traffic, IsDrawnPerStep) {
+  const auto svg = draw_traffic(kTraffic);
+  EXPECT_THAT(svg, HasSubstr("Between ranks: 3.0 KiB of tensors in 31.5 messages a step"));
+  EXPECT_THAT(svg, HasSubstr("mean of 4 steps"));
+  EXPECT_THAT(texts(svg, "bytes"), ElementsAre("1.0 KiB", "4 B", "2.0 KiB", "0", "1 B", "0"));
+  EXPECT_THAT(texts(svg, "messages"), ElementsAre("10", "0.5", "20", "0", "1", "0"));
+  EXPECT_THAT(svg, HasSubstr("rank 1 to rank 0: 2.0 KiB in 20 messages a step"));
+  const auto cells = elements(svg, "rect", "cell");
+  ASSERT_EQ(cells.size(), 6u);
+  EXPECT_THAT(cells[3], HasSubstr("#f")) << "nothing: nearly white";
+  EXPECT_NE(cells[2], cells[3]);
+}
+
+TEST(Traffic, OfManyRanksFitsIntoThePicture) {
+  for (const std::size_t ranks : {2, 24, 64}) {
+    Traffic traffic{1, {}, {}};
+    traffic.messages.assign(ranks, std::vector<std::int64_t>(ranks, 1));
+    traffic.bytes.assign(ranks, std::vector<std::int64_t>(ranks, 1 << 20));
+    const auto svg = draw_traffic(traffic);
+    const auto cells = elements(svg, "rect", "cell");
+    EXPECT_EQ(cells.size(), ranks * (ranks - 1));
+    for (const auto& cell : cells) {
+      EXPECT_LE(number(cell, "x") + number(cell, "width"), number(svg, "width"));
+      EXPECT_LE(number(cell, "y") + number(cell, "height"), number(svg, "height"));
+    }
+  }
+}
+
+TEST(Traffic, RefusesWhatIsNoSquare) {
+  const auto read = [](const char* text) {
+    return refusal([&] { traffic_from_json(text, "t.json"); });
+  };
+  EXPECT_THAT(read(R"({"format": "smp-run"})"), HasSubstr("\"format\" is not \"smp-traffic\""));
+  EXPECT_THAT(
+      read(R"({"format": "smp-traffic", "steps": 1, "messages": [[0]], "bytes": [[0, 1]]})"),
+      HasSubstr("t.json: \"bytes\" has 1 rows, and one of 2 numbers"));
+  EXPECT_THAT(read(R"({"format": "smp-traffic", "steps": 0, "messages": [[0]], "bytes": [[0]]})"),
+              HasSubstr("0 steps"));
+}
+
+}  // namespace
+}  // namespace smp::report
