@@ -1,6 +1,6 @@
-// perf/modes.cpp: what a step costs beside its computation: a chain of tiny modules, the bytes that
-// travel with and without promised outputs, and a GPT whose loop over its blocks is written by
-// hand, half of them on each rank, beside the ideal of a pipeline.
+// perf/modes.cpp: what a step costs beside its computation: a chain of tiny modules in every mode,
+// the bytes that travel with and without promised outputs, and a GPT whose loop over its blocks is
+// written by hand, half of them on each rank, beside the ideal of a pipeline.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "d2d/mpi_session.h"
 #include "harness.h"
 #include "models/gpt.h"
+#include "schedule/trace_ring.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 
@@ -29,12 +31,16 @@ using at::Tensor;
 
 constexpr int kModules = 64;
 constexpr int kMicrobatches = 8;
-constexpr int kWarmUpSteps = 4;  // results are promised from the third on
+constexpr int kWarmUpSteps = 6;  // results are promised from the third on, static steps replayed
 
-Config config_of(bool promised) {
+enum class Mode { kDynamic, kAwaited, kStatic, kFast };
+
+Config config_of(Mode mode) {
   Config config;
   config.microbatches = kMicrobatches;
-  config.promised_outputs = promised;
+  config.promised_outputs = mode != Mode::kAwaited;
+  config.static_mode = mode == Mode::kStatic || mode == Mode::kFast;
+  config.fast_mode = mode == Mode::kFast;
   config.intra_op_threads = 1;
   config.plan_cache = "off";
   return config;
@@ -113,12 +119,38 @@ void alternate_links(DistributedModelBase& model, int first) {
   }
 }
 
+/// What the run's log has a rank write down while it works.
+class Recording {
+ public:
+  Recording()
+      : memory_(schedule::TraceRing::bytes_for(kRecords) / sizeof(std::int64_t)),
+        ring_(std::as_writable_bytes(std::span(memory_)), rank(), false) {
+    recorder().enable(true);
+    recorder().write_to(&ring_);
+  }
+  ~Recording() {
+    recorder().enable(false);
+    recorder().write_to(nullptr);
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+ private:
+  static constexpr std::size_t kRecords = 1 << 16;
+  static server::SpanRecorder& recorder() { return Runtime::current().server().recorder(); }
+
+  std::vector<std::int64_t> memory_;
+  schedule::TraceRing ring_;
+};
+
 /// Microseconds a module and microbatch, forward and backward.
 struct ChainTimes {
   std::vector<double> distributed, alone;
+  /// Of both ranks, in the measured steps, each.
+  double control_messages = 0;
 };
 
-void measure_chain(bool promised, ChainTimes& times) {
+void measure_chain(ChainTimes& times, bool with_alone = false) {
   torch::manual_seed(1);
   auto alone = Chain(), net = Chain();
   DistributedModel model(net);
@@ -126,14 +158,23 @@ void measure_chain(bool promised, ChainTimes& times) {
   auto train = step([&](const Tensor& x) { model.backward(model(x).sum()); });
   const auto batch = at::randn({kMicrobatches, 16});
   const auto loss_of = [&](const Tensor& x) { return alone(x).sum(); };
-  for (int i = 0; i < kWarmUpSteps + rounds(20); ++i) {
+  const auto told = [] {
+    return static_cast<double>(Runtime::current().server().core().port.control_messages());
+  };
+  double before = 0;
+  const int steps = rounds(20);
+  for (int i = 0; i < kWarmUpSteps + steps; ++i) {
+    if (i == kWarmUpSteps) before = told();
     barrier();
     const auto distributed = microseconds([&] { train(batch); });
-    const auto in_one_process = rank() == 0 && promised ? alone_us(loss_of, batch) : 0;
+    const auto in_one_process = rank() == 0 && with_alone ? alone_us(loss_of, batch) : 0;
     if (i < kWarmUpSteps) continue;
     times.distributed.push_back(distributed / (kModules * kMicrobatches));
-    if (promised) times.alone.push_back(in_one_process / (kModules * kMicrobatches));
+    if (with_alone) times.alone.push_back(in_one_process / (kModules * kMicrobatches));
   }
+  const double own = told() - before;
+  times.control_messages = 0;
+  for (int root = 0; root < size(); ++root) times.control_messages += broadcast(own, root) / steps;
 }
 
 /// Bytes of tensors that all ranks send in a step, forward and backward, if no module of the chain
@@ -226,13 +267,19 @@ void measure_gpt(bool by_hand, std::vector<double>& shares) {
 
 // ---- the report --------------------------------------------------------------------------------
 
-using InSession = std::function<void(bool promised, const std::function<void()>& body)>;
+using InSession = std::function<void(Mode mode, const std::function<void()>& body)>;
 
 void report_chain(std::optional<Report>& report, const InSession& in_session) {
-  ChainTimes promised, awaited;
+  ChainTimes promised, awaited, repeated, fast, recorded;
   for (int round = 0; round < rounds(3); ++round) {
-    in_session(true, [&] { measure_chain(true, promised); });
-    in_session(false, [&] { measure_chain(false, awaited); });
+    in_session(Mode::kDynamic, [&] { measure_chain(promised, /*with_alone=*/true); });
+    in_session(Mode::kDynamic, [&] {
+      const Recording recording;
+      measure_chain(recorded);
+    });
+    in_session(Mode::kAwaited, [&] { measure_chain(awaited); });
+    in_session(Mode::kStatic, [&] { measure_chain(repeated); });
+    in_session(Mode::kFast, [&] { measure_chain(fast); });
   }
   if (!report) return;
   const double dynamic = median(promised.distributed), alone = median(promised.alone);
@@ -241,6 +288,15 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
               "and microbatch; aim: at most 16");
   report->add("chain64.awaited.us_per_module", median(awaited.distributed), "us",
               "promised_outputs = false");
+  report->add("chain64.static.us_per_module", median(repeated.distributed), "us",
+              "static_mode; aim: at most 11");
+  report->add("chain64.fast.us_per_module", median(fast.distributed), "us",
+              "static_mode and fast_mode");
+  report->add("static.control_messages_per_step", repeated.control_messages, "1",
+              "of both ranks; aim: 0");
+  report->add("awaited.control_messages_per_step", awaited.control_messages, "1", "of both ranks");
+  report->add("chain64.recorded_over_not", median(recorded.distributed) / dynamic, "1",
+              "while every span and message is written down");
   report->add("chain64.one_process.us_per_module", alone, "us", "LibTorch's own engine");
   report->add("chain64.dynamic_over_one_process", dynamic / alone, "1");
 }
@@ -251,7 +307,7 @@ void report_smallest_module(std::optional<Report>& report, const InSession& in_s
   const std::vector<double> all{1, 2, 4, 8, 16, 32, 64};
   for (const double time_us : brief() ? std::vector<double>{64} : all) {
     double share = 0;
-    in_session(true, [&] { share = efficiency(time_us); });
+    in_session(Mode::kDynamic, [&] { share = efficiency(time_us); });
     if (!report) continue;
     report->add("efficiency.module_us_" + std::to_string(std::lround(time_us)), share, "1");
     if (!smallest && share >= 0.5) {
@@ -269,8 +325,8 @@ void report_smallest_module(std::optional<Report>& report, const InSession& in_s
 
 void report_bytes(std::optional<Report>& report, const InSession& in_session) {
   double promised = 0, relayed = 0;
-  in_session(true, [&] { promised = bytes_of_chain(); });
-  in_session(false, [&] { relayed = bytes_of_chain(); });
+  in_session(Mode::kDynamic, [&] { promised = bytes_of_chain(); });
+  in_session(Mode::kAwaited, [&] { relayed = bytes_of_chain(); });
   if (!report) return;
   report->add("bytes.promised_over_relayed", promised / relayed, "1",
               "64 modules on two ranks by turns, called from a third: 65 of 128 tensors, forward "
@@ -280,9 +336,9 @@ void report_bytes(std::optional<Report>& report, const InSession& in_session) {
 void report_gpt(std::optional<Report>& report, const InSession& in_session) {
   std::vector<double> by_hand, awaited, planned;
   for (int round = 0; round < rounds(3); ++round) {
-    in_session(true, [&] { measure_gpt(true, by_hand); });
-    in_session(false, [&] { measure_gpt(true, awaited); });
-    in_session(true, [&] { measure_gpt(false, planned); });
+    in_session(Mode::kDynamic, [&] { measure_gpt(true, by_hand); });
+    in_session(Mode::kAwaited, [&] { measure_gpt(true, awaited); });
+    in_session(Mode::kDynamic, [&] { measure_gpt(false, planned); });
   }
   if (!report) return;
   const std::string gpt =
@@ -302,8 +358,8 @@ void run(int argc, char** argv) {
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() == 2 || mpi.size() == 3, "perf modes runs on 2 or 3 ranks");
   auto report = report_of_ranks(mpi.rank().value(), "modes", Report::Earlier::kKept);
-  const auto session = [&](bool promised, const std::function<void()>& body) {
-    in_session(argc, argv, config_of(promised), body);
+  const auto session = [&](Mode mode, const std::function<void()>& body) {
+    in_session(argc, argv, config_of(mode), body);
   };
   if (mpi.size() == 2) {
     report_chain(report, session);

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/nn/module.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -70,11 +71,12 @@ struct StageImpl : torch::nn::Module {
 };
 SMP_MODULE(Stage);
 
-nn::Sequential make_stages(const StageTimes& times) {
+nn::Sequential make_stages(const StageTimes& times, Placed placed) {
   nn::Sequential stages;
-  for (int stage = 0; stage < size(); ++stage) {
-    const partition here(stage);
-    stages->push_back(Stage(times.forward.at(stage), times.backward.at(stage)));
+  for (std::size_t i = 0; i < times.forward.size(); ++i) {
+    std::optional<partition> here;
+    if (placed == Placed::kByHand) here.emplace(static_cast<int>(i));
+    stages->push_back(Stage(times.forward.at(i), times.backward.at(i)));
   }
   return stages;
 }
@@ -94,10 +96,11 @@ void in_session(int argc, char** argv, const Config& config, const std::function
   body();
 }
 
-std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps) {
-  auto stages = make_stages(times);
+std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps,
+                                             Placed placed) {
+  auto stages = make_stages(times, placed);
   DistributedModel model(stages);
-  model.set_partition("", 0);
+  if (placed == Placed::kByHand) model.set_partition("", 0);
   auto train = step([&](at::Tensor x) {
     auto loss = model(x).sum();
     model.backward(loss);

@@ -1,4 +1,4 @@
-// perf/sleeping_stages.h: a pipeline of modules that sleep instead of computing, one a rank. It
+// perf/sleeping_stages.h: a chain of modules that sleep instead of computing. It
 // shows what the runtime costs, also where ranks outnumber the cores.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace smp::perf {
 
-/// Milliseconds by stage.
+/// Milliseconds by module of a chain.
 struct StageTimes {
   std::vector<double> forward, backward;
 };
@@ -28,9 +28,14 @@ struct SleepingStep {
 /// Calls `body` in a session of its own; a program may have one after another.
 void in_session(int argc, char** argv, const Config& config, const std::function<void()>& body);
 
+/// Who says where the modules live.
+enum class Placed { kByHand, kByPlanner };
+
 /// Runs steps on every rank, with the microbatches and the schedule of the running session. One
 /// more step comes first and is not returned: it places the model.
-std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps);
+/// @param placed  by hand: module i lives on rank i
+std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps,
+                                             Placed placed = Placed::kByHand);
 
 /// Lengths of some sleeps.
 std::vector<double> lengths(const std::vector<Sleep>& sleeps, bool backward);
