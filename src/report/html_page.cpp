@@ -17,6 +17,7 @@ svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; margin: 10px 0 18px; }
 th, td { text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid #eee; vertical-align: top; }
 th { font-weight: 600; }
+tr > :first-child { white-space: nowrap; }
 pre { overflow: auto; background: #f7f7f7; padding: 12px; }
 summary { cursor: pointer; color: #14598f; }
 )css";
