@@ -46,14 +46,21 @@ std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
   return ranks_of(parts.topology, which);
 }
 
+std::unique_ptr<schedule::Schedule> make_schedule(const Runtime::Parts& parts) {
+  const Config& config = parts.config.values();
+  return schedule::make_schedule(config.pipeline,
+                                 {.pp_size = parts.topology.pp_size(),
+                                  .microbatches = config.microbatches,
+                                  .active_microbatches = config.active_microbatches.value()});
+}
+
 }  // namespace
 
 Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
       current_(current_runtime(), this),
       communicators_(*parts_.channel),
-      schedule_(schedule::make_schedule(parts_.config.values().pipeline,
-                                        parts_.config.values().active_microbatches.value())),
+      schedule_(make_schedule(parts_)),
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
   if (!config().delayed_parameter_initialization) eager_.emplace();

@@ -115,14 +115,15 @@ SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages, const
 }
 
 std::vector<std::int64_t> most_activations(const Trace& trace, const std::vector<int>& stages,
-                                           const Machine& machine, const SimulationOptions& options,
-                                           int in_flight) {
+                                           const Machine& machine,
+                                           const SimulationOptions& options) {
   SimulationOptions one = options;
   one.microbatches = 1;
   const auto step = simulate(trace, stages, machine, one);
   auto most = step.peak_activations;
   for (std::size_t i = 0; i < most.size(); ++i) {
-    most[i] += (in_flight - 1) * step.settled_activations[i];
+    const int alive = options.schedule->most_alive(static_cast<int>(i), options.microbatches);
+    most[i] += (alive - 1) * step.settled_activations[i];
   }
   return most;
 }
