@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace smp::schedule {
 namespace {
 
@@ -60,7 +62,9 @@ class ListSchedule final : public Schedule {
     return of_phase[static_cast<std::size_t>(microbatch)];
   }
 
-  const RankWindows* windows(int pp_rank) const noexcept override {
+  const RankWindows* windows(int pp_rank) const override {
+    SMP_ASSERT(pp_rank < static_cast<int>(ranks_.size()), "schedule ", name_, " has no rank ",
+               pp_rank);
     return &ranks_[static_cast<std::size_t>(pp_rank)].windows;
   }
   int most_alive(int pp_rank, int microbatches) const noexcept override {

@@ -44,7 +44,7 @@ class Schedule {
                                 const Progress& progress) const noexcept = 0;
 
   /// Of a rank; nullptr: forward work may always begin there.
-  virtual const RankWindows* windows(int /*pp_rank*/) const noexcept { return nullptr; }
+  virtual const RankWindows* windows(int /*pp_rank*/) const { return nullptr; }
   /// Most microbatches that a rank keeps at once, in a step of `microbatches`.
   virtual int most_alive(int pp_rank, int microbatches) const noexcept = 0;
   /// Whether the backward of a microbatch is in two parts on a rank: the second, which computes the
