@@ -33,7 +33,9 @@ struct SMP_API Config {
   /// 4 per stage keeps the stages busy.
   int microbatches = 1;
   /// "interleaved" runs a ready backward first and so holds few activations; "simple" runs all
-  /// forwards, then all backwards.
+  /// forwards, then all backwards; "1f1b" one forward and one backward in a fixed order;
+  /// "file:PATH" your own lists. "zero_bubble" can be simulated (smp plan --schedule), but not be
+  /// run yet.
   std::string pipeline = "interleaved";
   /// Microbatches in flight at once; fewer need less activation memory. Default: 2 * stages + 2.
   std::optional<int> active_microbatches = std::nullopt;

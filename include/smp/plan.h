@@ -44,7 +44,7 @@ struct SMP_API PlanSummary {
   Outcome chosen;
   std::vector<Outcome> others;
   std::string costs;     ///< where costs and times come from: "operators", "clock", "counts"
-  std::string pipeline;  ///< "interleaved" or "simple"
+  std::string pipeline;  ///< as the key `pipeline` names it
   int microbatches = 1;
   double cores = 0;  ///< that the stages share; 0: each has one of its own
   std::vector<StageSummary> stages;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/random.h"
 #include "partition/plan_cache.h"
 #include "partition/plan_check.h"
@@ -18,12 +19,15 @@ using base::concat;
 
 std::string text_of_settings(const PlanKeyFacts& facts) {
   const Config& config = facts.config;
-  std::string text =
-      concat(SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
-             facts.machine.stages, ' ', config.partition_strategy, ' ', config.memory_weight, ' ',
-             config.trace_repeats, ' ', config.pipeline, ' ',
-             config.active_microbatches.value_or(0), ' ', facts.preview.microbatches, ' ',
-             facts.preview.arguments_key(), ' ', facts.preview.grad, ' ', facts.optimizer_ratio);
+  std::string text = concat(
+      SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
+      facts.machine.stages, ' ', config.partition_strategy, ' ', config.memory_weight, ' ',
+      config.trace_repeats, ' ', config.pipeline, ' ', config.active_microbatches.value_or(0), ' ',
+      config.promised_outputs, ' ', facts.preview.microbatches, ' ', facts.preview.arguments_key(),
+      ' ', facts.preview.grad, ' ', facts.optimizer_ratio);
+  if (config.pipeline.starts_with("file:")) {
+    text += concat(' ', base::read_file(config.pipeline.substr(5)));
+  }
   for (const double speed : config.stage_speeds) text += concat(" speed ", speed);
   for (const double memory : config.stage_memory) text += concat(" memory ", memory);
   return text;

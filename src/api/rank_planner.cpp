@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "partition/plan_check.h"
 #include "partition/plan_simulation.h"
+#include "partition/planned_step.h"
 #include "report/timeline.h"
 #include "report/trace_file.h"
 
@@ -28,7 +29,7 @@ std::string simulated_timeline(const partitioning::ModuleTree& tree,
   timeline.ranks = partitioning::simulate_plan(tree, options, plan).timeline;
   for (const auto& node : tree.nodes) timeline.module_paths.push_back(node.path);
   timeline.simulated = true;
-  return report::trace_to_json(timeline);
+  return report::trace_to_json(timeline, partitioning::planned_step(tree, options).to_json());
 }
 
 }  // namespace

@@ -47,14 +47,37 @@ std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
   return ranks_of(parts.topology, which);
 }
 
+bool splits_backward(const schedule::Schedule& schedule, const schedule::StepShape& shape) {
+  for (int stage = 0; stage < shape.pp_size; ++stage) {
+    for (int microbatch = 0; microbatch < shape.microbatches; ++microbatch) {
+      if (schedule.splits_backward(stage, microbatch)) return true;
+    }
+  }
+  return false;
+}
+
+std::unique_ptr<schedule::Schedule> make_schedule(const Runtime::Parts& parts) {
+  const Config& config = parts.config.values();
+  const schedule::StepShape shape{.pp_size = parts.topology.pp_size(),
+                                  .microbatches = config.microbatches,
+                                  .active_microbatches = config.active_microbatches.value()};
+  auto schedule = schedule::make_schedule(config.pipeline, shape);
+  // A plan may be made for it.
+  SMP_REQUIRE_AS(UnsupportedError, parts.plan_request || !splits_backward(*schedule, shape),
+                 "pipeline = ", config.pipeline,
+                 " splits the backward in two parts (I and W): known, simulated, but not run yet; "
+                 "use 1f1b, interleaved or simple, or see what it would bring: smp plan FILE "
+                 "--schedule all");
+  return schedule;
+}
+
 }  // namespace
 
 Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
       current_(current_runtime(), this),
       communicators_(*parts_.channel),
-      schedule_(schedule::make_schedule(parts_.config.values().pipeline,
-                                        parts_.config.values().active_microbatches.value())),
+      schedule_(make_schedule(parts_)),
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
   if (!config().delayed_parameter_initialization) eager_.emplace();

@@ -8,15 +8,21 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "report/plan_schedules.h"
 #include "report/run_folder.h"
 
 namespace smp {
 namespace {
 
-void show(const PlannedModel& model, const std::string& folder) {
+void show(const PlannedModel& model, const std::string& folder, const PlanRequest& request) {
   base::create_directories(folder);
   report::write_plan(folder, model.plan, model.simulation);
   std::printf("%s\n", model.plan.table().c_str());
+  if (!request.schedules.empty()) {
+    const auto file = base::concat(folder, "/", report::kPlanFile);
+    const auto table = report::schedules_table(file, request.schedules, request.microbatches);
+    std::printf("%s\n", table.c_str());
+  }
   for (const std::string& picture : report::draw_run(folder)) {
     std::printf("wrote %s\n", picture.c_str());
   }
@@ -31,7 +37,8 @@ void show_plans_and_exit(const PlanRequest& request, const std::vector<PlannedMo
   try {
     for (std::size_t i = 0; i < models.size(); ++i) {
       const bool alone = models.size() == 1;
-      show(models[i], alone ? request.folder : base::concat(request.folder, "/model-", i + 1));
+      show(models[i], alone ? request.folder : base::concat(request.folder, "/model-", i + 1),
+           request);
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -42,6 +42,14 @@ std::vector<ConfigKey> pipeline_keys() {
   const Rule<std::string> placement{
       "\"cluster\", \"spread\" or a permutation of D, P and T",
       [](const std::string& value) { return !placement_letters(value).empty(); }};
+  const Rule<std::string> schedule{
+      "\"interleaved\", \"simple\", \"1f1b\", \"zero_bubble\" or \"file:PATH\"",
+      [](const std::string& value) {
+        for (const char* name : {"interleaved", "simple", "1f1b", "zero_bubble"}) {
+          if (value == name) return true;
+        }
+        return value.starts_with("file:") && value.size() > 5;
+      }};
   return {
       key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree, at_least(1),
           "what remains of the world size", "number of stages the model is cut into"),
@@ -52,8 +60,9 @@ std::vector<ConfigKey> pipeline_keys() {
           "varies fastest; cluster is DPT, spread is TPD"),
       key("microbatches", "", &Config::microbatches, at_least(1), "1",
           "slices of each batch that travel through the stages independently"),
-      key("pipeline", "", &Config::pipeline, one_of({"interleaved", "simple"}), "interleaved",
-          "interleaved runs a ready backward first; simple runs all forwards, then all backwards"),
+      key("pipeline", "", &Config::pipeline, schedule, "interleaved",
+          "interleaved runs a ready backward first; simple runs all forwards, then all backwards; "
+          "the others are in docs/schedules.md (zero_bubble is simulated, but not run yet)"),
       key("active_microbatches", "", &Config::active_microbatches, at_least(1), "2 * stages + 2",
           "microbatches in flight at once; fewer need less activation memory"),
   };

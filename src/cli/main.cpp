@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "cli/plan_program.h"
+#include "report/plan_schedules.h"
 #include "report/run_folder.h"
 #include "smp/error.h"
 #include "smp/plan.h"
@@ -101,10 +102,21 @@ int main(int argc, char** argv) {
   plan_verb->add_option("--ranks", to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
       ->check(CLI::PositiveNumber);
   plan_verb->add_option("--out", to_plan.folder, "Folder for the plan and its pictures");
+  plan_verb->add_option(
+      "--schedule", to_plan.schedules,
+      "Compare these schedules for the plan: all, or names with commas between them; file:PATH is "
+      "one of your own (docs/schedules.md)");
+  plan_verb
+      ->add_option("--microbatches", to_plan.microbatches,
+                   "Of a step, for --schedule (default: as planned)")
+      ->check(CLI::PositiveNumber);
   plan_verb->callback([&] {
     exit_code = guarded([&] {
       const bool make = smp::cli::wants_planning(to_plan, plan);
-      make ? smp::cli::plan_program(to_plan) : print_plan(plan);
+      if (make) smp::cli::plan_program(to_plan);
+      to_plan.schedules.empty()
+          ? print_plan(plan)
+          : print(smp::report::schedules_table(plan, to_plan.schedules, to_plan.microbatches));
     });
   });
 

@@ -33,6 +33,8 @@ bool wants_planning(const ProgramToPlan& program, const std::string& file) {
   SMP_REQUIRE(!make || file.empty(), "plan either prints ", file, " or plans ",
               make ? program.command.front() : "", ", not both");
   SMP_REQUIRE(!make || program.ranks > 0, "plan needs --ranks N to plan for");
+  SMP_REQUIRE(program.microbatches == 0 || !program.schedules.empty(),
+              "plan --microbatches is for --schedule");
   return make;
 }
 
@@ -45,6 +47,8 @@ void plan_program(const ProgramToPlan& program) {
           : program.folder;
   ::setenv(kPlanRanksVariable, ranks.c_str(), 1);
   ::setenv(kPlanFolderVariable, folder.c_str(), 1);
+  ::setenv(kPlanSchedulesVariable, program.schedules.c_str(), 1);
+  ::setenv(kPlanMicrobatchesVariable, std::to_string(program.microbatches).c_str(), 1);
   std::vector<char*> arguments;
   for (const std::string& argument : program.command) {
     arguments.push_back(const_cast<char*>(argument.c_str()));

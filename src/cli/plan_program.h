@@ -9,6 +9,8 @@ namespace smp::cli {
 struct ProgramToPlan {
   int ranks = 0;
   std::string folder;                ///< for plan.json and the pictures; empty: plans/PROGRAM-N
+  std::string schedules;             ///< to compare; empty: none
+  int microbatches = 0;              ///< of a step, for that; 0: as planned
   std::vector<std::string> command;  ///< the program and its arguments
 };
 
@@ -16,7 +18,8 @@ struct ProgramToPlan {
 std::vector<std::string> take_program(int& argc, char** argv);
 
 /// Whether a plan is to be made, rather than printed from `file`.
-/// @throws UsageError  neither or both was asked for, or half of it.
+/// @throws UsageError  neither or both was asked for, or half of it; microbatches without
+/// schedules.
 bool wants_planning(const ProgramToPlan& program, const std::string& file);
 
 /// Becomes the program, which prints the plan and ends before it trains.

@@ -95,35 +95,37 @@ class MemoryDiagnosis {
                   stages, " stages of this size");
   }
 
-  bool is_simple() const { return std::string("simple") == unfit_.settings.schedule->name(); }
+  bool is_interleaved() const {
+    return std::string("interleaved") == unfit_.settings.schedule->name();
+  }
 
   // With at most `cap` microbatches in flight.
   bool fits_interleaved(int cap) const {
     const auto schedule = schedule::make_interleaved(cap);
     StepSettings settings = unfit_.settings;
     settings.schedule = schedule.get();
-    settings.most_in_flight = cap;
     return fits(settings, unfit_.trace);
   }
 
   std::string another_schedule() const {
-    const bool helps = is_simple() && fits_interleaved(unfit_.active_microbatches);
+    const bool helps = !is_interleaved() && fits_interleaved(unfit_.active_microbatches);
     return helps ? "pipeline = interleaved, which holds fewer microbatches at once" : "";
   }
 
   std::string fewer_in_flight() const {
-    const int now = std::min(unfit_.settings.most_in_flight, unfit_.settings.microbatches);
-    for (int cap = now / 2; cap >= 1 && !is_simple(); cap /= 2) {
+    const int now = unfit_.settings.schedule->most_alive(0, unfit_.settings.microbatches);
+    for (int cap = now / 2; cap >= 1 && is_interleaved(); cap /= 2) {
       if (fits_interleaved(cap)) return concat("active_microbatches = ", cap, " instead of ", now);
     }
     return {};
   }
 
   std::string smaller_microbatches() const {
+    // Lists are made for a number of microbatches.
+    if (unfit_.settings.schedule->windows(0) != nullptr) return {};
     for (int split = 2; split <= 16; split *= 2) {
       StepSettings settings = unfit_.settings;
       settings.microbatches *= split;
-      if (is_simple()) settings.most_in_flight *= split;
       simulate::Trace trace = unfit_.trace;
       const auto shrink = [split](simulate::ComputeInterval& interval) {
         interval.activation_bytes /= split;

@@ -50,7 +50,7 @@ class Planner {
         machine_(machine_of(options)),
         costs_(
             make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
-        schedule_(schedule::make_schedule(options.pipeline, options.active_microbatches)),
+        schedule_(schedule::make_schedule(options.pipeline, shape_of(options))),
         judge_(tree_, trace_, costs_, machine_, settings()) {}
 
   PartitionPlan run() {
@@ -83,9 +83,7 @@ class Planner {
   }
 
   StepSettings settings() const {
-    const bool all = options_.pipeline == "simple";
-    return {options_.microbatches, schedule_.get(),
-            all ? options_.microbatches : options_.active_microbatches, options_.optimizer_ratio};
+    return {options_.microbatches, schedule_.get(), options_.optimizer_ratio};
   }
 
   // ---- what has no pin ------------------------------------------------------------------------

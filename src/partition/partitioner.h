@@ -7,6 +7,7 @@
 
 #include "partition/module_tree.h"
 #include "partition/pin.h"
+#include "schedule/schedule.h"
 #include "simulate/machine.h"
 #include "simulate/trace.h"
 #include "smp/plan.h"
@@ -35,6 +36,11 @@ struct PartitionOptions {
   /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
   double optimizer_ratio = 2;
 };
+
+/// What the schedule of such a step is made for.
+[[nodiscard]] inline schedule::StepShape shape_of(const PartitionOptions& options) {
+  return {options.pp_size, options.microbatches, options.active_microbatches};
+}
 
 /// Places every module. Pins come first; tied weights and modules that cannot leave their parent go
 /// together; the model itself is on stage 0; every stage gets something to run. "best" takes, of

@@ -24,7 +24,7 @@ simulate::SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOpt
   const simulate::Trace trace = options.trace.calls.empty() ? count_trace(tree) : options.trace;
   simulate::Machine machine = options.machine;
   machine.stages = plan.pp_size();
-  const auto schedule = schedule::make_schedule(options.pipeline, options.active_microbatches);
+  const auto schedule = schedule::make_schedule(options.pipeline, shape_of(options));
   std::vector<int> stages;
   for (const PartitionPlan::Row& row : plan.rows()) stages.push_back(row.pp_rank);
   simulate::SimulationOptions simulation;

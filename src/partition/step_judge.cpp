@@ -28,15 +28,18 @@ double pace(const std::vector<double>& busy, const simulate::Machine& machine) {
 }
 
 // From a step of `from` microbatches to one of `to`.
-void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine, int from, int to,
-                 int most_in_flight) {
+void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine,
+                 const schedule::Schedule& schedule, int from, int to) {
   const double more = static_cast<double>(to) / from;
   step.seconds += (more - 1) * pace(step.busy, machine);
   for (double& busy : step.busy) busy *= more;
   const double busy = std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
   step.bubble = 1 - busy / (static_cast<double>(step.busy.size()) * step.seconds);
-  const int seen = std::min(from, most_in_flight), live = std::min(to, most_in_flight);
-  for (auto& bytes : step.peak_activations) bytes = bytes * live / seen;
+  for (std::size_t s = 0; s < step.peak_activations.size(); ++s) {
+    const int stage = static_cast<int>(s);
+    step.peak_activations[s] = step.peak_activations[s] * schedule.most_alive(stage, to) /
+                               schedule.most_alive(stage, from);
+  }
   for (auto& count : step.messages) count = count * to / from;
 }
 
@@ -92,8 +95,8 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   options.schedule = settings_.schedule;
   Judgement judgement;
   judgement.step = simulate::simulate(trace_, stages, machine_, options);
-  extrapolate(judgement.step, machine_, options.microbatches, settings_.microbatches,
-              settings_.most_in_flight);
+  extrapolate(judgement.step, machine_, *settings_.schedule, options.microbatches,
+              settings_.microbatches);
   judgement.memory =
       predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
                      settings_.optimizer_ratio);
@@ -115,9 +118,9 @@ Activations StepJudge::activations(const simulate::SimulatedStep& step,
                                    const simulate::SimulationOptions& options,
                                    bool with_most) const {
   if (!with_most) return {step.peak_activations, step.peak_activations};
-  const int in_flight = std::min(settings_.microbatches, settings_.most_in_flight);
-  return {step.peak_activations,
-          simulate::most_activations(trace_, stages, machine_, options, in_flight)};
+  simulate::SimulationOptions whole = options;
+  whole.microbatches = settings_.microbatches;
+  return {step.peak_activations, simulate::most_activations(trace_, stages, machine_, whole)};
 }
 
 }  // namespace smp::partitioning

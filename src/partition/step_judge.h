@@ -18,7 +18,6 @@ namespace smp::partitioning {
 struct StepSettings {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
-  int most_in_flight = 1;      ///< microbatches at once, as the schedule allows
   double optimizer_ratio = 2;  ///< optimizer state over trained weights
 };
 

@@ -202,7 +202,7 @@ class TimelinePicture {
     if (width < kMinWidthOfNumber || span.microbatch < 0) return;
     svg_.text({left + width / 2, text_y(top)}, std::to_string(span.microbatch),
               {.size = 11,
-               .fill = span.phase == Phase::kBackward ? "#ffffff" : "#222222",
+               .fill = span.phase == Phase::kForward ? "#222222" : "#ffffff",
                .anchor = "middle"});
   }
 
@@ -279,6 +279,8 @@ const char* phase_name(Phase phase) {
       return "backward";
     case Phase::kOptimizer:
       return "optimizer";
+    case Phase::kWeightGradient:
+      return "weight gradients";
     case Phase::kOther:
       return "other";
   }

@@ -22,7 +22,7 @@ const char* timeline_script() {
 // arrows: [[from rank, start, to rank, end]], path: [[rank, start, end, computing]]}, times in ns since the start of
 // the step.
 function showTimeline(root, data) {
-  const phases = ["forward", "backward", "optimizer", "other"];
+  const phases = ["forward", "backward", "optimizer", "other", "weight gradients"];
   const left = 76, axis = 26, lane = 34, gap = 8;
   const end = Math.max(1, ...data.ranks.map(r => r.end), ...data.ranks.flatMap(r => r.spans.map(s => s[1])));
   const bar = document.createElement("div");

@@ -59,7 +59,7 @@ RequestEvent event_from_json(const Json& numbers, const std::string& name) {
 
 Span span_from_json(const Json& numbers, const std::string& name) {
   const bool right = are_integers(numbers, kSpanNumbers) && numbers[5] >= 0 &&
-                     numbers[5] <= static_cast<int>(Phase::kOther);
+                     numbers[5] <= static_cast<int>(Phase::kWeightGradient);
   SMP_REQUIRE(right, name, ": a span must be ", kSpanNumbers, " integers, found ", numbers.dump());
   Span span;
   span.start = numbers[0];
@@ -90,7 +90,7 @@ StepTrace rank_from_json(const Json& json, const std::string& name) {
 
 }  // namespace
 
-std::string trace_to_json(const StepTimeline& timeline) {
+std::string trace_to_json(const StepTimeline& timeline, const std::string& step) {
   Nanoseconds origin = timeline.ranks.empty() ? 0 : timeline.ranks.front().start;
   for (const StepTrace& rank : timeline.ranks) origin = std::min(origin, rank.start);
   std::string text = concat(
@@ -102,7 +102,8 @@ std::string trace_to_json(const StepTimeline& timeline) {
   for (const StepTrace& rank : timeline.ranks) {
     text += rank_to_json(rank, origin) + (&rank == &timeline.ranks.back() ? "\n" : ",\n");
   }
-  return text + "  ]\n}\n";
+  const auto member = step.empty() ? std::string() : concat(",\n  \"", kStepMember, "\": ", step);
+  return text + "  ]" + member + "\n}\n";
 }
 
 StepTimeline trace_from_json(const std::string& text, const std::string& name) {

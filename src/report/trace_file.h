@@ -8,8 +8,12 @@
 
 namespace smp::report {
 
+/// The member that holds the step which was simulated (partition/planned_step.h).
+inline constexpr const char* kStepMember = "step";
+
 /// Times in nanoseconds since the earliest start of a rank.
-std::string trace_to_json(const StepTimeline& timeline);
+/// @param step  as PlannedStep::to_json() makes it; empty if there is none
+std::string trace_to_json(const StepTimeline& timeline, const std::string& step = {});
 
 /// @param name  leads the messages: the path of the file.
 /// @throws UsageError  broken JSON, another format or version, wrong members.

@@ -1,10 +1,19 @@
-// schedule/schedule.cpp: the two schedules of paper §4.3.
+// schedule/schedule.cpp: the two schedules of paper §4.3, and all schedules by name.
 #include "schedule/schedule.h"
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 #include "base/check.h"
+#include "schedule/list_check.h"
+#include "schedule/list_generators.h"
+#include "schedule/list_schedule.h"
 
 namespace smp::schedule {
 namespace {
+
+constexpr std::string_view kFilePrefix = "file:";
 
 class Simple final : public Schedule {
  public:
@@ -16,6 +25,7 @@ class Simple final : public Schedule {
   std::int64_t priority(Phase phase, int microbatch, const Progress& p) const noexcept override {
     return phase == Phase::kForward ? microbatch : p.microbatches + microbatch;
   }
+  int most_alive(int, int microbatches) const noexcept override { return microbatches; }
 };
 
 class Interleaved final : public Schedule {
@@ -29,10 +39,25 @@ class Interleaved final : public Schedule {
   std::int64_t priority(Phase phase, int microbatch, const Progress& p) const noexcept override {
     return phase == Phase::kBackward ? microbatch : p.microbatches + microbatch;
   }
+  int most_alive(int, int microbatches) const noexcept override {
+    return std::min(cap_, microbatches);
+  }
 
  private:
   int cap_;
 };
+
+std::unique_ptr<Schedule> from_file(const std::string& name, const StepShape& shape) {
+  const auto path = name.substr(kFilePrefix.size());
+  auto lists = ScheduleLists::read(path);
+  SMP_REQUIRE(lists.pp_size() == shape.pp_size, path, ": a schedule for ", lists.pp_size(),
+              " ranks, and the pipeline has ", shape.pp_size);
+  SMP_REQUIRE(lists.microbatches == shape.microbatches, path, ": a schedule for ",
+              lists.microbatches, " microbatches, and a step has ", shape.microbatches,
+              "; change the file or the key microbatches");
+  check_lists(lists, path);
+  return make_list_schedule(name, lists);
+}
 
 }  // namespace
 
@@ -44,11 +69,20 @@ std::unique_ptr<Schedule> make_interleaved(int active_microbatches) {
   return std::make_unique<Interleaved>(active_microbatches);
 }
 
-std::unique_ptr<Schedule> make_schedule(const std::string& name, int active_microbatches) {
+std::unique_ptr<Schedule> make_schedule(const std::string& name, const StepShape& shape) {
+  const auto [pp_size, microbatches, active_microbatches] = shape;
   if (name == "simple") return make_simple();
-  SMP_REQUIRE(name == "interleaved", "unknown pipeline schedule \"", name,
-              "\"; use \"simple\" or \"interleaved\"");
-  return make_interleaved(active_microbatches);
+  if (name == "interleaved") return make_interleaved(active_microbatches);
+  if (name == "1f1b") {
+    return make_list_schedule(name, one_forward_one_backward_lists(pp_size, microbatches));
+  }
+  if (name == "zero_bubble") {
+    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches));
+  }
+  SMP_REQUIRE(name.starts_with(kFilePrefix), "unknown pipeline schedule \"", name,
+              "\"; use \"simple\", \"interleaved\", \"1f1b\", \"zero_bubble\" or "
+              "\"file:PATH\"");
+  return from_file(name, shape);
 }
 
 }  // namespace smp::schedule

@@ -1,22 +1,33 @@
-// schedule/schedule.h: which microbatch may start, which backward may begin, and what runs first.
+// schedule/schedule.h: which microbatch may start or enter a rank, which backward may begin, and
+// what runs first.
 // Pure: no clock, no messages. A step asks it through schedule/step_progress.h. Paper §4.3.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "schedule/phase.h"
 
 namespace smp::schedule {
 
-/// Where the microbatches of a step stand, as pp_rank 0 sees them.
+/// Where the microbatches of a step stand, as pp_rank 0 sees them. Elsewhere only the first and the
+/// last member are set.
 struct Progress {
   int microbatches = 0;
   int started = 0;       ///< bodies started; they start in order 0, 1, 2, ...
   int forward_done = 0;  ///< bodies that reached their first backward() or their end
   int finished = 0;      ///< bodies that ended
+  int pp_rank = 0;       ///< that asks
   int in_flight() const noexcept { return started - finished; }
+};
+
+/// When forward work of a microbatch may begin on one rank: once so many others have ended there. A
+/// microbatch has ended on a rank when no work of it is left there, and nothing is kept.
+struct RankWindows {
+  std::vector<int> ends;         ///< microbatches, in the order in which they shall end
+  std::vector<int> ends_before;  ///< by microbatch: it waits for so many, from the first of `ends`
 };
 
 /// A pipeline schedule. Stateless, so one object serves every rank, and any thread.
@@ -31,6 +42,14 @@ class Schedule {
   /// Order of what is ready on one rank: smaller runs first.
   virtual std::int64_t priority(Phase phase, int microbatch,
                                 const Progress& progress) const noexcept = 0;
+
+  /// Of a rank; nullptr: forward work may always begin there.
+  virtual const RankWindows* windows(int /*pp_rank*/) const { return nullptr; }
+  /// Most microbatches that a rank keeps at once, in a step of `microbatches`.
+  virtual int most_alive(int pp_rank, int microbatches) const noexcept = 0;
+  /// Whether the backward of a microbatch is in two parts on a rank: the second, which computes the
+  /// gradients of weights, is work of its own then (Phase::kWeightGradient).
+  virtual bool splits_backward(int /*pp_rank*/, int /*microbatch*/) const noexcept { return false; }
 };
 
 /// All forwards, then all backwards. Keeps every microbatch in flight, so it has no cap.
@@ -41,10 +60,18 @@ class Schedule {
 /// @throws UsageError  `active_microbatches` is below 1
 [[nodiscard]] std::unique_ptr<Schedule> make_interleaved(int active_microbatches);
 
-/// By configuration name: "simple" or "interleaved".
-/// @param active_microbatches  as make_interleaved(); of no meaning for "simple"
-/// @throws UsageError          for another name, or as make_interleaved()
+/// What a schedule is made for.
+struct StepShape {
+  int pp_size = 1;
+  int microbatches = 1;
+  int active_microbatches = 1;  ///< most in flight under "interleaved"; of no meaning for others
+};
+
+/// By configuration name: "simple", "interleaved", "1f1b", "zero_bubble", or "file:PATH", whose
+/// lists (schedule/schedule_lists.h) are checked.
+/// @throws UsageError  for another name; as make_interleaved(), ScheduleLists::read() and
+///                     check_lists(); lists for another number of ranks or microbatches
 [[nodiscard]] std::unique_ptr<Schedule> make_schedule(const std::string& name,
-                                                      int active_microbatches);
+                                                      const StepShape& shape);
 
 }  // namespace smp::schedule

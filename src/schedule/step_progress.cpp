@@ -1,15 +1,22 @@
 // schedule/step_progress.cpp: counts what the bodies report, and asks the schedule.
 #include "schedule/step_progress.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
 namespace smp::schedule {
 
-StepProgress::StepProgress(const Schedule& schedule, int microbatches)
-    : schedule_(&schedule), bodies_(static_cast<std::size_t>(microbatches)) {
+StepProgress::StepProgress(const Schedule& schedule, int microbatches, int pp_rank)
+    : schedule_(&schedule),
+      windows_(schedule.windows(pp_rank)),
+      bodies_(static_cast<std::size_t>(microbatches)) {
+  SMP_REQUIRE(windows_ == nullptr || bodies_.size() <= windows_->ends_before.size(), "schedule ",
+              schedule.name(), " is for ", windows_ ? windows_->ends_before.size() : 0,
+              " microbatches, and the step has ", microbatches);
   progress_.microbatches = microbatches;
+  progress_.pp_rank = pp_rank;
 }
 
 StepProgress::Body& StepProgress::started_body(int microbatch) {
@@ -20,7 +27,7 @@ StepProgress::Body& StepProgress::started_body(int microbatch) {
 
 std::optional<int> StepProgress::start_next() {
   if (progress_.started == progress_.microbatches) return std::nullopt;
-  if (!schedule_->may_start(progress_)) return std::nullopt;
+  if (!schedule_->may_start(progress_) || !may_enter(progress_.started)) return std::nullopt;
   return progress_.started++;
 }
 
@@ -42,12 +49,33 @@ std::vector<int> StepProgress::open_gate() {
   return std::exchange(gate_, {});
 }
 
+bool StepProgress::may_enter(int microbatch) const {
+  return windows_ == nullptr ||
+         ends_ >= windows_->ends_before[static_cast<std::size_t>(microbatch)];
+}
+
+void StepProgress::ended_here(int microbatch) {
+  SMP_ASSERT(microbatch >= 0 && microbatch < progress_.microbatches, "microbatch ", microbatch,
+             " of ", progress_.microbatches);
+  bodies_[static_cast<std::size_t>(microbatch)].ended_here = true;
+  if (windows_ == nullptr) return;
+  const auto& ends = windows_->ends;
+  // The schedule may be for more microbatches; nobody waits for those, which are the highest.
+  const auto ended = [&](int other) {
+    const auto index = static_cast<std::size_t>(other);
+    return index < bodies_.size() && bodies_[index].ended_here;
+  };
+  ends_ =
+      static_cast<int>(std::find_if_not(ends.begin() + ends_, ends.end(), ended) - ends.begin());
+}
+
 void StepProgress::body_finished(int microbatch) {
   Body& body = started_body(microbatch);
   SMP_ASSERT(!body.finished, "microbatch ", microbatch, " finished twice");
   body.finished = true;
   ++progress_.finished;
   forward_finished(microbatch);
+  ended_here(microbatch);
 }
 
 }  // namespace smp::schedule

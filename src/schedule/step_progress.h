@@ -12,14 +12,16 @@
 
 namespace smp::schedule {
 
-/// One step under a schedule, as pp_rank 0 sees it. On the other ranks it only gives priorities.
-/// After every report (forward_finished, body_finished) ask open_gate(), then start_next() until it
-/// has nothing. Microbatches are numbered from 0. Used from one thread.
+/// One step under a schedule, as one rank sees it. Bodies and the gate are pp_rank 0's: after every
+/// report (forward_finished, body_finished) ask open_gate(), then start_next() until it has
+/// nothing. All ranks have priorities, and ask may_enter(). Microbatches are numbered from 0. Used
+/// from one thread.
 class StepProgress {
  public:
   /// @param schedule      must outlive this object
   /// @param microbatches  of the step, at least 0
-  StepProgress(const Schedule& schedule, int microbatches);
+  /// @throws UsageError   the schedule is for fewer microbatches
+  StepProgress(const Schedule& schedule, int microbatches, int pp_rank = 0);
 
   /// The next body that may start now; it counts as started. Nothing if none may, or none is left.
   [[nodiscard]] std::optional<int> start_next();
@@ -35,8 +37,16 @@ class StepProgress {
   /// count as waiting.
   [[nodiscard]] std::vector<int> open_gate();
 
+  /// May forward work of `microbatch` begin on this rank? Once it may, it always may. Until then it
+  /// waits for lower microbatches to end here, so ask again after ended_here(). May be asked of the
+  /// same microbatch at any time, whatever it did here before.
+  [[nodiscard]] bool may_enter(int microbatch) const;
+
+  /// `microbatch` has no work left on this rank, and keeps nothing. May be said again.
+  void ended_here(int microbatch);
+
   /// The body of `microbatch` ended, which is said once. If it never reached a backward(), its
-  /// forward is finished now too.
+  /// forward is finished now too. Then it has ended on pp_rank 0.
   void body_finished(int microbatch);
 
   [[nodiscard]] bool all_finished() const noexcept {
@@ -55,11 +65,14 @@ class StepProgress {
     bool forward_finished = false;
     bool at_gate = false;
     bool finished = false;
+    bool ended_here = false;
   };
 
   Body& started_body(int microbatch);
 
   const Schedule* schedule_;
+  const RankWindows* windows_;  // nullptr: none
+  int ends_ = 0;                // from the first of windows_->ends: those that have ended
   Progress progress_;
   std::vector<Body> bodies_;  // by microbatch
   std::vector<int> gate_;     // who waits there, in the order they came

@@ -3,17 +3,14 @@
 
 namespace smp::simulate {
 
-Bodies::Bodies(StepState& step)
-    : step_(step),
-      progress_(*step.options.schedule, step.options.microbatches),
-      elsewhere_(*step.options.schedule, step.options.microbatches) {}
+Bodies::Bodies(StepState& step) : step_(step), progress_(step.progress.front()) {}
 
 void Bodies::start() {
   while (const auto microbatch = progress_.start_next()) {
     const int body = step_.body_of(*microbatch);
     auto& own = step_.fibers[body];
     own.operation = step_.program.tasks[0].first;
-    own.set_priority(priority_of(own));
+    own.set_priority(step_.priority_of(own));
     own.newborn = true;
     step_.stages[0].ready.push(body, own.priority);
   }
@@ -22,21 +19,21 @@ void Bodies::start() {
 bool Bodies::goes_on_to_backward(int fiber) {
   auto& own = step_.fibers[fiber];
   step_.stages[0].polls = true;
-  const bool over = own.backward || step_.options.forward_only;
-  over ? progress_.body_finished(own.microbatch) : progress_.forward_finished(own.microbatch);
+  progress_.forward_finished(own.microbatch);
   open_gate();
   start();
-  if (over || !progress_.may_begin_backward(own.microbatch)) return false;
-  own.backward = true;
+  if (!progress_.may_begin_backward(own.microbatch)) return false;
+  own.phase = schedule::Phase::kBackward;
   own.operation = step_.program.tasks[0].last;
-  own.set_priority(priority_of(own));
+  own.set_priority(step_.priority_of(own));
   return true;
 }
 
-std::int64_t Bodies::priority_of(const SimulatedFiber& fiber) const {
-  const auto phase = fiber.backward ? schedule::Phase::kBackward : schedule::Phase::kForward;
-  const auto& progress = step_.task_of(fiber).stage == 0 ? progress_ : elsewhere_;
-  return progress.priority(phase, fiber.microbatch);
+void Bodies::finish(int fiber) {
+  step_.stages[0].polls = true;
+  progress_.body_finished(step_.fibers[fiber].microbatch);
+  open_gate();
+  start();
 }
 
 void Bodies::open_gate() {

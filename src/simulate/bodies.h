@@ -17,12 +17,11 @@ class Bodies {
   /// Bodies that may start are ready now.
   void start();
 
-  /// The body `fiber` is at the end of its forward or of its backward.
-  /// @return whether it goes on, to its backward; else it waits at the gate, or is over.
+  /// The body `fiber` is at the end of its forward.
+  /// @return whether it goes on, to its backward; else it waits at the gate.
   bool goes_on_to_backward(int fiber);
-
-  /// Of the phase in which `fiber` is.
-  std::int64_t priority_of(const SimulatedFiber& fiber) const;
+  /// The body `fiber` has done all that it had to.
+  void finish(int fiber);
 
   bool all_finished() const noexcept { return progress_.all_finished(); }
   int finished() const noexcept { return progress_.progress().finished; }
@@ -31,8 +30,7 @@ class Bodies {
   void open_gate();
 
   StepState& step_;
-  schedule::StepProgress progress_;         // as stage 0 sees it
-  const schedule::StepProgress elsewhere_;  // as the other stages do
+  schedule::StepProgress& progress_;  // of stage 0
 };
 
 }  // namespace smp::simulate

@@ -23,14 +23,42 @@ void FiberRunner::proceed(int fiber) {
   step_.stage_of(own).add_live(-std::exchange(own.parked_bytes, 0));
   for (;;) {
     if (own.operation < 0) {
-      if (own.task != 0) return answer(fiber);
-      if (!bodies_.goes_on_to_backward(fiber)) return;
+      if (!goes_on(fiber)) return;
     } else if (next_operation(own).callee >= 0) {
-      return ask(fiber);
+      if (!own.is_weights()) return ask(fiber);
+      advance(own);
     } else if (gives_way(fiber) || compute(fiber)) {
       return;
     }
   }
+}
+
+/// A phase is over. Whether `fiber` is in another one and may go on at once.
+bool FiberRunner::goes_on(int fiber) {
+  auto& own = step_.fibers[fiber];
+  const bool body = own.task == 0;
+  const bool last_phase = !own.is_forward() || step_.options.forward_only;
+  if (body && !last_phase) return bodies_.goes_on_to_backward(fiber);
+  if (!body && !own.is_weights()) answer(fiber);
+  if (!last_phase) return false;
+  // What came meanwhile may be more urgent than weight gradients.
+  if (step_.splits_backward(own)) step_.stage_of(own).polls = true;
+  if (own.phase == schedule::Phase::kBackward && step_.splits_backward(own)) {
+    put_weights_off(fiber);
+  } else {
+    step_.end(own);
+    if (body) bodies_.finish(fiber);
+  }
+  return false;
+}
+
+/// The second part of a backward is work for its stage like any other; nobody waits for it.
+void FiberRunner::put_weights_off(int fiber) {
+  auto& own = step_.fibers[fiber];
+  own.phase = schedule::Phase::kWeightGradient;
+  own.operation = step_.task_of(own).last;
+  own.priority = step_.priority_of(own);
+  step_.stage_of(own).ready.push(fiber, own.priority);
 }
 
 // ---- yield policy ------------------------------------------------------------------------------
@@ -45,7 +73,7 @@ bool FiberRunner::gives_way(int fiber) {
     return false;
   }
   const bool passes_answer_on = schedule::is_passing_on(own.priority);
-  if (own.backward ? !passes_answer_on : !next_operation(own).may_yield) return false;
+  if (!own.is_forward() ? !passes_answer_on : !next_operation(own).may_yield) return false;
   const auto turn = stage.yield_policy.begin(passes_answer_on, step_.now, stage.awaiting > 0, true);
   if (!turn.due) return false;
   own.priority = schedule::without_passing_on(own.priority);
@@ -72,7 +100,7 @@ bool FiberRunner::compute(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
   const bool may_yield =
-      !own.backward && (schedule::is_passing_on(own.priority) || stage.awaiting > 0);
+      own.is_forward() && (schedule::is_passing_on(own.priority) || stage.awaiting > 0);
   const auto unpacking = std::exchange(own.unpacks, false) ? handling_ : 0;
   Nanoseconds work = 0;
   do {
@@ -99,23 +127,31 @@ void FiberRunner::finish_computing(int index) {
 /// Its activations become live, or are let go of. Returns how long it takes.
 Nanoseconds FiberRunner::run_operation(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = step_.stage_of(fiber);
-  if (fiber.backward) {
+  if (!fiber.is_forward()) {
     stage.need(operation.gradient_bytes);
-    stage.add_live(-operation.activation_bytes);
+    // A backward in two parts keeps them for the second.
+    const bool keeps = !fiber.is_weights() && step_.splits_backward(fiber);
+    if (!keeps) stage.add_live(-operation.activation_bytes);
   } else if (!step_.options.forward_only) {
     stage.add_live(operation.activation_bytes);
   }
   return duration_of(fiber, operation);
 }
 
+Nanoseconds FiberRunner::work_of(const SimulatedFiber& fiber, const Operation& operation) const {
+  if (fiber.is_forward()) return operation.forward;
+  if (fiber.is_weights()) return operation.weights;
+  return step_.splits_backward(fiber) ? operation.backward - operation.weights : operation.backward;
+}
+
 /// The noise depends on seed, microbatch and operation only, so that it is the same in any order.
 Nanoseconds FiberRunner::duration_of(const SimulatedFiber& fiber,
                                      const Operation& operation) const {
-  const auto duration = fiber.backward ? operation.backward : operation.forward;
+  const auto duration = work_of(fiber, operation);
   if (step_.options.jitter == 0) return duration;
   const auto index = static_cast<std::uint64_t>(&operation - step_.program.operations.data());
   auto key = mix(step_.options.seed) + static_cast<std::uint64_t>(fiber.microbatch);
-  key = mix(key) + 2 * index + (fiber.backward ? 1 : 0);
+  key = mix(key) + 2 * index + (fiber.is_forward() ? 0 : 1);
   const double factor = std::max(0.0, 1 + step_.options.jitter * noise(key));
   return std::llround(factor * static_cast<double>(duration));
 }
@@ -124,11 +160,10 @@ Nanoseconds FiberRunner::duration_of(const SimulatedFiber& fiber,
 void FiberRunner::record(SimulatedStage& stage) const {
   auto& spans = stage.spans;
   const auto& fiber = step_.fibers[stage.running];
-  const auto phase = fiber.backward ? schedule::Phase::kBackward : schedule::Phase::kForward;
   const int module = step_.task_of(fiber).module;
   if (spans.empty() || spans.back().end != stage.since || spans.back().module != module ||
-      spans.back().microbatch != fiber.microbatch || spans.back().phase != phase) {
-    spans.push_back({stage.since, 0, 0, fiber.microbatch, module, phase});
+      spans.back().microbatch != fiber.microbatch || spans.back().phase != fiber.phase) {
+    spans.push_back({stage.since, 0, 0, fiber.microbatch, module, fiber.phase});
   }
   spans.back().end = step_.now;
   spans.back().cpu += stage.work;
@@ -136,45 +171,72 @@ void FiberRunner::record(SimulatedStage& stage) const {
 
 // ---- messages ----------------------------------------------------------------------------------
 
-/// Sends the request at which the fiber stands, and waits for the answer.
+/// Sends the request at which the fiber stands, and waits for the answer: for that of the last one
+/// if the results of requests only go from one to the next.
 void FiberRunner::ask(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
-  const auto& request = next_operation(own);
-  const auto& task = step_.program.tasks[request.callee];
-  const int callee = step_.sibling(fiber, request.callee);
-  auto& other = step_.fibers[callee];
-  advance(own);
-  other.operation = own.backward ? task.last : task.first;
-  other.backward = own.backward;
-  other.set_priority(bodies_.priority_of(other));
-  send(fiber, own.backward ? task.back : task.there, callee);
+  start_task(fiber, step_.sibling(fiber, next_operation(own).callee));
+  own.parked_bytes = parked_by(own, 0);
+  for (int callee = next_operation(own).callee;;) {
+    const auto& task = step_.program.tasks[callee];
+    advance(own);
+    callee = own.is_forward() ? task.passed_on_to : task.passed_on_by;
+    if (callee < 0) break;
+    // What travels from one to the next is not in the caller.
+    const auto& travel =
+        own.is_forward() ? step_.program.tasks[callee].there : step_.program.tasks[callee].back;
+    own.parked_bytes = std::max(own.parked_bytes, parked_by(own, travel.bytes));
+  }
   own.awaiting = true;
   own.priority = schedule::passing_on(own.priority);
-  own.parked_bytes = own.backward                 ? request.gradient_bytes
-                     : step_.options.forward_only ? 0
-                                                  : request.activation_bytes;
   stage.add_live(own.parked_bytes);
   ++stage.awaiting;
   stage.polls = true;
 }
 
-/// Sends what the fiber was asked for, and ends.
+/// Bytes that the caller holds while the request runs at which it stands, without `elsewhere`.
+std::int64_t FiberRunner::parked_by(const SimulatedFiber& fiber, std::int64_t elsewhere) const {
+  const auto& request = next_operation(fiber);
+  if (!fiber.is_forward()) return std::max<std::int64_t>(0, request.gradient_bytes - elsewhere);
+  if (step_.options.forward_only) return 0;
+  return std::max<std::int64_t>(0, request.activation_bytes - elsewhere);
+}
+
+/// What `callee` needs travels to it from the stage of `fiber`, which is in the same phase.
+void FiberRunner::start_task(int fiber, int callee) {
+  const auto& own = step_.fibers[fiber];
+  auto& other = step_.fibers[callee];
+  const auto& task = step_.task_of(other);
+  other.phase = own.phase;
+  other.operation = own.is_forward() ? task.first : task.last;
+  other.enters = own.is_forward();
+  other.set_priority(step_.priority_of(other));
+  send(fiber, own.is_forward() ? task.there : task.back, callee);
+}
+
+/// Sends what the fiber was asked for to whom it is passed on, or to its caller.
 void FiberRunner::answer(int fiber) {
   const auto& own = step_.fibers[fiber];
   const auto& task = step_.task_of(own);
-  send(fiber, own.backward ? task.there : task.back, step_.sibling(fiber, task.caller));
+  const int next = own.is_forward() ? task.passed_on_to : task.passed_on_by;
+  if (next >= 0) return start_task(fiber, step_.sibling(fiber, next));
+  send(fiber, own.is_forward() ? task.back : task.there, step_.sibling(fiber, task.caller));
 }
 
-/// Takes the thread of the sender for a while, then travels.
+/// Takes the thread of the sender for a while, then travels. What stays on its stage does neither.
 void FiberRunner::send(int fiber, const Task::Travel& travel, int to) {
   auto& own = step_.fibers[fiber];
   auto& receiver = step_.fibers[to];
   const int from = step_.task_of(own).stage;
+  receiver.arriving_bytes = step_.options.forward_only ? 0 : travel.bytes;
+  if (step_.task_of(receiver).stage == from) {
+    step_.events.post(step_.now, Moment::kArrival, from, to);
+    return;
+  }
   const auto handling = std::exchange(own.unpacks, false) ? 2 * handling_ : handling_;
   const auto free_at = step_.now + handling;
   receiver.unpacks = true;
-  receiver.arriving_bytes = step_.options.forward_only ? 0 : travel.bytes;
   ++step_.stages[from].messages;
   step_.events.post(free_at + travel.duration, Moment::kArrival, step_.task_of(receiver).stage, to);
   if (handling == 0) return;

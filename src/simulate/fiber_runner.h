@@ -19,11 +19,16 @@ class FiberRunner {
   void finish_computing(int stage);
 
  private:
+  bool goes_on(int fiber);
+  void put_weights_off(int fiber);
   bool gives_way(int fiber);
   bool compute(int fiber);
   base::Nanoseconds run_operation(const SimulatedFiber& fiber, const Operation& operation);
   base::Nanoseconds duration_of(const SimulatedFiber& fiber, const Operation& operation) const;
+  base::Nanoseconds work_of(const SimulatedFiber& fiber, const Operation& operation) const;
   void ask(int fiber);
+  std::int64_t parked_by(const SimulatedFiber& fiber, std::int64_t elsewhere) const;
+  void start_task(int fiber, int callee);
   void answer(int fiber);
   void send(int fiber, const Task::Travel& travel, int to);
   void record(SimulatedStage& stage) const;
@@ -33,7 +38,7 @@ class FiberRunner {
   }
   void advance(SimulatedFiber& fiber) const noexcept {
     const Operation& done = next_operation(fiber);
-    fiber.operation = fiber.backward ? done.previous : done.next;
+    fiber.operation = fiber.is_forward() ? done.next : done.previous;
   }
 
   StepState& step_;

@@ -32,6 +32,10 @@ struct Machine {
   /// (schedule/yield_policy.h). Of no use if messages take no time.
   bool patient = true;
 
+  /// Whether a result travels from its owner directly to the stage that it is passed on to (config
+  /// key promised_outputs); else it goes through the stage of its caller.
+  bool promised_outputs = true;
+
   /// Sets what a small message costs in all, shared out between `latency` and `handling` as it is
   /// now.
   void set_message_seconds(double seconds) {

@@ -34,6 +34,7 @@ class Simulator {
  private:
   void handle(const Event& event);
   void dispatch(int index, bool at_last);
+  bool put_off(int index);
   bool computes_next(int fiber) const;
   SimulatedStep result();
 
@@ -46,6 +47,7 @@ class Simulator {
 void Simulator::handle(const Event& event) {
   if (cores_.is_void(event)) return;
   step_.now = event.time;
+  if (event.moment == Moment::kCompute) step_.stages[event.stage].put_off_at = -1;
   if (event.moment != Moment::kArrival) {
     return dispatch(event.stage, event.moment == Moment::kCompute);
   }
@@ -71,12 +73,20 @@ void Simulator::dispatch(int index, bool at_last) {
     if (stage.ready.empty()) return;
     const int next = stage.ready.first();
     if (step_.fibers[next].gave_way && step_.now < stage.waits_until) return;
-    if (computes_next(next) && step_.more_happens_now(Moment::kCompute)) {
-      step_.events.post(step_.now, Moment::kCompute, index);
-      return;
-    }
+    if (computes_next(next) && !at_last && put_off(index)) return;
     runner_.proceed(step_.take_ready(stage));
   }
+}
+
+/// Whether the stage computes in the last round of this moment, since others act before that. What
+/// they send it meanwhile does not bring it forward.
+bool Simulator::put_off(int index) {
+  auto& stage = step_.stages[index];
+  if (stage.put_off_at == step_.now) return true;
+  if (!step_.more_happens_now(Moment::kCompute)) return false;
+  stage.put_off_at = step_.now;
+  step_.events.post(step_.now, Moment::kCompute, index);
+  return true;
 }
 
 bool Simulator::computes_next(int fiber) const {
@@ -115,14 +125,15 @@ SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages, const
 }
 
 std::vector<std::int64_t> most_activations(const Trace& trace, const std::vector<int>& stages,
-                                           const Machine& machine, const SimulationOptions& options,
-                                           int in_flight) {
+                                           const Machine& machine,
+                                           const SimulationOptions& options) {
   SimulationOptions one = options;
   one.microbatches = 1;
   const auto step = simulate(trace, stages, machine, one);
   auto most = step.peak_activations;
   for (std::size_t i = 0; i < most.size(); ++i) {
-    most[i] += (in_flight - 1) * step.settled_activations[i];
+    const int alive = options.schedule->most_alive(static_cast<int>(i), options.microbatches);
+    most[i] += (alive - 1) * step.settled_activations[i];
   }
   return most;
 }

@@ -44,13 +44,12 @@ struct SimulatedStep {
 [[nodiscard]] SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages,
                                      const Machine& machine, const SimulationOptions& options);
 
-/// By stage: most bytes that `in_flight` microbatches can take together, however the messages run:
-/// all of them at their own worst moment, one of them computing.
+/// By stage: most bytes that the microbatches can take together which the schedule keeps there at
+/// once, however the messages run: all of them at their own worst moment, one of them computing.
 /// @throws InternalError  as simulate()
 [[nodiscard]] std::vector<std::int64_t> most_activations(const Trace& trace,
                                                          const std::vector<int>& stages,
                                                          const Machine& machine,
-                                                         const SimulationOptions& options,
-                                                         int in_flight);
+                                                         const SimulationOptions& options);
 
 }  // namespace smp::simulate

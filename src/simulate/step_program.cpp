@@ -11,10 +11,16 @@
 namespace smp::simulate {
 namespace {
 
+constexpr double kOnlyPassesOnSeconds = static_cast<double>(kOnlyPassesOn) / base::kSecond;
 constexpr double kLongWork = static_cast<double>(schedule::kLongWork) / base::kSecond;
 
 base::Nanoseconds nanoseconds(double seconds) {
   return static_cast<base::Nanoseconds>(std::llround(seconds * base::kSecond));
+}
+
+bool keeps_order(const Trace& trace) {
+  return std::any_of(trace.state.begin(), trace.state.end(),
+                     [](const StateChange& change) { return change.kind == StateKind::kOrdered; });
 }
 
 class Compiler {
@@ -25,6 +31,7 @@ class Compiler {
   StepProgram run() {
     program_.tasks.emplace_back();
     places_.resize(2 * (trace_.calls.size() + 1));
+    note_keepers();
     open_.push_back({-1, 0});
     const int count = static_cast<int>(trace_.calls.size());
     for (int call = 0; call < count; ++call) {
@@ -101,6 +108,7 @@ class Compiler {
   }
 
   int request(const TracedCall& call, int caller, int stage) {
+    const int before = request_passed_on(caller);
     const int task = static_cast<int>(program_.tasks.size());
     program_.tasks.push_back(
         {stage, call.module, caller, -1, -1, travel(call.input_bytes), travel(call.output_bytes)});
@@ -108,7 +116,53 @@ class Compiler {
     operation.callee = task;
     operation.activation_bytes = call.caller_live_bytes;
     operation.gradient_bytes = call.caller_gradient_bytes + waiting_while(call.caller);
+    if (before >= 0) pass_on(before, program_.tasks[caller].last);
     return task;
+  }
+
+  /// The last request of `task`, if what it did since is only to pass the result on; -1: none.
+  int request_passed_on(int task) const {
+    if (!passes_on_) return -1;
+    int operation = program_.tasks[task].last;
+    while (operation >= 0 && program_.operations[operation].callee < 0) {
+      if (!is_negligible(operation)) return -1;
+      operation = program_.operations[operation].previous;
+    }
+    return operation;
+  }
+
+  bool is_negligible(int operation) const {
+    return seconds_[operation] < kOnlyPassesOnSeconds && !keeps_shared_[operation] &&
+           program_.operations[operation].activation_bytes == 0;
+  }
+
+  /// The result of request `from` goes to request `to` of the same task. What is between them is
+  /// done before the first request from which the result comes: nothing there waits for it.
+  void pass_on(int from, int to) {
+    auto& operations = program_.operations;
+    int first = from;
+    while (program_.tasks[operations[first].callee].passed_on_by >= 0) {
+      first = operations[first].previous;
+    }
+    while (operations[from].next != to) move_before(operations[from].next, first);
+    program_.tasks[operations[from].callee].passed_on_to = operations[to].callee;
+    program_.tasks[operations[to].callee].passed_on_by = operations[from].callee;
+  }
+
+  /// `operation` is neither the first nor the last of its task.
+  void move_before(int operation, int other) {
+    auto& operations = program_.operations;
+    auto& own = operations[operation];
+    operations[own.previous].next = own.next;
+    operations[own.next].previous = own.previous;
+    own.previous = operations[other].previous;
+    own.next = other;
+    if (own.previous < 0) {
+      program_.tasks[task_of_operation_[operation]].first = operation;
+    } else {
+      operations[own.previous].next = operation;
+    }
+    operations[other].previous = operation;
   }
 
   Task::Travel travel(std::int64_t bytes) const {
@@ -123,6 +177,8 @@ class Compiler {
     (owner.last < 0 ? owner.first : program_.operations[owner.last].next) = index;
     owner.last = index;
     seconds_.push_back(0);
+    keeps_shared_.push_back(false);
+    task_of_operation_.push_back(task);
     return operation;
   }
 
@@ -161,6 +217,14 @@ class Compiler {
     operation.activation_bytes += own.activation_bytes;
     operation.gradient_bytes = std::max(operation.gradient_bytes, own.gradient_bytes + waiting);
     place.operation = owner.last;
+    if (keeper_[key(id)]) keeps_shared_[owner.last] = true;
+  }
+
+  void note_keepers() {
+    keeper_.resize(places_.size());
+    for (const auto& tensor : trace_.shared) {
+      for (const IntervalId& keeper : tensor.keepers) keeper_[key(keeper)] = true;
+    }
   }
 
   /// Every task that keeps one has its own copy.
@@ -179,7 +243,9 @@ class Compiler {
   void price_operations() {
     for (std::size_t i = 0; i < seconds_.size(); ++i) {
       program_.operations[i].forward = nanoseconds(seconds_[i]);
-      program_.operations[i].backward = nanoseconds(seconds_[i] * trace_.backward_ratio);
+      const double backward = seconds_[i] * trace_.backward_ratio;
+      program_.operations[i].backward = nanoseconds(backward);
+      program_.operations[i].weights = nanoseconds(backward * trace_.weight_share);
     }
   }
 
@@ -187,8 +253,12 @@ class Compiler {
   const std::vector<int>& stages_;
   const Machine& machine_;
   StepProgram program_;
-  std::vector<double> seconds_;        // of every operation, at the task's speed
-  std::vector<IntervalPlace> places_;  // by key
+  const bool passes_on_ = machine_.promised_outputs && !keeps_order(trace_);
+  std::vector<double> seconds_;         // of every operation, at the task's speed
+  std::vector<bool> keeps_shared_;      // operations that keep a tensor which others keep too
+  std::vector<int> task_of_operation_;  //
+  std::vector<bool> keeper_;            // intervals of which that is so, by key
+  std::vector<IntervalPlace> places_;   // by key
   std::vector<OpenCall> open_;
   std::vector<int> tasks_of_calls_;
 };

@@ -17,6 +17,7 @@ struct Operation {
   int previous = -1, next = -1;  ///< of the same task; -1: none
   bool may_yield = false;        ///< begins with a routed call, where it may give way to others
   base::Nanoseconds forward = 0, backward = 0;
+  base::Nanoseconds weights = 0;  ///< the part of `backward` that gives gradients of weights
   /// Live from here to its backward; of a request: what is live in its caller until the answer.
   std::int64_t activation_bytes = 0;
   /// Gradients, while it computes backward, beyond its activations; of a request: while it waits.
@@ -35,6 +36,10 @@ struct Task {
     std::int64_t bytes = 0;
   };
   Travel there, back;
+  /// The caller only passes the result on to this task, of which it asks nothing else meanwhile:
+  /// the result goes there, not to the caller. -1: the caller gets it.
+  int passed_on_to = -1;
+  int passed_on_by = -1;  ///< the other way round, which is that of gradients; -1: the caller
 };
 
 /// Neighbouring compute intervals of one task are one operation, unless a long one ends where the
@@ -44,6 +49,15 @@ struct StepProgram {
   std::vector<Task> tasks;
 };
 
+/// A caller that computes for less than this between two requests, and keeps nothing of it, only
+/// passes the result of the first on: one operator takes 3 us (partition/operator_work.cpp), and
+/// what is below is the price of the call. A trace does not tell which tensors a call gets, so
+/// requests without anything between them are taken to depend on each other; if they do not, the
+/// runtime may be faster, since it has both in flight.
+inline constexpr base::Nanoseconds kOnlyPassesOn = 2 * base::kMicrosecond;
+
+/// Results are passed on if the machine does so and no module keeps state in the order of calls,
+/// for which the runtime awaits every call.
 /// @param stages  of every module of the model, by the trace's numbers
 /// @throws InternalError  the trace calls a module that has no stage
 [[nodiscard]] StepProgram compile(const Trace& trace, const std::vector<int>& stages,

@@ -11,12 +11,19 @@ StepState::StepState(const StepProgram& step_program, const Machine& step_machin
       machine(step_machine),
       options(step_options),
       fibers(program.tasks.size() * static_cast<std::size_t>(options.microbatches)),
-      stages(static_cast<std::size_t>(machine.stages)) {
+      stages(static_cast<std::size_t>(machine.stages)),
+      tasks_left_(stages.size() * static_cast<std::size_t>(options.microbatches)) {
   for (std::size_t i = 0; i < fibers.size(); ++i) {
     fibers[i].task = static_cast<int>(i % program.tasks.size());
     fibers[i].microbatch = static_cast<int>(i / program.tasks.size());
+    ++left_of(fibers[i]);
   }
-  for (auto& stage : stages) stage.yield_policy = schedule::YieldPolicy(machine.patient);
+  progress.reserve(stages.size());
+  for (auto& stage : stages) {
+    stage.yield_policy = schedule::YieldPolicy(machine.patient);
+    const int pp_rank = static_cast<int>(progress.size());
+    progress.emplace_back(*options.schedule, options.microbatches, pp_rank);
+  }
 }
 
 bool StepState::more_happens_now(Moment moment) const noexcept {
@@ -38,8 +45,10 @@ void StepState::take_from_inbox(SimulatedStage& stage, bool all) {
     const auto arrived = std::exchange(own.arriving_bytes, 0);
     stage.add_live(arrived);
     own.parked_bytes += arrived;
-    stage.ready.push(fiber, own.priority);
-    if (!all) return;
+    const bool waits =
+        std::exchange(own.enters, false) && !progress[task_of(own).stage].may_enter(own.microbatch);
+    waits ? stage.at_window.push_back(fiber) : stage.ready.push(fiber, own.priority);
+    if (!all && !waits) return;
   }
 }
 
@@ -50,6 +59,31 @@ int StepState::take_ready(SimulatedStage& stage) {
   // The server's bodies count as passing on until they compute, so that all of them begin.
   if (std::exchange(own.newborn, false)) own.priority = schedule::passing_on(own.priority);
   return fiber;
+}
+
+std::int64_t StepState::priority_of(const SimulatedFiber& fiber) const {
+  return progress[task_of(fiber).stage].priority(fiber.phase, fiber.microbatch);
+}
+
+bool StepState::splits_backward(const SimulatedFiber& fiber) const {
+  return options.schedule->splits_backward(task_of(fiber).stage, fiber.microbatch);
+}
+
+int& StepState::left_of(const SimulatedFiber& fiber) {
+  return tasks_left_[static_cast<std::size_t>(fiber.microbatch) * stages.size() +
+                     static_cast<std::size_t>(task_of(fiber).stage)];
+}
+
+void StepState::end(const SimulatedFiber& fiber) {
+  if (--left_of(fiber) > 0) return;
+  auto& stage = stage_of(fiber);
+  auto& own = progress[task_of(fiber).stage];
+  own.ended_here(fiber.microbatch);
+  std::erase_if(stage.at_window, [&](int waiting) {
+    if (!own.may_enter(fibers[waiting].microbatch)) return false;
+    stage.ready.push(waiting, fibers[waiting].priority);
+    return true;
+  });
 }
 
 }  // namespace smp::simulate

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "schedule/phase.h"
+#include "schedule/step_progress.h"
 #include "schedule/step_trace.h"
 #include "schedule/yield_policy.h"
 #include "simulate/event_queue.h"
@@ -17,8 +19,8 @@
 
 namespace smp::simulate {
 
-/// A task of one microbatch. Forward and backward of a request are two fibers in the runtime, but
-/// never at the same time.
+/// A task of one microbatch. Forward and backward of a request, and the second part of a backward,
+/// are fibers of their own in the runtime, but never at the same time.
 struct SimulatedFiber {
   int task = 0;
   int microbatch = 0;
@@ -27,11 +29,15 @@ struct SimulatedFiber {
   int next_in_inbox = -1;           ///< of its stage
   std::int64_t parked_bytes = 0;    ///< live until it goes on: in its caller, and what came
   std::int64_t arriving_bytes = 0;  ///< of the message that is on its way to it
-  bool backward = false;
-  bool unpacks = false;   ///< its message costs time when it goes on
-  bool awaiting = false;  ///< the answer of a peer
-  bool gave_way = false;  ///< in its turn, which is not over
-  bool newborn = false;   ///< a body that never ran
+  schedule::Phase phase = schedule::Phase::kForward;  ///< forward, backward, weight gradients
+  bool unpacks = false;                               ///< its message costs time when it goes on
+  bool awaiting = false;                              ///< the answer of a peer
+  bool gave_way = false;                              ///< in its turn, which is not over
+  bool newborn = false;                               ///< a body that never ran
+  bool enters = false;  ///< a request that comes to its stage for the first time
+
+  bool is_forward() const noexcept { return phase == schedule::Phase::kForward; }
+  bool is_weights() const noexcept { return phase == schedule::Phase::kWeightGradient; }
 
   /// Whether it passes an answer on does not change.
   void set_priority(std::int64_t of_schedule) noexcept {
@@ -47,11 +53,13 @@ struct SimulatedStage {
   int host = -1;                      ///< oversubscribed one that it is on; -1: has its own core
   base::Nanoseconds free_at = 0;      ///< end of handling messages
   base::Nanoseconds waits_until = 0;  ///< a fiber that gave way waits for answers
+  base::Nanoseconds put_off_at = -1;  ///< moment in whose last round it will compute
   schedule::YieldPolicy yield_policy;
   int awaiting = 0;    ///< fibers that wait for an answer of a peer
   bool polls = false;  ///< before it looks for the next fiber
   int first_in_inbox = -1, last_in_inbox = -1;
   ReadyQueue ready;
+  std::vector<int> at_window;  ///< fibers whose microbatch may not enter yet
   base::Nanoseconds busy = 0;
   std::int64_t messages = 0;  ///< sent
   std::int64_t live_bytes = 0, settled_peak = 0, peak = 0;
@@ -77,6 +85,7 @@ struct StepState {
   const SimulationOptions& options;
   std::vector<SimulatedFiber> fibers;  ///< by microbatch, by task
   std::vector<SimulatedStage> stages;
+  std::vector<schedule::StepProgress> progress;  ///< by stage
   EventQueue events;
   base::Nanoseconds now = 0;
 
@@ -97,11 +106,24 @@ struct StepState {
 
   /// A message for `fiber` came.
   void put_in_inbox(int fiber);
-  /// What a poll of the transport does: fibers whose messages came are ready now.
-  /// @param all  of them; else the one that came first
+  /// What a poll of the transport does: fibers whose messages came are ready now, or wait at the
+  /// window of the stage.
+  /// @param all  of them; else up to the first one that is ready
   void take_from_inbox(SimulatedStage& stage, bool all);
   /// The fiber that goes on next. Not if none is ready.
   int take_ready(SimulatedStage& stage);
+
+  /// Priority of `fiber` by the schedule, in the phase in which it is.
+  std::int64_t priority_of(const SimulatedFiber& fiber) const;
+  /// Whether the backward of `fiber` is in two parts.
+  bool splits_backward(const SimulatedFiber& fiber) const;
+  /// `fiber` has done all that it had to. What waited for that at its stage's window is ready.
+  void end(const SimulatedFiber& fiber);
+
+ private:
+  int& left_of(const SimulatedFiber& fiber);
+
+  std::vector<int> tasks_left_;  // of a microbatch on a stage
 };
 
 }  // namespace smp::simulate

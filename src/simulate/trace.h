@@ -99,6 +99,8 @@ struct Trace {
   CostSource source = CostSource::kEstimated;
   /// Backward time of a call over its forward time.
   double backward_ratio = 2.0;
+  /// Of the backward time: what computes the gradients of weights. Half is that of a linear layer.
+  double weight_share = 0.5;
 };
 
 }  // namespace smp::simulate

@@ -151,7 +151,8 @@ TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number, at least 0"));
   EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")), HasSubstr("at least 262144"));
   EXPECT_THAT(refusal_of(with_flag("pipeline", "eager")),
-              HasSubstr("\"interleaved\" or \"simple\""));
+              HasSubstr("\"interleaved\", \"simple\", \"1f1b\", \"zero_bubble\" or \"file:PATH\""));
+  EXPECT_THAT(refusal_of(with_flag("pipeline", "file:")), HasSubstr("file:PATH"));
   EXPECT_THAT(refusal_of(with_flag("placement_strategy", "DPP")), HasSubstr("permutation"));
   EXPECT_THAT(refusal_of(with_flag("auto_partition", "maybe")), HasSubstr("true or false"));
   EXPECT_THAT(refusal_of(with_launcher(R"({"microbatches": "4"})")), HasSubstr("an integer"));

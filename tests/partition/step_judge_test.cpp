@@ -37,7 +37,7 @@ TEST(StepJudge, CountsModulesWhosePartsAreApart) {
   const auto costs = make_cost_tree(build.tree, trace, nothing_fixed(build.tree), {});
   simulate::Machine machine;
   machine.stages = 2;
-  const auto schedule = schedule::make_schedule("simple", 1);
+  const auto schedule = schedule::make_schedule("simple", {});
   const StepJudge judge(build.tree, trace, costs, machine, {.schedule = schedule.get()});
   std::vector<int> stages(costs.nodes.size(), 0);
   ASSERT_EQ(stages.size(), build.tree.nodes.size()) << "no two modules are placed as one";

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/files.h"
+#include "schedule/list_generators.h"
 #include "smp/error.h"
 
 namespace smp::schedule {
@@ -54,10 +57,60 @@ TEST(Interleaved, NeverHasMoreInFlightThanItsCap) {
 }
 
 TEST(Schedules, AreMadeByName) {
-  EXPECT_STREQ(make_schedule("simple", 1)->name(), "simple");
-  EXPECT_STREQ(make_schedule("interleaved", 4)->name(), "interleaved");
-  EXPECT_THROW((void)make_schedule("gpipe", 4), UsageError);
-  EXPECT_THROW((void)make_schedule("interleaved", 0), UsageError);
+  for (const char* name : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
+    EXPECT_STREQ(make_schedule(name, {.pp_size = 4, .microbatches = 8})->name(), name);
+  }
+  EXPECT_THROW((void)make_schedule("gpipe", {}), UsageError);
+  EXPECT_THROW((void)make_schedule("interleaved", {.active_microbatches = 0}), UsageError);
+}
+
+TEST(Schedules, KnowHowManyMicrobatchesARankKeeps) {
+  const StepShape shape{.pp_size = 4, .microbatches = 8, .active_microbatches = 6};
+  EXPECT_EQ(make_schedule("simple", shape)->most_alive(3, 8), 8);
+  EXPECT_EQ(make_schedule("interleaved", shape)->most_alive(3, 8), 6);
+  EXPECT_EQ(make_schedule("interleaved", shape)->most_alive(3, 5), 5);
+  EXPECT_EQ(make_schedule("1f1b", shape)->most_alive(3, 8), 1);
+  EXPECT_EQ(make_schedule("zero_bubble", shape)->most_alive(3, 8), 4);
+}
+
+class ScheduleFile : public testing::Test {
+ protected:
+  /// What is wrong with a file of this text, for 2 ranks and 3 microbatches.
+  std::string error_of(const std::string& text) const {
+    base::write_file(path_, text);
+    try {
+      (void)make_schedule("file:" + path_, {.pp_size = 2, .microbatches = 3});
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  const std::string path_ = testing::TempDir() + "/schedule_test.txt";
+};
+
+TEST_F(ScheduleFile, IsASchedule) {
+  const auto lists = one_forward_one_backward_lists(2, 3);
+  EXPECT_EQ(error_of(lists.to_text()), "no error");
+  const auto schedule = make_schedule("file:" + path_, {.pp_size = 2, .microbatches = 3});
+  EXPECT_EQ(schedule->name(), "file:" + path_);
+  EXPECT_EQ(schedule->most_alive(0, 3), 2);
+}
+
+TEST_F(ScheduleFile, MustFitTheStepAndBeLegal) {
+  EXPECT_EQ(error_of(simple_lists(3, 3).to_text()),
+            path_ + ": a schedule for 3 ranks, and the pipeline has 2");
+  EXPECT_EQ(error_of(simple_lists(2, 4).to_text()),
+            path_ +
+                ": a schedule for 4 microbatches, and a step has 3; change the file or the key "
+                "microbatches");
+  auto lists = simple_lists(2, 3);
+  lists.ranks[1].pop_back();
+  EXPECT_EQ(error_of(lists.to_text()),
+            path_ + ": rank 1, position 6, end of its list: B2 is missing");
+  std::filesystem::remove(path_);
+  EXPECT_THROW((void)make_schedule("file:" + path_, {.pp_size = 2}), UsageError);
 }
 
 }  // namespace

@@ -13,6 +13,13 @@ inline std::unique_ptr<schedule::Schedule> schedule_with(int cap) {
   return cap == 0 ? schedule::make_simple() : schedule::make_interleaved(cap);
 }
 
+/// As ideal_machine(), where every result goes to its caller.
+inline Machine relaying_machine(int stages) {
+  auto machine = ideal_machine(stages);
+  machine.promised_outputs = false;
+  return machine;
+}
+
 /// One step under simple (cap 0) or interleaved.
 inline SimulatedStep simulate_with(const TimedModel& model, const std::vector<int>& stages,
                                    const Machine& machine, int cap, SimulationOptions options) {

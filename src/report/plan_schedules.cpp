@@ -1,0 +1,39 @@
+// report/plan_schedules.cpp: finds the step beside the plan.
+#include "report/plan_schedules.h"
+
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "partition/schedule_comparison.h"
+#include "report/run_folder.h"
+#include "report/trace_file.h"
+
+namespace smp::report {
+namespace {
+
+partitioning::PlannedStep step_beside(const std::string& plan_file) {
+  const auto path = (std::filesystem::path(plan_file).parent_path() / kSimulationFile).string();
+  SMP_REQUIRE(base::file_exists(path), plan_file, ": there is no ", path,
+              ", which says what a step does; plan the program: smp plan --ranks N -- PROGRAM");
+  const auto json = base::parse_json(base::read_file(path), path);
+  SMP_REQUIRE(json.is_object() && json.contains(kStepMember), path, ": there is no \"", kStepMember,
+              "\": it was written by an older version; plan the program again: smp plan --ranks N "
+              "-- PROGRAM");
+  return partitioning::PlannedStep::from_json(json[kStepMember].dump(), path);
+}
+
+}  // namespace
+
+std::string schedules_table(const std::string& plan_file, const std::string& schedules,
+                            int microbatches) {
+  const auto names = partitioning::schedules_of(schedules);
+  SMP_REQUIRE(!names.empty(), "--schedule needs names, such as all, or simple,file:own.txt");
+  const auto plan = PartitionPlan::read(plan_file);
+  const auto step = step_beside(plan_file);
+  const auto outcomes = partitioning::compare_schedules(plan, step, names, microbatches);
+  return partitioning::comparison_table(outcomes, step, microbatches);
+}
+
+}  // namespace smp::report

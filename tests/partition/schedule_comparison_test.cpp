@@ -1,0 +1,141 @@
+// partition/schedule_comparison_test.cpp: a step goes through its file unchanged, and a plan is
+// compared under several schedules.
+#include "partition/schedule_comparison.h"
+
+#include <gmock/gmock.h>
+
+#include "partition/partitioner.h"
+#include "partition/plan_example.h"
+#include "simulate/simulator.h"
+#include "smp/error.h"
+
+namespace smp::partitioning {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// A step in which nothing is left at its default.
+PlannedStep odd_step() {
+  PlannedStep step;
+  step.pipeline = "1f1b";
+  step.microbatches = 6;
+  step.active_microbatches = 5;
+  step.machine.stages = 2;
+  step.machine.speeds = {1, 1.5};
+  step.machine.oversubscribed = {{{0, 1}, 1.5}};
+  step.machine.latency = 3.5e-5;
+  step.machine.bytes_per_second = 1e9 / 3;
+  step.machine.handling = 7e-6;
+  step.machine.patient = false;
+  step.machine.promised_outputs = false;
+  step.trace.backward_ratio = 1.75;
+  step.trace.weight_share = 1.0 / 3;
+  step.trace.body_after = {1e-4, 10, 20};
+  simulate::TracedCall call;
+  call.before = {1e-3, 100, 200};
+  call.after = {2e-3 / 3, 300, 400};
+  call.sequential = true;
+  step.trace.calls = {call, call};
+  auto& second = step.trace.calls[1];
+  second = {1, 0, {1e-5, 1, 2}, {3e-3, 1'000'000, 5}, 11, 12, 13, 14, false};
+  step.trace.shared = {{70, {{0, true}, {1, false}, {-1, false}}}};
+  return step;
+}
+
+simulate::SimulatedStep simulated(const PlannedStep& step) {
+  const auto schedule = schedule::make_interleaved(3);
+  return simulate::simulate(step.trace, {0, 1}, step.machine,
+                            {.microbatches = 6, .schedule = schedule.get(), .jitter = 0.1});
+}
+
+TEST(PlannedStep, ComesBackFromItsFile) {
+  const auto step = odd_step();
+  const auto again = PlannedStep::from_json(step.to_json(), "step");
+  EXPECT_EQ(again.to_json(), step.to_json());
+  EXPECT_EQ(again.pipeline, "1f1b");
+  EXPECT_EQ(again.microbatches, 6);
+  EXPECT_EQ(again.active_microbatches, 5);
+  const auto first = simulated(step), second = simulated(again);
+  EXPECT_EQ(first.seconds, second.seconds);
+  EXPECT_EQ(first.busy, second.busy);
+  EXPECT_EQ(first.peak_activations, second.peak_activations);
+  EXPECT_EQ(first.messages, second.messages);
+}
+
+TEST(PlannedStep, RemembersThatStateIsKeptInOrder) {
+  auto step = odd_step();
+  step.trace.state.push_back({1, simulate::StateKind::kOrdered, "counts"});
+  const auto again = PlannedStep::from_json(step.to_json(), "step");
+  ASSERT_EQ(again.trace.state.size(), 1u);
+  EXPECT_EQ(again.trace.state[0].kind, simulate::StateKind::kOrdered);
+  EXPECT_THAT(PlannedStep::from_json(odd_step().to_json(), "step").trace.state, IsEmpty());
+}
+
+TEST(PlannedStep, SaysWhatIsWrongWithAFile) {
+  const auto error_with = [](const std::string& from, const std::string& to) -> std::string {
+    auto text = odd_step().to_json();
+    text.replace(text.find(from), from.size(), to);
+    try {
+      (void)PlannedStep::from_json(text, "own.json");
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_with("\"weight_share\"", "\"weight_share\""), "no error");
+  EXPECT_THAT(error_with("\"weight_share\"", "\"share\""),
+              HasSubstr("own.json: \"weight_share\" is missing"));
+  EXPECT_THAT(error_with("[1,0,", "[1,"), HasSubstr("a call must be 13 numbers, found [1,"));
+  EXPECT_THAT(error_with("[1,0,", "[1,1,"), HasSubstr("call 1 is of module 1 by call 1"));
+  EXPECT_THAT(error_with("[1,0,", "[-1,0,"), HasSubstr("call 1 is of module -1"));
+  EXPECT_THAT(error_with("\"microbatches\": 6", "\"microbatches\": 0"),
+              HasSubstr("a step of 0 microbatches"));
+  EXPECT_THAT(error_with("[70,0,1,", "[70,5,1,"), HasSubstr("there is no call 5"));
+  EXPECT_THAT(error_with("[70,0,1,", "[70,1,"), HasSubstr("a shared tensor must be"));
+}
+
+TEST(ScheduleComparison, ReadsAListOfNames) {
+  EXPECT_THAT(schedules_of("simple,file:a.txt,"), ElementsAre("simple", "file:a.txt"));
+  EXPECT_THAT(schedules_of("all"), ElementsAre("simple", "interleaved", "1f1b", "zero_bubble"));
+  EXPECT_THAT(schedules_of(""), IsEmpty());
+}
+
+TEST(ScheduleComparison, TheSchedulesOfThePlanTakeAsLongAsThePlanSays) {
+  const ModuleTree tree = encoder_decoder(4, 4000, 1000, true);
+  for (const char* pipeline : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
+    PartitionOptions options;
+    options.pp_size = 3;
+    options.microbatches = 8;
+    options.active_microbatches = 4;
+    options.pipeline = pipeline;
+    const auto plan = make_plan(tree, options);
+    const auto step =
+        PlannedStep::from_json(planned_step(tree, options).to_json(), "trace-simulated.json");
+    const auto outcome = compare_schedules(plan, step, {pipeline}, 0).at(0);
+    EXPECT_EQ(outcome.schedule, pipeline);
+    EXPECT_NEAR(outcome.step_seconds, plan.summary()->chosen.step_seconds, 1e-9) << pipeline;
+    EXPECT_NEAR(outcome.bubble, plan.summary()->chosen.bubble, 1e-9) << pipeline;
+    EXPECT_EQ(outcome.activations.size(), 3u);
+  }
+}
+
+TEST(ScheduleComparison, RefusesAPlanThatIsNotOfTheStep) {
+  const auto error_of = [](const PartitionPlan& plan) -> std::string {
+    try {
+      (void)compare_schedules(plan, odd_step(), {"simple"}, 0);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of(PartitionPlan(2, {{"", 0}, {"a", 1}})), "no error");
+  EXPECT_THAT(error_of(PartitionPlan(3, {{"", 0}, {"a", 1}})),
+              HasSubstr("the plan is for 3 stages, and its step for 2"));
+  EXPECT_THAT(error_of(PartitionPlan(2, {{"", 0}})),
+              HasSubstr("the plan has 1 modules, and its step calls module 1"));
+}
+
+}  // namespace
+}  // namespace smp::partitioning

@@ -1,0 +1,44 @@
+# `smp plan FILE --schedule ...` prints the expected table, and says what is wrong with a schedule.
+#   cmake -DSMP=<the tool> -DDATA=<tests/data/schedules> -P plan_schedules_test.cmake
+cmake_minimum_required(VERSION 3.25)
+
+# Sets output, error and status of `smp plan <arguments>`.
+function(plan)
+  execute_process(COMMAND ${SMP} plan ${ARGN} WORKING_DIRECTORY ${DATA}
+    OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE rc)
+  set(output "${out}" PARENT_SCOPE)
+  set(error "${err}" PARENT_SCOPE)
+  set(status "${rc}" PARENT_SCOPE)
+endfunction()
+
+function(expect_error text)
+  plan(${ARGN})
+  string(FIND "${error}" "${text}" place)
+  if(NOT status EQUAL 2 OR place LESS 0 OR NOT output STREQUAL "")
+    message(SEND_ERROR "plan ${ARGN}: expected exit 2 and\n${text}\nfound exit ${status}, output\n${output}\nerror\n${error}")
+  endif()
+endfunction()
+
+plan(plan.json --schedule all,file:own.txt)
+file(READ ${DATA}/expected.txt expected)
+if(NOT status EQUAL 0 OR NOT output STREQUAL expected)
+  message(SEND_ERROR "expected\n${expected}\nfound exit ${status}\n${output}${error}")
+endif()
+
+plan(plan.json --schedule 1f1b --microbatches 10)  # (10 + 3 - 1) (10 ms + 20 ms)
+if(NOT status EQUAL 0 OR NOT output MATCHES "3 stages, 10 microbatches a step" OR NOT output MATCHES "1f1b +360 ms")
+  message(SEND_ERROR "of 10 microbatches, exit ${status}:\n${output}${error}")
+endif()
+
+expect_error("broken.txt: rank 2, position 8, end of its list: B2 is missing"
+  plan.json --schedule file:broken.txt)
+expect_error("a schedule for 4 microbatches, and a step has 6" plan.json --schedule file:own.txt --microbatches 6)
+expect_error("unknown pipeline schedule \"gpipe\"" plan.json --schedule gpipe)
+expect_error("cannot" plan.json --schedule file:missing.txt)
+expect_error("--schedule needs names" plan.json --schedule ,)
+expect_error("plan --microbatches is for --schedule" plan.json --microbatches 8)
+file(MAKE_DIRECTORY ${WORK})
+file(COPY ${DATA}/plan.json DESTINATION ${WORK})
+expect_error("there is no ${WORK}/trace-simulated.json" ${WORK}/plan.json --schedule all)
+file(WRITE ${WORK}/trace-simulated.json "{\"format\": \"smp-trace\"}")
+expect_error("there is no \"step\"" ${WORK}/plan.json --schedule all)
