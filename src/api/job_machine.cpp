@@ -44,7 +44,7 @@ simulate::Machine job_machine(Runtime& runtime) {
   simulate::Machine machine;
   machine.stages = runtime.topology().pp_size();
   machine.speeds = config.stage_speeds;
-  machine.promised_outputs = config.promised_outputs;
+  machine.promised_outputs = runtime.server().core().options.promised_outputs;
   for (const double gib : config.stage_memory) {
     machine.memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
   }

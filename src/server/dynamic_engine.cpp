@@ -56,7 +56,11 @@ WeightedRoots weighted(const std::vector<at::Tensor>& roots,
 
 void DynamicEngine::begin(const StepTask& task) {
   core_.port.begin_step();
-  core_.step = std::make_unique<StepState>(core_.port.step(), task, core_.clock.now());
+  auto own = task;
+  if (keeps_order_ && !task.one_at_a_time) {
+    own.schedule = &order_.emplace(*task.schedule, best_order_);
+  }
+  core_.step = std::make_unique<StepState>(core_.port.step(), own, core_.clock.now());
   core_.step->replayed = may_replay();
   news_ = false;
   core_.server.waits_for_workers = false;
@@ -178,12 +182,14 @@ void DynamicEngine::end() {
         core_.scopes.statistics.commit();
         core_.copies.note_commit();
         core_.copies.follow(message.buffers);
+        note_end(message);
+        remember_order(message);
         deliver(message);
-        note_end(news_ || !message.buffers.empty());
       } else {
         core_.scopes.statistics.commit();
         core_.copies.note_commit();
         core_.copies.follow(core_.step->ended->buffers);
+        remember_order(*core_.step->ended);
         take_outputs();
       }
       core_.counters.records_left += step.records.size();
@@ -205,22 +211,30 @@ void DynamicEngine::end() {
   core_.step.reset();
   if (!failure) return Watchdog::calm_down();
   recorded_.forget();
+  keeps_order_ = false;
   core_.accumulator.drop();
   core_.scopes.statistics.drop();
   core_.copies.drop();
   std::rethrow_exception(failure);
 }
 
-/// On pp_rank 0: the step ended well.
-void DynamicEngine::note_end(bool news) {
+/// On pp_rank 0: the step ended well, which `message` is to tell.
+void DynamicEngine::note_end(StepEnded& message) {
   if (core_.step->replayed) {
     if (core_.counters.replayed++ == 0) {
       base::log(base::LogLevel::kInfo, "rank ", core_.port.name(), ": static_mode: from step ",
                 core_.step->number, " on steps need no control messages");
     }
   } else {
-    recorded_.ended(news);
+    const bool news = news_ || !message.buffers.empty();
+    message.fastest = recorded_.ended(news, core_.clock.now() - core_.step->start);
   }
+  message.keep_order = recorded_.may_replay();
+}
+
+void DynamicEngine::remember_order(const StepEnded& message) {
+  if (message.fastest) best_order_ = core_.step->work;
+  keeps_order_ = message.keep_order;
 }
 
 /// Microbatches all began with the same settings. If their bodies leave others, they must agree.
@@ -354,6 +368,7 @@ void DynamicEngine::start_microbatches() {
 void DynamicEngine::run(BodyTask task) {
   const int microbatch = task.microbatch;
   if (core_.step->failed()) return;
+  core_.step->work.note(Phase::kForward, microbatch);
   const auto execution = core_.accumulator.open(microbatch, OrderKey(), false);
   const auto key = core_.random_key(microbatch);
   auto identity = ExecutionIdentity{kBody, microbatch, Phase::kForward, false, execution};
@@ -425,6 +440,7 @@ void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
   const auto forward_priority = schedule::without_passing_on(fiber::current_fiber()->priority);
   set_priority(core_.priority(Phase::kBackward, microbatch));
   scope->set_phase(Phase::kBackward);
+  core_.step->work.note(Phase::kBackward, microbatch);
   run_pass(scope->identity(), edges, std::move(weights), keep_graph);
   scope->set_after_first_backward();
   scope->set_phase(Phase::kForward);

@@ -2,6 +2,9 @@
 // them (paper §4.1, §4.3).
 #pragma once
 
+#include <optional>
+
+#include "schedule/work_order.h"
 #include "server/call_router.h"
 #include "server/failure_control.h"
 #include "server/recorded_steps.h"
@@ -59,7 +62,8 @@ class DynamicEngine final : public StepEngine {
   void tell_others_to_finish(const FinishGradients& own);
   void require_same_facts(GlobalRank other, const std::string& facts) const;
   void end();
-  void note_end(bool news);
+  void note_end(StepEnded& message);
+  void remember_order(const StepEnded& message);
   StepEnded last_message() const;
   void take_outputs();
   void deliver(const StepEnded& message);
@@ -79,6 +83,9 @@ class DynamicEngine final : public StepEngine {
   FailureControl& failures_;
   RecordedSteps recorded_;  // pp_rank 0
   bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
+  schedule::WorkOrder best_order_;  // of this rank, in the fastest of the recorded steps
+  bool keeps_order_ = false;        // later steps do
+  std::optional<schedule::RecordedOrder> order_;  // of the running step, if it does
   std::shared_ptr<d2d::Departure> outputs_leaving_;
 };
 

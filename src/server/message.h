@@ -178,7 +178,9 @@ struct StepEnded {
   /// Nothing was said of this step before (static mode): all microbatches are done, sum your
   /// gradients. Whoever has something to say sends FinishGradients all the same.
   bool replayed = false;
-  std::string facts = {};  ///< if replayed: StepTask::facts of pp_rank 0
+  std::string facts = {};   ///< if replayed: StepTask::facts of pp_rank 0
+  bool fastest = false;     ///< of the recorded steps so far: remember the order of your work
+  bool keep_order = false;  ///< from the next step on, the one that was remembered
 };
 
 /// The step failed.

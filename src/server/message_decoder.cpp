@@ -190,6 +190,8 @@ StepEnded step_ended(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   wire::ExtraReader body(wire::text_of(frame.body));
   StepEnded message;
   message.replayed = (start.flags & wire::kReplayed) != 0;
+  message.fastest = (start.flags & wire::kFastest) != 0;
+  message.keep_order = (start.flags & wire::kKeepOrder) != 0;
   message.buffers = body.take_note();
   message.facts = body.take_note();
   const auto counts = body.take_note();

@@ -91,7 +91,9 @@ void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& sta
 
 void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
-  const auto flags = flag(message.replayed, wire::kReplayed);
+  const auto flags = static_cast<std::uint8_t>(flag(message.replayed, wire::kReplayed) |
+                                               flag(message.fastest, wire::kFastest) |
+                                               flag(message.keep_order, wire::kKeepOrder));
   std::string counts;  // of tensors
   NumberWriter out(counts);
   for (const auto& output : message.outputs) {

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+
+#include "base/clock.h"
 
 namespace smp::server {
 
@@ -18,15 +21,26 @@ class RecordedSteps {
 
   /// The next step may be replayed.
   [[nodiscard]] bool may_replay() const noexcept { return wanted_ && alike_ >= kSteps; }
-  /// A step ended with all that ranks say at an end.
+  /// A step ended with all that ranks say at an end, after `duration`.
   /// @param news  some rank said what it had not said before
-  void ended(bool news) noexcept { alike_ = news ? 0 : alike_ + 1; }
+  /// @return whether it is the fastest so far: later steps shall keep to its order
+  bool ended(bool news, base::Nanoseconds duration) noexcept {
+    if (news) forget();
+    if (!news) ++alike_;
+    if (!wanted_ || duration >= fastest_) return false;
+    fastest_ = duration;
+    return true;
+  }
   /// A step failed, or a rank had something to say after one that was replayed.
-  void forget() noexcept { alike_ = 0; }
+  void forget() noexcept {
+    alike_ = 0;
+    fastest_ = std::numeric_limits<base::Nanoseconds>::max();
+  }
 
  private:
   bool wanted_;
   std::int64_t alike_ = 0;  // steps in a row
+  base::Nanoseconds fastest_ = std::numeric_limits<base::Nanoseconds>::max();
 };
 
 }  // namespace smp::server

@@ -75,6 +75,7 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
 template <class Run>
 void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run) {
   core_.scopes.recorder.note(RequestKind::kBegun, source, request);
+  core_.step->work.note(scope.identity().phase, scope.identity().microbatch);
   try {
     if (core_.step->failed()) failures_.throw_aborted();
     auto response = run();

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "schedule/step_progress.h"
+#include "schedule/work_order.h"
 #include "server/backward_gate.h"
 #include "server/executor.h"
 #include "server/message.h"
@@ -55,7 +56,8 @@ struct StepState {
         task(step_task),
         start(now),
         progress(*step_task.schedule, step_task.microbatches),
-        order(step_task.microbatches) {}
+        order(step_task.microbatches),
+        work(step_task.microbatches) {}
 
   const std::int64_t number;
   const StepTask task;
@@ -63,6 +65,7 @@ struct StepState {
   schedule::StepProgress progress;
   BackwardGate gate;
   MicrobatchOrder order;
+  schedule::WorkOrder work;                        ///< of this rank, as it began
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward
   SlotTable<ResponseTarget*, RequestId> requests;  ///< of this rank, unanswered; not owned
   std::vector<RecordId> released;                  ///< by others, not freed yet

@@ -195,6 +195,50 @@ TEST(StaticMode, StaysRightWhateverWayCodeTakes) {
   }
 }
 
+/// Notes what goes first on its rank.
+struct ProbeImpl : torch::nn::Module {
+  ProbeImpl() : weight(register_parameter("weight", torch::ones({3}, torch::kDouble))) {}
+  Tensor forward(const Tensor& x) {
+    const auto& core = Runtime::current().server().core();
+    priorities.push_back(core.priority(schedule::Phase::kForward, 0));
+    return x * weight;
+  }
+  Tensor weight;
+  std::vector<std::int64_t> priorities;
+};
+SMP_MODULE(Probe);
+
+struct ProbesImpl : torch::nn::Module {
+  ProbesImpl() : here(register_module("here", Probe())), there(register_module("there", Probe())) {}
+  Tensor forward(const Tensor& x) { return there(here(x)); }
+  Probe here, there;
+};
+SMP_MODULE(Probes);
+
+/// A forward comes after all backwards by the rule; the first one began first, in any step.
+TEST(StaticMode, KeepsToTheOrderOfARecordedStep) {
+  constexpr int kSteps = kRecorded + 2;
+  run_local(
+      2,
+      [] {
+        Probes net;
+        DistributedModel<Probes> model(net);
+        model.set_partition("", 0);
+        model.set_partition("there", 1);
+        auto train = smp::step([&](const Tensor& x) { model.backward(model(x).sum()); });
+        auto& own = rank() == 0 ? net->here : net->there;
+        for (int step = 0; step < kSteps; ++step) {
+          own->priorities.clear();
+          train(rows(4));
+          ASSERT_EQ(own->priorities.size(), 4u);
+          for (const auto priority : own->priorities) {
+            EXPECT_EQ(priority, step < kRecorded ? 4 : 0) << step;
+          }
+        }
+      },
+      config_of(Mode::kStatic, 4));
+}
+
 // ---- what ranks must know of each other --------------------------------------------------------
 
 constexpr int kLater = kRecorded + 3;  // a step that is replayed

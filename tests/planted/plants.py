@@ -173,7 +173,11 @@ PLANTS = [
     Plant("a step is replayed in spite of news", "src/server/dynamic_engine.cpp",
           "  if (replayed && !news) return;", "  if (replayed) return;", [STATIC]),
     Plant("steps after news are replayed", "src/server/recorded_steps.h",
-          "alike_ = news ? 0 : alike_ + 1;", "alike_ = alike_ + 1;", [SERVER]),
+          "    if (news) forget();\n    if (!news) ++alike_;", "    ++alike_;", [SERVER]),
+    Plant("the order of the last recorded step is kept, not the fastest",
+          "src/server/recorded_steps.h", "|| duration >= fastest_) return", ") return", [SERVER]),
+    Plant("nobody keeps to the recorded order", "src/server/dynamic_engine.cpp",
+          "  if (keeps_order_ &&", "  if (false &&", [STATIC]),
     # ---- what a run leaves behind
     Plant("a span that runs has ended", "src/schedule/trace_ring.cpp",
           "std::atomic_ref(open_->end).store(time,", "std::atomic_ref(open_->end).store(time + 1,", [SCHEDULE]),

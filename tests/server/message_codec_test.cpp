@@ -335,6 +335,12 @@ TEST_F(MessageCodecTest, TheRareKinds) {
   const auto replayed = cross_rare(StepEnded{{}, {}, "", true, "facts"});
   EXPECT_TRUE(replayed.replayed);
   EXPECT_EQ(replayed.facts, "facts");
+  for (const bool flag : {false, true}) {
+    const auto other = cross_rare(StepEnded{{}, {}, "", false, "", flag, !flag});
+    EXPECT_EQ(other.fastest, flag);
+    EXPECT_EQ(other.keep_order, !flag);
+    EXPECT_FALSE(other.replayed);
+  }
   cross_rare(RankLeft{});
   cross_rare(StallQuestion{});
   EXPECT_EQ(cross_rare(StallAnswer{"waits for b"}).text, "waits for b");

@@ -1,0 +1,67 @@
+// schedule/work_order.h: in which order a rank began its work in a step, and the schedule that
+// keeps to it (paper §4.4: the order of the fastest of the recorded steps). Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/phase.h"
+#include "schedule/schedule.h"
+
+namespace smp::schedule {
+
+/// Of one step on one rank: when it first did forward and backward work of each microbatch. A
+/// value.
+class WorkOrder {
+ public:
+  WorkOrder() = default;
+  /// Of a step of `microbatches`, in which nothing has begun.
+  explicit WorkOrder(int microbatches) : places_(2 * static_cast<std::size_t>(microbatches), -1) {}
+
+  int microbatches() const noexcept { return static_cast<int>(places_.size() / 2); }
+  /// Work of this kind begins. Counts once; no other phases than forward and backward count.
+  void note(Phase phase, int microbatch) noexcept;
+  /// From 0; -1: it did not begin.
+  int place(Phase phase, int microbatch) const noexcept;
+
+ private:
+  static constexpr std::size_t index(Phase phase, int microbatch) noexcept {
+    return 2 * static_cast<std::size_t>(microbatch) + (phase == Phase::kBackward ? 1 : 0);
+  }
+
+  std::vector<int> places_;  // by microbatch, forward then backward
+  int next_ = 0;
+};
+
+/// Another schedule whose priorities are the places in a recorded order. Work that did not begin
+/// then comes after what did; in steps of another number of microbatches all is as in the other
+/// schedule. Only which of several ready executions goes first is taken over, so nobody waits for
+/// what may not come.
+class RecordedOrder final : public Schedule {
+ public:
+  /// @param base, order  outlive this object
+  RecordedOrder(const Schedule& base, const WorkOrder& order) : base_(base), order_(order) {}
+
+  const char* name() const noexcept override { return base_.name(); }
+  bool may_start(const Progress& progress) const noexcept override {
+    return base_.may_start(progress);
+  }
+  bool may_begin_backward(const Progress& progress) const noexcept override {
+    return base_.may_begin_backward(progress);
+  }
+  std::int64_t priority(Phase phase, int microbatch,
+                        const Progress& progress) const noexcept override;
+  const RankWindows* windows(int pp_rank) const override { return base_.windows(pp_rank); }
+  int most_alive(int pp_rank, int microbatches) const noexcept override {
+    return base_.most_alive(pp_rank, microbatches);
+  }
+  bool splits_backward(int pp_rank, int microbatch) const noexcept override {
+    return base_.splits_backward(pp_rank, microbatch);
+  }
+
+ private:
+  const Schedule& base_;
+  const WorkOrder& order_;
+};
+
+}  // namespace smp::schedule
