@@ -52,6 +52,11 @@ std::string now() {
   return base::utc_timestamp(buffer);
 }
 
+/// Another folder for results, which a program that runs this one reads there.
+const char* elsewhere() { return getenv("SMP_PERF_RESULTS"); }
+
+std::string results_folder() { return elsewhere() ? elsewhere() : SMP_SOURCE_DIR "/perf/results"; }
+
 std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
@@ -168,7 +173,7 @@ bool Report::measured(const std::string& metric) const {
                      [&](const Row& row) { return row.metric == metric; });
 }
 
-std::string Report::path() const { return SMP_SOURCE_DIR "/perf/results/" + name_ + ".json"; }
+std::string Report::path() const { return results_folder() + "/" + name_ + ".json"; }
 
 std::vector<Row> Report::kept_rows() const {
   std::vector<Row> rows;
@@ -213,9 +218,9 @@ void Report::finish() const {
     std::puts("a brief run, not written: its numbers mean nothing");
     return;
   }
-  base::create_directories(SMP_SOURCE_DIR "/perf/results");
+  base::create_directories(results_folder());
   base::write_file(path(), json());
-  std::printf("written to perf/results/%s.json\n", name_.c_str());
+  std::printf("written to %s/%s.json\n", elsewhere() ? elsewhere() : "perf/results", name_.c_str());
 }
 
 std::optional<Report> report_of_ranks(int rank, const std::string& name, Report::Earlier earlier) {

@@ -10,7 +10,7 @@ rm -rf "$work"
 mkdir -p "$work/stubs" "$work/root/samples/t5" "$work/root/perf"
 cp "$source/smp" "$work/root/"
 cp -r "$source/cmake" "$work/root/"
-cp "$source/perf/ranks" "$work/root/perf/"
+cp -r "$source/perf/ranks" "$source/perf/peers" "$work/root/perf/"
 unset SMP_TORCH_DIR SMP_BUILT CMAKE_PREFIX_PATH
 real_cmake=$(command -v cmake)
 export real_cmake
@@ -50,9 +50,14 @@ EOF
 stub python3 <<'EOF'
 case "$*" in
   "-c import ensurepip") exit 0;;
-  "-m venv "*) mkdir -p "$3/bin" "$3/lib/python3.11/site-packages/torch"; cp "$state/../stubs/pip" "$3/bin/pip";;
+  "-m venv "*) mkdir -p "$3/bin" "$3/lib/python3.11/site-packages/torch"; cp "$state/../stubs/pip" "$3/bin/pip"
+    cp "$state/../stubs/python_of_venv" "$3/bin/python";;
   *) exit 1;;
 esac
+EOF
+stub python_of_venv <<'EOF'
+[ "$1" != -c ] || exec echo "$(dirname "$0")/../lib/python3.11/site-packages"
+echo "python $*" >>"$state/calls"
 EOF
 stub pip <<'EOF'
 echo "pip $*" >>"$state/calls"
@@ -296,6 +301,19 @@ check called "-n 4"
 SMP_PERF_BRIEF=1 smp perf bubble
 check called "-n 2"
 check not called "-n 4"
+# The peers have Python packages of their own, which are installed once; DeepSpeed is left out of a brief run.
+: >"$state/calls"
+SMP_PERF_BRIEF=1 smp perf peers --parts call
+check ends_with 0
+check called "peers/requirements.txt"
+check not called "peers/deepspeed.txt"
+check called "compare.py --build"
+check called "--parts call"
+: >"$state/calls"
+smp perf peers
+check not called "peers/requirements.txt"
+check called "peers/deepspeed.txt"
+check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
 check says "perf takes one of the programs bubble executor"

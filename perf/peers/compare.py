@@ -1,0 +1,224 @@
+"""smp beside what others would take: `./smp perf peers` runs this, with a Python of its own."""
+
+import argparse
+import importlib.metadata
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from contest import ONE_PROCESS, Contest, Entry, Measured, ideal_share
+from models import Setting
+from ranks import PeerFailed, Ranks, our_ranks, torch_ranks
+from report import LEAST_GFLOPS, Rows, machine, matrix_multiplication_gflops, median, write
+
+ROOT = Path(__file__).parents[2]
+BRIEF = os.environ.get("SMP_PERF_BRIEF") == "1"
+OURS = "smp"  # planned by default
+REFERENCE = Entry(ONE_PROCESS, "plain", alone=True)
+LIBTORCH = Entry("one_process_libtorch", "libtorch", alone=True)
+SCHEDULES = ["gpipe", "1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble"]
+PIPELINING = [Entry(name, "torch") for name in SCHEDULES]
+OTHERS = [Entry("rpc", "rpc"), Entry("deepspeed", "deepspeed")]
+SMP, SMP_BY_HAND = Entry(OURS, OURS), Entry("smp_by_hand", "smp_by_hand")
+OUR_VARIANTS = {OURS: "planned", "smp_by_hand": "by_hand", "one_process_libtorch": "one_process"}
+BRIEF_NAMES = {ONE_PROCESS, "1f1b", "rpc", OURS}
+
+
+@dataclass(frozen=True)
+class Part:
+    setting: Setting
+    entries: list[Entry]
+    rounds: int
+    seconds: float  # from the start of the processes on; then no round begins that need not
+
+
+def training(workload: str, ranks: int, microbatches: int, ours: list[Entry], seconds: float) -> Part:
+    entries = [REFERENCE, LIBTORCH, *ours, *PIPELINING, *OTHERS]
+    if BRIEF:
+        setting = Setting(workload, ranks, 4, rows=8, length=16, tiny=True)
+        return Part(setting, [entry for entry in entries if entry.name in BRIEF_NAMES], 1, 1)
+    return Part(Setting(workload, ranks, microbatches), entries, 7, seconds)
+
+
+PARTS = {
+    "gpt.p2": training("gpt", 2, 8, [SMP, SMP_BY_HAND], 100),
+    "gpt.p4": training("gpt", 4, 16, [SMP, SMP_BY_HAND], 120),
+    "t5.p2": training("t5", 2, 8, [SMP], 90),
+    "t5.p4": training("t5", 4, 16, [SMP], 110),
+    "sleep.p4": Part(Setting("sleep", 4, 16), [SMP, *PIPELINING, *OTHERS], 5, 90),
+}
+CALL_ROUNDS, CALLS = (1, 20) if BRIEF else (5, 200)
+ALL_PARTS = [*PARTS, "call"]
+BRIEF_PARTS = ["gpt.p2", "t5.p2", "call"]
+
+
+class Comparison:
+    def __init__(self, programs: Path, mpirun: list[str]) -> None:
+        self.programs, self.mpirun = programs, mpirun
+        self.rows = Rows()
+        self.failed = False
+
+    def start(self, entry: Entry, setting: Setting) -> Ranks:
+        if entry.name in OUR_VARIANTS:
+            program = self.programs / "perf_peers"
+            return our_ranks(self.mpirun, program, OUR_VARIANTS[entry.name], setting)
+        return torch_ranks(entry.family, setting)
+
+    def run(self, name: str) -> None:
+        try:
+            if name == "call":
+                return self.run_calls()
+            part = PARTS[name]
+            measured = Contest(part.setting, part.entries, self.start, part.seconds).run(part.rounds)
+            self.add_failures(name, measured)
+            add = self.add_sleep if part.setting.workload == "sleep" else self.add_training
+            add(name, part.setting, measured)
+        except Exception as error:  # the other parts may still be measured
+            self.add_failure(name, f"{type(error).__name__}: {error}")
+
+    def add_failure(self, name: str, text: str) -> None:
+        self.failed = True
+        self.rows.add(f"{name}.failed", 1, "1", text)
+
+    def add_failures(self, part: str, measured: Measured) -> None:
+        for name, text in measured.failures.items():
+            self.add_failure(f"{part}.{name}", text)
+
+    def add_training(self, part: str, setting: Setting, measured: Measured) -> None:
+        alone = measured.milliseconds[ONE_PROCESS]
+        ideal = ideal_share(setting, os.cpu_count() or 1)
+        rows = setting.rows // setting.microbatches
+        about = f"{setting.microbatches} microbatches of {rows} x {setting.length} tokens"
+        for name, samples in measured.milliseconds.items():
+            self.rows.add_samples(f"{part}.{name}.step_ms", samples, "ms", f"{len(samples)} rounds; {about}")
+            if name != ONE_PROCESS and name in measured.differences:
+                self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
+            if not name.startswith(ONE_PROCESS):
+                shares = [ideal * one / own for one, own in zip(alone, samples)]
+                note = f"ideal: {ideal:.3f} of the step of one process of torch"
+                self.rows.add_samples(f"{part}.{name}.share_of_ideal", shares, "1", note)
+            self.add_over_ours(part, name, measured)
+
+    def add_over_ours(self, part: str, name: str, measured: Measured) -> None:
+        ours = measured.milliseconds.get(OURS, [])
+        ratios = [other / own for other, own in zip(measured.milliseconds[name], ours)]
+        known = [ratio for ratio in ratios if not math.isnan(ratio)]
+        if known and name != OURS:
+            self.rows.add(f"{part}.{name}.step_over_smp", median(known), "1", "median of ratios within a round")
+
+    def add_sleep(self, part: str, setting: Setting, measured: Measured) -> None:
+        cell = setting.forward_ms + setting.backward_ms
+        ideal = (setting.microbatches + setting.ranks - 1) * cell
+        note = f"F = {setting.forward_ms:.0f} ms, B = {setting.backward_ms:.0f} ms; ideal {ideal:.0f} ms"
+        for name, samples in measured.milliseconds.items():
+            ratios = [own / ideal for own in samples]
+            self.rows.add_samples(f"{part}.{name}.step_over_ideal", ratios, "1", note)
+            self.add_over_ours(part, name, measured)
+
+    # ---- one call ----
+
+    def run_calls(self) -> None:
+        theirs: dict[str, list[float]] = {"forward": [], "forward_backward": []}
+        ours: dict[str, list[float]] = {"forward": [], "forward_backward": []}
+        ranks = torch_ranks("rpc", Setting("sleep", 2, 8))
+        try:
+            for _ in range(CALL_ROUNDS):
+                answer = ranks.turn("call", CALLS, 60)
+                own = self.our_calls()
+                for kind in theirs:
+                    theirs[kind].append(median(answer[kind]))
+                    ours[kind].append(own[kind])
+        except (PeerFailed, subprocess.SubprocessError) as error:  # earlier rounds count
+            self.add_failure("call", f"after {len(ours['forward'])} rounds: {str(error)[:300]}")
+        finally:
+            ranks.stop()
+        self.add_calls(theirs, ours)
+
+    def add_calls(self, theirs: dict[str, list[float]], ours: dict[str, list[float]]) -> None:
+        for kind in theirs:
+            if not ours[kind]:
+                continue
+            note = f"y = x * w with 4 floats; {len(ours[kind])} rounds, each its p50"
+            self.rows.add_samples(f"call.torch_rpc.{kind}.p50_us", theirs[kind], "us", note)
+            self.rows.add_samples(f"call.smp.{kind}.p50_us", ours[kind], "us", "perf_remote_call")
+            ratio = median([other / own for other, own in zip(theirs[kind], ours[kind])])
+            self.rows.add(f"call.torch_rpc.{kind}.over_smp", ratio, "1", "median of ratios within a round")
+
+    def our_calls(self) -> dict[str, float]:
+        with TemporaryDirectory() as folder:
+            command = [*self.mpirun, "-n", "2", str(self.programs / "perf_remote_call")]
+            output = subprocess.run(
+                command, env=os.environ | {"SMP_PERF_RESULTS": folder}, timeout=60, check=True,
+                stdout=subprocess.PIPE, text=True,
+            ).stdout  # fmt: skip
+        rows = dict(re.findall(r"^(\S+)\.p50_us +(\S+) us", output, re.M))
+        return {kind: float(rows[kind]) for kind in ("forward", "forward_backward")}
+
+
+def versions() -> dict[str, str]:
+    def said(*command: str) -> str:
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[0]
+
+    project = (ROOT / "CMakeLists.txt").read_text()
+    found = {
+        "LibTorch": torch.__version__,
+        "Python": sys.version.split()[0],
+        "MPI": said("mpirun", "--version"),
+        "compiler": said("g++", "-dumpfullversion"),
+        "smp": re.findall(r"project\(smp\s[^)]*?VERSION ([0-9.]+)", project)[0],
+    }
+    try:
+        found["DeepSpeed"] = importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        found["DeepSpeed"] = "not installed"
+    return found
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="smp perf peers", description=__doc__)
+    parser.add_argument("--parts", help=f"some of {','.join(ALL_PARTS)}; the other rows of the result file are kept")
+    parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--mpirun", required=True, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    usual = BRIEF_PARTS if BRIEF else ALL_PARTS
+    arguments.parts = arguments.parts.split(",") if arguments.parts else usual
+    unknown = set(arguments.parts) - set(ALL_PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and so ends the ranks
+    load = os.getloadavg()
+    if not BRIEF and matrix_multiplication_gflops() < LEAST_GFLOPS:
+        sys.exit(f"this torch multiplies matrices with less than {LEAST_GFLOPS} GFLOP/s: numbers would mean nothing")
+    comparison = Comparison(arguments.build / "perf", arguments.mpirun.split())
+    done: list[str] = []
+    for part in arguments.parts:
+        start = time.monotonic()
+        comparison.run(part)
+        print(f"{part}: {time.monotonic() - start:.0f} s", flush=True)
+        done.append(part)
+        if not BRIEF:  # now, for the case that somebody loses patience
+            write(ROOT / "perf/results/peers.json", comparison.rows, done, machine(load), versions())
+    print(comparison.rows.table())
+    if BRIEF:
+        print("a peer failed" if comparison.failed else "a brief run, not written: its numbers mean nothing")
+        return int(comparison.failed)
+    print("written to perf/results/peers.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
