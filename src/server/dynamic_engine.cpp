@@ -55,7 +55,8 @@ WeightedRoots weighted(const std::vector<at::Tensor>& roots,
 
 void DynamicEngine::begin(const StepTask& task) {
   core_.port.begin_step();
-  core_.step = std::make_unique<StepState>(core_.port.step(), task, core_.clock.now());
+  core_.step =
+      std::make_unique<StepState>(core_.port.step(), task, core_.port.rank(), core_.clock.now());
   core_.server.waits_for_workers = false;
   core_.accumulator.begin(task.microbatches);
   core_.scopes.settings.begin_step();
@@ -242,12 +243,14 @@ bool DynamicEngine::outputs_have_left() const noexcept { return outputs_leaving_
 void DynamicEngine::on_message(const ForwardDone& message) {
   core_.accumulator.mark_forward_done(message.microbatch);
   core_.step->order.forward_done(message.microbatch);
+  runner_.forward_done(message.microbatch);
   core_.server.wake.signal();
 }
 
 void DynamicEngine::on_message(const MicrobatchDone& message) {
   core_.accumulator.mark_microbatch_done(message.microbatch);
   core_.step->order.forward_done(message.microbatch);
+  runner_.microbatch_done(message.microbatch);
   core_.server.wake.signal();
 }
 
