@@ -52,6 +52,8 @@ class StepProgress {
   [[nodiscard]] bool all_finished() const noexcept {
     return progress_.finished == progress_.microbatches;
   }
+  /// Whether may_enter() may say no.
+  [[nodiscard]] bool has_windows() const noexcept { return windows_ != nullptr; }
   [[nodiscard]] int microbatches() const noexcept { return progress_.microbatches; }
   [[nodiscard]] const Progress& progress() const noexcept { return progress_; }
 

@@ -60,7 +60,8 @@ void DynamicEngine::begin(const StepTask& task) {
   if (keeps_order_ && !task.one_at_a_time) {
     own.schedule = &order_.emplace(*task.schedule, best_order_);
   }
-  core_.step = std::make_unique<StepState>(core_.port.step(), own, core_.clock.now());
+  core_.step =
+      std::make_unique<StepState>(core_.port.step(), own, core_.port.rank(), core_.clock.now());
   core_.step->replayed = may_replay();
   news_ = false;
   core_.server.waits_for_workers = false;
@@ -72,10 +73,12 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.scopes.modules.begin_step(core_.port.rank());
 }
 
-/// Where microbatches enter modules in order, ranks must be told how far each has come.
+/// Where microbatches enter modules in order, or a rank only when others have ended there, ranks
+/// must be told how far each has come.
 bool DynamicEngine::may_replay() const {
   return core_.port.is_first() && core_.port.size() > 1 && recorded_.may_replay() &&
-         !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();
+         !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order() &&
+         !core_.step->progress.has_windows();
 }
 
 void DynamicEngine::run() {
@@ -314,12 +317,14 @@ bool DynamicEngine::outputs_have_left() const noexcept { return outputs_leaving_
 void DynamicEngine::on_message(const ForwardDone& message) {
   core_.accumulator.mark_forward_done(message.microbatch);
   core_.step->order.forward_done(message.microbatch);
+  runner_.forward_done(message.microbatch);
   core_.server.wake.signal();
 }
 
 void DynamicEngine::on_message(const MicrobatchDone& message) {
   core_.accumulator.mark_microbatch_done(message.microbatch);
   core_.step->order.forward_done(message.microbatch);
+  runner_.microbatch_done(message.microbatch);
   core_.server.wake.signal();
 }
 

@@ -175,6 +175,13 @@ std::string ModuleServer::waiting_requests() const {
                           core_.scopes.modules.path(module), ", microbatch ", microbatch,
                           ": waits for an argument that another module has promised");
   }
+  if (core_.step == nullptr) return lines;
+  for (const auto& [microbatch, module] : core_.step->entry.waiting()) {
+    lines += base::concat("\n    rank ", core_.port.name(), ", module ",
+                          core_.scopes.modules.path(module), ", microbatch ", microbatch,
+                          ": waits until a lower microbatch has ended here, as schedule ",
+                          core_.step->task.schedule->name(), " wants");
+  }
   for (const auto& [microbatch, id] : runner_.promised().waiting()) {
     const auto* record = core_.step->records.find(id);
     lines += base::concat("\n    rank ", core_.port.name(), ", backward of module ",

@@ -110,13 +110,40 @@ void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
       request.microbatch, request.position.caller.child(request.position.ordinal),
       request.after_first_backward);
   ++core_.counters.executed_forward;
-  const auto order = core_.priority(Phase::kForward, request.microbatch);
   if (request.keep_outputs) kept_.expect({source, request.request});
   if (request.row != 0) {
     waiting_.add({source, std::move(request), execution}, core_.port.rank());
   } else {
-    core_.workers.launch(ForwardTask{source, std::move(request), execution}, order);
+    enter({source, std::move(request), execution});
   }
+}
+
+/// Runs it once its microbatch may enter this rank.
+void RequestRunner::enter(ForwardTask&& task) {
+  if (core_.step->entry.holds(task)) return;
+  const auto order = core_.priority(Phase::kForward, task.request.microbatch);
+  core_.workers.launch(std::move(task), order);
+}
+
+void RequestRunner::start_entering() {
+  if (!core_.in_good_step()) return;
+  for (auto& task : core_.step->entry.take_entering()) enter(std::move(task));
+}
+
+/// Work of the microbatch has ended here, or a record of it is gone.
+void RequestRunner::drop(int microbatch) {
+  core_.step->entry.drop(microbatch);
+  start_entering();
+}
+
+void RequestRunner::forward_done(int microbatch) {
+  core_.step->entry.forward_done(microbatch);
+  start_entering();
+}
+
+void RequestRunner::microbatch_done(int microbatch) {
+  core_.step->entry.microbatch_done(microbatch);
+  start_entering();
 }
 
 /// The answer to a request that was not run.
@@ -140,9 +167,7 @@ void RequestRunner::start(WaitingRequests::Forward&& forward, bool input_failed)
                                             "an argument was promised by a call"));
     return waiting_.ended(forward.row);
   }
-  const auto order = core_.priority(Phase::kForward, request.microbatch);
-  core_.workers.launch(
-      ForwardTask{forward.source, std::move(request), forward.execution, forward.row}, order);
+  enter({forward.source, std::move(request), forward.execution, forward.row});
 }
 
 void RequestRunner::on_message(PpRank source, const PassOn& message) {
@@ -166,13 +191,16 @@ void RequestRunner::end_step() noexcept {
 
 void RequestRunner::run(ForwardTask&& task) {
   auto& request = task.request;
+  core_.step->entry.keep(request.microbatch);
   const ExecutionIdentity identity{request.module, request.microbatch, Phase::kForward,
                                    request.after_first_backward, task.execution};
   ExecutionScope scope(core_.scopes, identity, request.position,
                        core_.random_key(request.microbatch));
   answer(task.source, request.request, scope,
          [&] { return run_forward(task.source, request, identity); });
-  if (core_.in_good_step()) waiting_.ended(task.row);
+  if (!core_.in_good_step()) return;
+  waiting_.ended(task.row);
+  drop(request.microbatch);
 }
 
 /// Of this rank's own outputs each request gets one that it may write to.
@@ -275,6 +303,7 @@ ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
     return response;
   }
   core_.accumulator.recorded(identity.execution, outputs);
+  core_.step->entry.keep(identity.microbatch);
   response.record = core_.step->records.add(
       {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
        identity.execution, request.modes, request.position, ExecutionScope::current()->settings()});
@@ -300,7 +329,10 @@ std::vector<KeptOutput> RequestRunner::kept_outputs(const std::vector<at::Tensor
 void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
   // It may overtake the word that the microbatch's forward is done. smp::grad() may be in the
   // midst of it.
-  if (!request.only_inputs) core_.accumulator.mark_forward_done(request.microbatch);
+  if (!request.only_inputs) {
+    core_.accumulator.mark_forward_done(request.microbatch);
+    core_.step->entry.forward_done(request.microbatch);
+  }
   ++core_.counters.executed_backward;
   if (!request.promised.empty()) return promised_.add({source, std::move(request)});
   launch({source, std::move(request)});
@@ -324,6 +356,7 @@ void RequestRunner::start(BackwardTask&& task, bool input_failed) {
 
 void RequestRunner::run(BackwardTask&& task) {
   auto& request = task.request;
+  core_.step->entry.keep(request.microbatch);
   for (auto& input : request.promised) {
     restore_forms(input.forms, input.tensors);
     request.gradients.at(input.index) = std::move(input.tensors.at(0));
@@ -352,6 +385,7 @@ void RequestRunner::run(BackwardTask&& task) {
       throw;
     }
   });
+  if (core_.in_good_step()) drop(request.microbatch);
 }
 
 /// Gradients with a route go there, the others to the caller.
@@ -397,7 +431,10 @@ Record RequestRunner::take_record(const BackwardRequest& request) const {
       record != nullptr,
       "Trying to backward through the graph a second time: the graph of a remote module was "
       "freed by the first backward; keep it with retain_graph");
-  return request.keep_graph ? *record : *records.take(request.record);
+  if (request.keep_graph) return *record;
+  auto taken = *records.take(request.record);
+  core_.step->entry.drop(taken.microbatch);  // this pass keeps the microbatch meanwhile
+  return taken;
 }
 
 /// Those of the forward, unless the caller has frozen or freed parameters since.
@@ -466,6 +503,7 @@ void RequestRunner::free_released() {
   for (const auto id : std::exchange(core_.step->released, {})) {
     if (const auto record = core_.step->records.take(id)) {
       core_.accumulator.mark_closed(record->execution);
+      drop(record->microbatch);
     }
   }
 }

@@ -29,6 +29,10 @@ class RequestRunner {
   void run(ForwardTask&& task);
   void run(BackwardTask&& task);
 
+  /// Of a microbatch, by word of pp_rank 0.
+  void forward_done(int microbatch);
+  void microbatch_done(int microbatch);
+
   /// The step is over.
   void end_step() noexcept;
   /// What waits for tensors of other ranks, for reports.
@@ -42,6 +46,9 @@ class RequestRunner {
   void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
   void start(WaitingRequests::Forward&& forward, bool input_failed);
   void start(BackwardTask&& task, bool input_failed);
+  void enter(ForwardTask&& task);
+  void start_entering();
+  void drop(int microbatch);
   void take_promised(ForwardRequest& request) const;
   ForwardResponse run_forward(PpRank source, ForwardRequest& request,
                               const ExecutionIdentity& identity);

@@ -11,6 +11,7 @@
 #include "schedule/step_progress.h"
 #include "schedule/work_order.h"
 #include "server/backward_gate.h"
+#include "server/entry_gate.h"
 #include "server/executor.h"
 #include "server/message.h"
 #include "server/microbatch_order.h"
@@ -51,11 +52,11 @@ class ResponseTarget {
 
 /// Threads: the rank's.
 struct StepState {
-  StepState(std::int64_t step_number, const StepTask& step_task, base::Nanoseconds now)
+  StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, base::Nanoseconds now)
       : number(step_number),
         task(step_task),
         start(now),
-        progress(*step_task.schedule, step_task.microbatches),
+        progress(*step_task.schedule, step_task.microbatches, rank.value()),
         order(step_task.microbatches),
         work(step_task.microbatches) {}
 
@@ -64,6 +65,7 @@ struct StepState {
   const base::Nanoseconds start;
   schedule::StepProgress progress;
   BackwardGate gate;
+  EntryGate entry{progress};
   MicrobatchOrder order;
   schedule::WorkOrder work;                        ///< of this rank, as it began
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward

@@ -50,7 +50,7 @@ inline void expect_close(const at::Tensor& got, const at::Tensor& expected,
   }
 }
 
-/// Runs `body(net, model call, x, backward)` on every microbatch of one step on 1 to 3 ranks, both
+/// Runs `body(net, model call, x, backward)` on every microbatch of one step on 1 to 3 ranks, all
 /// schedules, and in plain LibTorch; compares every gradient. `prepare(net)` runs first.
 template <class Body, class Prepare>
 void expect_equal_gradients(const Body& body, const Prepare& prepare) {
@@ -68,7 +68,7 @@ void expect_equal_gradients(const Body& body, const Prepare& prepare) {
         },
         microbatch++);
   }
-  for (const char* schedule : {"simple", "interleaved"}) {
+  for (const char* schedule : {"simple", "interleaved", "1f1b"}) {
     for (const int ranks : {1, 2, 3}) {
       SCOPED_TRACE(std::string(schedule) + ", " + std::to_string(ranks) + " ranks");
       Config config;
