@@ -34,10 +34,13 @@ Case case_named(const std::string& name) {
   throw std::runtime_error("no zoo model " + name);
 }
 
-/// One step of the chain under the default plan; `inspect` runs on every rank after it.
+/// One step of the chain under a plan; `inspect` runs on every rank after it.
 template <class Inspect>
-void one_step(int ranks, int microbatches, const Inspect& inspect) {
+void one_step(int ranks, int microbatches, const Inspect& inspect,
+              const std::string& strategy = "best") {
   const auto c = case_named("mlp chain");
+  auto config = automatic(microbatches);
+  config.partition_strategy = strategy;
   run_local(
       ranks,
       [&] {
@@ -50,7 +53,7 @@ void one_step(int ranks, int microbatches, const Inspect& inspect) {
         train(batch_of(c, 0, torch::kDouble));
         inspect(model);
       },
-      automatic(microbatches));
+      config);
 }
 
 TEST(Model, ARankHoldsItsOwnShareOnly) {
@@ -71,21 +74,26 @@ TEST(Model, ARankHoldsItsOwnShareOnly) {
   for (const auto share : shares) EXPECT_LE(share, whole * 2 / 5);
 }
 
-/// A chain cut into p runs: pp_rank 0 asks each other rank once a microbatch, forward and backward.
+/// A chain cut into p runs, as the tree algorithm does: pp_rank 0 asks each other rank once a
+/// microbatch, forward and backward.
 TEST(Model, SendsTheRequestsOfTheFormula) {
   for (const int ranks : {1, 2, 3}) {
     for (const int microbatches : {1, 4}) {
       SCOPED_TRACE(testing::Message() << ranks << " ranks, " << microbatches << " microbatches");
-      one_step(ranks, microbatches, [&](auto&) {
-        const auto& counters = Runtime::current().server().core().counters;
-        const auto others = static_cast<std::uint64_t>((ranks - 1) * microbatches);
-        EXPECT_EQ(counters.forward_requests, rank() == 0 ? others : 0);
-        EXPECT_EQ(counters.backward_requests, rank() == 0 ? others : 0);
-        const auto own = static_cast<std::uint64_t>(rank() == 0 ? 0 : microbatches);
-        EXPECT_EQ(counters.executed_forward, own);
-        EXPECT_EQ(counters.executed_backward, own);
-        EXPECT_EQ(counters.records_left, 0u);
-      });
+      one_step(
+          ranks, microbatches,
+          [&](auto& model) {
+            SCOPED_TRACE(model.plan().table());
+            const auto& counters = Runtime::current().server().core().counters;
+            const auto others = static_cast<std::uint64_t>((ranks - 1) * microbatches);
+            EXPECT_EQ(counters.forward_requests, rank() == 0 ? others : 0);
+            EXPECT_EQ(counters.backward_requests, rank() == 0 ? others : 0);
+            const auto own = static_cast<std::uint64_t>(rank() == 0 ? 0 : microbatches);
+            EXPECT_EQ(counters.executed_forward, own);
+            EXPECT_EQ(counters.executed_backward, own);
+            EXPECT_EQ(counters.records_left, 0u);
+          },
+          "tree");
     }
   }
 }
