@@ -11,8 +11,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/random.h"
+#include "base/work_clock.h"
 #include "module/call_handler.h"
 #include "partition/call_recorder.h"
 #include "partition/live_log.h"
@@ -83,6 +83,7 @@ struct Tracer::State {
   std::optional<CallRecorder> recorder;
   OperatorMeter meter;
   bool timed = false;
+  base::WorkClock clock;                   // of timed runs
   std::vector<const RoutedBase*> running;  // innermost last
   std::optional<LiveLog> live_log;
 
@@ -312,7 +313,7 @@ std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
 }
 
 double Tracer::now() const {
-  if (state_->timed) return static_cast<double>(base::thread_cpu_time()) / base::kSecond;
+  if (state_->timed) return static_cast<double>(state_->clock.now()) / base::kSecond;
   return state_->meter.seconds();
 }
 

@@ -37,7 +37,7 @@ class Tracer final : public CallHandler {
 
   /// Runs `body` and returns one trace a model. With `repeats` 0 times are estimated from the
   /// operators that run; else the body runs once and then `repeats` times more, and each time is
-  /// the median of what the thread's CPU clock said.
+  /// the median of what base::WorkClock said.
   /// @throws what leaves the body.
   std::vector<simulate::Trace> run(const Body& body, int repeats);
   /// As run(), and once more to see which modules keep state (partition/state_watch.h). What
