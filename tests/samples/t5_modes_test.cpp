@@ -6,23 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "samples/small_t5.h"
 #include "smp/smp.h"
-#include "t5/t5.h"
 
 namespace t5 {
 namespace {
 
 constexpr int kSteps = 200;
 
-T5Config small() {
-  T5Config config;
-  config.vocab_size = 23;
-  config.d_model = 8;
-  config.d_kv = 5;
-  config.d_ff = 12;
-  config.num_layers = config.num_decoder_layers = config.num_heads = 2;
-  config.relative_attention_num_buckets = 8;
-  config.relative_attention_max_distance = 12;
+T5Config with_dropout() {
+  auto config = small_config();
   config.dropout_rate = 0.1;
   return config;
 }
@@ -57,7 +50,7 @@ Trained train(const Mode& mode) {
       3,
       [&] {
         torch::manual_seed(7);
-        T5 net(small());
+        T5 net(with_dropout());
         smp::DistributedModel model(net);
         place(model);
         smp::DistributedOptimizer optimizer(model, torch::optim::Adam(net->parameters(), 1e-3));

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "samples/reference.h"
-#include "t5/t5.h"
+#include "samples/small_t5.h"
 #include "t5/weights.h"
 
 namespace t5 {
@@ -17,15 +17,7 @@ struct Version {
 };
 
 T5Config config_of(const Version& version) {
-  T5Config config;
-  config.vocab_size = 23;
-  config.d_model = 8;
-  config.d_kv = 5;
-  config.d_ff = 12;
-  config.num_layers = config.num_decoder_layers = config.num_heads = 2;
-  config.relative_attention_num_buckets = 8;
-  config.relative_attention_max_distance = 12;
-  config.dropout_rate = 0;
+  auto config = small_config();
   config.is_gated_act = version.is_gated;
   config.tie_word_embeddings = version.is_tied;
   return config;
