@@ -113,7 +113,8 @@ struct Trained {
 constexpr int kMicrobatches = 8;
 
 /// Piece i lives on rank i modulo `ranks`, the body on rank 0.
-Trained train(Mode mode, int ranks, int steps, const Way& way, std::uint64_t seed = 1) {
+Trained train(Mode mode, int ranks, int steps, const Way& way, std::uint64_t seed = 1,
+              const char* pipeline = "interleaved") {
   Trained trained;
   const auto rank_main = [&] {
     torch::manual_seed(5);
@@ -143,7 +144,9 @@ Trained train(Mode mode, int ranks, int steps, const Way& way, std::uint64_t see
       trained.parameters[name] = parameter.detach().clone();
     }
   };
-  run_local(ranks, rank_main, config_of(mode, kMicrobatches), {.seed = seed});
+  auto config = config_of(mode, kMicrobatches);
+  config.pipeline = pipeline;
+  run_local(ranks, rank_main, config, {.seed = seed});
   return trained;
 }
 
@@ -192,6 +195,17 @@ TEST(StaticMode, StaysRightWhateverWayCodeTakes) {
     const auto repeated = train(mode, 3, kSteps, by_chance);
     EXPECT_EQ(repeated.replayed, static_cast<std::uint64_t>(kSteps - kRecorded));
     expect_same_bits(repeated, relayed);
+  }
+}
+
+/// Its ranks must be told which microbatches have ended.
+TEST(StaticMode, DoesNotReplayStepsUnderWindows) {
+  constexpr int kSteps = kRecorded + 8;
+  for (const auto& way : {Way(straight), Way(by_chance)}) {
+    const auto dynamic = train(Mode::kPromised, 3, kSteps, way, 1, "1f1b");
+    const auto repeated = train(Mode::kFast, 3, kSteps, way, 1, "1f1b");
+    EXPECT_EQ(repeated.replayed, 0u);
+    expect_same_bits(repeated, dynamic);
   }
 }
 
