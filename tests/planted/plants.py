@@ -37,7 +37,7 @@ PLANTS = [
           "    failure = std::move(error);\n    arrived_.signal();", "    arrived_.signal();",
           [SERVER]),
     Plant("failed microbatch never done", "src/server/dynamic_engine.cpp",
-          "  core_.port.send_to_others(MicrobatchDone{body.microbatch});\n", "", [SERVER]),
+          "  tell_others(MicrobatchDone{body.microbatch});\n", "", [SERVER]),
     # ---- gradients
     Plant("double accumulation", "src/server/waiting_gradients.cpp",
           "    add(sum, std::move(gradient));\n  }\n  return delivered;",
@@ -58,8 +58,7 @@ PLANTS = [
     Plant("gradients of a failed step are kept", "src/server/dynamic_engine.cpp",
           "  core_.accumulator.drop();\n", "  core_.accumulator.finish();\n", [SERVER, API]),
     Plant("kept graph is taken", "src/server/request_runner.cpp",
-          "return request.keep_graph ? *record : *records.take(request.record);",
-          "return *records.take(request.record);", [SERVER]),
+          "  if (request.keep_graph) return *record;\n", "", [SERVER]),
     Plant("hooks of a tensor are skipped", "src/server/executor.cpp",
           "(index, variable_list(node.num_outputs()), false);\n  call_tensor_hooks(node, inputs);",
           "(index, variable_list(node.num_outputs()), false);", [SERVER]),
