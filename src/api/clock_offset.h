@@ -19,9 +19,8 @@ struct ClockOffset {
 /// Asks by messages there and back: the answer was given between question and answer, and the pair
 /// closest together counts. All members call it; suspends the fiber.
 /// @param now           of this rank
-/// @param shares_clock  of every member, the same on all: it has the first member's clock, and is
-/// not
-///                      asked
+/// @param shares_clock  of every member, the same on all: whether it has the first member's clock;
+///                      then it is not asked
 [[nodiscard]] ClockOffset clock_offset(const d2d::Communicator& ranks,
                                        const std::function<base::Nanoseconds()>& now,
                                        const std::vector<bool>& shares_clock);

@@ -55,10 +55,10 @@ void FailureControl::on_step_failed(StepFailed&& message) {
 void FailureControl::on_late_failure(std::int64_t step, StepFailed&& message) {
   if (late_ || !ended_well(step)) return;
   late_ = std::move(message.failure);
-  late_->text +=
-      base::concat(" (at the end of step ", step, ", which had ended on rank ", core_.port.name(),
-                   " already: with static_mode nobody waits there. Parameters of the "
-                   "ranks may differ now; load a state that they have in common)");
+  late_->text += base::concat(
+      " (at the end of step ", step, ", which had ended on rank ", core_.port.name(),
+      " already. Parameters of the ranks may differ now; load a state that they have in "
+      "common)");
   if (core_.step != nullptr) fail_late();
 }
 

@@ -22,8 +22,9 @@ class FailureControl {
   void fail_step(std::exception_ptr error);
   /// Another rank's step failed. Safe in a poll.
   void on_step_failed(StepFailed&& message);
-  /// Of step `step`, which this rank has ended. If it ended well here, which only a replayed one
-  /// can, the running step fails, or the next one. Safe in a poll.
+  /// Of step `step`, which this rank has ended. If it ended well here, as a replayed one may, or
+  /// one whose outputs another rank could not take, the running step fails, or the next one. Safe
+  /// in a poll.
   void on_late_failure(std::int64_t step, StepFailed&& message);
   /// Once a step.
   void step_ended(std::int64_t step, bool well) noexcept { (well ? good_ : failed_) = step; }
