@@ -47,28 +47,12 @@ std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
   return ranks_of(parts.topology, which);
 }
 
-bool splits_backward(const schedule::Schedule& schedule, const schedule::StepShape& shape) {
-  for (int stage = 0; stage < shape.pp_size; ++stage) {
-    for (int microbatch = 0; microbatch < shape.microbatches; ++microbatch) {
-      if (schedule.splits_backward(stage, microbatch)) return true;
-    }
-  }
-  return false;
-}
-
 std::unique_ptr<schedule::Schedule> make_schedule(const Runtime::Parts& parts) {
   const Config& config = parts.config.values();
   const schedule::StepShape shape{.pp_size = parts.topology.pp_size(),
                                   .microbatches = config.microbatches,
                                   .active_microbatches = config.active_microbatches.value()};
-  auto schedule = schedule::make_schedule(config.pipeline, shape);
-  // A plan may be made for it.
-  SMP_REQUIRE_AS(UnsupportedError, parts.plan_request || !splits_backward(*schedule, shape),
-                 "pipeline = ", config.pipeline,
-                 " splits the backward in two parts (I and W): known, simulated, but not run yet; "
-                 "use 1f1b, interleaved or simple, or see what it would bring: smp plan FILE "
-                 "--schedule all");
-  return schedule;
+  return schedule::make_schedule(config.pipeline, shape);
 }
 
 }  // namespace

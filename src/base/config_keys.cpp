@@ -62,7 +62,7 @@ std::vector<ConfigKey> pipeline_keys() {
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, schedule, "interleaved",
           "interleaved runs a ready backward first; simple runs all forwards, then all backwards; "
-          "the others are in docs/schedules.md (zero_bubble is simulated, but not run yet)"),
+          "the others are in docs/schedules.md"),
       key("active_microbatches", "", &Config::active_microbatches, at_least(1), "2 * stages + 2",
           "microbatches in flight at once; fewer need less activation memory"),
   };

@@ -54,6 +54,10 @@ class StepProgress {
   }
   /// Whether may_enter() may say no.
   [[nodiscard]] bool has_windows() const noexcept { return windows_ != nullptr; }
+  /// Whether the backward of `microbatch` is in two parts on this rank.
+  [[nodiscard]] bool splits_backward(int microbatch) const noexcept {
+    return schedule_->splits_backward(progress_.pp_rank, microbatch);
+  }
   [[nodiscard]] int microbatches() const noexcept { return progress_.microbatches; }
   [[nodiscard]] const Progress& progress() const noexcept { return progress_; }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <typeinfo>
 
+#include "server/executor.h"
 #include "server/leaf_guards.h"
 
 namespace smp::server {
@@ -84,18 +85,43 @@ void BackwardGraph::add_captures(const edge_list& edges) {
   }
 }
 
-void BackwardGraph::execute_only_towards_captures() {
-  std::vector<NodeIndex> upwards(nodes.size());
-  std::iota(upwards.begin(), upwards.end(), NodeIndex{0});
-  std::sort(upwards.begin(), upwards.end(), [this](NodeIndex a, NodeIndex b) {
+/// All nodes, each after those below it.
+std::vector<NodeIndex> BackwardGraph::upwards() const {
+  std::vector<NodeIndex> order(nodes.size());
+  std::iota(order.begin(), order.end(), NodeIndex{0});
+  std::sort(order.begin(), order.end(), [this](NodeIndex a, NodeIndex b) {
     return nodes[a].node->topological_nr() < nodes[b].node->topological_nr();
   });
-  for (const auto index : upwards) {
+  return order;
+}
+
+void BackwardGraph::execute_only_towards_captures() {
+  for (const auto index : upwards()) {
     auto& node = nodes[index];
     const auto first = targets.begin() + node.first_target;
     node.execute = std::any_of(first, first + node.node->num_outputs(), [this](NodeIndex target) {
       return target != kNoNode && nodes[target].wanted();
     });
+  }
+}
+
+/// Nodes that are started elsewhere, and those without edges that are no leaves (the arguments of
+/// an execution), are what others wait for.
+void BackwardGraph::find_what_only_leaves_need() {
+  for (const auto index : upwards()) {
+    auto& entry = nodes[index];
+    if (entry.node->num_outputs() == 0) {
+      entry.only_leaves = as_leaf(*entry.node) != nullptr;
+      continue;
+    }
+    std::uint32_t leaves = 0, others = 0;
+    for (std::uint32_t i = 0; i < entry.node->num_outputs(); ++i) {
+      const auto target = targets[entry.first_target + i];
+      if (target != kNoNode) ++(nodes[target].only_leaves ? leaves : others);
+    }
+    const bool async = dynamic_cast<AsyncNode*>(entry.node) != nullptr;
+    entry.only_leaves = others == 0 && !async;
+    entry.also_leaves = leaves > 0 && !entry.only_leaves;
   }
 }
 

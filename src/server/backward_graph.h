@@ -24,6 +24,8 @@ struct GraphNode {
   bool execute = true;                    ///< false: at most its tensor hooks run
   bool only_root = false;
   bool started_ahead = false;  ///< in a chain (AsyncNode::join_chain)
+  bool only_leaves = false;    ///< a leaf, or there are leaves alone below it; see below
+  bool also_leaves = false;    ///< not so, but it has an edge to such a node
   /// Whether one process would reach it: not where a module of another rank had no gradient for its
   /// argument.
   bool reached = false;
@@ -47,6 +49,9 @@ class BackwardGraph {
   BackwardGraph(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& captures,
                 bool accumulate);
 
+  /// Sets GraphNode::only_leaves and also_leaves.
+  void find_what_only_leaves_need();
+
   std::vector<GraphNode> nodes;
   std::vector<NodeIndex> targets;  ///< where each next edge of each node leads, or kNoNode
   std::vector<NodeIndex> roots;    ///< where each root edge leads, or kNoNode
@@ -58,6 +63,7 @@ class BackwardGraph {
   void expand(NodeIndex index, std::uint64_t least_topological_number);
   void add_captures(const torch::autograd::edge_list& edges);
   void execute_only_towards_captures();
+  std::vector<NodeIndex> upwards() const;
 
   ska::flat_hash_map<torch::autograd::Node*, NodeIndex> index_;
 };

@@ -17,6 +17,7 @@
 #include "server/clone_on_write.h"
 #include "server/guarded_tensor.h"
 #include "server/hooked_arguments.h"
+#include "server/inside_node.h"
 #include "server/link_follower.h"
 #include "server/promised_call.h"
 #include "server/remote_call.h"

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "module/call_handler.h"
+#include "server/inside_node.h"
 #include "server/promised_tensor.h"
 #include "server/tensor_forms.h"
 #include "server/watchdog.h"
@@ -322,7 +323,6 @@ void DynamicEngine::on_message(const ForwardDone& message) {
 }
 
 void DynamicEngine::on_message(const MicrobatchDone& message) {
-  core_.accumulator.mark_microbatch_done(message.microbatch);
   core_.step->order.forward_done(message.microbatch);
   runner_.microbatch_done(message.microbatch);
   core_.server.wake.signal();
@@ -408,7 +408,7 @@ void DynamicEngine::fetch_outputs(int microbatch) const {
 }
 
 void DynamicEngine::body_finished(const ExecutionIdentity& body) {
-  core_.accumulator.mark_microbatch_done(body.microbatch);
+  runner_.microbatch_done(body.microbatch);
   core_.step->order.forward_done(body.microbatch);
   tell_others(MicrobatchDone{body.microbatch});
   auto& progress = core_.step->progress;

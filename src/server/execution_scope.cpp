@@ -130,7 +130,7 @@ void ExecutionScope::publish() const noexcept {
     path = services_.modules.at(identity_.module).lasting_path;
   }
   running_call.set(path, services_.rank.value(), identity_.microbatch,
-                   identity_.phase == schedule::Phase::kBackward);
+                   identity_.phase != schedule::Phase::kForward);
 }
 
 std::optional<std::uint64_t> ExecutionScope::random_key_of_hooks() const {

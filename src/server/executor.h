@@ -33,7 +33,7 @@ struct BackwardOptions {
   bool create_graph = false;
   bool accumulate = true;  ///< false: grad() with respect to captures, leaves are not touched
   /// Random numbers that hooks and functions of the user's draw; nothing: those of the caller.
-  std::optional<std::uint64_t> random_key;
+  std::optional<std::uint64_t> random_key = {};
   TurnTaker* turns = nullptr;  ///< asked before a node computes; may be nullptr
   /// Of the execution whose graph is walked: the only one of its kind that gradients may reach.
   const BoundaryInput* boundary = nullptr;
@@ -180,11 +180,35 @@ variable_list run_backward(const edge_list& roots, variable_list gradients,
                            const BackwardOptions& options = {}, const edge_list& captures = {},
                            GradientSink* sink = nullptr, BackwardStatistics* statistics = nullptr);
 
-/// Whether the calling fiber is inside Node::apply, of this executor or of LibTorch's engine. No
-/// fiber may be suspended there: the frames below hold locks and guards of the thread.
-bool inside_node() noexcept;
-/// The same of this executor's nodes alone: a pass of LibTorch's engine that is begun there is part
-/// of the backward that runs.
-bool inside_own_node() noexcept;
+/// What run_input_part() left: gradients of leaves. Movable; empty if there is nothing to do.
+class WeightPart {
+ public:
+  WeightPart() noexcept;
+  WeightPart(WeightPart&&) noexcept;
+  WeightPart& operator=(WeightPart&&) noexcept;
+  ~WeightPart();
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  /// Once; the graph is freed then. On any fiber of the rank, in the modes of the first part.
+  /// @throws whatever a node, a hook or the sink threw
+  void run();
+
+ private:
+  friend WeightPart run_input_part(const edge_list& roots, variable_list gradients,
+                                   const BackwardOptions& options, GradientSink* sink);
+  struct State;
+  explicit WeightPart(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+/// As run_backward(), but what only leaves need is left to the part that is returned: nodes below
+/// which there are leaves alone, and of a product or a convolution the gradients of its weights
+/// (server/backward_pass.h). Both together give the bits of run_backward(); user code that draws
+/// random numbers in the second part draws others. With options.keep_graph or in anomaly mode
+/// nothing is left.
+/// @param sink  outlives the returned part, and so does what `options` point to
+/// @throws as run_backward(); nothing is left then
+[[nodiscard]] WeightPart run_input_part(const edge_list& roots, variable_list gradients,
+                                        const BackwardOptions& options,
+                                        GradientSink* sink = nullptr);
 
 }  // namespace smp::server

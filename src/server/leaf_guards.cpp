@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "server/execution_scope.h"
 #include "server/executor.h"
+#include "server/inside_node.h"
 
 namespace smp::server {
 namespace {

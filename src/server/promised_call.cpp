@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "server/hooked_arguments.h"
+#include "server/inside_node.h"
 #include "server/link_follower.h"
 #include "server/output_links.h"
 #include "server/output_shapes.h"

@@ -44,17 +44,14 @@ Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
   return entry.run(module.smp_module(), arguments);
 }
 
-/// Where calls stand that hooks make during a backward pass over `record`: after all calls of its
-/// forward, those of a later pass after those of an earlier one.
-CallPosition position_of_pass(Record& record) {
-  constexpr std::uint32_t kFirstPass = 1u << 31;
-  const auto& call = record.position;
-  const auto pass = kFirstPass + record.num_passes++;
-  return {call.caller.child(call.ordinal).child(pass), 0,
-          base::mix_key(base::mix_key(call.random_key, call.ordinal), pass)};
-}
-
 }  // namespace
+
+/// The second part of a backward, and what it needs.
+struct RequestRunner::WeightWork {
+  Record record;
+  GradientAccumulator::Pass sink;
+  WeightPart part;
+};
 
 RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
     : core_(core),
@@ -142,6 +139,11 @@ void RequestRunner::forward_done(int microbatch) {
 }
 
 void RequestRunner::microbatch_done(int microbatch) {
+  if (core_.step->weights.done_elsewhere(microbatch)) end_microbatch(microbatch);
+}
+
+void RequestRunner::end_microbatch(int microbatch) {
+  core_.accumulator.mark_microbatch_done(microbatch);
   core_.step->entry.microbatch_done(microbatch);
   start_entering();
 }
@@ -369,14 +371,15 @@ void RequestRunner::run(BackwardTask&& task) {
   const bool reached = request.promised.empty() || record == nullptr ||
                        std::any_of(request.gradients.begin(), request.gradients.end(),
                                    [](const at::Tensor& gradient) { return gradient.defined(); });
-  auto position = record == nullptr || !reached ? CallPosition() : position_of_pass(*record);
+  auto position = record == nullptr || !reached ? CallPosition() : record->position_of_next_pass();
   ExecutionScope scope(core_.scopes, identity, std::move(position),
                        core_.random_key(request.microbatch));
+  std::optional<WeightWork> rest;
   answer(task.source, request.request, scope, [&] {
     try {
       const auto* path = core_.scopes.modules.path(identity.module);
-      auto gradients =
-          reached ? run_backward_of(request, scope) : variable_list(record->inputs->num_inputs());
+      auto gradients = reached ? run_backward_of(request, scope, rest)
+                               : variable_list(record->inputs->num_inputs());
       return response_to(task.source, request, std::move(gradients), path);
     } catch (const StepAborted&) {
       throw;
@@ -385,6 +388,7 @@ void RequestRunner::run(BackwardTask&& task) {
       throw;
     }
   });
+  if (rest && rest->part) run_rest(*rest, scope);
   if (core_.in_good_step()) drop(request.microbatch);
 }
 
@@ -447,7 +451,8 @@ SettingsBoard::View RequestRunner::settings_of(const BackwardRequest& request,
   return board.view_of(part, *request.settings);
 }
 
-variable_list RequestRunner::run_backward_of(BackwardRequest& request, ExecutionScope& scope) {
+variable_list RequestRunner::run_backward_of(BackwardRequest& request, ExecutionScope& scope,
+                                             std::optional<WeightWork>& rest) {
   restore_forms(request.forms, request.gradients);
   const auto record = take_record(request);
   if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
@@ -469,11 +474,38 @@ variable_list RequestRunner::run_backward_of(BackwardRequest& request, Execution
   auto options = pass_options(request.keep_graph, core_);
   options.random_key = scope.random_key_of_hooks();
   options.boundary = &inputs;
-  run_backward(roots, std::move(gradients), options, {}, &sink);
-  core_.accumulator.close(record.execution);
+  if (core_.step->progress.splits_backward(record.microbatch)) {
+    rest.emplace(WeightWork{record, sink, {}});
+    rest->part = run_input_part(roots, std::move(gradients), options, &rest->sink);
+    if (rest->part) core_.step->weights.begin(record.microbatch);
+  } else {
+    run_backward(roots, std::move(gradients), options, {}, &sink);
+  }
+  if (!rest || !rest->part) core_.accumulator.close(record.execution);
   auto captured = std::exchange(inputs.captured, {});
   captured.resize(inputs.num_inputs());
   return captured;
+}
+
+/// When nothing is left that others wait for. Its failure ends the step: the caller has its answer.
+void RequestRunner::run_rest(WeightWork& rest, ExecutionScope& scope) try {
+  const auto microbatch = rest.record.microbatch;
+  set_priority(core_.priority(Phase::kWeightGradient, microbatch));
+  core_.turns.give_way();
+  if (core_.step->failed()) return;
+  scope.set_phase(Phase::kWeightGradient);
+  const ModesScope modes(rest.record.modes.without_autocast());
+  rest.part.run();
+  core_.accumulator.close(rest.record.execution);
+  if (core_.step->weights.end(microbatch)) end_microbatch(microbatch);
+  core_.server.wake.signal();
+} catch (const StepAborted&) {
+  throw;
+} catch (...) {
+  char who[256] = "";
+  scope.describe(who, sizeof who);
+  failures_.fail_step(
+      remote_exception(failure_of(std::current_exception(), core_.port.rank(), who)));
 }
 
 /// Of smp::grad(): only what leads to the boundary is executed. A record that is freed is closed.

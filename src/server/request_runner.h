@@ -1,6 +1,7 @@
 // server/request_runner.h: runs what other ranks ask for (paper §4.2, App. B).
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "server/failure_control.h"
@@ -29,7 +30,7 @@ class RequestRunner {
   void run(ForwardTask&& task);
   void run(BackwardTask&& task);
 
-  /// Of a microbatch, by word of pp_rank 0.
+  /// Of a microbatch, by word of pp_rank 0. It ends here once no weight part of it is left.
   void forward_done(int microbatch);
   void microbatch_done(int microbatch);
 
@@ -42,6 +43,7 @@ class RequestRunner {
   void free_released();
 
  private:
+  struct WeightWork;
   template <class Run>
   void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
   void start(WaitingRequests::Forward&& forward, bool input_failed);
@@ -63,7 +65,10 @@ class RequestRunner {
   ErrorResponse not_run(RequestId request, ModuleId module, std::int32_t microbatch,
                         const char* what) const;
   void launch(BackwardTask&& task);
-  variable_list run_backward_of(BackwardRequest& request, ExecutionScope& scope);
+  variable_list run_backward_of(BackwardRequest& request, ExecutionScope& scope,
+                                std::optional<WeightWork>& rest);
+  void run_rest(WeightWork& rest, ExecutionScope& scope);
+  void end_microbatch(int microbatch);
   BackwardResponse response_to(PpRank caller, BackwardRequest& request, variable_list&& gradients,
                                const char* path);
   void send_along(const GradientRoute& route, PassedOn&& message);

@@ -12,27 +12,15 @@
 #include "schedule/work_order.h"
 #include "server/backward_gate.h"
 #include "server/entry_gate.h"
-#include "server/executor.h"
 #include "server/message.h"
 #include "server/microbatch_order.h"
+#include "server/record.h"
 #include "server/settings_board.h"
 #include "server/slot_table.h"
 #include "server/step_task.h"
+#include "server/weight_parts.h"
 
 namespace smp::server {
-
-/// The graph between the inputs and the outputs of one module execution (paper App. B).
-struct Record {
-  c10::intrusive_ptr<BoundaryInput> inputs;
-  edge_list outputs;  ///< one an output tensor; invalid where it needs no gradient
-  ModuleId module;
-  std::int32_t microbatch = -1;
-  ExecutionId execution;
-  ExecutionModes modes;
-  CallPosition position;         ///< of the call that made it
-  SettingsBoard::View settings;  ///< at the end of its forward
-  std::uint32_t num_passes = 0;  ///< through it so far
-};
 
 /// Takes the answer to a request, in a poll: it neither throws nor suspends. Exactly one of these
 /// is called, once.
@@ -58,6 +46,7 @@ struct StepState {
         start(now),
         progress(*step_task.schedule, step_task.microbatches, rank.value()),
         order(step_task.microbatches),
+        weights(step_task.microbatches),
         work(step_task.microbatches) {}
 
   const std::int64_t number;
@@ -67,6 +56,7 @@ struct StepState {
   BackwardGate gate;
   EntryGate entry{progress};
   MicrobatchOrder order;
+  WeightParts weights;
   schedule::WorkOrder work;                        ///< of this rank, as it began
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward
   SlotTable<ResponseTarget*, RequestId> requests;  ///< of this rank, unanswered; not owned

@@ -11,6 +11,9 @@ namespace {
 /// Of a thread that shares its core, between two looks for an answer that is due.
 constexpr base::Nanoseconds kShortSleep = 20 * base::kMicrosecond;
 
+/// Most looks for messages before a fiber does what nobody waits for.
+constexpr int kLooks = 16;
+
 }  // namespace
 
 void TurnTaker::take_turn() {
@@ -22,6 +25,16 @@ void TurnTaker::take_turn() {
   if (!turn.due) return;
   own.priority = schedule::without_passing_on(own.priority);
   give_way(turn.patience);
+}
+
+void TurnTaker::give_way() {
+  if (at::in_parallel_region()) return;  // nothing may be suspended there
+  auto& own = *fiber::current_fiber();
+  own.priority = schedule::without_passing_on(own.priority);
+  // What comes in pieces needs a look for each.
+  for (int i = 0; i < kLooks && !scheduler_.simulated() && scheduler_.poll_all(); ++i) {
+  }
+  give_way(0);
 }
 
 void TurnTaker::give_way(base::Nanoseconds patience) {

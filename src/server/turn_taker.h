@@ -15,6 +15,9 @@ class TurnTaker {
   /// The running fiber is about to compute: those that should go before it do so, and answers that
   /// are due are awaited for a moment. May suspend.
   void take_turn();
+  /// The running fiber does next what nobody waits for: messages are looked at, and all that should
+  /// go before it does. May suspend.
+  void give_way();
 
  private:
   void give_way(base::Nanoseconds patience);

@@ -68,7 +68,7 @@ void expect_equal_gradients(const Body& body, const Prepare& prepare) {
         },
         microbatch++);
   }
-  for (const char* schedule : {"simple", "interleaved", "1f1b"}) {
+  for (const char* schedule : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
     for (const int ranks : {1, 2, 3}) {
       SCOPED_TRACE(std::string(schedule) + ", " + std::to_string(ranks) + " ranks");
       Config config;

@@ -96,7 +96,10 @@ class Generator {
     p.microbatches = dice_.between(1, 6);
     p.steps = dice_.between(1, 4);
     p.rows = p.microbatches * dice_.between(2, 3) + dice_.below(2);
-    p.simple_schedule = dice_.chance(.4);
+    p.schedule = dice_.chance(.4)   ? "simple"
+                 : dice_.chance(.3) ? "zero_bubble"
+                 : dice_.chance(.2) ? "1f1b"
+                                    : "interleaved";
     p.planner = draw("planner", .4);
     p.trial = dice_.chance(.7);
     p.evaluates = draw("evaluates", .15);

@@ -48,8 +48,8 @@ class Printer {
   void settings() {
     const auto& p = program_;
     out_ << "// seed " << p.seed << ": " << p.ranks << " ranks, " << p.microbatches
-         << " microbatches of " << p.rows << " rows, " << p.steps << " steps, "
-         << (p.simple_schedule ? "simple" : "interleaved") << ", delay " << p.mean_delay << ", "
+         << " microbatches of " << p.rows << " rows, " << p.steps << " steps, " << p.schedule
+         << ", delay " << p.mean_delay << ", "
          << (p.planner ? (p.trial ? "planner with a trial run" : "planner that counts")
                        : "placed by hand, rest on 0")
          << (p.evaluates ? ", evaluated before" : "") << "\n";

@@ -96,11 +96,11 @@ struct Program {
   std::vector<Module> modules;  ///< parents before children; 0 is the root
   Body body;
   int ranks = 2, microbatches = 2, steps = 2, rows = 4;
-  bool simple_schedule = false;
-  bool planner = false;      ///< the library decides about what is not pinned
-  bool trial = true;         ///< the planner runs the body once
-  bool evaluates = false;    ///< a step of evaluation comes first
-  double mean_delay = 1e-6;  ///< of a message, in simulated seconds
+  std::string schedule = "interleaved";  ///< the key pipeline
+  bool planner = false;                  ///< the library decides about what is not pinned
+  bool trial = true;                     ///< the planner runs the body once
+  bool evaluates = false;                ///< a step of evaluation comes first
+  double mean_delay = 1e-6;              ///< of a message, in simulated seconds
 };
 
 /// A program that depends on the seed only. `without`: features that it must not have.

@@ -321,7 +321,7 @@ Trace run_reference(const Program& program) { return Reference(program).run(); }
 std::vector<Trace> run_ranks(const Program& program) {
   Config config;
   config.microbatches = program.microbatches;
-  config.pipeline = program.simple_schedule ? "simple" : "interleaved";
+  config.pipeline = program.schedule;
   config.plan_cache = "off";
   config.skip_tracing = !program.trial;
   config.auto_partition = program.planner;

@@ -9,6 +9,7 @@ SERVER = ("test_server", "*")
 API = ("test_api", "*")
 PROMISED = ("test_api", "PromisedOutputs.*")
 STATIC = ("test_api", "StaticMode.*")
+SCHEDULES = ("test_api", "ScheduleFile.*:Backward*:Grad*")
 SCHEDULE = ("test_schedule", "*")
 ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
@@ -59,10 +60,10 @@ PLANTS = [
           "  core_.accumulator.drop();\n", "  core_.accumulator.finish();\n", [SERVER, API]),
     Plant("kept graph is taken", "src/server/request_runner.cpp",
           "  if (request.keep_graph) return *record;\n", "", [SERVER]),
-    Plant("hooks of a tensor are skipped", "src/server/executor.cpp",
+    Plant("hooks of a tensor are skipped", "src/server/backward_pass.cpp",
           "(index, variable_list(node.num_outputs()), false);\n  call_tensor_hooks(node, inputs);",
           "(index, variable_list(node.num_outputs()), false);", [SERVER]),
-    Plant("nodes that nothing reached are executed", "src/server/executor.cpp",
+    Plant("nodes that nothing reached are executed", "src/server/backward_pass.cpp",
           "  if (!entry.reached) return pass_on", "  if (false) return pass_on", [SERVER]),
     Plant("a step of an unknown kind is not in order", "src/api/step.cpp",
           "if (!runtime_.step_kinds().has(kind_)) task_", "if (false) task_", [API]),
@@ -179,6 +180,31 @@ PLANTS = [
           "         !core_.step->progress.has_windows();", "         true;", [STATIC]),
     Plant("nobody keeps to the recorded order", "src/server/dynamic_engine.cpp",
           "  if (keeps_order_ &&", "  if (false &&", [STATIC]),
+    # ---- a backward in two parts
+    Plant("edges that were taken from a node are lost", "src/server/product_nodes.cpp",
+          "  for (auto& taken : taken_) node_.next_edges()[taken.index] = std::move(taken.edge);", "",
+          [SERVER]),
+    Plant("what a reply brought for leaves comes late", "src/server/backward_pass.cpp",
+          "  const auto place = takes_reply_ ? kFirstOfAll :", "  const auto place = false ? kFirstOfAll :",
+          [SERVER]),
+    Plant("what was put off forgets which replies came before", "src/server/backward_pass.cpp",
+          "  put_off_.push({replies_taken_, place, index});", "  put_off_.push({0, place, index});", [SERVER]),
+    Plant("a product is computed whole, twice", "src/server/backward_pass.cpp",
+          "    if (target != kNoNode && !is_among(targets, target)) mask.take(i);", "", [SERVER]),
+    Plant("a hook after a node sees half of its gradients", "src/server/backward_pass.cpp",
+          "  return entry.also_leaves && entry.node->post_hooks().empty() &&", "  return entry.also_leaves &&",
+          [SERVER]),
+    Plant("a call of another rank waits for the second part", "src/server/backward_graph.cpp",
+          "    entry.only_leaves = others == 0 && !async;", "    entry.only_leaves = others == 0;", [SERVER]),
+    Plant("a microbatch ends before its weights have gradients", "src/server/weight_parts.h",
+          "    return own.left == 0;\n", "    return true;\n", [SERVER, SCHEDULES]),
+    Plant("gradients of weights go first", "src/server/request_runner.cpp",
+          "  set_priority(core_.priority(Phase::kWeightGradient, microbatch));", "", [SCHEDULES]),
+    Plant("a failure in the second part is swallowed", "src/server/request_runner.cpp",
+          "  failures_.fail_step(\n      remote_exception(failure_of(std::current_exception(), core_.port.rank(), who)));\n}",
+          "}", [SCHEDULES]),
+    Plant("an execution is closed before its second part", "src/server/request_runner.cpp",
+          "  if (!rest || !rest->part) core_", "  core_", [SCHEDULES]),
     # ---- what a run leaves behind
     Plant("a span that runs has ended", "src/schedule/trace_ring.cpp",
           "std::atomic_ref(open_->end).store(time,", "std::atomic_ref(open_->end).store(time + 1,", [SCHEDULE]),

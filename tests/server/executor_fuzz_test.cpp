@@ -116,6 +116,39 @@ TEST(ExecutorFuzz, GradOfRandomGraphsGivesTheBitsOfLibTorchsEngine) {
   }
 }
 
+/// What a backward over an execution gives: gradients of its arguments and of its parameters.
+Tensors gradients_of_execution(int seed, int timing, bool in_two_parts) {
+  auto values = leaves(kLeaves, seed, 3, 3);
+  const Tensors parameters{values[2], values[3]};
+  Tensors arguments{values[0].detach(), values[1].detach()};
+  const auto boundary = make_boundary(arguments, {true, true});
+  const auto loss =
+      RandomGraph(seed, true, timing).build({arguments[0], arguments[1], values[2], values[3]});
+  if (in_two_parts) {
+    auto rest = run_input_part(edges_of({loss}), {at::ones_like(loss)}, {});
+    const auto captured = boundary->captured;
+    EXPECT_FALSE(parameters[0].grad().defined() || parameters[1].grad().defined())
+        << "graph " << seed;
+    if (rest) rest.run();
+    EXPECT_TRUE(same_bits(captured, boundary->captured)) << "graph " << seed;
+  } else {
+    backward(Engine::kOurs, {loss});
+  }
+  auto all = gradients_of(parameters);
+  all.insert(all.end(), boundary->captured.begin(), boundary->captured.end());
+  return all;
+}
+
+TEST(ExecutorFuzz, TwoPartsGiveTheBitsOfOne) {
+  for (int seed = 0; seed < kGraphs; ++seed) {
+    const auto expected = gradients_of_execution(seed, 0, false);
+    for (int timing = 0; timing < kTimings; ++timing) {
+      EXPECT_TRUE(same_bits(expected, gradients_of_execution(seed, timing, true)))
+          << "graph " << seed << ", timing " << timing;
+    }
+  }
+}
+
 TEST(ExecutorFuzz, RetainedCutGraphsGiveTheSameGradientsAgain) {
   for (int seed = 0; seed < kGraphs / 3; ++seed) {
     const auto parameters = leaves(kLeaves, seed, 3, 3);

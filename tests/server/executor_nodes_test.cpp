@@ -11,6 +11,7 @@
 
 #include "server/executor.h"
 #include "server/executor_testing.h"
+#include "server/inside_node.h"
 #include "smp/error.h"
 
 namespace smp::server::test {
