@@ -143,6 +143,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const ModelToPlan& model,
   options.pins = pins_of(model);
   options.trace = trace;
   options.machine = machine_;
+  options.machine.set_processor_share(trace.processor_share);
   options.strategy = config_.partition_strategy;
   options.memory_weight = config_.memory_weight;
   options.pipeline = config_.pipeline;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <regex>
 #include <sstream>
 
 #include "base/config_fields.h"
@@ -43,12 +44,12 @@ std::vector<ConfigKey> pipeline_keys() {
       "\"cluster\", \"spread\" or a permutation of D, P and T",
       [](const std::string& value) { return !placement_letters(value).empty(); }};
   const Rule<std::string> schedule{
-      "\"interleaved\", \"simple\", \"1f1b\", \"zero_bubble\" or \"file:PATH\"",
+      "\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", \"zero_bubble+N\" or "
+      "\"file:PATH\"",
       [](const std::string& value) {
-        for (const char* name : {"interleaved", "simple", "1f1b", "zero_bubble"}) {
-          if (value == name) return true;
-        }
-        return value.starts_with("file:") && value.size() > 5;
+        static const std::regex kName(
+            "interleaved|simple|(1f1b|zero_bubble)(\\+[0-9]{1,6})?|file:.+");
+        return std::regex_match(value, kName);
       }};
   return {
       key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree, at_least(1),

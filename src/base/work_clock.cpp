@@ -18,6 +18,7 @@ Nanoseconds WorkClock::now() noexcept {
   const auto now = look();
   sum_ +=
       now.gave_away != last_.gave_away ? now.time - last_.time : now.processor - last_.processor;
+  on_core_ += now.processor - last_.processor;
   last_ = now;
   return sum_;
 }

@@ -14,6 +14,8 @@ class WorkClock {
   WorkClock() noexcept;
   /// Since its construction. Two looks at clocks and one at the thread's counters.
   [[nodiscard]] Nanoseconds now() noexcept;
+  /// Of the last now(): what the thread computed itself.
+  [[nodiscard]] Nanoseconds on_core() const noexcept { return on_core_; }
 
  private:
   struct Look {
@@ -24,6 +26,7 @@ class WorkClock {
 
   Look last_;
   Nanoseconds sum_ = 0;
+  Nanoseconds on_core_ = 0;
 };
 
 }  // namespace smp::base

@@ -61,6 +61,14 @@ std::vector<const ModuleTree*> trees_of(const std::vector<TracedModel>& models) 
   return trees;
 }
 
+/// Since the clock began.
+double processor_share(base::WorkClock& clock) {
+  constexpr double kLeast = 0.01;  // what waits takes some of a core as well
+  const auto worked = static_cast<double>(clock.now());
+  const auto on_core = static_cast<double>(clock.on_core());
+  return worked <= 0 ? 1 : std::clamp(on_core / worked, kLeast, 1.0);
+}
+
 }  // namespace
 
 struct Tracer::Known {
@@ -275,12 +283,15 @@ std::set<ModelModule> Tracer::modules() const {
 std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
   auto traces = run_once(body, false);
   std::vector<std::vector<simulate::Trace>> timed(traces.size());
+  base::WorkClock clock;
   for (int i = 0; i < repeats; ++i) {
     auto again = run_once(body, true);
     for (std::size_t m = 0; m < traces.size(); ++m) timed[m].push_back(std::move(again[m]));
   }
+  const double share = processor_share(clock);
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m] = with_median_times(std::move(traces[m]), timed[m]);
+    if (repeats > 0) traces[m].processor_share = share;
   }
   return traces;
 }

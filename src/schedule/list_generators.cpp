@@ -41,12 +41,12 @@ ScheduleLists one_forward_one_backward_lists(int pp_size, int microbatches, int 
   return lists;
 }
 
-ScheduleLists zero_bubble_lists(int pp_size, int microbatches) {
+ScheduleLists zero_bubble_lists(int pp_size, int microbatches, int more) {
   auto lists = empty_lists(pp_size, microbatches);
   for (int rank = 0; rank < pp_size; ++rank) {
     auto& actions = lists.ranks[static_cast<std::size_t>(rank)];
     int weights = 0;
-    fill(actions, microbatches, pp_size - rank - 1, [&](int i) {
+    fill(actions, microbatches, pp_size - rank - 1 + more, [&](int i) {
       actions.push_back({kInputGradient, i});
       if (i >= rank) actions.push_back({kWeightGradient, weights++});
     });

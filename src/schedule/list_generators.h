@@ -19,6 +19,7 @@ namespace smp::schedule {
 /// of 1F1B, where rank r puts the weight gradients off by r microbatches, so that they fill what is
 /// a bubble in 1F1B. Every rank keeps at most p microbatches, as rank 0 of 1F1B does. The bubble is
 /// (p - 1)(F + I - W) if W takes no longer than F and I.
-[[nodiscard]] ScheduleLists zero_bubble_lists(int pp_size, int microbatches);
+/// @param more  microbatches that each rank may keep beyond that, at least 0
+[[nodiscard]] ScheduleLists zero_bubble_lists(int pp_size, int microbatches, int more = 0);
 
 }  // namespace smp::schedule

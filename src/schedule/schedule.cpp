@@ -2,7 +2,9 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -47,6 +49,23 @@ class Interleaved final : public Schedule {
   int cap_;
 };
 
+/// "1f1b+2": lists for ranks that may keep more microbatches.
+struct GeneratorName {
+  std::string_view generator;
+  int more = 0;
+};
+
+/// @param most  no schedule uses more than that
+GeneratorName split_name(std::string_view name, int most) {
+  const auto plus = name.find('+');
+  if (plus == std::string_view::npos) return {name, 0};
+  const auto digits = name.substr(plus + 1);
+  int more = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), more);
+  const bool is_number = error == std::errc() && end == digits.data() + digits.size() && more >= 0;
+  return {is_number ? name.substr(0, plus) : std::string_view(), std::min(more, most)};
+}
+
 std::unique_ptr<Schedule> from_file(const std::string& name, const StepShape& shape) {
   const auto path = name.substr(kFilePrefix.size());
   auto lists = ScheduleLists::read(path);
@@ -73,15 +92,18 @@ std::unique_ptr<Schedule> make_schedule(const std::string& name, const StepShape
   const auto [pp_size, microbatches, active_microbatches] = shape;
   if (name == "simple") return make_simple();
   if (name == "interleaved") return make_interleaved(active_microbatches);
-  if (name == "1f1b") {
-    return make_list_schedule(name, one_forward_one_backward_lists(pp_size, microbatches));
+  const auto [generator, more] = split_name(name, microbatches);
+  if (generator == "1f1b") {
+    return make_list_schedule(name, one_forward_one_backward_lists(pp_size, microbatches, more),
+                              Priorities::kGradientsFirst);
   }
-  if (name == "zero_bubble") {
-    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches));
+  if (generator == "zero_bubble") {
+    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches, more),
+                              Priorities::kGradientsFirst);
   }
   SMP_REQUIRE(name.starts_with(kFilePrefix), "unknown pipeline schedule \"", name,
-              "\"; use \"simple\", \"interleaved\", \"1f1b\", \"zero_bubble\" or "
-              "\"file:PATH\"");
+              "\"; use \"simple\", \"interleaved\", \"1f1b\", \"zero_bubble\" (or "
+              "\"1f1b+N\", \"zero_bubble+N\") or \"file:PATH\"");
   return from_file(name, shape);
 }
 

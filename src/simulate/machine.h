@@ -43,6 +43,14 @@ struct Machine {
     latency *= factor;
     handling *= factor;
   }
+  /// Stages use a core only for `share` of their time, above 0 and at most 1: while one waits,
+  /// another computes there.
+  void set_processor_share(double share) {
+    for (Host& host : oversubscribed) host.cores /= share;
+    std::erase_if(oversubscribed, [](const Host& host) {
+      return host.cores >= static_cast<double>(host.stages.size());
+    });
+  }
   /// That the stages may use in all; 0: each has one of its own.
   double cores() const {
     if (oversubscribed.empty()) return 0;

@@ -101,6 +101,9 @@ struct Trace {
   double backward_ratio = 2.0;
   /// Of the backward time: what computes the gradients of weights. Half is that of a linear layer.
   double weight_share = 0.5;
+  /// Of the measured time: what was spent on a core. Less than 1 if modules sleep, read files or
+  /// wait for a device.
+  double processor_share = 1;
 };
 
 }  // namespace smp::simulate

@@ -151,7 +151,11 @@ TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number, at least 0"));
   EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")), HasSubstr("at least 262144"));
   EXPECT_THAT(refusal_of(with_flag("pipeline", "eager")),
-              HasSubstr("\"interleaved\", \"simple\", \"1f1b\", \"zero_bubble\" or \"file:PATH\""));
+              HasSubstr("\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", "
+                        "\"zero_bubble+N\" or \"file:PATH\""));
+  for (const char* wrong : {"1f1b+", "1f1b+x", "simple+2", "zero_bubble+-1", "1f1b+9999999"}) {
+    EXPECT_THAT(refusal_of(with_flag("pipeline", wrong)), HasSubstr("zero_bubble+N")) << wrong;
+  }
   EXPECT_THAT(refusal_of(with_flag("pipeline", "file:")), HasSubstr("file:PATH"));
   EXPECT_THAT(refusal_of(with_flag("placement_strategy", "DPP")), HasSubstr("permutation"));
   EXPECT_THAT(refusal_of(with_flag("auto_partition", "maybe")), HasSubstr("true or false"));

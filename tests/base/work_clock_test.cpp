@@ -25,6 +25,16 @@ TEST(WorkClock, CountsASleep) {
   EXPECT_GE(clock.now(), 20 * kMillisecond);
 }
 
+TEST(WorkClock, TellsWhatTheThreadComputedItself) {
+  WorkClock clock;
+  compute_for(10 * kMillisecond);
+  const timespec duration{0, 30'000'000};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &duration, nullptr);
+  EXPECT_GE(clock.now(), 40 * kMillisecond);
+  EXPECT_GE(clock.on_core(), 10 * kMillisecond);
+  EXPECT_LT(clock.on_core(), 25 * kMillisecond);
+}
+
 TEST(WorkClock, NeverGoesBack) {
   WorkClock clock;
   Nanoseconds last = 0;

@@ -5,7 +5,9 @@
 #include <torch/nn/functional/activation.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "deferred/meta_scope.h"
 #include "partition/traced_run.h"
@@ -129,6 +131,22 @@ TEST(Tracer, TakesTheClockIfAsked) {
   EXPECT_EQ(seen.source, simulate::CostSource::kMeasured);
   EXPECT_THAT(modules_of(seen), ElementsAre(0, 1, 1, 2));
   EXPECT_EQ(seen.calls[1].after.activation_bytes, 5 * 8 * 4);
+}
+
+TEST(Tracer, TellsWhichShareOfTheTimeWasSpentOnACore) {
+  Block net;
+  const auto share_of = [&](int milliseconds, int repeats) {
+    return trace(
+               *net,
+               [&] {
+                 std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+                 return std::vector{net(torch::ones({5, 8}))};
+               },
+               repeats)
+        .processor_share;
+  };
+  EXPECT_LT(share_of(30, 2), .5);
+  EXPECT_EQ(share_of(1, 0), 1) << "estimated from operators";
 }
 
 TEST(Tracer, NamesTheModuleThatThrows) {

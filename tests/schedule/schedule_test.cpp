@@ -57,10 +57,12 @@ TEST(Interleaved, NeverHasMoreInFlightThanItsCap) {
 }
 
 TEST(Schedules, AreMadeByName) {
-  for (const char* name : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
+  for (const char* name : {"simple", "interleaved", "1f1b", "zero_bubble", "1f1b+2"}) {
     EXPECT_STREQ(make_schedule(name, {.pp_size = 4, .microbatches = 8})->name(), name);
   }
-  EXPECT_THROW((void)make_schedule("gpipe", {}), UsageError);
+  for (const char* name : {"gpipe", "1f1b+", "1f1b+x", "1f1b+-1", "gpipe+1", "simple+1"}) {
+    EXPECT_THROW((void)make_schedule(name, {}), UsageError) << name;
+  }
   EXPECT_THROW((void)make_schedule("interleaved", {.active_microbatches = 0}), UsageError);
 }
 
@@ -71,6 +73,20 @@ TEST(Schedules, KnowHowManyMicrobatchesARankKeeps) {
   EXPECT_EQ(make_schedule("interleaved", shape)->most_alive(3, 5), 5);
   EXPECT_EQ(make_schedule("1f1b", shape)->most_alive(3, 8), 1);
   EXPECT_EQ(make_schedule("zero_bubble", shape)->most_alive(3, 8), 4);
+  EXPECT_EQ(make_schedule("1f1b+2", shape)->most_alive(3, 8), 3);
+  EXPECT_EQ(make_schedule("1f1b+1000000", shape)->most_alive(3, 8), 8);
+  EXPECT_EQ(make_schedule("zero_bubble+2", shape)->most_alive(3, 8), 6);
+}
+
+TEST(Schedules, GradientsThatOthersWaitForGoFirst) {
+  for (const char* name : {"1f1b+1", "zero_bubble"}) {
+    const auto schedule = make_schedule(name, {.pp_size = 3, .microbatches = 6});
+    const Progress progress{.microbatches = 6, .pp_rank = 1};
+    const auto place = [&](Phase phase, int i) { return schedule->priority(phase, i, progress); };
+    EXPECT_LT(place(Phase::kBackward, 0), place(Phase::kBackward, 5));
+    EXPECT_LT(place(Phase::kBackward, 5), place(Phase::kForward, 0));
+    EXPECT_LT(place(Phase::kForward, 5), place(Phase::kWeightGradient, 0));
+  }
 }
 
 class ScheduleFile : public testing::Test {
