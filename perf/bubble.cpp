@@ -10,6 +10,7 @@
 
 #include "d2d/mpi_session.h"
 #include "harness.h"
+#include "schedule/list_generators.h"
 #include "sleeping_stages.h"
 #include "smp/session.h"
 
@@ -20,7 +21,7 @@ struct Options {
   int microbatches = 0;  // 0: 4 a rank
   int steps = rounds(9);
   double forward_ms = brief() ? 2 : 10, backward_ms = 2 * forward_ms;
-  std::string schedule;  // empty: both
+  std::string schedule;  // empty: all
 };
 
 int most_at_once(const std::vector<std::vector<Sleep>>& ranks) {
@@ -49,16 +50,56 @@ double mean_slept(const std::vector<std::vector<Sleep>>& ranks) {
 struct Measurement {
   std::vector<double> step_ms, slept_ms;
   int ranks_inside = 0;
+  StageTimes times;
 };
 
+/// What is compared with an ideal.
+struct Contestant {
+  std::string name;  ///< of its rows
+  std::string pipeline;
+  Placed placed = Placed::kByHand;
+  bool fast = false;
+  double jitter = 0;
+
+  std::string prefix() const {
+    return (name == "interleaved" ? "" : name + ".") +
+           std::string(placed == Placed::kByHand ? "" : "planned.");
+  }
+  bool splits_backward() const { return pipeline.starts_with("zero_bubble"); }
+};
+
+constexpr double kJitter = 0.2;
+
+std::vector<Contestant> contestants() {
+  using enum Placed;
+  return {{"interleaved", "interleaved"},
+          {"interleaved", "interleaved", kByPlanner},
+          {"simple", "simple"},
+          {"simple", "simple", kByPlanner},
+          {"fast", "interleaved", kByHand, true},
+          {"fast", "interleaved", kByPlanner, true},
+          {"1f1b", "1f1b"},
+          {"1f1b_2_more", "1f1b+2"},
+          {"zero_bubble", "zero_bubble"},
+          {"zero_bubble_2_more", "zero_bubble+2"},
+          {"jitter20", "interleaved", kByHand, false, kJitter},
+          {"jitter20.1f1b", "1f1b", kByHand, false, kJitter},
+          {"jitter20.1f1b_2_more", "1f1b+2", kByHand, false, kJitter},
+          {"jitter20.zero_bubble_2_more", "zero_bubble+2", kByHand, false, kJitter}};
+}
+
 /// By hand one module a rank, for the planner four times as many, each a quarter as long.
-Measurement measure(const Options& options, Placed placed) {
-  const int parts = placed == Placed::kByHand ? 1 : 4;
+Measurement measure(const Options& options, const Contestant& contestant) {
+  constexpr int kRecorded = 7;  // then steps are replayed
+  const int parts = contestant.placed == Placed::kByHand ? 1 : 4;
   const auto modules = static_cast<std::size_t>(size() * parts);
-  const StageTimes times{std::vector<double>(modules, options.forward_ms / parts),
-                         std::vector<double>(modules, options.backward_ms / parts)};
   Measurement result;
-  for (const auto& step : run_sleeping_steps(times, options.microbatches, options.steps, placed)) {
+  result.times = {std::vector<double>(modules, options.forward_ms / parts),
+                  std::vector<double>(modules, options.backward_ms / parts), contestant.jitter,
+                  /*weight_share=*/0.5};
+  const int warm_up = contestant.fast && !brief() ? kRecorded : 1;
+  for (const auto& step : run_sleeping_steps(result.times, options.microbatches, options.steps,
+                                             contestant.placed, warm_up)) {
     result.step_ms.push_back(step.milliseconds);
     result.slept_ms.push_back(mean_slept(step.sleeps));
     result.ranks_inside = std::max(result.ranks_inside, most_at_once(step.sleeps));
@@ -66,22 +107,89 @@ Measurement measure(const Options& options, Placed placed) {
   return result;
 }
 
-void add_rows(Report& report, const Options& options, const std::string& schedule, Placed placed,
+/// Milliseconds of a step in which every rank of a chain follows its list to the letter.
+class LetterStep {
+ public:
+  LetterStep(const schedule::ScheduleLists& lists, const StageTimes& times)
+      : lists_(lists),
+        times_(times),
+        ends_(2, std::vector(lists.ranks.size(), std::vector<double>(lists.microbatches, -1))),
+        next_(lists.ranks.size(), 0),
+        free_(lists.ranks.size(), 0) {}
+
+  double milliseconds() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < lists_.ranks.size(); ++rank) {
+        while (advance(rank)) moved = true;
+      }
+    }
+    return *std::max_element(free_.begin(), free_.end());
+  }
+
+ private:
+  bool advance(std::size_t rank) {
+    if (next_[rank] == lists_.ranks[rank].size()) return false;
+    const auto& action = lists_.ranks[rank][next_[rank]];
+    const bool backward = action.kind != schedule::ActionKind::kForward;
+    const double ready = when_ready(rank, action.microbatch, backward);
+    if (ready < 0) return false;
+    free_[rank] =
+        std::max(free_[rank], ready) + (backward ? times_.backward_of(rank, action.microbatch)
+                                                 : times_.forward_of(rank, action.microbatch));
+    ends_[backward ? 1 : 0][rank][static_cast<std::size_t>(action.microbatch)] = free_[rank];
+    ++next_[rank];
+    return true;
+  }
+  /// Negative: not yet.
+  double when_ready(std::size_t rank, int microbatch, bool backward) const {
+    const auto i = static_cast<std::size_t>(microbatch);
+    if (!backward) return rank == 0 ? 0 : ends_[0][rank - 1][i];
+    return rank + 1 == free_.size() ? ends_[0][rank][i] : ends_[1][rank + 1][i];
+  }
+
+  const schedule::ScheduleLists lists_;
+  const StageTimes& times_;
+  std::vector<std::vector<std::vector<double>>> ends_;  // forward, backward; by rank, microbatch
+  std::vector<std::size_t> next_;
+  std::vector<double> free_;
+};
+
+double ideal_ms(const Options& options, const Contestant& contestant, const StageTimes& times) {
+  const int p = size(), m = options.microbatches;
+  if (contestant.jitter > 0) {
+    return LetterStep(schedule::one_forward_one_backward_lists(p, m), times).milliseconds();
+  }
+  const double cell = options.forward_ms + options.backward_ms;
+  // I = W = B / 2: the bubble is (p - 1)(F + I - W).
+  return m * cell + (p - 1) * (contestant.splits_backward() ? options.forward_ms : cell);
+}
+
+std::string note_of(const Options& options, const Contestant& contestant) {
+  const std::string times = "F = " + std::to_string(std::lround(options.forward_ms)) +
+                            " ms, B = " + std::to_string(std::lround(options.backward_ms)) +
+                            " ms; ";
+  const std::string what = contestant.pipeline + (contestant.fast ? ", fast mode" : "") +
+                           (contestant.placed == Placed::kByHand ? "" : ", placed by the planner");
+  if (contestant.jitter > 0) {
+    return what + ", " + times + "sleeps vary by 20 %; over 1F1B to the letter, computed";
+  }
+  if (contestant.splits_backward()) return what + ", " + times + "over m (F + B) + (p - 1) F";
+  return what + ", " + times + "aim: at most 1.05";
+}
+
+void add_rows(Report& report, const Options& options, const Contestant& contestant,
               const Measurement& measured) {
   const auto setting = ".p" + std::to_string(size()) + "_m" + std::to_string(options.microbatches);
-  const std::string prefix = (schedule == "interleaved" ? "" : schedule + ".") +
-                             std::string(placed == Placed::kByHand ? "" : "planned.");
-  const double cell = options.forward_ms + options.backward_ms;
-  const double ideal = (options.microbatches + size() - 1) * cell;
+  const auto prefix = contestant.prefix();
+  const double ideal = ideal_ms(options, contestant, measured.times);
   std::vector<double> ratios;
   for (const double duration : measured.step_ms) ratios.push_back(duration / ideal);
   report.add(prefix + "step_over_ideal" + setting, median(ratios), "1",
-             schedule + (placed == Placed::kByHand ? "" : ", placed by the planner") +
-                 ", F = " + std::to_string(std::lround(options.forward_ms)) + " ms, B = " +
-                 std::to_string(std::lround(options.backward_ms)) + " ms; aim: at most 1.05");
+             note_of(options, contestant));
   report.add(prefix + "step_over_ideal.p90" + setting, percentile(ratios, 0.9), "1");
-  report.add(prefix + "slept_over_nominal" + setting,
-             median(measured.slept_ms) / (options.microbatches * cell), "1",
+  const double nominal = options.microbatches * (options.forward_ms + options.backward_ms);
+  report.add(prefix + "slept_over_nominal" + setting, median(measured.slept_ms) / nominal, "1",
              "how late the machine wakes sleepers");
   report.add(prefix + "ranks_inside_modules" + setting, measured.ranks_inside, "1",
              "most at one time");
@@ -95,12 +203,22 @@ std::optional<Options> parse(int argc, char** argv) {
   app.add_option("--microbatches", options.microbatches, "in a step (default: 4 a rank)")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "to measure")->check(CLI::PositiveNumber);
-  app.add_option("--schedule", options.schedule, "default: both")
-      ->check(CLI::IsMember({"interleaved", "simple"}));
+  app.add_option("--schedule", options.schedule, "name of rows; default: all");
   app.add_option("--forward-ms", options.forward_ms, "F")->check(CLI::PositiveNumber);
   app.add_option("--backward-ms", options.backward_ms, "B")->check(CLI::PositiveNumber);
   if (!parse_options(app, argc, argv)) return std::nullopt;
   return options;
+}
+
+Config config_of(const Options& options, const Contestant& contestant) {
+  Config config{.microbatches = options.microbatches,
+                .pipeline = contestant.pipeline,
+                .plan_cache = "off",
+                .intra_op_threads = 1};
+  config.static_mode = config.fast_mode = contestant.fast;
+  // Operators that sleep cost nothing.
+  if (contestant.placed == Placed::kByPlanner) config.trace_repeats = 3;
+  return config;
 }
 
 void run(int argc, char** argv) {
@@ -109,21 +227,12 @@ void run(int argc, char** argv) {
   const d2d::MpiSession mpi;
   if (options->microbatches == 0) options->microbatches = 4 * mpi.size();
   auto report = report_of_ranks(mpi.rank().value(), "bubble", Report::Earlier::kKept);
-  for (const std::string schedule : {"interleaved", "simple"}) {
-    if (!options->schedule.empty() && schedule != options->schedule) continue;
-    const Config config{.microbatches = options->microbatches,
-                        .pipeline = schedule,
-                        .plan_cache = "off",
-                        .intra_op_threads = 1};
-    for (const auto placed : {Placed::kByHand, Placed::kByPlanner}) {
-      auto planned = config;
-      if (placed == Placed::kByPlanner)
-        planned.trace_repeats = 1;  // operators that sleep cost nothing
-      in_session(argc, argv, planned, [&] {
-        const auto measured = measure(*options, placed);
-        if (report) add_rows(*report, *options, schedule, placed, measured);
-      });
-    }
+  for (const auto& contestant : contestants()) {
+    if (!options->schedule.empty() && contestant.name != options->schedule) continue;
+    in_session(argc, argv, config_of(*options, contestant), [&] {
+      const auto measured = measure(*options, contestant);
+      if (report) add_rows(*report, *options, contestant, measured);
+    });
   }
   if (report) report->finish();
 }

@@ -80,7 +80,7 @@ StageTimes times_of(const Setting& setting) {
   if (forward.size() == 1) forward.resize(static_cast<std::size_t>(size()), forward[0]);
   auto backward = forward;
   for (double& ms : backward) ms *= kBackwardRatio;
-  return {forward, backward};
+  return {.forward = forward, .backward = backward};
 }
 
 double sum(const std::vector<double>& values) {

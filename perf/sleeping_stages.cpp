@@ -7,11 +7,14 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "harness.h"
+#include "simulate/noise.h"
 #include "smp/distributed_model.h"
 #include "smp/module.h"
 #include "smp/nn/sequential.h"
@@ -56,18 +59,21 @@ at::Tensor with_backward_sleep(const at::Tensor& x, double milliseconds) {
 }
 
 struct StageImpl : torch::nn::Module {
-  StageImpl(double forward_ms, double backward_ms)
-      : weight(register_parameter("weight", at::ones({1}))),
-        forward_ms_(forward_ms),
-        backward_ms_(backward_ms) {}
+  StageImpl(const StageTimes& times, std::size_t number)
+      : weight(register_parameter("weight", at::ones({1}))), times_(times), number_(number) {}
   at::Tensor forward(const at::Tensor& x) {
-    sleep_for(forward_ms_, false);
-    return with_backward_sleep(x * weight, backward_ms_);
+    const int microbatch = std::max(0, current_microbatch());
+    sleep_for(times_.forward_of(number_, microbatch), false);
+    const double backward = times_.backward_of(number_, microbatch);
+    const double of_weight = backward * times_.weight_share;
+    const auto factor = of_weight > 0 ? with_backward_sleep(weight, of_weight) : weight;
+    return with_backward_sleep(x, backward - of_weight) * factor;
   }
   at::Tensor weight;
 
  private:
-  double forward_ms_, backward_ms_;
+  StageTimes times_;
+  std::size_t number_;
 };
 SMP_MODULE(Stage);
 
@@ -76,7 +82,7 @@ nn::Sequential make_stages(const StageTimes& times, Placed placed) {
   for (std::size_t i = 0; i < times.forward.size(); ++i) {
     std::optional<partition> here;
     if (placed == Placed::kByHand) here.emplace(static_cast<int>(i));
-    stages->push_back(Stage(times.forward.at(i), times.backward.at(i)));
+    stages->push_back(Stage(times, i));
   }
   return stages;
 }
@@ -87,7 +93,19 @@ std::vector<std::vector<Sleep>> sleeps_of_all_ranks() {
   return all;
 }
 
+double varied(double milliseconds, double jitter, std::uint64_t key) {
+  return milliseconds * std::max(0.0, 1 + jitter * simulate::noise(key));
+}
+
 }  // namespace
+
+double StageTimes::forward_of(std::size_t module, int microbatch) const {
+  return varied(forward.at(module), jitter, 2 * (1000 * module + microbatch));
+}
+
+double StageTimes::backward_of(std::size_t module, int microbatch) const {
+  return varied(backward.at(module), jitter, 2 * (1000 * module + microbatch) + 1);
+}
 
 void in_session(int argc, char** argv, const Config& config, const std::function<void()>& body) {
   std::vector<char*> arguments(argv, argv + argc + 1);  // each session takes its flags out of them
@@ -97,7 +115,7 @@ void in_session(int argc, char** argv, const Config& config, const std::function
 }
 
 std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps,
-                                             Placed placed) {
+                                             Placed placed, int warm_up) {
   auto stages = make_stages(times, placed);
   DistributedModel model(stages);
   if (placed == Placed::kByHand) model.set_partition("", 0);
@@ -108,12 +126,12 @@ std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microb
   });
   const auto batch = at::ones({microbatches, 4});
   std::vector<SleepingStep> results;
-  for (int i = 0; i <= steps; ++i) {
+  for (int i = 0; i < warm_up + steps; ++i) {
     slept.clear();
     barrier();
     const double duration = microseconds([&] { train(batch); }) / 1000;
     auto sleeps = sleeps_of_all_ranks();
-    if (i > 0) results.push_back({duration, std::move(sleeps)});
+    if (i >= warm_up) results.push_back({duration, std::move(sleeps)});
   }
   return results;
 }

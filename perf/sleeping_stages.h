@@ -2,6 +2,7 @@
 // shows what the runtime costs, also where ranks outnumber the cores.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace smp::perf {
 /// Milliseconds by module of a chain.
 struct StageTimes {
   std::vector<double> forward, backward;
+  double jitter = 0;        ///< deviation of each sleep, as a share of it; the same in every step
+  double weight_share = 0;  ///< of the backward: for the weight, a sleep of its own
+
+  double forward_of(std::size_t module, int microbatch) const;
+  double backward_of(std::size_t module, int microbatch) const;
 };
 
 /// One sleep, in steady milliseconds.
@@ -31,11 +37,11 @@ void in_session(int argc, char** argv, const Config& config, const std::function
 /// Who says where the modules live.
 enum class Placed { kByHand, kByPlanner };
 
-/// Runs steps on every rank, with the microbatches and the schedule of the running session. One
-/// more step comes first and is not returned: it places the model.
-/// @param placed  by hand: module i lives on rank i
+/// Runs steps on every rank, with the microbatches and the schedule of the running session.
+/// @param placed   by hand: module i lives on rank i
+/// @param warm_up  steps that come first and are not returned; the first of them places the model
 std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps,
-                                             Placed placed = Placed::kByHand);
+                                             Placed placed = Placed::kByHand, int warm_up = 1);
 
 /// Lengths of some sleeps.
 std::vector<double> lengths(const std::vector<Sleep>& sleeps, bool backward);
