@@ -96,7 +96,7 @@ Measurement measure(const Options& options, const Contestant& contestant) {
   Measurement result;
   result.times = {std::vector<double>(modules, options.forward_ms / parts),
                   std::vector<double>(modules, options.backward_ms / parts), contestant.jitter,
-                  /*weight_share=*/0.5};
+                  contestant.splits_backward() ? 0.5 : 0};
   const int warm_up = contestant.fast && !brief() ? kRecorded : 1;
   for (const auto& step : run_sleeping_steps(result.times, options.microbatches, options.steps,
                                              contestant.placed, warm_up)) {

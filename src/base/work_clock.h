@@ -14,6 +14,8 @@ class WorkClock {
   WorkClock() noexcept;
   /// Since its construction. Two looks at clocks and one at the thread's counters.
   [[nodiscard]] Nanoseconds now() noexcept;
+  /// What passed since the last look does not count.
+  void skip() noexcept { last_ = look(); }
   /// Of the last now(): what the thread computed itself.
   [[nodiscard]] Nanoseconds on_core() const noexcept { return on_core_; }
 

@@ -81,6 +81,8 @@ void put(Out& out, const simulate::Trace& trace) {
   }
   out.put(trace.source);
   out.put(trace.backward_ratio);
+  out.put(trace.weight_share);
+  out.put(trace.processor_share);
 }
 
 simulate::Trace get(In& in) {
@@ -107,6 +109,8 @@ simulate::Trace get(In& in) {
   }
   trace.source = in.get<simulate::CostSource>();
   trace.backward_ratio = in.get<double>();
+  trace.weight_share = in.get<double>();
+  trace.processor_share = in.get<double>();
   return trace;
 }
 

@@ -107,12 +107,29 @@ struct Tracer::State {
   }
 };
 
+/// What the tracer itself does meanwhile counts for no module.
+class Tracer::Bookkeeping {
+ public:
+  explicit Bookkeeping(State& state) : state_(state) {
+    if (state_.timed) static_cast<void>(state_.clock.now());
+  }
+  ~Bookkeeping() {
+    if (state_.timed) state_.clock.skip();
+  }
+  Bookkeeping(const Bookkeeping&) = delete;
+  Bookkeeping& operator=(const Bookkeeping&) = delete;
+
+ private:
+  State& state_;
+};
+
 /// Notes what operators do on behalf of the innermost call.
 class Tracer::Observer final : public OperatorListener {
  public:
   explicit Observer(State& state) : state_(state), guard_(all_modules(state.models)) {}
 
   void before(const at::RecordFunction& op, const OperatorKind& kind) override {
+    const Bookkeeping own(state_);
     if (!state_.timed) {
       state_.meter.before(op, kind);
       note_reads(op, kind);
@@ -123,6 +140,7 @@ class Tracer::Observer final : public OperatorListener {
     guard_.before(op, kind);
   }
   void after(const at::RecordFunction& op) override {
+    const Bookkeeping own(state_);
     --depth_;
     if (!state_.timed) state_.meter.after(op);
     if (!state_.states) return;
@@ -183,6 +201,7 @@ class Tracer::RunningCall {
   RunningCall(Tracer& tracer, RoutedBase& module, std::int64_t input_bytes)
       : tracer_(tracer), module_(module), exceptions_(std::uncaught_exceptions()) {
     auto& state = *tracer_.state_;
+    const Bookkeeping own(state);
     const Known& known = state.known.at(&module);
     if (state.states) {
       state.look_at_running();
@@ -195,6 +214,7 @@ class Tracer::RunningCall {
   }
   ~RunningCall() {
     auto& state = *tracer_.state_;
+    const Bookkeeping own(state);
     if (std::uncaught_exceptions() > exceptions_ && state.failed_module.empty()) {
       state.failed_module = module_.smp_place.path;
     }
@@ -283,12 +303,12 @@ std::set<ModelModule> Tracer::modules() const {
 std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
   auto traces = run_once(body, false);
   std::vector<std::vector<simulate::Trace>> timed(traces.size());
-  base::WorkClock clock;
+  state_->clock = {};
   for (int i = 0; i < repeats; ++i) {
     auto again = run_once(body, true);
     for (std::size_t m = 0; m < traces.size(); ++m) timed[m].push_back(std::move(again[m]));
   }
-  const double share = processor_share(clock);
+  const double share = processor_share(state_->clock);
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m] = with_median_times(std::move(traces[m]), timed[m]);
     if (repeats > 0) traces[m].processor_share = share;
@@ -370,18 +390,25 @@ void Tracer::leave(Space& space) noexcept {
 std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, PpRank,
                                    Packet&& arguments, const CallTraits&) {
   auto& state = *state_;
-  for (const auto& tensor : arguments.tensors) {
-    if (!tensor.defined()) continue;
-    state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
+  {
+    const Bookkeeping own(state);
+    for (const auto& tensor : arguments.tensors) {
+      if (!tensor.defined()) continue;
+      state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
+    }
   }
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
-    note_handed(arguments.tensors, /*returned=*/false);
-    state.live_log->note_arguments(arguments.tensors);
+    {
+      const Bookkeeping own(state);
+      note_handed(arguments.tensors, /*returned=*/false);
+      state.live_log->note_arguments(arguments.tensors);
+    }
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
     return returned;
   }();
+  const Bookkeeping own(state);
   note_handed(result.tensors, /*returned=*/true);
   state.live_log->keep_graph(result.tensors);
   state.live_log->note_results(result.tensors);

@@ -73,6 +73,7 @@ class Tracer final : public CallHandler {
   struct Known;
   struct State;
   class RunningCall;
+  class Bookkeeping;
 
   std::vector<simulate::Trace> run_once(const Body& body, bool timed);
   double now() const;

@@ -35,6 +35,15 @@ TEST(WorkClock, TellsWhatTheThreadComputedItself) {
   EXPECT_LT(clock.on_core(), 25 * kMillisecond);
 }
 
+TEST(WorkClock, DoesNotCountWhatIsSkipped) {
+  WorkClock clock;
+  compute_for(20 * kMillisecond);
+  clock.skip();
+  compute_for(5 * kMillisecond);
+  EXPECT_GE(clock.now(), 5 * kMillisecond);
+  EXPECT_LT(clock.now(), 15 * kMillisecond);
+}
+
 TEST(WorkClock, NeverGoesBack) {
   WorkClock clock;
   Nanoseconds last = 0;

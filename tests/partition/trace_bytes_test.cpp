@@ -19,6 +19,8 @@ simulate::Trace example() {
       {.module = 6, .kind = simulate::StateKind::kOrdered, .what = "writes 'ema'"});
   trace.source = simulate::CostSource::kMeasured;
   trace.backward_ratio = 1.5;
+  trace.weight_share = 0.25;
+  trace.processor_share = 0.125;
   return trace;
 }
 
@@ -45,6 +47,8 @@ TEST(TraceBytes, GiveBackEveryMember) {
   EXPECT_EQ(trace.state[0].what, "writes 'ema'");
   EXPECT_EQ(trace.source, simulate::CostSource::kMeasured);
   EXPECT_EQ(trace.backward_ratio, 1.5);
+  EXPECT_EQ(trace.weight_share, 0.25);
+  EXPECT_EQ(trace.processor_share, 0.125);
   EXPECT_TRUE(traces[1].calls.empty());
 }
 
