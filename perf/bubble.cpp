@@ -92,7 +92,7 @@ std::vector<Contestant> contestants() {
 Measurement measure(const Options& options, const Contestant& contestant) {
   constexpr int kRecorded = 7;  // then steps are replayed
   const int parts = contestant.placed == Placed::kByHand ? 1 : 4;
-  const auto modules = static_cast<std::size_t>(size() * parts);
+  const auto modules = static_cast<std::size_t>(size()) * static_cast<std::size_t>(parts);
   Measurement result;
   result.times = {std::vector<double>(modules, options.forward_ms / parts),
                   std::vector<double>(modules, options.backward_ms / parts), contestant.jitter,

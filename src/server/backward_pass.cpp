@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <typeinfo>
 #include <utility>
@@ -229,9 +228,7 @@ void BackwardPass::finish_started(Reply&& reply) {
   }
   const auto inputs = std::exchange(entry.inputs, {});
   // A module that does not use an argument sends no gradient for it.
-  takes_reply_ = true;
   finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs, false);
-  takes_reply_ = false;
 }
 
 void BackwardPass::finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs,
@@ -268,13 +265,11 @@ void BackwardPass::pass_on_to(Targets targets, NodeIndex index, variable_list& o
   }
 }
 
-/// The second part takes it up where one pass would have come to it: what a reply brought, before
-/// all that followed.
+/// The second part takes it up where one pass would have come to it. What a reply brought comes
+/// before all that followed from it: those nodes are older.
 void BackwardPass::put_off(NodeIndex index, ForLeaves&& kept) {
-  constexpr auto kFirstOfAll = std::numeric_limits<std::uint64_t>::max();
-  const auto place = takes_reply_ ? kFirstOfAll : graph_.nodes[index].node->sequence_nr();
   for_leaves_.emplace(index, std::move(kept));
-  put_off_.push({replies_taken_, place, index});
+  put_off_.push({replies_taken_, graph_.nodes[index].node->sequence_nr(), index});
 }
 
 bool BackwardPass::is_among(Targets targets, NodeIndex target) const {

@@ -95,7 +95,6 @@ class BackwardPass {
   Part part_ = Part::kWhole;
   ReadyNodes ready_;
   std::uint64_t replies_taken_ = 0;
-  bool takes_reply_ = false;  // the node that finishes is the one whose reply was taken
   ReplyQueue replies_;
   ReadyNodes put_off_;
   std::unordered_map<NodeIndex, ForLeaves> for_leaves_;
