@@ -23,6 +23,11 @@ struct SMP_API Config {
   std::optional<int> pipeline_parallel_degree = std::nullopt;
   /// Ranks that share one layer. Only 1 is available yet.
   int tensor_parallel_degree = 1;
+  /// Whether ranks beyond `pipeline_parallel_degree` train replicas of the model, each on samples
+  /// of its own: `mpirun -n 4` with 2 stages makes 2 replicas. false refuses such a job.
+  bool ddp = true;
+  /// MiB of gradients that replicas add up at once; the first bucket of a step has at most 1.
+  double bucket_cap_mb = 25;
   /// How (replica D, stage P, tensor T) map to ranks: a permutation of the three letters whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";

@@ -13,6 +13,7 @@
 
 #include "smp/codec.h"
 #include "smp/export.h"
+#include "smp/no_sync.h"
 #include "smp/plan.h"
 
 namespace smp {
@@ -69,6 +70,20 @@ class SMP_API DistributedModelBase {
   bool is_training() const;
   /// Of this rank's parameters; call it on every rank.
   void zero_grad(bool set_to_none = true);
+
+  /// While the result lives, steps add up gradients in each replica alone:
+  ///
+  ///     {
+  ///       const auto apart = model.no_sync();
+  ///       train(x1, y1);
+  ///     }
+  ///     train(x2, y2);     // averages the gradients of both steps over the replicas
+  ///     optimizer.step();
+  ///
+  /// Alike on every rank, outside of steps. Without replicas it changes nothing.
+  NoSync no_sync();
+  /// Whether steps average gradients over replicas: no NoSync of this model lives.
+  bool syncs_gradients() const noexcept;
 
   /// smp::clip_grad_norm_(*this, max_norm) of smp/clip_grad.h: of the 2-norm over all ranks.
   double clip_grad_norm_(double max_norm);

@@ -18,6 +18,7 @@
 #include "api/show_plans.h"
 #include "base/check.h"
 #include "base/random.h"
+#include "dp/replica_values.h"
 #include "server/executor.h"
 #include "server/leaf_guards.h"
 #include "server/weight_watch.h"
@@ -129,6 +130,7 @@ struct DistributedModelBase::State {
   server::LeafGuards guards;
   server::WeightWatch weights;
   std::vector<std::function<void()>> on_placed;
+  std::shared_ptr<int> no_sync_scopes = std::make_shared<int>(0);
 
   std::vector<partitioning::Pin> all_pins() const;
   void add_pins_of_placed_modules(std::vector<partitioning::Pin>& all) const;
@@ -165,6 +167,7 @@ DistributedModelBase::~DistributedModelBase() {
   if (!state_->session_lives()) return;
   auto& runtime = state_->runtime();
   std::erase(runtime.models(), this);
+  runtime.replica_gradients().forget();
   runtime.server().settings().detach(*state_->module);
   auto& modules = runtime.server().modules();
   modules.detach_model(state_->description.routed);
@@ -225,6 +228,8 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
     state.placement.emplace(runtime, state.description, *state.plan);
+    dp::take_values_of_first(runtime.replicas(), state.placement->held_on(runtime.pp_rank()),
+                             runtime.bucket_bytes());
     tried = tried && plans[i].state_known && !fills_caches(*state.plan);
     runtime.server().settings().attach(*state.module);
     const bool watched = plans[i].state_known && !keeps_state(*state.plan);
@@ -234,6 +239,7 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     }
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
+  runtime.replica_gradients().forget();
   auto& kinds = runtime.step_kinds();
   kinds.forget();
   if (tried) kinds.add(StepKinds::kind_of(runtime, *preview->body, preview->grad));
@@ -336,6 +342,14 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   }
   for (const auto* model : runtime.models()) model->state_->weights.begin_step();
 }
+
+NoSync DistributedModelBase::no_sync() {
+  SMP_REQUIRE(!state_->runtime().in_step(),
+              "no_sync() in the body of a step; call it before the step, on every rank");
+  return NoSync(state_->no_sync_scopes);
+}
+
+bool DistributedModelBase::syncs_gradients() const noexcept { return *state_->no_sync_scopes == 0; }
 
 // ---- tensors -----------------------------------------------------------------------------------
 

@@ -85,6 +85,17 @@ static void require_outside_of_steps(const Runtime* runtime, const char* what) {
               "come; call it after the step, on every rank");
 }
 
+/// Replicas average gradients of models only.
+static void refuse_in_replicas(const Runtime& runtime, const std::vector<at::Tensor>& strangers) {
+  if (runtime.num_replicas() == 1) return;
+  for (const auto& tensor : strangers) {
+    SMP_REQUIRE_AS(UnsupportedError, !tensor.grad().defined(),
+                   "smp::DistributedOptimizer: a tensor of no model, shape ", tensor.sizes(),
+                   ", has a gradient, which is not averaged over the ", runtime.num_replicas(),
+                   " replicas; register it as a parameter of a module");
+  }
+}
+
 /// Which rank has the gradient of each stranger.
 void OptimizerShare::State::find_holders(const d2d::Communicator& ranks) {
   std::vector<std::int64_t> own;
@@ -168,6 +179,7 @@ void OptimizerShare::step() {
     state.optimizer->step();
     return;
   }
+  refuse_in_replicas(*runtime, state.strangers);
   const auto ranks = runtime->communicator(Group::kPp);
   state.find_holders(ranks);
   state.optimizer->step();

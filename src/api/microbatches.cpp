@@ -26,9 +26,9 @@ Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const St
                            int wanted, const std::string& loss)
     : arguments_(std::move(arguments)), options_(options) {
   SMP_REQUIRE(wanted >= 1, "a step of ", wanted, " microbatches; at least one is needed");
-  const auto rows = common_rows();
-  choose_rows(rows, wanted);
-  choose_weights(loss, rows);
+  total_rows_ = common_rows();
+  choose_rows(total_rows_, wanted);
+  choose_weights(loss, total_rows_);
   microbatches_.resize(static_cast<std::size_t>(count_));
 }
 

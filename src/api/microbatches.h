@@ -21,6 +21,8 @@ class Microbatches {
                const std::string& loss);
 
   int count() const noexcept { return count_; }
+  /// Rows of the batch; -1 if nothing is split.
+  std::int64_t rows() const noexcept { return total_rows_; }
   /// Weight of each microbatch's loss.
   const std::vector<double>& weights() const noexcept { return weights_; }
 
@@ -64,6 +66,7 @@ class Microbatches {
 
   std::vector<detail::StepArgument> arguments_;
   const StepOptions options_;
+  std::int64_t total_rows_ = -1;
   int count_ = 1;
   std::vector<Row> rows_;
   std::vector<double> weights_;

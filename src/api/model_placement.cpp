@@ -120,6 +120,14 @@ void ModelPlacement::require_parameters_of(const torch::nn::Module& module, Glob
   }
 }
 
+std::vector<at::Tensor> ModelPlacement::held_on(PpRank stage) const {
+  std::vector<at::Tensor> held;
+  for (const auto& placed : tensors_) {
+    if (placed.here(stage)) held.push_back(placed.tensor);
+  }
+  return held;
+}
+
 bool ModelPlacement::is_on(PpRank stage, const at::Tensor& tensor) const {
   const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
   return found != numbers_.end() && tensors_[found->second].owner == stage;

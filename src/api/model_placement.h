@@ -31,6 +31,8 @@ class ModelPlacement {
 
   /// Whether `tensor` is a parameter or buffer of the model that lives on `stage`; a copy does not.
   [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
+  /// Parameters and buffers that have values on `stage`, copies of buffers among them.
+  [[nodiscard]] std::vector<at::Tensor> held_on(PpRank stage) const;
   /// @param rank  this one, for the message
   /// @throws UsageError  `module` or one below it has a parameter that was registered since.
   void require_parameters_of(const torch::nn::Module& module, GlobalRank rank) const;

@@ -41,8 +41,8 @@ Decision run(const std::function<std::vector<std::string>()>& decide) {
 
 std::vector<std::string> decided_by_first_rank(
     Runtime& runtime, const std::function<std::vector<std::string>()>& decide) {
-  const auto own = runtime.is_first_stage() ? run(decide) : Decision();
-  auto decision = value_of_first(runtime.communicator(Group::kPp), own);
+  const auto own = runtime.is_first_learner() ? run(decide) : Decision();
+  auto decision = value_of_first(runtime.learners(), own);
   using Fault = Decision::Fault;
   if (decision.fault != Fault::kNone && runtime.prints_less()) {
     server::leave_to_another_rank(decision.text);

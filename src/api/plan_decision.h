@@ -9,8 +9,8 @@ namespace smp {
 
 class Runtime;
 
-/// Called by all pp ranks at once, outside of steps.
-/// @param decide  called on pp_rank 0 only
+/// Called by all ranks that train together at once, outside of steps.
+/// @param decide  called on pp_rank 0 of the first replica only
 /// @return what it returned, on every rank
 /// @throws UsageError, ResourceError  on every rank, with the text of what `decide` threw
 /// @throws RemoteError                on every rank, if it threw anything else

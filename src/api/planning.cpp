@@ -26,18 +26,24 @@ void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& mode
           base::mix_key(base::mix_key(all_pins, pin.path), static_cast<std::uint64_t>(pin.pp_rank));
     }
   }
-  const auto stages = runtime.communicator(Group::kPp);
-  require_equal(stages, all_models, "the model",
+  const auto learners = runtime.learners();
+  require_equal(learners, all_models, "the model",
                 "build the same model on every rank, before the first step");
   std::vector<const ModelDescription*> descriptions;
   for (const auto& model : models) descriptions.push_back(model.description);
   require_same_models(runtime, descriptions);
-  require_equal(stages, all_pins, "the plan", "place modules by hand alike on every rank");
+  require_equal(learners, all_pins, "the plan", "place modules by hand alike on every rank");
 }
 
+constexpr const char* kStateKnown = "state known";
+
+/// Of each model its plan, then whether what it keeps is known.
 std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
   std::vector<std::string> texts;
-  for (const auto& model : models) texts.push_back(model.plan.to_json());
+  for (const auto& model : models) {
+    texts.push_back(model.plan.to_json());
+    texts.emplace_back(model.state_known ? kStateKnown : "");
+  }
   return texts;
 }
 
@@ -47,14 +53,15 @@ std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelTo
                                      const StepPreview* preview) {
   require_equal_models(runtime, models);
   const auto machine = job_machine(runtime);
-  std::vector<PlannedModel> made(models.size());  // keeps what pp_rank 0 alone needs
-  const auto plans = decided_by_first_rank(runtime, [&] {
+  std::vector<PlannedModel> made(models.size());  // keeps the simulation
+  const auto texts = decided_by_first_rank(runtime, [&] {
     made = RankPlanner(runtime, models, preview, machine).plans();
     return texts_of(made);
   });
-  SMP_ASSERT(plans.size() == models.size());
+  SMP_ASSERT(texts.size() == 2 * models.size());
   for (std::size_t i = 0; i < models.size(); ++i) {
-    made[i].plan = PartitionPlan::from_json(plans[i], "the plan of rank 0");
+    made[i].plan = PartitionPlan::from_json(texts[2 * i], "the plan of rank 0");
+    made[i].state_known = runtime.is_first_stage() && texts[2 * i + 1] == kStateKnown;
     partitioning::check_plan(made[i].plan, models[i].description->tree, machine.stages,
                              "the plan of rank 0");
   }

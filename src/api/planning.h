@@ -22,15 +22,15 @@ struct ModelToPlan {
 
 struct PlannedModel {
   PartitionPlan plan;
-  /// The step that the plan promises, as report::trace_to_json() writes it; on pp_rank 0, and not
-  /// of a plan that was read.
+  /// The step that the plan promises, as report::trace_to_json() writes it; where the plan was
+  /// made, and not of one that was read.
   std::string simulation;
-  /// A trial run showed which modules keep state; likewise.
+  /// A trial run showed which modules keep state; on pp_rank 0, of every replica.
   bool state_known = false;
 };
 
-/// Every pp rank calls it. pp_rank 0 reads the plans (plan_file), finds them in the cache of
-/// earlier starts, or makes them, and gives them to the others.
+/// Every rank calls it. pp_rank 0 of the first replica reads the plans (plan_file), finds them in
+/// the cache of earlier starts, or makes them, and gives them to the others.
 /// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
 ///                 modules are counted.
 /// @throws UsageError     on every rank: models or pins differ between ranks; or what

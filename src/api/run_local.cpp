@@ -37,6 +37,7 @@ class LocalWorld {
              const LocalRun& run, const StartOptions& start)
       : ranks_(ranks),
         rank_main_(rank_main),
+        start_(start),
         clock_(run.seed),
         errors_(static_cast<std::size_t>(ranks)),
         runtimes_(static_cast<std::size_t>(ranks)) {
@@ -50,7 +51,6 @@ class LocalWorld {
     input.code.transport = "local";
     input.environment = base::environment_settings();
     input.world_size = ranks;
-    input.allow_replicas = start.allow_replicas;
     config_ = base::resolve_config(input);
   }
 
@@ -80,6 +80,7 @@ class LocalWorld {
     const OwnGenerator generator(generator_.clone());
     try {
       Runtime::Parts parts;
+      parts.independent_pipelines = start_.independent_pipelines;
       parts.config = config_;
       parts.topology = Topology(config_.arrangement(), rank);
       parts.channel =
@@ -125,6 +126,7 @@ class LocalWorld {
   const at::Generator generator_ = base::default_generator().clone();  // what each begins with
   int ranks_;
   const std::function<void()>& rank_main_;
+  const StartOptions start_;
   fiber::SimClock clock_;
   std::shared_ptr<d2d::LocalHub> hub_;
   base::ResolvedConfig config_;

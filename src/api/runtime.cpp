@@ -123,6 +123,17 @@ d2d::Communicator Runtime::communicator(Group which) {
   return communicators_.group(d2d::Members(ranks_there(parts_, which)));
 }
 
+int Runtime::num_replicas() const noexcept {
+  const bool alone = parts_.independent_pipelines || parts_.plan_request;
+  return alone ? 1 : topology().rdp_size();
+}
+
+bool Runtime::prints_less() const noexcept {
+  const bool first =
+      pp_rank().value() == 0 && (parts_.independent_pipelines || topology().rdp_rank() == 0);
+  return parts_.mpi != nullptr && !first;
+}
+
 std::vector<GlobalRank> ranks_of(const Topology& topology, Group which) {
   std::vector<GlobalRank> ranks;
   for (const int rank : topology.group(which)) ranks.emplace_back(rank);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/plan_request.h"
+#include "api/replica_gradients.h"
 #include "api/step_facts.h"
 #include "api/step_kinds.h"
 #include "base/config.h"
@@ -36,6 +37,7 @@ class Runtime {
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
     std::unique_ptr<d2d::Channel> channel;  // between all ranks of the job
     int cores = 0;                          ///< of this machine; 0: as many as ranks
+    bool independent_pipelines = false;     ///< StartOptions
     /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.
     std::optional<PlanRequest> plan_request;
 
@@ -73,6 +75,26 @@ class Runtime {
   const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }
   /// Ranks that are there to talk to: all of the group, or this one alone while planning.
   d2d::Communicator communicator(Group which);
+  /// Ranks that train one model together, the first stage of the first replica first.
+  d2d::Communicator learners() {
+    return communicator(parts_.independent_pipelines ? Group::kPp : Group::kWorld);
+  }
+  /// Whether plans are made here.
+  bool is_first_learner() { return learners().rank() == 0; }
+  /// Ranks that hold the same parameters and read other samples, by number of the replica.
+  d2d::Communicator replicas() {
+    return num_replicas() > 1 ? communicator(Group::kRdp)
+                              : communicator({GlobalRank(topology().rank())});
+  }
+  int num_replicas() const noexcept;
+  /// Steps with gradients that this rank has begun among its replicas.
+  std::int64_t shared_steps() const noexcept { return shared_steps_; }
+  void count_shared_step() noexcept { ++shared_steps_; }
+  ReplicaGradients& replica_gradients() noexcept { return replica_gradients_; }
+  /// Of gradients or values that travel together.
+  std::int64_t bucket_bytes() const noexcept {
+    return static_cast<std::int64_t>(config().bucket_cap_mb * (1 << 20));
+  }
   /// Of any ranks of the job, which all ask for it.
   d2d::Communicator communicator(std::vector<GlobalRank> members) {
     return communicators_.group(d2d::Members(std::move(members)));
@@ -87,7 +109,7 @@ class Runtime {
   bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
 
   /// Whether an error that all ranks of the job throw alike is printed by another one.
-  bool prints_less() const noexcept { return parts_.mpi != nullptr && pp_rank().value() != 0; }
+  bool prints_less() const noexcept;
   /// Runs `check`, whose errors every rank of the job throws alike: one prints them.
   void say_once(const std::function<void()>& check) const;
 
@@ -118,6 +140,8 @@ class Runtime {
   std::unique_ptr<schedule::Schedule> one_at_a_time_ = schedule::make_interleaved(1);
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
+  ReplicaGradients replica_gradients_{*this};
+  std::int64_t shared_steps_ = 0;
   StepFacts facts_;
   StepKinds step_kinds_;
   server::StepEngine* trial_ = nullptr;

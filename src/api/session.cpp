@@ -39,14 +39,12 @@ void check_torch_version() {
                  " is loaded; build again, or put the right one first in the library path");
 }
 
-base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int world_size,
-                             const StartOptions& options) {
+base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int world_size) {
   base::ConfigInput input;
   input.code = config;
   input.flags = base::take_flags(argc, argv);
   input.environment = base::environment_settings();
   input.world_size = world_size;
-  input.allow_replicas = options.allow_replicas;
   return base::resolve_config(input);
 }
 
@@ -115,7 +113,7 @@ namespace {
 /// Rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
 Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
   Runtime::Parts parts;
-  parts.config = resolve(argc, argv, config, request.ranks, {});
+  parts.config = resolve(argc, argv, config, request.ranks);
   parts.topology = Topology(parts.config.arrangement(), 0);
   parts.channel = std::make_unique<d2d::Channel>(
       std::make_unique<d2d::LocalWire>(std::make_shared<d2d::LocalHub>(1), GlobalRank(0)));
@@ -136,12 +134,13 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
     return start_planning(argc, argv, config, *request);
   }
   Runtime::Parts parts;
+  parts.independent_pipelines = options.independent_pipelines;
   parts.mpi = std::make_unique<d2d::MpiSession>();
   const auto rank = parts.mpi->rank().value();
   base::set_log_rank(rank);
   prepare_together(*parts.mpi, [&] {
     check_torch_version();
-    parts.config = resolve(argc, argv, config, parts.mpi->size(), options);
+    parts.config = resolve(argc, argv, config, parts.mpi->size());
     SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");

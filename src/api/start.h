@@ -6,9 +6,9 @@
 namespace smp {
 
 struct StartOptions {
-  /// Several pipelines may run side by side, each a replica that learns by itself: for tests, until
-  /// data parallelism is available.
-  bool allow_replicas = false;
+  /// Pipelines side by side learn by themselves instead of being replicas of one model: tests show
+  /// that nothing takes the job for one pipeline.
+  bool independent_pipelines = false;
 };
 
 /// smp::init with options.

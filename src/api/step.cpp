@@ -10,6 +10,7 @@
 
 #include "api/microbatches.h"
 #include "api/model_state.h"
+#include "api/replica_step.h"
 #include "api/runtime.h"
 #include "api/tracing.h"
 #include "base/check.h"
@@ -35,30 +36,45 @@ void own_all(Packet& packet) {
 /// One call of a step on this rank.
 class StepRun {
  public:
-  StepRun(Runtime& runtime, const StepOptions& options) : runtime_(runtime), options_(options) {
+  StepRun(Runtime& runtime, const StepOptions& options)
+      : runtime_(runtime), options_(options), among_replicas_(runtime, modes_.grad) {
     const auto& config = runtime.config();
     task_.microbatches = options.microbatches.value_or(config.microbatches);
     wanted_ = task_.microbatches;
     task_.schedule = &runtime.schedule();
+    if (among_replicas_.shared()) {
+      task_.first_microbatch = std::int64_t{runtime.topology().rdp_rank()} * wanted_;
+    }
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
   }
 
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
+    if (runtime_.topology().pp_size() > 1 || runtime_.num_replicas() > 1) compare_ranks(body);
     if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
     prepare_models(runtime_, preview ? &*preview : nullptr);
     keep_state_in_order(body);
-    if (runtime_.topology().pp_size() > 1) compare_ranks(body);
-    runtime_.server().foreign().note_hooks();
-    runtime_.last_trace() = runtime_.server().run_step(task_);
-    if (runtime_.is_first_stage()) runtime_.step_kinds().add(kind_);
-    if (inputs_) inputs_->run_outside_graph();
+    try {
+      run_pipeline();
+    } catch (...) {
+      among_replicas_.fail();
+      throw;
+    }
+    among_replicas_.finish();
     take_weights();
     return std::move(result_);
   }
 
  private:
+  /// The step of this replica.
+  void run_pipeline() {
+    runtime_.server().foreign().note_hooks();
+    runtime_.last_trace() = runtime_.server().run_step(task_);
+    if (runtime_.is_first_stage()) runtime_.step_kinds().add(kind_);
+    if (inputs_) inputs_->run_outside_graph();
+  }
+
   /// Whoever reads what modules keep finds what one process would.
   void keep_state_in_order(const StepBody& body) {
     task_.one_at_a_time = runtime_.server().modules().shared_state();
@@ -70,20 +86,49 @@ class StepRun {
   }
 
   void compare_ranks(const StepBody& body) {
-    task_.facts = runtime_.facts().take(body.target_type(), wanted_);
+    task_.facts = runtime_.facts().take(body.target_type(), wanted_, use_of_gradients());
     task_.explain_difference = [this](GlobalRank other, const std::string& facts) {
       return StepFacts::explain(runtime_.topology().rank(), task_.facts, other.value(), facts);
     };
   }
 
+  /// Empty if there is one replica.
+  std::string use_of_gradients() const {
+    if (runtime_.num_replicas() == 1) return {};
+    if (!among_replicas_.shared()) return "none are computed (torch::NoGradGuard)";
+    std::string apart;
+    for (std::size_t i = 0; i < runtime_.models().size(); ++i) {
+      if (!runtime_.models()[i]->syncs_gradients()) apart += base::concat(' ', i);
+    }
+    return apart.empty() ? "averaged over replicas" : "kept apart (no_sync) of models" + apart;
+  }
+
   /// An error in the arguments must end the step on every rank, so it is thrown by a body.
   void prepare_body(std::vector<StepArgument> arguments, const StepBody& body) {
+    ReplicaStep::Batch batch;
     try {
       split(std::move(arguments), body);
-    } catch (...) {
-      task_.microbatches = 1;
-      task_.body = [error = std::current_exception()](int) { std::rethrow_exception(error); };
+      batch.rows = inputs_->rows();
+    } catch (const std::exception& error) {
+      throw_in_body(std::current_exception());
+      batch.problem = base::concat("its arguments are wrong: ", error.what());
     }
+    if (!among_replicas_.shared()) return;
+    batch.facts = task_.facts;
+    try {
+      const auto loss = options_.loss.value_or(runtime_.config().loss);
+      const auto share = among_replicas_.agree(std::move(batch), loss);
+      for (auto& weight : task_.weights) weight *= share;
+    } catch (...) {
+      if (inputs_) throw_in_body(std::current_exception());
+    }
+  }
+
+  void throw_in_body(std::exception_ptr error) {
+    inputs_.reset();
+    result_.outputs.clear();
+    task_.microbatches = 1;
+    task_.body = [error = std::move(error)](int) { std::rethrow_exception(error); };
   }
 
   void split(std::vector<StepArgument> arguments, const StepBody& body) {
@@ -146,6 +191,7 @@ class StepRun {
   StepResult result_;
   // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.
   const server::ExecutionModes modes_ = server::ExecutionModes::capture();
+  ReplicaStep among_replicas_;
   std::optional<Microbatches> inputs_;
 };
 

@@ -117,10 +117,12 @@ const std::string& StepFacts::name_of(const std::type_info& body) {
   return known->second;
 }
 
-std::string StepFacts::take(const std::type_info& body, int microbatches) {
+std::string StepFacts::take(const std::type_info& body, int microbatches,
+                            const std::string& gradients) {
   Facts facts;
   facts.push_back({"the step", 0, name_of(body)});
   facts.push_back({"the number of microbatches", static_cast<double>(microbatches), ""});
+  facts.push_back({"what becomes of gradients", 0, gradients});
   facts.push_back({"zero_grad() since the last step", 0, zeroed_ ? "called" : "not called"});
   zeroed_ = false;
   facts.push_back({"the number of optimizer.step() since the last step",

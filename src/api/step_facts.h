@@ -23,8 +23,9 @@ class StepFacts {
   void note_optimizer_step() noexcept { ++optimizer_steps_; }
 
   /// Everything, as bytes; counting begins anew. Some microseconds.
-  /// @param body  of the function that runs one microbatch, made by smp::Step<Body>
-  std::string take(const std::type_info& body, int microbatches);
+  /// @param body       of the function that runs one microbatch, made by smp::Step<Body>
+  /// @param gradients  what becomes of gradients where there are replicas
+  std::string take(const std::type_info& body, int microbatches, const std::string& gradients = {});
 
   /// What is different between two ranks' take(), in words; empty if nothing is.
   static std::string explain(int rank, const std::string& facts, int other,

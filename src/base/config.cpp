@@ -21,7 +21,7 @@ class ConfigResolver {
     problems_ = std::move(settings.problems);
     for (Setting& setting : settings.found) take(std::move(setting));
     apply_winners();
-    check_world(input.world_size, input.allow_replicas);
+    check_world(input.world_size);
     check_placement();
     check_stage_weights();
     check_pipeline();
@@ -99,20 +99,20 @@ class ConfigResolver {
                                   SMP_VERSION, "; ", remedy));
   }
 
-  void check_world(int started, bool allow_replicas) {
+  void check_world(int started) {
     result_.world_size_ = started;
     const int tp = values().tensor_parallel_degree;
     if (tp > 1) {
       unavailable(named("tensor_parallel_degree"), "tensor parallelism", "set it to 1");
     } else if (result_.world_size_ > 0) {
-      check_degree(result_.world_size_, allow_replicas);
+      check_degree(result_.world_size_);
     }
     if (result_.world_size_ > 0 && !values().active_microbatches) {
       values().active_microbatches = 2 * values().pipeline_parallel_degree.value_or(1) + 2;
     }
   }
 
-  void check_degree(int world, bool allow_replicas) {
+  void check_degree(int world) {
     auto& degree = values().pipeline_parallel_degree;
     if (!degree) degree = world;
     if (*degree > world) {
@@ -123,11 +123,10 @@ class ConfigResolver {
       problem(named("pipeline_parallel_degree"), ": ", world,
               " ranks cannot be divided into pipelines of ", *degree, "; start a multiple of ",
               *degree, " ranks, or leave the key out");
-    } else if (*degree < world && !allow_replicas) {
-      unavailable(concat(named("pipeline_parallel_degree"), " of ", world, " ranks makes ",
-                         world / *degree, " replicas"),
-                  "data parallelism",
-                  concat("start ", *degree, " ranks, or leave the key out to use all ", world));
+    } else if (*degree < world && !values().ddp) {
+      problem(named("pipeline_parallel_degree"), " of ", world, " ranks makes ", world / *degree,
+              " replicas, but ", named("ddp"), "; start ", *degree,
+              " ranks, or leave one of the keys out");
     }
   }
 

@@ -22,9 +22,6 @@ struct ConfigInput {
   std::map<std::string, std::string> environment;
   /// Ranks of the job; 0 if unknown: then degrees are not checked against it.
   int world_size = 0;
-  /// Several pipelines may run side by side, each a replica that learns by itself: for tests, until
-  /// data parallelism is available.
-  bool allow_replicas = false;
 };
 
 /// Takes `--smp.KEY VALUE` and `--smp.KEY=VALUE` out of `argv`, so that the program's own parser

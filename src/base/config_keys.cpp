@@ -43,6 +43,8 @@ std::vector<ConfigKey> pipeline_keys() {
   const Rule<std::string> placement{
       "\"cluster\", \"spread\" or a permutation of D, P and T",
       [](const std::string& value) { return !placement_letters(value).empty(); }};
+  const Rule<double> size{"a number above 0",
+                          [](double value) { return std::isfinite(value) && value > 0; }};
   const Rule<std::string> schedule{
       "\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", \"zero_bubble+N\" or "
       "\"file:PATH\"",
@@ -56,6 +58,11 @@ std::vector<ConfigKey> pipeline_keys() {
           "what remains of the world size", "number of stages the model is cut into"),
       key("tensor_parallel_degree", "", &Config::tensor_parallel_degree, at_least(1), "1",
           "ranks that share one layer; only 1 is available yet"),
+      key("ddp", "", &Config::ddp, any_boolean(), "true",
+          "whether ranks beyond pipeline_parallel_degree train replicas of the model "
+          "(docs/data_parallelism.md)"),
+      key("bucket_cap_mb", "", &Config::bucket_cap_mb, size, "25",
+          "MiB of gradients that replicas add up at once"),
       key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
           "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
           "varies fastest; cluster is DPT, spread is TPD"),
@@ -165,12 +172,11 @@ std::vector<FutureKey> make_future_keys() {
     return FutureKey{std::move(name), KeyType::kBoolean, false, std::move(feature)};
   };
   return {
-      off("ddp", "data parallelism"),
-      {"ddp_port", KeyType::kInteger, nullptr, "data parallelism"},
-      {"ddp_dist_backend", KeyType::kString, "auto", "data parallelism"},
-      off("horovod", "data parallelism"),
-      {"overlapping_allreduce", KeyType::kBoolean, true, "data parallelism"},
-      off("deterministic_server", "data parallelism"),
+      {"ddp_port", KeyType::kInteger, nullptr, "a rendezvous of its own (MPI connects replicas)"},
+      {"ddp_dist_backend", KeyType::kString, "auto", "a choice of backends for replicas"},
+      off("horovod", "data parallelism by Horovod (ddp does it)"),
+      {"overlapping_allreduce", KeyType::kBoolean, true, "switching the overlap off"},
+      off("deterministic_server", "one order of requests in all replicas"),
       off("prescaled_batch", "tensor parallelism"),
       off("_prescaled_batch", "tensor parallelism"),
       off("fp16_params", "tensor parallelism"),

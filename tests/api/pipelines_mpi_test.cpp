@@ -22,7 +22,7 @@ void expect_as_in_one_process(const std::string& placement, int only) {
   auto config = zoo_config("interleaved");
   config.pipeline_parallel_degree = 2;
   config.placement_strategy = placement;
-  const auto session = start(argc, argv, config, {.allow_replicas = true});
+  const auto session = start(argc, argv, config, {.independent_pipelines = true});
   if (only >= 0 && rdp_rank() != only) return;
   for (const auto& [c, reference] : references) {
     SCOPED_TRACE(c.name);

@@ -35,7 +35,7 @@ std::vector<Trace> train_pipelines(const Case& c, int pipelines, int stages,
                 whole[own].gradients.merge(part.gradients);
                 whole[own].finals.merge(part.finals);
               },
-              config, {3}, {.allow_replicas = true});
+              config, {3}, {.independent_pipelines = true});
   return whole;
 }
 
@@ -82,19 +82,11 @@ TEST(Pipelines, ErrorsNameTheRankOfTheJob) {
                   auto train = step([&](Tensor x) { return model(x).sum(); });
                   train(torch::ones({2, 2}));
                 },
-                config, {}, {.allow_replicas = true});
+                config, {}, {.independent_pipelines = true});
     ADD_FAILURE() << "no error";
   } catch (const std::exception& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("rank 3, module 1 (forward), microbatch 0"));
   }
-}
-
-TEST(Pipelines, AProgramCannotAskForReplicasYet) {
-  Config config;
-  config.pipeline_parallel_degree = 2;
-  EXPECT_THROW(run_local(
-                   4, [] {}, config),
-               UnsupportedError);
 }
 
 }  // namespace pipelines_test

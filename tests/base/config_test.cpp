@@ -97,7 +97,7 @@ TEST_F(ConfigFile, AcceptsTheParametersOfTheOriginalWithComments) {
   const ResolvedConfig config = resolve_config(with_file(R"({
     // as given to the launcher
     "partitions": 2, "microbatches": 4, "pipeline": "simple", "optimize": "memory",
-    "ddp": false, "memory_weight": 0.8, "active_microbatches": 3, "fp16": false
+    "ddp": true, "memory_weight": 0.8, "active_microbatches": 3, "fp16": false
   })",
                                                          2));
   EXPECT_EQ(config.values().pipeline_parallel_degree, 2);
@@ -211,9 +211,17 @@ TEST(Config, RefusesImpossibleDegrees) {
   EXPECT_THAT(refusal_of(with_flag("partitions", "4", 6)), HasSubstr("cannot be divided"));
 }
 
-TEST(Config, SaysThatDataAndTensorParallelismAreStillToCome) {
-  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("partitions", "2", 4)),
-              AllOf(HasSubstr("2 replicas"), HasSubstr("data parallelism is not yet available")));
+TEST(Config, MakesReplicasOfRanksBeyondTheStages) {
+  EXPECT_EQ(resolve_config(with_flag("partitions", "2", 4)).arrangement().pp_size, 2);
+  ConfigInput input = with_flag("partitions", "2", 4);
+  input.flags.emplace_back("ddp", "false");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("of 4 ranks makes 2 replicas"),
+                                       HasSubstr("ddp = false (flag --smp.ddp)")));
+  input.world_size = 2;
+  EXPECT_NO_THROW(resolve_config(input));
+}
+
+TEST(Config, SaysThatTensorParallelismIsStillToCome) {
   EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("tensor_parallel_degree", "2", 4)),
               HasSubstr("tensor parallelism is not yet available"));
 }

@@ -77,22 +77,43 @@ inline DistributedModelBase::NamedTensors named(
   return result;
 }
 
+/// Of `replicas` that train one model, replica `own` reads every `replicas`-th batch.
+struct ReplicaOf {
+  int replicas = 1;
+  int own = 0;
+  int batch(int step) const { return step * replicas + own; }
+};
+
+/// The microbatches of one step in order, and the weight of each: its share of all rows.
+inline std::vector<std::pair<std::vector<Tensor>, double>> weighted_microbatches(
+    const Case& c, int step, torch::Dtype dtype, int microbatches, int replicas) {
+  std::vector<std::pair<std::vector<Tensor>, double>> all;
+  double rows = 0;
+  for (int r = 0; r < replicas; ++r) {
+    const auto batch = batch_of(c, ReplicaOf{replicas, r}.batch(step), dtype);
+    rows += static_cast<double>(batch[0].size(0));
+    for (int m = 0; m < microbatches; ++m) {
+      std::vector<Tensor> slice;
+      for (const auto& tensor : batch) slice.push_back(tensor.tensor_split(microbatches, 0)[m]);
+      all.emplace_back(slice, static_cast<double>(slice[0].size(0)));
+    }
+  }
+  for (auto& [slice, weight] : all) weight /= rows;
+  return all;
+}
+
 /// LibTorch alone, with its own engine: the same microbatches in order, each loss weighted by its
-/// share of the rows.
+/// share of the rows. @param replicas  whose batches make one global batch
 inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDouble,
-                                  int microbatches = kMicrobatches) {
+                                  int microbatches = kMicrobatches, int replicas = 1) {
   Trace trace;
   auto model = build(c, dtype);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
-    const auto batch = batch_of(c, step, dtype);
-    const auto rows = batch[0].size(0);
     double mean = 0;
-    for (int m = 0; m < microbatches; ++m) {
-      std::vector<Tensor> slice;
-      for (const auto& tensor : batch) slice.push_back(tensor.tensor_split(microbatches, 0)[m]);
-      const double weight = static_cast<double>(slice[0].size(0)) / static_cast<double>(rows);
+    for (const auto& [slice, weight] :
+         weighted_microbatches(c, step, dtype, microbatches, replicas)) {
       const auto losses = model->forward(slice);
       for (std::size_t i = 0; i < losses.size(); ++i) {
         mean += losses[i].item<double>() * weight;
@@ -108,10 +129,11 @@ inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDo
   return trace;
 }
 
-/// One rank's part of the same training with this library; runs inside a session.
+/// One rank's part of the same training with this library; runs inside a session. Losses are those
+/// of the rank's replica.
 inline Trace train_distributed(const Case& c, const std::map<std::string, int>& placement,
                                torch::Dtype dtype = torch::kDouble,
-                               std::optional<InitOrder> order = {}) {
+                               std::optional<InitOrder> order = {}, ReplicaOf replica = {}) {
   Trace trace;
   DistributedModel model(build(c, dtype, order));
   for (const auto& [path, rank] : placement) model.set_partition(path, rank);
@@ -142,7 +164,8 @@ inline Trace train_distributed(const Case& c, const std::map<std::string, int>& 
   }
   for (int s = 0; s < kSteps; ++s) {
     optimizer.zero_grad();
-    trace.losses.push_back(train(batch_of(c, s, dtype)).reduce_mean().template item<double>());
+    const auto batch = batch_of(c, replica.batch(s), dtype);
+    trace.losses.push_back(train(batch).reduce_mean().template item<double>());
     trace.note_gradients(s, model.local_named_parameters());
     optimizer.step();
   }

@@ -1,0 +1,121 @@
+// api/replica_step.cpp: whatever happens in a replica, every rank takes part in both exchanges, so
+// that nobody waits for one that has failed.
+#include "api/replica_step.h"
+
+#include <exception>
+#include <utility>
+
+#include "api/exchange.h"
+#include "api/replica_gradients.h"
+#include "api/runtime.h"
+#include "api/step_facts.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "dp/loss_share.h"
+#include "server/exception_text.h"
+#include "server/remote_exception.h"
+
+namespace smp {
+namespace {
+
+/// How a rank's part of a step ended.
+struct Ending {
+  std::string failure;
+  std::uint8_t type = 0;  // of the failure: what it is caught by
+  ReplicaGradients::Forms forms;
+};
+
+std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
+  return base::concat("replica ", replica, " (rank ", replicas.members()[static_cast<int>(replica)],
+                      ")");
+}
+
+[[noreturn]] void throw_failure(Runtime& runtime, const std::string& where, const Ending& ending) {
+  server::throw_remote({runtime.pp_rank(), where + ": " + ending.failure, ending.type});
+}
+
+}  // namespace
+
+ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
+    : runtime_(runtime), shared_(learns && runtime.num_replicas() > 1) {
+  if (shared_) runtime.count_shared_step();
+}
+
+double ReplicaStep::agree(Batch own, const std::string& loss) const {
+  own.step = runtime_.shared_steps();
+  const auto batches = exchange(own);
+  const auto replicas = runtime_.replicas();
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    if (batches[i].problem.empty() || static_cast<int>(i) == replicas.rank()) continue;
+    throw_failure(runtime_, name_of(replicas, i) + " cannot run this step",
+                  {batches[i].problem, 0, {}});
+  }
+  require_same_steps(batches);
+  require_same_facts(batches);
+  std::vector<std::int64_t> rows;
+  for (const auto& batch : batches) rows.push_back(batch.rows);
+  return dp::loss_share(loss, rows, static_cast<std::size_t>(replicas.rank()));
+}
+
+std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const try {
+  return gather_values(runtime_.replicas(), own, "the start of a step in all replicas");
+} catch (const PeerLostError& error) {
+  throw PeerLostError(base::concat("rank ", runtime_.topology().rank(), ": step ", own.step,
+                                   " of this replica has none in another: ", error.what(),
+                                   "; give every replica the same number of batches, or see that "
+                                   "rank's log"));
+}
+
+void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {
+  const auto replicas = runtime_.replicas();
+  for (std::size_t i = 1; i < batches.size(); ++i) {
+    SMP_REQUIRE(batches[i].step == batches[0].step, name_of(replicas, 0), " begins training step ",
+                batches[0].step, ", ", name_of(replicas, i), " step ", batches[i].step,
+                "; every replica makes the same steps with gradients; evaluate under "
+                "torch::NoGradGuard, which needs no other replica");
+    SMP_REQUIRE((batches[i].rows < 0) == (batches[0].rows < 0), "the batch is split in ",
+                batches[0].rows < 0 ? name_of(replicas, i) : name_of(replicas, 0), " but not in ",
+                batches[0].rows < 0 ? name_of(replicas, 0) : name_of(replicas, i),
+                "; pass arguments of the same types in every replica");
+  }
+}
+
+void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
+  const auto ranks = runtime_.replicas().members();
+  for (std::size_t i = 1; i < batches.size(); ++i) {
+    if (batches[i].facts == batches[0].facts) continue;
+    const auto text = StepFacts::explain(ranks[0].value(), batches[0].facts,
+                                         ranks[static_cast<int>(i)].value(), batches[i].facts);
+    SMP_REQUIRE(text.empty(), text);
+  }
+}
+
+void ReplicaStep::finish() const {
+  if (!shared_) return;
+  const auto replicas = runtime_.replicas();
+  const Ending own{{}, 0, runtime_.replica_gradients().forms()};
+  const auto endings = gather_values(replicas, own, "the end of a step in all replicas");
+  std::vector<ReplicaGradients::Forms> forms;
+  for (std::size_t i = 0; i < endings.size(); ++i) {
+    if (!endings[i].failure.empty()) {
+      throw_failure(runtime_, name_of(replicas, i) + " failed in this step", endings[i]);
+    }
+    forms.push_back(endings[i].forms);
+  }
+  runtime_.replica_gradients().reduce(forms);
+}
+
+void ReplicaStep::fail() const noexcept {
+  if (!shared_) return;
+  try {
+    const auto failure = server::failure_of(std::current_exception(), runtime_.pp_rank(), "");
+    const Ending own{
+        failure.text.empty() ? "an error without a text" : failure.text, failure.type, {}};
+    gather_values(runtime_.replicas(), own, "the end of a step in all replicas");
+  } catch (const std::exception& error) {  // they are gone; what ended the step here is thrown
+    base::log(base::LogLevel::kInfo,
+              "other replicas were not told of a failed step: ", error.what());
+  }
+}
+
+}  // namespace smp

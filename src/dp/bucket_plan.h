@@ -1,0 +1,29 @@
+// dp/bucket_plan.h: which tensors travel together when replicas add up gradients
+// (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3: few large messages instead of many
+// small ones).
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace smp::dp {
+
+/// Of a tensor, what decides in which bucket it is.
+struct TensorSize {
+  c10::ScalarType dtype;
+  std::int64_t bytes;
+};
+
+/// The most that the first bucket should have: it is the one that nothing was computed before.
+inline constexpr std::int64_t kFirstBucketBytes = 1 << 20;
+
+/// Numbers of `tensors` by bucket, each number once: the last tensors first, as backward comes to
+/// them, and tensors of one dtype together. A bucket takes tensors until it has `cap_bytes` or
+/// more, the first one at most kFirstBucketBytes. A pure function: all ranks get the same.
+std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<TensorSize>& tensors,
+                                                   std::int64_t cap_bytes);
+
+}  // namespace smp::dp

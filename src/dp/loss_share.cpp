@@ -1,0 +1,19 @@
+// dp/loss_share.cpp: see the header.
+#include "dp/loss_share.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace smp::dp {
+
+double loss_share(std::string_view loss, const std::vector<std::int64_t>& rows,
+                  std::size_t replica) {
+  const auto replicas = static_cast<std::int64_t>(rows.size());
+  if (loss == "sum") return static_cast<double>(replicas);
+  const bool whole = std::any_of(rows.begin(), rows.end(), [](auto count) { return count < 0; });
+  if (loss != "mean" || whole) return 1;
+  const auto all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  return static_cast<double>(replicas * rows[replica]) / static_cast<double>(all);
+}
+
+}  // namespace smp::dp

@@ -1,0 +1,131 @@
+// The mean of gradients over replicas: right, in one order, and with gradients that are missing.
+#include "dp/gradient_reducer.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "d2d/simulated_job.h"
+#include "smp/error.h"
+
+namespace smp::dp {
+namespace gradient_reducer_test {
+
+constexpr int kReplicas = 3;
+
+/// Numbers whose sum depends on the order of additions.
+at::Tensor gradient_of(int replica, at::IntArrayRef sizes) {
+  std::int64_t count = 1;
+  for (const auto size : sizes) count *= size;
+  const auto numbers = at::arange(count, at::kDouble) * 0.37 + replica * 13.7;
+  return (at::sin(numbers) * at::exp(at::cos(numbers) * 8)).to(at::kFloat).reshape(sizes);
+}
+
+at::Tensor mean_in_order(at::IntArrayRef sizes) {
+  auto sum = gradient_of(0, sizes);
+  for (int replica = 1; replica < kReplicas; ++replica) sum += gradient_of(replica, sizes);
+  return sum.div_(kReplicas);
+}
+
+at::Tensor parameter(at::IntArrayRef sizes, const at::Tensor& gradient) {
+  auto made = at::zeros(sizes).requires_grad_();
+  made.mutable_grad() = gradient;
+  return made;
+}
+
+/// What each replica's gradients become.
+using Gradients = std::map<int, std::vector<at::Tensor>>;
+
+Gradients reduce(const std::function<std::vector<at::Tensor>(int replica)>& parameters_of,
+                 std::int64_t bucket_bytes, std::uint64_t seed = 1) {
+  Gradients gradients;
+  d2d::SimulatedJob job(kReplicas, seed);
+  job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
+    const auto parameters = parameters_of(rank);
+    GradientReducer reducer(own.all(), parameters, bucket_bytes);
+    std::vector<GradientReducer::Forms> forms;
+    for (auto& other : own.all().all_gather({reducer.forms(), {}}, "forms")) {
+      forms.push_back(other.bytes);
+    }
+    reducer.reduce(forms);
+    for (const auto& each : parameters) gradients[rank].push_back(each.grad());
+  });
+  return gradients;
+}
+
+TEST(GradientReducer, TakesTheMeanInOrderOfReplicasWhateverTheBuckets) {
+  const auto parameters_of = [](int replica) {
+    std::vector<at::Tensor> parameters;
+    for (const std::int64_t size : {1, 40, 3000, 7}) {
+      parameters.push_back(parameter({size, 2}, gradient_of(replica, {size, 2})));
+    }
+    return parameters;
+  };
+  for (const std::int64_t bucket_bytes : {1, 400, 1 << 20}) {
+    for (const std::uint64_t seed : {1, 2, 3}) {
+      for (const auto& [replica, gradients] : reduce(parameters_of, bucket_bytes, seed)) {
+        for (const auto& gradient : gradients) {
+          EXPECT_TRUE(at::equal(gradient, mean_in_order(gradient.sizes())))
+              << "replica " << replica << ", " << bucket_bytes << " bytes";
+        }
+      }
+    }
+  }
+}
+
+TEST(GradientReducer, CountsAMissingGradientAsZeroAndLeavesOneThatAllMiss) {
+  const auto parameters_of = [](int replica) {
+    return std::vector<at::Tensor>{parameter({2}, replica == 1 ? at::full({2}, 6.f) : at::Tensor()),
+                                   parameter({3}, at::Tensor())};
+  };
+  for (const auto& [replica, gradients] : reduce(parameters_of, 1 << 20)) {
+    EXPECT_TRUE(at::equal(gradients[0], at::full({2}, 2.f))) << "replica " << replica;
+    EXPECT_FALSE(gradients[1].defined()) << "replica " << replica;
+  }
+}
+
+/// Rows 0 and 1 + replica of a table of five.
+at::Tensor sparse_gradient(int replica) {
+  const auto rows = at::tensor({0, 1 + replica}, at::kLong).view({1, 2});
+  return at::sparse_coo_tensor(rows, at::full({2, 2}, replica + 1.f), {5, 2}).coalesce();
+}
+
+TEST(GradientReducer, KeepsSparseGradientsSparse) {
+  const auto parameters_of = [](int replica) {
+    const bool used = replica != 1;
+    return std::vector<at::Tensor>{
+        parameter({5, 2}, used ? sparse_gradient(replica) : at::Tensor())};
+  };
+  const auto expected = (sparse_gradient(0).to_dense() + sparse_gradient(2).to_dense()) / 3;
+  for (const auto& [replica, gradients] : reduce(parameters_of, 8)) {
+    ASSERT_TRUE(gradients[0].is_sparse()) << "replica " << replica;
+    EXPECT_EQ(gradients[0]._nnz(), 3);
+    EXPECT_TRUE(at::allclose(gradients[0].to_dense(), expected));
+  }
+}
+
+TEST(GradientReducer, MakesASparseGradientDenseIfAnotherIs) {
+  const auto parameters_of = [](int replica) {
+    return std::vector<at::Tensor>{
+        parameter({5, 2}, replica == 1 ? at::ones({5, 2}) : sparse_gradient(replica))};
+  };
+  const auto expected =
+      (sparse_gradient(0).to_dense() + at::ones({5, 2}) + sparse_gradient(2).to_dense()) / 3;
+  for (const auto& [replica, gradients] : reduce(parameters_of, 8)) {
+    ASSERT_FALSE(gradients[0].is_sparse()) << "replica " << replica;
+    EXPECT_TRUE(at::allclose(gradients[0], expected));
+  }
+}
+
+TEST(GradientReducer, KeepsTheGradientsThatOptimizersAndUsersHold) {
+  const auto held = at::full({2}, 3.f);
+  const auto parameters_of = [&](int replica) {
+    return std::vector<at::Tensor>{parameter({2}, replica == 0 ? held : at::zeros({2}))};
+  };
+  reduce(parameters_of, 8);
+  EXPECT_TRUE(at::equal(held, at::ones({2})));
+}
+
+}  // namespace gradient_reducer_test
+}  // namespace smp::dp

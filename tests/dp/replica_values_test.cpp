@@ -1,0 +1,45 @@
+// Every replica gets the values of the first.
+#include "dp/replica_values.h"
+
+#include <gtest/gtest.h>
+
+#include "d2d/simulated_job.h"
+#include "smp/error.h"
+
+namespace smp::dp {
+namespace replica_values_test {
+
+std::vector<at::Tensor> tensors_of(int replica) {
+  return {at::full({3, 4}, replica + 0.5),
+          at::full({2}, replica, at::kLong),
+          at::full({5000}, replica * 2.0, at::kDouble),
+          at::full({4, 3}, replica * 3.0).t(),
+          at::full({}, replica == 0, at::kBool),
+          at::empty({0})};
+}
+
+TEST(ReplicaValues, AreThoseOfTheFirst) {
+  for (const std::int64_t bucket : {8, 1 << 20}) {
+    d2d::SimulatedJob job(3);
+    job.on_ranks({2, 0, 1}, [&](int rank, d2d::Communicators& own) {
+      const auto group = own.group(d2d::members({1, 2, 0}));  // rank 1 is the first replica
+      const auto tensors = tensors_of(rank);
+      take_values_of_first(group, tensors, bucket);
+      const auto expected = tensors_of(1);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_TRUE(at::equal(tensors[i], expected[i])) << "tensor " << i << " of rank " << rank;
+      }
+    });
+  }
+}
+
+TEST(ReplicaValues, OfSparseTensorsAreRefused) {
+  d2d::SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int, d2d::Communicators& own) {
+    const std::vector<at::Tensor> tensors{at::eye(2).to_sparse()};
+    EXPECT_THROW(take_values_of_first(own.all(), tensors, 8), UnsupportedError);
+  });
+}
+
+}  // namespace replica_values_test
+}  // namespace smp::dp
