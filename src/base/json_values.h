@@ -27,6 +27,8 @@ std::string json_kind() {
     return "a number";
   } else if constexpr (std::is_same_v<T, std::string>) {
     return "a text";
+  } else if constexpr (std::is_same_v<T, std::vector<Json>>) {
+    return "a list";
   } else {
     return concat("a list, of ", json_kind<typename T::value_type>(), " each");
   }
