@@ -9,6 +9,7 @@
 #include "base/config_keys.h"
 #include "base/config_sources.h"
 #include "base/edit_distance.h"
+#include "base/excerpt.h"
 #include "smp/version.h"
 
 namespace smp::base {
@@ -36,13 +37,14 @@ class ConfigResolver {
   // "microbatches = 0 (flag --smp.microbatches)"
   static std::string named(const Setting& setting) {
     const std::string text =
-        setting.is_text ? setting.value.get<std::string>() : setting.value.dump();
-    return concat(setting.key, " = ", text.empty() ? "nothing" : text, " (", setting.origin, ")");
+        setting.is_text ? setting.value.get<std::string>() : json_text(setting.value);
+    return concat(setting.key, " = ", text.empty() ? "nothing" : excerpt(text), " (",
+                  setting.origin, ")");
   }
   std::string named(const std::string& key) const {
     const auto winner = winners_.find(key);
     if (winner != winners_.end()) return named(winner->second);
-    return concat(key, " = ", find_config_key(key)->load(result_.values_).dump(), " (default)");
+    return concat(key, " = ", json_text(find_config_key(key)->load(result_.values_)), " (default)");
   }
   bool given(const std::string& key) const { return winners_.contains(key); }
 
@@ -66,7 +68,7 @@ class ConfigResolver {
     } else if (const FutureKey* future = find_future_key(setting.key)) {
       futures_.insert_or_assign(future->name, std::move(setting));
     } else {
-      problem("unknown key \"", setting.key, "\" (", setting.origin, ")",
+      problem("unknown key \"", excerpt(setting.key), "\" (", setting.origin, ")",
               did_you_mean(setting.key, all_key_names()));
     }
   }
@@ -204,7 +206,7 @@ class ConfigResolver {
   void finish() {
     std::string shared = concat("world ", result_.world_size_);
     for (const ConfigKey& key : config_keys()) {
-      const std::string value = key.load(values()).dump();
+      const std::string value = json_text(key.load(values()));
       const auto winner = winners_.find(key.name);
       result_.rows_.push_back(
           {key.name, value, winner == winners_.end() ? "default" : winner->second.origin});

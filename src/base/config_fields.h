@@ -24,15 +24,7 @@ template <class T>
 requires std::is_integral_v<T>
 struct Field<T> {
   static constexpr KeyType kType = KeyType::kInteger;
-  static std::optional<T> read(const Json& value) {
-    if (!value.is_number_integer()) return std::nullopt;
-    if (value.is_number_unsigned()) {
-      const auto number = value.get<std::uint64_t>();
-      return std::in_range<T>(number) ? std::optional<T>(static_cast<T>(number)) : std::nullopt;
-    }
-    const auto number = value.get<std::int64_t>();
-    return std::in_range<T>(number) ? std::optional<T>(static_cast<T>(number)) : std::nullopt;
-  }
+  static std::optional<T> read(const Json& value) { return json_as<T>(value); }
   static Json write(T value) { return value; }
 };
 
@@ -40,9 +32,8 @@ template <>
 struct Field<bool> {
   static constexpr KeyType kType = KeyType::kBoolean;
   static std::optional<bool> read(const Json& value) {
-    if (value.is_boolean()) return value.get<bool>();
     if (value == 0 || value == 1) return value == 1;
-    return std::nullopt;
+    return json_as<bool>(value);
   }
   static Json write(bool value) { return value; }
 };
@@ -50,20 +41,14 @@ struct Field<bool> {
 template <>
 struct Field<double> {
   static constexpr KeyType kType = KeyType::kNumber;
-  static std::optional<double> read(const Json& value) {
-    if (!value.is_number()) return std::nullopt;
-    return value.get<double>();
-  }
+  static std::optional<double> read(const Json& value) { return json_as<double>(value); }
   static Json write(double value) { return value; }
 };
 
 template <>
 struct Field<std::string> {
   static constexpr KeyType kType = KeyType::kString;
-  static std::optional<std::string> read(const Json& value) {
-    if (!value.is_string()) return std::nullopt;
-    return value.get<std::string>();
-  }
+  static std::optional<std::string> read(const Json& value) { return json_as<std::string>(value); }
   static Json write(const std::string& value) { return value; }
 };
 
@@ -71,13 +56,7 @@ template <>
 struct Field<std::vector<double>> {
   static constexpr KeyType kType = KeyType::kNumbers;
   static std::optional<std::vector<double>> read(const Json& value) {
-    if (!value.is_array()) return std::nullopt;
-    std::vector<double> numbers;
-    for (const Json& element : value) {
-      if (!element.is_number()) return std::nullopt;
-      numbers.push_back(element.get<double>());
-    }
-    return numbers;
+    return json_as<std::vector<double>>(value);
   }
   static Json write(const std::vector<double>& value) { return value; }
 };
@@ -108,10 +87,19 @@ struct Rule {
 };
 
 template <class T>
-Rule<T> at_least(T least) {
+Rule<T> between(T least, T most) {
   const std::string kind = std::is_floating_point_v<T> ? "a number" : "an integer";
-  return {concat(kind, ", at least ", least), [least](const T& value) {
-            return value >= least && value <= std::numeric_limits<T>::max();
+  return {concat(kind, " from ", least, " to ", most),
+          [least, most](const T& value) { return value >= least && value <= most; }};
+}
+
+/// @param per  what each number is for: "stage"
+inline Rule<std::vector<double>> each_between(double least, double most, const char* per) {
+  return {concat("a list of numbers from ", least, " to ", most, ", one per ", per),
+          [least, most](const std::vector<double>& values) {
+            return std::all_of(values.begin(), values.end(), [least, most](double value) {
+              return value >= least && value <= most;
+            });
           }};
 }
 

@@ -15,6 +15,9 @@ namespace {
 
 enum class Scope { kJob, kRank };
 
+constexpr double kMostSeconds = 1e9;  // 30 years; more do not fit into nanoseconds
+constexpr int kMostThreads = 1024;    // of a rank; a machine drowns in more of them
+
 template <class F>
 ConfigKey key(std::string name, std::string alias, F Config::*field,
               Rule<typename Plain<F>::type> rule, std::string default_text, std::string meaning,
@@ -54,10 +57,11 @@ std::vector<ConfigKey> pipeline_keys() {
         return std::regex_match(value, kName);
       }};
   return {
-      key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree, at_least(1),
-          "what remains of the world size", "number of stages the model is cut into"),
-      key("tensor_parallel_degree", "", &Config::tensor_parallel_degree, at_least(1), "1",
-          "ranks that share one layer; only 1 is available yet"),
+      key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree,
+          between(1, kMostStages), "what remains of the world size",
+          "number of stages the model is cut into"),
+      key("tensor_parallel_degree", "", &Config::tensor_parallel_degree, between(1, kMostStages),
+          "1", "ranks that share one layer; only 1 is available yet"),
       key("ddp", "", &Config::ddp, any_boolean(), "true",
           "whether ranks beyond pipeline_parallel_degree train replicas of the model "
           "(docs/data_parallelism.md)"),
@@ -66,13 +70,13 @@ std::vector<ConfigKey> pipeline_keys() {
       key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
           "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
           "varies fastest; cluster is DPT, spread is TPD"),
-      key("microbatches", "", &Config::microbatches, at_least(1), "1",
+      key("microbatches", "", &Config::microbatches, between(1, kMostMicrobatches), "1",
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, schedule, "interleaved",
           "interleaved runs a ready backward first; simple runs all forwards, then all backwards; "
           "the others are in docs/schedules.md"),
-      key("active_microbatches", "", &Config::active_microbatches, at_least(1), "2 * stages + 2",
-          "microbatches in flight at once; fewer need less activation memory"),
+      key("active_microbatches", "", &Config::active_microbatches, between(1, kMostMicrobatches),
+          "2 * stages + 2", "microbatches in flight at once; fewer need less activation memory"),
   };
 }
 
@@ -81,15 +85,11 @@ std::vector<ConfigKey> plan_keys() {
   const Rule<std::string> any_path{"a path", [](const std::string&) { return true; }};
   const Rule<double> share{"a number from 0 to 1",
                            [](double value) { return value >= 0 && value <= 1; }};
-  const Rule<std::vector<double>> positive{
-      "a list of numbers above 0, one per stage", [](const std::vector<double>& values) {
-        return std::all_of(values.begin(), values.end(),
-                           [](double v) { return std::isfinite(v) && v > 0; });
-      }};
   return {
       key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
           "split modules that are not placed by hand automatically"),
-      key("default_partition", "", &Config::default_partition, at_least(0), "not set",
+      key("default_partition", "", &Config::default_partition, between(0, kMostStages - 1),
+          "not set",
           "stage of every module that is not placed by hand, if auto_partition is false"),
       key("plan_file", "partition_file", &Config::plan_file, any_path, "not set",
           "a plan to use instead of making one, as in the plan.json of a run"),
@@ -100,12 +100,12 @@ std::vector<ConfigKey> plan_keys() {
           "weight of memory against computation in a module's cost"),
       key("skip_tracing", "", &Config::skip_tracing, any_boolean(), "false",
           "split by the number of modules instead of running the model once"),
-      key("trace_repeats", "", &Config::trace_repeats, at_least(0), "0",
+      key("trace_repeats", "", &Config::trace_repeats, between(0, 1000), "0",
           "0 prices modules by the operators they run, k > 0 modules and messages by a clock: the "
           "median of k runs"),
-      key("stage_speeds", "", &Config::stage_speeds, positive, "all 1",
+      key("stage_speeds", "", &Config::stage_speeds, each_between(1e-6, 1e6, "stage"), "all 1",
           "relative speed of each stage"),
-      key("stage_memory", "", &Config::stage_memory, positive, "no limit",
+      key("stage_memory", "", &Config::stage_memory, each_between(1e-6, 1e9, "stage"), "no limit",
           "memory of each stage in GiB, or one number for all; a plan that needs more is refused"),
       key("plan_cache", "", &Config::plan_cache, any_path, "auto",
           "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
@@ -121,7 +121,8 @@ std::vector<ConfigKey> step_keys() {
   return {
       key("delayed_parameter_initialization", "", &Config::delayed_parameter_initialization,
           any_boolean(), "true", "whether smp::delay_param_initialization has an effect"),
-      key("seed", "", &Config::seed, at_least<std::uint64_t>(0), "0",
+      key("seed", "", &Config::seed,
+          between<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()), "0",
           "seed of dropout masks and other random numbers of the model"),
       key("loss", "", &Config::loss, one_of({"mean", "sum", "weights"}), "mean",
           "weight of each microbatch's loss: its share of the rows, 1, or loss_weights"),
@@ -144,16 +145,17 @@ std::vector<ConfigKey> runtime_keys() {
           "tensors then go through the caller of a module"),
       key("fast_mode", "", &Config::fast_mode, any_boolean(), "false",
           "with static_mode: tensors go from rank to rank without a detour through their caller"),
-      key("fiber_stack_bytes", "", &Config::fiber_stack_bytes, at_least<std::int64_t>(256 << 10),
-          "1048576", "stack of each worker fiber; raise it if a deep module overflows it"),
-      key("stall_seconds", "", &Config::stall_seconds, at_least(0.0), "30",
+      key("fiber_stack_bytes", "", &Config::fiber_stack_bytes,
+          between<std::int64_t>(256 << 10, 1 << 30), "1048576",
+          "stack of each worker fiber; raise it if a deep module overflows it"),
+      key("stall_seconds", "", &Config::stall_seconds, between(0.0, kMostSeconds), "30",
           "seconds of stall after which a rank reports whom it waits for; 0 means never"),
-      key("abort_seconds", "", &Config::abort_seconds, at_least(0.0), "600",
+      key("abort_seconds", "", &Config::abort_seconds, between(0.0, kMostSeconds), "600",
           "seconds of stall after which all waits end with an error, and then the job; 0 means "
           "never"),
       key("idle_policy", "", &Config::idle_policy, one_of({"auto", "spin", "yield"}), "auto",
           "what a waiting rank does; auto yields where ranks outnumber cores", Scope::kRank),
-      key("intra_op_threads", "", &Config::intra_op_threads, at_least(0), "0",
+      key("intra_op_threads", "", &Config::intra_op_threads, between(0, kMostThreads), "0",
           "LibTorch threads per rank; 0 means cores divided by the ranks of this machine",
           Scope::kRank),
   };

@@ -10,6 +10,10 @@
 
 namespace smp::base {
 
+/// More have no use, and a number that is only mistyped shall not cost minutes and all memory.
+inline constexpr int kMostStages = 1 << 16;
+inline constexpr int kMostMicrobatches = 1 << 20;
+
 enum class KeyType { kBoolean, kInteger, kNumber, kString, kNumbers };
 
 /// A key that sets a field of Config.

@@ -10,6 +10,7 @@
 
 #include "base/config_keys.h"
 #include "base/edit_distance.h"
+#include "base/excerpt.h"
 #include "base/files.h"
 
 namespace smp::base {
@@ -43,7 +44,7 @@ void add_json(const std::string& text, const std::string& name, ConfigSource sou
               Settings& settings) {
   const Json object = parse_json(text, name);
   SMP_REQUIRE(object.is_object(), name, ": expected one JSON object of keys, found ",
-              object.dump());
+              excerpt(json_text(object)));
   for (const auto& [key, value] : object.items()) {
     if (key == "$schema" || value.is_null()) continue;
     const std::string place = json_position(text, key);
@@ -74,8 +75,8 @@ void add_variable(const std::string& name, const std::string& text, Settings& se
   }
   for (const std::string& known : all_key_names()) {
     if (edit_distance(key, known) > 2 || known.size() < 6) continue;
-    settings.problems.push_back(concat("unknown key in environment ", name, "; did you mean ",
-                                       kVariablePrefix, upper(known), "?"));
+    settings.problems.push_back(concat("unknown key in environment ", excerpt(name),
+                                       "; did you mean ", kVariablePrefix, upper(known), "?"));
     return;
   }
 }
@@ -137,7 +138,7 @@ Settings read_sources(const ConfigInput& input) {
   if (const auto path = config_file(input)) {
     collect_problem(settings, [&] {
       SMP_REQUIRE(!path->empty(), "flag --smp.config needs the path of a JSON file");
-      add_json(read_file(*path), *path, ConfigSource::kFile, settings);
+      add_json(read_file(*path, kMostJsonBytes), *path, ConfigSource::kFile, settings);
     });
   }
   const auto launcher = input.environment.find(kLauncherVariable);
@@ -153,7 +154,7 @@ Settings read_sources(const ConfigInput& input) {
   for (const auto& [key, text] : input.flags) {
     if (key == kFileKey) continue;
     settings.found.push_back(
-        {key, text, true, ConfigSource::kFlag, concat("flag ", kFlagPrefix, key)});
+        {key, text, true, ConfigSource::kFlag, concat("flag ", kFlagPrefix, excerpt(key))});
   }
   return settings;
 }

@@ -66,7 +66,7 @@ void sync_folder(const std::string& path) {
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, std::size_t most_bytes) {
   const Descriptor file(path, O_RDONLY | O_CLOEXEC);
   SMP_REQUIRE(file.ok(), "cannot read ", path, ": ", std::strerror(errno));
   std::string content;
@@ -77,6 +77,8 @@ std::string read_file(const std::string& path) {
     SMP_REQUIRE(count >= 0, "cannot read ", path, ": ", std::strerror(errno));
     if (count == 0) return content;
     content.append(buffer, static_cast<std::size_t>(count));
+    SMP_REQUIRE(content.size() <= most_bytes, "cannot read ", path, ": it has more than ",
+                most_bytes, " bytes; is it another file?");
   }
 }
 

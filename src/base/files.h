@@ -8,8 +8,12 @@
 
 namespace smp::base {
 
-/// The whole content of `path`. @throws UsageError  it cannot be read.
-std::string read_file(const std::string& path);
+/// What read_file() takes into memory, unless told otherwise.
+inline constexpr std::size_t kMostFileBytes = std::size_t{4} << 30;
+
+/// The whole content of `path`. @throws UsageError  it cannot be read, or has more than
+/// `most_bytes`
+std::string read_file(const std::string& path, std::size_t most_bytes = kMostFileBytes);
 
 bool file_exists(const std::string& path);
 

@@ -2,10 +2,10 @@
 #include "checkpoint/aliases.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "base/check.h"
+#include "base/json.h"
 
 namespace smp::checkpoint {
 
@@ -35,20 +35,21 @@ std::pair<std::vector<std::size_t>, Aliases> find_aliases(const StateDict& dict)
 
 void put_aliases(const Aliases& aliases, Metadata& metadata) {
   if (aliases.empty()) return;
-  nlohmann::json json = nlohmann::json::object();
-  for (const auto& [alias, name] : aliases) json[alias] = name;
-  metadata[kAliasKey] = json.dump();
+  base::Json::object_t json;
+  for (const auto& [alias, name] : aliases) json.emplace_back(alias, name);
+  metadata[kAliasKey] = base::Json(std::move(json)).dump();
 }
 
 Aliases take_aliases(Metadata& metadata, const std::string& name) {
   const auto found = metadata.find(kAliasKey);
   if (found == metadata.end()) return {};
-  const auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-  SMP_REQUIRE(json.is_object(), name, ": the metadata \"", kAliasKey, "\" is no JSON object");
+  const auto json = base::find_json(found->second);
+  SMP_REQUIRE(json && json->is_object(), name, ": the metadata \"", kAliasKey,
+              "\" is no JSON object");
   Aliases aliases;
-  for (const auto& [alias, target] : json.items()) {
+  for (const auto& [alias, target] : json->items()) {
     SMP_REQUIRE(target.is_string(), name, ": the metadata \"", kAliasKey, "\" names no tensor for ",
-                alias);
+                base::excerpt(alias));
     aliases.emplace_back(alias, target.get<std::string>());
   }
   metadata.erase(found);

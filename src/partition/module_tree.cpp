@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/excerpt.h"
+
 namespace smp::partitioning {
 
 int ModuleTree::add(std::string path, int parent) {
@@ -43,7 +45,7 @@ std::int64_t ModuleTree::total_bytes() const {
 }
 
 std::string quoted_path(const std::string& path) {
-  return path.empty() ? "the model itself" : "\"" + path + "\"";
+  return path.empty() ? "the model itself" : "\"" + base::excerpt(path) + "\"";
 }
 
 }  // namespace smp::partitioning

@@ -52,18 +52,19 @@ std::string first_difference(const std::vector<PartitionPlan::Row>& plan,
   for (const auto& row : model) paths.push_back(row.path);
   for (std::size_t i = 0; i < std::max(plan.size(), model.size()); ++i) {
     if (i == plan.size()) return concat("the plan lacks module ", quoted_path(model[i].path));
-    const bool known = std::find(paths.begin(), paths.end(), plan[i].path) != paths.end();
-    if (!known) {
-      return concat("the model has no module ", quoted_path(plan[i].path),
-                    base::did_you_mean(plan[i].path, paths));
-    }
-    if (plan[i].path != model[i].path) {
+    if (i == model.size() || plan[i].path != model[i].path) {
+      const bool known = std::find(paths.begin(), paths.end(), plan[i].path) != paths.end();
+      if (!known || i == model.size()) {
+        return concat("the model has no module ", quoted_path(plan[i].path),
+                      base::did_you_mean(plan[i].path, paths));
+      }
       return concat("where the model has ", quoted_path(model[i].path), ", the plan has ",
                     quoted_path(plan[i].path));
     }
     if (plan[i].parameters != model[i].parameters) {
-      return concat("parameters of ", quoted_path(plan[i].path), " are \"", plan[i].parameters,
-                    "\" in the plan and \"", model[i].parameters, "\" in the model");
+      return concat("parameters of ", quoted_path(plan[i].path), " are \"",
+                    base::excerpt(plan[i].parameters), "\" in the plan and \"",
+                    base::excerpt(model[i].parameters), "\" in the model");
     }
   }
   return {};
@@ -74,9 +75,10 @@ std::vector<Pin> pins_of(const Json& json, const std::string& name) {
               ": expected a plan, or an object that maps module paths to stages");
   std::vector<Pin> pins;
   for (const auto& [path, stage] : json.items()) {
-    SMP_REQUIRE(stage.is_number_integer(), name, ": the stage of \"", path,
-                "\" must be an integer, found ", stage.dump());
-    pins.push_back({path, stage.get<int>(), name});
+    const auto pp_rank = base::json_as<int>(stage);
+    SMP_REQUIRE(pp_rank, name, ": the stage of \"", base::excerpt(path),
+                "\" must be an integer, found ", base::excerpt(base::json_text(stage)));
+    pins.push_back({path, *pp_rank, name});
   }
   return pins;
 }
@@ -109,7 +111,7 @@ namespace {
 
 std::string read_named_file(const std::string& path) {
   try {
-    return base::read_file(path);
+    return base::read_file(path, base::kMostJsonBytes);
   } catch (const UsageError& error) {
     throw UsageError(concat("plan_file: ", error.what()));
   }

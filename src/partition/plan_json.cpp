@@ -26,6 +26,20 @@ double rounded(double value) {
 
 double rounded_share(double share) { return std::round(share * 1e6) / 1e6; }
 
+/// Bytes or elements: so few that their sum over all modules of a plan is a number as well.
+std::int64_t amount_from_json(const Json& object, const char* key, const std::string& name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 44;
+  const auto amount = json_member<std::int64_t>(object, key, name);
+  SMP_REQUIRE(amount >= 0 && amount <= kMost, name, ": \"", key, "\" is ", amount,
+              ", expected at least 0 and at most ", kMost);
+  return amount;
+}
+
+std::int64_t amount_or(const Json& object, const char* key, const std::string& name,
+                       std::int64_t otherwise) {
+  return object.contains(key) ? amount_from_json(object, key, name) : otherwise;
+}
+
 template <class T>
 T member_or(const Json& object, const char* key, const std::string& name, T otherwise) {
   return object.contains(key) ? json_member<T>(object, key, name) : otherwise;
@@ -63,15 +77,15 @@ Json stage_to_json(const StageSummary& stage) {
 StageSummary stage_from_json(const Json& json, const std::string& name) {
   StageSummary stage;
   stage.cost = json_member<double>(json, "cost", name);
-  stage.weights = json_member<std::int64_t>(json, "weights", name);
-  stage.gradients = json_member<std::int64_t>(json, "gradients", name);
-  stage.optimizer = json_member<std::int64_t>(json, "optimizer", name);
-  stage.buffers = json_member<std::int64_t>(json, "buffers", name);
-  stage.activations = json_member<std::int64_t>(json, "activations", name);
-  stage.most_activations = member_or(json, "most_activations", name, stage.activations);
-  stage.memory_limit = member_or<std::int64_t>(json, "memory_limit", name, 0);
-  stage.bytes_in = json_member<std::int64_t>(json, "bytes_in", name);
-  stage.bytes_out = json_member<std::int64_t>(json, "bytes_out", name);
+  stage.weights = amount_from_json(json, "weights", name);
+  stage.gradients = amount_from_json(json, "gradients", name);
+  stage.optimizer = amount_from_json(json, "optimizer", name);
+  stage.buffers = amount_from_json(json, "buffers", name);
+  stage.activations = amount_from_json(json, "activations", name);
+  stage.most_activations = amount_or(json, "most_activations", name, stage.activations);
+  stage.memory_limit = amount_or(json, "memory_limit", name, 0);
+  stage.bytes_in = amount_from_json(json, "bytes_in", name);
+  stage.bytes_out = amount_from_json(json, "bytes_out", name);
   stage.why = json_member<std::string>(json, "why", name);
   return stage;
 }
@@ -96,11 +110,11 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
                                  const std::string& name) {
   PartitionPlan::Row row;
   row.path = path;
-  if (value.is_number_integer()) {
-    row.pp_rank = value.get<int>();
+  const std::string place = concat(name, ": module ", quoted_path(path));
+  if (value.is_number()) {
+    row.pp_rank = base::required_json<int>(value, concat(place, ": the stage"));
     return row;
   }
-  const std::string place = concat(name, ": module ", quoted_path(path));
   row.pp_rank = json_member<int>(value, "pp_rank", place);
   row.cost = member_or(value, "cost", place, 0.0);
   row.why = member_or(value, "why", place, std::string());
@@ -108,11 +122,12 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
   row.state_what = member_or(value, "state_what", place, std::string());
   SMP_REQUIRE(
       row.state.empty() || row.state == "shared" || row.state == "ordered" || row.state == "cache",
-      place, ": \"state\" is \"", row.state, "\", expected \"shared\", \"ordered\" or \"cache\"");
+      place, ": \"state\" is \"", base::excerpt(row.state),
+      "\", expected \"shared\", \"ordered\" or \"cache\"");
   if (!value.contains("parameters")) return row;
   row.parameters = json_member<std::string>(value, "parameters", place);
-  row.elements = json_member<std::int64_t>(value, "elements", place);
-  row.bytes = json_member<std::int64_t>(value, "bytes", place);
+  row.elements = amount_from_json(value, "elements", place);
+  row.bytes = amount_from_json(value, "bytes", place);
   return row;
 }
 
@@ -137,10 +152,10 @@ PlanSummary summary_from_json(const Json& json, const std::string& name) {
   summary.microbatches = json_member<int>(json, "microbatches", place);
   summary.cores = member_or(json, "cores", place, 0.0);
   summary.chosen = outcome_from_json(json_member<Json>(json, "chosen", place), place);
-  for (const Json& other : json_member<Json>(json, "others", place)) {
+  for (const Json& other : json_member<std::vector<Json>>(json, "others", place)) {
     summary.others.push_back(outcome_from_json(other, place));
   }
-  for (const Json& stage : json_member<Json>(json, "stages", place)) {
+  for (const Json& stage : json_member<std::vector<Json>>(json, "stages", place)) {
     summary.stages.push_back(stage_from_json(stage, place));
   }
   return summary;

@@ -127,20 +127,21 @@ std::string join(const std::vector<std::string>& names) {
 struct Totals {
   std::vector<std::int64_t> elements;  // by stage
   std::vector<std::int64_t> bytes;
+  std::int64_t largest = 0;  // bytes of a stage
 
   double share(int stage) const {
-    const auto largest = *std::max_element(bytes.begin(), bytes.end());
     return largest > 0 ? static_cast<double>(bytes[stage]) / static_cast<double>(largest) : 0;
   }
 };
 
 Totals totals_of(const PartitionPlan& plan) {
   Totals totals{std::vector<std::int64_t>(plan.pp_size(), 0),
-                std::vector<std::int64_t>(plan.pp_size(), 0)};
+                std::vector<std::int64_t>(plan.pp_size(), 0), 0};
   for (const PartitionPlan::Row& row : plan.rows()) {
     totals.elements.at(row.pp_rank) += row.elements;
     totals.bytes.at(row.pp_rank) += row.bytes;
   }
+  totals.largest = *std::max_element(totals.bytes.begin(), totals.bytes.end());
   return totals;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/config_keys.h"
 #include "base/json.h"
 #include "partition/count_trace.h"
 #include "partition/partitioner.h"
@@ -12,6 +13,7 @@ namespace smp::partitioning {
 namespace {
 
 using base::Json;
+using base::json_element;
 using base::json_member;
 using simulate::ComputeInterval;
 using simulate::Machine;
@@ -23,14 +25,33 @@ using simulate::TracedCall;
 // bytes, whether it is a Sequential.
 constexpr std::size_t kCallNumbers = 13;
 
+constexpr double kMostSeconds = 1e9;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 44;
+
 void append(Json& numbers, const ComputeInterval& interval) {
   numbers.push_back(interval.seconds);
   numbers.push_back(interval.activation_bytes);
   numbers.push_back(interval.gradient_bytes);
 }
 
-ComputeInterval interval_at(const Json& numbers, std::size_t first) {
-  return {numbers[first], numbers[first + 1], numbers[first + 2]};
+/// From 0 to what any sum of them stays far below.
+double quantity_at(const Json& numbers, std::size_t index, const std::string& name) {
+  const auto quantity = base::json_element<double>(numbers, index, name);
+  SMP_REQUIRE(quantity >= 0 && quantity <= kMostSeconds, name, ": element ", index, " of ",
+              base::excerpt(base::json_text(numbers)), " must be from 0 to ", kMostSeconds);
+  return quantity;
+}
+
+std::int64_t bytes_at(const Json& numbers, std::size_t index, const std::string& name) {
+  const auto bytes = base::json_element<std::int64_t>(numbers, index, name);
+  SMP_REQUIRE(bytes >= 0 && bytes <= kMostBytes, name, ": element ", index, " of ",
+              base::excerpt(base::json_text(numbers)), " must be from 0 to ", kMostBytes);
+  return bytes;
+}
+
+ComputeInterval interval_at(const Json& numbers, std::size_t first, const std::string& name) {
+  return {quantity_at(numbers, first, name), bytes_at(numbers, first + 1, name),
+          bytes_at(numbers, first + 2, name)};
 }
 
 Json call_to_json(const TracedCall& call) {
@@ -47,27 +68,26 @@ Json call_to_json(const TracedCall& call) {
 
 void require_numbers(const Json& numbers, std::size_t count, const char* what,
                      const std::string& name) {
-  const bool right = numbers.is_array() && numbers.size() == count &&
-                     std::all_of(numbers.begin(), numbers.end(),
-                                 [](const Json& number) { return number.is_number(); });
-  SMP_REQUIRE(right, name, ": ", what, " must be ", count, " numbers, found ", numbers.dump());
+  const bool right = numbers.is_array() && numbers.size() == count;
+  SMP_REQUIRE(right, name, ": ", what, " must be ", count, " numbers, found ",
+              base::excerpt(base::json_text(numbers)));
 }
 
 TracedCall call_from_json(const Json& numbers, int index, const std::string& name) {
   require_numbers(numbers, kCallNumbers, "a call", name);
   TracedCall call;
-  call.module = numbers[0];
-  call.caller = numbers[1];
+  call.module = json_element<int>(numbers, 0, name);
+  call.caller = json_element<int>(numbers, 1, name);
   SMP_REQUIRE(call.module >= 0 && call.caller >= -1 && call.caller < index, name, ": call ", index,
               " is of module ", call.module, " by call ", call.caller,
               ", which must come before it");
-  call.before = interval_at(numbers, 2);
-  call.after = interval_at(numbers, 5);
-  call.input_bytes = numbers[8];
-  call.output_bytes = numbers[9];
-  call.caller_live_bytes = numbers[10];
-  call.caller_gradient_bytes = numbers[11];
-  call.sequential = numbers[12] != 0;
+  call.before = interval_at(numbers, 2, name);
+  call.after = interval_at(numbers, 5, name);
+  call.input_bytes = bytes_at(numbers, 8, name);
+  call.output_bytes = bytes_at(numbers, 9, name);
+  call.caller_live_bytes = bytes_at(numbers, 10, name);
+  call.caller_gradient_bytes = bytes_at(numbers, 11, name);
+  call.sequential = json_element<int>(numbers, 12, name) != 0;
   return call;
 }
 
@@ -88,9 +108,10 @@ Json shared_to_json(const simulate::SharedTensor& tensor) {
 
 simulate::SharedTensor shared_from_json(const Json& numbers, int calls, const std::string& name) {
   require_numbers(numbers, numbers.size() | 1, "a shared tensor", name);
-  simulate::SharedTensor tensor{numbers[0], {}};
+  simulate::SharedTensor tensor{bytes_at(numbers, 0, name), {}};
   for (std::size_t i = 1; i < numbers.size(); i += 2) {
-    const simulate::IntervalId keeper{numbers[i], numbers[i + 1] != 0};
+    const simulate::IntervalId keeper{json_element<int>(numbers, i, name),
+                                      json_element<int>(numbers, i + 1, name) != 0};
     SMP_REQUIRE(keeper.call >= -1 && keeper.call < calls, name, ": there is no call ", keeper.call);
     tensor.keepers.push_back(keeper);
   }
@@ -112,11 +133,38 @@ Json machine_to_json(const Machine& machine) {
           {"promised_outputs", machine.promised_outputs}};
 }
 
+bool is_from(double value, double least, double most) { return value >= least && value <= most; }
+
+bool is_fit(const Machine::Host& host, int stages) {
+  return is_from(host.cores, 1e-6, 1e6) &&
+         std::all_of(host.stages.begin(), host.stages.end(),
+                     [&](int stage) { return stage >= 0 && stage < stages; });
+}
+
+void require_sense(const Machine& machine, const std::string& name) {
+  SMP_REQUIRE(machine.stages >= 1 && machine.stages <= base::kMostStages, name, ": a machine of ",
+              machine.stages, " stages, expected at least 1 and at most ", base::kMostStages);
+  const bool speeds_fit = (machine.speeds.empty() ||
+                           machine.speeds.size() == static_cast<std::size_t>(machine.stages)) &&
+                          std::all_of(machine.speeds.begin(), machine.speeds.end(),
+                                      [](double speed) { return is_from(speed, 1e-6, 1e6); });
+  SMP_REQUIRE(speeds_fit, name, ": \"speeds\" must be ", machine.stages,
+              " numbers from 1e-6 to 1e6, or none");
+  SMP_REQUIRE(is_from(machine.latency, 0, kMostSeconds) &&
+                  is_from(machine.handling, 0, kMostSeconds) && machine.bytes_per_second >= 1,
+              name, ": a message takes ", machine.latency, " s, ", machine.handling,
+              " s of its threads and ", machine.bytes_per_second, " bytes/s");
+  for (const Machine::Host& host : machine.oversubscribed) {
+    SMP_REQUIRE(is_fit(host, machine.stages), name, ": a host of \"oversubscribed\" has ",
+                host.cores, " cores, or stages beyond ", machine.stages - 1);
+  }
+}
+
 Machine machine_from_json(const Json& json, const std::string& name) {
   Machine machine;
   machine.stages = json_member<int>(json, "stages", name);
   machine.speeds = json_member<std::vector<double>>(json, "speeds", name);
-  for (const Json& host : json_member<Json>(json, "oversubscribed", name)) {
+  for (const Json& host : json_member<std::vector<Json>>(json, "oversubscribed", name)) {
     machine.oversubscribed.push_back({json_member<std::vector<int>>(host, "stages", name),
                                       json_member<double>(host, "cores", name)});
   }
@@ -125,6 +173,7 @@ Machine machine_from_json(const Json& json, const std::string& name) {
   machine.handling = json_member<double>(json, "handling", name);
   machine.patient = json_member<bool>(json, "patient", name);
   machine.promised_outputs = json_member<bool>(json, "promised_outputs", name);
+  require_sense(machine, name);
   return machine;
 }
 
@@ -132,16 +181,19 @@ Trace trace_from_json(const Json& json, const std::string& name) {
   Trace trace;
   trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
   trace.weight_share = json_member<double>(json, "weight_share", name);
+  SMP_REQUIRE(is_from(trace.backward_ratio, 0, 1e6) && is_from(trace.weight_share, 0, 1), name,
+              ": \"backward_ratio\" is ", trace.backward_ratio, " and \"weight_share\" ",
+              trace.weight_share, ", expected from 0 to 1e6 and from 0 to 1");
   if (json_member<bool>(json, "keeps_order", name)) {
     trace.state.push_back({0, StateKind::kOrdered, ""});
   }
   const auto after = json_member<Json>(json, "body_after", name);
   require_numbers(after, 3, "\"body_after\"", name);
-  trace.body_after = interval_at(after, 0);
-  for (const Json& call : json_member<Json>(json, "calls", name)) {
+  trace.body_after = interval_at(after, 0, name);
+  for (const Json& call : json_member<std::vector<Json>>(json, "calls", name)) {
     trace.calls.push_back(call_from_json(call, static_cast<int>(trace.calls.size()), name));
   }
-  for (const Json& tensor : json_member<Json>(json, "shared", name)) {
+  for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
   return trace;
@@ -153,15 +205,15 @@ std::string PlannedStep::to_json() const {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);
   for (const auto& tensor : trace.shared) shared.push_back(shared_to_json(tensor));
-  std::string text =
-      base::concat("{\"pipeline\": ", Json(pipeline).dump(), ", \"microbatches\": ", microbatches,
-                   ", \"active_microbatches\": ", active_microbatches,
-                   ",\n    \"machine\": ", machine_to_json(machine).dump(),
-                   ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
-                   ", \"weight_share\": ", Json(trace.weight_share).dump(),
-                   ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false",
-                   ",\n    \"body_after\": ", after.dump(), ",\n    \"shared\": ", shared.dump(),
-                   ",\n    \"calls\": [");
+  std::string text = base::concat("{\"pipeline\": ", base::json_text(pipeline),
+                                  ", \"microbatches\": ", microbatches,
+                                  ", \"active_microbatches\": ", active_microbatches,
+                                  ",\n    \"machine\": ", machine_to_json(machine).dump(),
+                                  ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
+                                  ", \"weight_share\": ", Json(trace.weight_share).dump(),
+                                  ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false",
+                                  ",\n    \"body_after\": ", after.dump(),
+                                  ",\n    \"shared\": ", shared.dump(), ",\n    \"calls\": [");
   for (const TracedCall& call : trace.calls) {
     text += (&call == &trace.calls.front() ? "\n      " : ",\n      ") + call_to_json(call).dump();
   }
@@ -174,9 +226,10 @@ PlannedStep PlannedStep::from_json(const std::string& text, const std::string& n
   step.pipeline = json_member<std::string>(json, "pipeline", name);
   step.microbatches = json_member<int>(json, "microbatches", name);
   step.active_microbatches = json_member<int>(json, "active_microbatches", name);
-  SMP_REQUIRE(step.microbatches >= 1 && step.active_microbatches >= 1, name, ": a step of ",
-              step.microbatches, " microbatches, of which ", step.active_microbatches,
-              " are in flight");
+  SMP_REQUIRE(step.microbatches >= 1 && step.active_microbatches >= 1 &&
+                  step.microbatches <= base::kMostMicrobatches,
+              name, ": a step of ", step.microbatches, " microbatches, of which ",
+              step.active_microbatches, " are in flight");
   step.machine = machine_from_json(json_member<Json>(json, "machine", name), name);
   step.trace = trace_from_json(json, name);
   return step;

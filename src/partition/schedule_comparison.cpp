@@ -31,6 +31,16 @@ std::vector<int> stages_of(const PartitionPlan& plan, const PlannedStep& step) {
   return stages;
 }
 
+// What takes hours is a slip of the finger, or a damaged file.
+void require_short_step(const PlannedStep& step, int microbatches) {
+  constexpr double kMostCalls = 1e7;
+  const double calls =
+      static_cast<double>(microbatches) * static_cast<double>(step.trace.calls.size());
+  SMP_REQUIRE(calls <= kMostCalls, "a step of ", microbatches, " microbatches with ",
+              step.trace.calls.size(), " calls each is too long to be simulated: ", calls,
+              " calls, at most ", kMostCalls, "; take fewer microbatches");
+}
+
 ScheduleOutcome outcome_of(const std::string& name, const std::vector<int>& stages,
                            const PlannedStep& step, int microbatches) {
   const auto schedule =
@@ -67,6 +77,7 @@ std::vector<ScheduleOutcome> compare_schedules(const PartitionPlan& plan, const 
                                                const std::vector<std::string>& schedules,
                                                int microbatches) {
   const auto stages = stages_of(plan, step);
+  require_short_step(step, microbatches > 0 ? microbatches : step.microbatches);
   std::vector<ScheduleOutcome> outcomes;
   for (const auto& name : schedules) {
     outcomes.push_back(

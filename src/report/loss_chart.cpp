@@ -95,17 +95,38 @@ void draw_axes(SvgWriter& svg, const LossChart& chart, const Frame& frame) {
 // The mean of each point and its neighbours within `reach` steps; fewer towards the ends, alike on
 // both sides, so that the line does not lag.
 std::vector<Point> running_mean(const std::vector<Point>& points, std::size_t reach) {
+  std::vector<double> sums = {0};  // of all points before each
+  for (const Point& point : points) sums.push_back(sums.back() + point.y);
   std::vector<Point> means;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const std::size_t side = std::min({reach, i, points.size() - 1 - i});
-    double sum = 0;
-    for (std::size_t k = i - side; k <= i + side; ++k) sum += points[k].y;
+    const double sum = sums[i + side + 1] - sums[i - side];
     means.push_back({points[i].x, sum / static_cast<double>(2 * side + 1)});
   }
   return means;
 }
 
+// The lowest and the highest of neighbours that share a column of pixels: looks the same.
+std::vector<Point> thinned(const std::vector<Point>& points) {
+  constexpr std::size_t kMost = 4096;
+  if (points.size() <= kMost) return points;
+  const std::size_t step = (2 * points.size() + kMost - 1) / kMost;
+  const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
+  std::vector<Point> kept;
+  for (std::size_t first = 0; first < points.size(); first += step) {
+    const auto begin = points.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end =
+        points.begin() + static_cast<std::ptrdiff_t>(std::min(first + step, points.size()));
+    auto [low, high] = std::minmax_element(begin, end, by_y);
+    if (high < low) std::swap(low, high);
+    kept.push_back(*low);
+    if (low != high) kept.push_back(*high);
+  }
+  return kept;
+}
+
 void draw_line(SvgWriter& svg, const Frame& frame, std::vector<Point> points, const Style& style) {
+  points = thinned(points);
   for (Point& point : points) point = frame.place(point);
   svg.path(points, style);
 }
@@ -132,9 +153,12 @@ void draw_legend(SvgWriter& svg, std::size_t window) {
   svg.text({x + 30, 44}, concat("mean of ", window, " steps"));
 }
 
+// One for each pixel: a run that diverged early has no other points after that.
 void mark_not_finite(SvgWriter& svg, const LossChart& chart, const Frame& frame) {
+  double marked = -1;
   for (const Point& point : chart.points) {
-    if (std::isfinite(point.y)) continue;
+    if (std::isfinite(point.y) || std::abs(frame.x(point.x) - marked) < 1) continue;
+    marked = frame.x(point.x);
     svg.text(
         {frame.x(point.x), kTop + 12}, "×",
         {.size = 16, .fill = kNotFinite, .anchor = "middle", .bold = true, .group = "not-finite"});

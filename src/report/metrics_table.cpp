@@ -1,8 +1,8 @@
 // report/metrics_table.cpp: two walks over the lines: names, then values.
 #include "report/metrics_table.h"
 
-#include <algorithm>
 #include <sstream>
+#include <unordered_set>
 #include <vector>
 
 #include "base/json.h"
@@ -12,14 +12,13 @@ namespace {
 
 using base::Json;
 
-std::vector<Json> objects_in(const std::string& metrics) {
-  std::vector<Json> objects;
+/// Values are not kept: those of a million lines would need a gigabyte.
+template <class Action>
+void for_each_object(const std::string& metrics, Action action) {
   std::istringstream lines(metrics);
   for (std::string line; std::getline(lines, line);) {
-    auto json = Json::parse(line, nullptr, false);
-    if (json.is_object()) objects.push_back(std::move(json));
+    if (const auto json = base::find_json(line); json && json->is_object()) action(*json);
   }
-  return objects;
 }
 
 std::string cell(const std::string& text) {
@@ -33,29 +32,27 @@ std::string cell(const std::string& text) {
 std::string cell(const Json& line, const std::string& name) {
   if (!line.contains(name)) return {};
   const auto& value = line[name];
-  return cell(value.is_string() ? value.get<std::string>() : value.dump());
+  return cell(value.is_string() ? value.get<std::string>() : base::json_text(value));
 }
 
 }  // namespace
 
 std::string metrics_to_csv(const std::string& metrics) {
-  const auto lines = objects_in(metrics);
   std::vector<std::string> names;
-  for (const auto& line : lines) {
-    for (const auto& item : line.items()) {
-      if (std::find(names.begin(), names.end(), item.key()) == names.end()) {
-        names.push_back(item.key());
-      }
+  std::unordered_set<std::string> known;
+  for_each_object(metrics, [&](const Json& line) {
+    for (const auto& [name, value] : line.get_ref<const Json::object_t&>()) {
+      if (known.insert(name).second) names.push_back(name);
     }
-  }
+  });
   if (names.empty()) return {};
   std::string table;
   for (const auto& name : names) table += (table.empty() ? "" : ",") + cell(name);
   table += "\r\n";
-  for (const auto& line : lines) {
+  for_each_object(metrics, [&](const Json& line) {
     for (const auto& name : names) table += (&name == &names.front() ? "" : ",") + cell(line, name);
     table += "\r\n";
-  }
+  });
   return table;
 }
 

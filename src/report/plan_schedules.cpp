@@ -17,7 +17,7 @@ partitioning::PlannedStep step_beside(const std::string& plan_file) {
   const auto path = (std::filesystem::path(plan_file).parent_path() / kSimulationFile).string();
   SMP_REQUIRE(base::file_exists(path), plan_file, ": there is no ", path,
               ", which says what a step does; plan the program: smp plan --ranks N -- PROGRAM");
-  const auto json = base::parse_json(base::read_file(path), path);
+  const auto json = base::read_json(path);
   SMP_REQUIRE(json.is_object() && json.contains(kStepMember), path, ": there is no \"", kStepMember,
               "\": it was written by an older version; plan the program again: smp plan --ranks N "
               "-- PROGRAM");
@@ -32,8 +32,12 @@ std::string schedules_table(const std::string& plan_file, const std::string& sch
   SMP_REQUIRE(!names.empty(), "--schedule needs names, such as all, or simple,file:own.txt");
   const auto plan = PartitionPlan::read(plan_file);
   const auto step = step_beside(plan_file);
-  const auto outcomes = partitioning::compare_schedules(plan, step, names, microbatches);
-  return partitioning::comparison_table(outcomes, step, microbatches);
+  try {
+    const auto outcomes = partitioning::compare_schedules(plan, step, names, microbatches);
+    return partitioning::comparison_table(outcomes, step, microbatches);
+  } catch (const UsageError& error) {
+    throw UsageError(base::concat(plan_file, ": ", error.what()));
+  }
 }
 
 }  // namespace smp::report

@@ -62,7 +62,7 @@ void add_configuration(HtmlPage& page, const std::string& configuration) {
   for (const auto& [key, entry] : json.items()) {
     if (!entry.is_object() || !entry.contains("value")) continue;
     const auto& value = entry["value"];
-    rows.push_back({key, value.is_string() ? value.get<std::string>() : value.dump(),
+    rows.push_back({key, value.is_string() ? value.get<std::string>() : base::json_text(value),
                     entry.contains("origin") && entry["origin"].is_string()
                         ? entry["origin"].get<std::string>()
                         : ""});

@@ -26,6 +26,8 @@ using base::concat;
 using base::Json;
 using base::json_member;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 std::string in(const std::string& folder, const char* file) { return concat(folder, "/", file); }
 
 Json number_to_json(double value) {
@@ -35,8 +37,8 @@ Json number_to_json(double value) {
 
 std::optional<double> number_from_json(const Json& value) {
   if (value.is_number()) return value.get<double>();
-  if (value == "inf") return std::numeric_limits<double>::infinity();
-  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  if (value == "inf") return kInfinity;
+  if (value == "-inf") return -kInfinity;
   if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
   return std::nullopt;
 }
@@ -45,7 +47,9 @@ std::optional<Point> loss_of(const Json& line) {
   if (!line.is_object() || !line.contains("step") || !line.contains("loss")) return std::nullopt;
   const auto step = number_from_json(line["step"]);
   const auto loss = number_from_json(line["loss"]);
-  if (!step || !loss) return std::nullopt;
+  constexpr double kMost = 1e300;  // so that no difference of two is infinite
+  if (!step || !loss || !(std::abs(*step) <= kMost)) return std::nullopt;
+  if (std::isfinite(*loss) && std::abs(*loss) > kMost) return Point{*step, *loss * kInfinity};
   return Point{*step, *loss};
 }
 
@@ -69,7 +73,7 @@ std::string facts_of(const RunDescription& description) {
 
 std::string short_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_number_float()) return value.dump();
+  if (!value.is_number_float()) return base::json_text(value);
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value.get<double>());
   return text;
@@ -78,12 +82,14 @@ std::string short_text(const Json& value) {
 /// The last whole line, name by name.
 std::vector<std::pair<std::string, std::string>> last_metrics(const std::string& metrics) {
   std::vector<std::pair<std::string, std::string>> numbers;
-  std::istringstream lines(metrics);
-  for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) continue;
-    numbers.clear();
-    for (const auto& [name, value] : json.items()) {
+  std::string_view rest = metrics;
+  while (!rest.empty() && numbers.empty()) {
+    const auto before = rest.rfind('\n');
+    const auto start = before == std::string_view::npos ? 0 : before + 1;
+    const auto json = base::find_json(rest.substr(start));
+    rest = rest.substr(0, start == 0 ? 0 : start - 1);
+    if (!json || !json->is_object()) continue;
+    for (const auto& [name, value] : json->get_ref<const Json::object_t&>()) {
       numbers.emplace_back(name, short_text(value));
     }
   }
@@ -106,7 +112,7 @@ std::vector<std::vector<schedule::RingStep>> read_rings(const std::string& folde
 
 std::vector<std::string> read_modules(const std::string& path) {
   if (!base::file_exists(path)) return {};
-  const Json json = base::parse_json(base::read_file(path), path);
+  const Json json = base::read_json(path);
   return json_member<std::vector<std::string>>(json, "modules", path);
 }
 
@@ -166,7 +172,9 @@ class RunPictures {
   /// A run that ended as it should has removed its rings.
   void find_unfinished_step() const {
     const auto step = unfinished_step(read_rings(folder_), read_modules(in(folder_, kModulesFile)));
-    if (step) base::write_file(in(folder_, kTraceFile), trace_to_json(*step));
+    if (!step) return;
+    require_sense(*step, in(folder_, "rank-*.ring"));
+    base::write_file(in(folder_, kTraceFile), trace_to_json(*step));
   }
 
   void draw_step() {
@@ -199,7 +207,7 @@ class RunPictures {
 std::string ring_file(int pp_rank) { return concat("rank-", pp_rank, ".ring"); }
 
 std::string modules_to_json(const std::vector<std::string>& paths) {
-  return Json{{"modules", paths}}.dump() + "\n";
+  return base::json_text({{"modules", paths}}) + "\n";
 }
 
 std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers) {
@@ -208,7 +216,7 @@ std::string metrics_line(const std::vector<std::pair<std::string, double>>& numb
     const bool whole = std::isfinite(value) && std::abs(value) < 1e15 && value == std::floor(value);
     line[name] = whole ? Json(static_cast<std::int64_t>(value)) : number_to_json(value);
   }
-  return line.dump();
+  return base::json_text(line);
 }
 
 std::string description_to_json(const RunDescription& description) {
@@ -225,7 +233,7 @@ std::string description_to_json(const RunDescription& description) {
                              {"name", description.baseline->name}};
   }
   json["configuration"] = Json::parse(description.configuration);
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 RunDescription description_from_json(const std::string& text, const std::string& name) {
@@ -243,7 +251,7 @@ RunDescription description_from_json(const std::string& text, const std::string&
     description.baseline = Baseline{json_member<double>(baseline, "value", name),
                                     json_member<std::string>(baseline, "name", name)};
   }
-  description.configuration = json_member<Json>(json, "configuration", name).dump();
+  description.configuration = base::json_text(json_member<Json>(json, "configuration", name));
   return description;
 }
 
@@ -254,11 +262,11 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.empty()) continue;
-    const Json json = Json::parse(line, nullptr, false);
-    const bool torn = json.is_discarded() && lines.eof();
+    const auto json = base::find_json(line);
+    const bool torn = !json && lines.eof();
     if (torn) break;
-    SMP_REQUIRE(!json.is_discarded(), name, ": line ", number, " is not JSON: ", line);
-    if (const auto point = loss_of(json)) points.push_back(*point);
+    SMP_REQUIRE(json, name, ": line ", number, " is not JSON: ", base::excerpt(line));
+    if (const auto point = loss_of(*json)) points.push_back(*point);
   }
   return points;
 }

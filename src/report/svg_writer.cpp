@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace smp::report {
 namespace {
@@ -29,6 +30,15 @@ double channel(double hue, double saturation, double lightness, double offset) {
   const double k = std::fmod(offset + hue / 30, 12);
   const double amplitude = saturation * std::min(lightness, 1 - lightness);
   return lightness - amplitude * std::max(-1.0, std::min({k - 3, 9 - k, 1.0}));
+}
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// What XML cannot hold, not even as a reference: most control characters, and two that are none.
+bool is_forbidden(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character.front());
+  const bool control = first < 0x20 && first != '\t' && first != '\n' && first != '\r';
+  return control || character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF";
 }
 
 bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
@@ -101,7 +111,14 @@ std::string SvgWriter::finish() && { return std::move(body_) + "</svg>\n"; }
 
 std::string escaped(std::string_view text) {
   std::string result;
-  for (const char c : text) {
+  while (!text.empty()) {
+    const std::size_t length = base::character_length(text);
+    const char c = text.front();
+    if (length == 0 || is_forbidden(text.substr(0, length))) {
+      result += kReplacement;
+      text.remove_prefix(std::max<std::size_t>(length, 1));
+      continue;
+    }
     switch (c) {
       case '&':
         result += "&amp;";
@@ -116,8 +133,9 @@ std::string escaped(std::string_view text) {
         result += "&quot;";
         break;
       default:
-        result += c;
+        result += text.substr(0, length);
     }
+    text.remove_prefix(length);
   }
   return result;
 }

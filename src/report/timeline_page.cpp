@@ -56,7 +56,7 @@ std::string data_of(const StepTimeline& timeline, const std::vector<Arrow>& arro
                      {"arrows", std::move(lines)},
                      {"path", std::move(parts)},
                      {"ranks", std::move(ranks)}};
-  return json_for_script(data.dump());
+  return json_for_script(base::json_text(data));
 }
 
 std::string milliseconds(Nanoseconds time) {

@@ -3,8 +3,10 @@
 #include "report/trace_file.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
+#include "base/config_keys.h"
 #include "base/json.h"
 
 namespace smp::report {
@@ -12,7 +14,10 @@ namespace {
 
 using base::concat;
 using base::Json;
+using base::json_as;
+using base::json_element;
 using base::json_member;
+using base::json_text;
 using base::Nanoseconds;
 using schedule::Phase;
 using schedule::RequestEvent;
@@ -42,32 +47,34 @@ std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
   return text + (rank.requests.empty() ? "}" : "]}");
 }
 
-bool are_integers(const Json& numbers, std::size_t count) {
-  return numbers.is_array() && numbers.size() == count &&
-         std::all_of(numbers.begin(), numbers.end(),
-                     [](const Json& number) { return number.is_number_integer(); });
+/// @param what  "a span", for the message
+void require_integers(const Json& numbers, std::size_t count, const char* what,
+                      const std::string& name) {
+  const auto integers = json_as<std::vector<std::int64_t>>(numbers);
+  SMP_REQUIRE(integers && integers->size() == count, name, ": ", what, " must be ", count,
+              " integers, found ", base::excerpt(json_text(numbers)));
 }
 
 RequestEvent event_from_json(const Json& numbers, const std::string& name) {
   using Kind = RequestEvent::Kind;
-  const bool right = are_integers(numbers, kEventNumbers) && numbers[3] >= 0 &&
-                     numbers[3] <= static_cast<int>(Kind::kReceived);
-  SMP_REQUIRE(right, name, ": an event of a request must be ", kEventNumbers, " integers, found ",
-              numbers.dump());
-  return {numbers[0], numbers[1], numbers[2], static_cast<Kind>(numbers[3].get<int>())};
+  require_integers(numbers, kEventNumbers, "an event of a request", name);
+  const auto kind = json_element<int>(numbers, 3, name);
+  SMP_REQUIRE(kind >= 0 && kind <= static_cast<int>(Kind::kReceived), name, ": ", kind,
+              " is no kind of event");
+  return {json_element<Nanoseconds>(numbers, 0, name), json_element<std::int32_t>(numbers, 1, name),
+          json_element<std::int64_t>(numbers, 2, name), static_cast<Kind>(kind)};
 }
 
 Span span_from_json(const Json& numbers, const std::string& name) {
-  const bool right = are_integers(numbers, kSpanNumbers) && numbers[5] >= 0 &&
-                     numbers[5] <= static_cast<int>(Phase::kWeightGradient);
-  SMP_REQUIRE(right, name, ": a span must be ", kSpanNumbers, " integers, found ", numbers.dump());
+  require_integers(numbers, kSpanNumbers, "a span", name);
   Span span;
-  span.start = numbers[0];
-  span.end = numbers[1];
-  span.cpu = numbers[2];
-  span.microbatch = numbers[3];
-  span.module = numbers[4];
-  span.phase = static_cast<Phase>(numbers[5].get<int>());
+  span.start = json_element<Nanoseconds>(numbers, 0, name);
+  span.end = json_element<Nanoseconds>(numbers, 1, name);
+  span.cpu = json_element<Nanoseconds>(numbers, 2, name);
+  span.microbatch = json_element<std::int32_t>(numbers, 3, name);
+  span.module = json_element<std::int32_t>(numbers, 4, name);
+  const auto phase = json_element<std::uint8_t>(numbers, 5, name);
+  span.phase = static_cast<Phase>(phase);
   return span;
 }
 
@@ -78,17 +85,55 @@ StepTrace rank_from_json(const Json& json, const std::string& name) {
   rank.start = json_member<Nanoseconds>(json, "start", name);
   rank.end = json_member<Nanoseconds>(json, "end", name);
   rank.oversubscribed = json_member<bool>(json, "oversubscribed", name);
-  for (const Json& span : json_member<Json>(json, "spans", name)) {
+  for (const Json& span : json_member<std::vector<Json>>(json, "spans", name)) {
     rank.spans.push_back(span_from_json(span, name));
   }
   if (!json.contains("requests")) return rank;  // simulated, or of an older version
-  for (const Json& event : json["requests"]) {
+  for (const Json& event : json_member<std::vector<Json>>(json, "requests", name)) {
     rank.requests.push_back(event_from_json(event, name));
   }
   return rank;
 }
 
+// No step is longer; and sums of a step's times are numbers as well.
+constexpr Nanoseconds kLongestStep = Nanoseconds{1} << 47;  // 39 hours
+
+void require_near(Nanoseconds time, Nanoseconds start, const char* what, const std::string& name) {
+  const double distance = static_cast<double>(time) - static_cast<double>(start);
+  SMP_REQUIRE(std::abs(distance) <= static_cast<double>(kLongestStep), name, ": ", what, " is ",
+              distance / 1e9, " s away from the start of the step; is the file damaged?");
+}
+
+void require_sense(const Span& span, Nanoseconds start, const std::string& name) {
+  require_near(span.start, start, "a span", name);
+  require_near(span.end, start, "the end of a span", name);
+  require_near(span.cpu, 0, "the processor time of a span", name);
+  SMP_REQUIRE(span.microbatch >= -1 && span.microbatch < base::kMostMicrobatches, name,
+              ": a span is of microbatch ", span.microbatch, ", at most ", base::kMostMicrobatches,
+              " are read");
+  SMP_REQUIRE(span.phase <= Phase::kWeightGradient, name, ": ", static_cast<int>(span.phase),
+              " is no phase of a span");
+}
+
+void require_sense(const StepTrace& rank, Nanoseconds start, const std::string& name) {
+  SMP_REQUIRE(rank.pp_rank >= 0 && rank.pp_rank < base::kMostStages, name, ": there is a rank ",
+              rank.pp_rank, ", expected at least 0 and less than ", base::kMostStages);
+  require_near(rank.start, start, "the start of a rank", name);
+  require_near(rank.end, start, "the end of a rank", name);
+  for (const Span& span : rank.spans) require_sense(span, start, name);
+  for (const RequestEvent& event : rank.requests) {
+    require_near(event.time, start, "an event of a request", name);
+  }
+}
+
 }  // namespace
+
+void require_sense(const StepTimeline& timeline, const std::string& name) {
+  require_near(timeline.clock_error, 0, "\"clock_error\"", name);
+  for (const StepTrace& rank : timeline.ranks) {
+    require_sense(rank, timeline.ranks.front().start, name);
+  }
+}
 
 std::string trace_to_json(const StepTimeline& timeline, const std::string& step) {
   Nanoseconds origin = timeline.ranks.empty() ? 0 : timeline.ranks.front().start;
@@ -98,7 +143,7 @@ std::string trace_to_json(const StepTimeline& timeline, const std::string& step)
       timeline.simulated ? ",\n  \"simulated\": true" : "",
       timeline.clock_error == 0 ? "" : concat(",\n  \"clock_error\": ", timeline.clock_error),
       timeline.unfinished ? ",\n  \"unfinished\": true" : "",
-      ",\n  \"modules\": ", Json(timeline.module_paths).dump(), ",\n  \"ranks\": [\n");
+      ",\n  \"modules\": ", json_text(timeline.module_paths), ",\n  \"ranks\": [\n");
   for (const StepTrace& rank : timeline.ranks) {
     text += rank_to_json(rank, origin) + (&rank == &timeline.ranks.back() ? "\n" : ",\n");
   }
@@ -122,9 +167,10 @@ StepTimeline trace_from_json(const std::string& text, const std::string& name) {
   if (json.contains("unfinished")) {
     timeline.unfinished = json_member<bool>(json, "unfinished", name);
   }
-  for (const Json& rank : json_member<Json>(json, "ranks", name)) {
+  for (const Json& rank : json_member<std::vector<Json>>(json, "ranks", name)) {
     timeline.ranks.push_back(rank_from_json(rank, name));
   }
+  require_sense(timeline, name);
   return timeline;
 }
 

@@ -19,4 +19,8 @@ std::string trace_to_json(const StepTimeline& timeline, const std::string& step 
 /// @throws UsageError  broken JSON, another format or version, wrong members.
 StepTimeline trace_from_json(const std::string& text, const std::string& name);
 
+/// Times of one step are near each other, numbers of microbatches, ranks and phases in their range;
+/// trace_from_json() checks that itself. @throws UsageError  led by `name`
+void require_sense(const StepTimeline& timeline, const std::string& name);
+
 }  // namespace smp::report

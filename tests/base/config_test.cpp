@@ -142,14 +142,15 @@ TEST(Config, ReadsTheFileThatTheEnvironmentNames) {
 TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_EQ(refusal_of(with_flag("microbatches", "many")),
             "configuration: microbatches = many (flag --smp.microbatches): expected an "
-            "integer, at least 1");
-  EXPECT_THAT(refusal_of(with_flag("microbatches", "0")), HasSubstr("at least 1"));
+            "integer from 1 to 1048576");
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "0")), HasSubstr("from 1 to"));
   EXPECT_THAT(refusal_of(with_flag("microbatches", "4.5")), HasSubstr("an integer"));
   EXPECT_THAT(refusal_of(with_flag("microbatches", "99999999999")), HasSubstr("an integer"));
   EXPECT_THAT(refusal_of(with_flag("microbatches", "")), HasSubstr("an integer"));
-  EXPECT_THAT(refusal_of(with_flag("seed", "-1")), HasSubstr("at least 0"));
-  EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number, at least 0"));
-  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")), HasSubstr("at least 262144"));
+  EXPECT_THAT(refusal_of(with_flag("seed", "-1")), HasSubstr("from 0 to"));
+  EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number from 0 to"));
+  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")),
+              HasSubstr("from 262144 to 1073741824"));
   EXPECT_THAT(refusal_of(with_flag("pipeline", "eager")),
               HasSubstr("\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", "
                         "\"zero_bubble+N\" or \"file:PATH\""));
@@ -162,6 +163,40 @@ TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_THAT(refusal_of(with_launcher(R"({"microbatches": "4"})")), HasSubstr("an integer"));
   EXPECT_THAT(refusal_of(with_launcher(R"({"auto_partition": "yes"})")),
               HasSubstr("true or false"));
+}
+
+TEST(Config, RefusesWhatNoMachineCanDo) {
+  EXPECT_THAT(refusal_of(with_flag("intra_op_threads", "100000")), HasSubstr("from 0 to 1024"));
+  EXPECT_THAT(refusal_of(with_flag("pipeline_parallel_degree", "1000000")),
+              HasSubstr("from 1 to 65536"));
+  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000000000000")),
+              HasSubstr("to 1073741824"));
+  EXPECT_THAT(refusal_of(with_flag("abort_seconds", "1e300")), HasSubstr("from 0 to 1e+09"));
+  EXPECT_THAT(refusal_of(with_flag("stage_speeds", "1e-300")), HasSubstr("from 1e-06 to 1e+06"));
+  EXPECT_THAT(refusal_of(with_flag("stage_memory", "inf")), HasSubstr("from 1e-06 to 1e+09"));
+}
+
+TEST(Config, RefusesDamagedJsonWithItsPlace) {
+  EXPECT_THAT(refusal_of(with_launcher(std::string(100'000, '['))),
+              HasSubstr("environment SM_HP_MP_PARAMETERS: brackets are nested"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"stall_seconds": 1e999})")),
+              HasSubstr("environment SM_HP_MP_PARAMETERS: the number 1e999 is too large"));
+  EXPECT_THAT(
+      refusal_of(with_launcher(R"({"microbatches": 1.9})")),
+      HasSubstr("microbatches = 1.9 (environment SM_HP_MP_PARAMETERS): expected an integer"));
+}
+
+TEST(Config, QuotesLongValuesInParts) {
+  const std::string long_text(10'000, 'x');
+  EXPECT_LT(refusal_of(with_flag("microbatches", long_text)).size(), 400);
+  EXPECT_LT(refusal_of(with_flag(long_text, "1")).size(), 600);
+  EXPECT_LT(refusal_of(with_launcher("[\"" + long_text + "\"]")).size(), 400);
+}
+
+TEST(Config, ShowsPathsThatAreNoUtf8) {
+  const auto config = resolve_config(with_flag("plan_file", "plan\xff"));
+  EXPECT_EQ(config.values().plan_file, "plan\xff");
+  EXPECT_THAT(config.to_json(), HasSubstr("plan\xEF\xBF\xBD"));
 }
 
 TEST(Config, ChecksValuesGivenInCodeAsWell) {

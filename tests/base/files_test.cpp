@@ -62,6 +62,10 @@ TEST_F(Files, TellsANewFolderFromAnOldOne) {
 TEST_F(Files, NamePathAndReasonInErrors) {
   EXPECT_THAT(refusal<UsageError>([&] { read_file(in("none")); }),
               AllOf(HasSubstr(in("none")), HasSubstr("No such file or directory")));
+  write_file(in("long"), "12345");
+  EXPECT_EQ(read_file(in("long"), 5), "12345");
+  EXPECT_THAT(refusal<UsageError>([&] { read_file(in("long"), 4); }),
+              HasSubstr("/long: it has more than 4 bytes"));
   EXPECT_THAT(refusal<UsageError>([&] { read_file(folder_); }), HasSubstr("Is a directory"));
   EXPECT_THAT(refusal<ResourceError>([&] { write_file(in("no/f"), ""); }),
               AllOf(HasSubstr(in("no/f")), HasSubstr("No such file or directory")));

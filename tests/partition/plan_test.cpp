@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "base/check.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "partition/even_plan.h"
 #include "partition/plan_check.h"
@@ -67,10 +69,11 @@ TEST(Plan, RefusesAFileThatIsNoPlan) {
   EXPECT_THAT(read("[]"), HasSubstr("p.json: \"format\" is missing"));
   EXPECT_THAT(read(R"({"format": "other"})"), HasSubstr("this is not a plan"));
   EXPECT_THAT(read(R"({"format": "smp-plan", "version": 2})"), HasSubstr("version 2"));
-  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 1, "modules": []})"),
+  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 1, "pp_size": 1, "modules": []})"),
               HasSubstr("must map module paths"));
-  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 1, "pp_size": 2, "modules": {"a": "x"}})"),
-              HasSubstr("p.json: module \"a\": \"pp_rank\" is missing"));
+  EXPECT_THAT(
+      read(R"({"format": "smp-plan", "version": 1, "pp_size": 2, "modules": {"": 0, "a": "x"}})"),
+      HasSubstr("p.json: module \"a\": \"pp_rank\" is missing"));
 }
 
 TEST(Plan, RefusesAFileWithStagesThatDoNotExist) {
@@ -83,6 +86,39 @@ TEST(Plan, RefusesAFileWithStagesThatDoNotExist) {
   EXPECT_THAT(read(R"("pp_size": 0, "modules": {})"), HasSubstr("\"pp_size\" is 0"));
   EXPECT_THAT(read(R"("pp_size": 2, "modules": {"": 0, "a": 2})"),
               HasSubstr("module \"a\" is on stage 2, but there are 2 stages"));
+  EXPECT_THAT(read(R"("pp_size": 2, "modules": {"": 0, "a": 4294967297})"),
+              HasSubstr("p.json: module \"a\": the stage is 4294967297, expected an integer"));
+  EXPECT_THAT(read(R"("pp_size": 1.9, "modules": {"": 0})"),
+              HasSubstr("p.json: \"pp_size\" is 1.9, expected an integer"));
+  EXPECT_THAT(read(R"("pp_size": 1000000, "modules": {"": 0})"),
+              HasSubstr("p.json: \"pp_size\" is 1000000, expected at least 1 and at most 65536"));
+}
+
+TEST(Plan, RefusesModulesThatAreNoTree) {
+  const auto read = [](const std::string& modules) {
+    return refusal([&] {
+      PartitionPlan::from_json(
+          R"({"format": "smp-plan", "version": 1, "pp_size": 1, "modules": {)" + modules + "}}",
+          "p.json");
+    });
+  };
+  EXPECT_EQ(read(R"("": 0, "a": 0, "a.b": 0)"), "accepted");
+  EXPECT_THAT(read(R"("a": 0)"), HasSubstr("p.json: \"a\" is in the place of the model itself"));
+  EXPECT_THAT(read(R"("": 0, "a.b": 0, "a": 0)"),
+              HasSubstr("p.json: module \"a.b\" comes before \"a\""));
+  EXPECT_THAT(read(R"("": 0, "": 0)"), HasSubstr("given twice"));
+  EXPECT_THAT(read("\"\": 0, \"" + std::string(2000, '.') + "\": 0"), HasSubstr("2000 bytes"));
+}
+
+TEST(Plan, IsReadAndComparedInTimeThatGrowsWithItsLength) {
+  // 60,000 modules took 22 s, most of them in looking each up among all others.
+  TreeBuilder build;
+  for (int i = 0; i < 60'000; ++i) build.module(base::concat("m", i), 4);
+  const base::SteadyClock clock;
+  const auto start = clock.now();
+  const auto text = even_plan(build.tree, 4).to_json();
+  check_plan(PartitionPlan::from_json(text, "p.json"), build.tree, 4, "p.json");
+  EXPECT_LT(clock.now() - start, 5'000'000'000);
 }
 
 TEST(Plan, RefusesAnotherNumberOfStages) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -42,6 +43,17 @@ TEST(LossChart, LeavesTheMeanOutOfAShortRun) {
   EXPECT_THAT(elements(draw_loss(falling(5)), "polyline", "mean"), IsEmpty());
   EXPECT_THAT(draw_loss(falling(1)), HasSubstr("polyline"));
   EXPECT_THAT(draw_loss({}), HasSubstr("no steps yet"));
+}
+
+TEST(LossChart, OfAMillionStepsIsNoLargerThanItLooks) {
+  LossChart chart = falling(1'000'000);
+  chart.points[500'000].y = 4;  // one step stands out, and is still seen
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string svg = draw_loss(chart);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(svg.size(), 200'000);
+  chart.points[500'000].y = 0;
+  EXPECT_NE(draw_loss(chart), svg);
 }
 
 TEST(LossChart, DrawsTheBaselineWithinThePicture) {

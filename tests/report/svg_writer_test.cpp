@@ -34,6 +34,13 @@ TEST(SvgWriter, WritesTheHeadlineLargeAtTheTop) {
                         "font-weight=\"bold\">loss &amp; time</text>"));
 }
 
+TEST(SvgWriter, ReplacesWhatXmlCannotHold) {
+  EXPECT_EQ(escaped("a\x01\x1b\tb\n"), "a\xEF\xBF\xBD\xEF\xBF\xBD\tb\n");
+  EXPECT_EQ(escaped("größe 层"), "größe 层");
+  EXPECT_EQ(escaped("\xff<"), "\xEF\xBF\xBD&lt;");
+  EXPECT_EQ(escaped("\xEF\xBF\xBF"), "\xEF\xBF\xBD");
+}
+
 TEST(SvgWriter, ShortensNumbers) {
   EXPECT_EQ(short_number(2), "2");
   EXPECT_EQ(short_number(2.5), "2.5");
