@@ -1,5 +1,6 @@
 // tests/server/executor_parts_test.cpp: a backward in two parts (server/backward_pass.h).
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -161,6 +162,40 @@ TEST_F(ExecutorParts, SoItIsInAnomalyMode) {
   const torch::autograd::DetectAnomalyGuard anomaly;
   EXPECT_FALSE(static_cast<bool>(execution.run_first(execution.x().mm(w))));
   EXPECT_TRUE(w.grad().defined());
+}
+
+/// Products that LibTorch computes on this thread while it lives.
+class CountProducts {
+ public:
+  CountProducts()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(&seen).scopes({at::RecordScope::FUNCTION}))) {
+    count = 0;
+  }
+  ~CountProducts() { at::removeCallback(handle_); }
+  CountProducts(const CountProducts&) = delete;
+  CountProducts& operator=(const CountProducts&) = delete;
+
+  static thread_local int count;
+
+ private:
+  static std::unique_ptr<at::ObserverContext> seen(const at::RecordFunction& function) {
+    count += std::string(function.name()) == "aten::mm" ? 1 : 0;
+    return nullptr;
+  }
+  at::CallbackHandle handle_;
+};
+thread_local int CountProducts::count = 0;
+
+TEST_F(ExecutorParts, NoProductIsComputedTwice) {
+  const auto w = leaves(1)[0];
+  const Execution execution(at::ones({4, 4}, at::kDouble));
+  const auto y = execution.x().mm(w);
+  const CountProducts products;
+  auto rest = execution.run_first(y);
+  EXPECT_EQ(CountProducts::count, 1);
+  rest.run();
+  EXPECT_EQ(CountProducts::count, 2);
 }
 
 /// A hook after a product wants to see all of its gradients, so it is computed once.
