@@ -20,7 +20,8 @@ namespace smp {
 SMP_API void save_safetensors(const StateDict& dict, const std::string& path);
 
 /// The same for the whole model, from the ranks that own its parts, one tensor at a time. The file
-/// is written by pp_rank 0. Every rank of the pipeline calls it, between steps.
+/// is written by pp_rank 0. Every rank of the pipeline calls it, between steps; of several replicas
+/// only the first does something, which alone may call it.
 /// @throws as above, on all ranks; UsageError  parameters have no values yet.
 SMP_API void save_safetensors(const DistributedModelBase& model, const std::string& path,
                               const std::map<std::string, std::string>& metadata = {});

@@ -8,6 +8,7 @@
 #include "smp/delayed_init.h"
 #include "smp/distributed_model.h"
 #include "smp/distributed_optimizer.h"
+#include "smp/distributed_sampler.h"
 #include "smp/error.h"
 #include "smp/grad.h"
 #include "smp/module.h"

@@ -60,10 +60,11 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
 std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const try {
   return gather_values(runtime_.replicas(), own, "the start of a step in all replicas");
 } catch (const PeerLostError& error) {
-  throw PeerLostError(base::concat("rank ", runtime_.topology().rank(), ": step ", own.step,
-                                   " of this replica has none in another: ", error.what(),
-                                   "; give every replica the same number of batches, or see that "
-                                   "rank's log"));
+  throw PeerLostError(base::concat(
+      "rank ", runtime_.topology().rank(), ": step ", own.step,
+      " of this replica has none in another: ", error.what(),
+      "; give every replica the same number of batches (smp::DistributedSampler does), or see that "
+      "rank's log"));
 }
 
 void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {

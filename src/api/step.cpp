@@ -15,6 +15,7 @@
 #include "api/tracing.h"
 #include "base/check.h"
 #include "deferred/meta_scope.h"
+#include "server/exception_text.h"
 #include "smp/distributed_model.h"
 
 namespace smp::detail {
@@ -109,9 +110,9 @@ class StepRun {
     try {
       split(std::move(arguments), body);
       batch.rows = inputs_->rows();
-    } catch (const std::exception& error) {
+    } catch (...) {
       throw_in_body(std::current_exception());
-      batch.problem = base::concat("its arguments are wrong: ", error.what());
+      batch.problem = server::text_of(std::current_exception());
     }
     if (!among_replicas_.shared()) return;
     batch.facts = task_.facts;

@@ -1,9 +1,12 @@
 // api/replicas_mpi_test.cpp: replicas of one model, each on samples of its own, equal one process
 // on the global batch: pipelines of 1, 2 and 4 stages, as many replicas as fit.
+#include <gmock/gmock.h>
 #include <xxhash.h>
 
 #include "api/replicas_testing.h"
+#include "base/check.h"
 #include "support/own_mpi.h"
+#include "support/refusal.h"
 
 namespace smp::zoo {
 namespace replicas_mpi_test {
@@ -68,6 +71,25 @@ TEST_P(Replicas, OfOneStage) { expect_as_in_one_process(1, GetParam()); }
 TEST_P(Replicas, OfTwoStages) { expect_as_in_one_process(2, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Placements, Replicas, testing::Values("cluster", "spread"));
+
+TEST(ReplicasOverMpi, NameOneThatHasFewerBatchesInsteadOfWaitingForIt) {
+  const auto session = start(ranks_started() / 2);
+  const auto c = all_cases().front();
+  DistributedModel model(build(c, torch::kDouble));
+  auto train = step([&](std::vector<Tensor> inputs) {
+    const auto loss = model(inputs)[0];
+    model.backward(loss);
+    return loss;
+  });
+  const auto batch = batch_of(c, 0, torch::kDouble);
+  for (int s = 0; s < 2; ++s) train(batch);
+  if (dp_rank() == 1) return;
+  const auto text = refusal<PeerLostError>([&] { train(batch); });
+  if (pp_rank() > 0) return;  // hears it from its first stage
+  EXPECT_THAT(text, testing::HasSubstr("rank 0: step 3 of this replica has none in another"));
+  EXPECT_THAT(text, testing::HasSubstr(base::concat("waits for rank ", group(Group::kDp)[1],
+                                                    ", but left after step 2")));
+}
 
 /// Of losses, gradients and final parameters of all steps.
 std::uint64_t hash_of(const Trace& trace) {
