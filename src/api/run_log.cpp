@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "api/clock_offset.h"
 #include "api/exchange.h"
@@ -191,18 +192,20 @@ StepTiming timing_of(const std::vector<StepTrace>& traces) {
 struct RunLog::State {
   Runtime& runtime;
   const DistributedModelBase& model;
-  std::string folder;
-  std::optional<base::AppendFile> metrics, events;  // on the writer
-  std::optional<StepTiming> timing;
+  std::string folder = {};
+  std::optional<base::AppendFile> metrics = {}, events = {};  // on the writer
+  std::optional<StepTiming> timing = {};
   int lines = 0;
   bool plan_written = false;
   bool finished = false;
+  bool complete = true;  // so far; a line after one that is missing or torn would mislead
+  bool warned = false;
   d2d::ChannelCounters traffic_before = {};
   std::int64_t steps_before = 0;
   ClockOffset clock = {};
   std::int64_t measured = 0;
-  std::optional<base::MappedFile> ring_file;
-  std::optional<schedule::TraceRing> ring;
+  std::optional<base::MappedFile> ring_file = {};
+  std::optional<schedule::TraceRing> ring = {};
 
   bool writes() const { return runtime.topology().rank() == kWriter && !runtime.plan_request(); }
   std::string file(const std::string& name) const { return concat(folder, "/", name); }
@@ -245,6 +248,19 @@ struct RunLog::State {
     plan_written = true;
   }
 
+  using Line = std::vector<std::pair<std::string, double>>;
+
+  /// @param line  begins with the step
+  void append(const Line& line) {
+    if (!complete) return;
+    write_if_possible([&] {
+      write_plan();
+      metrics->append_line(report::metrics_line(line));
+      const Line curves(line.begin() + 1, line.end());
+      events->append(report::event_record(seconds_since_1970(), lines, curves));
+    });
+  }
+
   /// A run goes on without it. @throws nothing
   void start_recording() {
     auto& recorder = runtime.server().recorder();
@@ -269,10 +285,24 @@ struct RunLog::State {
     ring_file.reset();
   }
 
+  /// A run is worth more than its log: what the log cannot write is warned about once.
+  template <class Action>
+  void write_if_possible(Action action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (!std::exchange(warned, true)) {
+        base::log(base::LogLevel::kWarning, "the run goes on, its log in ", folder,
+                  " is incomplete from step ", lines, " on: ", error.what());
+      }
+      complete = false;
+    }
+  }
+
   std::int64_t steps() const { return runtime.server().core().port.step(); }
 
   /// Of all stages, on the writer.
-  void write_traffic() const {
+  void write_traffic() {
     report::Traffic traffic{steps() - steps_before, {}, {}};
     const auto own = sent_since(runtime, traffic_before);
     for (auto& [messages, bytes] :
@@ -281,7 +311,8 @@ struct RunLog::State {
       traffic.bytes.push_back(std::move(bytes));
     }
     if (!writes() || traffic.steps == 0 || traffic.size() == 1) return;
-    base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic));
+    write_if_possible(
+        [&] { base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic)); });
   }
 
   std::vector<std::string> module_paths() const {
@@ -296,7 +327,7 @@ struct RunLog::State {
 
 RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
                const RunLogOptions& options)
-    : state_(new State{Runtime::current(), model, {}, {}, {}, {}, 0, false, false}) {
+    : state_(new State{.runtime = Runtime::current(), .model = model}) {
   state_->start(name, options);
   state_->start_recording();
   state_->traffic_before = state_->runtime.traffic();
@@ -326,16 +357,13 @@ StepTiming RunLog::measure() {
 
 void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) {
   if (!state_->writes()) return;
-  state_->write_plan();
   std::vector<std::pair<std::string, double>> line = {{"step", ++state_->lines}};
   line.insert(line.end(), numbers.begin(), numbers.end());
   if (state_->timing) {
     line.emplace_back("step_seconds", state_->timing->seconds);
     line.emplace_back("bubble", state_->timing->bubble);
   }
-  state_->metrics->append_line(report::metrics_line(line));
-  line.erase(line.begin());  // the step is no curve
-  state_->events->append(report::event_record(seconds_since_1970(), state_->lines, line));
+  state_->append(line);
 }
 
 std::vector<std::string> RunLog::finish() {
@@ -347,9 +375,13 @@ std::vector<std::string> RunLog::finish() {
   base::remove_file(state_->own_ring());
   state_->finished = true;
   if (!state_->writes()) return {};
-  state_->write_plan();
-  base::write_file(state_->file(report::kTraceFile), report::trace_to_json(timeline));
-  return report::draw_run(state_->folder);
+  std::vector<std::string> pictures;
+  state_->write_if_possible([&] {
+    state_->write_plan();
+    base::write_file(state_->file(report::kTraceFile), report::trace_to_json(timeline));
+    pictures = report::draw_run(state_->folder);
+  });
+  return pictures;
 }
 
 }  // namespace smp

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "api/setting_agreement.h"
 #include "base/check.h"
 #include "module/registry.h"
 #include "server/common_errors.h"
@@ -70,8 +71,7 @@ Runtime::Runtime(Parts parts)
     const auto all = communicator(Group::kWorld);
     require_equal(all, call_registry_hash(), "the set of routed modules",
                   "start the same program file on every rank");
-    require_equal(all, parts_.config.hash(), "the configuration",
-                  "give every rank the same flags, environment and configuration file");
+    require_same_settings(all, parts_.config);
   });
 }
 

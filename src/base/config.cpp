@@ -231,6 +231,14 @@ const std::string& ResolvedConfig::origin(const std::string& key) const {
   return row->origin;
 }
 
+std::vector<ResolvedValue> ResolvedConfig::shared_rows() const {
+  std::vector<ResolvedValue> shared;
+  std::copy_if(
+      rows_.begin(), rows_.end(), std::back_inserter(shared),
+      [](const ResolvedValue& row) { return find_config_key(row.key)->same_on_all_ranks; });
+  return shared;
+}
+
 std::string ResolvedConfig::to_json() const {
   Json object = Json::object();
   for (const ResolvedValue& row : rows_) {

@@ -46,6 +46,8 @@ class ResolvedConfig {
   /// Ranks of the job; 0 if unknown.
   int world_size() const { return world_size_; }
   const std::vector<ResolvedValue>& rows() const { return rows_; }
+  /// Those of settings that must be equal on all ranks.
+  std::vector<ResolvedValue> shared_rows() const;
   /// Where the value of `key` comes from.
   const std::string& origin(const std::string& key) const;
   /// Settings that are allowed but cannot have been meant; one line each.

@@ -111,13 +111,17 @@ int main(int argc, char** argv) {
                    "Of a step, for --schedule (default: as planned)")
       ->check(CLI::PositiveNumber);
   plan_verb->callback([&] {
+    int planned = 0;
     exit_code = guarded([&] {
-      const bool make = smp::cli::wants_planning(to_plan, plan);
-      if (make) smp::cli::plan_program(to_plan);
-      to_plan.schedules.empty()
-          ? print_plan(plan)
-          : print(smp::report::schedules_table(plan, to_plan.schedules, to_plan.microbatches));
+      if (smp::cli::wants_planning(to_plan, plan)) {
+        planned = smp::cli::plan_program(to_plan);
+      } else if (to_plan.schedules.empty()) {
+        print_plan(plan);
+      } else {
+        print(smp::report::schedules_table(plan, to_plan.schedules, to_plan.microbatches));
+      }
     });
+    if (exit_code == 0) exit_code = planned;
   });
 
   std::string file;

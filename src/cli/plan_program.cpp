@@ -1,6 +1,9 @@
-// cli/plan_program.cpp: passes the request on in the environment and replaces this process.
+// cli/plan_program.cpp: passes the request on in the environment, and looks for the plan
+// afterwards.
 #include "cli/plan_program.h"
 
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,7 +41,40 @@ bool wants_planning(const ProgramToPlan& program, const std::string& file) {
   return make;
 }
 
-void plan_program(const ProgramToPlan& program) {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// When the plan in `folder`, or that of the first of several models, was written last.
+std::vector<fs::file_time_type> plan_times(const fs::path& folder) {
+  std::vector<fs::file_time_type> times;
+  for (const auto& file : {folder / "plan.json", folder / "model-1" / "plan.json"}) {
+    std::error_code error;
+    const auto time = fs::last_write_time(file, error);
+    times.push_back(error ? fs::file_time_type::min() : time);
+  }
+  return times;
+}
+
+int run_to_its_end(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) {
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  }
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int error =
+      ::posix_spawnp(&child, arguments[0], nullptr, nullptr, arguments.data(), environ);
+  SMP_REQUIRE(error == 0, "cannot start ", command.front(), ": ", std::strerror(error));
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace
+
+int plan_program(const ProgramToPlan& program) {
   const std::string& name = program.command.front();
   const std::string ranks = std::to_string(program.ranks);
   const std::string folder =
@@ -49,13 +85,13 @@ void plan_program(const ProgramToPlan& program) {
   ::setenv(kPlanFolderVariable, folder.c_str(), 1);
   ::setenv(kPlanSchedulesVariable, program.schedules.c_str(), 1);
   ::setenv(kPlanMicrobatchesVariable, std::to_string(program.microbatches).c_str(), 1);
-  std::vector<char*> arguments;
-  for (const std::string& argument : program.command) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  ::execvp(name.c_str(), arguments.data());
-  throw UsageError(base::concat("cannot start ", name, ": ", std::strerror(errno)));
+  const auto before = plan_times(folder);
+  const int status = run_to_its_end(program.command);
+  SMP_REQUIRE(status != 0 || plan_times(folder) != before, name,
+              " ended before it made a plan: nothing was written to ", folder,
+              "; a plan is made in the first step of a program that calls smp::init and wraps its "
+              "model in smp::DistributedModel");
+  return status;
 }
 
 }  // namespace smp::cli

@@ -22,8 +22,9 @@ std::vector<std::string> take_program(int& argc, char** argv);
 /// schedules.
 bool wants_planning(const ProgramToPlan& program, const std::string& file);
 
-/// Becomes the program, which prints the plan and ends before it trains.
-/// @throws UsageError  it cannot be started.
-[[noreturn]] void plan_program(const ProgramToPlan& program);
+/// Runs the program, which prints the plan and ends before it trains. Returns how it ended: its
+/// exit status, or 128 and the number of the signal that ended it.
+/// @throws UsageError  it cannot be started, or ended well without a plan.
+int plan_program(const ProgramToPlan& program);
 
 }  // namespace smp::cli

@@ -2,9 +2,11 @@
 #include "smp/run_log.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <map>
 
@@ -101,6 +103,53 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
   const auto run = base::parse_json(read("run.json"), "run.json");
   EXPECT_EQ(run["configuration"]["microbatches"]["value"], 2);
   EXPECT_EQ(run["configuration"]["microbatches"]["origin"], "Config in code");
+}
+
+TEST_F(RunLogOfTwoRanks, LetsTheRunGoOnWithoutAFolder) {
+  testing::internal::CaptureStderr();
+  std::map<int, int> steps;
+  train(3, [&](RunLog& log) {
+    if (rank() == 0) std::filesystem::remove_all(log.folder());
+    EXPECT_THAT(log.finish(), SizeIs(0));
+    ++steps[rank()];
+  });
+  const auto words = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(steps.size(), 2u) << "both ranks came to their end";
+  EXPECT_THAT(words, AllOf(HasSubstr("the run goes on, its log in " + folders_[0]),
+                           HasSubstr("No such file or directory")));
+  EXPECT_EQ(words.find("the run goes on"), words.rfind("the run goes on")) << "said once";
+}
+
+/// Files of this process can have so many bytes.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_F(RunLogOfTwoRanks, LetsTheRunGoOnWithAFullDisk) {
+  testing::internal::CaptureStderr();
+  train(2, [&](RunLog& log) {
+    {
+      const FileSizeLimit full(10);
+      for (int i = 0; i < 3; ++i) log.append({{"loss", 1}});
+    }
+    log.append({{"loss", 2}});
+    log.finish();
+  });
+  const auto words = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(words, HasSubstr("is incomplete from step 3 on: cannot append to " + folders_[0] +
+                               "/metrics.jsonl: File too large"));
+  EXPECT_EQ(words.find("the run goes on"), words.rfind("the run goes on")) << "said once";
+  EXPECT_THAT(report::losses_of(read("metrics.jsonl"), "metrics.jsonl"), SizeIs(2));
 }
 
 TEST_F(RunLogOfTwoRanks, DrawsTheMeasuredStepOfBothRanks) {
