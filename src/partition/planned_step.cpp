@@ -177,6 +177,17 @@ Machine machine_from_json(const Json& json, const std::string& name) {
   return machine;
 }
 
+// A call is made by the last one that has not returned, or after it returned by the one around it.
+void require_callers_are_running(const std::vector<TracedCall>& calls, const std::string& name) {
+  std::vector<int> running = {-1};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    while (!running.empty() && running.back() != calls[i].caller) running.pop_back();
+    SMP_REQUIRE(!running.empty(), name, ": call ", i, " is made by call ", calls[i].caller,
+                ", which has returned before it");
+    running.push_back(static_cast<int>(i));
+  }
+}
+
 Trace trace_from_json(const Json& json, const std::string& name) {
   Trace trace;
   trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
@@ -193,6 +204,7 @@ Trace trace_from_json(const Json& json, const std::string& name) {
   for (const Json& call : json_member<std::vector<Json>>(json, "calls", name)) {
     trace.calls.push_back(call_from_json(call, static_cast<int>(trace.calls.size()), name));
   }
+  require_callers_are_running(trace.calls, name);
   for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
