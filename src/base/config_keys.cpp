@@ -146,7 +146,7 @@ std::vector<ConfigKey> runtime_keys() {
       key("fast_mode", "", &Config::fast_mode, any_boolean(), "false",
           "with static_mode: tensors go from rank to rank without a detour through their caller"),
       key("fiber_stack_bytes", "", &Config::fiber_stack_bytes,
-          between<std::int64_t>(256 << 10, 1 << 30), "1048576",
+          between<std::int64_t>(256 << 10, std::int64_t{1} << 46), "1048576",
           "stack of each worker fiber; raise it if a deep module overflows it"),
       key("stall_seconds", "", &Config::stall_seconds, between(0.0, kMostSeconds), "30",
           "seconds of stall after which a rank reports whom it waits for; 0 means never"),

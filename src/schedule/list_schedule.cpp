@@ -77,9 +77,7 @@ class ListSchedule final : public Schedule {
   }
 
  private:
-  static std::int64_t class_of(Phase phase) noexcept {
-    return phase == Phase::kForward ? 1 : phase == Phase::kWeightGradient ? 2 : 0;
-  }
+  static std::int64_t class_of(Phase phase) noexcept { return phase == Phase::kBackward ? 0 : 1; }
 
   std::string name_;
   std::vector<int> most_alive_;  // by rank

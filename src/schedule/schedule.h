@@ -68,8 +68,8 @@ struct StepShape {
 };
 
 /// By configuration name: "simple", "interleaved", "1f1b", "zero_bubble", or "file:PATH", whose
-/// lists (schedule/schedule_lists.h) are checked. "1f1b+2" and "zero_bubble+2" let each rank keep two
-/// microbatches more.
+/// lists (schedule/schedule_lists.h) are checked. "1f1b+2" and "zero_bubble+2" let each rank keep
+/// two microbatches more.
 /// @throws UsageError  for another name; as make_interleaved(), ScheduleLists::read() and
 ///                     check_lists(); lists for another number of ranks or microbatches
 [[nodiscard]] std::unique_ptr<Schedule> make_schedule(const std::string& name,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/excerpt.h"
 #include "base/files.h"
 
 namespace smp::schedule {
@@ -95,7 +96,8 @@ class Parser {
     SMP_REQUIRE(is_new, here(), ": rank ", *rank, " has a line already");
     for (std::size_t i = 2; i < words_.size(); ++i) {
       const auto action = action_of(words_[i]);
-      SMP_REQUIRE(action, here(), ": rank ", *rank, ", position ", i - 1, ": \"", words_[i],
+      SMP_REQUIRE(action, here(), ": rank ", *rank, ", position ", i - 1, ": \"",
+                  base::excerpt(words_[i]),
                   "\" is no action; use F, B, I or W and the number of a microbatch");
       place->second.push_back(*action);
     }

@@ -169,8 +169,8 @@ TEST(Config, RefusesWhatNoMachineCanDo) {
   EXPECT_THAT(refusal_of(with_flag("intra_op_threads", "100000")), HasSubstr("from 0 to 1024"));
   EXPECT_THAT(refusal_of(with_flag("pipeline_parallel_degree", "1000000")),
               HasSubstr("from 1 to 65536"));
-  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000000000000")),
-              HasSubstr("to 1073741824"));
+  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000000000000000")),
+              HasSubstr("to 70368744177664"));
   EXPECT_THAT(refusal_of(with_flag("abort_seconds", "1e300")), HasSubstr("from 0 to 1e+09"));
   EXPECT_THAT(refusal_of(with_flag("stage_speeds", "1e-300")), HasSubstr("from 1e-06 to 1e+06"));
   EXPECT_THAT(refusal_of(with_flag("stage_memory", "inf")), HasSubstr("from 1e-06 to 1e+09"));
