@@ -98,8 +98,9 @@ std::unique_ptr<Schedule> make_schedule(const std::string& name, const StepShape
                               Priorities::kGradientsFirst);
   }
   if (generator == "zero_bubble") {
-    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches, more),
-                              Priorities::kGradientsFirst);
+    // H1 itself is made so that no order but its own has its bubble.
+    const auto priorities = more == 0 ? Priorities::kAsListed : Priorities::kGradientsFirst;
+    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches, more), priorities);
   }
   SMP_REQUIRE(name.starts_with(kFilePrefix), "unknown pipeline schedule \"", name,
               "\"; use \"simple\", \"interleaved\", \"1f1b\", \"zero_bubble\" (or "

@@ -150,7 +150,7 @@ TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_THAT(refusal_of(with_flag("seed", "-1")), HasSubstr("from 0 to"));
   EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number from 0 to"));
   EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")),
-              HasSubstr("from 262144 to 1073741824"));
+              HasSubstr("from 262144 to 70368744177664"));
   EXPECT_THAT(refusal_of(with_flag("pipeline", "eager")),
               HasSubstr("\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", "
                         "\"zero_bubble+N\" or \"file:PATH\""));

@@ -79,7 +79,7 @@ TEST(Schedules, KnowHowManyMicrobatchesARankKeeps) {
 }
 
 TEST(Schedules, GradientsThatOthersWaitForGoFirst) {
-  for (const char* name : {"1f1b+1", "zero_bubble"}) {
+  for (const char* name : {"1f1b", "1f1b+1", "zero_bubble+1"}) {
     const auto schedule = make_schedule(name, {.pp_size = 3, .microbatches = 6});
     const Progress progress{.microbatches = 6, .pp_rank = 1};
     const auto place = [&](Phase phase, int i) { return schedule->priority(phase, i, progress); };
