@@ -27,14 +27,13 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates) {
-  constexpr std::size_t kLongestWord =
-      256;  // nobody typed more; and the time is that of its square
+  constexpr std::size_t kLongestWord = 256;  // nobody types more; time is that of its square
   std::optional<std::string> best;
   if (word.size() > kLongestWord) return best;
   int best_distance = std::max<int>(1, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : candidates) {
-    const auto lengths = std::minmax(word.size(), candidate.size());
-    if (lengths.second - lengths.first >= static_cast<std::size_t>(best_distance)) continue;
+    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
+    if (longer - shorter >= static_cast<std::size_t>(best_distance)) continue;
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best = candidate;
