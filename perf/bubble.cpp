@@ -11,6 +11,7 @@
 #include "d2d/mpi_session.h"
 #include "harness.h"
 #include "schedule/list_generators.h"
+#include "simulate/fixed_order.h"
 #include "sleeping_stages.h"
 #include "smp/session.h"
 
@@ -107,58 +108,16 @@ Measurement measure(const Options& options, const Contestant& contestant) {
   return result;
 }
 
-/// Milliseconds of a step in which every rank of a chain follows its list to the letter.
-class LetterStep {
- public:
-  LetterStep(const schedule::ScheduleLists& lists, const StageTimes& times)
-      : lists_(lists),
-        times_(times),
-        ends_(2, std::vector(lists.ranks.size(), std::vector<double>(lists.microbatches, -1))),
-        next_(lists.ranks.size(), 0),
-        free_(lists.ranks.size(), 0) {}
-
-  double milliseconds() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t rank = 0; rank < lists_.ranks.size(); ++rank) {
-        while (advance(rank)) moved = true;
-      }
-    }
-    return *std::max_element(free_.begin(), free_.end());
-  }
-
- private:
-  bool advance(std::size_t rank) {
-    if (next_[rank] == lists_.ranks[rank].size()) return false;
-    const auto& action = lists_.ranks[rank][next_[rank]];
-    const bool backward = action.kind != schedule::ActionKind::kForward;
-    const double ready = when_ready(rank, action.microbatch, backward);
-    if (ready < 0) return false;
-    free_[rank] =
-        std::max(free_[rank], ready) + (backward ? times_.backward_of(rank, action.microbatch)
-                                                 : times_.forward_of(rank, action.microbatch));
-    ends_[backward ? 1 : 0][rank][static_cast<std::size_t>(action.microbatch)] = free_[rank];
-    ++next_[rank];
-    return true;
-  }
-  /// Negative: not yet.
-  double when_ready(std::size_t rank, int microbatch, bool backward) const {
-    const auto i = static_cast<std::size_t>(microbatch);
-    if (!backward) return rank == 0 ? 0 : ends_[0][rank - 1][i];
-    return rank + 1 == free_.size() ? ends_[0][rank][i] : ends_[1][rank + 1][i];
-  }
-
-  const schedule::ScheduleLists lists_;
-  const StageTimes& times_;
-  std::vector<std::vector<std::vector<double>>> ends_;  // forward, backward; by rank, microbatch
-  std::vector<std::size_t> next_;
-  std::vector<double> free_;
-};
-
 double ideal_ms(const Options& options, const Contestant& contestant, const StageTimes& times) {
   const int p = size(), m = options.microbatches;
   if (contestant.jitter > 0) {
-    return LetterStep(schedule::one_forward_one_backward_lists(p, m), times).milliseconds();
+    return simulate::time_in_fixed_order(schedule::one_forward_one_backward_lists(p, m),
+                                         [&](const schedule::Action& action, int rank) {
+                                           const auto stage = static_cast<std::size_t>(rank);
+                                           return action.kind == schedule::ActionKind::kForward
+                                                      ? times.forward_of(stage, action.microbatch)
+                                                      : times.backward_of(stage, action.microbatch);
+                                         });
   }
   const double cell = options.forward_ms + options.backward_ms;
   // I = W = B / 2: the bubble is (p - 1)(F + I - W).

@@ -113,9 +113,9 @@ void ReplicaStep::fail() const noexcept {
     const Ending own{
         failure.text.empty() ? "an error without a text" : failure.text, failure.type, {}};
     gather_values(runtime_.replicas(), own, "the end of a step in all replicas");
-  } catch (const std::exception& error) {  // they are gone; what ended the step here is thrown
-    base::log(base::LogLevel::kInfo,
-              "other replicas were not told of a failed step: ", error.what());
+  } catch (...) {  // they are gone; what ended the step here is thrown
+    base::log(base::LogLevel::kInfo, "other replicas were not told of a failed step: ",
+              server::text_of(std::current_exception()));
   }
 }
 

@@ -66,6 +66,81 @@ int guarded(const std::function<void()>& action) {
   }
 }
 
+// What the verbs are given, and how the process shall exit. Lives as long as the parser.
+struct Call {
+  std::string folder, trace_file;  // report, trace
+  std::string plan;                // plan
+  smp::cli::ProgramToPlan to_plan;
+  std::string config_file;  // config
+  int ranks = 0;
+  int exit_code = 0;
+};
+
+void add_report(CLI::App& app, Call& call) {
+  auto* verb =
+      app.add_subcommand("report", "Draw the pictures and pages of a run, or of a plan, again");
+  verb->add_option("RUN", call.folder, "Folder of the run, such as runs/demo-20261121-140509")
+      ->required();
+  verb->callback([&call] { call.exit_code = guarded([&] { report(call.folder); }); });
+}
+
+void add_trace(CLI::App& app, Call& call) {
+  auto* verb = app.add_subcommand(
+      "trace", "Write the last recorded step of a run as Chrome and Perfetto read it");
+  verb->add_option("RUN", call.folder, "Folder of the run, or of a plan")->required();
+  verb->add_option("--out", call.trace_file,
+                   "File to write (default: trace-chrome.json of the run)");
+  verb->callback(
+      [&call] { call.exit_code = guarded([&] { export_trace(call.folder, call.trace_file); }); });
+}
+
+// Prints a plan, compares schedules for it, or makes one; what the program that made it ended with.
+int plan(const Call& call) {
+  if (smp::cli::wants_planning(call.to_plan, call.plan)) {
+    return smp::cli::plan_program(call.to_plan);
+  }
+  if (call.to_plan.schedules.empty()) {
+    print_plan(call.plan);
+  } else {
+    print(
+        smp::report::schedules_table(call.plan, call.to_plan.schedules, call.to_plan.microbatches));
+  }
+  return 0;
+}
+
+void add_plan(CLI::App& app, Call& call) {
+  auto* verb = app.add_subcommand(
+      "plan",
+      "Print a plan as a table, or make one: plan --ranks N [--out FOLDER] -- PROGRAM ARGUMENTS");
+  verb->add_option("FILE", call.plan, "The plan.json of a run");
+  verb->add_option("--ranks", call.to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--out", call.to_plan.folder, "Folder for the plan and its pictures");
+  verb->add_option(
+      "--schedule", call.to_plan.schedules,
+      "Compare these schedules for the plan: all, or names with commas between them; file:PATH is "
+      "one of your own (docs/schedules.md)");
+  verb->add_option("--microbatches", call.to_plan.microbatches,
+                   "Of a step, for --schedule (default: as planned)")
+      ->check(CLI::PositiveNumber);
+  verb->callback([&call] {
+    int program = 0;
+    call.exit_code = guarded([&] { program = plan(call); });
+    if (call.exit_code == 0) call.exit_code = program;
+  });
+}
+
+void add_config(CLI::App& app, Call& call) {
+  auto* verb = app.add_subcommand(
+      "config",
+      "Print the settings that a file and the environment give, and where each comes from");
+  verb->add_option("FILE", call.config_file, "JSON file of settings");
+  verb->add_option("--ranks", call.ranks, "Check the degrees against this number of ranks")
+      ->check(CLI::PositiveNumber);
+  verb->callback(
+      [&call] { call.exit_code = guarded([&] { print_config(call.config_file, call.ranks); }); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -76,64 +151,12 @@ int main(int argc, char** argv) {
       "report, plan and config on to it; demo, test, build, install and perf are its own.");
   app.set_version_flag("--version", "smp " SMP_VERSION " (LibTorch " SMP_TORCH_VERSION ")");
   app.require_subcommand(1);
-  int exit_code = 0;
-
-  std::string folder;
-  auto* report_verb =
-      app.add_subcommand("report", "Draw the pictures and pages of a run, or of a plan, again");
-  report_verb->add_option("RUN", folder, "Folder of the run, such as runs/demo-20261121-140509")
-      ->required();
-  report_verb->callback([&] { exit_code = guarded([&] { report(folder); }); });
-
-  std::string target;
-  auto* trace_verb = app.add_subcommand(
-      "trace", "Write the last recorded step of a run as Chrome and Perfetto read it");
-  trace_verb->add_option("RUN", folder, "Folder of the run, or of a plan")->required();
-  trace_verb->add_option("--out", target, "File to write (default: trace-chrome.json of the run)");
-  trace_verb->callback([&] { exit_code = guarded([&] { export_trace(folder, target); }); });
-
-  std::string plan;
-  smp::cli::ProgramToPlan to_plan;
-  to_plan.command = smp::cli::take_program(argc, argv);
-  auto* plan_verb = app.add_subcommand(
-      "plan",
-      "Print a plan as a table, or make one: plan --ranks N [--out FOLDER] -- PROGRAM ARGUMENTS");
-  plan_verb->add_option("FILE", plan, "The plan.json of a run");
-  plan_verb->add_option("--ranks", to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
-      ->check(CLI::PositiveNumber);
-  plan_verb->add_option("--out", to_plan.folder, "Folder for the plan and its pictures");
-  plan_verb->add_option(
-      "--schedule", to_plan.schedules,
-      "Compare these schedules for the plan: all, or names with commas between them; file:PATH is "
-      "one of your own (docs/schedules.md)");
-  plan_verb
-      ->add_option("--microbatches", to_plan.microbatches,
-                   "Of a step, for --schedule (default: as planned)")
-      ->check(CLI::PositiveNumber);
-  plan_verb->callback([&] {
-    int planned = 0;
-    exit_code = guarded([&] {
-      if (smp::cli::wants_planning(to_plan, plan)) {
-        planned = smp::cli::plan_program(to_plan);
-      } else if (to_plan.schedules.empty()) {
-        print_plan(plan);
-      } else {
-        print(smp::report::schedules_table(plan, to_plan.schedules, to_plan.microbatches));
-      }
-    });
-    if (exit_code == 0) exit_code = planned;
-  });
-
-  std::string file;
-  int ranks = 0;
-  auto* config_verb = app.add_subcommand(
-      "config",
-      "Print the settings that a file and the environment give, and where each comes from");
-  config_verb->add_option("FILE", file, "JSON file of settings");
-  config_verb->add_option("--ranks", ranks, "Check the degrees against this number of ranks")
-      ->check(CLI::PositiveNumber);
-  config_verb->callback([&] { exit_code = guarded([&] { print_config(file, ranks); }); });
-
+  Call call;
+  call.to_plan.command = smp::cli::take_program(argc, argv);
+  add_report(app, call);
+  add_trace(app, call);
+  add_plan(app, call);
+  add_config(app, call);
   CLI11_PARSE(app, argc, argv);
-  return exit_code;
+  return call.exit_code;
 }

@@ -139,23 +139,17 @@ void BackwardPass::execute(NodeIndex index, variable_list&& inputs) {
   if (typeid(node) == typeid(BoundaryInput)) {
     static_cast<BoundaryInput&>(node).take(std::move(inputs), options_.boundary);
   } else {
-    outputs = compute(node, std::move(inputs));
+    outputs = compute(graph_.nodes[index], Targets::kAll, std::move(inputs));
   }
   finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr, true);
 }
 
-variable_list BackwardPass::compute(Node& node, variable_list&& inputs) {
-  take_turn(options_.turns);
-  const InsideNode inside;
-  return node(std::move(inputs));
-}
-
 /// Leaves out the gradients of all other targets.
-variable_list BackwardPass::compute_for(Targets targets, const GraphNode& entry,
-                                        variable_list&& inputs) {
+variable_list BackwardPass::compute(const GraphNode& entry, Targets targets,
+                                    variable_list&& inputs) {
   take_turn(options_.turns);  // before edges are taken
   MaskedEdges mask(*entry.node);
-  for (std::uint32_t i = 0; i < entry.node->num_outputs(); ++i) {
+  for (std::uint32_t i = 0; targets != Targets::kAll && i < entry.node->num_outputs(); ++i) {
     const auto target = graph_.targets[entry.first_target + i];
     if (target != kNoNode && !is_among(targets, target)) mask.take(i);
   }
@@ -172,7 +166,7 @@ bool BackwardPass::can_compute_twice(const GraphNode& entry) const {
 void BackwardPass::compute_for_others(NodeIndex index, variable_list&& inputs) {
   const auto& entry = graph_.nodes[index];
   put_off(index, {.inputs = inputs});
-  auto outputs = compute_for(Targets::kAllOthers, entry, std::move(inputs));
+  auto outputs = compute(entry, Targets::kAllOthers, std::move(inputs));
   validate(*entry.node, outputs);
   pass_on_to(Targets::kAllOthers, index, outputs, true);
 }
@@ -183,7 +177,7 @@ void BackwardPass::finish_for_leaves(NodeIndex index, ForLeaves&& kept) {
   if (!kept.inputs.empty()) {
     base::beat();
     entry.node->will_release_variables();
-    kept.outputs = compute_for(Targets::kLeavesOnly, entry, std::move(kept.inputs));
+    kept.outputs = compute(entry, Targets::kLeavesOnly, std::move(kept.inputs));
     kept.reaches = true;
     validate(*entry.node, kept.outputs);
     entry.node->release_variables();

@@ -69,8 +69,7 @@ class BackwardPass {
   void deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient, bool reaches);
   void evaluate(NodeIndex index);
   void execute(NodeIndex index, variable_list&& inputs);
-  variable_list compute(Node& node, variable_list&& inputs);
-  variable_list compute_for(Targets targets, const GraphNode& entry, variable_list&& inputs);
+  variable_list compute(const GraphNode& entry, Targets targets, variable_list&& inputs);
   bool can_compute_twice(const GraphNode& entry) const;
   void compute_for_others(NodeIndex index, variable_list&& inputs);
   void finish_for_leaves(NodeIndex index, ForLeaves&& kept);

@@ -1,5 +1,5 @@
 // api/replicas_mpi_test.cpp: replicas of one model, each on samples of its own, equal one process
-// on the global batch: pipelines of 1, 2 and 4 stages, as many replicas as fit.
+// on the global batch: pipelines of 1 and 2 stages, as many replicas as fit.
 #include <gmock/gmock.h>
 #include <xxhash.h>
 
@@ -29,7 +29,6 @@ Session start(int stages, const std::string& placement = "cluster", double bucke
 
 void expect_as_in_one_process(int stages, const std::string& placement) {
   const int replicas = ranks_started() / stages;
-  if (replicas < 1) GTEST_SKIP() << "needs " << stages << " ranks";
   std::vector<std::pair<Case, Trace>> references;
   for (auto& c : all_cases()) {
     if (!c.random) references.emplace_back(c, reference_of(c, replicas));

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <map>
-#include <tuple>
 
 #include "schedule/list_generators.h"
 #include "schedule/list_schedule.h"
@@ -36,42 +34,6 @@ SimulatedStep simulate_lists(const ScheduleLists& lists, double input, double we
   options.schedule = schedule.get();
   options.microbatches = lists.microbatches;
   return simulate(model.trace, stage_each(model), ideal_machine(lists.pp_size()), options);
-}
-
-/// Units that a step takes if every rank of a chain follows its list to the letter.
-template <class Duration>
-double units_to_the_letter(const ScheduleLists& lists, Duration duration) {
-  std::vector<double> free_at(lists.ranks.size(), 0);
-  std::vector<std::size_t> next(lists.ranks.size(), 0);
-  std::map<std::tuple<bool, int, int>, double> done;  // forward?, microbatch, rank
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (int rank = 0; rank < lists.pp_size(); ++rank) {
-      while (next[rank] < lists.ranks[rank].size()) {
-        const Action action = lists.ranks[rank][next[rank]];
-        const bool forward = action.kind == ActionKind::kForward;
-        double ready = 0;
-        if (action.kind != ActionKind::kWeightGradient) {
-          const bool last = rank + 1 == lists.pp_size();
-          const auto needs = forward ? std::tuple(true, action.microbatch, rank - 1)
-                             : last  ? std::tuple(true, action.microbatch, rank)
-                                     : std::tuple(false, action.microbatch, rank + 1);
-          if (!forward || rank > 0) {
-            const auto found = done.find(needs);
-            if (found == done.end()) break;
-            ready = found->second;
-          }
-        }
-        free_at[rank] = std::max(free_at[rank], ready) + duration(action, rank);
-        if (action.kind != ActionKind::kWeightGradient) {
-          done[{forward, action.microbatch, rank}] = free_at[rank];
-        }
-        ++next[rank];
-        moved = true;
-      }
-    }
-  }
-  return *std::max_element(free_at.begin(), free_at.end());
 }
 
 auto fixed_durations(double input, double weight) {
@@ -144,7 +106,7 @@ TEST(ListSchedules, ZeroBubbleIsNearTheFormulaForOtherTimes) {
       const int m = 4 * p;
       const auto lists = zero_bubble_lists(p, m);
       const double formula = zero_bubble_units(p, m, input, weight);
-      EXPECT_NEAR(units_to_the_letter(lists, fixed_durations(input, weight)), formula, 1e-9);
+      EXPECT_NEAR(time_in_fixed_order(lists, fixed_durations(input, weight)), formula, 1e-9);
       const double units = simulate_lists(lists, input, weight).seconds / kUnit;
       EXPECT_GE(units, formula - 1e-6);
       EXPECT_LT(units, formula + p * weight);
@@ -296,7 +258,7 @@ double mean_units(const ScheduleLists& lists, double jitter, bool to_the_letter)
       continue;
     }
     const auto usual = fixed_durations(1, 1);
-    sum += units_to_the_letter(lists, [&](const Action& action, int rank) {
+    sum += time_in_fixed_order(lists, [&](const Action& action, int rank) {
       const auto key = mix(mix(seed) + static_cast<std::uint64_t>(action.microbatch)) +
                        static_cast<std::uint64_t>(8 * rank) +
                        static_cast<std::uint64_t>(action.kind);
