@@ -58,6 +58,7 @@ at::Tensor with_backward_sleep(const at::Tensor& x, double milliseconds) {
   return result;
 }
 
+/// The last one returns the loss, as with every peer.
 struct StageImpl : torch::nn::Module {
   StageImpl(const StageTimes& times, std::size_t number)
       : weight(register_parameter("weight", at::ones({1}))), times_(times), number_(number) {}
@@ -67,7 +68,8 @@ struct StageImpl : torch::nn::Module {
     const double backward = times_.backward_of(number_, microbatch);
     const double of_weight = backward * times_.weight_share;
     const auto factor = of_weight > 0 ? with_backward_sleep(weight, of_weight) : weight;
-    return with_backward_sleep(x, backward - of_weight) * factor;
+    auto y = with_backward_sleep(x, backward - of_weight) * factor;
+    return number_ + 1 == times_.forward.size() ? y.sum() : y;
   }
   at::Tensor weight;
 
@@ -120,7 +122,7 @@ std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microb
   DistributedModel model(stages);
   if (placed == Placed::kByHand) model.set_partition("", 0);
   auto train = step([&](at::Tensor x) {
-    auto loss = model(x).sum();
+    auto loss = model(x);
     model.backward(loss);
     return loss;
   });

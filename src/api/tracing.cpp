@@ -53,7 +53,7 @@ class Attempts final : public server::StepEngine {
   /// Only the graph is kept, for a look at what it holds.
   void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
                 bool) override {
-    tracer_.keep_graph(roots);
+    tracer_.note_backward(roots);
     results_.insert(results_.end(), roots.begin(), roots.end());
   }
 

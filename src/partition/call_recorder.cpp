@@ -49,6 +49,12 @@ void CallRecorder::end(std::int64_t output_bytes, double now) {
   frames_.pop_back();
 }
 
+/// Of several losses the first begins the backward.
+void CallRecorder::note_loss(const Call& call) {
+  auto& own = traces_[call.model].loss_call;
+  if (own < 0) own = call.number;
+}
+
 void CallRecorder::finish(double now) {
   SMP_ASSERT(frames_.empty());
   advance(now);

@@ -27,6 +27,8 @@ class CallRecorder {
 
   void begin(int model, int module, std::int64_t input_bytes, double now);
   void end(std::int64_t output_bytes, double now);
+  /// The body calls backward on the result of `call`.
+  void note_loss(const Call& call);
   /// The body returned.
   void finish(double now);
 

@@ -188,6 +188,15 @@ void require_callers_are_running(const std::vector<TracedCall>& calls, const std
   }
 }
 
+/// Older plans do not say.
+int loss_call_from_json(const Json& json, int calls, const std::string& name) {
+  if (!json.contains("loss_call")) return -1;
+  const int call = json_member<int>(json, "loss_call", name);
+  SMP_REQUIRE(call >= -1 && call < calls, name, ": \"loss_call\" is ", call, ", and there are ",
+              calls, " calls");
+  return call;
+}
+
 Trace trace_from_json(const Json& json, const std::string& name) {
   Trace trace;
   trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
@@ -205,6 +214,7 @@ Trace trace_from_json(const Json& json, const std::string& name) {
     trace.calls.push_back(call_from_json(call, static_cast<int>(trace.calls.size()), name));
   }
   require_callers_are_running(trace.calls, name);
+  trace.loss_call = loss_call_from_json(json, static_cast<int>(trace.calls.size()), name);
   for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
@@ -217,15 +227,15 @@ std::string PlannedStep::to_json() const {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);
   for (const auto& tensor : trace.shared) shared.push_back(shared_to_json(tensor));
-  std::string text = base::concat("{\"pipeline\": ", base::json_text(pipeline),
-                                  ", \"microbatches\": ", microbatches,
-                                  ", \"active_microbatches\": ", active_microbatches,
-                                  ",\n    \"machine\": ", machine_to_json(machine).dump(),
-                                  ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
-                                  ", \"weight_share\": ", Json(trace.weight_share).dump(),
-                                  ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false",
-                                  ",\n    \"body_after\": ", after.dump(),
-                                  ",\n    \"shared\": ", shared.dump(), ",\n    \"calls\": [");
+  std::string text = base::concat(
+      "{\"pipeline\": ", base::json_text(pipeline), ", \"microbatches\": ", microbatches,
+      ", \"active_microbatches\": ", active_microbatches,
+      ",\n    \"machine\": ", machine_to_json(machine).dump(),
+      ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
+      ", \"weight_share\": ", Json(trace.weight_share).dump(),
+      ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false",
+      ", \"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
+      ",\n    \"shared\": ", shared.dump(), ",\n    \"calls\": [");
   for (const TracedCall& call : trace.calls) {
     text += (&call == &trace.calls.front() ? "\n      " : ",\n      ") + call_to_json(call).dump();
   }

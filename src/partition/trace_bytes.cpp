@@ -61,6 +61,7 @@ class In {
 void put(Out& out, const simulate::Trace& trace) {
   out.put_all(trace.calls);
   out.put(trace.body_after);
+  out.put(trace.loss_call);
   out.put_all(trace.foreign_uses);
   out.put(trace.buffer_uses.size());
   for (const auto& use : trace.buffer_uses) {
@@ -89,6 +90,7 @@ simulate::Trace get(In& in) {
   simulate::Trace trace;
   trace.calls = in.get_all<simulate::TracedCall>();
   trace.body_after = in.get<simulate::ComputeInterval>();
+  trace.loss_call = in.get<int>();
   trace.foreign_uses = in.get_all<simulate::WeightUse>();
   for (auto left = in.get<std::size_t>(); left > 0; --left) {
     auto& use = trace.buffer_uses.emplace_back();

@@ -94,6 +94,13 @@ struct Tracer::State {
   base::WorkClock clock;                   // of timed runs
   std::vector<const RoutedBase*> running;  // innermost last
   std::optional<LiveLog> live_log;
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  /// A tensor that a call returned, which may be gone; nobody else has its address meanwhile.
+  struct Returned {
+    CallRecorder::Call call;
+    Weak tensor;
+  };
+  std::unordered_map<const c10::TensorImpl*, Returned> returned_by;
 
   explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
 
@@ -324,6 +331,7 @@ std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
   state.failed_module.clear();
   state.running.clear();
   state.live_log.emplace();
+  state.returned_by.clear();
   state.recorder.emplace(trees_of(state.models), now());
   {
     const base::FiberLocalScope<CallHandler> handler(module::call_handler(), this);
@@ -348,8 +356,13 @@ double Tracer::now() const {
   return state_->meter.seconds();
 }
 
-void Tracer::keep_graph(const std::vector<at::Tensor>& roots) {
-  state_->live_log->keep_graph(roots);
+void Tracer::note_backward(const std::vector<at::Tensor>& roots) {
+  auto& state = *state_;
+  const Bookkeeping own(state);
+  state.live_log->keep_graph(roots);
+  if (roots.size() != 1) return;
+  const auto found = state.returned_by.find(roots[0].unsafeGetTensorImpl());
+  if (found != state.returned_by.end()) state.recorder->note_loss(found->second.call);
 }
 
 const std::string& Tracer::failed_module() const { return state_->failed_module; }
@@ -368,6 +381,16 @@ void Tracer::note_handed(const std::vector<at::Tensor>& tensors, bool returned) 
     } else {
       state.reads.note_handed(model, module, tensor);
     }
+  }
+}
+
+/// Of the innermost call. One that it got from a call of its own stays that one's.
+void Tracer::note_result(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    const auto& object = tensor.getIntrusivePtr();
+    state_->returned_by.try_emplace(
+        object.get(), State::Returned{state_->recorder->current(), State::Weak(object)});
   }
 }
 
@@ -406,6 +429,8 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, P
     }
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
+    const Bookkeeping own(state);
+    note_result(returned.tensors);
     return returned;
   }();
   const Bookkeeping own(state);

@@ -55,7 +55,7 @@ class Tracer final : public CallHandler {
                   const std::set<ModelModule>& readers);
 
   /// Backward of these would follow here in a step: their graph stays until it was looked at.
-  void keep_graph(const std::vector<at::Tensor>& roots);
+  void note_backward(const std::vector<at::Tensor>& roots);
   /// The module that threw what left the body; empty for the body itself or the model.
   const std::string& failed_module() const;
 
@@ -78,6 +78,7 @@ class Tracer final : public CallHandler {
   std::vector<simulate::Trace> run_once(const Body& body, bool timed);
   double now() const;
   void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
+  void note_result(const std::vector<at::Tensor>& tensors);
 
   std::unique_ptr<State> state_;
 };

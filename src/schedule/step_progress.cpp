@@ -43,6 +43,12 @@ bool StepProgress::may_begin_backward(int microbatch) {
   return false;
 }
 
+bool StepProgress::gate_would_open(int microbatch) const {
+  auto then = progress_;
+  if (!bodies_.at(static_cast<std::size_t>(microbatch)).forward_finished) ++then.forward_done;
+  return schedule_->may_begin_backward(then);
+}
+
 std::vector<int> StepProgress::open_gate() {
   if (gate_.empty() || !schedule_->may_begin_backward(progress_)) return {};
   for (const int microbatch : gate_) bodies_[static_cast<std::size_t>(microbatch)].at_gate = false;

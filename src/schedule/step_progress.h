@@ -33,6 +33,9 @@ class StepProgress {
   /// open_gate() names it; it asks again then.
   [[nodiscard]] bool may_begin_backward(int microbatch);
 
+  /// Whether the gate is open as soon as the forward of `microbatch`, and no more, is finished.
+  [[nodiscard]] bool gate_would_open(int microbatch) const;
+
   /// The bodies that waited at the gate and may go on now, in the order they came. They no longer
   /// count as waiting.
   [[nodiscard]] std::vector<int> open_gate();

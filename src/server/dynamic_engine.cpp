@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "module/call_handler.h"
-#include "server/inside_node.h"
 #include "server/promised_tensor.h"
 #include "server/tensor_forms.h"
 #include "server/watchdog.h"
@@ -25,31 +24,6 @@ struct StepsRunning {
   StepsRunning() { ++module::steps_running(); }
   ~StepsRunning() { --module::steps_running(); }
 };
-
-/// The roots of a backward pass, and the gradients that it starts from.
-struct WeightedRoots {
-  edge_list edges;
-  variable_list gradients;
-};
-
-WeightedRoots weighted(const std::vector<at::Tensor>& roots,
-                       const std::vector<at::Tensor>& gradients, double weight) {
-  const at::NoGradGuard no_grad;
-  WeightedRoots made;
-  for (std::size_t i = 0; i < roots.size(); ++i) {
-    const auto root = fetched(roots[i]);
-    SMP_REQUIRE(root.defined() && root.requires_grad(), "model.backward(): tensor ", i,
-                " does not require grad; nothing in it depends on a parameter (or grad mode is "
-                "off)");
-    const bool given = i < gradients.size() && gradients[i].defined();
-    SMP_REQUIRE(given || root.numel() == 1, "model.backward(): tensor ", i, " has shape ",
-                root.sizes(), "; reduce it to one number or pass a gradient");
-    auto gradient = given ? fetched(gradients[i]) : at::ones_like(root);
-    made.gradients.push_back(weight == 1.0 ? std::move(gradient) : gradient * weight);
-    made.edges.push_back(torch::autograd::impl::gradient_edge(root));
-  }
-  return made;
-}
 
 }  // namespace
 
@@ -425,36 +399,11 @@ int DynamicEngine::current_microbatch() const noexcept {
 
 void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
                              const std::vector<at::Tensor>& gradients, bool keep_graph) {
-  auto* scope = ExecutionScope::current();
-  SMP_REQUIRE(
-      core_.step != nullptr && scope != nullptr && scope->identity().module == kBody &&
-          core_.port.is_first(),
-      "rank ", core_.port.name(),
-      ": model.backward() outside of a step; call it in the step's body, on its own thread");
-  SMP_REQUIRE(!inside_node(), "rank ", core_.port.name(),
-              ": model.backward() was called inside the backward of an autograd node, which cannot "
-              "wait for other ranks; call it in the step's body itself");
-  SMP_REQUIRE(gradients.empty() || gradients.size() == roots.size(), "model.backward() with ",
-              roots.size(), " tensors and ", gradients.size(), " gradients");
-  if (core_.step->failed()) failures_.throw_aborted();
-  const int microbatch = scope->identity().microbatch;
-  const double weight = core_.step->task.weights.at(static_cast<std::size_t>(microbatch));
-  scope->finish_calls();
-  auto [edges, weights] = weighted(roots, gradients, weight);
-  if (!scope->identity().after_first_backward) first_backward(microbatch, edges);
-  const auto forward_priority = schedule::without_passing_on(fiber::current_fiber()->priority);
-  set_priority(core_.priority(Phase::kBackward, microbatch));
-  scope->set_phase(Phase::kBackward);
-  core_.step->work.note(Phase::kBackward, microbatch);
-  run_pass(scope->identity(), edges, std::move(weights), keep_graph);
-  scope->set_after_first_backward();
-  scope->set_phase(Phase::kForward);
-  set_priority(forward_priority);
+  backward_.run(roots, gradients, keep_graph);
 }
 
-/// The forward of this microbatch is over: others may start, and its own backward waits its turn.
-void DynamicEngine::first_backward(int microbatch, const edge_list& roots) {
-  core_.accumulator.recorded(ExecutionScope::current()->identity().execution, roots);
+/// Others may start.
+void DynamicEngine::forward_done(int microbatch) {
   core_.accumulator.mark_forward_done(microbatch);
   tell_others(ForwardDone{microbatch});
   auto& step = *core_.step;
@@ -462,24 +411,6 @@ void DynamicEngine::first_backward(int microbatch, const edge_list& roots) {
   step.progress.forward_finished(microbatch);
   step.gate.open(step.progress);
   start_microbatches();
-  step.gate.pass(step.progress, microbatch);
-  if (step.failed()) failures_.throw_aborted();
-}
-
-/// An error here ends the step even if the body handles it: half of the gradients are summed
-/// already.
-void DynamicEngine::run_pass(const ExecutionIdentity& body, const edge_list& roots,
-                             variable_list gradients, bool keep_graph) {
-  GradientAccumulator::Pass sink(core_.accumulator, body.execution, body.after_first_backward);
-  try {
-    run_backward(roots, std::move(gradients), pass_options(keep_graph, core_), {}, &sink);
-    core_.accumulator.close(body.execution);
-  } catch (const StepAborted&) {
-    throw;
-  } catch (...) {
-    failures_.fail_step(std::current_exception());
-    throw;
-  }
 }
 
 }  // namespace smp::server

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "schedule/work_order.h"
+#include "server/body_backward.h"
 #include "server/call_router.h"
 #include "server/failure_control.h"
 #include "server/recorded_steps.h"
@@ -23,6 +24,7 @@ class DynamicEngine final : public StepEngine {
         router_(router),
         runner_(runner),
         failures_(failures),
+        backward_(core, failures, [this](int microbatch) { forward_done(microbatch); }),
         recorded_(core.options.static_mode) {}
 
   /// The number of the step and what it is to do; messages of it may be taken from now on. The step
@@ -73,14 +75,13 @@ class DynamicEngine final : public StepEngine {
   void start_microbatches();
   void fetch_outputs(int microbatch) const;
   void body_finished(const ExecutionIdentity& body);
-  void first_backward(int microbatch, const edge_list& roots);
-  void run_pass(const ExecutionIdentity& body, const edge_list& roots, variable_list gradients,
-                bool keep_graph);
+  void forward_done(int microbatch);
 
   ServerCore& core_;
   CallRouter& router_;
   RequestRunner& runner_;
   FailureControl& failures_;
+  BodyBackward backward_;
   RecordedSteps recorded_;  // pp_rank 0
   bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
   schedule::WorkOrder best_order_;  // of this rank, in the fastest of the recorded steps

@@ -38,6 +38,10 @@ class OpenCall {
   virtual void fetch_all() = 0;
   /// Nobody will wait for it.
   virtual void abandon() noexcept = 0;
+  /// Its answer is here, and no exception.
+  virtual bool has_answered() const noexcept = 0;
+  /// On which its results hang until then; nullptr: they need no gradient.
+  virtual const Node* history() const noexcept = 0;
 };
 
 /// What the executions of a rank share.
@@ -95,10 +99,13 @@ class ExecutionScope final : public fiber::Activity {
   /// It could not be sent.
   void give_back_place(PpRank owner) noexcept { --places_[owner.index()]; }
   bool has_open_calls() const noexcept { return !open_calls_.empty(); }
+  const std::vector<std::shared_ptr<OpenCall>>& open_calls() const noexcept { return open_calls_; }
   /// The number of calls so far, of those that left and of those here.
   std::uint64_t num_calls() const noexcept { return num_calls_; }
   /// Whether one that came after the first `number` has left, or has ended here.
   bool has_worked_since(std::uint64_t number) const noexcept { return last_worked_ > number; }
+  /// Something that a call which waits would have put off was done.
+  void note_work() noexcept { last_worked_ = ++num_calls_; }
   void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
   /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
   /// may have thrown before.

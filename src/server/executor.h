@@ -46,6 +46,8 @@ class Completion {
  public:
   Completion() = default;
   void operator()(variable_list&& gradients, std::exception_ptr error) const;
+  /// Whether there is one.
+  explicit operator bool() const noexcept { return replies_ != nullptr; }
 
  private:
   friend class ReplyQueue;

@@ -50,6 +50,7 @@ enum Flag : std::uint8_t {
   kAfterFirstBackward = 1,
   kPlainSettings = 2,  ///< all are on, or, where they are optional, none are given
   kGrad = 4,
+  kEarly = 4,  ///< of a backward request: a note about its early start stands in the body
   kKeepGraph = 8,
   kLongKey = 16,     ///< the caller's key stands in the body
   kNotes = 32,       ///< so do links and forms
@@ -61,7 +62,7 @@ enum PromiseFlag : std::uint8_t { kKeepOutputs = 1, kWithholdOutputs = 2 };
 /// Of the end of a step.
 enum StepEndedFlag : std::uint8_t { kReplayed = 1, kFastest = 2, kKeepOrder = 4 };
 /// Of tensors that are passed on, in the body.
-enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2 };
+enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2, kUnusual = 4 };
 
 inline constexpr std::size_t kFlagsInHeader = 64;  ///< of settings, or of tensors
 inline constexpr std::size_t kShortKey = 30;       ///< bytes, the first of which is the length

@@ -19,14 +19,6 @@ struct ChainEdge {
   auto operator<=>(const ChainEdge&) const = default;
 };
 
-/// Nobody looks at its gradients here, and none has come.
-bool may_be_ahead(const GraphNode& entry) {
-  Node& node = *entry.node;
-  const bool hooked = !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
-                      !node.pre_hooks().empty() || !node.post_hooks().empty();
-  return entry.execute && entry.first_capture < 0 && !hooked && !entry.reached;
-}
-
 /// At the end of `chain`, if it is one.
 void add_follower(BackwardGraph& graph, ChainLink& link, c10::ArrayRef<ChainEdge> edges,
                   const BackwardOptions& options, std::vector<ChainLink>& chain) {
@@ -63,6 +55,13 @@ void add_followers(BackwardGraph& graph, ChainLink& link, const BackwardOptions&
 }
 
 }  // namespace
+
+bool may_be_ahead(const GraphNode& entry) {
+  Node& node = *entry.node;
+  const bool hooked = !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+                      !node.pre_hooks().empty() || !node.post_hooks().empty();
+  return entry.execute && entry.first_capture < 0 && !hooked && !entry.reached;
+}
 
 std::vector<ChainLink> chain_from(BackwardGraph& graph, NodeIndex index, AsyncNode& node,
                                   const BackwardOptions& options) {

@@ -16,6 +16,9 @@ struct ChainLink {
   AsyncNode::Paths paths = {};  ///< from the link before, and to later ones
 };
 
+/// Nobody looks at the node's gradients here, and none has come.
+bool may_be_ahead(const GraphNode& entry);
+
 /// `node`, all of whose gradients have come, and the nodes that are reached through it alone: each
 /// input by one gradient, which nobody wants to see here. Of those, GraphNode::started_ahead is
 /// set.

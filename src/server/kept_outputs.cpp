@@ -7,9 +7,10 @@
 
 namespace smp::server {
 
-void KeptOutputs::keep(const RequestName& name, std::vector<KeptOutput>&& outputs) {
+void KeptOutputs::keep(const RequestName& name, std::vector<KeptOutput>&& outputs, bool unusual) {
   auto& entry = entries_.at(name);
   entry.outputs = std::move(outputs);
+  entry.unusual = unusual;
   end(name, entry);
 }
 
@@ -40,6 +41,7 @@ void KeptOutputs::release(const RequestName& name) {
 
 void KeptOutputs::send(PpRank caller, const Entry& entry, const PassOn& message) const {
   PassedOn answer{caller, message.consumer, message.index, entry.failed};
+  answer.unusual = entry.unusual;
   if (!entry.failed) {
     SMP_ASSERT(message.output < entry.outputs.size(), "output ", message.output, " of ",
                entry.outputs.size());

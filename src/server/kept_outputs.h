@@ -39,7 +39,8 @@ class KeptOutputs {
   /// A request came whose outputs will be kept.
   void expect(const RequestName& name) { entries_[name]; }
   /// Its outputs, to be sent to whoever asked for them meanwhile.
-  void keep(const RequestName& name, std::vector<KeptOutput>&& outputs);
+  /// @param unusual  PassedOn::unusual
+  void keep(const RequestName& name, std::vector<KeptOutput>&& outputs, bool unusual);
   /// It threw.
   void fail(const RequestName& name);
   /// Sends one of them, now or when it is there. May overtake the request, if that has large
@@ -53,7 +54,7 @@ class KeptOutputs {
 
  private:
   struct Entry {
-    bool ended = false, failed = false, released = false;
+    bool ended = false, failed = false, released = false, unusual = false;
     std::vector<KeptOutput> outputs;
     std::vector<PassOn> asked;  // before it had ended
   };

@@ -50,6 +50,7 @@ struct PromisedInput {
   OutputName source = {};   ///< of a forward; gradients come unasked
   std::vector<at::Tensor> tensors = {};  ///< once it came, as take_forms() left it
   Note forms = {};
+  bool unusual = false;  ///< PassedOn::unusual
 };
 
 /// Run a module.
@@ -95,6 +96,13 @@ struct GradientRoute {
   std::uint32_t index = 0;  ///< PromisedInput::index
 };
 
+/// Of a backward that is asked for before its forward has answered (early_backward.h).
+struct EarlyStart {
+  RequestId forward;         ///< the caller's; it names the record. None: that is known
+  std::int32_t output = -1;  ///< which of its results is the loss; -1: gradients come on routes
+  double weight = 0;         ///< of the loss: its gradient
+};
+
 /// Run backward through a record.
 struct BackwardRequest {
   RequestId request;
@@ -108,6 +116,7 @@ struct BackwardRequest {
   std::optional<Settings> settings;   ///< not plain; the caller's, if changed since the forward
   std::vector<PromisedInput> promised = {};  ///< of the gradients
   std::vector<GradientRoute> routes = {};    ///< gradients that do not go to the caller
+  std::optional<EarlyStart> early = {};
 };
 
 /// Its answer: gradients of the execution's inputs.
@@ -142,6 +151,7 @@ struct PassedOn {
   std::vector<at::Tensor> tensors = {};
   Note forms = {};
   bool gradient = false;  ///< for a backward request; may be undefined: there is none
+  bool unusual = false;   ///< an output of a call that ended otherwise than was promised of it
 };
 
 /// Outputs of these requests will not be asked for any more.

@@ -67,9 +67,10 @@ PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   message.consumer = start.request;
   message.caller = PpRank(static_cast<int>(in.index(kAny)));
   message.index = static_cast<std::uint32_t>(in.index(kAny));
-  const auto flags = in.index(4);
+  const auto flags = in.index(8);
   message.failed = (flags & wire::kFailed) != 0;
   message.gradient = (flags & wire::kGradient) != 0;
+  message.unusual = (flags & wire::kUnusual) != 0;
   message.forms = std::string(in.rest());
   message.tensors = std::move(frame.tensors);
   return message;
@@ -139,6 +140,16 @@ void take_routes(std::string_view text, BackwardRequest& message) {
   }
 }
 
+EarlyStart early_start(std::string_view text) {
+  NumberReader in(text);
+  EarlyStart early;
+  early.forward = request_of(in);
+  early.output = static_cast<std::int32_t>(in.get());
+  SMP_ASSERT(in.rest().size() == sizeof early.weight, in.rest().size(), " bytes of weight");
+  std::memcpy(&early.weight, in.rest().data(), sizeof early.weight);
+  return early;
+}
+
 BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
   const auto header = wire::header_of<wire::RecordHeader>(frame);
   const auto& start = header.start;
@@ -157,6 +168,7 @@ BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
                           {},
                           std::move(settings)};
   if ((start.flags & wire::kPromises) != 0) take_routes(body.take_note(), message);
+  if ((start.flags & wire::kEarly) != 0) message.early = early_start(body.take_note());
   message.forms = std::string(body.rest());
   return message;
 }

@@ -76,6 +76,17 @@ void put_routes(const BackwardRequest& message, wire::Start& start, wire::ExtraW
   body.put_note(text);
 }
 
+void put_early(const EarlyStart& early, wire::Start& start, wire::ExtraWriter& body) {
+  start.flags |= wire::kEarly;
+  std::string text;
+  NumberWriter out(text);
+  out.put(early.forward.slot);
+  out.put(early.forward.generation);
+  out.put(early.output);
+  text.append(reinterpret_cast<const char*>(&early.weight), sizeof early.weight);
+  body.put_note(text);
+}
+
 // ---- the rare kinds ----------------------------------------------------------------------------
 
 void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& start,
@@ -143,7 +154,8 @@ struct SendRest {
     NumberWriter out(body);
     out.put(message.caller.value());
     out.put(message.index);
-    out.put(flag(message.failed, wire::kFailed) | flag(message.gradient, wire::kGradient));
+    out.put(flag(message.failed, wire::kFailed) | flag(message.gradient, wire::kGradient) |
+            flag(message.unusual, wire::kUnusual));
     body += message.forms;
     post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassedOn, step, message.consumer)),
          body, message.tensors);
@@ -252,6 +264,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
     body.put_further_settings(*message.settings);
   }
   put_routes(message, header.start, body);
+  if (message.early) put_early(*message.early, header.start, body);
   body.put_rest(message.forms);
   post(channel, peer, wire::bytes_of(header), body.bytes(), message.gradients);
 }

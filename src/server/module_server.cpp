@@ -182,11 +182,9 @@ std::string ModuleServer::waiting_requests() const {
                           ": waits until a lower microbatch has ended here, as schedule ",
                           core_.step->task.schedule->name(), " wants");
   }
-  for (const auto& [microbatch, id] : runner_.promised().waiting()) {
-    const auto* record = core_.step->records.find(id);
+  for (const auto& [microbatch, module] : runner_.backwards_waiting()) {
     lines += base::concat("\n    rank ", core_.port.name(), ", backward of module ",
-                          record == nullptr ? "?" : core_.scopes.modules.path(record->module),
-                          ", microbatch ", microbatch,
+                          core_.scopes.modules.path(module), ", microbatch ", microbatch,
                           ": waits for a gradient that comes from the backward of another module");
   }
   return lines;

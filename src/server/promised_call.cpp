@@ -96,6 +96,11 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
 
 PromisedCall::~PromisedCall() { abandon(); }
 
+void PromisedCall::set_request(RequestId request) noexcept {
+  request_ = request;
+  if (node_ != nullptr) node_->promise(request, outputs_.size());
+}
+
 Packet PromisedCall::promises() {
   Packet packet{expected_.bytes, {}};
   for (std::uint32_t i = 0; i < outputs_.size(); ++i) {

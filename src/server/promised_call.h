@@ -29,7 +29,7 @@ class PromisedCall final : public PromisedValues,
   PromisedCall& operator=(const PromisedCall&) = delete;
 
   /// The request whose answer this takes; set before it is sent.
-  void set_request(RequestId request) noexcept { request_ = request; }
+  void set_request(RequestId request) noexcept;
   /// What the caller gets.
   Packet promises();
   /// How the owner knows output `index`, to be passed on; nothing: its value is here, or must be
@@ -44,6 +44,8 @@ class PromisedCall final : public PromisedValues,
   void finish() override;
   void fetch_all() override;
   void abandon() noexcept override;
+  bool has_answered() const noexcept override { return answer_.has_value(); }
+  const torch::autograd::Node* history() const noexcept override { return node_.get(); }
 
   // ResponseTarget
   void on_forward(ForwardResponse&& response) noexcept override;

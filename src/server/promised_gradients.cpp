@@ -34,11 +34,9 @@ void PromisedGradients::take(PassedOn&& message) {
   start_(std::move(complete.task), complete.failed);
 }
 
-std::vector<std::pair<std::int32_t, RecordId>> PromisedGradients::waiting() const {
-  std::vector<std::pair<std::int32_t, RecordId>> all;
-  for (const auto& [name, waiting] : waiting_) {
-    all.emplace_back(waiting.task.request.microbatch, waiting.task.request.record);
-  }
+std::vector<const BackwardTask*> PromisedGradients::waiting() const {
+  std::vector<const BackwardTask*> all;
+  for (const auto& [name, waiting] : waiting_) all.push_back(&waiting.task);
   return all;
 }
 

@@ -27,8 +27,8 @@ class PromisedGradients {
   void take(PassedOn&& message);
 
   std::size_t size() const noexcept { return waiting_.size() + too_early_.size(); }
-  /// Of each request that waits: its microbatch and record.
-  std::vector<std::pair<std::int32_t, RecordId>> waiting() const;
+  /// The requests that wait.
+  std::vector<const BackwardTask*> waiting() const;
   void clear() noexcept;
 
  private:

@@ -1,6 +1,7 @@
 // server/remote_call.cpp: one backward request, and its answer.
 #include "server/remote_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -60,6 +61,7 @@ CallRouter& RemoteCall::router_for(const BackwardOptions& options) const {
 }
 
 void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options, Completion done) {
+  if (early_ != Early::kNo) return join_chain(options, std::move(done));
   passed_.clear();
   for (const auto& own : passing_) {
     passed_.push_back(std::exchange(gradients.at(own.output), at::Tensor()));
@@ -79,27 +81,58 @@ bool RemoteCall::can_pass_on_to(const AsyncNode& next, const BackwardOptions& op
   const auto* const other = dynamic_cast<const RemoteCall*>(&next);
   const auto router = router_.lock();
   if (other == nullptr || router == nullptr || other->router_.lock() != router) return false;
+  if (early_ != Early::kNo && other->early_ != Early::kNo) return true;
   if (!router->may_pass_on() || options.keep_graph || options.create_graph) return false;
+  // Whether `other` ends as promised, its caller learns from what got its result by promise only.
+  if (!forward_ && other->forward_) return false;
   const auto plain = [](const RemoteCall& call) {
-    return call.record_ && call.passing_.empty() && !call.running_;
+    return (call.record_ || call.forward_) && call.passing_.empty() && !call.running_;
   };
   return plain(*this) && plain(*other) && hooked_ == nullptr && other->step_ == step_;
 }
 
 /// The name of the request is known before any is sent: others send gradients to it.
 void RemoteCall::join_chain(const BackwardOptions& options, Completion done) {
+  if (early_ != Early::kNo) {
+    done_ = std::move(done);
+    if (early_ != Early::kAsked) complete(std::move(early_gradients_), early_error_);
+    return;
+  }
   auto& router = router_for(options);
   if (!options.keep_graph) used_ = true;
   done_ = std::move(done);
   running_ = c10::intrusive_ptr<RemoteCall>::unsafe_reclaim_from_nonowning(this);
   routed_ = {};
   if (router.core_.step->failed()) return on_abort();
-  if (record_) request_ = router.core_.step->requests.add(this);
+  if (record_ || forward_) request_ = router.core_.step->requests.add(this);
+}
+
+void RemoteCall::join_early(const BackwardOptions& options, fiber::Event* on_answer) {
+  join_chain(options, {});
+  early_ = Early::kAsked;
+  on_early_answer_ = on_answer;
+}
+
+void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
+                             const EarlyStart& start) {
+  auto request = request_for({}, options, paths);
+  request.early = start;
+  request.early->forward = forward_;
+  if (start.output >= 0) request.gradients.resize(num_results_);
+  router_.lock()->request_backward(owner_, request);
+}
+
+void RemoteCall::leave_early() noexcept {
+  early_ = Early::kNo;
+  early_gradients_.clear();
+  early_error_ = nullptr;
+  forget_on_answer();
+  leave_chain();
 }
 
 void RemoteCall::start_in_chain(variable_list&& gradients, const BackwardOptions& options,
                                 const Paths& paths) {
-  if (!running_) return;  // the step has failed meanwhile
+  if (!running_ || early_ != Early::kNo) return;  // the step has failed meanwhile, or it was sent
   router_.lock()->request_backward(owner_, request_for(std::move(gradients), options, paths));
 }
 
@@ -125,7 +158,9 @@ BackwardRequest RemoteCall::request_for(variable_list&& gradients, const Backwar
                           {},
                           changed_settings(*router)};
   request.forms = take_forms(request.gradients, "output gradient", path(), /*layout=*/false);
-  if (!paths.in.empty()) request.gradients.resize(num_inputs());
+  if (!paths.in.empty()) {
+    request.gradients.resize(std::max<std::size_t>(num_inputs(), num_results_));
+  }
   for (const auto input : paths.in) request.promised.push_back({input});
   for (const auto& path : paths.out) {
     const auto& next = static_cast<const RemoteCall&>(*path.next);
@@ -174,6 +209,13 @@ void RemoteCall::unpack(variable_list& gradients) {
 }
 
 void RemoteCall::complete(variable_list&& gradients, std::exception_ptr error) noexcept {
+  if (early_ == Early::kAsked && !done_) {
+    early_ = Early::kAnswered;
+    early_gradients_ = std::move(gradients);
+    early_error_ = std::move(error);
+    if (on_early_answer_ != nullptr) on_early_answer_->signal();
+    return;
+  }
   const auto alive = std::move(running_);
   std::exchange(done_, {})(std::move(gradients), std::move(error));
 }
@@ -193,6 +235,7 @@ void RemoteCall::on_error(Failure&& failure) noexcept {
   if (!failure.of_input) return complete({}, remote_exception(failure));
   used_ = false;
   complete({}, nullptr);
+  if (early_ == Early::kAnswered) early_ = Early::kNotBegun;
 }
 
 void RemoteCall::on_abort() noexcept { complete({}, std::make_exception_ptr(StepAborted{})); }

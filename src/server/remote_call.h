@@ -28,7 +28,15 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   void set_answer(RecordId record, std::vector<Passing> passing) {
     record_ = record;
     passing_ = std::move(passing);
+    forward_ = {};
   }
+  /// Of a promised call: the request that it answers, and how many tensors it will return.
+  void promise(RequestId forward, std::size_t num_results) noexcept {
+    forward_ = forward;
+    num_results_ = num_results;
+  }
+  /// Its answer has not been used.
+  bool is_promise() const noexcept { return static_cast<bool>(forward_); }
   const char* path() const noexcept;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
@@ -38,6 +46,21 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   void start_in_chain(variable_list&& gradients, const BackwardOptions& options,
                       const Paths& paths) override;
   void leave_chain() noexcept override;
+
+  // A backward that is asked for before its forward has answered (early_backward.h). A pass that
+  // starts the node later gets what has come meanwhile.
+
+  /// As join_chain(). `on_answer` is signalled when the owner has answered.
+  void join_early(const BackwardOptions& options, fiber::Event* on_answer);
+  void start_early(const BackwardOptions& options, const Paths& paths, const EarlyStart& start);
+  /// What the owner has said: nothing yet, what the backward gave or threw, or that it has not
+  /// begun.
+  enum class Early : std::uint8_t { kNo, kAsked, kAnswered, kNotBegun };
+  Early early() const noexcept { return early_; }
+  void forget_on_answer() noexcept { on_early_answer_ = nullptr; }
+  /// It was not begun, here or anywhere.
+  void leave_early() noexcept;
+
   bool has_passed_on(std::uint32_t output) const override;
   void not_reached() noexcept override { used_ = false; }
   void unpack(variable_list& gradients) override;
@@ -80,7 +103,13 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   Note routed_;                              // which others there are
   std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
   Completion done_;                          // of the backward that runs
-  c10::intrusive_ptr<RemoteCall> running_;   // itself, while the answer is awaited
+  RequestId forward_;                        // of a promised call, until its answer is used
+  std::size_t num_results_ = 0;              // likewise
+  Early early_ = Early::kNo;
+  variable_list early_gradients_;  // kAnswered, until a pass asks for them
+  std::exception_ptr early_error_;
+  fiber::Event* on_early_answer_ = nullptr;
+  c10::intrusive_ptr<RemoteCall> running_;  // itself, while the answer is awaited
 };
 
 }  // namespace smp::server

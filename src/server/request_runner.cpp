@@ -2,6 +2,7 @@
 #include "server/request_runner.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
@@ -37,6 +38,21 @@ Note note_of(const TensorFlags& flags) {
   return note;
 }
 
+/// An argument comes from a call that ended otherwise than was promised of it, or that hangs on
+/// one.
+bool is_unusual(const ForwardRequest& request) {
+  return std::any_of(request.promised.begin(), request.promised.end(),
+                     [](const PromisedInput& input) { return input.unusual; });
+}
+
+/// Of a loss: as its caller would make it.
+at::Tensor gradient_of_loss(const torch::autograd::Edge& loss, double weight) {
+  const at::NoGradGuard no_grad;
+  const auto& about = loss.function->input_metadata(loss.input_nr);
+  auto gradient = at::ones_symint(about.shape_as_dim_vector(), about.options());
+  return weight == 1.0 ? gradient : gradient * weight;
+}
+
 /// A joint call is none of the program's: what it runs are calls.
 Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
   if (entry.joint) return entry.run(module.smp_module(), arguments);
@@ -64,9 +80,9 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
       waiting_([this](WaitingRequests::Forward&& forward,
                       bool input_failed) { start(std::move(forward), input_failed); },
                [this](PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }),
-      promised_([this](BackwardTask&& task, bool input_failed) {
-        start(std::move(task), input_failed);
-      }) {}
+      promised_(
+          [this](BackwardTask&& task, bool input_failed) { start(std::move(task), input_failed); }),
+      early_([this](BackwardTask&& task, bool may_run) { start(std::move(task), !may_run); }) {}
 
 /// Sends what `run` returns, or the exception that it throws.
 template <class Run>
@@ -167,6 +183,7 @@ void RequestRunner::start(WaitingRequests::Forward&& forward, bool input_failed)
     core_.server.wake.signal();
     core_.port.send(forward.source, not_run(request.request, request.module, request.microbatch,
                                             "an argument was promised by a call"));
+    early_.ended({forward.source, request.request});
     return waiting_.ended(forward.row);
   }
   enter({forward.source, std::move(request), forward.execution, forward.row});
@@ -189,6 +206,7 @@ void RequestRunner::end_step() noexcept {
   kept_.clear();
   waiting_.clear();
   promised_.clear();
+  early_.clear();
 }
 
 void RequestRunner::run(ForwardTask&& task) {
@@ -201,6 +219,7 @@ void RequestRunner::run(ForwardTask&& task) {
   answer(task.source, request.request, scope,
          [&] { return run_forward(task.source, request, identity); });
   if (!core_.in_good_step()) return;
+  if (request.row != 0) early_.ended({task.source, request.request});
   waiting_.ended(task.row);
   drop(request.microbatch);
 }
@@ -238,8 +257,8 @@ ForwardResponse RequestRunner::run_forward(PpRank source, ForwardRequest& reques
   const WatchedArguments arguments(request.arguments.tensors);
   auto result = run_module(*entry, module, request.arguments, arguments);
   const bool changed = scope.note_settings() != settings;
-  auto response =
-      keep_record(source, std::move(result), std::move(inputs), arguments, request, identity);
+  auto response = keep_record(source, std::move(result), std::move(inputs), arguments, request,
+                              identity, changed);
   if (changed) response.settings = board.read_all(part);
   return response;
 }
@@ -270,7 +289,8 @@ ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
                                            c10::intrusive_ptr<BoundaryInput> inputs,
                                            const WatchedArguments& arguments,
                                            const ForwardRequest& request,
-                                           const ExecutionIdentity& identity) {
+                                           const ExecutionIdentity& identity,
+                                           bool changed_settings) {
   const char* const path = core_.scopes.modules.path(request.module);
   ForwardResponse response;
   response.result = std::move(result);
@@ -292,8 +312,10 @@ ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
   response.forms = take_forms(tensors, "output", path);
   while (response.requires_grad.size() < tensors.size()) response.requires_grad.push_back(false);
   copy_what_others_hold(tensors);
+  const bool as_promised = response.requires_grad.any() && response.links.empty() &&
+                           response.hooked.empty() && !changed_settings && !is_unusual(request);
   if (request.keep_outputs) {
-    kept_.keep({source, request.request}, kept_outputs(outputs_themselves, path));
+    kept_.keep({source, request.request}, kept_outputs(outputs_themselves, path), !as_promised);
     if (request.withhold_outputs && response.links.empty() && all_defined(outputs_themselves)) {
       response.withheld = take_shapes(outputs_themselves, response.requires_grad);
       response.forms = {};
@@ -309,6 +331,9 @@ ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
   response.record = core_.step->records.add(
       {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
        identity.execution, request.modes, request.position, ExecutionScope::current()->settings()});
+  if (request.row != 0) {
+    early_.note({source, request.request}, response.record, as_promised);
+  }
   return response;
 }
 
@@ -329,27 +354,49 @@ std::vector<KeptOutput> RequestRunner::kept_outputs(const std::vector<at::Tensor
 // ---- backward ----------------------------------------------------------------------------------
 
 void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
-  // It may overtake the word that the microbatch's forward is done. smp::grad() may be in the
-  // midst of it.
-  if (!request.only_inputs) {
-    core_.accumulator.mark_forward_done(request.microbatch);
-    core_.step->entry.forward_done(request.microbatch);
-  }
   ++core_.counters.executed_backward;
   if (!request.promised.empty()) return promised_.add({source, std::move(request)});
+  if (request.early) return early_.add({source, std::move(request)});
   launch({source, std::move(request)});
 }
 
 void RequestRunner::launch(BackwardTask&& task) {
+  // It may overtake the word that the microbatch's forward is done. smp::grad() may be in the
+  // midst of it.
+  if (!task.request.only_inputs) {
+    core_.accumulator.mark_forward_done(task.request.microbatch);
+    forward_done(task.request.microbatch);
+  }
+  task.request.record = record_of(task);
   const auto order = core_.priority(Phase::kBackward, task.request.microbatch);
   core_.workers.launch(std::move(task), order);
+}
+
+RecordId RequestRunner::record_of(const BackwardTask& task) const {
+  const auto& early = task.request.early;
+  if (!early || !early->forward) return task.request.record;
+  return early_.record_of({task.source, early->forward});
+}
+
+/// Others need a gradient that is given.
+bool RequestRunner::has_one_number(RecordId id, std::int32_t output) const {
+  const auto* record = core_.step->records.find(id);
+  if (record == nullptr || static_cast<std::size_t>(output) >= record->outputs.size()) return false;
+  const auto& edge = record->outputs[static_cast<std::size_t>(output)];
+  if (!edge.is_valid()) return false;
+  const auto sizes = edge.function->input_metadata(edge.input_nr).shape_as_dim_vector();
+  return std::all_of(sizes.begin(), sizes.end(), [](const auto& size) { return size == 1; });
 }
 
 /// One whose gradients failed keeps its record: its caller did not get as far as using it.
 void RequestRunner::start(BackwardTask&& task, bool input_failed) {
   if (!core_.in_good_step()) return;
+  const auto& early = task.request.early;
+  if (early && early->output >= 0 && !has_one_number(record_of(task), early->output)) {
+    input_failed = true;
+  }
   if (!input_failed) return launch(std::move(task));
-  const auto* record = core_.step->records.find(task.request.record);
+  const auto* record = core_.step->records.find(record_of(task));
   const auto module = record == nullptr ? kBody : record->module;
   core_.port.send(task.source, not_run(task.request.request, module, task.request.microbatch,
                                        "its gradient comes from a backward"));
@@ -455,6 +502,11 @@ variable_list RequestRunner::run_backward_of(BackwardRequest& request, Execution
                                              std::optional<WeightWork>& rest) {
   restore_forms(request.forms, request.gradients);
   const auto record = take_record(request);
+  if (request.early && request.early->output >= 0) {
+    const auto output = static_cast<std::size_t>(request.early->output);
+    request.gradients.at(output) =
+        gradient_of_loss(record.outputs.at(output), request.early->weight);
+  }
   if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
   const ModesScope modes(record.modes.without_autocast());
   scope.set_settings(settings_of(request, record));
@@ -522,6 +574,15 @@ variable_list RequestRunner::gradients_of_inputs(const Record& record, const edg
   auto captured = run_backward(roots, std::move(gradients), options, inputs);
   if (!keep_graph) core_.accumulator.close(record.execution);
   return captured;
+}
+
+std::vector<std::pair<std::int32_t, ModuleId>> RequestRunner::backwards_waiting() const {
+  std::vector<std::pair<std::int32_t, ModuleId>> found;
+  for (const auto* task : promised_.waiting()) {
+    const auto* record = core_.step->records.find(record_of(*task));
+    if (record != nullptr) found.emplace_back(task->request.microbatch, record->module);
+  }
+  return found;
 }
 
 // ---- records that nobody wants -----------------------------------------------------------------

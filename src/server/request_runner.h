@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/early_requests.h"
 #include "server/failure_control.h"
 #include "server/kept_outputs.h"
 #include "server/promised_gradients.h"
@@ -38,7 +39,8 @@ class RequestRunner {
   void end_step() noexcept;
   /// What waits for tensors of other ranks, for reports.
   const WaitingRequests& waiting() const noexcept { return waiting_; }
-  const PromisedGradients& promised() const noexcept { return promised_; }
+  /// Microbatch and module of each whose forward has ended here.
+  std::vector<std::pair<std::int32_t, ModuleId>> backwards_waiting() const;
   /// Frees the records that others released. On a fiber: it runs destructors of user code.
   void free_released();
 
@@ -61,10 +63,12 @@ class RequestRunner {
   ForwardResponse keep_record(PpRank source, Packet&& result,
                               c10::intrusive_ptr<BoundaryInput> inputs,
                               const WatchedArguments& arguments, const ForwardRequest& request,
-                              const ExecutionIdentity& identity);
+                              const ExecutionIdentity& identity, bool changed_settings);
   ErrorResponse not_run(RequestId request, ModuleId module, std::int32_t microbatch,
                         const char* what) const;
   void launch(BackwardTask&& task);
+  RecordId record_of(const BackwardTask& task) const;
+  bool has_one_number(RecordId record, std::int32_t output) const;
   variable_list run_backward_of(BackwardRequest& request, ExecutionScope& scope,
                                 std::optional<WeightWork>& rest);
   void run_rest(WeightWork& rest, ExecutionScope& scope);
@@ -83,6 +87,7 @@ class RequestRunner {
   KeptOutputs kept_;
   WaitingRequests waiting_;
   PromisedGradients promised_;
+  EarlyRequests early_;
 };
 
 }  // namespace smp::server

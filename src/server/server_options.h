@@ -22,6 +22,7 @@ struct ServerCounters {
   std::uint64_t backward_requests = 0;  ///< sent
   std::uint64_t promised = 0;           ///< of the forward requests, that were not awaited
   std::uint64_t passed_on = 0;          ///< arguments and gradients that went past this rank
+  std::uint64_t early = 0;              ///< losses whose backward was asked for before they came
   std::uint64_t fetched = 0;            ///< promised outputs that this rank asked for by themselves
   std::uint64_t executed_forward = 0;
   std::uint64_t executed_backward = 0;

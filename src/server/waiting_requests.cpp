@@ -51,6 +51,7 @@ void WaitingRequests::put(Waiting& waiting, PassedOn&& message) {
     if (input.index != message.index) continue;
     input.tensors = std::move(message.tensors);
     input.forms = std::move(message.forms);
+    input.unusual = message.unusual;
     return;
   }
   SMP_ASSERT(false, "tensor ", message.index, " was not promised");

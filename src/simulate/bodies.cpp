@@ -18,15 +18,28 @@ void Bodies::start() {
 
 bool Bodies::goes_on_to_backward(int fiber) {
   auto& own = step_.fibers[fiber];
-  step_.stages[0].polls = true;
-  progress_.forward_finished(own.microbatch);
-  open_gate();
-  start();
+  finish_forward(own);
   if (!progress_.may_begin_backward(own.microbatch)) return false;
   own.phase = schedule::Phase::kBackward;
   own.operation = step_.program.tasks[0].last;
   own.set_priority(step_.priority_of(own));
   return true;
+}
+
+bool Bodies::leaves_backward_to_loss(int fiber) {
+  auto& own = step_.fibers[fiber];
+  if (!progress_.gate_would_open(own.microbatch)) return false;
+  finish_forward(own);
+  own.phase = schedule::Phase::kBackward;
+  own.set_priority(step_.priority_of(own));
+  return true;
+}
+
+void Bodies::finish_forward(const SimulatedFiber& body) {
+  step_.stages[0].polls = true;
+  progress_.forward_finished(body.microbatch);
+  open_gate();
+  start();
 }
 
 void Bodies::finish(int fiber) {

@@ -20,6 +20,9 @@ class Bodies {
   /// The body `fiber` is at the end of its forward.
   /// @return whether it goes on, to its backward; else it waits at the gate.
   bool goes_on_to_backward(int fiber);
+  /// The body `fiber` has asked for its loss, and would only wait for it.
+  /// @return whether its backward may begin where the loss is; it is in its backward then.
+  bool leaves_backward_to_loss(int fiber);
   /// The body `fiber` has done all that it had to.
   void finish(int fiber);
 
@@ -27,6 +30,7 @@ class Bodies {
   int finished() const noexcept { return progress_.progress().finished; }
 
  private:
+  void finish_forward(const SimulatedFiber& body);
   void open_gate();
 
   StepState& step_;

@@ -176,10 +176,13 @@ void FiberRunner::record(SimulatedStage& stage) const {
 void FiberRunner::ask(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
+  const int before = next_operation(own).previous;
+  bool for_loss = false;
   start_task(fiber, step_.sibling(fiber, next_operation(own).callee));
   own.parked_bytes = parked_by(own, 0);
   for (int callee = next_operation(own).callee;;) {
     const auto& task = step_.program.tasks[callee];
+    for_loss = own.is_forward() && !step_.options.forward_only && task.gives_loss;
     advance(own);
     callee = own.is_forward() ? task.passed_on_to : task.passed_on_by;
     if (callee < 0) break;
@@ -188,6 +191,8 @@ void FiberRunner::ask(int fiber) {
         own.is_forward() ? step_.program.tasks[callee].there : step_.program.tasks[callee].back;
     own.parked_bytes = std::max(own.parked_bytes, parked_by(own, travel.bytes));
   }
+  // Then it waits for the gradients of what it has asked for.
+  if (for_loss && bodies_.leaves_backward_to_loss(fiber)) own.operation = before;
   own.awaiting = true;
   own.priority = schedule::passing_on(own.priority);
   stage.add_live(own.parked_bytes);
@@ -219,9 +224,23 @@ void FiberRunner::start_task(int fiber, int callee) {
 void FiberRunner::answer(int fiber) {
   const auto& own = step_.fibers[fiber];
   const auto& task = step_.task_of(own);
+  if (begins_backward(fiber)) return;
   const int next = own.is_forward() ? task.passed_on_to : task.passed_on_by;
   if (next >= 0) return start_task(fiber, step_.sibling(fiber, next));
   send(fiber, own.is_forward() ? task.back : task.there, step_.sibling(fiber, task.caller));
+}
+
+/// Has the loss, and was asked for its gradients already.
+bool FiberRunner::begins_backward(int fiber) {
+  auto& own = step_.fibers[fiber];
+  const auto& task = step_.task_of(own);
+  if (!own.is_forward() || !task.gives_loss) return false;
+  if (step_.fibers[step_.sibling(fiber, task.caller)].is_forward()) return false;
+  own.phase = schedule::Phase::kBackward;
+  own.operation = task.last;
+  own.set_priority(step_.priority_of(own));
+  step_.stage_of(own).ready.push(fiber, own.priority);
+  return true;
 }
 
 /// Takes the thread of the sender for a while, then travels. What stays on its stage does neither.

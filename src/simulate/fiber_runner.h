@@ -30,6 +30,7 @@ class FiberRunner {
   std::int64_t parked_by(const SimulatedFiber& fiber, std::int64_t elsewhere) const;
   void start_task(int fiber, int callee);
   void answer(int fiber);
+  bool begins_backward(int fiber);
   void send(int fiber, const Task::Travel& travel, int to);
   void record(SimulatedStage& stage) const;
 

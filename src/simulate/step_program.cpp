@@ -40,6 +40,7 @@ class Compiler {
     }
     leave_until(-1);
     compute(0, {-1, false}, 0);
+    note_loss();
     copy_shared_tensors();
     price_operations();
     return std::move(program_);
@@ -129,6 +130,14 @@ class Compiler {
       operation = program_.operations[operation].previous;
     }
     return operation;
+  }
+
+  void note_loss() {
+    const int request = request_passed_on(0);
+    if (request < 0 || trace_.loss_call < 0) return;
+    int task = tasks_of_calls_.at(trace_.loss_call);
+    while (program_.tasks[task].caller > 0) task = program_.tasks[task].caller;
+    program_.tasks[task].gives_loss = task == program_.operations[request].callee;
   }
 
   bool is_negligible(int operation) const {

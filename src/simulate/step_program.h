@@ -40,6 +40,9 @@ struct Task {
   /// the result goes there, not to the caller. -1: the caller gets it.
   int passed_on_to = -1;
   int passed_on_by = -1;  ///< the other way round, which is that of gradients; -1: the caller
+  /// The result is the loss, with which the body does nothing else: the backward may begin here,
+  /// before the body has it.
+  bool gives_loss = false;
 };
 
 /// Neighbouring compute intervals of one task are one operation, unless a long one ends where the

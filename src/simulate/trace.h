@@ -92,6 +92,8 @@ enum class CostSource : std::uint8_t {
 struct Trace {
   std::vector<TracedCall> calls;    ///< in the order in which they began; a caller comes first
   ComputeInterval body_after = {};  ///< what the body itself computed after its last call
+  /// The innermost call whose result the body calls backward on, as it is; -1: there is none.
+  int loss_call = -1;
   std::vector<WeightUse> foreign_uses;
   std::vector<BufferUse> buffer_uses;
   std::vector<SharedTensor> shared;

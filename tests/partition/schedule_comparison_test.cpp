@@ -40,6 +40,7 @@ PlannedStep odd_step() {
   step.trace.calls = {call, call};
   auto& second = step.trace.calls[1];
   second = {1, 0, {1e-5, 1, 2}, {3e-3, 1'000'000, 5}, 11, 12, 13, 14, false};
+  step.trace.loss_call = 1;
   step.trace.shared = {{70, {{0, true}, {1, false}, {-1, false}}}};
   return step;
 }
@@ -57,6 +58,7 @@ TEST(PlannedStep, ComesBackFromItsFile) {
   EXPECT_EQ(again.pipeline, "1f1b");
   EXPECT_EQ(again.microbatches, 6);
   EXPECT_EQ(again.active_microbatches, 5);
+  EXPECT_EQ(again.trace.loss_call, 1);
   const auto first = simulated(step), second = simulated(again);
   EXPECT_EQ(first.seconds, second.seconds);
   EXPECT_EQ(first.busy, second.busy);
@@ -93,6 +95,9 @@ TEST(PlannedStep, SaysWhatIsWrongWithAFile) {
   EXPECT_THAT(error_with("\"microbatches\": 6", "\"microbatches\": 0"),
               HasSubstr("a step of 0 microbatches"));
   EXPECT_THAT(error_with("[70,0,1,", "[70,5,1,"), HasSubstr("there is no call 5"));
+  EXPECT_THAT(error_with("\"loss_call\": 1", "\"loss_call\": 2"),
+              HasSubstr("\"loss_call\" is 2, and there are 2 calls"));
+  EXPECT_EQ(error_with(", \"loss_call\": 1", ""), "no error") << "older plans do not have it";
   EXPECT_THAT(error_with("[70,0,1,", "[70,1,"), HasSubstr("a shared tensor must be"));
 }
 

@@ -12,6 +12,7 @@ simulate::Trace example() {
   simulate::Trace trace;
   trace.calls.push_back({.module = 3, .caller = -1, .after = {.seconds = 0.5}, .input_bytes = 7});
   trace.body_after = {.seconds = 0.25, .activation_bytes = 9, .gradient_bytes = 4};
+  trace.loss_call = 0;
   trace.foreign_uses.push_back({.module = 2, .parameter = 5});
   trace.buffer_uses.push_back({.module = 1, .holder = 4, .name = "embed.table"});
   trace.shared.push_back({.bytes = 12, .keepers = {{.call = 0, .before = true}}});
@@ -33,6 +34,8 @@ TEST(TraceBytes, GiveBackEveryMember) {
   EXPECT_EQ(trace.calls[0].after.seconds, 0.5);
   EXPECT_EQ(trace.calls[0].input_bytes, 7);
   EXPECT_EQ(trace.body_after.gradient_bytes, 4);
+  EXPECT_EQ(trace.loss_call, 0);
+  EXPECT_EQ(traces[1].loss_call, -1);
   ASSERT_EQ(trace.foreign_uses.size(), 1u);
   EXPECT_EQ(trace.foreign_uses[0].parameter, 5);
   ASSERT_EQ(trace.buffer_uses.size(), 1u);

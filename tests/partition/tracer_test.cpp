@@ -56,6 +56,37 @@ TEST(Tracer, SeesCallsInOrderWithTheirCallersAndBytes) {
   EXPECT_EQ(seen.source, simulate::CostSource::kEstimated);
 }
 
+/// A body that calls backward on what `loss_of` makes of the net's result.
+int loss_call_of(Block& net, const std::function<Tensor(const Tensor&)>& loss_of) {
+  const Described described(*net);
+  Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
+  const auto body = [&] {
+    const auto loss = loss_of(net(torch::ones({5, 8})));
+    tracer.note_backward({loss});
+    return std::vector{loss};
+  };
+  return tracer.run(body, 2).at(0).loss_call;
+}
+
+TEST(Tracer, SeesWhichCallReturnsTheLoss) {
+  Block net;
+  EXPECT_EQ(loss_call_of(net, [](const Tensor& y) { return y; }), 3) << "the innermost";
+  EXPECT_EQ(loss_call_of(net, [](const Tensor& y) { return y.sum(); }), -1);
+  EXPECT_EQ(loss_call_of(net,
+                         [&](const Tensor& y) {
+                           const auto loss = net->second(torch::ones({5, 8}));
+                           return loss + y;
+                         }),
+            -1);
+  EXPECT_EQ(trace(*net,
+                  [&] {
+                    return std::vector{net(torch::ones({5, 8}))};
+                  })
+                .loss_call,
+            -1)
+      << "no backward";
+}
+
 TEST(Tracer, GivesTimeToTheCallThatSpendsIt) {
   Block net;
   const auto x = torch::ones({5, 8});

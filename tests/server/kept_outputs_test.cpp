@@ -18,11 +18,11 @@ class KeptOutputsTest : public testing::Test {
   static PassOn to(int rank, std::uint32_t output, std::uint32_t index) {
     return {kRequest, output, PpRank(rank), kConsumer, index};
   }
-  void keep() {
+  void keep(bool unusual = false) {
     std::vector<KeptOutput> outputs(2);
     outputs[0].tensors = {at::full({1}, 7)};
     outputs[1].tensors = {at::full({1}, 8)};
-    kept_.keep(kName, std::move(outputs));
+    kept_.keep(kName, std::move(outputs), unusual);
   }
   double value(std::size_t i) const { return sent_.at(i).second.tensors.at(0).item<double>(); }
 
@@ -49,6 +49,16 @@ TEST_F(KeptOutputsTest, AreSentWhenTheyAreThere) {
   EXPECT_EQ(kept_.size(), 1u);
   kept_.release(kName);
   EXPECT_EQ(kept_.size(), 0u);
+}
+
+TEST_F(KeptOutputsTest, SayWhetherTheirCallEndedAsPromised) {
+  for (const bool unusual : {false, true}) {
+    kept_.expect(kName);
+    kept_.pass_on(PpRank(0), to(2, 1, 0));
+    keep(unusual);
+    kept_.release(kName);
+    EXPECT_EQ(sent_.back().second.unusual, unusual);
+  }
 }
 
 /// A request with large tensors comes after small messages about it.

@@ -213,6 +213,28 @@ TEST_F(MessageCodecTest, PromisesOfARequest) {
   }
 }
 
+TEST_F(MessageCodecTest, AnEarlyStart) {
+  for (const bool more : {false, true}) {
+    BackwardRequest sent;
+    sent.gradients.resize(2);
+    sent.early = EarlyStart{{70'000, 0xffffffffu}, more ? 1 : -1, 1.0 / 3};
+    if (more) {
+      sent.promised.push_back({1});
+      sent.forms = "forms";
+      sent.settings = Settings{false, 9, std::string("more")};
+    }
+    const auto got = cross(sent);
+    ASSERT_TRUE(got.early);
+    EXPECT_EQ(got.early->forward, sent.early->forward);
+    EXPECT_EQ(got.early->output, sent.early->output);
+    EXPECT_EQ(got.early->weight, sent.early->weight);
+    EXPECT_EQ(got.promised.size(), sent.promised.size());
+    EXPECT_EQ(got.forms, sent.forms);
+    EXPECT_EQ(got.settings, sent.settings);
+  }
+  EXPECT_FALSE(cross(BackwardRequest()).early);
+}
+
 TEST_F(MessageCodecTest, OutputsThatArePassedOnOrWithheld) {
   ForwardResponse withheld;
   withheld.withheld = Note("sizes");
@@ -225,9 +247,12 @@ TEST_F(MessageCodecTest, OutputsThatArePassedOnOrWithheld) {
   EXPECT_EQ(on.consumer, (RequestId{5, 6}));
   EXPECT_EQ(on.index, 7u);
   for (const bool failed : {false, true}) {
-    const auto passed = cross_rare(PassedOn{
-        PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3), !failed});
+    auto sent =
+        PassedOn{PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3), !failed};
+    sent.unusual = failed;
+    const auto passed = cross_rare(sent);
     EXPECT_EQ(passed.gradient, !failed);
+    EXPECT_EQ(passed.unusual, failed);
     EXPECT_EQ(passed.caller, PpRank(2));
     EXPECT_EQ(passed.consumer, (RequestId{5, 6}));
     EXPECT_EQ(passed.index, 7u);

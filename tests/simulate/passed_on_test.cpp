@@ -28,6 +28,55 @@ TEST(PassedOn, AChainOfRequestsSendsOneTensorMore) {
   }
 }
 
+// ---- a loss that a module returns --------------------------------------------------------------
+
+/// It does not come to its caller, nor does its gradient come from there.
+TEST(PassedOn, BackwardBeginsWhereTheLossIs) {
+  for (int k = 1; k <= 6; ++k) {
+    const auto model =
+        with_loss(traced_chain(std::vector<double>(static_cast<std::size_t>(k) + 1, 0.010)));
+    auto machine = ideal_machine(k + 1);
+    machine.latency = 0.002;
+    const auto step = simulate_with(model, stage_each(model), machine, k + 1, {});
+    EXPECT_EQ(messages_of(step), 2 * k);
+    EXPECT_NEAR(step.seconds, (k + 1) * 0.030 + 2 * k * 0.002, 1e-9);
+    machine.promised_outputs = false;
+    const auto relayed = simulate_with(model, stage_each(model), machine, k + 1, {});
+    EXPECT_EQ(messages_of(relayed), 4 * k);
+  }
+}
+
+/// The body computes with it, or it is not the last call.
+TEST(PassedOn, ALossThatIsUsedComesToTheBody) {
+  auto model = with_loss(traced_chain({0.010, 0.010}));
+  model.trace.body_after.seconds = 0.001;
+  EXPECT_EQ(messages_of(simulate_with(model, stage_each(model), ideal_machine(2), 2, {})), 4);
+  auto two = traced_chain({0.010, 0.010, 0.010});
+  two.trace.loss_call = 2;
+  EXPECT_EQ(messages_of(simulate_with(two, stage_each(two), ideal_machine(3), 2, {})), 6);
+}
+
+/// The module that is asked for may have it from one of its own.
+TEST(PassedOn, ALossMayComeFromFurtherBelow) {
+  TimedModel model;
+  const int root = model.call_again(0, -1, 0);
+  const int outer = model.call(root, 0.010, 1);
+  model.trace.loss_call = model.call(outer, 0.010, 1);
+  const auto step = simulate_with(model, {0, 1, 2}, ideal_machine(3), 2, {});
+  EXPECT_EQ(messages_of(step), 6) << "without the loss and its gradient, between 0 and 1";
+}
+
+/// "simple" has all other forwards first.
+TEST(PassedOn, ALossWaitsForItsSchedule) {
+  const auto model = with_loss(traced_chain({0.010, 0.010}));
+  const SimulationOptions options{.microbatches = 4};
+  const auto step = simulate_with(model, stage_each(model), ideal_machine(2), 0, options);
+  EXPECT_EQ(messages_of(step), 4 * 4);
+  EXPECT_NEAR(step.seconds, 5 * 0.030, 1e-9);
+}
+
+// ---- what messages cost ------------------------------------------------------------------------
+
 TEST(PassedOn, EachMessageIsPaidOnce) {
   for (const int k : {1, 2, 5}) {
     const auto model = traced_chain(std::vector<double>(static_cast<std::size_t>(k) + 1, 0.010));
