@@ -43,8 +43,8 @@ RankList read_list(const std::vector<Action>& actions, int microbatches) {
 
 class ListSchedule final : public Schedule {
  public:
-  ListSchedule(std::string name, const ScheduleLists& lists, Priorities priorities)
-      : name_(std::move(name)), most_alive_(lists.most_alive()), priorities_(priorities) {
+  ListSchedule(std::string name, const ScheduleLists& lists)
+      : name_(std::move(name)), most_alive_(lists.most_alive()) {
     for (const auto& actions : lists.ranks) {
       ranks_.push_back(read_list(actions, lists.microbatches));
     }
@@ -55,12 +55,11 @@ class ListSchedule final : public Schedule {
   bool may_begin_backward(const Progress&) const noexcept override { return true; }
 
   std::int64_t priority(Phase phase, int microbatch, const Progress& p) const noexcept override {
-    const auto& [actions, windows, positions] = ranks_[static_cast<std::size_t>(p.pp_rank)];
+    const auto& positions = ranks_[static_cast<std::size_t>(p.pp_rank)].positions;
     const auto& of_phase = phase == Phase::kForward          ? positions.forward
                            : phase == Phase::kWeightGradient ? positions.weight
                                                              : positions.backward;
-    const auto position = of_phase[static_cast<std::size_t>(microbatch)];
-    return priorities_ == Priorities::kAsListed ? position : class_of(phase) * actions + position;
+    return of_phase[static_cast<std::size_t>(microbatch)];
   }
 
   const RankWindows* windows(int pp_rank) const override {
@@ -77,19 +76,15 @@ class ListSchedule final : public Schedule {
   }
 
  private:
-  static std::int64_t class_of(Phase phase) noexcept { return phase == Phase::kBackward ? 0 : 1; }
-
   std::string name_;
   std::vector<int> most_alive_;  // by rank
-  Priorities priorities_;
   std::vector<RankList> ranks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Schedule> make_list_schedule(std::string name, const ScheduleLists& lists,
-                                             Priorities priorities) {
-  return std::make_unique<ListSchedule>(std::move(name), lists, priorities);
+std::unique_ptr<Schedule> make_list_schedule(std::string name, const ScheduleLists& lists) {
+  return std::make_unique<ListSchedule>(std::move(name), lists);
 }
 
 }  // namespace smp::schedule

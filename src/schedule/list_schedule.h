@@ -2,9 +2,7 @@
 //
 // A model's modules need not be a chain, so no rank can follow a list to the letter: what comes
 // next in it may never be asked for. So the list of a rank is read as
-// - priorities: of what is ready, the action that stands earlier runs first; or, for lists that are
-//   made for a chain (kGradientsFirst), gradients that others wait for, then all else, each in the
-//   order of the list;
+// - priorities: of what is ready, the action that stands earlier runs first;
 // - windows: forward work of microbatch i may begin on the rank only when each microbatch whose end
 //   (B, W) stands before F<i> has ended there. So the rank never keeps more microbatches than its
 //   list does.
@@ -17,7 +15,6 @@
 // the lowest. This needs no more of a rank than that it learns when a microbatch has ended there.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,12 +23,10 @@
 
 namespace smp::schedule {
 
-enum class Priorities : std::uint8_t { kAsListed, kGradientsFirst };
-
 /// A schedule that reads `lists` so. For steps with as many microbatches as they have, or fewer:
 /// what they say of the others does not count then.
 /// @param lists  pass check_lists()
-[[nodiscard]] std::unique_ptr<Schedule> make_list_schedule(
-    std::string name, const ScheduleLists& lists, Priorities priorities = Priorities::kAsListed);
+[[nodiscard]] std::unique_ptr<Schedule> make_list_schedule(std::string name,
+                                                           const ScheduleLists& lists);
 
 }  // namespace smp::schedule

@@ -94,13 +94,10 @@ std::unique_ptr<Schedule> make_schedule(const std::string& name, const StepShape
   if (name == "interleaved") return make_interleaved(active_microbatches);
   const auto [generator, more] = split_name(name, microbatches);
   if (generator == "1f1b") {
-    return make_list_schedule(name, one_forward_one_backward_lists(pp_size, microbatches, more),
-                              Priorities::kGradientsFirst);
+    return make_list_schedule(name, one_forward_one_backward_lists(pp_size, microbatches, more));
   }
   if (generator == "zero_bubble") {
-    // H1 itself is made so that no order but its own has its bubble.
-    const auto priorities = more == 0 ? Priorities::kAsListed : Priorities::kGradientsFirst;
-    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches, more), priorities);
+    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches, more));
   }
   SMP_REQUIRE(name.starts_with(kFilePrefix), "unknown pipeline schedule \"", name,
               "\"; use \"simple\", \"interleaved\", \"1f1b\", \"zero_bubble\" (or "

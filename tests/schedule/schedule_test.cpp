@@ -78,14 +78,17 @@ TEST(Schedules, KnowHowManyMicrobatchesARankKeeps) {
   EXPECT_EQ(make_schedule("zero_bubble+2", shape)->most_alive(3, 8), 6);
 }
 
-TEST(Schedules, GradientsThatOthersWaitForGoFirst) {
-  for (const char* name : {"1f1b", "1f1b+1", "zero_bubble+1"}) {
-    const auto schedule = make_schedule(name, {.pp_size = 3, .microbatches = 6});
+TEST(Schedules, RunInTheOrderOfTheirLists) {
+  for (const int more : {0, 1}) {
+    const auto schedule =
+        make_schedule("1f1b+" + std::to_string(more), {.pp_size = 3, .microbatches = 6});
     const Progress progress{.microbatches = 6, .pp_rank = 1};
     const auto place = [&](Phase phase, int i) { return schedule->priority(phase, i, progress); };
-    EXPECT_LT(place(Phase::kBackward, 0), place(Phase::kBackward, 5));
-    EXPECT_LT(place(Phase::kBackward, 5), place(Phase::kForward, 0));
-    EXPECT_LT(place(Phase::kForward, 0), place(Phase::kForward, 5));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_LT(place(Phase::kForward, i), place(Phase::kForward, i + 1));
+      EXPECT_LT(place(Phase::kForward, i + 1 + more), place(Phase::kBackward, i));
+      EXPECT_LT(place(Phase::kBackward, i), place(Phase::kForward, i + 2 + more));
+    }
   }
 }
 
