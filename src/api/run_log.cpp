@@ -273,8 +273,15 @@ struct RunLog::State {
                    runtime.server().core().options.oversubscribed);
       recorder.write_to(&*ring);
     } catch (const std::exception& error) {
-      base::log(base::LogLevel::kWarning, "a killed run will have no timeline: ", error.what());
+      runtime.warnings().note("a killed run will have no timeline: " + of_all_ranks(error.what()));
     }
+  }
+
+  /// A message about this rank's file as one that others would give too.
+  std::string of_all_ranks(std::string text) const {
+    const auto at = text.find(own_ring());
+    if (at != std::string::npos) text.replace(at, own_ring().size(), file("rank-*.ring"));
+    return text;
   }
 
   void stop_recording() {
@@ -330,6 +337,7 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
     : state_(new State{.runtime = Runtime::current(), .model = model}) {
   state_->start(name, options);
   state_->start_recording();
+  state_->runtime.warnings().meet(state_->runtime.communicator(Group::kPp));
   state_->traffic_before = state_->runtime.traffic();
   state_->steps_before = state_->steps();
 }
