@@ -184,8 +184,13 @@ void OptimizerShare::step() {
   auto* runtime = Runtime::find_current();
   require_outside_of_steps(runtime, "step()");
   auto& state = *state_;
-  if (runtime != nullptr) runtime->facts().note_optimizer_step();
-  if (runtime == nullptr || state.strangers.empty()) {
+  if (runtime == nullptr) {
+    state.optimizer->step();
+    return;
+  }
+  const server::BetweenSteps recorded(runtime->server().recorder(), schedule::Phase::kOptimizer);
+  runtime->facts().note_optimizer_step();
+  if (state.strangers.empty()) {
     state.optimizer->step();
     return;
   }

@@ -63,14 +63,30 @@ using Numbers = std::vector<std::int64_t>;
 /// Of a span, and of an event of a request, on their way to rank 0.
 constexpr std::size_t kSpanNumbers = 6, kEventNumbers = 4;
 
-Numbers to_numbers(const StepTrace& trace) {
-  Numbers numbers = {trace.pp_rank,        trace.step,
-                     trace.start,          trace.end,
-                     trace.oversubscribed, static_cast<std::int64_t>(trace.spans.size())};
-  for (const Span& span : trace.spans) {
+void add_spans(Numbers& numbers, const std::vector<Span>& spans) {
+  numbers.push_back(static_cast<std::int64_t>(spans.size()));
+  for (const Span& span : spans) {
     numbers.insert(numbers.end(), {span.start, span.end, span.cpu, span.microbatch, span.module,
                                    static_cast<std::int64_t>(span.phase)});
   }
+}
+
+/// @param at  of their number in `numbers`; then of what follows them
+std::vector<Span> take_spans(const Numbers& numbers, std::size_t& at) {
+  std::vector<Span> spans;
+  for (auto left = numbers.at(at++); left > 0; --left, at += kSpanNumbers) {
+    spans.push_back({numbers.at(at), numbers.at(at + 1), numbers.at(at + 2),
+                     static_cast<std::int32_t>(numbers.at(at + 3)),
+                     static_cast<std::int32_t>(numbers.at(at + 4)),
+                     static_cast<schedule::Phase>(numbers.at(at + 5))});
+  }
+  return spans;
+}
+
+Numbers to_numbers(const StepTrace& trace) {
+  Numbers numbers = {trace.pp_rank, trace.step, trace.start, trace.end, trace.oversubscribed};
+  add_spans(numbers, trace.spans);
+  add_spans(numbers, trace.between);
   for (const auto& event : trace.requests) {
     numbers.insert(numbers.end(), {event.time, event.caller, event.request,
                                    static_cast<std::int64_t>(event.kind)});
@@ -85,13 +101,9 @@ StepTrace to_trace(const Numbers& numbers) {
   trace.start = numbers.at(2);
   trace.end = numbers.at(3);
   trace.oversubscribed = numbers.at(4) != 0;
-  std::size_t at = 6;
-  for (auto left = numbers.at(5); left > 0; --left, at += kSpanNumbers) {
-    trace.spans.push_back({numbers.at(at), numbers.at(at + 1), numbers.at(at + 2),
-                           static_cast<std::int32_t>(numbers.at(at + 3)),
-                           static_cast<std::int32_t>(numbers.at(at + 4)),
-                           static_cast<schedule::Phase>(numbers.at(at + 5))});
-  }
+  std::size_t at = 5;
+  trace.spans = take_spans(numbers, at);
+  trace.between = take_spans(numbers, at);
   for (; at < numbers.size(); at += kEventNumbers) {
     trace.requests.push_back({numbers.at(at), static_cast<std::int32_t>(numbers.at(at + 1)),
                               numbers.at(at + 2),
@@ -103,9 +115,11 @@ StepTrace to_trace(const Numbers& numbers) {
 /// As the clock shows that was `offset` behind.
 StepTrace moved_back(StepTrace trace, Nanoseconds offset) {
   for (auto* time : {&trace.start, &trace.end}) *time -= offset;
-  for (Span& span : trace.spans) {
-    span.start -= offset;
-    span.end -= offset;
+  for (auto* spans : {&trace.spans, &trace.between}) {
+    for (Span& span : *spans) {
+      span.start -= offset;
+      span.end -= offset;
+    }
   }
   for (auto& event : trace.requests) event.time -= offset;
   return trace;
@@ -166,6 +180,7 @@ StepTrace without_details(const StepTrace& trace) {
   all.cpu = trace.busy_cpu();
   short_trace.spans = {all};
   short_trace.requests.clear();
+  short_trace.between.clear();
   return short_trace;
 }
 
@@ -357,6 +372,7 @@ const std::string& RunLog::folder() const noexcept { return state_->folder; }
 
 StepTiming RunLog::measure() {
   auto& state = *state_;
+  const server::BetweenSteps recorded(state.runtime.server().recorder(), schedule::Phase::kOther);
   if (state.measured++ % kStepsOfAClock == 0) state.clock = clock_of(state.runtime);
   const auto own = without_details(state.runtime.last_trace());
   state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);

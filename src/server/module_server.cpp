@@ -77,15 +77,14 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
                             0,
                             core_.options.oversubscribed,
                             {},
+                            {},
                             {}};
   for (auto early = std::exchange(early_, {}); auto& [source, step, message] : early) {
     receive(source, step, std::move(message));
   }
   engine_.run();
   trace.end = core_.clock.now();
-  core_.scopes.recorder.end_step(trace.step, trace.end);
-  trace.spans = core_.scopes.recorder.take();
-  trace.requests = core_.scopes.recorder.take_requests();
+  core_.scopes.recorder.end_step(trace);
   return trace;
 }
 
