@@ -48,7 +48,7 @@ struct StepTrace {
   std::vector<RequestEvent> requests;  ///< in order of time
   /// What the rank's thread did before, since the end of its last step; in order of time. Empty of
   /// the first step that was recorded, and of a simulated one.
-  std::vector<Span> between;
+  std::vector<Span> between = {};
 
   /// Sums over the spans, not over those between steps.
   [[nodiscard]] base::Nanoseconds busy_wall() const;

@@ -77,7 +77,6 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
                             0,
                             core_.options.oversubscribed,
                             {},
-                            {},
                             {}};
   for (auto early = std::exchange(early_, {}); auto& [source, step, message] : early) {
     receive(source, step, std::move(message));
