@@ -317,11 +317,13 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
               "of both ranks; aim: 0");
   report->add("awaited.control_messages_per_step", awaited.control_messages, "1", "of both ranks");
   const std::string allocations =
-      "of operator new, both ranks, per module and microbatch, forward and backward; without those "
-      "of the modules' own forward";
+      "of operator new in a warm step, both ranks, per module and microbatch, forward and "
+      "backward; "
+      "without those of the modules' own forward";
   report->add("dynamic.allocations_per_step", promised.allocations, "1", allocations);
-  report->add("static.allocations_per_step", repeated.allocations, "1",
-              allocations + "; static_mode, replayed");
+  report->add("awaited.allocations_per_step", awaited.allocations, "1", allocations);
+  report->add("static.allocations_per_step", repeated.allocations, "1", allocations);
+  report->add("fast.allocations_per_step", fast.allocations, "1", allocations);
   report->add("chain64.recorded_over_not", median(recorded.distributed) / dynamic, "1",
               "while every span and message is written down");
   report->add("chain64.one_process.us_per_module", alone, "us", "LibTorch's own engine");

@@ -85,6 +85,19 @@ std::string title_of(const StepTimeline& timeline) {
                 bubble);
 }
 
+/// What the rank did between steps while others ran theirs. @return how long of that part
+Nanoseconds add_time_between(const StepTrace& rank, const PathPart& part,
+                             std::map<std::string, Nanoseconds>& times) {
+  Nanoseconds sum = 0;
+  for (const auto& span : rank.between) {
+    const auto length = std::min(span.end, part.end) - std::max(span.start, part.start);
+    if (length <= 0) continue;
+    times[name_between_steps(span.phase)] += length;
+    sum += length;
+  }
+  return sum;
+}
+
 /// The modules that the path spends most of its time in, and what it waits for.
 void add_path_table(HtmlPage& page, const StepTimeline& timeline,
                     const std::vector<PathPart>& path) {
@@ -95,7 +108,9 @@ void add_path_table(HtmlPage& page, const StepTimeline& timeline,
     const auto length = part.end - part.start;
     whole += length;
     if (part.kind == PathPart::Kind::kMessage) messages += length;
-    if (part.kind == PathPart::Kind::kOther) other += length;
+    if (part.kind == PathPart::Kind::kOther) {
+      other += length - add_time_between(timeline.ranks[part.rank], part, modules);
+    }
     if (part.kind != PathPart::Kind::kComputing) continue;
     const auto& span = timeline.ranks[part.rank].spans[part.span];
     modules[work_name(timeline, span)] += length;
@@ -159,9 +174,9 @@ void add_time_before(HtmlPage& page, const StepTimeline& timeline, const IdleTim
   if (before == 0) return;
   page.paragraph(concat(
       "Before 0 is what ranks did since the end of the step before, ", milliseconds(before),
-      ": optimizer.step() of a smp::DistributedOptimizer, the program itself (loading data, "
-      "logging, clearing gradients), and smp, which gets the step ready, ends the one before and "
-      "waits for other ranks. Shares are of ",
+      ": optimizer.step() of a smp::DistributedOptimizer (grey); the program itself, which loads "
+      "data or logs (sand); and smp, which gets the step ready, ends the one before and waits for "
+      "other ranks (dark grey). Shares are of ",
       milliseconds(idle.whole.length()), ", that time and the step."));
 }
 

@@ -100,6 +100,18 @@ TEST(TimelinePage, SaysWhatRanksDidBeforeTheStep) {
       AllOf(Not(HasSubstr("host:")), Not(HasSubstr("Before 0")), Not(HasSubstr("Shares are of"))));
 }
 
+/// Rank 0 is in its program for 6 ms of the step, which begins on rank 1, and gets ready in
+/// another.
+TEST(TimelinePage, NamesTheProgramOnTheCriticalPath) {
+  auto timeline = with_a_request();
+  timeline.ranks[0].start = 1006 * kMs;
+  timeline.ranks[0].spans[0] = span(7, 10, 0, Phase::kForward, -1);
+  timeline.ranks[0].between = {span(-25, 6, -1, Phase::kHost, -1)};
+  EXPECT_THAT(draw_timeline_page(timeline),
+              AllOf(HasSubstr("<th>the program between steps</th><td>6.00 ms (6.0 %)</td>"),
+                    HasSubstr("<th>all else</th><td>11.00 ms (11.0 %)</td>")));
+}
+
 TEST(ChromeTrace, BeginsWithTheTimeBeforeTheStep) {
   const auto json = base::parse_json(to_chrome_trace(with_time_between()), "trace");
   const auto& events = json["traceEvents"];
