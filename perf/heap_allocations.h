@@ -3,12 +3,12 @@
 // an operator new that can count; while it does not, that costs one look at a flag.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 
 namespace smp::perf {
 
-/// Of the calling thread while `run` runs, on other fibers of it too.
-std::int64_t allocations_of(const std::function<void()>& run);
+/// Of the calling thread while `run` runs, on other fibers of it too: the least of `runs` of them,
+/// so that no container that grows is counted.
+double least_allocations(int runs, const std::function<void()>& run);
 
 }  // namespace smp::perf

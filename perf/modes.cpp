@@ -5,11 +5,9 @@
 #include <torch/nn/modules/linear.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -162,16 +160,6 @@ double sum_of_ranks(double own) {
   return sum;
 }
 
-/// On this rank, the least of some runs, so that no container that grows is counted.
-double least_allocations(const std::function<void()>& run) {
-  auto least = std::numeric_limits<std::int64_t>::max();
-  for (int i = 0; i < rounds(5); ++i) {
-    barrier();
-    least = std::min(least, allocations_of(run));
-  }
-  return static_cast<double>(least);
-}
-
 void measure_chain(ChainTimes& times, bool with_alone = false) {
   torch::manual_seed(1);
   auto alone = Chain(), net = Chain();
@@ -196,8 +184,8 @@ void measure_chain(ChainTimes& times, bool with_alone = false) {
   }
   times.control_messages = sum_of_ranks(told() - before) / steps;
   const auto x = at::randn({1, 16}).requires_grad_();
-  const auto own = least_allocations([&] { alone->links[0](x); });
-  const auto all = sum_of_ranks(least_allocations([&] { train(batch); }));
+  const auto own = least_allocations(rounds(5), [&] { alone->links[0](x); });
+  const auto all = sum_of_ranks(least_allocations(rounds(5), [&] { train(batch); }));
   times.allocations = all / (kModules * kMicrobatches) - own;
 }
 
