@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
+#include "heap_allocations.h"
 #include "models/gpt.h"
 #include "schedule/trace_ring.h"
 #include "sleeping_stages.h"
@@ -148,7 +149,16 @@ struct ChainTimes {
   std::vector<double> distributed, alone;
   /// Of both ranks, in the measured steps, each.
   double control_messages = 0;
+  /// Of both ranks, a module and microbatch, beside those of the module's own forward; in steps
+  /// that are not measured.
+  double allocations = 0;
 };
+
+double sum_of_ranks(double own) {
+  double sum = 0;
+  for (int root = 0; root < size(); ++root) sum += broadcast(own, root);
+  return sum;
+}
 
 void measure_chain(ChainTimes& times, bool with_alone = false) {
   torch::manual_seed(1);
@@ -172,9 +182,11 @@ void measure_chain(ChainTimes& times, bool with_alone = false) {
     times.distributed.push_back(distributed / (kModules * kMicrobatches));
     if (with_alone) times.alone.push_back(in_one_process / (kModules * kMicrobatches));
   }
-  const double own = told() - before;
-  times.control_messages = 0;
-  for (int root = 0; root < size(); ++root) times.control_messages += broadcast(own, root) / steps;
+  times.control_messages = sum_of_ranks(told() - before) / steps;
+  const auto x = at::randn({1, 16}).requires_grad_();
+  const auto own = least_allocations(rounds(5), [&] { alone->links[0](x); });
+  const auto all = sum_of_ranks(least_allocations(rounds(5), [&] { train(batch); }));
+  times.allocations = all / (kModules * kMicrobatches) - own;
 }
 
 /// Bytes of tensors that all ranks send in a step, forward and backward, if no module of the chain
@@ -193,10 +205,7 @@ double bytes_of_chain() {
   const auto sent = [] { return Runtime::current().traffic().tensor_bytes_sent; };
   const auto before = sent();
   train(batch);
-  const auto own = static_cast<double>(sent() - before);
-  double all = 0;
-  for (int root = 0; root < size(); ++root) all += broadcast(own, root);
-  return all;
+  return sum_of_ranks(static_cast<double>(sent() - before));
 }
 
 /// How much of a step without gradients is spent inside modules that take `time_us`, both ranks
@@ -295,6 +304,14 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
   report->add("static.control_messages_per_step", repeated.control_messages, "1",
               "of both ranks; aim: 0");
   report->add("awaited.control_messages_per_step", awaited.control_messages, "1", "of both ranks");
+  const std::string allocations =
+      "of operator new in a warm step, both ranks, per module and microbatch, forward and "
+      "backward; "
+      "without those of the modules' own forward";
+  report->add("dynamic.allocations_per_step", promised.allocations, "1", allocations);
+  report->add("awaited.allocations_per_step", awaited.allocations, "1", allocations);
+  report->add("static.allocations_per_step", repeated.allocations, "1", allocations);
+  report->add("fast.allocations_per_step", fast.allocations, "1", allocations);
   report->add("chain64.recorded_over_not", median(recorded.distributed) / dynamic, "1",
               "while every span and message is written down");
   report->add("chain64.one_process.us_per_module", alone, "us", "LibTorch's own engine");

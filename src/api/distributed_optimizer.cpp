@@ -49,6 +49,15 @@ std::size_t remove_doubles(torch::optim::Optimizer& optimizer) {
   return removed;
 }
 
+/// Ranks that give an optimizer what it must not have mostly do so alike. Once all models are
+/// placed each has tensors of its own, and no meeting is sure to come.
+void warn(Runtime& runtime, std::string text) {
+  const bool placed = std::all_of(runtime.models().begin(), runtime.models().end(),
+                                  [](const auto* model) { return model->partitioned(); });
+  if (placed) return base::log_text(base::LogLevel::kWarning, text);
+  runtime.warnings().note(std::move(text));
+}
+
 }  // namespace
 
 struct OptimizerShare::State {
@@ -145,9 +154,10 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   auto& runtime = Runtime::current();
   const auto doubles = remove_doubles(*optimizer);
   if (doubles > 0) {
-    base::log(base::LogLevel::kWarning, "smp::DistributedOptimizer: ", doubles,
-              " parameters were given more than once (shared modules, overlapping groups); each is "
-              "stepped once, in its first group");
+    warn(runtime,
+         base::concat("smp::DistributedOptimizer: ", doubles,
+                      " parameters were given more than once (shared modules, overlapping groups); "
+                      "each is stepped once, in its first group"));
   }
   for (DistributedModelBase& model : models) {
     if (optimizer->param_groups().empty() || model.partitioned()) continue;
@@ -174,8 +184,13 @@ void OptimizerShare::step() {
   auto* runtime = Runtime::find_current();
   require_outside_of_steps(runtime, "step()");
   auto& state = *state_;
-  if (runtime != nullptr) runtime->facts().note_optimizer_step();
-  if (runtime == nullptr || state.strangers.empty()) {
+  if (runtime == nullptr) {
+    state.optimizer->step();
+    return;
+  }
+  const server::BetweenSteps recorded(runtime->server().recorder(), schedule::Phase::kOptimizer);
+  runtime->facts().note_optimizer_step();
+  if (state.strangers.empty()) {
     state.optimizer->step();
     return;
   }

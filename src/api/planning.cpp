@@ -52,6 +52,7 @@ std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
 std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
                                      const StepPreview* preview) {
   require_equal_models(runtime, models);
+  runtime.warnings().meet(runtime.learners());
   const auto machine = job_machine(runtime);
   std::vector<PlannedModel> made(models.size());  // keeps the simulation
   const auto texts = decided_by_first_rank(runtime, [&] {

@@ -9,6 +9,7 @@
 #include "api/exchange.h"
 #include "api/model_state.h"
 #include "api/runtime.h"
+#include "api/trace_numbers.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -56,59 +57,6 @@ std::string make_folder(const std::string& parent, const std::string& name,
     folder = concat(wanted, "-", number);
   }
   return folder;
-}
-
-using Numbers = std::vector<std::int64_t>;
-
-/// Of a span, and of an event of a request, on their way to rank 0.
-constexpr std::size_t kSpanNumbers = 6, kEventNumbers = 4;
-
-Numbers to_numbers(const StepTrace& trace) {
-  Numbers numbers = {trace.pp_rank,        trace.step,
-                     trace.start,          trace.end,
-                     trace.oversubscribed, static_cast<std::int64_t>(trace.spans.size())};
-  for (const Span& span : trace.spans) {
-    numbers.insert(numbers.end(), {span.start, span.end, span.cpu, span.microbatch, span.module,
-                                   static_cast<std::int64_t>(span.phase)});
-  }
-  for (const auto& event : trace.requests) {
-    numbers.insert(numbers.end(), {event.time, event.caller, event.request,
-                                   static_cast<std::int64_t>(event.kind)});
-  }
-  return numbers;
-}
-
-StepTrace to_trace(const Numbers& numbers) {
-  StepTrace trace;
-  trace.pp_rank = static_cast<int>(numbers.at(0));
-  trace.step = numbers.at(1);
-  trace.start = numbers.at(2);
-  trace.end = numbers.at(3);
-  trace.oversubscribed = numbers.at(4) != 0;
-  std::size_t at = 6;
-  for (auto left = numbers.at(5); left > 0; --left, at += kSpanNumbers) {
-    trace.spans.push_back({numbers.at(at), numbers.at(at + 1), numbers.at(at + 2),
-                           static_cast<std::int32_t>(numbers.at(at + 3)),
-                           static_cast<std::int32_t>(numbers.at(at + 4)),
-                           static_cast<schedule::Phase>(numbers.at(at + 5))});
-  }
-  for (; at < numbers.size(); at += kEventNumbers) {
-    trace.requests.push_back({numbers.at(at), static_cast<std::int32_t>(numbers.at(at + 1)),
-                              numbers.at(at + 2),
-                              static_cast<schedule::RequestEvent::Kind>(numbers.at(at + 3))});
-  }
-  return trace;
-}
-
-/// As the clock shows that was `offset` behind.
-StepTrace moved_back(StepTrace trace, Nanoseconds offset) {
-  for (auto* time : {&trace.start, &trace.end}) *time -= offset;
-  for (Span& span : trace.spans) {
-    span.start -= offset;
-    span.end -= offset;
-  }
-  for (auto& event : trace.requests) event.time -= offset;
-  return trace;
 }
 
 /// By stage: is it on the machine of the first?
@@ -166,6 +114,7 @@ StepTrace without_details(const StepTrace& trace) {
   all.cpu = trace.busy_cpu();
   short_trace.spans = {all};
   short_trace.requests.clear();
+  short_trace.between.clear();
   return short_trace;
 }
 
@@ -273,8 +222,15 @@ struct RunLog::State {
                    runtime.server().core().options.oversubscribed);
       recorder.write_to(&*ring);
     } catch (const std::exception& error) {
-      base::log(base::LogLevel::kWarning, "a killed run will have no timeline: ", error.what());
+      runtime.warnings().note("a killed run will have no timeline: " + of_all_ranks(error.what()));
     }
+  }
+
+  /// A message about this rank's file as one that others would give too.
+  std::string of_all_ranks(std::string text) const {
+    const auto at = text.find(own_ring());
+    if (at != std::string::npos) text.replace(at, own_ring().size(), file("rank-*.ring"));
+    return text;
   }
 
   void stop_recording() {
@@ -330,6 +286,7 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
     : state_(new State{.runtime = Runtime::current(), .model = model}) {
   state_->start(name, options);
   state_->start_recording();
+  state_->runtime.warnings().meet(state_->runtime.communicator(Group::kPp));
   state_->traffic_before = state_->runtime.traffic();
   state_->steps_before = state_->steps();
 }
@@ -349,6 +306,7 @@ const std::string& RunLog::folder() const noexcept { return state_->folder; }
 
 StepTiming RunLog::measure() {
   auto& state = *state_;
+  const server::BetweenSteps recorded(state.runtime.server().recorder(), schedule::Phase::kOther);
   if (state.measured++ % kStepsOfAClock == 0) state.clock = clock_of(state.runtime);
   const auto own = without_details(state.runtime.last_trace());
   state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);

@@ -10,6 +10,7 @@
 
 #include "api/plan_request.h"
 #include "api/replica_gradients.h"
+#include "api/shared_warnings.h"
 #include "api/step_facts.h"
 #include "api/step_kinds.h"
 #include "base/config.h"
@@ -119,6 +120,7 @@ class Runtime {
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
   /// What this rank does beside its models.
   StepFacts& facts() noexcept { return facts_; }
+  SharedWarnings& warnings() noexcept { return warnings_; }
   /// On pp_rank 0.
   StepKinds& step_kinds() noexcept { return step_kinds_; }
   /// The last step as this rank saw it.
@@ -143,6 +145,7 @@ class Runtime {
   ReplicaGradients replica_gradients_{*this};
   std::int64_t shared_steps_ = 0;
   StepFacts facts_;
+  SharedWarnings warnings_;
   StepKinds step_kinds_;
   server::StepEngine* trial_ = nullptr;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

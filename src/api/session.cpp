@@ -48,10 +48,11 @@ base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int w
   return base::resolve_config(input);
 }
 
-void log_warnings(const base::ResolvedConfig& config) {
-  for (const std::string& warning : config.warnings()) {
-    base::log(base::LogLevel::kWarning, "configuration: ", warning);
+void warn_of_settings(Runtime& runtime) {
+  for (const std::string& warning : runtime.resolved_config().warnings()) {
+    runtime.warnings().note("configuration: " + warning);
   }
+  runtime.warnings().meet(runtime.communicator(Group::kWorld));
 }
 
 void set_idle_policy(const Config& config, bool oversubscribed) {
@@ -145,7 +146,6 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
-  if (rank == 0) log_warnings(parts.config);
   parts.watch = Runtime::watch(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
@@ -154,7 +154,9 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
   parts.channel = std::make_unique<d2d::Channel>(parts.mpi->connect_all());
-  return Session(std::make_unique<Runtime>(std::move(parts)));
+  auto runtime = std::make_unique<Runtime>(std::move(parts));
+  warn_of_settings(*runtime);
+  return Session(std::move(runtime));
 }
 
 bool is_planning() { return Runtime::current().plan_request().has_value(); }

@@ -206,6 +206,7 @@ StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& 
               ": a step was called inside a step (in its body, or in a module or hook); call one "
               "after the other");
   const server::Watchdog::Step watched;  // over its trial run as well
+  const server::BetweenSteps recorded(runtime.server().recorder(), schedule::Phase::kOther);
   return StepRun(runtime, options_).run(std::move(arguments), body);
 }
 

@@ -16,6 +16,7 @@ using schedule::Span;
 double microseconds(Nanoseconds time) { return static_cast<double>(time) / 1e3; }
 
 Json event_of(const StepTimeline& timeline, int pp_rank, const Span& span, Nanoseconds origin) {
+  const std::string between = name_between_steps(span.phase);
   Json arguments = {{"microbatch", span.microbatch}};
   if (!timeline.simulated) arguments["processor_us"] = microseconds(span.cpu);
   return {{"ph", "X"},
@@ -23,7 +24,7 @@ Json event_of(const StepTimeline& timeline, int pp_rank, const Span& span, Nanos
           {"tid", 0},
           {"ts", microseconds(span.start - origin)},
           {"dur", microseconds(span.end - span.start)},
-          {"name", module_name(timeline, span.module)},
+          {"name", between.empty() ? module_name(timeline, span.module) : between},
           {"cat", phase_name(span.phase)},
           {"args", std::move(arguments)}};
 }
@@ -50,15 +51,17 @@ std::string flow_of(const StepTimeline& timeline, const Arrow& arrow, Nanosecond
 }  // namespace
 
 std::string to_chrome_trace(const StepTimeline& timeline) {
-  const auto origin = whole_step(timeline).start;
+  const auto origin = with_time_before(timeline).start;
   std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
   for (const auto& rank : timeline.ranks) {
     const auto name = concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);
     const Json process = {
         {"ph", "M"}, {"pid", rank.pp_rank}, {"name", "process_name"}, {"args", {{"name", name}}}};
     text += process.dump() + ",\n";
-    for (const auto& span : rank.spans) {
-      text += event_of(timeline, rank.pp_rank, span, origin).dump() + ",\n";
+    for (const auto* spans : {&rank.between, &rank.spans}) {
+      for (const auto& span : *spans) {
+        text += event_of(timeline, rank.pp_rank, span, origin).dump() + ",\n";
+      }
     }
   }
   std::int64_t number = 0;

@@ -11,6 +11,7 @@ namespace smp::report {
 namespace {
 
 using base::Nanoseconds;
+using schedule::Phase;
 using schedule::Span;
 using schedule::StepTrace;
 
@@ -28,9 +29,9 @@ class Gaps {
 
   IdleTime look() {
     IdleTime found;
-    const auto step = whole_step(timeline_);
+    found.whole = with_time_before(timeline_);
     for (std::size_t rank = 0; rank < timeline_.ranks.size(); ++rank) {
-      found.ranks.push_back(times_of(rank, step));
+      found.ranks.push_back(times_of(rank, found.whole));
     }
     for (auto& [who, time] : awaited_) {
       found.awaited.push_back({std::get<0>(who), std::get<1>(who), std::get<2>(who), time});
@@ -41,19 +42,50 @@ class Gaps {
   }
 
  private:
-  RankTimes times_of(std::size_t rank, const TimeInterval& step) {
+  RankTimes times_of(std::size_t rank, const TimeInterval& whole) {
     const auto& trace = timeline_.ranks[rank];
     const auto& spans = trace.spans;
     RankTimes times;
     times.busy = trace.busy_wall();
     if (trace.oversubscribed)
       times.without_core = std::max<Nanoseconds>(0, times.busy - trace.busy_cpu());
-    times.filling = spans.empty() ? step.length() : spans.front().start - step.start;
-    times.draining = spans.empty() ? 0 : step.end - spans.back().end;
+    const auto begin = look_before(trace, whole.start, times);
+    const auto first = spans.empty() ? whole.end : spans.front().start;
+    times.filling = first - begin;
+    if (!spans.empty()) times.draining += whole.end - spans.back().end;
+    find_late_callers({begin, first}, rank);
     for (std::size_t i = 1; i < spans.size(); ++i) {
       explain({spans[i - 1].end, spans[i].start}, rank, times);
     }
     return times;
+  }
+
+  /// What the rank did from `time` on until its step began. @return when that was
+  Nanoseconds look_before(const StepTrace& trace, Nanoseconds time, RankTimes& times) const {
+    if (trace.between.empty()) {
+      const auto begin = whole_step(timeline_).start;
+      times.other += begin - time;
+      return begin;
+    }
+    times.draining += trace.between.front().start - time;  // of the step before
+    time = trace.between.front().start;
+    for (const Span& span : trace.between) {
+      auto& sum = span.phase == Phase::kOptimizer ? times.optimizer
+                  : span.phase == Phase::kHost    ? times.host
+                                                  : times.library;
+      sum += span.end - span.start;
+      times.other += span.start - time;
+      time = span.end;
+    }
+    return time;
+  }
+
+  /// While the pipeline fills, a rank may wait for another whose step has not begun.
+  void find_late_callers(const TimeInterval& filling, std::size_t rank) {
+    if (const Arrow* const cause = last_arrow(filling, rank)) {
+      attribute({filling.start, std::min(cause->start, filling.end)}, rank, cause->from,
+                timeline_.ranks[cause->from].between);
+    }
   }
 
   void explain(const TimeInterval& gap, std::size_t rank, RankTimes& times) {
@@ -68,7 +100,7 @@ class Gaps {
     times.for_work += sent - gap.start;
     times.transport += came - sent;
     times.other += gap.end - came;
-    attribute({gap.start, sent}, rank, cause->from);
+    attribute({gap.start, sent}, rank, cause->from, timeline_.ranks[cause->from].spans);
   }
 
   const Arrow* last_arrow(const TimeInterval& gap, std::size_t rank) const {
@@ -80,9 +112,9 @@ class Gaps {
     return *(next - 1);
   }
 
-  /// To what `awaited` computed in that time.
-  void attribute(const TimeInterval& time, std::size_t rank, std::size_t awaited) {
-    const auto& spans = timeline_.ranks[awaited].spans;
+  /// To what `awaited` did in that time, which is in `spans`.
+  void attribute(const TimeInterval& time, std::size_t rank, std::size_t awaited,
+                 const std::vector<Span>& spans) {
     auto span = std::partition_point(spans.begin(), spans.end(),
                                      [&](const Span& own) { return own.end <= time.start; });
     for (; span != spans.end() && span->start < time.end; ++span) {
@@ -103,6 +135,8 @@ IdleTime idle_time(const StepTimeline& timeline, const std::vector<Arrow>& arrow
 }
 
 std::string work_name(const StepTimeline& timeline, const Span& span) {
+  const std::string between = name_between_steps(span.phase);
+  if (!between.empty()) return between;
   const auto module = module_name(timeline, span.module);
   return span.module < 0 ? module : base::concat(phase_name(span.phase), " of ", module);
 }

@@ -12,26 +12,33 @@
 namespace smp::report {
 
 /// Where the time of one rank went, in nanoseconds; all but `without_core` add up to the length of
-/// the step.
+/// `IdleTime::whole`.
 struct RankTimes {
-  base::Nanoseconds busy = 0;      ///< in modules or the body
-  base::Nanoseconds filling = 0;   ///< before its first span: the pipeline fills
-  base::Nanoseconds draining = 0;  ///< after its last span: it drains, or others are still busy
+  base::Nanoseconds optimizer = 0;  ///< before the step: in optimizer.step()
+  base::Nanoseconds host = 0;       ///< before the step: in code of the program, say loading data
+  base::Nanoseconds library = 0;    ///< before the step: in smp, which gets steps ready
+  base::Nanoseconds busy = 0;       ///< in modules or the body
+  base::Nanoseconds filling = 0;    ///< before its first span: the pipeline fills
+  /// After its last span, of this step and of the one before: it drains, or others are still busy.
+  base::Nanoseconds draining = 0;
   base::Nanoseconds for_work =
       0;  ///< between spans, until another rank had sent what it waited for
   base::Nanoseconds transport = 0;  ///< between spans, while that was on its way
-  base::Nanoseconds other = 0;      ///< between spans, with no message: the library, or the machine
+  base::Nanoseconds other = 0;      ///< not known: between spans with no message, before the step
   base::Nanoseconds without_core = 0;  ///< of busy: where ranks outnumber cores
 };
 
-/// What ranks waited for: `work` of another rank.
+/// What ranks waited for: `work` of another rank, before the step too: while the first one still
+/// loads data, the others wait for its first request.
 struct AwaitedWork {
   std::size_t rank = 0, awaited = 0;  ///< places in StepTimeline::ranks: who waited, for whom
-  std::string work;                   ///< "backward of encoder.block.0", or "the step body"
-  base::Nanoseconds time = 0;         ///< that `rank` was idle while `awaited` did it
+  /// "backward of encoder.block.0", "the step body", "optimizer.step()", ...
+  std::string work;
+  base::Nanoseconds time = 0;  ///< that `rank` was idle while `awaited` did it
 };
 
 struct IdleTime {
+  TimeInterval whole;                ///< since the earliest end of the step before, if known
   std::vector<RankTimes> ranks;      ///< of each, in order
   std::vector<AwaitedWork> awaited;  ///< longest first
 };
@@ -42,7 +49,7 @@ struct IdleTime {
 /// @param arrows  arrows_of(timeline); if there are none, idle time between spans is `other`
 [[nodiscard]] IdleTime idle_time(const StepTimeline& timeline, const std::vector<Arrow>& arrows);
 
-/// "forward of encoder.block.0"; of the step body its name alone.
+/// "forward of encoder.block.0"; of the step body, and between steps, its name alone.
 std::string work_name(const StepTimeline& timeline, const schedule::Span& span);
 
 }  // namespace smp::report

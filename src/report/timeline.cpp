@@ -28,7 +28,9 @@ constexpr double kLegendRow = 22;
 constexpr double kLong = 10'000;  // milliseconds, from where on times are in seconds
 constexpr double kMinWidthOfNumber = 13;
 constexpr const char* kIdle = "url(#idle)";
-constexpr const char* kOther = "#9a9a9a";
+constexpr const char* kOptimizer = "#9a9a9a";
+constexpr const char* kHost = "#e3d5b0";
+constexpr const char* kLibrary = "#5f5f5f";
 
 double milliseconds(Nanoseconds time) { return static_cast<double>(time) / 1e6; }
 
@@ -55,7 +57,9 @@ std::string percent(double share) {
 
 // Neighbouring microbatches get hues far apart: steps of the golden angle.
 std::string span_color(int microbatch, Phase phase) {
-  if (microbatch < 0 || phase == Phase::kOptimizer || phase == Phase::kOther) return kOther;
+  if (phase == Phase::kHost) return kHost;
+  if (phase == Phase::kOther) return kLibrary;
+  if (microbatch < 0 || phase == Phase::kOptimizer) return kOptimizer;
   const double hue = std::fmod(210 + 137.508 * microbatch, 360);
   return phase == Phase::kForward ? color(hue, 0.70, 0.76) : color(hue, 0.62, 0.40);
 }
@@ -80,6 +84,8 @@ class TimelinePicture {
     const auto whole = whole_step(timeline);
     start_ = whole.start;
     end_ = std::max(whole.end, start_ + 1);
+    before_ = start_ - with_time_before(timeline).start;
+    left_ = start_ - std::min(before_, end_ - start_);
     for (const StepTrace& rank : timeline.ranks) measure(rank);
   }
 
@@ -105,8 +111,8 @@ class TimelinePicture {
   }
 
   double x(Nanoseconds time) const {
-    return kLeft + static_cast<double>(time - start_) / static_cast<double>(end_ - start_) *
-                       (kWidth - kLeft - kRight);
+    return kLeft + static_cast<double>(std::max(time, left_) - left_) /
+                       static_cast<double>(end_ - left_) * (kWidth - kLeft - kRight);
   }
   double lane_top(std::size_t lane) const {
     return kTop + static_cast<double>(lane) * (lanes_.height + lanes_.gap);
@@ -146,18 +152,25 @@ class TimelinePicture {
     const bool in_seconds = milliseconds(end_ - start_) >= kLong;
     const double unit = in_seconds ? 1e9 : 1e6;  // nanoseconds
     const double length = static_cast<double>(end_ - start_) / unit;
-    const auto ticks = round_ticks(0, length, 10);
+    const auto ticks = round_ticks(static_cast<double>(left_ - start_) / unit, length, 10);
     const double distance = ticks.size() > 1 ? ticks[1] - ticks[0] : length;
     for (const double tick : ticks) {
       const double at = x(start_ + static_cast<Nanoseconds>(tick * unit));
-      svg_.line({at, kTop - 6}, {at, bottom}, {.fill = "", .stroke = "#dddddd"});
+      const bool zero = left_ < start_ && tick == 0;
+      svg_.line({at, kTop - 6}, {at, bottom}, {.fill = "", .stroke = zero ? "#666666" : "#dddddd"});
       svg_.text({at, bottom + 14}, tick_label(tick, distance),
                 {.anchor = "middle", .group = "tick"});
     }
     svg_.text({(kLeft + kWidth - kRight) / 2, bottom + 31},
-              concat("time since the start of the step, ", in_seconds ? "s" : "ms"),
+              concat("time since the start of the step, ", in_seconds ? "s" : "ms", before_text()),
               {.anchor = "middle"});
     svg_.text({kWidth - kRight + 12, kTop - 10}, "busy", {.fill = "#666666"});
+  }
+
+  std::string before_text() const {
+    if (before_ == 0) return "";
+    return concat("; before 0: since the end of the step before",
+                  before_ > start_ - left_ ? concat(", ", duration(before_), ", cut off") : "");
   }
 
   void draw_lane(std::size_t lane) {
@@ -168,10 +181,12 @@ class TimelinePicture {
               {.size = lanes_.text, .anchor = "end", .bold = true});
     svg_.rectangle({kLeft, top}, kWidth - kLeft - kRight, lanes_.height,
                    {.fill = kIdle, .group = "lane"});
-    for (std::size_t first = 0; first < rank.spans.size();) {
-      const std::size_t next = end_of_bar(rank.spans, first);
-      draw_bar(rank.spans, first, next, top);
-      first = next;
+    for (const auto* spans : {&rank.between, &rank.spans}) {
+      for (std::size_t first = 0; first < spans->size();) {
+        const std::size_t next = end_of_bar(*spans, first);
+        if ((*spans)[next - 1].end > left_) draw_bar(*spans, first, next, top);
+        first = next;
+      }
     }
     draw_sums(rank, top);
   }
@@ -208,7 +223,10 @@ class TimelinePicture {
 
   std::string tip(const std::vector<Span>& spans, std::size_t first, std::size_t next) const {
     const Span& span = spans[first];
-    std::string text = concat(phase_name(span.phase), " of ", module_name(timeline_, span.module));
+    std::string text = name_between_steps(span.phase);
+    if (text.empty()) {
+      text = concat(phase_name(span.phase), " of ", module_name(timeline_, span.module));
+    }
     if (next > first + 1) text += concat(" and ", next - first - 1, " more intervals");
     if (span.microbatch >= 0) text += concat(", microbatch ", span.microbatch);
     Nanoseconds wall = 0;
@@ -243,8 +261,12 @@ class TimelinePicture {
     double left = kLeft;
     left = legend_entry(left, y, span_color(0, Phase::kForward), "light: forward");
     left = legend_entry(left, y, span_color(0, Phase::kBackward), "dark: backward");
-    left = legend_entry(left, y, kOther, "outside of microbatches");
     left = legend_entry(left, y, kIdle, "idle");
+    if (before_ > 0) {
+      left = legend_entry(left, y, kOptimizer, name_between_steps(Phase::kOptimizer));
+      left = legend_entry(left, y, kHost, name_between_steps(Phase::kHost));
+      left = legend_entry(left, y, kLibrary, name_between_steps(Phase::kOther));
+    }
     y += kLegendRow;
     svg_.text({kLeft, y}, "microbatch");
     left = kLeft + 80;
@@ -263,8 +285,10 @@ class TimelinePicture {
   const StepTimeline& timeline_;
   Lanes lanes_;
   SvgWriter svg_;
-  Nanoseconds start_ = 0;
+  Nanoseconds start_ = 0;  // of the step
   Nanoseconds end_ = 0;
+  Nanoseconds before_ = 0;  // what is known of the time since the last step
+  Nanoseconds left_ = 0;    // where the picture begins
   bool oversubscribed_ = false;
   int num_microbatches_ = 0;
 };
@@ -282,9 +306,24 @@ const char* phase_name(Phase phase) {
     case Phase::kWeightGradient:
       return "weight gradients";
     case Phase::kOther:
-      return "other";
+      return "smp";
+    case Phase::kHost:
+      return "host";
   }
   return "";
+}
+
+const char* name_between_steps(Phase phase) {
+  switch (phase) {
+    case Phase::kOptimizer:
+      return "optimizer.step()";
+    case Phase::kHost:
+      return "the program between steps";
+    case Phase::kOther:
+      return "smp between steps";
+    default:
+      return "";
+  }
 }
 
 std::string module_name(const StepTimeline& timeline, int module) {
@@ -308,6 +347,14 @@ TimeInterval whole_step(const StepTimeline& timeline) {
     for (const Span& span : rank.spans) {
       whole = {std::min(whole.start, span.start), std::max(whole.end, span.end)};
     }
+  }
+  return whole;
+}
+
+TimeInterval with_time_before(const StepTimeline& timeline) {
+  auto whole = whole_step(timeline);
+  for (const StepTrace& rank : timeline.ranks) {
+    if (!rank.between.empty()) whole.start = std::min(whole.start, rank.between.front().start);
   }
   return whole;
 }

@@ -18,8 +18,10 @@ struct StepTimeline {
   bool unfinished = false;  ///< the run ended in it (unfinished_step.h)
 };
 
-/// "forward", "backward", ...
+/// "forward", "backward", ...; between steps "optimizer", "host" or "smp".
 const char* phase_name(schedule::Phase phase);
+/// "optimizer.step()", "the program between steps" or "smp between steps"; "" of work in a step.
+const char* name_between_steps(schedule::Phase phase);
 /// The path of Span::module; "the model" and "the step body" where there is none.
 std::string module_name(const StepTimeline& timeline, int module);
 /// "Step 12", "Step 12, in which the run ended" or "Simulated step".
@@ -31,9 +33,13 @@ struct TimeInterval {
 };
 /// From the earliest start of a rank or span to the latest end.
 TimeInterval whole_step(const StepTimeline& timeline);
+/// The same with what ranks did since the end of the step before, as far as that was recorded.
+TimeInterval with_time_before(const StepTimeline& timeline);
 
 /// An SVG file. Colour tells microbatches apart, light is forward and dark is backward; hatched is
-/// idle. Each lane shows how long the rank was busy. Intervals too short to be seen are joined.
+/// idle. Each lane shows how long the rank was busy. Intervals too short to be seen are joined. On
+/// the left, before 0, is what ranks did since the step before, but no more of it than the step is
+/// long.
 std::string draw_timeline(const StepTimeline& timeline);
 
 }  // namespace smp::report

@@ -26,6 +26,15 @@ std::string name_of(const StepTimeline& timeline, const StepTrace& rank) {
   return concat(timeline.simulated ? "stage " : "rank ", rank.pp_rank);
 }
 
+Json data_of(const std::vector<schedule::Span>& spans, Nanoseconds origin) {
+  Json data = Json::array();
+  for (const auto& span : spans) {
+    data.push_back({span.start - origin, span.end - origin, span.cpu, span.microbatch, span.module,
+                    static_cast<int>(span.phase)});
+  }
+  return data;
+}
+
 std::string data_of(const StepTimeline& timeline, const std::vector<Arrow>& arrows,
                     const std::vector<PathPart>& path) {
   const auto origin = whole_step(timeline).start;
@@ -41,15 +50,11 @@ std::string data_of(const StepTimeline& timeline, const std::vector<Arrow>& arro
   }
   Json ranks = Json::array();
   for (const StepTrace& rank : timeline.ranks) {
-    Json spans = Json::array();
-    for (const auto& span : rank.spans) {
-      spans.push_back({span.start - origin, span.end - origin, span.cpu, span.microbatch,
-                       span.module, static_cast<int>(span.phase)});
-    }
     ranks.push_back({{"name", name_of(timeline, rank)},
                      {"start", rank.start - origin},
                      {"end", rank.end - origin},
-                     {"spans", std::move(spans)}});
+                     {"between", data_of(rank.between, origin)},
+                     {"spans", data_of(rank.spans, origin)}});
   }
   const Json data = {{"modules", timeline.module_paths},
                      {"simulated", timeline.simulated},
@@ -80,6 +85,19 @@ std::string title_of(const StepTimeline& timeline) {
                 bubble);
 }
 
+/// What the rank did between steps while others ran theirs. @return how long of that part
+Nanoseconds add_time_between(const StepTrace& rank, const PathPart& part,
+                             std::map<std::string, Nanoseconds>& times) {
+  Nanoseconds sum = 0;
+  for (const auto& span : rank.between) {
+    const auto length = std::min(span.end, part.end) - std::max(span.start, part.start);
+    if (length <= 0) continue;
+    times[name_between_steps(span.phase)] += length;
+    sum += length;
+  }
+  return sum;
+}
+
 /// The modules that the path spends most of its time in, and what it waits for.
 void add_path_table(HtmlPage& page, const StepTimeline& timeline,
                     const std::vector<PathPart>& path) {
@@ -90,7 +108,9 @@ void add_path_table(HtmlPage& page, const StepTimeline& timeline,
     const auto length = part.end - part.start;
     whole += length;
     if (part.kind == PathPart::Kind::kMessage) messages += length;
-    if (part.kind == PathPart::Kind::kOther) other += length;
+    if (part.kind == PathPart::Kind::kOther) {
+      other += length - add_time_between(timeline.ranks[part.rank], part, modules);
+    }
     if (part.kind != PathPart::Kind::kComputing) continue;
     const auto& span = timeline.ranks[part.rank].spans[part.span];
     modules[work_name(timeline, span)] += length;
@@ -120,14 +140,18 @@ void add_times_table(HtmlPage& page, const StepTimeline& timeline, const IdleTim
     const char* name;
     Nanoseconds RankTimes::*time;
   };
-  constexpr std::array<Column, 7> kColumns = {{{"busy", &RankTimes::busy},
-                                               {"of it without a core", &RankTimes::without_core},
-                                               {"before its first work", &RankTimes::filling},
-                                               {"waiting for work of others", &RankTimes::for_work},
-                                               {"for messages on their way", &RankTimes::transport},
-                                               {"idle for other reasons", &RankTimes::other},
-                                               {"after its last work", &RankTimes::draining}}};
-  const auto length = whole_step(timeline).length();
+  constexpr std::array<Column, 10> kColumns = {
+      {{"optimizer.step()", &RankTimes::optimizer},
+       {"host: the program between steps", &RankTimes::host},
+       {"smp between steps", &RankTimes::library},
+       {"busy", &RankTimes::busy},
+       {"of it without a core", &RankTimes::without_core},
+       {"before its first work", &RankTimes::filling},
+       {"waiting for work of others", &RankTimes::for_work},
+       {"for messages on their way", &RankTimes::transport},
+       {"idle for other reasons", &RankTimes::other},
+       {"after its last work", &RankTimes::draining}}};
+  const auto length = idle.whole.length();
   std::vector<std::vector<std::string>> rows(1 + idle.ranks.size());
   rows[0].emplace_back();
   for (std::size_t i = 0; i < idle.ranks.size(); ++i) {
@@ -145,11 +169,22 @@ void add_times_table(HtmlPage& page, const StepTimeline& timeline, const IdleTim
   page.table(rows);
 }
 
+void add_time_before(HtmlPage& page, const StepTimeline& timeline, const IdleTime& idle) {
+  const auto before = whole_step(timeline).start - idle.whole.start;
+  if (before == 0) return;
+  page.paragraph(concat(
+      "Before 0 is what ranks did since the end of the step before, ", milliseconds(before),
+      ": optimizer.step() of a smp::DistributedOptimizer (grey); the program itself, which loads "
+      "data or logs (sand); and smp, which gets the step ready, ends the one before and waits for "
+      "other ranks (dark grey). Shares are of ",
+      milliseconds(idle.whole.length()), ", that time and the step."));
+}
+
 /// Whose work kept whom waiting.
 void add_awaited_table(HtmlPage& page, const StepTimeline& timeline, const IdleTime& idle) {
   constexpr std::size_t kShown = 8;
   if (idle.awaited.empty()) return;
-  const auto length = whole_step(timeline).length();
+  const auto length = idle.whole.length();
   std::vector<std::vector<std::string>> rows = {{"waited", "for", "which did", "time"}};
   for (const auto& awaited : idle.awaited) {
     if (rows.size() > kShown) break;
@@ -177,6 +212,7 @@ void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
       "microbatch. Colour tells microbatches apart; light is forward, dark is backward. Turn the "
       "wheel to zoom, drag to move, click twice for the whole step.");
   const auto idle = idle_time(timeline, arrows);
+  add_time_before(page, timeline, idle);
   add_times_table(page, timeline, idle);
   add_awaited_table(page, timeline, idle);
   if (!path.empty()) add_path_table(page, timeline, path);

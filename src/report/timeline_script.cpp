@@ -18,13 +18,18 @@ const char* timeline_style() {
 
 const char* timeline_script() {
   return R"js(
-// data: {modules, simulated, ranks: [{name, start, end, spans: [[start, end, cpu, microbatch, module, phase]]}],
-// arrows: [[from rank, start, to rank, end]], path: [[rank, start, end, computing]]}, times in ns since the start of
-// the step.
+// data: {modules, simulated, ranks: [{name, start, end, between: [span], spans: [span]}], arrows: [[from rank, start, to
+// rank, end]], path: [[rank, start, end, computing]]}; a span is [start, end, cpu, microbatch, module, phase]. Times in
+// ns since the start of the step; what was between it and the one before has times below 0.
 function showTimeline(root, data) {
-  const phases = ["forward", "backward", "optimizer", "other", "weight gradients"];
+  const phases = ["forward", "backward", "optimizer", "smp", "weight gradients", "host"];
+  const between = {2: ["optimizer.step()", "#9a9a9a"], 3: ["smp between steps", "#5f5f5f"],
+                   5: ["the program between steps", "#e3d5b0"]};
   const left = 76, axis = 26, lane = 34, gap = 8;
   const end = Math.max(1, ...data.ranks.map(r => r.end), ...data.ranks.flatMap(r => r.spans.map(s => s[1])));
+  const begin = Math.min(0, ...data.ranks.flatMap(r => r.between.map(s => s[0])));
+  const home = Math.max(begin, -end);  // of the time before no more than the step is long
+  for (const rank of data.ranks) rank.spans = rank.between.concat(rank.spans);
   const bar = document.createElement("div");
   bar.className = "bar";
   const search = document.createElement("input");
@@ -32,7 +37,7 @@ function showTimeline(root, data) {
   search.placeholder = "find modules by path";
   search.setAttribute("aria-label", "find modules by path");
   const whole = document.createElement("button");
-  whole.textContent = "whole step";
+  whole.textContent = begin < 0 ? "step and before" : "whole step";
   const found = document.createElement("span");
   found.className = "found";
   bar.append(search, whole, found);
@@ -42,16 +47,18 @@ function showTimeline(root, data) {
   root.append(bar, canvas, tip);
   const pen = canvas.getContext("2d");
   const height = axis + data.ranks.length * (lane + gap) + 4;
-  let from = 0, to = end, width = 1000, wanted = "", drag = null;
+  let from = home, to = end, width = 1000, wanted = "", drag = null;
 
-  const moduleName = i => i < 0 ? "the step body" : data.modules[i] || "the model";
-  const matches = span => wanted !== "" && moduleName(span[4]).toLowerCase().includes(wanted);
+  const moduleName = span => between[span[5]] ? between[span[5]][0] : span[4] < 0 ? "the step body"
+                             : data.modules[span[4]] || "the model";
+  const matches = span => wanted !== "" && moduleName(span).toLowerCase().includes(wanted);
   const x = time => left + (time - from) / (to - from) * (width - left);
   const timeAt = at => from + (at - left) / (width - left) * (to - from);
-  const duration = ns => ns >= 1e10 ? (ns / 1e9).toFixed(1) + " s" : ns >= 1e6 ? (ns / 1e6).toFixed(2) + " ms"
+  const duration = ns => ns < 0 ? "\u2212" + duration(-ns) : ns >= 1e10 ? (ns / 1e9).toFixed(1) + " s" : ns >= 1e6 ? (ns / 1e6).toFixed(2) + " ms"
                                     : (ns / 1e3).toFixed(1) + " \u00b5s";
 
   function color(span) {
+    if (between[span[5]]) return between[span[5]][1];
     if (span[3] < 0 || span[5] > 1) return "#9a9a9a";
     const hue = (210 + 137.508 * span[3]) % 360;
     return span[5] === 0 ? `hsl(${hue} 70% 76%)` : `hsl(${hue} 62% 40%)`;
@@ -74,6 +81,10 @@ function showTimeline(root, data) {
       const unit = end >= 1e7 ? [1e6, "ms"] : [1e3, "\u00b5s"];
       const digits = Math.max(0, Math.min(6, -Math.floor(Math.log10(step / unit[0]))));
       pen.fillText((time / unit[0]).toFixed(digits) + " " + unit[1], x(time), 14);
+    }
+    if (begin < 0 && from < 0 && to > 0) {
+      pen.fillStyle = "#666";
+      pen.fillRect(x(0), axis - 6, 1, height - axis + 6);
     }
   }
   function drawLane(rank, number) {
@@ -149,8 +160,8 @@ function showTimeline(root, data) {
     drawArrows();
   }
   function look(low, high) {
-    const size = Math.min(end, Math.max(100, high - low));
-    from = Math.min(Math.max(0, low), end - size);
+    const size = Math.min(end - begin, Math.max(100, high - low));
+    from = Math.min(Math.max(begin, low), end - size);
     to = from + size;
     draw();
   }
@@ -165,7 +176,7 @@ function showTimeline(root, data) {
     const span = spanAt(event);
     tip.style.display = span ? "block" : "none";
     if (!span) return;
-    tip.textContent = `${phases[span[5]]} of ${moduleName(span[4])}` +
+    tip.textContent = (between[span[5]] ? "" : `${phases[span[5]]} of `) + moduleName(span) +
       (span[3] >= 0 ? `\nmicrobatch ${span[3]}` : "") + `\n${duration(span[1] - span[0])} from ${duration(span[0])}` +
       (data.simulated ? "" : `, processor ${duration(span[2])}`);
     tip.style.left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8) + "px";
@@ -195,8 +206,8 @@ function showTimeline(root, data) {
     look(drag.from + moved, drag.to + moved);
   });
   canvas.addEventListener("pointerleave", () => { tip.style.display = "none"; });
-  canvas.addEventListener("dblclick", () => look(0, end));
-  whole.addEventListener("click", () => look(0, end));
+  canvas.addEventListener("dblclick", () => look(begin, end));
+  whole.addEventListener("click", () => look(begin, end));
   search.addEventListener("input", find);
   window.addEventListener("resize", draw);
   draw();

@@ -1,5 +1,6 @@
-// report/trace_file.cpp: one line per span: [start, end, processor time, microbatch, module,
-// phase]; and per event of a request: [time, caller, request, kind].
+// report/trace_file.cpp: one line per span, in the step or between the last one and it: [start,
+// end, processor time, microbatch, module, phase]; and per event of a request: [time, caller,
+// request, kind].
 #include "report/trace_file.h"
 
 #include <algorithm>
@@ -28,17 +29,22 @@ constexpr const char* kFormat = "smp-trace";
 constexpr int kVersion = 1;
 constexpr std::size_t kSpanNumbers = 6, kEventNumbers = 4;
 
-std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
-  std::string text =
-      concat("    {\"pp_rank\": ", rank.pp_rank, ", \"step\": ", rank.step,
-             ", \"start\": ", rank.start - origin, ", \"end\": ", rank.end - origin,
-             ", \"oversubscribed\": ", rank.oversubscribed ? "true" : "false", ", \"spans\": [");
-  for (const Span& span : rank.spans) {
-    text += concat(&span == &rank.spans.front() ? "\n" : ",\n", "      [", span.start - origin, ",",
+std::string spans_to_json(const std::vector<Span>& spans, Nanoseconds origin) {
+  std::string text = "[";
+  for (const Span& span : spans) {
+    text += concat(&span == &spans.front() ? "\n" : ",\n", "      [", span.start - origin, ",",
                    span.end - origin, ",", span.cpu, ",", span.microbatch, ",", span.module, ",",
                    static_cast<int>(span.phase), "]");
   }
-  text += "]";
+  return text + "]";
+}
+
+std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
+  std::string text = concat("    {\"pp_rank\": ", rank.pp_rank, ", \"step\": ", rank.step,
+                            ", \"start\": ", rank.start - origin, ", \"end\": ", rank.end - origin,
+                            ", \"oversubscribed\": ", rank.oversubscribed ? "true" : "false",
+                            ", \"spans\": ", spans_to_json(rank.spans, origin));
+  if (!rank.between.empty()) text += ", \"between\": " + spans_to_json(rank.between, origin);
   if (!rank.requests.empty()) text += ", \"requests\": [";
   for (const RequestEvent& event : rank.requests) {
     text += concat(&event == &rank.requests.front() ? "\n" : ",\n", "      [", event.time - origin,
@@ -88,6 +94,11 @@ StepTrace rank_from_json(const Json& json, const std::string& name) {
   for (const Json& span : json_member<std::vector<Json>>(json, "spans", name)) {
     rank.spans.push_back(span_from_json(span, name));
   }
+  if (json.contains("between")) {  // not of an older version
+    for (const Json& span : json_member<std::vector<Json>>(json, "between", name)) {
+      rank.between.push_back(span_from_json(span, name));
+    }
+  }
   if (!json.contains("requests")) return rank;  // simulated, or of an older version
   for (const Json& event : json_member<std::vector<Json>>(json, "requests", name)) {
     rank.requests.push_back(event_from_json(event, name));
@@ -111,7 +122,7 @@ void require_sense(const Span& span, Nanoseconds start, const std::string& name)
   SMP_REQUIRE(span.microbatch >= -1 && span.microbatch < base::kMostMicrobatches, name,
               ": a span is of microbatch ", span.microbatch, ", at most ", base::kMostMicrobatches,
               " are read");
-  SMP_REQUIRE(span.phase <= Phase::kWeightGradient, name, ": ", static_cast<int>(span.phase),
+  SMP_REQUIRE(span.phase <= Phase::kHost, name, ": ", static_cast<int>(span.phase),
               " is no phase of a span");
 }
 
@@ -120,7 +131,9 @@ void require_sense(const StepTrace& rank, Nanoseconds start, const std::string& 
               rank.pp_rank, ", expected at least 0 and less than ", base::kMostStages);
   require_near(rank.start, start, "the start of a rank", name);
   require_near(rank.end, start, "the end of a rank", name);
-  for (const Span& span : rank.spans) require_sense(span, start, name);
+  for (const auto* spans : {&rank.spans, &rank.between}) {
+    for (const Span& span : *spans) require_sense(span, start, name);
+  }
   for (const RequestEvent& event : rank.requests) {
     require_near(event.time, start, "an event of a request", name);
   }

@@ -11,7 +11,7 @@ namespace smp::report {
 /// The member that holds the step which was simulated (partition/planned_step.h).
 inline constexpr const char* kStepMember = "step";
 
-/// Times in nanoseconds since the earliest start of a rank.
+/// Times in nanoseconds since the earliest start of a rank; those before the step are negative.
 /// @param step  as PlannedStep::to_json() makes it; empty if there is none
 std::string trace_to_json(const StepTimeline& timeline, const std::string& step = {});
 

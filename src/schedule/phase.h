@@ -1,4 +1,4 @@
-// schedule/phase.h: what kind of work an execution is.
+// schedule/phase.h: what kind of work an execution is, and what a rank does between steps.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@ namespace smp::schedule {
 enum class Phase : std::uint8_t {
   kForward = 0,
   kBackward = 1,
-  kOptimizer = 2,
-  kOther = 3,
+  kOptimizer = 2,       ///< between steps: of an optimizer
+  kOther = 3,           ///< between steps: this library, which gets a step ready or ends it
   kWeightGradient = 4,  ///< of a backward in two parts, the one that nobody waits for
+  kHost = 5,            ///< between steps: the program's own code, say what loads data
 };
 
 }  // namespace smp::schedule

@@ -46,8 +46,11 @@ struct StepTrace {
   bool oversubscribed = false;  ///< ranks outnumber cores: wall-clock spans overstate work
   std::vector<Span> spans;
   std::vector<RequestEvent> requests;  ///< in order of time
+  /// What the rank's thread did before, since the end of its last step; in order of time. Empty of
+  /// the first step that was recorded, and of a simulated one.
+  std::vector<Span> between = {};
 
-  /// Sums over the spans.
+  /// Sums over the spans, not over those between steps.
   [[nodiscard]] base::Nanoseconds busy_wall() const;
   [[nodiscard]] base::Nanoseconds busy_cpu() const;
 };

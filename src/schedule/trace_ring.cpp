@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -94,28 +95,53 @@ void TraceRing::add(const RequestEvent& event) noexcept {
 
 namespace {
 
-void add_record(const TraceRecord& record, const Head& head, std::vector<RingStep>& steps) {
-  if (record.kind == kBeginOfStep) {
-    auto& trace = steps.emplace_back().trace;
-    trace.pp_rank = head.pp_rank;
-    trace.oversubscribed = head.oversubscribed != 0;
+Span span_of(const TraceRecord& record) {
+  return {record.time,       record.end,    record.cpu,
+          record.microbatch, record.module, static_cast<Phase>(record.what)};
+}
+
+/// Record by record, the oldest first.
+class RingReading {
+ public:
+  explicit RingReading(const Head& head) : head_(head) {}
+
+  void add(const TraceRecord& record) {
+    if (record.kind == kBeginOfStep) return begin_step(record);
+    if (between_steps_ && record.kind == kSpan) before_.push_back(span_of(record));
+    if (steps_.empty() || between_steps_) {  // of a step that is overwritten in part
+      between_steps_ |= record.kind == kEndOfStep;
+      return;
+    }
+    auto& step = steps_.back();
+    if (record.kind == kEndOfStep) {
+      step.trace.end = record.time;
+      step.ended = between_steps_ = true;
+    } else if (record.kind == kSpan) {
+      step.trace.spans.push_back(span_of(record));
+    } else if (record.kind == kEvent) {
+      step.trace.requests.push_back({record.time, record.microbatch, record.end,
+                                     static_cast<RequestEvent::Kind>(record.what)});
+    }
+  }
+
+  std::vector<RingStep> steps() && { return std::move(steps_); }
+
+ private:
+  void begin_step(const TraceRecord& record) {
+    auto& trace = steps_.emplace_back().trace;
+    trace.pp_rank = head_.pp_rank;
+    trace.oversubscribed = head_.oversubscribed != 0;
     trace.step = record.end;
     trace.start = record.time;
-    return;
+    trace.between = std::exchange(before_, {});
+    between_steps_ = false;
   }
-  if (steps.empty() || steps.back().ended) return;  // of a step that is overwritten in part
-  auto& step = steps.back();
-  if (record.kind == kEndOfStep) {
-    step.trace.end = record.time;
-    step.ended = true;
-  } else if (record.kind == kSpan) {
-    step.trace.spans.push_back({record.time, record.end, record.cpu, record.microbatch,
-                                record.module, static_cast<Phase>(record.what)});
-  } else if (record.kind == kEvent) {
-    step.trace.requests.push_back(
-        {record.time, record.microbatch, record.end, static_cast<RequestEvent::Kind>(record.what)});
-  }
-}
+
+  const Head& head_;
+  std::vector<RingStep> steps_;
+  std::vector<Span> before_;  // the next step
+  bool between_steps_ = false;
+};
 
 }  // namespace
 
@@ -129,15 +155,15 @@ std::vector<RingStep> read_ring(std::string_view memory, const std::string& name
   const auto room = (memory.size() - sizeof head) / TraceRing::kRecordBytes;
   SMP_REQUIRE(head.capacity >= 1 && head.capacity <= room, name, " is cut: ", head.capacity,
               " records, but room for ", room);
-  std::vector<RingStep> steps;
+  RingReading reading(head);
   const auto oldest = head.written - std::min(head.written, head.capacity);
   for (auto number = oldest; number < head.written; ++number) {
     TraceRecord record;
     const auto at = sizeof head + number % head.capacity * TraceRing::kRecordBytes;
     std::memcpy(&record, memory.data() + at, sizeof record);
-    add_record(record, head, steps);
+    reading.add(record);
   }
-  return steps;
+  return std::move(reading).steps();
 }
 
 }  // namespace smp::schedule

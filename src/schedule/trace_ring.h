@@ -32,7 +32,7 @@ class TraceRing {
 
   void begin_step(std::int64_t step, base::Nanoseconds time) noexcept;
   void end_step(std::int64_t step, base::Nanoseconds time) noexcept;
-  /// A span begins: its end and its processor time are not known yet.
+  /// A span begins, in a step or between two: its end and its processor time are not known yet.
   void begin(const Span& span) noexcept;
   /// The span that began last ends.
   void end(base::Nanoseconds time, base::Nanoseconds cpu) noexcept;
@@ -52,7 +52,9 @@ class TraceRing {
 
 /// One step as a ring holds it.
 struct RingStep {
-  StepTrace trace;     ///< `end` and the end of spans that run are 0 where they are not known
+  /// `end` and the end of spans that run are 0 where they are not known. What was between the step
+  /// before and this one is complete, or not there.
+  StepTrace trace;
   bool ended = false;  ///< on this rank
 };
 

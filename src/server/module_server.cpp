@@ -83,9 +83,7 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
   }
   engine_.run();
   trace.end = core_.clock.now();
-  core_.scopes.recorder.end_step(trace.step, trace.end);
-  trace.spans = core_.scopes.recorder.take();
-  trace.requests = core_.scopes.recorder.take_requests();
+  core_.scopes.recorder.end_step(trace);
   return trace;
 }
 

@@ -5,6 +5,33 @@
 
 namespace smp::server {
 
+void SpanRecorder::enable(bool on) noexcept {
+  if (std::exchange(between_steps_, false)) {  // nothing of it belongs to a step
+    open_ = false;
+    spans_.clear();
+  }
+  enabled_ = on;
+}
+
+void SpanRecorder::begin_step(std::int64_t step, base::Nanoseconds time) {
+  if (!enabled_) return;
+  if (open_) end_at(time);
+  before_ = std::exchange(spans_, {});
+  if (!std::exchange(between_steps_, false)) before_.clear();  // of a step that failed
+  requests_.clear();
+  if (ring_ != nullptr) ring_->begin_step(step, time);
+}
+
+void SpanRecorder::end_step(schedule::StepTrace& trace) {
+  trace.spans = take();
+  trace.requests = std::exchange(requests_, {});
+  trace.between = std::exchange(before_, {});
+  if (!enabled_) return;
+  if (ring_ != nullptr) ring_->end_step(trace.step, trace.end);
+  between_steps_ = true;
+  between(schedule::Phase::kOther);
+}
+
 void SpanRecorder::begin(std::int32_t microbatch, std::int32_t module,
                          schedule::Phase phase) noexcept {
   if (!enabled_) return;
@@ -15,9 +42,12 @@ void SpanRecorder::begin(std::int32_t microbatch, std::int32_t module,
 }
 
 void SpanRecorder::end() noexcept {
-  if (!open_) return;
+  if (open_) end_at(clock_.now());
+}
+
+void SpanRecorder::end_at(base::Nanoseconds time) noexcept {
   open_ = false;
-  current_.end = clock_.now();
+  current_.end = time;
   current_.cpu = base::thread_cpu_time() - current_.cpu;
   if (ring_ != nullptr) ring_->end(current_.end, current_.cpu);
   spans_.push_back(current_);
@@ -27,10 +57,6 @@ void SpanRecorder::add(schedule::RequestEvent::Kind kind, PpRank caller, Request
   const auto number = std::int64_t{request.slot} << 32 | request.generation;
   requests_.push_back({clock_.now(), caller.value(), number, kind});
   if (ring_ != nullptr) ring_->add(requests_.back());
-}
-
-std::vector<schedule::RequestEvent> SpanRecorder::take_requests() {
-  return std::exchange(requests_, {});
 }
 
 std::vector<schedule::Span> SpanRecorder::take() { return std::exchange(spans_, {}); }

@@ -1,5 +1,5 @@
-// server/span_recorder.h: notes what ran when on one rank, for the timeline and the bubble
-// (docs/design.md, Bubble).
+// server/span_recorder.h: notes what ran when on one rank, in steps and between them, for the
+// timeline and the bubble (docs/design.md, Bubble).
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,17 @@ using RequestKind = schedule::RequestEvent::Kind;
 class SpanRecorder {
  public:
   explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
-  void enable(bool on) noexcept { enabled_ = on; }
+  void enable(bool on) noexcept;
   bool enabled() const noexcept { return enabled_; }
   /// Writes all of it to `ring` too, which outlives its use; nullptr: no more.
   void write_to(schedule::TraceRing* ring) noexcept { ring_ = ring; }
   /// Of the rank's step.
-  void begin_step(std::int64_t step, base::Nanoseconds time) noexcept {
-    if (enabled_ && ring_ != nullptr) ring_->begin_step(step, time);
-  }
-  void end_step(std::int64_t step, base::Nanoseconds time) noexcept {
-    if (enabled_ && ring_ != nullptr) ring_->end_step(step, time);
+  void begin_step(std::int64_t step, base::Nanoseconds time);
+  /// Moves what it recorded of the step out, which ended well at `trace.end`.
+  void end_step(schedule::StepTrace& trace);
+  /// What the thread does between two steps, from now on. One look at a flag while off.
+  void between(schedule::Phase phase) noexcept {
+    if (between_steps_) begin(-1, -1, phase);
   }
   /// A span begins; one that is open ends.
   void begin(std::int32_t microbatch, std::int32_t module, schedule::Phase phase) noexcept;
@@ -41,18 +42,34 @@ class SpanRecorder {
   }
   /// Moves the spans out.
   std::vector<schedule::Span> take();
-  std::vector<schedule::RequestEvent> take_requests();
 
  private:
+  void end_at(base::Nanoseconds time) noexcept;
   void add(schedule::RequestEvent::Kind kind, PpRank caller, RequestId request);
 
   const base::Clock& clock_;
   bool enabled_ = false;
   bool open_ = false;
+  bool between_steps_ = false;  // one has ended well since recording began
   schedule::Span current_;
   schedule::TraceRing* ring_ = nullptr;
   std::vector<schedule::Span> spans_;
+  std::vector<schedule::Span> before_;  // between the last step and the one that runs
   std::vector<schedule::RequestEvent> requests_;
+};
+
+/// Between steps the thread does `phase` while this lives, and after that the program's own things.
+class BetweenSteps {
+ public:
+  BetweenSteps(SpanRecorder& recorder, schedule::Phase phase) : recorder_(recorder) {
+    recorder_.between(phase);
+  }
+  ~BetweenSteps() { recorder_.between(schedule::Phase::kHost); }
+  BetweenSteps(const BetweenSteps&) = delete;
+  BetweenSteps& operator=(const BetweenSteps&) = delete;
+
+ private:
+  SpanRecorder& recorder_;
 };
 
 }  // namespace smp::server

@@ -71,7 +71,7 @@ Trained train_plainly(Net net) {
 /// On `ranks` ranks, with `pins` modulo their number; what a rank owns is compared there.
 template <class Net>
 void expect_trained(const std::function<Net()>& make, const std::map<std::string, int>& pins,
-                    bool skip_tracing = false, int most_ranks = 4) {
+                    bool skip_tracing = false, int most_ranks = 4, bool random_order = true) {
   torch::manual_seed(2);
   const auto expected = train_plainly(make());
   for (int ranks = 1; ranks <= most_ranks; ++ranks) {
@@ -108,7 +108,7 @@ void expect_trained(const std::function<Net()>& make, const std::map<std::string
                 << expected.tensors.at(name);
           }
         },
-        config, {.seed = static_cast<std::uint64_t>(ranks)});
+        config, {.seed = static_cast<std::uint64_t>(ranks), .random_order = random_order});
   }
 }
 

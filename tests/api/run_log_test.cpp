@@ -3,16 +3,21 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <map>
+#include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "report/idle_time.h"
 #include "report/run_folder.h"
 #include "report/step_arrows.h"
 #include "report/svg_reader.h"
@@ -47,6 +52,16 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using testing::StartsWith;
 
+constexpr std::chrono::milliseconds kNap(20);
+
+struct SlowSgd : torch::optim::SGD {
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    std::this_thread::sleep_for(kNap);
+    return SGD::step(std::move(closure));
+  }
+};
+
 class RunLogOfTwoRanks : public testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove_all(parent_); }
@@ -61,6 +76,7 @@ class RunLogOfTwoRanks : public testing::Test {
           nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 1));
           DistributedModel model(net);
           RunLog log("tiny", model, {.parent_folder = parent_, .loss_unit = "squares"});
+          DistributedOptimizer optimizer(model, SlowSgd(model.parameters(), 0.1));
           folders_[rank()] = log.folder();
           auto step = smp::step([&](at::Tensor x) {
             auto loss = model(x).square().mean();
@@ -71,6 +87,9 @@ class RunLogOfTwoRanks : public testing::Test {
             const double loss = step(torch::ones({4, 4})).reduce_mean().item().toDouble();
             timings_[rank()] = log.measure();
             log.append({{"loss", loss}, {"rows", 4}});
+            if (i == steps - 1) break;
+            if (sleeps_) optimizer.step();
+            if (sleeps_) std::this_thread::sleep_for(2 * kNap);
           }
           after(log);
         },
@@ -79,6 +98,7 @@ class RunLogOfTwoRanks : public testing::Test {
 
   std::string read(const std::string& name) { return base::read_file(folders_[0] + "/" + name); }
 
+  bool sleeps_ = false;  // between steps, in the optimizer and outside of it
   const std::string parent_ = base::concat(testing::TempDir(), "smp_run_log_", ::getpid());
   std::map<int, std::string> folders_;
   std::map<int, StepTiming> timings_;
@@ -172,6 +192,26 @@ TEST_F(RunLogOfTwoRanks, DrawsTheMeasuredStepOfBothRanks) {
   EXPECT_EQ(report::elements(svg, "rect", "lane").size(), 2u);
   EXPECT_FALSE(report::elements(svg, "rect", "forward").empty());
   EXPECT_FALSE(report::elements(svg, "rect", "backward").empty());
+}
+
+TEST_F(RunLogOfTwoRanks, TellsTheTimeBetweenStepsFromThatOfTheStep) {
+  sleeps_ = true;
+  train(3, [](RunLog& log) { log.finish(); });
+  const auto trace = report::trace_from_json(read("trace.json"), "trace.json");
+  const auto idle = report::idle_time(trace, report::arrows_of(trace));
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& between = trace.ranks.at(i).between;
+    ASSERT_FALSE(between.empty());
+    for (std::size_t j = 1; j < between.size(); ++j) {
+      EXPECT_GE(between[j].start, between[j - 1].end);
+      EXPECT_LT(between[j].start - between[j - 1].end, base::kMillisecond) << "nothing is left out";
+    }
+    EXPECT_EQ(between.back().end, trace.ranks[i].start);
+    EXPECT_GE(idle.ranks[i].optimizer, 20 * base::kMillisecond);
+    EXPECT_GE(idle.ranks[i].host, 40 * base::kMillisecond);
+    EXPECT_GT(idle.ranks[i].library, 0);
+  }
+  EXPECT_FALSE(report::elements(read("timeline.svg"), "rect", "optimizer").empty());
 }
 
 TEST_F(RunLogOfTwoRanks, CountsWhatTravelsBetweenRanks) {

@@ -225,6 +225,36 @@ class Stuck(unittest.TestCase):
         self.assertRegex(text, r"rank 1, module 1, microbatch 1: the program called exit\(\)")
 
 
+class Warnings(unittest.TestCase):
+    """What all ranks warn about is printed once, with the ranks that it is from."""
+
+    def lines_with(self, what, *ranks_and_arguments):
+        status, text = run(*ranks_and_arguments)
+        self.assertEqual(status, 0, text)
+        self.assertIn("step 3", text)
+        return [line for line in text.splitlines() if what in line]
+
+    def said_by_all(self, what, *arguments):
+        for ranks in 2, 4:
+            lines = self.lines_with(what, (ranks, *arguments))
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn(f"[smp W rank 0] ranks 0-{ranks - 1}: ", lines[0])
+
+    def test_of_settings(self):
+        self.said_by_all("active_microbatches", "train", 3, "--smp.active_microbatches", 7)
+
+    def test_before_models_are_placed(self):
+        self.said_by_all("1 parameters were given more than once", "doubles", 3)
+
+    def test_of_a_run_log(self):
+        self.said_by_all("rank-*.ring: ", "full", 3)
+
+    def test_of_one_rank_names_it(self):
+        lines = self.lines_with("given more than once", (1, "train", 3), (1, "doubles", 3), (2, "train", 3))
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("[smp W rank 0] rank 1: ", lines[0])
+
+
 class Refusal(unittest.TestCase):
     """What is wrong from the start is refused by name, at once, and said by one rank."""
 

@@ -53,6 +53,8 @@ StepTimeline small_step() {
       trace.spans.push_back({i * 10'000, i * 10'000 + 9'000, 8'000, i, rank,
                              i % 2 == 0 ? schedule::Phase::kForward : schedule::Phase::kBackward});
     }
+    trace.between = {{-9'000, -4'000, 5'000, -1, -1, schedule::Phase::kHost},
+                     {-4'000, 0, 2'000, -1, -1, schedule::Phase::kOptimizer}};
     trace.requests = {{1'000, 0, rank, schedule::RequestEvent::Kind::kAsked},
                       {2'000, 0, rank, schedule::RequestEvent::Kind::kBegun},
                       {3'000, 0, rank, schedule::RequestEvent::Kind::kAnswered},
@@ -71,6 +73,8 @@ std::string ring_bytes() {
     ring.end(step * 1'000'000 + 500, 400);
     ring.add({step * 1'000'000 + 600, 0, step, schedule::RequestEvent::Kind::kAsked});
     if (step < 3) ring.end_step(step, step * 1'000'000 + 900);
+    if (step < 3) ring.begin({step * 1'000'000 + 950, 0, 0, -1, -1, schedule::Phase::kHost});
+    ring.end((step + 1) * 1'000'000, 70);
   }
   return {reinterpret_cast<const char*>(memory.data()), memory.size()};
 }

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 
 namespace smp::report {
@@ -75,6 +76,64 @@ TEST(IdleTime, WithoutMessagesHasNoReason) {
   const auto found = idle_time(timeline, {});
   EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 0, 10, 0, 0, 50, 0));
   EXPECT_THAT(found.awaited, IsEmpty());
+}
+
+/// The step before ended at -40 on rank 0 and at -35 on rank 1, whose own step begins at -20. Rank
+/// 0 is in the optimizer until -30, in the program until -5.
+StepTimeline with_time_between() {
+  auto timeline = two_ranks();
+  timeline.ranks[0].between = {span(-40, -30, -1, Phase::kOptimizer),
+                               span(-30, -5, -1, Phase::kHost), span(-5, 0, -1, Phase::kOther)};
+  timeline.ranks[1].start = 980 * kMs;
+  timeline.ranks[1].between = {span(-35, -30, -1, Phase::kOptimizer),
+                               span(-28, -20, -1, Phase::kHost)};
+  return timeline;
+}
+
+TEST(IdleTime, TellsWhatWasBetweenStepsFromFillingAndDraining) {
+  const auto timeline = with_time_between();
+  const auto found = idle_time(timeline, arrows_of(timeline));
+  EXPECT_EQ(found.whole.start, 960 * kMs);
+  EXPECT_EQ(found.whole.end, 1080 * kMs);
+  const auto& first = found.ranks[0];
+  EXPECT_EQ(first.optimizer, 10 * kMs);
+  EXPECT_EQ(first.host, 25 * kMs);
+  EXPECT_EQ(first.library, 5 * kMs);
+  EXPECT_THAT(parts(first), ElementsAre(20, 0, 10, 40, 5, 5, 0));
+  const auto& second = found.ranks[1];
+  EXPECT_EQ(second.optimizer, 5 * kMs);
+  EXPECT_EQ(second.host, 8 * kMs);
+  EXPECT_EQ(second.library, 0);
+  // It was 5 ms later at the end of the step before, and nothing was recorded in 2.
+  EXPECT_THAT(parts(second), ElementsAre(33, 32, 35, 0, 5, 2, 0));
+}
+
+TEST(IdleTime, BetweenStepsAddsUpToo) {
+  auto timeline = with_time_between();
+  timeline.ranks.push_back(timeline.ranks[1]);
+  timeline.ranks[2].between.clear();  // its record of that time is lost
+  timeline.ranks.push_back(timeline.ranks[1]);
+  timeline.ranks[3].spans.clear();
+  for (const auto& times : idle_time(timeline, {}).ranks) {
+    EXPECT_EQ(times.optimizer + times.host + times.library + times.busy + times.filling +
+                  times.draining + times.for_work + times.transport + times.other,
+              120 * kMs);
+  }
+}
+
+TEST(IdleTime, NamesWhatKeepsTheFirstRankFromItsStep) {
+  auto timeline = with_time_between();
+  timeline.ranks[1].requests = {event(12, Kind::kBegun), event(50, Kind::kAnswered)};
+  const auto found = idle_time(timeline, arrows_of(timeline));
+  // From -20 on rank 1 waited for a request that rank 0 sent at 10.
+  ASSERT_GE(found.awaited.size(), 2u);
+  const auto late = std::find_if(found.awaited.begin(), found.awaited.end(), [](const auto& one) {
+    return one.work == "the program between steps";
+  });
+  ASSERT_NE(late, found.awaited.end());
+  EXPECT_EQ(late->rank, 1u);
+  EXPECT_EQ(late->awaited, 0u);
+  EXPECT_EQ(late->time, 15 * kMs);
 }
 
 TEST(IdleTime, SaysHowLongARankHadNoCore) {

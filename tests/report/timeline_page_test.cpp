@@ -82,6 +82,47 @@ TEST(TimelinePage, SaysWhatTheStepConsistsOf) {
                           HasSubstr("\"arrows\":[[0,8000000,1,15000000]")));
 }
 
+StepTimeline with_time_between() {
+  auto timeline = two_ranks();
+  timeline.ranks[0].between = {span(-25, -5, -1, Phase::kHost, -1),
+                               span(-5, 0, -1, Phase::kOptimizer, -1)};
+  return timeline;
+}
+
+TEST(TimelinePage, SaysWhatRanksDidBeforeTheStep) {
+  const auto page = draw_timeline_page(with_time_between());
+  EXPECT_THAT(page,
+              AllOf(HasSubstr("host: the program between steps"), HasSubstr("20.00 ms (16.0 %)"),
+                    HasSubstr("<h1>Step 7: 100.00 ms"), HasSubstr("Shares are of 125.00 ms"),
+                    HasSubstr("\"between\":[[-25000000,-5000000,10000000,-1,-1,5],")));
+  EXPECT_THAT(
+      draw_timeline_page(two_ranks()),
+      AllOf(Not(HasSubstr("host:")), Not(HasSubstr("Before 0")), Not(HasSubstr("Shares are of"))));
+}
+
+/// Rank 0 is in its program for 6 ms of the step, which begins on rank 1, and gets ready in
+/// another.
+TEST(TimelinePage, NamesTheProgramOnTheCriticalPath) {
+  auto timeline = with_a_request();
+  timeline.ranks[0].start = 1006 * kMs;
+  timeline.ranks[0].spans[0] = span(7, 10, 0, Phase::kForward, -1);
+  timeline.ranks[0].between = {span(-25, 6, -1, Phase::kHost, -1)};
+  EXPECT_THAT(draw_timeline_page(timeline),
+              AllOf(HasSubstr("<th>the program between steps</th><td>6.00 ms (6.0 %)</td>"),
+                    HasSubstr("<th>all else</th><td>11.00 ms (11.0 %)</td>")));
+}
+
+TEST(ChromeTrace, BeginsWithTheTimeBeforeTheStep) {
+  const auto json = base::parse_json(to_chrome_trace(with_time_between()), "trace");
+  const auto& events = json["traceEvents"];
+  ASSERT_EQ(events.size(), 8u);
+  EXPECT_EQ(events[1]["name"], "the program between steps");
+  EXPECT_EQ(events[1]["cat"], "host");
+  EXPECT_EQ(events[1]["ts"], 0);
+  EXPECT_EQ(events[3]["name"], "the step body");
+  EXPECT_EQ(events[3]["ts"], 25'000);
+}
+
 TEST(ChromeTrace, HasAFlowAMessage) {
   const auto json = base::parse_json(to_chrome_trace(with_a_request()), "trace");
   const auto& events = json["traceEvents"];

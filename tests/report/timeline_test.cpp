@@ -157,6 +157,59 @@ TEST(Timeline, CountsLongStepsInSeconds) {
   EXPECT_THAT(svg, HasSubstr("start of the step, s<"));
 }
 
+/// 30 ms before the step on rank 0, 20 on rank 1.
+StepTimeline with_time_before_it(int host_since = -30) {
+  StepTimeline timeline = two_ranks();
+  timeline.ranks[0].between = {span(host_since, -10, -1, Phase::kHost, -1),
+                               span(-10, -2, -1, Phase::kOptimizer, -1),
+                               span(-2, 0, -1, Phase::kOther, -1)};
+  timeline.ranks[1].between = {span(-20, 0, -1, Phase::kHost, -1)};
+  return timeline;
+}
+
+TEST(Timeline, DrawsWhatRanksDidBeforeTheStep) {
+  const std::string svg = draw_timeline(with_time_before_it());
+  const auto lane = elements(svg, "rect", "lane").at(0);
+  const auto hosts = elements(svg, "rect", "host");
+  ASSERT_EQ(hosts.size(), 2u);
+  EXPECT_NEAR(number(hosts[0], "x"), number(lane, "x"), 0.1);
+  EXPECT_NEAR(number(hosts[0], "width") / number(lane, "width"), 20 / 130.0, 1e-3);
+  EXPECT_EQ(elements(svg, "rect", "optimizer").size(), 1u);
+  EXPECT_EQ(elements(svg, "rect", "smp").size(), 1u);
+  EXPECT_THAT(svg, AllOf(HasSubstr("<title>optimizer.step(): 8.00 ms, processor 4.00 ms</title>"),
+                         HasSubstr("before 0: since the end of the step before<"),
+                         HasSubstr(">the program between steps<"), HasSubstr(">-20<")));
+}
+
+TEST(Timeline, CountsOnlyTheStepItself) {
+  const std::string svg = draw_timeline(with_time_before_it());
+  EXPECT_THAT(svg, HasSubstr("Step 7: 100 ms on 2 ranks, 2 microbatches, bubble 55.0 %"));
+  EXPECT_THAT(texts(svg, "busy"), ElementsAre("50.0 ms  (50.0 %)", "40.0 ms  (40.0 %)"));
+  EXPECT_THAT(draw_timeline(two_ranks()), AllOf(Not(HasSubstr("before 0")), Not(HasSubstr("host")),
+                                                Not(HasSubstr("between steps"))));
+}
+
+TEST(Timeline, ShowsNoMoreOfTheTimeBeforeThanTheStepIsLong) {
+  const std::string svg = draw_timeline(with_time_before_it(-5000));
+  const auto lane = elements(svg, "rect", "lane").at(0);
+  const auto host = elements(svg, "rect", "host").at(0);
+  EXPECT_NEAR(number(host, "x"), number(lane, "x"), 0.1);
+  EXPECT_NEAR(number(host, "width") / number(lane, "width"), 90 / 200.0, 1e-3);
+  EXPECT_THAT(svg, AllOf(HasSubstr("before, 5000 ms, cut off"),
+                         HasSubstr("<title>the program between steps: 4990 ms")));
+}
+
+TEST(TraceFile, KeepsWhatWasBetweenSteps) {
+  const auto timeline = with_time_before_it();
+  const std::string text = trace_to_json(timeline);
+  const auto back = trace_from_json(text, "trace.json");
+  ASSERT_EQ(back.ranks[0].between.size(), 3u);
+  EXPECT_EQ(back.ranks[0].between[0].start, -30 * kMs);
+  EXPECT_EQ(trace_to_json(back), text);
+  EXPECT_EQ(draw_timeline(back), draw_timeline(timeline));
+  EXPECT_THAT(trace_to_json(two_ranks()), Not(HasSubstr("between"))) << "as older builds wrote it";
+}
+
 TEST(TraceFile, KeepsEverythingButTheOriginOfTime) {
   StepTimeline timeline = two_ranks();
   timeline.ranks[1].oversubscribed = true;
@@ -178,6 +231,10 @@ TEST(TraceFile, IsRefusedWithAReason) {
   EXPECT_THAT(refusal_of(R"({"format": "smp-trace", "version": 1, "modules": [], "ranks": [
       {"pp_rank": 0, "step": 1, "start": 0, "end": 1, "oversubscribed": false, "spans": [[1, 2]]}]})"),
               HasSubstr("a span must be 6 integers, found [1,2]"));
+  EXPECT_THAT(refusal_of(R"({"format": "smp-trace", "version": 1, "modules": [], "ranks": [
+      {"pp_rank": 0, "step": 1, "start": 0, "end": 1, "oversubscribed": false, "spans": [],
+       "between": [[-2, -1, 1, -1, -1, 6]]}]})"),
+              HasSubstr("6 is no phase of a span"));
 }
 
 }  // namespace

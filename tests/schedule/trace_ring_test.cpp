@@ -85,6 +85,54 @@ TEST(TraceRing, KeepsTheLatest) {
   for (const auto& step : steps) EXPECT_EQ(step.trace.spans.size(), 2u);
 }
 
+/// One span in each, and two between them.
+void write_steps(TraceRing& ring, int count) {
+  for (int step = 1; step <= count; ++step) {
+    const auto time = base::Nanoseconds{100} * step;
+    ring.begin_step(step, time);
+    ring.begin({time + 10, 0, 0, 0, 3, Phase::kForward});
+    ring.end(time + 20, 9);
+    ring.end_step(step, time + 50);
+    ring.begin({time + 50, 0, 0, -1, -1, Phase::kHost});
+    ring.end(time + 60, 5);
+    ring.begin({time + 60, 0, 0, -1, -1, Phase::kOptimizer});
+    ring.end(time + 100, 30);
+  }
+}
+
+TEST(TraceRing, GivesBackWhatWasBetweenSteps) {
+  Memory memory(100);
+  TraceRing ring(memory.bytes(), 0, false);
+  write_steps(ring, 3);
+  const auto steps = read_ring(memory.text(), "memory");
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_TRUE(steps[0].trace.between.empty());
+  for (int i : {1, 2}) {
+    EXPECT_EQ(steps[i].trace.spans.size(), 1u);
+    const auto& between = steps[i].trace.between;
+    ASSERT_EQ(between.size(), 2u);
+    EXPECT_EQ(between[0].phase, Phase::kHost);
+    EXPECT_EQ(between[0].start, steps[i - 1].trace.end);
+    EXPECT_EQ(between[1].phase, Phase::kOptimizer);
+    EXPECT_EQ(between[1].end, steps[i].trace.start);
+    EXPECT_EQ(between[1].cpu, 30);
+  }
+}
+
+TEST(TraceRing, TellsSpansBetweenStepsFromThoseOfAStepThatIsOverwrittenInPart) {
+  for (std::size_t records = 1; records <= 12; ++records) {
+    Memory memory(records);
+    TraceRing ring(memory.bytes(), 0, false);
+    write_steps(ring, 7);
+    ring.begin_step(8, 800);
+    for (const auto& step : read_ring(memory.text(), "memory")) {
+      for (const auto& span : step.trace.spans) EXPECT_EQ(span.phase, Phase::kForward);
+      for (const auto& span : step.trace.between) EXPECT_NE(span.phase, Phase::kForward);
+      EXPECT_LE(step.trace.between.size(), 2u);
+    }
+  }
+}
+
 /// Its record has been given to something else.
 TEST(TraceRing, ForgetsTheEndOfASpanThatIsOlderThanAllOthers) {
   Memory memory(4);

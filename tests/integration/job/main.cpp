@@ -13,18 +13,24 @@
 //     integration_job absent SECONDS RANK  RANK sleeps before its second step
 //     integration_job trial 0              the body calls MPI_Barrier, in its trial run too
 //     integration_job report STEPS         trains, and main() reports what it catches
+//     integration_job doubles STEPS        trains, with parameters given to the optimizer twice
+//     integration_job full STEPS           trains, with a run log where no file of it has room
 //     integration_job plan FILE            writes the plan
 #include <mpi.h>
 #include <smp/smp.h>
+#include <sys/resource.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -96,6 +102,32 @@ struct Orders {
   bool are_mine() const { return smp::rank() == rank; }
 };
 
+/// The disk has no room for what each rank writes down as it works, only for small files.
+void fill_disk() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{1 << 20, 1 << 20};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+smp::RunLogOptions in_temporary_folder() {
+  smp::RunLogOptions options;
+  options.parent_folder = std::filesystem::temp_directory_path() / "smp_integration_job";
+  return options;
+}
+
+bool only_trains(const std::string& action) {
+  return action == "train" || action == "report" || action == "doubles" || action == "full";
+}
+
+/// In the second step, or before it.
+void begin_mischief(const Orders& orders) {
+  if (orders.action == "sleep" || orders.action == "catch") seconds_to_sleep = orders.amount;
+  if (orders.action == "absent") {
+    std::this_thread::sleep_for(std::chrono::duration<double>(orders.amount));
+  }
+  mischief = orders.action;
+}
+
 int train(const Orders& orders) {
   const bool guarded = orders.action == "mutex";
   smp::DistributedModel model(make_net(guarded));
@@ -106,24 +138,25 @@ int train(const Orders& orders) {
     model.set_partition("4", 0);
     model.set_partition("4.inner", 1);
   }
-  smp::DistributedOptimizer optimizer(model, torch::optim::SGD(model.parameters(), 1e-3));
+  std::optional<smp::RunLog> log;
+  if (orders.action == "full") {
+    fill_disk();
+    log.emplace("full", model, in_temporary_folder());
+  }
+  auto parameters = model.parameters();
+  if (orders.action == "doubles") parameters.push_back(parameters.front());
+  smp::DistributedOptimizer optimizer(model, torch::optim::SGD(parameters, 1e-3));
   auto step = smp::step([&](at::Tensor x) {
     if (orders.action == "trial") MPI_Barrier(MPI_COMM_WORLD);
     auto loss = model(x).square().mean();
     model.backward(loss);
     return loss;
   });
-  const bool trains = orders.action == "train" || orders.action == "report";
+  const bool trains = only_trains(orders.action);
   const bool leaves = orders.action == "leave" || orders.action == "throw";
   const int last = trains ? static_cast<int>(orders.amount) : leaves ? kManySteps : 3;
   for (int number = 1; number <= last; ++number) {
-    if (!trains && !leaves && number == 2 && orders.are_mine()) {
-      if (orders.action == "sleep" || orders.action == "catch") seconds_to_sleep = orders.amount;
-      if (orders.action == "absent") {
-        std::this_thread::sleep_for(std::chrono::duration<double>(orders.amount));
-      }
-      mischief = orders.action;
-    }
+    if (!trains && !leaves && number == 2 && orders.are_mine()) begin_mischief(orders);
     optimizer.zero_grad();
     step(torch::ones({8, 8}));
     optimizer.step();
@@ -132,6 +165,8 @@ int train(const Orders& orders) {
     if (orders.action == "leave") return 0;
     if (orders.action == "throw") throw std::runtime_error("the disk is full");
   }
+  if (log) log->finish();
+  if (log && smp::rank() == 0) std::filesystem::remove_all(log->folder());
   return 0;
 }
 
