@@ -33,5 +33,7 @@ done
 step trace "$run"
 says "wrote $run/trace-chrome.json: open it at"
 python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) > 20' "$run/trace-chrome.json"
+step plan "$run"
+says "modules on 2 stages"
 step plan "$run/plan.json"
 says "modules on 2 stages"

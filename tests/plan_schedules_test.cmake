@@ -30,6 +30,16 @@ if(NOT status EQUAL 0 OR NOT output MATCHES "3 stages, 10 microbatches a step" O
   message(SEND_ERROR "of 10 microbatches, exit ${status}:\n${output}${error}")
 endif()
 
+plan(${DATA} --schedule all,file:own.txt)  # the folder stands for its plan.json
+if(NOT status EQUAL 0 OR NOT output STREQUAL expected)
+  message(SEND_ERROR "of a folder, expected\n${expected}\nfound exit ${status}\n${output}${error}")
+endif()
+
+plan(--nonsense)
+if(NOT status EQUAL 2)
+  message(SEND_ERROR "a wrong call: exit ${status}\n${error}")
+endif()
+
 expect_error("broken.txt: rank 2, position 8, end of its list: B2 is missing"
   plan.json --schedule file:broken.txt)
 expect_error("a schedule for 4 microbatches, and a step has 6" plan.json --schedule file:own.txt --microbatches 6)

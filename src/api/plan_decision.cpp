@@ -45,7 +45,7 @@ std::vector<std::string> decided_by_first_rank(
   auto decision = value_of_first(runtime.learners(), own);
   using Fault = Decision::Fault;
   if (decision.fault != Fault::kNone && runtime.prints_less()) {
-    server::leave_to_another_rank(decision.text);
+    server::leave_to_another_rank(decision.text, runtime.speaker());
   }
   SMP_REQUIRE_AS(UsageError, decision.fault != Fault::kUsage, decision.text);
   SMP_REQUIRE_AS(ResourceError, decision.fault != Fault::kResource, decision.text);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/job_machine.h"
+#include "api/memory_guard.h"
 #include "api/plan_decision.h"
 #include "api/plan_key.h"
 #include "api/rank_agreement.h"
@@ -66,6 +67,7 @@ std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelTo
     partitioning::check_plan(made[i].plan, models[i].description->tree, machine.stages,
                              "the plan of rank 0");
   }
+  warn_of_too_little_memory(runtime, made);
   return made;
 }
 

@@ -85,7 +85,7 @@ void Runtime::say_once(const std::function<void()>& check) const {
   try {
     check();
   } catch (const Error& error) {
-    if (prints_less()) server::leave_to_another_rank(error.what());
+    if (prints_less()) server::leave_to_another_rank(error.what(), speaker());
     throw;
   }
 }
@@ -132,6 +132,11 @@ bool Runtime::prints_less() const noexcept {
   const bool first =
       pp_rank().value() == 0 && (parts_.independent_pipelines || topology().rdp_rank() == 0);
   return parts_.mpi != nullptr && !first;
+}
+
+GlobalRank Runtime::speaker() const {
+  const auto which = parts_.independent_pipelines ? Group::kPp : Group::kWorld;
+  return ranks_there(parts_, which).front();
 }
 
 std::vector<GlobalRank> ranks_of(const Topology& topology, Group which) {

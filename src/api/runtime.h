@@ -111,6 +111,8 @@ class Runtime {
 
   /// Whether an error that all ranks of the job throw alike is printed by another one.
   bool prints_less() const noexcept;
+  /// That one.
+  GlobalRank speaker() const;
   /// Runs `check`, whose errors every rank of the job throws alike: one prints them.
   void say_once(const std::function<void()>& check) const;
 

@@ -14,7 +14,9 @@
 #include "api/start.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/pulse.h"
 #include "d2d/wires/local_wire.h"
+#include "module/registry.h"
 #include "server/common_errors.h"
 #include "server/exception_text.h"
 #include "server/last_words.h"
@@ -93,12 +95,34 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   if (first == texts.end()) return;
   if (error) {
     const auto own = texts.begin() + mpi.rank().value();
-    if (std::find(texts.begin(), own, text) != own) server::leave_to_another_rank(text);
+    const auto speaker = std::find(texts.begin(), own, text);
+    server::leave_to_another_rank(text, GlobalRank(static_cast<int>(speaker - texts.begin())));
     std::rethrow_exception(error);
   }
-  const auto other = base::concat("rank ", first - texts.begin(), " could not start: ", *first);
-  server::leave_to_another_rank(other);
+  const auto rank = static_cast<int>(first - texts.begin());
+  const auto other = base::concat("rank ", rank, " could not start: ", *first);
+  server::leave_to_another_rank(other, GlobalRank(rank));
   throw UsageError(other);
+}
+
+/// srun without a matching --mpi starts as many jobs of one rank as there are tasks.
+void warn_of_lone_ranks(int size) {
+  const char* const tasks = std::getenv("SLURM_NTASKS");
+  const char* const task = std::getenv("SLURM_PROCID");
+  if (size != 1 || tasks == nullptr || task == nullptr) return;
+  if (std::atoi(tasks) <= 1 || std::atoi(task) != 0) return;
+  base::log(base::LogLevel::kWarning, "Slurm has ", tasks,
+            " tasks here, but MPI started this process as a job of one rank: start the program "
+            "with mpirun, or with `srun --mpi=pmix` (`srun --mpi=list` shows what there is)");
+}
+
+/// From now on others see this rank without its help, and it sees them.
+void show_pulse(const d2d::MpiSession& mpi) {
+  const int rank = mpi.rank().value();
+  base::own_pulse().rank = rank;
+  if (base::ranks_on_board() > 0) return;  // of an earlier session
+  auto memory = mpi.share_memory(base::PulseBoard::bytes_for(mpi.size()));
+  if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
 }
 
 }  // namespace
@@ -128,6 +152,7 @@ Session init(int& argc, char** argv, const Config& config) { return start(argc, 
 
 Session start(int& argc, char** argv, const Config& config, const StartOptions& options) {
   server::explain_uncaught_exceptions();
+  server::explain_faults();
   refuse_second_session();
   fiber::Scheduler::install();
   if (const auto request = plan_request()) {
@@ -139,13 +164,16 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   parts.mpi = std::make_unique<d2d::MpiSession>();
   const auto rank = parts.mpi->rank().value();
   base::set_log_rank(rank);
+  show_pulse(*parts.mpi);
   prepare_together(*parts.mpi, [&] {
     check_torch_version();
+    module::require_distinct_calls();
     parts.config = resolve(argc, argv, config, parts.mpi->size());
     SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
+  warn_of_lone_ranks(parts.mpi->size());
   parts.watch = Runtime::watch(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();

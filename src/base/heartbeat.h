@@ -1,19 +1,16 @@
 // base/heartbeat.h: counts how often a rank's thread comes back to this library, for whoever looks
-// on from another thread (server/watchdog.h).
+// on from another thread (server/watchdog.h) or another process (base/pulse.h).
 #pragma once
 
-#include <atomic>
-#include <cstdint>
+#include "base/pulse.h"
 
 namespace smp::base {
-
-/// Since the process began. Any thread may read it.
-extern std::atomic<std::uint64_t> heartbeats;
 
 /// Called wherever module code comes back: calls, polls, switches of fibers, nodes of a backward
 /// pass. A count that two threads lose does not matter, so no bus is locked for it.
 inline void beat() noexcept {
-  heartbeats.store(heartbeats.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  auto& beats = own_pulse().beats;
+  beats.store(beats.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 }  // namespace smp::base

@@ -2,6 +2,7 @@
 // no training program.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -94,16 +95,23 @@ void add_trace(CLI::App& app, Call& call) {
       [&call] { call.exit_code = guarded([&] { export_trace(call.folder, call.trace_file); }); });
 }
 
+// A run's folder stands for the plan in it.
+std::string plan_file(const std::string& path) {
+  return std::filesystem::is_directory(path)
+             ? (std::filesystem::path(path) / smp::report::kPlanFile).string()
+             : path;
+}
+
 // Prints a plan, compares schedules for it, or makes one; what the program that made it ended with.
 int plan(const Call& call) {
   if (smp::cli::wants_planning(call.to_plan, call.plan)) {
     return smp::cli::plan_program(call.to_plan);
   }
   if (call.to_plan.schedules.empty()) {
-    print_plan(call.plan);
+    print_plan(plan_file(call.plan));
   } else {
-    print(
-        smp::report::schedules_table(call.plan, call.to_plan.schedules, call.to_plan.microbatches));
+    print(smp::report::schedules_table(plan_file(call.plan), call.to_plan.schedules,
+                                       call.to_plan.microbatches));
   }
   return 0;
 }
@@ -112,7 +120,7 @@ void add_plan(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
       "plan",
       "Print a plan as a table, or make one: plan --ranks N [--out FOLDER] -- PROGRAM ARGUMENTS");
-  verb->add_option("FILE", call.plan, "The plan.json of a run");
+  verb->add_option("FILE", call.plan, "A run's folder, or its plan.json");
   verb->add_option("--ranks", call.to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
       ->check(CLI::PositiveNumber);
   verb->add_option("--out", call.to_plan.folder, "Folder for the plan and its pictures");
@@ -157,6 +165,10 @@ int main(int argc, char** argv) {
   add_trace(app, call);
   add_plan(app, call);
   add_config(app, call);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // or --help
+    return app.exit(error) == 0 ? 0 : kUsageExit;
+  }
   return call.exit_code;
 }

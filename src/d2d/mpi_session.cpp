@@ -1,7 +1,10 @@
 // d2d/mpi_session.cpp: see the header.
 #include "d2d/mpi_session.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,6 +14,23 @@
 
 namespace smp::d2d {
 namespace {
+
+/// Open MPI ends a process that finds no room there, and its launcher may keep its words for
+/// itself.
+void warn_of_little_shared_memory() noexcept {
+  constexpr std::uint64_t kSegment = 5 << 20;  // of each rank; Open MPI takes 4 MiB and a little
+  const char* const local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  struct statvfs room {};
+  if (local_rank == nullptr || std::string(local_rank) != "0") return;
+  if (::statvfs("/dev/shm", &room) != 0) return;
+  const auto free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize;
+  if (free >= kSegment) return;
+  std::fprintf(stderr,
+               "smp: /dev/shm has room for %llu KiB, and Open MPI needs about 4 MiB there for each "
+               "rank: if the job ends now, make it larger (docker run --shm-size=1g) or name "
+               "another folder (mpirun --mca btl_vader_backing_directory DIR)\n",
+               static_cast<unsigned long long>(free >> 10));
+}
 
 // True if MPI was not running and now is.
 bool start_mpi() {
@@ -22,6 +42,7 @@ bool start_mpi() {
               "starting smp: MPI was already finalized in this process, and it cannot be "
               "started twice; keep the first session alive, or finalize MPI later.");
   if (running) return false;
+  warn_of_little_shared_memory();
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
   return true;
@@ -44,7 +65,10 @@ MpiSession::MpiSession()
       exceptions_at_start_(std::uncaught_exceptions()),
       world_(MpiCommunicator::duplicate(MPI_COMM_WORLD)),
       rank_(world_.rank()),
-      machine_of_rank_(machines_of(world_)) {}
+      machine_of_rank_(machines_of(world_)) {
+  // An MPI of the user's may end after this session, without our help.
+  if (started_mpi_) segments_.hide(MpiCommunicator::of_this_host(world_.get()));
+}
 
 int MpiSession::local_size() const noexcept {
   return static_cast<int>(std::count(machine_of_rank_.begin(), machine_of_rank_.end(),
@@ -57,6 +81,7 @@ MpiSession::~MpiSession() {
   if (!started_mpi_ || over || job_ends_at_exit()) return;
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   const MpiWireOptions deadlines;
+  segments_.give_back();
   if (!meet_to_finalize(unwinding ? deadlines.unwind_deadline : deadlines.leave_deadline)) {
     std::fprintf(stderr, "smp: rank %d ends%s, and not all other ranks do: ending the whole job.\n",
                  rank_.value(), unwinding ? " because of an exception" : "");
@@ -114,6 +139,18 @@ std::vector<std::string> MpiSession::all_gather(const std::string& text) const {
         all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(lengths[i])));
   }
   return texts;
+}
+
+std::optional<base::SharedMemory> MpiSession::share_memory(std::size_t bytes) const {
+  const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
+  std::optional<base::SharedMemory> memory;
+  base::SharedMemory::Address address;
+  if (host.rank() == 0 && (memory = base::SharedMemory::make(bytes))) address = memory->address();
+  check_mpi(MPI_Bcast(&address, sizeof address, MPI_BYTE, 0, host.get()), "sharing memory");
+  if (!memory) memory = base::SharedMemory::open(address, bytes);
+  check_mpi(MPI_Barrier(host.get()), "sharing memory");
+  if (memory) memory->stop_offering();
+  return memory;
 }
 
 void MpiSession::barrier() const { check_mpi(MPI_Barrier(world_.get()), "waiting for all ranks"); }

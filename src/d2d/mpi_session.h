@@ -2,13 +2,17 @@
 // Threads: the thread that constructs it makes all MPI calls of this library.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/shared_memory.h"
 #include "d2d/members.h"
 #include "d2d/wire.h"
 #include "d2d/wires/mpi_communicator.h"
+#include "d2d/wires/mpi_segments.h"
 #include "d2d/wires/mpi_wire.h"
 #include "smp/rank.h"
 
@@ -46,6 +50,10 @@ class MpiSession {
   /// `text` of every rank, on every rank; all call it. Blocks.
   std::vector<std::string> all_gather(const std::string& text) const;
 
+  /// Memory of zeros that the ranks of this machine share, and that is gone with the last of them;
+  /// nothing where the machine refuses. All ranks call it. Blocks.
+  std::optional<base::SharedMemory> share_memory(std::size_t bytes) const;
+
   /// Waits until every rank of the job has called it. Blocks.
   void barrier() const;
 
@@ -62,6 +70,7 @@ class MpiSession {
   MpiCommunicator world_;
   GlobalRank rank_;
   std::vector<int> machine_of_rank_;
+  MpiSegments segments_;
 };
 
 }  // namespace smp::d2d

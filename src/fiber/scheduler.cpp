@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "fiber/fault_report.h"
 #include "fiber/scheduler_state.h"
 #include "fiber/scheduling_algorithm.h"
 #include "fiber/sim_clock.h"
@@ -23,7 +24,12 @@ using Context = boost::fibers::context;
 
 thread_local Scheduler* thread_scheduler = nullptr;
 
-void describe_running_fiber(char* text, std::size_t size) {
+Describe describe_process = nullptr;
+
+/// In a signal handler.
+void describe_thread(char* text, std::size_t size) {
+  if (describe_process != nullptr) describe_process(text, size);
+  if (*text != '\0') return;
   const auto* fiber = current_fiber();
   if (fiber != nullptr && fiber->activity != nullptr) fiber->activity->describe(text, size);
 }
@@ -92,7 +98,7 @@ void Scheduler::spin_for(const Event& event) {
 Scheduler::Scheduler() : state_(std::make_unique<State>()) {
   // Short sleeps are meant: the default slack of 50 us would double them.
   prctl(PR_SET_TIMERSLACK, 1);
-  install_overflow_report(describe_running_fiber);
+  install_fault_report(describe_thread);
   boost::fibers::use_scheduling_algorithm<FiberAlgorithm>(*state_);
 }
 
@@ -110,6 +116,7 @@ Scheduler& Scheduler::instance() {
 }
 
 bool Scheduler::installed() noexcept { return thread_scheduler != nullptr; }
+void Scheduler::set_description(Describe describe) noexcept { describe_process = describe; }
 
 void Scheduler::set_idle_policy(const IdlePolicy& policy) { state_->idler.set_policy(policy); }
 void Scheduler::set_simulation(SimClock* sim) { state_->simulation = sim; }
@@ -124,6 +131,7 @@ bool Scheduler::oversubscribed() const noexcept { return state_->idler.oversubsc
 bool Scheduler::simulated() const noexcept { return state_->simulation != nullptr; }
 bool Scheduler::poll_all() noexcept { return state_->poll_all(); }
 
+std::vector<Scheduler::Wait> Scheduler::waits() const { return state_->waits(); }
 std::vector<std::string> Scheduler::waiting_report() const { return state_->waiting_report(); }
 
 void Scheduler::set_deadlock_handler(std::function<void()> handler) {

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fiber_local.h"
+#include "fiber/fault_report.h"
 
 namespace smp::fiber {
 
@@ -99,6 +100,9 @@ class Scheduler {
   /// The calling thread's scheduler; install() must have been called.
   static Scheduler& instance();
   static bool installed() noexcept;
+  /// Says what the process does when a fault hits it, better than the fiber's Activity: threads of
+  /// other kinds are hit too, and fibers between modules.
+  static void set_description(Describe describe) noexcept;
 
   void set_idle_policy(const IdlePolicy& policy);
   /// Switches to simulated time (nullptr: back to the real clock). While set, ready fibers are
@@ -137,7 +141,14 @@ class Scheduler {
   /// Suspends the running fiber for `duration` nanoseconds of this scheduler's clock.
   void sleep_for(base::Nanoseconds duration, const WaitReason& reason);
 
-  /// One line per parked fiber that waits for something, oldest first.
+  /// A parked fiber that waits for something, and for how long it has.
+  struct Wait {
+    std::string text;
+    base::Nanoseconds age;
+  };
+  /// Oldest first.
+  std::vector<Wait> waits() const;
+  /// The same, a line for each.
   std::vector<std::string> waiting_report() const;
   /// Whether some fiber waits for something.
   bool any_waiting() const noexcept;

@@ -63,8 +63,8 @@ void Scheduler::State::advance_simulation() noexcept {
 
 // ---- who waits ---------------------------------------------------------------------------------
 
-std::vector<std::string> Scheduler::State::waiting_report() const {
-  std::vector<std::string> lines;
+std::vector<Scheduler::Wait> Scheduler::State::waits() const {
+  std::vector<Wait> waits;
   for (const auto* fiber : waiting) {
     char who[256] = "a fiber";
     if (fiber->activity != nullptr) fiber->activity->describe(who, sizeof who);
@@ -73,8 +73,16 @@ std::vector<std::string> Scheduler::State::waiting_report() const {
     if (*reason.module_path != '\0') line += base::concat(" of ", reason.module_path);
     if (reason.peer >= 0) line += base::concat(" on rank ", reason.peer);
     if (reason.microbatch >= 0) line += base::concat(", microbatch ", reason.microbatch);
-    const auto seconds = static_cast<double>(clock().now() - fiber->waiting_since) / base::kSecond;
-    lines.push_back(line + base::concat(", for ", seconds, " s"));
+    waits.push_back({std::move(line), clock().now() - fiber->waiting_since});
+  }
+  return waits;
+}
+
+std::vector<std::string> Scheduler::State::waiting_report() const {
+  std::vector<std::string> lines;
+  for (const auto& wait : waits()) {
+    const auto seconds = static_cast<double>(wait.age) / base::kSecond;
+    lines.push_back(base::concat(wait.text, ", for ", seconds, " s"));
   }
   return lines;
 }

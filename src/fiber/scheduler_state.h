@@ -31,6 +31,7 @@ struct Scheduler::State {
   FiberAlgorithm* algorithm = nullptr;
 
   const base::Clock& clock() const noexcept;
+  std::vector<Wait> waits() const;
   std::vector<std::string> waiting_report() const;
 
   // Nothing is ready.

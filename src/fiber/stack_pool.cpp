@@ -1,11 +1,7 @@
-// fiber/stack_pool.cpp: the pool, and the signal handler that explains an overflow.
+// fiber/stack_pool.cpp: the pool, and where the guards of all stacks are.
 #include "fiber/stack_pool.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
 
 #include <algorithm>
 #include <array>
@@ -27,34 +23,6 @@ constexpr std::size_t kGuardBytes = 64 * 1024;
 /// Lowest addresses of all guards of the process; read by the signal handler.
 std::array<std::atomic<std::uintptr_t>, kMostStacks> guards{};
 std::atomic<std::size_t> num_guards{0};
-DescribeFiber describe_fiber = nullptr;
-struct sigaction previous_action {};
-
-bool in_guard(std::uintptr_t address) noexcept {
-  const auto count = std::min(num_guards.load(), kMostStacks);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto low = guards[i].load();
-    if (address >= low && address < low + kGuardBytes) return true;
-  }
-  return false;
-}
-
-void report_overflow() noexcept {
-  char who[256] = "";
-  if (describe_fiber != nullptr) describe_fiber(who, sizeof who);
-  char text[512];
-  const int length = std::snprintf(text, sizeof text,
-                                   "smp: %s: the fiber's stack overflowed; raise fiber_stack_bytes "
-                                   "(--smp.fiber_stack_bytes), or use less stack in this module\n",
-                                   who);
-  if (write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) std::abort();
-}
-
-void on_fault(int signal, siginfo_t* info, void*) {
-  if (in_guard(reinterpret_cast<std::uintptr_t>(info->si_addr))) report_overflow();
-  // Returning runs the faulting instruction again, now under the previous handler.
-  sigaction(signal, &previous_action, nullptr);
-}
 
 boost::context::stack_context map_stack(std::size_t bytes) {
   const std::size_t page = boost::context::stack_traits::page_size();
@@ -111,25 +79,13 @@ void StackPool::deallocate(boost::context::stack_context& stack) noexcept {
 std::size_t StackPool::stack_bytes() const noexcept { return shared_->stack_bytes; }
 std::size_t StackPool::in_use() const noexcept { return shared_->in_use; }
 
-void install_overflow_report(DescribeFiber describe) {
-#if defined(__SANITIZE_ADDRESS__)
-  describe_fiber = describe;  // ASan reports overflows itself
-#else
-  static thread_local std::unique_ptr<char[]> alternate;
-  if (alternate) return;
-  const std::size_t bytes = 64 * 1024;
-  alternate = std::make_unique<char[]>(bytes);
-  stack_t stack{};
-  stack.ss_sp = alternate.get();
-  stack.ss_size = bytes;
-  sigaltstack(&stack, nullptr);
-  if (describe_fiber != nullptr) return;
-  describe_fiber = describe;
-  struct sigaction action {};
-  action.sa_sigaction = on_fault;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGSEGV, &action, &previous_action);
-#endif
+bool in_stack_guard(std::uintptr_t address) noexcept {
+  const auto count = std::min(num_guards.load(), kMostStacks);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto low = guards[i].load();
+    if (address >= low && address < low + kGuardBytes) return true;
+  }
+  return false;
 }
 
 }  // namespace smp::fiber

@@ -5,19 +5,15 @@
 #include <boost/context/stack_traits.hpp>
 
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 namespace smp::fiber {
 
-/// Writes what the running fiber does ("rank 2, module encoder.block.3, microbatch 1") for the
-/// overflow report; async-signal context.
-using DescribeFiber = void (*)(char* text, std::size_t size);
-
 /// A StackAllocator for Boost.Fiber. Copies share one pool. Below each stack lies a guard;
-/// running into it ends the process with a message that names the module and the remedy. Stacks are
-/// kept until the process ends. Threads: the scheduler's.
+/// running into it ends the process with a message that names the module and the remedy
+/// (fault_report.h). Stacks are kept until the process ends. Threads: the scheduler's.
 class StackPool {
  public:
   using traits_type = boost::context::stack_traits;
@@ -37,8 +33,7 @@ class StackPool {
   std::shared_ptr<Shared> shared_;
 };
 
-/// Installs the overflow report for the calling thread (an alternate signal stack and a SIGSEGV
-/// handler that passes every other fault on). Idempotent.
-void install_overflow_report(DescribeFiber describe);
+/// Whether `address` is in the guard of a stack of this process. Signal handlers may ask.
+bool in_stack_guard(std::uintptr_t address) noexcept;
 
 }  // namespace smp::fiber

@@ -1,49 +1,102 @@
 // server/common_errors.cpp: see the header.
 #include "server/common_errors.h"
 
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <deque>
 #include <mutex>
-#include <set>
 #include <thread>
+
+#include "base/pulse.h"
 
 namespace smp::server {
 namespace {
 
-struct Texts {
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// What is known of an error of several ranks.
+struct Known {
+  std::string text;
+  int speaker = -1;    // -1: this rank
+  std::string fuller;  // what is printed instead of `text`
+};
+
+/// A program may catch such errors again and again.
+constexpr std::size_t kMostKnown = 32;
+
+struct Errors {
   std::mutex mutex;
-  std::set<std::string> texts;
+  std::deque<Known> known;  // the latest first
 };
 
 /// Asked at the end of the process, so never freed.
-Texts& left_to_others() {
-  static auto* const texts = new Texts();
-  return *texts;
+Errors& errors() {
+  static auto* const own = new Errors();
+  return *own;
+}
+
+void note(Known known) {
+  if (known.text.empty()) return;
+  auto& all = errors();
+  const std::lock_guard lock(all.mutex);
+  all.known.push_front(std::move(known));
+  if (all.known.size() > kMostKnown) all.known.pop_back();
+}
+
+/// Of the error whose text is in `text`, what was noted last.
+Known find(const std::string& text) {
+  auto& all = errors();
+  const std::lock_guard lock(all.mutex);
+  const auto found = std::find_if(all.known.begin(), all.known.end(), [&](const Known& known) {
+    return known.fuller.empty() ? text.find(known.text) != std::string::npos : text == known.text;
+  });
+  return found == all.known.end() ? Known{} : *found;
+}
+
+bool is_gone(const base::Pulse& pulse) noexcept {
+  return ::kill(pulse.process, 0) != 0 && errno == ESRCH;
+}
+
+/// Whether rank `speaker` has said it. Of a rank that nobody sees from here nothing is known: as a
+/// rule the launcher ends this process while it waits.
+bool said_by(int speaker) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto* const pulse = base::pulse_of(speaker);
+  auto deadline = start + (pulse == nullptr ? seconds(10) : seconds(30));
+  for (bool gone = false;;) {
+    if (pulse != nullptr && pulse->spoke) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (now > deadline) return false;
+    if (pulse != nullptr && !gone && (gone = is_gone(*pulse))) deadline = now + seconds(1);
+    std::this_thread::sleep_for(milliseconds(5));
+  }
 }
 
 }  // namespace
 
-void leave_to_another_rank(const std::string& text) {
-  auto& left = left_to_others();
-  const std::lock_guard lock(left.mutex);
-  left.texts.insert(text);
+void leave_to_another_rank(const std::string& text, GlobalRank speaker) {
+  const int own = base::own_pulse().rank;
+  if (own >= 0 && own != speaker.value()) note({text, speaker.value(), {}});
 }
 
-bool is_left_to_another_rank(const std::string& text) {
-  auto& left = left_to_others();
-  const std::lock_guard lock(left.mutex);
-  return left.texts.contains(text);
-}
+bool is_left_to_another_rank(const std::string& text) { return find(text).speaker >= 0; }
+
+void say_more(const std::string& text, const std::string& fuller) { note({text, -1, fuller}); }
 
 void say_once(const std::string& text) noexcept try {
-  if (is_left_to_another_rank(text)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    return;
-  }
-  std::fprintf(stderr, "smp: %s\n", text.c_str());
+  const auto known = find(text);
+  if (known.speaker >= 0 && said_by(known.speaker)) return;
+  std::fprintf(stderr, "smp: %s\n", (known.fuller.empty() ? text : known.fuller).c_str());
   std::fflush(stderr);
+  base::own_pulse().spoke = true;
 } catch (...) {
   std::fputs("smp: an error that could not be printed\n", stderr);
+  base::own_pulse().spoke = true;
 }
 
 }  // namespace smp::server

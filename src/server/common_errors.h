@@ -1,16 +1,23 @@
-// server/common_errors.h: errors that all ranks of a job throw, and that only one shall print.
+// server/common_errors.h: who says why a job ends: an error that several ranks throw is printed by
+// one of them.
 #pragma once
 
 #include <string>
 
+#include "smp/rank.h"
+
 namespace smp::server {
 
-/// An error with this text is thrown on another rank as well, which prints it. Any thread.
-void leave_to_another_rank(const std::string& text);
+/// Rank `speaker` throws an error with this text as well, or one that says more, and prints it.
+/// Does nothing on that rank, nor with all ranks in one process. Any thread.
+void leave_to_another_rank(const std::string& text, GlobalRank speaker);
 bool is_left_to_another_rank(const std::string& text);
+/// An error with this text is printed as `fuller`, which says where it comes from. Any thread.
+void say_more(const std::string& text, const std::string& fuller);
 
-/// Prints "smp: `text`" and a newline, or leaves it to another rank: then waits long enough for
-/// that, because a launcher ends the other ranks when the first one exits. Any thread.
+/// Prints "smp: `text`" and a newline, or leaves it to another rank: then waits until that one has
+/// spoken, because a launcher ends the other ranks when the first one exits. If it does not speak
+/// in time, this rank does. Any thread.
 void say_once(const std::string& text) noexcept;
 
 }  // namespace smp::server

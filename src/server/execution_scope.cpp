@@ -124,12 +124,14 @@ CallPosition ExecutionScope::next_call(std::uint32_t calls) {
 
 void ExecutionScope::publish() const noexcept {
   const char* path = "<body>";
+  ModuleId module = identity_.module;
   if (innermost_ != nullptr) {
-    path = innermost_->path_;
-  } else if (identity_.module != kBody) {
-    path = services_.modules.at(identity_.module).lasting_path;
+    path = innermost_->entry_.lasting_path;
+    module = innermost_->module_;
+  } else if (module != kBody) {
+    path = services_.modules.at(module).lasting_path;
   }
-  running_call.set(path, services_.rank.value(), identity_.microbatch,
+  running_call.set(path, services_.rank.value(), module.value, identity_.microbatch,
                    identity_.phase != schedule::Phase::kForward);
 }
 
@@ -226,7 +228,7 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
       order_key_(base::mix_key(outer_ == nullptr ? execution.caller_random_ : outer_->order_key_,
                                ordinal_)),
       number_(++execution.num_calls_),
-      path_(entry_.lasting_path) {
+      module_(module) {
   execution.publish();
   if (outer_ == nullptr && execution.identity_.module == kBody) {
     called_by_body_ = entry_.module;

@@ -202,7 +202,7 @@ class CallScope {
   const std::uint64_t order_key_;         // hash of key()
   const std::uint64_t number_;            // ExecutionScope::num_calls()
   std::uint32_t calls_ = 0;               // made so far
-  const char* const path_;                // for the watchdog
+  const ModuleId module_;                 // for whoever looks on
   RoutedBase* called_by_body_ = nullptr;  // the module, if a body makes this call
   const int exceptions_ = std::uncaught_exceptions();
   std::optional<base::RandomScope> random_;

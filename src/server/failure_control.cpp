@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "server/common_errors.h"
 #include "server/exception_text.h"
 #include "server/remote_exception.h"
 
@@ -33,8 +34,19 @@ void FailureControl::fail_step(std::exception_ptr error) {
   }
   if (core_.step->failed()) return;
   core_.step->failure = std::move(error);
-  tell_others({failure_of(core_.step->failure, core_.port.rank(), who_runs(rank))});
+  const auto failure = failure_of(core_.step->failure, core_.port.rank(), who_runs(rank));
+  let_one_rank_say(failure, text_of(core_.step->failure));
+  tell_others({failure});
   abort_here();
+}
+
+/// The rank where it was thrown, with all that is known of it.
+void FailureControl::let_one_rank_say(const Failure& failure, const std::string& own_text) {
+  if (failure.rank == core_.port.rank()) {
+    if (!own_text.starts_with("rank ")) say_more(own_text, failure.text);
+  } else {
+    leave_to_another_rank(failure.text, core_.port.name(failure.rank));
+  }
 }
 
 /// Where the way to the others is what failed, they find out by their own waits.
@@ -48,6 +60,7 @@ void FailureControl::tell_others(const Failure& failure) noexcept try {
 
 void FailureControl::on_step_failed(StepFailed&& message) {
   if (core_.step->failed()) return;
+  let_one_rank_say(message.failure, message.failure.text);
   core_.step->failure = remote_exception(message.failure);
   abort_here();
 }

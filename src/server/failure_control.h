@@ -47,6 +47,7 @@ class FailureControl {
   [[noreturn]] void throw_aborted();
 
  private:
+  void let_one_rank_say(const Failure& failure, const std::string& own_text);
   void tell_others(const Failure& failure) noexcept;
   void abort_here() noexcept;
 

@@ -6,6 +6,8 @@
 #include <exception>
 #include <string>
 
+#include "base/pulse.h"
+#include "fiber/scheduler.h"
 #include "server/common_errors.h"
 #include "server/exception_text.h"
 #include "server/execution_scope.h"
@@ -26,6 +28,7 @@ namespace {
                  "smp: %s: an exception could not leave a noexcept function or a destructor, so "
                  "the process ends; call no module from there (the exception: %s)\n",
                  who, text.c_str());
+    base::own_pulse().spoke = true;
   } else {
     say_once(text);
   }
@@ -38,12 +41,13 @@ namespace {
 struct ExitInModules {
   ExitInModules() {}  // declared, so that touching it makes it
   ~ExitInModules() {
-    const char* const path = running_call.path.load();
-    if (path == nullptr) return;
+    if (!running_call.running()) return;
+    char who[512];
+    running_call.describe(who, sizeof who);
     std::fprintf(stderr,
-                 "smp: rank %d, module %s, microbatch %d: the program called exit() inside a step; "
-                 "throw an exception instead, which ends the step on every rank\n",
-                 running_call.rank.load(), path, running_call.microbatch.load());
+                 "smp: %s: the program called exit() inside a step; throw an exception instead, "
+                 "which ends the step on every rank\n",
+                 who);
     std::fflush(nullptr);
     std::_Exit(1);
   }
@@ -52,6 +56,11 @@ struct ExitInModules {
 }  // namespace
 
 void explain_uncaught_exceptions() noexcept { std::set_terminate(explain_and_end); }
+
+void explain_faults() noexcept {
+  fiber::Scheduler::set_description(
+      [](char* text, std::size_t size) { running_call.describe(text, size); });
+}
 
 void explain_exit_in_modules() noexcept {
   thread_local const ExitInModules watch;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "module/call_handler.h"
+#include "server/common_errors.h"
 #include "server/last_words.h"
 #include "server/watchdog.h"
 
@@ -35,12 +36,13 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
     : core_(channel, std::move(stages), options,
             [this](WorkerTask&& task) { run_task(std::move(task)); }),
       on_abort_(std::move(on_abort)),
-      stall_watch_(
-          core_.clock, {options.stall_seconds, options.abort_seconds},
-          [this](double seconds) { on_stall(seconds, false); },
-          [this](double seconds) { on_stall(seconds, true); }),
+      stall_watch_(core_.clock, {options.stall_seconds, options.abort_seconds},
+                   {[this](double seconds) { stall_report_.ask(seconds); },
+                    [this](double seconds) { stall_report_.refresh(seconds); },
+                    [this](double seconds) { return end_stall(seconds); }}),
       idle_(std::make_unique<Idle>(core_.port.name())) {
   explain_uncaught_exceptions();
+  explain_faults();
   explain_exit_in_modules();
   module::call_handler().set(&router_);
   core_.workers.inherit_fiber_locals();
@@ -160,10 +162,19 @@ void ModuleServer::leave_job() { core_.port.send_to_others(RankLeft{}); }
 
 // ---- waits without an end ----------------------------------------------------------------------
 
-void ModuleServer::on_stall(double seconds, bool final) {
-  if (!final) return stall_report_.ask(seconds);
+/// Whoever reports the stall ends the waits first, so that all ranks fail with its text, and it
+/// alone prints that.
+bool ModuleServer::end_stall(double seconds) {
+  constexpr double kPrecedence = 2;
+  const auto reporter = stall_report_.reporter(seconds);
+  if (reporter && seconds < core_.options.abort_seconds + kPrecedence) return false;
+  // A rank that was stopped itself hears first what the others have to say.
+  if (stall_report_.talking()) return false;
   Watchdog::end_soon();
-  abandon(stall_report_.text(seconds));
+  const auto text = stall_report_.text(seconds);
+  if (reporter && !in_step()) leave_to_another_rank(text, core_.port.name(*reporter));
+  abandon(text);
+  return true;
 }
 
 std::string ModuleServer::waiting_requests() const {

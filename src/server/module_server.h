@@ -61,7 +61,7 @@ class ModuleServer {
   void receive(PpRank source, std::int64_t step, Message&& message);
   void dispatch(PpRank source, Message&& message);
   void run_task(WorkerTask&& task);
-  void on_stall(double seconds, bool final);
+  bool end_stall(double seconds);
   std::string waiting_requests() const;
 
   /// "rank 2", of a fiber that runs no module.
@@ -80,7 +80,8 @@ class ModuleServer {
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;
-  StallReport stall_report_{core_.port, core_.clock, [this] { return waiting_requests(); }};
+  StallReport stall_report_{core_.port, core_.scopes.modules, core_.clock,
+                            [this] { return waiting_requests(); }};
   std::uint64_t received_ = 0;  // messages, but for those about stalls
   std::unique_ptr<Idle> idle_;
   std::shared_ptr<void> poll_;

@@ -1,5 +1,6 @@
 // server/stall_report.h: what a rank says when nothing happens: who waits for what on this rank,
-// and what the other ranks answer when they are asked (docs/design.md, Waits without an end).
+// what the other ranks answer when they are asked, and what is seen of those that do not
+// (docs/design.md, Waits without an end).
 #pragma once
 
 #include <functional>
@@ -11,25 +12,32 @@
 
 #include "base/clock.h"
 #include "server/message.h"
+#include "server/module_table.h"
 #include "server/pipeline_port.h"
 
 namespace smp::server {
 
 /// Asks the other stages what they wait for. One that does not answer within a second is outside of
-/// this library: it computes, or waits for something of its own. Threads: the rank's; nothing here
-/// suspends, all is safe in a poll.
+/// this library, or stopped. Of several ranks that a stall holds up, one reports it: who asks
+/// first, or the lowest of those that ask at once. Threads: the rank's; nothing here suspends, all
+/// is safe in a poll.
 class StallReport {
  public:
   /// @param others  lines about what waits on this rank without a fiber
-  StallReport(PipelinePort& port, const base::Clock& clock, std::function<std::string()> others)
-      : port_(port), clock_(clock), others_(std::move(others)) {}
+  StallReport(PipelinePort& port, const ModuleTable& modules, const base::Clock& clock,
+              std::function<std::string()> others)
+      : port_(port), modules_(modules), clock_(clock), others_(std::move(others)) {}
 
-  /// A stall of `seconds` is to be reported: asks the others.
+  /// A stall of `seconds` is to be reported: asks the others, unless one of them did in this stall.
   void ask(double seconds);
+  /// Asks once more, without a report, so that text() tells what is so now.
+  void refresh(double seconds);
   /// Logs the report once all have answered, or a second later. Called in every poll.
   void poll();
   /// All that is known now.
   std::string text(double seconds) const;
+  /// The rank that reports the stall which began `seconds` ago, if it is another one.
+  std::optional<PpRank> reporter(double seconds) const noexcept;
 
   void on_question(PpRank from);
   void on_answer(PpRank from, StallAnswer&& answer);
@@ -37,15 +45,32 @@ class StallReport {
   bool talking() const noexcept;
 
  private:
-  std::string own_lines() const;
+  /// A line about one wait; `age` is negative where it is not known.
+  struct Wait {
+    std::string text;
+    base::Nanoseconds age;
+  };
+  struct Answer {
+    std::vector<Wait> waits;
+    base::Nanoseconds received;
+  };
+
+  bool asked_within(base::Nanoseconds duration) const noexcept;
+  void send_questions();
+  std::vector<Wait> own_waits() const;
+  std::string lines_of_all() const;
+  std::string lines_of_silent() const;
 
   PipelinePort& port_;
+  const ModuleTable& modules_;
   const base::Clock& clock_;
   const std::function<std::string()> others_;
-  std::map<int, std::string> answers_;  // by stage
-  std::optional<double> due_;           // seconds of the stall that is to be reported
-  base::Nanoseconds asked_ = 0;
-  base::Nanoseconds last_talk_ = 0;  // 0: never
+  std::map<int, Answer> answers_;  // by stage
+  std::optional<double> due_;      // seconds of the stall that is to be reported
+  base::Nanoseconds asked_ = 0;    // 0: never
+  base::Nanoseconds last_talk_ = 0;
+  std::optional<PpRank> asker_;  // of the last question that counts
+  base::Nanoseconds questioned_ = 0;
 };
 
 }  // namespace smp::server

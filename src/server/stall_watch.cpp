@@ -1,12 +1,15 @@
 // server/stall_watch.cpp: counting the time without progress.
 #include "server/stall_watch.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace smp::server {
 
 void StallWatch::poll(bool waiting, bool progress) {
   if (progress || !waiting) {
     stalled_since_ = 0;
-    reported_ = aborted_ = false;
+    reported_ = prepared_ = aborted_ = false;
     return;
   }
   // Reading the clock in every poll would cost as much as the poll.
@@ -14,14 +17,16 @@ void StallWatch::poll(bool waiting, bool progress) {
   const auto now = clock_.now();
   if (stalled_since_ == 0) stalled_since_ = now;
   const double seconds = static_cast<double>(now - stalled_since_) / base::kSecond;
-  if (!reported_ && limits_.report_seconds > 0 && seconds >= limits_.report_seconds) {
-    reported_ = true;
-    report_(seconds);
-  }
-  if (!aborted_ && limits_.abort_seconds > 0 && seconds >= limits_.abort_seconds) {
-    aborted_ = true;
-    abort_(seconds);
-  }
+  const bool due = limits_.report_seconds > 0 && seconds >= limits_.report_seconds;
+  if (due && !std::exchange(reported_, true)) calls_.report(seconds);
+  if (limits_.abort_seconds <= 0) return;
+  if (seconds >= prepare_seconds() && !std::exchange(prepared_, true)) calls_.prepare(seconds);
+  if (!aborted_ && seconds >= limits_.abort_seconds) aborted_ = calls_.abort(seconds);
+}
+
+/// Answers take up to a second.
+double StallWatch::prepare_seconds() const noexcept {
+  return limits_.abort_seconds - std::min(2.0, limits_.abort_seconds / 2);
 }
 
 }  // namespace smp::server

@@ -16,13 +16,10 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/heartbeat.h"
+#include "base/pulse.h"
 #include "server/running_call.h"
 
 namespace smp::server {
-
-RunningCall running_call;
-
 namespace {
 
 /// Never freed: its thread runs until the process ends.
@@ -56,17 +53,9 @@ void say(const char* text) noexcept {
   if (write(STDERR_FILENO, line, bytes) < 0) return;  // nobody is left to tell
 }
 
-/// "rank 2, module encoder.block.3 (forward), microbatch 1"
 void describe_running(char* text, std::size_t size) noexcept {
-  const char* const path = running_call.path.load(std::memory_order_acquire);
-  if (path == nullptr) {
-    std::snprintf(text, size, "code outside of routed modules (the trial run of a body, or main)");
-    return;
-  }
-  std::snprintf(text, size, "rank %d, module %s (%s), microbatch %d",
-                running_call.rank.load(std::memory_order_relaxed), path,
-                running_call.backward.load(std::memory_order_relaxed) ? "backward" : "forward",
-                running_call.microbatch.load(std::memory_order_relaxed));
+  if (running_call.running()) return running_call.describe(text, size);
+  std::snprintf(text, size, "code outside of routed modules (the trial run of a body, or main)");
 }
 
 /// Ends the job; if that hangs, at least this process.
@@ -92,6 +81,7 @@ class Watch {
       const auto now = clock_.now();
       const double seconds = static_cast<double>(now - last_) / base::kSecond;
       last_ = now;
+      note_heartbeats(now);
       look(limits, std::min(seconds, 4 * tick_));
     }
   }
@@ -117,9 +107,16 @@ class Watch {
     return std::clamp(shortest / 8, 0.005, 1.0);
   }
 
+  /// For other processes, which see when it was last noticed.
+  void note_heartbeats(base::Nanoseconds now) noexcept {
+    auto& pulse = base::own_pulse();
+    const auto beats = pulse.beats.load(std::memory_order_relaxed);
+    came_back_ = std::exchange(beats_, beats) != beats;
+    if (came_back_) pulse.last_beat = now;
+  }
+
   void look(const Watchdog::Limits& limits, double seconds) {
-    const auto beats = base::heartbeats.load(std::memory_order_relaxed);
-    if (std::exchange(beats_, beats) != beats || state_.steps.load() == 0) {
+    if (came_back_ || state_.steps.load() == 0) {
       quiet_ = 0;
       reported_ = false;
     } else {
@@ -167,6 +164,7 @@ class Watch {
   const base::SteadyClock clock_;
   base::Nanoseconds last_ = clock_.now();
   std::uint64_t beats_ = 0;
+  bool came_back_ = false;  // since the last look
   double tick_ = 0;
   double quiet_ = 0;   // without a heartbeat in a step
   double ending_ = 0;  // since end_soon()

@@ -8,7 +8,7 @@
 
 namespace smp::server {
 
-/// One for the process, made with the first session. It reads base::heartbeats and RunningCall,
+/// One for the process, made with the first session. It reads base::Pulse and RunningCall,
 /// takes no lock that the rank's thread holds while it runs, and writes straight to stderr.
 class Watchdog {
  public:

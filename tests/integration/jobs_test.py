@@ -50,10 +50,11 @@ def is_alive(pid):
 class RunningJob:
     """A job in the background: its ranks' process numbers and the steps it has made."""
 
-    def __init__(self, ranks, *arguments):
+    def __init__(self, ranks, *arguments, backing_directory=True):
         self.shared_memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="jobs_test_")
         environment = dict(os.environ)
-        environment["OMPI_MCA_btl_vader_backing_directory"] = self.shared_memory.name
+        if backing_directory:
+            environment["OMPI_MCA_btl_vader_backing_directory"] = self.shared_memory.name
         self.ranks = ranks
         self.pids = {}
         self.output = []
@@ -131,6 +132,150 @@ class KilledRank(unittest.TestCase):
 
     def test_rank_3(self):
         self.kill(3)
+
+
+class KilledLauncher(unittest.TestCase):
+    """SIGKILL of mpirun ends the job, and nothing of it stays in /dev/shm."""
+
+    def segments(self, job):
+        """Files in /dev/shm that the ranks share, which have no names any more."""
+        found = set()
+        for pid in job.pids.values():
+            with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
+                found |= set(re.findall(r"/dev/shm/(\S+)(?: \(deleted\))?", maps.read()))
+        self.assertNotEqual(found, set())
+        self.assertEqual(found & set(os.listdir("/dev/shm")), set())
+        return found
+
+    def test_in_the_middle_of_training(self):
+        job = RunningJob(4, "train", 1_000_000, backing_directory=False)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            segments = self.segments(job)
+            job.process.kill()
+            _, seconds = job.wait()
+            print(f"mpirun killed: the job ended after {seconds:.2f} s", flush=True)
+            self.assertLess(seconds, SECONDS_TO_END)
+            self.assertEqual([pid for pid in job.pids.values() if is_alive(pid)], [])
+            self.assertEqual(segments & set(os.listdir("/dev/shm")), set())
+        finally:
+            job.close()
+
+    def test_a_job_that_ends_well_leaves_nothing_and_says_nothing(self):
+        job = RunningJob(4, "train", 300, backing_directory=False)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            segments = self.segments(job)
+            status, _ = job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            self.assertEqual(status, 0, text)
+            self.assertNotIn("system call", text)
+            self.assertEqual(segments & set(os.listdir("/dev/shm")), set())
+        finally:
+            job.close()
+
+
+class StoppedRank(unittest.TestCase):
+    """A stopped rank is named with what it did last, once, by one rank."""
+
+    LIMITS = ("--smp.stall_seconds", 1, "--smp.abort_seconds", 4)
+
+    def named(self, text, rank):
+        stopped = re.findall(r"rank (\d) is stopped", text)
+        self.assertEqual(set(stopped), {str(rank)}, text)
+        module = "(0|<body>|<root>)" if rank == 0 else str(rank)
+        self.assertRegex(text, rf"rank {rank} is stopped.*module {module} \((for|back)ward\), microbatch \d")
+        self.assertRegex(text, rf"rank {rank} is stopped.*nothing was seen of it for [0-6](\.\d)? s")
+        return stopped
+
+    def stopped(self, rank):
+        job = RunningJob(4, "train", 1_000_000, *self.LIMITS)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            os.kill(job.pids[rank], signal.SIGSTOP)
+            status, seconds = job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            print(f"rank {rank} stopped: the job ended after {seconds:.2f} s", flush=True)
+            self.assertNotEqual(status, 0)
+            self.assertLess(seconds, 12)
+            self.assertEqual(len(self.named(text, rank)), 2, text)  # a report, then the end
+            self.assertEqual(len(re.findall(r"^smp: ", text, re.MULTILINE)), 1, text)
+            last = text[text.index("\nsmp: "):]
+            self.assertRegex(last, r"rank \d,? ?.* waits for .*, for [3-6](\.\d)? s")
+        finally:
+            job.close()
+
+    def test_zero(self):
+        self.stopped(0)
+
+    def test_one(self):
+        self.stopped(1)
+
+    def test_three(self):
+        self.stopped(3)
+
+    def test_that_is_let_go_on_only_gets_a_report(self):
+        job = RunningJob(4, "train", 1_000_000, "--smp.stall_seconds", 1)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            os.kill(job.pids[2], signal.SIGSTOP)
+            time.sleep(4)
+            with job.changed:
+                text = "".join(job.output)
+            os.kill(job.pids[2], signal.SIGCONT)
+            self.assertEqual(len(self.named(text, 2)), 1, text)
+            self.assertIsNone(job.process.poll())
+            os.kill(job.pids[3], signal.SIGKILL)
+            job.wait()
+        finally:
+            job.close()
+
+
+class Fault(unittest.TestCase):
+    """What a signal ends is told in one line, with rank, module and microbatch."""
+
+    def line(self, text):
+        found = re.findall(r"^smp: .*", text, re.MULTILINE)
+        self.assertEqual(len(found), 1, text)
+        return found[0]
+
+    def test_of_a_module(self):
+        status, text = run((2, "fault", 0, 1))
+        self.assertNotEqual(status, 0)
+        self.assertRegex(self.line(text), r"smp: rank 1, module 1 \(forward\), microbatch 1: ended by "
+                                          r"a segmentation fault \(SIGSEGV\) at address 0x10")
+
+    def test_sent_from_outside(self):
+        for rank in range(2):
+            job = RunningJob(2, "train", 1_000_000)
+            try:
+                self.assertTrue(job.wait_for_step(5), "".join(job.output))
+                os.kill(job.pids[rank], signal.SIGSEGV)
+                status, seconds = job.wait()
+                job.reader.join()
+                self.assertNotEqual(status, 0)
+                self.assertLess(seconds, SECONDS_TO_END)
+                self.assertRegex(self.line("".join(job.output)),
+                                 rf"smp: rank {rank}, .*module [0-9<>a-z]+ \((for|back)ward\), microbatch \d:"
+                                 rf" ended by signal 11, which process {os.getpid()} sent")
+            finally:
+                job.close()
+
+    def test_of_an_exception_that_cannot_unwind(self):
+        status, text = run((2, "noexcept", 0, 0))
+        self.assertEqual(status, 1)
+        self.assertRegex(self.line(text), r"smp: rank 0, module <body> \(forward\), microbatch 0: an exception "
+                                          r"could not leave a noexcept function or a destructor")
+
+    def test_an_exception_of_a_module_is_told_once(self):
+        for rank in range(3):
+            status, text = run((3, "module", 0, rank))
+            self.assertNotEqual(status, 0)
+            module = rank if rank > 0 else "<body>"
+            self.assertIn(f"smp: rank {rank}, module {module} (forward), microbatch 1: the mat",
+                          self.line(text))
 
 
 class LeavingRank(unittest.TestCase):
@@ -222,7 +367,7 @@ class Stuck(unittest.TestCase):
 
     def test_that_exits_inside_a_module(self):
         text = self.ended("exit", 0, 1)
-        self.assertRegex(text, r"rank 1, module 1, microbatch 1: the program called exit\(\)")
+        self.assertRegex(text, r"rank 1, module 1 \(forward\), microbatch 1: the program called exit\(\)")
 
 
 class Warnings(unittest.TestCase):
@@ -269,6 +414,23 @@ class Refusal(unittest.TestCase):
     def test_of_an_unknown_key_that_main_reports(self):
         text = self.refused((4, "report", 3, "--smp.microbatchs", 2))
         self.assertIn("microbatchs", text)
+
+    def test_of_a_wrong_flag_on_a_busy_machine(self):
+        starts = int(os.environ.get("SMP_STARTS", "6"))
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        try:
+            for start in range(starts):
+                action = ("train", "report")[start % 2]
+                self.assertIn("microbatchs", self.refused((4, action, 3, "--smp.microbatchs", 2)))
+                text = self.refused((3, action, 3), (1, action, 3, "--smp.microbatchs", 2))
+                self.assertIn("microbatchs", text)
+        finally:
+            for loop in busy:
+                loop.kill()
+                loop.wait()
+
+    def test_that_one_rank_says_late(self):
+        self.assertIn("microbatchs", self.refused((4, "late", 3, "--smp.microbatchs", 2)))
 
     def test_of_a_flag_of_one_rank(self):
         text = self.refused((1, "train", 3), (1, "train", 3, "--smp.microbatchs", 2))

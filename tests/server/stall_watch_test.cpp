@@ -17,8 +17,14 @@ class HandClock final : public base::Clock {
 class StallWatchTest : public testing::Test {
  protected:
   StallWatch watch(StallWatch::Limits limits) {
-    return {clock_, limits, [this](double seconds) { reports_.push_back(seconds); },
-            [this](double seconds) { aborts_.push_back(seconds); }};
+    return {clock_,
+            limits,
+            {[this](double seconds) { reports_.push_back(seconds); },
+             [this](double seconds) { prepared_.push_back(seconds); },
+             [this](double seconds) {
+               aborts_.push_back(seconds);
+               return aborts_.size() >= refusals_ + 1;
+             }}};
   }
   // Polls often enough for the clock to be read.
   void pass(StallWatch& watch, double seconds, bool waiting = true, bool progress = false) {
@@ -29,6 +35,8 @@ class StallWatchTest : public testing::Test {
 
   HandClock clock_;
   std::vector<double> reports_;
+  std::vector<double> prepared_;
+  std::size_t refusals_ = 0;
   std::vector<double> aborts_;
 };
 
@@ -46,6 +54,23 @@ TEST_F(StallWatchTest, ReportsOnceAndThenEnds) {
   ASSERT_EQ(aborts_.size(), 1u);
   pass(own, 100);
   EXPECT_EQ(aborts_.size(), 1u);
+}
+
+TEST_F(StallWatchTest, PreparesOnceBeforeTheEnd) {
+  auto own = watch({0, 10});
+  pass(own, 7.5);
+  EXPECT_TRUE(prepared_.empty());
+  pass(own, 1);
+  pass(own, 1);
+  EXPECT_EQ(prepared_.size(), 1u);
+  EXPECT_TRUE(aborts_.empty());
+}
+
+TEST_F(StallWatchTest, EndsAgainUntilThatIsAccepted) {
+  refusals_ = 2;
+  auto own = watch({0, 10});
+  for (int i = 0; i < 5; ++i) pass(own, 11);
+  EXPECT_EQ(aborts_.size(), 3u);
 }
 
 TEST_F(StallWatchTest, ProgressStartsTheCountAgain) {

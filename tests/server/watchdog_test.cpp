@@ -29,7 +29,7 @@ TEST(WatchdogTest, NamesWhatKeepsTheThreadOnce) {
   const auto text = said([] {
     const Watchdog::Session session({0.1, 0, 1}, nullptr);
     const Watchdog::Step step;
-    running_call.set("encoder.block.3", 2, 5, true);
+    running_call.set("encoder.block.3", 2, 3, 5, true);
     pass(0.8);
     running_call.clear();
   });

@@ -10,9 +10,13 @@
 //     integration_job loop 0 RANK          a module on RANK never ends in the second step
 //     integration_job catch SECONDS RANK   as sleep, in a program that catches everything for ever
 //     integration_job exit 0 RANK          a module on RANK calls exit() in the second step
+//     integration_job fault 0 RANK         a module on RANK writes to address 16 in the second step
+//     integration_job module 0 RANK        a module on RANK throws in the second step
+//     integration_job noexcept 0 0         a microbatch waits in a noexcept function, another throws
 //     integration_job absent SECONDS RANK  RANK sleeps before its second step
 //     integration_job trial 0              the body calls MPI_Barrier, in its trial run too
 //     integration_job report STEPS         trains, and main() reports what it catches
+//     integration_job late STEPS           the same, and rank 0 reports two seconds late
 //     integration_job doubles STEPS        trains, with parameters given to the optimizer twice
 //     integration_job full STEPS           trains, with a run log where no file of it has room
 //     integration_job plan FILE            writes the plan
@@ -49,6 +53,8 @@ void misbehave() {
   }
   if (mischief == "barrier") MPI_Barrier(MPI_COMM_WORLD);
   if (mischief == "exit") std::exit(0);
+  if (mischief == "fault") *reinterpret_cast<volatile int*>(16) = 1;
+  if (mischief == "module") throw std::runtime_error("the mat is too short");
   volatile bool for_ever = mischief == "loop";
   while (for_ever) {
   }
@@ -148,7 +154,10 @@ int train(const Orders& orders) {
   smp::DistributedOptimizer optimizer(model, torch::optim::SGD(parameters, 1e-3));
   auto step = smp::step([&](at::Tensor x) {
     if (orders.action == "trial") MPI_Barrier(MPI_COMM_WORLD);
-    auto loss = model(x).square().mean();
+    const auto loss_of = [&] { return model(x).square().mean(); };
+    const bool must_not_throw = mischief == "noexcept";
+    if (must_not_throw && smp::current_microbatch() == 1) throw std::runtime_error("the other one");
+    auto loss = must_not_throw ? [&]() noexcept { return loss_of(); }() : loss_of();
     model.backward(loss);
     return loss;
   });
@@ -197,10 +206,15 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || std::string(argv[1]) != "report") return run(argc, argv);
+  const std::string action = argc < 2 ? "" : argv[1];
+  if (action != "report" && action != "late") return run(argc, argv);
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
+    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");  // there is no session any more
+    if (action == "late" && std::string(rank) == "0") {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+    }
     smp::report_error(error);
     return 1;
   }

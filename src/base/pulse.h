@@ -1,0 +1,56 @@
+// base/pulse.h: what a process shows of itself, so that others see it without its help: it may be
+// stopped, or stuck. The ranks of a machine keep theirs side by side in memory that they share.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/shared_memory.h"
+
+namespace smp::base {
+
+/// Written by its process only; anyone may read it at any time.
+struct alignas(64) Pulse {
+  std::atomic<std::uint64_t> beats{0};         ///< how often its thread came back (heartbeat.h)
+  std::atomic<std::int64_t> last_beat{0};      ///< when that was last noticed, by SteadyClock
+  std::atomic<std::int32_t> process{0};        ///< its number; 0: nobody writes here
+  std::atomic<std::int32_t> rank{-1};          ///< of the job; -1: it has none yet
+  std::atomic<std::int32_t> module{kNothing};  ///< of a routed module, the last that ran
+  std::atomic<std::int32_t> microbatch{-1};
+  std::atomic<bool> backward{false};
+  std::atomic<bool> running{false};  ///< that module has the thread
+  std::atomic<bool> spoke{false};    ///< it said why it ends
+
+  static constexpr std::int32_t kNothing = -2;  ///< no module ran yet
+};
+
+namespace detail {
+extern std::atomic<Pulse*> pulse;
+}
+/// Of this process; from PulseBoard::join() on it lies where others see it.
+inline Pulse& own_pulse() noexcept { return *detail::pulse.load(std::memory_order_relaxed); }
+
+/// One pulse a rank, for all ranks of the job; those of other machines write to others.
+class PulseBoard {
+ public:
+  static std::size_t bytes_for(int ranks) noexcept;
+  explicit PulseBoard(SharedMemory memory) : memory_(std::move(memory)) {}
+
+  [[nodiscard]] int ranks() const noexcept;
+  [[nodiscard]] Pulse& of(int rank) const noexcept;
+  /// From now on own_pulse() is that of `rank` here, and pulse_of() looks here. Once a process; the
+  /// board is never taken down, since other threads read it.
+  static void join(PulseBoard board, int rank);
+
+ private:
+  SharedMemory memory_;
+};
+
+/// Ranks of the job, once this process joined a board; else 0.
+int ranks_on_board() noexcept;
+/// Of a rank of this machine, or nullptr: of another one, or nothing is shared.
+const Pulse* pulse_of(int rank) noexcept;
+
+}  // namespace smp::base

@@ -1,0 +1,70 @@
+// base/shared_memory.cpp: memfd_create, and the door to it in /proc.
+#include "base/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+namespace smp::base {
+namespace {
+
+/// Numbers of files are unique among those without a name; 0: none.
+std::uint64_t file_of(int descriptor) noexcept {
+  struct stat about {};
+  return ::fstat(descriptor, &about) == 0 ? about.st_ino : 0;
+}
+
+}  // namespace
+
+std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes) noexcept {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) return std::nullopt;
+  return SharedMemory({static_cast<std::byte*>(memory), bytes},
+                      {::getpid(), descriptor, file_of(descriptor)});
+}
+
+std::optional<SharedMemory> SharedMemory::make(std::size_t bytes) noexcept {
+  const int descriptor = ::memfd_create("smp", MFD_CLOEXEC);
+  if (descriptor < 0) return std::nullopt;
+  auto made = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0 ? map(descriptor, bytes)
+                                                                      : std::nullopt;
+  if (!made) ::close(descriptor);
+  return made;
+}
+
+std::optional<SharedMemory> SharedMemory::open(const Address& address, std::size_t bytes) noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%lld/fd/%lld", static_cast<long long>(address.process),
+                static_cast<long long>(address.descriptor));
+  const int descriptor = ::open(path, O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return std::nullopt;
+  auto opened = file_of(descriptor) == address.file ? map(descriptor, bytes) : std::nullopt;
+  ::close(descriptor);
+  if (opened) opened->address_.descriptor = -1;
+  return opened;
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), address_(std::exchange(other.address_, {})) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  std::swap(address_, other.address_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  stop_offering();
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+void SharedMemory::stop_offering() noexcept {
+  if (address_.descriptor >= 0) ::close(static_cast<int>(address_.descriptor));
+  address_.descriptor = -1;
+}
+
+}  // namespace smp::base

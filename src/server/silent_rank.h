@@ -1,0 +1,24 @@
+// server/silent_rank.h: what is seen of a rank that does not answer, without its help.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "server/module_table.h"
+#include "smp/rank.h"
+
+namespace smp::server {
+
+struct SilentRank {
+  bool stopped = false;  ///< a signal or a debugger holds its process
+  std::string text;      ///< who it is, what it did last, how long nothing was seen of it
+};
+
+/// From its pulse (base/pulse.h) and /proc; little is known of a rank of another machine.
+/// @param modules  of its pipeline, or of one like it
+SilentRank look_at(GlobalRank rank, const ModuleTable& modules, base::Nanoseconds now);
+/// Texts of all ranks of this machine that are stopped.
+std::vector<std::string> stopped_ranks(const ModuleTable& modules, base::Nanoseconds now);
+
+}  // namespace smp::server

@@ -1,0 +1,45 @@
+// What a process shows of itself, before and after it joins the board of its job.
+#include "base/pulse.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/heartbeat.h"
+
+namespace smp::base {
+namespace {
+
+PulseBoard board_of(int ranks) {
+  return PulseBoard(SharedMemory::make(PulseBoard::bytes_for(ranks)).value());
+}
+
+TEST(Pulse, CountsBeatsWithoutABoard) {
+  const auto before = own_pulse().beats.load();
+  beat();
+  EXPECT_EQ(own_pulse().beats, before + 1);
+  EXPECT_EQ(ranks_on_board(), 0);
+  EXPECT_EQ(pulse_of(0), nullptr);
+}
+
+/// In a child: a board is never left.
+int seen_on_a_board() {
+  PulseBoard::join(board_of(3), 2);
+  beat();
+  const auto* const own = pulse_of(2);
+  if (ranks_on_board() != 3 || own == nullptr || own->beats != 1) return 1;
+  if (own->process != ::getpid() || own->rank != 2 || own != &own_pulse()) return 2;
+  if (SteadyClock().now() - own->last_beat > kSecond) return 4;
+  if (pulse_of(0) != nullptr || pulse_of(3) != nullptr || pulse_of(-1) != nullptr) return 3;
+  return 0;
+}
+
+TEST(PulseDeathTest, IsSeenOnTheBoard) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(seen_on_a_board()), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace smp::base
