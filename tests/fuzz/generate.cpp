@@ -80,6 +80,8 @@ class Generator {
     for (int i = static_cast<int>(program_.modules.size()) - 1; i >= 0; --i) write_module(i);
     body();
     place();
+    // Drawn last: programs of earlier seeds stay what they were but for that.
+    if (draw("loss of a module", .3)) program_.body.loss_rank = dice_.below(program_.ranks);
     return std::move(program_);
   }
 

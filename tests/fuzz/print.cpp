@@ -237,7 +237,9 @@ class Printer {
          << (body.gradient ? ", backward(output, gradient)" : "")
          << (body.catches ? ", catches what the model throws" : "")
          << (body.calls_part ? ", calls root's first child too" : "")
-         << (body.returns_buffer ? ", returns root's buffer" : "") << "\n";
+         << (body.returns_buffer ? ", returns root's buffer" : "");
+    if (body.loss_rank >= 0) out_ << ", losses by a module on rank " << body.loss_rank;
+    out_ << "\n";
   }
 
   const Program& program_;
@@ -283,6 +285,7 @@ std::set<std::string> features(const Program& program) {
   note(body.catches, "body catches");
   note(body.calls_part, "body calls a part");
   note(body.returns_buffer, "body returns a buffer");
+  note(body.loss_rank >= 0, "loss of a module");
   return result;
 }
 

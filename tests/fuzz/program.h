@@ -89,6 +89,7 @@ struct Body {
   bool calls_part = false;  ///< a child of the root is called by the body as well
   bool returns_buffer = false;     ///< the root's buffer is an output of the step
   bool backward_of_other = false;  ///< the other model's backward() is called
+  int loss_rank = -1;  ///< where a module lives that computes the losses; -1: the body does
 };
 
 struct Program {

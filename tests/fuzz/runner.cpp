@@ -35,6 +35,7 @@ std::uint64_t model_seed(const Program& program, int model) {
 using Call =
     std::function<Values(int model, const Tensor& x, const Tensor& y, const Tensor& tokens)>;
 using Part = std::function<Values(int model, const Tensor& x, const Tensor& tokens)>;
+using LossOf = std::function<Tensor(const Values& outputs, int number)>;
 using Backward = std::function<void(const std::vector<Tensor>& losses,
                                     const std::vector<Tensor>& gradients, bool retain_graph)>;
 
@@ -42,8 +43,31 @@ using Backward = std::function<void(const std::vector<Tensor>& losses,
 struct Machine {
   Call call;
   Part part;
+  LossOf loss;
   Backward backward;
 };
+
+Tensor loss_of(const Values& outputs, int number) {
+  auto loss = outputs[static_cast<std::size_t>(number) % outputs.size()].pow(2).mean();
+  for (const auto& output : outputs) loss = loss + (number + 1) * 0.5 * output.sin().mean();
+  return loss;
+}
+
+/// A model of its own, on a rank of its own.
+struct LossImpl : torch::nn::Module {
+  LossImpl() : scale(register_parameter("scale", torch::full({1}, 0.7, torch::kDouble))) {}
+  Tensor forward(const Values& outputs, std::int64_t number) {
+    return loss_of(outputs, static_cast<int>(number)) * scale.mean();
+  }
+  Tensor scale;
+};
+SMP_MODULE(Loss);
+
+void note_scale(int step, const Tensor& scale, Trace& trace) {
+  const auto& gradient = scale.grad();
+  trace.values["step " + std::to_string(step) + " gradient of the loss"] =
+      gradient.defined() ? gradient.clone() : Tensor();
+}
 
 Values call_models(const Program& program, const Machine& machine, const Batch& batch) {
   const auto& body = program.body;
@@ -66,20 +90,8 @@ Values call_models(const Program& program, const Machine& machine, const Batch& 
   return outputs;
 }
 
-/// Returns the sum of all losses.
-Tensor run_body(const Program& program, const Machine& machine, const Batch& batch, bool training) {
-  const auto& body = program.body;
-  const auto outputs = call_models(program, machine, batch);
-  std::vector<Tensor> losses;
-  for (int i = 0; i < body.backwards; ++i) {
-    auto loss = outputs[static_cast<std::size_t>(i) % outputs.size()].pow(2).mean();
-    for (const auto& output : outputs) loss = loss + (i + 1) * 0.5 * output.sin().mean();
-    losses.push_back(loss);
-  }
-  auto total = losses[0];
-  for (std::size_t i = 1; i < losses.size(); ++i) total = total + losses[i];
-  total = total.detach();
-  if (!training || !losses[0].requires_grad()) return total;
+void run_backward(const Body& body, const Machine& machine, const Values& outputs,
+                  const std::vector<Tensor>& losses) {
   if (body.gradient && outputs[0].requires_grad()) {
     machine.backward({outputs[0] * 1}, {torch::full_like(outputs[0], 0.1)}, true);
   }
@@ -90,6 +102,18 @@ Tensor run_body(const Program& program, const Machine& machine, const Batch& bat
       machine.backward({losses[i]}, {}, i + 1 < losses.size());
     }
   }
+}
+
+/// Returns the sum of all losses.
+Tensor run_body(const Program& program, const Machine& machine, const Batch& batch, bool training) {
+  const auto& body = program.body;
+  const auto outputs = call_models(program, machine, batch);
+  std::vector<Tensor> losses;
+  for (int i = 0; i < body.backwards; ++i) losses.push_back(machine.loss(outputs, i));
+  // A promise has no value yet, and shall not need one before its backward.
+  if (training && losses[0].requires_grad()) run_backward(body, machine, outputs, losses);
+  auto total = losses[0].detach();
+  for (std::size_t i = 1; i < losses.size(); ++i) total = total + losses[i].detach();
   return total;
 }
 
@@ -126,6 +150,7 @@ class Reference {
     const bool training = step >= 0;
     for (auto& model : models_) model->root()->train(training);
     optimizer_->zero_grad();
+    loss_.zero_grad();
     std::optional<at::NoGradGuard> no_grad;
     if (!training) no_grad.emplace();
     const auto batch = batch_of(program_, step);
@@ -153,6 +178,10 @@ class Reference {
             [this](int model, const Tensor& x, const Tensor& tokens) {
               return models_[static_cast<std::size_t>(model)]->unit(1).call(x, {}, tokens);
             },
+            [this](const Values& outputs, int number) {
+              return program_.body.loss_rank < 0 ? loss_of(outputs, number)
+                                                 : loss_.forward(outputs, number);
+            },
             [this](const std::vector<Tensor>& losses, const std::vector<Tensor>& gradients,
                    bool retain_graph) {
               std::vector<Tensor> scaled;
@@ -166,6 +195,7 @@ class Reference {
     trace.values[prefix + "loss"] = loss;
     if (program_.body.returns_buffer) trace.values[prefix + "buffer output"] = buffer;
     if (step < 0) return;
+    if (program_.body.loss_rank >= 0) note_scale(step, loss_.scale, trace);
     for (std::size_t i = 0; i < models_.size(); ++i) {
       for (const auto& item : models_[i]->root()->named_parameters()) {
         const auto& gradient = item.value().grad();
@@ -189,6 +219,7 @@ class Reference {
 
   const Program& program_;
   std::vector<std::unique_ptr<Model>> models_;
+  LossImpl loss_;
   std::optional<torch::optim::SGD> optimizer_;
   double weight_ = 1;
 };
@@ -227,12 +258,16 @@ class Rank {
           *wrapped_.back(), torch::optim::SGD(wrapped_.back()->parameters(),
                                               torch::optim::SGDOptions(0.05).momentum(0.9))));
     }
+    if (program_.body.loss_rank < 0) return;
+    loss_.emplace(Loss());
+    loss_->set_partition("", program_.body.loss_rank);
   }
 
   void run_step(int step) {
     const bool training = step >= 0;
     for (auto& model : wrapped_) model->train(training);
     for (auto& optimizer : optimizers_) optimizer->zero_grad();
+    if (loss_) loss_->zero_grad();
     std::optional<at::NoGradGuard> no_grad;
     if (!training) no_grad.emplace();
     const auto batch = batch_of(program_, step);
@@ -256,6 +291,9 @@ class Rank {
             [this](int model, const Tensor& x, const Tensor& tokens) {
               return models_[static_cast<std::size_t>(model)]->unit(1).call(x, {}, tokens);
             },
+            [this](const Values& outputs, int number) {
+              return loss_ ? (*loss_)(outputs, std::int64_t{number}) : loss_of(outputs, number);
+            },
             [this](const std::vector<Tensor>& losses, const std::vector<Tensor>& gradients,
                    bool retain_graph) {
               auto& model = *wrapped_[program_.body.backward_of_other ? 1 : 0];
@@ -272,6 +310,9 @@ class Rank {
     trace_.values[prefix + "loss"] = loss;
     if (program_.body.returns_buffer) trace_.values[prefix + "buffer output"] = buffer;
     if (step < 0) return;
+    if (loss_ && rank() == program_.body.loss_rank) {
+      note_scale(step, loss_->local_parameters().at(0), trace_);
+    }
     for (std::size_t i = 0; i < wrapped_.size(); ++i) {
       for (const auto& [name, parameter] : wrapped_[i]->local_named_parameters()) {
         const auto& gradient = parameter.grad();
@@ -306,6 +347,7 @@ class Rank {
   Trace trace_;
   std::vector<std::unique_ptr<Model>> models_;
   std::vector<std::unique_ptr<Distributed>> wrapped_;
+  std::optional<DistributedModel<Loss>> loss_;
   std::vector<std::unique_ptr<DistributedOptimizer<torch::optim::SGD>>> optimizers_;
   using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor)>;
   Step<Function> train_ =

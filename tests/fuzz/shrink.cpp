@@ -80,6 +80,7 @@ Change fewer(int Program::*member, int least) {
     --(program.*member);
     if (member == &Program::ranks) {
       for (auto& module : program.modules) module.pin = std::min(module.pin, program.ranks - 1);
+      program.body.loss_rank = std::min(program.body.loss_rank, program.ranks - 1);
     }
     return program.rows >= program.microbatches;
   };
@@ -98,6 +99,7 @@ void change_settings(std::vector<Change>& changes) {
   changes.push_back(of_body(&Body::catches, false));
   changes.push_back(of_body(&Body::calls_part, false));
   changes.push_back(of_body(&Body::returns_buffer, false));
+  changes.push_back(of_body(&Body::loss_rank, -1));
   changes.push_back(fewer(&Program::steps, 1));
   changes.push_back(fewer(&Program::ranks, 1));
   changes.push_back(fewer(&Program::microbatches, 1));

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "d2d/wires/local_wire.h"
 #include "fiber/scheduler.h"
+#include "server/hand_clock.h"
 
 namespace smp::server {
 namespace {
@@ -18,12 +19,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-class HandClock final : public base::Clock {
- public:
-  base::Nanoseconds now() const noexcept override { return time; }
-  base::Nanoseconds time = 100 * base::kSecond;
-};
 
 class StallReportTest : public testing::Test {
  protected:

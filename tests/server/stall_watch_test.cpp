@@ -5,14 +5,10 @@
 
 #include <vector>
 
+#include "server/hand_clock.h"
+
 namespace smp::server {
 namespace {
-
-class HandClock final : public base::Clock {
- public:
-  base::Nanoseconds now() const noexcept override { return time; }
-  base::Nanoseconds time = base::kSecond;
-};
 
 class StallWatchTest : public testing::Test {
  protected:
