@@ -152,7 +152,10 @@ CallRouter& PromisedCall::router_in_step() const {
 
 PromisedValues::Value PromisedCall::value(std::size_t index) {
   auto& output = outputs_.at(index);
-  if (settled_ && output.value.defined()) return {output.value, linked_};
+  if (settled_ && output.value.defined()) {
+    fetched_ = true;  // it was needed, though nobody had to wait for it
+    return {output.value, linked_};
+  }
   require_that_it_can_wait();
   auto& router = router_in_step();
   if (router.failures_.empty_because_unwinding()) return {at::empty({0}), false};

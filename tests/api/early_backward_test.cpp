@@ -35,6 +35,15 @@ std::uint64_t early_of(const std::vector<int>& ranks, const Program& program,
 /// At least: in the first step calls are awaited, in the second it is seen where results go.
 constexpr std::uint64_t kAll = (kSteps - 2) * kMicrobatches;
 
+/// A body that returns the loss needs its value in every microbatch: it comes with the answer.
+TEST(EarlyBackward, ALossIsNotAskedForByItself) {
+  const Program program{{multiply, loss_of}, chained};
+  for (const char* pipeline : {"simple", "interleaved", "1f1b"}) {
+    run_on({0, 1}, program, true, 1, pipeline,
+           [] { EXPECT_EQ(Runtime::current().server().core().counters.fetched, 0u); });
+  }
+}
+
 TEST(EarlyBackward, OfAChainIsThatOfOneProcess) {
   const Program program{{multiply, multiply, multiply, loss_of}, chained};
   const std::vector<std::vector<int>> placements{
