@@ -53,7 +53,7 @@ Tensor loss_of(const Values& outputs, int number) {
   return loss;
 }
 
-/// A model of its own, on a rank of its own.
+/// On a rank of its own.
 struct LossImpl : torch::nn::Module {
   LossImpl() : scale(register_parameter("scale", torch::full({1}, 0.7, torch::kDouble))) {}
   Tensor forward(const Values& outputs, std::int64_t number) {
@@ -62,6 +62,12 @@ struct LossImpl : torch::nn::Module {
   Tensor scale;
 };
 SMP_MODULE(Loss);
+/// A model runs on stage 0 itself.
+struct LossModelImpl : torch::nn::Module {
+  Tensor forward(const Values& outputs, std::int64_t number) { return loss(outputs, number); }
+  Loss loss{register_module("loss", Loss())};
+};
+SMP_MODULE(LossModel);
 
 void note_scale(int step, const Tensor& scale, Trace& trace) {
   const auto& gradient = scale.grad();
@@ -259,8 +265,8 @@ class Rank {
                                               torch::optim::SGDOptions(0.05).momentum(0.9))));
     }
     if (program_.body.loss_rank < 0) return;
-    loss_.emplace(Loss());
-    loss_->set_partition("", program_.body.loss_rank);
+    loss_.emplace(LossModel());
+    loss_->set_partition("loss", program_.body.loss_rank);
   }
 
   void run_step(int step) {
@@ -347,7 +353,7 @@ class Rank {
   Trace trace_;
   std::vector<std::unique_ptr<Model>> models_;
   std::vector<std::unique_ptr<Distributed>> wrapped_;
-  std::optional<DistributedModel<Loss>> loss_;
+  std::optional<DistributedModel<LossModel>> loss_;
   std::vector<std::unique_ptr<DistributedOptimizer<torch::optim::SGD>>> optimizers_;
   using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor)>;
   Step<Function> train_ =
