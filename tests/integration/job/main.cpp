@@ -12,7 +12,7 @@
 //     integration_job exit 0 RANK          a module on RANK calls exit() in the second step
 //     integration_job fault 0 RANK         a module on RANK writes to address 16 in the second step
 //     integration_job module 0 RANK        a module on RANK throws in the second step
-//     integration_job noexcept 0 0         a microbatch waits in a noexcept function, another throws
+//     integration_job noexcept 0 0         a microbatch waits in a noexcept frame, another throws
 //     integration_job absent SECONDS RANK  RANK sleeps before its second step
 //     integration_job trial 0              the body calls MPI_Barrier, in its trial run too
 //     integration_job report STEPS         trains, and main() reports what it catches
