@@ -132,6 +132,7 @@ class Compiler {
     return operation;
   }
 
+  /// Of the body's requests: what it asked for may have the loss from a call of its own.
   void note_loss() {
     const int request = request_passed_on(0);
     if (request < 0 || trace_.loss_call < 0) return;
