@@ -274,6 +274,27 @@ void measure_gpt(bool by_hand, std::vector<double>& shares) {
   }
 }
 
+/// Duration of a step that is written down over one that is not, by turns.
+void measure_recording(std::vector<double>& ratios) {
+  torch::manual_seed(1);
+  models::Gpt net(gpt_config());
+  DistributedModel model(net);
+  place_halves(model);
+  auto train = step([&](const Tensor& tokens) { model.backward(model(tokens)); });
+  const auto batch = models::draw_sequences(kMicrobatches * 4, gpt_config());
+  const auto duration = [&](bool recorded) {
+    std::optional<Recording> recording;
+    if (recorded) recording.emplace();
+    barrier();
+    return microseconds([&] { train(batch); });
+  };
+  for (int i = 0; i < kWarmUpSteps + rounds(15); ++i) {
+    const bool recorded_first = i % 2 == 0;
+    const auto first = duration(recorded_first), second = duration(!recorded_first);
+    if (i >= kWarmUpSteps) ratios.push_back(recorded_first ? first / second : second / first);
+  }
+}
+
 // ---- the report --------------------------------------------------------------------------------
 
 using InSession = std::function<void(Mode mode, const std::function<void()>& body)>;
@@ -351,11 +372,12 @@ void report_bytes(std::optional<Report>& report, const InSession& in_session) {
 }
 
 void report_gpt(std::optional<Report>& report, const InSession& in_session) {
-  std::vector<double> by_hand, awaited, planned;
+  std::vector<double> by_hand, awaited, planned, recorded;
   for (int round = 0; round < rounds(3); ++round) {
     in_session(Mode::kDynamic, [&] { measure_gpt(true, by_hand); });
     in_session(Mode::kAwaited, [&] { measure_gpt(true, awaited); });
     in_session(Mode::kDynamic, [&] { measure_gpt(false, planned); });
+    in_session(Mode::kDynamic, [&] { measure_recording(recorded); });
   }
   if (!report) return;
   const std::string gpt =
@@ -366,6 +388,9 @@ void report_gpt(std::optional<Report>& report, const InSession& in_session) {
   report->add_samples("half_split.awaited.share_of_ideal", awaited, "1",
                       gpt + "loop by hand, promised_outputs = false");
   report->add_samples("planned.share_of_ideal", planned, "1", gpt + "planned by default");
+  report->add_samples("half_split.recorded_over_not", recorded, "1",
+                      "step of the same GPT, loop by hand, while every span and message is "
+                      "written down; aim: at most 1.02");
 }
 
 void run(int argc, char** argv) {

@@ -122,7 +122,7 @@ class MemoryDiagnosis {
 
   std::string smaller_microbatches() const {
     // Lists are made for a number of microbatches.
-    if (unfit_.settings.schedule->windows(0) != nullptr) return {};
+    if (unfit_.settings.schedule->list(0) != nullptr) return {};
     for (int split = 2; split <= 16; split *= 2) {
       StepSettings settings = unfit_.settings;
       settings.microbatches *= split;

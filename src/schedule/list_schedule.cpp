@@ -6,47 +6,41 @@
 #include <vector>
 
 #include "base/check.h"
+#include "schedule/rank_list.h"
 
 namespace smp::schedule {
 namespace {
 
-/// Positions in a rank's list, by microbatch; what is not in the list stands behind all.
-struct Positions {
-  std::vector<std::int64_t> forward, backward, weight;
-};
+/// How long work is held back, in multiples of its usual time, by how many microbatches more the
+/// rank may have begun than keep the ranks behind it busy. Found by simulation (docs/schedules.md):
+/// without any more, holding is as good as following the list to the letter; with two more it only
+/// costs time.
+double hold_of(int more) noexcept {
+  if (more <= 0) return 2;
+  return more == 1 ? 0.3 : 0;
+}
 
-struct RankList {
-  std::int64_t actions = 0;
-  RankWindows windows;
-  Positions positions;
-};
-
-RankList read_list(const std::vector<Action>& actions, int microbatches) {
-  const auto count = static_cast<std::size_t>(microbatches);
-  const auto length = static_cast<std::int64_t>(actions.size());
-  const std::vector<std::int64_t> behind(count, length);
-  RankList list{length, {{}, std::vector<int>(count)}, {behind, behind, behind}};
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const auto& action = actions[i];
-    const auto microbatch = static_cast<std::size_t>(action.microbatch);
-    auto& positions = action.kind == ActionKind::kForward          ? list.positions.forward
-                      : action.kind == ActionKind::kWeightGradient ? list.positions.weight
-                                                                   : list.positions.backward;
-    positions[microbatch] = static_cast<std::int64_t>(i);
-    if (action.ends_microbatch()) list.windows.ends.push_back(action.microbatch);
+/// Most microbatches whose forward has begun and whose backward, of inputs at least, has not.
+int most_ahead(const std::vector<Action>& actions) noexcept {
+  int ahead = 0, most = 0;
+  for (const auto& action : actions) {
     if (action.kind == ActionKind::kForward) {
-      list.windows.ends_before[microbatch] = static_cast<int>(list.windows.ends.size());
+      most = std::max(most, ++ahead);
+    } else if (action.kind != ActionKind::kWeightGradient) {
+      --ahead;
     }
   }
-  return list;
+  return most;
 }
 
 class ListSchedule final : public Schedule {
  public:
   ListSchedule(std::string name, const ScheduleLists& lists)
       : name_(std::move(name)), most_alive_(lists.most_alive()) {
-    for (const auto& actions : lists.ranks) {
-      ranks_.push_back(read_list(actions, lists.microbatches));
+    for (int rank = 0; rank < lists.pp_size(); ++rank) {
+      const auto& actions = lists.ranks[static_cast<std::size_t>(rank)];
+      ranks_.emplace_back(actions, lists.microbatches);
+      holds_.push_back(hold_of(most_ahead(actions) - (lists.pp_size() - rank)));
     }
   }
 
@@ -55,30 +49,32 @@ class ListSchedule final : public Schedule {
   bool may_begin_backward(const Progress&) const noexcept override { return true; }
 
   std::int64_t priority(Phase phase, int microbatch, const Progress& p) const noexcept override {
-    const auto& positions = ranks_[static_cast<std::size_t>(p.pp_rank)].positions;
-    const auto& of_phase = phase == Phase::kForward          ? positions.forward
-                           : phase == Phase::kWeightGradient ? positions.weight
-                                                             : positions.backward;
-    return of_phase[static_cast<std::size_t>(microbatch)];
+    return ranks_[static_cast<std::size_t>(p.pp_rank)].place(phase, microbatch);
   }
 
-  const RankWindows* windows(int pp_rank) const override {
+  const RankList* list(int pp_rank) const override {
     SMP_ASSERT(pp_rank < static_cast<int>(ranks_.size()), "schedule ", name_, " has no rank ",
                pp_rank);
-    return &ranks_[static_cast<std::size_t>(pp_rank)].windows;
+    return &ranks_[static_cast<std::size_t>(pp_rank)];
+  }
+  /// The bodies of pp_rank 0 start as their list says; what they call there follows from that.
+  /// Weight gradients fill what would be a bubble: in simulation they never gain by standing aside.
+  double hold(int pp_rank, Phase phase) const noexcept override {
+    if (pp_rank == 0 || phase == Phase::kWeightGradient) return 0;
+    return holds_[static_cast<std::size_t>(pp_rank)];
   }
   int most_alive(int pp_rank, int microbatches) const noexcept override {
     return std::min(most_alive_[static_cast<std::size_t>(pp_rank)], microbatches);
   }
   bool splits_backward(int pp_rank, int microbatch) const noexcept override {
-    const auto& list = ranks_[static_cast<std::size_t>(pp_rank)];
-    return list.positions.weight[static_cast<std::size_t>(microbatch)] < list.actions;
+    return list(pp_rank)->has(Phase::kWeightGradient, microbatch);
   }
 
  private:
   std::string name_;
   std::vector<int> most_alive_;  // by rank
-  std::vector<RankList> ranks_;
+  std::vector<RankList> ranks_;  // by rank
+  std::vector<double> holds_;    // by rank
 };
 
 }  // namespace

@@ -5,14 +5,17 @@
 // - priorities: of what is ready, the action that stands earlier runs first;
 // - windows: forward work of microbatch i may begin on the rank only when each microbatch whose end
 //   (B, W) stands before F<i> has ended there. So the rank never keeps more microbatches than its
-//   list does.
+//   list does;
+// - holds: before work in front of which something stands that has not begun, the rank stays free
+//   for a bounded time (schedule/hold_rule.h).
 //
 // Windows cannot stop a step. Take the lowest microbatch i that has not ended on all ranks. All
 // that a forward of it waits for is lower (check_lists() refuses other lists), so it has ended, and
 // i may enter every rank. Its body has started or is the next to start, since bodies start in
-// order. Nothing else waits for another microbatch: priorities only choose among what is ready, and
-// a backward never waits for a window. So i goes on until it has ended, and then the next one is
-// the lowest. This needs no more of a rank than that it learns when a microbatch has ended there.
+// order. Nothing else waits for another microbatch for long: priorities only choose among what is
+// ready, holds have an end, and a backward never waits for a window. So i goes on until it has
+// ended, and then the next one is the lowest. This needs no more of a rank than that it learns when
+// a microbatch has ended there.
 #pragma once
 
 #include <memory>

@@ -23,12 +23,7 @@ struct Progress {
   int in_flight() const noexcept { return started - finished; }
 };
 
-/// When forward work of a microbatch may begin on one rank: once so many others have ended there. A
-/// microbatch has ended on a rank when no work of it is left there, and nothing is kept.
-struct RankWindows {
-  std::vector<int> ends;         ///< microbatches, in the order in which they shall end
-  std::vector<int> ends_before;  ///< by microbatch: it waits for so many, from the first of `ends`
-};
+class RankList;
 
 /// A pipeline schedule. Stateless, so one object serves every rank, and any thread.
 class Schedule {
@@ -43,8 +38,11 @@ class Schedule {
   virtual std::int64_t priority(Phase phase, int microbatch,
                                 const Progress& progress) const noexcept = 0;
 
-  /// Of a rank; nullptr: forward work may always begin there.
-  virtual const RankWindows* windows(int /*pp_rank*/) const { return nullptr; }
+  /// Of a rank; nullptr: it has none, and forward work may always begin there.
+  virtual const RankList* list(int /*pp_rank*/) const { return nullptr; }
+  /// How long the rank stays free, before it begins work of this kind, for what stands earlier in
+  /// its list (schedule/hold_rule.h): a multiple of the usual time of that work.
+  virtual double hold(int /*pp_rank*/, Phase /*phase*/) const noexcept { return 0; }
   /// Most microbatches that a rank keeps at once, in a step of `microbatches`.
   virtual int most_alive(int pp_rank, int microbatches) const noexcept = 0;
   /// Whether the backward of a microbatch is in two parts on a rank: the second, which computes the

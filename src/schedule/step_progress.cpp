@@ -10,10 +10,11 @@ namespace smp::schedule {
 
 StepProgress::StepProgress(const Schedule& schedule, int microbatches, int pp_rank)
     : schedule_(&schedule),
-      windows_(schedule.windows(pp_rank)),
+      list_(schedule.list(pp_rank)),
+      place_(list_, microbatches),
       bodies_(static_cast<std::size_t>(microbatches)) {
-  SMP_REQUIRE(windows_ == nullptr || bodies_.size() <= windows_->ends_before.size(), "schedule ",
-              schedule.name(), " is for ", windows_ ? windows_->ends_before.size() : 0,
+  SMP_REQUIRE(list_ == nullptr || microbatches <= list_->microbatches(), "schedule ",
+              schedule.name(), " is for ", list_ ? list_->microbatches() : 0,
               " microbatches, and the step has ", microbatches);
   progress_.microbatches = microbatches;
   progress_.pp_rank = pp_rank;
@@ -56,16 +57,16 @@ std::vector<int> StepProgress::open_gate() {
 }
 
 bool StepProgress::may_enter(int microbatch) const {
-  return windows_ == nullptr ||
-         ends_ >= windows_->ends_before[static_cast<std::size_t>(microbatch)];
+  return list_ == nullptr || ends_ >= list_->ends_before(microbatch);
 }
 
 void StepProgress::ended_here(int microbatch) {
   SMP_ASSERT(microbatch >= 0 && microbatch < progress_.microbatches, "microbatch ", microbatch,
              " of ", progress_.microbatches);
   bodies_[static_cast<std::size_t>(microbatch)].ended_here = true;
-  if (windows_ == nullptr) return;
-  const auto& ends = windows_->ends;
+  if (list_ == nullptr) return;
+  place_.end(microbatch);
+  const auto& ends = list_->ends();
   // The schedule may be for more microbatches; nobody waits for those, which are the highest.
   const auto ended = [&](int other) {
     const auto index = static_cast<std::size_t>(other);

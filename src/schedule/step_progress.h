@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "schedule/phase.h"
+#include "schedule/rank_list.h"
 #include "schedule/schedule.h"
 
 namespace smp::schedule {
@@ -52,11 +53,19 @@ class StepProgress {
   /// forward is finished now too. Then it has ended on pp_rank 0.
   void body_finished(int microbatch);
 
+  /// Work of `microbatch` begins on this rank. May be said again.
+  void begins(Phase phase, int microbatch) { place_.begin(phase, microbatch); }
+  /// How long the rank should stay free before it begins this work, as a multiple of its usual
+  /// time: not 0 if something stands before it in the rank's list that has not begun.
+  [[nodiscard]] double hold(Phase phase, int microbatch) const noexcept {
+    return place_.overtakes(phase, microbatch) ? schedule_->hold(progress_.pp_rank, phase) : 0;
+  }
+
   [[nodiscard]] bool all_finished() const noexcept {
     return progress_.finished == progress_.microbatches;
   }
-  /// Whether may_enter() may say no.
-  [[nodiscard]] bool has_windows() const noexcept { return windows_ != nullptr; }
+  /// Whether this rank has a list: then may_enter() may say no, and hold() more than 0.
+  [[nodiscard]] bool has_list() const noexcept { return list_ != nullptr; }
   /// Whether the backward of `microbatch` is in two parts on this rank.
   [[nodiscard]] bool splits_backward(int microbatch) const noexcept {
     return schedule_->splits_backward(progress_.pp_rank, microbatch);
@@ -80,8 +89,9 @@ class StepProgress {
   Body& started_body(int microbatch);
 
   const Schedule* schedule_;
-  const RankWindows* windows_;  // nullptr: none
-  int ends_ = 0;                // from the first of windows_->ends: those that have ended
+  const RankList* list_;  // nullptr: none
+  ListProgress place_;
+  int ends_ = 0;  // from the first of list_->ends(): those that have ended
   Progress progress_;
   std::vector<Body> bodies_;  // by microbatch
   std::vector<int> gate_;     // who waits there, in the order they came

@@ -51,7 +51,10 @@ class RecordedOrder final : public Schedule {
   }
   std::int64_t priority(Phase phase, int microbatch,
                         const Progress& progress) const noexcept override;
-  const RankWindows* windows(int pp_rank) const override { return base_.windows(pp_rank); }
+  const RankList* list(int pp_rank) const override { return base_.list(pp_rank); }
+  double hold(int pp_rank, Phase phase) const noexcept override {
+    return base_.hold(pp_rank, phase);
+  }
   int most_alive(int pp_rank, int microbatches) const noexcept override {
     return base_.most_alive(pp_rank, microbatches);
   }

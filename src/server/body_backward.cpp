@@ -52,7 +52,7 @@ void BodyBackward::run(const std::vector<at::Tensor>& roots,
   const auto forward_priority = schedule::without_passing_on(fiber::current_fiber()->priority);
   set_priority(core_.priority(Phase::kBackward, microbatch));
   scope.set_phase(Phase::kBackward);
-  core_.step->work.note(Phase::kBackward, microbatch);
+  core_.step->begins(Phase::kBackward, microbatch);
   if (early != nullptr) static_cast<void>(early->was_begun());
   run_pass(scope.identity(), edges, std::move(weights), keep_graph);
   scope.set_after_first_backward();

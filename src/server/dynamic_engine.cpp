@@ -53,7 +53,7 @@ void DynamicEngine::begin(const StepTask& task) {
 bool DynamicEngine::may_replay() const {
   return core_.port.is_first() && core_.port.size() > 1 && recorded_.may_replay() &&
          !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order() &&
-         !core_.step->progress.has_windows();
+         !core_.step->progress.has_list();
 }
 
 void DynamicEngine::run() {
@@ -347,7 +347,7 @@ void DynamicEngine::start_microbatches() {
 void DynamicEngine::run(BodyTask task) {
   const int microbatch = task.microbatch;
   if (core_.step->failed()) return;
-  core_.step->work.note(Phase::kForward, microbatch);
+  core_.step->begins(Phase::kForward, microbatch);
   const auto execution = core_.accumulator.open(microbatch, OrderKey(), false);
   const auto key = core_.random_key(microbatch);
   auto identity = ExecutionIdentity{kBody, microbatch, Phase::kForward, false, execution};

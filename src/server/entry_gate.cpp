@@ -8,7 +8,7 @@
 namespace smp::server {
 
 EntryGate::EntryGate(schedule::StepProgress& progress) : progress_(progress) {
-  const bool has_work = progress.has_windows() && progress.progress().pp_rank > 0;
+  const bool has_work = progress.has_list() && progress.progress().pp_rank > 0;
   if (has_work) microbatches_.resize(static_cast<std::size_t>(progress.microbatches()));
 }
 

@@ -179,6 +179,10 @@ void ExecutionScope::collect_statistics() {
 /// Layers of a call within another may be the same ones: they are given back inside out.
 void ExecutionScope::on_switch(bool running) noexcept {
   record(running);
+  if (stopwatch_ != nullptr) {
+    if (!running) measured_ = measured();
+    since_ = stopwatch_->now();
+  }
   if (running) {
     publish();
     services_.settings.apply(settings_);
@@ -191,6 +195,17 @@ void ExecutionScope::on_switch(bool running) noexcept {
     if (innermost_ != nullptr) innermost_->on_switch(false);
     if (statistics_) statistics_->on_switch(false);
   }
+}
+
+void ExecutionScope::measure(const base::Clock* clock) noexcept {
+  stopwatch_ = clock;
+  measured_ = 0;
+  if (clock != nullptr) since_ = clock->now();
+}
+
+/// By the fiber itself, which has the thread now, or as it leaves it.
+base::Nanoseconds ExecutionScope::measured() const noexcept {
+  return stopwatch_ == nullptr ? 0 : measured_ + stopwatch_->now() - since_;
 }
 
 void ExecutionScope::record(bool running) noexcept {

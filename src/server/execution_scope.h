@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "fiber/scheduler.h"
 #include "schedule/phase.h"
@@ -141,6 +142,11 @@ class ExecutionScope final : public fiber::Activity {
   /// The body ended well: the running statistics of its own layers count.
   void collect_statistics();
 
+  /// From now on, how long it has the thread is measured with `clock`; nullptr: no more.
+  void measure(const base::Clock* clock) noexcept;
+  /// In ns, since measure().
+  base::Nanoseconds measured() const noexcept;
+
   // fiber::Activity
   void on_switch(bool running) noexcept override;
   void describe(char* text, std::size_t size) const noexcept override;
@@ -170,6 +176,9 @@ class ExecutionScope final : public fiber::Activity {
   BodySettings body_settings_;
   fiber::Activity* outer_activity_;
   ExecutionScope* outer_scope_;
+  const base::Clock* stopwatch_ = nullptr;
+  base::Nanoseconds measured_ = 0;  // up to when it last left the thread
+  base::Nanoseconds since_ = 0;     // it has the thread
 };
 
 /// One call of a module that runs here: its place in the program, random numbers, running

@@ -88,7 +88,8 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
 template <class Run>
 void RequestRunner::answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run) {
   core_.scopes.recorder.note(RequestKind::kBegun, source, request);
-  core_.step->work.note(scope.identity().phase, scope.identity().microbatch);
+  core_.step->begins(scope.identity().phase, scope.identity().microbatch);
+  const HeldWork::Measured measured(core_.held, *core_.step, scope);
   try {
     if (core_.step->failed()) failures_.throw_aborted();
     auto response = run();
@@ -212,6 +213,7 @@ void RequestRunner::end_step() noexcept {
 void RequestRunner::run(ForwardTask&& task) {
   auto& request = task.request;
   core_.step->entry.keep(request.microbatch);
+  core_.held.hold(*core_.step, Phase::kForward, request.microbatch);
   const ExecutionIdentity identity{request.module, request.microbatch, Phase::kForward,
                                    request.after_first_backward, task.execution};
   ExecutionScope scope(core_.scopes, identity, request.position,
@@ -406,6 +408,7 @@ void RequestRunner::start(BackwardTask&& task, bool input_failed) {
 void RequestRunner::run(BackwardTask&& task) {
   auto& request = task.request;
   core_.step->entry.keep(request.microbatch);
+  core_.held.hold(*core_.step, Phase::kBackward, request.microbatch);
   for (auto& input : request.promised) {
     restore_forms(input.forms, input.tensors);
     request.gradients.at(input.index) = std::move(input.tensors.at(0));
@@ -544,8 +547,11 @@ void RequestRunner::run_rest(WeightWork& rest, ExecutionScope& scope) try {
   const auto microbatch = rest.record.microbatch;
   set_priority(core_.priority(Phase::kWeightGradient, microbatch));
   core_.turns.give_way();
+  core_.held.hold(*core_.step, Phase::kWeightGradient, microbatch);
   if (core_.step->failed()) return;
   scope.set_phase(Phase::kWeightGradient);
+  core_.step->begins(Phase::kWeightGradient, microbatch);
+  const HeldWork::Measured measured(core_.held, *core_.step, scope);
   const ModesScope modes(rest.record.modes.without_autocast());
   rest.part.run();
   core_.accumulator.close(rest.record.execution);

@@ -17,6 +17,7 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
       accumulator(parameters,
                   [this](const at::Tensor& parameter) { foreign.refuse_gradient(parameter); }),
       turns(fiber::Scheduler::install()),
+      held(fiber::Scheduler::install(), clock),
       workers(with.fiber_stack_bytes, std::move(run), [this] {
         if (server.waits_for_workers) server.wake.signal();
       }) {}

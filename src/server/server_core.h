@@ -10,6 +10,7 @@
 #include "server/execution_scope.h"
 #include "server/foreign_parameters.h"
 #include "server/gradient_accumulator.h"
+#include "server/held_work.h"
 #include "server/module_table.h"
 #include "server/parameter_numbers.h"
 #include "server/pipeline_port.h"
@@ -35,6 +36,7 @@ struct ServerCore {
   ParameterNumbers parameters;
   GradientAccumulator accumulator;
   TurnTaker turns;
+  HeldWork held;
   ServerCounters counters;
   std::unique_ptr<StepState> step;  ///< nullptr between steps
   /// The user's fiber, which serves during a step.

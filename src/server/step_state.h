@@ -49,6 +49,12 @@ struct StepState {
         weights(step_task.microbatches),
         work(step_task.microbatches) {}
 
+  /// Work begins on this rank.
+  void begins(schedule::Phase phase, int microbatch) {
+    work.note(phase, microbatch);
+    progress.begins(phase, microbatch);
+  }
+
   const std::int64_t number;
   const StepTask task;
   const base::Nanoseconds start;

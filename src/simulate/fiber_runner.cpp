@@ -20,6 +20,7 @@ FiberRunner::FiberRunner(StepState& step, Bodies& bodies, HostCores& cores)
 
 void FiberRunner::proceed(int fiber) {
   auto& own = step_.fibers[fiber];
+  if (is_held(fiber)) return;
   step_.stage_of(own).add_live(-std::exchange(own.parked_bytes, 0));
   for (;;) {
     if (own.operation < 0) {
@@ -58,10 +59,33 @@ void FiberRunner::put_weights_off(int fiber) {
   own.phase = schedule::Phase::kWeightGradient;
   own.operation = step_.task_of(own).last;
   own.priority = step_.priority_of(own);
+  own.begins = true;
   step_.stage_of(own).ready.push(fiber, own.priority);
 }
 
 // ---- yield policy ------------------------------------------------------------------------------
+
+/// Whether its stage holds `fiber` back. If not, and nothing of its phase has run, it begins now.
+bool FiberRunner::is_held(int fiber) {
+  auto& own = step_.fibers[fiber];
+  if (!own.begins) return false;
+  auto& stage = step_.stage_of(own);
+  const int index = step_.task_of(own).stage;
+  if (const auto longest = step_.longest_hold(own); longest > 0) {
+    if (own.held_since < 0) own.held_since = step_.now;
+    stage.held.push_back(fiber);
+    step_.events.post(step_.now + longest, Moment::kDispatch, index);
+    return true;
+  }
+  auto& progress = step_.progress[index];
+  const auto since = std::exchange(own.held_since, -1);
+  if (since >= 0 && progress.hold(own.phase, own.microbatch) > 0) {
+    stage.hold_rule.waited_in_vain(step_.now - since);
+  }
+  own.begins = false;
+  progress.begins(own.phase, own.microbatch);
+  return false;
+}
 
 /// Where the runtime takes a turn: at routed calls, and before the first node of a backward pass
 /// that follows an answer.
@@ -120,6 +144,7 @@ bool FiberRunner::compute(int fiber) {
 void FiberRunner::finish_computing(int index) {
   auto& stage = step_.stages[index];
   if (step_.options.record && stage.work > 0) record(stage);
+  stage.hold_rule.computed(step_.fibers[stage.running].phase, stage.work);
   cores_.end(index);
   proceed(std::exchange(stage.running, -1));
 }
@@ -215,6 +240,7 @@ void FiberRunner::start_task(int fiber, int callee) {
   const auto& task = step_.task_of(other);
   other.phase = own.phase;
   other.operation = own.is_forward() ? task.first : task.last;
+  other.begins = true;
   other.enters = own.is_forward();
   other.set_priority(step_.priority_of(other));
   send(fiber, own.is_forward() ? task.there : task.back, callee);
@@ -238,6 +264,7 @@ bool FiberRunner::begins_backward(int fiber) {
   if (step_.fibers[step_.sibling(fiber, task.caller)].is_forward()) return false;
   own.phase = schedule::Phase::kBackward;
   own.operation = task.last;
+  own.begins = true;
   own.set_priority(step_.priority_of(own));
   step_.stage_of(own).ready.push(fiber, own.priority);
   return true;

@@ -21,6 +21,7 @@ class FiberRunner {
  private:
   bool goes_on(int fiber);
   void put_weights_off(int fiber);
+  bool is_held(int fiber);
   bool gives_way(int fiber);
   bool compute(int fiber);
   base::Nanoseconds run_operation(const SimulatedFiber& fiber, const Operation& operation);

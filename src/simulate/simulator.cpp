@@ -70,6 +70,7 @@ void Simulator::dispatch(int index, bool at_last) {
     if (std::exchange(stage.polls, false) || all || stage.ready.empty()) {
       step_.take_from_inbox(stage, all);
     }
+    step_.release_held(stage);
     if (stage.ready.empty()) return;
     const int next = stage.ready.first();
     if (step_.fibers[next].gave_way && step_.now < stage.waits_until) return;

@@ -5,6 +5,8 @@
 
 namespace smp::simulate {
 
+using base::Nanoseconds;
+
 StepState::StepState(const StepProgram& step_program, const Machine& step_machine,
                      const SimulationOptions& step_options)
     : program(step_program),
@@ -52,6 +54,22 @@ void StepState::take_from_inbox(SimulatedStage& stage, bool all) {
   }
 }
 
+Nanoseconds StepState::longest_hold(const SimulatedFiber& fiber) const {
+  const int stage = task_of(fiber).stage;
+  const double share = progress[stage].hold(fiber.phase, fiber.microbatch);
+  const auto longest = stages[stage].hold_rule.longest(fiber.phase, share);
+  return fiber.held_since < 0 ? longest : fiber.held_since + longest - now;
+}
+
+void StepState::release_held(SimulatedStage& stage) {
+  std::erase_if(stage.held, [&](int held) {
+    const auto& fiber = fibers[held];
+    if (longest_hold(fiber) > 0) return false;
+    stage.ready.push(held, fiber.priority);
+    return true;
+  });
+}
+
 int StepState::take_ready(SimulatedStage& stage) {
   const int fiber = stage.ready.pop();
   auto& own = fibers[fiber];
@@ -79,6 +97,7 @@ void StepState::end(const SimulatedFiber& fiber) {
   auto& stage = stage_of(fiber);
   auto& own = progress[task_of(fiber).stage];
   own.ended_here(fiber.microbatch);
+  release_held(stage);
   std::erase_if(stage.at_window, [&](int waiting) {
     if (!own.may_enter(fibers[waiting].microbatch)) return false;
     stage.ready.push(waiting, fibers[waiting].priority);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "schedule/hold_rule.h"
 #include "schedule/phase.h"
 #include "schedule/step_progress.h"
 #include "schedule/step_trace.h"
@@ -34,7 +35,9 @@ struct SimulatedFiber {
   bool awaiting = false;                              ///< the answer of a peer
   bool gave_way = false;                              ///< in its turn, which is not over
   bool newborn = false;                               ///< a body that never ran
-  bool enters = false;  ///< a request that comes to its stage for the first time
+  bool enters = false;                ///< a request that comes to its stage for the first time
+  bool begins = false;                ///< a phase of a request, of which nothing has run
+  base::Nanoseconds held_since = -1;  ///< for what stands before it in its stage's list; -1: not
 
   bool is_forward() const noexcept { return phase == schedule::Phase::kForward; }
   bool is_weights() const noexcept { return phase == schedule::Phase::kWeightGradient; }
@@ -55,8 +58,10 @@ struct SimulatedStage {
   base::Nanoseconds waits_until = 0;  ///< a fiber that gave way waits for answers
   base::Nanoseconds put_off_at = -1;  ///< moment in whose last round it will compute
   schedule::YieldPolicy yield_policy;
-  int awaiting = 0;    ///< fibers that wait for an answer of a peer
-  bool polls = false;  ///< before it looks for the next fiber
+  schedule::HoldRule hold_rule;
+  std::vector<int> held;  ///< fibers that the stage holds back, to stay free for others
+  int awaiting = 0;       ///< fibers that wait for an answer of a peer
+  bool polls = false;     ///< before it looks for the next fiber
   int first_in_inbox = -1, last_in_inbox = -1;
   ReadyQueue ready;
   std::vector<int> at_window;  ///< fibers whose microbatch may not enter yet
@@ -110,6 +115,10 @@ struct StepState {
   /// window of the stage.
   /// @param all  of them; else up to the first one that is ready
   void take_from_inbox(SimulatedStage& stage, bool all);
+  /// Those that the stage held back, and need not any more, are ready.
+  void release_held(SimulatedStage& stage);
+  /// How long `fiber`, which is about to begin, may be held back from now on.
+  base::Nanoseconds longest_hold(const SimulatedFiber& fiber) const;
   /// The fiber that goes on next. Not if none is ready.
   int take_ready(SimulatedStage& stage);
 

@@ -177,7 +177,7 @@ PLANTS = [
     Plant("the order of the last recorded step is kept, not the fastest",
           "src/server/recorded_steps.h", "|| duration >= fastest_) return", ") return", [SERVER]),
     Plant("steps under windows are replayed", "src/server/dynamic_engine.cpp",
-          "         !core_.step->progress.has_windows();", "         true;", [STATIC]),
+          "         !core_.step->progress.has_list();", "         true;", [STATIC]),
     Plant("nobody keeps to the recorded order", "src/server/dynamic_engine.cpp",
           "  if (keeps_order_ &&", "  if (false &&", [STATIC]),
     # ---- a backward in two parts

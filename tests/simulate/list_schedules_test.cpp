@@ -268,9 +268,11 @@ TEST(ListSchedules, AComputationThatTakesNoTimeStopsNothing) {
 constexpr int kSeeds = 20;
 
 /// Mean over seeds, with the same jitter.
-double mean_units(const ScheduleLists& lists, double jitter, bool to_the_letter) {
+double mean_units(const ScheduleLists& lists, double jitter, bool to_the_letter,
+                  int seeds = kSeeds) {
   double sum = 0;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (int i = 0; i < seeds; ++i) {
+    const auto seed = static_cast<std::uint64_t>(i);
     if (!to_the_letter) {
       sum += simulate_lists(lists, 1, 1, {.jitter = jitter, .seed = seed}).seconds / kUnit;
       continue;
@@ -283,7 +285,7 @@ double mean_units(const ScheduleLists& lists, double jitter, bool to_the_letter)
       return usual(action, rank) * std::max(0.0, 1 + jitter * noise(key));
     });
   }
-  return sum / kSeeds;
+  return sum / seeds;
 }
 
 /// Where computations vary, a rank that may go on with something else loses less than one that
@@ -309,8 +311,21 @@ TEST(ListSchedules, WindowsTakeMoreMemoryForLessTimeUnderJitter) {
   EXPECT_LT(windows[2], 0.98 * windows[1]) << "more memory, less time";
   EXPECT_LT(windows[2], 1.02 * uncapped);
   EXPECT_LT(windows[3], 1.02 * uncapped);
-  // At the same memory the fixed order is better: it never begins what is due later.
-  EXPECT_GT(windows[0], to_the_letter);
+}
+
+/// A rank that stays free for what is next in its list (schedule/hold_rule.h) loses nothing to one
+/// that follows it to the letter, whatever the jitter; without that, 5 % here. The means of so many
+/// seeds are known to 0.3 %.
+TEST(ListSchedules, AtTheSameMemoryTheyAreNoSlowerThanTheFixedOrder) {
+  constexpr int kManySeeds = 300;
+  for (const int p : {2, 4, 8}) {
+    const auto lists = one_forward_one_backward_lists(p, 4 * p);
+    for (const double jitter : {0.0, 0.1, 0.2, 0.4}) {
+      EXPECT_LT(mean_units(lists, jitter, false, kManySeeds),
+                1.01 * mean_units(lists, jitter, true, kManySeeds))
+          << p << " ranks, jitter " << jitter;
+    }
+  }
 }
 
 }  // namespace
