@@ -92,8 +92,10 @@ struct SMP_API Config {
 
   // Runtime.
 
-  /// "mpi", or "local": all ranks in one process on one thread, for debugging.
-  std::string transport = "mpi";
+  /// "auto": the fastest path between two ranks, which is memory that they share on one machine,
+  /// and MPI between machines; "mpi": MPI everywhere; "local": all ranks in one process on one
+  /// thread, for debugging.
+  std::string transport = "auto";
   /// Whether calls of modules on other ranks return at once, with tensors whose values come when
   /// they are used, and go from rank to rank without a detour through their caller (smp/wait.h).
   bool promised_outputs = true;

@@ -169,7 +169,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
     check_torch_version();
     module::require_distinct_calls();
     parts.config = resolve(argc, argv, config, parts.mpi->size());
-    SMP_REQUIRE(parts.config.values().transport == "mpi", "transport \"",
+    SMP_REQUIRE(parts.config.values().transport != "local", "transport \"",
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
@@ -181,7 +181,9 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   parts.cores = num_cores();
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
-  parts.channel = std::make_unique<d2d::Channel>(parts.mpi->connect_all());
+  parts.channel = std::make_unique<d2d::Channel>(parts.config.values().transport == "mpi"
+                                                     ? d2d::Routes(parts.mpi->connect_all())
+                                                     : parts.mpi->fastest_routes());
   auto runtime = std::make_unique<Runtime>(std::move(parts));
   warn_of_settings(*runtime);
   return Session(std::move(runtime));

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
+#include "d2d/wires/host_shm_wire.h"
 
 namespace smp::d2d {
 namespace {
@@ -120,6 +122,46 @@ std::unique_ptr<Wire> MpiSession::connect(const Members& members, MpiWireOptions
 
 std::unique_ptr<Wire> MpiSession::connect_all(MpiWireOptions options) const {
   return connect(Members::all(size()), options);
+}
+
+std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
+  const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
+  const int size = host.size(), own = host.rank();
+  const HostShmOptions options;
+  const auto bytes = HostShmSegment::bytes_for(size, options);
+  auto memory = base::SharedMemory::make(bytes);
+  std::vector<base::SharedMemory::Address> addresses(static_cast<std::size_t>(size));
+  const auto address = memory ? memory->address() : base::SharedMemory::Address();
+  check_mpi(MPI_Allgather(&address, sizeof address, MPI_BYTE, addresses.data(), sizeof address,
+                          MPI_BYTE, host.get()),
+            "sharing memory");
+  std::vector<base::SharedMemory> segments;
+  for (int i = 0; i < size; ++i) {
+    auto segment = i == own
+                       ? std::exchange(memory, std::nullopt)
+                       : base::SharedMemory::open(addresses[static_cast<std::size_t>(i)], bytes);
+    if (segment) segments.push_back(std::move(*segment));
+  }
+  // All have it, or nobody uses it: ranks number their wires alike.
+  int complete = segments.size() == addresses.size() ? 1 : 0;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &complete, 1, MPI_INT, MPI_MIN, world_.get()),
+            "sharing memory");
+  if (complete == 0) return nullptr;
+  segments[static_cast<std::size_t>(own)].stop_offering();
+  std::vector<GlobalRank> members;
+  const int machine = machine_of_rank_[rank_.index()];
+  for (int rank = 0; rank < this->size(); ++rank) {
+    if (machine_of_rank_[static_cast<std::size_t>(rank)] == machine) members.emplace_back(rank);
+  }
+  return std::make_unique<HostShmWire>(rank_, Members(std::move(members)), std::move(segments),
+                                       options);
+}
+
+Routes MpiSession::fastest_routes() const {
+  std::vector<WireUse> uses;
+  if (auto shared = size() > 1 ? connect_host_shm() : nullptr) uses.push_back({std::move(shared)});
+  uses.push_back({connect_all()});
+  return Routes(std::move(uses));
 }
 
 std::vector<std::string> MpiSession::all_gather(const std::string& text) const {

@@ -10,6 +10,7 @@
 
 #include "base/shared_memory.h"
 #include "d2d/members.h"
+#include "d2d/route.h"
 #include "d2d/wire.h"
 #include "d2d/wires/mpi_communicator.h"
 #include "d2d/wires/mpi_segments.h"
@@ -46,6 +47,13 @@ class MpiSession {
   std::unique_ptr<Wire> connect(const Members& members, MpiWireOptions options = {}) const;
   /// A wire between all ranks of the job, which all call it.
   std::unique_ptr<Wire> connect_all(MpiWireOptions options = {}) const;
+
+  /// A wire between the ranks of this machine (there may be no others) through memory that they
+  /// share; nothing if some machine of the job refuses it. All ranks of the job call it.
+  std::unique_ptr<Wire> connect_host_shm() const;
+  /// Between all ranks of the job, which all call it: shared memory on a machine, MPI between
+  /// machines.
+  Routes fastest_routes() const;
 
   /// `text` of every rank, on every rank; all call it. Blocks.
   std::vector<std::string> all_gather(const std::string& text) const;

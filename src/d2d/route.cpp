@@ -51,7 +51,11 @@ Routes::Routes(std::vector<WireUse> wires) {
   }
   members_ = union_of_members(wires);
   choose(wires);
-  for (WireUse& use : wires) wires_.push_back(std::move(use.wire));
+  for (WireUse& use : wires) {
+    const auto number = static_cast<std::uint8_t>(wires_.size());
+    wires_.push_back(std::move(use.wire));
+    if (uses(number)) polled_.push_back(wires_.back().get());
+  }
   for (const GlobalRank peer : members_) {
     if (peer == rank()) continue;
     const bool complete = row(peer).control != kNoWire && data(peer, MemoryKind::kHost) != kNoWire;
@@ -76,9 +80,15 @@ void Routes::choose(const std::vector<WireUse>& uses) {
   }
 }
 
+bool Routes::uses(std::uint8_t wire) const {
+  return std::any_of(rows_.begin(), rows_.end(), [wire](const Row& row) {
+    return row.control == wire || std::count(row.data.begin(), row.data.end(), wire) > 0;
+  });
+}
+
 bool Routes::poll() {
   bool moved = false;
-  for (const auto& wire : wires_) moved |= wire->poll();
+  for (auto* const wire : polled_) moved |= wire->poll();
   return moved;
 }
 
@@ -99,6 +109,8 @@ bool Routes::drained() const noexcept {
 }
 
 bool Routes::leave() {
+  polled_.clear();
+  for (const auto& wire : wires_) polled_.push_back(wire.get());
   bool left = true;
   for (const auto& wire : wires_) left &= wire->leave();
   return left;

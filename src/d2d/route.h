@@ -51,6 +51,7 @@ class Routes {
 
   // All wires at once; see Wire.
 
+  /// A wire that no row names is not polled before this rank leaves.
   bool poll();
   /// Reports the transfers of every wire.
   void complete();
@@ -77,8 +78,10 @@ class Routes {
   }
   static std::vector<WireUse> for_everything(std::unique_ptr<Wire> wire);
   void choose(const std::vector<WireUse>& uses);
+  bool uses(std::uint8_t wire) const;
 
   std::vector<std::unique_ptr<Wire>> wires_;
+  std::vector<Wire*> polled_;
   Members members_;
   std::vector<Row> rows_;  // by position among the members
 };

@@ -1,0 +1,221 @@
+// perf/d2d.cpp: how long bytes take from one rank to another of the same machine: our wires beside
+// MPI and a copy within the process, in turns.
+#include <mpi.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "d2d/mpi_session.h"
+#include "harness.h"
+
+namespace smp::perf {
+namespace {
+
+using d2d::ByteBuffer;
+using d2d::Wire;
+
+constexpr int kRounds = 5;  // of each kind and size, by turns
+
+int trips_of(std::size_t bytes) {
+  const auto trips = std::clamp<std::size_t>((std::size_t{64} << 20) / (bytes + 1), 4, 2000);
+  return rounds(static_cast<int>(trips));
+}
+
+/// Carries bytes there and back: the second rank returns what it gets. Both ranks call all of it.
+class Path {
+ public:
+  virtual ~Path() = default;
+  virtual std::string name() const = 0;
+  /// Sends `bytes`, and receives as many into `place`; the other rank begins with receiving.
+  virtual void round_trip(std::span<const std::byte> bytes, std::span<std::byte> place,
+                          bool first) = 0;
+};
+
+class PlainMpi final : public Path {
+ public:
+  explicit PlainMpi(int peer) : peer_(peer) {}
+  std::string name() const override { return "mpi_send"; }
+  void round_trip(std::span<const std::byte> bytes, std::span<std::byte> place,
+                  bool first) override {
+    const auto count = static_cast<int>(bytes.size());
+    const auto send = [&] { MPI_Send(bytes.data(), count, MPI_BYTE, peer_, 1, MPI_COMM_WORLD); };
+    if (first) send();
+    MPI_Recv(place.data(), count, MPI_BYTE, peer_, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (!first) send();
+  }
+
+ private:
+  const int peer_;
+};
+
+/// Data of one of our wires: the receiver knows what will come.
+class OverWire final : public Path, private d2d::WireHandler {
+ public:
+  OverWire(std::string name, std::unique_ptr<Wire> wire)
+      : name_(std::move(name)), wire_(std::move(wire)), peer_(1 - wire_->rank().value()) {
+    wire_->set_handler(this);
+  }
+  ~OverWire() override { SMP_ASSERT(wire_->close(60 * base::kSecond), name_, " was not left"); }
+
+  std::string name() const override { return name_; }
+  void round_trip(std::span<const std::byte> bytes, std::span<std::byte> place,
+                  bool first) override {
+    const auto id = ++trips_;
+    done_ = 0;
+    wire_->receive(place, peer_, id, kReceived);
+    if (first) wire_->send(bytes, peer_, id, kSent);
+    until(first ? kSent | kReceived : kReceived);
+    if (first) return;
+    wire_->send(bytes, peer_, id, kSent);
+    until(kSent | kReceived);
+  }
+
+ private:
+  enum : d2d::Token { kSent = 1, kReceived = 2 };
+  void until(d2d::Token what) {
+    while ((done_ & what) != what) wire_->poll();
+  }
+  void on_control(GlobalRank, ByteBuffer&&) override {}
+  void on_sent(d2d::Token token) override { done_ |= token; }
+  void on_received(d2d::Token token) override { done_ |= token; }
+
+  const std::string name_;
+  std::unique_ptr<Wire> wire_;
+  const GlobalRank peer_;
+  d2d::TransferId trips_ = 0;
+  d2d::Token done_ = 0;
+};
+
+/// Short messages of one of our wires.
+class ControlOverWire final : public Path, private d2d::WireHandler {
+ public:
+  ControlOverWire(std::string name, std::unique_ptr<Wire> wire)
+      : name_(std::move(name)), wire_(std::move(wire)), peer_(1 - wire_->rank().value()) {
+    wire_->set_handler(this);
+  }
+  ~ControlOverWire() override {
+    SMP_ASSERT(wire_->close(60 * base::kSecond), name_, " was not left");
+  }
+
+  std::string name() const override { return name_; }
+  void round_trip(std::span<const std::byte> bytes, std::span<std::byte> place,
+                  bool first) override {
+    place_ = place;
+    came_ = false;
+    if (first) post(bytes);
+    while (!came_) wire_->poll();
+    if (!first) post(bytes);
+  }
+
+ private:
+  void post(std::span<const std::byte> bytes) {
+    ByteBuffer buffer = wire_->buffers().take();
+    buffer.resize(bytes.size());
+    std::memcpy(buffer.data(), bytes.data(), bytes.size());
+    wire_->post(peer_, std::move(buffer));
+  }
+  void on_control(GlobalRank, ByteBuffer&& bytes) override {
+    std::memcpy(place_.data(), bytes.data(), bytes.size());
+    wire_->buffers().give(std::move(bytes));
+    came_ = true;
+  }
+  void on_sent(d2d::Token) override {}
+  void on_received(d2d::Token) override {}
+
+  const std::string name_;
+  std::unique_ptr<Wire> wire_;
+  const GlobalRank peer_;
+  std::span<std::byte> place_;
+  bool came_ = false;
+};
+
+std::string text_of(std::size_t bytes) {
+  if (bytes >= 1 << 20) return std::to_string(bytes >> 20) + "MiB";
+  return bytes >= 1 << 10 ? std::to_string(bytes >> 10) + "KiB" : std::to_string(bytes) + "B";
+}
+
+/// Microseconds one way, of each round trip. What is sent has just been written, all of it, as by
+/// the operator that computed a tensor.
+void measure(Path& path, std::size_t size, bool first, std::vector<double>& samples) {
+  std::vector<std::byte> bytes(size, std::byte{1}), place(size);
+  const int trips = trips_of(size);
+  for (int i = -trips / 10 - 1; i < trips; ++i) {
+    std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(i));
+    MPI_Barrier(MPI_COMM_WORLD);
+    const auto duration = microseconds([&] { path.round_trip(bytes, place, first); });
+    SMP_REQUIRE(place.back() == static_cast<std::byte>(i), path.name(), ": wrong bytes came back");
+    if (i >= 0) samples.push_back(duration / 2);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);  // the last bytes of MPI need both ranks
+}
+
+double copy_us(std::size_t size) {
+  std::vector<std::byte> from(size, std::byte{1}), to(size);
+  std::vector<double> samples;
+  for (int i = 0; i < trips_of(size); ++i) {
+    from[0] = static_cast<std::byte>(i);
+    samples.push_back(microseconds([&] { std::memcpy(to.data(), from.data(), size); }));
+    SMP_REQUIRE(to[0] == from[0], "a copy went wrong");
+  }
+  return median(samples);
+}
+
+using Paths = std::vector<std::unique_ptr<Path>>;
+
+void compare(std::optional<Report>& report, const Paths& paths, std::size_t size, bool first) {
+  std::vector<std::vector<double>> samples(paths.size());
+  for (int round = 0; round < rounds(kRounds); ++round) {
+    for (std::size_t i = 0; i < paths.size(); ++i) measure(*paths[i], size, first, samples[i]);
+  }
+  if (!report) return;
+  const auto text = text_of(size);
+  std::vector<double> medians;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    medians.push_back(median(samples[i]));
+    report->add(paths[i]->name() + ".us." + text, medians.back(), "us", "one way, median");
+  }
+  report->add("memcpy.us." + text, copy_us(size), "us", "once, within a process");
+  report->add("host_shm_over_mpi." + text, medians[0] / medians[1], "1",
+              size < (64 << 10) ? "aim: at most 1.1" : "");
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("Bytes from rank to rank: our shared memory beside MPI", "smp perf d2d");
+  if (!parse_options(app, argc, argv)) return;
+  const d2d::MpiSession mpi;
+  SMP_REQUIRE(mpi.size() == 2, "perf d2d runs on 2 ranks, not on ", mpi.size());
+  const bool first = mpi.rank() == GlobalRank(0);
+  auto report = report_of_ranks(mpi.rank().value(), "d2d");
+  {
+    Paths paths;
+    paths.push_back(std::make_unique<ControlOverWire>("host_shm.control", mpi.connect_host_shm()));
+    paths.push_back(std::make_unique<PlainMpi>(first ? 1 : 0));
+    paths.push_back(std::make_unique<ControlOverWire>("mpi_wire.control", mpi.connect_all()));
+    for (const std::size_t size : {8u, 200u, 1024u, 4096u}) compare(report, paths, size, first);
+  }
+  Paths paths;
+  paths.push_back(std::make_unique<OverWire>("host_shm", mpi.connect_host_shm()));
+  paths.push_back(std::make_unique<PlainMpi>(first ? 1 : 0));
+  paths.push_back(std::make_unique<OverWire>("mpi_wire", mpi.connect_all()));
+  const std::vector<std::size_t> all{8 << 10, 64 << 10, 256 << 10, 1 << 20,
+                                     4 << 20, 16 << 20, 64 << 20};
+  const std::vector<std::size_t> few{8 << 10, 1 << 20};
+  for (const auto size : brief() ? few : all) compare(report, paths, size, first);
+  if (report) report->finish();
+}
+
+}  // namespace
+}  // namespace smp::perf
+
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}

@@ -1,0 +1,267 @@
+// d2d/wires/host_shm_wire.cpp: see the header.
+#include "d2d/wires/host_shm_wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace smp::d2d {
+namespace {
+
+enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece };
+
+/// Records read from one peer before the next has its turn.
+constexpr int kMostRecords = 32;
+
+}  // namespace
+
+HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
+                         const HostShmOptions& options)
+    : Wire(rank, std::move(members)), options_(options), position_(this->members().position(rank)) {
+  const int size = this->members().size();
+  SMP_ASSERT(segments.size() == static_cast<std::size_t>(size), segments.size(), " segments");
+  for (auto& segment : segments) segments_.emplace_back(std::move(segment), size, options_);
+  for (int i = 0; i < size; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    peers_.push_back({{segments_[static_cast<std::size_t>(position_)].ring(i), options_.ring_lines},
+                      {segments_[index].ring(position_), options_.ring_lines}});
+  }
+  for (auto block = static_cast<std::uint32_t>(options_.blocks); block-- > 0;) {
+    free_blocks_.push_back(block);
+  }
+}
+
+// ---- sending -----------------------------------------------------------------------------------
+
+void HostShmWire::post(GlobalRank to, ByteBuffer&& bytes) {
+  auto& receiver = peer(to);
+  ControlToSend control{std::move(bytes)};
+  if (receiver.control.empty() && send_control(receiver, control)) return;
+  receiver.control.push_back(std::move(control));
+  ++waiting_;
+  ++in_flight_;
+}
+
+/// Whether all of it is in the ring. What a ring does not hold goes in parts.
+bool HostShmWire::send_control(Peer& to, ControlToSend& control) {
+  const auto all = control.bytes.span();
+  do {
+    const auto size = std::min(all.size() - control.done, to.out.most_payload());
+    auto* const place = to.out.begin(size);
+    if (place == nullptr) return false;
+    if (size > 0) std::memcpy(place, all.data() + control.done, size);
+    control.done += size;
+    to.out.commit(control.done == all.size() ? kControl : kControlPart);
+  } while (control.done < all.size());
+  buffers_.give(std::move(control.bytes));
+  return true;
+}
+
+void HostShmWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id,
+                       Token token) {
+  auto& receiver = peer(to);
+  DataToSend data{bytes, id, token};
+  ++in_flight_;
+  if (receiver.data.empty() && send_data(receiver, data)) return;
+  receiver.data.push_back(data);
+  ++waiting_;
+}
+
+/// Whether all of it is in blocks: then its storage is free.
+bool HostShmWire::send_data(Peer& to, DataToSend& data) {
+  while (data.done < data.bytes.size()) {
+    auto* const place = to.out.begin(sizeof(Piece));
+    if (place == nullptr) return false;
+    const auto block = take_block();
+    if (!block) return false;
+    const auto size = std::min(data.bytes.size() - data.done, options_.block_bytes);
+    const Piece piece{data.id, data.done, *block, static_cast<std::uint32_t>(size)};
+    auto& own = segments_[static_cast<std::size_t>(position_)];
+    std::memcpy(own.block(*block), data.bytes.data() + data.done, size);
+    own.in_use(*block).store(1, std::memory_order_relaxed);
+    std::memcpy(place, &piece, sizeof piece);
+    to.out.commit(kPiece);
+    data.done += size;
+  }
+  sent_.push_back(data.token);
+  return true;
+}
+
+/// What found no room before.
+bool HostShmWire::send_waiting() {
+  if (waiting_ == 0) return false;
+  const auto before = waiting_;
+  for (auto& to : peers_) {
+    while (!to.control.empty() && send_control(to, to.control.front())) {
+      to.control.pop_front();
+      --waiting_;
+      --in_flight_;
+    }
+    while (!to.data.empty() && send_data(to, to.data.front())) {
+      to.data.pop_front();
+      --waiting_;
+    }
+  }
+  return waiting_ < before;
+}
+
+/// The one that was free for the shortest time: it may be in a cache.
+std::optional<std::uint32_t> HostShmWire::take_block() {
+  take_back_blocks(/*all=*/false);
+  if (free_blocks_.empty()) take_back_blocks(/*all=*/true);
+  if (free_blocks_.empty()) return std::nullopt;
+  const auto block = free_blocks_.back();
+  free_blocks_.pop_back();
+  used_blocks_.push_back(block);
+  return block;
+}
+
+/// @param all  also those behind one that is still in use
+void HostShmWire::take_back_blocks(bool all) {
+  auto& own = segments_[static_cast<std::size_t>(position_)];
+  const auto is_free = [&](std::uint32_t block) {
+    return own.in_use(block).load(std::memory_order_acquire) == 0;
+  };
+  while (!used_blocks_.empty() && is_free(used_blocks_.front())) {
+    free_blocks_.push_back(used_blocks_.front());
+    used_blocks_.pop_front();
+  }
+  if (!all) return;
+  std::erase_if(used_blocks_, [&](std::uint32_t block) {
+    if (!is_free(block)) return false;
+    free_blocks_.push_back(block);
+    return true;
+  });
+}
+
+// ---- receiving ---------------------------------------------------------------------------------
+
+void HostShmWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id, Token token) {
+  const int position = members().position(from);
+  auto& source = peer(from);
+  Posted posted{id, bytes, token, bytes.size()};
+  std::erase_if(source.pieces, [&](const Piece& piece) {
+    if (piece.id != id) return false;
+    copy_out(position, posted, piece);
+    return true;
+  });
+  if (posted.missing > 0) {
+    source.receives.push_back(posted);
+  } else {
+    received_.push_back(token);
+  }
+}
+
+void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
+  SMP_ASSERT(piece.size <= posted.missing && piece.offset + piece.size <= posted.bytes.size(),
+             "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ",
+             members()[source], ", which sent ", piece.size, " at ", piece.offset);
+  auto& segment = segments_[static_cast<std::size_t>(source)];
+  std::memcpy(posted.bytes.data() + piece.offset, segment.block(piece.block), piece.size);
+  segment.in_use(piece.block).store(0, std::memory_order_release);
+  posted.missing -= piece.size;
+}
+
+void HostShmWire::on_piece(int source, const Piece& piece) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
+                                   [&](const Posted& each) { return each.id == piece.id; });
+  if (posted == from.receives.end()) return from.pieces.push_back(piece);
+  copy_out(source, *posted, piece);
+  if (posted->missing > 0) return;
+  received_.push_back(posted->token);
+  from.receives.erase(posted);
+}
+
+/// Control bytes whose last part is in the ring.
+void HostShmWire::hand_on(int source, std::span<const std::byte> last_part) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  const auto before = from.arriving.size();
+  ByteBuffer control = buffers_.take();
+  control.resize(before + last_part.size());
+  if (before > 0) std::memcpy(control.data(), from.arriving.data(), before);
+  if (!last_part.empty()) {
+    std::memcpy(control.data() + before, last_part.data(), last_part.size());
+  }
+  from.arriving.clear();
+  from.in.pop();
+  complete();
+  handler().on_control(members()[source], std::move(control));
+}
+
+void HostShmWire::read(int source, const ShmRing::Record& record) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  if (record.kind == kControl) return hand_on(source, record.payload);
+  if (record.kind == kControlPart) {
+    from.arriving.insert(from.arriving.end(), record.payload.begin(), record.payload.end());
+    return from.in.pop();
+  }
+  Piece piece;
+  SMP_ASSERT(record.kind == kPiece && record.payload.size() == sizeof piece, "rank ", rank(),
+             ": rank ", members()[source], " wrote a record of kind ", record.kind, " and ",
+             record.payload.size(), " bytes");
+  std::memcpy(&piece, record.payload.data(), sizeof piece);
+  from.in.pop();
+  on_piece(source, piece);
+}
+
+bool HostShmWire::read_from(int source) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  int records = 0;
+  for (; records < kMostRecords; ++records) {
+    const auto record = from.in.front();
+    if (!record) break;
+    read(source, *record);
+  }
+  return records > 0;
+}
+
+// ---- what is done ------------------------------------------------------------------------------
+
+bool HostShmWire::report() {
+  if (sent_.empty() && received_.empty()) return false;
+  // The handler may start others.
+  reporting_.swap(sent_);
+  for (const auto token : reporting_) {
+    --in_flight_;
+    handler().on_sent(token);
+  }
+  reporting_.clear();
+  reporting_.swap(received_);
+  for (const auto token : reporting_) handler().on_received(token);
+  reporting_.clear();
+  return true;
+}
+
+bool HostShmWire::complete() {
+  bool moved = send_waiting();
+  while (report()) moved = true;
+  return moved;
+}
+
+bool HostShmWire::poll() {
+  bool moved = complete();
+  for (int source = 0; source < members().size(); ++source) {
+    if (source != position_ && read_from(source)) moved = true;
+  }
+  report();
+  return moved;
+}
+
+/// Who has left sends no more, so all of it is in the ring already.
+bool HostShmWire::leave() {
+  if (!drained()) return false;
+  segments_[static_cast<std::size_t>(position_)].left().store(1, std::memory_order_release);
+  for (int i = 0; i < members().size(); ++i) {
+    if (i == position_) continue;
+    const auto index = static_cast<std::size_t>(i);
+    if (segments_[index].left().load(std::memory_order_acquire) == 0) return false;
+    if (peers_[index].in.front()) return false;
+  }
+  return true;
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,102 @@
+// d2d/wires/host_shm_wire.h: bytes between processes of one machine, through memory that they
+// share. Paper: §6, App. G.2. Threads: the rank's thread only; nothing here blocks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/shared_memory.h"
+#include "d2d/wire.h"
+#include "d2d/wires/host_shm_segment.h"
+#include "d2d/wires/shm_ring.h"
+
+namespace smp::d2d {
+
+/// Every rank sends through a segment of its own, which all others map. Control bytes are records
+/// in the ring to a peer. Data is copied into free blocks, piece by piece, and a record tells
+/// which; the receiver copies each piece to its place as soon as it is known, and gives the block
+/// back. So what is large is written and read at the same time, and no piece waits for another:
+/// whoever has no place yet leaves the pieces where they are, and a sender who finds no free block
+/// or no room in a ring goes on when he polls next. Receivers learn of their places from control
+/// bytes, which need no blocks, so blocks always come back.
+class HostShmWire final : public Wire {
+ public:
+  /// @param segments  of each member, by position, of
+  ///                  HostShmSegment::bytes_for(members.size(), options)
+  HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
+              const HostShmOptions& options = {});
+
+  const char* name() const noexcept override { return "host_shm"; }
+  BufferPool& buffers() noexcept override { return buffers_; }
+  void post(GlobalRank peer, ByteBuffer&& bytes) override;
+  void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
+  void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
+  bool complete() override;
+  bool poll() override;
+  bool drained() const noexcept override { return in_flight_ == 0; }
+  bool leave() override;
+
+ private:
+  struct Piece {  // of a transfer, as its record tells it
+    TransferId id = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t block = 0;
+    std::uint32_t size = 0;
+  };
+  struct Posted {  // a receive
+    TransferId id = 0;
+    std::span<std::byte> bytes;
+    Token token = 0;
+    std::size_t missing = 0;
+  };
+  struct ControlToSend {
+    ByteBuffer bytes;
+    std::size_t done = 0;
+  };
+  struct DataToSend {
+    std::span<const std::byte> bytes;
+    TransferId id = 0;
+    Token token = 0;
+    std::size_t done = 0;
+  };
+  struct Peer {
+    ShmRingWriter out;
+    ShmRingReader in;
+    std::deque<ControlToSend> control;  // not in the ring yet
+    std::deque<DataToSend> data;        // not in blocks yet, or not all of it
+    std::vector<std::byte> arriving;    // control bytes that came in part
+    std::vector<Posted> receives;
+    std::vector<Piece> pieces;  // that nobody receives yet
+  };
+
+  Peer& peer(GlobalRank rank) { return peers_[static_cast<std::size_t>(members().position(rank))]; }
+  bool send_control(Peer& to, ControlToSend& control);
+  bool send_data(Peer& to, DataToSend& data);
+  bool send_waiting();
+  std::optional<std::uint32_t> take_block();
+  void take_back_blocks(bool all);
+  bool report();
+  bool read_from(int source);
+  void read(int source, const ShmRing::Record& record);
+  void hand_on(int source, std::span<const std::byte> last_part);
+  void on_piece(int source, const Piece& piece);
+  void copy_out(int source, Posted& posted, const Piece& piece);
+
+  HostShmOptions options_;
+  std::vector<HostShmSegment> segments_;  // by position
+  int position_;
+  BufferPool buffers_;
+  std::deque<Peer> peers_;  // by position; that of this rank is not used
+  std::vector<std::uint32_t> free_blocks_;
+  std::deque<std::uint32_t> used_blocks_;  // oldest first
+  std::size_t waiting_ = 0;                // in the queues of all peers
+  std::size_t in_flight_ = 0;
+  std::vector<Token> sent_, received_;  // not reported yet
+  std::vector<Token> reporting_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,92 @@
+// d2d/wires/shm_ring.cpp: headers, wrapping, and who may write where.
+#include "d2d/wires/shm_ring.h"
+
+#include <atomic>
+
+namespace smp::d2d {
+namespace {
+
+/// In the place of a record that does not fit before the end of the memory.
+constexpr std::uint32_t kSkip = 0xffff'ffff;
+
+std::atomic_ref<std::uint64_t> word(std::byte* place) noexcept {
+  return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(place));
+}
+
+constexpr std::uint64_t header_of(std::uint32_t kind, std::uint32_t size) noexcept {
+  return std::uint64_t{kind} << 32 | size;
+}
+
+constexpr std::uint64_t lines_for(std::uint64_t payload) noexcept {
+  return (ShmRing::kHeader + payload + ShmRing::kLine - 1) / ShmRing::kLine;
+}
+
+}  // namespace
+
+// The first line holds how many lines the reader has given back; the records follow.
+
+ShmRingWriter::ShmRingWriter(std::byte* memory, std::size_t lines) noexcept
+    : memory_(memory), lines_(lines) {}
+
+std::byte* ShmRingWriter::line(std::uint64_t number) const noexcept {
+  return memory_ + (1 + number % lines_) * ShmRing::kLine;
+}
+
+bool ShmRingWriter::has_room(std::uint64_t end) noexcept {
+  if (end - read_ <= lines_) return true;
+  read_ = word(memory_).load(std::memory_order_acquire);
+  return end - read_ <= lines_;
+}
+
+std::byte* ShmRingWriter::begin(std::size_t size) noexcept {
+  const auto needed = lines_for(size);
+  const auto left = lines_ - written_ % lines_;  // before the end of the memory
+  record_ = needed <= left ? written_ : written_ + left;
+  if (!has_room(record_ + needed)) return nullptr;
+  if (record_ != written_) {
+    word(line(written_)).store(header_of(kSkip, 0), std::memory_order_release);
+    written_ = record_;
+  }
+  payload_ = static_cast<std::uint32_t>(size);
+  return line(record_) + ShmRing::kHeader;
+}
+
+void ShmRingWriter::commit(std::uint32_t kind) noexcept {
+  written_ = record_ + lines_for(payload_);
+  word(line(record_)).store(header_of(kind, payload_), std::memory_order_release);
+}
+
+ShmRingReader::ShmRingReader(std::byte* memory, std::size_t lines) noexcept
+    : memory_(memory), lines_(lines) {}
+
+std::byte* ShmRingReader::line(std::uint64_t number) const noexcept {
+  return memory_ + (1 + number % lines_) * ShmRing::kLine;
+}
+
+std::optional<ShmRing::Record> ShmRingReader::front() noexcept {
+  auto header = word(line(read_)).load(std::memory_order_acquire);
+  if (header == header_of(kSkip, 0)) {
+    word(line(read_)).store(0, std::memory_order_relaxed);
+    give_back(read_ + lines_ - read_ % lines_);
+    header = word(line(read_)).load(std::memory_order_acquire);
+  }
+  if (header == 0) return std::nullopt;
+  const auto size = static_cast<std::uint32_t>(header);
+  next_ = read_ + lines_for(size);
+  return ShmRing::Record{static_cast<std::uint32_t>(header >> 32),
+                         {line(read_) + ShmRing::kHeader, size}};
+}
+
+void ShmRingReader::pop() noexcept {
+  for (auto number = read_; number < next_; ++number) {
+    word(line(number)).store(0, std::memory_order_relaxed);
+  }
+  give_back(next_);
+}
+
+void ShmRingReader::give_back(std::uint64_t end) noexcept {
+  read_ = end;
+  word(memory_).store(end, std::memory_order_release);
+}
+
+}  // namespace smp::d2d

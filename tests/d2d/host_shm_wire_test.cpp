@@ -1,0 +1,158 @@
+// d2d/wires/host_shm_wire_test.cpp: wires over shared memory keep the contract of wires and of
+// channels, also where memory is scarce; here all ranks are in one process.
+#include "d2d/wires/host_shm_wire.h"
+
+#include <array>
+
+#include "d2d/channel_contract.h"
+#include "d2d/wire_contract.h"
+
+namespace smp::d2d {
+namespace host_shm_wire_test {
+
+Members three_ranks() { return Members({GlobalRank(3), GlobalRank(0), GlobalRank(4)}); }
+
+/// One for each of `members`.
+std::vector<std::unique_ptr<Wire>> make_wires(const Members& members,
+                                              const HostShmOptions& options) {
+  const auto bytes = HostShmSegment::bytes_for(members.size(), options);
+  std::vector<base::SharedMemory> owned;
+  for (int i = 0; i < members.size(); ++i) owned.push_back(*base::SharedMemory::make(bytes));
+  std::vector<std::unique_ptr<Wire>> wires;
+  for (const GlobalRank rank : members) {
+    std::vector<base::SharedMemory> mapped;
+    for (const auto& memory : owned) {
+      mapped.push_back(*base::SharedMemory::open(memory.address(), bytes));
+    }
+    wires.push_back(std::make_unique<HostShmWire>(rank, members, std::move(mapped), options));
+  }
+  return wires;
+}
+
+class HostShmWires : public WireCluster {
+ public:
+  explicit HostShmWires(const HostShmOptions& options = {},
+                        const Members& members = three_ranks()) {
+    for (auto& wire : make_wires(members, options)) {
+      ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
+    }
+  }
+};
+/// A few short records fill a ring, and a few pieces all blocks.
+constexpr HostShmOptions kScarce{.ring_lines = 16, .block_bytes = 4096, .blocks = 3};
+struct ScarceHostShmWires : HostShmWires {
+  ScarceHostShmWires() : HostShmWires(kScarce) {}
+};
+
+using AllHostShmWires = testing::Types<HostShmWires, ScarceHostShmWires>;
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_wire_test, WireContract, AllHostShmWires);
+
+class HostShmCluster : public Cluster {
+ public:
+  explicit HostShmCluster(const HostShmOptions& options = {}) {
+    for (auto& wire : make_wires(Members::all(4), options)) {
+      players_.push_back(std::make_unique<Player>(Routes(std::move(wire))));
+    }
+  }
+};
+struct ScarceHostShmCluster : HostShmCluster {
+  ScarceHostShmCluster() : HostShmCluster(kScarce) {}
+};
+
+using HostShmClusters = testing::Types<HostShmCluster, ScarceHostShmCluster>;
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_channel_test, ChannelContract, HostShmClusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_channel_test, ChannelTensorsContract, HostShmClusters);
+
+// ---- what only this wire promises --------------------------------------------------------------
+
+class HostShmPair : public testing::Test {
+ protected:
+  void connect(const HostShmOptions& options) {
+    cluster_.emplace(options, Members({GlobalRank(0), GlobalRank(1)}));
+  }
+  WireEnd& end(int rank) { return *cluster_->ends()[static_cast<std::size_t>(rank)]; }
+  std::optional<HostShmWires> cluster_;
+};
+
+TEST_F(HostShmPair, WhatIsSentMayBeChangedAsSoonAsItHasLeft) {
+  connect({});
+  Bytes bytes = random_bytes(300'000, 1);
+  const Bytes original = bytes;
+  end(0).wire().send(bytes, GlobalRank(1), 1, 5);
+  end(0).wire().complete();
+  EXPECT_THAT(end(0).sent, testing::ElementsAre(5)) << "there are blocks for all of it";
+  std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  Bytes place(bytes.size());
+  end(1).wire().receive(place, GlobalRank(0), 1, 6);
+  end(1).wire().poll();
+  EXPECT_THAT(end(1).received, testing::ElementsAre(6));
+  EXPECT_EQ(place, original);
+}
+
+/// What nobody receives takes all blocks; control bytes come through, and tell where it goes.
+TEST_F(HostShmPair, ControlBytesNeedNoBlocks) {
+  connect(kScarce);
+  const Bytes bytes = random_bytes(100'000, 2);
+  end(0).wire().send(bytes, GlobalRank(1), 1, 1);
+  end(0).post(GlobalRank(1), Bytes(5));
+  for (int i = 0; i < 10; ++i) {
+    end(0).wire().poll();
+    end(1).wire().poll();
+  }
+  EXPECT_EQ(end(1).control[0].size(), 1u);
+  EXPECT_FALSE(end(0).wire().drained());
+  Bytes place(bytes.size());
+  end(1).wire().receive(place, GlobalRank(0), 1, 1);
+  cluster_->run_until([&](WireEnd& each) { return each.rank() == 0 || each.received.size() == 1; });
+  EXPECT_EQ(place, bytes);
+}
+
+TEST_F(HostShmPair, BlocksComeBackInAnyOrder) {
+  connect({.ring_lines = 64, .block_bytes = 4096, .blocks = 4});
+  std::array<Bytes, 4> places;
+  for (std::size_t round = 0; round < 100; ++round) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      end(0).wire().send(random_bytes(4000, round * 4 + i), GlobalRank(1), round * 4 + i, 0);
+    }
+    EXPECT_TRUE(end(0).wire().complete());
+    for (const std::size_t i : {2u, 0u, 3u, 1u}) {
+      places[i].resize(4000);
+      end(1).wire().receive(places[i], GlobalRank(0), round * 4 + i, 0);
+      end(1).wire().poll();
+    }
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(places[i], random_bytes(4000, round * 4 + i));
+  }
+  EXPECT_EQ(end(0).sent.size(), 400u);
+  EXPECT_EQ(end(1).received.size(), 400u);
+}
+
+TEST_F(HostShmPair, ReceivingAnotherSizeThanWasSentIsAnError) {
+  connect({});
+  const Bytes bytes(1000);
+  Bytes place(900);
+  end(0).wire().send(bytes, GlobalRank(1), 1, 1);
+  end(1).wire().poll();
+  EXPECT_THROW(end(1).wire().receive(place, GlobalRank(0), 1, 1), InternalError);
+}
+
+TEST_F(HostShmPair, LeavesWhenAllHaveLeftAndAllIsRead) {
+  connect({});
+  EXPECT_FALSE(end(1).wire().leave()) << "rank 0 has not come";
+  end(0).post(GlobalRank(1), Bytes(5));
+  EXPECT_TRUE(end(0).wire().leave());
+  EXPECT_FALSE(end(1).wire().leave()) << "something is left to read";
+  end(1).wire().poll();
+  EXPECT_TRUE(end(1).wire().leave());
+  EXPECT_EQ(end(1).control[0].size(), 1u);
+}
+
+TEST_F(HostShmPair, DoesNotLeaveBeforeItsSendsHaveLeft) {
+  connect(kScarce);
+  const Bytes bytes(100'000);
+  end(0).wire().send(bytes, GlobalRank(1), 1, 1);
+  EXPECT_FALSE(end(0).wire().leave());
+  EXPECT_FALSE(end(1).wire().leave()) << "rank 0 has not come";
+}
+
+}  // namespace host_shm_wire_test
+}  // namespace smp::d2d
