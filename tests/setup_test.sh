@@ -316,7 +316,7 @@ check called "peers/deepspeed.txt"
 check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
-check says "perf takes one of the programs bubble executor"
+check says "perf takes one of the programs bubble d2d executor"
 
 [ $failures = 0 ] || { echo "$failures checks failed"; exit 1; }
 echo "all checks passed"
