@@ -9,9 +9,11 @@
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "base/process_memory.h"
 #include "d2d/wires/host_shm_wire.h"
 
 namespace smp::d2d {
@@ -58,6 +60,38 @@ std::vector<int> machines_of(const MpiCommunicator& world) {
   check_mpi(MPI_Allgather(&machine, 1, MPI_INT, machines.data(), 1, MPI_INT, world.get()),
             "naming machines");
   return machines;
+}
+
+bool all_say(bool yes, const MpiCommunicator& ranks) {
+  int all = yes ? 1 : 0;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, ranks.get()), "agreeing");
+  return all == 1;
+}
+
+std::vector<std::int64_t> processes_of(const std::vector<base::SharedMemory::Address>& memory) {
+  std::vector<std::int64_t> processes;
+  for (const auto& address : memory) processes.push_back(address.process);
+  return processes;
+}
+
+/// Really reads some of each. All ranks of `host` call it.
+bool can_read_memory_of(const std::vector<std::int64_t>& processes, const MpiCommunicator& host) {
+  const std::int64_t& own = processes[static_cast<std::size_t>(host.rank())];
+  const auto own_address = reinterpret_cast<std::uint64_t>(&own);
+  std::vector<std::uint64_t> addresses(processes.size());
+  check_mpi(MPI_Allgather(&own_address, sizeof own_address, MPI_BYTE, addresses.data(),
+                          sizeof own_address, MPI_BYTE, host.get()),
+            "reading memory of other ranks");
+  bool can = true;
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    std::int64_t read = 0;
+    can = can &&
+          base::read_process_memory(processes[i], addresses[i],
+                                    std::as_writable_bytes(std::span(&read, 1))) &&
+          read == processes[i];
+  }
+  check_mpi(MPI_Barrier(host.get()), "reading memory of other ranks");  // what is read stays
+  return can;
 }
 
 }  // namespace
@@ -143,10 +177,9 @@ std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
     if (segment) segments.push_back(std::move(*segment));
   }
   // All have it, or nobody uses it: ranks number their wires alike.
-  int complete = segments.size() == addresses.size() ? 1 : 0;
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &complete, 1, MPI_INT, MPI_MIN, world_.get()),
-            "sharing memory");
-  if (complete == 0) return nullptr;
+  if (!all_say(segments.size() == addresses.size(), world_)) return nullptr;
+  auto processes = processes_of(addresses);
+  if (!all_say(can_read_memory_of(processes, host), host)) processes.clear();
   segments[static_cast<std::size_t>(own)].stop_offering();
   std::vector<GlobalRank> members;
   const int machine = machine_of_rank_[rank_.index()];
@@ -154,7 +187,7 @@ std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
     if (machine_of_rank_[static_cast<std::size_t>(rank)] == machine) members.emplace_back(rank);
   }
   return std::make_unique<HostShmWire>(rank_, Members(std::move(members)), std::move(segments),
-                                       options);
+                                       options, std::move(processes));
 }
 
 Routes MpiSession::fastest_routes() const {

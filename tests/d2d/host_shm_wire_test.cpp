@@ -2,7 +2,10 @@
 // channels, also where memory is scarce; here all ranks are in one process.
 #include "d2d/wires/host_shm_wire.h"
 
+#include <unistd.h>
+
 #include <array>
+#include <optional>
 
 #include "d2d/channel_contract.h"
 #include "d2d/wire_contract.h"
@@ -12,9 +15,15 @@ namespace host_shm_wire_test {
 
 Members three_ranks() { return Members({GlobalRank(3), GlobalRank(0), GlobalRank(4)}); }
 
+enum class Fetches { kNothing, kLarge };
+
 /// One for each of `members`.
-std::vector<std::unique_ptr<Wire>> make_wires(const Members& members,
-                                              const HostShmOptions& options) {
+std::vector<std::unique_ptr<Wire>> make_wires(const Members& members, const HostShmOptions& options,
+                                              Fetches fetches) {
+  std::vector<std::int64_t> processes;
+  if (fetches == Fetches::kLarge) {
+    processes.assign(static_cast<std::size_t>(members.size()), ::getpid());
+  }
   const auto bytes = HostShmSegment::bytes_for(members.size(), options);
   std::vector<base::SharedMemory> owned;
   for (int i = 0; i < members.size(); ++i) owned.push_back(*base::SharedMemory::make(bytes));
@@ -24,16 +33,17 @@ std::vector<std::unique_ptr<Wire>> make_wires(const Members& members,
     for (const auto& memory : owned) {
       mapped.push_back(*base::SharedMemory::open(memory.address(), bytes));
     }
-    wires.push_back(std::make_unique<HostShmWire>(rank, members, std::move(mapped), options));
+    wires.push_back(
+        std::make_unique<HostShmWire>(rank, members, std::move(mapped), options, processes));
   }
   return wires;
 }
 
 class HostShmWires : public WireCluster {
  public:
-  explicit HostShmWires(const HostShmOptions& options = {},
-                        const Members& members = three_ranks()) {
-    for (auto& wire : make_wires(members, options)) {
+  explicit HostShmWires(const HostShmOptions& options = {}, const Members& members = three_ranks(),
+                        Fetches fetches = Fetches::kNothing) {
+    for (auto& wire : make_wires(members, options, fetches)) {
       ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
     }
   }
@@ -44,13 +54,21 @@ struct ScarceHostShmWires : HostShmWires {
   ScarceHostShmWires() : HostShmWires(kScarce) {}
 };
 
-using AllHostShmWires = testing::Types<HostShmWires, ScarceHostShmWires>;
+struct FetchingHostShmWires : HostShmWires {
+  FetchingHostShmWires() : HostShmWires({}, three_ranks(), Fetches::kLarge) {}
+};
+struct ScarceFetchingHostShmWires : HostShmWires {
+  ScarceFetchingHostShmWires() : HostShmWires(kScarce, three_ranks(), Fetches::kLarge) {}
+};
+
+using AllHostShmWires = testing::Types<HostShmWires, ScarceHostShmWires, FetchingHostShmWires,
+                                       ScarceFetchingHostShmWires>;
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_wire_test, WireContract, AllHostShmWires);
 
 class HostShmCluster : public Cluster {
  public:
-  explicit HostShmCluster(const HostShmOptions& options = {}) {
-    for (auto& wire : make_wires(Members::all(4), options)) {
+  explicit HostShmCluster(const HostShmOptions& options = {}, Fetches fetches = Fetches::kNothing) {
+    for (auto& wire : make_wires(Members::all(4), options, fetches)) {
       players_.push_back(std::make_unique<Player>(Routes(std::move(wire))));
     }
   }
@@ -59,7 +77,12 @@ struct ScarceHostShmCluster : HostShmCluster {
   ScarceHostShmCluster() : HostShmCluster(kScarce) {}
 };
 
-using HostShmClusters = testing::Types<HostShmCluster, ScarceHostShmCluster>;
+struct FetchingHostShmCluster : HostShmCluster {
+  FetchingHostShmCluster() : HostShmCluster({.least_fetched = 1}, Fetches::kLarge) {}
+};
+
+using HostShmClusters =
+    testing::Types<HostShmCluster, ScarceHostShmCluster, FetchingHostShmCluster>;
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_channel_test, ChannelContract, HostShmClusters);
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_channel_test, ChannelTensorsContract, HostShmClusters);
 
@@ -67,8 +90,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_channel_test, ChannelTensorsContract, Ho
 
 class HostShmPair : public testing::Test {
  protected:
-  void connect(const HostShmOptions& options) {
-    cluster_.emplace(options, Members({GlobalRank(0), GlobalRank(1)}));
+  void connect(const HostShmOptions& options, Fetches fetches = Fetches::kNothing) {
+    cluster_.emplace(options, Members({GlobalRank(0), GlobalRank(1)}), fetches);
   }
   WireEnd& end(int rank) { return *cluster_->ends()[static_cast<std::size_t>(rank)]; }
   std::optional<HostShmWires> cluster_;
@@ -124,6 +147,23 @@ TEST_F(HostShmPair, BlocksComeBackInAnyOrder) {
   }
   EXPECT_EQ(end(0).sent.size(), 400u);
   EXPECT_EQ(end(1).received.size(), 400u);
+}
+
+TEST_F(HostShmPair, WhatIsFetchedHasLeftWhenItWasFetched) {
+  connect({}, Fetches::kLarge);
+  const Bytes bytes = random_bytes(100'000, 3);
+  Bytes place(bytes.size());
+  end(0).wire().send(bytes, GlobalRank(1), 1, 5);
+  end(0).wire().poll();
+  end(1).wire().poll();
+  EXPECT_THAT(end(0).sent, testing::IsEmpty()) << "nobody receives it yet";
+  end(1).wire().receive(place, GlobalRank(0), 1, 6);
+  end(1).wire().poll();
+  EXPECT_THAT(end(1).received, testing::ElementsAre(6));
+  EXPECT_EQ(place, bytes);
+  end(0).wire().poll();
+  EXPECT_THAT(end(0).sent, testing::ElementsAre(5));
+  EXPECT_TRUE(end(0).wire().drained());
 }
 
 TEST_F(HostShmPair, ReceivingAnotherSizeThanWasSentIsAnError) {

@@ -16,6 +16,8 @@ struct HostShmOptions {
   std::size_t ring_lines = 1024;       ///< of the ring to one peer
   std::size_t block_bytes = 64 << 10;  ///< most bytes of a transfer in one piece
   std::size_t blocks = 1024;           ///< for pieces on their way to all peers
+  /// Least bytes of a transfer that the receiver fetches from where it lies, if that is allowed.
+  std::size_t least_fetched = 32 << 10;
 };
 
 /// Written by its owner, but for what the readers give back. Begins as zeros:

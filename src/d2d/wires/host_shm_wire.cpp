@@ -7,11 +7,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/process_memory.h"
+#include "smp/error.h"
 
 namespace smp::d2d {
 namespace {
 
-enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece };
+enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece, kOffer };
 
 /// Records read from one peer before the next has its turn.
 constexpr int kMostRecords = 32;
@@ -19,8 +21,11 @@ constexpr int kMostRecords = 32;
 }  // namespace
 
 HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
-                         const HostShmOptions& options)
-    : Wire(rank, std::move(members)), options_(options), position_(this->members().position(rank)) {
+                         const HostShmOptions& options, std::vector<std::int64_t> processes)
+    : Wire(rank, std::move(members)),
+      options_(options),
+      processes_(std::move(processes)),
+      position_(this->members().position(rank)) {
   const int size = this->members().size();
   SMP_ASSERT(segments.size() == static_cast<std::size_t>(size), segments.size(), " segments");
   for (auto& segment : segments) segments_.emplace_back(std::move(segment), size, options_);
@@ -72,6 +77,7 @@ void HostShmWire::send(std::span<const std::byte> bytes, GlobalRank to, Transfer
 
 /// Whether all of it is in blocks: then its storage is free.
 bool HostShmWire::send_data(Peer& to, DataToSend& data) {
+  if (!processes_.empty() && data.bytes.size() >= options_.least_fetched) return offer(to, data);
   while (data.done < data.bytes.size()) {
     auto* const place = to.out.begin(sizeof(Piece));
     if (place == nullptr) return false;
@@ -88,6 +94,33 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
   }
   sent_.push_back(data.token);
   return true;
+}
+
+/// Whether the other rank was told where it lies: then it stays there until he has fetched it.
+bool HostShmWire::offer(Peer& to, const DataToSend& data) {
+  auto* const place = to.out.begin(sizeof(Offer));
+  if (place == nullptr) return false;
+  const auto block = take_block();
+  if (!block) return false;
+  used_blocks_.pop_back();
+  const Offer offer{data.id, reinterpret_cast<std::uint64_t>(data.bytes.data()), data.bytes.size(),
+                    *block};
+  std::memcpy(place, &offer, sizeof offer);
+  auto& own = segments_[static_cast<std::size_t>(position_)];
+  own.in_use(*block).store(1, std::memory_order_relaxed);
+  to.out.commit(kOffer);
+  offered_.push_back({*block, data.token});
+  return true;
+}
+
+void HostShmWire::take_back_offered() {
+  auto& own = segments_[static_cast<std::size_t>(position_)];
+  std::erase_if(offered_, [&](const Offered& offered) {
+    if (own.in_use(offered.block).load(std::memory_order_acquire) != 0) return false;
+    free_blocks_.push_back(offered.block);
+    sent_.push_back(offered.token);
+    return true;
+  });
 }
 
 /// What found no room before.
@@ -148,11 +181,41 @@ void HostShmWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferI
     copy_out(position, posted, piece);
     return true;
   });
-  if (posted.missing > 0) {
+  const auto offer = std::find_if(source.offers.begin(), source.offers.end(),
+                                  [id](const Offer& each) { return each.id == id; });
+  if (offer != source.offers.end()) {
+    fetch(position, posted, *offer);
+    source.offers.erase(offer);
+  } else if (posted.missing > 0) {
     source.receives.push_back(posted);
   } else {
     received_.push_back(token);
   }
+}
+
+void HostShmWire::on_offer(int source, const Offer& offer) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
+                                   [&](const Posted& each) { return each.id == offer.id; });
+  if (posted == from.receives.end()) return from.offers.push_back(offer);
+  fetch(source, *posted, offer);
+  from.receives.erase(posted);
+}
+
+void HostShmWire::fetch(int source, const Posted& posted, const Offer& offer) {
+  SMP_ASSERT(offer.size == posted.bytes.size(), "rank ", rank(), ": receiving ",
+             posted.bytes.size(), " bytes of rank ", members()[source], ", which sent ",
+             offer.size);
+  const auto index = static_cast<std::size_t>(source);
+  if (!base::read_process_memory(processes_[index], offer.address, posted.bytes)) {
+    throw PeerLostError(base::concat("rank ", rank(), ": reading ", offer.size, " bytes of rank ",
+                                     members()[source], " (process ", processes_[index],
+                                     ") failed: it is gone, or this machine has begun to refuse "
+                                     "it; if that is so, try transport = mpi"));
+  }
+  const auto block = static_cast<std::uint32_t>(offer.block);
+  segments_[index].in_use(block).store(0, std::memory_order_release);
+  received_.push_back(posted.token);
 }
 
 void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
@@ -199,6 +262,13 @@ void HostShmWire::read(int source, const ShmRing::Record& record) {
     from.arriving.insert(from.arriving.end(), record.payload.begin(), record.payload.end());
     return from.in.pop();
   }
+  if (record.kind == kOffer) {
+    Offer offer;
+    SMP_ASSERT(record.payload.size() == sizeof offer, record.payload.size(), " bytes");
+    std::memcpy(&offer, record.payload.data(), sizeof offer);
+    from.in.pop();
+    return on_offer(source, offer);
+  }
   Piece piece;
   SMP_ASSERT(record.kind == kPiece && record.payload.size() == sizeof piece, "rank ", rank(),
              ": rank ", members()[source], " wrote a record of kind ", record.kind, " and ",
@@ -238,6 +308,7 @@ bool HostShmWire::report() {
 
 bool HostShmWire::complete() {
   bool moved = send_waiting();
+  if (!offered_.empty()) take_back_offered();
   while (report()) moved = true;
   return moved;
 }

@@ -23,12 +23,17 @@ namespace smp::d2d {
 /// whoever has no place yet leaves the pieces where they are, and a sender who finds no free block
 /// or no room in a ring goes on when he polls next. Receivers learn of their places from control
 /// bytes, which need no blocks, so blocks always come back.
+///
+/// Where processes may read each other's memory, large data is not copied into blocks: the record
+/// tells where it lies, the receiver fetches it from there, and the block of the record, left
+/// empty, tells the sender when that is done.
 class HostShmWire final : public Wire {
  public:
-  /// @param segments  of each member, by position, of
-  ///                  HostShmSegment::bytes_for(members.size(), options)
+  /// @param segments   of each member, by position, of
+  ///                   HostShmSegment::bytes_for(members.size(), options)
+  /// @param processes  of each member, if all may read each other's memory; else none
   HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
-              const HostShmOptions& options = {});
+              const HostShmOptions& options = {}, std::vector<std::int64_t> processes = {});
 
   const char* name() const noexcept override { return "host_shm"; }
   BufferPool& buffers() noexcept override { return buffers_; }
@@ -46,6 +51,16 @@ class HostShmWire final : public Wire {
     std::uint64_t offset = 0;
     std::uint32_t block = 0;
     std::uint32_t size = 0;
+  };
+  struct Offer {  // of a whole transfer, as its record tells it
+    TransferId id = 0;
+    std::uint64_t address = 0;
+    std::uint64_t size = 0;
+    std::uint64_t block = 0;
+  };
+  struct Offered {  // by this rank
+    std::uint32_t block = 0;
+    Token token = 0;
   };
   struct Posted {  // a receive
     TransferId id = 0;
@@ -71,11 +86,14 @@ class HostShmWire final : public Wire {
     std::vector<std::byte> arriving;    // control bytes that came in part
     std::vector<Posted> receives;
     std::vector<Piece> pieces;  // that nobody receives yet
+    std::vector<Offer> offers;
   };
 
   Peer& peer(GlobalRank rank) { return peers_[static_cast<std::size_t>(members().position(rank))]; }
   bool send_control(Peer& to, ControlToSend& control);
   bool send_data(Peer& to, DataToSend& data);
+  bool offer(Peer& to, const DataToSend& data);
+  void take_back_offered();
   bool send_waiting();
   std::optional<std::uint32_t> take_block();
   void take_back_blocks(bool all);
@@ -85,14 +103,18 @@ class HostShmWire final : public Wire {
   void hand_on(int source, std::span<const std::byte> last_part);
   void on_piece(int source, const Piece& piece);
   void copy_out(int source, Posted& posted, const Piece& piece);
+  void on_offer(int source, const Offer& offer);
+  void fetch(int source, const Posted& posted, const Offer& offer);
 
   HostShmOptions options_;
+  std::vector<std::int64_t> processes_;   // by position; none: memory of others is not read
   std::vector<HostShmSegment> segments_;  // by position
   int position_;
   BufferPool buffers_;
   std::deque<Peer> peers_;  // by position; that of this rank is not used
   std::vector<std::uint32_t> free_blocks_;
   std::deque<std::uint32_t> used_blocks_;  // oldest first
+  std::vector<Offered> offered_;           // not fetched yet
   std::size_t waiting_ = 0;                // in the queues of all peers
   std::size_t in_flight_ = 0;
   std::vector<Token> sent_, received_;  // not reported yet
