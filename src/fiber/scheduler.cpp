@@ -56,8 +56,11 @@ void Event::rest(const WaitReason& reason) {
   auto& own = *current_fiber();
   own.waiting = &reason;
   Scheduler::instance().spin_for(*this);
+  const bool by_itself = set_;
   Scheduler::instance().suspend_until_set(*this);
   own.waiting = nullptr;
+  // Whom the scheduler wakes is the first among those that are ready.
+  if (by_itself) Scheduler::instance().yield_to_those_before(own.priority);
 }
 
 void Scheduler::wait_for(Event& event, const WaitReason& reason) {

@@ -64,8 +64,8 @@ class Event {
   /// itself while no other is ready (IdlePolicy::spin).
   /// @throws UsageError  inside at::parallel_for.
   void wait(const WaitReason& reason);
-  /// Like wait(), for fibers that have nothing to do: not in the waiting report. What the fiber
-  /// finds while it polls may signal the event, and then it goes on without a switch.
+  /// Like wait(), for fibers that have nothing to do: not in the waiting report. If what the fiber
+  /// finds while it polls signals the event, it goes on without a switch, after those before it.
   void rest(const WaitReason& reason);
   bool waiting() const noexcept { return waiter_ != nullptr; }
 

@@ -81,6 +81,25 @@ TEST_F(SchedulerTest, APollMaySignalWhoeverPolls) {
   EXPECT_TRUE(order_.empty());
 }
 
+/// It may be given work, and a priority, that others go before who were ready earlier.
+TEST_F(SchedulerTest, WhoseRestEndsByItselfLetsThoseGoFirstThatGoBefore) {
+  Event event;
+  const auto poll = scheduler_.add_poll([&] {
+    current_fiber()->priority = 5;
+    event.signal();
+    return true;
+  });
+  for (const int priority : {7, 3}) {
+    scheduler_.spawn([this, priority] { order_.push_back(priority); }, {}, 1 << 20, priority);
+  }
+  event.rest(kTest);
+  EXPECT_THAT(order_, testing::ElementsAre(3));
+  current_fiber()->priority = 9;
+  scheduler_.yield_to_those_before(9);
+  EXPECT_THAT(order_, testing::ElementsAre(3, 7));
+  current_fiber()->priority = 0;
+}
+
 TEST_F(SchedulerTest, WhoRestsIsInNoReport) {
   Event event;
   scheduler_.set_simulation(&clock_);
