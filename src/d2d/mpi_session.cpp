@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/process_memory.h"
+#include "base/cross_memory.h"
 #include "d2d/wires/host_shm_wire.h"
 
 namespace smp::d2d {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/process_memory.h"
+#include "base/cross_memory.h"
 #include "smp/error.h"
 
 namespace smp::d2d {

@@ -1,4 +1,4 @@
-// base/process_memory.h: reading the memory of another process of this machine.
+// base/cross_memory.h: reading the memory of another process of this machine.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// base/process_memory_test.cpp: what another process holds, and processes that do not let us.
-#include "base/process_memory.h"
+// base/cross_memory_test.cpp: what another process holds, and processes that do not let us.
+#include "base/cross_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,11 +9,11 @@
 #include <vector>
 
 namespace smp::base {
-namespace process_memory_test {
+namespace cross_memory_test {
 
 std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
 
-TEST(ProcessMemory, IsReadAsItIs) {
+TEST(CrossMemory, IsReadAsItIs) {
   std::vector<int> numbers(100'000, 7);
   std::vector<int> copy(numbers.size());
   numbers.back() = 9;
@@ -22,7 +22,7 @@ TEST(ProcessMemory, IsReadAsItIs) {
   EXPECT_EQ(copy, numbers);
 }
 
-TEST(ProcessMemory, OfAChildIsItsOwn) {
+TEST(CrossMemory, OfAChildIsItsOwn) {
   static volatile int number = 1;
   int told[2];
   ASSERT_EQ(::pipe(told), 0);
@@ -50,11 +50,11 @@ TEST(ProcessMemory, OfAChildIsItsOwn) {
       << "it is gone";
 }
 
-TEST(ProcessMemory, ThatIsNotThereIsNotRead) {
+TEST(CrossMemory, ThatIsNotThereIsNotRead) {
   std::byte place[8];
   EXPECT_FALSE(read_process_memory(::getpid(), 0, place));
   EXPECT_TRUE(read_process_memory(::getpid(), 0, {})) << "nothing to read";
 }
 
-}  // namespace process_memory_test
+}  // namespace cross_memory_test
 }  // namespace smp::base

@@ -1,5 +1,5 @@
-// base/process_memory.cpp: process_vm_readv, which may read less than it was asked for.
-#include "base/process_memory.h"
+// base/cross_memory.cpp: process_vm_readv, which may read less than it was asked for.
+#include "base/cross_memory.h"
 
 #include <sys/uio.h>
 
