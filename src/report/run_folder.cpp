@@ -286,7 +286,10 @@ std::string summarise_run(const std::string& folder, int width) {
     return base::file_exists(path) ? path : std::string();
   };
   const auto description = describe(folder);
-  RunFacts facts{description.name, description.started, description.world_size};
+  RunFacts facts;
+  facts.name = description.name;
+  facts.started = description.started;
+  facts.world_size = description.world_size;
   if (const auto path = path_of(kMetricsFile); !path.empty()) {
     add_metrics(facts, base::read_file(path));
   }
