@@ -26,6 +26,9 @@ for file in timeline.svg timeline.html report.html; do
   rm "$run/$file"
 done
 step report "$run"
+says "^demo on 2 ranks, started .*: 3 steps$"
+says "^a step +measured +predicted$"
+says "^stage 1 +[0-9.]+ [KMG]iB +[0-9.]+ [KMG]iB"
 for file in timeline.svg timeline.html report.html; do
   says "wrote $run/$file"
   [ -s "$run/$file" ]

@@ -47,6 +47,9 @@ EOF
 stub id <<'EOF'
 [ -e "$state/no_root" ] && [ "$*" = -u ] && echo 1000 || echo 0
 EOF
+stub getent <<'EOF'
+echo "someone:x:1000:1000::$state/home:/bin/sh"
+EOF
 stub python3 <<'EOF'
 case "$*" in
   "-c import ensurepip") exit 0;;
@@ -317,6 +320,48 @@ check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
 check says "perf takes one of the programs bubble d2d executor"
+
+# Through a link, without HOME, with a command that there is not, and two at once.
+machine odd_calls "$common
+$fetching
+$debian_12" ""
+mkdir -p "$state/links"
+ln -s "$work/root/smp" "$state/links/train"
+real=$work/root/smp
+smp_through() {
+  status=0
+  said=$(XDG_CACHE_HOME=$state/cache PATH=$path "$@" 2>&1) || status=$?
+}
+smp_through "$state/links/train" demo
+check ends_with 0
+check called "<-S> <$work/root>"
+smp_through env -u HOME -u XDG_CACHE_HOME "$real" demo
+check ends_with 0
+check test -d "$state/home/.cache/smp"
+smp_through "$real" nonsense
+check ends_with 2
+check says "there is no command 'nonsense'"
+check not says "usage:"
+: >"$state/calls"
+mkdir -p "$work/root/build/release"
+asks_for_lock() {
+  local pid
+  pid=$(cat "$state/smp.pid" 2>/dev/null) || return 1
+  grep -ls "^PPid:.*[^0-9]$pid$" /proc/[0-9]*/status | sed 's/status$/comm/' | xargs -r grep -qsx flock
+}
+(
+  exec 9>"$work/root/build/release/lock"
+  flock 9
+  : >"$state/locked"
+  for _ in $(seq 300); do ! asks_for_lock || break; sleep 0.1; done
+  echo "the other one is done" >>"$state/calls"
+) &
+while [ ! -e "$state/locked" ]; do sleep 0.05; done
+smp demo
+wait
+check ends_with 0
+check says "waiting for another ./smp, which builds in $work/root/build/release"
+check test "$(head -n 1 "$state/calls")" = "the other one is done"
 
 [ $failures = 0 ] || { echo "$failures checks failed"; exit 1; }
 echo "all checks passed"

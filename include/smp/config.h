@@ -52,6 +52,9 @@ struct SMP_API Config {
   bool auto_partition = true;
   /// Stage of every module that is not placed by hand; needed if `auto_partition` is off.
   std::optional<int> default_partition = std::nullopt;
+  /// Types of modules that are not cut, with commas between them: "Attention, FeedForward". Each
+  /// module of such a type runs on one stage with everything below it.
+  std::string keep_whole = {};
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.
   std::string plan_file = {};

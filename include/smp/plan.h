@@ -98,8 +98,9 @@ class SMP_API PartitionPlan {
   void write(const std::string& path) const;
 
   /// For people: what the plan promises, and for every stage its modules as ranges, parameters,
-  /// memory, cost, what crosses its borders and why it begins there. At most 100 columns.
-  std::string table() const;
+  /// memory, cost, what crosses its borders and why it begins there.
+  /// @param width  of the terminal; below 80 columns its lines are longer
+  std::string table(int width = 100) const;
 
  private:
   int pp_size_ = 1;

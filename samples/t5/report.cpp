@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -17,6 +18,13 @@ constexpr const char* kOversubscribed =
 
 double relative_difference(double value, double expected) {
   return std::abs(value - expected) / std::abs(expected);
+}
+
+/// Of text beside the name of a line: what the terminal has, as ./smp tells it.
+int text_width() {
+  const char* const columns = std::getenv("COLUMNS");
+  const int wide = columns == nullptr ? 0 : std::atoi(columns);
+  return wide > 0 ? std::clamp(wide, 80, 200) - 8 : 100;
 }
 
 smp::RunLogOptions pictures(double entropy) {
@@ -59,7 +67,7 @@ Report::Report(const Options& options, const Corpus* corpus, smp::DistributedMod
       check_(std::move(check)) {
   if (!corpus) return;
   introduce(*corpus, model);
-  model.on_placed([this, &model] { console_.say("plan", model.plan().table()); });
+  model.on_placed([this, &model] { console_.say("plan", model.plan().table(text_width())); });
 }
 
 void Report::introduce(const Corpus& corpus, const smp::DistributedModel<T5>& model) {

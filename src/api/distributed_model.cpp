@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "api/keep_whole.h"
 #include "api/model_placement.h"
 #include "api/model_state.h"
 #include "api/planning.h"
@@ -211,11 +212,14 @@ void DistributedModelBase::place() {
 void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                                  const StepPreview* preview) {
   std::vector<ModelToPlan> to_plan;
+  std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
     to_plan.push_back(
         {&model->state_->description, model->state_->all_pins(), model->state_->optimizer_ratio});
+    descriptions.push_back(&model->state_->description);
   }
+  runtime.say_once([&] { keep_whole(descriptions, runtime.config().keep_whole); });
   auto plans = [&] {
     const UntouchedSettings untouched(models);
     return make_plans(runtime, to_plan, preview);

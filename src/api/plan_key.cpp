@@ -19,12 +19,13 @@ using base::concat;
 
 std::string text_of_settings(const PlanKeyFacts& facts) {
   const Config& config = facts.config;
-  std::string text = concat(
-      SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
-      facts.machine.stages, ' ', config.partition_strategy, ' ', config.memory_weight, ' ',
-      config.trace_repeats, ' ', config.pipeline, ' ', config.active_microbatches.value_or(0), ' ',
-      facts.machine.promised_outputs, ' ', facts.preview.microbatches, ' ',
-      facts.preview.arguments_key(), ' ', facts.preview.grad, ' ', facts.optimizer_ratio);
+  std::string text =
+      concat(SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
+             facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
+             config.memory_weight, ' ', config.trace_repeats, ' ', config.pipeline, ' ',
+             config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
+             facts.preview.microbatches, ' ', facts.preview.arguments_key(), ' ',
+             facts.preview.grad, ' ', facts.optimizer_ratio);
   if (config.pipeline.starts_with("file:")) {
     text += concat(' ', base::read_file(config.pipeline.substr(5)));
   }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "dp/loss_share.h"
+#include "server/common_errors.h"
 #include "server/exception_text.h"
 #include "server/remote_exception.h"
 
@@ -30,8 +31,22 @@ std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
                       ")");
 }
 
-[[noreturn]] void throw_failure(Runtime& runtime, const std::string& where, const Ending& ending) {
-  server::throw_remote({runtime.pp_rank(), where + ": " + ending.failure, ending.type});
+/// What `replica` says of itself, which is where it is printed.
+[[noreturn]] void throw_failure(Runtime& runtime, std::size_t replica, const std::string& what,
+                                const Ending& ending) {
+  const auto replicas = runtime.replicas();
+  const auto text = base::concat(name_of(replicas, replica), what, ": ", ending.failure);
+  server::leave_to_another_rank(text, replicas.members()[static_cast<int>(replica)]);
+  server::throw_remote({runtime.pp_rank(), text, ending.type});
+}
+
+/// Of the exception that is being handled: where it was thrown is said in front of it by others.
+server::Failure current_failure(Runtime& runtime) {
+  const std::string separator = ": ";
+  auto failure = server::failure_of(std::current_exception(), runtime.pp_rank(), "");
+  if (failure.text.starts_with(separator)) failure.text.erase(0, separator.size());
+  if (failure.text.empty()) failure.text = "an error without a text";
+  return failure;
 }
 
 }  // namespace
@@ -47,8 +62,7 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
   const auto replicas = runtime_.replicas();
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].problem.empty() || static_cast<int>(i) == replicas.rank()) continue;
-    throw_failure(runtime_, name_of(replicas, i) + " cannot run this step",
-                  {batches[i].problem, 0, {}});
+    throw_failure(runtime_, i, " cannot run this step", {batches[i].problem, 0, {}});
   }
   require_same_steps(batches);
   require_same_facts(batches);
@@ -99,7 +113,7 @@ void ReplicaStep::finish() const {
   std::vector<ReplicaGradients::Forms> forms;
   for (std::size_t i = 0; i < endings.size(); ++i) {
     if (!endings[i].failure.empty()) {
-      throw_failure(runtime_, name_of(replicas, i) + " failed in this step", endings[i]);
+      throw_failure(runtime_, i, " failed in this step", endings[i]);
     }
     forms.push_back(endings[i].forms);
   }
@@ -109,9 +123,8 @@ void ReplicaStep::finish() const {
 void ReplicaStep::fail() const noexcept {
   if (!shared_) return;
   try {
-    const auto failure = server::failure_of(std::current_exception(), runtime_.pp_rank(), "");
-    const Ending own{
-        failure.text.empty() ? "an error without a text" : failure.text, failure.type, {}};
+    const auto failure = current_failure(runtime_);
+    const Ending own{failure.text, failure.type, {}};
     gather_values(runtime_.replicas(), own, "the end of a step in all replicas");
   } catch (...) {  // they are gone; what ended the step here is thrown
     base::log(base::LogLevel::kInfo, "other replicas were not told of a failed step: ",

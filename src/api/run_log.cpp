@@ -1,6 +1,8 @@
 // api/run_log.cpp: rank 0 writes, the others send it their times.
 #include "smp/run_log.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -11,10 +13,13 @@
 #include "api/runtime.h"
 #include "api/trace_numbers.h"
 #include "base/check.h"
+#include "base/farewell.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "base/process_memory.h"
 #include "report/event_file.h"
+#include "report/memory_use.h"
 #include "report/run_folder.h"
 #include "report/trace_file.h"
 #include "report/traffic.h"
@@ -136,6 +141,16 @@ StepTiming timing_of(const std::vector<StepTrace>& traces) {
   return timing;
 }
 
+/// Bytes of the parameters that this process holds.
+std::int64_t weights_of(const DistributedModelBase& model) {
+  std::int64_t bytes = 0;
+  for (const auto& parameter : model.parameters()) {
+    const auto& memory = parameter.unsafeGetTensorImpl()->unsafe_storage();  // of others: none
+    if (memory && parameter.is_cpu()) bytes += static_cast<std::int64_t>(memory.nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 struct RunLog::State {
@@ -153,6 +168,8 @@ struct RunLog::State {
   std::int64_t steps_before = 0;
   ClockOffset clock = {};
   std::int64_t measured = 0;
+  std::int64_t memory_before = 0;               // without the model
+  std::optional<base::Farewell> farewell = {};  // on the writer
   std::optional<base::MappedFile> ring_file = {};
   std::optional<schedule::TraceRing> ring = {};
 
@@ -171,6 +188,10 @@ struct RunLog::State {
     events.emplace(file(report::kEventFile));
     events->append(report::event_file_header(seconds_since_1970()));
     write_plan();
+    base::log(base::LogLevel::kInfo, "what this run leaves behind is in ", folder);
+    farewell.emplace("smp: asked to end; the numbers of ",
+                     concat(" steps are in ", folder, "/", report::kMetricsFile,
+                            ", and `smp report ", folder, "` draws what else there is"));
   }
 
   std::string description(const std::string& name, const std::string& utc,
@@ -205,6 +226,7 @@ struct RunLog::State {
     write_if_possible([&] {
       write_plan();
       metrics->append_line(report::metrics_line(line));
+      farewell->set_count(lines);
       const Line curves(line.begin() + 1, line.end());
       events->append(report::event_record(seconds_since_1970(), lines, curves));
     });
@@ -271,6 +293,17 @@ struct RunLog::State {
         [&] { base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic)); });
   }
 
+  /// Of all stages, on the writer: the most that this process took since the first measure().
+  void write_memory() {
+    const auto peak = base::peak_resident_bytes();
+    const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - memory_before);
+    const auto stages =
+        gather_values(runtime.communicator(Group::kPp), own, "memory of the stages");
+    if (!writes()) return;
+    write_if_possible(
+        [&] { base::write_file(file(report::kMemoryFile), report::memory_use_to_json(stages)); });
+  }
+
   std::vector<std::string> module_paths() const {
     std::vector<std::string> paths;
     const auto& modules = runtime.server().modules();
@@ -288,6 +321,8 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
   state_->start_recording();
   state_->runtime.warnings().meet(state_->runtime.communicator(Group::kPp));
   state_->traffic_before = state_->runtime.traffic();
+  malloc_trim(0);  // what was freed before there was a run is not its own
+  state_->memory_before = base::resident_bytes() - weights_of(model);
   state_->steps_before = state_->steps();
 }
 
@@ -307,6 +342,7 @@ const std::string& RunLog::folder() const noexcept { return state_->folder; }
 StepTiming RunLog::measure() {
   auto& state = *state_;
   const server::BetweenSteps recorded(state.runtime.server().recorder(), schedule::Phase::kOther);
+  if (state.measured == 0) base::forget_peak();  // of the whole model, before it was placed
   if (state.measured++ % kStepsOfAClock == 0) state.clock = clock_of(state.runtime);
   const auto own = without_details(state.runtime.last_trace());
   state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);
@@ -329,9 +365,11 @@ std::vector<std::string> RunLog::finish() {
       gather_traces(state_->runtime, state_->runtime.last_trace(), clock_of(state_->runtime));
   timeline.module_paths = state_->module_paths();
   state_->write_traffic();
+  state_->write_memory();
   state_->stop_recording();
   base::remove_file(state_->own_ring());
   state_->finished = true;
+  state_->farewell.reset();
   if (!state_->writes()) return {};
   std::vector<std::string> pictures;
   state_->write_if_possible([&] {

@@ -247,24 +247,68 @@ std::string ResolvedConfig::to_json() const {
   return object.dump(2);
 }
 
-std::string ResolvedConfig::table() const {
-  // An unset value is shown as what it means.
-  const auto shown = [](const ResolvedValue& row) {
-    const bool unset = row.value == "null" || row.value == "\"\"" || row.value == "[]";
-    return unset ? concat("(", find_config_key(row.key)->default_text, ")") : row.value;
-  };
+namespace {
+
+// An unset value is shown as what it means.
+std::string shown(const ResolvedValue& row) {
+  const bool unset = row.value == "null" || row.value == "\"\"" || row.value == "[]";
+  return unset ? concat("(", find_config_key(row.key)->default_text, ")") : row.value;
+}
+
+/// Key, value and origin of each row, aligned.
+std::vector<std::string> table_lines(const std::vector<ResolvedValue>& rows) {
   std::size_t key_width = 0;
   std::size_t value_width = 0;
-  for (const ResolvedValue& row : rows_) {
+  for (const ResolvedValue& row : rows) {
     key_width = std::max(key_width, row.key.size());
     value_width = std::max(value_width, shown(row).size());
   }
-  std::ostringstream text;
-  for (const ResolvedValue& row : rows_) {
-    text << row.key << std::string(key_width - row.key.size() + 2, ' ') << shown(row)
-         << std::string(value_width - shown(row).size() + 2, ' ') << row.origin << "\n";
+  std::vector<std::string> lines;
+  for (const ResolvedValue& row : rows) {
+    lines.push_back(concat(row.key, std::string(key_width - row.key.size() + 2, ' '), shown(row),
+                           std::string(value_width - shown(row).size() + 2, ' '), row.origin,
+                           "\n"));
   }
-  return text.str();
+  return lines;
+}
+
+constexpr std::size_t kIndentWidth = 4;
+
+/// Words of `text` in lines of at most `width` characters.
+std::string paragraph(const std::string& text, std::size_t width) {
+  std::string lines;
+  std::string line(kIndentWidth, ' ');
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (line.size() > kIndentWidth && line.size() + 1 + word.size() > width) {
+      lines += line + "\n";
+      line = std::string(kIndentWidth, ' ');
+    }
+    line += (line.size() > kIndentWidth ? " " : "") + word;
+  }
+  return lines + line + "\n";
+}
+
+}  // namespace
+
+std::string ResolvedConfig::table() const {
+  std::string text;
+  for (const auto& line : table_lines(rows_)) text += line;
+  return text;
+}
+
+std::string ResolvedConfig::explained(int width) const {
+  const auto lines = table_lines(rows_);
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto* const key = find_config_key(rows_[i].key);
+    text += lines[i] + paragraph(concat(key->meaning, "; takes ", key->expected,
+                                        key->default_text.empty()
+                                            ? ""
+                                            : concat("; without it: ", key->default_text)),
+                                 static_cast<std::size_t>(width));
+  }
+  return text;
 }
 
 Arrangement ResolvedConfig::arrangement() const {

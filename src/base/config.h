@@ -58,6 +58,9 @@ class ResolvedConfig {
   std::string to_json() const;
   /// Rows under each other: key, value, origin.
   std::string table() const;
+  /// The same, and below each row what the setting means and which values it takes.
+  /// @param width  of the explanations
+  std::string explained(int width) const;
   /// The axes, for Topology.
   Arrangement arrangement() const;
 

@@ -83,6 +83,8 @@ std::vector<ConfigKey> pipeline_keys() {
 /// Which stage runs which module.
 std::vector<ConfigKey> plan_keys() {
   const Rule<std::string> any_path{"a path", [](const std::string&) { return true; }};
+  const Rule<std::string> any_types{"names of module types, with commas between them",
+                                    [](const std::string&) { return true; }};
   const Rule<double> share{"a number from 0 to 1",
                            [](double value) { return value >= 0 && value <= 1; }};
   return {
@@ -91,6 +93,8 @@ std::vector<ConfigKey> plan_keys() {
       key("default_partition", "", &Config::default_partition, between(0, kMostStages - 1),
           "not set",
           "stage of every module that is not placed by hand, if auto_partition is false"),
+      key("keep_whole", "", &Config::keep_whole, any_types, "not set",
+          "types of modules that run on one stage with everything below them, such as Attention"),
       key("plan_file", "partition_file", &Config::plan_file, any_path, "not set",
           "a plan to use instead of making one, as in the plan.json of a run"),
       key("partition_strategy", "", &Config::partition_strategy,

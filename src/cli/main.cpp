@@ -1,12 +1,16 @@
 // cli/main.cpp: the tool smp (target smp-cli), questions about runs, plans and settings that need
 // no training program.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/config.h"
+#include "base/edit_distance.h"
+#include "base/terminal.h"
 #include "cli/plan_program.h"
 #include "report/plan_schedules.h"
 #include "report/run_folder.h"
@@ -24,6 +28,7 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void report(const std::string& folder) {
   const auto pictures = smp::report::draw_run(folder);
   if (pictures.empty()) print(folder + ": no step was logged yet, nothing to draw\n");
+  print(smp::report::summarise_run(folder, smp::base::terminal_width()) + "\n");
   for (const std::string& picture : pictures) print("wrote " + picture + "\n");
 }
 
@@ -37,17 +42,18 @@ void print_plan(const std::string& path) {
   char model[32];
   std::snprintf(model, sizeof model, "%016llx", static_cast<unsigned long long>(plan.model_hash()));
   print(path + ": " + std::to_string(plan.rows().size()) + " modules on " +
-        std::to_string(plan.pp_size()) + " stages, model " + model + "\n" + plan.table());
+        std::to_string(plan.pp_size()) + " stages, model " + model + "\n" +
+        plan.table(smp::base::terminal_width()));
 }
 
-void print_config(const std::string& file, int ranks) {
+void print_config(const std::string& file, int ranks, bool brief) {
   smp::base::ConfigInput input;
   input.environment = smp::base::environment_settings();
   if (!file.empty()) input.flags = {{"config", file}};
   input.world_size = ranks;
   const smp::base::ResolvedConfig config = smp::base::resolve_config(input);
   for (const std::string& warning : config.warnings()) print("warning: " + warning + "\n");
-  print(config.table());
+  print(brief ? config.table() : config.explained(smp::base::terminal_width()));
 }
 
 // Runs `action`; on an error prints one line and returns what the process shall exit with.
@@ -74,6 +80,7 @@ struct Call {
   smp::cli::ProgramToPlan to_plan;
   std::string config_file;  // config
   int ranks = 0;
+  bool brief = false;
   int exit_code = 0;
 };
 
@@ -141,12 +148,29 @@ void add_plan(CLI::App& app, Call& call) {
 void add_config(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
       "config",
-      "Print the settings that a file and the environment give, and where each comes from");
+      "Print the settings that a file and the environment give, where each comes from and what it "
+      "means");
   verb->add_option("FILE", call.config_file, "JSON file of settings");
   verb->add_option("--ranks", call.ranks, "Check the degrees against this number of ranks")
       ->check(CLI::PositiveNumber);
-  verb->callback(
-      [&call] { call.exit_code = guarded([&] { print_config(call.config_file, call.ranks); }); });
+  verb->add_flag("--brief", call.brief, "Without what each setting means");
+  verb->callback([&call] {
+    call.exit_code = guarded([&] { print_config(call.config_file, call.ranks, call.brief); });
+  });
+}
+
+/// CLI11 would only say that some command is missing.
+void require_known_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || *argv[1] == '-') return;
+  std::vector<std::string> names;
+  std::string list;
+  for (const auto* verb : app.get_subcommands({})) {
+    names.push_back(verb->get_name());
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
+  throw smp::UsageError(std::string("there is no command \"") + argv[1] + "\"" +
+                        smp::base::did_you_mean(argv[1], names) + "; the commands are " + list);
 }
 
 }  // namespace
@@ -165,6 +189,8 @@ int main(int argc, char** argv) {
   add_trace(app, call);
   add_plan(app, call);
   add_config(app, call);
+  const int refused = guarded([&] { require_known_command(app, argc, argv); });
+  if (refused != 0) return refused;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // or --help

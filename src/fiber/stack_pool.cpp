@@ -17,8 +17,9 @@ namespace smp::fiber {
 namespace {
 
 constexpr std::size_t kMostStacks = 16384;
-/// Below each stack. One page would do for frames smaller than a page; larger ones step over it.
-constexpr std::size_t kGuardBytes = 64 * 1024;
+/// Below each stack, as much as a frame may have that works on a thread's usual stack: a larger one
+/// than the guard steps over it, into what belongs to others. Addresses cost no memory.
+constexpr std::size_t kGuardBytes = std::size_t{8} << 20;
 
 /// Lowest addresses of all guards of the process; read by the signal handler.
 std::array<std::atomic<std::uintptr_t>, kMostStacks> guards{};

@@ -166,6 +166,6 @@ PartitionPlan PartitionPlan::read(const std::string& path) {
 
 void PartitionPlan::write(const std::string& path) const { base::write_file(path, to_json()); }
 
-std::string PartitionPlan::table() const { return partitioning::plan_table(*this); }
+std::string PartitionPlan::table(int width) const { return partitioning::plan_table(*this, width); }
 
 }  // namespace smp

@@ -19,8 +19,9 @@ namespace {
 
 using base::concat;
 
-constexpr int kWidth = 100;
-constexpr int kModulesWidth = 40;
+/// The other columns take as much, where nothing in them is unusually wide.
+constexpr int kOtherColumns = 60;
+constexpr int kLeastModulesWidth = 20;
 constexpr std::size_t kShownBound = 3;
 constexpr std::size_t kShownState = 8;
 constexpr const char* kStays = "stays with its parent";
@@ -145,9 +146,10 @@ Totals totals_of(const PartitionPlan& plan) {
   return totals;
 }
 
-std::vector<TextTable::Column> columns(bool predicted) {
+std::vector<TextTable::Column> columns(bool predicted, int width) {
+  const int modules = std::max(kLeastModulesWidth, width - kOtherColumns);
   std::vector<TextTable::Column> all = {
-      {"stage", true}, {"modules", false, kModulesWidth}, {"parameters", true}};
+      {"stage", true}, {"modules", false, modules}, {"parameters", true}};
   if (predicted) {
     all.insert(all.end(), {{"memory", true}, {"cost", true}, {"cut in", true}, {"cut out", true}});
   } else {
@@ -168,10 +170,10 @@ std::string counted(int count, const char* what) {
   return concat(count, " ", what, count == 1 ? "" : plural);
 }
 
-std::string lines_of(const std::string& text) {
+std::string lines_of(const std::string& text, int width) {
   std::string lines;
   if (text.empty()) return lines;
-  for (const std::string& line : wrapped(text, kWidth)) lines += line + "\n";
+  for (const std::string& line : wrapped(text, width)) lines += line + "\n";
   return lines;
 }
 
@@ -191,22 +193,38 @@ std::string memory_text(const PlanSummary& summary) {
                 " of ", short_bytes(tightest->memory_limit));
 }
 
-std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, const char* remark) {
-  return {outcome.strategy, short_seconds(outcome.step_seconds),
-          fmt::format("{:.0f} %", 100 * outcome.bubble),
-          fmt::format("{:.2f}", outcome.bottleneck_to_bound), remark};
+/// Seconds of a plan whose modules were only counted would be invented.
+bool knows_times(const PlanSummary& summary) { return summary.costs != "counts"; }
+
+std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, bool times,
+                                       const char* remark) {
+  std::vector<std::string> cells = {outcome.strategy};
+  if (times) cells.push_back(short_seconds(outcome.step_seconds));
+  cells.push_back(fmt::format("{:.0f} %", 100 * outcome.bubble));
+  cells.push_back(fmt::format("{:.2f}", outcome.bottleneck_to_bound));
+  cells.emplace_back(remark);
+  return cells;
+}
+
+std::string outcomes_table(const PlanSummary& summary, int width) {
+  const bool times = knows_times(summary);
+  std::vector<TextTable::Column> titles = {{"strategy"}};
+  if (times) titles.push_back({"step", true});
+  titles.insert(titles.end(), {{"bubble", true}, {"bottleneck", true}, {""}});
+  TextTable outcomes(titles);
+  outcomes.add_row(outcome_cells(summary.chosen, times, summary.others.empty() ? "" : "chosen"));
+  for (const auto& other : summary.others) outcomes.add_row(outcome_cells(other, times, ""));
+  return outcomes.finish(width);
 }
 
 // What the plan is expected to do, and what others would have done.
-std::string promise(const PartitionPlan& plan) {
+std::string promise(const PartitionPlan& plan, int width) {
   const PlanSummary& summary = *plan.summary();
-  TextTable outcomes({{"strategy"}, {"step", true}, {"bubble", true}, {"bottleneck", true}, {""}});
-  outcomes.add_row(outcome_cells(summary.chosen, summary.others.empty() ? "" : "chosen"));
-  for (const auto& other : summary.others) outcomes.add_row(outcome_cells(other, ""));
   const std::string setting =
       concat(counted(plan.pp_size(), "stage"), ", ", counted(summary.microbatches, "microbatch"),
              " a step, schedule ", summary.pipeline);
-  return lines_of(setting) + "\n" + outcomes.finish(kWidth) + lines_of(memory_text(summary));
+  return lines_of(setting, width) + "\n" + outcomes_table(summary, width) +
+         lines_of(memory_text(summary), width);
 }
 
 std::string cores_text(const PlanSummary& summary) {
@@ -215,7 +233,7 @@ std::string cores_text(const PlanSummary& summary) {
 }
 
 // Modules that keep state, and what that costs.
-std::string state_text(const PartitionPlan& plan) {
+std::string state_text(const PartitionPlan& plan, int width) {
   std::string text;
   bool shared = false;
   std::size_t shown = 0;
@@ -228,29 +246,43 @@ std::string state_text(const PartitionPlan& plan) {
     const std::string name = row.path.empty() ? "the model itself" : row.path;
     text += lines_of(concat("state: the forward of ", name, " ", row.state_what,
                             row.state == "shared" ? "; it and the modules above it stay on stage 0"
-                                                  : "; its microbatches run one after the other"));
+                                                  : "; its microbatches run one after the other"),
+                     width);
   }
   if (count > kShownState) text += concat("state: ", count - kShownState, " more modules\n");
   if (shared) {
     text += lines_of(
         "state: so a step runs one microbatch at a time, without overlap of stages; "
-        "smp::ordered_state_v or smp::private_state_v says that no other code reads it");
+        "smp::ordered_state_v or smp::private_state_v says that no other code reads it",
+        width);
   }
   return text;
 }
 
+std::string origin_text(const PlanSummary& summary) {
+  if (knows_times(summary)) {
+    return concat("predicted, not measured, for ", cores_text(summary), "; costs from ",
+                  summary.costs);
+  }
+  return concat(
+      "costs are counts of modules, since the model was not run: nothing is known of times "
+      "and of activations; simulated for ",
+      cores_text(summary));
+}
+
 // What the columns do not say by themselves.
-std::string remarks(const PartitionPlan& plan) {
-  const PlanSummary& summary = *plan.summary();
-  std::string text = lines_of(
-      concat("predicted, not measured, for ", cores_text(summary), "; costs from ", summary.costs));
-  text += lines_of("bottleneck: cost of the largest stage over a bound that no split goes below");
-  text += lines_of("memory: at most, with all microbatches in flight at their worst on that stage");
-  text += lines_of("cut: bytes that enter and leave a stage per microbatch in the forward pass");
+std::string remarks(const PartitionPlan& plan, int width) {
+  std::string text = lines_of(origin_text(*plan.summary()), width);
+  for (const char* line :
+       {"bottleneck: cost of the largest stage over a bound that no split goes below",
+        "memory: at most, with all microbatches in flight at their worst on that stage",
+        "cut: bytes that enter and leave a stage per microbatch in the forward pass"}) {
+    text += lines_of(line, width);
+  }
   std::size_t bound = 0;
   for (const PartitionPlan::Row& row : plan.rows()) {
     if (row.why.rfind(kStays, 0) != 0) continue;
-    if (++bound <= kShownBound) text += lines_of(concat(row.path, " ", row.why));
+    if (++bound <= kShownBound) text += lines_of(concat(row.path, " ", row.why), width);
   }
   if (bound > kShownBound) text += concat(bound - kShownBound, " more modules stay like that\n");
   return text;
@@ -279,11 +311,11 @@ std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& pla
   return all;
 }
 
-std::string plan_table(const PartitionPlan& plan) {
+std::string plan_table(const PartitionPlan& plan, int width) {
   const auto& summary = plan.summary();
   const Totals totals = totals_of(plan);
   const auto modules = modules_of_stages(plan);
-  TextTable table(columns(summary.has_value()));
+  TextTable table(columns(summary.has_value(), width));
   for (int stage = 0; stage < plan.pp_size(); ++stage) {
     std::vector<std::string> cells = {std::to_string(stage), join(modules[stage]),
                                       short_count(totals.elements[stage])};
@@ -296,9 +328,10 @@ std::string plan_table(const PartitionPlan& plan) {
     table.add_row(std::move(cells));
     if (summary) table.add_note("why: " + summary->stages[stage].why, 1);
   }
-  const std::string body = table.finish(kWidth);
-  return summary ? promise(plan) + "\n" + body + remarks(plan) + state_text(plan)
-                 : body + state_text(plan);
+  const std::string body = table.finish(width);
+  return summary
+             ? promise(plan, width) + "\n" + body + remarks(plan, width) + state_text(plan, width)
+             : body + state_text(plan, width);
 }
 
 }  // namespace smp::partitioning

@@ -9,9 +9,9 @@
 namespace smp::partitioning {
 
 /// What the plan promises, then each stage: its modules, parameters, memory, cost, bytes that cross
-/// its borders, and why it begins there. Without a summary: modules and parameters. At most 100
-/// columns.
-std::string plan_table(const PartitionPlan& plan);
+/// its borders, and why it begins there. Without a summary: modules and parameters.
+/// @param width  of the terminal; below 80 columns lines are longer
+std::string plan_table(const PartitionPlan& plan, int width = 100);
 
 /// The modules of every stage, as few names as possible: the outermost ones that lie there as a
 /// whole, with runs of numbered siblings as ranges: "encoder.block[0:4]", and others in

@@ -87,7 +87,7 @@ std::vector<ScheduleOutcome> compare_schedules(const PartitionPlan& plan, const 
 }
 
 std::string comparison_table(const std::vector<ScheduleOutcome>& outcomes, const PlannedStep& step,
-                             int microbatches) {
+                             int microbatches, bool times) {
   const auto fastest = std::min_element(
       outcomes.begin(), outcomes.end(),
       [](const auto& a, const auto& b) { return a.step_seconds < b.step_seconds; });
@@ -100,7 +100,9 @@ std::string comparison_table(const std::vector<ScheduleOutcome>& outcomes, const
     std::string remark = outcome.schedule == step.pipeline ? "planned" : "";
     if (outcomes.size() > 1 && &outcome == &*fastest)
       remark += remark.empty() ? "fastest" : ", fastest";
-    table.add_row({outcome.schedule, short_seconds(outcome.step_seconds),
+    table.add_row({outcome.schedule,
+                   times ? short_seconds(outcome.step_seconds)
+                         : fmt::format("{:.2f}", outcome.step_seconds / fastest->step_seconds),
                    fmt::format("{:.1f} %", 100 * outcome.bubble), joined(outcome.activations),
                    remark});
   }
@@ -109,7 +111,9 @@ std::string comparison_table(const std::vector<ScheduleOutcome>& outcomes, const
                      step.machine.stages, count, count == 1 ? "" : "es",
                      std::min(count, step.active_microbatches)) +
          table.finish(kWidth) +
-         "simulated, not measured; activations with gradients and messages on their way\n";
+         (times
+              ? "simulated, not measured; activations with gradients and messages on their way\n"
+              : "simulated with counts of modules for costs: steps are multiples of the fastest\n");
 }
 
 }  // namespace smp::partitioning

@@ -30,7 +30,9 @@ struct ScheduleOutcome {
     int microbatches);
 
 /// For people; at most 100 columns.
+/// @param times  whether the seconds mean anything; else they are told as multiples of the fewest
 [[nodiscard]] std::string comparison_table(const std::vector<ScheduleOutcome>& outcomes,
-                                           const PlannedStep& step, int microbatches);
+                                           const PlannedStep& step, int microbatches,
+                                           bool times = true);
 
 }  // namespace smp::partitioning

@@ -34,7 +34,8 @@ std::string schedules_table(const std::string& plan_file, const std::string& sch
   const auto step = step_beside(plan_file);
   try {
     const auto outcomes = partitioning::compare_schedules(plan, step, names, microbatches);
-    return partitioning::comparison_table(outcomes, step, microbatches);
+    const bool counted = plan.summary() && plan.summary()->costs == "counts";
+    return partitioning::comparison_table(outcomes, step, microbatches, !counted);
   } catch (const UsageError& error) {
     throw UsageError(base::concat(plan_file, ": ", error.what()));
   }

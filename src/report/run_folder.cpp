@@ -14,6 +14,7 @@
 #include "report/metrics_table.h"
 #include "report/partition_picture.h"
 #include "report/report_page.h"
+#include "report/run_summary.h"
 #include "report/timeline_page.h"
 #include "report/trace_file.h"
 #include "report/traffic.h"
@@ -278,6 +279,27 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
 }
 
 std::vector<std::string> draw_run(const std::string& folder) { return RunPictures(folder).draw(); }
+
+std::string summarise_run(const std::string& folder, int width) {
+  const auto path_of = [&](const char* file) {
+    const auto path = in(folder, file);
+    return base::file_exists(path) ? path : std::string();
+  };
+  const auto description = describe(folder);
+  RunFacts facts;
+  facts.name = description.name;
+  facts.started = description.started;
+  facts.world_size = description.world_size;
+  if (const auto path = path_of(kMetricsFile); !path.empty()) {
+    add_metrics(facts, base::read_file(path));
+  }
+  if (const auto path = path_of(kPlanFile); !path.empty()) facts.plan = PartitionPlan::read(path);
+  if (const auto path = path_of(kMemoryFile); !path.empty()) {
+    facts.memory = memory_use_from_json(base::read_file(path), path);
+  }
+  facts.ended_well = path_of(ring_file(0).c_str()).empty();
+  return run_summary(facts, width);
+}
 
 std::string export_trace(const std::string& folder, const std::string& file) {
   for (const char* const trace : {kTraceFile, kSimulationFile}) {

@@ -20,6 +20,7 @@ inline constexpr const char* kMetricsTable = "metrics.csv";
 inline constexpr const char* kEventFile = "events.out.tfevents.smp";
 inline constexpr const char* kTraceFile = "trace.json";
 inline constexpr const char* kTrafficFile = "traffic.json";
+inline constexpr const char* kMemoryFile = "memory.json";
 inline constexpr const char* kModulesFile = "modules.json";
 inline constexpr const char* kSimulationFile = "trace-simulated.json";
 inline constexpr const char* kLossPicture = "loss.svg";
@@ -75,6 +76,11 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
 /// @throws UsageError     it is no run folder, or one of its files is broken.
 /// @throws ResourceError  a picture cannot be written.
 std::vector<std::string> draw_run(const std::string& folder);
+
+/// What the files of `folder` say of the run, for a terminal (run_summary.h). Empty if they say
+/// nothing yet.
+/// @throws UsageError  one of its files is broken.
+std::string summarise_run(const std::string& folder, int width = 100);
 
 /// Writes the last recorded step of a run, or the simulated one of a plan, as chrome_trace.h says,
 /// and returns the path.

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/check.h"
 #include "base/pulse.h"
 
 namespace smp::server {
@@ -58,6 +59,15 @@ Known find(const std::string& text) {
   return found == all.known.end() ? Known{} : *found;
 }
 
+/// What is not of several ranks is told with its own, unless it names one.
+std::string line_of(const std::string& text, const Known& known) {
+  if (!known.text.empty()) return known.fuller.empty() ? text : known.fuller;
+  const bool alone = base::ranks_on_board() < 2;
+  return alone || text.starts_with("rank ")
+             ? text
+             : base::concat("rank ", base::own_pulse().rank.load(), ": ", text);
+}
+
 bool is_gone(const base::Pulse& pulse) noexcept {
   return ::kill(pulse.process, 0) != 0 && errno == ESRCH;
 }
@@ -81,7 +91,7 @@ bool said_by(int speaker) {
 
 void leave_to_another_rank(const std::string& text, GlobalRank speaker) {
   const int own = base::own_pulse().rank;
-  if (own >= 0 && own != speaker.value()) note({text, speaker.value(), {}});
+  if (own >= 0) note({text, own == speaker.value() ? -1 : speaker.value(), {}});
 }
 
 bool is_left_to_another_rank(const std::string& text) { return find(text).speaker >= 0; }
@@ -91,7 +101,7 @@ void say_more(const std::string& text, const std::string& fuller) { note({text, 
 void say_once(const std::string& text) noexcept try {
   const auto known = find(text);
   if (known.speaker >= 0 && said_by(known.speaker)) return;
-  std::fprintf(stderr, "smp: %s\n", (known.fuller.empty() ? text : known.fuller).c_str());
+  std::fprintf(stderr, "smp: %s\n", line_of(text, known).c_str());
   std::fflush(stderr);
   base::own_pulse().spoke = true;
 } catch (...) {

@@ -8,16 +8,16 @@
 
 namespace smp::server {
 
-/// Rank `speaker` throws an error with this text as well, or one that says more, and prints it.
-/// Does nothing on that rank, nor with all ranks in one process. Any thread.
+/// Rank `speaker` throws an error with this text as well, or one that says more, and prints it as
+/// one of several ranks. Does nothing with all ranks in one process. Any thread.
 void leave_to_another_rank(const std::string& text, GlobalRank speaker);
 bool is_left_to_another_rank(const std::string& text);
 /// An error with this text is printed as `fuller`, which says where it comes from. Any thread.
 void say_more(const std::string& text, const std::string& fuller);
 
-/// Prints "smp: `text`" and a newline, or leaves it to another rank: then waits until that one has
-/// spoken, because a launcher ends the other ranks when the first one exits. If it does not speak
-/// in time, this rank does. Any thread.
+/// Prints "smp: `text`" and a newline, with this rank if it is an error of its own, or leaves it to
+/// another rank: then waits until that one has spoken, because a launcher ends the other ranks when
+/// the first one exits. If it does not speak in time, this rank does. Any thread.
 void say_once(const std::string& text) noexcept;
 
 }  // namespace smp::server

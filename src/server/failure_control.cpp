@@ -92,17 +92,30 @@ void FailureControl::on_rank_left(PpRank peer, std::int64_t after_step) {
   if (left_.empty() || after_step < left_after_) {
     left_ = base::concat("rank ", core_.port.name(peer), " left after step ", after_step);
     left_after_ = after_step;
+    left_peer_ = peer;
   }
-  if (core_.step == nullptr || after_step >= core_.step->number) return;
-  fail_step(std::make_exception_ptr(PeerLostError(base::concat(
+  if (core_.step == nullptr || after_step >= core_.step->number || core_.step->failed()) return;
+  // Nobody is told: each rank hears it from the one that left.
+  const auto text = base::concat(
       "rank ", core_.port.name(), ": step ", core_.step->number, " cannot end: ", left_,
-      "; every rank must run the same number of steps (see that rank's own message)"))));
+      "; every rank must run the same number of steps (see that rank's own message)");
+  leave_to_another_rank(text, first_but(peer));
+  core_.step->failure = std::make_exception_ptr(PeerLostError(text));
+  abort_here();
 }
 
 void FailureControl::require_all_ranks() const {
-  SMP_REQUIRE_AS(PeerLostError, left_.empty() || core_.port.step() < left_after_, "rank ",
-                 core_.port.name(), ": step ", core_.port.step() + 1, " cannot start: ", left_,
-                 "; every rank must run the same number of steps");
+  if (left_.empty() || core_.port.step() < left_after_) return;
+  const auto text =
+      base::concat("rank ", core_.port.name(), ": step ", core_.port.step() + 1,
+                   " cannot start: ", left_, "; every rank must run the same number of steps");
+  leave_to_another_rank(text, first_but(left_peer_));
+  throw PeerLostError(text);
+}
+
+/// The one of those that a rank left behind that says so.
+GlobalRank FailureControl::first_but(PpRank peer) const {
+  return core_.port.name(PpRank(peer.value() == 0 ? 1 : 0));
 }
 
 /// A destructor that runs because the step fails must not be thrown at.

@@ -50,10 +50,12 @@ class FailureControl {
   void let_one_rank_say(const Failure& failure, const std::string& own_text);
   void tell_others(const Failure& failure) noexcept;
   void abort_here() noexcept;
+  GlobalRank first_but(PpRank peer) const;
 
   ServerCore& core_;
   std::string left_;  // which rank left first, and when
   std::int64_t left_after_ = 0;
+  PpRank left_peer_{0};
   std::int64_t good_ = 0, failed_ = 0;  // the last steps that ended so
   std::optional<Failure> late_;         // of an earlier step
 };

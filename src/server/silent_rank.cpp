@@ -30,6 +30,11 @@ std::string last_call(const base::Pulse& pulse, const ModuleTable& modules) {
                       pulse.microbatch.load());
 }
 
+/// Its watchdog looks every second at least.
+bool comes_back(const base::Pulse& pulse, base::Nanoseconds now) {
+  return pulse.last_beat != 0 && now - pulse.last_beat < 3 * base::kSecond / 2;
+}
+
 double seconds_since(const base::Pulse& pulse, base::Nanoseconds now) {
   const auto since = std::max<base::Nanoseconds>(0, now - pulse.last_beat);
   return static_cast<double>(since / (base::kSecond / 10)) / 10;
@@ -41,13 +46,20 @@ SilentRank look_at(GlobalRank rank, const ModuleTable& modules, base::Nanosecond
   constexpr const char* kAnswersNot =
       " does not answer: it computes in a module, is outside of steps, or waits for something of "
       "its own (a lock, MPI, a file); see what it says itself";
+  constexpr const char* kUnheard =
+      " works, since its thread comes back to this library, but no answer of it arrives: it makes "
+      "a "
+      "plan, or the connection to it is cut";
   const auto* const pulse = base::pulse_of(rank.value());
   if (pulse == nullptr) return {false, base::concat("rank ", rank, kAnswersNot)};
   const int process = pulse->process;
   const auto seen = base::concat("; ", last_call(*pulse, modules), "; nothing was seen of it for ",
                                  seconds_since(*pulse, now), " s (process ", process, ")");
   const char state = state_of(process);
-  if (state != 'T' && state != 't') return {false, base::concat("rank ", rank, kAnswersNot, seen)};
+  if (state != 'T' && state != 't') {
+    const auto* const why = comes_back(*pulse, now) ? kUnheard : kAnswersNot;
+    return {false, base::concat("rank ", rank, why, seen)};
+  }
   return {true, base::concat("rank ", rank, " is stopped (SIGSTOP, SIGTSTP or a debugger)", seen,
                              "; `kill -CONT ", process, "` lets it go on")};
 }

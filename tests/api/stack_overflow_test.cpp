@@ -16,6 +16,13 @@ template <int FrameBytes>
   return below + bytes[0];
 }
 
+/// Compiled without the probes that touch every page of a large frame, as a program may be.
+template <int FrameBytes>
+[[gnu::noinline, gnu::optimize("no-stack-clash-protection")]] void leap() {
+  [[maybe_unused]] volatile char bytes[FrameBytes];
+  bytes[0] = 1;
+}
+
 constexpr int kStackUsed = 3 << 20;
 int fill_with_small_frames() { return fill<256>(kStackUsed); }
 int fill_with_frames_larger_than_a_page() { return fill<32 * 1024>(kStackUsed); }
@@ -70,6 +77,20 @@ TEST(StackOverflowDeathTest, SeesFramesThatWouldStepOverAPage) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(run(1 << 20, fill_with_frames_larger_than_a_page),
                "rank 1, module deep .*stack overflowed; raise fiber_stack_bytes");
+}
+
+TEST(StackOverflowDeathTest, SeesAFrameThatIsLargerThanTheStack) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (auto* frame : {leap<(2 << 20)>, leap<(7 << 20)>}) {
+    static void (*fill_at_once)();
+    fill_at_once = frame;
+    const auto fill_stack = [] {
+      fill_at_once();
+      return 0;
+    };
+    EXPECT_DEATH(run(1 << 20, fill_stack),
+                 "rank 1, module deep .*stack overflowed; raise fiber_stack_bytes");
+  }
 }
 
 }  // namespace stack_overflow_test

@@ -340,6 +340,18 @@ TEST(Config, PrintsEveryKeyWithItsOrigin) {
             (Json{{"value", 4}, {"origin", "flag --smp.microbatches"}}));
 }
 
+TEST(Config, ExplainsEveryKeyInLinesThatFit) {
+  const std::string text = resolve_config(with_flag("microbatches", "4")).explained(80);
+  EXPECT_THAT(text,
+              HasSubstr("\n    slices of each batch that travel through the stages independently; "
+                        "takes an\n    integer from 1 to 1048576; without it: 1\n"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("    ")) continue;  // a row of the table
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+}
+
 TEST(Flags, AreTakenOutOfTheArguments) {
   std::vector<std::string> words = {
       "prog", "--smp.microbatches", "8", "--epochs", "3", "--smp.seed=-1", "data", "--", "--smp.x"};

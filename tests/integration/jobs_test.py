@@ -233,6 +233,69 @@ class StoppedRank(unittest.TestCase):
             job.close()
 
 
+class StoppedReplica(unittest.TestCase):
+    """The same where ranks train replicas: two pipelines of two stages."""
+
+    LIMITS = ("--smp.pipeline_parallel_degree", 2, *StoppedRank.LIMITS)
+
+    def stopped(self, rank):
+        job = RunningJob(4, "train", 1_000_000, *self.LIMITS)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            os.kill(job.pids[rank], signal.SIGSTOP)
+            status, seconds = job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            print(f"rank {rank} of a replica stopped: the job ended after {seconds:.2f} s", flush=True)
+            self.assertNotEqual(status, 0)
+            self.assertLess(seconds, 15)
+            self.assertEqual(set(re.findall(r"rank (\d) is stopped", text)), {str(rank)}, text)
+            self.assertEqual(len(re.findall(r"^smp: ", text, re.MULTILINE)), 1, text)
+        finally:
+            job.close()
+
+    def test_first_stage_of_the_first(self):
+        self.stopped(0)
+
+    def test_last_stage_of_the_second(self):
+        self.stopped(3)
+
+
+class Interrupted(unittest.TestCase):
+    """Who is asked to end says where the run is, once."""
+
+    def interrupt(self, send):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["TMPDIR"] = folder
+            try:
+                job = RunningJob(3, "log", 1_000_000)
+            finally:
+                del os.environ["TMPDIR"]
+            try:
+                self.assertTrue(job.wait_for_step(5), "".join(job.output))
+                send(job)
+                job.wait()
+                job.reader.join()
+                text = "".join(job.output)
+                said = re.findall(r"^smp: asked to end; the numbers of (\d+) steps are in (\S+)/metrics.jsonl, "
+                                  r"and `smp report (\S+)`", text, re.MULTILINE)
+                self.assertEqual(len(said), 1, text)
+                self.assertTrue(said[0][1].startswith(folder), text)
+                with open(said[0][1] + "/metrics.jsonl", encoding="utf-8") as file:
+                    self.assertIn(len(file.read().splitlines()), (int(said[0][0]), int(said[0][0]) + 1))
+            finally:
+                job.close()
+
+    def test_by_ctrl_c(self):
+        self.interrupt(lambda job: job.process.send_signal(signal.SIGINT))
+
+    def test_by_a_batch_system(self):
+        self.interrupt(lambda job: job.process.terminate())
+
+    def test_rank_0_alone(self):
+        self.interrupt(lambda job: os.kill(job.pids[0], signal.SIGTERM))
+
+
 class Fault(unittest.TestCase):
     """What a signal ends is told in one line, with rank, module and microbatch."""
 
@@ -246,6 +309,24 @@ class Fault(unittest.TestCase):
         self.assertNotEqual(status, 0)
         self.assertRegex(self.line(text), r"smp: rank 1, module 1 \(forward\), microbatch 1: ended by "
                                           r"a segmentation fault \(SIGSEGV\) at address 0x10")
+
+    def test_of_a_frame_that_is_larger_than_a_stack(self):
+        status, text = run((2, "frame", 0, 1))
+        self.assertNotEqual(status, 0)
+        self.assertRegex(self.line(text), r"smp: rank 1, module 1 \(forward\), microbatch 1: "
+                                          r"the fiber's stack overflowed; raise fiber_stack_bytes")
+
+    def test_of_memory_that_a_module_does_not_get(self):
+        status, text = run((2, "memory", 0, 1))
+        self.assertEqual(status, 1)
+        self.assertNotIn("frame #", text)
+        self.assertRegex(self.line(text), r"smp: rank 1, module 1 \(forward\), microbatch 1: .*allocate memory")
+
+    def test_of_memory_that_a_program_does_not_get(self):
+        status, text = run((2, "hoard", 0, 1))
+        self.assertEqual(status, 1)
+        self.assertNotIn("frame #", text)
+        self.assertRegex(self.line(text), r"smp: rank 1: .*allocate memory")
 
     def test_sent_from_outside(self):
         for rank in range(2):
@@ -266,7 +347,7 @@ class Fault(unittest.TestCase):
     def test_of_an_exception_that_cannot_unwind(self):
         status, text = run((2, "noexcept", 0, 0))
         self.assertEqual(status, 1)
-        self.assertRegex(self.line(text), r"smp: rank 0, module <body> \(forward\), microbatch 0: an exception "
+        self.assertRegex(self.line(text), r"smp: rank 0, module (<body>|4) \(forward\), microbatch 0: an exception "
                                           r"could not leave a noexcept function or a destructor")
 
     def test_an_exception_of_a_module_is_told_once(self):
@@ -281,21 +362,25 @@ class Fault(unittest.TestCase):
 class LeavingRank(unittest.TestCase):
     """A rank that stops early is named by the others, and the job fails."""
 
-    def test_that_runs_fewer_steps(self):
-        status, text = run((4, "leave", 3, 2))
+    def ended(self, *arguments):
+        status, text = run((4, *arguments))
         self.assertNotEqual(status, 0)
+        said = re.findall(r"^smp: (.*)", text, re.MULTILINE)
+        self.assertEqual(len(said), 1, text)
+        return said[0]
+
+    def test_that_runs_fewer_steps(self):
+        text = self.ended("leave", 3, 2)
+        self.assertIn("rank 0: step 4 cannot ", text)
         self.assertIn("rank 2 left after step 3", text)
         self.assertIn("same number of steps", text)
 
     def test_zero_that_runs_fewer_steps(self):
-        status, text = run((4, "leave", 3, 0))
-        self.assertNotEqual(status, 0)
+        self.assertIn("rank 1: step 4 cannot ", text := self.ended("leave", 3, 0))
         self.assertIn("rank 0 left after step 3", text)
 
     def test_that_throws_between_steps(self):
-        status, text = run((4, "throw", 3, 1))
-        self.assertNotEqual(status, 0)
-        self.assertIn("the disk is full", text)
+        self.assertEqual("rank 1: the disk is full", self.ended("throw", 3, 1))
 
     def test_after_all_steps_is_no_error(self):
         status, text = run((4, "train", 3))

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "partition/plan_check.h"
@@ -12,6 +13,7 @@
 namespace smp::partitioning {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -65,6 +67,28 @@ TEST(PlanTable, HasThreeColumnsForAPlanWithoutPredictions) {
             "stage  modules  parameters  weights  share\n"
             "    0  embed         1.0 K  3.9 KiB  ▇▇▇▇▇▇▇▇▇▇\n"
             "    1  head            500  2.0 KiB  ▇▇▇▇▇░░░░░\n");
+}
+
+TEST(PlanTable, NamesNoTimesWhereModulesWereOnlyCounted) {
+  const auto plan = t5_example(6, 2).plan();
+  auto summary = *plan.summary();
+  EXPECT_THAT(plan.table(), AllOf(HasSubstr("131 ms"), HasSubstr("step")));
+  summary.costs = "counts";
+  const auto text = PartitionPlan(plan.pp_size(), plan.rows(), summary).table();
+  EXPECT_THAT(text, AllOf(Not(HasSubstr(" ms")), Not(HasSubstr("  step")),
+                          HasSubstr("strategy    bubble  bottleneck"),
+                          HasSubstr("costs are counts of modules")));
+}
+
+TEST(PlanTable, FitsTheTerminal) {
+  for (const int width : {80, 100, 140}) {
+    int widest = 0;
+    for (const auto& line : lines(t5_example(6, 2).plan().table(width))) {
+      widest = std::max(widest, text_width(line));
+    }
+    EXPECT_LE(widest, width);
+  }
+  EXPECT_NE(t5_example(6, 2).plan().table(80), t5_example(6, 2).plan().table(140));
 }
 
 TEST(PlanTable, SaysWhatThePlanPromisesAndWhyEachStageBegins) {

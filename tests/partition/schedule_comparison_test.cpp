@@ -142,5 +142,15 @@ TEST(ScheduleComparison, RefusesAPlanThatIsNotOfTheStep) {
               HasSubstr("the plan has 1 modules, and its step calls module 1"));
 }
 
+TEST(ScheduleComparison, TellsMultiplesWhereSecondsMeanNothing) {
+  const std::vector<ScheduleOutcome> outcomes = {{"simple", 0.5, 0.2, {1}},
+                                                 {"1f1b", 0.25, 0.1, {1}}};
+  PlannedStep step;
+  EXPECT_THAT(comparison_table(outcomes, step, 4), HasSubstr("500 ms"));
+  const auto text = comparison_table(outcomes, step, 4, false);
+  EXPECT_THAT(text, testing::AllOf(HasSubstr("2.00"), HasSubstr("1.00"),
+                                   testing::Not(HasSubstr(" ms")), HasSubstr("multiples")));
+}
+
 }  // namespace
 }  // namespace smp::partitioning

@@ -19,6 +19,7 @@
 #include "partition/plan_example.h"
 #include "partition/planned_step.h"
 #include "report/chrome_trace.h"
+#include "report/memory_use.h"
 #include "report/metrics_table.h"
 #include "report/plan_schedules.h"
 #include "report/run_folder.h"
@@ -146,6 +147,8 @@ class Folder {
     });
     add(kTrafficFile, traffic_to_json({3, {{0, 4}, {5, 0}}, {{0, 9}, {8, 0}}}),
         [](const auto& path) { draw_traffic(traffic_from_json(base::read_file(path), path)); });
+    add(kMemoryFile, memory_use_to_json({1'000'000, 2'000'000, 3'000'000}),
+        [](const auto& path) { std::ignore = memory_use_from_json(base::read_file(path), path); });
     add(kMetricsFile, metrics_text(), [](const auto& path) {
       const auto metrics = base::read_file(path);
       metrics_to_csv(metrics);
@@ -294,6 +297,7 @@ TEST(Damage, IsReadOrRefusedByName) {
     const auto fault = fault_of(
         [&] {
           if (whole) draw_run(folder.path());
+          if (whole) summarise_run(folder.path());
           file.read(path);
           accepted = true;
         },

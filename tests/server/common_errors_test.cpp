@@ -70,13 +70,14 @@ TEST_F(CommonErrorsDeathTest, WhatARankCannotSayAnyMoreIsPrintedHere) {
 }
 
 TEST_F(CommonErrorsDeathTest, WhatIsKnownBesideIsPrinted) {
-  EXPECT_EXIT(as_rank_1([](base::Pulse&) {
-                say_more("kaboom", "rank 1, module a (forward), microbatch 3: kaboom");
-                say_once("kaboom");
-                say_once("another kaboom");
-              }),
-              testing::ExitedWithCode(0),
-              "^smp: rank 1, module a .forward., microbatch 3: kaboom\nsmp: another kaboom\n$");
+  EXPECT_EXIT(
+      as_rank_1([](base::Pulse&) {
+        say_more("kaboom", "rank 1, module a (forward), microbatch 3: kaboom");
+        say_once("kaboom");
+        say_once("another kaboom");
+      }),
+      testing::ExitedWithCode(0),
+      "^smp: rank 1, module a .forward., microbatch 3: kaboom\nsmp: rank 1: another kaboom\n$");
 }
 
 TEST(CommonErrors, ProcessesThatAreNoRankPrintAll) {

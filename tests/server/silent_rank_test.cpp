@@ -87,6 +87,20 @@ TEST_F(SilentRankDeathTest, OneThatRunsIsSaidToComputeOrWait) {
               testing::ExitedWithCode(0), "");
 }
 
+TEST_F(SilentRankDeathTest, OfOneThatComesBackOnlyTheAnswerIsMissing) {
+  EXPECT_EXIT(beside_rank_2([](base::Pulse& pulse) { pulse.last_beat = kNow - base::kSecond; },
+                            [](int) {
+                              const auto seen = look_at(GlobalRank(2), ModuleTable(), kNow);
+                              EXPECT_FALSE(seen.stopped);
+                              EXPECT_THAT(seen.text, AllOf(HasSubstr("rank 2 works, since"),
+                                                           HasSubstr("connection to it is cut")));
+                              const auto later = kNow + base::kSecond;
+                              EXPECT_THAT(look_at(GlobalRank(2), ModuleTable(), later).text,
+                                          HasSubstr("rank 2 does not answer"));
+                            }),
+              testing::ExitedWithCode(0), "");
+}
+
 TEST(SilentRank, OfAnotherMachineNothingIsKnown) {
   const auto seen = look_at(GlobalRank(7), ModuleTable(), 0);
   EXPECT_FALSE(seen.stopped);

@@ -12,6 +12,9 @@
 //     integration_job exit 0 RANK          a module on RANK calls exit() in the second step
 //     integration_job fault 0 RANK         a module on RANK writes to address 16 in the second step
 //     integration_job module 0 RANK        a module on RANK throws in the second step
+//     integration_job memory 0 RANK        a module on RANK asks for more memory than there is
+//     integration_job hoard 0 RANK         RANK itself does, between steps
+//     integration_job frame 0 RANK         a module on RANK has a frame larger than its stack
 //     integration_job noexcept 0 0         a microbatch waits in a noexcept frame, another throws
 //     integration_job absent SECONDS RANK  RANK sleeps before its second step
 //     integration_job trial 0              the body calls MPI_Barrier, in its trial run too
@@ -19,6 +22,7 @@
 //     integration_job late STEPS           the same, and rank 0 reports two seconds late
 //     integration_job doubles STEPS        trains, with parameters given to the optimizer twice
 //     integration_job full STEPS           trains, with a run log where no file of it has room
+//     integration_job log STEPS            trains, with a run log
 //     integration_job plan FILE            writes the plan
 #include <mpi.h>
 #include <smp/smp.h>
@@ -46,6 +50,15 @@ constexpr int kManySteps = 1'000'000;
 double seconds_to_sleep = 0;
 std::string mischief;  // of a module, in microbatch 1
 
+constexpr std::int64_t kTooMuch = std::int64_t{1} << 50;
+
+/// Begins far below the end of the stack, and not beside it.
+[[gnu::noinline, gnu::optimize("no-stack-clash-protection")]] int touch_large_frame() {
+  volatile char bytes[4 << 20];
+  bytes[0] = 1;
+  return bytes[0];
+}
+
 void misbehave() {
   if (seconds_to_sleep > 0) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_to_sleep));
@@ -54,6 +67,8 @@ void misbehave() {
   if (mischief == "barrier") MPI_Barrier(MPI_COMM_WORLD);
   if (mischief == "exit") std::exit(0);
   if (mischief == "fault") *reinterpret_cast<volatile int*>(16) = 1;
+  if (mischief == "memory") torch::empty({kTooMuch}, torch::kByte);
+  if (mischief == "frame") touch_large_frame();
   if (mischief == "module") throw std::runtime_error("the mat is too short");
   volatile bool for_ever = mischief == "loop";
   while (for_ever) {
@@ -122,7 +137,8 @@ smp::RunLogOptions in_temporary_folder() {
 }
 
 bool only_trains(const std::string& action) {
-  return action == "train" || action == "report" || action == "doubles" || action == "full";
+  return action == "train" || action == "report" || action == "doubles" || action == "full" ||
+         action == "log";
 }
 
 /// In the second step, or before it.
@@ -131,23 +147,24 @@ void begin_mischief(const Orders& orders) {
   if (orders.action == "absent") {
     std::this_thread::sleep_for(std::chrono::duration<double>(orders.amount));
   }
+  if (orders.action == "hoard") torch::empty({kTooMuch}, torch::kByte);
   mischief = orders.action;
 }
 
 int train(const Orders& orders) {
-  const bool guarded = orders.action == "mutex";
+  const bool guarded = orders.action == "mutex" || orders.action == "noexcept";
   smp::DistributedModel model(make_net(guarded));
-  // With a mutex, the second microbatch reaches it while the first one waits for another rank.
-  const int stages = guarded ? 1 : smp::size();
+  // The second microbatch gets there while the first one waits for another rank.
+  const int stages = guarded ? 1 : smp::pp_size();
   for (int i = 0; i < kLayers; ++i) model.set_partition(std::to_string(i), i % stages);
   if (guarded) {
     model.set_partition("4", 0);
     model.set_partition("4.inner", 1);
   }
   std::optional<smp::RunLog> log;
-  if (orders.action == "full") {
-    fill_disk();
-    log.emplace("full", model, in_temporary_folder());
+  if (orders.action == "full") fill_disk();
+  if (orders.action == "full" || orders.action == "log") {
+    log.emplace(orders.action, model, in_temporary_folder());
   }
   auto parameters = model.parameters();
   if (orders.action == "doubles") parameters.push_back(parameters.front());
@@ -167,8 +184,9 @@ int train(const Orders& orders) {
   for (int number = 1; number <= last; ++number) {
     if (!trains && !leaves && number == 2 && orders.are_mine()) begin_mischief(orders);
     optimizer.zero_grad();
-    step(torch::ones({8, 8}));
+    const auto loss = step(torch::ones({8, 8}));
     optimizer.step();
+    if (log) log->append({{"loss", loss.reduce_mean().item<double>()}});
     if (smp::rank() == 0 && number < 10) std::cout << "step " + std::to_string(number) << std::endl;
     if (!leaves || number < orders.amount || !orders.are_mine()) continue;
     if (orders.action == "leave") return 0;

@@ -1,0 +1,22 @@
+// base/farewell.h: the last line of a process that is asked to end: Ctrl-C, a batch system.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace smp::base {
+
+/// While one lives, SIGTERM and SIGINT print it before they end the process, where they would end
+/// it: a program's own handlers stay. One at a time; of several the latest is printed.
+class Farewell {
+ public:
+  /// @param before, after  of the count: "12 steps are in ".
+  Farewell(std::string before, std::string after);
+  ~Farewell();
+  Farewell(const Farewell&) = delete;
+  Farewell& operator=(const Farewell&) = delete;
+
+  void set_count(std::int64_t count) noexcept;
+};
+
+}  // namespace smp::base
