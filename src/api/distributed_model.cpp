@@ -23,6 +23,7 @@
 #include "server/leaf_guards.h"
 #include "server/weight_watch.h"
 #include "smp/clip_grad.h"
+#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -208,6 +209,16 @@ void DistributedModelBase::place() {
   if (!state_->plan) place(state_->runtime(), {this}, nullptr);
 }
 
+/// Of replicas; slices of distributed modules differ between those that share them.
+static void take_values_of_first(Runtime& runtime, const torch::nn::Module& module,
+                                 const std::vector<at::Tensor>& held) {
+  const tp::SlicedParameters slices(module);
+  std::vector<at::Tensor> whole, sliced;
+  for (const auto& tensor : held) (slices.contain(tensor) ? sliced : whole).push_back(tensor);
+  dp::take_values_of_first(runtime.replicas(), whole, runtime.bucket_bytes());
+  dp::take_values_of_first(runtime.slice_replicas(), sliced, runtime.bucket_bytes());
+}
+
 void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                                  const StepPreview* preview) {
   std::vector<ModelToPlan> to_plan;
@@ -228,8 +239,7 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
     state.placement.emplace(runtime, state.description, *state.plan);
-    dp::take_values_of_first(runtime.replicas(), state.placement->held_on(runtime.pp_rank()),
-                             runtime.bucket_bytes());
+    take_values_of_first(runtime, *state.module, state.placement->held_on(runtime.pp_rank()));
     tried = tried && plans[i].state_known && !fills_caches(*state.plan);
     runtime.server().settings().attach(*state.module);
     const bool watched = plans[i].state_known && !keeps_state(*state.plan);

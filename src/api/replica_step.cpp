@@ -37,14 +37,18 @@ std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
 }  // namespace
 
 ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
-    : runtime_(runtime), shared_(learns && runtime.num_replicas() > 1) {
-  if (shared_) runtime.count_shared_step();
+    : runtime_(runtime), learns_(learns), shared_(members().size() > 1) {
+  if (shared_ && learns) runtime.count_shared_step();
+}
+
+d2d::Communicator ReplicaStep::members() const {
+  return learns_ ? runtime_.replicas() : runtime_.slice_holders();
 }
 
 double ReplicaStep::agree(Batch own, const std::string& loss) const {
-  own.step = runtime_.shared_steps();
+  own.step = learns_ ? runtime_.shared_steps() : runtime_.server().steps() + 1;
   const auto batches = exchange(own);
-  const auto replicas = runtime_.replicas();
+  const auto replicas = members();
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].problem.empty() || static_cast<int>(i) == replicas.rank()) continue;
     throw_failure(runtime_, name_of(replicas, i) + " cannot run this step",
@@ -58,7 +62,7 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
 }
 
 std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const try {
-  return gather_values(runtime_.replicas(), own, "the start of a step in all replicas");
+  return gather_values(members(), own, "the start of a step in all replicas");
 } catch (const PeerLostError& error) {
   throw PeerLostError(base::concat(
       "rank ", runtime_.topology().rank(), ": step ", own.step,
@@ -68,7 +72,7 @@ std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const tr
 }
 
 void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {
-  const auto replicas = runtime_.replicas();
+  const auto replicas = members();
   for (std::size_t i = 1; i < batches.size(); ++i) {
     SMP_REQUIRE(batches[i].step == batches[0].step, name_of(replicas, 0), " begins training step ",
                 batches[0].step, ", ", name_of(replicas, i), " step ", batches[i].step,
@@ -82,7 +86,7 @@ void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {
 }
 
 void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
-  const auto ranks = runtime_.replicas().members();
+  const auto ranks = members().members();
   for (std::size_t i = 1; i < batches.size(); ++i) {
     if (batches[i].facts == batches[0].facts) continue;
     const auto text = StepFacts::explain(ranks[0].value(), batches[0].facts,
@@ -93,8 +97,9 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
 
 void ReplicaStep::finish() const {
   if (!shared_) return;
-  const auto replicas = runtime_.replicas();
-  const Ending own{{}, 0, runtime_.replica_gradients().forms()};
+  const auto replicas = members();
+  const Ending own{
+      {}, 0, learns_ ? runtime_.replica_gradients().forms() : ReplicaGradients::Forms{}};
   const auto endings = gather_values(replicas, own, "the end of a step in all replicas");
   std::vector<ReplicaGradients::Forms> forms;
   for (std::size_t i = 0; i < endings.size(); ++i) {
@@ -103,7 +108,7 @@ void ReplicaStep::finish() const {
     }
     forms.push_back(endings[i].forms);
   }
-  runtime_.replica_gradients().reduce(forms);
+  if (learns_) runtime_.replica_gradients().reduce(forms);
 }
 
 void ReplicaStep::fail() const noexcept {
@@ -112,7 +117,7 @@ void ReplicaStep::fail() const noexcept {
     const auto failure = server::failure_of(std::current_exception(), runtime_.pp_rank(), "");
     const Ending own{
         failure.text.empty() ? "an error without a text" : failure.text, failure.type, {}};
-    gather_values(runtime_.replicas(), own, "the end of a step in all replicas");
+    gather_values(members(), own, "the end of a step in all replicas");
   } catch (...) {  // they are gone; what ended the step here is thrown
     base::log(base::LogLevel::kInfo, "other replicas were not told of a failed step: ",
               server::text_of(std::current_exception()));
