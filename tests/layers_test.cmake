@@ -39,6 +39,7 @@ set(LAYER_OF_checkpoint.h api)
 set(LAYER_OF_model_list.h api)
 set(LAYER_OF_no_sync.h api)
 set(LAYER_OF_state.h module)
+set(LAYER_OF_tensor_parallelism.h module)
 set(LAYER_OF_tp tp)
 set(LAYER_OF_tp.h tp)
 

@@ -17,12 +17,14 @@
 #include "api/runtime.h"
 #include "api/show_plans.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "dp/replica_values.h"
 #include "server/executor.h"
 #include "server/leaf_guards.h"
 #include "server/weight_watch.h"
 #include "smp/clip_grad.h"
+#include "smp/tp/replacement.h"
 #include "tp/sliced_parameters.h"
 
 namespace smp {
@@ -153,6 +155,20 @@ struct DistributedModelBase::State {
   const PpRank rank_;
 };
 
+/// Says of every marked module why it stays whole, if it does.
+static void spread_marked_modules(const Runtime& runtime, torch::nn::Module& model) {
+  for (const auto& [path, type, obstacle] : replace_marked_modules(model)) {
+    if (runtime.topology().rank() != 0) continue;
+    const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
+    if (obstacle.empty()) {
+      base::log(base::LogLevel::kInfo, who, "is spread over ", runtime.topology().tp_size(),
+                " ranks");
+    } else {
+      base::log(base::LogLevel::kWarning, who, "stays whole: ", obstacle);
+    }
+  }
+}
+
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
   auto& runtime = Runtime::current();
   SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
@@ -160,6 +176,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
     SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
+  spread_marked_modules(runtime, *module);
   state_ = std::make_unique<State>(runtime, std::move(module));
   runtime.models().push_back(this);
 }

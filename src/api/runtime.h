@@ -94,6 +94,8 @@ class Runtime {
   d2d::Communicator slice_holders() {
     return several(Group::kTp, num_replicas() > 1 ? topology().tp_size() : 1);
   }
+  /// Of collectives, that are not forgotten; for tests.
+  std::size_t lanes() const noexcept { return communicators_.lanes(); }
   /// What the running step's modules did with other ranks is over.
   void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
   int num_replicas() const noexcept;

@@ -2,8 +2,6 @@
 #include "smp/tp/distributed_embedding.h"
 
 #include <ATen/ATen.h>
-#include <torch/nn/modules/embedding.h>
-
 #include <ostream>
 
 #include "base/check.h"
@@ -30,6 +28,25 @@ DistributedEmbeddingImpl::DistributedEmbeddingImpl(const torch::nn::EmbeddingOpt
   const torch::nn::EmbeddingImpl whole(options);
   options = whole.options;  // padding_idx counted from the end is counted from 0 there
   weight = register_slice("weight", whole.weight, 1);
+}
+
+DistributedEmbeddingImpl::DistributedEmbeddingImpl(torch::nn::EmbeddingImpl& original)
+    : options(original.options) {
+  weight = adopt_slice("weight", original.weight, 1);
+}
+
+std::string DistributedEmbeddingImpl::obstacle(const torch::nn::EmbeddingImpl& original,
+                                               int ranks) {
+  const auto& options = original.options;
+  if (options.embedding_dim() % ranks != 0) {
+    return base::concat("embedding_dim ", options.embedding_dim(), " cannot be divided by ", ranks);
+  }
+  try {
+    require_sliceable(options);
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return {};
 }
 
 at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& indices) {

@@ -45,6 +45,21 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(const torch::nn::LayerNormOpt
   bias = register_slice("bias", at::zeros({size()}), 0);
 }
 
+DistributedLayerNormImpl::DistributedLayerNormImpl(torch::nn::LayerNormImpl& original)
+    : options(original.options) {
+  if (!options.elementwise_affine()) return;
+  weight = adopt_slice("weight", original.weight, 0);
+  bias = adopt_slice("bias", original.bias, 0);
+}
+
+std::string DistributedLayerNormImpl::obstacle(const torch::nn::LayerNormImpl& original,
+                                               int ranks) {
+  const auto& shape = original.options.normalized_shape();
+  if (shape.size() != 1) return base::concat("it normalises ", shape.size(), " dimensions");
+  if (shape[0] > 0 && shape[0] % ranks == 0) return {};
+  return base::concat("its size ", shape[0], " cannot be divided by ", ranks);
+}
+
 at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& input) {
   SMP_REQUIRE(input.dim() >= 2 && input.size(-1) == size(), "DistributedLayerNorm: input is ",
               input.sizes(), ", expected [batch, .., ", size(),

@@ -2,8 +2,6 @@
 #include "smp/tp/distributed_linear.h"
 
 #include <ATen/ATen.h>
-#include <torch/nn/modules/linear.h>
-
 #include <ostream>
 
 #include "base/check.h"
@@ -17,6 +15,18 @@ DistributedLinearImpl::DistributedLinearImpl(const torch::nn::LinearOptions& wit
   weight = register_slice("weight", whole.weight, 1);
   bias = options.bias() ? register_parameter("bias", whole.bias.detach())
                         : register_parameter("bias", at::Tensor(), false);
+}
+
+DistributedLinearImpl::DistributedLinearImpl(torch::nn::LinearImpl& original)
+    : options(original.options) {
+  weight = adopt_slice("weight", original.weight, 1);
+  bias = adopt("bias", original.bias);
+}
+
+std::string DistributedLinearImpl::obstacle(const torch::nn::LinearImpl& original, int ranks) {
+  if (original.options.in_features() % ranks == 0) return {};
+  return base::concat("in_features ", original.options.in_features(), " cannot be divided by ",
+                      ranks);
 }
 
 at::Tensor DistributedLinearImpl::forward(const at::Tensor& input) {

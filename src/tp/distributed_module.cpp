@@ -17,8 +17,8 @@ std::optional<std::int64_t> DistributedModule::slice_dim(const std::string& name
   return found == sliced_.end() ? std::nullopt : std::optional(found->second);
 }
 
-at::Tensor& DistributedModule::register_slice(const std::string& name, const at::Tensor& whole,
-                                              std::int64_t dim, bool requires_grad) {
+at::Tensor DistributedModule::slice_of(const std::string& name, const at::Tensor& whole,
+                                       std::int64_t dim) const {
   const auto& own = tp::TensorParallel::current();
   SMP_REQUIRE(whole.defined() && whole.dim() > 0, this->name(), ": slice '", name,
               "' of a tensor without dimensions");
@@ -28,13 +28,26 @@ at::Tensor& DistributedModule::register_slice(const std::string& name, const at:
               " tensor-parallel ranks: ", whole.size(dim), " cannot be divided by ", own.size(),
               "; choose a size that can, or another tensor_parallel_degree");
   const auto size = whole.size(dim) / own.size();
-  auto slice = [&] {
-    const at::NoGradGuard no_history;
-    return whole.detach().narrow(dim, own.rank() * size, size).clone(at::MemoryFormat::Contiguous);
-  }();
-  auto& registered = register_parameter(name, std::move(slice), requires_grad);
-  sliced_.emplace(name, dim);
+  const at::NoGradGuard no_history;
+  return whole.detach().narrow(dim, own.rank() * size, size).clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor& DistributedModule::register_slice(const std::string& name, const at::Tensor& whole,
+                                              std::int64_t dim, bool requires_grad) {
+  auto& registered = register_parameter(name, slice_of(name, whole, dim), requires_grad);
+  sliced_.emplace(name, at::maybe_wrap_dim(dim, whole.dim()));
   return registered;
+}
+
+at::Tensor& DistributedModule::adopt_slice(const std::string& name, const at::Tensor& whole,
+                                           std::int64_t dim) {
+  sliced_.emplace(name, at::maybe_wrap_dim(dim, whole.dim()));
+  whole.set_data(slice_of(name, whole, dim));
+  return register_parameter(name, whole, whole.requires_grad());
+}
+
+at::Tensor& DistributedModule::adopt(const std::string& name, const at::Tensor& whole) {
+  return register_parameter(name, whole, whole.defined() && whole.requires_grad());
 }
 
 }  // namespace smp

@@ -13,7 +13,10 @@ namespace {
 /// The `parts` equal parts along `from`, one after another along `to`.
 at::Tensor restack(const at::Tensor& tensor, int parts, std::int64_t from, std::int64_t to) {
   if (from == to) return tensor;
-  return at::cat(tensor.split(tensor.size(from) / parts, from), to);
+  const auto size = tensor.size(from) / parts;  // may be 0
+  std::vector<at::Tensor> all;
+  for (int i = 0; i < parts; ++i) all.push_back(tensor.narrow(from, i * size, size));
+  return at::cat(all, to);
 }
 
 }  // namespace

@@ -63,9 +63,15 @@ void check(const Exchange& exchange, const at::Tensor& tensor, int size, const c
               "; choose sizes that can, or another tensor_parallel_degree");
 }
 
-at::Tensor carry_out(Exchange exchange, const at::Tensor& tensor, const char* name) {
+/// What is only promised (smp/wait.h) comes when an operator asks for it; collectives read memory.
+at::Tensor with_memory(const at::Tensor& tensor) {
+  return tensor.layout() != at::kStrided || tensor.has_storage() ? tensor : at::alias(tensor);
+}
+
+at::Tensor carry_out(Exchange exchange, const at::Tensor& argument, const char* name) {
   auto& own = TensorParallel::current();
-  SMP_REQUIRE(tensor.defined(), name, " of an undefined tensor");
+  SMP_REQUIRE(argument.defined(), name, " of an undefined tensor");
+  const auto tensor = with_memory(argument);
   exchange = exchange.of(tensor.dim());
   check(exchange, tensor, own.size(), name);
   if (own.size() == 1) return tensor;

@@ -3,21 +3,28 @@
 
 #include <torch/nn/module.h>
 
+#include "smp/call.h"
 #include "smp/tp/distributed_module.h"
 
 namespace smp::tp {
 
 SlicedParameters::SlicedParameters(const torch::nn::Module& model) {
-  const auto add = [this](const torch::nn::Module& module) {
-    const auto* const distributed = dynamic_cast<const DistributedModule*>(&module);
-    if (distributed == nullptr) return;
+  add(model);
+  for (const auto& module : model.modules(/*include_self=*/false)) add(*module);
+}
+
+void SlicedParameters::add(const torch::nn::Module& module) {
+  if (const auto* const distributed = dynamic_cast<const DistributedModule*>(&module)) {
     const auto parameters = module.named_parameters(/*recurse=*/false);
     for (const auto& [name, dim] : distributed->sliced()) {
       dims_.emplace(parameters[name].unsafeGetTensorImpl(), dim);
     }
-  };
-  add(model);
-  for (const auto& module : model.modules(/*include_self=*/false)) add(*module);
+  }
+  const auto* const routed = dynamic_cast<const RoutedBase*>(&module);
+  if (routed == nullptr || !routed->smp_stand_in) return;
+  auto& stand_in = routed->smp_stand_in->module();
+  add(stand_in);
+  for (const auto& part : stand_in.modules(/*include_self=*/false)) add(*part);
 }
 
 }  // namespace smp::tp

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 
 namespace torch::nn {
@@ -19,9 +20,16 @@ class SlicedParameters {
   bool contain(const at::Tensor& tensor) const {
     return dims_.find(tensor.unsafeGetTensorImpl()) != dims_.end();
   }
+  /// The dimension along which `tensor` is sliced; nothing: it is whole.
+  std::optional<std::int64_t> dim_of(const at::Tensor& tensor) const {
+    const auto found = dims_.find(tensor.unsafeGetTensorImpl());
+    return found == dims_.end() ? std::nullopt : std::optional(found->second);
+  }
   bool empty() const noexcept { return dims_.empty(); }
 
  private:
+  void add(const torch::nn::Module& module);
+
   std::unordered_map<const void*, std::int64_t> dims_;  // by TensorImpl
 };
 

@@ -53,8 +53,9 @@ TEST_P(SlicedTraining, EqualsOneProcessOnTheGlobalBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixes, SlicedTraining,
-                         testing::Values(Mix{1, 1, 1}, Mix{2, 2, 1}, Mix{4, 4, 1}, Mix{4, 2, 1},
-                                         Mix{4, 2, 2}, Mix{4, 2, 2, "spread", "simple"},
+                         testing::Values(Mix{1, 1, 1}, Mix{2, 1, 1}, Mix{4, 1, 2}, Mix{2, 2, 1},
+                                         Mix{4, 4, 1}, Mix{4, 2, 1}, Mix{4, 2, 2},
+                                         Mix{4, 2, 2, "spread", "simple"},
                                          Mix{4, 2, 2, "cluster", "1f1b"}, Mix{4, 2, 1, "TDP"},
                                          Mix{2, 2, 1, "cluster", "interleaved", true}, Mix{8, 2, 2},
                                          Mix{8, 2, 2, "PTD"}, Mix{8, 4, 2}));

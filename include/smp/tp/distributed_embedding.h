@@ -3,7 +3,9 @@
 // B rows of one rank's batch, T tensor-parallel ranks, N num_embeddings, D embedding_dim.
 #pragma once
 
-#include <torch/nn/options/embedding.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <string>
 
 #include "smp/module.h"
 #include "smp/tp/distributed_module.h"
@@ -27,6 +29,10 @@ class SMP_API DistributedEmbeddingImpl : public DistributedModule {
   /// @throws UnsupportedError  max_norm or scale_grad_by_freq is set: they need whole rows, or
   ///                           one rank's batch.
   explicit DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& options);
+
+  /// Stands in for `original`, whose weight becomes a slice.
+  explicit DistributedEmbeddingImpl(torch::nn::EmbeddingImpl& original);
+  static std::string obstacle(const torch::nn::EmbeddingImpl& original, int ranks);
 
   /// @param indices  [B, ..], at least one dimension; whole numbers in [0, N)
   /// @return [B, .., D]

@@ -4,7 +4,9 @@
 // B rows of one rank's batch, T tensor-parallel ranks, H the normalised size.
 #pragma once
 
-#include <torch/nn/options/normalization.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <string>
 
 #include "smp/module.h"
 #include "smp/tp/distributed_module.h"
@@ -29,6 +31,10 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
   /// @throws UnsupportedError  more than the last dimension is normalised.
   /// @throws UsageError        H cannot be divided by T, or no session runs.
   explicit DistributedLayerNormImpl(const torch::nn::LayerNormOptions& options);
+
+  /// Stands in for `original`, whose weight and bias become slices.
+  explicit DistributedLayerNormImpl(torch::nn::LayerNormImpl& original);
+  static std::string obstacle(const torch::nn::LayerNormImpl& original, int ranks);
 
   /// @param input  [B, .., H], at least two dimensions; floating-point
   at::Tensor forward(const at::Tensor& input);

@@ -4,7 +4,9 @@
 // B rows of one rank's batch, T tensor-parallel ranks, I in_features, O out_features.
 #pragma once
 
-#include <torch/nn/options/linear.h>
+#include <torch/nn/modules/linear.h>
+
+#include <string>
 
 #include "smp/module.h"
 #include "smp/tp/distributed_module.h"
@@ -31,6 +33,10 @@ class SMP_API DistributedLinearImpl : public DistributedModule {
       : DistributedLinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
   /// @throws UsageError  in_features cannot be divided by T, or no session runs.
   explicit DistributedLinearImpl(const torch::nn::LinearOptions& options);
+
+  /// Stands in for `original`, whose weight becomes a slice.
+  explicit DistributedLinearImpl(torch::nn::LinearImpl& original);
+  static std::string obstacle(const torch::nn::LinearImpl& original, int ranks);
 
   /// @param input  [B, .., I], at least two dimensions
   /// @throws UsageError  of another shape, or of one that other ranks do not have

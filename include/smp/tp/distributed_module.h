@@ -40,7 +40,15 @@ class SMP_API DistributedModule : public torch::nn::Module {
   at::Tensor& register_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim,
                              bool requires_grad = true);
 
+  /// For a module that stands in for another (smp/tp/replacement.h): makes `whole`, a parameter of
+  /// that one, this rank's slice of it, and registers it. It stays the same tensor for optimizers.
+  at::Tensor& adopt_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
+  /// Registers a parameter of that module as it is. May be undefined.
+  at::Tensor& adopt(const std::string& name, const at::Tensor& whole);
+
  private:
+  at::Tensor slice_of(const std::string& name, const at::Tensor& whole, std::int64_t dim) const;
+
   std::map<std::string, std::int64_t> sliced_;
 };
 
