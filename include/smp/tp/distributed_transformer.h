@@ -1,5 +1,5 @@
-// smp/tp/distributed_transformer.h: the blocks of a transformer over the ranks of a TP_GROUP (paper
-// §5.3, App. F.1, I.3; Shoeybi et al., Megatron-LM, 2019).
+// smp/tp/distributed_transformer.h: the blocks of a transformer over the ranks of a TP_GROUP
+// (paper §5.3, App. F.1, I.3; Shoeybi et al., Megatron-LM, 2019).
 //
 // B rows of one rank's batch, S sequence, H hidden size, T tensor-parallel ranks, A attention
 // heads, D attention head size, I intermediate size. Sizes in options are those of the whole layer.
