@@ -2,7 +2,7 @@
 #   cmake -DROOT=<source folder> -P messages_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
-file(GLOB headers ${ROOT}/include/smp/*.h ${ROOT}/include/smp/nn/*.h)
+file(GLOB headers ${ROOT}/include/smp/*.h ${ROOT}/include/smp/nn/*.h ${ROOT}/include/smp/tp/*.h)
 set(public "")
 foreach(header IN LISTS headers)
   file(READ ${header} text)

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <typeinfo>
@@ -56,6 +57,16 @@ struct CallTraits {
   bool only_tensors = false;  ///< the result is a fixed number of tensors and nothing else
 };
 
+/// What runs in place of a routed module: its calls go there, its parameters are used there
+/// (smp/tensor_parallelism.h). Threads: the rank's.
+class SMP_API StandIn {
+ public:
+  virtual ~StandIn();
+  /// As CallEntry::run of `entry`, which is one of the module that it stands in for.
+  virtual Packet run(const CallEntry& entry, Packet& arguments) = 0;
+  virtual torch::nn::Module& module() noexcept = 0;
+};
+
 /// The part of a routed module that the library sees: its place in the model and its owner.
 class SMP_API RoutedBase {
  public:
@@ -86,6 +97,10 @@ class SMP_API RoutedBase {
 
   /// pp_rank of the smp::partition scope in which the module was created (smp/placement.h).
   std::optional<int> smp_pin;
+  /// Of the smp::tensor_parallelism scope in which the module was created, or as set later.
+  std::optional<bool> smp_tensor_parallel;
+  /// Set by DistributedModel, where the module is spread over ranks.
+  std::shared_ptr<StandIn> smp_stand_in;
 };
 
 /// Serves the calls of routed modules for one rank. One handler at a time serves a fiber. Threads:

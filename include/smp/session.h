@@ -78,14 +78,14 @@ SMP_API int local_size();
 /// The stage that this rank runs, and the number of stages.
 SMP_API int pp_rank();
 SMP_API int pp_size();
-/// Among the ranks that share a layer; 0 of 1 until tensor parallelism is there.
+/// Among the ranks that share the layers of distributed modules (docs/tensor_parallelism.md).
 SMP_API int tp_rank();
 SMP_API int tp_size();
 /// Among the ranks that run the same stage on other samples: the number of this replica, and how
 /// many there are. Each replica reads samples of its own (docs/data_parallelism.md).
 SMP_API int dp_rank();
 SMP_API int dp_size();
-/// Among the replicas of one shard; the same as dp_rank() until tensor parallelism is there.
+/// Among those that hold the same slices of distributed modules; dp_rank() if there are none.
 SMP_API int rdp_rank();
 SMP_API int rdp_size();
 /// Among the ranks of one replica of the model.

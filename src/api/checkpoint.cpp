@@ -62,8 +62,8 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
                       const std::map<std::string, std::string>& metadata) {
   constexpr const char* kWhat = "save_safetensors";
   auto& runtime = between_steps(kWhat);
-  if (runtime.num_replicas() > 1 && runtime.topology().rdp_rank() != 0)
-    return;  // the first has all
+  refuse_slices(model, kWhat);
+  if (runtime.num_replicas() > 1 && runtime.topology().dp_rank() != 0) return;  // the first has all
   const auto tensors = checkpoint::tensors_of(model.base_module());
   std::vector<TensorInfo> infos;
   Aliases aliases;

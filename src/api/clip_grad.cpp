@@ -16,6 +16,7 @@
 #include "api/runtime.h"
 #include "base/check.h"
 #include "smp/distributed_model.h"
+#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -62,6 +63,13 @@ at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
   return values.numel() == 0 ? at::zeros({}, values.options()) : values.abs().max();
 }
 
+at::Tensor total_of(const std::vector<at::Tensor>& norms, double norm_type) {
+  if (norm_type == 0) return at::full({}, static_cast<double>(norms.size()), at::kFloat);
+  if (norms.size() == 1) return norms[0];
+  const auto all = at::stack(norms);
+  return norm_type == kInfinity ? all.max() : all.norm(norm_type);
+}
+
 Share own_share(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                 bool error_if_nonfinite) {
   Share share{max_norm, norm_type, error_if_nonfinite, {}, {}, {}};
@@ -75,6 +83,34 @@ Share own_share(const std::vector<at::Tensor>& parameters, double max_norm, doub
     share.norms.push_back(norm_of(gradient.detach(), norm_type));
   }
   return share;
+}
+
+/// Norms of slices become those of whole parameters: all ranks that share them call it.
+void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
+  auto* runtime = Runtime::find_current();
+  if (runtime == nullptr || runtime->topology().tp_size() == 1) return;
+  std::vector<std::size_t> sliced;  // numbers of norms
+  for (const auto* model : runtime->models()) {
+    const tp::SlicedParameters slices(model->base_module());
+    for (std::size_t i = 0; i < own.places.size(); ++i) {
+      const auto& parameter = parameters[static_cast<std::size_t>(own.places[i])];
+      if (slices.contain(parameter)) sliced.push_back(i);
+    }
+  }
+  std::vector<at::Tensor> norms;
+  for (const auto i : sliced) norms.push_back(own.norms[i]);
+  const auto all = gather_values(runtime->slice_holders(), norms, "norms of slices");
+  for (const auto& others : all) {
+    SMP_REQUIRE(others.size() == sliced.size(), "smp::clip_grad_norm_: of ", sliced.size(),
+                " slices of distributed modules that have gradients here, another "
+                "tensor-parallel rank has gradients of ",
+                others.size(), "; call it alike on every rank, after the same steps");
+  }
+  for (std::size_t k = 0; k < sliced.size(); ++k) {
+    std::vector<at::Tensor> parts;
+    for (const auto& others : all) parts.push_back(others[k]);
+    own.norms[sliced[k]] = total_of(parts, own.norm_type);
+  }
 }
 
 std::vector<Share> all_shares(const Share& own) {
@@ -119,20 +155,15 @@ std::vector<at::Tensor> in_order(const std::vector<Share>& shares) {
   return values;
 }
 
-at::Tensor total_of(const std::vector<at::Tensor>& norms, double norm_type) {
-  if (norm_type == 0) return at::full({}, static_cast<double>(norms.size()), at::kFloat);
-  if (norms.size() == 1) return norms[0];
-  const auto all = at::stack(norms);
-  return norm_type == kInfinity ? all.max() : all.norm(norm_type);
-}
-
 }  // namespace
 
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                        bool error_if_nonfinite) {
   refuse_in_step("clip_grad_norm_");
   const at::NoGradGuard no_grad;
-  const auto shares = all_shares(own_share(parameters, max_norm, norm_type, error_if_nonfinite));
+  auto own = own_share(parameters, max_norm, norm_type, error_if_nonfinite);
+  join_slices(own, parameters);
+  const auto shares = all_shares(own);
   refuse_shared_strangers(shares);
   const auto norms = in_order(shares);
   if (norms.empty()) return 0;

@@ -18,12 +18,15 @@
 #include "api/runtime.h"
 #include "api/show_plans.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "dp/replica_values.h"
 #include "server/executor.h"
 #include "server/leaf_guards.h"
 #include "server/weight_watch.h"
 #include "smp/clip_grad.h"
+#include "smp/tp/replacement.h"
+#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -153,6 +156,20 @@ struct DistributedModelBase::State {
   const PpRank rank_;
 };
 
+/// Says of every marked module why it stays whole, if it does.
+static void spread_marked_modules(const Runtime& runtime, torch::nn::Module& model) {
+  for (const auto& [path, type, obstacle] : replace_marked_modules(model)) {
+    if (runtime.topology().rank() != 0) continue;
+    const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
+    if (obstacle.empty()) {
+      base::log(base::LogLevel::kInfo, who, "is spread over ", runtime.topology().tp_size(),
+                " ranks");
+    } else {
+      base::log(base::LogLevel::kWarning, who, "stays whole: ", obstacle);
+    }
+  }
+}
+
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
   auto& runtime = Runtime::current();
   SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
@@ -160,6 +177,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
     SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
+  spread_marked_modules(runtime, *module);
   state_ = std::make_unique<State>(runtime, std::move(module));
   runtime.models().push_back(this);
 }
@@ -209,6 +227,16 @@ void DistributedModelBase::place() {
   if (!state_->plan) place(state_->runtime(), {this}, nullptr);
 }
 
+/// Of replicas; slices of distributed modules differ between those that share them.
+static void take_values_of_first(Runtime& runtime, const torch::nn::Module& module,
+                                 const std::vector<at::Tensor>& held) {
+  const tp::SlicedParameters slices(module);
+  std::vector<at::Tensor> whole, sliced;
+  for (const auto& tensor : held) (slices.contain(tensor) ? sliced : whole).push_back(tensor);
+  dp::take_values_of_first(runtime.replicas(), whole, runtime.bucket_bytes());
+  dp::take_values_of_first(runtime.slice_replicas(), sliced, runtime.bucket_bytes());
+}
+
 void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                                  const StepPreview* preview) {
   std::vector<ModelToPlan> to_plan;
@@ -232,8 +260,7 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
     state.placement.emplace(runtime, state.description, *state.plan);
-    dp::take_values_of_first(runtime.replicas(), state.placement->held_on(runtime.pp_rank()),
-                             runtime.bucket_bytes());
+    take_values_of_first(runtime, *state.module, state.placement->held_on(runtime.pp_rank()));
     tried = tried && plans[i].state_known && !fills_caches(*state.plan);
     runtime.server().settings().attach(*state.module);
     const bool watched = plans[i].state_known && !keeps_state(*state.plan);

@@ -11,6 +11,7 @@
 #include "checkpoint/load_plan.h"
 #include "deferred/delayed_tensors.h"
 #include "server/foreign_parameters.h"
+#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -113,10 +114,21 @@ Runtime& between_steps(const char* what) {
   return runtime;
 }
 
+void refuse_slices(const DistributedModelBase& model, const char* what) {
+  const auto& runtime = Runtime::current();
+  if (runtime.topology().tp_size() == 1) return;
+  SMP_REQUIRE_AS(UnsupportedError, tp::SlicedParameters(model.base_module()).empty(), what,
+                 ": the model has distributed modules, each sliced over ",
+                 runtime.topology().tp_size(),
+                 " ranks, and slices are not put together yet; take model.local_state_dict() on "
+                 "every rank, or save a model without distributed modules");
+}
+
 void gather_model(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
                   int pp_rank, const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take) {
   auto& runtime = between_steps(what);
+  refuse_slices(model, what);
   check_target(runtime, pp_rank, what);
   require_values(tensors, what);
   std::unordered_map<std::string, std::size_t> number;
@@ -131,6 +143,7 @@ void gather_model(const DistributedModelBase& model, const std::vector<NamedTens
 
 LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
   auto& runtime = between_steps(what);
+  refuse_slices(model, what);
   const auto load = std::make_shared<PendingLoad>(model, runtime.communicator(Group::kPp),
                                                   std::move(offer), strict, what);
   if (load->is_delayed()) {

@@ -17,6 +17,10 @@ class Runtime;
 /// This rank outside of a step. @throws UsageError  naming `what`: inside of one
 Runtime& between_steps(const char* what);
 
+/// @throws UnsupportedError  `model` has slices of distributed modules, of which this pipeline does
+///         not hold the others
+void refuse_slices(const DistributedModelBase& model, const char* what);
+
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in
 /// tensors_of(); on `pp_rank` or on all (kAllPpRanks). Those that this rank owns come as they are,
 /// others are new. Every rank of the pipeline calls it.

@@ -298,6 +298,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
                                int pp_rank) {
   constexpr const char* kWhat = "optimizer_state_dict";
   auto& runtime = between_steps(kWhat);
+  refuse_slices(model, kWhat);
   const auto local = local_state(model, optimizer);
   Exchange exchange(runtime.communicator(Group::kPp), offer_of(local), kWhat);
   const bool is_target = pp_rank == kAllPpRanks || runtime.pp_rank() == PpRank(pp_rank);
@@ -313,6 +314,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
 void load_optimizer_state_dict(DistributedModelBase& model,
                                const std::shared_ptr<Optimizer>& optimizer, const StateDict& dict) {
   between_steps("load_optimizer_state_dict");
+  refuse_slices(model, "load_optimizer_state_dict");
   const auto load = std::make_shared<OptimizerLoad>(model, *optimizer, dict);
   load->load_options(*optimizer);
   std::weak_ptr<Optimizer> weak = optimizer;

@@ -1,6 +1,7 @@
 // api/replica_gradients.h: which parameters of the session's models replicas average, and when not.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,12 @@ namespace smp {
 class DistributedModelBase;
 class Runtime;
 
-/// Of one rank, whose replicas hold the same parameters. Threads: the rank's.
+/// Of one rank, whose replicas hold the same parameters, but for slices of distributed modules:
+/// their gradients are of the samples of all ranks that hold the others, so only replicas of the
+/// slice add theirs, and the sum is divided by the number of all replicas. Threads: the rank's.
 class ReplicaGradients {
  public:
-  /// How each model's gradients lie here.
+  /// How each model's gradients lie here: those of whole parameters, then those of slices.
   using Forms = std::vector<dp::GradientReducer::Forms>;
 
   explicit ReplicaGradients(Runtime& runtime) : runtime_(runtime) {}
@@ -28,9 +31,10 @@ class ReplicaGradients {
  private:
   struct Model {
     const DistributedModelBase* model;
-    dp::GradientReducer reducer;
+    dp::GradientReducer whole, sliced;
   };
   void find_models();
+  std::vector<std::size_t> replicas_of_slices() const;
 
   Runtime& runtime_;
   std::vector<Model> models_;  // empty: not known yet

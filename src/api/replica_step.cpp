@@ -32,9 +32,9 @@ std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
 }
 
 /// What `replica` says of itself, which is where it is printed.
-[[noreturn]] void throw_failure(Runtime& runtime, std::size_t replica, const std::string& what,
+[[noreturn]] void throw_failure(Runtime& runtime, const d2d::Communicator& replicas,
+                                std::size_t replica, const std::string& what,
                                 const Ending& ending) {
-  const auto replicas = runtime.replicas();
   const auto text = base::concat(name_of(replicas, replica), what, ": ", ending.failure);
   server::leave_to_another_rank(text, replicas.members()[static_cast<int>(replica)]);
   server::throw_remote({runtime.pp_rank(), text, ending.type});
@@ -52,17 +52,21 @@ server::Failure current_failure(Runtime& runtime) {
 }  // namespace
 
 ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
-    : runtime_(runtime), shared_(learns && runtime.num_replicas() > 1) {
-  if (shared_) runtime.count_shared_step();
+    : runtime_(runtime), learns_(learns), shared_(members().size() > 1) {
+  if (shared_ && learns) runtime.count_shared_step();
+}
+
+d2d::Communicator ReplicaStep::members() const {
+  return learns_ ? runtime_.replicas() : runtime_.slice_holders();
 }
 
 double ReplicaStep::agree(Batch own, const std::string& loss) const {
-  own.step = runtime_.shared_steps();
+  own.step = learns_ ? runtime_.shared_steps() : runtime_.server().steps() + 1;
   const auto batches = exchange(own);
-  const auto replicas = runtime_.replicas();
+  const auto replicas = members();
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].problem.empty() || static_cast<int>(i) == replicas.rank()) continue;
-    throw_failure(runtime_, i, " cannot run this step", {batches[i].problem, 0, {}});
+    throw_failure(runtime_, replicas, i, " cannot run this step", {batches[i].problem, 0, {}});
   }
   require_same_steps(batches);
   require_same_facts(batches);
@@ -72,7 +76,7 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
 }
 
 std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const try {
-  return gather_values(runtime_.replicas(), own, "the start of a step in all replicas");
+  return gather_values(members(), own, "the start of a step in all replicas");
 } catch (const PeerLostError& error) {
   throw PeerLostError(base::concat(
       "rank ", runtime_.topology().rank(), ": step ", own.step,
@@ -82,7 +86,7 @@ std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const tr
 }
 
 void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {
-  const auto replicas = runtime_.replicas();
+  const auto replicas = members();
   for (std::size_t i = 1; i < batches.size(); ++i) {
     SMP_REQUIRE(batches[i].step == batches[0].step, name_of(replicas, 0), " begins training step ",
                 batches[0].step, ", ", name_of(replicas, i), " step ", batches[i].step,
@@ -96,7 +100,7 @@ void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {
 }
 
 void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
-  const auto ranks = runtime_.replicas().members();
+  const auto ranks = members().members();
   for (std::size_t i = 1; i < batches.size(); ++i) {
     if (batches[i].facts == batches[0].facts) continue;
     const auto text = StepFacts::explain(ranks[0].value(), batches[0].facts,
@@ -107,25 +111,27 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
 
 void ReplicaStep::finish() const {
   if (!shared_) return;
-  const auto replicas = runtime_.replicas();
-  const Ending own{{}, 0, runtime_.replica_gradients().forms()};
+  const auto replicas = members();
+  const Ending own{
+      {}, 0, learns_ ? runtime_.replica_gradients().forms() : ReplicaGradients::Forms{}};
   const auto endings = gather_values(replicas, own, "the end of a step in all replicas");
   std::vector<ReplicaGradients::Forms> forms;
   for (std::size_t i = 0; i < endings.size(); ++i) {
     if (!endings[i].failure.empty()) {
-      throw_failure(runtime_, i, " failed in this step", endings[i]);
+      throw_failure(runtime_, replicas, i, " failed in this step", endings[i]);
     }
     forms.push_back(endings[i].forms);
   }
-  runtime_.replica_gradients().reduce(forms);
+  if (learns_) runtime_.replica_gradients().reduce(forms);
 }
 
 void ReplicaStep::fail() const noexcept {
   if (!shared_) return;
   try {
     const auto failure = current_failure(runtime_);
-    const Ending own{failure.text, failure.type, {}};
-    gather_values(runtime_.replicas(), own, "the end of a step in all replicas");
+    const Ending own{
+        failure.text.empty() ? "an error without a text" : failure.text, failure.type, {}};
+    gather_values(members(), own, "the end of a step in all replicas");
   } catch (...) {  // they are gone; what ended the step here is thrown
     base::log(base::LogLevel::kInfo, "other replicas were not told of a failed step: ",
               server::text_of(std::current_exception()));

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "d2d/communicator.h"
+
 namespace smp {
 
 class Runtime;
@@ -21,8 +23,8 @@ class ReplicaStep {
     std::string problem;     ///< this replica cannot run the step; the reason
   };
 
-  /// @param learns  whether the step may have gradients; one that does not concerns no other
-  /// replica
+  /// @param learns  whether the step may have gradients; one that does not concerns only those
+  /// replicas that share distributed modules
   ReplicaStep(Runtime& runtime, bool learns);
 
   /// Whether other replicas take part.
@@ -43,12 +45,14 @@ class ReplicaStep {
   void fail() const noexcept;
 
  private:
+  d2d::Communicator members() const;
   std::vector<Batch> exchange(const Batch& own) const;
   void require_same_steps(const std::vector<Batch>& batches) const;
   void require_same_facts(const std::vector<Batch>& batches) const;
 
   Runtime& runtime_;
-  bool shared_;
+  const bool learns_;
+  const bool shared_;
 };
 
 }  // namespace smp

@@ -7,8 +7,10 @@
 
 #include "api/setting_agreement.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "module/registry.h"
 #include "server/common_errors.h"
+#include "server/exception_text.h"
 #include "smp/call.h"
 
 namespace smp {
@@ -62,9 +64,15 @@ Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
       current_(current_runtime(), this),
       communicators_(*parts_.channel),
+      tensor_parallel_(slice_holders(), places_),
+      current_group_(tp::TensorParallel::local(), &tensor_parallel_),
       schedule_(make_schedule(parts_)),
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
+  places_.server = &server_;
+  server_.set_failure_handler(
+      [this](std::int64_t step, const std::string& why) { fail_meetings(step, why); });
+  if (parts_.plan_request) tensor_parallel_.pretend(topology().tp_size());
   if (!config().delayed_parameter_initialization) eager_.emplace();
   say_once([this] {
     module::require_distinct_calls();
@@ -73,6 +81,22 @@ Runtime::Runtime(Parts parts)
                   "start the same program file on every rank");
     require_same_settings(all, parts_.config);
   });
+}
+
+void Runtime::set_trial(server::StepEngine* trial) noexcept {
+  trial_ = trial;
+  tensor_parallel_.set_alone(trial != nullptr || parts_.plan_request.has_value());
+}
+
+/// Ranks that wait for this one in a module of the step wait in vain.
+void Runtime::fail_meetings(std::int64_t step, const std::string& why) noexcept try {
+  if (tensor_parallel_.size() == 1) return;
+  communicators_.fail_epoch(static_cast<std::uint64_t>(step), tensor_parallel_.ranks().members(),
+                            why);
+} catch (...) {  // they find out by their own waits
+  base::log(base::LogLevel::kWarning, "rank ", topology().rank(),
+            ": tensor-parallel ranks could not be told that this step failed: ",
+            server::text_of(std::current_exception()));
 }
 
 Runtime::Counted::Counted() noexcept { ++sessions(); }
@@ -125,12 +149,12 @@ d2d::Communicator Runtime::communicator(Group which) {
 
 int Runtime::num_replicas() const noexcept {
   const bool alone = parts_.independent_pipelines || parts_.plan_request;
-  return alone ? 1 : topology().rdp_size();
+  return alone ? 1 : topology().dp_size();
 }
 
 bool Runtime::prints_less() const noexcept {
   const bool first =
-      pp_rank().value() == 0 && (parts_.independent_pipelines || topology().rdp_rank() == 0);
+      pp_rank().value() == 0 && (parts_.independent_pipelines || topology().dp_rank() == 0);
   return parts_.mpi != nullptr && !first;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "api/plan_request.h"
@@ -23,6 +24,7 @@
 #include "server/module_server.h"
 #include "server/watchdog.h"
 #include "smp/topology.h"
+#include "tp/tensor_parallel.h"
 
 namespace smp {
 
@@ -82,11 +84,20 @@ class Runtime {
   }
   /// Whether plans are made here.
   bool is_first_learner() { return learners().rank() == 0; }
-  /// Ranks that hold the same parameters and read other samples, by number of the replica.
-  d2d::Communicator replicas() {
-    return num_replicas() > 1 ? communicator(Group::kRdp)
-                              : communicator({GlobalRank(topology().rank())});
+  /// Ranks that run the same stage on other samples, by dp_rank.
+  d2d::Communicator replicas() { return several(Group::kDp, num_replicas()); }
+  /// Of these, those that hold the same slices of distributed modules as well, by rdp_rank.
+  d2d::Communicator slice_replicas() {
+    return several(Group::kRdp, num_replicas() > 1 ? topology().rdp_size() : 1);
   }
+  /// Of these, those that share distributed modules with this one, by tp_rank.
+  d2d::Communicator slice_holders() {
+    return several(Group::kTp, num_replicas() > 1 ? topology().tp_size() : 1);
+  }
+  /// Of collectives, that are not forgotten; for tests.
+  std::size_t lanes() const noexcept { return communicators_.lanes(); }
+  /// What the running step's modules did with other ranks is over.
+  void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
   int num_replicas() const noexcept;
   /// Steps with gradients that this rank has begun among its replicas.
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
@@ -104,7 +115,7 @@ class Runtime {
   /// What serves code inside of bodies: the server, or for a trial run something else.
   server::StepEngine& engine() noexcept { return trial_ ? *trial_ : server_.engine(); }
   /// Set while the body of the first step runs in advance.
-  void set_trial(server::StepEngine* trial) noexcept { trial_ = trial; }
+  void set_trial(server::StepEngine* trial) noexcept;
   bool is_tracing() const noexcept { return trial_ != nullptr; }
   /// Whether the body of a step runs, or is traced.
   bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
@@ -129,6 +140,12 @@ class Runtime {
   schedule::StepTrace& last_trace() noexcept { return last_trace_; }
 
  private:
+  /// The ranks of a group; this one alone if `count` is 1.
+  d2d::Communicator several(Group which, int count) {
+    return count > 1 ? communicator(which) : communicator({GlobalRank(topology().rank())});
+  }
+  void fail_meetings(std::int64_t step, const std::string& why) noexcept;
+
   /// Counts the sessions of this process, for messages.
   struct Counted {
     Counted() noexcept;
@@ -140,6 +157,14 @@ class Runtime {
   base::FiberLocalScope<Runtime> current_;
   std::optional<deferred::Eager> eager_;  // where delayed initialisation is switched off
   d2d::Communicators communicators_;
+  /// Where the server finds out what runs; set once there is one.
+  class Places final : public module::CallPlaces {
+   public:
+    std::optional<module::CallPlace> next() override { return server->places().next(); }
+    server::ModuleServer* server = nullptr;
+  } places_;
+  tp::TensorParallel tensor_parallel_;
+  base::FiberLocalScope<tp::TensorParallel> current_group_;  // workers of the server inherit it
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<schedule::Schedule> one_at_a_time_ = schedule::make_interleaved(1);
   server::ModuleServer server_;

@@ -34,6 +34,11 @@ void own_all(Packet& packet) {
   }
 }
 
+struct EndOfMeetings {
+  ~EndOfMeetings() { runtime.end_meetings(); }
+  Runtime& runtime;
+};
+
 /// One call of a step on this rank.
 class StepRun {
  public:
@@ -44,7 +49,7 @@ class StepRun {
     wanted_ = task_.microbatches;
     task_.schedule = &runtime.schedule();
     if (among_replicas_.shared()) {
-      task_.first_microbatch = std::int64_t{runtime.topology().rdp_rank()} * wanted_;
+      task_.first_microbatch = std::int64_t{runtime.topology().dp_rank()} * wanted_;
     }
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
@@ -71,6 +76,7 @@ class StepRun {
   /// The step of this replica.
   void run_pipeline() {
     runtime_.server().foreign().note_hooks();
+    const EndOfMeetings end{runtime_};
     runtime_.last_trace() = runtime_.server().run_step(task_);
     if (runtime_.is_first_stage()) runtime_.step_kinds().add(kind_);
     if (inputs_) inputs_->run_outside_graph();

@@ -103,29 +103,42 @@ class ConfigResolver {
 
   void check_world(int started) {
     result_.world_size_ = started;
-    const int tp = values().tensor_parallel_degree;
-    if (tp > 1) {
-      unavailable(named("tensor_parallel_degree"), "tensor parallelism", "set it to 1");
-    } else if (result_.world_size_ > 0) {
-      check_degree(result_.world_size_);
-    }
+    if (result_.world_size_ > 0) check_degrees(result_.world_size_);
     if (result_.world_size_ > 0 && !values().active_microbatches) {
       values().active_microbatches = 2 * values().pipeline_parallel_degree.value_or(1) + 2;
     }
   }
 
-  void check_degree(int world) {
+  /// Pipelines are made of what tensor parallelism leaves: each stage has that many ranks.
+  void check_degrees(int world) {
+    const int tp = values().tensor_parallel_degree;
+    const auto name = named("tensor_parallel_degree");
+    if (world % tp != 0) {
+      problem(name, ": ", world, world == 1 ? " rank was" : " ranks were",
+              " started, which cannot be divided by ", tp, "; start a multiple of ", tp,
+              " ranks (mpirun -n ", tp, "), or set another degree");
+    } else if (tp > 1 && !values().ddp) {
+      problem(name, " makes ", tp, " ranks that read different samples, but ", named("ddp"),
+              "; leave one of the keys out");
+    } else {
+      check_degree(world, tp);
+    }
+  }
+
+  void check_degree(int world, int tp) {
     auto& degree = values().pipeline_parallel_degree;
-    if (!degree) degree = world;
-    if (*degree > world) {
-      problem(named("pipeline_parallel_degree"), ": needs ", *degree, " ranks, but ", world,
-              world == 1 ? " was" : " were", " started; start ", *degree, " (mpirun -n ", *degree,
+    if (!degree) degree = world / tp;
+    const int ranks = *degree * tp;  // of one pipeline
+    const auto with = tp > 1 ? " with " + named("tensor_parallel_degree") : std::string();
+    if (ranks > world) {
+      problem(named("pipeline_parallel_degree"), with, ": needs ", ranks, " ranks, but ", world,
+              world == 1 ? " was" : " were", " started; start ", ranks, " (mpirun -n ", ranks,
               "), or leave the key out to use all ranks");
-    } else if (world % *degree != 0) {
-      problem(named("pipeline_parallel_degree"), ": ", world,
-              " ranks cannot be divided into pipelines of ", *degree, "; start a multiple of ",
-              *degree, " ranks, or leave the key out");
-    } else if (*degree < world && !values().ddp) {
+    } else if (world % ranks != 0) {
+      problem(named("pipeline_parallel_degree"), with, ": ", world,
+              " ranks cannot be divided into pipelines of ", ranks, "; start a multiple of ", ranks,
+              " ranks, or leave the key out");
+    } else if (ranks < world && !values().ddp) {
       problem(named("pipeline_parallel_degree"), " of ", world, " ranks makes ", world / *degree,
               " replicas, but ", named("ddp"), "; start ", *degree,
               " ranks, or leave one of the keys out");

@@ -61,7 +61,7 @@ std::vector<ConfigKey> pipeline_keys() {
           between(1, kMostStages), "what remains of the world size",
           "number of stages the model is cut into"),
       key("tensor_parallel_degree", "", &Config::tensor_parallel_degree, between(1, kMostStages),
-          "1", "ranks that share one layer; only 1 is available yet"),
+          "1", "ranks over which distributed modules are sliced (docs/tensor_parallelism.md)"),
       key("ddp", "", &Config::ddp, any_boolean(), "true",
           "whether ranks beyond pipeline_parallel_degree train replicas of the model "
           "(docs/data_parallelism.md)"),

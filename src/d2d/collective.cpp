@@ -51,6 +51,6 @@ at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, at::I
   return std::move(payload.tensors[0]);
 }
 
-void Collective::await_departure() { owner_.inbox_.await(*departure_, what_); }
+void Collective::await_departure() { owner_.inbox_.await(id_, *departure_, what_); }
 
 }  // namespace smp::d2d

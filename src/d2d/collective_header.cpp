@@ -12,6 +12,7 @@ CollectiveHeader::CollectiveHeader(const CollectiveId& id, CollectivePhase phase
                                    const CollectiveCall& call) {
   const Fixed fixed{id.lane.group,
                     id.lane.lane,
+                    id.lane.epoch,
                     id.number,
                     call.root,
                     call.dtype,
@@ -31,6 +32,12 @@ CollectiveHeader CollectiveHeader::leaving(std::uint64_t sent) {
   return {{{}, sent}, CollectivePhase::kExchange, call};
 }
 
+CollectiveHeader CollectiveHeader::epoch_failed(std::uint64_t epoch) {
+  CollectiveCall call;
+  call.kind = CollectiveKind::kEpochFailed;
+  return {{{0, 0, epoch}, 0}, CollectivePhase::kExchange, call};
+}
+
 CollectiveHeader CollectiveHeader::read(std::span<const std::byte> bytes) {
   CollectiveHeader header;
   SMP_REQUIRE_AS(InternalError,
@@ -41,7 +48,7 @@ CollectiveHeader CollectiveHeader::read(std::span<const std::byte> bytes) {
   header.size_ = bytes.size();
   const Fixed fixed = header.fixed();
   SMP_REQUIRE_AS(InternalError,
-                 fixed.kind <= static_cast<std::uint8_t>(CollectiveKind::kLeaving) &&
+                 fixed.kind <= static_cast<std::uint8_t>(CollectiveKind::kEpochFailed) &&
                      fixed.phase <= static_cast<std::uint8_t>(CollectivePhase::kResult),
                  "a message of a collective is malformed: kind ", int{fixed.kind}, ", phase ",
                  int{fixed.phase}, "; do all ranks run the same build?");
@@ -56,7 +63,7 @@ CollectiveHeader::Fixed CollectiveHeader::fixed() const noexcept {
 
 CollectiveId CollectiveHeader::id() const noexcept {
   const Fixed read = fixed();
-  return {{read.group, read.lane}, read.number};
+  return {{read.group, read.lane, read.epoch}, read.number};
 }
 
 CollectivePhase CollectiveHeader::phase() const noexcept {

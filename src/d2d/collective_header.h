@@ -18,6 +18,8 @@ class CollectiveHeader {
   CollectiveHeader(const CollectiveId& id, CollectivePhase phase, const CollectiveCall& call);
   /// Says that `sent` messages were all.
   static CollectiveHeader leaving(std::uint64_t sent);
+  /// Says that the sender will not finish collectives of `epoch`.
+  static CollectiveHeader epoch_failed(std::uint64_t epoch);
   /// @throws InternalError  they are none.
   static CollectiveHeader read(std::span<const std::byte> bytes);
 
@@ -32,6 +34,7 @@ class CollectiveHeader {
   struct Fixed {
     std::uint64_t group;
     std::uint64_t lane;
+    std::uint64_t epoch;
     std::uint64_t number;
     std::int32_t root;
     std::int32_t dtype;

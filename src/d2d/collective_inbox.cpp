@@ -25,7 +25,10 @@ const char* name_of(CollectiveKind kind) {
       return "an all_reduce";
     case CollectiveKind::kReduceScatter:
       return "a reduce_scatter";
+    case CollectiveKind::kAllToAll:
+      return "an all_to_all";
     case CollectiveKind::kLeaving:
+    case CollectiveKind::kEpochFailed:
       break;
   }
   return "an unknown collective";
@@ -66,7 +69,7 @@ Payload CollectiveInbox::take(const CollectiveId& id, CollectivePhase phase, Glo
     if (const auto found = round.arrived.find(round.awaited); found != round.arrived.end()) {
       return std::move(found->second.payload);
     }
-    check_may_come(peer, what);
+    check_may_come(id, peer, what);
     wait(round.waiting, what, peer);
   }
 }
@@ -81,14 +84,24 @@ void CollectiveInbox::check_agreement(const CollectiveId& id, const Round& round
               "tensors of one shape and dtype.");
 }
 
-void CollectiveInbox::check_may_come(GlobalRank peer, const char* what) const {
+void CollectiveInbox::check_epoch(std::uint64_t epoch, const char* what) const {
+  const auto failed = failed_.find(epoch);
+  if (failed == failed_.end()) return;
+  SMP_REQUIRE_AS(PeerLostError, false, "rank ", rank_, ": ", what, ": rank ", failed->second.where,
+                 " failed: ", failed->second.why);
+}
+
+void CollectiveInbox::check_may_come(const CollectiveId& id, GlobalRank peer,
+                                     const char* what) const {
+  check_epoch(id.lane.epoch, what);
   SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
   SMP_REQUIRE_AS(PeerLostError, !is_gone(peer), "rank ", rank_, ": ", what, " waits for rank ",
                  peer, ", but ", left_.at(peer).why);
 }
 
-void CollectiveInbox::await(Departure& departure, const char* what) {
+void CollectiveInbox::await(const CollectiveId& id, Departure& departure, const char* what) {
   while (departure.in_flight > 0) {
+    check_epoch(id.lane.epoch, what);
     SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
     wait(departure.on_left, what, GlobalRank());
   }
@@ -129,6 +142,7 @@ void CollectiveInbox::deliver(GlobalRank source, const CollectiveId& id, Collect
 
 // Its call failed here before all messages had come.
 bool CollectiveInbox::is_over(const CollectiveId& id) const {
+  if (id.lane.epoch != 0 && id.lane.epoch <= ended_epoch_) return true;
   const auto next = next_.find(id.lane);
   return next != next_.end() && id.number < next->second && rounds_.count(id) == 0;
 }
@@ -148,6 +162,33 @@ bool CollectiveInbox::is_gone(GlobalRank peer) const {
 void CollectiveInbox::abort(const std::string& why) {
   aborted_ = why;
   wake_all();
+}
+
+// ---- epochs ----
+
+void CollectiveInbox::fail_epoch(std::uint64_t epoch, GlobalRank where, const std::string& why) {
+  if (epoch <= ended_epoch_) return;
+  failed_.emplace(epoch, EpochFailure{where, why});
+  wake_all();
+}
+
+void CollectiveInbox::peer_failed_epoch(GlobalRank source, std::uint64_t epoch,
+                                        const std::string& why) {
+  ++received_[source];
+  fail_epoch(epoch, source, why);
+  if (is_gone(source)) wake_all();
+}
+
+void CollectiveInbox::end_epoch(std::uint64_t epoch) {
+  ended_epoch_ = std::max(ended_epoch_, epoch);
+  const auto is_past = [this](const CollectiveLane& lane) {
+    return lane.epoch != 0 && lane.epoch <= ended_epoch_;
+  };
+  std::erase_if(next_, [&](const auto& entry) { return is_past(entry.first); });
+  std::erase_if(rounds_, [&](const auto& entry) {  // those that run end by themselves
+    return is_past(entry.first.lane) && entry.second.call == nullptr;
+  });
+  failed_.erase(failed_.begin(), failed_.upper_bound(ended_epoch_));
 }
 
 void CollectiveInbox::wake_all() {

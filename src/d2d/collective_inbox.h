@@ -32,12 +32,15 @@ enum class CollectiveKind : std::uint8_t {
   kTensorAllGather,
   kTensorBroadcast,
   kLeaving,  ///< no collective: the sender's last message, `number` counts those before
+  kAllToAll,
+  kEpochFailed,  ///< no collective: those of an epoch will not be finished by the sender
 };
 
 /// A sequence of collectives.
 struct CollectiveLane {
   std::uint64_t group = 0;  ///< hash of the members
   std::uint64_t lane = 0;
+  std::uint64_t epoch = 0;  ///< 0: for good; else forgotten when the epoch ends
   auto operator<=>(const CollectiveLane&) const = default;
 };
 
@@ -84,15 +87,26 @@ class CollectiveInbox {
   Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer, const char* what);
   /// Suspends until what `departure` counts has left.
   /// @throws PeerLostError  abort() was called.
-  void await(Departure& departure, const char* what);
+  void await(const CollectiveId& id, Departure& departure, const char* what);
 
   /// Counts a message and keeps it if its collective is still to be finished here.
   void deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
                CollectiveMessage&& message);
+  /// Lanes that are not forgotten.
+  std::size_t lanes() const noexcept { return next_.size(); }
   /// Collectives that began here or of which messages came, and that are not over.
   std::size_t open() const noexcept { return rounds_.size(); }
   void peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why);
   void abort(const std::string& why);
+
+  // Epochs: lanes that live for a while, a step say, and of which none is used twice.
+
+  /// Waits in lanes of `epoch`, now and later, throw PeerLostError: it failed on `where` for `why`.
+  void fail_epoch(std::uint64_t epoch, GlobalRank where, const std::string& why);
+  /// The same, told by `source` in a message.
+  void peer_failed_epoch(GlobalRank source, std::uint64_t epoch, const std::string& why);
+  /// Epochs up to this one are over here: what still comes for them is dropped.
+  void end_epoch(std::uint64_t epoch);
 
  private:
   using Slot = std::pair<CollectivePhase, GlobalRank>;
@@ -107,11 +121,16 @@ class CollectiveInbox {
     std::uint64_t sent;
     std::string why;
   };
+  struct EpochFailure {
+    GlobalRank where;
+    std::string why;
+  };
 
   bool is_over(const CollectiveId& id) const;
   bool is_gone(GlobalRank peer) const;
   void check_agreement(const CollectiveId& id, const Round& round) const;
-  void check_may_come(GlobalRank peer, const char* what) const;
+  void check_may_come(const CollectiveId& id, GlobalRank peer, const char* what) const;
+  void check_epoch(std::uint64_t epoch, const char* what) const;
   void wait(fiber::Event*& place, const char* what, GlobalRank peer);
   void wake_all();
 
@@ -121,6 +140,8 @@ class CollectiveInbox {
   std::vector<fiber::Event*> waiting_;
   std::map<GlobalRank, std::uint64_t> received_;  // messages so far
   std::map<GlobalRank, Farewell> left_;
+  std::map<std::uint64_t, EpochFailure> failed_;  // by epoch
+  std::uint64_t ended_epoch_ = 0;
   std::string aborted_;
 };
 

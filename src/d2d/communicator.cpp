@@ -132,7 +132,18 @@ at::Tensor sum_of_parts(Collective& collective, const Members& members, GlobalRa
 int Communicator::rank() const noexcept { return members_->position(owner_->rank()); }
 
 Communicator Communicator::lane(std::uint64_t number) const {
-  return {*owner_, members_, {lane_.group, number}};
+  return {*owner_, members_, {lane_.group, number, 0}};
+}
+
+Communicator Communicator::lane(std::uint64_t number, std::uint64_t epoch) const {
+  SMP_ASSERT(epoch > 0, "lanes of epoch 0 are for good");
+  return {*owner_, members_, {lane_.group, number, epoch}};
+}
+
+Communicator Communicator::named(const char* what) const {
+  auto named = *this;
+  named.name_ = what;
+  return named;
 }
 
 Communicator Communicator::among(Members members) const {
@@ -178,9 +189,9 @@ void Communicator::barrier() const {
 // ---- tensors ----
 
 at::Tensor Communicator::all_reduce(const at::Tensor& tensor) const {
-  constexpr const char* kWhat = "an all_reduce";
-  check_summable(tensor, kWhat, owner_->rank());
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllReduce, tensor), kWhat);
+  const char* const what = name_or("an all_reduce");
+  check_summable(tensor, what, owner_->rank());
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllReduce, tensor), what);
   return tensor.nbytes() <= kInlineBytes ? sum_everywhere(collective, tensor)
                                          : sum_in_parts(collective, tensor);
 }
@@ -211,12 +222,12 @@ at::Tensor Communicator::sum_in_parts(Collective& collective, const at::Tensor& 
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {
-  constexpr const char* kWhat = "a reduce_scatter";
-  check_summable(tensor, kWhat, owner_->rank());
-  SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ",
-              kWhat, " of ", tensor.sizes(), " among ", size(),
+  const char* const what = name_or("a reduce_scatter");
+  check_summable(tensor, what, owner_->rank());
+  SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ", what,
+              " of ", tensor.sizes(), " among ", size(),
               " ranks: the first dimension must be a multiple of their number.");
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kReduceScatter, tensor), kWhat);
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kReduceScatter, tensor), what);
   const Cut cut(tensor, size(), /*flat=*/false);
   for_each_other(
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
@@ -226,16 +237,38 @@ at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {
 }
 
 at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
-  constexpr const char* kWhat = "an all_gather";
-  check_tensor(tensor, kWhat, owner_->rank());
-  SMP_REQUIRE(tensor.dim() > 0, "rank ", owner_->rank(), ": ", kWhat,
+  const char* const what = name_or("an all_gather");
+  check_tensor(tensor, what, owner_->rank());
+  SMP_REQUIRE(tensor.dim() > 0, "rank ", owner_->rank(), ": ", what,
               " of a tensor without dimensions: there is no first one to join along.");
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kTensorAllGather, tensor), kWhat);
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kTensorAllGather, tensor), what);
   const at::Tensor own = contiguous_data(detached(tensor));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes[0] *= size();
   at::Tensor result = new_tensor(sizes, tensor.scalar_type());
+  Joiner joiner(result);
+  for (const GlobalRank member : *members_) {
+    joiner.put(member == owner_->rank()
+                   ? own
+                   : collective.take_tensor(CollectivePhase::kExchange, member, own));
+  }
+  collective.await_departure();
+  return result;
+}
+
+at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
+  const char* const what = name_or("an all_to_all");
+  check_tensor(tensor, what, owner_->rank());
+  SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ", what,
+              " of ", tensor.sizes(), " among ", size(),
+              " ranks: the first dimension must be a multiple of their number.");
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllToAll, tensor), what);
+  const Cut cut(tensor, size(), /*flat=*/false);
+  for_each_other(
+      [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
+  const at::Tensor own = cut.part(rank());
+  at::Tensor result = new_tensor(tensor.sizes(), tensor.scalar_type());
   Joiner joiner(result);
   for (const GlobalRank member : *members_) {
     joiner.put(member == owner_->rank()
@@ -287,7 +320,7 @@ Communicator Communicators::group(Members members) {
   }
   SMP_REQUIRE(members.contain(rank()), "rank ", rank(), ": a group of the ranks ", members,
               ": this rank is not one of them; only members take part.");
-  const CollectiveLane lane{hash_of(members), 0};
+  const CollectiveLane lane{hash_of(members), 0, 0};
   return {*this, std::make_shared<const Members>(std::move(members)), lane};
 }
 
@@ -310,8 +343,19 @@ void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
     if (on_left_) on_left_(source, bytes);
     return;
   }
+  if (call.kind == CollectiveKind::kEpochFailed) {
+    return inbox_.peer_failed_epoch(source, header.id().lane.epoch, bytes);
+  }
   inbox_.deliver(source, header.id(), header.phase(),
                  {std::move(call), {std::move(bytes), std::move(frame.tensors)}});
+}
+
+void Communicators::fail_epoch(std::uint64_t epoch, const Members& others, const std::string& why) {
+  inbox_.fail_epoch(epoch, rank(), why);
+  const CollectiveHeader header = CollectiveHeader::epoch_failed(epoch);
+  for (const GlobalRank peer : others) {
+    if (peer != rank()) send(peer, header.bytes(), why, {}, nullptr);
+  }
 }
 
 void Communicators::announce_leaving(std::string_view why) {

@@ -38,6 +38,11 @@ class Communicator {
   /// An independent sequence of collectives of the same group, on all members by the same number. A
   /// group itself is its lane 0.
   Communicator lane(std::uint64_t number) const;
+  /// The same, until Communicators::end_epoch(epoch); `epoch` is at least 1.
+  Communicator lane(std::uint64_t number, std::uint64_t epoch) const;
+  /// The same group and lane, whose collectives of tensors are called `what` in messages and
+  /// reports; it outlives the calls.
+  Communicator named(const char* what) const;
   /// Of some of the channel's ranks, this one among them; only they call it.
   /// @throws as Communicators::group
   Communicator among(Members members) const;
@@ -65,6 +70,11 @@ class Communicator {
   /// All members' tensors, of the same shape, one after another along the first dimension. Each
   /// sends n-1 times its tensor in n-1 messages.
   at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// Cut along the first dimension: part i goes to the member at position i; what comes, one part
+  /// from each, one after another along the first dimension. Each sends (n-1)/n of the tensor's
+  /// bytes in n-1 messages.
+  /// @throws UsageError  the first dimension cannot be divided by size().
+  at::Tensor all_to_all(const at::Tensor& tensor) const;
   /// The tensor of `root` on every member: itself there, a new one elsewhere. Members agree on
   /// `sizes` and `dtype`; `own` is read at the root only. The root sends it size() - 1 times, and
   /// returns when it has left.
@@ -75,6 +85,7 @@ class Communicator {
   friend class Communicators;
   Communicator(Communicators& owner, std::shared_ptr<const Members> members, CollectiveLane lane)
       : owner_(&owner), members_(std::move(members)), lane_(lane) {}
+  const char* name_or(const char* usual) const noexcept { return name_ ? name_ : usual; }
 
   template <class Action>
   void for_each_other(Action&& action) const;
@@ -84,6 +95,7 @@ class Communicator {
   Communicators* owner_;
   std::shared_ptr<const Members> members_;
   CollectiveLane lane_;
+  const char* name_ = nullptr;
 };
 
 /// The communicators of a channel: takes what arrives at its port kCollectives.
@@ -117,6 +129,16 @@ class Communicators {
   std::uint64_t sent_to(GlobalRank peer) { return sent(peer); }
   /// Ends every wait, and later ones, with PeerLostError(`why`).
   void abort(const std::string& why) { inbox_.abort(why); }
+
+  // Epochs are numbered by the caller, in the order in which they end; each rank ends its own.
+
+  /// This rank will not finish the collectives of `epoch`: waits in its lanes, now and later, throw
+  /// PeerLostError with `why`, here and on `others`, which are told. Safe in a poll.
+  void fail_epoch(std::uint64_t epoch, const Members& others, const std::string& why);
+  /// Forgets the lanes of epochs up to this one. No fiber is in a collective of theirs.
+  void end_epoch(std::uint64_t epoch) { inbox_.end_epoch(epoch); }
+  /// Lanes in which something was called here and that are not forgotten.
+  std::size_t lanes() const noexcept { return inbox_.lanes(); }
 
  private:
   friend class Collective;

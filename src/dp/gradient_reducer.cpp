@@ -33,10 +33,11 @@ at::Tensor dense_gradient(const at::Tensor& parameter) {
 }  // namespace
 
 GradientReducer::GradientReducer(d2d::Communicator replicas, std::vector<at::Tensor> parameters,
-                                 std::int64_t bucket_bytes)
+                                 std::int64_t bucket_bytes, int divisor)
     : replicas_(std::move(replicas)),
       parameters_(std::move(parameters)),
-      buckets_(buckets_of(parameters_, bucket_bytes)) {}
+      buckets_(buckets_of(parameters_, bucket_bytes)),
+      divisor_(divisor > 0 ? divisor : replicas_.size()) {}
 
 GradientReducer::Forms GradientReducer::forms() const {
   Forms forms;
@@ -79,7 +80,7 @@ void GradientReducer::reduce_dense(const std::vector<std::size_t>& bucket) {
   std::vector<at::Tensor> gradients;
   for (const auto parameter : bucket) gradients.push_back(dense_gradient(parameters_[parameter]));
   auto sum = replicas_.all_reduce(flattened(gradients));
-  unflatten_into(gradients, sum.div_(replicas_.size()));
+  unflatten_into(gradients, sum.div_(divisor_));
 }
 
 /// Rows travel, not the table: a replica's batch touches few of them.
@@ -98,7 +99,7 @@ void GradientReducer::reduce_sparse(std::size_t parameter) {
     sum = sum.defined() ? (sum + rows).coalesce() : rows._coalesced_(true).clone();
   }
   SMP_ASSERT(sum.defined(), "a sparse gradient that no replica has");
-  gradient = sum.div_(replicas_.size());
+  gradient = sum.div_(divisor_);
 }
 
 }  // namespace smp::dp

@@ -22,14 +22,16 @@ class GradientReducer {
 
   /// @param parameters    of the stage, in the same order on all members of `replicas`
   /// @param bucket_bytes  of gradients that travel together
+  /// @param divisor       of the sum over `replicas`; 0: their number
   GradientReducer(d2d::Communicator replicas, std::vector<at::Tensor> parameters,
-                  std::int64_t bucket_bytes);
+                  std::int64_t bucket_bytes, int divisor = 0);
 
   /// Of this rank, now.
   Forms forms() const;
 
-  /// Makes `.grad` of every parameter the mean over all replicas; one that is missing in some of
-  /// them counts as zero, one that is missing in all stays missing. Suspends the calling fiber.
+  /// Makes `.grad` of every parameter the sum over all replicas, divided; one that is missing in
+  /// some of them counts as zero, one that is missing in all stays missing. Suspends the calling
+  /// fiber.
   /// @param forms  of all replicas, in their order
   /// @throws as d2d::Communicator, with a replica that left.
   void reduce(const std::vector<Forms>& forms);
@@ -43,6 +45,7 @@ class GradientReducer {
   const d2d::Communicator replicas_;
   const std::vector<at::Tensor> parameters_;
   const std::vector<std::vector<std::size_t>> buckets_;
+  const int divisor_;
 };
 
 }  // namespace smp::dp

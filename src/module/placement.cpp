@@ -4,6 +4,7 @@
 
 #include "base/fiber_local.h"
 #include "smp/call.h"
+#include "smp/tensor_parallelism.h"
 
 namespace smp {
 namespace {
@@ -22,7 +23,9 @@ partition::~partition() { innermost().set(outer_); }
 
 RoutedBase::RoutedBase() {
   if (const auto* scope = innermost().get()) smp_pin = scope->pp_rank_;
+  if (const auto wanted = tensor_parallelism::wanted()) smp_tensor_parallel = *wanted;
 }
 RoutedBase::~RoutedBase() = default;
+StandIn::~StandIn() = default;
 
 }  // namespace smp

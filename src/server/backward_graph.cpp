@@ -105,7 +105,7 @@ void BackwardGraph::execute_only_towards_captures() {
   }
 }
 
-/// Nodes that are started elsewhere, and those without edges that are no leaves (the arguments of
+/// Nodes that wait for other ranks, and those without edges that are no leaves (the arguments of
 /// an execution), are what others wait for.
 void BackwardGraph::find_what_only_leaves_need() {
   for (const auto index : upwards()) {
@@ -119,8 +119,8 @@ void BackwardGraph::find_what_only_leaves_need() {
       const auto target = targets[entry.first_target + i];
       if (target != kNoNode) ++(nodes[target].only_leaves ? leaves : others);
     }
-    const bool async = dynamic_cast<AsyncNode*>(entry.node) != nullptr;
-    entry.only_leaves = others == 0 && !async;
+    const bool waits = dynamic_cast<module::WaitingNode*>(entry.node) != nullptr;
+    entry.only_leaves = others == 0 && !waits;
     entry.also_leaves = leaves > 0 && !entry.only_leaves;
   }
 }

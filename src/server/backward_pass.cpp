@@ -119,7 +119,9 @@ void BackwardPass::evaluate(NodeIndex index) {
   keep_captures(entry, inputs);
   if (give_to_sink(node, inputs)) return;
   if (entry.started_ahead) return give_place(index);
-  if (!entry.reached) return pass_on(index, variable_list(node.num_outputs()), false);
+  if (!entry.reached && dynamic_cast<module::SuspendingNode*>(&node) == nullptr) {
+    return pass_on(index, variable_list(node.num_outputs()), false);
+  }
   call_tensor_hooks(node, inputs);
   for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
   if (part_ == Part::kFirst && can_compute_twice(entry)) {
@@ -131,7 +133,12 @@ void BackwardPass::evaluate(NodeIndex index) {
 
 void BackwardPass::execute(NodeIndex index, variable_list&& inputs) {
   Node& node = *graph_.nodes[index].node;
-  if (auto* async = dynamic_cast<AsyncNode*>(&node)) return start(index, *async, std::move(inputs));
+  if (auto* waits = dynamic_cast<module::WaitingNode*>(&node)) {
+    if (auto* here = dynamic_cast<module::SuspendingNode*>(waits)) {
+      return suspend_in(index, *here, std::move(inputs));
+    }
+    return start(index, static_cast<AsyncNode&>(*waits), std::move(inputs));
+  }
   variable_list kept;
   const bool has_post_hooks = !node.post_hooks().empty();
   if (has_post_hooks) kept = inputs;
@@ -207,6 +214,22 @@ void BackwardPass::start(NodeIndex index, AsyncNode& node, variable_list&& input
   const InsideNode inside;
   if (chain.empty()) return node.start(std::move(inputs), options_, std::move(done));
   start_chain(chain, std::move(inputs), options_, std::move(done), replies_);
+}
+
+/// Its gradients are those of all ranks that take part, whether one came here or not.
+void BackwardPass::suspend_in(NodeIndex index, module::SuspendingNode& node,
+                              variable_list&& inputs) {
+  SMP_REQUIRE(!inside_node(), "a backward pass that was begun inside the backward of another node ",
+              "cannot wait for other ranks in ", node.name(),
+              ": call distributed modules in a tensor hook or outside of backward instead");
+  SMP_REQUIRE_AS(UnsupportedError, !options_.create_graph, "create_graph: ", node.name(),
+                 ", which works with other ranks, has no second derivative");
+  take_turn(options_.turns);
+  variable_list kept;
+  const bool has_post_hooks = !node.post_hooks().empty();
+  if (has_post_hooks) kept = inputs;
+  auto outputs = node.run(std::move(inputs));
+  finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr, true);
 }
 
 void BackwardPass::finish_started(Reply&& reply) {

@@ -74,6 +74,7 @@ class BackwardPass {
   void compute_for_others(NodeIndex index, variable_list&& inputs);
   void finish_for_leaves(NodeIndex index, ForLeaves&& kept);
   void start(NodeIndex index, AsyncNode& node, variable_list&& inputs);
+  void suspend_in(NodeIndex index, module::SuspendingNode& node, variable_list&& inputs);
   void give_place(NodeIndex index);
   void count_started();
   void finish_started(Reply&& reply);

@@ -122,6 +122,22 @@ CallPosition ExecutionScope::next_call(std::uint32_t calls) {
   return {caller.key(), std::exchange(caller.calls_, caller.calls_ + calls), caller.order_key_};
 }
 
+module::CallPlace ExecutionScope::next_place_in_program() noexcept {
+  const bool forward = identity_.phase == schedule::Phase::kForward;
+  const auto caller = innermost_ == nullptr ? caller_random_ : innermost_->order_key_;
+  const auto number = innermost_ == nullptr ? places_taken_++ : innermost_->places_taken_++;
+  const auto depth = innermost_ == nullptr ? "<top>" : "<call>";
+  auto key = base::mix_key(caller, std::string_view(depth));
+  key = base::mix_key(key, static_cast<std::uint64_t>(identity_.microbatch) * 2 + forward);
+  const char* path = "<body>";
+  if (innermost_ != nullptr) {
+    path = innermost_->entry_.lasting_path;
+  } else if (identity_.module != kBody) {
+    path = services_.modules.at(identity_.module).lasting_path;
+  }
+  return {0, base::mix_key(key, number), path, identity_.microbatch, forward};
+}
+
 void ExecutionScope::publish() const noexcept {
   const char* path = "<body>";
   ModuleId module = identity_.module;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "fiber/scheduler.h"
+#include "module/call_places.h"
 #include "schedule/phase.h"
 #include "server/deferred_statistics.h"
 #include "server/gradient_accumulator.h"
@@ -91,6 +92,9 @@ class ExecutionScope final : public fiber::Activity {
 
   /// Where the next call stands; `calls` of the program are made by it.
   [[nodiscard]] CallPosition next_call(std::uint32_t calls);
+  /// Of what the running call, or the execution at its top, does next together with ranks that run
+  /// the same program; the step is left open.
+  [[nodiscard]] module::CallPlace next_place_in_program() noexcept;
   // Calls that returned before they ended.
 
   /// Of the requests that this execution makes from now on.
@@ -167,7 +171,8 @@ class ExecutionScope final : public fiber::Activity {
   std::optional<DeferredStatistics::Execution> statistics_;  // of the body's own layers
   int aborted_calls_ = 0;
   std::uint64_t num_calls_ = 0;
-  std::uint64_t last_worked_ = 0;  // number of the latest call that left or has ended
+  std::uint64_t last_worked_ = 0;   // number of the latest call that left or has ended
+  std::uint32_t places_taken_ = 0;  // of next_place_in_program(), at the top
   std::uint64_t row_ = 0;
   std::vector<std::uint32_t> places_;  // next ones, by owner
   std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;
@@ -211,6 +216,7 @@ class CallScope {
   const std::uint64_t order_key_;         // hash of key()
   const std::uint64_t number_;            // ExecutionScope::num_calls()
   std::uint32_t calls_ = 0;               // made so far
+  std::uint32_t places_taken_ = 0;        // of ExecutionScope::next_place_in_program()
   const ModuleId module_;                 // for whoever looks on
   RoutedBase* called_by_body_ = nullptr;  // the module, if a body makes this call
   const int exceptions_ = std::uncaught_exceptions();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "fiber/scheduler.h"
+#include "module/waiting_node.h"
 #include "server/ids.h"
 #include "server/tensor_flags.h"
 
@@ -60,9 +61,9 @@ class Completion {
 
 /// A node whose backward takes time elsewhere: it is started, never applied. Applying it
 /// (LibTorch's own engine would) fails with a message that names model.backward().
-class AsyncNode : public Node {
+class AsyncNode : public module::WaitingNode {
  public:
-  using Node::Node;
+  using module::WaitingNode::WaitingNode;
   /// Begins the work; must neither block nor suspend. `done` may be called at once or later.
   virtual void start(variable_list&& gradients, const BackwardOptions& options,
                      Completion done) = 0;

@@ -37,7 +37,7 @@ void FailureControl::fail_step(std::exception_ptr error) {
   const auto failure = failure_of(core_.step->failure, core_.port.rank(), who_runs(rank));
   let_one_rank_say(failure, text_of(core_.step->failure));
   tell_others({failure});
-  abort_here();
+  abort_here(failure.text);
 }
 
 /// The rank where it was thrown, with all that is known of it.
@@ -62,7 +62,7 @@ void FailureControl::on_step_failed(StepFailed&& message) {
   if (core_.step->failed()) return;
   let_one_rank_say(message.failure, message.failure.text);
   core_.step->failure = remote_exception(message.failure);
-  abort_here();
+  abort_here(message.failure.text);
 }
 
 void FailureControl::on_late_failure(std::int64_t step, StepFailed&& message) {
@@ -81,11 +81,12 @@ void FailureControl::fail_late() {
 }
 
 /// Every wait of the step ends: for answers, for a turn to begin backward, for the step's end.
-void FailureControl::abort_here() noexcept {
+void FailureControl::abort_here(const std::string& why) noexcept {
   for (auto* target : core_.step->requests.take_all()) target->on_abort();
   core_.step->gate.open_all();
   core_.step->order.open_all();
   core_.server.wake.signal();
+  if (on_failure_) on_failure_(core_.step->number, why);
 }
 
 void FailureControl::on_rank_left(PpRank peer, std::int64_t after_step) {
@@ -101,7 +102,7 @@ void FailureControl::on_rank_left(PpRank peer, std::int64_t after_step) {
       "; every rank must run the same number of steps (see that rank's own message)");
   leave_to_another_rank(text, first_but(peer));
   core_.step->failure = std::make_exception_ptr(PeerLostError(text));
-  abort_here();
+  abort_here(text);
 }
 
 void FailureControl::require_all_ranks() const {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "server/message.h"
 #include "server/server_core.h"
@@ -16,6 +18,11 @@ namespace smp::server {
 class FailureControl {
  public:
   explicit FailureControl(ServerCore& core) : core_(core) {}
+
+  /// Called when step `step` fails on this rank, wherever it did, to end waits that this layer does
+  /// not know. Safe in a poll; must not throw.
+  using OnFailure = std::function<void(std::int64_t step, const std::string& why)>;
+  void set_failure_handler(OnFailure handler) { on_failure_ = std::move(handler); }
 
   /// Ends the running step with `error`, here and on the other ranks. Outside of steps it is
   /// logged. Safe in a poll.
@@ -49,10 +56,11 @@ class FailureControl {
  private:
   void let_one_rank_say(const Failure& failure, const std::string& own_text);
   void tell_others(const Failure& failure) noexcept;
-  void abort_here() noexcept;
+  void abort_here(const std::string& why) noexcept;
   GlobalRank first_but(PpRank peer) const;
 
   ServerCore& core_;
+  OnFailure on_failure_;
   std::string left_;  // which rank left first, and when
   std::int64_t left_after_ = 0;
   PpRank left_peer_{0};

@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "schedule/step_trace.h"
+#include "server/call_places.h"
 #include "server/call_router.h"
 #include "server/dynamic_engine.h"
 #include "server/failure_control.h"
@@ -41,6 +43,10 @@ class ModuleServer {
   SpanRecorder& recorder() noexcept { return core_.scopes.recorder; }
   StepEngine& engine() noexcept { return engine_; }
   SettingsBoard& settings() noexcept { return core_.scopes.settings; }
+  module::CallPlaces& places() noexcept { return places_; }
+  void set_failure_handler(FailureControl::OnFailure handler) {
+    failures_.set_failure_handler(std::move(handler));
+  }
 
   /// Runs one step: on pp_rank 0 the bodies, elsewhere what they ask for.
   /// @return start and end on this rank, and the spans, if recording was on
@@ -74,6 +80,7 @@ class ModuleServer {
 
   ServerCore core_;
   FailureControl failures_{core_};
+  CallPlaces places_{core_};
   CallRouter router_{core_, failures_};
   RequestRunner runner_{core_, failures_};
   DynamicEngine engine_{core_, router_, runner_, failures_};

@@ -256,9 +256,29 @@ TEST(Config, MakesReplicasOfRanksBeyondTheStages) {
   EXPECT_NO_THROW(resolve_config(input));
 }
 
-TEST(Config, SaysThatTensorParallelismIsStillToCome) {
-  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("tensor_parallel_degree", "2", 4)),
-              HasSubstr("tensor parallelism is not yet available"));
+TEST(Config, MakesStagesOfWhatRemainsAfterTensorParallelism) {
+  const auto alone = resolve_config(with_flag("tensor_parallel_degree", "2", 8)).arrangement();
+  EXPECT_EQ(alone.tp_size, 2);
+  EXPECT_EQ(alone.pp_size, 4);
+  auto input = with_flag("tensor_parallel_degree", "2", 8);
+  input.flags.emplace_back("pipeline_parallel_degree", "2");
+  EXPECT_EQ(resolve_config(input).arrangement().pp_size, 2);
+  input.flags.back() = {"pipeline_parallel_degree", "3"};
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("with tensor_parallel_degree = 2"),
+                                       HasSubstr("8 ranks cannot be divided into pipelines of 6")));
+  input.flags.back() = {"pipeline_parallel_degree", "8"};
+  EXPECT_THAT(refusal_of(input), HasSubstr("needs 16 ranks, but 8 were started; start 16"));
+}
+
+TEST(Config, RefusesTensorDegreesThatDoNotFit) {
+  EXPECT_THAT(refusal_of(with_flag("tensor_parallel_degree", "3", 4)),
+              AllOf(HasSubstr("tensor_parallel_degree = 3"),
+                    HasSubstr("4 ranks were started, which cannot be divided by 3"),
+                    HasSubstr("mpirun -n 3")));
+  auto input = with_flag("tensor_parallel_degree", "2", 4);
+  input.flags.emplace_back("ddp", "false");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("makes 2 ranks that read different samples"),
+                                       HasSubstr("ddp = false")));
 }
 
 TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {

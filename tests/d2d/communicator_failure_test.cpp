@@ -207,5 +207,57 @@ TEST(CommunicatorFailure, AMalformedMessageIsAFailure) {
   EXPECT_THAT(job.failures, ElementsAre(AllOf(HasSubstr("rank 1"), HasSubstr("malformed"))));
 }
 
+// ---- epochs ----
+
+/// What rank 0 is told in `epoch` by a wait for rank 1, which fails epoch 5.
+std::string told_in_epoch(std::uint64_t epoch, bool before_the_call) {
+  SimulatedJob job(2, 3);
+  std::string told = "nothing";
+  job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+    const auto lane = own.all().lane(77, epoch).named("the exchange of a test");
+    const bool late = (rank == 0) == before_the_call;
+    if (late) fiber::Scheduler::instance().sleep_for(base::kSecond, kForTheTest);
+    if (rank == 1) {
+      own.fail_epoch(5, own.all().members(), "it is ill");
+      if (epoch != 5) lane.all_reduce(at::ones({3}));
+      return;
+    }
+    try {
+      lane.all_reduce(at::ones({3}));
+    } catch (const PeerLostError& error) {
+      told = error.what();
+    }
+  });
+  return told;
+}
+
+TEST(CommunicatorFailure, EndsTheWaitsOfAnEpochThatFailedElsewhere) {
+  for (const bool before_the_call : {false, true}) {
+    EXPECT_THAT(told_in_epoch(5, before_the_call),
+                AllOf(HasSubstr("rank 0: the exchange of a test: rank 1 failed: it is ill")));
+    EXPECT_EQ(told_in_epoch(6, before_the_call), "nothing") << "another epoch";
+    EXPECT_EQ(told_in_epoch(4, before_the_call), "nothing");
+  }
+}
+
+TEST(CommunicatorFailure, EndsItsOwnWaitsOfAnEpoch) {
+  SimulatedJob job(2, 3);
+  std::string told = "nothing";
+  job.run({[&] {
+             try {
+               job.rank(0).all().lane(1, 5).barrier();
+             } catch (const PeerLostError& error) {
+               told = error.what();
+             }
+           },
+           [&] {
+             fiber::Scheduler::instance().sleep_for(base::kSecond, kForTheTest);
+             job.rank(0).fail_epoch(5, job.rank(0).all().members(), "no more");
+           }});
+  EXPECT_THAT(told, HasSubstr("no more"));
+  job.rank(0).end_epoch(5);
+  EXPECT_EQ(job.rank(0).lanes(), 0u);
+}
+
 }  // namespace communicator_failure_test
 }  // namespace smp::d2d

@@ -80,6 +80,29 @@ TEST(CommunicatorTensors, GathersTensorsAlongTheFirstDimension) {
   }
 }
 
+TEST(CommunicatorTensors, ExchangesPartsBetweenAllPairs) {
+  for (const auto& group : kGroups) {
+    SimulatedJob job(4, 9);
+    job.on_ranks(group, [&](int rank, Communicators& own) {
+      const Communicator all = own.group(members(group));
+      for (const std::int64_t width : {1, 900}) {
+        const std::vector<std::int64_t> shape{3 * all.size(), width};
+        std::vector<at::Tensor> parts;
+        for (const int member : group) {
+          parts.push_back(contribution(member, shape).narrow(0, 3 * all.rank(), 3));
+        }
+        const at::Tensor exchanged = all.all_to_all(contribution(rank, shape));
+        EXPECT_TRUE(at::equal(exchanged, at::cat(parts)));
+        EXPECT_TRUE(exchanged.is_contiguous());
+      }
+      const auto odd = at::ones({2 * all.size() + 1});
+      if (all.size() > 1) {
+        EXPECT_THROW(all.all_to_all(odd), UsageError);
+      }
+    });
+  }
+}
+
 TEST(CommunicatorTensors, TakesStridedTensorsAndOnesWithHistory) {
   SimulatedJob job(2);
   job.on_ranks({0, 1}, [&](int, Communicators& own) {
@@ -188,6 +211,11 @@ TEST(CommunicatorTensors, SendsWhatTheFormulasSay) {
     EXPECT_EQ(sent_in(size,
                       [](auto& all) {
                         all.reduce_scatter(at::ones({60, 100}));
+                      }),
+              each({n - 1, (n - 1) * elements * 4 / n}));
+    EXPECT_EQ(sent_in(size,
+                      [](auto& all) {
+                        all.all_to_all(at::ones({60, 100}));
                       }),
               each({n - 1, (n - 1) * elements * 4 / n}));
   }

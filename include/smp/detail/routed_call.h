@@ -76,7 +76,11 @@ class RoutedCall {
     static_cast<void>(&registered_);
     return route(
         module,
-        [&]() -> R { return Method::template call<Self>(self, std::forward<Given>(given)...); },
+        [&]() -> R {
+          if (module.smp_stand_in) [[unlikely]]
+            return replaced(module, given...);
+          return Method::template call<Self>(self, std::forward<Given>(given)...);
+        },
         [&](CallHandler& handler) -> R { return remote(handler, module, given...); });
   }
 
@@ -103,6 +107,19 @@ class RoutedCall {
     }
   }
 
+  /// By what stands in for the module.
+  static R replaced(RoutedBase& module, const std::remove_reference_t<A>&... arguments) {
+    if constexpr (!kCrosses) {
+      refuse_remote_call(module, entry(), obstacle());
+    } else {
+      Writer out;
+      (put_argument<A>(out, arguments), ...);
+      auto packed = std::move(out).take();
+      auto answer = module.smp_stand_in->run(entry(), packed);
+      return unpack(answer);
+    }
+  }
+
   static R unpack(Packet& answer) {
     Reader in(answer);
     if constexpr (std::is_void_v<R>) {
@@ -117,6 +134,10 @@ class RoutedCall {
   static Packet run(torch::nn::Module& module, Packet& arguments) {
     auto* self = dynamic_cast<Self*>(&module);
     if (self == nullptr) fail_wrong_module(module, entry());
+    auto* const routed = dynamic_cast<RoutedBase*>(&module);
+    if (routed != nullptr && routed->smp_stand_in) {
+      return routed->smp_stand_in->run(entry(), arguments);
+    }
     Reader in(arguments);
     std::tuple<Received<A>...> received{Received<A>(in)...};
     in.finish();

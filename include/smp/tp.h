@@ -1,0 +1,12 @@
+// smp/tp.h: tensor parallelism: layers that are spread over ranks which read different samples
+// (paper §5; docs/tensor_parallelism.md).
+#pragma once
+
+#include "smp/tensor_parallelism.h"
+#include "smp/tp/distributed_embedding.h"
+#include "smp/tp/distributed_layer_norm.h"
+#include "smp/tp/distributed_linear.h"
+#include "smp/tp/distributed_module.h"
+#include "smp/tp/distributed_transformer.h"
+#include "smp/tp/primitives.h"
+#include "smp/tp/replacement.h"

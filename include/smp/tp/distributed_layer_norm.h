@@ -1,0 +1,63 @@
+// smp/tp/distributed_layer_norm.h: layer normalisation over the ranks of a TP_GROUP
+// (paper §5.3, App. F.2).
+//
+// B rows of one rank's batch, T tensor-parallel ranks, H the normalised size.
+#pragma once
+
+#include <torch/nn/modules/normalization.h>
+
+#include <string>
+
+#include "smp/module.h"
+#include "smp/tp/distributed_module.h"
+
+namespace smp {
+namespace nn {
+
+/// As torch::nn::LayerNorm over the last dimension, with rows cut into T slices, of which rank j
+/// normalises the j-th for the samples of all ranks with its [H/T] of weight and bias.
+///
+///     x [B, .., H] ─ all-to-all ─► [T·B, .., H/T] ─ two moments of all ─► ─ all-to-all ─► [B, ..,
+///     H]
+///
+/// Moments of the slices are put together as means and sums of squares around them (Chan, Golub,
+/// LeVeque, 1983), so a mean that is large against the deviation costs no digits; in half precision
+/// they are computed in float. Forward sends 2 (T-1)/T·B·H elements from each rank, and 2 (T-1)·T·B
+/// moments; backward as many.
+class SMP_API DistributedLayerNormImpl : public DistributedModule {
+ public:
+  explicit DistributedLayerNormImpl(std::int64_t size)
+      : DistributedLayerNormImpl(torch::nn::LayerNormOptions({size})) {}
+  /// @throws UnsupportedError  more than the last dimension is normalised.
+  /// @throws UsageError        H cannot be divided by T, or no session runs.
+  explicit DistributedLayerNormImpl(const torch::nn::LayerNormOptions& options);
+
+  /// Stands in for `original`, whose weight and bias become slices.
+  explicit DistributedLayerNormImpl(torch::nn::LayerNormImpl& original);
+  static std::string obstacle(const torch::nn::LayerNormImpl& original, int ranks);
+
+  /// @param input  [B, .., H], at least two dimensions; floating-point
+  at::Tensor forward(const at::Tensor& input);
+  /// The same for slices: every rank of the group has its [.., H/T] of the same rows.
+  at::Tensor normalize_slices(const at::Tensor& slices);
+  void pretty_print(std::ostream& stream) const override;
+
+  torch::nn::LayerNormOptions options;
+  at::Tensor weight;  ///< [H/T]; undefined without elementwise_affine
+  at::Tensor bias;    ///< [H/T]; undefined without elementwise_affine
+
+ private:
+  std::int64_t size() const { return options.normalized_shape().back(); }
+};
+
+}  // namespace nn
+
+template <>
+inline constexpr bool draws_random_v<nn::DistributedLayerNormImpl> = false;
+
+namespace nn {
+
+SMP_MODULE(DistributedLayerNorm, normalize_slices);
+
+}  // namespace nn
+}  // namespace smp

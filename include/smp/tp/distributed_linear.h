@@ -1,0 +1,61 @@
+// smp/tp/distributed_linear.h: a fully connected layer over the ranks of a TP_GROUP (paper §5.2,
+// Figure 6).
+//
+// B rows of one rank's batch, T tensor-parallel ranks, I in_features, O out_features.
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <string>
+
+#include "smp/module.h"
+#include "smp/tp/distributed_module.h"
+
+namespace smp {
+namespace nn {
+
+/// y = x Wᵀ + b, as torch::nn::Linear, with W split along input channels: rank j holds W_j [O, I/T]
+/// and computes its part of the sum for the samples of all ranks.
+///
+///     x [B, .., I] ─ all-to-all ─► [T·B, .., I/T] ─ W_j ─► [T·B, .., O] ─ reduce-scatter ─► y [B,
+///     .., O]
+///
+/// Other than in the paper every rank holds the bias and adds it to its own samples, so that all
+/// ranks have the same parameters; the sum is the same. Forward sends (T-1)/T·B·I + (T-1)·B·O
+/// elements from each rank, backward as many.
+///
+/// Starts from the values of torch::nn::Linear after the same torch::manual_seed. Sizes in
+/// `options` are those of the whole layer. Floating-point types; batches of the ranks have one
+/// shape.
+class SMP_API DistributedLinearImpl : public DistributedModule {
+ public:
+  DistributedLinearImpl(std::int64_t in_features, std::int64_t out_features)
+      : DistributedLinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
+  /// @throws UsageError  in_features cannot be divided by T, or no session runs.
+  explicit DistributedLinearImpl(const torch::nn::LinearOptions& options);
+
+  /// Stands in for `original`, whose weight becomes a slice.
+  explicit DistributedLinearImpl(torch::nn::LinearImpl& original);
+  static std::string obstacle(const torch::nn::LinearImpl& original, int ranks);
+
+  /// @param input  [B, .., I], at least two dimensions
+  /// @throws UsageError  of another shape, or of one that other ranks do not have
+  at::Tensor forward(const at::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+  torch::nn::LinearOptions options;
+  at::Tensor weight;  ///< [O, I/T]
+  at::Tensor bias;    ///< [O], whole on every rank; undefined without bias
+};
+
+}  // namespace nn
+
+template <>
+inline constexpr bool draws_random_v<nn::DistributedLinearImpl> = false;
+
+namespace nn {
+
+SMP_MODULE(DistributedLinear);
+
+}  // namespace nn
+}  // namespace smp

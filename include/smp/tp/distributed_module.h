@@ -1,0 +1,55 @@
+// smp/tp/distributed_module.h: modules whose parameters are sliced over the ranks of a TP_GROUP
+// (paper §5.2, App. I.6).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// Base of all of them, and of yours: derive, register slices, and write forward() with
+/// smp/tp/primitives.h.
+///
+/// Of T = smp::tp_size() ranks each holds 1/T of a sliced parameter and computes with it for the
+/// samples of all. So its gradient on one rank is that of all samples of the group, and only the
+/// replicas of the slice (RDP_GROUP) add theirs; parameters registered with register_parameter()
+/// are whole on every rank, see its own samples, and are averaged over the DP_GROUP. Both become
+/// what one process gets on the global batch. Threads: the rank's.
+class SMP_API DistributedModule : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+  ~DistributedModule() override;
+
+  /// Along which dimension the parameter registered as `name` is sliced; nothing: it is whole.
+  std::optional<std::int64_t> slice_dim(const std::string& name) const;
+  /// The names of all that are sliced, with their dimensions.
+  const std::map<std::string, std::int64_t>& sliced() const noexcept { return sliced_; }
+
+ protected:
+  /// Registers as parameter `name` this rank's of T equal parts of `whole` along `dim`: a copy, so
+  /// that `whole` may go. Ranks that draw `whole` from the same seed start from the values that one
+  /// process starts from.
+  /// @throws UsageError  that dimension cannot be divided by T, or no session runs.
+  at::Tensor& register_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim,
+                             bool requires_grad = true);
+
+  /// For a module that stands in for another (smp/tp/replacement.h): makes `whole`, a parameter of
+  /// that one, this rank's slice of it, and registers it. It stays the same tensor for optimizers.
+  at::Tensor& adopt_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
+  /// Registers a parameter of that module as it is. May be undefined.
+  at::Tensor& adopt(const std::string& name, const at::Tensor& whole);
+
+ private:
+  at::Tensor slice_of(const std::string& name, const at::Tensor& whole, std::int64_t dim) const;
+
+  std::map<std::string, std::int64_t> sliced_;
+};
+
+}  // namespace smp

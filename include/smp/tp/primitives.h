@@ -1,0 +1,46 @@
+// smp/tp/primitives.h: collectives among the ranks of a TP_GROUP, of which autograd knows the
+// backward; what distributed modules are made of (paper App. I.6).
+//
+// T is smp::tp_size(). Every rank of the group calls the same primitives of a module in the same
+// order, with tensors of one shape and dtype; nothing is agreed between microbatches or modules,
+// which may come in any order on each rank. The calling fiber is suspended until the others have
+// come, in forward and in backward, so `model.backward(loss)` is needed where gradients are: with
+// loss.backward() LibTorch's own engine refuses. Results are new tensors. With T = 1 nothing moves.
+//
+// All throw UsageError if no session runs, a dimension is none of the tensor's or cannot be divided
+// by T, or ranks disagree in shape, dtype or call; UnsupportedError if the tensor is sparse, not on
+// the CPU or (sums) of a type that cannot be added; PeerLostError if the step failed on another
+// rank of the group, or it left. Threads: the rank's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// [.., n, ..] of every rank becomes [.., T·n, ..], in order of tp_rank along `dim`. Backward: the
+/// sum of all ranks' gradients, of which each gets its part (reduce-scatter). Each rank sends T-1
+/// times its tensor.
+SMP_API at::Tensor fused_allgather_for_tp(const at::Tensor& tensor, std::int64_t dim);
+
+/// The sum over all ranks, on each, in order of tp_rank at one place for each element. Backward:
+/// the identity, because what follows is the same on all ranks.
+SMP_API at::Tensor fwd_allreduce_for_tp(const at::Tensor& tensor);
+
+/// A copy of `tensor`, which is the same on all ranks. Backward: the sum of all ranks' gradients.
+SMP_API at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor);
+
+/// Cut into T parts along `split_dim`, of which part i goes to tp_rank i; what comes, a part from
+/// each, is joined along `merge_dim` (all-to-all). Backward: the same with the dimensions
+/// exchanged. Each rank sends (T-1)/T of its tensor.
+SMP_API at::Tensor scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim,
+                                            std::int64_t merge_dim);
+
+/// Of the sum over all ranks, cut into T parts along `dim`, part tp_rank. Backward: all-gather.
+/// Each rank sends (T-1)/T of its tensor.
+SMP_API at::Tensor reduce_scatter_for_tp(const at::Tensor& tensor, std::int64_t dim);
+
+}  // namespace smp

@@ -1,0 +1,40 @@
+// module/tensor_parallelism.cpp: marks that routed modules carry. The scope belongs to the fiber,
+// as that of smp::partition.
+#include "smp/tensor_parallelism.h"
+
+#include <torch/nn/module.h>
+
+#include "base/fiber_local.h"
+#include "smp/call.h"
+
+namespace smp {
+namespace {
+
+const base::FiberLocal<const tensor_parallelism>& innermost_mark() {
+  static const base::FiberLocal<const tensor_parallelism> scope;
+  return scope;
+}
+
+void mark(torch::nn::Module& module, bool enabled) {
+  if (auto* routed = dynamic_cast<RoutedBase*>(&module)) routed->smp_tensor_parallel = enabled;
+}
+
+}  // namespace
+
+tensor_parallelism::tensor_parallelism(bool enabled)
+    : enabled_(enabled), outer_(innermost_mark().get()) {
+  innermost_mark().set(this);
+}
+tensor_parallelism::~tensor_parallelism() { innermost_mark().set(outer_); }
+
+std::optional<bool> tensor_parallelism::wanted() noexcept {
+  const auto* const scope = innermost_mark().get();
+  return scope == nullptr ? std::nullopt : std::optional(scope->enabled_);
+}
+
+void set_tensor_parallelism(torch::nn::Module& module, bool enabled) {
+  mark(module, enabled);
+  for (const auto& below : module.modules(/*include_self=*/false)) mark(*below, enabled);
+}
+
+}  // namespace smp

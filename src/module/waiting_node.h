@@ -1,0 +1,29 @@
+// module/waiting_node.h: autograd nodes whose backward waits for other ranks, which LibTorch's own
+// engine cannot run (docs/design.md, What may suspend).
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+namespace smp::module {
+
+/// Never applied: our executor knows what to do instead. Threads: the rank's.
+class WaitingNode : public torch::autograd::Node {
+ public:
+  using torch::autograd::Node::Node;
+};
+
+/// A node whose work may suspend the fiber that runs it. The executor calls run() where its fiber
+/// may be suspended, in grad mode off, and nothing else of the same pass runs meanwhile; other
+/// fibers do. It runs whenever it is in the graph of the pass, also if no gradient has come to it,
+/// because other ranks may wait for it.
+class SuspendingNode : public WaitingNode {
+ public:
+  using WaitingNode::WaitingNode;
+  /// @param gradients  of the outputs; undefined where there is none
+  /// @return of the inputs, without history
+  virtual torch::autograd::variable_list run(torch::autograd::variable_list&& gradients) = 0;
+  /// @throws UsageError  always: says what to call instead.
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) final;
+};
+
+}  // namespace smp::module

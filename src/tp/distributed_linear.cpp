@@ -1,0 +1,47 @@
+// tp/distributed_linear.cpp: see the header.
+#include "smp/tp/distributed_linear.h"
+
+#include <ATen/ATen.h>
+#include <ostream>
+
+#include "base/check.h"
+#include "smp/tp/primitives.h"
+
+namespace smp::nn {
+
+/// The whole layer is made first, because its values are drawn as a whole.
+DistributedLinearImpl::DistributedLinearImpl(const torch::nn::LinearOptions& with) : options(with) {
+  const torch::nn::LinearImpl whole(options);
+  weight = register_slice("weight", whole.weight, 1);
+  bias = options.bias() ? register_parameter("bias", whole.bias.detach())
+                        : register_parameter("bias", at::Tensor(), false);
+}
+
+DistributedLinearImpl::DistributedLinearImpl(torch::nn::LinearImpl& original)
+    : options(original.options) {
+  weight = adopt_slice("weight", original.weight, 1);
+  bias = adopt("bias", original.bias);
+}
+
+std::string DistributedLinearImpl::obstacle(const torch::nn::LinearImpl& original, int ranks) {
+  if (original.options.in_features() % ranks == 0) return {};
+  return base::concat("in_features ", original.options.in_features(), " cannot be divided by ",
+                      ranks);
+}
+
+at::Tensor DistributedLinearImpl::forward(const at::Tensor& input) {
+  SMP_REQUIRE(input.dim() >= 2 && input.size(-1) == options.in_features(),
+              "DistributedLinear: input is ", input.sizes(), ", expected [batch, .., ",
+              options.in_features(), "]; check in_features, or add a dimension for the batch");
+  const auto slices = scatter_and_merge_for_tp(input, -1, 0);
+  const auto output = reduce_scatter_for_tp(at::linear(slices, weight), 0);
+  return bias.defined() ? output + bias : output;
+}
+
+void DistributedLinearImpl::pretty_print(std::ostream& stream) const {
+  stream << "smp::nn::DistributedLinear(in_features=" << options.in_features()
+         << ", out_features=" << options.out_features() << ", bias=" << std::boolalpha
+         << options.bias() << ")";
+}
+
+}  // namespace smp::nn

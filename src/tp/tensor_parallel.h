@@ -1,0 +1,80 @@
+// tp/tensor_parallel.h: the ranks that share modules with this one, and where in the program they
+// meet (paper §5.2).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/fiber_local.h"
+#include "d2d/communicator.h"
+#include "module/call_places.h"
+
+namespace smp::tp {
+
+/// One collective of a module, and its dual in backward. Each has a lane of its own, named after
+/// the place in the program and not after the order in which fibers come, so that microbatches need
+/// no common order on the ranks of a group.
+class Meeting {
+ public:
+  /// @param place  nullopt: outside of steps, where all ranks of the group do the same in one order
+  Meeting(const d2d::Communicator& ranks, const char* what,
+          const std::optional<module::CallPlace>& place);
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  d2d::Communicator forward() const;
+  d2d::Communicator backward() const;
+  /// Of the step in which it is; 0: outside of steps.
+  std::uint64_t step() const noexcept { return place_.step; }
+  /// "rank 1, module 'net.0', microbatch 3: smp::reduce_scatter_for_tp".
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  const d2d::Communicator ranks_;
+  const module::CallPlace place_;
+  const std::string text_;
+  const std::string text_of_backward_;
+};
+
+/// This rank's part in its TP_GROUP. Threads: the rank's.
+class TensorParallel {
+ public:
+  /// @param ranks   the TP_GROUP, in order of tp_rank
+  /// @param places  outlive it
+  TensorParallel(d2d::Communicator ranks, module::CallPlaces& places)
+      : ranks_(std::move(ranks)), places_(places) {}
+
+  /// Of the running fiber. @throws UsageError  no session runs.
+  static TensorParallel& current();
+  static const base::FiberLocal<TensorParallel>& local();
+
+  int rank() const noexcept { return ranks_.rank(); }
+  int size() const noexcept { return size_ > 0 ? size_ : ranks_.size(); }
+  const d2d::Communicator& ranks() const noexcept { return ranks_; }
+
+  /// The others do not take part: while a step is tried in advance, or only planned. Collectives
+  /// then give what they would if every rank had this one's tensor, so that shapes are right.
+  bool alone() const noexcept { return alone_; }
+  void set_alone(bool alone) noexcept { alone_ = alone; }
+  /// Plays the first of `size` ranks that do not exist.
+  void pretend(int size) noexcept {
+    size_ = size;
+    alone_ = true;
+  }
+
+  /// Of the running code: another one at each call. @param what  lasts as long as the process
+  std::shared_ptr<const Meeting> meet(const char* what);
+  /// @throws UsageError  `meeting` is none of the step that runs.
+  void require_current(const Meeting& meeting);
+
+ private:
+  const d2d::Communicator ranks_;
+  module::CallPlaces& places_;
+  int size_ = 0;  // 0: that of ranks_
+  bool alone_ = false;
+};
+
+}  // namespace smp::tp

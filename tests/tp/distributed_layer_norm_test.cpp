@@ -1,0 +1,99 @@
+// DistributedLayerNorm equals torch::nn::LayerNorm, with means that are large too.
+#include "smp/tp/distributed_layer_norm.h"
+
+#include <gmock/gmock.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "smp/error.h"
+#include "support/refusal.h"
+#include "tp/layer_comparison.h"
+
+namespace smp::tp {
+namespace distributed_layer_norm_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(DistributedLayerNorm, EqualsLayerNorm) {
+  for (const int size : {1, 2, 4}) {
+    for (const bool affine : {false, true}) {
+      for (const double eps : {1e-5, 0.1}) {
+        for (const auto& shape : std::vector<std::vector<std::int64_t>>{{3, 8}, {2, 5, 8}}) {
+          const auto options = torch::nn::LayerNormOptions({8}).elementwise_affine(affine).eps(eps);
+          expect_as_plain([&] { return torch::nn::LayerNorm(options); },
+                          [&] { return nn::DistributedLayerNorm(options); }, numbers(size, shape),
+                          1e-12);
+        }
+      }
+    }
+  }
+}
+
+/// Rows with a mean that is large against their deviation.
+std::vector<at::Tensor> far_from_zero(at::ScalarType dtype, double mean) {
+  auto all = numbers(4, {6, 64});
+  for (auto& tensor : all) tensor = (tensor + mean).to(dtype);
+  return all;
+}
+
+at::Tensor exact(const at::Tensor& input) {
+  return at::layer_norm(input.to(at::kDouble), {input.size(-1)});
+}
+
+double largest_error(at::ScalarType dtype, double mean) {
+  const auto samples = far_from_zero(dtype, mean);
+  double largest = 0;
+  d2d::SimulatedJob job(4);
+  on_group(job, 4, [&](int rank) {
+    nn::DistributedLayerNorm layer(64);
+    layer->to(dtype);
+    const auto& input = samples[static_cast<std::size_t>(rank)];
+    const auto output = layer(input);
+    EXPECT_EQ(output.scalar_type(), dtype);
+    const auto error = (output.to(at::kDouble) - exact(input)).abs().max().item<double>();
+    largest = std::max(largest, error);
+  });
+  return largest;
+}
+
+TEST(DistributedLayerNorm, LosesNoDigitsToALargeMean) {
+  EXPECT_LT(largest_error(at::kFloat, 0), 2e-6);
+  EXPECT_LT(largest_error(at::kFloat, 3000), 2e-3) << "E[x²] - E[x]² would be off by 1 here";
+  EXPECT_LT(largest_error(at::kBFloat16, 0), 0.02);
+  EXPECT_LT(largest_error(at::kBFloat16, 100), 0.02) << "the input is exact as it is";
+}
+
+TEST(DistributedLayerNorm, NormalizesSlices) {
+  const auto rows = numbers(1, {3, 8})[0];
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [&](int rank) {
+    nn::DistributedLayerNorm layer(8);
+    layer->to(at::kDouble);
+    const auto slice = layer->normalize_slices(rows.chunk(2, 1)[static_cast<std::size_t>(rank)]);
+    expect_near(slice.detach(),
+                at::layer_norm(rows, {8}).chunk(2, 1)[static_cast<std::size_t>(rank)], 1e-12,
+                "slice");
+    EXPECT_THAT(refusal<UsageError>([&] { layer->normalize_slices(rows); }),
+                HasSubstr("slices are [3, 8], expected [.., 4]"));
+  });
+}
+
+TEST(DistributedLayerNorm, RefusesSizesThatDoNotFit) {
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [](int) {
+    EXPECT_THAT(refusal<UsageError>([] { nn::DistributedLayerNorm(5); }),
+                AllOf(HasSubstr("size 5 for 2"), HasSubstr("choose a size")));
+    EXPECT_THAT(refusal<UnsupportedError>([] {
+                  nn::DistributedLayerNorm(torch::nn::LayerNormOptions({4, 4}));
+                }),
+                HasSubstr("only the last can be sliced"));
+    nn::DistributedLayerNorm layer(8);
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  layer(at::ones({2, 4}));
+                }),
+                HasSubstr("input is [2, 4], expected [batch, .., 8]"));
+  });
+}
+
+}  // namespace distributed_layer_norm_test
+}  // namespace smp::tp

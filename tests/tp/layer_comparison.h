@@ -1,0 +1,118 @@
+// tp/layer_comparison.h: a distributed layer on a group of ranks with different samples, against
+// the layer of LibTorch that it stands for: values, gradients of inputs, of slices and of whole
+// parameters.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/utils.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tp/sliced_parameters.h"
+#include "tp/tp_group.h"
+
+namespace smp::tp {
+
+inline void expect_near(const at::Tensor& ours, const at::Tensor& expected, double tolerance,
+                        const std::string& what) {
+  ASSERT_EQ(ours.defined(), expected.defined()) << what;
+  if (!ours.defined()) return;
+  ASSERT_EQ(ours.sizes(), expected.sizes()) << what;
+  EXPECT_EQ(ours.scalar_type(), expected.scalar_type()) << what;
+  if (ours.numel() == 0) return;
+  const double scale = std::max(1e-3, expected.abs().max().item<double>());
+  EXPECT_LE((ours - expected).abs().max().item<double>(), tolerance * scale) << what;
+}
+
+/// By what the loss of a rank weighs the elements of `output`.
+inline at::Tensor weights_like(const at::Tensor& output, int rank) {
+  const auto n = at::arange(output.numel(), at::kDouble);
+  return at::sin(n * 0.9 + rank).view(output.sizes()).to(output.scalar_type());
+}
+
+/// What the plain layer gives for the samples of each rank.
+struct PlainResults {
+  std::vector<at::Tensor> outputs, inputs;               ///< inputs with gradients
+  std::map<std::string, std::vector<at::Tensor>> parts;  ///< of gradients, by rank
+};
+
+template <class Layer>
+PlainResults run_plain(Layer& layer, const std::vector<at::Tensor>& samples) {
+  PlainResults results;
+  for (std::size_t rank = 0; rank < samples.size(); ++rank) {
+    auto input = samples[rank].clone();
+    if (input.is_floating_point()) input.requires_grad_();
+    layer->zero_grad();
+    const auto output = layer->forward(input);
+    (output * weights_like(output, static_cast<int>(rank))).sum().backward();
+    results.outputs.push_back(output.detach());
+    results.inputs.push_back(input);
+    for (const auto& item : layer->named_parameters()) {
+      if (item.value().grad().defined()) {
+        results.parts[item.key()].push_back(item.value().grad().to_dense().clone());
+      }
+    }
+  }
+  return results;
+}
+
+inline at::Tensor sum_of(const std::vector<at::Tensor>& parts) {
+  auto sum = parts[0].clone();
+  for (std::size_t i = 1; i < parts.size(); ++i) sum += parts[i];
+  return sum;
+}
+
+/// Both layers are made after the same seed, and cast to the dtype of the samples.
+template <class Plain, class Sliced>
+void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
+                     const std::vector<at::Tensor>& samples, double tolerance,
+                     at::ScalarType dtype = at::kDouble) {
+  const auto size = static_cast<int>(samples.size());
+  torch::manual_seed(5);
+  auto plain = make_plain();
+  plain->to(dtype);
+  const auto expected = run_plain(plain, samples);
+  d2d::SimulatedJob job(size, 4);
+  on_group(job, size, [&](int rank) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << size);
+    const auto place = static_cast<std::size_t>(rank);
+    torch::manual_seed(5);
+    auto layer = make_sliced();
+    layer->to(dtype);
+    auto input = samples[place].clone();
+    if (input.is_floating_point()) input.requires_grad_();
+    const auto output = layer->forward(input);
+    expect_near(output.detach(), expected.outputs[place], tolerance, "output");
+    backward(output, weights_like(output, rank));
+    expect_near(input.grad(), expected.inputs[place].grad(), tolerance, "gradient of the input");
+    const SlicedParameters slices(*layer);
+    const auto values = plain->named_parameters();
+    EXPECT_EQ(layer->named_parameters().size(), values.size());
+    for (const auto& item : layer->named_parameters()) {
+      const auto dim = slices.dim_of(item.value());
+      const auto own = [&](const at::Tensor& whole) {
+        return dim ? whole.chunk(size, *dim)[place] : whole;
+      };
+      expect_near(item.value().detach(), own(values[item.key()].detach()), 0, item.key());
+      const auto& parts = expected.parts.at(item.key());
+      expect_near(item.value().grad().to_dense(), own(dim ? sum_of(parts) : parts[place]),
+                  tolerance, "gradient of " + item.key());
+    }
+  });
+}
+
+/// Different numbers for every rank.
+inline std::vector<at::Tensor> numbers(int size, at::IntArrayRef sizes) {
+  std::vector<at::Tensor> all;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto n = at::arange(c10::multiply_integers(sizes), at::kDouble);
+    all.push_back(at::sin(n * 0.7 + 1.3 * rank).view(sizes));
+  }
+  return all;
+}
+
+}  // namespace smp::tp

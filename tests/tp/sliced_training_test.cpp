@@ -1,0 +1,64 @@
+// Models with distributed modules equal one process of plain LibTorch on the global batch: every
+// mix of tensor, pipeline and data parallelism, in random order of everything that is ready.
+#include <gmock/gmock.h>
+
+#include "support/refusal.h"
+#include "tp/sliced_training.h"
+
+namespace smp::tp {
+namespace sliced_training_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Mix {
+  int ranks, tp, pp;
+  const char* placement = "cluster";
+  const char* pipeline = "interleaved";
+  bool sparse = false;
+};
+
+void PrintTo(const Mix& mix, std::ostream* out) {
+  *out << mix.ranks << " ranks, tp " << mix.tp << ", pp " << mix.pp << ", " << mix.placement << ", "
+       << mix.pipeline;
+}
+
+Config config_of(const Mix& mix) {
+  Config config;
+  config.tensor_parallel_degree = mix.tp;
+  config.pipeline_parallel_degree = mix.pp;
+  config.placement_strategy = mix.placement;
+  config.pipeline = mix.pipeline;
+  config.microbatches = kMicrobatches;
+  return config;
+}
+
+class SlicedTraining : public testing::TestWithParam<Mix> {};
+
+TEST_P(SlicedTraining, EqualsOneProcessOnTheGlobalBatch) {
+  const auto mix = GetParam();
+  const auto reference = train_in_one_process(mix.ranks / mix.pp, mix.sparse);
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    std::map<int, std::set<std::string>> names;  // by tp_rank
+    run_local(mix.ranks,
+              [&] {
+                ASSERT_EQ(tp_size(), mix.tp);
+                const auto ours = train_sliced(mix.sparse);
+                names[tp_rank()].merge(expect_equal(ours, reference, tp_rank(), tp_size()));
+              },
+              config_of(mix), {seed});
+    ASSERT_EQ(names.size(), static_cast<std::size_t>(mix.tp));
+    for (const auto& [tp, seen] : names) EXPECT_EQ(seen.size(), reference.tensors.size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixes, SlicedTraining,
+                         testing::Values(Mix{1, 1, 1}, Mix{2, 1, 1}, Mix{4, 1, 2}, Mix{2, 2, 1},
+                                         Mix{4, 4, 1}, Mix{4, 2, 1}, Mix{4, 2, 2},
+                                         Mix{4, 2, 2, "spread", "simple"},
+                                         Mix{4, 2, 2, "cluster", "1f1b"}, Mix{4, 2, 1, "TDP"},
+                                         Mix{2, 2, 1, "cluster", "interleaved", true}, Mix{8, 2, 2},
+                                         Mix{8, 2, 2, "PTD"}, Mix{8, 4, 2}));
+
+}  // namespace sliced_training_test
+}  // namespace smp::tp
