@@ -18,15 +18,15 @@ namespace {
 }
 
 /// Closes a descriptor that mmap no longer needs.
-struct Descriptor {
+struct OpenFile {
   int number;
-  ~Descriptor() { ::close(number); }
+  ~OpenFile() { ::close(number); }
 };
 
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path, std::size_t size) {
-  const Descriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  const OpenFile file{::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
   if (file.number < 0) fail(path, "make", errno);
   // A page that the disk has no room for would end the process when it is written.
   if (const int error = ::posix_fallocate(file.number, 0, static_cast<off_t>(size))) {
