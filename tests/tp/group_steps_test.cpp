@@ -186,6 +186,9 @@ TEST(GroupSteps, ArePlacedByTheLibrary) {
               train(tokens, targets);
               expect_gradients(model, reference, 0);
               EXPECT_EQ(model.plan().pp_size(), 2);
+              const auto& summary = model.plan().summary();
+              ASSERT_TRUE(summary);
+              EXPECT_EQ(summary->costs, "operators") << "the trial run failed";
               bool second_stage = false;
               for (const auto* path : {"embed", "first", "whole", "second"}) {
                 second_stage = second_stage || model.plan().stage_of(path) == 1;
