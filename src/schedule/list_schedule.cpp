@@ -14,10 +14,10 @@ namespace {
 /// How long work is held back, in multiples of its usual time, by how many microbatches more the
 /// rank may have begun than keep the ranks behind it busy. Found by simulation (docs/schedules.md):
 /// without any more, holding is as good as following the list to the letter; with two more it only
-/// costs time.
-double hold_of(int more) noexcept {
+/// costs time, and with one more where weight gradients fill the gaps.
+double hold_of(int more, bool splits_backward) noexcept {
   if (more <= 0) return 2;
-  return more == 1 ? 0.3 : 0;
+  return more == 1 && !splits_backward ? 0.3 : 0;
 }
 
 /// Most microbatches whose forward has begun and whose backward, of inputs at least, has not.
@@ -40,7 +40,8 @@ class ListSchedule final : public Schedule {
     for (int rank = 0; rank < lists.pp_size(); ++rank) {
       const auto& actions = lists.ranks[static_cast<std::size_t>(rank)];
       ranks_.emplace_back(actions, lists.microbatches);
-      holds_.push_back(hold_of(most_ahead(actions) - (lists.pp_size() - rank)));
+      const int more = most_ahead(actions) - (lists.pp_size() - rank);
+      holds_.push_back(hold_of(more, lists.splits_backward()));
     }
   }
 

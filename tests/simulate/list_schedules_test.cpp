@@ -114,6 +114,16 @@ TEST(ListSchedules, ZeroBubbleHasTheBubbleOfTheFormula) {
   }
 }
 
+TEST(ListSchedules, ZeroBubbleLosesNothingByMoreMemory) {
+  for (const int p : {2, 4, 8}) {
+    for (const int more : {1, 2, 4}) {
+      const auto step = simulate_lists(zero_bubble_lists(p, 4 * p, more), 1, 1);
+      EXPECT_LT(step.seconds, zero_bubble_units(p, 4 * p, 1, 1) * kUnit + 1e-7)
+          << p << " stages, " << more << " microbatches more";
+    }
+  }
+}
+
 /// To the letter the formula holds for all times with W no longer than F and I. A rank that is free
 /// begins with weight gradients that are due later, so a gradient may come while it is at it: the
 /// step takes longer by less than W a rank, and is shorter than with 1F1B.
