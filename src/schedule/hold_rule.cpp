@@ -1,8 +1,6 @@
 // schedule/hold_rule.cpp: what is usual, and what may be lost.
 #include "schedule/hold_rule.h"
 
-#include <algorithm>
-
 namespace smp::schedule {
 namespace {
 

@@ -11,13 +11,14 @@
 namespace smp::schedule {
 namespace {
 
-/// How long work is held back, in multiples of its usual time, by how many microbatches more the
-/// rank may have begun than keep the ranks behind it busy. Found by simulation (docs/schedules.md):
-/// without any more, holding is as good as following the list to the letter; with two more it only
-/// costs time, and with one more where weight gradients fill the gaps.
-double hold_of(int more, bool splits_backward) noexcept {
-  if (more <= 0) return 2;
-  return more == 1 && !splits_backward ? 0.3 : 0;
+/// How long work is held back, in multiples of its usual time.
+constexpr double kHold = 2;
+
+/// Whether a rank is better off holding work back, by how many microbatches more it may have begun
+/// than keep the ranks behind it busy: up to a quarter of the ranks. With more, or where weight
+/// gradients fill the gaps, waiting only costs time. Found by simulation (docs/schedules.md).
+bool gains_by_holding(int more, int ranks, bool splits_backward) noexcept {
+  return more <= 0 || (!splits_backward && 4 * more < ranks);
 }
 
 /// Most microbatches whose forward has begun and whose backward, of inputs at least, has not.
@@ -41,7 +42,7 @@ class ListSchedule final : public Schedule {
       const auto& actions = lists.ranks[static_cast<std::size_t>(rank)];
       ranks_.emplace_back(actions, lists.microbatches);
       const int more = most_ahead(actions) - (lists.pp_size() - rank);
-      holds_.push_back(hold_of(more, lists.splits_backward()));
+      holds_.push_back(gains_by_holding(more, lists.pp_size(), lists.splits_backward()));
     }
   }
 
@@ -62,7 +63,7 @@ class ListSchedule final : public Schedule {
   /// Weight gradients fill what would be a bubble: in simulation they never gain by standing aside.
   double hold(int pp_rank, Phase phase) const noexcept override {
     if (pp_rank == 0 || phase == Phase::kWeightGradient) return 0;
-    return holds_[static_cast<std::size_t>(pp_rank)];
+    return holds_[static_cast<std::size_t>(pp_rank)] ? kHold : 0;
   }
   int most_alive(int pp_rank, int microbatches) const noexcept override {
     return std::min(most_alive_[static_cast<std::size_t>(pp_rank)], microbatches);
@@ -75,7 +76,7 @@ class ListSchedule final : public Schedule {
   std::string name_;
   std::vector<int> most_alive_;  // by rank
   std::vector<RankList> ranks_;  // by rank
-  std::vector<double> holds_;    // by rank
+  std::vector<bool> holds_;      // by rank
 };
 
 }  // namespace
