@@ -109,8 +109,6 @@ bool Routes::drained() const noexcept {
 }
 
 bool Routes::leave() {
-  polled_.clear();
-  for (const auto& wire : wires_) polled_.push_back(wire.get());
   bool left = true;
   for (const auto& wire : wires_) left &= wire->leave();
   return left;

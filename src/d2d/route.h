@@ -51,7 +51,7 @@ class Routes {
 
   // All wires at once; see Wire.
 
-  /// A wire that no row names is not polled before this rank leaves.
+  /// A wire that no row names, here or at a peer, is not polled.
   bool poll();
   /// Reports the transfers of every wire.
   void complete();

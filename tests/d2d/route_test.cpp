@@ -33,11 +33,17 @@ class FakeWire final : public Wire {
   void send(std::span<const std::byte>, GlobalRank, TransferId, Token) override {}
   void receive(std::span<std::byte>, GlobalRank, TransferId, Token) override {}
   bool complete() override { return false; }
-  bool poll() override { return false; }
+  bool poll() override {
+    polled_.push_back(name_);
+    return false;
+  }
   bool drained() const noexcept override { return true; }
   bool leave() override { return true; }
 
+  static std::vector<std::string> take_polled() { return std::exchange(polled_, {}); }
+
  private:
+  static inline std::vector<std::string> polled_;  // in turn, of all wires
   const char* name_;
   std::vector<MemoryKind> kinds_;
   BufferPool buffers_;
@@ -68,6 +74,19 @@ TEST(Routes, TakeTheFirstWireThatMayAndCan) {
   EXPECT_EQ(routes.data(GlobalRank(2), MemoryKind::kCuda), 1);
   EXPECT_EQ(routes.data(GlobalRank(3), MemoryKind::kCuda), Routes::kNoWire);
   EXPECT_EQ(routes.data(GlobalRank(1), MemoryKind::kNeuron), Routes::kNoWire);
+}
+
+TEST(Routes, PollOnlyTheWiresThatSomeRowNames) {
+  FakeWire::take_polled();
+  three_wires().poll();
+  EXPECT_EQ(FakeWire::take_polled(), (std::vector<std::string>{"shm", "ipc", "mpi"}));
+  std::vector<WireUse> uses;
+  uses.push_back(use("shm", {1, 0}, {MemoryKind::kHost}));
+  uses.push_back(use("mpi", {0, 1}, {MemoryKind::kHost}));
+  Routes routes(std::move(uses));
+  routes.poll();
+  EXPECT_EQ(FakeWire::take_polled(), std::vector<std::string>{"shm"});
+  EXPECT_TRUE(routes.leave());
 }
 
 TEST(Routes, ReachWhatAnyWireReaches) {
