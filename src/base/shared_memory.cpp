@@ -44,7 +44,7 @@ std::optional<SharedMemory> SharedMemory::open(const Address& address, std::size
   if (descriptor < 0) return std::nullopt;
   auto opened = file_of(descriptor) == address.file ? map(descriptor, bytes) : std::nullopt;
   ::close(descriptor);
-  if (opened) opened->address_.descriptor = -1;
+  if (opened) opened->address_ = {address.process, -1, address.file};
   return opened;
 }
 

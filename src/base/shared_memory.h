@@ -28,7 +28,7 @@ class SharedMemory {
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
 
-  /// Of what make() returned, until stop_offering().
+  /// Its maker; where others find it, as long as this is what make() returned, and it is offered.
   [[nodiscard]] const Address& address() const noexcept { return address_; }
   /// All who need it have opened it: from now on it ends with the last process that maps it.
   void stop_offering() noexcept;

@@ -109,6 +109,16 @@ class Joiner {
   std::byte* place_;
 };
 
+// `own` and what the others send, of the same size, in order of members.
+void join_exchanged(Collective& collective, const Members& members, GlobalRank rank,
+                    const at::Tensor& own, const at::Tensor& joined) {
+  Joiner joiner(joined);
+  for (const GlobalRank member : members) {
+    joiner.put(member == rank ? own
+                              : collective.take_tensor(CollectivePhase::kExchange, member, own));
+  }
+}
+
 // The sum of `own` and what the others send, in order of members.
 at::Tensor sum_of_parts(Collective& collective, const Members& members, GlobalRank rank,
                         const at::Tensor& own) {
@@ -247,12 +257,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes[0] *= size();
   at::Tensor result = new_tensor(sizes, tensor.scalar_type());
-  Joiner joiner(result);
-  for (const GlobalRank member : *members_) {
-    joiner.put(member == owner_->rank()
-                   ? own
-                   : collective.take_tensor(CollectivePhase::kExchange, member, own));
-  }
+  join_exchanged(collective, *members_, owner_->rank(), own, result);
   collective.await_departure();
   return result;
 }
@@ -269,12 +274,7 @@ at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
   const at::Tensor own = cut.part(rank());
   at::Tensor result = new_tensor(tensor.sizes(), tensor.scalar_type());
-  Joiner joiner(result);
-  for (const GlobalRank member : *members_) {
-    joiner.put(member == owner_->rank()
-                   ? own
-                   : collective.take_tensor(CollectivePhase::kExchange, member, own));
-  }
+  join_exchanged(collective, *members_, owner_->rank(), own, result);
   collective.await_departure();
   return result;
 }

@@ -68,9 +68,30 @@ bool all_say(bool yes, const MpiCommunicator& ranks) {
   return all == 1;
 }
 
-std::vector<std::int64_t> processes_of(const std::vector<base::SharedMemory::Address>& memory) {
+/// `bytes` of each rank of `host`, mapped here, in order; fewer where the machine refuses some. All
+/// of them call it, and go on offering their own.
+std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiCommunicator& host) {
+  auto own = base::SharedMemory::make(bytes);
+  std::vector<base::SharedMemory::Address> addresses(static_cast<std::size_t>(host.size()));
+  const auto address = own ? own->address() : base::SharedMemory::Address();
+  check_mpi(MPI_Allgather(&address, sizeof address, MPI_BYTE, addresses.data(), sizeof address,
+                          MPI_BYTE, host.get()),
+            "sharing memory");
+  std::vector<base::SharedMemory> all;
+  for (int i = 0; i < host.size(); ++i) {
+    auto memory = i == host.rank()
+                      ? std::exchange(own, std::nullopt)
+                      : base::SharedMemory::open(addresses[static_cast<std::size_t>(i)], bytes);
+    if (memory) all.push_back(std::move(*memory));
+  }
+  return all;
+}
+
+/// Which made `memory`.
+std::vector<std::int64_t> processes_of(const std::vector<base::SharedMemory>& memory) {
   std::vector<std::int64_t> processes;
-  for (const auto& address : memory) processes.push_back(address.process);
+  processes.reserve(memory.size());
+  for (const auto& each : memory) processes.push_back(each.address().process);
   return processes;
 }
 
@@ -160,27 +181,13 @@ std::unique_ptr<Wire> MpiSession::connect_all(MpiWireOptions options) const {
 
 std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
   const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
-  const int size = host.size(), own = host.rank();
   const HostShmOptions options;
-  const auto bytes = HostShmSegment::bytes_for(size, options);
-  auto memory = base::SharedMemory::make(bytes);
-  std::vector<base::SharedMemory::Address> addresses(static_cast<std::size_t>(size));
-  const auto address = memory ? memory->address() : base::SharedMemory::Address();
-  check_mpi(MPI_Allgather(&address, sizeof address, MPI_BYTE, addresses.data(), sizeof address,
-                          MPI_BYTE, host.get()),
-            "sharing memory");
-  std::vector<base::SharedMemory> segments;
-  for (int i = 0; i < size; ++i) {
-    auto segment = i == own
-                       ? std::exchange(memory, std::nullopt)
-                       : base::SharedMemory::open(addresses[static_cast<std::size_t>(i)], bytes);
-    if (segment) segments.push_back(std::move(*segment));
-  }
+  auto segments = exchange_memory(HostShmSegment::bytes_for(host.size(), options), host);
   // All have it, or nobody uses it: ranks number their wires alike.
-  if (!all_say(segments.size() == addresses.size(), world_)) return nullptr;
-  auto processes = processes_of(addresses);
+  if (!all_say(segments.size() == static_cast<std::size_t>(host.size()), world_)) return nullptr;
+  auto processes = processes_of(segments);
   if (!all_say(can_read_memory_of(processes, host), host)) processes.clear();
-  segments[static_cast<std::size_t>(own)].stop_offering();
+  segments[static_cast<std::size_t>(host.rank())].stop_offering();
   std::vector<GlobalRank> members;
   const int machine = machine_of_rank_[rank_.index()];
   for (int rank = 0; rank < this->size(); ++rank) {

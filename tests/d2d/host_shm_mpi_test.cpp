@@ -1,6 +1,11 @@
 // The shared memory wire keeps the contracts between processes, beside MPI.
-#include <algorithm>
+#include <unistd.h>
 
+#include <algorithm>
+#include <span>
+#include <sstream>
+
+#include "base/cross_memory.h"
 #include "d2d/channel_contract.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
@@ -18,6 +23,37 @@ class HostShmWires : public WireCluster {
   ~HostShmWires() override { EXPECT_TRUE(ends_.front()->wire().close(kDeadline)); }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, WireContract, HostShmWires);
+
+/// Where ranks may read each other's memory, what is large stays where it is until the receiver has
+/// it.
+TEST(HostShm, LeavesLargeDataWhereItLies) {
+  static const int sample = 7;
+  const auto& session = shared_mpi_session();
+  std::istringstream of_first(session.all_gather(
+      base::concat(::getpid(), ' ', reinterpret_cast<std::uint64_t>(&sample)))[0]);
+  std::int64_t process = 0;
+  std::uint64_t address = 0;
+  of_first >> process >> address;
+  int read = 0;
+  const bool may =
+      base::read_process_memory(process, address, std::as_writable_bytes(std::span(&read, 1))) &&
+      read == sample;
+  HostShmWires wires;
+  auto& end = *wires.ends().front();
+  const Bytes bytes = random_bytes(1 << 20, 3);
+  Bytes place(bytes.size());
+  if (end.rank() == 0) {
+    end.wire().send(bytes, GlobalRank(1), 1, 1);
+    for (int i = 0; i < 100; ++i) end.wire().poll();
+    EXPECT_EQ(end.sent.empty(), may);
+  }
+  session.barrier();
+  if (end.rank() == 1) end.wire().receive(place, GlobalRank(0), 1, 1);
+  wires.run_until([](WireEnd& each) { return each.rank() != 1 || each.received.size() == 1; });
+  if (end.rank() == 1) {
+    EXPECT_EQ(place, bytes);
+  }
+}
 
 /// What a job uses.
 class AutoCluster : public Cluster {
