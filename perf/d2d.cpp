@@ -57,83 +57,81 @@ class PlainMpi final : public Path {
   const int peer_;
 };
 
-/// Data of one of our wires: the receiver knows what will come.
-class OverWire final : public Path, private d2d::WireHandler {
+/// Over one of our wires.
+class OverWire : public Path, protected d2d::WireHandler {
  public:
   OverWire(std::string name, std::unique_ptr<Wire> wire)
       : name_(std::move(name)), wire_(std::move(wire)), peer_(1 - wire_->rank().value()) {
     wire_->set_handler(this);
   }
   ~OverWire() override { SMP_ASSERT(wire_->close(60 * base::kSecond), name_, " was not left"); }
-
   std::string name() const override { return name_; }
+
+ protected:
+  Wire& wire() { return *wire_; }
+  GlobalRank peer() const { return peer_; }
+  void on_control(GlobalRank, ByteBuffer&&) override {}
+  void on_sent(d2d::Token) override {}
+  void on_received(d2d::Token) override {}
+
+ private:
+  const std::string name_;
+  std::unique_ptr<Wire> wire_;
+  const GlobalRank peer_;
+};
+
+/// Data: the receiver knows what will come.
+class DataOverWire final : public OverWire {
+ public:
+  using OverWire::OverWire;
   void round_trip(std::span<const std::byte> bytes, std::span<std::byte> place,
                   bool first) override {
     const auto id = ++trips_;
     done_ = 0;
-    wire_->receive(place, peer_, id, kReceived);
-    if (first) wire_->send(bytes, peer_, id, kSent);
-    until(first ? kSent | kReceived : kReceived);
-    if (first) return;
-    wire_->send(bytes, peer_, id, kSent);
+    wire().receive(place, peer(), id, kReceived);
+    if (!first) until(kReceived);
+    wire().send(bytes, peer(), id, kSent);
     until(kSent | kReceived);
   }
 
  private:
   enum : d2d::Token { kSent = 1, kReceived = 2 };
   void until(d2d::Token what) {
-    while ((done_ & what) != what) wire_->poll();
+    while ((done_ & what) != what) wire().poll();
   }
-  void on_control(GlobalRank, ByteBuffer&&) override {}
   void on_sent(d2d::Token token) override { done_ |= token; }
   void on_received(d2d::Token token) override { done_ |= token; }
 
-  const std::string name_;
-  std::unique_ptr<Wire> wire_;
-  const GlobalRank peer_;
   d2d::TransferId trips_ = 0;
   d2d::Token done_ = 0;
 };
 
-/// Short messages of one of our wires.
-class ControlOverWire final : public Path, private d2d::WireHandler {
+/// Short messages.
+class ControlOverWire final : public OverWire {
  public:
-  ControlOverWire(std::string name, std::unique_ptr<Wire> wire)
-      : name_(std::move(name)), wire_(std::move(wire)), peer_(1 - wire_->rank().value()) {
-    wire_->set_handler(this);
-  }
-  ~ControlOverWire() override {
-    SMP_ASSERT(wire_->close(60 * base::kSecond), name_, " was not left");
-  }
-
-  std::string name() const override { return name_; }
+  using OverWire::OverWire;
   void round_trip(std::span<const std::byte> bytes, std::span<std::byte> place,
                   bool first) override {
     place_ = place;
     came_ = false;
     if (first) post(bytes);
-    while (!came_) wire_->poll();
+    while (!came_) wire().poll();
     if (!first) post(bytes);
   }
 
  private:
   void post(std::span<const std::byte> bytes) {
-    ByteBuffer buffer = wire_->buffers().take();
+    ByteBuffer buffer = wire().buffers().take();
     buffer.resize(bytes.size());
     std::memcpy(buffer.data(), bytes.data(), bytes.size());
-    wire_->post(peer_, std::move(buffer));
+    wire().post(peer(), std::move(buffer));
   }
   void on_control(GlobalRank, ByteBuffer&& bytes) override {
     std::memcpy(place_.data(), bytes.data(), bytes.size());
-    wire_->buffers().give(std::move(bytes));
+    wire().buffers().give(std::move(bytes));
     came_ = true;
   }
-  void on_sent(d2d::Token) override {}
-  void on_received(d2d::Token) override {}
 
-  const std::string name_;
-  std::unique_ptr<Wire> wire_;
-  const GlobalRank peer_;
   std::span<std::byte> place_;
   bool came_ = false;
 };
@@ -203,9 +201,9 @@ void run(int argc, char** argv) {
     for (const std::size_t size : {8u, 200u, 1024u, 4096u}) compare(report, paths, size, first);
   }
   Paths paths;
-  paths.push_back(std::make_unique<OverWire>("host_shm", mpi.connect_host_shm()));
+  paths.push_back(std::make_unique<DataOverWire>("host_shm", mpi.connect_host_shm()));
   paths.push_back(std::make_unique<PlainMpi>(first ? 1 : 0));
-  paths.push_back(std::make_unique<OverWire>("mpi_wire", mpi.connect_all()));
+  paths.push_back(std::make_unique<DataOverWire>("mpi_wire", mpi.connect_all()));
   const std::vector<std::size_t> all{8 << 10, 64 << 10, 256 << 10, 1 << 20,
                                      4 << 20, 16 << 20, 64 << 20};
   const std::vector<std::size_t> few{8 << 10, 1 << 20};
