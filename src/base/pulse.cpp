@@ -51,4 +51,11 @@ const Pulse* pulse_of(int rank) noexcept {
   return pulse.process.load() == 0 ? nullptr : &pulse;
 }
 
+int accuser_of(int rank) noexcept {
+  const int own = own_pulse().rank;
+  if (pulse_of(rank) == nullptr) return own;
+  int first = -1;
+  return joined.load()->of(rank).accuser.compare_exchange_strong(first, own) ? own : first;
+}
+
 }  // namespace smp::base

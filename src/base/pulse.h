@@ -11,7 +11,7 @@
 
 namespace smp::base {
 
-/// Written by its process only; anyone may read it at any time.
+/// Written by its process only, but for `accuser`; anyone may read it at any time.
 struct alignas(64) Pulse {
   std::atomic<std::uint64_t> beats{0};         ///< how often its thread came back (heartbeat.h)
   std::atomic<std::int64_t> last_beat{0};      ///< when that was last noticed, by SteadyClock
@@ -22,6 +22,8 @@ struct alignas(64) Pulse {
   std::atomic<bool> backward{false};
   std::atomic<bool> running{false};  ///< that module has the thread
   std::atomic<bool> spoke{false};    ///< it said why it ends
+  /// Of the rank that ends the job because this one is stopped (accuser_of); -1: none.
+  std::atomic<std::int32_t> accuser{-1};
 
   static constexpr std::int32_t kNothing = -2;  ///< no module ran yet
 };
@@ -52,5 +54,9 @@ class PulseBoard {
 int ranks_on_board() noexcept;
 /// Of a rank of this machine, or nullptr: of another one, or nothing is shared.
 const Pulse* pulse_of(int rank) noexcept;
+/// Of all ranks of this machine that end the job because `rank` is stopped, the first to ask here:
+/// it says so for all. The own rank if it is the first, or nothing is shared. Forgotten when that
+/// rank's thread comes back.
+int accuser_of(int rank) noexcept;
 
 }  // namespace smp::base

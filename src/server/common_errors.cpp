@@ -100,7 +100,10 @@ void say_more(const std::string& text, const std::string& fuller) { note({text, 
 
 void say_once(const std::string& text) noexcept try {
   const auto known = find(text);
-  if (known.speaker >= 0 && said_by(known.speaker)) return;
+  if (known.speaker >= 0 && said_by(known.speaker)) {
+    base::own_pulse().spoke = true;  // for those who wait for this rank
+    return;
+  }
   std::fprintf(stderr, "smp: %s\n", line_of(text, known).c_str());
   std::fflush(stderr);
   base::own_pulse().spoke = true;

@@ -6,9 +6,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/pulse.h"
 #include "module/call_handler.h"
 #include "server/common_errors.h"
 #include "server/last_words.h"
+#include "server/silent_rank.h"
 #include "server/watchdog.h"
 
 namespace smp::server {
@@ -173,8 +175,17 @@ bool ModuleServer::end_stall(double seconds) {
   Watchdog::end_soon();
   const auto text = stall_report_.text(seconds);
   if (reporter && !in_step()) leave_to_another_rank(text, core_.port.name(*reporter));
+  leave_to_accuser(text);
   abandon(text);
   return true;
+}
+
+/// A stopped rank holds up every pipeline of the job, each of which finds it by itself.
+void ModuleServer::leave_to_accuser(const std::string& text) const {
+  for (const auto& stopped : stopped_ranks(core_.scopes.modules, core_.clock.now())) {
+    leave_to_another_rank(text, GlobalRank(base::accuser_of(stopped.rank.value())));
+    return;
+  }
 }
 
 std::string ModuleServer::waiting_requests() const {

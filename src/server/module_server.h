@@ -68,6 +68,7 @@ class ModuleServer {
   void dispatch(PpRank source, Message&& message);
   void run_task(WorkerTask&& task);
   bool end_stall(double seconds);
+  void leave_to_accuser(const std::string& text) const;
   std::string waiting_requests() const;
 
   /// "rank 2", of a fiber that runs no module.

@@ -51,25 +51,26 @@ SilentRank look_at(GlobalRank rank, const ModuleTable& modules, base::Nanosecond
       "a "
       "plan, or the connection to it is cut";
   const auto* const pulse = base::pulse_of(rank.value());
-  if (pulse == nullptr) return {false, base::concat("rank ", rank, kAnswersNot)};
+  if (pulse == nullptr) return {rank, false, base::concat("rank ", rank, kAnswersNot)};
   const int process = pulse->process;
   const auto seen = base::concat("; ", last_call(*pulse, modules), "; nothing was seen of it for ",
                                  seconds_since(*pulse, now), " s (process ", process, ")");
   const char state = state_of(process);
   if (state != 'T' && state != 't') {
     const auto* const why = comes_back(*pulse, now) ? kUnheard : kAnswersNot;
-    return {false, base::concat("rank ", rank, why, seen)};
+    return {rank, false, base::concat("rank ", rank, why, seen)};
   }
-  return {true, base::concat("rank ", rank, " is stopped (SIGSTOP, SIGTSTP or a debugger)", seen,
-                             "; `kill -CONT ", process, "` lets it go on")};
+  return {rank, true,
+          base::concat("rank ", rank, " is stopped (SIGSTOP, SIGTSTP or a debugger)", seen,
+                       "; `kill -CONT ", process, "` lets it go on")};
 }
 
-std::vector<std::string> stopped_ranks(const ModuleTable& modules, base::Nanoseconds now) {
-  std::vector<std::string> found;
+std::vector<SilentRank> stopped_ranks(const ModuleTable& modules, base::Nanoseconds now) {
+  std::vector<SilentRank> found;
   for (int rank = 0; rank < base::ranks_on_board(); ++rank) {
     if (base::pulse_of(rank) == nullptr) continue;
     auto seen = look_at(GlobalRank(rank), modules, now);
-    if (seen.stopped) found.push_back(std::move(seen.text));
+    if (seen.stopped) found.push_back(std::move(seen));
   }
   return found;
 }

@@ -11,6 +11,7 @@
 namespace smp::server {
 
 struct SilentRank {
+  GlobalRank rank;
   bool stopped = false;  ///< a signal or a debugger holds its process
   std::string text;      ///< who it is, what it did last, how long nothing was seen of it
 };
@@ -18,7 +19,7 @@ struct SilentRank {
 /// From its pulse (base/pulse.h) and /proc; little is known of a rank of another machine.
 /// @param modules  of its pipeline, or of one like it
 SilentRank look_at(GlobalRank rank, const ModuleTable& modules, base::Nanoseconds now);
-/// Texts of all ranks of this machine that are stopped.
-std::vector<std::string> stopped_ranks(const ModuleTable& modules, base::Nanoseconds now);
+/// All ranks of this machine that are stopped.
+std::vector<SilentRank> stopped_ranks(const ModuleTable& modules, base::Nanoseconds now);
 
 }  // namespace smp::server

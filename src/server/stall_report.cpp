@@ -97,7 +97,7 @@ bool StallReport::talking() const noexcept {
 std::string StallReport::text(double seconds) const {
   std::string text;
   for (const auto& stopped : stopped_ranks(modules_, clock_.now())) {
-    text += stopped + "\n    seen by ";
+    text += stopped.text + "\n    seen by ";
   }
   text += base::concat("rank ", port_.name(), ": nothing happened for ", static_cast<int>(seconds),
                        " s in step ", port_.step(), ":");

@@ -112,7 +112,9 @@ class Watch {
     auto& pulse = base::own_pulse();
     const auto beats = pulse.beats.load(std::memory_order_relaxed);
     came_back_ = std::exchange(beats_, beats) != beats;
-    if (came_back_) pulse.last_beat = now;
+    if (!came_back_) return;
+    pulse.last_beat = now;
+    pulse.accuser = -1;
   }
 
   void look(const Watchdog::Limits& limits, double seconds) {

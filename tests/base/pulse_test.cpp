@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/heartbeat.h"
@@ -32,8 +33,28 @@ int seen_on_a_board() {
   if (ranks_on_board() != 3 || own == nullptr || own->beats != 1) return 1;
   if (own->process != ::getpid() || own->rank != 2 || own != &own_pulse()) return 2;
   if (SteadyClock().now() - own->last_beat > kSecond) return 4;
+  if (accuser_of(0) != 2) return 5;  // of one that nobody sees
   if (pulse_of(0) != nullptr || pulse_of(3) != nullptr || pulse_of(-1) != nullptr) return 3;
   return 0;
+}
+
+/// In a child, which is rank 2 of three.
+int accused_on_a_board() {
+  auto board = board_of(3);
+  auto& first = board.of(0);
+  auto& second = board.of(1);
+  PulseBoard::join(std::move(board), 2);
+  first.process = second.process = ::getpid();
+  first.accuser = 1;
+  second.accuser = -1;
+  if (accuser_of(0) != 1) return 1;
+  if (accuser_of(1) != 2 || second.accuser != 2 || accuser_of(1) != 2) return 2;
+  return 0;
+}
+
+TEST(PulseDeathTest, TheFirstRankThatEndsTheJobForAStoppedOneIsItsAccuser) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(accused_on_a_board()), testing::ExitedWithCode(0), "");
 }
 
 TEST(PulseDeathTest, IsSeenOnTheBoard) {

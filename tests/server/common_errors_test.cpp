@@ -57,6 +57,17 @@ TEST_F(CommonErrorsDeathTest, WhatAnotherRankSaysIsAwaitedHoweverLateItComes) {
               testing::ExitedWithCode(0), "^$");
 }
 
+TEST_F(CommonErrorsDeathTest, WhoWaitsForThisRankHearsThatAnotherHasSaidIt) {
+  EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
+                other.process = ::getpid();
+                other.spoke = true;
+                leave_to_another_rank(kText, GlobalRank(0));
+                say_once(kText);
+                std::_Exit(base::own_pulse().spoke ? 0 : 1);
+              }),
+              testing::ExitedWithCode(0), "^$");
+}
+
 TEST_F(CommonErrorsDeathTest, WhatARankCannotSayAnyMoreIsPrintedHere) {
   EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
                 const auto gone = ::fork();
