@@ -37,10 +37,9 @@ struct SMP_API Config {
   /// Slices of each batch that travel through the stages independently. 1 means no overlap; about
   /// 4 per stage keeps the stages busy.
   int microbatches = 1;
-  /// "interleaved" runs a ready backward first and so holds few activations; "simple" runs all
-  /// forwards, then all backwards; "1f1b" one forward and one backward in a fixed order;
-  /// "file:PATH" your own lists. "zero_bubble" can be simulated (smp plan --schedule), but not be
-  /// run yet.
+  /// "interleaved" mixes forwards and backwards and so holds few activations; "simple" runs all
+  /// forwards, then all backwards; "1f1b" and "zero_bubble" keep to lists; "file:PATH" your own
+  /// (docs/schedules.md).
   std::string pipeline = "interleaved";
   /// Microbatches in flight at once; fewer need less activation memory. Default: 2 * stages + 2.
   std::optional<int> active_microbatches = std::nullopt;
