@@ -15,6 +15,7 @@
 #include "api/step_facts.h"
 #include "api/step_kinds.h"
 #include "base/config.h"
+#include "base/end_signals.h"
 #include "base/fiber_local.h"
 #include "d2d/communicator.h"
 #include "d2d/mpi_session.h"
@@ -34,7 +35,8 @@ class DistributedModelBase;
 class Runtime {
  public:
   struct Parts {
-    std::unique_ptr<server::Watchdog::Session> watch;  // first: it sees MPI end
+    std::unique_ptr<base::EndSignals> end_signals;     // first: this rank ends in good order
+    std::unique_ptr<server::Watchdog::Session> watch;  // then: it sees MPI end
     base::ResolvedConfig config;
     Topology topology;
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process

@@ -73,7 +73,8 @@ std::vector<ConfigKey> pipeline_keys() {
       key("microbatches", "", &Config::microbatches, between(1, kMostMicrobatches), "1",
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, schedule, "interleaved",
-          "interleaved runs what is ready in the order of microbatches; simple runs all forwards, then all backwards; "
+          "interleaved runs what is ready in the order of microbatches; simple runs all forwards, "
+          "then all backwards; "
           "the others are in docs/schedules.md"),
       key("active_microbatches", "", &Config::active_microbatches, between(1, kMostMicrobatches),
           "2 * stages + 2", "microbatches in flight at once; fewer need less activation memory"),
