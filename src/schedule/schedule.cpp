@@ -52,9 +52,8 @@ class Interleaved final : public Schedule {
 };
 
 /// Where more is in flight than fills the pipeline. A backward that always went first would starve
-/// forwards, whose backwards then come late: measured, with four stages on each of four ranks 1.08
-/// of the ideal step instead of 1.01, with eight ranks 1.14 instead of 1.05; simulated, with a
-/// first stage that takes half as long again 1.39 instead of 1.31.
+/// forwards, whose backwards then come late: where ranks have several stages 1.08 of the ideal step
+/// instead of 1.04 with 4 ranks and 1.07 instead of 1.01 with 8 (perf/bubble.cpp, planned).
 int usual_lead(const StepShape& shape) {
   const int to_spare = shape.active_microbatches - shape.pp_size - 2;
   return std::clamp(to_spare, 0, shape.pp_size);
