@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "partition/strategies.h"
+#include "simulate/most_activations.h"
 
 namespace smp::partitioning {
 namespace {

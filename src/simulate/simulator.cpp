@@ -105,7 +105,6 @@ SimulatedStep Simulator::result() {
     step.busy.push_back(static_cast<double>(stage.busy) / base::kSecond);
     busy += step.busy.back();
     step.peak_activations.push_back(stage.peak);
-    step.settled_activations.push_back(stage.settled_peak);
     step.messages.push_back(stage.messages);
     if (!step_.options.record) continue;
     const bool oversubscribed = stage.host >= 0;
@@ -124,20 +123,6 @@ SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages, const
              " microbatches");
   const auto program = compile(trace, stages, machine);
   return Simulator(program, machine, options).run();
-}
-
-std::vector<std::int64_t> most_activations(const Trace& trace, const std::vector<int>& stages,
-                                           const Machine& machine,
-                                           const SimulationOptions& options) {
-  SimulationOptions one = options;
-  one.microbatches = 1;
-  const auto step = simulate(trace, stages, machine, one);
-  auto most = step.peak_activations;
-  for (std::size_t i = 0; i < most.size(); ++i) {
-    const int alive = options.schedule->most_alive(static_cast<int>(i), options.microbatches);
-    most[i] += (alive - 1) * step.settled_activations[i];
-  }
-  return most;
 }
 
 }  // namespace smp::simulate

@@ -30,8 +30,6 @@ struct SimulatedStep {
   double bubble = 0;         ///< 1 - sum(busy) / (stages * seconds)
   /// By stage: most live bytes at once: activations, gradients on their way, and messages.
   std::vector<std::int64_t> peak_activations;
-  /// The same without the gradients of a computation while it runs.
-  std::vector<std::int64_t> settled_activations;
   std::vector<std::int64_t> messages;         ///< sent by each stage
   std::vector<schedule::StepTrace> timeline;  ///< by stage, if recorded; ns of virtual time
 };
@@ -43,13 +41,5 @@ struct SimulatedStep {
 ///                        schedule under which the step never ends
 [[nodiscard]] SimulatedStep simulate(const Trace& trace, const std::vector<int>& stages,
                                      const Machine& machine, const SimulationOptions& options);
-
-/// By stage: most bytes that the microbatches can take together which the schedule keeps there at
-/// once, however the messages run: all of them at their own worst moment, one of them computing.
-/// @throws InternalError  as simulate()
-[[nodiscard]] std::vector<std::int64_t> most_activations(const Trace& trace,
-                                                         const std::vector<int>& stages,
-                                                         const Machine& machine,
-                                                         const SimulationOptions& options);
 
 }  // namespace smp::simulate

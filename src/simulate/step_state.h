@@ -75,13 +75,12 @@ struct SimulatedStage {
   std::vector<int> at_window;  ///< fibers whose microbatch may not enter yet
   base::Nanoseconds busy = 0;
   std::int64_t messages = 0;  ///< sent
-  std::int64_t live_bytes = 0, settled_peak = 0, peak = 0;
+  std::int64_t live_bytes = 0, peak = 0;
   std::vector<schedule::Span> spans;
 
   /// Activations, gradients or messages become live, or (negative) are let go of.
   void add_live(std::int64_t bytes) noexcept {
     live_bytes += bytes;
-    settled_peak = std::max(settled_peak, live_bytes);
     need(0);
   }
   /// For a moment, while it computes.

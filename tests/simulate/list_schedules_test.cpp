@@ -5,6 +5,7 @@
 
 #include "schedule/list_generators.h"
 #include "schedule/list_schedule.h"
+#include "simulate/most_activations.h"
 #include "simulate/noise.h"
 #include "simulate/simulate_chain.h"
 

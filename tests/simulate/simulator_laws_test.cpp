@@ -5,34 +5,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "simulate/random_timed_model.h"
 #include "simulate/simulate_chain.h"
 
 namespace smp::simulate {
 namespace {
-
-/// A random model: any call may call further modules, used modules are called again.
-TimedModel random_model() {
-  TimedModel model;
-  const int calls = *rc::gen::inRange(1, 30);
-  for (int i = 0; i < calls; ++i) {
-    // A caller that is still running: the last call or one of its callers.
-    int caller = i - 1;
-    while (caller >= 0 && *rc::gen::arbitrary<bool>()) caller = model.trace.calls[caller].caller;
-    const double seconds = *rc::gen::inRange(0, 3000) * 1e-6;
-    const bool again = *rc::gen::inRange(0, 4) == 0;
-    if (again) {
-      model.call_again(*rc::gen::inRange(0, model.modules), caller, seconds);
-    } else {
-      model.call(caller, seconds);
-    }
-    model.trace.calls.back().before.seconds = *rc::gen::inRange(0, 500) * 1e-6;
-  }
-  std::vector<bool> sequential;
-  for (int m = 0; m < model.modules; ++m) sequential.push_back(*rc::gen::arbitrary<bool>());
-  for (auto& call : model.trace.calls) call.sequential = sequential[call.module];
-  model.trace.body_after.seconds = 1e-4;
-  return model;
-}
 
 double seconds_of(const Trace& trace) {
   return std::accumulate(trace.calls.begin(), trace.calls.end(), trace.body_after.seconds,
@@ -43,7 +20,7 @@ double seconds_of(const Trace& trace) {
 
 TEST(SimulatorLaws, NoWorkIsLostWhateverTheModelAndThePlacement) {
   const bool holds = rc::check([] {
-    const auto model = random_model();
+    const auto model = random_timed_model();
     Machine machine;
     machine.stages = *rc::gen::inRange(1, 5);
     const auto stages = *rc::gen::container<std::vector<int>>(

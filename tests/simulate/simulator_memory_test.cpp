@@ -26,19 +26,6 @@ TEST(SimulatedMemory, InterleavedKeepsThoseOfItsCap) {
   }
 }
 
-TEST(SimulatedMemory, NoOrderTakesMoreThanTheMost) {
-  auto model = traced_chain({0.1, 0.1, 0.1});
-  model.trace.calls[2].after.gradient_bytes = 50;
-  model.trace.calls[3].caller_gradient_bytes = 7;  // waits on stage 0
-  const auto most = [&](int microbatches) {
-    const auto schedule = schedule::make_simple();
-    return most_activations(model.trace, {0, 0, 1, 2}, ideal_machine(3),
-                            {.microbatches = microbatches, .schedule = schedule.get()});
-  };
-  EXPECT_THAT(most(1), ElementsAre(1 + 7, 1 + 50, 1));
-  EXPECT_THAT(most(4), ElementsAre(4 * (1 + 7), 4 + 50, 4));
-}
-
 TEST(SimulatedMemory, GradientsComeOnTopOfActivations) {
   auto model = traced_chain({0.1, 0.1});
   model.trace.calls[2].after.gradient_bytes = 50;

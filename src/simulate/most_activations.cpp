@@ -1,0 +1,98 @@
+// simulate/most_activations.cpp: walks every request forward and back, without a clock.
+#include "simulate/most_activations.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "simulate/step_program.h"
+
+namespace smp::simulate {
+namespace {
+
+using Bytes = std::int64_t;
+
+/// The worst moments of one request, or of the body.
+struct Worst {
+  Bytes settled = 0;    ///< while its stage may be at something else
+  Bytes computing = 0;  ///< on top of that, while it computes
+};
+
+class TaskWalk {
+ public:
+  TaskWalk(const StepProgram& program, bool keeps_until_weights)
+      : program_(program), keeps_until_weights_(keeps_until_weights) {}
+
+  Worst run(int task) {
+    const Task& own = program_.tasks[task];
+    settle(own.there.bytes);
+    for (int i = own.first; i >= 0; i = program_.operations[i].next)
+      forward(program_.operations[i]);
+    settle(own.back.bytes);  // the gradient of its result, which may come before it begins
+    for (int i = own.last; i >= 0; i = program_.operations[i].previous) {
+      backward(program_.operations[i]);
+    }
+    return {settled_, std::max<Bytes>(0, computing_ - settled_)};
+  }
+
+ private:
+  void forward(const Operation& operation) {
+    if (operation.callee < 0) {
+      live_ += operation.activation_bytes;
+      return settle(0);
+    }
+    const Task& callee = program_.tasks[operation.callee];
+    settle(operation.activation_bytes + (callee.passed_on_to < 0 ? callee.back.bytes : 0));
+  }
+
+  void backward(const Operation& operation) {
+    if (operation.callee >= 0) {
+      const Task& callee = program_.tasks[operation.callee];
+      settle(operation.gradient_bytes + (callee.passed_on_by < 0 ? callee.there.bytes : 0));
+      return;
+    }
+    computing_ = std::max(computing_, live_ + operation.gradient_bytes);
+    if (!keeps_until_weights_) live_ -= operation.activation_bytes;
+  }
+
+  void settle(Bytes moving) { settled_ = std::max(settled_, live_ + moving); }
+
+  const StepProgram& program_;
+  const bool keeps_until_weights_;
+  Bytes live_ = 0, settled_ = 0, computing_ = 0;
+};
+
+bool splits_backward(const SimulationOptions& options, int stage) {
+  for (int microbatch = 0; microbatch < options.microbatches; ++microbatch) {
+    if (options.schedule->splits_backward(stage, microbatch)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Bytes> most_activations(const Trace& trace, const std::vector<int>& stages,
+                                    const Machine& machine, const SimulationOptions& options) {
+  SMP_ASSERT(options.schedule != nullptr && options.microbatches >= 1, options.microbatches,
+             " microbatches");
+  std::vector<Bytes> most(static_cast<std::size_t>(machine.stages), 0);
+  if (options.forward_only) return most;
+  const auto program = compile(trace, stages, machine);
+  std::vector<Bytes> settled(most), inputs(most), computing(most);
+  for (std::size_t task = 0; task < program.tasks.size(); ++task) {
+    const int stage = program.tasks[task].stage;
+    const auto worst =
+        TaskWalk(program, splits_backward(options, stage)).run(static_cast<int>(task));
+    settled[stage] += worst.settled;
+    computing[stage] = std::max(computing[stage], worst.computing);
+    inputs[stage] += program.tasks[task].there.bytes;
+  }
+  const int in_flight = options.schedule->most_alive(0, options.microbatches);
+  for (int stage = 0; stage < machine.stages; ++stage) {
+    const int alive = options.schedule->most_alive(stage, options.microbatches);
+    const int outside = std::max(0, in_flight - alive);
+    most[stage] = alive * settled[stage] + computing[stage] + outside * inputs[stage];
+  }
+  return most;
+}
+
+}  // namespace smp::simulate

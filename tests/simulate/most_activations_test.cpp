@@ -1,0 +1,96 @@
+// A bound on what stages hold: by hand, and above every simulated step.
+#include "simulate/most_activations.h"
+
+#include <gmock/gmock.h>
+#include <rapidcheck.h>
+
+#include "simulate/random_timed_model.h"
+#include "simulate/simulate_chain.h"
+
+namespace smp::simulate {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(MostActivations, AreAllMicrobatchesAtTheirWorstAndOneOfThemComputing) {
+  auto model = traced_chain({0.1, 0.1, 0.1});
+  model.trace.calls[2].after.gradient_bytes = 50;
+  model.trace.calls[3].caller_gradient_bytes = 7;  // waits on stage 0
+  const auto most = [&](int microbatches) {
+    const auto schedule = schedule::make_simple();
+    return most_activations(model.trace, {0, 0, 1, 2}, ideal_machine(3),
+                            {.microbatches = microbatches, .schedule = schedule.get()});
+  };
+  EXPECT_THAT(most(1), ElementsAre(1 + 7, 1 + 50, 1));
+  EXPECT_THAT(most(4), ElementsAre(4 * (1 + 7), 4 + 50, 4));
+}
+
+/// Two requests of the body to stage 1, each with a result of 100 bytes and an activation of 1.
+TEST(MostActivations, CountGradientsThatComeAtOnceForRequestsThatDoNotNeedEachOther) {
+  TimedModel model;
+  const int root = model.call(-1, 0);
+  for (int i = 0; i < 2; ++i) {
+    model.trace.calls[model.call(root, 0.1, 1)].output_bytes = 100;
+  }
+  const auto schedule = schedule::make_simple();
+  const auto most = most_activations(model.trace, {0, 0, 1, 1}, ideal_machine(2),
+                                     {.microbatches = 3, .schedule = schedule.get()});
+  EXPECT_EQ(most[1], 3 * 2 * (1 + 100));
+}
+
+TEST(MostActivations, CountRequestsThatWaitUntilTheirMicrobatchMayEnter) {
+  auto model = traced_chain({0.1, 0.1});
+  model.trace.calls[2].input_bytes = 100;
+  const auto schedule = schedule::make_schedule("1f1b", {.pp_size = 2, .microbatches = 6});
+  const auto most = most_activations(model.trace, {0, 0, 1}, ideal_machine(2),
+                                     {.microbatches = 6, .schedule = schedule.get()});
+  const int alive = schedule->most_alive(1, 6), outside = schedule->most_alive(0, 6) - alive;
+  ASSERT_GT(outside, 0);
+  EXPECT_EQ(most[1], alive * 100 + outside * 100);
+}
+
+/// Bytes of all kinds.
+void fill_in_bytes(Trace& trace) {
+  const auto some = [] { return *rc::gen::inRange<std::int64_t>(0, 1000); };
+  for (auto& call : trace.calls) {
+    for (auto* interval : {&call.before, &call.after}) {
+      interval->activation_bytes = some();
+      interval->gradient_bytes = some();
+    }
+    call.input_bytes = some();
+    call.output_bytes = some();
+    call.caller_live_bytes = some();
+    call.caller_gradient_bytes = some();
+  }
+}
+
+void check_some_model() {
+  auto model = random_timed_model();
+  fill_in_bytes(model.trace);
+  Machine machine;
+  machine.stages = *rc::gen::inRange(1, 5);
+  machine.promised_outputs = *rc::gen::arbitrary<bool>();
+  const auto stages = *rc::gen::container<std::vector<int>>(static_cast<std::size_t>(model.modules),
+                                                            rc::gen::inRange(0, machine.stages));
+  SimulationOptions options{.microbatches = *rc::gen::inRange(1, 7), .jitter = 0.3};
+  options.seed = *rc::gen::arbitrary<std::uint64_t>();
+  const auto name = *rc::gen::element<std::string>("simple", "interleaved", "1f1b", "zero_bubble");
+  const auto schedule = schedule::make_schedule(
+      name, {machine.stages, options.microbatches, *rc::gen::inRange(1, 5)});
+  options.schedule = schedule.get();
+  const auto step = simulate(model.trace, stages, machine, options);
+  const auto most = most_activations(model.trace, stages, machine, options);
+  for (int stage = 0; stage < machine.stages; ++stage) {
+    RC_ASSERT(step.peak_activations[stage] <= most[stage]);
+  }
+}
+
+TEST(MostActivations, AreNeverExceededByASimulatedStep) {
+  constexpr int kModelsOfACase = 20;
+  EXPECT_TRUE(rc::check([] {
+    for (int i = 0; i < kModelsOfACase; ++i) check_some_model();
+  }));
+}
+
+}  // namespace
+}  // namespace smp::simulate
