@@ -152,7 +152,7 @@ class OptimizerLoad {
  public:
   OptimizerLoad(DistributedModelBase& model, Optimizer& optimizer, StateDict dict)
       : model_(model),
-        exchange_(Runtime::current().communicator(Group::kPp), offer_of(std::move(dict)),
+        exchange_(Runtime::current().state_keepers(), offer_of(std::move(dict)),
                   "load_optimizer_state_dict") {
     check(optimizer);
   }
@@ -300,7 +300,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
   auto& runtime = between_steps(kWhat);
   refuse_slices(model, kWhat);
   const auto local = local_state(model, optimizer);
-  Exchange exchange(runtime.communicator(Group::kPp), offer_of(local), kWhat);
+  Exchange exchange(runtime.state_keepers(), offer_of(local), kWhat);
   const bool is_target = pp_rank == kAllPpRanks || runtime.pp_rank() == PpRank(pp_rank);
   StateDict dict;
   exchange.deliver(std::vector<bool>(exchange.tensors().size(), is_target),
