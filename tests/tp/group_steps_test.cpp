@@ -361,21 +361,6 @@ TEST(GroupSteps, ClipByTheNormOfWholeParameters) {
   }
 }
 
-TEST(GroupSteps, RefuseToSaveSlices) {
-  run_local(2,
-            [] {
-              SlicedBag net;
-              DistributedModel model(net);
-              model.place();
-              EXPECT_THAT(refusal<UnsupportedError>([&] { model.state_dict(); }),
-                          AllOf(HasSubstr("state_dict: the model has distributed modules"),
-                                HasSubstr("local_state_dict()")));
-              EXPECT_THROW(model.load_state_dict(model.local_state_dict()), UnsupportedError);
-              EXPECT_NO_THROW(model.local_state_dict());
-            },
-            config_of(2), {1});
-}
-
 TEST(GroupSteps, RefuseTheStockEngine) {
   run_local(2,
             [] {
