@@ -21,13 +21,16 @@ struct SMP_API Config {
   /// Number of stages the model is cut into. Default: what remains of the world size, so that
   /// `mpirun -n 4` trains over 4 stages. Older name of the key: `partitions`.
   std::optional<int> pipeline_parallel_degree = std::nullopt;
-  /// Ranks that share one layer. Only 1 is available yet.
+  /// Ranks over which distributed modules are sliced (smp/tp.h).
   int tensor_parallel_degree = 1;
   /// Whether ranks beyond `pipeline_parallel_degree` train replicas of the model, each on samples
   /// of its own: `mpirun -n 4` with 2 stages makes 2 replicas. false refuses such a job.
   bool ddp = true;
   /// MiB of gradients that replicas add up at once; the first bucket of a step has at most 1.
   double bucket_cap_mb = 25;
+  /// Whether each replica keeps the optimizer's state of its share of the parameters only: sends as
+  /// much as without, but gradients and state take less memory (smp/distributed_optimizer.h).
+  bool shard_optimizer_state = false;
   /// How (replica D, stage P, tensor T) map to ranks: a permutation of the three letters whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "api/optimizer_shards.h"
 #include "api/plan_request.h"
 #include "api/replica_gradients.h"
 #include "api/shared_warnings.h"
@@ -105,6 +106,11 @@ class Runtime {
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
   void count_shared_step() noexcept { ++shared_steps_; }
   ReplicaGradients& replica_gradients() noexcept { return replica_gradients_; }
+  OptimizerShards& optimizer_shards() noexcept { return optimizer_shards_; }
+  /// Ranks that together keep the state of optimizers of this pipeline's parameters.
+  d2d::Communicator state_keepers() {
+    return optimizer_shards_.active() ? learners() : communicator(Group::kPp);
+  }
   /// Of gradients or values that travel together.
   std::int64_t bucket_bytes() const noexcept {
     return static_cast<std::int64_t>(config().bucket_cap_mb * (1 << 20));
@@ -172,6 +178,7 @@ class Runtime {
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
   ReplicaGradients replica_gradients_{*this};
+  OptimizerShards optimizer_shards_{*this};
   std::int64_t shared_steps_ = 0;
   StepFacts facts_;
   SharedWarnings warnings_;

@@ -67,6 +67,9 @@ std::vector<ConfigKey> pipeline_keys() {
           "(docs/data_parallelism.md)"),
       key("bucket_cap_mb", "", &Config::bucket_cap_mb, size, "25",
           "MiB of gradients that replicas add up at once"),
+      key("shard_optimizer_state", "", &Config::shard_optimizer_state, any_boolean(), "false",
+          "whether each replica keeps the optimizer's state of its share of the parameters only "
+          "(docs/data_parallelism.md)"),
       key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
           "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
           "varies fastest; cluster is DPT, spread is TPD"),
@@ -200,7 +203,6 @@ std::vector<FutureKey> make_future_keys() {
       off("fp16", "mixed precision"),
       off("bf16", "mixed precision"),
       off("_fp32_grad_accumulation", "mixed precision"),
-      off("shard_optimizer_state", "sharded optimizer state"),
       {"sharded_data_parallel_degree", KeyType::kInteger, 1, "sharded data parallelism"},
       {"sdp_reduce_bucket_size", KeyType::kNumber, 500000000, "sharded data parallelism"},
       {"sdp_param_persistence_threshold", KeyType::kNumber, 1000000, "sharded data parallelism"},
