@@ -25,8 +25,9 @@ class TaskWalk {
   Worst run(int task) {
     const Task& own = program_.tasks[task];
     settle(own.there.bytes);
-    for (int i = own.first; i >= 0; i = program_.operations[i].next)
+    for (int i = own.first; i >= 0; i = program_.operations[i].next) {
       forward(program_.operations[i]);
+    }
     settle(own.back.bytes);  // the gradient of its result, which may come before it begins
     for (int i = own.last; i >= 0; i = program_.operations[i].previous) {
       backward(program_.operations[i]);
