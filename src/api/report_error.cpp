@@ -3,11 +3,13 @@
 
 #include "server/common_errors.h"
 #include "server/exception_text.h"
+#include "smp/error.h"
 
 namespace smp {
 
 void report_error(const std::exception& error) noexcept try {
-  server::say_once(server::text_of(error));
+  const bool of_lost_peer = dynamic_cast<const PeerLostError*>(&error) != nullptr;
+  server::say_once(server::text_of(error), of_lost_peer);
 } catch (...) {
   server::say_once("an error that could not be printed");
 }

@@ -64,4 +64,8 @@ int accuser_of(int rank) noexcept {
   return joined.load()->of(rank).accuser.compare_exchange_strong(first, own) ? own : first;
 }
 
+bool first_to_name(int rank) noexcept {
+  return pulse_of(rank) != nullptr && !joined.load()->of(rank).named.exchange(true);
+}
+
 }  // namespace smp::base

@@ -11,7 +11,7 @@
 
 namespace smp::base {
 
-/// Written by its process only, but for `accuser`; anyone may read it at any time.
+/// Written by its process only, but for the last two; anyone may read it at any time.
 struct alignas(64) Pulse {
   std::atomic<std::uint64_t> beats{0};         ///< how often its thread came back (heartbeat.h)
   std::atomic<std::int64_t> last_beat{0};      ///< when that was last noticed, by SteadyClock
@@ -23,8 +23,9 @@ struct alignas(64) Pulse {
   std::atomic<bool> running{false};  ///< that module has the thread
   std::atomic<bool> spoke{false};    ///< it said why it ends
   std::atomic<bool> ends{false};     ///< in good order, or because it was asked to
-  /// Of the rank that says for all that this one is stopped, or gone (accuser_of); -1: none.
+  /// Of the rank that says for all that this one is stopped (accuser_of); -1: none.
   std::atomic<std::int32_t> accuser{-1};
+  std::atomic<bool> named{false};  ///< some rank said that this one is gone (first_to_name)
 
   static constexpr std::int32_t kNothing = -2;  ///< no module ran yet
 };
@@ -55,10 +56,13 @@ class PulseBoard {
 int ranks_on_board() noexcept;
 /// Of a rank of this machine, or nullptr: of another one, or nothing is shared.
 const Pulse* pulse_of(int rank) noexcept;
-/// Of all ranks of this machine that end because `rank` is stopped or gone, the first to ask here:
-/// it says so for all. The own rank if it is the first, or nothing is shared. Forgotten when that
-/// rank's thread comes back. Safe in a handler of signals.
+/// Of all ranks of this machine that end because `rank` is stopped, the first to ask here: it says
+/// so for all. The own rank if it is the first, or nothing is shared. Forgotten when that rank's
+/// thread comes back.
 int accuser_of(int rank) noexcept;
+/// Whether no rank has asked this of `rank`, which is gone, before: then the caller says so for
+/// all. False if nothing is shared with it. Safe in a handler of signals.
+bool first_to_name(int rank) noexcept;
 /// Whether the process of a rank of this machine has ended. Safe in a handler of signals.
 bool is_gone(const Pulse& pulse) noexcept;
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/gone_ranks.h"
 #include "base/pulse.h"
 
 namespace smp::server {
@@ -80,6 +81,17 @@ bool said_by(int speaker) {
   }
 }
 
+/// Whether a rank of this machine is gone without a word, which this rank has said if no other did.
+/// That it is gone is seen once the launcher knows; memory of it cannot be read before that.
+bool said_that_a_rank_is_gone() {
+  const auto deadline = std::chrono::steady_clock::now() + seconds(1);
+  while (!base::name_gone_ranks()) {
+    if (base::ranks_on_board() < 2 || std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
+
 }  // namespace
 
 void leave_to_another_rank(const std::string& text, GlobalRank speaker) {
@@ -91,9 +103,11 @@ bool is_left_to_another_rank(const std::string& text) { return find(text).speake
 
 void say_more(const std::string& text, const std::string& fuller) { note({text, -1, fuller}); }
 
-void say_once(const std::string& text) noexcept try {
+void say_once(const std::string& text, bool of_lost_peer) noexcept try {
   const auto known = find(text);
-  if (known.speaker >= 0 && said_by(known.speaker)) {
+  const bool said =
+      known.speaker >= 0 ? said_by(known.speaker) : of_lost_peer && said_that_a_rank_is_gone();
+  if (said) {
     base::own_pulse().spoke = true;  // for those who wait for this rank
     return;
   }

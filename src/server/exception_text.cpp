@@ -39,6 +39,16 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+bool is_of_lost_peer(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLostError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 namespace {
 
 std::uint8_t known_type_of(const std::exception_ptr& error) {

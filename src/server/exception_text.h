@@ -12,6 +12,9 @@ namespace smp::server {
 std::string text_of(const std::exception_ptr& error);
 std::string text_of(const std::exception& error);
 
+/// Whether it is a PeerLostError.
+bool is_of_lost_peer(const std::exception_ptr& error);
+
 /// `error` on its way to another rank, with the type by which it will be caught there. An error
 /// that came from another rank keeps its origin; any other gets `where` ("rank 2, module
 /// encoder.block.3, microbatch 1") in front.

@@ -53,7 +53,8 @@ void FailureControl::let_one_rank_say(const Failure& failure, const std::string&
 void FailureControl::tell_others(const Failure& failure) noexcept try {
   core_.port.send_to_others(StepFailed{failure});
 } catch (...) {
-  base::log(base::LogLevel::kWarning, "rank ", core_.port.name(),
+  const bool known = is_of_lost_peer(core_.step->failure);
+  base::log(known ? base::LogLevel::kDebug : base::LogLevel::kWarning, "rank ", core_.port.name(),
             ": the other ranks could not be told that this step failed: ",
             text_of(std::current_exception()));
 }

@@ -30,7 +30,7 @@ namespace {
                  who, text.c_str());
     base::own_pulse().spoke = true;
   } else {
-    say_once(text);
+    say_once(text, error && is_of_lost_peer(error));
   }
   std::fflush(nullptr);
   std::_Exit(1);

@@ -30,7 +30,7 @@ int process_that_is_gone() {
   auto& alive = board.of(2);
   PulseBoard::join(std::move(board), 1);
   gone.process = process_that_is_gone();
-  gone.accuser = -1;
+  gone.named = false;
   alive.process = ::getpid();
   before(gone);
   const EndSignals signals;
@@ -68,7 +68,7 @@ TEST_F(EndSignalsDeathTest, OneThatSaidWhyOrWasAskedToEndIsNot) {
 }
 
 TEST_F(EndSignalsDeathTest, OneRankNamesItForAll) {
-  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.accuser = 2; }),
+  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.named = true; }),
               testing::KilledBySignal(SIGTERM), "^$");
 }
 

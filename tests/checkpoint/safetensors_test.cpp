@@ -13,6 +13,7 @@
 #include "checkpoint/checksum.h"
 #include "checkpoint/safetensors_file.h"
 #include "smp/checkpoint.h"
+#include "support/damaged_files.h"
 #include "support/refusal.h"
 
 namespace smp::checkpoint {
@@ -303,7 +304,8 @@ TEST_F(Safetensors, NoticesDamageAnywhere) {
   int refused = 0;
   int changed = 0;
   int unnoticed = 0;  // only where the entry with the checksums is lost as well
-  for (int i = 0; i < 2000; ++i) {
+  const int files = damaged_files(2000);
+  for (int i = 0; i < files; ++i) {
     const int places = i % 4 == 0 ? 3 : 1;
     const auto bytes = damaged(good, random, places);
     changed += bytes != good;
@@ -317,9 +319,9 @@ TEST_F(Safetensors, NoticesDamageAnywhere) {
       ++refused;
     }
   }
-  EXPECT_GT(changed, 1900);
-  EXPECT_GT(refused, changed * 97 / 100) << "of " << changed;
-  EXPECT_LT(unnoticed, 50);
+  EXPECT_GT(changed, files / 20 * 19);
+  EXPECT_GT(refused, changed / 100 * 97) << "of " << changed;
+  EXPECT_LT(unnoticed, files / 40);
 }
 
 TEST_F(Safetensors, KeepsTheOldFileWhenTheDiskIsFull) {

@@ -45,7 +45,7 @@ def kill(number, dice):
     """Its seconds until the end."""
     rank = dice.randrange(RANKS)
     before = set(os.listdir("/dev/shm"))
-    job = started("train", 1_000_000)
+    job = started(dice.choice(("train", "large")), 1_000_000)
     try:
         time.sleep(dice.uniform(0, 1))
         os.kill(job.pids[rank], signal.SIGKILL)
@@ -55,6 +55,7 @@ def kill(number, dice):
         require(status != 0, f"rank {rank}: exit status 0", text)
         named = re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE)
         require(named == [str(rank)], f"rank {rank}: gone are {named}", text)
+        require(len(jobs_test.lines_of_ours(text)) == 1, f"rank {rank}: more was said", text)
         require(not any(map(is_alive, job.pids.values())), f"rank {rank}: processes are left", text)
         require(not os.listdir(job.shared_memory.name), f"rank {rank}: shared memory is left", text)
         ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}

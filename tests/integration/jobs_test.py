@@ -39,6 +39,11 @@ def run(*ranks_and_arguments):
     return done.returncode, done.stdout
 
 
+def lines_of_ours(text):
+    """Last words of the library, its warnings and errors."""
+    return re.findall(r"^(?:smp: |\[smp [WE]).*", text, re.MULTILINE)
+
+
 def is_alive(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
@@ -104,9 +109,9 @@ class RunningJob:
 class KilledRank(unittest.TestCase):
     """SIGKILL of any rank in the middle of training ends the job, and nothing is left."""
 
-    def kill(self, rank):
+    def kill(self, rank, action="train"):
         before = set(os.listdir("/dev/shm"))
-        job = RunningJob(4, "train", 1_000_000)
+        job = RunningJob(4, action, 1_000_000)
         try:
             self.assertTrue(job.wait_for_step(5), "".join(job.output))
             os.kill(job.pids[rank], signal.SIGKILL)
@@ -118,6 +123,7 @@ class KilledRank(unittest.TestCase):
             self.assertLess(seconds, SECONDS_TO_END)
             self.assertEqual(re.findall(r"^smp: rank (\d) is gone: its process (\d+)", text, re.MULTILINE),
                              [(str(rank), str(job.pids[rank]))], text)
+            self.assertEqual(len(lines_of_ours(text)), 1, text)
             self.assertEqual([pid for pid in job.pids.values() if is_alive(pid)], [])
             self.assertEqual(os.listdir(job.shared_memory.name), [])
             ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}
@@ -136,6 +142,10 @@ class KilledRank(unittest.TestCase):
 
     def test_rank_3(self):
         self.kill(3)
+
+    def test_rank_whose_memory_others_read(self):
+        for rank in (1, 2, 3):
+            self.kill(rank, "large")
 
 
 class KilledLauncher(unittest.TestCase):

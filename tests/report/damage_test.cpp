@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -29,6 +28,7 @@
 #include "schedule/list_check.h"
 #include "schedule/list_generators.h"
 #include "schedule/trace_ring.h"
+#include "support/damaged_files.h"
 
 namespace smp::report {
 namespace {
@@ -36,11 +36,6 @@ namespace {
 using base::concat;
 
 constexpr int kWhole = 37;
-
-int number_of_files() {
-  const char* wanted = std::getenv("SMP_DAMAGED_FILES");
-  return wanted == nullptr ? 10'000 : std::atoi(wanted);
-}
 
 StepTimeline small_step() {
   StepTimeline step;
@@ -286,7 +281,7 @@ TEST(Damage, IsReadOrRefusedByName) {
   }
   std::cout << "files that end this process are in " << folder.path() << "\n";
   int refused = 0;
-  const int count = number_of_files();
+  const int count = damaged_files(10'000);
   for (int seed = 0; seed < count; ++seed) {
     const auto& file = folder.files()[static_cast<std::size_t>(seed) % folder.files().size()];
     const auto path = folder.in(file.name);

@@ -57,6 +57,40 @@ TEST_F(CommonErrorsDeathTest, WhatAnotherRankSaysIsAwaitedHoweverLateItComes) {
               testing::ExitedWithCode(0), "^$");
 }
 
+int process_that_is_gone() {
+  const auto process = ::fork();
+  if (process == 0) std::_Exit(0);
+  ::waitpid(process, nullptr, 0);
+  return process;
+}
+
+TEST_F(CommonErrorsDeathTest, OfALostPeerItIsSaidThatItIsGoneAndNothingElse) {
+  EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
+                other.process = process_that_is_gone();
+                other.named = false;
+                other.spoke = false;
+                say_once("reading 8 bytes of rank 0 failed", true);
+                std::_Exit(base::own_pulse().spoke ? 0 : 1);
+              }),
+              testing::ExitedWithCode(0), "^smp: rank 0 is gone: [^\n]*\n$");
+}
+
+TEST_F(CommonErrorsDeathTest, OfALostPeerThatLivesTheErrorItselfIsPrinted) {
+  EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
+                other.process = ::getpid();
+                say_once("rank 1: reading 8 bytes of rank 0 failed", true);
+              }),
+              testing::ExitedWithCode(0), "^smp: rank 1: reading 8 bytes of rank 0 failed\n$");
+}
+
+TEST_F(CommonErrorsDeathTest, ErrorsOfItsOwnAreSaidBesideARankThatIsGone) {
+  EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
+                other.process = process_that_is_gone();
+                say_once("kaboom");
+              }),
+              testing::ExitedWithCode(0), "^smp: rank 1: kaboom\n$");
+}
+
 TEST_F(CommonErrorsDeathTest, WhoWaitsForThisRankHearsThatAnotherHasSaidIt) {
   EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
                 other.process = ::getpid();
