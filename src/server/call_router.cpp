@@ -157,12 +157,19 @@ bool CallRouter::joins(const RoutedBase& first, const RoutedBase& next) {
   return first.smp_place.owner == next.smp_place.owner;
 }
 
+/// A body begins when it has had its first turn: all of them start at once.
+void CallRouter::note_work(const ExecutionScope& scope) const noexcept {
+  const auto& own = scope.identity();
+  core_.step->work.note(own.phase, own.microbatch);
+}
+
 void CallRouter::enter(RoutedBase& module, Space& space) {
   if (!inside_node()) {
     core_.turns.take_turn();
     await_order(id_of(module));
   }
   auto& execution = *ExecutionScope::current();
+  note_work(execution);
   const bool from_body = execution.calls_from_body();
   auto& call = *new (space.bytes) CallScope(execution, id_of(module));
   auto& watch = call.entry().watch;
@@ -342,6 +349,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   require_unchanged_copy(core_.scopes.modules.at(id_of(module)));
   const BodyCall from_body(module);
   auto& scope = *ExecutionScope::current();
+  note_work(scope);
   if (scope.calls_from_body()) watch_statistics_of_body();
   auto promised = take_promises(arguments.tensors);
   auto request = forward_request(module, entry, std::move(arguments), traits.calls);

@@ -54,6 +54,7 @@ class CallRouter final : public CallHandler {
   friend class RemoteCall;
   friend class PromisedCall;
 
+  void note_work(const ExecutionScope& scope) const noexcept;
   void await_order(ModuleId module);
   void on_state(const ModuleTable::Entry& entry) noexcept;
   void on_untried_state(const ModuleTable::Entry* entry, const char* what, bool harmful) noexcept;

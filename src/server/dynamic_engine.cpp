@@ -347,7 +347,7 @@ void DynamicEngine::start_microbatches() {
 void DynamicEngine::run(BodyTask task) {
   const int microbatch = task.microbatch;
   if (core_.step->failed()) return;
-  core_.step->begins(Phase::kForward, microbatch);
+  core_.step->progress.begins(Phase::kForward, microbatch);
   const auto execution = core_.accumulator.open(microbatch, OrderKey(), false);
   const auto key = core_.random_key(microbatch);
   auto identity = ExecutionIdentity{kBody, microbatch, Phase::kForward, false, execution};
