@@ -179,8 +179,8 @@ double predict(const Setting& setting, const Traced& traced, const simulate::Mac
     stages.push_back(stage);
   }
   trace.backward_ratio = sum(traced.mean.backward) / sum(traced.mean.forward);
-  const auto schedule =
-      setting.cap == 0 ? schedule::make_simple() : schedule::make_interleaved(setting.cap);
+  const auto schedule = schedule::make_schedule(setting.cap == 0 ? "simple" : "interleaved",
+                                                {size(), setting.microbatches, setting.cap});
   simulate::SimulationOptions options;
   options.microbatches = setting.microbatches;
   options.schedule = schedule.get();

@@ -47,7 +47,8 @@ SMP_API void load_optimizer_state_dict(DistributedModelBase& model,
 /// What SGD, Adam, AdamW, Adagrad or RMSprop keep, from all ranks, on pp_rank `pp_rank`
 /// (kAllPpRanks: on every rank; elsewhere the dict is empty): "state.<parameter>.exp_avg", and the
 /// options of each group, "param_groups.0.lr". Does not depend on the number of ranks. Every rank
-/// of the pipeline calls it, between steps. @throws UnsupportedError  another optimizer
+/// of the pipeline calls it, between steps; with `shard_optimizer_state` every rank of the job, and
+/// each replica gets the whole state. @throws UnsupportedError  another optimizer
 template <class Optimizer>
 StateDict optimizer_state_dict(const DistributedModelBase& model,
                                DistributedOptimizer<Optimizer>& optimizer, int pp_rank = 0) {
@@ -55,8 +56,9 @@ StateDict optimizer_state_dict(const DistributedModelBase& model,
 }
 
 /// Puts such a dict back, options included: into an optimizer of the same kind and number of groups
-/// over a model with the same names, on any number of ranks. `dict` is given by all ranks or by
-/// some. Before placement it takes effect when the model is placed.
+/// over a model with the same names, on any number of ranks, sharded or not. `dict` is given by all
+/// ranks or by some. Before placement it takes effect when the model is placed. Every rank of the
+/// pipeline calls it; with `shard_optimizer_state` every rank of the job.
 /// @throws UsageError  another kind of optimizer, another number of groups, unknown names, shapes
 ///                     that differ.
 template <class Optimizer>

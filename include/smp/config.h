@@ -21,13 +21,16 @@ struct SMP_API Config {
   /// Number of stages the model is cut into. Default: what remains of the world size, so that
   /// `mpirun -n 4` trains over 4 stages. Older name of the key: `partitions`.
   std::optional<int> pipeline_parallel_degree = std::nullopt;
-  /// Ranks that share one layer. Only 1 is available yet.
+  /// Ranks over which distributed modules are sliced (smp/tp.h).
   int tensor_parallel_degree = 1;
   /// Whether ranks beyond `pipeline_parallel_degree` train replicas of the model, each on samples
   /// of its own: `mpirun -n 4` with 2 stages makes 2 replicas. false refuses such a job.
   bool ddp = true;
   /// MiB of gradients that replicas add up at once; the first bucket of a step has at most 1.
   double bucket_cap_mb = 25;
+  /// Whether each replica keeps the optimizer's state of its share of the parameters only: sends as
+  /// much as without, but gradients and state take less memory (smp/distributed_optimizer.h).
+  bool shard_optimizer_state = false;
   /// How (replica D, stage P, tensor T) map to ranks: a permutation of the three letters whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";
@@ -37,10 +40,9 @@ struct SMP_API Config {
   /// Slices of each batch that travel through the stages independently. 1 means no overlap; about
   /// 4 per stage keeps the stages busy.
   int microbatches = 1;
-  /// "interleaved" runs a ready backward first and so holds few activations; "simple" runs all
-  /// forwards, then all backwards; "1f1b" one forward and one backward in a fixed order;
-  /// "file:PATH" your own lists. "zero_bubble" can be simulated (smp plan --schedule), but not be
-  /// run yet.
+  /// "interleaved" mixes forwards and backwards and so holds few activations; "simple" runs all
+  /// forwards, then all backwards; "1f1b" and "zero_bubble" keep to lists; "file:PATH" your own
+  /// (docs/schedules.md).
   std::string pipeline = "interleaved";
   /// Microbatches in flight at once; fewer need less activation memory. Default: 2 * stages + 2.
   std::optional<int> active_microbatches = std::nullopt;

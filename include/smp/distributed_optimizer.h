@@ -20,8 +20,8 @@ namespace detail {
 /// What makes a LibTorch optimizer one of several ranks. Threads: the rank's.
 class SMP_API OptimizerShare {
  public:
-  /// Removes doubles from `optimizer`, and once models are placed the parameters of other ranks;
-  /// groups keep their order, numbers and options.
+  /// Removes doubles from `optimizer`, and once models are placed the parameters of other ranks and
+  /// those whose state other replicas keep; groups keep their order, numbers and options.
   /// @throws UnsupportedError for LBFGS, which needs all parameters.
   OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimizer, ModelList models);
   ~OptimizerShare();
@@ -50,7 +50,13 @@ class SMP_API OptimizerShare {
 ///
 /// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
 /// *optimizer. Every rank calls step() after every step of the model; nothing is sent unless there
-/// are tensors of no model. Threads: the rank's.
+/// are tensors of no model.
+///
+/// With `shard_optimizer_state` (paper App. H.1; ZeRO, Rajbhandari et al., 2020) each parameter
+/// is stepped by one of its replicas, so that its state is there only: replicas get shares of about
+/// the same size. A step then sums the gradient up there, where `.grad` is the mean; in the other
+/// replicas it is undefined afterwards. step() sends the new values to all. Parameters get the same
+/// bits as without. Threads: the rank's.
 template <class Optimizer>
 class DistributedOptimizer {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,
@@ -65,7 +71,8 @@ class DistributedOptimizer {
       : optimizer_(std::make_shared<Optimizer>(std::move(optimizer))), share_(optimizer_, models) {}
 
   /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
-  ///                     model has gradients on two ranks, or on another one than before.
+  ///                     model has gradients on two ranks, or on another one than before; state
+  ///                     is sharded, and the last step was made under no_sync().
   void step() { share_.step(); }
   /// @throws UsageError  in the body of a step, where other microbatches have given gradients.
   void zero_grad(bool set_to_none = true) { share_.zero_grad(set_to_none); }

@@ -9,6 +9,7 @@
 
 #include "api/model_exchange.h"
 #include "api/runtime.h"
+#include "api/whole_tensors.h"
 #include "base/check.h"
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
@@ -62,27 +63,34 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
                       const std::map<std::string, std::string>& metadata) {
   constexpr const char* kWhat = "save_safetensors";
   auto& runtime = between_steps(kWhat);
-  refuse_slices(model, kWhat);
-  if (runtime.num_replicas() > 1 && runtime.topology().dp_rank() != 0) return;  // the first has all
+  const WholeTensors whole(runtime, model);
+  const auto& place = runtime.topology();  // the first replica has all, and its slices
+  if (runtime.num_replicas() > 1 &&
+      (place.rdp_rank() != 0 || (!whole.any() && place.dp_rank() != 0))) {
+    return;
+  }
   const auto tensors = checkpoint::tensors_of(model.base_module());
   std::vector<TensorInfo> infos;
   Aliases aliases;
   for (const auto& [tensor, names] : tensors) {
-    infos.push_back(TensorInfo::of(names[0], tensor));
+    infos.push_back({names[0], tensor.scalar_type(), whole.sizes(tensor)});
     for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
   }
   auto all_metadata = with_format(metadata);
   checkpoint::put_aliases(aliases, all_metadata);
   std::optional<SafetensorsWriter> writer;
   auto problem = attempt([&] {
-    if (runtime.is_first_stage()) writer.emplace(path, infos, all_metadata);
+    const bool writes = runtime.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
+    if (writes) writer.emplace(path, infos, all_metadata);
   });
-  gather_model(model, tensors, 0, problem, kWhat,
-               [&](std::size_t i, const at::Tensor& values) { writer->write(i, values); });
+  gather_model(model, tensors, 0, problem, kWhat, [&](std::size_t i, const at::Tensor& values) {
+    if (writer) writer->write(i, values);
+  });
   problem = attempt([&] {
     if (writer) writer->commit();
   });
-  checkpoint::agree(runtime.communicator(Group::kPp), problem, kWhat);
+  const auto writers = whole.any() ? model_holders(runtime) : runtime.communicator(Group::kPp);
+  checkpoint::agree(writers, problem, kWhat);
 }
 
 StateDict load_safetensors(const std::string& path) {

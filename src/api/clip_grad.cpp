@@ -33,6 +33,12 @@ struct Share {
   std::vector<at::Tensor> norms;
 };
 
+/// Of one replica: what it owns.
+struct OwnedNorms {
+  std::vector<std::int64_t> places;
+  std::vector<at::Tensor> norms;
+};
+
 /// One gradient of any rank.
 struct Norm {
   std::int64_t place;
@@ -113,6 +119,30 @@ void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
   }
 }
 
+/// Norms of what other replicas own alone, and so have the gradients of, become ours: those of
+/// slices come from replicas of the slice. All replicas call it.
+void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
+  auto* runtime = Runtime::find_current();
+  if (runtime == nullptr || !runtime->optimizer_shards().active()) return;
+  const auto& shards = runtime->optimizer_shards();
+  for (const bool slices : {false, true}) {
+    OwnedNorms owned;
+    for (std::size_t i = 0; i < own.places.size(); ++i) {
+      const auto& parameter = parameters[static_cast<std::size_t>(own.places[i])];
+      if (!shards.is_here(parameter) || shards.is_slice(parameter) != slices) continue;
+      owned.places.push_back(own.places[i]);
+      owned.norms.push_back(own.norms[i]);
+    }
+    const auto replicas = slices ? runtime->slice_replicas() : runtime->replicas();
+    const auto all = gather_values(replicas, owned, "norms of sharded gradients");
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (static_cast<int>(r) == replicas.rank()) continue;
+      own.places.insert(own.places.end(), all[r].places.begin(), all[r].places.end());
+      own.norms.insert(own.norms.end(), all[r].norms.begin(), all[r].norms.end());
+    }
+  }
+}
+
 std::vector<Share> all_shares(const Share& own) {
   auto* runtime = Runtime::find_current();
   if (runtime == nullptr) return {own};
@@ -163,6 +193,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   const at::NoGradGuard no_grad;
   auto own = own_share(parameters, max_norm, norm_type, error_if_nonfinite);
   join_slices(own, parameters);
+  join_shards(own, parameters);
   const auto shares = all_shares(own);
   refuse_shared_strangers(shares);
   const auto norms = in_order(shares);
@@ -220,7 +251,8 @@ bool detail::any_placed(const std::vector<at::Tensor>& parameters) noexcept {
   if (runtime == nullptr) return false;
   if (parameters.empty()) {  // the share of a rank that owns nothing: the others wait for it
     const auto& all = runtime->models();
-    return runtime->topology().pp_size() > 1 &&
+    const bool shared = runtime->topology().pp_size() > 1 || runtime->optimizer_shards().active();
+    return shared &&
            std::any_of(all.begin(), all.end(), [](auto* model) { return model->partitioned(); });
   }
   const PlacedParameters models(*runtime);

@@ -65,20 +65,53 @@ struct OptimizerShare::State {
       : optimizer(std::move(wrapped)) {}
 
   void follow_placement(Runtime& runtime);
+  void shard(Runtime& runtime, const PlacedParameters& models);
+  template <class Others>
+  void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
   void find_holders(const d2d::Communicator& ranks);
   void give_out(const d2d::Communicator& ranks);
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<at::Tensor> strangers;  // of no model, in order of the groups; alike on all ranks
   std::vector<int> holders;           // stages that step them; -1: none yet
+  std::vector<at::Tensor> sharded;    // parameters of the stage, of which replicas step shares
 };
+
+/// Takes out of `group` whatever others step, with the state that some optimizers are built with.
+template <class Others>
+void OptimizerShare::State::leave(torch::optim::OptimizerParamGroup& group, Others&& others) {
+  std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+    if (!others(parameter)) return false;
+    optimizer->state().erase(parameter.unsafeGetTensorImpl());
+    return true;
+  });
+}
+
+/// Of the stage's parameters, those that other replicas keep the state of leave the groups.
+void OptimizerShare::State::shard(Runtime& runtime, const PlacedParameters& models) {
+  auto& shards = runtime.optimizer_shards();
+  std::unordered_set<const void*> before;
+  for (const auto& parameter : sharded) before.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& group : optimizer->param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (before.count(parameter.unsafeGetTensorImpl()) > 0 || !models.placed(parameter)) continue;
+      sharded.push_back(parameter);
+    }
+  }
+  shards.deal(sharded);
+  for (auto& group : optimizer->param_groups()) {
+    leave(group, [&](const at::Tensor& parameter) { return shards.is_elsewhere(parameter); });
+  }
+}
 
 /// Once a model is placed; more models may be later.
 void OptimizerShare::State::follow_placement(Runtime& runtime) {
   const PlacedParameters models(runtime);
   strangers.clear();
+  for (auto& group : optimizer->param_groups())
+    leave(group, [&](const at::Tensor& tensor) { return models.foreign(tensor); });
+  if (runtime.optimizer_shards().active()) shard(runtime, models);
   for (auto& group : optimizer->param_groups()) {
-    std::erase_if(group.params(), [&](const at::Tensor& tensor) { return models.foreign(tensor); });
     for (const auto& tensor : group.params()) {
       if (models.known(tensor)) continue;
       strangers.push_back(tensor);
@@ -103,6 +136,15 @@ static void refuse_in_replicas(const Runtime& runtime, const std::vector<at::Ten
                    ", has a gradient, which is not averaged over the ", runtime.num_replicas(),
                    " replicas; register it as a parameter of a module");
   }
+}
+
+/// An owner would step by the gradient of its own samples. The same on all replicas.
+static void refuse_apart(Runtime& runtime) {
+  SMP_REQUIRE(
+      !runtime.replica_gradients().apart(),
+      "smp::DistributedOptimizer: step() after a step under no_sync(): each parameter is "
+      "stepped by one replica (shard_optimizer_state), and gradients of the others have not "
+      "come to it; make the last step before optimizer.step() without no_sync()");
 }
 
 /// Which rank has the gradient of each stranger.
@@ -161,7 +203,9 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   }
   for (DistributedModelBase& model : models) {
     if (optimizer->param_groups().empty() || model.partitioned()) continue;
-    set_optimizer_ratio(model, states_per_weight(optimizer->param_groups().front().options()));
+    const double shares = runtime.optimizer_shards().active() ? runtime.num_replicas() : 1;
+    set_optimizer_ratio(model,
+                        states_per_weight(optimizer->param_groups().front().options()) / shares);
   }
   runtime.facts().add_optimizer(optimizer);
   state_ = std::make_shared<State>(std::move(optimizer));
@@ -189,23 +233,32 @@ void OptimizerShare::step() {
     return;
   }
   const server::BetweenSteps recorded(runtime->server().recorder(), schedule::Phase::kOptimizer);
+  if (!state.sharded.empty()) refuse_apart(*runtime);
   runtime->facts().note_optimizer_step();
   if (state.strangers.empty()) {
     state.optimizer->step();
-    return;
+  } else {
+    refuse_in_replicas(*runtime, state.strangers);
+    const auto ranks = runtime->communicator(Group::kPp);
+    state.find_holders(ranks);
+    state.optimizer->step();
+    state.give_out(ranks);
   }
-  refuse_in_replicas(*runtime, state.strangers);
-  const auto ranks = runtime->communicator(Group::kPp);
-  state.find_holders(ranks);
-  state.optimizer->step();
-  state.give_out(ranks);
+  if (!state.sharded.empty()) runtime->optimizer_shards().take_values(state.sharded);
 }
 
 void OptimizerShare::zero_grad(bool set_to_none) {
   auto* runtime = Runtime::find_current();
   require_outside_of_steps(runtime, "zero_grad()");
-  if (runtime != nullptr) runtime->facts().note_zero_grad();
   state_->optimizer->zero_grad(set_to_none);
+  if (runtime == nullptr) return;
+  runtime->facts().note_zero_grad();
+  runtime->replica_gradients().note_zero_grad();
+  for (const auto& parameter : state_->sharded) {  // those that others step have left the groups
+    if (runtime->optimizer_shards().is_elsewhere(parameter)) {
+      at::Tensor(parameter).mutable_grad().reset();
+    }
+  }
 }
 
 }  // namespace smp::detail

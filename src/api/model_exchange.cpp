@@ -7,11 +7,11 @@
 #include <unordered_set>
 
 #include "api/runtime.h"
+#include "api/whole_tensors.h"
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
 #include "deferred/delayed_tensors.h"
 #include "server/foreign_parameters.h"
-#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -21,17 +21,21 @@ using checkpoint::NamedTensor;
 using checkpoint::Offer;
 using checkpoint::TensorInfo;
 
-/// Those that this rank holds the values of, under their first names.
-Offer owned(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors) {
+/// Those that this rank holds the values of, under their first names; slices as the whole that all
+/// ranks that hold some join when it is read.
+Offer owned(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
+            const std::shared_ptr<const WholeTensors>& whole) {
   Offer offer;
   std::vector<at::Tensor> values;
   for (const auto& [tensor, names] : tensors) {
     if (!model.owns(tensor)) continue;
     if (tensor.layout() != at::kStrided) offer.problem = names[0] + " is no dense tensor";
-    offer.tensors.push_back(TensorInfo::of(names[0], tensor));
+    offer.tensors.push_back({names[0], tensor.scalar_type(), whole->sizes(tensor)});
     values.push_back(tensor);
   }
-  offer.read = [values = std::move(values)](std::size_t i) { return values[i]; };
+  offer.read = [values = std::move(values), whole](std::size_t i) {
+    return whole->joined(values[i], values[i]);
+  };
   return offer;
 }
 
@@ -67,15 +71,31 @@ void check_target(Runtime& runtime, int pp_rank, const char* what) {
       " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
 }
 
+/// Whoever takes part in joining slices, of this pipeline and of those that hold the others, goes
+/// on, or nobody does.
+void agree_everywhere(Runtime& runtime, const Exchange& exchange,
+                      const std::exception_ptr& own_problem, bool sliced, const char* what) {
+  std::exception_ptr problem;
+  try {
+    exchange.agree(own_problem);
+  } catch (const PeerLostError&) {
+    throw;
+  } catch (const std::exception&) {
+    problem = std::current_exception();
+  }
+  if (sliced) checkpoint::agree(runtime.slice_holders(), problem, what);
+  if (problem) std::rethrow_exception(problem);
+}
+
 /// A load that has been checked, and waits for the model's tensors to have values.
 class PendingLoad {
  public:
   PendingLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,
               const char* what)
-      : model_(model),
-        tensors_(checkpoint::tensors_of(model.base_module())),
+      : tensors_(checkpoint::tensors_of(model.base_module())),
+        whole_(Runtime::current(), model),
         exchange_(ranks, std::move(offer), what),
-        plan_(checkpoint::plan_load(tensors_, exchange_.tensors(), strict)) {}
+        plan_(checkpoint::plan_load(whole_.shapes(tensors_), exchange_.tensors(), strict)) {}
 
   const LoadResult& result() const { return plan_.result; }
   bool is_delayed() const {
@@ -94,13 +114,13 @@ class PendingLoad {
       targets[*source] = tensors_[i].tensor;
     }
     exchange_.deliver(wanted, [&](std::size_t source, const at::Tensor& values) {
-      checkpoint::store(targets[source], values);
+      checkpoint::store(targets[source], whole_.own_part(targets[source], values));
     });
   }
 
  private:
-  DistributedModelBase& model_;
   std::vector<NamedTensor> tensors_;
+  WholeTensors whole_;
   Exchange exchange_;
   checkpoint::LoadPlan plan_;
 };
@@ -114,27 +134,22 @@ Runtime& between_steps(const char* what) {
   return runtime;
 }
 
-void refuse_slices(const DistributedModelBase& model, const char* what) {
-  const auto& runtime = Runtime::current();
-  if (runtime.topology().tp_size() == 1) return;
-  SMP_REQUIRE_AS(UnsupportedError, tp::SlicedParameters(model.base_module()).empty(), what,
-                 ": the model has distributed modules, each sliced over ",
-                 runtime.topology().tp_size(),
-                 " ranks, and slices are not put together yet; take model.local_state_dict() on "
-                 "every rank, or save a model without distributed modules");
+d2d::Communicator model_holders(Runtime& runtime) {
+  return runtime.communicator(runtime.topology().tp_size() > 1 ? Group::kMp : Group::kPp);
 }
 
 void gather_model(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
                   int pp_rank, const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take) {
   auto& runtime = between_steps(what);
-  refuse_slices(model, what);
   check_target(runtime, pp_rank, what);
   require_values(tensors, what);
   std::unordered_map<std::string, std::size_t> number;
   for (std::size_t i = 0; i < tensors.size(); ++i) number.emplace(tensors[i].names[0], i);
-  Exchange exchange(runtime.communicator(Group::kPp), owned(model, tensors), what);
-  exchange.agree(problem ? problem : registered_late(tensors, exchange, what));
+  const auto whole = std::make_shared<const WholeTensors>(runtime, model);
+  Exchange exchange(runtime.communicator(Group::kPp), owned(model, tensors, whole), what);
+  agree_everywhere(runtime, exchange, problem ? problem : registered_late(tensors, exchange, what),
+                   whole->any(), what);
   const std::vector<bool> wanted(tensors.size(), is_target(runtime, pp_rank));
   exchange.deliver(wanted, [&](std::size_t i, const at::Tensor& values) {
     take(number.at(exchange.tensors()[i].name), values);
@@ -143,9 +158,8 @@ void gather_model(const DistributedModelBase& model, const std::vector<NamedTens
 
 LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
   auto& runtime = between_steps(what);
-  refuse_slices(model, what);
-  const auto load = std::make_shared<PendingLoad>(model, runtime.communicator(Group::kPp),
-                                                  std::move(offer), strict, what);
+  const auto load =
+      std::make_shared<PendingLoad>(model, model_holders(runtime), std::move(offer), strict, what);
   if (load->is_delayed()) {
     model.on_placed([load] { load->carry_out(); });
   } else {

@@ -17,21 +17,21 @@ class Runtime;
 /// This rank outside of a step. @throws UsageError  naming `what`: inside of one
 Runtime& between_steps(const char* what);
 
-/// @throws UnsupportedError  `model` has slices of distributed modules, of which this pipeline does
-///         not hold the others
-void refuse_slices(const DistributedModelBase& model, const char* what);
+/// Ranks that together hold one copy of a model, slices of distributed modules included.
+d2d::Communicator model_holders(Runtime& runtime);
 
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in
 /// tensors_of(); on `pp_rank` or on all (kAllPpRanks). Those that this rank owns come as they are,
-/// others are new. Every rank of the pipeline calls it.
+/// others are new; of slices the whole comes, which all ranks that hold some join. Every rank of
+/// the pipeline calls it, and of those that hold the other slices.
 /// @param problem  why this rank cannot: thrown on all
 void gather_model(const DistributedModelBase& model,
                   const std::vector<checkpoint::NamedTensor>& tensors, int pp_rank,
                   const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take);
 
-/// Loads what the ranks offer into `model`; at placement where it has no values yet. Every rank of
-/// the pipeline calls it.
+/// Loads what model_holders() offer into `model`, each of them what it holds; at placement where it
+/// has no values yet. All of them call it.
 LoadResult load_model(DistributedModelBase& model, checkpoint::Offer offer, bool strict,
                       const char* what);
 

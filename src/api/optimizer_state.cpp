@@ -11,6 +11,7 @@
 #include "api/model_exchange.h"
 #include "api/optimizer_fields.h"
 #include "api/runtime.h"
+#include "api/whole_tensors.h"
 #include "base/check.h"
 #include "smp/checkpoint.h"
 
@@ -152,8 +153,8 @@ class OptimizerLoad {
  public:
   OptimizerLoad(DistributedModelBase& model, Optimizer& optimizer, StateDict dict)
       : model_(model),
-        exchange_(Runtime::current().communicator(Group::kPp), offer_of(std::move(dict)),
-                  "load_optimizer_state_dict") {
+        whole_(Runtime::current(), model),
+        exchange_(takers(), offer_of(std::move(dict)), "load_optimizer_state_dict") {
     check(optimizer);
   }
 
@@ -207,9 +208,14 @@ class OptimizerLoad {
   }
 
  private:
+  static d2d::Communicator takers() {
+    auto& runtime = Runtime::current();
+    return runtime.optimizer_shards().active() ? runtime.learners() : model_holders(runtime);
+  }
+
   template <class State>
-  static void put_state(Optimizer& optimizer, const at::Tensor& parameter,
-                        const std::map<std::string, at::Tensor>& fields) {
+  void put_state(Optimizer& optimizer, const at::Tensor& parameter,
+                 const std::map<std::string, at::Tensor>& fields) const {
     auto* const key = parameter.unsafeGetTensorImpl();
     if (fields.empty()) {  // Adagrad has one from its construction
       if (!std::is_same_v<State, torch::optim::AdagradParamState>) optimizer.state().erase(key);
@@ -222,7 +228,8 @@ class OptimizerLoad {
       if constexpr (std::is_same_v<decltype(value), std::int64_t&>) {
         value = found->second.template item<std::int64_t>();
       } else {
-        value = found->second.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+        value = at::empty_like(parameter);
+        value.copy_(whole_.own_part(parameter, found->second));
       }
     });
     optimizer.state()[key] = std::move(state);
@@ -275,22 +282,51 @@ class OptimizerLoad {
                 complaints);
   }
 
-  static std::string complaint(const StateName& name, const TensorInfo& info,
-                               const at::Tensor& parameter,
-                               const std::unordered_set<std::string>& fields) {
+  std::string complaint(const StateName& name, const TensorInfo& info, const at::Tensor& parameter,
+                        const std::unordered_set<std::string>& fields) const {
     if (!parameter.defined() || fields.count(name.field) == 0) {
       return "\n  unexpected: " + info.name;
     }
     const bool is_number = name.field == "step";
-    const auto sizes = is_number ? c10::IntArrayRef() : parameter.sizes();
-    if (c10::IntArrayRef(info.sizes) == sizes) return {};
+    const auto sizes = is_number ? std::vector<std::int64_t>() : whole_.sizes(parameter);
+    if (info.sizes == sizes) return {};
     return base::concat("\n  shape of ", info.name, ": ", c10::IntArrayRef(info.sizes),
-                        ", but it must have ", sizes);
+                        ", but it must have ", c10::IntArrayRef(sizes));
   }
 
   DistributedModelBase& model_;
+  WholeTensors whole_;
   Exchange exchange_;
 };
+
+/// Owners of slices' state and the ranks that hold the other slices do not read at the same time.
+void refuse_sharded_slices(Runtime& runtime, const WholeTensors& whole, const char* what) {
+  SMP_REQUIRE_AS(UnsupportedError, !whole.any() || !runtime.optimizer_shards().active(), what,
+                 ": the state of optimizers cannot be gathered yet if it is sharded "
+                 "(shard_optimizer_state) and the model has distributed modules, sliced over ",
+                 runtime.topology().tp_size(),
+                 " ranks; set shard_optimizer_state = false, or save the model alone");
+}
+
+/// Of what this rank keeps; state of slices becomes that of the whole when it is read.
+checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& names,
+                              const std::shared_ptr<const WholeTensors>& whole) {
+  checkpoint::Offer offer;
+  std::vector<std::pair<at::Tensor, at::Tensor>> values;  // parameter and state
+  for (const auto& [name, tensor] : local) {
+    const auto parts = StateName::parse(name);
+    const auto parameter = parts ? names.parameter(parts->parameter) : at::Tensor();
+    const bool alike = parameter.defined() && parameter.sizes() == tensor.sizes();
+    offer.tensors.push_back(
+        {name, tensor.scalar_type(), alike ? whole->sizes(parameter) : tensor.sizes().vec()});
+    values.emplace_back(alike ? parameter : at::Tensor(), tensor);
+  }
+  offer.read = [values = std::move(values), whole](std::size_t i) {
+    const auto& [parameter, state] = values[i];
+    return parameter.defined() ? whole->joined(parameter, state) : state;
+  };
+  return offer;
+}
 
 }  // namespace
 
@@ -298,9 +334,11 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
                                int pp_rank) {
   constexpr const char* kWhat = "optimizer_state_dict";
   auto& runtime = between_steps(kWhat);
-  refuse_slices(model, kWhat);
+  const auto whole = std::make_shared<const WholeTensors>(runtime, model);
+  refuse_sharded_slices(runtime, *whole, kWhat);
   const auto local = local_state(model, optimizer);
-  Exchange exchange(runtime.communicator(Group::kPp), offer_of(local), kWhat);
+  Exchange exchange(runtime.state_keepers(),
+                    whole_offer(local, ParameterNames(model, optimizer), whole), kWhat);
   const bool is_target = pp_rank == kAllPpRanks || runtime.pp_rank() == PpRank(pp_rank);
   StateDict dict;
   exchange.deliver(std::vector<bool>(exchange.tensors().size(), is_target),
@@ -313,8 +351,8 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
 
 void load_optimizer_state_dict(DistributedModelBase& model,
                                const std::shared_ptr<Optimizer>& optimizer, const StateDict& dict) {
-  between_steps("load_optimizer_state_dict");
-  refuse_slices(model, "load_optimizer_state_dict");
+  auto& runtime = between_steps("load_optimizer_state_dict");
+  refuse_sharded_slices(runtime, WholeTensors(runtime, model), "load_optimizer_state_dict");
   const auto load = std::make_shared<OptimizerLoad>(model, *optimizer, dict);
   load->load_options(*optimizer);
   std::weak_ptr<Optimizer> weak = optimizer;

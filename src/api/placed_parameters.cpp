@@ -10,8 +10,9 @@ PlacedParameters::PlacedParameters(Runtime& runtime) {
   for (const auto* model : runtime.models()) {
     for (const auto& parameter : model->base_module().parameters()) {
       if (!parameter.defined()) continue;
-      auto& here = here_.emplace(parameter.unsafeGetTensorImpl(), true).first->second;
-      here = here && model->owns(parameter);  // an unplaced model says so of all
+      auto& known = known_[parameter.unsafeGetTensorImpl()];
+      known.here &= model->owns(parameter);  // an unplaced model says so of all
+      known.placed |= model->partitioned();
     }
   }
 }

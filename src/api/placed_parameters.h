@@ -19,16 +19,25 @@ class PlacedParameters {
   [[nodiscard]] bool known(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
   /// A placed model has it, and its values live on another rank.
   [[nodiscard]] bool foreign(const at::Tensor& tensor) const {
-    const bool* here = find(tensor);
-    return here != nullptr && !*here;
+    const auto* known = find(tensor);
+    return known != nullptr && !known->here;
+  }
+  /// A placed model has it, and its values live here.
+  [[nodiscard]] bool placed(const at::Tensor& tensor) const {
+    const auto* known = find(tensor);
+    return known != nullptr && known->placed && known->here;
   }
 
  private:
-  const bool* find(const at::Tensor& tensor) const {
-    const auto found = here_.find(tensor.unsafeGetTensorImpl());
-    return found == here_.end() ? nullptr : &found->second;
+  struct Known {
+    bool here = true;
+    bool placed = false;
+  };
+  const Known* find(const at::Tensor& tensor) const {
+    const auto found = known_.find(tensor.unsafeGetTensorImpl());
+    return found == known_.end() ? nullptr : &found->second;
   }
-  std::unordered_map<const void*, bool> here_;  // by TensorImpl
+  std::unordered_map<const void*, Known> known_;  // by TensorImpl
 };
 
 }  // namespace smp

@@ -53,7 +53,9 @@ server::Failure current_failure(Runtime& runtime) {
 
 ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
     : runtime_(runtime), learns_(learns), shared_(members().size() > 1) {
-  if (shared_ && learns) runtime.count_shared_step();
+  if (!shared_ || !learns) return;
+  runtime.count_shared_step();
+  runtime.replica_gradients().begin_step();
 }
 
 d2d::Communicator ReplicaStep::members() const {

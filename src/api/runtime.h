@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "api/optimizer_shards.h"
 #include "api/plan_request.h"
 #include "api/replica_gradients.h"
 #include "api/shared_warnings.h"
 #include "api/step_facts.h"
 #include "api/step_kinds.h"
 #include "base/config.h"
+#include "base/end_signals.h"
 #include "base/fiber_local.h"
 #include "d2d/communicator.h"
 #include "d2d/mpi_session.h"
@@ -34,7 +36,8 @@ class DistributedModelBase;
 class Runtime {
  public:
   struct Parts {
-    std::unique_ptr<server::Watchdog::Session> watch;  // first: it sees MPI end
+    std::unique_ptr<base::EndSignals> end_signals;     // first: this rank ends in good order
+    std::unique_ptr<server::Watchdog::Session> watch;  // then: it sees MPI end
     base::ResolvedConfig config;
     Topology topology;
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
@@ -103,6 +106,11 @@ class Runtime {
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
   void count_shared_step() noexcept { ++shared_steps_; }
   ReplicaGradients& replica_gradients() noexcept { return replica_gradients_; }
+  OptimizerShards& optimizer_shards() noexcept { return optimizer_shards_; }
+  /// Ranks that together keep the state of optimizers of this pipeline's parameters.
+  d2d::Communicator state_keepers() {
+    return optimizer_shards_.active() ? learners() : communicator(Group::kPp);
+  }
   /// Of gradients or values that travel together.
   std::int64_t bucket_bytes() const noexcept {
     return static_cast<std::int64_t>(config().bucket_cap_mb * (1 << 20));
@@ -170,6 +178,7 @@ class Runtime {
   server::ModuleServer server_;
   std::vector<DistributedModelBase*> models_;
   ReplicaGradients replica_gradients_{*this};
+  OptimizerShards optimizer_shards_{*this};
   std::int64_t shared_steps_ = 0;
   StepFacts facts_;
   SharedWarnings warnings_;

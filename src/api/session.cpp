@@ -165,6 +165,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   const auto rank = parts.mpi->rank().value();
   base::set_log_rank(rank);
   show_pulse(*parts.mpi);
+  parts.end_signals = std::make_unique<base::EndSignals>();
   prepare_together(*parts.mpi, [&] {
     check_torch_version();
     module::require_distinct_calls();

@@ -67,13 +67,17 @@ std::vector<ConfigKey> pipeline_keys() {
           "(docs/data_parallelism.md)"),
       key("bucket_cap_mb", "", &Config::bucket_cap_mb, size, "25",
           "MiB of gradients that replicas add up at once"),
+      key("shard_optimizer_state", "", &Config::shard_optimizer_state, any_boolean(), "false",
+          "whether each replica keeps the optimizer's state of its share of the parameters only "
+          "(docs/data_parallelism.md)"),
       key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
           "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
           "varies fastest; cluster is DPT, spread is TPD"),
       key("microbatches", "", &Config::microbatches, between(1, kMostMicrobatches), "1",
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, schedule, "interleaved",
-          "interleaved runs a ready backward first; simple runs all forwards, then all backwards; "
+          "interleaved runs what is ready in the order of microbatches; simple runs all forwards, "
+          "then all backwards; "
           "the others are in docs/schedules.md"),
       key("active_microbatches", "", &Config::active_microbatches, between(1, kMostMicrobatches),
           "2 * stages + 2", "microbatches in flight at once; fewer need less activation memory"),
@@ -202,7 +206,6 @@ std::vector<FutureKey> make_future_keys() {
       off("fp16", "mixed precision"),
       off("bf16", "mixed precision"),
       off("_fp32_grad_accumulation", "mixed precision"),
-      off("shard_optimizer_state", "sharded optimizer state"),
       {"sharded_data_parallel_degree", KeyType::kInteger, 1, "sharded data parallelism"},
       {"sdp_reduce_bucket_size", KeyType::kNumber, 500000000, "sharded data parallelism"},
       {"sdp_param_persistence_threshold", KeyType::kNumber, 1000000, "sharded data parallelism"},

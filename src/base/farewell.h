@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <string>
 
+#include "base/end_signals.h"
+
 namespace smp::base {
 
-/// While one lives, SIGTERM and SIGINT print it before they end the process, where they would end
-/// it: a program's own handlers stay. One at a time; of several the latest is printed.
+/// While one lives, SIGTERM and SIGINT print it (base/end_signals.h). One at a time; of several the
+/// latest is printed.
 class Farewell {
  public:
   /// @param before, after  of the count: "12 steps are in ".
@@ -17,6 +19,9 @@ class Farewell {
   Farewell& operator=(const Farewell&) = delete;
 
   void set_count(std::int64_t count) noexcept;
+
+ private:
+  EndSignals signals_;
 };
 
 }  // namespace smp::base

@@ -22,6 +22,7 @@ struct alignas(64) Pulse {
   std::atomic<bool> backward{false};
   std::atomic<bool> running{false};  ///< that module has the thread
   std::atomic<bool> spoke{false};    ///< it said why it ends
+  std::atomic<bool> ends{false};     ///< in good order, or because it was asked to
   /// Of the rank that ends the job because this one is stopped (accuser_of); -1: none.
   std::atomic<std::int32_t> accuser{-1};
 

@@ -13,13 +13,37 @@
 namespace smp::dp {
 namespace {
 
-std::vector<std::vector<std::size_t>> buckets_of(const std::vector<at::Tensor>& parameters,
-                                                 std::int64_t bucket_bytes) {
+std::vector<TensorSize> sizes_of(const std::vector<at::Tensor>& parameters) {
   std::vector<TensorSize> sizes;
   for (const auto& parameter : parameters) {
     sizes.push_back({parameter.scalar_type(), static_cast<std::int64_t>(parameter.nbytes())});
   }
-  return plan_buckets(sizes, bucket_bytes);
+  return sizes;
+}
+
+/// Of parameters that nobody owns.
+std::vector<std::vector<std::size_t>> buckets_of(const std::vector<at::Tensor>& parameters,
+                                                 const std::vector<int>& owners,
+                                                 std::int64_t bucket_bytes) {
+  std::vector<std::size_t> numbers;
+  std::vector<at::Tensor> shared;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!owners.empty() && owners[i] >= 0) continue;
+    numbers.push_back(i);
+    shared.push_back(parameters[i]);
+  }
+  auto buckets = plan_buckets(sizes_of(shared), bucket_bytes);
+  for (auto& bucket : buckets) {
+    for (auto& number : bucket) number = numbers[number];
+  }
+  return buckets;
+}
+
+std::vector<ShardRound> rounds_of(const std::vector<at::Tensor>& parameters,
+                                  const std::vector<int>& owners, int replicas,
+                                  std::int64_t bucket_bytes) {
+  if (owners.empty()) return {};
+  return plan_rounds(sizes_of(parameters), owners, replicas, bucket_bytes);
 }
 
 /// The gradient as a dense tensor of its own, made where there is none.
@@ -33,10 +57,12 @@ at::Tensor dense_gradient(const at::Tensor& parameter) {
 }  // namespace
 
 GradientReducer::GradientReducer(d2d::Communicator replicas, std::vector<at::Tensor> parameters,
-                                 std::int64_t bucket_bytes, int divisor)
+                                 std::int64_t bucket_bytes, int divisor, std::vector<int> owners)
     : replicas_(std::move(replicas)),
       parameters_(std::move(parameters)),
-      buckets_(buckets_of(parameters_, bucket_bytes)),
+      owners_(std::move(owners)),
+      buckets_(buckets_of(parameters_, owners_, bucket_bytes)),
+      rounds_(rounds_of(parameters_, owners_, replicas_.size(), bucket_bytes)),
       divisor_(divisor > 0 ? divisor : replicas_.size()) {}
 
 GradientReducer::Forms GradientReducer::forms() const {
@@ -65,22 +91,63 @@ GradientReducer::Form GradientReducer::common_form(const std::vector<Forms>& for
 
 void GradientReducer::reduce(const std::vector<Forms>& forms) {
   const at::NoGradGuard no_grad;
-  for (const auto& bucket : buckets_) {
-    std::vector<std::size_t> dense;
-    for (const auto parameter : bucket) {
-      const auto form = common_form(forms, parameter);
-      if (form == Form::kSparse) reduce_sparse(parameter);
-      if (form == Form::kDense) dense.push_back(parameter);
-    }
-    if (!dense.empty()) reduce_dense(dense);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (common_form(forms, i) == Form::kSparse) reduce_sparse(i);
   }
+  for (const auto& bucket : buckets_) {
+    const auto dense = dense_ones(bucket, forms);
+    if (!dense.empty()) reduce_everywhere(dense);
+  }
+  for (const auto& round : rounds_) {
+    ShardRound dense{round.dtype, {}};
+    for (const auto& of_owner : round.of_owner)
+      dense.of_owner.push_back(dense_ones(of_owner, forms));
+    reduce_to_owners(dense);
+  }
+  drop_what_others_own();
 }
 
-void GradientReducer::reduce_dense(const std::vector<std::size_t>& bucket) {
+std::vector<std::size_t> GradientReducer::dense_ones(const std::vector<std::size_t>& bucket,
+                                                     const std::vector<Forms>& forms) const {
+  std::vector<std::size_t> dense;
+  for (const auto parameter : bucket) {
+    if (common_form(forms, parameter) == Form::kDense) dense.push_back(parameter);
+  }
+  return dense;
+}
+
+std::vector<at::Tensor> GradientReducer::dense_gradients(
+    const std::vector<std::size_t>& parameters) const {
   std::vector<at::Tensor> gradients;
-  for (const auto parameter : bucket) gradients.push_back(dense_gradient(parameters_[parameter]));
+  for (const auto parameter : parameters)
+    gradients.push_back(dense_gradient(parameters_[parameter]));
+  return gradients;
+}
+
+void GradientReducer::reduce_everywhere(const std::vector<std::size_t>& bucket) {
+  const auto gradients = dense_gradients(bucket);
   auto sum = replicas_.all_reduce(flattened(gradients));
   unflatten_into(gradients, sum.div_(divisor_));
+}
+
+void GradientReducer::reduce_to_owners(const ShardRound& round) {
+  std::vector<at::Tensor> rows;
+  bool any = false;
+  for (const auto& of_owner : round.of_owner) {
+    any |= !of_owner.empty();
+    rows.push_back(flattened(dense_gradients(of_owner), round.dtype));
+  }
+  if (!any) return;
+  auto sum = replicas_.reduce_scatter_rows(rows);
+  const auto& own = round.of_owner[static_cast<std::size_t>(replicas_.rank())];
+  if (!own.empty()) unflatten_into(dense_gradients(own), sum.div_(divisor_));
+}
+
+void GradientReducer::drop_what_others_own() const {
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    if (owners_[i] < 0 || owners_[i] == replicas_.rank()) continue;
+    at::Tensor(parameters_[i]).mutable_grad().reset();
+  }
 }
 
 /// Rows travel, not the table: a replica's batch touches few of them.

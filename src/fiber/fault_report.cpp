@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/pulse.h"
 #include "fiber/stack_pool.h"
 
 namespace smp::fiber {
@@ -66,6 +67,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
   const int length = explain(*fault, *info, *who == '\0' ? "a process" : who, text, sizeof text);
   const auto bytes = std::min(static_cast<std::size_t>(length), sizeof text - 1);
   if (write(STDERR_FILENO, text, bytes) < 0) std::_Exit(1);
+  base::own_pulse().spoke = true;
   // Returning runs the faulting instruction again, now under the previous handler; what was sent is
   // sent again.
   sigaction(signal, &fault->previous, nullptr);

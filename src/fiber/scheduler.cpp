@@ -178,12 +178,13 @@ void Scheduler::give_up() {
 
 void Scheduler::yield() { boost::this_fiber::yield(); }
 
-void Scheduler::yield_to_those_before(Priority priority) {
-  if (!state_->algorithm->someone_goes_before(priority)) return;
+bool Scheduler::yield_to_those_before(Priority priority) {
+  if (!state_->algorithm->someone_goes_before(priority)) return false;
   auto& own = *current_fiber();
   notify_activity(own, false);
   while (state_->algorithm->someone_goes_before(priority)) yield();
   notify_activity(own, true);
+  return true;
 }
 
 void Scheduler::sleep_for(base::Nanoseconds duration, const WaitReason& reason) {

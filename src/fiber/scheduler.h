@@ -132,8 +132,8 @@ class Scheduler {
   [[noreturn]] void give_up();
   /// Lets every other ready fiber run before this one.
   void yield();
-  /// Lets those ready fibers run that go before `priority`.
-  void yield_to_those_before(Priority priority);
+  /// Lets those ready fibers run that go before `priority`. Whether there were any.
+  bool yield_to_those_before(Priority priority);
   /// Whether waiting threads of this kind share their cores, so that they sleep rather than poll.
   bool oversubscribed() const noexcept;
   /// Whether time is simulated.

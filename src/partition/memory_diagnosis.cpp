@@ -120,7 +120,8 @@ class MemoryDiagnosis {
 
   // With at most `cap` microbatches in flight.
   bool fits_interleaved(int cap) const {
-    const auto schedule = schedule::make_interleaved(cap);
+    const auto schedule = schedule::make_schedule(
+        "interleaved", {unfit_.machine.stages, unfit_.settings.microbatches, cap});
     StepSettings settings = unfit_.settings;
     settings.schedule = schedule.get();
     return fits(settings, unfit_.trace);

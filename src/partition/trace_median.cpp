@@ -22,6 +22,12 @@ double median(const std::vector<const simulate::Trace*>& traces, const Value& va
   return *middle;
 }
 
+/// @param interval  of operators' times; gets `clock` seconds
+void set_time(simulate::ComputeInterval& interval, double clock) {
+  const bool without_operators = interval.seconds == 0 && interval.activation_bytes == 0;
+  interval.seconds = without_operators && clock < kCallItself ? 0 : clock;
+}
+
 }  // namespace
 
 simulate::Trace with_median_times(simulate::Trace sizes,
@@ -33,10 +39,10 @@ simulate::Trace with_median_times(simulate::Trace sizes,
   if (alike.empty()) return sizes;
   for (std::size_t i = 0; i < sizes.calls.size(); ++i) {
     simulate::TracedCall& call = sizes.calls[i];
-    call.before.seconds = median(alike, [&](auto& t) { return t.calls[i].before.seconds; });
-    call.after.seconds = median(alike, [&](auto& t) { return t.calls[i].after.seconds; });
+    set_time(call.before, median(alike, [&](auto& t) { return t.calls[i].before.seconds; }));
+    set_time(call.after, median(alike, [&](auto& t) { return t.calls[i].after.seconds; }));
   }
-  sizes.body_after.seconds = median(alike, [](auto& t) { return t.body_after.seconds; });
+  set_time(sizes.body_after, median(alike, [](auto& t) { return t.body_after.seconds; }));
   sizes.source = simulate::CostSource::kMeasured;
   return sizes;
 }

@@ -53,10 +53,14 @@ class Schedule {
 /// All forwards, then all backwards. Keeps every microbatch in flight, so it has no cap.
 [[nodiscard]] std::unique_ptr<Schedule> make_simple();
 
-/// A ready backward before the next forward, with at most `active_microbatches` in flight: one
-/// forward, one backward, chosen opportunistically.
+/// At most `active_microbatches` in flight: one forward, one backward, chosen opportunistically.
+/// What is ready runs in the order of its microbatches, forwards with a lead: a backward goes
+/// before forwards of its own microbatch and of those that come `lead` or more after it. (In the
+/// paper every ready backward goes before every forward, §4.3.)
+/// @param lead  microbatches; make_schedule() takes up to pp_size if so many are in flight beyond
+///              those that fill the pipeline
 /// @throws UsageError  `active_microbatches` is below 1
-[[nodiscard]] std::unique_ptr<Schedule> make_interleaved(int active_microbatches);
+[[nodiscard]] std::unique_ptr<Schedule> make_interleaved(int active_microbatches, int lead = 0);
 
 /// What a schedule is made for.
 struct StepShape {

@@ -43,6 +43,11 @@ inline constexpr std::int64_t kPassingOn = -(std::int64_t{1} << 62);
   return is_passing_on(priority) ? priority - kPassingOn : priority;
 }
 
+/// After so many turns in which nobody came, only one of kTurnsToProbe is patient: where no answer
+/// goes before what is due, as in a chain of promised outputs, patience only costs.
+inline constexpr int kWaitsInVain = 3;
+inline constexpr int kTurnsToProbe = 16;
+
 // ---- the policy --------------------------------------------------------------------------------
 
 /// One thread's rule for fibers that are about to compute: they may have to let others run first,
@@ -63,14 +68,20 @@ class YieldPolicy {
   /// @param measured_time     false in simulated time of tests: the order must not depend on how
   ///                          long computing takes, so only passing an answer on makes a turn due
   [[nodiscard]] Turn begin(bool passes_answer_on, base::Nanoseconds now, bool awaits_answers,
-                           bool measured_time) const noexcept;
+                           bool measured_time) noexcept;
 
+  /// Whether a turn was patient, and somebody came meanwhile who went before the fiber.
+  enum class Waited { kNot, kInVain, kPaidOff };
   /// The turn is over: the fiber computes from `now` on. Only after a turn that was due.
-  void end(base::Nanoseconds now) noexcept { last_turn_ = now; }
+  void end(base::Nanoseconds now, Waited waited = Waited::kNot) noexcept;
 
  private:
+  base::Nanoseconds patience_after(base::Nanoseconds since_last) noexcept;
+
   bool patient_;
   base::Nanoseconds last_turn_ = 0;
+  int waits_in_vain_ = 0;  // one after the other
+  int turns_without_ = 0;  // patience, since the last with it
 };
 
 }  // namespace smp::schedule

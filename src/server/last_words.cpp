@@ -48,6 +48,7 @@ struct ExitInModules {
                  "smp: %s: the program called exit() inside a step; throw an exception instead, "
                  "which ends the step on every rank\n",
                  who);
+    base::own_pulse().spoke = true;
     std::fflush(nullptr);
     std::_Exit(1);
   }

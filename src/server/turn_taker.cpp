@@ -40,14 +40,18 @@ void TurnTaker::give_way() {
 void TurnTaker::give_way(base::Nanoseconds patience) {
   const auto priority = fiber::current_fiber()->priority;
   const auto start = scheduler_.clock().now();
-  base::Nanoseconds now;
-  do {
-    if (!scheduler_.simulated()) scheduler_.poll_all();
-    scheduler_.yield_to_those_before(priority);
+  if (!scheduler_.simulated()) scheduler_.poll_all();
+  scheduler_.yield_to_those_before(priority);
+  bool paid_off = false;
+  auto now = scheduler_.clock().now();
+  while (now - start < patience) {
+    if (scheduler_.oversubscribed()) fiber::sleep_briefly(kShortSleep);
+    scheduler_.poll_all();
+    paid_off |= scheduler_.yield_to_those_before(priority);
     now = scheduler_.clock().now();
-    policy_.end(now);
-    if (patience > 0 && scheduler_.oversubscribed()) fiber::sleep_briefly(kShortSleep);
-  } while (now - start < patience);
+  }
+  using enum schedule::YieldPolicy::Waited;
+  policy_.end(now, patience == 0 ? kNot : paid_off ? kPaidOff : kInVain);
 }
 
 void await_answer(fiber::Event& event, const fiber::WaitReason& reason) {

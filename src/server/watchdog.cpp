@@ -154,6 +154,7 @@ class Watch {
     std::snprintf(text, sizeof text, "%s: %s, for %.0f s: ending the job (abort_seconds)", who, why,
                   seconds);
     say(text);
+    base::own_pulse().spoke = true;
     std::function<void()> end;
     {
       const std::lock_guard lock(state_.mutex);

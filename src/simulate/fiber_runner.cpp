@@ -93,7 +93,7 @@ bool FiberRunner::gives_way(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
   if (std::exchange(own.gave_way, false)) {
-    stage.yield_policy.end(step_.now);
+    stage.yield_policy.end(step_.now, stage.waited());
     return false;
   }
   const bool passes_answer_on = schedule::is_passing_on(own.priority);
@@ -108,6 +108,8 @@ bool FiberRunner::gives_way(int fiber) {
     return false;
   }
   own.gave_way = true;
+  stage.paid_off = false;
+  stage.waits_from = step_.now;
   stage.waits_until = step_.now + turn.patience;
   // Before its equals, which it does not give way to.
   stage.ready.push_first(fiber, own.priority);

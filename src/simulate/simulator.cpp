@@ -75,6 +75,7 @@ void Simulator::dispatch(int index, bool at_last) {
     const int next = stage.ready.first();
     if (step_.fibers[next].gave_way && step_.now < stage.waits_until) return;
     if (computes_next(next) && !at_last && put_off(index)) return;
+    if (!step_.fibers[next].gave_way && step_.now > stage.waits_from) stage.paid_off = true;
     runner_.proceed(step_.take_ready(stage));
   }
 }

@@ -55,9 +55,17 @@ struct SimulatedStage {
   base::Nanoseconds work = 0;         ///< how long it takes on a core of its own
   int host = -1;                      ///< oversubscribed one that it is on; -1: has its own core
   base::Nanoseconds free_at = 0;      ///< end of handling messages
-  base::Nanoseconds waits_until = 0;  ///< a fiber that gave way waits for answers
+  base::Nanoseconds waits_from = 0;   ///< a fiber that gave way waits for answers
+  base::Nanoseconds waits_until = 0;  ///< so long
+  bool paid_off = false;              ///< that wait
   base::Nanoseconds put_off_at = -1;  ///< moment in whose last round it will compute
   schedule::YieldPolicy yield_policy;
+
+  schedule::YieldPolicy::Waited waited() const noexcept {
+    using enum schedule::YieldPolicy::Waited;
+    if (waits_until == waits_from) return kNot;
+    return paid_off ? kPaidOff : kInVain;
+  }
   schedule::HoldRule hold_rule;
   std::vector<int> held;  ///< fibers that the stage holds back, to stay free for others
   int awaiting = 0;       ///< fibers that wait for an answer of a peer

@@ -38,12 +38,13 @@ at::Tensor parameter(at::IntArrayRef sizes, const at::Tensor& gradient) {
 using Gradients = std::map<int, std::vector<at::Tensor>>;
 
 Gradients reduce(const std::function<std::vector<at::Tensor>(int replica)>& parameters_of,
-                 std::int64_t bucket_bytes, std::uint64_t seed = 1) {
+                 std::int64_t bucket_bytes, std::uint64_t seed = 1,
+                 const std::vector<int>& owners = {}) {
   Gradients gradients;
   d2d::SimulatedJob job(kReplicas, seed);
   job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
     const auto parameters = parameters_of(rank);
-    GradientReducer reducer(own.all(), parameters, bucket_bytes);
+    GradientReducer reducer(own.all(), parameters, bucket_bytes, 0, owners);
     std::vector<GradientReducer::Forms> forms;
     for (auto& other : own.all().all_gather({reducer.forms(), {}}, "forms")) {
       forms.push_back(other.bytes);
@@ -125,6 +126,48 @@ TEST(GradientReducer, KeepsTheGradientsThatOptimizersAndUsersHold) {
   };
   reduce(parameters_of, 8);
   EXPECT_TRUE(at::equal(held, at::ones({2})));
+}
+
+TEST(GradientReducer, GivesOwnersTheSameBitsAndOthersNothing) {
+  const std::vector<std::int64_t> sizes{1, 40, 3000, 7, 0, 900};
+  const std::vector<int> owners{2, 0, 0, -1, 1, 2};
+  const auto parameters_of = [&](int replica) {
+    std::vector<at::Tensor> parameters;
+    for (const auto size : sizes) {
+      parameters.push_back(parameter({size, 2}, gradient_of(replica, {size, 2})));
+    }
+    return parameters;
+  };
+  for (const std::int64_t bucket_bytes : {1, 4000, 1 << 20}) {
+    const auto everywhere = reduce(parameters_of, bucket_bytes);
+    for (const std::uint64_t seed : {1, 2, 3}) {
+      for (const auto& [replica, gradients] : reduce(parameters_of, bucket_bytes, seed, owners)) {
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+          const bool here = owners[i] < 0 || owners[i] == replica;
+          ASSERT_EQ(gradients[i].defined(), here) << "replica " << replica << ", " << i;
+          if (here) {
+            EXPECT_TRUE(at::equal(gradients[i], everywhere.at(replica)[i]));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GradientReducer, GivesOwnersWhatOthersHaveAloneAndLeavesWhatAllMiss) {
+  const auto parameters_of = [](int replica) {
+    return std::vector<at::Tensor>{
+        parameter({2}, replica == 1 ? at::full({2}, 6.f) : at::Tensor()),
+        parameter({3}, at::Tensor()),
+        parameter({5, 2}, replica != 1 ? sparse_gradient(replica) : at::Tensor())};
+  };
+  const auto gradients = reduce(parameters_of, 1 << 20, 1, {2, 0, 1});
+  EXPECT_TRUE(at::equal(gradients.at(2)[0], at::full({2}, 2.f)));
+  EXPECT_FALSE(gradients.at(0)[1].defined());
+  const auto expected = (sparse_gradient(0).to_dense() + sparse_gradient(2).to_dense()) / 3;
+  ASSERT_TRUE(gradients.at(1)[2].is_sparse());
+  EXPECT_TRUE(at::allclose(gradients.at(1)[2].to_dense(), expected));
+  EXPECT_FALSE(gradients.at(0)[2].defined());
 }
 
 }  // namespace gradient_reducer_test

@@ -33,6 +33,22 @@ TEST(ReplicaValues, AreThoseOfTheFirst) {
   }
 }
 
+TEST(ReplicaValues, AreThoseOfTheOwnersIfTheyHaveOne) {
+  const std::vector<int> owners{2, 1, 0, -1, 2, 1};
+  for (const std::int64_t bucket : {8, 1 << 20}) {
+    d2d::SimulatedJob job(3);
+    job.on_ranks({2, 0, 1}, [&](int rank, d2d::Communicators& own) {
+      const auto group = own.group(d2d::members({1, 2, 0}));
+      const auto tensors = tensors_of(rank);
+      take_values_of_owners(group, tensors, owners, bucket);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const int source = owners[i] < 0 ? rank : group.members()[owners[i]].value();
+        EXPECT_TRUE(at::equal(tensors[i], tensors_of(source)[i])) << i << " of rank " << rank;
+      }
+    });
+  }
+}
+
 TEST(ReplicaValues, OfSparseTensorsAreRefused) {
   d2d::SimulatedJob job(2);
   job.on_ranks({0, 1}, [&](int, d2d::Communicators& own) {

@@ -53,6 +53,8 @@ def kill(number, dice):
         job.reader.join()
         text = "".join(job.output)
         require(status != 0, f"rank {rank}: exit status 0", text)
+        named = re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE)
+        require(named == [str(rank)], f"rank {rank}: gone are {named}", text)
         require(not any(map(is_alive, job.pids.values())), f"rank {rank}: processes are left", text)
         require(not os.listdir(job.shared_memory.name), f"rank {rank}: shared memory is left", text)
         ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}

@@ -112,8 +112,12 @@ class KilledRank(unittest.TestCase):
             os.kill(job.pids[rank], signal.SIGKILL)
             status, seconds = job.wait()
             print(f"rank {rank} killed: the job ended after {seconds:.2f} s", flush=True)
+            job.reader.join()
+            text = "".join(job.output)
             self.assertNotEqual(status, 0)
             self.assertLess(seconds, SECONDS_TO_END)
+            self.assertEqual(re.findall(r"^smp: rank (\d) is gone: its process (\d+)", text, re.MULTILINE),
+                             [(str(rank), str(job.pids[rank]))], text)
             self.assertEqual([pid for pid in job.pids.values() if is_alive(pid)], [])
             self.assertEqual(os.listdir(job.shared_memory.name), [])
             ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}

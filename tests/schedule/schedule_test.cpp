@@ -31,13 +31,41 @@ TEST(Simple, PrefersForwardsThenLowerMicrobatches) {
   EXPECT_LT(backward0, schedule->priority(Phase::kBackward, 1, progress));
 }
 
-TEST(Interleaved, PrefersBackwardsThenLowerMicrobatches) {
-  const auto schedule = make_interleaved(2);
-  const Progress progress{4, 4, 0, 0};
-  EXPECT_LT(schedule->priority(Phase::kBackward, 3, progress),
-            schedule->priority(Phase::kForward, 0, progress));
-  EXPECT_LT(schedule->priority(Phase::kForward, 0, progress),
-            schedule->priority(Phase::kForward, 1, progress));
+TEST(Interleaved, PrefersLowerMicrobatchesAndForwardsUpToTheLead) {
+  const Progress progress{16, 16, 0, 0};
+  for (const int lead : {0, 1, 3}) {
+    const auto schedule = make_interleaved(8, lead);
+    for (int backward = 0; backward < 16; ++backward) {
+      const auto place = schedule->priority(Phase::kBackward, backward, progress);
+      EXPECT_GE(place, 0);
+      EXPECT_LT(place, schedule->priority(Phase::kBackward, backward + 1, progress));
+      for (int forward = 0; forward < 16; ++forward) {
+        const auto other = schedule->priority(Phase::kForward, forward, progress);
+        EXPECT_EQ(other < place, forward < backward + lead) << forward << ", " << backward;
+        EXPECT_LT(other, schedule->priority(Phase::kForward, forward + 1, progress));
+      }
+    }
+  }
+}
+
+/// None where what is in flight only fills the pipeline, and never more than its length.
+TEST(Interleaved, HasALeadIfMicrobatchesAreToSpare) {
+  const Progress progress{64, 64, 0, 0};
+  const auto lead_of = [&](int stages, int active) {
+    const auto schedule = make_schedule("interleaved", {stages, 64, active});
+    int lead = 0;
+    while (schedule->priority(Phase::kForward, lead, progress) <
+           schedule->priority(Phase::kBackward, 0, progress)) {
+      ++lead;
+    }
+    return lead;
+  };
+  EXPECT_EQ(lead_of(4, 1), 0);
+  EXPECT_EQ(lead_of(4, 6), 0);
+  EXPECT_EQ(lead_of(4, 7), 1);
+  EXPECT_EQ(lead_of(4, 10), 4);
+  EXPECT_EQ(lead_of(4, 64), 4);
+  EXPECT_EQ(lead_of(8, 18), 8);
 }
 
 TEST(Interleaved, NeverHasMoreInFlightThanItsCap) {

@@ -54,6 +54,43 @@ TEST(YieldPolicy, WaitsOnlyWhileAnswersAreAwaited) {
   EXPECT_EQ(policy.begin(true, now, false, true).patience, 0);
 }
 
+/// Patience of one turn after another, 10 ms apart.
+class Turns {
+ public:
+  base::Nanoseconds next(YieldPolicy::Waited outcome) {
+    now_ += 10 * kMillisecond;
+    const auto turn = policy_.begin(true, now_, true, true);
+    EXPECT_TRUE(turn.due);
+    policy_.end(now_, turn.patience > 0 ? outcome : YieldPolicy::Waited::kNot);
+    return turn.patience;
+  }
+  /// Of the next `count` turns: those that were patient, in vain.
+  int patient_of(int count) {
+    int patient = 0;
+    for (int i = 0; i < count; ++i) patient += next(YieldPolicy::Waited::kInVain) > 0 ? 1 : 0;
+    return patient;
+  }
+
+ private:
+  YieldPolicy policy_;
+  base::Nanoseconds now_ = kSecond;
+};
+
+TEST(YieldPolicy, PatienceThatNeverPaysOffBecomesRare) {
+  Turns turns;
+  EXPECT_EQ(turns.patient_of(kWaitsInVain), kWaitsInVain);
+  EXPECT_EQ(turns.patient_of(kTurnsToProbe - 1), 0);
+  EXPECT_EQ(turns.patient_of(10 * kTurnsToProbe), 10);
+}
+
+TEST(YieldPolicy, PatienceThatPaysOffOnceComesBack) {
+  Turns turns;
+  turns.patient_of(kWaitsInVain + kTurnsToProbe - 1);
+  EXPECT_GT(turns.next(YieldPolicy::Waited::kPaidOff), 0);
+  EXPECT_EQ(turns.patient_of(kWaitsInVain), kWaitsInVain);
+  EXPECT_EQ(turns.patient_of(kTurnsToProbe - 1), 0);
+}
+
 TEST(YieldPolicy, AnImpatientOneStillGivesWay) {
   YieldPolicy policy(false);
   const auto turn = policy.begin(false, kSecond, true, true);

@@ -149,6 +149,20 @@ TEST(Simulator, APatientThreadWaitsForAnAnswerThatIsDue) {
   EXPECT_LT(patient.timeline[2].spans.at(0).start, 21 * kMillisecond);
 }
 
+/// Where no answer that comes goes before what is due: 1F1B to the letter, whose ranks have no slack.
+/// Always waiting takes 1.02 of it.
+TEST(Simulator, PatienceInVainCostsLittle) {
+  const int stages = 4, microbatches = 64;
+  auto model = with_loss(traced_chain(std::vector<double>(stages, 0.010)));
+  model.trace.backward_ratio = 2;
+  Machine machine;
+  machine.stages = stages;
+  const auto schedule = schedule::make_schedule("1f1b", {stages, microbatches, 0});
+  const auto step = simulate(model.trace, stage_each(model), machine,
+                             {.microbatches = microbatches, .schedule = schedule.get()});
+  EXPECT_LT(step.seconds, 1.006 * (microbatches + stages - 1) * 0.030);
+}
+
 /// Interleaved: stage 1 sends B0 back at 4 ms, while stage 0 computes F3 until 4 ms and has F4
 /// left.
 TEST(Simulator, ABackwardThatIsReadyGoesBeforeTheNextForward) {

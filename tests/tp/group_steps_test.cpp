@@ -299,59 +299,66 @@ TEST(GroupSteps, ForgetTheirLanes) {
             config_of(2), {1});
 }
 
-TEST(GroupSteps, ClipByTheNormOfWholeParameters) {
+/// Of `replicas`, on plain layers.
+BagOfWordsImpl<PlainLayers> with_gradients(int replicas) {
   torch::manual_seed(3);
   BagOfWordsImpl<PlainLayers> plain;
-  for (int replica = 0; replica < 2; ++replica) {
+  for (int replica = 0; replica < replicas; ++replica) {
     const auto [tokens, targets] = samples(0, replica);
     for (int m = 0; m < kMicrobatches; ++m) {
       const auto part = static_cast<std::size_t>(m);
       (torch::mse_loss(plain.forward(tokens.chunk(kMicrobatches)[part]),
                        targets.chunk(kMicrobatches)[part]) /
-       (2 * kMicrobatches))
+       (replicas * kMicrobatches))
           .backward();
     }
   }
-  const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.01);
-  const auto expected = plain.named_parameters();
-  for (const int pp : {1, 2}) {
-    run_local(2 * pp,
-              [&] {
-                torch::manual_seed(3);
-                SlicedBag net;
-                DistributedModel model(net);
-                model.set_partition("", 0);
-                model.set_partition("first", pp - 1);
-                auto train = step([&](const at::Tensor& tokens, const at::Tensor& targets) {
-                  const auto loss = torch::mse_loss(model(tokens), targets);
-                  model.backward(loss);
-                  return loss;
-                });
-                const auto [tokens, targets] = samples(0, dp_rank());
-                train(tokens, targets);
-                EXPECT_NEAR(model.clip_grad_norm_(0.01), norm, 1e-12 * norm);
-                for (const auto& [name, parameter] : model.local_named_parameters()) {
-                  const auto own = slice_of(expected[name].grad(), name, tp_rank(), tp_size());
-                  EXPECT_TRUE(torch::allclose(parameter.grad(), own, 1e-10, 1e-14)) << name;
-                }
-              },
-              config_of(2, pp), {1});
-  }
+  return plain;
 }
 
-TEST(GroupSteps, RefuseToSaveSlices) {
-  run_local(2,
-            [] {
+void expect_clipping(int pp, int rdp, bool shard) {
+  const auto plain = with_gradients(2 * rdp);
+  const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.01);
+  const auto expected = plain.named_parameters();
+  std::set<std::string> seen;
+  auto config = config_of(2, pp);
+  config.shard_optimizer_state = shard;
+  run_local(2 * pp * rdp,
+            [&] {
+              torch::manual_seed(3);
               SlicedBag net;
               DistributedModel model(net);
-              model.place();
-              EXPECT_THAT(refusal<UnsupportedError>([&] { model.state_dict(); }),
-                          AllOf(HasSubstr("state_dict: the model has distributed modules"),
-                                HasSubstr("local_state_dict()")));
-              EXPECT_THROW(model.load_state_dict(model.local_state_dict()), UnsupportedError);
-              EXPECT_NO_THROW(model.local_state_dict());
+              model.set_partition("", 0);
+              model.set_partition("first", pp - 1);
+              const DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto train = step([&](const at::Tensor& tokens, const at::Tensor& targets) {
+                const auto loss = torch::mse_loss(model(tokens), targets);
+                model.backward(loss);
+                return loss;
+              });
+              const auto [tokens, targets] = samples(0, dp_rank());
+              train(tokens, targets);
+              EXPECT_NEAR(model.clip_grad_norm_(0.01), norm, 1e-12 * norm);
+              for (const auto& [name, parameter] : model.local_named_parameters()) {
+                if (shard && !parameter.grad().defined()) continue;
+                const auto own = slice_of(expected[name].grad(), name, tp_rank(), tp_size());
+                EXPECT_TRUE(torch::allclose(parameter.grad(), own, 1e-10, 1e-14)) << name;
+                seen.insert(name);
+              }
             },
-            config_of(2), {1});
+            config, {1});
+  EXPECT_EQ(seen.size(), expected.size());
+}
+
+TEST(GroupSteps, ClipByTheNormOfWholeParameters) {
+  for (const int pp : {1, 2}) {
+    for (const int rdp : {1, 2}) {
+      for (const bool shard : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "pp " << pp << ", rdp " << rdp << ", shard " << shard);
+        expect_clipping(pp, rdp, shard);
+      }
+    }
+  }
 }
 
 TEST(GroupSteps, RefuseTheStockEngine) {

@@ -121,7 +121,7 @@ inline Training train_in_one_process(int replicas, bool sparse = false) {
 }
 
 /// This rank's part of it, inside of a session. Losses are those of the global batch.
-inline Training train_sliced(bool sparse = false) {
+inline Training train_sliced(bool sparse = false, bool sharded = false) {
   Training training;
   torch::manual_seed(3);
   SlicedBag net(sparse);
@@ -144,6 +144,8 @@ inline Training train_sliced(bool sparse = false) {
     for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);
     training.losses.push_back(sum / dp_size());
     for (const auto& [name, parameter] : model.local_named_parameters()) {
+      // where it is stepped
+      if (sharded && !parameter.grad().defined()) continue;
       training.note(gradient_of(s), name, parameter.grad());
     }
     optimizer.step();

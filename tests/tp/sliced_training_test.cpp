@@ -16,11 +16,12 @@ struct Mix {
   const char* placement = "cluster";
   const char* pipeline = "interleaved";
   bool sparse = false;
+  bool shard = false;  ///< of optimizer state
 };
 
 void PrintTo(const Mix& mix, std::ostream* out) {
   *out << mix.ranks << " ranks, tp " << mix.tp << ", pp " << mix.pp << ", " << mix.placement << ", "
-       << mix.pipeline;
+       << mix.pipeline << (mix.shard ? ", sharded state" : "");
 }
 
 Config config_of(const Mix& mix) {
@@ -30,6 +31,7 @@ Config config_of(const Mix& mix) {
   config.placement_strategy = mix.placement;
   config.pipeline = mix.pipeline;
   config.microbatches = kMicrobatches;
+  config.shard_optimizer_state = mix.shard;
   return config;
 }
 
@@ -39,15 +41,15 @@ TEST_P(SlicedTraining, EqualsOneProcessOnTheGlobalBatch) {
   const auto mix = GetParam();
   const auto reference = train_in_one_process(mix.ranks / mix.pp, mix.sparse);
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-    std::map<int, std::set<std::string>> names;  // by tp_rank
+    std::map<int, std::set<std::string>> names;  // by tp_rank; of all together if state is sharded
     run_local(mix.ranks,
               [&] {
                 ASSERT_EQ(tp_size(), mix.tp);
-                const auto ours = train_sliced(mix.sparse);
-                names[tp_rank()].merge(expect_equal(ours, reference, tp_rank(), tp_size()));
+                const auto ours = train_sliced(mix.sparse, mix.shard);
+                names[mix.shard ? 0 : tp_rank()].merge(expect_equal(ours, reference, tp_rank(), tp_size()));
               },
               config_of(mix), {seed});
-    ASSERT_EQ(names.size(), static_cast<std::size_t>(mix.tp));
+    ASSERT_EQ(names.size(), static_cast<std::size_t>(mix.shard ? 1 : mix.tp));
     for (const auto& [tp, seen] : names) EXPECT_EQ(seen.size(), reference.tensors.size());
   }
 }
@@ -59,6 +61,15 @@ INSTANTIATE_TEST_SUITE_P(Mixes, SlicedTraining,
                                          Mix{4, 2, 2, "cluster", "1f1b"}, Mix{4, 2, 1, "TDP"},
                                          Mix{2, 2, 1, "cluster", "interleaved", true}, Mix{8, 2, 2},
                                          Mix{8, 2, 2, "PTD"}, Mix{8, 4, 2}));
+
+constexpr auto kSpread = "spread";
+constexpr auto kUsual = "interleaved";
+INSTANTIATE_TEST_SUITE_P(ShardedState, SlicedTraining,
+                         testing::Values(Mix{2, 2, 1, kSpread, kUsual, false, true},
+                                         Mix{4, 2, 1, kSpread, kUsual, false, true},
+                                         Mix{8, 2, 2, kSpread, kUsual, false, true},
+                                         Mix{8, 2, 1, "TDP", kUsual, true, true},
+                                         Mix{8, 2, 2, "PTD", kUsual, false, true}));
 
 }  // namespace sliced_training_test
 }  // namespace smp::tp

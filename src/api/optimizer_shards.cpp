@@ -1,0 +1,127 @@
+// api/optimizer_shards.cpp: slices first, which fewer ranks can own; then what is left evens out.
+#include "api/optimizer_shards.h"
+
+#include <algorithm>
+
+#include "api/runtime.h"
+#include "dp/replica_values.h"
+#include "dp/shard_plan.h"
+#include "smp/distributed_model.h"
+#include "tp/sliced_parameters.h"
+
+namespace smp {
+namespace {
+
+/// Of the state that an optimizer will keep, up to a factor.
+std::vector<std::int64_t> loads_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::int64_t> bytes;
+  for (const auto& parameter : parameters) {
+    bytes.push_back(parameter.requires_grad() ? static_cast<std::int64_t>(parameter.nbytes()) : 0);
+  }
+  return bytes;
+}
+
+/// Of all models.
+std::vector<tp::SlicedParameters> slices_of(Runtime& runtime) {
+  std::vector<tp::SlicedParameters> slices;
+  if (runtime.topology().tp_size() == 1) return slices;
+  for (const auto* model : runtime.models()) slices.emplace_back(model->base_module());
+  return slices;
+}
+
+}  // namespace
+
+bool OptimizerShards::active() const noexcept {
+  return runtime_.config().shard_optimizer_state && runtime_.num_replicas() > 1;
+}
+
+void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> slices, whole;
+  const auto models = slices_of(runtime_);
+  for (const auto& parameter : parameters) {
+    if (find(parameter) != nullptr) continue;
+    const bool sliced = std::any_of(models.begin(), models.end(), [&](const auto& of_model) {
+      return of_model.contain(parameter);
+    });
+    (sliced ? slices : whole).push_back(parameter);
+  }
+  deal_slices(slices);
+  deal_whole(whole);
+  runtime_.replica_gradients().forget();
+}
+
+void OptimizerShards::deal_slices(const std::vector<at::Tensor>& slices) {
+  const auto replicas = runtime_.slice_replicas();
+  slice_loads_.resize(static_cast<std::size_t>(replicas.size()));
+  add(slices, dp::plan_shards(loads_of(slices), slice_loads_), replicas, true);
+}
+
+void OptimizerShards::deal_whole(const std::vector<at::Tensor>& parameters) {
+  const auto replicas = runtime_.replicas();
+  whole_loads_.resize(static_cast<std::size_t>(replicas.size()));
+  auto loads = whole_loads_;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const auto rank = replicas.members()[static_cast<int>(i)].value();
+    loads[i] += slice_loads_[static_cast<std::size_t>(runtime_.topology().coordinates(rank).rdp)];
+  }
+  const auto bytes = loads_of(parameters);
+  const auto owners = dp::plan_shards(bytes, loads);
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    whole_loads_[static_cast<std::size_t>(owners[i])] += bytes[i];
+  }
+  add(parameters, owners, replicas, false);
+}
+
+void OptimizerShards::add(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
+                          const d2d::Communicator& replicas, bool slices) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    shares_.insert_or_assign(parameters[i].unsafeGetTensorImpl(),
+                             Share{decltype(Share::parameter)(parameters[i].getIntrusivePtr()),
+                                   owners[i], owners[i] == replicas.rank(), slices});
+  }
+}
+
+const OptimizerShards::Share* OptimizerShards::find(const at::Tensor& parameter) const {
+  const auto found = shares_.find(parameter.unsafeGetTensorImpl());
+  if (found == shares_.end() || found->second.parameter.expired()) return nullptr;
+  return &found->second;
+}
+
+int OptimizerShards::owner_of(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share == nullptr ? -1 : share->owner;
+}
+
+std::vector<int> OptimizerShards::owners_of(const std::vector<at::Tensor>& parameters) const {
+  std::vector<int> owners;
+  for (const auto& parameter : parameters) owners.push_back(owner_of(parameter));
+  return owners;
+}
+
+bool OptimizerShards::is_elsewhere(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share != nullptr && !share->here;
+}
+
+bool OptimizerShards::is_here(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share != nullptr && share->here;
+}
+
+bool OptimizerShards::is_slice(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share != nullptr && share->slice;
+}
+
+void OptimizerShards::take_values(const std::vector<at::Tensor>& parameters) const {
+  std::vector<at::Tensor> slices, whole;
+  for (const auto& parameter : parameters) {
+    if (owner_of(parameter) < 0) continue;
+    (is_slice(parameter) ? slices : whole).push_back(parameter);
+  }
+  const auto bytes = runtime_.bucket_bytes();
+  dp::take_values_of_owners(runtime_.slice_replicas(), slices, owners_of(slices), bytes);
+  dp::take_values_of_owners(runtime_.replicas(), whole, owners_of(whole), bytes);
+}
+
+}  // namespace smp

@@ -1,0 +1,86 @@
+// What a process says when it is asked to end while other ranks are gone.
+#include "base/end_signals.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+
+#include "base/pulse.h"
+
+namespace smp::base {
+namespace {
+
+int process_that_is_gone() {
+  const auto process = ::fork();
+  if (process == 0) std::_Exit(0);
+  ::waitpid(process, nullptr, 0);
+  return process;
+}
+
+/// In a child, which is rank 1 of three and is asked to end: rank 0 is gone, after `before`; rank 2
+/// lives.
+[[noreturn]] void end_beside_one_that_is_gone(const std::function<void(Pulse& gone)>& before) {
+  PulseBoard board(SharedMemory::make(PulseBoard::bytes_for(3)).value());
+  auto& gone = board.of(0);
+  auto& alive = board.of(2);
+  PulseBoard::join(std::move(board), 1);
+  gone.process = process_that_is_gone();
+  gone.accuser = -1;
+  alive.process = ::getpid();
+  before(gone);
+  const EndSignals signals;
+  std::raise(SIGTERM);
+  std::_Exit(0);
+}
+
+class EndSignalsDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(EndSignalsDeathTest, ARankThatIsGoneWithoutAWordIsNamed) {
+  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse&) {}), testing::KilledBySignal(SIGTERM),
+              "^smp: rank 0 is gone: its process [0-9]+ was killed [^\n]*\n$");
+}
+
+TEST_F(EndSignalsDeathTest, OneThatSaidWhyOrWasAskedToEndIsNot) {
+  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.spoke = true; }),
+              testing::KilledBySignal(SIGTERM), "^$");
+  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.ends = true; }),
+              testing::KilledBySignal(SIGTERM), "^$");
+}
+
+TEST_F(EndSignalsDeathTest, OneRankNamesItForAll) {
+  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.accuser = 2; }),
+              testing::KilledBySignal(SIGTERM), "^$");
+}
+
+TEST_F(EndSignalsDeathTest, OthersSeeThatThisProcessEnds) {
+  const auto live = [] {
+    {
+      const EndSignals outer;
+      { const EndSignals inner; }
+      if (own_pulse().ends) std::_Exit(1);
+    }
+    std::_Exit(own_pulse().ends ? 0 : 2);
+  };
+  EXPECT_EXIT(live(), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(EndSignalsDeathTest, TheLastLineComesLast) {
+  const auto end = [] {
+    set_last_line([]() noexcept {
+      if (write(STDERR_FILENO, "last\n", 5) < 0) std::_Exit(1);
+    });
+    end_beside_one_that_is_gone([](Pulse&) {});
+  };
+  EXPECT_EXIT(end(), testing::KilledBySignal(SIGTERM), "^smp: rank 0 is gone[^\n]*\nlast\n$");
+}
+
+}  // namespace
+}  // namespace smp::base
