@@ -200,7 +200,7 @@ struct Comparison {
 
 /// What the plan promises, made from modules and messages that were timed.
 template <class Case>
-Comparison train(const Setting& setting, int steps) {
+Comparison train(int steps) {
   torch::manual_seed(1);
   const auto batch = Case::draw();
   auto net = Case::make();
@@ -224,10 +224,10 @@ Comparison train(const Setting& setting, int steps) {
 }
 
 Comparison compare(const Setting& setting, const simulate::Machine& machine, int steps) {
-  if (setting.model == "t5") return train<T5Case>(setting, steps);
-  if (setting.model == "gpt") return train<GptCase>(setting, steps);
-  if (setting.model == "unet") return train<UNetCase>(setting, steps);
-  if (setting.model == "recommender") return train<RecommenderCase>(setting, steps);
+  if (setting.model == "t5") return train<T5Case>(steps);
+  if (setting.model == "gpt") return train<GptCase>(steps);
+  if (setting.model == "unet") return train<UNetCase>(steps);
+  if (setting.model == "recommender") return train<RecommenderCase>(steps);
   const auto done =
       run_sleeping_steps(times_of(setting), setting.microbatches, kTracedSteps + steps);
   std::vector<double> durations;
