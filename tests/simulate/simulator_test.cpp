@@ -149,8 +149,8 @@ TEST(Simulator, APatientThreadWaitsForAnAnswerThatIsDue) {
   EXPECT_LT(patient.timeline[2].spans.at(0).start, 21 * kMillisecond);
 }
 
-/// Where no answer that comes goes before what is due: 1F1B to the letter, whose ranks have no slack.
-/// Always waiting takes 1.02 of it.
+/// Where no answer that comes goes before what is due: 1F1B to the letter, whose ranks have no
+/// slack. Always waiting takes 1.02 of it.
 TEST(Simulator, PatienceInVainCostsLittle) {
   const int stages = 4, microbatches = 64;
   auto model = with_loss(traced_chain(std::vector<double>(stages, 0.010)));

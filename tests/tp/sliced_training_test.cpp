@@ -46,7 +46,8 @@ TEST_P(SlicedTraining, EqualsOneProcessOnTheGlobalBatch) {
               [&] {
                 ASSERT_EQ(tp_size(), mix.tp);
                 const auto ours = train_sliced(mix.sparse, mix.shard);
-                names[mix.shard ? 0 : tp_rank()].merge(expect_equal(ours, reference, tp_rank(), tp_size()));
+                names[mix.shard ? 0 : tp_rank()].merge(
+                    expect_equal(ours, reference, tp_rank(), tp_size()));
               },
               config_of(mix), {seed});
     ASSERT_EQ(names.size(), static_cast<std::size_t>(mix.shard ? 1 : mix.tp));
