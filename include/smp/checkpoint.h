@@ -20,8 +20,9 @@ namespace smp {
 SMP_API void save_safetensors(const StateDict& dict, const std::string& path);
 
 /// The same for the whole model, from the ranks that own its parts, one tensor at a time. The file
-/// is written by pp_rank 0. Every rank of the pipeline calls it, between steps; of several replicas
-/// only the first does something, which alone may call it.
+/// is written by pp_rank 0. Every rank that holds a part calls it, between steps: those of the
+/// pipeline, and with distributed modules all of smp::Group::kMp; of several replicas only the
+/// first does something, which alone may call it.
 /// @throws as above, on all ranks; UsageError  parameters have no values yet.
 SMP_API void save_safetensors(const DistributedModelBase& model, const std::string& path,
                               const std::map<std::string, std::string>& metadata = {});
@@ -32,7 +33,7 @@ SMP_API void save_safetensors(const DistributedModelBase& model, const std::stri
 SMP_API StateDict load_safetensors(const std::string& path);
 
 /// Loads a file into a model as DistributedModelBase::load_state_dict does, one tensor at a time.
-/// Only pp_rank 0 reads it. Every rank of the pipeline calls it, between steps.
+/// Only pp_rank 0 reads it. Every rank that holds a part calls it, between steps.
 SMP_API LoadResult load_safetensors(DistributedModelBase& model, const std::string& path,
                                     bool strict = true);
 
@@ -47,8 +48,9 @@ SMP_API void load_optimizer_state_dict(DistributedModelBase& model,
 /// What SGD, Adam, AdamW, Adagrad or RMSprop keep, from all ranks, on pp_rank `pp_rank`
 /// (kAllPpRanks: on every rank; elsewhere the dict is empty): "state.<parameter>.exp_avg", and the
 /// options of each group, "param_groups.0.lr". Does not depend on the number of ranks. Every rank
-/// of the pipeline calls it, between steps; with `shard_optimizer_state` every rank of the job, and
-/// each replica gets the whole state. @throws UnsupportedError  another optimizer
+/// that holds a part of the model calls it, between steps; with `shard_optimizer_state` every rank
+/// of the job, and each replica gets the whole state.
+/// @throws UnsupportedError  another optimizer; sharded state of a model with distributed modules
 template <class Optimizer>
 StateDict optimizer_state_dict(const DistributedModelBase& model,
                                DistributedOptimizer<Optimizer>& optimizer, int pp_rank = 0) {
@@ -57,8 +59,8 @@ StateDict optimizer_state_dict(const DistributedModelBase& model,
 
 /// Puts such a dict back, options included: into an optimizer of the same kind and number of groups
 /// over a model with the same names, on any number of ranks, sharded or not. `dict` is given by all
-/// ranks or by some. Before placement it takes effect when the model is placed. Every rank of the
-/// pipeline calls it; with `shard_optimizer_state` every rank of the job.
+/// ranks or by some. Before placement it takes effect when the model is placed. Every rank
+/// that holds a part calls it; with `shard_optimizer_state` every rank of the job.
 /// @throws UsageError  another kind of optimizer, another number of groups, unknown names, shapes
 ///                     that differ.
 template <class Optimizer>

@@ -90,14 +90,15 @@ class SMP_API DistributedModelBase {
 
   /// All parameters and buffers, as smp::state_dict() names them (smp/state_dict.h), from the ranks
   /// that own them; copies, on pp_rank `pp_rank` (kAllPpRanks: on every rank; elsewhere the dict is
-  /// empty). Every rank of the pipeline calls it, outside of steps.
+  /// empty). Every rank that holds a part of the model calls it, outside of steps: those of the
+  /// pipeline, and with distributed modules (smp/tp.h) all of smp::Group::kMp.
   /// @throws UsageError  inside a step; parameters have no values yet (delayed initialisation).
   StateDict state_dict(int pp_rank = 0) const;
   /// Those this rank owns; not copies.
   StateDict local_state_dict() const;
   /// As smp::load_state_dict(): each rank takes what it owns. `dict` is given by all ranks, or by
   /// some and empty on the others, or each gives a part. What a rank does not have itself it gets
-  /// from the first that does. Every rank of the pipeline calls it, outside of steps, before
+  /// from the first that does. Every rank that holds a part calls it, outside of steps, before
   /// placement or after. With delayed initialisation values are put in when the model is placed.
   /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values.
   LoadResult load_state_dict(const StateDict& dict, bool strict = true);

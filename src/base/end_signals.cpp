@@ -5,7 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <mutex>
@@ -21,17 +20,19 @@ std::mutex mutex;  // of `users` and of the handlers
 int users = 0;
 std::atomic<void (*)() noexcept> last_line{nullptr};
 
-bool is_gone(const Pulse& pulse) noexcept {
-  return ::kill(pulse.process, 0) != 0 && errno == ESRCH;
-}
-
-void name_rank(int rank, int process) noexcept {
+/// Paths of modules are not at hand here.
+void name_rank(int rank, const Pulse& pulse) noexcept {
+  char work[64] = "it ran no module yet";
+  if (pulse.module != Pulse::kNothing) {
+    std::snprintf(work, sizeof work, "the last that it ran was of microbatch %d (%s)",
+                  pulse.microbatch.load(), pulse.backward ? "backward" : "forward");
+  }
   char text[256];
   const int length =
       std::snprintf(text, sizeof text,
                     "smp: rank %d is gone: its process %d was killed (SIGKILL; `dmesg` tells "
-                    "whether memory was short), or left without a word\n",
-                    rank, process);
+                    "whether memory was short), or left without a word; %s\n",
+                    rank, pulse.process.load(), work);
   if (write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) return;
 }
 
@@ -41,7 +42,7 @@ void name_gone_ranks() noexcept {
   for (int rank = 0; rank < ranks_on_board(); ++rank) {
     const auto* const pulse = pulse_of(rank);
     if (rank == own || pulse == nullptr || pulse->spoke || pulse->ends) continue;
-    if (is_gone(*pulse) && accuser_of(rank) == own) name_rank(rank, pulse->process);
+    if (is_gone(*pulse) && accuser_of(rank) == own) name_rank(rank, *pulse);
   }
 }
 

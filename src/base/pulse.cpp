@@ -1,8 +1,10 @@
 // base/pulse.cpp: see the header.
 #include "base/pulse.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <new>
 #include <utility>
 
@@ -49,6 +51,10 @@ const Pulse* pulse_of(int rank) noexcept {
   if (rank < 0 || rank >= ranks_on_board()) return nullptr;
   const Pulse& pulse = joined.load()->of(rank);
   return pulse.process.load() == 0 ? nullptr : &pulse;
+}
+
+bool is_gone(const Pulse& pulse) noexcept {
+  return ::kill(pulse.process, 0) != 0 && errno == ESRCH;
 }
 
 int accuser_of(int rank) noexcept {

@@ -23,7 +23,7 @@ struct alignas(64) Pulse {
   std::atomic<bool> running{false};  ///< that module has the thread
   std::atomic<bool> spoke{false};    ///< it said why it ends
   std::atomic<bool> ends{false};     ///< in good order, or because it was asked to
-  /// Of the rank that ends the job because this one is stopped (accuser_of); -1: none.
+  /// Of the rank that says for all that this one is stopped, or gone (accuser_of); -1: none.
   std::atomic<std::int32_t> accuser{-1};
 
   static constexpr std::int32_t kNothing = -2;  ///< no module ran yet
@@ -55,9 +55,11 @@ class PulseBoard {
 int ranks_on_board() noexcept;
 /// Of a rank of this machine, or nullptr: of another one, or nothing is shared.
 const Pulse* pulse_of(int rank) noexcept;
-/// Of all ranks of this machine that end the job because `rank` is stopped, the first to ask here:
+/// Of all ranks of this machine that end because `rank` is stopped or gone, the first to ask here:
 /// it says so for all. The own rank if it is the first, or nothing is shared. Forgotten when that
-/// rank's thread comes back.
+/// rank's thread comes back. Safe in a handler of signals.
 int accuser_of(int rank) noexcept;
+/// Whether the process of a rank of this machine has ended. Safe in a handler of signals.
+bool is_gone(const Pulse& pulse) noexcept;
 
 }  // namespace smp::base

@@ -100,8 +100,9 @@ void GradientReducer::reduce(const std::vector<Forms>& forms) {
   }
   for (const auto& round : rounds_) {
     ShardRound dense{round.dtype, {}};
-    for (const auto& of_owner : round.of_owner)
+    for (const auto& of_owner : round.of_owner) {
       dense.of_owner.push_back(dense_ones(of_owner, forms));
+    }
     reduce_to_owners(dense);
   }
   drop_what_others_own();
@@ -119,8 +120,9 @@ std::vector<std::size_t> GradientReducer::dense_ones(const std::vector<std::size
 std::vector<at::Tensor> GradientReducer::dense_gradients(
     const std::vector<std::size_t>& parameters) const {
   std::vector<at::Tensor> gradients;
-  for (const auto parameter : parameters)
+  for (const auto parameter : parameters) {
     gradients.push_back(dense_gradient(parameters_[parameter]));
+  }
   return gradients;
 }
 

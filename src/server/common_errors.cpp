@@ -1,10 +1,7 @@
 // server/common_errors.cpp: see the header.
 #include "server/common_errors.h"
 
-#include <signal.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <deque>
@@ -68,10 +65,6 @@ std::string line_of(const std::string& text, const Known& known) {
              : base::concat("rank ", base::own_pulse().rank.load(), ": ", text);
 }
 
-bool is_gone(const base::Pulse& pulse) noexcept {
-  return ::kill(pulse.process, 0) != 0 && errno == ESRCH;
-}
-
 /// Whether rank `speaker` has said it. Of a rank that nobody sees from here nothing is known: as a
 /// rule the launcher ends this process while it waits.
 bool said_by(int speaker) {
@@ -82,7 +75,7 @@ bool said_by(int speaker) {
     if (pulse != nullptr && pulse->spoke) return true;
     const auto now = std::chrono::steady_clock::now();
     if (now > deadline) return false;
-    if (pulse != nullptr && !gone && (gone = is_gone(*pulse))) deadline = now + seconds(1);
+    if (pulse != nullptr && !gone && (gone = base::is_gone(*pulse))) deadline = now + seconds(1);
     std::this_thread::sleep_for(milliseconds(5));
   }
 }

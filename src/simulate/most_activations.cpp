@@ -25,8 +25,9 @@ class TaskWalk {
   Worst run(int task) {
     const Task& own = program_.tasks[task];
     settle(own.there.bytes);
-    for (int i = own.first; i >= 0; i = program_.operations[i].next)
+    for (int i = own.first; i >= 0; i = program_.operations[i].next) {
       forward(program_.operations[i]);
+    }
     settle(own.back.bytes);  // the gradient of its result, which may come before it begins
     for (int i = own.last; i >= 0; i = program_.operations[i].previous) {
       backward(program_.operations[i]);
@@ -68,6 +69,16 @@ bool splits_backward(const SimulationOptions& options, int stage) {
   return false;
 }
 
+/// Most microbatches whose requests wait at the window of `stage` while it keeps as many as it may.
+/// Those that it keeps are in flight on stage 0 too, unless only their weight gradients are left:
+/// nobody waits for these.
+int most_waiting(const SimulationOptions& options, int stage) {
+  const int alive = options.schedule->most_alive(stage, options.microbatches);
+  const int in_flight = options.schedule->most_alive(0, options.microbatches);
+  if (splits_backward(options, stage)) return std::min(in_flight, options.microbatches - alive);
+  return std::max(0, in_flight - alive);
+}
+
 }  // namespace
 
 std::vector<Bytes> most_activations(const Trace& trace, const std::vector<int>& stages,
@@ -86,11 +97,10 @@ std::vector<Bytes> most_activations(const Trace& trace, const std::vector<int>& 
     computing[stage] = std::max(computing[stage], worst.computing);
     inputs[stage] += program.tasks[task].there.bytes;
   }
-  const int in_flight = options.schedule->most_alive(0, options.microbatches);
   for (int stage = 0; stage < machine.stages; ++stage) {
     const int alive = options.schedule->most_alive(stage, options.microbatches);
-    const int outside = std::max(0, in_flight - alive);
-    most[stage] = alive * settled[stage] + computing[stage] + outside * inputs[stage];
+    const int waiting = most_waiting(options, stage);
+    most[stage] = alive * settled[stage] + computing[stage] + waiting * inputs[stage];
   }
   return most;
 }

@@ -48,6 +48,18 @@ TEST_F(EndSignalsDeathTest, ARankThatIsGoneWithoutAWordIsNamed) {
               "^smp: rank 0 is gone: its process [0-9]+ was killed [^\n]*\n$");
 }
 
+TEST_F(EndSignalsDeathTest, WhatItRanLastIsSaid) {
+  const auto ran = [](Pulse& gone) {
+    gone.module = 2;
+    gone.microbatch = 3;
+    gone.backward = true;
+  };
+  EXPECT_EXIT(end_beside_one_that_is_gone(ran), testing::KilledBySignal(SIGTERM),
+              "; the last that it ran was of microbatch 3 .backward.\n$");
+  EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.module = Pulse::kNothing; }),
+              testing::KilledBySignal(SIGTERM), "; it ran no module yet\n$");
+}
+
 TEST_F(EndSignalsDeathTest, OneThatSaidWhyOrWasAskedToEndIsNot) {
   EXPECT_EXIT(end_beside_one_that_is_gone([](Pulse& gone) { gone.spoke = true; }),
               testing::KilledBySignal(SIGTERM), "^$");

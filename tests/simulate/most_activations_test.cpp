@@ -49,6 +49,26 @@ TEST(MostActivations, CountRequestsThatWaitUntilTheirMicrobatchMayEnter) {
   EXPECT_EQ(most[1], alive * 100 + outside * 100);
 }
 
+/// Stage 0 may be done with a microbatch, and begin another, while stage 1 has weight gradients of
+/// it left to compute: three are kept there and one waits, though only three are in flight.
+TEST(MostActivations, CountRequestsThatWaitWhileWeightGradientsAreLeft) {
+  TimedModel model;
+  model.trace.calls[model.call(-1, 913e-6)].input_bytes = 478;
+  auto& call = model.trace.calls.back();
+  call.output_bytes = 352;
+  call.after.activation_bytes = 70;
+  call.after.gradient_bytes = 395;
+  model.trace.body_after.seconds = 1e-4;
+  const auto schedule = schedule::make_schedule("zero_bubble", {.pp_size = 3, .microbatches = 4});
+  const SimulationOptions options{.microbatches = 4, .schedule = schedule.get(), .jitter = 0.3};
+  Machine machine;
+  machine.stages = 3;
+  ASSERT_EQ(schedule->most_alive(0, 4), 3);
+  ASSERT_EQ(schedule->most_alive(1, 4), 3);
+  EXPECT_EQ(most_activations(model.trace, {0, 1}, machine, options)[1], 3 * 478 + 1 * 478);
+  EXPECT_GT(simulate(model.trace, {0, 1}, machine, options).peak_activations[1], 3 * 478);
+}
+
 /// Bytes of all kinds.
 void fill_in_bytes(Trace& trace) {
   const auto some = [] { return *rc::gen::inRange<std::int64_t>(0, 1000); };
