@@ -5,6 +5,7 @@
 // plan of 10,000 modules takes.
 #include "partition/partitioner.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -33,7 +34,6 @@ using partitioning::SeatTies;
 using partitioning::SyntheticModel;
 
 const int kMembers = brief() ? 1 : 20;
-const std::vector<int> kStages = brief() ? std::vector{2} : std::vector{4, 16, 64};
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // ---- machines ----------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ void add_bounds(Report& report, const std::string& suffix, const std::vector<Res
   report.add("step_over_bound." + suffix, step.mean, "1", interval_text(step));
 }
 
-void measure_families(Report& report) {
-  for (const int stages : kStages) {
+void measure_families(Report& report, const std::vector<int>& all_stages) {
+  for (const int stages : all_stages) {
     for (const auto& place : places(stages)) {
       for (const bool limited : {false, true}) {
         for (const std::string& family : partitioning::family_names()) {
@@ -328,14 +328,30 @@ void measure_size(Report& report) {
   }
 }
 
-void run() {
+void run(int argc, char** argv) {
+  std::vector<int> stages;
+  CLI::App app("How good plans are, beside the paper's algorithm and what is possible",
+               "smp perf partition");
+  app.add_option("--stages", stages,
+                 "numbers of stages, whose rows join those in the file (default: 4,16,64, which "
+                 "takes an hour, and the size)")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  if (!parse_options(app, argc, argv)) return;
+  if (!stages.empty()) {
+    Report report("partition", Report::Earlier::kKept);
+    measure_families(report, stages);
+    return report.finish();
+  }
   Report report("partition");
   measure_size(report);
-  measure_families(report);
+  measure_families(report, brief() ? std::vector{2} : std::vector{4, 16, 64});
   report.finish();
 }
 
 }  // namespace
 }  // namespace smp::perf
 
-int main() { return smp::perf::run_program(smp::perf::run); }
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}
