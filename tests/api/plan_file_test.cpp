@@ -1,6 +1,9 @@
 // A plan by hand: its placement is followed, and the plan says what comes of it.
+#include <gmock/gmock.h>
+
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "api/two_ranks.h"
@@ -104,42 +107,45 @@ struct BigImpl : torch::nn::Module {
 };
 SMP_MODULE(Big);
 
-/// Two models of which each would fit alone.
+/// How a session of `models` ends whose stages may take `kib` each: with an error, or "".
+std::string end_with(int models, double kib) {
+  Config config;
+  config.microbatches = 1;
+  config.plan_cache = "off";
+  config.stage_memory = {kib / (1 << 20)};
+  try {
+    run_local(
+        2,
+        [&] {
+          std::vector<std::unique_ptr<DistributedModel<Big>>> all;
+          for (int i = 0; i < models; ++i) {
+            Big big;
+            all.push_back(std::make_unique<DistributedModel<Big>>(big));
+          }
+          auto train = smp::step([&](const Tensor& x) {
+            auto y = x;
+            for (auto& model : all) y = (*model)(y);
+            const auto loss = y.mean();
+            all.front()->backward(loss);
+            return loss;
+          });
+          train(torch::ones({2, 64}));
+        },
+        config);
+  } catch (const ResourceError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Half of a model is a weight of 16.25 KiB, its gradient, twice as much of an optimizer, and once
+/// more the gradient while it is computed: 81 KiB and some activations.
 TEST(SharedMemory, IsSharedByTheModelsOfASession) {
-  const auto fits = [](int models, double kib) {
-    Config config;
-    config.microbatches = 1;
-    config.plan_cache = "off";
-    config.stage_memory = {kib / (1 << 20)};
-    try {
-      run_local(
-          2,
-          [&] {
-            std::vector<std::unique_ptr<DistributedModel<Big>>> all;
-            for (int i = 0; i < models; ++i) {
-              Big big;
-              all.push_back(std::make_unique<DistributedModel<Big>>(big));
-            }
-            auto train = smp::step([&](const Tensor& x) {
-              auto y = x;
-              for (auto& model : all) y = (*model)(y);
-              const auto loss = y.mean();
-              all.front()->backward(loss);
-              return loss;
-            });
-            train(torch::ones({2, 64}));
-          },
-          config);
-    } catch (const ResourceError&) {
-      return false;
-    }
-    return true;
-  };
-  constexpr double kOne =
-      4 * 65;  // KiB of a stage's half of a model: weights of 16.25 KiB four times
-  EXPECT_TRUE(fits(1, 80));
-  EXPECT_FALSE(fits(2, 80));
-  EXPECT_TRUE(fits(2, kOne));
+  EXPECT_EQ(end_with(1, 90), "");
+  EXPECT_THAT(end_with(1, 70), testing::StartsWith("no placement was found that fits"));
+  EXPECT_THAT(end_with(1, 60), testing::StartsWith("the model does not fit"));
+  EXPECT_THAT(end_with(2, 90), testing::HasSubstr("of the 2 models of this session"));
+  EXPECT_EQ(end_with(2, 180), "");
 }
 
 }  // namespace plan_file_test

@@ -14,7 +14,10 @@ class PlanKey : public testing::Test {
     preview_.arguments_key = [] { return std::uint64_t{7}; };
     machine_.stages = 2;
   }
-  std::uint64_t key() const { return plan_key({model_, pins_, 2, preview_, config_, machine_}); }
+  std::uint64_t key() const { return key_of(model_); }
+  std::uint64_t key_of(const ModelDescription& model) const {
+    return plan_key({model, pins_, 2, preview_, config_, machine_});
+  }
 
   nn::Linear net_;
   ModelDescription model_;
@@ -55,10 +58,16 @@ TEST_F(PlanKey, HoldsWhichWeightsAreTrained) {
   EXPECT_NE(key(), before);
 }
 
+struct OnDevice : torch::nn::Module {
+  explicit OnDevice(torch::Device device) {
+    register_parameter("weight", torch::empty({4, 4}, device));
+  }
+};
+
 TEST_F(PlanKey, HoldsTheDeviceOfTheWeights) {
-  const auto before = key();
-  net_->weight.set_data(torch::empty({4, 4}, torch::kMeta));
-  EXPECT_NE(key(), before);
+  OnDevice here(torch::kCPU), also_here(torch::kCPU), elsewhere(torch::kMeta);
+  EXPECT_EQ(key_of(describe_model(here)), key_of(describe_model(also_here)));
+  EXPECT_NE(key_of(describe_model(here)), key_of(describe_model(elsewhere)));
 }
 
 }  // namespace plan_key_test
