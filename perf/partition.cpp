@@ -1,102 +1,321 @@
-// perf/partition.cpp: how good plans are: bottleneck over its bound, and the simulated step against
-// the paper's algorithm, over five families of models and 2 to 64 stages; and how long a plan of
-// 10,000 modules takes.
+// perf/partition.cpp: how good plans are. The paper's algorithm is compared as its user would run
+// it: the best of several alphas, of modules priced by time and by number, and of both ways to
+// break ties of D'Hondt, with and without a memory limit, for messages of this machine and of a
+// cluster of GPUs. Then bottleneck and step over what no placement can go below; and how long a
+// plan of 10,000 modules takes.
 #include "partition/partitioner.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdio>
-#include <map>
+#include <functional>
+#include <limits>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "harness.h"
+#include "partition/step_bound.h"
+#include "partition/step_judge.h"
 #include "partition/strategies.h"
+#include "schedule/schedule.h"
 #include "support/model_families.h"
 
 namespace smp::perf {
 namespace {
 
+using partitioning::CostTree;
+using partitioning::SeatTies;
 using partitioning::SyntheticModel;
 
-const int kInstances = rounds(3);
-const int kMostStages = brief() ? 2 : 64;
+const int kMembers = brief() ? 1 : 20;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
-partitioning::PartitionOptions options_for(const SyntheticModel& model, int stages) {
+// ---- machines ----------------------------------------------------------------------------------
+
+struct Place {
+  std::string name;
+  simulate::Machine machine;
+};
+
+/// Times of the models are those of a CPU core at 50 GFLOP/s; a GPU reaches 50 TFLOP/s in large
+/// products. Its messages take 15 us and 25 GB/s (200 Gbit/s a GPU).
+std::vector<Place> places(int stages) {
+  Place here{"here", {}}, cluster{"gpus", {}};
+  here.machine.stages = cluster.machine.stages = stages;
+  cluster.machine.speeds.assign(static_cast<std::size_t>(stages), 1000);
+  cluster.machine.latency = 15e-6;
+  cluster.machine.handling = 3e-6;
+  cluster.machine.bytes_per_second = 25e9;
+  return {here, cluster};
+}
+
+partitioning::PartitionOptions options_for(const SyntheticModel& model,
+                                           const simulate::Machine& machine) {
   partitioning::PartitionOptions options;
-  options.pp_size = stages;
+  options.pp_size = machine.stages;
+  options.machine = machine;
   options.trace = model.trace;
-  options.microbatches = 4 * stages;
-  options.active_microbatches = 2 * stages + 2;
+  options.microbatches = 4 * machine.stages;
+  options.active_microbatches = 2 * machine.stages + 2;
+  options.refuse_unfit = false;
   return options;
 }
 
-/// What the paper's algorithm and the default came to, each over the same bound and step.
-struct Result {
-  double paper_to_bound = 0, to_bound = 0;
-  double gain = 0;  ///< by which share the paper's step is longer
+// ---- the paper's algorithm ---------------------------------------------------------------------
+
+/// One way to run it, and what came of it.
+struct PaperRun {
+  double alpha = 0;
+  bool counts =
+      false;  ///< modules priced by their number, as the paper does unless it is told to time
+  SeatTies ties = SeatTies::kFewestSeats;
+  double seconds = 0;
+  std::vector<partitioning::StageMemory> memory;
+
+  bool is_default() const { return counts && alpha == 0.8; }
+  std::int64_t most() const {
+    std::int64_t bytes = 0;
+    for (const auto& stage : memory) bytes = std::max(bytes, stage.most());
+    return bytes;
+  }
 };
 
-Result compare(const SyntheticModel& model, int stages) {
-  const PartitionPlan plan = partitioning::make_plan(model.tree, options_for(model, stages));
-  const PlanSummary& summary = *plan.summary();
-  PlanSummary::Outcome paper = summary.chosen;
-  for (const auto& other : summary.others) {
-    if (other.strategy == "tree") paper = other;
-  }
-  return {paper.bottleneck_to_bound, summary.chosen.bottleneck_to_bound,
-          paper.step_seconds / summary.chosen.step_seconds - 1};
+CostTree priced(const SyntheticModel& model, double alpha, bool counts) {
+  auto trace = model.trace;
+  if (counts) trace.source = simulate::CostSource::kCounts;
+  return make_cost_tree(model.tree, trace, std::vector<int>(model.tree.nodes.size(), -1),
+                        {.memory_weight = alpha});
 }
 
-double mean(const std::vector<Result>& results, double Result::*value) {
-  double sum = 0;
-  for (const Result& result : results) sum += result.*value;
-  return sum / static_cast<double>(results.size());
-}
+/// A model on some stages, and what judges its placements.
+class Setting {
+ public:
+  Setting(const SyntheticModel& model, const simulate::Machine& machine)
+      : model_(model),
+        options_(options_for(model, machine)),
+        costs_(priced(model, options_.memory_weight, false)),
+        schedule_(schedule::make_schedule(options_.pipeline, shape_of(options_))),
+        settings_{options_.microbatches, schedule_.get(), options_.optimizer_ratio} {}
 
-/// All results of one family; adds its row of the table.
-std::vector<Result> measure(Report& report, const std::string& family) {
-  std::vector<Result> all;
-  for (int stages = 2; stages <= kMostStages; stages *= 2) {
-    std::vector<Result> here;
-    for (int seed = 1; seed <= kInstances; ++seed) {
-      here.push_back(
-          compare(partitioning::family_member(family, static_cast<std::uint64_t>(seed)), stages));
+  std::vector<PaperRun> paper_runs() const {
+    std::vector<PaperRun> runs;
+    for (const bool counts : {false, true}) {
+      for (const double alpha : {0.0, 0.2, 0.5, 0.8}) {
+        for (const auto ties : {SeatTies::kFewestSeats, SeatTies::kFirst}) {
+          runs.push_back(run({alpha, counts, ties, 0, {}}));
+        }
+      }
     }
-    char note[96];
-    std::snprintf(note, sizeof note, "the paper's algorithm %.3f; its step is %.1f %% longer",
-                  mean(here, &Result::paper_to_bound), 100 * mean(here, &Result::gain));
-    report.add("bottleneck_over_bound." + family + ".d" + std::to_string(stages),
-               mean(here, &Result::to_bound), "1", note);
-    all.insert(all.end(), here.begin(), here.end());
+    return runs;
   }
-  return all;
+  PartitionPlan plan() const { return partitioning::make_plan(model_.tree, options_); }
+
+  double step_bound() const {
+    return partitioning::step_lower_bound(model_.trace, costs_, options_.machine, settings_);
+  }
+  /// Whether no placement is better than the one module that costs most, alone on a stage.
+  bool is_one_oversized_module() const {
+    double largest = 0;
+    for (const auto& node : costs_.nodes) largest = std::max(largest, node.own);
+    const auto& machine = options_.machine;
+    return bottleneck_lower_bound(costs_, machine) <= largest / machine.speed(0) * (1 + 1e-9);
+  }
+
+ private:
+  PaperRun run(PaperRun run) const {
+    const auto& machine = options_.machine;
+    const auto stages =
+        partitioning::tree_partition(priced(model_, run.alpha, run.counts), machine, run.ties);
+    constexpr std::int64_t kCalls = 500'000;  // as make_plan() judges what it reports
+    const partitioning::StepJudge judge(model_.tree, model_.trace, costs_, machine, settings_);
+    const auto judgement = judge.judge_within(stages, kCalls);
+    run.seconds = judgement.step.seconds;
+    run.memory = judgement.memory;
+    return run;
+  }
+
+  const SyntheticModel& model_;
+  const partitioning::PartitionOptions options_;
+  const CostTree costs_;
+  const std::unique_ptr<schedule::Schedule> schedule_;
+  const partitioning::StepSettings settings_;
+};
+
+/// The shortest step of the runs that `counts` and that fit.
+double shortest(const std::vector<PaperRun>& runs, std::int64_t limit,
+                const std::function<bool(const PaperRun&)>& counts) {
+  double best = kNever;
+  for (const auto& run : runs) {
+    if (run.most() <= limit && counts(run)) best = std::min(best, run.seconds);
+  }
+  return best;
 }
 
-void measure_families(Report& report) {
-  std::vector<Result> all;
-  std::map<std::string, double> gains;
-  for (const std::string& family : partitioning::family_names()) {
-    const auto results = measure(report, family);
-    gains[family] = mean(results, &Result::gain);
-    all.insert(all.end(), results.begin(), results.end());
+// ---- comparing ---------------------------------------------------------------------------------
+
+/// What one model on some stages came to. Gains are by how much the paper's step is longer.
+struct Result {
+  double gain = 0;          ///< over its best run
+  double default_gain = 0;  ///< over its default: modules by number, alpha 0.8, ties to fewer seats
+  double first_gain = 0;    ///< over its best run with ties to the first
+  bool default_fits = true;
+  bool oversized = false;
+  double bottleneck_over_bound = 0;
+  double step_over_bound = 0;
+};
+
+/// The tightest limit that the paper's algorithm keeps to with some alpha, and a little.
+std::int64_t limit_of(const std::vector<PaperRun>& runs) {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const auto& run : runs) least = std::min(least, run.most());
+  return least + least / 20;
+}
+
+Result compare(const SyntheticModel& model, simulate::Machine machine, bool limited) {
+  const auto runs = Setting(model, machine).paper_runs();
+  auto limit = std::numeric_limits<std::int64_t>::max();
+  if (limited) {
+    limit = limit_of(runs);
+    machine.memory.assign(static_cast<std::size_t>(machine.stages), limit);
   }
-  report.add("bottleneck_over_bound.mean", mean(all, &Result::to_bound), "1",
-             "default; aim: at most 1.03; the paper's algorithm " +
-                 std::to_string(mean(all, &Result::paper_to_bound)));
-  for (const std::string family : {"nested_gpt", "t5", "unet"}) {
-    report.add("step_gain_over_paper." + family, gains[family], "1",
-               "mean of 2 to 64 stages; aim: at least 0.15");
+  const Setting setting(model, machine);
+  const auto plan = setting.plan();
+  const auto& own = plan.summary()->chosen;
+  for (const auto& stage : plan.summary()->stages) {
+    SMP_ASSERT(stage.most_memory() <= limit, "a plan that does not fit where the paper's does");
   }
-  const auto least = std::min_element(all.begin(), all.end(),
-                                      [](const auto& a, const auto& b) { return a.gain < b.gain; });
-  report.add("step_gain_over_paper.min", least->gain, "1", "of all families; aim: never negative");
+  const auto gain = [&](const std::function<bool(const PaperRun&)>& counts) {
+    return shortest(runs, limit, counts) / own.step_seconds - 1;
+  };
+  Result result;
+  result.gain = gain([](const PaperRun&) { return true; });
+  result.first_gain = gain([](const PaperRun& run) { return run.ties == SeatTies::kFirst; });
+  result.default_gain = gain(
+      [](const PaperRun& run) { return run.is_default() && run.ties == SeatTies::kFewestSeats; });
+  result.default_fits = std::isfinite(result.default_gain);
+  result.oversized = setting.is_one_oversized_module();
+  result.bottleneck_over_bound = own.bottleneck_to_bound;
+  result.step_over_bound = own.step_seconds / setting.step_bound();
+  return result;
+}
+
+/// One result a member, in order, on all cores.
+std::vector<Result> compare_members(const std::string& family, const simulate::Machine& machine,
+                                    bool limited) {
+  std::vector<Result> results(static_cast<std::size_t>(kMembers));
+  std::atomic<int> next = 0;
+  const auto work = [&] {
+    for (int i = next++; i < kMembers; i = next++) {
+      const auto model = partitioning::family_member(family, static_cast<std::uint64_t>(i) + 1);
+      results[static_cast<std::size_t>(i)] = compare(model, machine, limited);
+    }
+  };
+  std::vector<std::thread> others(std::max(1u, std::thread::hardware_concurrency()) - 1);
+  for (auto& thread : others) thread = std::thread(work);
+  work();
+  for (auto& thread : others) thread.join();
+  return results;
+}
+
+// ---- the report --------------------------------------------------------------------------------
+
+struct Mean {
+  double mean = 0;
+  double half_width = 0;  ///< of the 95 % confidence interval
+  int count = 0;
+  std::string text(double factor = 1) const {
+    char text[64];
+    std::snprintf(text, sizeof text, "%.3g +- %.2g", factor * mean, factor * half_width);
+    return text;
+  }
+};
+
+Mean mean_of(const std::vector<double>& values) {
+  constexpr double kStudent = 2.093;  // 20 members; a little too wide for more
+  Mean result;
+  result.count = static_cast<int>(values.size());
+  if (values.empty()) return result;
+  for (const double value : values) result.mean += value / result.count;
+  double squares = 0;
+  for (const double value : values) squares += (value - result.mean) * (value - result.mean);
+  if (result.count > 1) {
+    result.half_width = kStudent * std::sqrt(squares / (result.count - 1) / result.count);
+  }
+  return result;
+}
+
+Mean mean_of(
+    const std::vector<Result>& results, double Result::*value,
+    const std::function<bool(const Result&)>& counts = [](const Result&) { return true; }) {
+  std::vector<double> values;
+  for (const auto& result : results) {
+    if (counts(result)) values.push_back(result.*value);
+  }
+  return mean_of(values);
+}
+
+std::string interval_text(const Mean& mean) {
+  return "95 % interval " + mean.text() + ", " + std::to_string(mean.count) + " members";
+}
+
+void add_gain(Report& report, const std::string& suffix, const std::vector<Result>& results) {
+  const auto gain = mean_of(results, &Result::gain);
+  const auto own_default = mean_of(results, &Result::default_gain,
+                                   [](const Result& result) { return result.default_fits; });
+  const auto least = std::min_element(results.begin(), results.end(),
+                                      [](auto& a, auto& b) { return a.gain < b.gain; });
+  char note[256];
+  std::snprintf(note, sizeof note,
+                "%s; least %.3f; over its default %s (fits in %d of %zu); ties to the first %s",
+                interval_text(gain).c_str(), least->gain, own_default.text().c_str(),
+                own_default.count, results.size(),
+                mean_of(results, &Result::first_gain).text().c_str());
+  report.add("step_gain_over_paper." + suffix, gain.mean, "1", note);
+}
+
+void add_bounds(Report& report, const std::string& suffix, const std::vector<Result>& results) {
+  const auto all = mean_of(results, &Result::bottleneck_over_bound);
+  const auto free = mean_of(results, &Result::bottleneck_over_bound,
+                            [](const Result& result) { return !result.oversized; });
+  if (free.count > 0) {
+    report.add(
+        "bottleneck_over_bound." + suffix, free.mean, "1",
+        interval_text(free) + " whose bound is not one oversized module; all: " + all.text());
+  } else {
+    report.add("bottleneck_over_bound.oversized." + suffix, all.mean, "1",
+               interval_text(all) + ", whose bound is one oversized module each");
+  }
+  const auto step = mean_of(results, &Result::step_over_bound);
+  report.add("step_over_bound." + suffix, step.mean, "1", interval_text(step));
+}
+
+void measure_families(Report& report, const std::vector<int>& all_stages) {
+  for (const int stages : all_stages) {
+    for (const auto& place : places(stages)) {
+      for (const bool limited : {false, true}) {
+        for (const std::string& family : partitioning::family_names()) {
+          const auto results = compare_members(family, place.machine, limited);
+          const auto suffix = family + ".d" + std::to_string(stages) + "." + place.name;
+          add_gain(report, suffix + (limited ? ".limited" : ""), results);
+          if (!limited) add_bounds(report, suffix, results);
+        }
+      }
+    }
+  }
 }
 
 void measure_size(Report& report) {
   const int modules = brief() ? 20 : 10'000, stages = brief() ? 2 : 1024;
   const SyntheticModel model = partitioning::random_model(modules, 1);
-  auto options = options_for(model, stages);
+  simulate::Machine machine;
+  machine.stages = stages;
+  auto options = options_for(model, machine);
   const auto size = "_" + std::to_string(modules) + "x" + std::to_string(stages) + ".s";
   for (const std::string strategy : {"tree", "best"}) {
     options.strategy = strategy;
@@ -109,14 +328,30 @@ void measure_size(Report& report) {
   }
 }
 
-void run() {
+void run(int argc, char** argv) {
+  std::vector<int> stages;
+  CLI::App app("How good plans are, beside the paper's algorithm and what is possible",
+               "smp perf partition");
+  app.add_option("--stages", stages,
+                 "numbers of stages, whose rows join those in the file (default: 4,16,64, which "
+                 "takes an hour, and the size)")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  if (!parse_options(app, argc, argv)) return;
+  if (!stages.empty()) {
+    Report report("partition", Report::Earlier::kKept);
+    measure_families(report, stages);
+    return report.finish();
+  }
   Report report("partition");
   measure_size(report);
-  measure_families(report);
+  measure_families(report, brief() ? std::vector{2} : std::vector{4, 16, 64});
   report.finish();
 }
 
 }  // namespace
 }  // namespace smp::perf
 
-int main() { return smp::perf::run_program(smp::perf::run); }
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}

@@ -9,6 +9,7 @@
 
 #include "api/message_probe.h"
 #include "api/runtime.h"
+#include "base/machine_memory.h"
 
 namespace smp {
 namespace {
@@ -37,6 +38,25 @@ std::vector<simulate::Machine::Host> oversubscribed_hosts(const Runtime& runtime
   return hosts;
 }
 
+/// As configured; else that of this machine, of which every rank on a host gets the same. A job
+/// that is only planned runs elsewhere: nothing is known of its machines.
+std::vector<std::int64_t> memory_of_stages(const Runtime& runtime) {
+  const auto& configured = runtime.config().stage_memory;
+  const auto ranks = runtime.topology().group(Group::kPp);
+  std::vector<std::int64_t> memory;
+  for (const double gib : configured) {
+    memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
+  }
+  if (memory.size() == 1) memory.assign(ranks.size(), memory[0]);
+  const auto bytes = base::machine_memory();
+  if (!configured.empty() || runtime.plan_request() || bytes == 0) return memory;
+  for (const auto rank : ranks) {
+    const auto neighbours = runtime.topology().group(Group::kLocal, rank).size();
+    memory.push_back(bytes / static_cast<std::int64_t>(neighbours));
+  }
+  return memory;
+}
+
 }  // namespace
 
 simulate::Machine job_machine(Runtime& runtime) {
@@ -45,10 +65,7 @@ simulate::Machine job_machine(Runtime& runtime) {
   machine.stages = runtime.topology().pp_size();
   machine.speeds = config.stage_speeds;
   machine.promised_outputs = runtime.server().core().options.promised_outputs;
-  for (const double gib : config.stage_memory) {
-    machine.memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
-  }
-  if (machine.memory.size() == 1) machine.memory.assign(machine.stages, machine.memory[0]);
+  machine.memory = memory_of_stages(runtime);
   if (runtime.cores() > 0) machine.oversubscribed = oversubscribed_hosts(runtime);
   if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
   if (!machine.oversubscribed.empty()) machine.latency = kLatencyWithoutCore;

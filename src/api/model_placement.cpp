@@ -6,11 +6,10 @@
 
 #include <algorithm>
 
+#include "api/common_buffers.h"
 #include "api/runtime.h"
 #include "base/check.h"
 #include "deferred/delayed_tensors.h"
-#include "module/running_statistics.h"
-#include "server/guarded_tensor.h"
 
 namespace smp {
 namespace {
@@ -41,13 +40,6 @@ void place_modules(Runtime& runtime, const ModelDescription& description,
   auto& modules = runtime.server().modules();
   modules.attach_model(placed, state);
   if (description.routed.front() == nullptr) modules.attach_body(*description.modules.front());
-}
-
-/// Dense memory that fits: others cannot be kept away from other ranks, and are shared.
-bool stays_everywhere(const torch::nn::Module& holder, const at::Tensor& buffer) {
-  if (module::is_normalisation(holder)) return false;
-  return !server::can_be_guarded(buffer) ||
-         buffer.storage().nbytes() <= static_cast<std::size_t>(partitioning::kSmallBuffer);
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include "api/plan_key.h"
 
 #include <torch/nn/module.h>
+#include <unistd.h>
 
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -29,8 +31,31 @@ std::string text_of_settings(const PlanKeyFacts& facts) {
   if (config.pipeline.starts_with("file:")) {
     text += concat(' ', base::read_file(config.pipeline.substr(5)));
   }
-  for (const double speed : config.stage_speeds) text += concat(" speed ", speed);
-  for (const double memory : config.stage_memory) text += concat(" memory ", memory);
+  return text;
+}
+
+/// Measured numbers differ a little from start to start; plans depend on their magnitude. One that
+/// lies on the border of two steps costs a trace.
+long step_of(double measured) {
+  constexpr double kStepsOfAnOctave = 2;
+  return measured > 0 ? std::lround(kStepsOfAnOctave * std::log2(measured)) : 0;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+/// The host counts where a clock did.
+std::string text_of_machine(const PlanKeyFacts& facts) {
+  const auto& machine = facts.machine;
+  std::string text;
+  for (const double speed : machine.speeds) text += concat(" speed ", speed);
+  for (const auto memory : machine.memory) text += concat(" memory ", memory);
+  text += concat(facts.config.stage_memory.empty() ? " offered" : " set", " messages ",
+                 step_of(machine.latency), ' ', step_of(machine.handling), ' ',
+                 step_of(machine.bytes_per_second));
+  if (facts.config.trace_repeats > 0) text += concat(" host ", host_name());
   return text;
 }
 
@@ -46,14 +71,20 @@ std::string text_of_hosts(const simulate::Machine& machine) {
 std::string text_of_model(const PlanKeyFacts& facts) {
   std::string text;
   for (const auto& pin : facts.pins) text += concat(" pin ", pin.path, '=', pin.pp_rank);
-  for (const auto* module : facts.model.modules) text += module->is_training() ? 't' : 'e';
+  for (const auto* module : facts.model.modules) {
+    text += module->is_training() ? 't' : 'e';
+    for (const auto& parameter : module->parameters(/*recurse=*/false)) {
+      text += concat(parameter.requires_grad() ? '+' : '-', parameter.device());
+    }
+  }
   return text;
 }
 
 }  // namespace
 
 std::uint64_t plan_key(const PlanKeyFacts& facts) {
-  const auto text = text_of_settings(facts) + text_of_hosts(facts.machine) + text_of_model(facts);
+  const auto text = text_of_settings(facts) + text_of_machine(facts) +
+                    text_of_hosts(facts.machine) + text_of_model(facts);
   return base::mix_key(model_hash(facts.model.tree, facts.machine.stages), text);
 }
 

@@ -22,7 +22,9 @@ struct PlanKeyFacts {
   const simulate::Machine& machine;
 };
 
-/// Equal if the same program would make the same plan for the same model, arguments and machine.
+/// Equal if the same program would make the same plan for the same model, arguments and machine:
+/// its memory, what messages cost (where that was measured, to half an octave), the devices of the
+/// weights, and the host if modules are timed there.
 /// The program file's size and date are part of it: after a change of a `forward` the old plan
 /// could put a weight and its reader on two stages.
 [[nodiscard]] std::uint64_t plan_key(const PlanKeyFacts& facts);

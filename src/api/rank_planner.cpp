@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/memory_shares.h"
 #include "api/plan_key.h"
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "partition/memory_model.h"
 #include "partition/plan_check.h"
 #include "partition/plan_simulation.h"
 #include "partition/planned_step.h"
@@ -44,39 +46,38 @@ RankPlanner::RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& model
       cache_(config_.plan_cache) {}
 
 std::vector<PlannedModel> RankPlanner::plans() {
+  auto all = jobs();
   std::vector<std::optional<PlannedModel>> plans;
-  bool trace = false;
-  for (const auto& model : models_) {
-    plans.push_back(known(model));
-    trace = trace || (!plans.back() && may_keep_state(model));
+  bool unknown = false;
+  for (const Job& job : all) {
+    plans.push_back(known(job));
+    unknown = unknown || !plans.back();
   }
-  const auto traces = trace ? traces_of_all() : std::vector<simulate::Trace>(models_.size());
-  std::vector<PlannedModel> made;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    made.push_back(plans[i] ? *std::move(plans[i]) : make(models_[i], traces[i]));
-  }
-  return made;
+  // Whatever places the modules: which of them keep state decides what placement and order are
+  // right.
+  const bool trace = unknown && preview_ != nullptr && !config_.skip_tracing;
+  const auto traces = trace ? traces_of_all(all) : std::vector<simulate::Trace>(all.size());
+  return make_all(all, std::move(plans), traces);
 }
 
 // ---- what is known -----------------------------------------------------------------------------
 
-std::optional<PlannedModel> RankPlanner::known(const ModelToPlan& model) {
-  auto plan = from_file(model);
-  if (!plan && is_worth_a_trace(model)) plan = from_cache(model);
-  return plan;
+std::vector<RankPlanner::Job> RankPlanner::jobs() const {
+  std::vector<double> needs;
+  for (const auto& model : models_) {
+    needs.push_back(partitioning::state_bytes(tree_of(model), model.optimizer_ratio));
+  }
+  std::vector<Job> all;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i])});
+  }
+  return all;
 }
 
-std::optional<PlannedModel> RankPlanner::from_file(const ModelToPlan& model) const {
-  if (config_.plan_file.empty()) return std::nullopt;
-  auto file = partitioning::read_plan_file(config_.plan_file);
-  if (!file.plan) return std::nullopt;
-  partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
-  return PlannedModel{*std::move(file.plan), {}, false};
-}
-
-std::optional<PlannedModel> RankPlanner::from_cache(const ModelToPlan& model) {
-  const auto key = key_of(model);
-  auto plan = cache_.find(key, tree_of(model), machine_.stages);
+std::optional<PlannedModel> RankPlanner::known(const Job& job) {
+  if (!is_worth_a_trace(job)) return std::nullopt;
+  const auto key = key_of(job);
+  auto plan = cache_.find(key, tree_of(job.model), machine_.stages);
   if (!plan) return std::nullopt;
   return PlannedModel{*std::move(plan), simulation_from_cache(key), true};
 }
@@ -95,76 +96,108 @@ std::string RankPlanner::simulation_from_cache(std::uint64_t key) const {
 
 // ---- what is made ------------------------------------------------------------------------------
 
-/// Whatever places the modules: which of them keep state decides what placement and order are
-/// right.
-bool RankPlanner::may_keep_state(const ModelToPlan&) const {
-  return preview_ != nullptr && !config_.skip_tracing;
+/// A pin of the model itself places everything that has none of its own. A file with a pin for
+/// every module asks what comes of it.
+bool RankPlanner::is_worth_a_trace(const Job& job) const {
+  if (preview_ == nullptr || config_.skip_tracing || machine_.stages == 1) return false;
+  const bool whole_plan =
+      !config_.plan_file.empty() && job.pins.size() >= tree_of(job.model).nodes.size();
+  if (whole_plan) return true;
+  return config_.auto_partition && std::none_of(job.pins.begin(), job.pins.end(),
+                                                [](const auto& pin) { return pin.path.empty(); });
 }
 
-/// A pin of the model itself places everything that has none of its own.
-bool RankPlanner::is_worth_a_trace(const ModelToPlan& model) const {
-  if (preview_ == nullptr || !config_.auto_partition || config_.skip_tracing) return false;
-  const auto pins = pins_of(model);
-  return machine_.stages > 1 &&
-         std::none_of(pins.begin(), pins.end(), [](const auto& pin) { return pin.path.empty(); });
-}
-
-std::vector<simulate::Trace> RankPlanner::traces_of_all() {
+std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& jobs) {
   std::vector<const ModelDescription*> descriptions;
-  for (const auto& model : models_) descriptions.push_back(model.description);
-  const bool costs_wanted = std::any_of(models_.begin(), models_.end(), [this](const auto& model) {
-    return is_worth_a_trace(model);
-  });
+  for (const Job& job : jobs) descriptions.push_back(job.model.description);
+  const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
+                                        [this](const Job& job) { return is_worth_a_trace(job); });
   return trace_models(runtime_, descriptions, *preview_, costs_wanted);
 }
 
+/// Where a model does not fit in its part of the memory, it gets what the others left.
+std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
+                                                std::vector<std::optional<PlannedModel>> known,
+                                                const std::vector<simulate::Trace>& traces) {
+  std::vector<std::size_t> crowded;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    try {
+      if (!known[i]) known[i] = make(jobs[i], traces[i]);
+    } catch (const ResourceError&) {
+      if (jobs.size() == 1) throw;
+      crowded.push_back(i);
+    }
+  }
+  for (const std::size_t i : crowded) {
+    jobs[i].machine.memory = memory_left(machine_, known);
+    try {
+      known[i] = make(jobs[i], traces[i]);
+    } catch (const ResourceError& error) {
+      throw ResourceError(
+          base::concat("model ", i, " of the ", jobs.size(),
+                       " models of this session, which share the memory: ", error.what()));
+    }
+  }
+  std::vector<PlannedModel> made;
+  for (auto& plan : known) made.push_back(*std::move(plan));
+  return made;
+}
+
 /// @param traced  without calls if modules are counted; such a plan is not worth keeping
-PlannedModel RankPlanner::make(const ModelToPlan& model, const simulate::Trace& traced) {
+PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
   simulate::Trace trace;
-  if (is_worth_a_trace(model)) {
+  if (is_worth_a_trace(job)) {
     trace = traced;
   } else {
     trace.state = traced.state;
   }
-  const auto options = options_of(model, trace);
-  PlannedModel made{partitioning::make_plan(tree_of(model), options), {}, !traced.calls.empty()};
-  made.simulation = simulated_timeline(tree_of(model), options, made.plan);
-  if (!trace.calls.empty()) cache_.store(key_of(model), made.plan, made.simulation);
+  const auto& tree = tree_of(job.model);
+  const auto options = options_of(job, trace);
+  PlannedModel made{partitioning::make_plan(tree, options), {}, !traced.calls.empty()};
+  made.simulation = simulated_timeline(tree, options, made.plan);
+  if (!trace.calls.empty()) cache_.store(key_of(job), made.plan, made.simulation);
   return made;
 }
 
-partitioning::PartitionOptions RankPlanner::options_of(const ModelToPlan& model,
+partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
                                                        const simulate::Trace& trace) const {
   SMP_ASSERT(config_.active_microbatches, "the number of stages is known");
   partitioning::PartitionOptions options;
   options.pp_size = machine_.stages;
   options.auto_partition = config_.auto_partition;
   options.default_partition = config_.default_partition.value_or(0);
-  options.pins = pins_of(model);
+  options.pins = job.pins;
   options.trace = trace;
-  options.machine = machine_;
+  options.machine = job.machine;
   options.machine.set_processor_share(trace.processor_share);
   options.strategy = config_.partition_strategy;
   options.memory_weight = config_.memory_weight;
   options.pipeline = config_.pipeline;
   options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
   options.active_microbatches = *config_.active_microbatches;
-  options.optimizer_ratio = model.optimizer_ratio;
+  options.optimizer_ratio = job.model.optimizer_ratio;
+  // What a machine has is an estimate of what its ranks may take; a limit that was set is an order.
+  options.refuse_unfit = !config_.stage_memory.empty();
   return options;
 }
 
+/// Those of the program, and of the plan file, which is first checked against the model.
 std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) const {
-  auto pins = model.pins;
-  if (config_.plan_file.empty()) return pins;
+  if (config_.plan_file.empty()) return model.pins;
   const auto file = partitioning::read_plan_file(config_.plan_file);
+  if (file.plan) {
+    partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
+    return partitioning::pins_of(*file.plan, config_.plan_file);
+  }
+  auto pins = model.pins;
   pins.insert(pins.end(), file.pins.begin(), file.pins.end());
   return pins;
 }
 
 /// Only with a preview.
-std::uint64_t RankPlanner::key_of(const ModelToPlan& model) const {
-  const auto pins = pins_of(model);
-  return plan_key({*model.description, pins, model.optimizer_ratio, *preview_, config_, machine_});
+std::uint64_t RankPlanner::key_of(const Job& job) const {
+  return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
+                   job.machine});
 }
 
 }  // namespace smp

@@ -21,26 +21,34 @@ class RankPlanner {
   RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview,
               const simulate::Machine& machine);
 
-  /// A plan a model. The step's body runs once if some plan is neither in a file nor in the cache.
+  /// A plan a model. The step's body runs once if some plan is not in the cache. A plan file is a
+  /// set of pins, for all modules or for some. Several models share the memory of each stage.
   /// @throws UsageError, ResourceError  as partitioning::make_plan and check_plan
   std::vector<PlannedModel> plans();
 
  private:
+  /// One of the models, and what of the machine is there for it.
+  struct Job {
+    const ModelToPlan& model;
+    simulate::Machine machine;
+    std::vector<partitioning::Pin> pins;
+  };
+
   // What is known.
-  std::optional<PlannedModel> known(const ModelToPlan& model);
-  std::optional<PlannedModel> from_file(const ModelToPlan& model) const;
-  std::optional<PlannedModel> from_cache(const ModelToPlan& model);
+  std::vector<Job> jobs() const;
+  std::optional<PlannedModel> known(const Job& job);
   std::string simulation_from_cache(std::uint64_t key) const;
 
   // What is made.
-  bool may_keep_state(const ModelToPlan& model) const;
-  bool is_worth_a_trace(const ModelToPlan& model) const;
-  std::vector<simulate::Trace> traces_of_all();
-  PlannedModel make(const ModelToPlan& model, const simulate::Trace& traced);
-  partitioning::PartitionOptions options_of(const ModelToPlan& model,
-                                            const simulate::Trace& trace) const;
+  bool is_worth_a_trace(const Job& job) const;
+  std::vector<simulate::Trace> traces_of_all(const std::vector<Job>& jobs);
+  std::vector<PlannedModel> make_all(std::vector<Job>& jobs,
+                                     std::vector<std::optional<PlannedModel>> known,
+                                     const std::vector<simulate::Trace>& traces);
+  PlannedModel make(const Job& job, const simulate::Trace& traced);
+  partitioning::PartitionOptions options_of(const Job& job, const simulate::Trace& trace) const;
   std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;
-  std::uint64_t key_of(const ModelToPlan& model) const;
+  std::uint64_t key_of(const Job& job) const;
 
   Runtime& runtime_;
   const Config& config_;

@@ -113,8 +113,11 @@ std::vector<ConfigKey> plan_keys() {
           "median of k runs"),
       key("stage_speeds", "", &Config::stage_speeds, each_between(1e-6, 1e6, "stage"), "all 1",
           "relative speed of each stage"),
-      key("stage_memory", "", &Config::stage_memory, each_between(1e-6, 1e9, "stage"), "no limit",
-          "memory of each stage in GiB, or one number for all; a plan that needs more is refused"),
+      key("stage_memory", "", &Config::stage_memory, each_between(1e-6, 1e9, "stage"),
+          "what the machine has, shared by its ranks",
+          "memory of each stage in GiB, or one number for all; if it is set, a plan that needs "
+          "more "
+          "is refused"),
       key("plan_cache", "", &Config::plan_cache, any_path, "auto",
           "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
   };

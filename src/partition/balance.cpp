@@ -30,7 +30,7 @@ Load difference(const Load& a, const Load& b) { return {a[0] - b[0], a[1] - b[1]
 
 // Bytes a node brings to a stage: weight, gradient and two moments; a microbatch a stage in flight.
 double bytes_of_node(const CostNode& node, const simulate::Machine& machine) {
-  return 4.0 * static_cast<double>(node.weight_bytes) +
+  return static_cast<double>(node.weight_bytes + 3 * node.gradient_bytes + node.buffer_bytes) +
          static_cast<double>(node.activation_bytes) * machine.stages;
 }
 

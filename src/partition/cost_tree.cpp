@@ -14,6 +14,7 @@ namespace {
 // What modules have of their own, by index in ModuleTree::nodes.
 struct OwnCosts {
   std::vector<std::int64_t> weight_bytes;
+  std::vector<std::int64_t> gradient_bytes;
   std::vector<std::int64_t> activation_bytes;
   std::vector<double> seconds;
   std::vector<int> first_call;  // index in Trace::calls
@@ -22,22 +23,25 @@ struct OwnCosts {
 constexpr int kNeverCalled = std::numeric_limits<int>::max();
 
 // A tied weight counts where it was registered first.
-std::vector<std::int64_t> weight_bytes(const ModuleTree& tree) {
-  std::vector<std::int64_t> bytes(tree.nodes.size(), 0);
+std::vector<std::int64_t> bytes_of_weights(const ModuleTree& tree,
+                                           std::int64_t TreeParameter::*bytes) {
+  std::vector<std::int64_t> sums(tree.nodes.size(), 0);
   std::vector<bool> counted(tree.parameters.size(), false);
   for (std::size_t m = 0; m < tree.nodes.size(); ++m) {
     for (const OwnParameter& own : tree.nodes[m].parameters) {
-      if (!counted.at(own.parameter)) bytes[m] += tree.parameters[own.parameter].bytes;
+      if (!counted.at(own.parameter)) sums[m] += tree.parameters[own.parameter].*bytes;
       counted[own.parameter] = true;
     }
   }
-  return bytes;
+  return sums;
 }
 
 OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
   const std::size_t count = tree.nodes.size();
-  OwnCosts costs{weight_bytes(tree), std::vector<std::int64_t>(count, 0),
-                 std::vector<double>(count, 0), std::vector<int>(count, kNeverCalled)};
+  OwnCosts costs{bytes_of_weights(tree, &TreeParameter::bytes),
+                 bytes_of_weights(tree, &TreeParameter::gradient_bytes),
+                 std::vector<std::int64_t>(count, 0), std::vector<double>(count, 0),
+                 std::vector<int>(count, kNeverCalled)};
   costs.first_call[0] = -1;
   const auto add = [&](int module, const simulate::ComputeInterval& interval) {
     costs.seconds.at(module) += interval.seconds;
@@ -128,13 +132,16 @@ void sort_by_execution(CostTree& tree, const OwnCosts& own) {
   }
 }
 
-void fill_in(CostTree& tree, const OwnCosts& own, const std::vector<double>& prices) {
+void fill_in(CostTree& tree, const ModuleTree& modules, const OwnCosts& own,
+             const std::vector<double>& prices) {
   const double total = sum(prices);
   for (CostNode& node : tree.nodes) {
     for (const int module : node.modules) {
       node.own += prices[module] / total;
       node.seconds += own.seconds[module];
       node.weight_bytes += own.weight_bytes[module];
+      node.gradient_bytes += own.gradient_bytes[module];
+      node.buffer_bytes += modules.nodes[module].buffer_bytes;
       node.activation_bytes += own.activation_bytes[module];
     }
   }
@@ -156,7 +163,7 @@ CostTree make_cost_tree(const ModuleTree& tree, const simulate::Trace& trace,
   CostTree result = skeleton(
       tree, group_modules(tree, trace.foreign_uses, fixed, trace.buffer_uses, trace.state));
   sort_by_execution(result, own);
-  fill_in(result, own, prices);
+  fill_in(result, tree, own, prices);
   return result;
 }
 

@@ -2,25 +2,51 @@
 #include "partition/dhondt.h"
 
 namespace smp::partitioning {
+namespace {
 
-std::vector<int> deal_seats(const std::vector<Claim>& claims, const std::vector<double>& seats) {
-  std::vector<double> held(claims.size(), 0);  // sizes of the seats
-  std::vector<int> count(claims.size(), 0);
-  std::vector<int> owners;
-  for (const double seat : seats) {
+/// Costs are sums in floating point: what differs by less is equal.
+constexpr double kEqual = 1e-9;
+
+class Deal {
+ public:
+  Deal(const std::vector<Claim>& claims, SeatTies ties)
+      : claims_(claims), ties_(ties), held_(claims.size(), 0), count_(claims.size(), 0) {}
+
+  /// Index of the claim that gets a seat of that size; -1: none can use it.
+  int next(double seat) {
     int winner = -1;
-    double largest = 0;
-    for (std::size_t i = 0; i < claims.size(); ++i) {
-      const double quotient = claims[i].cost / (held[i] + seat);
-      if (count[i] == claims[i].most || (winner >= 0 && quotient <= largest)) continue;
-      winner = static_cast<int>(i);
-      largest = quotient;
+    for (std::size_t i = 0; i < claims_.size(); ++i) {
+      if (count_[i] == claims_[i].most) continue;
+      if (winner < 0 || beats(static_cast<int>(i), winner, seat)) winner = static_cast<int>(i);
     }
-    owners.push_back(winner);
-    if (winner < 0) continue;
-    held[winner] += seat;
-    ++count[winner];
+    if (winner < 0) return -1;
+    held_[winner] += seat;
+    ++count_[winner];
+    return winner;
   }
+
+ private:
+  bool beats(int later, int earlier, double seat) const {
+    const double own = claims_[later].cost / (held_[later] + seat);
+    const double other = claims_[earlier].cost / (held_[earlier] + seat);
+    if (own > other * (1 + kEqual)) return true;
+    const bool equal = own >= other * (1 - kEqual);
+    return equal && ties_ == SeatTies::kFewestSeats && count_[later] < count_[earlier];
+  }
+
+  const std::vector<Claim>& claims_;
+  const SeatTies ties_;
+  std::vector<double> held_;  // sizes of the seats
+  std::vector<int> count_;
+};
+
+}  // namespace
+
+std::vector<int> deal_seats(const std::vector<Claim>& claims, const std::vector<double>& seats,
+                            SeatTies ties) {
+  Deal deal(claims, ties);
+  std::vector<int> owners;
+  for (const double seat : seats) owners.push_back(deal.next(seat));
   return owners;
 }
 

@@ -2,9 +2,11 @@
 #include "partition/memory_diagnosis.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 
 #include "base/check.h"
+#include "partition/memory_bound.h"
 #include "partition/short_text.h"
 
 namespace smp::partitioning {
@@ -17,16 +19,33 @@ class MemoryDiagnosis {
   explicit MemoryDiagnosis(const UnfitPlacement& unfit) : unfit_(unfit) {}
 
   std::string text() const {
-    std::string text = "the model does not fit:";
+    std::string text = verdict();
     for (int s = 0; s < unfit_.machine.stages; ++s) text += shortage(s);
     text += largest_node();
     const auto found = remedies();
-    text += found.empty() ? "\nnothing but more memory would help" : "\nwhat would help:";
+    text +=
+        found.empty() ? "\nnothing that was tried on this placement helps" : "\nwhat would help:";
     for (const std::string& remedy : found) text += concat("\n  - ", remedy);
     return text;
   }
 
  private:
+  std::string verdict() const {
+    if (unfit_.all_by_hand) return "the model does not fit as it is placed by hand:";
+    const double bound =
+        memory_lower_bound(unfit_.tree, unfit_.costs, unfit_.machine, unfit_.settings);
+    if (bound > 1) {
+      char text[96];
+      std::snprintf(text, sizeof text,
+                    "the model does not fit: however it is cut, some stage needs %.2f times its "
+                    "memory or more",
+                    bound);
+      return text;
+    }
+    return "no placement was found that fits, which is no proof that there is none; the best one "
+           "found:";
+  }
+
   std::int64_t limit(int stage) const { return unfit_.machine.memory[stage]; }
 
   std::string shortage(int stage) const {
@@ -41,13 +60,13 @@ class MemoryDiagnosis {
   }
 
   double bytes_of_state(const CostNode& node) const {
-    return static_cast<double>(node.weight_bytes) * (2 + unfit_.settings.optimizer_ratio);
+    return state_bytes(node, unfit_.settings.optimizer_ratio);
   }
 
   const CostNode& largest() const {
     const auto& nodes = unfit_.costs.nodes;
-    return *std::max_element(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
-      return a.weight_bytes < b.weight_bytes;
+    return *std::max_element(nodes.begin(), nodes.end(), [this](const auto& a, const auto& b) {
+      return bytes_of_state(a) < bytes_of_state(b);
     });
   }
 

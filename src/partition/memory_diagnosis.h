@@ -17,11 +17,13 @@ struct UnfitPlacement {
   const StepSettings& settings;
   const std::vector<int>& stages_of_nodes;
   const Judgement& judgement;
+  bool all_by_hand;         ///< there was nothing to be placed
   int active_microbatches;  ///< that "interleaved" has, or would have instead of "simple"
 };
 
-/// @throws ResourceError  always; says which stages lack how much, and what would help: only what
-///                        was tried out on the same placement
+/// @throws ResourceError  always; says whether no placement can fit (partition/memory_bound.h) or
+///                        none was found, which stages lack how much, and what would help: only
+///                        what was tried out on the same placement
 [[noreturn]] void throw_memory_diagnosis(const UnfitPlacement& unfit);
 
 }  // namespace smp::partitioning

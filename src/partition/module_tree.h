@@ -14,8 +14,10 @@ namespace smp::partitioning {
 struct TreeParameter {
   std::string name;   ///< dotted name where it was registered first: "shared.weight"
   std::string shape;  ///< "float32[256, 128]"
+  // Of its own: nothing if it is memory of an earlier one.
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
+  std::int64_t gradient_bytes = 0;  ///< none if it is frozen; the optimizer keeps as little of it
 };
 
 /// Buffers up to so many bytes are held by all ranks, since any code may read them: position ids,
@@ -35,7 +37,8 @@ struct ModuleNode {
   std::vector<OwnParameter> parameters;  ///< held by the module itself, not by its children
   /// Held by others, whose memory a parameter or buffer of the module itself is a view of.
   std::vector<int> viewed;
-  std::int64_t buffer_bytes = 0;  ///< of the module itself
+  /// Of the module itself, without those that every rank holds.
+  std::int64_t buffer_bytes = 0;
   /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not
   /// routed); empty if it may be placed on its own.
   std::string stays_because;
@@ -54,6 +57,7 @@ struct ModuleNode {
 struct ModuleTree {
   std::vector<ModuleNode> nodes;
   std::vector<TreeParameter> parameters;
+  std::int64_t common_bytes = 0;  ///< of buffers that every rank holds (kSmallBuffer)
 
   /// Appends a node below `parent` (-1: the model itself) and returns its index.
   int add(std::string path, int parent);

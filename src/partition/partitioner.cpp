@@ -34,6 +34,8 @@ constexpr std::array kSlacks{0.01, 0.03, 0.1};
 /// Rounds of runs that are dealt to the stages; see looped_partition().
 constexpr std::array kLoops{2, 3, 4, 6, 8};
 
+constexpr const char* kByHand = "by hand";
+
 struct Candidate {
   std::string strategy;
   std::vector<int> stages;  // of nodes
@@ -61,9 +63,10 @@ class Planner {
     }
     const auto best = std::min_element(found_.begin(), found_.end(),
                                        [&](auto& a, auto& b) { return value(a) < value(b); });
-    if (!best->judgement.fits()) {
+    if (!best->judgement.fits() && options_.refuse_unfit) {
       throw_memory_diagnosis({tree_, trace_, costs_, machine_, judge_.settings(), best->stages,
-                              best->judgement, options_.active_microbatches});
+                              best->judgement, best->strategy == kByHand,
+                              options_.active_microbatches});
     }
     return explain(*best);
   }
@@ -83,7 +86,8 @@ class Planner {
   }
 
   StepSettings settings() const {
-    return {options_.microbatches, schedule_.get(), options_.optimizer_ratio};
+    return {options_.microbatches, schedule_.get(), options_.optimizer_ratio,
+            options_.memory_weight};
   }
 
   // ---- what has no pin ------------------------------------------------------------------------
@@ -95,7 +99,7 @@ class Planner {
     for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
       if (hand_.reasons[m].empty()) hand_.reasons[m] = "placed by default_partition";
     }
-    add("by hand", fixed_stages(stage));
+    add(kByHand, fixed_stages(stage));
   }
 
   /// @param stage  of nodes that are not fixed, but for the model itself, which is on stage 0
@@ -118,7 +122,7 @@ class Planner {
                 "\"; use \"best\", \"tree\", \"contiguous\" or \"search\"");
     const StageUse use = stage_use(costs_, machine_);
     // Who places everything by hand may leave stages idle.
-    if (use.free == 0 && !options_.pins.empty()) return add("by hand", fixed_stages(0));
+    if (use.free == 0 && !options_.pins.empty()) return add(kByHand, fixed_stages(0));
     // State that keeps everything on stage 0 is no fault of the model.
     const bool shared =
         std::any_of(trace_.state.begin(), trace_.state.end(),
@@ -131,9 +135,12 @@ class Planner {
     if (options_.strategy == "tree") return;
     const auto contiguous = used(contiguous_partition(costs_, machine_));
     if (wanted("contiguous")) add("contiguous", contiguous);
-    // Where nothing was run, a simulation has nothing to say that would justify a scattered plan.
+    // Where nothing was run, a simulation has nothing to say that would justify a scattered plan,
+    // but memory has.
     const bool known = trace_.source != simulate::CostSource::kCounts;
-    if (options_.strategy == "search" || (options_.strategy == "best" && known)) {
+    const bool fits = std::any_of(found_.begin(), found_.end(),
+                                  [](const Candidate& found) { return found.judgement.fits(); });
+    if (options_.strategy == "search" || (options_.strategy == "best" && (known || !fits))) {
       add("search", search({tree, contiguous}));
     }
   }

@@ -35,6 +35,9 @@ struct PartitionOptions {
   int active_microbatches = 0;
   /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
   double optimizer_ratio = 2;
+  /// Whether a plan that needs more memory than there is, is an error; else the one that lacks
+  /// least is made.
+  bool refuse_unfit = true;
 };
 
 /// What the schedule of such a step is made for.
@@ -49,8 +52,8 @@ struct PartitionOptions {
 /// @throws UsageError     all faults of the pins at once: an unknown or ambiguous path (with the
 ///                        most similar), a stage out of range, a module that cannot leave its
 ///                        parent, tied weights on two stages; an unknown strategy or schedule.
-/// @throws ResourceError  more stages than modules to place; a stage whose memory is too small,
-///                        with what would help.
+/// @throws ResourceError  more stages than modules to place; a stage whose memory is too small (if
+///                        `refuse_unfit`): whether that is proven, and what would help.
 [[nodiscard]] PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options);
 
 }  // namespace smp::partitioning

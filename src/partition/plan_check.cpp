@@ -119,6 +119,12 @@ std::string read_named_file(const std::string& path) {
 
 }  // namespace
 
+std::vector<Pin> pins_of(const PartitionPlan& plan, const std::string& name) {
+  std::vector<Pin> pins;
+  for (const auto& row : plan.rows()) pins.push_back({row.path, row.pp_rank, name});
+  return pins;
+}
+
 PlanFile read_plan_file(const std::string& path) {
   const std::string text = read_named_file(path);
   const Json json = base::parse_json(text, path);

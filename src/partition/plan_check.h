@@ -28,6 +28,9 @@ struct PlanFile {
   std::vector<Pin> pins;
 };
 
+/// Every module of the plan where it has it. @param name  of the plan, for reasons and messages
+std::vector<Pin> pins_of(const PartitionPlan& plan, const std::string& name);
+
 /// @throws UsageError  the file cannot be read or is neither of the two.
 PlanFile read_plan_file(const std::string& path);
 

@@ -12,6 +12,9 @@
 namespace smp::partitioning {
 namespace {
 
+/// A bottleneck this near its bound need not be evened out further before it is judged.
+constexpr double kBalanced = 1.03;
+
 // What a border between stages may cost, from nothing to more than any balance.
 constexpr std::array kPrices{0.0, 0.01, 0.03, 0.1, 0.3};
 constexpr std::size_t kMostStarts = 3;

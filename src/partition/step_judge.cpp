@@ -12,7 +12,6 @@
 namespace smp::partitioning {
 namespace {
 
-constexpr double kSteepness = 8;
 /// Of the step, for each module that is split.
 constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
@@ -66,7 +65,7 @@ int split_modules(const CostTree& costs, const std::vector<int>& stages) {
 }  // namespace
 
 double Judgement::value() const {
-  const double balanced = step.seconds * std::pow(std::max(1.0, to_bound / kBalanced), kSteepness);
+  const double balanced = step.seconds * std::pow(to_bound, balance_weight);
   const double readable = balanced * (1 + kSplit * split_modules);
   return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
@@ -101,6 +100,7 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   judgement.memory =
       predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
                      settings_.optimizer_ratio);
+  judgement.balance_weight = settings_.balance_weight;
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
   judgement.split_modules = split_modules(costs_, stages_of_nodes);
   judgement.missing = missing_bytes(judgement.memory, machine_);

@@ -19,6 +19,9 @@ struct StepSettings {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
   double optimizer_ratio = 2;  ///< optimizer state over trained weights
+  /// What an even cost is worth against a short step, 0 to 1: as much as memory in the cost (alpha
+  /// of equation 1), since the step itself tells how even the time is.
+  double balance_weight = 0.8;
 };
 
 /// What a placement comes to.
@@ -26,13 +29,14 @@ struct Judgement {
   simulate::SimulatedStep step;
   std::vector<StageMemory> memory;  ///< by stage
   double to_bound = 1;              ///< bottleneck ÷ its lower bound
+  double balance_weight = 0;        ///< StepSettings
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
   int split_modules = 0;            ///< whose parts are on several stages
 
   bool fits() const { return missing == 0; }
-  /// Smaller is better. A stage that costs more than its share counts against the plan, since alpha
-  /// says what balance is worth, and so does, a little, every module that a reader finds on several
-  /// stages; what does not fit is worse than all that fits.
+  /// Smaller is better: seconds of the step, times `to_bound` to the power of `balance_weight`, and
+  /// a little more for every module that a reader finds on several stages; what does not fit is
+  /// worse than all that fits.
   double value() const;
 };
 

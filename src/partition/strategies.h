@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "partition/cost_tree.h"
+#include "partition/dhondt.h"
 #include "simulate/machine.h"
 
 namespace smp::partitioning {
@@ -14,7 +15,9 @@ namespace smp::partitioning {
 /// The paper's algorithm: Algorithms 1 and 2 over the tree, seats by D'Hondt. Beyond the paper: no
 /// more seats for a subtree than it has nodes, a seat counts by the speed of its stage, and stages
 /// that fixed nodes half fill take no part. No stage stays empty if there are nodes enough.
-std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine);
+/// @param ties  of which the paper says nothing
+std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine,
+                                SeatTies ties = SeatTies::kFewestSeats);
 
 /// Nodes in execution order, at any depth, cut into one run a stage with the least maximum; of such
 /// cuts, those that open the fewest inner nodes. No stage stays empty if there are nodes enough.
@@ -49,8 +52,5 @@ double bottleneck(const CostTree& tree, const std::vector<int>& stages_of_nodes,
 /// - for each k: the k + 1 smallest of the k * stages + 1 largest free nodes / the fastest stage,
 ///   since one stage gets k + 1 of these.
 double bottleneck_lower_bound(const CostTree& tree, const simulate::Machine& machine);
-
-/// A bottleneck this near its bound is as good as balanced; less is evened out before it is judged.
-inline constexpr double kBalanced = 1.03;
 
 }  // namespace smp::partitioning

@@ -16,9 +16,10 @@ using Stages = std::vector<int>;
 
 class TreePartition {
  public:
-  TreePartition(const CostTree& tree, const simulate::Machine& machine)
+  TreePartition(const CostTree& tree, const simulate::Machine& machine, SeatTies ties)
       : tree_(tree),
         machine_(machine),
+        ties_(ties),
         free_cost_(tree.nodes.size(), 0),
         free_nodes_(tree.nodes.size(), 0),
         sets_(tree.nodes.size()) {
@@ -125,7 +126,7 @@ class TreePartition {
     }
     std::vector<double> seats;
     for (const int stage : stages) seats.push_back(machine_.speed(stage));
-    const std::vector<int> owners = deal_seats(claims, seats);
+    const std::vector<int> owners = deal_seats(claims, seats, ties_);
     std::vector<Stages> shares(segments.size());
     for (std::size_t s = 0; s < stages.size(); ++s) {
       if (owners[s] >= 0) shares[owners[s]].push_back(stages[s]);
@@ -150,6 +151,7 @@ class TreePartition {
 
   const CostTree& tree_;
   const simulate::Machine& machine_;
+  const SeatTies ties_;
   std::vector<double> free_cost_;  // of the subtree, without fixed nodes
   std::vector<int> free_nodes_;    // in the subtree
   std::vector<Stages> sets_;       // P(n)
@@ -157,9 +159,10 @@ class TreePartition {
 
 }  // namespace
 
-std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine) {
+std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine,
+                                SeatTies ties) {
   SMP_ASSERT(machine.stages >= 1 && !tree.nodes.empty());
-  return TreePartition(tree, machine).run();
+  return TreePartition(tree, machine, ties).run();
 }
 
 }  // namespace smp::partitioning

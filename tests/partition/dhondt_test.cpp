@@ -27,7 +27,8 @@ std::vector<int> counts(const std::vector<int>& owners, std::size_t claims) {
 }
 
 std::vector<int> seats_of(const std::vector<double>& costs, int seats) {
-  return counts(deal_seats(claims_of(costs), std::vector<double>(seats, 1.0)), costs.size());
+  return counts(deal_seats(claims_of(costs), std::vector<double>(seats, 1.0), SeatTies::kFirst),
+                costs.size());
 }
 
 // Writes down cost / 1, cost / 2, ... for everyone, and takes the largest entries of the table.
@@ -101,6 +102,15 @@ TEST(DHondt, KeepsTheLargestRatioOfSeatsToCostLeast) {
     }
   });
   EXPECT_TRUE(holds);
+}
+
+TEST(DHondt, GivesATiedSeatToWhoHasFewer) {
+  // 2 / 2 is 1 / 1.
+  EXPECT_THAT(deal_seats(claims_of({2, 1, 1}), {1, 1, 1, 1}), ElementsAre(0, 1, 2, 0));
+  EXPECT_THAT(deal_seats(claims_of({2, 1, 1}), {1, 1, 1, 1}, SeatTies::kFirst),
+              ElementsAre(0, 0, 1, 2));
+  // As sums in floating point have them.
+  EXPECT_THAT(deal_seats(claims_of({0.1 + 0.2, 0.15}), {1, 1}), ElementsAre(0, 1));
 }
 
 }  // namespace

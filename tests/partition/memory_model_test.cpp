@@ -28,6 +28,27 @@ TEST(MemoryModel, AddsUpWhatAStageHolds) {
   EXPECT_EQ(memory[1].most(), memory[1].usual()) << "what was seen is possible";
 }
 
+TEST(MemoryModel, GivesFrozenWeightsNeitherGradientsNorOptimizerState) {
+  TreeBuilder build;
+  build.module("trained", 400);
+  build.module("frozen", 80);
+  build.tree.parameters[1].gradient_bytes = 0;
+  const auto memory = predict_memory(build.tree, {0, 0, 0}, {{0}, {0}}, 2);
+  EXPECT_EQ(memory[0].weights, 480);
+  EXPECT_EQ(memory[0].gradients, 400);
+  EXPECT_EQ(memory[0].optimizer, 800);
+}
+
+TEST(MemoryModel, CountsSmallBuffersOnEveryStage) {
+  TreeBuilder build;
+  build.module("only", 4);
+  build.tree.common_bytes = 30;
+  build.tree.nodes[1].buffer_bytes = 500;
+  const auto memory = predict_memory(build.tree, {0, 1}, {{0, 0}, {0, 0}}, 0);
+  EXPECT_EQ(memory[0].buffers, 30);
+  EXPECT_EQ(memory[1].buffers, 530);
+}
+
 TEST(MemoryModel, KnowsWhatEachOptimizerKeeps) {
   TreeBuilder build;
   build.module("only", 100);

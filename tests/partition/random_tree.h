@@ -63,8 +63,9 @@ class RandomModelMaker {
       if (!node.children.empty() ? !chance(10) : odd(25)) continue;
       const std::int64_t bytes = 4 * (1 + std::int64_t{below(316)} * below(316));
       node.parameters.push_back({"weight", static_cast<int>(model_.tree.parameters.size())});
-      model_.tree.parameters.push_back(
-          {node.path + ".weight", "float32[" + std::to_string(bytes / 4) + "]", bytes / 4, bytes});
+      model_.tree.parameters.push_back({node.path + ".weight",
+                                        "float32[" + std::to_string(bytes / 4) + "]", bytes / 4,
+                                        bytes, bytes});
     }
   }
 

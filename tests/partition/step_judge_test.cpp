@@ -15,6 +15,7 @@ Judgement judgement(double seconds, double to_bound, int split_modules = 0) {
   Judgement made;
   made.step.seconds = seconds;
   made.to_bound = to_bound;
+  made.balance_weight = 0.5;
   made.split_modules = split_modules;
   return made;
 }
@@ -22,7 +23,9 @@ Judgement judgement(double seconds, double to_bound, int split_modules = 0) {
 TEST(StepJudge, PrefersShortStepsThenBalanceThenWholeModules) {
   EXPECT_LT(judgement(1, 1).value(), judgement(1.1, 1).value());
   EXPECT_LT(judgement(1, 1.04).value(), judgement(1, 1.05).value());
-  EXPECT_EQ(judgement(1, 1).value(), judgement(1, kBalanced).value());
+  EXPECT_LT(judgement(1, 1).value(), judgement(1, 1.01).value()) << "there is no threshold";
+  EXPECT_LT(judgement(1, 1.1).value(), judgement(1.06, 1).value()) << "time counts more";
+  EXPECT_LT(judgement(1.04, 1).value(), judgement(1, 1.1).value());
   EXPECT_LT(judgement(1, 1, 1).value(), judgement(1, 1, 2).value());
   EXPECT_LT(judgement(1, 1, 3).value(), judgement(1.05, 1).value());
   auto too_large = judgement(1, 1);

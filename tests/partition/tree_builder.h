@@ -32,7 +32,8 @@ class TreeBuilder {
     const std::string& path = tree.nodes[node].path;
     const int index = static_cast<int>(tree.parameters.size());
     tree.parameters.push_back({path.empty() ? name : path + "." + name,
-                               "float32[" + std::to_string(bytes / 4) + "]", bytes / 4, bytes});
+                               "float32[" + std::to_string(bytes / 4) + "]", bytes / 4, bytes,
+                               bytes});
     tree.nodes[node].parameters.push_back({name, index});
     return index;
   }

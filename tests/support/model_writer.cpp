@@ -13,7 +13,7 @@ int ModelWriter::module(int parent, const std::string& name, std::int64_t elemen
   if (elements > 0) {
     tree.nodes[node].parameters.push_back({"weight", static_cast<int>(tree.parameters.size())});
     tree.parameters.push_back({path + ".weight", "float32[" + std::to_string(elements) + "]",
-                               elements, elements * kFloatBytes});
+                               elements, elements * kFloatBytes, elements * kFloatBytes});
   }
   return node;
 }

@@ -1,0 +1,23 @@
+// partition/memory_bound.h: what no placement can do with less memory than.
+#pragma once
+
+#include "partition/cost_tree.h"
+#include "partition/module_tree.h"
+#include "partition/step_judge.h"
+#include "simulate/machine.h"
+
+namespace smp::partitioning {
+
+/// Bytes of weights, gradients, optimizer state and buffers of a node.
+double state_bytes(const CostNode& node, double optimizer_ratio);
+
+/// Whatever the placement, some stage needs at least this share of the memory that buffers of every
+/// rank leave it, as the memory model counts it (predict_memory()): above 1 no placement fits. As
+/// bottleneck_lower_bound(), with bytes for costs and memory for speed: state, and what autograd
+/// keeps of the microbatches that every stage keeps at once. Infinite if some stage has no memory
+/// for what every rank holds.
+/// @param machine  with a limit for every stage
+double memory_lower_bound(const ModuleTree& tree, const CostTree& costs,
+                          const simulate::Machine& machine, const StepSettings& settings);
+
+}  // namespace smp::partitioning

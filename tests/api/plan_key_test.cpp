@@ -1,0 +1,74 @@
+// What makes another plan has another key in the plan cache, and what does not has the same.
+#include "api/plan_key.h"
+
+#include <gtest/gtest.h>
+
+#include "smp/smp.h"
+
+namespace smp {
+namespace plan_key_test {
+
+class PlanKey : public testing::Test {
+ protected:
+  PlanKey() : net_(nn::Linear(4, 4)), model_(describe_model(*net_)) {
+    preview_.arguments_key = [] { return std::uint64_t{7}; };
+    machine_.stages = 2;
+  }
+  std::uint64_t key() const { return key_of(model_); }
+  std::uint64_t key_of(const ModelDescription& model) const {
+    return plan_key({model, pins_, 2, preview_, config_, machine_});
+  }
+
+  nn::Linear net_;
+  ModelDescription model_;
+  std::vector<partitioning::Pin> pins_;
+  StepPreview preview_;
+  Config config_;
+  simulate::Machine machine_;
+};
+
+TEST_F(PlanKey, HoldsWhatMessagesCostToHalfAnOctave) {
+  const auto before = key();
+  for (double simulate::Machine::*cost : {&simulate::Machine::latency, &simulate::Machine::handling,
+                                          &simulate::Machine::bytes_per_second}) {
+    const double old = machine_.*cost;
+    machine_.*cost = 1.01 * old;
+    const auto little = key();
+    machine_.*cost = 0.99 * old;
+    EXPECT_TRUE(little == before || key() == before) << "at most one side of a border";
+    machine_.*cost = 2 * old;
+    EXPECT_NE(key(), before);
+    machine_.*cost = old;
+  }
+  EXPECT_EQ(key(), before);
+}
+
+TEST_F(PlanKey, HoldsMemoryAndWhetherItIsAnOrder) {
+  const auto before = key();
+  machine_.memory = {1000, 1000};
+  const auto offered = key();
+  EXPECT_NE(offered, before);
+  config_.stage_memory = {1};
+  EXPECT_NE(key(), offered);
+}
+
+TEST_F(PlanKey, HoldsWhichWeightsAreTrained) {
+  const auto before = key();
+  net_->bias.requires_grad_(false);
+  EXPECT_NE(key(), before);
+}
+
+struct OnDevice : torch::nn::Module {
+  explicit OnDevice(torch::Device device) {
+    register_parameter("weight", torch::empty({4, 4}, device));
+  }
+};
+
+TEST_F(PlanKey, HoldsTheDeviceOfTheWeights) {
+  OnDevice here(torch::kCPU), also_here(torch::kCPU), elsewhere(torch::kMeta);
+  EXPECT_EQ(key_of(describe_model(here)), key_of(describe_model(also_here)));
+  EXPECT_NE(key_of(describe_model(here)), key_of(describe_model(elsewhere)));
+}
+
+}  // namespace plan_key_test
+}  // namespace smp

@@ -1,0 +1,74 @@
+// No placement's simulated step is shorter than the bound: against all placements of small models.
+#include "partition/step_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "partition/random_tree.h"
+#include "partition/tree_builder.h"
+#include "schedule/schedule.h"
+
+namespace smp::partitioning {
+namespace {
+
+/// Of all placements.
+double shortest_step(const StepJudge& judge, const CostTree& costs, int stages_in_all) {
+  std::vector<int> stages;
+  for (const CostNode& node : costs.nodes) stages.push_back(std::max(node.fixed, 0));
+  double shortest = std::numeric_limits<double>::infinity();
+  for (;;) {
+    shortest = std::min(shortest, judge.judge(stages, judge.settings().microbatches).step.seconds);
+    std::size_t next = 0;
+    for (; next < stages.size(); ++next) {
+      if (costs.nodes[next].fixed >= 0) continue;
+      if (++stages[next] < stages_in_all) break;
+      stages[next] = 0;
+    }
+    if (next == stages.size()) return shortest;
+  }
+}
+
+TEST(StepBound, IsBelowTheShortestOfAllPlacements) {
+  int tight = 0;
+  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
+    const auto model = random_model(seed, {.modules = 5, .pinned_stages = seed % 5 == 0 ? 1 : 0});
+    const auto costs = make_cost_tree(model.tree, model.trace, model.fixed, {});
+    auto machine = simulate::ideal_machine(seed % 2 == 0 ? 3 : 2);
+    if (seed % 3 == 0) machine.speeds = {1, 2, 1.5};
+    if (seed % 7 == 0) machine.oversubscribed = {{{0, 1}, 1.5}};
+    machine.speeds.resize(machine.speeds.empty() ? 0 : machine.stages);
+    const int microbatches = 1 + static_cast<int>(seed % 4);
+    const char* names[] = {"simple", "1f1b", "zero_bubble", "interleaved"};
+    const auto schedule = schedule::make_schedule(
+        names[seed % 4], {machine.stages, microbatches, machine.stages + 1});
+    const StepSettings settings{microbatches, schedule.get(), 0};
+    const StepJudge judge(model.tree, model.trace, costs, machine, settings);
+    const double bound = step_lower_bound(model.trace, costs, machine, settings);
+    const double shortest = shortest_step(judge, costs, machine.stages);
+    EXPECT_LE(bound, shortest + 1e-7) << "seed " << seed << ", " << names[seed % 4];
+    if (bound > 0.9 * shortest) ++tight;
+  }
+  EXPECT_GE(tight, 25) << "a bound that says little is of no use";
+}
+
+/// Two modules of a second each, one after the other, with a backward of two.
+TEST(StepBound, CountsAllWorkAndWhatStagesWaitAtTheEnds) {
+  TreeBuilder build;
+  simulate::Trace trace;
+  trace.calls.push_back({.module = 0});
+  for (int i = 0; i < 2; ++i) {
+    build.module(i == 0 ? "a" : "b", 4);
+    trace.calls.push_back({.module = i + 1, .caller = 0, .after = {.seconds = 1}});
+  }
+  const auto costs = make_cost_tree(build.tree, trace, nothing_fixed(build.tree), {});
+  const auto schedule = schedule::make_schedule("simple", {.pp_size = 2, .microbatches = 4});
+  EXPECT_DOUBLE_EQ(
+      step_lower_bound(trace, costs, simulate::ideal_machine(2), {4, schedule.get(), 0}),
+      (2 * 4 * 3 + 3) / 2.0)
+      << "the second waits for a forward and for a backward of the first; the step takes 15";
+}
+
+}  // namespace
+}  // namespace smp::partitioning
