@@ -116,8 +116,7 @@ std::vector<ConfigKey> plan_keys() {
       key("stage_memory", "", &Config::stage_memory, each_between(1e-6, 1e9, "stage"),
           "what the machine has, shared by its ranks",
           "memory of each stage in GiB, or one number for all; if it is set, a plan that needs "
-          "more "
-          "is refused"),
+          "more is refused"),
       key("plan_cache", "", &Config::plan_cache, any_path, "auto",
           "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
   };
