@@ -14,6 +14,15 @@ step() {
   "$smp" "$@" >said || { cat said; exit 1; }
 }
 
+# refuse TEXT ARGUMENTS: it fails, and says so.
+refuse() {
+  local expected=$1
+  shift
+  echo "+ smp $*"
+  if "$smp" "$@" >said 2>&1; then cat said; echo "was not refused"; exit 1; fi
+  grep -qF -- "$expected" said || { cat said; echo "said nothing of: $expected"; exit 1; }
+}
+
 says() { grep -qE -- "$1" said || { cat said; echo "said nothing of: $1"; exit 1; }; }
 
 step demo --help
@@ -40,3 +49,18 @@ step plan "$run"
 says "modules on 2 stages"
 step plan "$run/plan.json"
 says "modules on 2 stages"
+
+# Replicas and spread layers.
+gpt="--size tiny --steps 4 --microbatches 2 --generate 5 --data $text"
+step demo --dp 2 --help
+says "byte-level GPT"
+step demo --dp 2 --tp 2 --rows 8 $gpt
+says "^ranks +4 = 1 stages x 2 tensor-parallel x 2 replicas$"
+says "losses of 3 steps equal those of one process"
+says "^step +4/4 "
+run=$(echo runs/gpt-*)
+for file in plan.json metrics.jsonl report.html; do [ -s "$run/$file" ]; done
+refuse "--tp takes a number from 1 to 9999, not 'two'" demo --tp two
+refuse "--ranks 3, but --pp, --tp and --dp make 4" demo --dp=2 --tp 2 --ranks 3
+refuse "num_attention_heads 4 cannot be divided by the 3 tensor-parallel ranks" demo --tp 3 --rows 6 $gpt
+refuse "8 rows a step cannot be dealt to 3 data-parallel ranks" demo --dp 3 --rows 8 $gpt

@@ -321,6 +321,24 @@ smp perf nothing
 check ends_with 1
 check says "perf takes one of the programs bubble d2d executor"
 
+# With degrees the demo is another program, on as many ranks as they make.
+: >"$state/calls"
+smp demo --dp 2 --tp=3 --steps 3
+check ends_with 0
+check called " gpt"
+check called "-n 6 $work/root/build/release/samples/gpt/gpt --dp 2 --tp=3 --steps 3"
+: >"$state/calls"
+smp demo --dp 2 --tp 0
+check ends_with 1
+check says "--tp takes a number from 1 to 9999, not '0'"
+smp demo --dp 2 --tp
+check ends_with 1
+check says "--tp takes a number from 1 to 9999, not ''"
+smp demo --ranks 4 --pp 2
+check ends_with 1
+check says "--ranks 4, but --pp, --tp and --dp make 2"
+check not called "mpirun"
+
 # Through a link, without HOME, with a command that there is not, and two at once.
 machine odd_calls "$common
 $fetching

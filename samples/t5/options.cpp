@@ -50,7 +50,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
   CLI::App app("Trains a T5 on text over pipeline ranks: ./smp demo [options]", "smp demo");
   app.option_defaults()->always_capture_default();
   app.allow_extras();
-  app.footer("Settings of the library are flags too: --smp.KEY VALUE.");
+  app.footer(
+      "Settings of the library are flags too: --smp.KEY VALUE.\n"
+      "With --dp, --tp or --pp a GPT is trained instead: ./smp demo --dp 2 --tp 2 --help");
   add_flags(app, options);
   try {
     app.parse(argc, argv);

@@ -51,6 +51,15 @@ void require_hidden(const at::Tensor& hidden, std::int64_t size, const char* wha
               ", expected [batch, sequence, ", size, "]; check hidden_size");
 }
 
+bool is_activation(const std::string& name) {
+  return name == "gelu" || name == "gelu_tanh" || name == "relu";
+}
+
+at::Tensor activated(const at::Tensor& x, const std::string& activation) {
+  if (activation == "relu") return at::relu(x);
+  return at::gelu(x, activation == "gelu_tanh" ? "tanh" : "none");
+}
+
 constexpr const char* kAttention = "DistributedAttentionLayer";
 constexpr const char* kOutput = "DistributedTransformerOutputLayer";
 
@@ -147,8 +156,8 @@ DistributedTransformerOutputLayerImpl::DistributedTransformerOutputLayerImpl(
     : options(with), parts_(std::make_shared<Parts>()) {
   require_a_norm(options.pre_layernorm, options.post_layernorm, kOutput);
   require_divisible(options.intermediate_size, "intermediate_size", kOutput);
-  SMP_REQUIRE(options.activation == "gelu" || options.activation == "relu", kOutput,
-              ": activation \"", options.activation, "\"; expected gelu or relu");
+  SMP_REQUIRE(is_activation(options.activation), kOutput, ": activation \"", options.activation,
+              "\"; expected gelu, gelu_tanh or relu");
   const auto hidden = options.hidden_size;
   const auto deviation = deviation_of(options);
   auto& own = *parts_;
@@ -168,8 +177,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward(const at::Tensor& hidd
   require_hidden(hidden, options.hidden_size, "hidden", kOutput);
   auto& own = *parts_;
   const auto all = fused_allgather_for_tp(normalized(own.pre_norm, hidden), 0);
-  const auto inner = own.first->forward(all);
-  const auto active = options.activation == "relu" ? at::relu(inner) : at::gelu(inner);
+  const auto active = activated(own.first->forward(all), options.activation);
   const auto output = reduce_scatter_for_tp(own.second->forward(active), 0) + own.second->bias;
   const auto dropped = at::dropout(output, options.hidden_dropout_prob, is_training());
   return normalized(own.post_norm, hidden + dropped);

@@ -8,6 +8,7 @@
 #include "smp/error.h"
 #include "support/refusal.h"
 #include "tp/layer_comparison.h"
+#include "tp/plain_transformer.h"
 
 namespace smp::tp {
 namespace distributed_transformer_test {
@@ -15,20 +16,7 @@ namespace distributed_transformer_test {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr std::int64_t kBatch = 2, kQueries = 3, kKeys = 4, kHidden = 8;
-
-torch::nn::LayerNorm norm(double eps) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({kHidden}).eps(eps));
-}
-
-torch::nn::Linear linear(std::int64_t in, std::int64_t out, bool normal, double deviation) {
-  torch::nn::Linear layer(in, out);
-  if (!normal) return layer;
-  const torch::NoGradGuard no_grad;
-  layer->weight.normal_(0, deviation);
-  layer->bias.zero_();
-  return layer;
-}
+constexpr std::int64_t kBatch = 2, kQueries = 3, kKeys = 4;
 
 /// What goes into a layer, cut out of one tensor [B, S + S', H], so that gradients of both are
 /// seen.
@@ -41,70 +29,6 @@ struct Cut {
   }
   at::Tensor hidden, mask, cross_states;
 };
-
-/// Attention as it is written in textbooks.
-struct PlainAttentionImpl : torch::nn::Module {
-  explicit PlainAttentionImpl(const AttentionLayerOptions& with) : options(with) {
-    const auto channels = options.num_attention_heads * options.attention_head_size;
-    const auto project = [&](std::int64_t in, std::int64_t out) {
-      return linear(in, out, options.use_normal_initialization, options.initializer_range);
-    };
-    if (options.pre_layernorm) pre = register_module("pre_norm", norm(options.layernorm_epsilon));
-    query = register_module("query", project(kHidden, channels));
-    key = register_module("key", project(kHidden, channels));
-    value = register_module("value", project(kHidden, channels));
-    dense = register_module("dense", project(channels, kHidden));
-    if (options.post_layernorm)
-      post = register_module("post_norm", norm(options.layernorm_epsilon));
-  }
-  at::Tensor heads(const at::Tensor& x) const {
-    return x.view({x.size(0), x.size(1), options.num_attention_heads, -1}).transpose(1, 2);
-  }
-  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask, const at::Tensor& cross) {
-    const auto x = pre.is_empty() ? hidden : pre(hidden);
-    const auto source = options.cross_attention ? cross : x;
-    auto scores = torch::einsum("bhqd,bhkd->bhqk", {heads(query(x)), heads(key(source))}) /
-                  std::sqrt(static_cast<double>(options.attention_head_size));
-    if (options.causal_mask_size) {
-      auto later = torch::zeros({scores.size(2), scores.size(3)}, scores.options());
-      for (std::int64_t i = 0; i < later.size(0); ++i) {
-        for (std::int64_t j = i + 1; j < later.size(1); ++j) later[i][j] = -INFINITY;
-      }
-      scores = scores + later;
-    }
-    if (mask.defined()) scores = scores + mask;
-    const auto mixed = torch::einsum("bhqk,bhkd->bqhd", {scores.softmax(-1), heads(value(source))});
-    const auto y = hidden + dense(mixed.flatten(2));
-    return post.is_empty() ? y : post(y);
-  }
-  const AttentionLayerOptions options;
-  torch::nn::LayerNorm pre{nullptr}, post{nullptr};
-  torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr}, dense{nullptr};
-};
-TORCH_MODULE(PlainAttention);
-
-struct PlainOutputImpl : torch::nn::Module {
-  explicit PlainOutputImpl(const TransformerOutputLayerOptions& with) : options(with) {
-    const auto project = [&](std::int64_t in, std::int64_t out) {
-      return linear(in, out, options.use_normal_initialization, options.initializer_range);
-    };
-    if (options.pre_layernorm) pre = register_module("pre_norm", norm(options.layernorm_epsilon));
-    first = register_module("first", project(kHidden, options.intermediate_size));
-    second = register_module("second", project(options.intermediate_size, kHidden));
-    if (options.post_layernorm)
-      post = register_module("post_norm", norm(options.layernorm_epsilon));
-  }
-  at::Tensor forward(const at::Tensor& hidden) {
-    const auto inner = first(pre.is_empty() ? hidden : pre(hidden));
-    const auto y =
-        hidden + second(options.activation == "gelu" ? torch::gelu(inner) : torch::relu(inner));
-    return post.is_empty() ? y : post(y);
-  }
-  const TransformerOutputLayerOptions options;
-  torch::nn::LayerNorm pre{nullptr}, post{nullptr};
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(PlainOutput);
 
 /// A layer whose arguments are cut out of one.
 template <class Attention>
@@ -120,23 +44,6 @@ struct BoundImpl : torch::nn::Module {
   bool cross, with_mask;
   Attention layer;
 };
-
-AttentionLayerOptions attention_options() {
-  AttentionLayerOptions options;
-  options.num_attention_heads = 4;
-  options.attention_head_size = 3;
-  options.hidden_size = kHidden;
-  options.attention_dropout_prob = options.hidden_dropout_prob = 0;
-  return options;
-}
-
-TransformerOutputLayerOptions output_options() {
-  TransformerOutputLayerOptions options;
-  options.hidden_size = kHidden;
-  options.intermediate_size = 12;
-  options.hidden_dropout_prob = 0;
-  return options;
-}
 
 TEST(DistributedAttentionLayer, EqualsPlainAttention) {
   int cases = 0;
@@ -163,11 +70,11 @@ TEST(DistributedAttentionLayer, EqualsPlainAttention) {
 
 TEST(DistributedTransformerOutputLayer, EqualsTwoProducts) {
   for (const int size : {1, 2, 4}) {
-    for (int bits = 0; bits < 16; ++bits) {
+    for (int bits = 0; bits < 24; ++bits) {
       auto options = output_options();
       options.pre_layernorm = bits & 1;
       options.post_layernorm = bits & 2 || !options.pre_layernorm;
-      options.activation = bits & 4 ? "relu" : "gelu";
+      options.activation = bits & 16 ? "gelu_tanh" : bits & 4 ? "relu" : "gelu";
       options.use_normal_initialization = bits & 8;
       SCOPED_TRACE(testing::Message() << "case " << bits);
       expect_as_plain([&] { return PlainOutput(options); },
@@ -176,30 +83,6 @@ TEST(DistributedTransformerOutputLayer, EqualsTwoProducts) {
     }
   }
 }
-
-/// A layer of plain parts, in the order in which the distributed one makes its own.
-struct PlainLayerImpl : torch::nn::Module {
-  PlainLayerImpl(AttentionLayerOptions with, const TransformerOutputLayerOptions& output_with) {
-    const bool cross = with.cross_attention;
-    with.cross_attention = false;
-    attention = register_module("attention", PlainAttention(with));
-    with.cross_attention = true;
-    with.causal_mask_size.reset();
-    if (cross) cross_attention = register_module("cross_attention", PlainAttention(with));
-    output = register_module("output", PlainOutput(output_with));
-  }
-  TransformerState forward(TransformerState state) {
-    state.hidden = attention(state.hidden, state.mask, at::Tensor());
-    if (!cross_attention.is_empty()) {
-      state.hidden = cross_attention(state.hidden, state.cross_mask, state.cross_states);
-    }
-    state.hidden = output(state.hidden);
-    return state;
-  }
-  PlainAttention attention{nullptr}, cross_attention{nullptr};
-  PlainOutput output{nullptr};
-};
-TORCH_MODULE(PlainLayer);
 
 /// Two layers in a row.
 template <class Layer>
@@ -267,7 +150,7 @@ TEST(DistributedTransformerLayers, RefuseWhatDoesNotFit) {
     auto output = output_options();
     output.activation = "tanh";
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerOutputLayer layer(output); }),
-                HasSubstr("activation \"tanh\"; expected gelu or relu"));
+                HasSubstr("activation \"tanh\"; expected gelu, gelu_tanh or relu"));
     output = output_options();
     output.intermediate_size = 10;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerOutputLayer layer(output); }),

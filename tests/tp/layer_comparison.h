@@ -105,6 +105,16 @@ void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
   });
 }
 
+/// Different whole numbers below `bound` for every rank.
+inline std::vector<at::Tensor> whole_numbers(int size, at::IntArrayRef sizes, std::int64_t bound) {
+  std::vector<at::Tensor> all;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto n = at::arange(c10::multiply_integers(sizes), at::kLong);
+    all.push_back(at::remainder(n * n + 5 * n + rank, bound).view(sizes));
+  }
+  return all;
+}
+
 /// Different numbers for every rank.
 inline std::vector<at::Tensor> numbers(int size, at::IntArrayRef sizes) {
   std::vector<at::Tensor> all;

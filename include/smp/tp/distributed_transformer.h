@@ -48,7 +48,7 @@ struct TransformerOutputLayerOptions {
   std::int64_t hidden_size = 1024;
   std::int64_t intermediate_size = 4096;  ///< a multiple of T
   double hidden_dropout_prob = 0.1;
-  std::string activation = "gelu";  ///< or "relu"
+  std::string activation = "gelu";  ///< or "gelu_tanh", its approximation in GPT-2; or "relu"
   double layernorm_epsilon = 1e-5;
   double initializer_range = 0.02;
   bool use_normal_initialization = false;

@@ -1,0 +1,34 @@
+// smp/tp/split_cross_entropy.h: cross entropy of logits that are split along the classes over the
+// ranks of a TP_GROUP (Shoeybi et al., Megatron-LM, 2019, section 3; here ranks have samples of
+// their own).
+//
+// B rows of one rank's batch, V classes, T tensor-parallel ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// -log softmax(logits)[label] of this rank's own rows, as torch::cross_entropy with reduction
+/// "none" gives, without any rank ever having whole logits:
+///
+///     logits [T·B, .., V/T] ─ log-sum-exp, score of the label ─► [T·B, .., 2] ─ all-to-all ─►
+///     [B, .., 2·T] ─ log-sum-exp of T, minus the one score ─► [B, ..]
+///
+/// Forward sends 2·(T-1)·B elements from each rank, backward as many.
+///
+/// @param logits        this rank's classes, tp_rank·V/T to (tp_rank + 1)·V/T - 1, of the rows of
+///                      all ranks in order of tp_rank: [T·B, .., V/T]
+/// @param labels        of all those rows, the same on all ranks: [T·B, ..] int64 in [0, V)
+/// @param ignore_index  label of rows that cost nothing
+/// @return [B, ..]
+/// @throws UsageError   shapes do not belong together, or a label is none of the V classes; and as
+///                      the primitives (smp/tp/primitives.h).
+SMP_API at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& labels,
+                                              std::int64_t ignore_index = -100);
+
+}  // namespace smp

@@ -1,0 +1,133 @@
+// samples/gpt/main.cpp: trains a GPT on text with any mix of pipeline, data and tensor parallelism,
+// and lets it write.
+//
+//     mpirun -n 8 gpt --pp 2 --tp 2      # and 2 replicas
+#include <smp/smp.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "options.h"
+#include "text.h"
+#include "training.h"
+#include "weights.h"
+
+namespace gpt {
+namespace {
+
+constexpr double kTolerance = 1e-4;  // float32, summed in another order
+constexpr std::int64_t kLines = 20;  // of progress
+
+smp::Config library_settings(const Options& options) {
+  smp::Config settings;
+  settings.pipeline_parallel_degree = options.pp;
+  settings.tensor_parallel_degree = options.tp;
+  settings.microbatches = options.recipe.microbatches;
+  settings.seed = options.recipe.seed;
+  return settings;
+}
+
+void check_degrees(const Options& options) {
+  if (!options.dp || *options.dp == smp::rdp_size()) return;
+  throw std::invalid_argument("--pp " + std::to_string(options.pp) + " --tp " +
+                              std::to_string(options.tp) + " --dp " + std::to_string(*options.dp) +
+                              " take " + std::to_string(options.pp * options.tp * *options.dp) +
+                              " ranks, but there are " + std::to_string(smp::size()));
+}
+
+void introduce(const Options& options, const Text& text) {
+  const auto& config = options.recipe.model;
+  std::printf("model   GPT \"%s\": %ld layers, width %ld, %ld heads\n", options.size.c_str(),
+              config.layers, config.width, config.heads);
+  std::printf("ranks   %d = %d stages x %d tensor-parallel x %d replicas\n", smp::size(),
+              smp::pp_size(), smp::tp_size(), smp::rdp_size());
+  std::printf("text    %s, %.1f MB; byte frequencies alone: %.2f nats a byte\n",
+              options.data.c_str(), static_cast<double>(text.size_bytes()) / 1e6,
+              text.unigram_entropy());
+}
+
+/// Losses that one process has; none where that is not asked for.
+std::vector<double> reference(const Options& options, const Text& text) {
+  std::vector<double> losses;
+  const bool wanted = options.weights.empty() && !smp::is_planning();
+  if (smp::rank() == 0 && wanted) {
+    const auto steps = std::min(options.check, options.steps);
+    losses = train_in_one_process(options.recipe, text, steps).losses;
+  }
+  return smp::broadcast(losses);
+}
+
+void compare(const std::vector<double>& together, const std::vector<double>& alone) {
+  double difference = 0;
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    difference = std::max(difference, std::abs(together[i] - alone[i]) / alone[i]);
+  }
+  if (smp::rank() == 0) {
+    std::printf("check   losses of %zu steps equal those of one process; largest difference %.1e\n",
+                alone.size(), difference);
+  }
+  if (!(difference < kTolerance)) throw std::runtime_error("the two trainings came apart");
+}
+
+void train(const Options& options, const Text& text) {
+  const auto alone = reference(options, text);
+  Trainer trainer(options.recipe, text);
+  if (!options.weights.empty()) {
+    trainer.model().load_state_dict(from_public_gpt2(smp::load_safetensors(options.weights)));
+  }
+  smp::RunLog log("gpt", trainer.model(), {.loss_unit = "nats per byte"});
+  const auto stride = std::max<std::int64_t>(1, options.steps / kLines);
+  std::vector<double> losses;
+  for (std::int64_t step = 1; step <= options.steps; ++step) {
+    losses.push_back(trainer.step());
+    const auto timing = log.measure();
+    log.append({{"loss", losses.back()}});
+    if (!alone.empty() && losses.size() == alone.size()) compare(losses, alone);
+    if (smp::rank() == 0 && (step % stride == 0 || step == options.steps)) {
+      std::printf("step    %ld/%ld   loss %.3f   %.2f s\n", step, options.steps, losses.back(),
+                  timing.seconds);
+      std::fflush(stdout);
+    }
+  }
+  if (options.generate > 0) {
+    const auto written = trainer.generate(options.prompt, options.generate);
+    if (smp::rank() == 0) {
+      std::printf("writes  %s%s\n", options.prompt.c_str(), printable(written).c_str());
+    }
+  }
+  log.finish();
+  if (smp::rank() == 0) std::printf("wrote   %s\n", log.folder().c_str());
+}
+
+void run(int argc, char** argv, const Options& options) {
+  auto session = smp::init(argc, argv, library_settings(options));
+  check_degrees(options);
+  const auto text = Text::read(options.data);
+  if (smp::rank() == 0) introduce(options, text);
+  train(options, text);
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) {
+  std::optional<gpt::Options> options;
+  try {
+    options = gpt::parse_options(argc, argv);
+  } catch (const std::invalid_argument& error) {  // all ranks have the same command line
+    if (gpt::is_first_rank()) smp::report_error(error);
+    return 1;
+  }
+  try {
+    if (options) gpt::run(argc, argv, *options);
+  } catch (const std::exception& error) {
+    smp::report_error(error);
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,83 @@
+// samples/gpt/options.cpp: flags of the trainer, by CLI11.
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <vector>
+
+namespace gpt {
+namespace {
+
+void add_flags(CLI::App& app, Options& options) {
+  auto& recipe = options.recipe;
+  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40, "above 0");
+  app.add_option("--pp", options.pp, "Stages of the pipeline")->check(positive);
+  app.add_option("--tp", options.tp, "Ranks over which each layer is spread")->check(positive);
+  app.add_option("--dp", options.dp, "Replicas (default: what the ranks make)")->check(positive);
+  app.add_option("--size", options.size, "Of the GPT")
+      ->check(CLI::IsMember(GptConfig::preset_names()));
+  app.add_option("--steps", options.steps, "Training steps")->check(positive);
+  app.add_option("--rows", recipe.rows, "Windows of text in one step, over all ranks")
+      ->check(positive);
+  app.add_option("--microbatches", recipe.microbatches, "Slices of a rank's rows that travel alone")
+      ->check(positive);
+  app.add_option("--lr", recipe.learning_rate, "Learning rate of AdamW")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--dtype", options.dtype, "Of parameters")
+      ->check(CLI::IsMember({"float32", "float64"}));
+  app.add_option("--seed", recipe.seed, "Of the first weights and of the text's windows");
+  app.add_option("--data", options.data, "Text to train on: a file");
+  app.add_option("--weights", options.weights, "Start from these: safetensors with GPT-2's names");
+  app.add_option("--check", options.check, "Steps whose losses must equal those of one process")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--generate", options.generate, "Bytes to write at the end")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--prompt", options.prompt, "What they follow");
+}
+
+/// CLI11 hands back what it does not know: the library's flags, or a mistake.
+void refuse_unknown_words(const std::vector<std::string>& words) {
+  bool value_may_follow = false;
+  for (const auto& word : words) {
+    const bool is_library_flag = word.rfind("--smp.", 0) == 0;
+    if (!is_library_flag && !value_may_follow) {
+      throw std::invalid_argument("unknown argument '" + word + "'; --help lists what there is");
+    }
+    value_may_follow = is_library_flag && word.find('=') == std::string::npos;
+  }
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a byte-level GPT on text, with any mix of parallel degrees", "gpt");
+  app.option_defaults()->always_capture_default();
+  app.allow_extras();
+  app.footer("Settings of the library are flags too: --smp.KEY VALUE.");
+  add_flags(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    if (is_first_rank()) std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw std::invalid_argument(error.what());
+  }
+  refuse_unknown_words(app.remaining());
+  if (options.prompt.empty()) throw std::invalid_argument("--prompt is empty; give it a word");
+  options.recipe.model = GptConfig::preset(options.size);
+  options.recipe.dtype = options.dtype == "float64" ? torch::kDouble : torch::kFloat;
+  return options;
+}
+
+bool is_first_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
+  }
+  return true;
+}
+
+}  // namespace gpt

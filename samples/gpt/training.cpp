@@ -1,0 +1,115 @@
+// samples/gpt/training.cpp: see the header.
+#include "training.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace gpt {
+namespace {
+
+torch::optim::AdamW adam(const std::vector<Tensor>& parameters, const Recipe& recipe) {
+  auto options = torch::optim::AdamWOptions(recipe.learning_rate);
+  options.betas({0.9, 0.99}).weight_decay(0.01);
+  return torch::optim::AdamW(parameters, options);
+}
+
+double mean_over_replicas(double own) {
+  double sum = 0;
+  for (const int member : smp::group(smp::Group::kDp)) {
+    sum += smp::broadcast(own, member, smp::Group::kDp);
+  }
+  return sum / smp::dp_size();
+}
+
+const Recipe& checked(const Recipe& recipe) {
+  const auto parts = static_cast<std::int64_t>(smp::dp_size()) * recipe.microbatches;
+  if (recipe.rows % parts != 0) {
+    throw std::invalid_argument(std::to_string(recipe.rows) + " rows a step cannot be dealt to " +
+                                std::to_string(smp::dp_size()) + " data-parallel ranks with " +
+                                std::to_string(recipe.microbatches) +
+                                " microbatches each; choose a multiple of " +
+                                std::to_string(parts));
+  }
+  return recipe;
+}
+
+}  // namespace
+
+Tensor loss_of(const Tensor& scores, const Tensor& next) {
+  return torch::nn::functional::cross_entropy(scores.flatten(0, 1), next.flatten());
+}
+
+Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int64_t steps) {
+  torch::manual_seed(recipe.seed);
+  Reference reference{{}, PlainGpt(recipe.model)};
+  auto& net = reference.net;
+  net->to(recipe.dtype);
+  auto optimizer = adam(net->parameters(), recipe);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const auto [tokens, next] = text.batch(recipe.seed, step, 0, recipe.rows, recipe.model.length);
+    optimizer.zero_grad();
+    const auto loss = loss_of(net(tokens), next);
+    loss.backward();
+    torch::nn::utils::clip_grad_norm_(net->parameters(), kMaxGradientNorm);
+    optimizer.step();
+    reference.losses.push_back(loss.item<double>());
+  }
+  return reference;
+}
+
+Gpt Trainer::seeded(const Recipe& recipe) {
+  torch::manual_seed(recipe.seed);
+  Gpt net(recipe.model);
+  net->to(recipe.dtype);
+  return net;
+}
+
+Trainer::Trainer(const Recipe& recipe, const Text& text)
+    : recipe_(checked(recipe)),
+      text_(text),
+      net_(seeded(recipe)),
+      model_(net_),
+      optimizer_(model_, adam(net_->parameters(), recipe)) {}
+
+double Trainer::step() {
+  auto run = smp::step([this](const Tensor& tokens, const Tensor& next) {
+    const auto loss = loss_of(model_(tokens), next);
+    model_.backward(loss);
+    return loss;
+  });
+  const auto rows = recipe_.rows / smp::dp_size();
+  const auto [tokens, next] =
+      text_.batch(recipe_.seed, steps_++, smp::dp_rank() * rows, rows, recipe_.model.length);
+  model_.train();
+  optimizer_.zero_grad();
+  const double loss = run(tokens, next).reduce_mean().item<double>();
+  model_.clip_grad_norm_(kMaxGradientNorm);
+  optimizer_.step();
+  return mean_over_replicas(loss);
+}
+
+/// All microbatches continue the same text, each with draws of its own; the first one's is kept.
+/// Ranks that share layers run the same calls, so all replicas write, too.
+std::string Trainer::generate(const std::string& prompt, std::int64_t bytes, double temperature) {
+  const torch::NoGradGuard no_grad;
+  model_.eval();
+  auto score_next =
+      smp::step([this](const Tensor& tokens) { return model_(tokens).select(1, -1); });
+  const auto shown = std::min<std::int64_t>(std::ssize(prompt), recipe_.model.length);
+  auto row = torch::empty({shown}, torch::kLong);
+  std::copy_n(reinterpret_cast<const unsigned char*>(prompt.data()) + prompt.size() - shown, shown,
+              row.data_ptr<std::int64_t>());
+  auto rows = row.expand({recipe_.microbatches, shown});
+  auto random = at::make_generator<at::CPUGeneratorImpl>(recipe_.seed + 1000 * smp::dp_rank());
+  for (std::int64_t i = 0; i < bytes; ++i) {
+    const auto seen = std::min(rows.size(1), recipe_.model.length);
+    const auto scores = score_next(rows.narrow(1, rows.size(1) - seen, seen)).concat();
+    const auto odds = torch::softmax(scores.narrow(1, 0, 256).to(torch::kDouble) / temperature, -1);
+    rows = torch::cat({rows, torch::multinomial(odds, 1, /*replacement=*/false, random)}, 1);
+  }
+  const auto written = rows[0].narrow(0, shown, bytes).contiguous();
+  const auto* const first = written.data_ptr<std::int64_t>();
+  return smp::broadcast(std::string(first, first + bytes));
+}
+
+}  // namespace gpt

@@ -1,0 +1,109 @@
+// tp/distributed_lm_head.cpp: see the header.
+#include "smp/tp/distributed_lm_head.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+
+namespace smp::nn {
+namespace {
+
+constexpr const char* kModel = "DistributedTransformerLMHead";
+
+const TransformerLMHeadOptions& checked(const TransformerLMHeadOptions& options) {
+  SMP_REQUIRE(!options.attention.cross_attention, kModel,
+              ": layers with cross_attention need another sequence; leave it out, or build the "
+              "model of DistributedTransformerLayer");
+  SMP_REQUIRE(options.attention.hidden_size == options.output.hidden_size, kModel,
+              ": hidden_size is ", options.attention.hidden_size, " in attention and ",
+              options.output.hidden_size, " in output; set both to the same");
+  return options;
+}
+
+/// Small and whole on each rank, unlike the table of the tokens.
+torch::nn::Embedding table_of(std::int64_t rows, const AttentionLayerOptions& options) {
+  torch::nn::Embedding table(rows, options.hidden_size);
+  if (options.use_normal_initialization) {
+    const at::NoGradGuard no_grad;
+    table->weight.normal_(0, options.initializer_range);
+  }
+  return table;
+}
+
+}  // namespace
+
+struct DistributedTransformerLMHeadImpl::Parts {
+  DistributedVocabulary vocabulary{nullptr};
+  torch::nn::Embedding positions{nullptr}, types{nullptr};
+  std::vector<DistributedTransformerLayer> layers;
+  torch::nn::LayerNorm norm{nullptr};
+};
+
+DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
+    const TransformerLMHeadOptions& with)
+    : options(checked(with)), parts_(std::make_shared<Parts>()) {
+  const auto& attention = options.attention;
+  const auto hidden = attention.hidden_size;
+  auto& own = *parts_;
+  own.vocabulary = register_module(
+      "vocabulary", DistributedVocabulary(options.vocab_size, hidden,
+                                          attention.use_normal_initialization
+                                              ? std::optional(attention.initializer_range)
+                                              : std::nullopt));
+  own.positions = register_module("positions", table_of(options.num_positions, attention));
+  if (options.num_token_types > 0) {
+    own.types = register_module("types", table_of(options.num_token_types, attention));
+  }
+  for (std::int64_t i = 0; i < options.num_layers; ++i) {
+    own.layers.push_back(register_module("layer" + std::to_string(i),
+                                         DistributedTransformerLayer(attention, options.output)));
+  }
+  if (!attention.pre_layernorm) return;
+  own.norm = register_module(
+      "norm",
+      torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}).eps(attention.layernorm_epsilon)));
+}
+
+DistributedTransformerLMHeadImpl::~DistributedTransformerLMHeadImpl() = default;
+
+at::Tensor DistributedTransformerLMHeadImpl::hidden_of(const at::Tensor& tokens,
+                                                       const at::Tensor& mask,
+                                                       const at::Tensor& types) {
+  auto& own = *parts_;
+  SMP_REQUIRE(tokens.defined() && tokens.dim() == 2 && tokens.size(1) <= options.num_positions,
+              kModel, ": tokens are ",
+              tokens.defined() ? base::concat(tokens.sizes()) : "undefined",
+              ", expected [batch, at most ", options.num_positions, "]; see num_positions");
+  SMP_REQUIRE(!types.defined() || !own.types.is_empty(), kModel,
+              ": token types without num_token_types; set that option, or leave them out");
+  auto hidden =
+      own.vocabulary(tokens) + own.positions(at::arange(tokens.size(1), tokens.options()));
+  if (!own.types.is_empty()) {
+    hidden = hidden + own.types(types.defined() ? types : at::zeros_like(tokens));
+  }
+  TransformerState state;
+  state.hidden = at::dropout(hidden, options.embedding_dropout_prob, is_training());
+  state.mask = mask;
+  for (auto& layer : own.layers) state = layer(state);
+  return own.norm.is_empty() ? state.hidden : own.norm(state.hidden);
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::forward(const at::Tensor& tokens,
+                                                     const at::Tensor& mask,
+                                                     const at::Tensor& types) {
+  return parts_->vocabulary->scores(hidden_of(tokens, mask, types));
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::losses(const at::Tensor& tokens,
+                                                    const at::Tensor& labels,
+                                                    const at::Tensor& mask,
+                                                    const at::Tensor& types) {
+  return parts_->vocabulary->losses(hidden_of(tokens, mask, types), labels);
+}
+
+}  // namespace smp::nn

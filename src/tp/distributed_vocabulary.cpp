@@ -1,0 +1,79 @@
+// tp/distributed_vocabulary.cpp: see the header.
+#include "smp/tp/distributed_vocabulary.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "base/check.h"
+#include "smp/tp/primitives.h"
+#include "smp/tp/split_cross_entropy.h"
+#include "tp/tensor_parallel.h"
+
+namespace smp::nn {
+namespace {
+
+constexpr const char* kVocabulary = "DistributedVocabulary";
+
+/// Made as a whole, because its values are drawn as a whole.
+at::Tensor whole_table(std::int64_t num_tokens, std::int64_t width,
+                       std::optional<double> deviation) {
+  const torch::nn::EmbeddingImpl table(num_tokens, width);
+  const at::NoGradGuard no_grad;
+  if (deviation) at::Tensor(table.weight).normal_(0, *deviation);
+  return table.weight;
+}
+
+void require_tokens(const at::Tensor& tokens, std::int64_t num_tokens) {
+  SMP_REQUIRE(
+      tokens.defined() && tokens.dim() >= 1 && tokens.scalar_type() == at::kLong, kVocabulary,
+      ": tokens are ",
+      tokens.defined() ? base::concat(tokens.scalar_type(), ' ', tokens.sizes()) : "undefined",
+      "; expected [batch, ..] of whole numbers (torch::kLong)");
+  if (tokens.is_meta() || tokens.numel() == 0) return;  // a plan is made, there are no values
+  const auto wrong = tokens.masked_select((tokens < 0) | (tokens >= num_tokens));
+  SMP_REQUIRE(wrong.numel() == 0, kVocabulary, ": token ", wrong[0].item<std::int64_t>(),
+              " is none of the ", num_tokens, "; check num_tokens, and what made the tokens");
+}
+
+}  // namespace
+
+DistributedVocabularyImpl::DistributedVocabularyImpl(std::int64_t tokens, std::int64_t width,
+                                                     std::optional<double> deviation)
+    : num_tokens(tokens) {
+  weight = register_slice("weight", whole_table(tokens, width, deviation), 0);
+}
+
+/// Exactly one rank adds a row to a sum of zeros, so vectors are those of the table to the bit.
+at::Tensor DistributedVocabularyImpl::forward(const at::Tensor& tokens) {
+  require_tokens(tokens, num_tokens);
+  const auto first = tp::TensorParallel::current().rank() * weight.size(0);
+  const auto own = fused_allgather_for_tp(tokens, 0) - first;
+  const auto elsewhere = (own < 0) | (own >= weight.size(0));
+  const auto rows = at::embedding(weight, own.masked_fill(elsewhere, 0));
+  return reduce_scatter_for_tp(rows.masked_fill(elsewhere.unsqueeze(-1), 0), 0);
+}
+
+/// Of the samples of all ranks, for this rank's tokens: [T·B, .., V/T].
+at::Tensor DistributedVocabularyImpl::own_scores(const at::Tensor& hidden, const char* what) const {
+  SMP_REQUIRE(hidden.defined() && hidden.dim() >= 2 && hidden.size(-1) == weight.size(1),
+              kVocabulary, ": ", what, " of ",
+              hidden.defined() ? base::concat(hidden.sizes()) : "an undefined tensor",
+              ", expected [batch, .., ", weight.size(1), "]; check the width of the table");
+  return at::linear(fused_allgather_for_tp(hidden, 0), weight);
+}
+
+at::Tensor DistributedVocabularyImpl::scores(const at::Tensor& hidden) {
+  return scatter_and_merge_for_tp(own_scores(hidden, "scores"), 0, -1);
+}
+
+at::Tensor DistributedVocabularyImpl::losses(const at::Tensor& hidden, const at::Tensor& labels) {
+  const auto split = own_scores(hidden, "losses");
+  SMP_REQUIRE(labels.defined() && labels.sizes() == hidden.sizes().slice(0, hidden.dim() - 1),
+              kVocabulary, ": losses of ", hidden.sizes(), " with labels ",
+              labels.defined() ? base::concat(labels.sizes()) : "undefined",
+              "; expected a label for each row");
+  return split_cross_entropy_for_tp(split, fused_allgather_for_tp(labels, 0));
+}
+
+}  // namespace smp::nn

@@ -1,0 +1,228 @@
+// DistributedTransformerLMHead equals the same model of plain LibTorch: scores and losses, norms
+// before and after, token types, masks; trained in every mix; refusals.
+#include "smp/tp/distributed_lm_head.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "smp/smp.h"
+#include "support/refusal.h"
+#include "tp/layer_comparison.h"
+#include "tp/plain_transformer.h"
+
+namespace smp::tp {
+namespace distributed_lm_head_test {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kTokens = 12, kPositions = 6, kTypes = 3;
+
+TransformerLMHeadOptions small_options() {
+  TransformerLMHeadOptions options;
+  options.attention = attention_options();
+  options.output = output_options();
+  options.num_layers = 2;
+  options.vocab_size = kTokens;
+  options.num_positions = kPositions;
+  options.embedding_dropout_prob = 0;
+  return options;
+}
+
+TransformerLMHeadOptions with_norms_before(TransformerLMHeadOptions options) {
+  options.attention.pre_layernorm = options.output.pre_layernorm = true;
+  options.attention.post_layernorm = options.output.post_layernorm = false;
+  options.attention.causal_mask_size = kPositions;
+  options.attention.use_normal_initialization = options.output.use_normal_initialization = true;
+  return options;
+}
+
+torch::nn::Embedding table(std::int64_t rows, const TransformerLMHeadOptions& options) {
+  torch::nn::Embedding made(rows, kHidden);
+  const torch::NoGradGuard no_grad;
+  if (options.attention.use_normal_initialization) made->weight.normal_(0, 0.02);
+  return made;
+}
+
+struct PlainModelImpl : torch::nn::Module {
+  explicit PlainModelImpl(const TransformerLMHeadOptions& options)
+      : vocabulary(register_module("vocabulary", table(kTokens, options))),
+        positions(register_module("positions", table(kPositions, options))) {
+    if (options.num_token_types > 0) {
+      types = register_module("types", table(options.num_token_types, options));
+    }
+    for (int i = 0; i < options.num_layers; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i),
+                                       PlainLayer(options.attention, options.output)));
+    }
+    if (options.attention.pre_layernorm) {
+      last = register_module("norm", norm(options.attention.layernorm_epsilon));
+    }
+  }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& kinds) {
+    TransformerState state;
+    state.hidden = vocabulary(tokens) + positions(at::arange(tokens.size(1)));
+    if (!types.is_empty()) {
+      state.hidden = state.hidden + types(kinds.defined() ? kinds : at::zeros_like(tokens));
+    }
+    state.mask = mask;
+    for (auto& layer : layers) state = layer(state);
+    const auto hidden = last.is_empty() ? state.hidden : last(state.hidden);
+    return torch::linear(hidden, vocabulary->weight);
+  }
+  at::Tensor losses(const at::Tensor& tokens, const at::Tensor& labels, const at::Tensor& mask,
+                    const at::Tensor& kinds) {
+    const auto options = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
+    return torch::nn::functional::cross_entropy(forward(tokens, mask, kinds).flatten(0, 1),
+                                                labels.flatten(), options)
+        .view(labels.sizes());
+  }
+  torch::nn::Embedding vocabulary, positions, types{nullptr};
+  std::vector<PlainLayer> layers;
+  torch::nn::LayerNorm last{nullptr};
+};
+TORCH_MODULE(PlainModel);
+
+/// A model as a layer of one argument: mask, types and labels follow from the tokens.
+template <class Model>
+struct BoundModelImpl : torch::nn::Module {
+  BoundModelImpl(const TransformerLMHeadOptions& options, bool with_losses, bool with_inputs)
+      : losses(with_losses), inputs(with_inputs), model(register_module("model", Model(options))) {}
+  at::Tensor forward(const at::Tensor& tokens) {
+    at::Tensor mask, types;
+    if (inputs) {
+      mask = (tokens > 8).to(at::kDouble).view({tokens.size(0), 1, 1, -1}) * -1e4;
+      types = tokens % kTypes;
+    }
+    if (losses) return model->losses(tokens, (tokens * 5 + 1) % kTokens, mask, types);
+    return model->forward(tokens, mask, types);
+  }
+  const bool losses, inputs;
+  Model model;
+};
+
+TEST(DistributedTransformerLMHead, EqualsThePlainModel) {
+  for (const int size : {1, 2, 4}) {
+    for (int bits = 0; bits < 8; ++bits) {
+      const bool losses = bits & 1, inputs = bits & 4;
+      auto options = bits & 2 ? with_norms_before(small_options()) : small_options();
+      options.num_token_types = inputs ? kTypes : 0;
+      SCOPED_TRACE(testing::Message() << "case " << bits);
+      expect_as_plain(
+          [&] { return std::make_shared<BoundModelImpl<PlainModel>>(options, losses, inputs); },
+          [&] {
+            return std::make_shared<BoundModelImpl<nn::DistributedTransformerLMHead>>(
+                options, losses, inputs);
+          },
+          whole_numbers(size, {2, 5}, kTokens), 1e-11);
+    }
+  }
+}
+
+struct LanguageLossImpl : torch::nn::Module {
+  LanguageLossImpl()
+      : model(register_module(
+            "model", nn::DistributedTransformerLMHead(with_norms_before(small_options())))) {
+    to(torch::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& labels) {
+    return model->losses(tokens, labels, at::Tensor(), at::Tensor()).mean();
+  }
+  nn::DistributedTransformerLMHead model;
+};
+SMP_MODULE(LanguageLoss);
+
+constexpr int kSteps = 3;
+constexpr std::int64_t kRows = 8;
+
+/// [tokens, labels] of a step, all rows.
+std::pair<at::Tensor, at::Tensor> rows_of(int step) {
+  const auto tokens = (at::arange(kRows * 5).view({kRows, 5}) * (step + 3)) % kTokens;
+  return {tokens, (tokens * 5 + 1) % kTokens};
+}
+
+torch::optim::SGD sgd(const std::vector<at::Tensor>& parameters) {
+  return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.5).momentum(0.9));
+}
+
+TEST(DistributedTransformerLMHead, TrainsAsOneProcessDoesInEveryMix) {
+  torch::manual_seed(4);
+  PlainModel plain(with_norms_before(small_options()));
+  plain->to(torch::kDouble);
+  auto plain_optimizer = sgd(plain->parameters());
+  std::vector<double> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto [tokens, labels] = rows_of(step);
+    plain_optimizer.zero_grad();
+    const auto loss = plain->losses(tokens, labels, {}, {}).mean();
+    loss.backward();
+    plain_optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  for (const auto& [ranks, pp, tp] :
+       std::vector<std::tuple<int, int, int>>{{2, 1, 2}, {2, 2, 1}, {4, 2, 2}, {8, 2, 2}}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks, pp " << pp << ", tp " << tp);
+    Config config;
+    config.pipeline_parallel_degree = pp;
+    config.tensor_parallel_degree = tp;
+    config.microbatches = 2;
+    config.plan_cache = "off";
+    run_local(
+        ranks,
+        [&] {
+          torch::manual_seed(4);
+          LanguageLoss net;
+          DistributedModel model(net);
+          DistributedOptimizer optimizer(model, sgd(net->parameters()));
+          auto train = step([&](const at::Tensor& tokens, const at::Tensor& labels) {
+            const auto loss = model(tokens, labels);
+            model.backward(loss);
+            return loss;
+          });
+          for (int s = 0; s < kSteps; ++s) {
+            const auto [tokens, labels] = rows_of(s);
+            const auto part = static_cast<std::size_t>(dp_rank());
+            optimizer.zero_grad();
+            const double own = train(tokens.chunk(dp_size())[part], labels.chunk(dp_size())[part])
+                                   .reduce_mean()
+                                   .template item<double>();
+            double sum = 0;
+            for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);
+            EXPECT_NEAR(sum / dp_size(), losses[static_cast<std::size_t>(s)], 1e-12);
+            optimizer.step();
+          }
+          const auto values = model.state_dict();
+          if (rank() != 0) return;
+          for (const auto& item : plain->named_parameters()) {
+            expect_near(values.at("model." + item.key()), item.value().detach(), 1e-11, item.key());
+          }
+        },
+        config, {1});
+  }
+}
+
+TEST(DistributedTransformerLMHead, RefusesWhatDoesNotFit) {
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [](int) {
+    auto options = small_options();
+    options.vocab_size = 13;
+    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
+                HasSubstr("13 cannot be divided by 2"));
+    options = small_options();
+    options.attention.cross_attention = true;
+    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
+                HasSubstr("layers with cross_attention need another sequence"));
+    options = small_options();
+    options.output.hidden_size = 16;
+    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
+                HasSubstr("hidden_size is 8 in attention and 16 in output"));
+    nn::DistributedTransformerLMHead model(small_options());
+    const auto tokens = [](std::int64_t length) { return at::zeros({2, length}, at::kLong); };
+    EXPECT_THAT(refusal<UsageError>([&] { model(tokens(7), at::Tensor(), at::Tensor()); }),
+                HasSubstr("tokens are [2, 7], expected [batch, at most 6]"));
+    EXPECT_THAT(refusal<UsageError>([&] { model(tokens(3), at::Tensor(), tokens(3)); }),
+                HasSubstr("token types without num_token_types"));
+  });
+}
+
+}  // namespace distributed_lm_head_test
+}  // namespace smp::tp

@@ -1,0 +1,104 @@
+// Cross entropy over split logits equals torch::cross_entropy over whole ones: values, gradients,
+// bytes, refusals.
+#include "smp/tp/split_cross_entropy.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "smp/error.h"
+#include "support/refusal.h"
+#include "tp/layer_comparison.h"
+
+namespace smp::tp {
+namespace split_cross_entropy_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::int64_t kClasses = 8;
+
+/// Rows of all ranks, [T·B, ..], with every fifth ignored.
+struct Case {
+  Case(int size, std::vector<std::int64_t> rows, double scale) {
+    rows[0] *= size;
+    labels = whole_numbers(1, rows, kClasses)[0];
+    labels.view(-1).slice(0, 2, std::nullopt, 5).fill_(-100);
+    rows.push_back(kClasses);
+    logits = numbers(1, rows)[0] * scale;
+  }
+  at::Tensor logits, labels;
+};
+
+/// Whole logits with the gradient of what all ranks weigh their rows by, and the losses.
+std::pair<at::Tensor, at::Tensor> plain(const Case& all, int size) {
+  auto logits = all.logits.clone().requires_grad_();
+  const auto losses = torch::nn::functional::cross_entropy(
+                          logits.view({-1, kClasses}), all.labels.view(-1),
+                          torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone))
+                          .view(all.labels.sizes());
+  std::vector<at::Tensor> weights;
+  for (int rank = 0; rank < size; ++rank) {
+    weights.push_back(weights_like(losses.chunk(size)[static_cast<std::size_t>(rank)], rank));
+  }
+  (losses * at::cat(weights)).sum().backward();
+  return {logits, losses.detach()};
+}
+
+TEST(SplitCrossEntropy, EqualsThatOfWholeLogits) {
+  for (const int size : {1, 2, 4}) {
+    for (const auto& rows : std::vector<std::vector<std::int64_t>>{{3}, {2, 5}, {1, 2, 3}}) {
+      for (const double scale : {1., 2000.}) {  // whose exponential is infinite
+        const Case all(size, rows, scale);
+        const auto [logits, losses] = plain(all, size);
+        d2d::SimulatedJob job(size, 4);
+        on_group(job, size, [&, &logits = logits, &losses = losses](int rank) {
+          SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << size << ", "
+                                          << at::IntArrayRef(rows) << ", scale " << scale);
+          const auto place = static_cast<std::size_t>(rank);
+          auto own = all.logits.chunk(size, -1)[place].clone().requires_grad_();
+          const auto ours = split_cross_entropy_for_tp(own, all.labels);
+          expect_near(ours.detach(), losses.chunk(size)[place], 1e-12, "losses");
+          backward(ours, weights_like(ours, rank));
+          expect_near(own.grad(), logits.grad().chunk(size, -1)[place], 1e-12, "gradient");
+        });
+      }
+    }
+  }
+}
+
+TEST(SplitCrossEntropy, SendsTwoNumbersARow) {
+  const int size = 4;
+  const Case all(size, {6}, 1);
+  d2d::SimulatedJob job(size);
+  std::uint64_t forward = 0, both = 0;
+  const auto bytes = [&] { return job.channel(0).counters().tensor_bytes_sent; };
+  on_group(job, size, [&](int rank) {
+    auto own = all.logits.chunk(size, -1)[static_cast<std::size_t>(rank)].clone().requires_grad_();
+    const auto losses = split_cross_entropy_for_tp(own, all.labels);
+    if (rank == 0) forward = bytes();
+    backward(losses, at::ones_like(losses));
+    if (rank == 0) both = bytes();
+  });
+  EXPECT_EQ(forward, 2u * (size - 1) * 6 * sizeof(double));
+  EXPECT_EQ(both, 2 * forward);
+}
+
+TEST(SplitCrossEntropy, RefusesWhatDoesNotBelongTogether) {
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [](int) {
+    const auto logits = at::zeros({4, 3});
+    const auto refused = [&](const at::Tensor& labels, std::int64_t ignored = -100) {
+      return refusal<UsageError>([&] { split_cross_entropy_for_tp(logits, labels, ignored); });
+    };
+    EXPECT_THAT(refused(at::zeros({3}, at::kLong)),
+                AllOf(HasSubstr("logits are [4, 3] and labels [3]"), HasSubstr("[T*B, ..]")));
+    EXPECT_THAT(refused(at::zeros({4})), HasSubstr("labels of type"));
+    EXPECT_THAT(refused(at::full({4}, 6, at::kLong)),
+                HasSubstr("label 6 is none of the 6 classes, and not ignore_index"));
+    EXPECT_THAT(refused(at::full({4}, -100, at::kLong), -1), HasSubstr("label -100"));
+    split_cross_entropy_for_tp(logits, at::full({4}, 5, at::kLong));
+  });
+}
+
+}  // namespace split_cross_entropy_test
+}  // namespace smp::tp
