@@ -21,11 +21,12 @@ namespace nn {
 ///
 /// Elements that each rank sends in forward; in backward as many, but for whole numbers:
 ///
-/// | method  | how                                                             | sent | | forward |
-/// all-gather of tokens, own rows or zeros, reduce-scatter         | (T-1)·B·S·H,       | | | |
-/// (T-1)·B·S numbers  | | scores  | all-gather, product, all-to-all | (T-1)·B·S·(H+V/T)  | | losses
-/// | all-gather, product, two numbers a row (split_cross_entropy.h)  | (T-1)·B·S·(H+2),   | | | |
-/// (T-1)·B·S numbers  |
+///     forward  all-gather of tokens, own rows or zeros, reduce-scatter
+///              (T-1)·B·S·H, and (T-1)·B·S tokens
+///     scores   all-gather, product, all-to-all
+///              (T-1)·B·S·(H + V/T)
+///     losses   all-gather, product, two numbers a row (split_cross_entropy.h)
+///              (T-1)·B·S·(H + 2), and (T-1)·B·S labels
 class SMP_API DistributedVocabularyImpl : public DistributedModule {
  public:
   /// Values start as those of torch::nn::Embedding(num_tokens, width) after the same
