@@ -17,10 +17,12 @@ int ranks_started() {
   return size;
 }
 
-Session start(int stages, const std::string& placement = "cluster", double bucket_mb = 25) {
+Session start(int stages, const std::string& placement = "cluster", double bucket_mb = 25,
+              bool shard_optimizer_state = false) {
   static int argc = 0;
   static char* argv[] = {nullptr};
   auto config = zoo_config("interleaved");
+  config.shard_optimizer_state = shard_optimizer_state;
   config.pipeline_parallel_degree = stages;
   config.placement_strategy = placement;
   config.bucket_cap_mb = bucket_mb;
@@ -113,6 +115,30 @@ TEST(ReplicaBits, AreTheSameInTenRunsWhateverTheBuckets) {
     hashes.insert(all);
   }
   EXPECT_EQ(hashes.size(), 1u);
+}
+
+/// Gradients are with their owner only, and values come from there.
+void expect_shards_to_change_nothing(int stages) {
+  const auto cases = all_cases();
+  for (std::size_t i = 0; i < cases.size(); i += 4) {
+    SCOPED_TRACE(cases[i].name);
+    Trace traces[2];
+    for (const bool shard : {false, true}) {
+      const auto session = start(stages, "cluster", 1e-4, shard);
+      traces[shard] = train_replica(cases[i]);
+      drop_statistics(traces[shard]);
+    }
+    EXPECT_EQ(traces[0].losses, traces[1].losses);
+    ASSERT_EQ(traces[0].finals.size(), traces[1].finals.size());
+    for (const auto& [name, value] : traces[0].finals) {
+      EXPECT_TRUE(at::equal(value, traces[1].finals.at(name))) << name;
+    }
+  }
+}
+
+TEST(OptimizerShardsOverMpi, GiveTheBitsOfWholeStatesOnEveryReplica) {
+  expect_shards_to_change_nothing(1);
+  expect_shards_to_change_nothing(ranks_started() / 2);
 }
 
 }  // namespace replicas_mpi_test
