@@ -113,6 +113,16 @@ Turn plain(const Options& options, Net net, Loss loss_of, const BatchOf& batch_o
   };
 }
 
+Tensor own_rows(const Tensor& all) {
+  return all.chunk(dp_size())[static_cast<std::size_t>(dp_rank())];
+}
+
+double mean_over_replicas(double own) {
+  double sum = 0;
+  for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);
+  return sum / dp_size();
+}
+
 using Place = std::function<void(DistributedModelBase&)>;
 
 template <class Net, class Loss>
@@ -130,7 +140,8 @@ Turn distributed(const Options& options, Net net, Loss loss_of, const BatchOf& b
   return [=, step = int64_t{0}](int steps) mutable {
     Answer answer;
     for (; steps > 0; --steps) {
-      const auto [inputs, labels] = batch_of(step++);
+      const auto batch = batch_of(step++);
+      const auto inputs = own_rows(batch.first), labels = own_rows(batch.second);
       double loss = 0;
       barrier();
       answer.milliseconds.push_back(
@@ -141,7 +152,7 @@ Turn distributed(const Options& options, Net net, Loss loss_of, const BatchOf& b
             barrier();
           }) /
           1000);
-      answer.losses.push_back(loss);
+      answer.losses.push_back(mean_over_replicas(loss));
     }
     return answer;
   };
@@ -227,7 +238,7 @@ void run(int argc, char** argv) {
   app.add_option("--turns", options.turns, "folder with the pipes")->required();
   app.add_option("--workload", options.workload)->check(CLI::IsMember({"gpt", "t5", "sleep"}));
   app.add_option("--variant", options.variant)
-      ->check(CLI::IsMember({"planned", "by_hand", "one_process"}));
+      ->check(CLI::IsMember({"planned", "by_hand", "replicas", "one_process"}));
   app.add_option("--microbatches", options.microbatches);
   app.add_option("--rows", options.rows, "of a batch");
   app.add_option("--length", options.length, "of a sequence");
@@ -236,8 +247,8 @@ void run(int argc, char** argv) {
   app.add_option("--forward-ms", options.forward_ms);
   app.add_option("--backward-ms", options.backward_ms);
   if (!parse_options(app, argc, argv)) return;
-  const Config config{
-      .microbatches = options.microbatches, .plan_cache = "off", .intra_op_threads = 1};
+  Config config{.microbatches = options.microbatches, .plan_cache = "off", .intra_op_threads = 1};
+  if (options.variant == "replicas") config.pipeline_parallel_degree = 1;
   in_session(argc, argv, config, [&] {
     const auto workload = options.workload;
     take_turns(options.turns, workload == "gpt"  ? gpt(options)

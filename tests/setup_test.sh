@@ -313,13 +313,17 @@ check not called "peers/deepspeed.txt"
 check called "compare.py --build"
 check called "--parts call"
 : >"$state/calls"
+smp perf dp
+check called "--program dp"
+check not called "peers/deepspeed.txt"
+: >"$state/calls"
 smp perf peers
 check not called "peers/requirements.txt"
 check called "peers/deepspeed.txt"
 check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
-check says "perf takes one of the programs bubble d2d executor"
+check says "perf takes one of the programs bubble d2d dp executor"
 
 # With degrees the demo is another program, on as many ranks as they make.
 : >"$state/calls"

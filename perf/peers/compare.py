@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,7 +29,13 @@ SCHEDULES = ["gpipe", "1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zb
 PIPELINING = [Entry(name, "torch") for name in SCHEDULES]
 OTHERS = [Entry("rpc", "rpc"), Entry("deepspeed", "deepspeed")]
 SMP, SMP_BY_HAND = Entry(OURS, OURS), Entry("smp_by_hand", "smp_by_hand")
-OUR_VARIANTS = {OURS: "planned", "smp_by_hand": "by_hand", "one_process_libtorch": "one_process"}
+DDP, SMP_REPLICAS = Entry("ddp", "ddp"), Entry("smp_replicas", "smp_replicas")
+OUR_VARIANTS = {
+    OURS: "planned",
+    "smp_by_hand": "by_hand",
+    "smp_replicas": "replicas",
+    "one_process_libtorch": "one_process",
+}
 BRIEF_NAMES = {ONE_PROCESS, "1f1b", "rpc", OURS}
 
 
@@ -49,16 +55,23 @@ def training(workload: str, ranks: int, microbatches: int, ours: list[Entry], se
     return Part(Setting(workload, ranks, microbatches), entries, 7, seconds)
 
 
+def replicas(workload: str, ranks: int, seconds: float) -> Part:
+    setting = Setting(workload, ranks, 4, rows=8, length=16, tiny=True) if BRIEF else Setting(workload, ranks, 8)
+    return Part(setting, [REFERENCE, DDP, SMP_REPLICAS], 1 if BRIEF else 25, 1 if BRIEF else seconds)
+
+
 PARTS = {
     "gpt.p2": training("gpt", 2, 8, [SMP, SMP_BY_HAND], 100),
     "gpt.p4": training("gpt", 4, 16, [SMP, SMP_BY_HAND], 120),
     "t5.p2": training("t5", 2, 8, [SMP], 90),
     "t5.p4": training("t5", 4, 16, [SMP], 110),
+    "gpt.r2": replicas("gpt", 2, 120),
     "sleep.p4": Part(Setting("sleep", 4, 16), [SMP, *PIPELINING, *OTHERS], 5, 90),
 }
 CALL_ROUNDS, CALLS = (1, 20) if BRIEF else (5, 200)
-ALL_PARTS = [*PARTS, "call"]
-BRIEF_PARTS = ["gpt.p2", "t5.p2", "call"]
+REPLICAS = ["gpt.r2"]
+ALL_PARTS = {"peers": [*(part for part in PARTS if part not in REPLICAS), "call"], "dp": REPLICAS}
+BRIEF_PARTS = {"peers": ["gpt.p2", "t5.p2", "call"], "dp": REPLICAS}
 
 
 class Comparison:
@@ -70,6 +83,8 @@ class Comparison:
     def start(self, entry: Entry, setting: Setting) -> Ranks:
         if entry.name in OUR_VARIANTS:
             program = self.programs / "perf_peers"
+            if entry is SMP_REPLICAS:  # which share the microbatches of a step
+                setting = replace(setting, microbatches=setting.microbatches // setting.ranks)
             return our_ranks(self.mpirun, program, OUR_VARIANTS[entry.name], setting)
         return torch_ranks(entry.family, setting)
 
@@ -81,6 +96,7 @@ class Comparison:
             measured = Contest(part.setting, part.entries, self.start, part.seconds).run(part.rounds)
             self.add_failures(name, measured)
             add = self.add_sleep if part.setting.workload == "sleep" else self.add_training
+            add = self.add_replicas if name in REPLICAS else add
             add(name, part.setting, measured)
         except Exception as error:  # the other parts may still be measured
             self.add_failure(name, f"{type(error).__name__}: {error}")
@@ -114,6 +130,16 @@ class Comparison:
         known = [ratio for ratio in ratios if not math.isnan(ratio)]
         if known and name != OURS:
             self.rows.add(f"{part}.{name}.step_over_smp", median(known), "1", "median of ratios within a round")
+
+    def add_replicas(self, part: str, setting: Setting, measured: Measured) -> None:
+        for name, samples in measured.milliseconds.items():
+            self.rows.add_samples(f"{part}.{name}.step_ms", samples, "ms", f"{len(samples)} rounds")
+            if name in measured.differences and name != ONE_PROCESS:
+                self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
+        own, theirs = (measured.milliseconds[entry.name] for entry in (SMP_REPLICAS, DDP))
+        ratios = [ours / other for ours, other in zip(own, theirs)]
+        note = f"{part}: {setting.ranks} replicas of a GPT, {setting.microbatches // setting.ranks} microbatches each, gloo"
+        self.rows.add_samples("step_over_ddp", ratios, "1", note)
 
     def add_sleep(self, part: str, setting: Setting, measured: Measured) -> None:
         cell = setting.forward_ms + setting.backward_ms
@@ -185,13 +211,14 @@ def versions() -> dict[str, str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="smp perf peers", description=__doc__)
-    parser.add_argument("--parts", help=f"some of {','.join(ALL_PARTS)}; the other rows of the result file are kept")
+    parser.add_argument("--program", choices=ALL_PARTS, default="peers", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", help=f"some of {','.join(ALL_PARTS['peers'])}; the other rows of the result file are kept")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--mpirun", required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    usual = BRIEF_PARTS if BRIEF else ALL_PARTS
+    usual = (BRIEF_PARTS if BRIEF else ALL_PARTS)[arguments.program]
     arguments.parts = arguments.parts.split(",") if arguments.parts else usual
-    unknown = set(arguments.parts) - set(ALL_PARTS)
+    unknown = set(arguments.parts) - set(ALL_PARTS[arguments.program])
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     return arguments
@@ -211,12 +238,12 @@ def main() -> int:
         print(f"{part}: {time.monotonic() - start:.0f} s", flush=True)
         done.append(part)
         if not BRIEF:  # now, for the case that somebody loses patience
-            write(ROOT / "perf/results/peers.json", comparison.rows, done, machine(load), versions())
+            write(ROOT / f"perf/results/{arguments.program}.json", comparison.rows, done, machine(load), versions())
     print(comparison.rows.table())
     if BRIEF:
         print("a peer failed" if comparison.failed else "a brief run, not written: its numbers mean nothing")
         return int(comparison.failed)
-    print("written to perf/results/peers.json")
+    print(f"written to perf/results/{arguments.program}.json")
     return 0
 
 

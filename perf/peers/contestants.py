@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -173,6 +174,32 @@ class Rpc:
         return mean.item()
 
 
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+class Replicas:
+    """DistributedDataParallel, which adds up gradients in buckets while the last microbatch's backward runs."""
+
+    knows_own_loss = True
+
+    def __init__(self, model: Model, setting: Setting) -> None:
+        self.loss, self.microbatches = model.loss, setting.microbatches // setting.ranks
+        self.net = nn.parallel.DistributedDataParallel(Stage(model.cells), bucket_cap_mb=25)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), setting.learning_rate)
+
+    def step(self, inputs: Tensor, labels: Tensor) -> float:
+        inputs, labels = (all.chunk(dist.get_world_size())[dist.get_rank()] for all in (inputs, labels))
+        self.optimizer.zero_grad()
+        total = 0.0
+        for i, (x, y) in enumerate(zip(inputs.chunk(self.microbatches), labels.chunk(self.microbatches)), 1):
+            with nullcontext() if i == self.microbatches else self.net.no_sync():
+                loss = self.loss(self.net(x, inputs=x, labels=y), y) / self.microbatches
+                loss.backward()
+            total += loss.item()
+        self.optimizer.step()
+        return total
+
+
 # ---- DeepSpeed -------------------------------------------------------------------------------------------------------
 
 
@@ -220,4 +247,6 @@ def contestant(variant: str, setting: Setting) -> Contestant:
         return Pipelining(*SCHEDULES[variant], setting)
     if variant == "one_process":
         return Plain(make(setting, 1), setting)
+    if variant == "ddp":
+        return Replicas(make(setting, 1), setting)
     return {"rpc": Rpc, "deepspeed": DeepSpeed}[variant](setting)

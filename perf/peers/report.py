@@ -73,20 +73,21 @@ def machine(load_before: tuple[float, ...]) -> dict[str, Any]:
     }
 
 
-def kept_rows(path: Path, parts: list[str]) -> list[dict[str, Any]]:
+def kept_rows(path: Path, parts: list[str], measured: set[str]) -> list[dict[str, Any]]:
     """Of earlier runs, of parts that this one did not measure."""
     if not path.exists():
         return []
     earlier = json.loads(path.read_text())["rows"]
-    return [row for row in earlier if not any(row["metric"].startswith(f"{part}.") for part in parts)]
+    stale = tuple(f"{part}." for part in parts)
+    return [row for row in earlier if row["metric"] not in measured and not row["metric"].startswith(stale)]
 
 
 def write(path: Path, rows: Rows, parts: list[str], about: dict[str, Any], versions: dict[str, str]) -> None:
     result = {
-        "name": "peers",
+        "name": path.stem,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "machine": about,
         "versions": versions,
-        "rows": kept_rows(path, parts) + rows.rows,
+        "rows": kept_rows(path, parts, {row["metric"] for row in rows.rows}) + rows.rows,
     }
     path.write_text(json.dumps(result, indent=2) + "\n")
