@@ -333,8 +333,8 @@ void run(int argc, char** argv) {
   CLI::App app("How good plans are, beside the paper's algorithm and what is possible",
                "smp perf partition");
   app.add_option("--stages", stages,
-                 "numbers of stages, whose rows join those in the file (default: 4,16,64, which "
-                 "takes an hour, and the size)")
+                 "numbers of stages, whose rows join those in the file (default: 4,16,64, and how "
+                 "long plans of 10,000 modules take)")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
   if (!parse_options(app, argc, argv)) return;
