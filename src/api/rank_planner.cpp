@@ -133,9 +133,9 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
     try {
       known[i] = make(jobs[i], traces[i]);
     } catch (const ResourceError& error) {
-      throw ResourceError(
-          base::concat("model ", i, " of the ", jobs.size(),
-                       " models of this session, which share the memory: ", error.what()));
+      throw ResourceError(base::concat(
+          "model ", i, " of the ", jobs.size(),
+          " models of this session, which share the stages and their memory: ", error.what()));
     }
   }
   std::vector<PlannedModel> made;
