@@ -109,6 +109,7 @@ bool RankPlanner::is_worth_a_trace(const Job& job) const {
 
 std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& jobs) {
   std::vector<const ModelDescription*> descriptions;
+  descriptions.reserve(jobs.size());
   for (const Job& job : jobs) descriptions.push_back(job.model.description);
   const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
                                         [this](const Job& job) { return is_worth_a_trace(job); });
@@ -139,6 +140,7 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
     }
   }
   std::vector<PlannedModel> made;
+  made.reserve(known.size());
   for (auto& plan : known) made.push_back(*std::move(plan));
   return made;
 }
