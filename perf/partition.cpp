@@ -330,6 +330,7 @@ void measure_size(Report& report) {
 
 void run(int argc, char** argv) {
   std::vector<int> stages;
+  bool planning = false;
   CLI::App app("How good plans are, beside the paper's algorithm and what is possible",
                "smp perf partition");
   app.add_option("--stages", stages,
@@ -337,9 +338,12 @@ void run(int argc, char** argv) {
                  "long plans of 10,000 modules take)")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
+  app.add_flag("--planning", planning,
+               "only how long plans of 10,000 modules take; the other rows of the file are kept");
   if (!parse_options(app, argc, argv)) return;
-  if (!stages.empty()) {
+  if (planning || !stages.empty()) {
     Report report("partition", Report::Earlier::kKept);
+    if (planning) measure_size(report);
     measure_families(report, stages);
     return report.finish();
   }

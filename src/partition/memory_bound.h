@@ -1,4 +1,4 @@
-// partition/memory_bound.h: what no placement can do with less memory than.
+// partition/memory_bound.h: the share of its memory that some stage needs in every placement.
 #pragma once
 
 #include "partition/cost_tree.h"

@@ -2,7 +2,6 @@
 #include "base/end_signals.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -11,16 +10,10 @@
 #include <utility>
 
 #include "base/pulse.h"
+#include "support/gone_process.h"
 
 namespace smp::base {
 namespace {
-
-int process_that_is_gone() {
-  const auto process = ::fork();
-  if (process == 0) std::_Exit(0);
-  ::waitpid(process, nullptr, 0);
-  return process;
-}
 
 /// In a child, which is rank 1 of three and is asked to end: rank 0 is gone, after `before`; rank 2
 /// lives.

@@ -2,7 +2,6 @@
 #include "server/common_errors.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "base/pulse.h"
+#include "support/gone_process.h"
 
 namespace smp::server {
 namespace {
@@ -55,13 +55,6 @@ TEST_F(CommonErrorsDeathTest, WhatAnotherRankSaysIsAwaitedHoweverLateItComes) {
                 std::_Exit(waited > std::chrono::milliseconds(1400) ? 0 : 1);
               }),
               testing::ExitedWithCode(0), "^$");
-}
-
-int process_that_is_gone() {
-  const auto process = ::fork();
-  if (process == 0) std::_Exit(0);
-  ::waitpid(process, nullptr, 0);
-  return process;
 }
 
 TEST_F(CommonErrorsDeathTest, OfALostPeerItIsSaidThatItIsGoneAndNothingElse) {
