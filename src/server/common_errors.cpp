@@ -47,6 +47,9 @@ void note(Known known) {
   if (all.known.size() > kMostKnown) all.known.pop_back();
 }
 
+/// Whether the ranks know why they end.
+bool is_common(const Known& known) { return !known.text.empty() && known.fuller.empty(); }
+
 /// Of the error whose text is in `text`, what was noted last.
 Known find(const std::string& text) {
   auto& all = errors();
@@ -105,8 +108,9 @@ void say_more(const std::string& text, const std::string& fuller) { note({text, 
 
 void say_once(const std::string& text, bool of_lost_peer) noexcept try {
   const auto known = find(text);
+  const bool may_be_gone = of_lost_peer && !is_common(known);
   const bool said =
-      known.speaker >= 0 ? said_by(known.speaker) : of_lost_peer && said_that_a_rank_is_gone();
+      known.speaker >= 0 ? said_by(known.speaker) : may_be_gone && said_that_a_rank_is_gone();
   if (said) {
     base::own_pulse().spoke = true;  // for those who wait for this rank
     return;

@@ -76,6 +76,15 @@ TEST_F(CommonErrorsDeathTest, OfALostPeerThatLivesTheErrorItselfIsPrinted) {
               testing::ExitedWithCode(0), "^smp: rank 1: reading 8 bytes of rank 0 failed\n$");
 }
 
+TEST_F(CommonErrorsDeathTest, WhatTheRanksKnowIsSaidAtOnce) {
+  EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
+                other.process = process_that_is_gone();
+                leave_to_another_rank(kText, GlobalRank(1));
+                say_once(kText, true);
+              }),
+              testing::ExitedWithCode(0), "^smp: the flag is wrong\n$");
+}
+
 TEST_F(CommonErrorsDeathTest, ErrorsOfItsOwnAreSaidBesideARankThatIsGone) {
   EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
                 other.process = process_that_is_gone();
