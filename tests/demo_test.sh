@@ -21,6 +21,7 @@ refuse() {
   echo "+ smp $*"
   if "$smp" "$@" >said 2>&1; then cat said; echo "was not refused"; exit 1; fi
   grep -qF -- "$expected" said || { cat said; echo "said nothing of: $expected"; exit 1; }
+  [ "$(grep -cF -- "$expected" said)" = 1 ] || { cat said; echo "said more than once: $expected"; exit 1; }
 }
 
 says() { grep -qE -- "$1" said || { cat said; echo "said nothing of: $1"; exit 1; }; }

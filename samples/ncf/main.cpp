@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
   try {
     ncf::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ncf: %s\n", error.what());
+    smp::report_error(error);
     return 1;
   }
   return 0;

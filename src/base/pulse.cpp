@@ -68,4 +68,16 @@ bool first_to_name(int rank) noexcept {
   return pulse_of(rank) != nullptr && !joined.load()->of(rank).named.exchange(true);
 }
 
+int speaker_of(std::uint64_t error) noexcept {
+  constexpr std::uint64_t kRanks = 1
+                                   << 24;  // the rest is of the hash; not 0, so neither is a claim
+  const int own = own_pulse().rank;
+  if (ranks_on_board() == 0) return own;
+  const std::uint64_t text = (error / kRanks + 1) * kRanks;
+  std::uint64_t first = 0;
+  auto& said = joined.load()->of(0).said;
+  if (said.compare_exchange_strong(first, text + static_cast<std::uint64_t>(own))) return own;
+  return first / kRanks == text / kRanks ? static_cast<int>(first % kRanks) : own;
+}
+
 }  // namespace smp::base

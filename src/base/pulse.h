@@ -11,7 +11,7 @@
 
 namespace smp::base {
 
-/// Written by its process only, but for the last two; anyone may read it at any time.
+/// Written by its process only, but for the last three; anyone may read it at any time.
 struct alignas(64) Pulse {
   std::atomic<std::uint64_t> beats{0};         ///< how often its thread came back (heartbeat.h)
   std::atomic<std::int64_t> last_beat{0};      ///< when that was last noticed, by SteadyClock
@@ -26,6 +26,8 @@ struct alignas(64) Pulse {
   /// Of the rank that says for all that this one is stopped (accuser_of); -1: none.
   std::atomic<std::int32_t> accuser{-1};
   std::atomic<bool> named{false};  ///< some rank said that this one is gone (first_to_name)
+  /// Of rank 0 only: an error of several ranks, and who says it (speaker_of); 0: none yet.
+  std::atomic<std::uint64_t> said{0};
 
   static constexpr std::int32_t kNothing = -2;  ///< no module ran yet
 };
@@ -63,6 +65,10 @@ int accuser_of(int rank) noexcept;
 /// Whether no rank has asked this of `rank`, which is gone, before: then the caller says so for
 /// all. False if nothing is shared with it. Safe in a handler of signals.
 bool first_to_name(int rank) noexcept;
+/// Of the ranks of this machine that end by the same error, the first to ask here: it says so for
+/// all. The own rank if it is the first, nothing is shared, or another error was there before.
+/// @param error  a hash of its text
+int speaker_of(std::uint64_t error) noexcept;
 /// Whether the process of a rank of this machine has ended. Safe in a handler of signals.
 bool is_gone(const Pulse& pulse) noexcept;
 

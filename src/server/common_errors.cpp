@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -95,6 +96,13 @@ bool said_that_a_rank_is_gone() {
   return true;
 }
 
+/// Whether another rank of this machine ends by an error with the same text and has said so: a flag
+/// that does not fit, a file that is missing.
+bool said_by_one_like_it(const std::string& text) {
+  const int speaker = base::speaker_of(std::hash<std::string>()(text));
+  return speaker != base::own_pulse().rank && said_by(speaker);
+}
+
 }  // namespace
 
 void leave_to_another_rank(const std::string& text, GlobalRank speaker) {
@@ -108,9 +116,9 @@ void say_more(const std::string& text, const std::string& fuller) { note({text, 
 
 void say_once(const std::string& text, bool of_lost_peer) noexcept try {
   const auto known = find(text);
-  const bool may_be_gone = of_lost_peer && !is_common(known);
-  const bool said =
-      known.speaker >= 0 ? said_by(known.speaker) : may_be_gone && said_that_a_rank_is_gone();
+  bool said = known.speaker >= 0 && said_by(known.speaker);
+  if (known.speaker < 0 && of_lost_peer && !is_common(known)) said = said_that_a_rank_is_gone();
+  if (!said && known.text.empty()) said = said_by_one_like_it(text);
   if (said) {
     base::own_pulse().spoke = true;  // for those who wait for this rank
     return;

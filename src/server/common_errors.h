@@ -17,7 +17,8 @@ void say_more(const std::string& text, const std::string& fuller);
 
 /// Prints "smp: `text`" and a newline, with this rank if it is an error of its own, or leaves it to
 /// another rank: then waits until that one has spoken, because a launcher ends the other ranks when
-/// the first one exits. If it does not speak in time, this rank does. Any thread.
+/// the first one exits. If it does not speak in time, this rank does. What several ranks of a
+/// machine end by, of which nothing was said here, is printed by the first. Any thread.
 /// @param of_lost_peer  it is a PeerLostError: if a rank is gone, that is said instead, but where
 ///                      the ranks know another cause (leave_to_another_rank())
 void say_once(const std::string& text, bool of_lost_peer = false) noexcept;

@@ -2,6 +2,7 @@
 #include "server/common_errors.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -83,6 +84,22 @@ TEST_F(CommonErrorsDeathTest, WhatTheRanksKnowIsSaidAtOnce) {
                 say_once(kText, true);
               }),
               testing::ExitedWithCode(0), "^smp: the flag is wrong\n$");
+}
+
+TEST_F(CommonErrorsDeathTest, WhatSeveralRanksEndByIsSaidByTheFirst) {
+  const auto end_two_ranks = [] {
+    auto memory = base::SharedMemory::make(base::PulseBoard::bytes_for(2));
+    base::PulseBoard board(std::move(memory).value());
+    const auto rank_0 = ::fork();
+    base::PulseBoard::join(std::move(board), rank_0 == 0 ? 0 : 1);
+    if (rank_0 != 0) ::waitpid(rank_0, nullptr, 0);
+    say_once("there are 6 ranks");
+    say_once(rank_0 == 0 ? "of rank 0 alone" : "of rank 1 alone");
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(end_two_ranks(), testing::ExitedWithCode(0),
+              "^smp: rank 0: there are 6 ranks\nsmp: rank 0: of rank 0 alone\n"
+              "smp: rank 1: of rank 1 alone\n$");
 }
 
 TEST_F(CommonErrorsDeathTest, ErrorsOfItsOwnAreSaidBesideARankThatIsGone) {
