@@ -92,6 +92,10 @@ bool Channel::poll() {
   return moved;
 }
 
+void Channel::check_links() {
+  guarded([&] { routes_.check_links(); });
+}
+
 void Channel::on_control(GlobalRank source, ByteBuffer&& bytes) {
   guarded([&] {
     // It may be an answer, which tells that what it answers has arrived: let go of that first, so

@@ -80,6 +80,8 @@ class Channel final : private WireHandler {
   /// Advances sends and receives, hands complete frames to the receivers; true if anything moved.
   /// Independent of LibTorch's thread-local state (inference mode and friends).
   bool poll();
+  /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
+  void check_links();
   /// No send of this rank is in flight.
   bool drained() const noexcept { return routes_.drained(); }
   /// Leaves together with all other ranks: waits until the sends of all have arrived. Frames that

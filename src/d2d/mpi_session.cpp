@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +37,14 @@ void warn_of_little_shared_memory() noexcept {
                static_cast<unsigned long long>(free >> 10));
 }
 
+/// A connection that was cut is MPI's affair, and no reason to end without a word.
+void outlive_broken_pipes() noexcept {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 // True if MPI was not running and now is.
 bool start_mpi() {
   int running = 0;
@@ -47,6 +56,7 @@ bool start_mpi() {
               "started twice; keep the first session alive, or finalize MPI later.");
   if (running) return false;
   warn_of_little_shared_memory();
+  outlive_broken_pipes();
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
   return true;

@@ -103,6 +103,10 @@ void Routes::complete_beside(const Wire& control) {
   }
 }
 
+void Routes::check_links() {
+  for (auto* const wire : polled_) wire->check_links();
+}
+
 bool Routes::drained() const noexcept {
   return std::all_of(wires_.begin(), wires_.end(),
                      [](const auto& wire) { return wire->drained(); });

@@ -57,6 +57,7 @@ class Routes {
   void complete();
   /// Reports the transfers of every wire but `control`, which has just done so itself.
   void complete_beside(const Wire& control);
+  void check_links();
   bool drained() const noexcept;
   /// True once all wires are left; poll all of them until then: what arrives on one may announce
   /// what somebody still sends on another.

@@ -74,7 +74,11 @@ class Wire {
   /// Like complete(), then hands on control bytes that are there, at least one message; true if
   /// anything moved. Before each message complete transfers are reported: an answer tells that what
   /// it answers has left.
+  /// @throws PeerLostError  the path is broken.
   virtual bool poll() = 0;
+  /// To be called again and again while nothing moves: starts to compare with every peer what was
+  /// sent and what has arrived. If something is lost, a poll() some seconds later throws.
+  virtual void check_links() {}
   /// Nothing that this rank posted or sends is in flight.
   virtual bool drained() const noexcept = 0;
 

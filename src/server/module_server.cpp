@@ -41,7 +41,8 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
       stall_watch_(core_.clock, {options.stall_seconds, options.abort_seconds},
                    {[this](double seconds) { stall_report_.ask(seconds); },
                     [this](double seconds) { stall_report_.refresh(seconds); },
-                    [this](double seconds) { return end_stall(seconds); }}),
+                    [this](double seconds) { return end_stall(seconds); },
+                    [&channel] { channel.check_links(); }}),
       idle_(std::make_unique<Idle>(core_.port.name())) {
   explain_uncaught_exceptions();
   explain_faults();

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/pulse.h"
+#include "base/transport_call.h"
 #include "server/running_call.h"
 
 namespace smp::server {
@@ -54,6 +55,10 @@ void say(const char* text) noexcept {
 }
 
 void describe_running(char* text, std::size_t size) noexcept {
+  if (base::in_transport_call()) {
+    std::snprintf(text, size, "rank %d", base::own_pulse().rank.load());
+    return;
+  }
   if (running_call.running()) return running_call.describe(text, size);
   std::snprintf(text, size, "code outside of routed modules (the trial run of a body, or main)");
 }
@@ -126,13 +131,20 @@ class Watch {
     }
     ending_ = state_.ending.load() ? ending_ + seconds : 0;
     const bool report = limits.report_seconds > 0 && quiet_ >= limits.report_seconds;
+    if (report && limits.abort_seconds > 0 && base::in_transport_call()) {
+      end(
+          {"as a rule a connection of this rank was cut: MPI has not come back from a call that "
+           "waits for nothing",
+           quiet_, "stall_seconds"});
+    }
     if (report && !std::exchange(reported_, true)) say_stuck(limits);
     if (limits.abort_seconds <= 0) return;
     if (quiet_ >= limits.abort_seconds + limits.grace_seconds) {
-      end("has not come back to the library", quiet_);
+      end({"has not come back to the library", quiet_, "abort_seconds"});
     }
     if (ending_ >= limits.grace_seconds) {
-      end("its waits were ended after abort_seconds, and the program did not end", ending_);
+      end({"its waits were ended after abort_seconds, and the program did not end", ending_,
+           "abort_seconds"});
     }
   }
 
@@ -147,12 +159,17 @@ class Watch {
     say(text);
   }
 
-  [[noreturn]] void end(const char* why, double seconds) const {
+  struct End {
+    const char* why;
+    double seconds;
+    const char* setting;  // that says when
+  };
+  [[noreturn]] void end(const End& reason) const {
     char who[512];
     char text[1000];
     describe_running(who, sizeof who);
-    std::snprintf(text, sizeof text, "%s: %s, for %.0f s: ending the job (abort_seconds)", who, why,
-                  seconds);
+    std::snprintf(text, sizeof text, "%s: %s, for %.0f s: ending the job (%s)", who, reason.why,
+                  reason.seconds, reason.setting);
     say(text);
     base::own_pulse().spoke = true;
     std::function<void()> end;

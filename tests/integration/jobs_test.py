@@ -6,9 +6,12 @@ message that says who.
 JOB is the program of job/main.cpp, MPIRUN the command that starts it.
 """
 
+import contextlib
+import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,9 +27,9 @@ SECONDS_TO_END = 3.0
 SECONDS_TO_START = 60.0
 
 
-def command(*ranks_and_arguments):
+def command(*ranks_and_arguments, mpirun=None):
     """mpirun with one block of equal ranks for each (ranks, arguments...)."""
-    line = list(MPIRUN)
+    line = list(mpirun or MPIRUN)
     for block, (ranks, *arguments) in enumerate(ranks_and_arguments):
         line += ([":"] if block else []) + ["-n", str(ranks), JOB, *map(str, arguments)]
     return line
@@ -55,7 +58,7 @@ def is_alive(pid):
 class RunningJob:
     """A job in the background: its ranks' process numbers and the steps it has made."""
 
-    def __init__(self, ranks, *arguments, backing_directory=True):
+    def __init__(self, ranks, *arguments, backing_directory=True, mpirun=None):
         self.shared_memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="jobs_test_")
         environment = dict(os.environ)
         if backing_directory:
@@ -65,7 +68,7 @@ class RunningJob:
         self.output = []
         self.changed = threading.Condition()
         self.steps = 0
-        self.process = subprocess.Popen(command((ranks, *arguments)), stdout=subprocess.PIPE,
+        self.process = subprocess.Popen(command((ranks, *arguments), mpirun=mpirun), stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True, env=environment)
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
@@ -273,6 +276,78 @@ class StoppedReplica(unittest.TestCase):
 
     def test_last_stage_of_the_second(self):
         self.stopped(3)
+
+
+class CutConnection(unittest.TestCase):
+    """A connection between ranks that is closed under MPI, which may not say so, ends the job."""
+
+    PIDFD_OPEN, PIDFD_GETFD = 434, 438  # of Linux, on every processor
+    LIMITS = ("--smp.transport", "mpi", "--smp.stall_seconds", 5)
+
+    @classmethod
+    def other_descriptor(cls, pid, descriptor):
+        """A copy of another process's descriptor, or -1 where the machine forbids that."""
+        call = ctypes.CDLL(None, use_errno=True).syscall
+        process = call(cls.PIDFD_OPEN, pid, 0)
+        try:
+            return call(cls.PIDFD_GETFD, process, descriptor, 0)
+        finally:
+            os.close(process)
+
+    @staticmethod
+    def connections(pid):
+        """(own port, other port, descriptor) of each open TCP connection of a process."""
+        own = {}
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if found := re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{descriptor}")):
+                    own[found[1]] = int(descriptor)
+        open_state = "01"
+        for table in "tcp", "tcp6":
+            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as lines:
+                for line in list(lines)[1:]:
+                    fields = line.split()
+                    if fields[3] == open_state and fields[9] in own:
+                        yield fields[1].split(":")[1], fields[2].split(":")[1], own[fields[9]]
+
+    def cut(self, one, other):
+        """Closes every connection between two processes."""
+        with contextlib.suppress(FileNotFoundError):  # they are ending
+            ends = {(theirs, ours) for ours, theirs, _ in self.connections(other)}
+            for ours, theirs, descriptor in self.connections(one):
+                if (ours, theirs) not in ends:
+                    continue
+                copy = self.other_descriptor(one, descriptor)
+                if copy < 0:
+                    self.skipTest("this machine lets no process have a descriptor of another")
+                with socket.socket(fileno=copy) as connection, contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def test_under_mpi(self):
+        btl = MPIRUN.index("btl") + 1 if "btl" in MPIRUN else len(MPIRUN)
+        over_tcp = MPIRUN[:btl] + ([] if "btl" in MPIRUN else ["--mca", "btl"]) + ["tcp,self"]
+        job = RunningJob(2, "train", 1_000_000, *self.LIMITS, mpirun=over_tcp + MPIRUN[btl + 1:])
+        try:
+            self.assertTrue(job.wait_for_step(3), "".join(job.output))
+            start = time.monotonic()
+            while job.process.poll() is None and time.monotonic() - start < SECONDS_TO_START:
+                self.cut(job.pids[0], job.pids[1])  # MPI may connect again, and lose nothing
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.process.wait(timeout=2)
+            status, _ = job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            print(f"connection cut: the job ended after {time.monotonic() - start:.2f} s", flush=True)
+            self.assertNotEqual(status, 0)
+            said = re.findall(r"^smp: .*", text, re.MULTILINE)
+            # Open MPI ends the process, with a line of its own, if it cannot repeat a send.
+            if "FATAL" in text:
+                self.assertLessEqual(len(said), 1, text)
+                return
+            self.assertEqual(len(said), 1, text)
+            self.assertRegex(said[0], r"rank \d: .*connection .*(has lost|was cut)")
+        finally:
+            job.close()
 
 
 class Interrupted(unittest.TestCase):

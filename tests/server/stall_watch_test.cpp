@@ -20,7 +20,8 @@ class StallWatchTest : public testing::Test {
              [this](double seconds) {
                aborts_.push_back(seconds);
                return aborts_.size() >= refusals_ + 1;
-             }}};
+             },
+             [this] { ++checks_; }}};
   }
   // Polls often enough for the clock to be read.
   void pass(StallWatch& watch, double seconds, bool waiting = true, bool progress = false) {
@@ -34,6 +35,7 @@ class StallWatchTest : public testing::Test {
   std::vector<double> prepared_;
   std::size_t refusals_ = 0;
   std::vector<double> aborts_;
+  int checks_ = 0;
 };
 
 TEST_F(StallWatchTest, ReportsOnceAndThenEnds) {
@@ -50,6 +52,18 @@ TEST_F(StallWatchTest, ReportsOnceAndThenEnds) {
   ASSERT_EQ(aborts_.size(), 1u);
   pass(own, 100);
   EXPECT_EQ(aborts_.size(), 1u);
+}
+
+TEST_F(StallWatchTest, ChecksTheLinksAsLongAsNothingMoves) {
+  auto own = watch({0, 0});
+  pass(own, 0.9);
+  EXPECT_EQ(checks_, 0);
+  pass(own, 0.2);
+  pass(own, 0.2);
+  EXPECT_EQ(checks_, 2);
+  pass(own, 10, false);
+  pass(own, 10, true, true);
+  EXPECT_EQ(checks_, 2);
 }
 
 TEST_F(StallWatchTest, PreparesOnceBeforeTheEnd) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/heartbeat.h"
+#include "base/transport_call.h"
 #include "server/running_call.h"
 
 namespace smp::server {
@@ -76,6 +77,29 @@ TEST(WatchdogTest, ForgetsASessionThatEnded) {
   }
   const Watchdog::Session session({0, 0.2, 0.3}, nullptr);
   EXPECT_EQ(said([] { pass(0.6); }), "");
+}
+
+// Such calls wait for nothing: there is no reason to go on waiting.
+TEST(WatchdogDeathTest, EndsTheProcessIfTheTransportDoesNotComeBack) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const Watchdog::Session session({0.1, 100, 100}, nullptr);
+        const Watchdog::Step step;
+        const base::TransportCall calling;
+        pass(20);
+      },
+      testing::ExitedWithCode(1), "connection of this rank was cut.*ending the job");
+}
+
+TEST(WatchdogTest, OnlyReportsTheTransportIfNothingMayEndTheJob) {
+  EXPECT_THAT(said([] {
+                const Watchdog::Session session({0.1, 0, 1}, nullptr);
+                const Watchdog::Step step;
+                const base::TransportCall calling;
+                pass(0.5);
+              }),
+              HasSubstr("has kept"));
 }
 
 TEST(WatchdogDeathTest, EndsTheProcessAfterTheGrace) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/transport_call.h"
 
 namespace smp::d2d {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 constexpr int kControlTag = 1;
 // Up to here MPI has the whole message when the probe sees it, so that receiving cannot block.
 constexpr int kReceivedAtOnce = 4096;
+// Looking for what others say of their links costs as much as a poll, and has time.
+constexpr std::uint32_t kIdlePollsPerLook = 16;
 
 std::uint64_t largest_tag(MPI_Comm ranks) {
   int* bound = nullptr;
@@ -29,6 +32,7 @@ MpiWire::MpiWire(MPI_Comm ranks, const Members& members, MpiWireOptions options)
       options_(options),
       control_(MpiCommunicator::duplicate(ranks)),
       data_(MpiCommunicator::duplicate(ranks)),
+      links_(ranks, members, options.link_patience),
       tag_bound_(largest_tag(data_.get())),
       exceptions_at_start_(std::uncaught_exceptions()),
       arriving_(static_cast<std::size_t>(control_.size())) {
@@ -39,6 +43,8 @@ MpiWire::MpiWire(MPI_Comm ranks, const Members& members, MpiWireOptions options)
 // ---- sending ----
 
 void MpiWire::post(GlobalRank peer, ByteBuffer&& bytes) {
+  links_.counts(position(peer)).control_sent.count(bytes.size());
+  const base::TransportCall calling;
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, position(peer),
                       kControlTag, control_.get(), &request),
@@ -55,9 +61,11 @@ void MpiWire::post(GlobalRank peer, ByteBuffer&& bytes) {
 
 void MpiWire::send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) {
   ++sends_in_flight_;
-  const std::uint64_t transfer = transfers_.put({true, token, 0});
+  links_.counts(position(peer)).data_sent.count(bytes.size());
+  const std::uint64_t transfer = transfers_.put({true, position(peer), bytes.size(), token, 0});
   const int tag = static_cast<int>(id % tag_bound_);
   auto* const start = const_cast<std::byte*>(bytes.data());  // MPI only reads it
+  const base::TransportCall calling;
   start_chunks({start, bytes.size()}, transfer, [&](void* chunk, int size, MPI_Request* request) {
     check_mpi(MPI_Isend(chunk, size, MPI_BYTE, position(peer), tag, data_.get(), request),
               "sending a tensor", peer);
@@ -89,6 +97,7 @@ void MpiWire::on_complete(Chunk&& chunk) {
     --sends_in_flight_;
     handler().on_sent(transfer.token);
   } else {
+    links_.counts(transfer.peer).data_received.count(transfer.bytes);
     handler().on_received(transfer.token);
   }
 }
@@ -96,7 +105,7 @@ void MpiWire::on_complete(Chunk&& chunk) {
 // ---- receiving ----
 
 void MpiWire::receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) {
-  const std::uint64_t transfer = transfers_.put({false, token, 0});
+  const std::uint64_t transfer = transfers_.put({false, position(peer), bytes.size(), token, 0});
   const int tag = static_cast<int>(id % tag_bound_);
   start_chunks(bytes, transfer, [&](void* chunk, int size, MPI_Request* request) {
     check_mpi(MPI_Irecv(chunk, size, MPI_BYTE, position(peer), tag, data_.get(), request),
@@ -114,14 +123,17 @@ void MpiWire::finish(Request&& request) {
 
 // Of many transfers a window at a time, so that control bytes are looked for between them.
 bool MpiWire::poll() {
+  // Whoever is handed what has come may send, and is not expected to be long.
+  const base::TransportCall calling;
   bool moved = requests_.test([this](Request&& request) { finish(std::move(request)); });
   moved |= receive_control();
   while (!readable_.empty()) {
     const int source = readable_.back();
     readable_.pop_back();
-    hand_on(source);
+    hand_on_complete(source);
     moved = true;
   }
+  if (!moved && ++idle_polls_ % kIdlePollsPerLook == 0) links_.poll();
   return moved;
 }
 
@@ -147,7 +159,7 @@ void MpiWire::start_control(int source, int bytes, MPI_Message message) {
     check_mpi(MPI_Mrecv(control.data(), bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE),
               "receiving a control frame", members()[source]);
     complete();
-    handler().on_control(members()[source], std::move(control));
+    hand_on(source, std::move(control));
     return;
   }
   MPI_Request request = MPI_REQUEST_NULL;
@@ -163,14 +175,19 @@ void MpiWire::on_complete(ControlReceive&& receive) {
 }
 
 // Keeps the order of control bytes from one source: small ones may have overtaken large ones.
-void MpiWire::hand_on(int source) {
+void MpiWire::hand_on_complete(int source) {
   std::deque<ArrivingControl>& arriving = arriving_[static_cast<std::size_t>(source)];
   while (!arriving.empty() && arriving.front().complete) {
     ByteBuffer control = std::move(arriving.front().bytes);
     arriving.pop_front();
     complete();
-    handler().on_control(members()[source], std::move(control));
+    hand_on(source, std::move(control));
   }
+}
+
+void MpiWire::hand_on(int source, ByteBuffer&& control) {
+  links_.counts(source).control_received.count(control.size());
+  handler().on_control(members()[source], std::move(control));
 }
 
 // ---- leaving ----
@@ -190,7 +207,7 @@ MpiWire::~MpiWire() {
 
 bool MpiWire::leave() {
   if (closed_) return true;
-  if (!drained()) return false;
+  if (!drained() || !links_.drained()) return false;
   if (!leaving_) leaving_.emplace(control_);
   closed_ = requests_.empty() && leaving_->complete();
   return closed_;

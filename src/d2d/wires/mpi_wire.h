@@ -17,6 +17,7 @@
 #include "d2d/slots.h"
 #include "d2d/wire.h"
 #include "d2d/wires/mpi_communicator.h"
+#include "d2d/wires/mpi_links.h"
 #include "d2d/wires/transfer_set.h"
 
 namespace smp::d2d {
@@ -29,6 +30,9 @@ struct MpiWireOptions {
   base::Nanoseconds leave_deadline = 1800 * base::kSecond;
   /// The same while an exception unwinds: then the others may never come.
   base::Nanoseconds unwind_deadline = 5 * base::kSecond;
+  /// How long nothing must arrive on a link before what is missing there is lost; the higher of two
+  /// ranks waits twice as long.
+  base::Nanoseconds link_patience = 5 * base::kSecond;
 };
 
 /// Control bytes are probed for; data is received straight into its place. All MPI errors are
@@ -47,6 +51,7 @@ class MpiWire final : public Wire {
   void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
   bool complete() override;
   bool poll() override;
+  void check_links() override { links_.ask(); }
   bool drained() const noexcept override { return sends_in_flight_ == 0; }
   bool leave() override;
   base::Nanoseconds patience(bool unwinding) const noexcept override;
@@ -71,6 +76,8 @@ class MpiWire final : public Wire {
   using Request = std::variant<ControlSend, ControlReceive, Chunk>;
   struct DataTransfer {
     bool sending = false;
+    int peer = 0;  // position
+    std::size_t bytes = 0;
     Token token = 0;
     std::size_t missing = 0;  // chunks
   };
@@ -80,7 +87,8 @@ class MpiWire final : public Wire {
   void start_chunks(std::span<std::byte> bytes, std::uint64_t transfer, Start&& start);
   bool receive_control();
   void start_control(int source, int bytes, MPI_Message message);
-  void hand_on(int source);
+  void hand_on_complete(int source);
+  void hand_on(int source, ByteBuffer&& control);
   void finish(Request&& request);
   void on_complete(ControlSend&& send);
   void on_complete(ControlReceive&& receive);
@@ -89,6 +97,7 @@ class MpiWire final : public Wire {
   MpiWireOptions options_;
   MpiCommunicator control_;
   MpiCommunicator data_;
+  MpiLinks links_;
   std::uint64_t tag_bound_;
   int exceptions_at_start_;
   bool closed_ = false;
@@ -99,6 +108,7 @@ class MpiWire final : public Wire {
   Slots<DataTransfer> transfers_;
   std::vector<std::deque<ArrivingControl>> arriving_;  // by source, oldest first
   std::vector<int> readable_;                          // sources whose bytes are complete
+  std::uint32_t idle_polls_ = 0;
 };
 
 }  // namespace smp::d2d
