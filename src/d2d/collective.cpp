@@ -28,6 +28,11 @@ void Collective::send_part(GlobalRank peer, const at::Tensor& part) {
   send(CollectivePhase::kExchange, peer, {}, part, departure_);
 }
 
+void Collective::send_parts(CollectivePhase phase, GlobalRank peer,
+                            c10::ArrayRef<at::Tensor> parts) {
+  send(phase, peer, {}, parts, departure_);
+}
+
 void Collective::send_result(GlobalRank peer, const at::Tensor& result) {
   send(CollectivePhase::kResult, peer, {}, result, nullptr);
 }

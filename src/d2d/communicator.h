@@ -91,6 +91,7 @@ class Communicator {
 
  private:
   friend class Communicators;
+  friend class SumInPlace;
   Communicator(Communicators& owner, std::shared_ptr<const Members> members, CollectiveLane lane)
       : owner_(&owner), members_(std::move(members)), lane_(lane) {}
   const char* name_or(const char* usual) const noexcept { return name_ ? name_ : usual; }

@@ -4,9 +4,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <deque>
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/sum_in_place.h"
 #include "dp/bucket_plan.h"
 #include "dp/flat_tensors.h"
 
@@ -54,6 +56,32 @@ at::Tensor dense_gradient(const at::Tensor& parameter) {
   return gradient;
 }
 
+/// The mean of some gradients, in their place where their elements lie one after another.
+class BucketMean {
+ public:
+  BucketMean(const d2d::Communicator& replicas, std::vector<at::Tensor> gradients, int divisor)
+      : gradients_(std::move(gradients)),
+        rows_(in_rows(gradients_)),
+        sum_(replicas, rows_, divisor) {}
+  void add() { sum_.add(); }
+  void finish() {
+    sum_.finish();
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (!rows_[i].is_same(gradients_[i])) gradients_[i].copy_(rows_[i]);
+    }
+  }
+
+ private:
+  static std::vector<at::Tensor> in_rows(const std::vector<at::Tensor>& gradients) {
+    std::vector<at::Tensor> rows;
+    for (const auto& gradient : gradients) rows.push_back(gradient.contiguous());
+    return rows;
+  }
+
+  std::vector<at::Tensor> gradients_, rows_;
+  d2d::SumInPlace sum_;
+};
+
 }  // namespace
 
 GradientReducer::GradientReducer(d2d::Communicator replicas, std::vector<at::Tensor> parameters,
@@ -94,10 +122,7 @@ void GradientReducer::reduce(const std::vector<Forms>& forms) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (common_form(forms, i) == Form::kSparse) reduce_sparse(i);
   }
-  for (const auto& bucket : buckets_) {
-    const auto dense = dense_ones(bucket, forms);
-    if (!dense.empty()) reduce_everywhere(dense);
-  }
+  reduce_everywhere(forms);
   for (const auto& round : rounds_) {
     ShardRound dense{round.dtype, {}};
     for (const auto& of_owner : round.of_owner) {
@@ -126,10 +151,22 @@ std::vector<at::Tensor> GradientReducer::dense_gradients(
   return gradients;
 }
 
-void GradientReducer::reduce_everywhere(const std::vector<std::size_t>& bucket) {
-  const auto gradients = dense_gradients(bucket);
-  auto sum = replicas_.all_reduce(flattened(gradients));
-  unflatten_into(gradients, sum.div_(divisor_));
+/// While the sums of one bucket travel, so do the parts of the next two; more at once would take
+/// memory for what comes from others.
+void GradientReducer::reduce_everywhere(const std::vector<Forms>& forms) {
+  std::deque<BucketMean> under_way;
+  for (const auto& bucket : buckets_) {
+    const auto dense = dense_ones(bucket, forms);
+    if (dense.empty()) continue;
+    under_way.emplace_back(replicas_, dense_gradients(dense), divisor_);
+    if (under_way.size() > 1) under_way[under_way.size() - 2].add();
+    if (under_way.size() > 2) {
+      under_way.front().finish();
+      under_way.pop_front();
+    }
+  }
+  if (!under_way.empty()) under_way.back().add();
+  for (auto& bucket : under_way) bucket.finish();
 }
 
 void GradientReducer::reduce_to_owners(const ShardRound& round) {

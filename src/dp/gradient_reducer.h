@@ -46,7 +46,7 @@ class GradientReducer {
   std::vector<std::size_t> dense_ones(const std::vector<std::size_t>& bucket,
                                       const std::vector<Forms>& forms) const;
   std::vector<at::Tensor> dense_gradients(const std::vector<std::size_t>& parameters) const;
-  void reduce_everywhere(const std::vector<std::size_t>& bucket);
+  void reduce_everywhere(const std::vector<Forms>& forms);
   void reduce_to_owners(const ShardRound& round);
   void reduce_sparse(std::size_t parameter);
   void drop_what_others_own() const;
