@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace smp::simulate {
@@ -12,6 +13,9 @@ struct Machine {
   int stages = 1;
   /// Relative speed of each stage: 2 computes in half the traced time. Empty: all 1.
   std::vector<double> speeds = {};
+  /// What each stage computes on (base/device.h): its times are distributed over the model as
+  /// Trace::profiles say. Empty: all on that of the trace.
+  std::vector<std::string> devices = {};
   /// Bytes each stage may hold. Empty: no limit.
   std::vector<std::int64_t> memory = {};
 
