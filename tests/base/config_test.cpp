@@ -319,6 +319,24 @@ TEST(Config, NeedsOneSpeedPerStageAndOneMemoryPerStageOrForAll) {
               AllOf(HasSubstr("5 numbers for 4 stages"), HasSubstr("or one for all")));
 }
 
+TEST(Config, NeedsOneDevicePerStageOrOneForAll) {
+  EXPECT_NO_THROW(resolve_config(with_flag("devices", "h100")));
+  EXPECT_NO_THROW(resolve_config(with_flag("devices", "h100, h100,a100, cpu")));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h100,cpu")), HasSubstr("2 devices for 4 stages"));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h10")),
+              AllOf(HasSubstr("devices = h10 (flag --smp.devices): there is no device \"h10\""),
+                    HasSubstr("did you mean \"h100\"?"), HasSubstr("known are cpu, a100, h100")));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h100,a10,a10,cpu")), HasSubstr("\"a100\"?"));
+}
+
+TEST(Config, PricesModulesByDevicesOrByAClock) {
+  ConfigInput input = with_flag("devices", "h100");
+  input.flags.emplace_back("trace_repeats", "3");
+  EXPECT_THAT(refusal_of(input), HasSubstr("a clock measures this machine only"));
+  input.flags.back() = {"skip_tracing", "true"};
+  EXPECT_THAT(refusal_of(input), HasSubstr("what is not run cannot be priced"));
+}
+
 TEST(Config, NeedsOneLossWeightPerMicrobatch) {
   ConfigInput input = with_flag("loss", "weights");
   input.flags.emplace_back("microbatches", "2");
