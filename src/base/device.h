@@ -24,11 +24,14 @@ struct Device {
   double reached_peak = 1;                 ///< share of `peak` that operators reach
   double reached_bandwidth = 1;            ///< share of `memory_bandwidth`
   double launch_seconds = 0;               ///< that any operator takes beyond its work
+  double draw_seconds = 0;                 ///< of a random number; 0: that of its bytes
   std::int64_t memory_bytes = 0;           ///< 0: that of its host
   double link_bandwidth = 0;  ///< bytes/s to another device of the node, one way; 0: by its host
 
-  /// What an operator takes: the longer of computing and moving its bytes, and the launch.
-  [[nodiscard]] double seconds(double flops, Precision precision, double bytes) const;
+  /// What an operator takes: the longest of computing, moving bytes and drawing, and the launch.
+  /// @param draws  random numbers
+  [[nodiscard]] double seconds(double flops, Precision precision, double bytes,
+                               double draws = 0) const;
 };
 
 /// All that are known. The first is a core of a server, on which everything else can be compared.

@@ -82,6 +82,13 @@ Work lookup(Inputs inputs) {
   return work;
 }
 
+/// Numbers from a generator, one an element.
+Work random_numbers(Inputs inputs) {
+  Work work = default_work(inputs);
+  work.draws_per_element = 1;
+  return work;
+}
+
 /// Of an operator whose work is more than its bytes, or whose backward is not a pass over them.
 struct Formula {
   Work (*work)(Inputs) = default_work;
@@ -112,6 +119,11 @@ const Formula* formula_of(const std::string& name) {
       {"aten::index_select", {lookup<0>, kScatter}},
       {"aten::index", {lookup<0>, kScatter}},
       {"aten::gather", {lookup<0>, kScatter}},
+      {"aten::bernoulli", {random_numbers, kNone}},
+      {"aten::bernoulli_", {random_numbers, kNone}},
+      {"aten::native_dropout", {random_numbers}},
+      {"aten::normal_", {random_numbers, kNone}},
+      {"aten::uniform_", {random_numbers, kNone}},
   };
   const auto found = formulas.find(name);
   return found == formulas.end() ? nullptr : &found->second;
@@ -205,7 +217,8 @@ OperatorKind kind_of(const c10::OperatorName& name) {
 
 Kernel forward_kernel(const Work& work, const OutputSizes& outputs) {
   return {work.flops + work.flops_per_element * outputs.elements,
-          work.bytes + work.moves_per_byte * outputs.bytes, outputs.precision};
+          work.bytes + work.moves_per_byte * outputs.bytes, outputs.precision, false,
+          work.draws_per_element * outputs.elements};
 }
 
 GradientWishes gradient_wishes(const OperatorKind& kind, Inputs inputs) {

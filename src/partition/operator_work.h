@@ -19,6 +19,7 @@ struct Work {
   double bytes = 0;              ///< operands read
   double flops_per_element = 0;  ///< of the outputs
   double moves_per_byte = 1;     ///< of the outputs: written, and read from a table if 2
+  double draws_per_element = 0;  ///< of the outputs: random numbers
 };
 
 /// How an operator enters the sum.
@@ -56,6 +57,7 @@ struct Kernel {
   double bytes = 0;
   base::Precision precision = base::Precision::kFloat32;
   bool for_weights = false;  ///< in backward: makes or adds up the gradient of a leaf
+  double draws = 0;          ///< random numbers
 };
 
 /// What comes out of an operator.
@@ -68,7 +70,7 @@ struct OutputSizes {
 
 Kernel forward_kernel(const Work& work, const OutputSizes& outputs);
 inline double seconds_on(const base::Device& device, const Kernel& kernel) {
-  return device.seconds(kernel.flops, kernel.precision, kernel.bytes);
+  return device.seconds(kernel.flops, kernel.precision, kernel.bytes, kernel.draws);
 }
 
 /// Operands that want gradients, noted while they can be looked at.

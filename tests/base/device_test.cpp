@@ -23,6 +23,9 @@ TEST(Device, AnOperatorTakesTheLongerOfComputingAndMovingAndItsLaunch) {
   EXPECT_DOUBLE_EQ(device.seconds(1e9, Precision::kFloat64, 1e6), 2 + 1e-3);
   EXPECT_DOUBLE_EQ(device.seconds(1e6, Precision::kFloat32, 1e9), 2 + 1e-3);
   EXPECT_DOUBLE_EQ(device.seconds(0, Precision::kFloat32, 0), 1e-3);
+  EXPECT_DOUBLE_EQ(device.seconds(1e9, Precision::kFloat32, 1e6, 100), 0.5 + 1e-3);
+  device.draw_seconds = 0.01;
+  EXPECT_DOUBLE_EQ(device.seconds(1e9, Precision::kFloat32, 1e6, 100), 1 + 1e-3);
 }
 
 /// A slip by a thousand, or of a column, would not look like hardware any more.

@@ -61,6 +61,18 @@ TEST(OperatorWork, OfAViewIsNothing) {
   EXPECT_GT(meter([&] { x.add(1); }).seconds, 0);
 }
 
+TEST(OperatorWork, OfADropoutIsItsRandomNumbers) {
+  const auto x = torch::ones({1000, 1000});
+  const auto seconds = [&](double p, const char* device) {
+    return meter([&] { torch::dropout(x, p, /*train=*/true); }, device).seconds;
+  };
+  const auto& core = base::devices()[0];
+  EXPECT_GT(seconds(0.1, "cpu"), 1e6 * core.draw_seconds);
+  EXPECT_LT(seconds(0.1, "h100"), 50e-6) << "there its bytes count";
+  const auto drawn = meter([&] { torch::empty({1000, 1000}).bernoulli_(0.5); }).seconds;
+  EXPECT_DOUBLE_EQ(drawn, core.launch_seconds + 1e6 * core.draw_seconds);
+}
+
 // ---- devices -----------------------------------------------------------------------------------
 
 /// Large enough that computing takes longer than moving the bytes.
