@@ -3,11 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "base/config_keys.h"
 #include "base/files.h"
 #include "support/refusal.h"
+#include "support/source_file.h"
 
 namespace smp::base {
 namespace {
@@ -416,19 +415,9 @@ TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
   EXPECT_EQ(argc, 2);
 }
 
-// A file of the source tree. The compiler was given the path of this test as absolute, or relative
-// to a folder above the working directory.
-std::string source_file(const std::string& name) {
-  const std::string here = __FILE__;
-  const std::string root = here.substr(0, here.rfind("tests/base/"));
-  for (auto folder = std::filesystem::current_path();; folder = folder.parent_path()) {
-    if (std::filesystem::exists(folder / here)) return (folder / root / name).string();
-    if (folder == folder.parent_path()) return root + name;
-  }
-}
-
 TEST(ConfigDocument, ListsTheKeysOfTheCode) {
-  EXPECT_THAT(read_file(source_file("docs/configuration.md")), HasSubstr(config_keys_markdown()))
+  EXPECT_THAT(read_file(support::source_file("docs/configuration.md")),
+              HasSubstr(config_keys_markdown()))
       << "replace the tables by:\n"
       << config_keys_markdown();
 }

@@ -4,11 +4,18 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <sstream>
+#include <string>
+
+#include "base/files.h"
+#include "support/source_file.h"
 
 namespace smp::base {
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST(Device, AnOperatorTakesTheLongerOfComputingAndMovingAndItsLaunch) {
@@ -52,6 +59,31 @@ TEST(Device, TheTableLooksLikeHardware) {
   }
   EXPECT_THAT(device_names(), ElementsAre("cpu", "a100", "h100", "h200", "trainium"));
   EXPECT_EQ(find_device("H100"), nullptr);
+}
+
+/// "989.4" of 989.4e12.
+std::string in_units(double value, double unit) {
+  std::ostringstream text;
+  text << value / unit;
+  return text.str();
+}
+
+TEST(Device, TheDocumentHasItsFigures) {
+  const auto document = read_file(support::source_file("docs/partitioning.md"));
+  for (const Device& device : devices()) {
+    const auto begin = document.find("\n| `" + device.name + "` | " + device.about + " |");
+    ASSERT_NE(begin, std::string::npos) << device.name << ", " << device.about;
+    const auto row = document.substr(begin + 1, document.find('\n', begin + 1) - begin - 1);
+    for (const double peak : device.peak) {
+      EXPECT_THAT(row, HasSubstr("| " + in_units(peak, 1e12))) << "TFLOP/s of " << device.name;
+    }
+    for (const double bandwidth : {device.memory_bandwidth, device.link_bandwidth}) {
+      if (bandwidth == 0) continue;
+      EXPECT_THAT(row, AnyOf(HasSubstr("| " + in_units(bandwidth, 1e9) + " GB/s"),
+                             HasSubstr("| " + in_units(bandwidth, 1 << 30) + " GiB/s")))
+          << device.name;
+    }
+  }
 }
 
 TEST(Device, NamesAreSplitAtCommas) {
