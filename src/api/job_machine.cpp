@@ -136,7 +136,10 @@ simulate::Machine job_machine(Runtime& runtime) {
   machine.memory = memory_of_stages(runtime, machine.devices);
   if (runtime.cores() > 0) machine.oversubscribed = oversubscribed_hosts(runtime, machine);
   if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
-  if (!machine.oversubscribed.empty()) machine.latency = kLatencyWithoutCore;
+  if (!machine.oversubscribed.empty()) {
+    machine.latency = kLatencyWithoutCore;
+    machine.network.latency = std::max(machine.network.latency, kLatencyWithoutCore);
+  }
   return machine;
 }
 
