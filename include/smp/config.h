@@ -71,7 +71,18 @@ struct SMP_API Config {
   /// every start. k > 0: by a clock, modules by the median of k runs; then two runs of one program
   /// may get different plans.
   int trace_repeats = 0;
-  /// Relative speed of each stage, for machines that differ; default: all alike.
+  /// What the stages compute on, to price modules by: one name for all, or one a stage with commas
+  /// between them, "h100, h100, a100, cpu" (docs/partitioning.md#devices). Default: a core each.
+  std::string devices = {};
+  /// Stages of one node, for messages that cross a network; 0: as the job runs, and, if it is only
+  /// planned, all on one node.
+  int stages_per_node = 0;
+  /// Network adapters of a node, dealt to its stages in turn. Messages of one adapter queue.
+  int network_ports = 1;
+  /// Of each adapter, in Gbit/s, one way.
+  double network_gbit = 100;
+  /// Relative speed of each stage, for machines that differ; default: all alike. With `devices`:
+  /// over what these say.
   std::vector<double> stage_speeds = {};
   /// Memory of each stage in GiB (one number: of every stage); a plan that needs more is refused.
   std::vector<double> stage_memory = {};

@@ -27,6 +27,9 @@ struct SMP_API StageSummary {
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
   std::string why;  ///< why it begins where it does: "balance: encoder.block.4 would raise ..."
+  /// What it was taken to compute on, as the key `devices` names it; empty: a core.
+  std::string device = {};
+  int node = 0;  ///< machine that it was taken to be on
 
   std::int64_t memory() const { return weights + gradients + optimizer + buffers + activations; }
   std::int64_t most_memory() const { return memory() - activations + most_activations; }
@@ -41,8 +44,17 @@ struct SMP_API PlanSummary {
     double bubble = 0;               ///< share of the stages' time in which no module runs
     double bottleneck_to_bound = 0;  ///< largest cost of a stage over what none can go below
   };
+  /// What messages were taken to cost.
+  struct Link {
+    double seconds = 0;           ///< of a small one: on its way, and on the threads at its ends
+    double bytes_per_second = 0;  ///< beyond that; 0: not told
+  };
   Outcome chosen;
   std::vector<Outcome> others;
+  /// Seconds that no placement and no schedule can go below (docs/partitioning.md); 0: not told.
+  double step_bound = 0;
+  Link within_node;
+  Link across_nodes;     ///< where stages are on several nodes
   std::string costs;     ///< where costs and times come from: "operators", "clock", "counts"
   std::string pipeline;  ///< as the key `pipeline` names it
   int microbatches = 1;

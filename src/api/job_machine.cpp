@@ -3,12 +3,15 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "api/message_probe.h"
 #include "api/runtime.h"
+#include "base/device.h"
 #include "base/machine_memory.h"
 
 namespace smp {
@@ -18,9 +21,18 @@ namespace {
 /// cores measure.
 constexpr double kLatencyWithoutCore = 800e-6;
 
+/// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet
+/// or InfiniBand between machines of one room.
+constexpr double kNetworkLatency = 30e-6;
+
+bool computes_on_cores(const simulate::Machine& machine, int stage) {
+  return machine.devices.empty() || machine.devices[stage] == base::devices().front().name;
+}
+
 /// Hosts with fewer cores than ranks. Ranks of other pipelines get their share of the cores; every
 /// host has as many as this one, and every rank computes on the same number of them.
-std::vector<simulate::Machine::Host> oversubscribed_hosts(const Runtime& runtime) {
+std::vector<simulate::Machine::Host> oversubscribed_hosts(const Runtime& runtime,
+                                                          const simulate::Machine& machine) {
   const auto& topology = runtime.topology();
   const double places = static_cast<double>(runtime.cores()) / at::get_num_threads();
   std::map<int, simulate::Machine::Host> by_first_rank;
@@ -28,6 +40,7 @@ std::vector<simulate::Machine::Host> oversubscribed_hosts(const Runtime& runtime
   for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
     const auto neighbours = topology.group(Group::kLocal, ranks[stage]);
     if (static_cast<double>(neighbours.size()) <= places) continue;
+    if (!computes_on_cores(machine, stage)) continue;
     auto& host = by_first_rank[neighbours.front()];
     host.stages.push_back(stage);
     host.cores += places / static_cast<double>(neighbours.size());
@@ -38,9 +51,18 @@ std::vector<simulate::Machine::Host> oversubscribed_hosts(const Runtime& runtime
   return hosts;
 }
 
-/// As configured; else that of this machine, of which every rank on a host gets the same. A job
-/// that is only planned runs elsewhere: nothing is known of its machines.
-std::vector<std::int64_t> memory_of_stages(const Runtime& runtime) {
+/// That of the devices; nothing if one of them has none of its own.
+std::vector<std::int64_t> memory_of_devices(const std::vector<std::string>& devices) {
+  std::vector<std::int64_t> memory;
+  for (const auto& name : devices) memory.push_back(base::find_device(name)->memory_bytes);
+  if (std::find(memory.begin(), memory.end(), 0) != memory.end()) memory.clear();
+  return memory;
+}
+
+/// As configured; else that of the devices; else that of this machine, of which every rank on a
+/// host gets the same. A job that is only planned runs elsewhere: nothing is known of its machines.
+std::vector<std::int64_t> memory_of_stages(const Runtime& runtime,
+                                           const std::vector<std::string>& devices) {
   const auto& configured = runtime.config().stage_memory;
   const auto ranks = runtime.topology().group(Group::kPp);
   std::vector<std::int64_t> memory;
@@ -48,8 +70,10 @@ std::vector<std::int64_t> memory_of_stages(const Runtime& runtime) {
     memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
   }
   if (memory.size() == 1) memory.assign(ranks.size(), memory[0]);
+  if (configured.empty()) memory = memory_of_devices(devices);
+  if (!memory.empty()) return memory;
   const auto bytes = base::machine_memory();
-  if (!configured.empty() || runtime.plan_request() || bytes == 0) return memory;
+  if (runtime.plan_request() || bytes == 0) return memory;
   for (const auto rank : ranks) {
     const auto neighbours = runtime.topology().group(Group::kLocal, rank).size();
     memory.push_back(bytes / static_cast<std::int64_t>(neighbours));
@@ -57,7 +81,47 @@ std::vector<std::int64_t> memory_of_stages(const Runtime& runtime) {
   return memory;
 }
 
+/// Of each stage: as configured, or as the job runs.
+std::vector<int> nodes_of_stages(const Runtime& runtime) {
+  const auto ranks = runtime.topology().group(Group::kPp);
+  const int of_node = runtime.config().stages_per_node;
+  std::vector<int> nodes;
+  std::map<int, int> numbers;  // of hosts, by their first rank
+  for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
+    if (of_node > 0) {
+      nodes.push_back(stage / of_node);
+    } else if (runtime.plan_request()) {
+      nodes.push_back(0);
+    } else {
+      const int first = runtime.topology().group(Group::kLocal, ranks[stage]).front();
+      nodes.push_back(numbers.emplace(first, static_cast<int>(numbers.size())).first->second);
+    }
+  }
+  return nodes;
+}
+
+/// Accelerators of one node are linked directly, as fast as the slowest of them is.
+void link_devices(simulate::Machine& machine) {
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const auto& name : machine.devices) {
+    const auto* device = base::find_device(name);
+    if (device->link_bandwidth == 0) return;
+    slowest = std::min(slowest, device->reached_bandwidth * device->link_bandwidth);
+  }
+  if (!machine.devices.empty()) machine.bytes_per_second = slowest;
+}
+
 }  // namespace
+
+std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes, int ports) {
+  const bool one =
+      std::all_of(nodes.begin(), nodes.end(), [&](int node) { return node == nodes.front(); });
+  if (one) return {};
+  std::map<int, int> seen;  // stages of a node
+  std::vector<simulate::Machine::Place> places;
+  for (const int node : nodes) places.push_back({node, 0, seen[node]++ % ports});
+  return places;
+}
 
 simulate::Machine job_machine(Runtime& runtime) {
   const auto& config = runtime.config();
@@ -65,10 +129,17 @@ simulate::Machine job_machine(Runtime& runtime) {
   machine.stages = runtime.topology().pp_size();
   machine.speeds = config.stage_speeds;
   machine.promised_outputs = runtime.server().core().options.promised_outputs;
-  machine.memory = memory_of_stages(runtime);
-  if (runtime.cores() > 0) machine.oversubscribed = oversubscribed_hosts(runtime);
+  machine.devices = base::split_devices(config.devices, static_cast<std::size_t>(machine.stages));
+  link_devices(machine);
+  machine.places = places_of(nodes_of_stages(runtime), config.network_ports);
+  machine.network = {kNetworkLatency, config.network_gbit * 1e9 / 8};
+  machine.memory = memory_of_stages(runtime, machine.devices);
+  if (runtime.cores() > 0) machine.oversubscribed = oversubscribed_hosts(runtime, machine);
   if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
-  if (!machine.oversubscribed.empty()) machine.latency = kLatencyWithoutCore;
+  if (!machine.oversubscribed.empty()) {
+    machine.latency = kLatencyWithoutCore;
+    machine.network.latency = std::max(machine.network.latency, kLatencyWithoutCore);
+  }
   return machine;
 }
 

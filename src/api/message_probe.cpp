@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "api/runtime.h"
@@ -33,19 +34,29 @@ class Probe {
 
   int size() const { return pipeline_.size(); }
 
-  /// Seconds of one message of `bytes`, half a round trip.
-  double seconds(std::int64_t bytes) const {
+  /// What messages cost between pp_rank 0 and `peers`, by some of them; on pp_rank 0. Nothing of
+  /// none.
+  std::optional<simulate::Machine::Link> link(const std::vector<int>& peers) const {
+    const double small = seconds(1, peers);
+    const double large = seconds(kLargeBytes, peers);
+    if (peers.empty()) return std::nullopt;
+    const auto bytes = static_cast<double>(kLargeBytes);
+    return simulate::Machine::Link{small, large > small ? bytes / (large - small) : 0};
+  }
+
+ private:
+  /// Of one message, half a round trip.
+  double seconds(std::int64_t bytes, const std::vector<int>& peers) const {
     const auto payload = at::empty({bytes}, at::kByte);
     std::vector<double> seconds;
-    const int peers = std::min(kMostPeers, size() - 1);
-    for (int i = 1; i <= peers; ++i) {
-      const int peer = i * (size() - 1) / peers;
+    const auto count = std::min<std::size_t>(kMostPeers, peers.size());
+    for (std::size_t i = 1; i <= count; ++i) {
+      const int peer = peers[i * peers.size() / count - 1];
       if (pipeline_.rank() == 0 || pipeline_.rank() == peer) measure(peer, payload, seconds);
     }
     return median(seconds);
   }
 
- private:
   /// @param peer  position in the pipeline
   void measure(int peer, const at::Tensor& payload, std::vector<double>& seconds) const {
     const auto& members = pipeline_.members();
@@ -71,11 +82,20 @@ class Probe {
 
 simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine) {
   const Probe probe(runtime);
-  const double small = probe.seconds(1);
-  const double large = probe.seconds(kLargeBytes);
-  if (!runtime.is_first_stage() || probe.size() == 1) return machine;
-  machine.set_message_seconds(small);
-  if (large > small) machine.bytes_per_second = static_cast<double>(kLargeBytes) / (large - small);
+  std::vector<int> near, far;
+  for (int peer = 1; peer < probe.size(); ++peer) {
+    (machine.on_network(0, peer) ? far : near).push_back(peer);
+  }
+  const auto to_near = probe.link(near), to_far = probe.link(far);
+  if (!runtime.is_first_stage()) return machine;
+  if (to_near) {
+    machine.set_message_seconds(to_near->latency);
+    if (to_near->bytes_per_second > 0) machine.bytes_per_second = to_near->bytes_per_second;
+  }
+  if (to_far) {
+    machine.network.latency = std::max(0.0, to_far->latency - 2 * machine.handling);
+    if (to_far->bytes_per_second > 0) machine.network.bytes_per_second = to_far->bytes_per_second;
+  }
   return machine;
 }
 

@@ -56,6 +56,15 @@ std::string text_of_machine(const PlanKeyFacts& facts) {
                  step_of(machine.latency), ' ', step_of(machine.handling), ' ',
                  step_of(machine.bytes_per_second));
   if (facts.config.trace_repeats > 0) text += concat(" host ", host_name());
+  for (const auto& device : machine.devices) text += concat(" device ", device);
+  for (const auto& place : machine.places) {
+    text += concat(" place ", place.node, ' ', place.socket, ' ', place.port);
+  }
+  if (!machine.places.empty()) {
+    for (const auto& link : {machine.across_sockets, machine.network}) {
+      text += concat(" link ", step_of(link.latency), ' ', step_of(link.bytes_per_second));
+    }
+  }
   return text;
 }
 

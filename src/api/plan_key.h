@@ -23,10 +23,10 @@ struct PlanKeyFacts {
 };
 
 /// Equal if the same program would make the same plan for the same model, arguments and machine:
-/// its memory, what messages cost (where that was measured, to half an octave), the devices of the
-/// weights, and the host if modules are timed there.
-/// The program file's size and date are part of it: after a change of a `forward` the old plan
-/// could put a weight and its reader on two stages.
+/// its memory, on what its stages compute and where they are, what messages cost (where that was
+/// measured, to half an octave), the devices of the weights, and the host if modules are timed
+/// there. The program file's size and date are part of it: after a change of a `forward` the old
+/// plan could put a weight and its reader on two stages.
 [[nodiscard]] std::uint64_t plan_key(const PlanKeyFacts& facts);
 
 /// Of modules, paths and weights, not of a placement.

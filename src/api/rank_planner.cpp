@@ -15,6 +15,7 @@
 #include "partition/planned_step.h"
 #include "report/timeline.h"
 #include "report/trace_file.h"
+#include "simulate/device_profile.h"
 
 namespace smp {
 namespace {
@@ -172,6 +173,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.trace = trace;
   options.machine = job.machine;
   options.machine.set_processor_share(trace.processor_share);
+  simulate::take_device_speeds(options.machine, trace);
   options.strategy = config_.partition_strategy;
   options.memory_weight = config_.memory_weight;
   options.pipeline = config_.pipeline;

@@ -15,6 +15,7 @@
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/device.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
 #include "partition/state_readers.h"
@@ -41,7 +42,7 @@ class Attempts final : public server::StepEngine {
         models_(models),
         meta_(std::any_of(models.begin(), models.end(),
                           [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
-        tracer_(traced(models), runtime.config().seed) {
+        tracer_(traced(models), runtime.config().seed, devices_of(runtime)) {
     runtime_.set_trial(this);
   }
   ~Attempts() override { runtime_.set_trial(nullptr); }
@@ -202,6 +203,17 @@ class Attempts final : public server::StepEngine {
   // LibTorch adds advice for other uses of tensors without values.
   std::string first_sentence(const std::string& text) const {
     return meta_ ? text.substr(0, text.find(". ")) : text;
+  }
+
+  /// Each once, that of stage 0 first.
+  static std::vector<std::string> devices_of(const Runtime& runtime) {
+    const auto stages = static_cast<std::size_t>(runtime.topology().pp_size());
+    std::vector<std::string> devices;
+    for (auto& name : base::split_devices(runtime.config().devices, stages)) {
+      if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
+    }
+    if (devices.empty()) devices.push_back(base::devices().front().name);
+    return devices;
   }
 
   static std::vector<partitioning::TracedModel> traced(

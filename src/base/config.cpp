@@ -4,10 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "base/config_keys.h"
 #include "base/config_sources.h"
+#include "base/device.h"
 #include "base/edit_distance.h"
 #include "base/excerpt.h"
 #include "smp/version.h"
@@ -25,6 +27,7 @@ class ConfigResolver {
     check_world(input.world_size);
     check_placement();
     check_stage_weights();
+    check_devices();
     check_pipeline();
     if (!problems_.empty() || !unavailable_.empty()) fail();
     finish();
@@ -170,6 +173,35 @@ class ConfigResolver {
       problem(named("stage_memory"), ": ", memory, " numbers for ", stages,
               " stages; give one per stage, or one for all");
     }
+  }
+
+  void check_devices() {
+    const auto stages = static_cast<std::size_t>(values().pipeline_parallel_degree.value_or(0));
+    const auto names = split_devices(values().devices, stages == 0 ? 1 : stages);
+    for (const std::string& name : std::set(names.begin(), names.end())) {
+      if (find_device(name) != nullptr) continue;
+      problem(named("devices"), ": there is no device \"", excerpt(name), "\"",
+              did_you_mean(name, device_names()), "; known are ", joined(device_names()));
+    }
+    if (names.empty()) return;
+    if (stages != 0 && names.size() != stages) {
+      problem(named("devices"), ": ", names.size(), " devices for ", stages,
+              " stages; give one per stage, or one for all");
+    }
+    if (values().trace_repeats > 0) {
+      problem(named("devices"), " contradicts ", named("trace_repeats"),
+              ": a clock measures this machine only; keep one");
+    }
+    if (values().skip_tracing) {
+      problem(named("devices"), " contradicts ", named("skip_tracing"),
+              ": what is not run cannot be priced; keep one");
+    }
+  }
+
+  static std::string joined(const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
   }
 
   void check_modes() {

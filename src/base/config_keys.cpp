@@ -91,6 +91,10 @@ std::vector<ConfigKey> plan_keys() {
                                     [](const std::string&) { return true; }};
   const Rule<double> share{"a number from 0 to 1",
                            [](double value) { return value >= 0 && value <= 1; }};
+  const Rule<double> size{"a number above 0",
+                          [](double value) { return std::isfinite(value) && value > 0; }};
+  const Rule<std::string> any_devices{"names of devices, with commas between them",
+                                      [](const std::string&) { return true; }};
   return {
       key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
           "split modules that are not placed by hand automatically"),
@@ -111,6 +115,15 @@ std::vector<ConfigKey> plan_keys() {
       key("trace_repeats", "", &Config::trace_repeats, between(0, 1000), "0",
           "0 prices modules by the operators they run, k > 0 modules and messages by a clock: the "
           "median of k runs"),
+      key("devices", "", &Config::devices, any_devices, "a core each",
+          "what the stages compute on, to price modules by: one name for all or one per stage "
+          "(docs/partitioning.md)"),
+      key("stages_per_node", "", &Config::stages_per_node, between(0, kMostStages), "0",
+          "stages of one node, for messages that cross a network; 0 is as the job runs"),
+      key("network_ports", "", &Config::network_ports, between(1, kMostStages), "1",
+          "network adapters of a node, dealt to its stages in turn; messages of one adapter queue"),
+      key("network_gbit", "", &Config::network_gbit, size, "100",
+          "Gbit/s of each adapter, one way"),
       key("stage_speeds", "", &Config::stage_speeds, each_between(1e-6, 1e6, "stage"), "all 1",
           "relative speed of each stage"),
       key("stage_memory", "", &Config::stage_memory, each_between(1e-6, 1e9, "stage"),

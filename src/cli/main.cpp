@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/device.h"
 #include "base/edit_distance.h"
 #include "base/terminal.h"
 #include "cli/plan_program.h"
@@ -123,6 +124,12 @@ int plan(const Call& call) {
   return 0;
 }
 
+std::string device_list() {
+  std::string list;
+  for (const auto& name : smp::base::device_names()) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
 void add_plan(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
       "plan",
@@ -137,6 +144,13 @@ void add_plan(CLI::App& app, Call& call) {
       "one of your own (docs/schedules.md)");
   verb->add_option("--microbatches", call.to_plan.microbatches,
                    "Of a step, for --schedule (default: as planned)")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--devices", call.to_plan.devices,
+                   "What the stages compute on: one name for all, or one per stage with commas "
+                   "between them: " +
+                       device_list());
+  verb->add_option("--stages-per-node", call.to_plan.stages_per_node,
+                   "Stages of one node (default: all of them)")
       ->check(CLI::PositiveNumber);
   verb->callback([&call] {
     int program = 0;

@@ -36,6 +36,9 @@ bool wants_planning(const ProgramToPlan& program, const std::string& file) {
   SMP_REQUIRE(!make || file.empty(), "plan either prints ", file, " or plans ",
               make ? program.command.front() : "", ", not both");
   SMP_REQUIRE(!make || program.ranks > 0, "plan needs --ranks N to plan for");
+  SMP_REQUIRE(make || (program.devices.empty() && program.stages_per_node == 0),
+              "plan --devices and --stages-per-node are for a plan that is made: add --ranks N -- "
+              "PROGRAM ARGUMENTS");
   SMP_REQUIRE(program.microbatches == 0 || !program.schedules.empty(),
               "plan --microbatches is for --schedule");
   return make;
@@ -85,6 +88,10 @@ int plan_program(const ProgramToPlan& program) {
   ::setenv(kPlanFolderVariable, folder.c_str(), 1);
   ::setenv(kPlanSchedulesVariable, program.schedules.c_str(), 1);
   ::setenv(kPlanMicrobatchesVariable, std::to_string(program.microbatches).c_str(), 1);
+  if (!program.devices.empty()) ::setenv("SMP_DEVICES", program.devices.c_str(), 1);
+  if (program.stages_per_node > 0) {
+    ::setenv("SMP_STAGES_PER_NODE", std::to_string(program.stages_per_node).c_str(), 1);
+  }
   const auto before = plan_times(folder);
   const int status = run_to_its_end(program.command);
   SMP_REQUIRE(status != 0 || plan_times(folder) != before, name,

@@ -11,6 +11,8 @@ struct ProgramToPlan {
   std::string folder;                ///< for plan.json and the pictures; empty: plans/PROGRAM-N
   std::string schedules;             ///< to compare; empty: none
   int microbatches = 0;              ///< of a step, for that; 0: as planned
+  std::string devices;               ///< as the key of that name; empty: as the program sets it
+  int stages_per_node = 0;           ///< as the key of that name; 0: as the program sets it
   std::vector<std::string> command;  ///< the program and its arguments
 };
 

@@ -7,45 +7,85 @@
 
 namespace smp::partitioning {
 
-CallRecorder::CallRecorder(std::vector<const ModuleTree*> trees, double now)
+namespace {
+
+using simulate::IntervalTimes;
+
+void add(Reading& sum, const Reading& now, const Reading& before) {
+  for (std::size_t d = 0; d < sum.size(); ++d) {
+    sum[d].forward += now[d].forward - before[d].forward;
+    sum[d].backward += now[d].backward - before[d].backward;
+    sum[d].weights += now[d].weights - before[d].weights;
+  }
+}
+
+}  // namespace
+
+CallRecorder::CallRecorder(std::vector<const ModuleTree*> trees, Reading now)
     : trees_(std::move(trees)),
       traces_(trees_.size()),
-      body_pending_(trees_.size(), 0.0),
-      last_(now) {}
+      times_(trees_.size()),
+      body_pending_(trees_.size(), Reading(now.size())),
+      last_(std::move(now)) {
+  for (std::size_t m = 0; m < trees_.size(); ++m) add_intervals(static_cast<int>(m));
+}
 
-void CallRecorder::advance(double now) {
-  const double passed = now - std::exchange(last_, now);
-  if (!frames_.empty()) {
-    frames_.back().pending += passed;
-    return;
+void CallRecorder::advance(const Reading& now) {
+  if (frames_.empty()) {
+    for (Reading& pending : body_pending_) add(pending, now, last_);
+  } else {
+    add(frames_.back().pending, now, last_);
   }
-  for (double& pending : body_pending_) pending += passed;
+  last_ = now;
 }
 
 /// A call from within another model counts as one of the body.
-double& CallRecorder::pending(int model) {
+Reading& CallRecorder::pending(int model) {
   return current().model == model ? frames_.back().pending : body_pending_[model];
 }
 
-void CallRecorder::begin(int model, int module, std::int64_t input_bytes, double now) {
+void CallRecorder::add_intervals(int model) {
+  times_[model].resize(traces_[model].num_intervals(), Reading(last_.size()));
+}
+
+void CallRecorder::settle(int model, const simulate::IntervalId& id, Reading& pending) {
+  auto& trace = traces_[model];
+  auto& own = id.call < 0 ? trace.body_after
+              : id.before ? trace.calls[id.call].before
+                          : trace.calls[id.call].after;
+  own.seconds = pending.front().forward;
+  own.backward_seconds = pending.front().backward;
+  own.weight_seconds = pending.front().weights;
+  times_[model][simulate::Trace::index_of(id)] = std::exchange(pending, Reading(pending.size()));
+}
+
+std::vector<IntervalTimes> CallRecorder::times_on(int model, std::size_t device) const {
+  std::vector<IntervalTimes> times;
+  for (const Reading& reading : times_[model]) times.push_back(reading.at(device));
+  return times;
+}
+
+void CallRecorder::begin(int model, int module, std::int64_t input_bytes, const Reading& now) {
   advance(now);
   simulate::TracedCall call;
   call.module = module;
   call.caller = current().model == model ? current().number : -1;
-  call.before.seconds = std::exchange(pending(model), 0.0);
   call.input_bytes = input_bytes;
   call.sequential = trees_[model]->nodes[module].sequential;
   auto& calls = traces_[model].calls;
+  const int number = static_cast<int>(calls.size());
   calls.push_back(call);
-  frames_.push_back({{model, static_cast<int>(calls.size()) - 1}});
+  add_intervals(model);
+  settle(model, {number, true}, pending(model));
+  frames_.push_back({{model, number}, Reading(now.size())});
 }
 
-void CallRecorder::end(std::int64_t output_bytes, double now) {
+void CallRecorder::end(std::int64_t output_bytes, const Reading& now) {
   SMP_ASSERT(!frames_.empty());
   advance(now);
-  simulate::TracedCall& call = at(frames_.back().call);
-  call.after.seconds = frames_.back().pending;
-  call.output_bytes = output_bytes;
+  const Call call = frames_.back().call;
+  settle(call.model, {call.number, false}, frames_.back().pending);
+  at(call).output_bytes = output_bytes;
   frames_.pop_back();
 }
 
@@ -55,11 +95,11 @@ void CallRecorder::note_loss(const Call& call) {
   if (own < 0) own = call.number;
 }
 
-void CallRecorder::finish(double now) {
+void CallRecorder::finish(const Reading& now) {
   SMP_ASSERT(frames_.empty());
   advance(now);
-  for (std::size_t i = 0; i < traces_.size(); ++i) {
-    traces_[i].body_after.seconds = body_pending_[i];
+  for (std::size_t m = 0; m < traces_.size(); ++m) {
+    settle(static_cast<int>(m), {-1, false}, body_pending_[m]);
   }
 }
 

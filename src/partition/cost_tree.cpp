@@ -44,7 +44,7 @@ OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
                  std::vector<int>(count, kNeverCalled)};
   costs.first_call[0] = -1;
   const auto add = [&](int module, const simulate::ComputeInterval& interval) {
-    costs.seconds.at(module) += interval.seconds;
+    costs.seconds.at(module) += interval.seconds + trace.backward_of(interval);
     costs.activation_bytes[module] += interval.activation_bytes;
   };
   add(0, trace.body_after);

@@ -13,13 +13,13 @@ namespace smp::partitioning {
 struct CostNode {
   std::vector<int> modules;  ///< of the ModuleTree, ascending; the first one names the node
   int parent = -1;
-  std::vector<int> children;        ///< in the order of their first execution
-  double own = 0;                   ///< c of these modules alone; a share of the whole model's cost
-  double cost = 0;                  ///< c(n): own and the whole subtree; 1 at the root
-  double seconds = 0;               ///< own forward time of one microbatch, all calls together
-  std::int64_t weight_bytes = 0;    ///< own, each tied weight once
-  std::int64_t gradient_bytes = 0;  ///< own, of weights that are trained
-  std::int64_t buffer_bytes = 0;    ///< own
+  std::vector<int> children;  ///< in the order of their first execution
+  double own = 0;             ///< c of these modules alone; a share of the whole model's cost
+  double cost = 0;            ///< c(n): own and the whole subtree; 1 at the root
+  double seconds = 0;         ///< own, of one microbatch: all calls together, and their backward
+  std::int64_t weight_bytes = 0;      ///< own, each tied weight once
+  std::int64_t gradient_bytes = 0;    ///< own, of weights that are trained
+  std::int64_t buffer_bytes = 0;      ///< own
   std::int64_t activation_bytes = 0;  ///< own, of one microbatch
   int fixed = -1;                     ///< stage it is pinned to, or -1
 };

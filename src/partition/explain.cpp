@@ -45,6 +45,8 @@ std::vector<StageSummary> stage_summaries(const PlanFacts& facts) {
     if (!facts.machine.memory.empty()) {
       stages.back().memory_limit = facts.machine.memory[stage];
     }
+    if (!facts.machine.devices.empty()) stages.back().device = facts.machine.devices[stage];
+    if (!facts.machine.places.empty()) stages.back().node = facts.machine.places[stage].node;
   }
   for (const CostNode& node : facts.costs.nodes) {
     stages[facts.stages[node.modules.front()]].cost += node.own;
@@ -66,6 +68,11 @@ void add_costs(std::vector<PartitionPlan::Row>& rows, const CostTree& costs) {
           node.own * static_cast<double>(rows[module].bytes) / static_cast<double>(bytes);
     }
   }
+}
+
+PlanSummary::Link link_summary(const simulate::Machine& machine,
+                               const simulate::Machine::Link& link) {
+  return {link.latency + 2 * machine.handling, link.bytes_per_second};
 }
 
 PlanReasons reasons_of(const PlanFacts& facts) {
@@ -109,6 +116,10 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   summary.pipeline = facts.pipeline;
   summary.microbatches = facts.microbatches;
   summary.cores = facts.machine.cores();
+  summary.step_bound = facts.step_bound;
+  const auto& machine = facts.machine;
+  summary.within_node = link_summary(machine, {machine.latency, machine.bytes_per_second});
+  if (!machine.places.empty()) summary.across_nodes = link_summary(machine, machine.network);
   summary.stages = stage_summaries(facts);
   for (int i = 0; i < pp_size; ++i) summary.stages[i].why = std::move(reasons.stages[i]);
   return PartitionPlan(pp_size, std::move(rows), std::move(summary));

@@ -26,6 +26,7 @@ struct PlanFacts {
   std::vector<PlanSummary::Outcome> others;
   std::string pipeline;
   int microbatches = 1;
+  double step_bound = 0;  ///< seconds that no placement goes below; 0: not known
 };
 
 /// The plan with its summary, costs of modules, and reasons.

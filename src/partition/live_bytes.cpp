@@ -11,6 +11,11 @@
 namespace smp::partitioning {
 namespace {
 
+/// A torch::autograd::Function.
+bool is_users(const torch::autograd::Node& node) {
+  return node.name().find("torch::autograd::CppNode") != std::string::npos;
+}
+
 class Accountant {
  public:
   using Call = CallRecorder::Call;
@@ -28,6 +33,16 @@ class Accountant {
     }
     for (const auto& [bytes, nodes] : kept_) {
       if (nodes.size() > 1) add_shared(bytes, nodes);
+    }
+  }
+
+  /// Operators within a function that the user wrote a backward for do not tell what that takes.
+  void forget_own_backwards() {
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!is_users(*graph_.nodes[i].node)) continue;
+      auto& interval = graph_.traced(graph_.intervals[i]);
+      interval.backward_seconds = -1;
+      interval.weight_seconds = 0;
     }
   }
 
@@ -93,6 +108,7 @@ void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector
   Accountant accountant(graph);
   accountant.count_saved(weights);
   for (const auto& tensor : live) accountant.count_caller_live(tensor, weights);
+  accountant.forget_own_backwards();
   account_gradients(graph);
 }
 

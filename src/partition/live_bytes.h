@@ -25,7 +25,7 @@ struct LiveTensor {
 };
 
 /// Fills the bytes of the calls (activations and gradients, of their own and of their callers) and
-/// the shared tensors.
+/// the shared tensors; where the user wrote a backward, its time is not known.
 /// @param nodes        the graph of the whole body
 /// @param interval_of  the compute interval that made the node with this sequence number
 /// @param live         what callers had

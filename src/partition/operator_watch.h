@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "partition/operator_work.h"
+#include "simulate/trace.h"
 
 namespace smp::partitioning {
 
@@ -32,22 +33,33 @@ class OperatorWatch {
   at::CallbackHandle handle_;
 };
 
-/// Adds up work. An operator that is made of others is their sum.
+/// Adds up what operators take on each of several devices. An operator that is made of others is
+/// their sum.
 class OperatorMeter final : public OperatorListener {
  public:
+  /// @param devices  at least one
+  explicit OperatorMeter(std::vector<const base::Device*> devices);
+
   void before(const at::RecordFunction& op, const OperatorKind& kind) override;
   void after(const at::RecordFunction& op) override;
 
-  double seconds() const { return seconds_; }
+  /// On each device: forward so far, and the backward that will follow it.
+  const std::vector<simulate::IntervalTimes>& times() const { return times_; }
   double flops() const { return flops_; }
 
  private:
   struct Level {
     Accounting accounting;
+    bool convolves;
     Work work;
+    GradientWishes wishes;
   };
+  static OutputSizes sizes_of(const at::RecordFunction& op, bool convolves);
+  void add(const Level& level, const OutputSizes& outputs);
+
+  std::vector<const base::Device*> devices_;
   std::vector<Level> levels_;  // of operators that have not ended, outermost first
-  double seconds_ = 0;
+  std::vector<simulate::IntervalTimes> times_;
   double flops_ = 0;
 };
 

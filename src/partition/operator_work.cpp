@@ -1,8 +1,10 @@
 // partition/operator_work.cpp: formulas for the operators that dominate; bytes for all others.
 #include "partition/operator_work.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <string_view>
@@ -12,11 +14,6 @@ namespace smp::partitioning {
 namespace {
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
-
-// One core of a server, and what LibTorch and autograd spend on any operator.
-constexpr double kFlopsPerSecond = 50e9;
-constexpr double kBytesPerSecond = 10e9;
-constexpr double kOverhead = 3e-6;
 
 Work default_work(Inputs inputs) {
   Work work;
@@ -85,30 +82,71 @@ Work lookup(Inputs inputs) {
   return work;
 }
 
-using Formula = Work (*)(Inputs);
+/// Numbers from a generator, one an element.
+Work random_numbers(Inputs inputs) {
+  Work work = default_work(inputs);
+  work.draws_per_element = 1;
+  return work;
+}
 
-Formula formula_of(const std::string& name) {
+/// Of an operator whose work is more than its bytes, or whose backward is not a pass over them.
+struct Formula {
+  Work (*work)(Inputs) = default_work;
+  Backward backward = Backward::kPerElement;
+};
+
+const Formula* formula_of(const std::string& name) {
+  using enum Backward;
   static const std::unordered_map<std::string_view, Formula> formulas{
-      {"aten::mm", product<0>},           {"aten::bmm", product<0>},
-      {"aten::mv", product<0>},           {"aten::dot", product<0>},
-      {"aten::addmm", product<1>},        {"aten::addmm_", product<1>},
-      {"aten::addmv", product<1>},        {"aten::addbmm", product<1>},
-      {"aten::baddbmm", product<1>},      {"aten::baddbmm_", product<1>},
-      {"aten::convolution", convolution}, {"aten::scaled_dot_product_attention", attention},
-      {"aten::lstm", recurrent},          {"aten::gru", recurrent},
-      {"aten::rnn_tanh", recurrent},      {"aten::rnn_relu", recurrent},
-      {"aten::embedding", lookup<0>},     {"aten::_embedding_bag", lookup<0>},
-      {"aten::index_select", lookup<0>},  {"aten::index", lookup<0>},
-      {"aten::gather", lookup<0>},
+      {"aten::mm", {product<0>, kProducts}},
+      {"aten::bmm", {product<0>, kProducts}},
+      {"aten::mv", {product<0>, kProducts}},
+      {"aten::dot", {product<0>, kProducts}},
+      {"aten::addmm", {product<1>, kProducts}},
+      {"aten::addmm_", {product<1>, kProducts}},
+      {"aten::addmv", {product<1>, kProducts}},
+      {"aten::addbmm", {product<1>, kProducts}},
+      {"aten::baddbmm", {product<1>, kProducts}},
+      {"aten::baddbmm_", {product<1>, kProducts}},
+      {"aten::convolution", {convolution, kProducts}},
+      {"aten::scaled_dot_product_attention", {attention, kAttention}},
+      {"aten::lstm", {recurrent, kRecurrent}},
+      {"aten::gru", {recurrent, kRecurrent}},
+      {"aten::rnn_tanh", {recurrent, kRecurrent}},
+      {"aten::rnn_relu", {recurrent, kRecurrent}},
+      {"aten::embedding", {lookup<0>, kScatter}},
+      {"aten::_embedding_bag", {lookup<0>, kScatter}},
+      {"aten::index_select", {lookup<0>, kScatter}},
+      {"aten::index", {lookup<0>, kScatter}},
+      {"aten::gather", {lookup<0>, kScatter}},
+      {"aten::bernoulli", {random_numbers, kNone}},
+      {"aten::bernoulli_", {random_numbers, kNone}},
+      {"aten::native_dropout", {random_numbers}},
+      {"aten::normal_", {random_numbers, kNone}},
+      {"aten::uniform_", {random_numbers, kNone}},
   };
   const auto found = formulas.find(name);
-  return found == formulas.end() ? nullptr : found->second;
+  return found == formulas.end() ? nullptr : &found->second;
 }
 
 /// Recurrent layers of packed sequences have another order of arguments: batch sizes come second.
-Formula formula_of(const c10::OperatorName& name) {
+const Formula* formula_of(const c10::OperatorName& name) {
   if (name.overload_name == "data") return nullptr;
   return formula_of(name.name);
+}
+
+/// Of an operator without a formula.
+Backward backward_of(const std::string& name, Accounting accounting) {
+  using enum Backward;
+  static const std::unordered_map<std::string_view, Backward> known{
+      {"aten::add", kPassedOn},    {"aten::add_", kPassedOn},   {"aten::sub", kPassedOn},
+      {"aten::sub_", kPassedOn},   {"aten::sum", kPassedOn},    {"aten::clone", kPassedOn},
+      {"aten::expand", kPassedOn}, {"aten::cat", kNone},        {"aten::slice", kPadded},
+      {"aten::select", kPadded},   {"aten::split", kPadded},    {"aten::split_with_sizes", kPadded},
+      {"aten::unbind", kPadded},   {"aten::diagonal", kPadded}, {"aten::unfold", kPadded},
+  };
+  if (const auto found = known.find(name); found != known.end()) return found->second;
+  return accounting == Accounting::kFree ? kNone : kPerElement;
 }
 
 bool makes_no_values(const c10::FunctionSchema& schema) {
@@ -140,14 +178,33 @@ OperatorKind find_kind(const c10::OperatorName& name) {
       kind.written.push_back(i);
     }
   }
-  if (const Formula formula = formula_of(name)) {
-    kind.work = formula;
+  const Formula* formula = formula_of(name);
+  if (formula != nullptr) {
+    kind.work = formula->work;
   } else if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     kind.accounting = Accounting::kParts;
   } else if (makes_no_values(op->schema())) {
     kind.accounting = Accounting::kFree;
   }
+  kind.backward = formula != nullptr ? formula->backward : backward_of(name.name, kind.accounting);
+  kind.convolves = name.name == "aten::convolution";
   return kind;
+}
+
+/// A weight as its module holds it, or transposed for a product.
+bool is_weight(const at::Tensor& tensor) {
+  return tensor.is_leaf() || (tensor.is_view() && tensor._base().is_leaf());
+}
+
+/// Gradients of vectors are sums, as of a bias; those of other operands are products.
+Kernel product_kernel(const Kernel& forward, const OutputSizes& outputs,
+                      const GradientWishes::Wish& wish) {
+  Kernel kernel = forward;
+  if (wish.is_vector) {
+    kernel.flops = 0;
+    kernel.bytes = outputs.bytes + wish.bytes;
+  }
+  return kernel;
 }
 
 }  // namespace
@@ -158,10 +215,72 @@ OperatorKind kind_of(const c10::OperatorName& name) {
   return found != kinds.end() ? found->second : kinds.emplace(name, find_kind(name)).first->second;
 }
 
-double seconds_of(const Work& work, double output_elements, double output_bytes) {
-  const double flops = work.flops + work.flops_per_element * output_elements;
-  const double bytes = work.bytes + work.moves_per_byte * output_bytes;
-  return kOverhead + std::max(flops / kFlopsPerSecond, bytes / kBytesPerSecond);
+Kernel forward_kernel(const Work& work, const OutputSizes& outputs) {
+  return {work.flops + work.flops_per_element * outputs.elements,
+          work.bytes + work.moves_per_byte * outputs.bytes, outputs.precision, false,
+          work.draws_per_element * outputs.elements};
+}
+
+GradientWishes gradient_wishes(const OperatorKind& kind, Inputs inputs) {
+  GradientWishes wanted{{}, kind.backward};
+  if (kind.backward == Backward::kNone || !at::GradMode::is_enabled()) return {};
+  for (const auto& input : inputs) {
+    each_tensor(input, [&](const at::Tensor& tensor) {
+      if (!tensor.requires_grad()) return;
+      wanted.wishes.push_back({bytes_of(tensor), is_weight(tensor), tensor.dim() < 2});
+    });
+  }
+  return wanted;
+}
+
+void each_backward_kernel(const GradientWishes& wishes, const Kernel& forward,
+                          const OutputSizes& outputs,
+                          const std::function<void(const Kernel&)>& visit) {
+  if (!outputs.wants_gradient) return;
+  constexpr double kAttentionProducts = 5.0 / 2;  // over those of the forward
+  constexpr double kAdded = 3;                    // sum and gradient read, sum written
+  Kernel whole{0, 0, outputs.precision};          // of all operands at once
+  for (const auto& wish : wishes.wishes) {
+    Kernel own{0, 0, outputs.precision, wish.leaf};
+    switch (wishes.backward) {
+      case Backward::kProducts:
+        own = product_kernel(forward, outputs, wish);
+        own.for_weights = wish.leaf;
+        break;
+      case Backward::kScatter:
+        own.bytes = wish.bytes + kAdded * outputs.bytes;
+        break;
+      case Backward::kPadded:
+        own.bytes = wish.bytes + 2 * outputs.bytes;
+        break;
+      case Backward::kPassedOn:
+        if (wish.bytes < outputs.bytes) own.bytes = wish.bytes + outputs.bytes;
+        break;
+      default:
+        whole.bytes += 2 * wish.bytes;
+    }
+    if (own.bytes > 0) visit(own);
+    if (wish.leaf) visit({0, kAdded * wish.bytes, outputs.precision, true});
+  }
+  if (whole.bytes == 0) return;
+  whole.bytes += outputs.bytes;
+  if (wishes.backward == Backward::kAttention) whole.flops = kAttentionProducts * forward.flops;
+  if (wishes.backward == Backward::kRecurrent) whole.flops = forward.flops;
+  visit(whole);
+  if (wishes.backward != Backward::kRecurrent) return;
+  whole.for_weights = std::any_of(wishes.wishes.begin(), wishes.wishes.end(),
+                                  [](const auto& wish) { return wish.leaf; });
+  if (whole.for_weights) visit(whole);
+}
+
+base::Precision precision_of(at::ScalarType type, bool convolves) {
+  using enum base::Precision;
+  if (type == at::kHalf || type == at::kBFloat16) return kHalf;
+  if (type == at::kDouble || type == at::kComplexDouble) return kFloat64;
+  const auto& context = at::globalContext();
+  const bool short_products =
+      convolves ? context.allowTF32CuDNN(at::Float32Op::CONV) : context.allowTF32CuBLAS();
+  return short_products ? kTf32 : kFloat32;
 }
 
 void each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit) {

@@ -15,6 +15,7 @@
 #include "partition/kept_state.h"
 #include "partition/memory_diagnosis.h"
 #include "partition/stage_use.h"
+#include "partition/step_bound.h"
 #include "partition/step_judge.h"
 #include "partition/strategies.h"
 
@@ -225,7 +226,8 @@ class Planner {
                     .chosen = outcome(best),
                     .others = {},
                     .pipeline = options_.pipeline,
-                    .microbatches = options_.microbatches};
+                    .microbatches = options_.microbatches,
+                    .step_bound = step_lower_bound(trace_, costs_, machine_, judge_.settings())};
     for (const Candidate& other : found_) {
       if (&other != &best) facts.others.push_back(outcome(other));
     }

@@ -59,6 +59,17 @@ Outcome outcome_from_json(const Json& json, const std::string& name) {
           json_member<double>(json, "bottleneck_to_bound", name)};
 }
 
+Json link_to_json(const PlanSummary::Link& link) {
+  return {{"seconds", rounded(link.seconds)}, {"bytes_per_second", rounded(link.bytes_per_second)}};
+}
+
+PlanSummary::Link link_or_none(const Json& json, const char* key, const std::string& name) {
+  if (!json.contains(key)) return {};
+  const auto link = json_member<Json>(json, key, name);
+  return {json_member<double>(link, "seconds", name),
+          json_member<double>(link, "bytes_per_second", name)};
+}
+
 Json stage_to_json(const StageSummary& stage) {
   Json json = {{"cost", rounded_share(stage.cost)},
                {"weights", stage.weights},
@@ -71,6 +82,8 @@ Json stage_to_json(const StageSummary& stage) {
                {"bytes_out", stage.bytes_out}};
   if (stage.memory_limit > 0) json["memory_limit"] = stage.memory_limit;
   json["why"] = stage.why;
+  if (!stage.device.empty()) json["device"] = stage.device;
+  if (stage.node > 0) json["node"] = stage.node;
   return json;
 }
 
@@ -87,6 +100,8 @@ StageSummary stage_from_json(const Json& json, const std::string& name) {
   stage.bytes_in = amount_from_json(json, "bytes_in", name);
   stage.bytes_out = amount_from_json(json, "bytes_out", name);
   stage.why = json_member<std::string>(json, "why", name);
+  stage.device = member_or(json, "device", name, std::string());
+  stage.node = member_or(json, "node", name, 0);
   return stage;
 }
 
@@ -137,8 +152,15 @@ Json summary_to_json(const PlanSummary& summary) {
                {"microbatches", summary.microbatches},
                {"cores", summary.cores},
                {"chosen", outcome_to_json(summary.chosen)},
-               {"others", Json::array()},
-               {"stages", Json::array()}};
+               {"others", Json::array()}};
+  if (summary.step_bound > 0) json["step_bound"] = rounded(summary.step_bound);
+  if (summary.within_node.bytes_per_second > 0) {
+    json["within_node"] = link_to_json(summary.within_node);
+  }
+  if (summary.across_nodes.bytes_per_second > 0) {
+    json["across_nodes"] = link_to_json(summary.across_nodes);
+  }
+  json["stages"] = Json::array();
   for (const Outcome& other : summary.others) json["others"].push_back(outcome_to_json(other));
   for (const StageSummary& stage : summary.stages) json["stages"].push_back(stage_to_json(stage));
   return json;
@@ -151,6 +173,9 @@ PlanSummary summary_from_json(const Json& json, const std::string& name) {
   summary.pipeline = json_member<std::string>(json, "pipeline", place);
   summary.microbatches = json_member<int>(json, "microbatches", place);
   summary.cores = member_or(json, "cores", place, 0.0);
+  summary.step_bound = member_or(json, "step_bound", place, 0.0);
+  summary.within_node = link_or_none(json, "within_node", place);
+  summary.across_nodes = link_or_none(json, "across_nodes", place);
   summary.chosen = outcome_from_json(json_member<Json>(json, "chosen", place), place);
   for (const Json& other : json_member<std::vector<Json>>(json, "others", place)) {
     summary.others.push_back(outcome_from_json(other, place));

@@ -21,6 +21,9 @@ using base::concat;
 
 /// The other columns take as much, where nothing in them is unusually wide.
 constexpr int kOtherColumns = 60;
+constexpr double kNoise = 1e-6;  // of a number of percent
+constexpr int kDeviceWidth = 11;
+constexpr int kNodeWidth = 6;
 constexpr int kLeastModulesWidth = 20;
 constexpr std::size_t kShownBound = 3;
 constexpr std::size_t kShownState = 8;
@@ -146,10 +149,32 @@ Totals totals_of(const PartitionPlan& plan) {
   return totals;
 }
 
-std::vector<TextTable::Column> columns(bool predicted, int width) {
-  const int modules = std::max(kLeastModulesWidth, width - kOtherColumns);
-  std::vector<TextTable::Column> all = {
-      {"stage", true}, {"modules", false, modules}, {"parameters", true}};
+/// Which of the columns that most plans need not have.
+struct Extras {
+  bool device = false;  // stages compute on different ones
+  bool node = false;    // they are on several
+
+  static Extras of(const std::optional<PlanSummary>& summary) {
+    Extras extras;
+    if (!summary) return extras;
+    const StageSummary& first = summary->stages.front();
+    for (const StageSummary& stage : summary->stages) {
+      extras.device |= stage.device != first.device;
+      extras.node |= stage.node != first.node;
+    }
+    return extras;
+  }
+  /// Columns before that of the modules.
+  int count() const { return 1 + (device ? 1 : 0) + (node ? 1 : 0); }
+  int width() const { return (device ? kDeviceWidth : 0) + (node ? kNodeWidth : 0); }
+};
+
+std::vector<TextTable::Column> columns(bool predicted, const Extras& extras, int width) {
+  const int modules = std::max(kLeastModulesWidth, width - kOtherColumns - extras.width());
+  std::vector<TextTable::Column> all = {{"stage", true}};
+  if (extras.device) all.push_back({"on"});
+  if (extras.node) all.push_back({"node", true});
+  all.insert(all.end(), {{"modules", false, modules}, {"parameters", true}});
   if (predicted) {
     all.insert(all.end(), {{"memory", true}, {"cost", true}, {"cut in", true}, {"cut out", true}});
   } else {
@@ -259,9 +284,59 @@ std::string state_text(const PartitionPlan& plan, int width) {
   return text;
 }
 
+/// "3 h100 and 1 cpu", in the order of the stages; empty if the plan does not say.
+std::string devices_text(const PlanSummary& summary) {
+  std::vector<std::pair<std::string, int>> counts;
+  for (const StageSummary& stage : summary.stages) {
+    if (stage.device.empty()) return {};
+    const auto known = std::find_if(counts.begin(), counts.end(),
+                                    [&](auto& count) { return count.first == stage.device; });
+    if (known == counts.end()) {
+      counts.emplace_back(stage.device, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  std::string text;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == counts.size() ? " and " : ", ";
+    text += concat(counts[i].second, " ", counts[i].first);
+  }
+  return text;
+}
+
+std::string hardware_text(const PlanSummary& summary) {
+  const auto devices = devices_text(summary);
+  if (devices.empty()) return cores_text(summary);
+  return summary.cores == 0 ? devices : concat(devices, ", ", cores_text(summary));
+}
+
+std::string link_text(const PlanSummary::Link& link) {
+  return fmt::format("{} and {:.3g} GB/s", short_seconds(link.seconds),
+                     link.bytes_per_second / 1e9);
+}
+
+/// Nothing where all is as usual.
+std::string links_text(const PlanSummary& summary) {
+  const bool usual = devices_text(summary).empty() && summary.across_nodes.bytes_per_second == 0;
+  if (usual || summary.within_node.bytes_per_second == 0) return {};
+  std::string text = "messages: " + link_text(summary.within_node);
+  if (summary.across_nodes.bytes_per_second == 0) return text;
+  return concat(text, " within a node, ", link_text(summary.across_nodes),
+                " between nodes, where messages of one adapter queue");
+}
+
+std::string bound_text(const PlanSummary& summary) {
+  if (summary.step_bound <= 0 || !knows_times(summary)) return {};
+  const double above = summary.chosen.step_seconds / summary.step_bound - 1;
+  return fmt::format(
+      "step: at most {:.0f} % above the {} that any placement takes, if messages were free",
+      std::ceil(100 * std::max(0.0, above) - kNoise), short_seconds(summary.step_bound));
+}
+
 std::string origin_text(const PlanSummary& summary) {
   if (knows_times(summary)) {
-    return concat("predicted, not measured, for ", cores_text(summary), "; costs from ",
+    return concat("predicted, not measured, for ", hardware_text(summary), "; costs from ",
                   summary.costs);
   }
   return concat(
@@ -272,7 +347,9 @@ std::string origin_text(const PlanSummary& summary) {
 
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan, int width) {
-  std::string text = lines_of(origin_text(*plan.summary()), width);
+  const PlanSummary& summary = *plan.summary();
+  std::string text = lines_of(origin_text(summary), width) + lines_of(links_text(summary), width) +
+                     lines_of(bound_text(summary), width);
   for (const char* line :
        {"bottleneck: cost of the largest stage over a bound that no split goes below",
         "memory: at most, with all microbatches in flight at their worst on that stage",
@@ -315,10 +392,13 @@ std::string plan_table(const PartitionPlan& plan, int width) {
   const auto& summary = plan.summary();
   const Totals totals = totals_of(plan);
   const auto modules = modules_of_stages(plan);
-  TextTable table(columns(summary.has_value(), width));
+  const auto extras = Extras::of(summary);
+  TextTable table(columns(summary.has_value(), extras, width));
   for (int stage = 0; stage < plan.pp_size(); ++stage) {
-    std::vector<std::string> cells = {std::to_string(stage), join(modules[stage]),
-                                      short_count(totals.elements[stage])};
+    std::vector<std::string> cells = {std::to_string(stage)};
+    if (extras.device) cells.push_back(summary->stages[stage].device);
+    if (extras.node) cells.push_back(std::to_string(summary->stages[stage].node));
+    cells.insert(cells.end(), {join(modules[stage]), short_count(totals.elements[stage])});
     if (!summary) {
       cells.push_back(short_bytes(totals.bytes[stage]));
       cells.push_back(bar(totals.share(stage)));
@@ -326,7 +406,7 @@ std::string plan_table(const PartitionPlan& plan, int width) {
       add_prediction(cells, summary->stages[stage]);
     }
     table.add_row(std::move(cells));
-    if (summary) table.add_note("why: " + summary->stages[stage].why, 1);
+    if (summary) table.add_note("why: " + summary->stages[stage].why, extras.count());
   }
   const std::string body = table.finish(width);
   return summary

@@ -22,8 +22,11 @@ using simulate::Trace;
 using simulate::TracedCall;
 
 // Of a call: module, caller, before, after (3 numbers each), input, output, live and gradient
-// bytes, whether it is a Sequential.
+// bytes, whether it is a Sequential; then, if known, the backward of before and after (2 numbers
+// each).
 constexpr std::size_t kCallNumbers = 13;
+constexpr std::size_t kBackwardNumbers = 2;
+constexpr double kUnknown = -1;
 
 constexpr double kMostSeconds = 1e9;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 44;
@@ -54,6 +57,25 @@ ComputeInterval interval_at(const Json& numbers, std::size_t first, const std::s
           bytes_at(numbers, first + 2, name)};
 }
 
+void append_backward(Json& numbers, const ComputeInterval& interval) {
+  numbers.push_back(interval.backward_seconds < 0 ? kUnknown : interval.backward_seconds);
+  numbers.push_back(interval.weight_seconds);
+}
+
+void read_backward(ComputeInterval& interval, const Json& numbers, std::size_t first,
+                   const std::string& name) {
+  const bool unknown = json_element<double>(numbers, first, name) == kUnknown;
+  interval.backward_seconds = unknown ? kUnknown : quantity_at(numbers, first, name);
+  interval.weight_seconds = quantity_at(numbers, first + 1, name);
+  SMP_REQUIRE(unknown || interval.weight_seconds <= interval.backward_seconds, name,
+              ": gradients of weights take longer than all of the backward in ",
+              base::excerpt(base::json_text(numbers)));
+}
+
+bool knows_backward(const TracedCall& call) {
+  return call.before.backward_seconds >= 0 || call.after.backward_seconds >= 0;
+}
+
 Json call_to_json(const TracedCall& call) {
   Json numbers = {call.module, call.caller};
   append(numbers, call.before);
@@ -63,18 +85,23 @@ Json call_to_json(const TracedCall& call) {
     numbers.push_back(bytes);
   }
   numbers.push_back(call.sequential ? 1 : 0);
+  if (!knows_backward(call)) return numbers;
+  append_backward(numbers, call.before);
+  append_backward(numbers, call.after);
   return numbers;
 }
 
+/// `count` of them, or `more`.
 void require_numbers(const Json& numbers, std::size_t count, const char* what,
-                     const std::string& name) {
-  const bool right = numbers.is_array() && numbers.size() == count;
+                     const std::string& name, std::size_t more = 0) {
+  const bool right =
+      numbers.is_array() && (numbers.size() == count || numbers.size() == count + more);
   SMP_REQUIRE(right, name, ": ", what, " must be ", count, " numbers, found ",
               base::excerpt(base::json_text(numbers)));
 }
 
 TracedCall call_from_json(const Json& numbers, int index, const std::string& name) {
-  require_numbers(numbers, kCallNumbers, "a call", name);
+  require_numbers(numbers, kCallNumbers, "a call", name, 2 * kBackwardNumbers);
   TracedCall call;
   call.module = json_element<int>(numbers, 0, name);
   call.caller = json_element<int>(numbers, 1, name);
@@ -88,6 +115,9 @@ TracedCall call_from_json(const Json& numbers, int index, const std::string& nam
   call.caller_live_bytes = bytes_at(numbers, 10, name);
   call.caller_gradient_bytes = bytes_at(numbers, 11, name);
   call.sequential = json_element<int>(numbers, 12, name) != 0;
+  if (numbers.size() == kCallNumbers) return call;
+  read_backward(call.before, numbers, kCallNumbers, name);
+  read_backward(call.after, numbers, kCallNumbers + kBackwardNumbers, name);
   return call;
 }
 
@@ -118,19 +148,37 @@ simulate::SharedTensor shared_from_json(const Json& numbers, int calls, const st
   return tensor;
 }
 
+Json link_to_json(const Machine::Link& link) {
+  return {{"latency", link.latency}, {"bytes_per_second", link.bytes_per_second}};
+}
+
+/// Where the stages are, and the links between these places.
+void add_places(Json& json, const Machine& machine) {
+  Json places = Json::array();
+  for (const auto& place : machine.places) {
+    places.push_back({place.node, place.socket, place.port});
+  }
+  json["places"] = places;
+  json["across_sockets"] = link_to_json(machine.across_sockets);
+  json["network"] = link_to_json(machine.network);
+}
+
 Json machine_to_json(const Machine& machine) {
   Json hosts = Json::array();
   for (const auto& host : machine.oversubscribed) {
     hosts.push_back({{"stages", host.stages}, {"cores", host.cores}});
   }
-  return {{"stages", machine.stages},
-          {"speeds", machine.speeds},
-          {"oversubscribed", hosts},
-          {"latency", machine.latency},
-          {"bytes_per_second", machine.bytes_per_second},
-          {"handling", machine.handling},
-          {"patient", machine.patient},
-          {"promised_outputs", machine.promised_outputs}};
+  Json json = {{"stages", machine.stages},
+               {"speeds", machine.speeds},
+               {"oversubscribed", hosts},
+               {"latency", machine.latency},
+               {"bytes_per_second", machine.bytes_per_second},
+               {"handling", machine.handling},
+               {"patient", machine.patient},
+               {"promised_outputs", machine.promised_outputs}};
+  if (!machine.devices.empty()) json["devices"] = machine.devices;
+  if (!machine.places.empty()) add_places(json, machine);
+  return json;
 }
 
 bool is_from(double value, double least, double most) { return value >= least && value <= most; }
@@ -139,6 +187,24 @@ bool is_fit(const Machine::Host& host, int stages) {
   return is_from(host.cores, 1e-6, 1e6) &&
          std::all_of(host.stages.begin(), host.stages.end(),
                      [&](int stage) { return stage >= 0 && stage < stages; });
+}
+
+bool is_fit(const Machine::Link& link) {
+  return is_from(link.latency, 0, kMostSeconds) && link.bytes_per_second >= 1;
+}
+
+void require_sensible_places(const Machine& machine, const std::string& name) {
+  const auto fits = [&](std::size_t count) {
+    return count == 0 || count == static_cast<std::size_t>(machine.stages);
+  };
+  SMP_REQUIRE(fits(machine.devices.size()) && fits(machine.places.size()), name,
+              ": \"devices\" and \"places\" must be of ", machine.stages, " stages, or none");
+  const bool placed = std::all_of(machine.places.begin(), machine.places.end(), [](auto& place) {
+    return place.node >= 0 && place.node < base::kMostStages && place.port >= 0 &&
+           place.port < base::kMostStages;
+  });
+  SMP_REQUIRE(placed && is_fit(machine.across_sockets) && is_fit(machine.network), name,
+              ": a place of \"places\", or a link, is out of range");
 }
 
 void require_sense(const Machine& machine, const std::string& name) {
@@ -158,6 +224,22 @@ void require_sense(const Machine& machine, const std::string& name) {
     SMP_REQUIRE(is_fit(host, machine.stages), name, ": a host of \"oversubscribed\" has ",
                 host.cores, " cores, or stages beyond ", machine.stages - 1);
   }
+  require_sensible_places(machine, name);
+}
+
+Machine::Link link_from_json(const Json& json, const std::string& name) {
+  return {json_member<double>(json, "latency", name),
+          json_member<double>(json, "bytes_per_second", name)};
+}
+
+void read_places(Machine& machine, const Json& json, const std::string& name) {
+  for (const Json& place : json_member<std::vector<Json>>(json, "places", name)) {
+    require_numbers(place, 3, "a place", name);
+    machine.places.push_back({json_element<int>(place, 0, name), json_element<int>(place, 1, name),
+                              json_element<int>(place, 2, name)});
+  }
+  machine.across_sockets = link_from_json(json_member<Json>(json, "across_sockets", name), name);
+  machine.network = link_from_json(json_member<Json>(json, "network", name), name);
 }
 
 Machine machine_from_json(const Json& json, const std::string& name) {
@@ -173,6 +255,10 @@ Machine machine_from_json(const Json& json, const std::string& name) {
   machine.handling = json_member<double>(json, "handling", name);
   machine.patient = json_member<bool>(json, "patient", name);
   machine.promised_outputs = json_member<bool>(json, "promised_outputs", name);
+  if (json.contains("devices")) {
+    machine.devices = json_member<std::vector<std::string>>(json, "devices", name);
+  }
+  if (json.contains("places")) read_places(machine, json, name);
   require_sense(machine, name);
   return machine;
 }
@@ -197,6 +283,38 @@ int loss_call_from_json(const Json& json, int calls, const std::string& name) {
   return call;
 }
 
+/// [forward, backward, weights] of each interval.
+Json profiles_to_json(const Trace& trace) {
+  Json profiles = Json::array();
+  for (const auto& profile : trace.profiles) {
+    Json times = Json::array();
+    for (const auto& own : profile.times) {
+      times.push_back({own.forward, own.backward, own.weights});
+    }
+    profiles.push_back({{"device", profile.device}, {"speed", profile.speed}, {"times", times}});
+  }
+  return profiles;
+}
+
+void read_profiles(Trace& trace, const Json& json, const std::string& name) {
+  trace.device = json_member<std::string>(json, "device", name);
+  for (const Json& own : json_member<std::vector<Json>>(json, "profiles", name)) {
+    auto& profile = trace.profiles.emplace_back();
+    profile.device = json_member<std::string>(own, "device", name);
+    profile.speed = json_member<double>(own, "speed", name);
+    for (const Json& times : json_member<std::vector<Json>>(own, "times", name)) {
+      require_numbers(times, 3, "the times of an interval", name);
+      profile.times.push_back(
+          {quantity_at(times, 0, name), quantity_at(times, 1, name), quantity_at(times, 2, name)});
+      SMP_REQUIRE(profile.times.back().weights <= profile.times.back().backward, name,
+                  ": gradients of weights take longer than all of the backward in ",
+                  base::excerpt(base::json_text(times)));
+    }
+    SMP_REQUIRE(profile.times.size() == trace.num_intervals(), name, ": ", profile.times.size(),
+                " times on a device for ", trace.num_intervals(), " intervals of the calls");
+  }
+}
+
 Trace trace_from_json(const Json& json, const std::string& name) {
   Trace trace;
   trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
@@ -208,17 +326,25 @@ Trace trace_from_json(const Json& json, const std::string& name) {
     trace.state.push_back({0, StateKind::kOrdered, ""});
   }
   const auto after = json_member<Json>(json, "body_after", name);
-  require_numbers(after, 3, "\"body_after\"", name);
+  require_numbers(after, 3, "\"body_after\"", name, kBackwardNumbers);
   trace.body_after = interval_at(after, 0, name);
+  if (after.size() > 3) read_backward(trace.body_after, after, 3, name);
   for (const Json& call : json_member<std::vector<Json>>(json, "calls", name)) {
     trace.calls.push_back(call_from_json(call, static_cast<int>(trace.calls.size()), name));
   }
   require_callers_are_running(trace.calls, name);
   trace.loss_call = loss_call_from_json(json, static_cast<int>(trace.calls.size()), name);
+  if (json.contains("profiles")) read_profiles(trace, json, name);
   for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
   return trace;
+}
+
+std::string devices_text(const Trace& trace) {
+  if (trace.device.empty()) return {};
+  return base::concat(",\n    \"device\": ", base::json_text(trace.device),
+                      ",\n    \"profiles\": ", profiles_to_json(trace).dump());
 }
 
 }  // namespace
@@ -226,6 +352,7 @@ Trace trace_from_json(const Json& json, const std::string& name) {
 std::string PlannedStep::to_json() const {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);
+  if (trace.body_after.backward_seconds >= 0) append_backward(after, trace.body_after);
   for (const auto& tensor : trace.shared) shared.push_back(shared_to_json(tensor));
   std::string text = base::concat(
       "{\"pipeline\": ", base::json_text(pipeline), ", \"microbatches\": ", microbatches,
@@ -235,7 +362,7 @@ std::string PlannedStep::to_json() const {
       ", \"weight_share\": ", Json(trace.weight_share).dump(),
       ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false",
       ", \"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
-      ",\n    \"shared\": ", shared.dump(), ",\n    \"calls\": [");
+      ",\n    \"shared\": ", shared.dump(), devices_text(trace), ",\n    \"calls\": [");
   for (const TracedCall& call : trace.calls) {
     text += (&call == &trace.calls.front() ? "\n      " : ",\n      ") + call_to_json(call).dump();
   }

@@ -84,6 +84,13 @@ void put(Out& out, const simulate::Trace& trace) {
   out.put(trace.backward_ratio);
   out.put(trace.weight_share);
   out.put(trace.processor_share);
+  out.put_text(trace.device);
+  out.put(trace.profiles.size());
+  for (const auto& profile : trace.profiles) {
+    out.put_text(profile.device);
+    out.put(profile.speed);
+    out.put_all(profile.times);
+  }
 }
 
 simulate::Trace get(In& in) {
@@ -113,6 +120,13 @@ simulate::Trace get(In& in) {
   trace.backward_ratio = in.get<double>();
   trace.weight_share = in.get<double>();
   trace.processor_share = in.get<double>();
+  trace.device = in.get_text();
+  for (auto left = in.get<std::size_t>(); left > 0; --left) {
+    auto& profile = trace.profiles.emplace_back();
+    profile.device = in.get_text();
+    profile.speed = in.get<double>();
+    profile.times = in.get_all<simulate::IntervalTimes>();
+  }
   return trace;
 }
 

@@ -22,10 +22,16 @@ double median(const std::vector<const simulate::Trace*>& traces, const Value& va
   return *middle;
 }
 
-/// @param interval  of operators' times; gets `clock` seconds
+/// @param interval  of operators' times; gets `clock` seconds, and for its backward as many more as
+/// the operators say
 void set_time(simulate::ComputeInterval& interval, double clock) {
   const bool without_operators = interval.seconds == 0 && interval.activation_bytes == 0;
-  interval.seconds = without_operators && clock < kCallItself ? 0 : clock;
+  if (without_operators && clock < kCallItself) return;
+  const double factor = interval.seconds > 0 ? clock / interval.seconds : 0;
+  const bool known = factor > 0 && interval.backward_seconds >= 0;
+  interval.backward_seconds = known ? factor * interval.backward_seconds : -1;
+  interval.weight_seconds *= factor;
+  interval.seconds = clock;
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/check.h"
+#include "base/device.h"
 #include "base/random.h"
 #include "base/work_clock.h"
 #include "module/call_handler.h"
@@ -21,6 +23,7 @@
 #include "partition/state_watch.h"
 #include "partition/trace_median.h"
 #include "partition/write_guard.h"
+#include "simulate/device_profile.h"
 
 namespace smp::partitioning {
 namespace {
@@ -61,6 +64,16 @@ std::vector<const ModuleTree*> trees_of(const std::vector<TracedModel>& models) 
   return trees;
 }
 
+std::vector<const base::Device*> found_devices(const std::vector<std::string>& names) {
+  std::vector<const base::Device*> devices;
+  for (const auto& name : names) {
+    devices.push_back(base::find_device(name));
+    SMP_ASSERT(devices.back() != nullptr, "no device ", name);
+  }
+  SMP_ASSERT(!devices.empty());
+  return devices;
+}
+
 /// Since the clock began.
 double processor_share(base::WorkClock& clock) {
   constexpr double kLeast = 0.01;  // what waits takes some of a core as well
@@ -89,6 +102,7 @@ struct Tracer::State {
 
   // Of one run.
   std::optional<CallRecorder> recorder;
+  std::vector<const base::Device*> devices;
   OperatorMeter meter;
   bool timed = false;
   base::WorkClock clock;                   // of timed runs
@@ -102,7 +116,8 @@ struct Tracer::State {
   };
   std::unordered_map<const c10::TensorImpl*, Returned> returned_by;
 
-  explicit State(std::vector<TracedModel> traced) : models(std::move(traced)), reads(models) {}
+  State(std::vector<TracedModel> traced, std::vector<const base::Device*> priced)
+      : models(std::move(traced)), reads(models), devices(std::move(priced)), meter(devices) {}
 
   void look_at_running() {
     std::vector<std::pair<int, int>> modules;
@@ -250,8 +265,9 @@ class Tracer::RunningCall {
 // ---- life --------------------------------------------------------------------------------------
 
 /// Modules count as placed meanwhile, somewhere else.
-Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed)
-    : state_(std::make_unique<State>(std::move(models))) {
+Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed,
+               const std::vector<std::string>& devices)
+    : state_(std::make_unique<State>(std::move(models), found_devices(devices))) {
   state_->key = base::mix_key(seed, "<trace>");
   for (int m = 0; m < static_cast<int>(state_->models.size()); ++m) {
     const auto& model = state_->models[m];
@@ -327,7 +343,7 @@ std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
 std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
   auto& state = *state_;
   state.timed = timed;
-  state.meter = {};
+  state.meter = OperatorMeter(state.devices);
   state.failed_module.clear();
   state.running.clear();
   state.live_log.emplace();
@@ -346,14 +362,28 @@ std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
     traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
     traces[m].buffer_uses = state.reads.buffer_uses(static_cast<int>(m));
   }
-  if (!timed) state.live_log->account(weight_storages(state.models), traces);
+  if (!timed) note_sizes();
   state.live_log.reset();
   return std::move(traces);
 }
 
-double Tracer::now() const {
-  if (state_->timed) return static_cast<double>(state_->clock.now()) / base::kSecond;
-  return state_->meter.seconds();
+/// What only operators tell: bytes, and how fast other devices are.
+void Tracer::note_sizes() {
+  auto& state = *state_;
+  auto& traces = state.recorder->traces();
+  state.live_log->account(weight_storages(state.models), traces);
+  for (std::size_t m = 0; m < traces.size(); ++m) {
+    traces[m].device = state.devices.front()->name;
+    for (std::size_t d = 1; d < state.devices.size(); ++d) {
+      traces[m].profiles.push_back(simulate::profile_of(
+          traces[m], state.devices[d]->name, state.recorder->times_on(static_cast<int>(m), d)));
+    }
+  }
+}
+
+Reading Tracer::now() const {
+  if (!state_->timed) return state_->meter.times();
+  return {{static_cast<double>(state_->clock.now()) / base::kSecond, 0, 0}};
 }
 
 void Tracer::note_backward(const std::vector<at::Tensor>& roots) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "partition/call_recorder.h"
 #include "partition/hidden_members.h"
 #include "partition/module_tree.h"
 #include "simulate/trace.h"
@@ -30,9 +31,13 @@ class Tracer final : public CallHandler {
   /// What the body returns, or whatever else leads back to the graph it made.
   using Body = std::function<std::vector<at::Tensor>()>;
 
-  /// @param models  not placed yet; they outlive this.
-  /// @param seed    of random numbers that the body draws.
-  Tracer(std::vector<TracedModel> models, std::uint64_t seed);
+  /// @param models   not placed yet; they outlive this.
+  /// @param seed     of random numbers that the body draws.
+  /// @param devices  for which operators are priced (base/device.h), each once: the trace's own
+  /// times
+  ///                 are those of the first, and it has a profile of each other.
+  Tracer(std::vector<TracedModel> models, std::uint64_t seed,
+         const std::vector<std::string>& devices = {"cpu"});
   ~Tracer() override;
 
   /// Runs `body` and returns one trace a model. With `repeats` 0 times are estimated from the
@@ -76,7 +81,8 @@ class Tracer final : public CallHandler {
   class Bookkeeping;
 
   std::vector<simulate::Trace> run_once(const Body& body, bool timed);
-  double now() const;
+  void note_sizes();
+  Reading now() const;
   void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
   void note_result(const std::vector<at::Tensor>& tensors);
 

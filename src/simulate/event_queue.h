@@ -10,9 +10,9 @@
 
 namespace smp::simulate {
 
-/// Of what happens at one moment: all ends and arrivals, then who goes on, then who computes. So
-/// among simultaneous events none is "just missed".
-enum class Moment : std::uint8_t { kArrival, kDispatch, kCompute };
+/// Of what happens at one moment: messages on the network, then all ends and arrivals, then who
+/// goes on, then who computes. So among simultaneous events none is "just missed".
+enum class Moment : std::uint8_t { kLeaving, kComing, kArrival, kDispatch, kCompute };
 
 struct Event {
   base::Nanoseconds time = 0;

@@ -12,10 +12,11 @@ namespace smp::simulate {
 
 using base::Nanoseconds;
 
-FiberRunner::FiberRunner(StepState& step, Bodies& bodies, HostCores& cores)
+FiberRunner::FiberRunner(StepState& step, Bodies& bodies, HostCores& cores, Network& network)
     : step_(step),
       bodies_(bodies),
       cores_(cores),
+      network_(network),
       handling_(std::llround(step.machine.handling * base::kSecond)) {}
 
 void FiberRunner::proceed(int fiber) {
@@ -286,10 +287,25 @@ void FiberRunner::send(int fiber, const Task::Travel& travel, int to) {
   const auto free_at = step_.now + handling;
   receiver.unpacks = true;
   ++step_.stages[from].messages;
-  step_.events.post(free_at + travel.duration, Moment::kArrival, step_.task_of(receiver).stage, to);
+  travel_to(from, to, travel, free_at);
   if (handling == 0) return;
   step_.stages[from].free_at = free_at;
   step_.events.post(free_at, Moment::kDispatch, from);
+}
+
+/// From stage `from`, which it leaves at `time`.
+void FiberRunner::travel_to(int from, int to, const Task::Travel& travel, Nanoseconds time) {
+  const int stage = step_.task_of(step_.fibers[to]).stage;
+  if (step_.machine.on_network(from, stage)) {
+    network_.send(from, to, travel.bytes, time);
+    return;
+  }
+  auto duration = travel.duration;
+  if (!step_.machine.is_near(from, stage)) {
+    const double seconds = step_.machine.across_sockets.travel(travel.bytes);
+    duration = std::llround(seconds * base::kSecond);
+  }
+  step_.events.post(time + duration, Moment::kArrival, stage, to);
 }
 
 }  // namespace smp::simulate

@@ -4,6 +4,7 @@
 
 #include "simulate/bodies.h"
 #include "simulate/host_cores.h"
+#include "simulate/network.h"
 #include "simulate/step_state.h"
 
 namespace smp::simulate {
@@ -11,7 +12,7 @@ namespace smp::simulate {
 class FiberRunner {
  public:
   /// Refers to its arguments.
-  FiberRunner(StepState& step, Bodies& bodies, HostCores& cores);
+  FiberRunner(StepState& step, Bodies& bodies, HostCores& cores, Network& network);
 
   /// Runs `fiber` until it computes, gives way, waits or ends.
   void proceed(int fiber);
@@ -33,6 +34,7 @@ class FiberRunner {
   void answer(int fiber);
   bool begins_backward(int fiber);
   void send(int fiber, const Task::Travel& travel, int to);
+  void travel_to(int from, int to, const Task::Travel& travel, base::Nanoseconds time);
   void record(SimulatedStage& stage) const;
 
   const Operation& next_operation(const SimulatedFiber& fiber) const noexcept {
@@ -46,6 +48,7 @@ class FiberRunner {
   StepState& step_;
   Bodies& bodies_;
   HostCores& cores_;
+  Network& network_;
   const base::Nanoseconds handling_;
 };
 

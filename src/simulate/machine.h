@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace smp::simulate {
@@ -12,6 +13,9 @@ struct Machine {
   int stages = 1;
   /// Relative speed of each stage: 2 computes in half the traced time. Empty: all 1.
   std::vector<double> speeds = {};
+  /// What each stage computes on (base/device.h): its times are distributed over the model as
+  /// Trace::profiles say. Empty: all on that of the trace.
+  std::vector<std::string> devices = {};
   /// Bytes each stage may hold. Empty: no limit.
   std::vector<std::int64_t> memory = {};
 
@@ -23,9 +27,33 @@ struct Machine {
   /// Of all such hosts. Stages elsewhere have a core each.
   std::vector<Host> oversubscribed = {};
 
-  /// From the moment a message is sent until the peer could act on it.
+  /// From the moment a message is sent until the peer could act on it. Between stages of one
+  /// socket, and of all stages if no places are told.
   double latency = 10e-6;  ///< seconds
   double bytes_per_second = 4e9;
+
+  /// Where a stage is.
+  struct Place {
+    int node = 0;
+    int socket = 0;  ///< of the node
+    int port = 0;    ///< of the node: the network adapter by which its messages go
+    bool operator==(const Place&) const = default;
+  };
+  /// Of each stage. Empty: all in one place.
+  std::vector<Place> places = {};
+  struct Link {
+    double latency = 0;  ///< seconds
+    double bytes_per_second = 0;
+
+    double travel(std::int64_t bytes) const {
+      return latency + static_cast<double>(bytes) / bytes_per_second;
+    }
+  };
+  /// Between sockets of one node.
+  Link across_sockets = {10e-6, 4e9};
+  /// Between nodes. The bytes occupy a port of the sender's node as they leave, and one of the
+  /// receiver's as they come: messages of one port and direction go one after the other.
+  Link network = {30e-6, 12.5e9};
   /// What the sender's and the receiver's thread each spend on a message.
   double handling = 5e-6;  ///< seconds
   /// Whether a thread that has requests out waits a moment before it computes, as the runtime does
@@ -61,8 +89,14 @@ struct Machine {
     return sum;
   }
   double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
-  double travel(std::int64_t bytes) const {
-    return latency + static_cast<double>(bytes) / bytes_per_second;
+  double travel(std::int64_t bytes) const { return Link{latency, bytes_per_second}.travel(bytes); }
+  bool on_network(int from, int to) const {
+    return !places.empty() && places[from].node != places[to].node;
+  }
+  /// Whether `latency` and `bytes_per_second` hold between the two.
+  bool is_near(int from, int to) const {
+    return places.empty() ||
+           (places[from].node == places[to].node && places[from].socket == places[to].socket);
   }
 };
 

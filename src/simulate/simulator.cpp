@@ -8,6 +8,7 @@
 #include "simulate/bodies.h"
 #include "simulate/fiber_runner.h"
 #include "simulate/host_cores.h"
+#include "simulate/network.h"
 #include "simulate/step_program.h"
 #include "simulate/step_state.h"
 
@@ -20,7 +21,8 @@ class Simulator {
       : step_(program, machine, options),
         bodies_(step_),
         cores_(step_),
-        runner_(step_, bodies_, cores_) {}
+        network_(step_),
+        runner_(step_, bodies_, cores_, network_) {}
 
   SimulatedStep run() {
     bodies_.start();
@@ -41,12 +43,14 @@ class Simulator {
   StepState step_;
   Bodies bodies_;
   HostCores cores_;
+  Network network_;
   FiberRunner runner_;
 };
 
 void Simulator::handle(const Event& event) {
   if (cores_.is_void(event)) return;
   step_.now = event.time;
+  if (event.moment < Moment::kArrival) return network_.proceed(event);
   if (event.moment == Moment::kCompute) step_.stages[event.stage].put_off_at = -1;
   if (event.moment != Moment::kArrival) {
     return dispatch(event.stage, event.moment == Moment::kCompute);

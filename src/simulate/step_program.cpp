@@ -30,7 +30,8 @@ class Compiler {
 
   StepProgram run() {
     program_.tasks.emplace_back();
-    places_.resize(2 * (trace_.calls.size() + 1));
+    places_.resize(trace_.num_intervals());
+    find_profiles();
     note_keepers();
     open_.push_back({-1, 0});
     const int count = static_cast<int>(trace_.calls.size());
@@ -58,6 +59,29 @@ class Compiler {
   struct IntervalPlace {
     int task = -1;
     int operation = -1;  // -1: none, since it does nothing
+  };
+
+  /// Seconds of an operation, on its task's stage.
+  struct OperationTimes {
+    double forward = 0, backward = 0, weights = 0;
+    double by_ratio = 0;  // the part of `forward` whose backward only the ratio tells
+
+    void add(const IntervalId& id, const Trace& trace, const DeviceProfile* profile, double speed) {
+      const ComputeInterval& own = trace.interval(id);
+      if (profile != nullptr) {
+        add(profile->times[key(id)], speed);
+      } else if (own.backward_seconds >= 0) {
+        add(trace.times_of(own), speed);
+      } else {
+        forward += own.seconds / speed;
+        by_ratio += own.seconds / speed;
+      }
+    }
+    void add(const IntervalTimes& times, double speed) {
+      forward += times.forward / speed;
+      backward += times.backward / speed;
+      weights += times.weights / speed;
+    }
   };
 
   void leave_until(int caller) {
@@ -142,7 +166,7 @@ class Compiler {
   }
 
   bool is_negligible(int operation) const {
-    return seconds_[operation] < kOnlyPassesOnSeconds && !keeps_shared_[operation] &&
+    return seconds_[operation].forward < kOnlyPassesOnSeconds && !keeps_shared_[operation] &&
            program_.operations[operation].activation_bytes == 0;
   }
 
@@ -186,7 +210,7 @@ class Compiler {
     operation.previous = owner.last;
     (owner.last < 0 ? owner.first : program_.operations[owner.last].next) = index;
     owner.last = index;
-    seconds_.push_back(0);
+    seconds_.emplace_back();
     keeps_shared_.push_back(false);
     task_of_operation_.push_back(task);
     return operation;
@@ -200,34 +224,34 @@ class Compiler {
   /// A routed call begins: after a long interval the runtime looks for answers here.
   void begin_call(int task) {
     const int last = program_.tasks[task].last;
-    const bool joins = ends_with_computation(task) && seconds_[last] <= kLongWork;
+    const bool joins = ends_with_computation(task) && seconds_[last].forward <= kLongWork;
     (joins ? program_.operations[last] : append(task)).may_yield = true;
   }
 
-  static std::size_t key(const IntervalId& id) {
-    return 2 * static_cast<std::size_t>(id.call + 1) + (id.before ? 1 : 0);
-  }
-
-  const ComputeInterval& interval(const IntervalId& id) const {
-    if (id.call < 0) return trace_.body_after;
-    const TracedCall& call = trace_.calls[id.call];
-    return id.before ? call.before : call.after;
-  }
+  static std::size_t key(const IntervalId& id) { return Trace::index_of(id); }
 
   /// @param waiting  gradients that are there meanwhile
   void compute(int task, const IntervalId& id, std::int64_t waiting) {
-    const ComputeInterval& own = interval(id);
+    const ComputeInterval& own = trace_.interval(id);
     auto& place = places_[key(id)];
     place.task = task;
-    if (own.seconds == 0 && own.activation_bytes == 0 && own.gradient_bytes == 0) return;
+    const bool works = own.seconds > 0 || own.backward_seconds > 0;
+    if (!works && own.activation_bytes == 0 && own.gradient_bytes == 0) return;
     if (!ends_with_computation(task)) append(task);
     const auto& owner = program_.tasks[task];
     auto& operation = program_.operations[owner.last];
-    seconds_[owner.last] += own.seconds / machine_.speed(owner.stage);
+    seconds_[owner.last].add(id, trace_, profiles_[owner.stage], machine_.speed(owner.stage));
     operation.activation_bytes += own.activation_bytes;
     operation.gradient_bytes = std::max(operation.gradient_bytes, own.gradient_bytes + waiting);
     place.operation = owner.last;
     if (keeper_[key(id)]) keeps_shared_[owner.last] = true;
+  }
+
+  void find_profiles() {
+    profiles_.resize(static_cast<std::size_t>(machine_.stages));
+    for (std::size_t stage = 0; stage < machine_.devices.size(); ++stage) {
+      profiles_.at(stage) = trace_.find_profile(machine_.devices[stage]);
+    }
   }
 
   void note_keepers() {
@@ -252,10 +276,11 @@ class Compiler {
 
   void price_operations() {
     for (std::size_t i = 0; i < seconds_.size(); ++i) {
-      program_.operations[i].forward = nanoseconds(seconds_[i]);
-      const double backward = seconds_[i] * trace_.backward_ratio;
-      program_.operations[i].backward = nanoseconds(backward);
-      program_.operations[i].weights = nanoseconds(backward * trace_.weight_share);
+      const double by_ratio = seconds_[i].by_ratio * trace_.backward_ratio;
+      auto& operation = program_.operations[i];
+      operation.forward = nanoseconds(seconds_[i].forward);
+      operation.backward = nanoseconds(seconds_[i].backward + by_ratio);
+      operation.weights = nanoseconds(seconds_[i].weights + by_ratio * trace_.weight_share);
     }
   }
 
@@ -264,7 +289,9 @@ class Compiler {
   const Machine& machine_;
   StepProgram program_;
   const bool passes_on_ = machine_.promised_outputs && !keeps_order(trace_);
-  std::vector<double> seconds_;         // of every operation, at the task's speed
+  std::vector<const DeviceProfile*>
+      profiles_;  // of every stage's device; nullptr: the trace itself
+  std::vector<OperationTimes> seconds_;
   std::vector<bool> keeps_shared_;      // operations that keep a tensor which others keep too
   std::vector<int> task_of_operation_;  //
   std::vector<bool> keeper_;            // intervals of which that is so, by key

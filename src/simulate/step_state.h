@@ -30,6 +30,7 @@ struct SimulatedFiber {
   int next_in_inbox = -1;           ///< of its stage
   std::int64_t parked_bytes = 0;    ///< live until it goes on: in its caller, and what came
   std::int64_t arriving_bytes = 0;  ///< of the message that is on its way to it
+  base::Nanoseconds passing = 0;    ///< how long its bytes occupy a port of the network
   schedule::Phase phase = schedule::Phase::kForward;  ///< forward, backward, weight gradients
   bool unpacks = false;                               ///< its message costs time when it goes on
   bool awaiting = false;                              ///< the answer of a peer

@@ -2,6 +2,7 @@
 // are numbers here: what they are is the business of whoever made the trace.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,6 +16,17 @@ struct ComputeInterval {
   std::int64_t activation_bytes = 0;
   /// Gradients in its backward, at most at once, beyond what it let go of by then.
   std::int64_t gradient_bytes = 0;
+  /// Of the backward pass; negative: not known, and Trace::backward_ratio stands for it.
+  double backward_seconds = -1;
+  /// Of these, what computes the gradients of weights.
+  double weight_seconds = 0;
+};
+
+/// Seconds of a compute interval.
+struct IntervalTimes {
+  double forward = 0;
+  double backward = 0;
+  double weights = 0;  ///< the part of `backward` that gives gradients of weights
 };
 
 /// One call of a routed module. It computes, calls, computes, calls, computes.
@@ -88,6 +100,14 @@ enum class CostSource : std::uint8_t {
   kMeasured,   ///< a clock: the median of several runs
 };
 
+/// How the times of a microbatch are distributed on another device, as if that were as fast as the
+/// traced one: forward and backward of the microbatch take as long in all.
+struct DeviceProfile {
+  std::string device;                ///< base/device.h
+  double speed = 1;                  ///< over the traced device, for the microbatch as a whole
+  std::vector<IntervalTimes> times;  ///< by Trace::index_of()
+};
+
 /// One microbatch through the step body.
 struct Trace {
   std::vector<TracedCall> calls;    ///< in the order in which they began; a caller comes first
@@ -99,13 +119,43 @@ struct Trace {
   std::vector<SharedTensor> shared;
   std::vector<StateChange> state;  ///< by module, each once
   CostSource source = CostSource::kEstimated;
-  /// Backward time of a call over its forward time.
+  /// Where the backward time of an interval is not known: that over its forward time.
   double backward_ratio = 2.0;
-  /// Of the backward time: what computes the gradients of weights. Half is that of a linear layer.
+  /// There: what of it computes the gradients of weights. Half is that of a linear layer.
   double weight_share = 0.5;
   /// Of the measured time: what was spent on a core. Less than 1 if modules sleep, read files or
   /// wait for a device.
   double processor_share = 1;
+  /// On what the calls take the seconds that they say (base/device.h); empty: on any stage.
+  std::string device = {};
+  std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
+
+  /// Of an interval among all of the trace: those before a call and after it, for the body and for
+  /// each call.
+  static std::size_t index_of(const IntervalId& id) {
+    return 2 * static_cast<std::size_t>(id.call + 1) + (id.before ? 1 : 0);
+  }
+  std::size_t num_intervals() const { return 2 * (calls.size() + 1); }
+  const ComputeInterval& interval(const IntervalId& id) const {
+    if (id.call < 0) return body_after;
+    const TracedCall& call = calls[static_cast<std::size_t>(id.call)];
+    return id.before ? call.before : call.after;
+  }
+  double backward_of(const ComputeInterval& own) const {
+    return own.backward_seconds < 0 ? own.seconds * backward_ratio : own.backward_seconds;
+  }
+  IntervalTimes times_of(const ComputeInterval& own) const {
+    const double backward = backward_of(own);
+    const bool known = own.backward_seconds >= 0;
+    return {own.seconds, backward, known ? own.weight_seconds : backward * weight_share};
+  }
+  /// nullptr: the trace's own times hold there.
+  const DeviceProfile* find_profile(const std::string& name) const {
+    for (const DeviceProfile& profile : profiles) {
+      if (profile.device == name) return &profile;
+    }
+    return nullptr;
+  }
 };
 
 }  // namespace smp::simulate

@@ -28,6 +28,22 @@ TEST(MessageProbe, MeasuresOnTheFirstRankWithAnyNumberOfPeers) {
   }
 }
 
+TEST(MessageProbe, TellsTheNetworkFromWhatIsNear) {
+  run_local(4, [&] {
+    simulate::Machine usual;
+    usual.places = {{0, 0, 0}, {0, 0, 0}, {1, 0, 0}, {1, 0, 0}};
+    const auto both = with_measured_messages(Runtime::current(), usual);
+    usual.places = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}};
+    const auto far = with_measured_messages(Runtime::current(), usual);
+    if (rank() != 0) return;
+    EXPECT_NE(both.latency, usual.latency);
+    EXPECT_NE(both.network.latency, usual.network.latency);
+    EXPECT_NE(both.network.bytes_per_second, usual.network.bytes_per_second);
+    EXPECT_EQ(far.latency, usual.latency) << "nobody is near";
+    EXPECT_NE(far.network.latency, usual.network.latency);
+  });
+}
+
 TEST(MessageProbe, AloneKeepsWhatItWasGiven) {
   run_local(1, [] {
     simulate::Machine machine;

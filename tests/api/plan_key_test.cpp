@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "smp/smp.h"
 
 namespace smp {
@@ -50,6 +52,24 @@ TEST_F(PlanKey, HoldsMemoryAndWhetherItIsAnOrder) {
   EXPECT_NE(offered, before);
   config_.stage_memory = {1};
   EXPECT_NE(key(), offered);
+}
+
+TEST_F(PlanKey, HoldsOnWhatStagesComputeAndWhereTheyAre) {
+  std::set<std::uint64_t> keys{key()};
+  const auto is_new = [&] { return keys.insert(key()).second; };
+  machine_.devices = {"h100", "h100"};
+  EXPECT_TRUE(is_new());
+  machine_.devices = {"h100", "cpu"};
+  EXPECT_TRUE(is_new());
+  machine_.network.latency = 1;
+  EXPECT_FALSE(is_new()) << "nothing crosses it";
+  machine_.network.latency = 30e-6;
+  machine_.places = {{0, 0, 0}, {1, 0, 0}};
+  EXPECT_TRUE(is_new());
+  machine_.network.bytes_per_second *= 4;
+  EXPECT_TRUE(is_new());
+  machine_.places[1] = {0, 1, 0};
+  EXPECT_TRUE(is_new());
 }
 
 TEST_F(PlanKey, HoldsWhichWeightsAreTrained) {

@@ -3,11 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "base/config_keys.h"
 #include "base/files.h"
 #include "support/refusal.h"
+#include "support/source_file.h"
 
 namespace smp::base {
 namespace {
@@ -319,6 +318,24 @@ TEST(Config, NeedsOneSpeedPerStageAndOneMemoryPerStageOrForAll) {
               AllOf(HasSubstr("5 numbers for 4 stages"), HasSubstr("or one for all")));
 }
 
+TEST(Config, NeedsOneDevicePerStageOrOneForAll) {
+  EXPECT_NO_THROW(resolve_config(with_flag("devices", "h100")));
+  EXPECT_NO_THROW(resolve_config(with_flag("devices", "h100, h100,a100, cpu")));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h100,cpu")), HasSubstr("2 devices for 4 stages"));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h10")),
+              AllOf(HasSubstr("devices = h10 (flag --smp.devices): there is no device \"h10\""),
+                    HasSubstr("did you mean \"h100\"?"), HasSubstr("known are cpu, a100, h100")));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h100,a10,a10,cpu")), HasSubstr("\"a100\"?"));
+}
+
+TEST(Config, PricesModulesByDevicesOrByAClock) {
+  ConfigInput input = with_flag("devices", "h100");
+  input.flags.emplace_back("trace_repeats", "3");
+  EXPECT_THAT(refusal_of(input), HasSubstr("a clock measures this machine only"));
+  input.flags.back() = {"skip_tracing", "true"};
+  EXPECT_THAT(refusal_of(input), HasSubstr("what is not run cannot be priced"));
+}
+
 TEST(Config, NeedsOneLossWeightPerMicrobatch) {
   ConfigInput input = with_flag("loss", "weights");
   input.flags.emplace_back("microbatches", "2");
@@ -398,19 +415,9 @@ TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
   EXPECT_EQ(argc, 2);
 }
 
-// A file of the source tree. The compiler was given the path of this test as absolute, or relative
-// to a folder above the working directory.
-std::string source_file(const std::string& name) {
-  const std::string here = __FILE__;
-  const std::string root = here.substr(0, here.rfind("tests/base/"));
-  for (auto folder = std::filesystem::current_path();; folder = folder.parent_path()) {
-    if (std::filesystem::exists(folder / here)) return (folder / root / name).string();
-    if (folder == folder.parent_path()) return root + name;
-  }
-}
-
 TEST(ConfigDocument, ListsTheKeysOfTheCode) {
-  EXPECT_THAT(read_file(source_file("docs/configuration.md")), HasSubstr(config_keys_markdown()))
+  EXPECT_THAT(read_file(support::source_file("docs/configuration.md")),
+              HasSubstr(config_keys_markdown()))
       << "replace the tables by:\n"
       << config_keys_markdown();
 }

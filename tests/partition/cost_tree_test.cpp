@@ -46,10 +46,21 @@ struct TwoBranches {
 TEST(CostTree, CountsTheTimeBetweenCallsForTheCaller) {
   const TwoBranches model;
   const CostTree tree = tree_of(model.build, model.trace, {0});
-  EXPECT_DOUBLE_EQ(tree.nodes[0].seconds, 1 + 2 + 4);
-  EXPECT_DOUBLE_EQ(tree.nodes[1].seconds, 3 + 5);
-  EXPECT_DOUBLE_EQ(tree.nodes[2].seconds, 1);
+  const double both = 1 + model.trace.backward_ratio;  // forward and backward
+  EXPECT_DOUBLE_EQ(tree.nodes[0].seconds, both * (1 + 2 + 4));
+  EXPECT_DOUBLE_EQ(tree.nodes[1].seconds, both * (3 + 5));
+  EXPECT_DOUBLE_EQ(tree.nodes[2].seconds, both * 1);
   EXPECT_DOUBLE_EQ(tree.nodes[1].cost, 9.0 / 20);
+}
+
+/// What is frozen costs its forward only.
+TEST(CostTree, CountsABackwardThatIsKnownAsItIs) {
+  TwoBranches model;
+  model.trace.calls[1].after.backward_seconds = 0;
+  model.trace.calls[2].after.backward_seconds = 7;
+  const CostTree tree = tree_of(model.build, model.trace, {0});
+  EXPECT_DOUBLE_EQ(tree.nodes[1].seconds, 3 + 3 * 5);
+  EXPECT_DOUBLE_EQ(tree.nodes[2].seconds, 1 + 7);
 }
 
 TEST(CostTree, MixesSharesOfMemoryAndTimeByAlpha) {
@@ -165,6 +176,7 @@ TEST(CostTree, HoldsEveryModuleOnceAndEveryWeightOnce) {
     double traced = model.trace.body_after.seconds;
     for (const simulate::TracedCall& c : model.trace.calls)
       traced += c.before.seconds + c.after.seconds;
+    traced *= 1 + model.trace.backward_ratio;
     RC_ASSERT(std::abs(seconds - traced) <= 1e-9 * traced);
   });
   EXPECT_TRUE(holds);

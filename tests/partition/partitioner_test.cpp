@@ -10,6 +10,7 @@
 #include "partition/count_trace.h"
 #include "partition/planning.h"
 #include "partition/tree_builder.h"
+#include "simulate/device_profile.h"
 #include "support/model_families.h"
 
 namespace smp::partitioning {
@@ -273,6 +274,36 @@ TEST(CountTrace, CallsEveryModuleOnceInOrder) {
     EXPECT_EQ(trace.calls[i].module, static_cast<int>(i));
     EXPECT_EQ(trace.calls[i].caller, tree.nodes[i].parent);
   }
+}
+
+/// Six equal modules: a stage on an H100 gets more of them than one on a core, and the plan says on
+/// what it counted.
+TEST(Partitioner, GivesAFastDeviceMore) {
+  TreeBuilder build;
+  simulate::Trace trace;
+  trace.calls.push_back({.module = 0});
+  trace.calls[0].sequential = true;
+  for (int i = 0; i < 6; ++i) {
+    build.module("m" + std::to_string(i), 4);
+    trace.calls.push_back({.module = i + 1, .caller = 0, .after = {.seconds = 1}});
+  }
+  std::vector<simulate::IntervalTimes> slow(trace.num_intervals());
+  for (int i = 1; i <= 6; ++i) slow[simulate::Trace::index_of({i, false})] = {5, 10, 5};
+  trace.device = "h100";
+  trace.profiles.push_back(simulate::profile_of(trace, "cpu", slow));
+  auto options = on_stages(2);
+  options.trace = trace;
+  options.memory_weight = 0;
+  options.machine.devices = {"h100", "cpu"};
+  simulate::take_device_speeds(options.machine, trace);
+  const auto plan = make_plan(build.tree, options);
+  const auto bytes = bytes_per_stage(plan);
+  EXPECT_EQ(bytes[0], 5 * 4);
+  EXPECT_EQ(bytes[1], 1 * 4);
+  const auto& summary = *plan.summary();
+  EXPECT_EQ(summary.stages[1].device, "cpu");
+  EXPECT_GT(summary.step_bound, 0);
+  EXPECT_LE(summary.step_bound, summary.chosen.step_seconds);
 }
 
 }  // namespace

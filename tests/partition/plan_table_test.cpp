@@ -130,6 +130,37 @@ TEST(PlanTable, SaysWhichCoresThePredictionPresumes) {
   EXPECT_EQ(PartitionPlan::from_json(json, "test").to_json(), json);
 }
 
+TEST(PlanTable, SaysWhatTheStagesWereTakenToBe) {
+  PlanExample example = t5_example();
+  EXPECT_THAT(example.plan().table(), Not(HasSubstr("messages:")));
+  example.machine.devices = {"h100", "h100", "h100"};
+  EXPECT_THAT(example.plan().table(),
+              AllOf(HasSubstr("not measured, for 3 h100; costs from operators"),
+                    HasSubstr("messages: 20 us and 4 GB/s\n"), Not(HasSubstr("  on "))));
+  example.machine.devices = {"h100", "h100", "cpu"};
+  example.machine.places = {{0, 0, 0}, {0, 0, 0}, {1, 0, 0}};
+  const auto plan = example.plan();
+  EXPECT_THAT(
+      plan.table(),
+      AllOf(HasSubstr("for 2 h100 and 1 cpu; costs"), HasSubstr("stage  on    node  modules"),
+            HasSubstr("    2  cpu      1  "), HasSubstr("40 us and 12.5 GB/s")));
+  const auto again = PartitionPlan::from_json(plan.to_json(), "test");
+  EXPECT_EQ(again.to_json(), plan.to_json());
+  EXPECT_THAT(again.table(),
+              AllOf(HasSubstr("for 2 h100 and 1 cpu; costs"), HasSubstr("40 us and 12.5 GB/s")));
+}
+
+TEST(PlanTable, SaysHowFarTheStepIsFromItsBound) {
+  PlanExample example = t5_example();
+  auto summary = *example.plan().summary();
+  summary.step_bound = 0.1;
+  const PartitionPlan plan(3, example.plan().rows(), summary);
+  EXPECT_THAT(plan.table(), HasSubstr("step: at most 31 % above the 100 ms that any placement"));
+  EXPECT_THAT(PartitionPlan::from_json(plan.to_json(), "test").table(),
+              HasSubstr("31 % above the 100 ms"));
+  EXPECT_THAT(example.plan().table(), Not(HasSubstr("that any placement")));
+}
+
 TEST(PlanTable, SaysWhichModulesCannotLeaveTheirParent) {
   TreeBuilder build;
   build.module("routed", 400);

@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
+#include <vector>
+
 #include "partition/partitioner.h"
 #include "partition/plan_example.h"
 #include "simulate/simulator.h"
@@ -66,6 +69,43 @@ TEST(PlannedStep, ComesBackFromItsFile) {
   EXPECT_EQ(first.messages, second.messages);
 }
 
+/// Everything that a step on one kind of device in one place has not.
+PlannedStep far_step() {
+  auto step = odd_step();
+  auto& trace = step.trace;
+  trace.calls[0].after.backward_seconds = 1e-3;
+  trace.calls[0].after.weight_seconds = 1e-4;
+  trace.body_after.backward_seconds = 0;
+  trace.device = "h100";
+  std::vector<simulate::IntervalTimes> times(trace.num_intervals(), {1e-4, 2e-4, 1e-4 / 3});
+  trace.profiles = {{"a100", 0.5, times}};
+  step.machine.devices = {"h100", "a100"};
+  step.machine.places = {{0, 0, 0}, {1, 1, 2}};
+  step.machine.across_sockets = {1e-5, 2e9};
+  step.machine.network = {3e-5, 1e9 / 7};
+  return step;
+}
+
+TEST(PlannedStep, DevicesAndPlacesComeBackToo) {
+  const auto step = far_step();
+  const auto again = PlannedStep::from_json(step.to_json(), "step");
+  EXPECT_EQ(again.to_json(), step.to_json());
+  EXPECT_EQ(again.machine.devices, step.machine.devices);
+  EXPECT_EQ(again.machine.places, step.machine.places);
+  const auto first = simulated(step), second = simulated(again);
+  EXPECT_EQ(first.seconds, second.seconds);
+  EXPECT_EQ(first.busy, second.busy);
+  for (const auto& forget : std::vector<std::function<void(PlannedStep&)>>{
+           [](auto& other) { other.trace.calls[0].after.backward_seconds = -1; },
+           [](auto& other) { other.trace.profiles.clear(); },
+           [](auto& other) { other.machine.places.clear(); },
+           [](auto& other) { other.machine.devices.clear(); }}) {
+    auto other = far_step();
+    forget(other);
+    EXPECT_NE(simulated(other).seconds, first.seconds) << "it does not count: the test is idle";
+  }
+}
+
 TEST(PlannedStep, RemembersThatStateIsKeptInOrder) {
   auto step = odd_step();
   step.trace.state.push_back({1, simulate::StateKind::kOrdered, "counts"});
@@ -99,6 +139,32 @@ TEST(PlannedStep, SaysWhatIsWrongWithAFile) {
               HasSubstr("\"loss_call\" is 2, and there are 2 calls"));
   EXPECT_EQ(error_with(", \"loss_call\": 1", ""), "no error") << "older plans do not have it";
   EXPECT_THAT(error_with("[70,0,1,", "[70,1,"), HasSubstr("a shared tensor must be"));
+}
+
+TEST(PlannedStep, SaysWhatIsWrongWithDevicesAndPlaces) {
+  const auto error_of = [](const std::function<void(PlannedStep&)>& break_it) -> std::string {
+    auto step = far_step();
+    break_it(step);
+    try {
+      (void)PlannedStep::from_json(step.to_json(), "own.json");
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of([](auto&) {}), "no error");
+  EXPECT_THAT(error_of([](auto& step) { step.machine.devices.pop_back(); }),
+              HasSubstr("\"devices\" and \"places\" must be of 2 stages"));
+  EXPECT_THAT(error_of([](auto& step) { step.machine.places[0].node = -1; }),
+              HasSubstr("out of range"));
+  EXPECT_THAT(error_of([](auto& step) { step.machine.network.bytes_per_second = 0; }),
+              HasSubstr("out of range"));
+  EXPECT_THAT(error_of([](auto& step) { step.trace.profiles[0].times.pop_back(); }),
+              HasSubstr("5 times on a device for 6 intervals"));
+  EXPECT_THAT(error_of([](auto& step) { step.trace.profiles[0].times[0].weights = 1; }),
+              HasSubstr("gradients of weights take longer"));
+  EXPECT_THAT(error_of([](auto& step) { step.trace.calls[0].after.weight_seconds = 1; }),
+              HasSubstr("gradients of weights take longer"));
 }
 
 TEST(ScheduleComparison, ReadsAListOfNames) {

@@ -9,6 +9,7 @@
 #include "partition/random_tree.h"
 #include "partition/tree_builder.h"
 #include "schedule/schedule.h"
+#include "simulate/device_profile.h"
 
 namespace smp::partitioning {
 namespace {
@@ -51,6 +52,37 @@ TEST(StepBound, IsBelowTheShortestOfAllPlacements) {
     if (bound > 0.9 * shortest) ++tight;
   }
   EXPECT_GE(tight, 25) << "a bound that says little is of no use";
+}
+
+/// Of two kinds, of which each suits some modules better than others.
+TEST(StepBound, HoldsForDevicesThatDiffer) {
+  int tight = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    auto model = random_model(seed, {.modules = 5});
+    auto& trace = model.trace;
+    std::vector<simulate::IntervalTimes> times(trace.num_intervals());
+    for (int call = -1; call < static_cast<int>(trace.calls.size()); ++call) {
+      for (const bool before : {false, true}) {
+        const simulate::IntervalId id{call, before && call >= 0};
+        const double forward =
+            trace.interval(id).seconds * (1 + static_cast<double>((seed + call) % 4)) / 2;
+        times[simulate::Trace::index_of(id)] = {forward, 1.5 * forward, forward};
+      }
+    }
+    trace.profiles.push_back(simulate::profile_of(trace, "other", times));
+    auto machine = simulate::ideal_machine(2);
+    machine.devices = {"traced", "other"};
+    simulate::take_device_speeds(machine, trace);
+    const auto costs = make_cost_tree(model.tree, trace, model.fixed, {});
+    const auto schedule = schedule::make_schedule("1f1b", {2, 3, 3});
+    const StepSettings settings{3, schedule.get(), 0};
+    const StepJudge judge(model.tree, trace, costs, machine, settings);
+    const double bound = step_lower_bound(trace, costs, machine, settings);
+    const double shortest = shortest_step(judge, costs, 2);
+    EXPECT_LE(bound, shortest + 1e-7) << "seed " << seed;
+    if (bound > 0.6 * shortest) ++tight;
+  }
+  EXPECT_GE(tight, 10);
 }
 
 /// Two modules of a second each, one after the other, with a backward of two.

@@ -22,6 +22,9 @@ simulate::Trace example() {
   trace.backward_ratio = 1.5;
   trace.weight_share = 0.25;
   trace.processor_share = 0.125;
+  trace.calls[0].after.backward_seconds = 0.75;
+  trace.device = "h100";
+  trace.profiles.push_back({.device = "cpu", .speed = 0.5, .times = {{1, 2, 0.5}, {3, 4, 1}}});
   return trace;
 }
 
@@ -52,6 +55,13 @@ TEST(TraceBytes, GiveBackEveryMember) {
   EXPECT_EQ(trace.backward_ratio, 1.5);
   EXPECT_EQ(trace.weight_share, 0.25);
   EXPECT_EQ(trace.processor_share, 0.125);
+  EXPECT_EQ(trace.calls[0].after.backward_seconds, 0.75);
+  EXPECT_EQ(trace.device, "h100");
+  ASSERT_EQ(trace.profiles.size(), 1u);
+  EXPECT_EQ(trace.profiles[0].device, "cpu");
+  EXPECT_EQ(trace.profiles[0].speed, 0.5);
+  ASSERT_EQ(trace.profiles[0].times.size(), 2u);
+  EXPECT_EQ(trace.profiles[0].times[1].backward, 4);
   EXPECT_TRUE(traces[1].calls.empty());
 }
 

@@ -44,6 +44,20 @@ TEST(TraceMedian, RunsThatTookAnotherWayDoNotCount) {
   EXPECT_NE(without.source, simulate::CostSource::kMeasured);
 }
 
+/// Only the forward is timed; by how much longer the backward takes is told by the operators.
+TEST(TraceMedian, ABackwardIsAsManyTimesLongerAsItsOperatorsSay) {
+  auto sizes = trace_of(kOperator, kOperator, 0);
+  sizes.calls[0].before.backward_seconds = 3 * kOperator;
+  sizes.calls[0].before.weight_seconds = kOperator;
+  sizes.calls[0].after.backward_seconds = 0;
+  sizes.body_after.backward_seconds = 0;
+  const auto seen = with_median_times(sizes, {trace_of(10, 20, 30)});
+  EXPECT_DOUBLE_EQ(seen.calls[0].before.backward_seconds, 30);
+  EXPECT_DOUBLE_EQ(seen.calls[0].before.weight_seconds, 10);
+  EXPECT_EQ(seen.calls[0].after.backward_seconds, 0) << "nothing wants a gradient";
+  EXPECT_LT(seen.body_after.backward_seconds, 0) << "code without LibTorch: the ratio is left";
+}
+
 TEST(TraceMedian, WhatOnlyCallsTakeIsNoComputation) {
   const auto few = with_median_times(trace_of(0, kOperator, 0), {trace_of(50e-6, 50e-6, 99e-6)});
   EXPECT_EQ(few.calls[0].before.seconds, 0);

@@ -51,14 +51,16 @@ inline simulate::Trace trace(torch::nn::Module& model, const Tracer::Body& body,
 struct Measured {
   double flops;
   double seconds;
+  simulate::IntervalTimes times;
 };
 
 /// What a roofline says of the operators of `run`.
-inline Measured meter(const std::function<void()>& run) {
-  OperatorMeter meter;
+inline Measured meter(const std::function<void()>& run, const std::string& device = "cpu") {
+  OperatorMeter meter({base::find_device(device)});
   const OperatorWatch watch(meter);
   run();
-  return {meter.flops(), meter.seconds()};
+  const auto& times = meter.times().front();
+  return {meter.flops(), times.forward, times};
 }
 
 }  // namespace smp::partitioning

@@ -180,6 +180,77 @@ TEST(Tracer, TellsWhichShareOfTheTimeWasSpentOnACore) {
   EXPECT_EQ(share_of(1, 0), 1) << "estimated from operators";
 }
 
+simulate::Trace trace_on(torch::nn::Module& model, const std::vector<std::string>& devices,
+                         const Tracer::Body& body) {
+  const Described described(model);
+  Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1, devices);
+  return tracer.run(body, 0).at(0);
+}
+
+TEST(Tracer, PricesTheSameRunOnSeveralDevices) {
+  Block net;
+  const auto body = [&] { return std::vector{net(torch::ones({5, 8}))}; };
+  const auto both = trace_on(*net, {"h100", "cpu"}, body);
+  const auto cpu = trace(*net, body);
+  const auto h100 = trace_on(*net, {"h100"}, body);
+  EXPECT_EQ(both.device, "h100");
+  ASSERT_EQ(both.profiles.size(), 1u);
+  EXPECT_EQ(both.profiles[0].device, "cpu");
+  EXPECT_TRUE(cpu.profiles.empty());
+  for (int call = 0; call < 4; ++call) {
+    const simulate::IntervalId id{call, false};
+    const auto own = both.times_of(both.interval(id)), alone = h100.times_of(h100.interval(id));
+    EXPECT_EQ(own.forward, alone.forward);
+    EXPECT_EQ(own.backward, alone.backward);
+    const auto& there = both.profiles[0].times.at(simulate::Trace::index_of(id));
+    const auto here = cpu.times_of(cpu.interval(id));
+    EXPECT_NEAR(there.forward / both.profiles[0].speed, here.forward, 1e-15);
+    EXPECT_NEAR(there.backward / both.profiles[0].speed, here.backward, 1e-15);
+    EXPECT_NEAR(there.weights / both.profiles[0].speed, here.weights, 1e-15);
+  }
+  EXPECT_GT(both.profiles[0].speed, 1) << "tiny operators: a core launches them sooner";
+}
+
+TEST(Tracer, SeesThatFrozenModulesHaveLessToDoInBackward) {
+  Block net;
+  const auto body = [&] { return std::vector{net(torch::ones({5, 8}))}; };
+  const auto trained = trace(*net, body);
+  for (auto& parameter : net->first->parameters()) parameter.requires_grad_(false);
+  const auto frozen = trace(*net, body);
+  EXPECT_GT(trained.calls[1].after.backward_seconds, 0);
+  EXPECT_EQ(frozen.calls[1].after.backward_seconds, 0) << "nothing before it wants a gradient";
+  EXPECT_LT(frozen.calls[3].after.backward_seconds, trained.calls[3].after.backward_seconds)
+      << "the weights of the second still do, what is before it does not";
+  EXPECT_EQ(frozen.calls[3].after.weight_seconds, frozen.calls[3].after.backward_seconds);
+}
+
+/// A function whose backward the user wrote: what it takes is known to nobody.
+struct OwnSquare : torch::autograd::Function<OwnSquare> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return x * x;
+  }
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext* context,
+                                      const std::vector<Tensor>& gradients) {
+    return {2 * context->get_saved_variables()[0] * gradients[0]};
+  }
+};
+
+struct SquaringImpl : torch::nn::Module {
+  SquaringImpl() : layer(register_module("layer", nn::Linear(8, 8))) {}
+  Tensor forward(const Tensor& x) { return OwnSquare::apply(layer(x)); }
+  nn::Linear layer;
+};
+SMP_MODULE(Squaring);
+
+TEST(Tracer, LeavesTheBackwardOfAFunctionOfTheUsersToTheRatio) {
+  Squaring net;
+  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({5, 8}))}; });
+  EXPECT_LT(seen.calls[0].after.backward_seconds, 0);
+  EXPECT_EQ(seen.backward_of(seen.calls[0].after), 2 * seen.calls[0].after.seconds);
+  EXPECT_GT(seen.calls[1].after.backward_seconds, 0);
+}
+
 TEST(Tracer, NamesTheModuleThatThrows) {
   fiber::Scheduler::install();
   Block net;

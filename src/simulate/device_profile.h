@@ -1,0 +1,22 @@
+// simulate/device_profile.h: from seconds of a microbatch on a device to its speed and what is left
+// to tell of it beyond that.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "simulate/machine.h"
+#include "simulate/trace.h"
+
+namespace smp::simulate {
+
+/// Of `trace` on `device`.
+/// @param seconds  of every interval there (Trace::index_of)
+[[nodiscard]] DeviceProfile profile_of(const Trace& trace, std::string device,
+                                       std::vector<IntervalTimes> seconds);
+
+/// Multiplies the speed of each stage by that of its device. A device of which the trace has no
+/// profile is as fast as the traced one.
+void take_device_speeds(Machine& machine, const Trace& trace);
+
+}  // namespace smp::simulate
