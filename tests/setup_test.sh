@@ -323,7 +323,7 @@ check called "peers/deepspeed.txt"
 check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
-check says "perf takes one of the programs bubble d2d dp executor"
+check says "perf takes one of the programs backward bubble d2d dp executor"
 
 # With degrees the demo is another program, on as many ranks as they make.
 : >"$state/calls"
