@@ -12,6 +12,7 @@
 #include "base/device.h"
 #include "base/edit_distance.h"
 #include "base/terminal.h"
+#include "cli/doctor.h"
 #include "cli/plan_program.h"
 #include "report/plan_schedules.h"
 #include "report/run_folder.h"
@@ -82,6 +83,7 @@ struct Call {
   std::string config_file;  // config
   int ranks = 0;
   bool brief = false;
+  bool paths = false;  // doctor
   int exit_code = 0;
 };
 
@@ -173,6 +175,25 @@ void add_config(CLI::App& app, Call& call) {
   });
 }
 
+void add_doctor(CLI::App& app, Call& call) {
+  auto* verb = app.add_subcommand(
+      "doctor", "Look whether this machine is fit for a job: cores, memory, BLAS, MPI, limits");
+  verb->add_option("--ranks", call.ranks, "That are to run on this machine (default: one a core)")
+      ->check(CLI::PositiveNumber);
+  verb->add_flag("--paths", call.paths, "Under mpirun: over which paths rank 0 reaches the others");
+  verb->callback([&call] {
+    int found = 0;
+    call.exit_code = guarded([&] {
+      if (call.paths) {
+        smp::cli::show_paths();
+      } else {
+        found = smp::cli::examine_machine(call.ranks);
+      }
+    });
+    if (call.exit_code == 0) call.exit_code = found;
+  });
+}
+
 /// CLI11 would only say that some command is missing.
 void require_known_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || *argv[1] == '-') return;
@@ -194,7 +215,7 @@ int main(int argc, char** argv) {
   app.name("smp");
   app.footer(
       "The script ./smp of the source folder is another program: it builds this tool and passes\n"
-      "report, plan and config on to it; demo, test, build, install and perf are its own.");
+      "report, plan, config and doctor on to it; demo, test, build, install and perf are its own.");
   app.set_version_flag("--version", "smp " SMP_VERSION " (LibTorch " SMP_TORCH_VERSION ")");
   app.require_subcommand(1);
   Call call;
@@ -203,6 +224,7 @@ int main(int argc, char** argv) {
   add_trace(app, call);
   add_plan(app, call);
   add_config(app, call);
+  add_doctor(app, call);
   const int refused = guarded([&] { require_known_command(app, argc, argv); });
   if (refused != 0) return refused;
   try {

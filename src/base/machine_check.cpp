@@ -1,0 +1,143 @@
+// base/machine_check.cpp: one function a finding.
+#include "base/machine_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/check.h"
+
+namespace smp::base {
+namespace {
+
+using Grade = MachineFinding::Grade;
+
+constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kGiB = 1 << 30;
+/// Open MPI maps about 4 MiB in /dev/shm for each rank.
+constexpr std::int64_t kSharedRoomOfRank = 5 * kMiB;
+/// A rank maps a segment of each other rank, and MPI has a connection to each.
+constexpr std::int64_t kFilesOfRank = 4, kFilesOfProcess = 64;
+/// What a core of the last ten years reaches with a BLAS made for it is above that.
+constexpr double kFastGflops = 20;
+/// Registered buffers of an adapter; less, and it refuses or falls back to slow paths.
+constexpr std::int64_t kLockedMemory = kGiB;
+/// Else most of a short job is spent there.
+constexpr double kSlowStart = 3;
+
+std::string rounded(double value, const char* unit) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3g %s", value, unit);
+  return text;
+}
+
+std::string bytes(std::int64_t count) {
+  return count < kGiB ? rounded(static_cast<double>(count) / kMiB, "MiB")
+                      : rounded(static_cast<double>(count) / kGiB, "GiB");
+}
+
+double usable_cores(const MachineFacts& facts) {
+  return facts.processors > 0 ? std::min<double>(facts.processors, facts.cores) : facts.cores;
+}
+
+int ranks_of(const MachineFacts& facts) {
+  return facts.ranks > 0 ? facts.ranks : std::max(1, static_cast<int>(usable_cores(facts)));
+}
+
+std::string for_ranks(const MachineFacts& facts) {
+  const int ranks = ranks_of(facts);
+  return concat(" for ", ranks, ranks == 1 ? " rank" : " ranks");
+}
+
+MachineFinding cores(const MachineFacts& facts) {
+  std::string found = concat(facts.cores, for_ranks(facts));
+  const bool limited = usable_cores(facts) < facts.cores;
+  if (limited) found += concat(", of which the cgroup lets ", facts.processors, " run at once");
+  if (ranks_of(facts) <= usable_cores(facts)) return {Grade::kGood, "cores", found, {}};
+  return {Grade::kNote, "cores", found + ": they take turns, and a message waits for its receiver",
+          "fewer ranks, or mpirun --oversubscribe --mca mpi_yield_when_idle 1 to try things out"};
+}
+
+MachineFinding memory(const MachineFacts& facts) {
+  if (facts.memory == 0) return {Grade::kGood, "memory", "unknown", {}};
+  return {Grade::kGood,
+          "memory",
+          bytes(facts.memory) + ", " + bytes(facts.memory / ranks_of(facts)) + " a rank",
+          {}};
+}
+
+MachineFinding products(const MachineFacts& facts) {
+  const auto found = concat(facts.blas.empty() ? "no BLAS" : facts.blas, ", ",
+                            rounded(facts.gflops, "GFLOP/s"), " a core");
+  if (facts.gflops == 0 || facts.gflops >= kFastGflops) {
+    return {Grade::kGood, "products", found, {}};
+  }
+  return {Grade::kNote, "products", found + ": a core with a fast BLAS reaches more",
+          "if the machine is idle, use PyTorch's own LibTorch, which has MKL or OpenBLAS: unset "
+          "SMP_TORCH_DIR and build again"};
+}
+
+MachineFinding mpi(const MachineFacts& facts) {
+  if (facts.mpi.empty()) {
+    return {Grade::kBroken, "MPI", "there is no mpirun in PATH",
+            "apt-get install openmpi-bin libopenmpi-dev"};
+  }
+  if (!facts.mpi_starts) {
+    return {Grade::kBroken, "MPI", facts.mpi + ", which cannot start two processes here",
+            "see what `mpirun -n 2 --oversubscribe true` says; as root add --allow-run-as-root"};
+  }
+  const auto found = concat(facts.mpi, ", starts in ", rounded(facts.mpi_start_seconds, "s"));
+  if (facts.mpi_start_seconds < kSlowStart) return {Grade::kGood, "MPI", found, {}};
+  return {Grade::kNote, "MPI", found,
+          "on one machine --mca pml ob1 --mca btl vader,self looks for no network"};
+}
+
+MachineFinding shared_memory(const MachineFacts& facts) {
+  const auto wanted = kSharedRoomOfRank * ranks_of(facts);
+  if (facts.shared_room >= wanted) {
+    return {Grade::kGood, "/dev/shm", bytes(facts.shared_room) + " free", {}};
+  }
+  const auto found = facts.shared_room < 0
+                         ? std::string("there is none")
+                         : concat(bytes(facts.shared_room), " free, Open MPI wants ", bytes(wanted),
+                                  for_ranks(facts));
+  return {Grade::kBroken, "/dev/shm", found,
+          "docker run --shm-size=1g, or mpirun --mca btl_vader_backing_directory FOLDER"};
+}
+
+MachineFinding reading(const MachineFacts& facts) {
+  if (facts.reads_other_processes) {
+    return {
+        Grade::kGood, "large tensors", "are read by their receiver, without a copy between", {}};
+  }
+  return {Grade::kNote, "large tensors",
+          "are copied twice: processes may not read each other's memory",
+          "sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"};
+}
+
+MachineFinding files(const MachineFacts& facts) {
+  const auto wanted = kFilesOfProcess + kFilesOfRank * ranks_of(facts);
+  const auto found = concat(facts.open_files, " a process");
+  if (facts.open_files >= wanted) return {Grade::kGood, "open files", found, {}};
+  return {Grade::kNote, "open files",
+          concat(found, ", about ", wanted, " are needed", for_ranks(facts)),
+          concat("ulimit -n ", 2 * wanted)};
+}
+
+MachineFinding locked(const MachineFacts& facts) {
+  const auto found =
+      facts.locked_memory < 0 ? std::string("without limit") : bytes(facts.locked_memory);
+  const bool enough = facts.locked_memory < 0 || facts.locked_memory >= kLockedMemory;
+  if (enough || !facts.fast_network) return {Grade::kGood, "locked memory", found, {}};
+  return {Grade::kNote, "locked memory", found + ", and there is an InfiniBand or RoCE adapter",
+          "ulimit -l unlimited (memlock in /etc/security/limits.conf)"};
+}
+
+}  // namespace
+
+std::vector<MachineFinding> check_machine(const MachineFacts& facts) {
+  return {cores(facts),         memory(facts),  products(facts), mpi(facts),
+          shared_memory(facts), reading(facts), files(facts),    locked(facts)};
+}
+
+}  // namespace smp::base

@@ -1,0 +1,114 @@
+// What is said of machines that are fit for a job, slow, or unfit.
+#include "base/machine_check.h"
+
+#include <gmock/gmock.h>
+
+namespace smp::base {
+namespace machine_check_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Grade = MachineFinding::Grade;
+
+MachineFacts good_machine() {
+  MachineFacts facts;
+  facts.ranks = 4;
+  facts.cores = 8;
+  facts.memory = std::int64_t{32} << 30;
+  facts.shared_room = std::int64_t{1} << 30;
+  facts.open_files = 1024;
+  facts.blas = "mkl";
+  facts.gflops = 90;
+  facts.mpi = "mpirun (Open MPI) 4.1.4";
+  facts.mpi_start_seconds = 0.3;
+  return facts;
+}
+
+MachineFinding finding(const std::string& what, const MachineFacts& facts) {
+  for (const auto& each : check_machine(facts)) {
+    if (each.what == what) return each;
+  }
+  ADD_FAILURE() << "nothing is said of " << what;
+  return {};
+}
+
+TEST(MachineCheck, FindsNothingToDoOnAGoodMachine) {
+  const auto findings = check_machine(good_machine());
+  EXPECT_EQ(findings.size(), 8u);
+  for (const auto& each : findings) {
+    EXPECT_EQ(each.grade, Grade::kGood) << each.what << ": " << each.found;
+    EXPECT_THAT(each.found, testing::Not(IsEmpty())) << each.what;
+    EXPECT_THAT(each.remedy, IsEmpty()) << each.what;
+  }
+}
+
+struct Flaw {
+  const char* what;
+  Grade grade;
+  void (*make)(MachineFacts&);
+  const char* found;
+  const char* remedy;
+};
+
+/// Each spoils one thing only.
+TEST(MachineCheck, NamesEachFlawAndItsRemedy) {
+  const Flaw flaws[] = {
+      {"cores", Grade::kNote, [](MachineFacts& m) { m.ranks = 9; }, "8 for 9 ranks", "fewer ranks"},
+      {"cores", Grade::kNote, [](MachineFacts& m) { m.processors = 1.5; },
+       "the cgroup lets 1.5 run", "fewer ranks"},
+      {"products", Grade::kNote, [](MachineFacts& m) { m.gflops = 2; }, "mkl, 2 GFLOP/s",
+       "SMP_TORCH_DIR"},
+      {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi.clear(); }, "no mpirun", "apt-get"},
+      {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi_starts = false; }, "cannot start",
+       "--allow-run-as-root"},
+      {"MPI", Grade::kNote, [](MachineFacts& m) { m.mpi_start_seconds = 5; }, "starts in 5 s",
+       "vader"},
+      {"/dev/shm", Grade::kBroken, [](MachineFacts& m) { m.shared_room = 19 << 20; },
+       "19 MiB free, Open MPI wants 20 MiB for 4 ranks", "--shm-size"},
+      {"/dev/shm", Grade::kBroken, [](MachineFacts& m) { m.shared_room = -1; }, "none",
+       "backing_directory"},
+      {"large tensors", Grade::kNote, [](MachineFacts& m) { m.reads_other_processes = false; },
+       "copied twice", "ptrace_scope"},
+      {"open files", Grade::kNote, [](MachineFacts& m) { m.open_files = 79; },
+       "79 a process, about 80 are needed for 4 ranks", "ulimit -n 160"},
+      {"locked memory", Grade::kNote,
+       [](MachineFacts& m) {
+         m.fast_network = true;
+         m.locked_memory = 64 << 10;
+       },
+       "InfiniBand", "ulimit -l"},
+  };
+  for (const Flaw& flaw : flaws) {
+    auto facts = good_machine();
+    flaw.make(facts);
+    for (const auto& each : check_machine(facts)) {
+      if (each.what != flaw.what) {
+        EXPECT_EQ(each.grade, Grade::kGood) << each.what << " beside " << flaw.what;
+        continue;
+      }
+      EXPECT_EQ(each.grade, flaw.grade) << each.what << ": " << each.found;
+      EXPECT_THAT(each.found, HasSubstr(flaw.found));
+      EXPECT_THAT(each.remedy, HasSubstr(flaw.remedy));
+    }
+  }
+}
+
+TEST(MachineCheck, WithoutANumberOfRanksThereIsOneForEachCoreThatMayRun) {
+  auto facts = good_machine();
+  facts.ranks = 0;
+  EXPECT_THAT(finding("cores", facts).found, HasSubstr("8 for 8 ranks"));
+  facts.processors = 1.5;
+  EXPECT_THAT(finding("cores", facts).found,
+              AllOf(HasSubstr("8 for 1 rank"), HasSubstr("lets 1.5 run")));
+  EXPECT_EQ(finding("cores", facts).grade, Grade::kGood);
+}
+
+TEST(MachineCheck, LittleLockedMemoryDoesNotMatterWithoutAnAdapterThatWantsIt) {
+  auto facts = good_machine();
+  facts.locked_memory = 64 << 10;
+  EXPECT_EQ(finding("locked memory", facts).grade, Grade::kGood);
+}
+
+}  // namespace machine_check_test
+}  // namespace smp::base
