@@ -15,7 +15,7 @@ class WorkClock {
   /// Since its construction. Two looks at clocks and one at the thread's counters.
   [[nodiscard]] Nanoseconds now() noexcept;
   /// What passed since the last look does not count.
-  void skip() noexcept { last_ = look(); }
+  void skip() noexcept { last_ = look_at_start(); }
   /// Of the last now(): what the thread computed itself.
   [[nodiscard]] Nanoseconds on_core() const noexcept { return on_core_; }
 
@@ -24,7 +24,8 @@ class WorkClock {
     Nanoseconds time, processor;
     long gave_away;  // how often
   };
-  static Look look() noexcept;
+  static Look look_at_end() noexcept;
+  static Look look_at_start() noexcept;
 
   Look last_;
   Nanoseconds sum_ = 0;

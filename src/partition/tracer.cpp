@@ -96,6 +96,7 @@ struct Tracer::State {
   std::unordered_map<const RoutedBase*, Known> known;
   ParameterReads reads;
   std::optional<StateWatch> states;
+  bool watches_state = false;  // in this run
   std::vector<KeptMembers> kept;
   std::optional<HiddenMembers> hidden;
   std::string failed_module;
@@ -157,15 +158,15 @@ class Tracer::Observer final : public OperatorListener {
       note_reads(op, kind);
     }
     ++depth_;
-    if (state_.states) note_state(op, kind);
-    if (state_.states && depth_ == 1) note_normalisation(op);
+    if (state_.watches_state) note_state(op, kind);
+    if (state_.watches_state && depth_ == 1) note_normalisation(op);
     guard_.before(op, kind);
   }
   void after(const at::RecordFunction& op) override {
     const Bookkeeping own(state_);
     --depth_;
     if (!state_.timed) state_.meter.after(op);
-    if (!state_.states) return;
+    if (!state_.watches_state) return;
     for (const auto& output : op.outputs()) {
       each_tensor(output, [&](const at::Tensor& tensor) { state_.states->note_result(tensor); });
     }
@@ -224,13 +225,14 @@ class Tracer::RunningCall {
       : tracer_(tracer), module_(module), exceptions_(std::uncaught_exceptions()) {
     auto& state = *tracer_.state_;
     const Bookkeeping own(state);
+    const Reading now = tracer_.now();  // what follows is nobody's
     const Known& known = state.known.at(&module);
-    if (state.states) {
+    if (state.watches_state) {
       state.look_at_running();
       state.states->enter(known.model, known.module);
     }
     if (state.hidden) state.hidden->enter({known.model, known.module}, known.crosses);
-    state.recorder->begin(known.model, known.module, input_bytes, tracer_.now());
+    state.recorder->begin(known.model, known.module, input_bytes, now);
     state.running.push_back(&module);
     state.live_log->begin(state.recorder->current());
   }
@@ -244,7 +246,7 @@ class Tracer::RunningCall {
     state.running.pop_back();
     const Known& known = state.known.at(&module_);
     if (state.hidden) state.hidden->leave(known.crosses);
-    if (state.states) {
+    if (state.watches_state) {
       state.states->leave(known.model, known.module);
       state.look_at_running();
     }
@@ -288,15 +290,22 @@ Tracer::~Tracer() {
   }
 }
 
-/// The second run tells what a call changes from caches that the first one filled.
+/// The second watched run tells what a call changes from caches that the first one filled. Those
+/// that are timed are not watched: to look at all members around every call takes many times as
+/// long as a small module, and leaves it a cold cache.
 std::vector<simulate::Trace> Tracer::run_and_watch_state(const Body& body, int repeats) {
   auto& states = state_->states.emplace(state_->models);
-  states.begin_run(0);
-  auto traces = run(body, repeats);
-  states.end_run();
-  states.begin_run(1);
-  run_once(body, true);
-  states.end_run();
+  const auto watch = [&](int run, bool timed) {
+    states.begin_run(run);
+    state_->watches_state = true;
+    auto traces = run_once(body, timed);
+    state_->watches_state = false;
+    states.end_run();
+    return traces;
+  };
+  auto traces = watch(0, false);
+  take_times(body, repeats, traces);
+  watch(1, true);
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].state = states.changes(static_cast<int>(m));
   }
@@ -325,6 +334,12 @@ std::set<ModelModule> Tracer::modules() const {
 
 std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
   auto traces = run_once(body, false);
+  take_times(body, repeats, traces);
+  return traces;
+}
+
+/// Of `repeats` runs more.
+void Tracer::take_times(const Body& body, int repeats, std::vector<simulate::Trace>& traces) {
   std::vector<std::vector<simulate::Trace>> timed(traces.size());
   state_->clock = {};
   for (int i = 0; i < repeats; ++i) {
@@ -336,7 +351,6 @@ std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
     traces[m] = with_median_times(std::move(traces[m]), timed[m]);
     if (repeats > 0) traces[m].processor_share = share;
   }
-  return traces;
 }
 
 /// The operators of a timed run are watched too: what they write must be put back.

@@ -81,6 +81,7 @@ class Tracer final : public CallHandler {
   class Bookkeeping;
 
   std::vector<simulate::Trace> run_once(const Body& body, bool timed);
+  void take_times(const Body& body, int repeats, std::vector<simulate::Trace>& traces);
   void note_sizes();
   Reading now() const;
   void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
