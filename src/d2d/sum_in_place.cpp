@@ -49,6 +49,7 @@ SumInPlace::SumInPlace(const Communicator& members, const std::vector<at::Tensor
                   members.name_or("a sum of tensors")) {
   const PlainData plain;
   std::vector<at::Tensor> rows;
+  rows.reserve(tensors.size());
   for (const auto& tensor : tensors) rows.push_back(row_of(tensor));
   for (int position = 0; position < members_.size(); ++position) {
     parts_.push_back(cut(rows, position));

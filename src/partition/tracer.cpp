@@ -60,6 +60,7 @@ std::unordered_set<const void*> weight_storages(const std::vector<TracedModel>& 
 
 std::vector<const ModuleTree*> trees_of(const std::vector<TracedModel>& models) {
   std::vector<const ModuleTree*> trees;
+  trees.reserve(models.size());
   for (const auto& model : models) trees.push_back(model.tree);
   return trees;
 }

@@ -25,7 +25,7 @@ MpiLinks::MpiLinks(MPI_Comm ranks, const Members& members, base::Nanoseconds pat
       own_(ranks_.rank()),
       interval_(patience / kLooks) {
   for (int peer = 0; peer < ranks_.size(); ++peer) {
-    const bool first = members[own_] < members[peer];
+    const bool first = members[own_].value() < members[peer].value();
     links_.push_back({.watch = LinkWatch(interval_, first ? patience : 2 * patience)});
   }
 }
