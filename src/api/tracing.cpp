@@ -78,6 +78,16 @@ class Attempts final : public server::StepEngine {
     return std::nullopt;
   }
 
+  /// Nothing can be timed that has no values.
+  void warn_of_clock() const {
+    if (!meta_ || runtime_.config().trace_repeats == 0) return;
+    base::log(base::LogLevel::kWarning,
+              "trace_repeats is ignored, and modules are priced by the operators they run: the "
+              "model's initialisation is delayed, so there are no values to run it with; build it "
+              "without smp::delay_param_initialization, or set delayed_parameter_initialization to "
+              "false, to have it timed");
+  }
+
   void warn() const {
     const auto& path = failed_module_;
     base::log(
@@ -244,6 +254,7 @@ Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>
   Attempts attempts(runtime, models, preview);
   auto traces = attempts.run(true);
   if (!traces && !preview.grad) traces = attempts.run(false);
+  if (costs_wanted) attempts.warn_of_clock();
   if (traces) return *std::move(traces);
   if (costs_wanted) attempts.warn();
   return Traces(models.size());

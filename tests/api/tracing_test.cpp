@@ -305,6 +305,29 @@ TEST(Planning, RefusesAPinThatPartsAWeightFromWhoReadsIt) {
   });
 }
 
+TEST(Tracing, SaysThatADelayedModelCannotBeTimed) {
+  const auto said = [](bool delayed, int repeats) {
+    const base::LogCapture log;
+    auto config = two_microbatches();
+    config.trace_repeats = repeats;
+    run_local(
+        2,
+        [&] {
+          std::optional<delay_param_initialization> delay;
+          if (delayed) delay.emplace();
+          DistributedModel model(make_net());
+          delay.reset();
+          auto step = smp::step([&](Tensor x) { return model(x); });
+          step(torch::ones({4, 4}));
+        },
+        config);
+    return log.text();
+  };
+  EXPECT_THAT(said(true, 2), HasSubstr("trace_repeats is ignored"));
+  EXPECT_THAT(said(false, 2), testing::Not(HasSubstr("trace_repeats")));
+  EXPECT_THAT(said(true, 0), testing::Not(HasSubstr("trace_repeats")));
+}
+
 /// How many times its layer runs depends on values.
 struct LoopImpl : torch::nn::Module {
   LoopImpl()
