@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "d2d/collective.h"
 #include "d2d/collective_header.h"
+#include "d2d/sum_in_place.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::d2d {
@@ -201,34 +202,19 @@ void Communicator::barrier() const {
 at::Tensor Communicator::all_reduce(const at::Tensor& tensor) const {
   const char* const what = name_or("an all_reduce");
   check_summable(tensor, what, owner_->rank());
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllReduce, tensor), what);
-  return tensor.nbytes() <= kInlineBytes ? sum_everywhere(collective, tensor)
-                                         : sum_in_parts(collective, tensor);
+  if (tensor.nbytes() <= kInlineBytes) return sum_everywhere(tensor, what);
+  auto result = independent_copy(tensor);
+  SumInPlace sum(named(what), {result}, 1);
+  sum.add();
+  sum.finish();
+  return result;
 }
 
-at::Tensor Communicator::sum_everywhere(Collective& collective, const at::Tensor& tensor) const {
+at::Tensor Communicator::sum_everywhere(const at::Tensor& tensor, const char* what) const {
+  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllReduce, tensor), what);
   const at::Tensor own = contiguous_data(detached(tensor));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
   return sum_of_parts(collective, *members_, owner_->rank(), own);
-}
-
-// Each member sums its part of all tensors, and sends the sum to all others.
-at::Tensor Communicator::sum_in_parts(Collective& collective, const at::Tensor& tensor) const {
-  const Cut cut(tensor, size(), /*flat=*/true);
-  for_each_other(
-      [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
-  const at::Tensor sum = sum_of_parts(collective, *members_, owner_->rank(), cut.part(rank()));
-  for_each_other([&](GlobalRank peer, int) { collective.send_result(peer, sum); });
-  at::Tensor result = new_tensor(tensor.sizes(), tensor.scalar_type());
-  Joiner joiner(result);
-  for (int position = 0; position < size(); ++position) {
-    joiner.put(position == rank()
-                   ? sum
-                   : collective.take_tensor(CollectivePhase::kResult, (*members_)[position],
-                                            cut.part(position)));
-  }
-  collective.await_departure();
-  return result;
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {

@@ -98,8 +98,7 @@ class Communicator {
 
   template <class Action>
   void for_each_other(Action&& action) const;
-  at::Tensor sum_everywhere(Collective& collective, const at::Tensor& tensor) const;
-  at::Tensor sum_in_parts(Collective& collective, const at::Tensor& tensor) const;
+  at::Tensor sum_everywhere(const at::Tensor& tensor, const char* what) const;
 
   Communicators* owner_;
   std::shared_ptr<const Members> members_;

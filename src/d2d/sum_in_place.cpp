@@ -32,10 +32,12 @@ at::Tensor row_of(const at::Tensor& tensor) {
   return detached(tensor).view({-1});
 }
 
+/// In which members must agree: the shape of one tensor, the elements of several.
 CollectiveCall sum_of(std::int64_t elements, const std::vector<at::Tensor>& tensors) {
   const auto dtype = tensors.at(0).scalar_type();
+  const auto sizes = tensors.size() == 1 ? tensors[0].sizes() : at::IntArrayRef(elements);
   return {CollectiveKind::kAllReduce, -1, static_cast<std::int32_t>(dtype),
-          std::string(reinterpret_cast<const char*>(&elements), sizeof elements)};
+          std::string(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof sizes[0])};
 }
 
 }  // namespace
@@ -110,6 +112,7 @@ void SumInPlace::add_all() {
     }
     if (position == 0) sum = std::move(term);
   }
+  if (divisor_ == 1) return;  // integers cannot be divided in place
   const PlainData plain;
   for (auto& piece : own) piece.div_(divisor_);
 }
