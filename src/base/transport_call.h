@@ -11,13 +11,16 @@ namespace detail {
 inline std::atomic<bool> in_transport_call{false};
 }
 
-/// While one lives. On the rank's thread; not nested.
+/// While one lives. On the rank's thread; a poll may hand on a message whose receiver sends.
 class TransportCall {
  public:
   TransportCall() noexcept { detail::in_transport_call.store(true, std::memory_order_relaxed); }
-  ~TransportCall() { detail::in_transport_call.store(false, std::memory_order_relaxed); }
+  ~TransportCall() { detail::in_transport_call.store(outer_, std::memory_order_relaxed); }
   TransportCall(const TransportCall&) = delete;
   TransportCall& operator=(const TransportCall&) = delete;
+
+ private:
+  const bool outer_ = detail::in_transport_call.load(std::memory_order_relaxed);
 };
 
 /// Any thread.

@@ -2,6 +2,13 @@
 #include "d2d/link_watch.h"
 
 namespace smp::d2d {
+namespace {
+
+constexpr int kLooks = 3;  // beside the first
+/// Of the slowest network that anybody would train over.
+constexpr std::int64_t kSlowestBytesPerSecond = 1'000'000;
+
+}  // namespace
 
 std::optional<LinkLoss> LinkWatch::look(const LinkCounts& own, const LinkCounts& theirs,
                                         base::Nanoseconds now) {
@@ -29,14 +36,14 @@ std::optional<LinkLoss> LinkWatch::look(const LinkCounts& own, const LinkCounts&
   return loss;
 }
 
-bool LinkWatch::Flow::has_lost(const LinkTraffic& of, const LinkTraffic& arrived,
+bool LinkWatch::Flow::has_lost(const LinkTraffic& sent_now, const LinkTraffic& received_now,
                                base::Nanoseconds patience, base::Nanoseconds now) {
-  const bool moved = since == 0 || arrived.messages != received.messages;
-  if (moved || arrived.messages >= sent.messages) {
-    *this = {of, arrived, now, 0};
+  const bool moved = since == 0 || received_now.messages != received.messages;
+  if (moved || received.messages >= sent.messages) {
+    *this = {sent_now, received_now, now, 0};
     return false;
   }
-  const auto missing = sent.bytes - arrived.bytes;
+  const auto missing = sent.bytes - received.bytes;
   const auto transit = missing * (base::kSecond / kSlowestBytesPerSecond);
   return ++looks >= kLooks && now - since >= patience + transit;
 }

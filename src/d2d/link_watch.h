@@ -16,6 +16,7 @@ struct LinkTraffic {
   std::int64_t messages = 0;
   std::int64_t bytes = 0;
 
+  bool any() const noexcept { return messages > 0; }
   void count(std::size_t size) noexcept {
     ++messages;
     bytes += static_cast<std::int64_t>(size);
@@ -27,6 +28,10 @@ struct LinkTraffic {
 struct LinkCounts {
   LinkTraffic control_sent, control_received;
   LinkTraffic data_sent, data_received;
+
+  bool any() const noexcept {
+    return control_sent.any() || control_received.any() || data_sent.any() || data_received.any();
+  }
 };
 
 /// What is missing at one end of a link.
@@ -44,16 +49,13 @@ class LinkWatch {
  public:
   /// @param interval  between looks; looks within less than half of it are one
   /// @param patience  the least time in which nothing must arrive. The time that the missing bytes
-  ///                  take on the slowest network is added.
+  ///                  take at 1 MB/s is added.
   LinkWatch(base::Nanoseconds interval, base::Nanoseconds patience)
       : interval_(interval), patience_(patience) {}
 
   /// The ends count `own` and `theirs`; what had arrived had been taken before.
   std::optional<LinkLoss> look(const LinkCounts& own, const LinkCounts& theirs,
                                base::Nanoseconds now);
-
-  static constexpr int kLooks = 3;  ///< beside the first
-  static constexpr std::int64_t kSlowestBytesPerSecond = 1'000'000;
 
  private:
   /// What goes one way, as it was when something of it had last arrived.
@@ -62,9 +64,8 @@ class LinkWatch {
     base::Nanoseconds since = 0;
     int looks = 0;
 
-    /// `of`: sent by now.
-    bool has_lost(const LinkTraffic& of, const LinkTraffic& arrived, base::Nanoseconds patience,
-                  base::Nanoseconds now);
+    bool has_lost(const LinkTraffic& sent_now, const LinkTraffic& received_now,
+                  base::Nanoseconds patience, base::Nanoseconds now);
   };
 
   base::Nanoseconds interval_, patience_;

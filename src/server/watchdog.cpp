@@ -133,8 +133,8 @@ class Watch {
     const bool report = limits.report_seconds > 0 && quiet_ >= limits.report_seconds;
     if (report && limits.abort_seconds > 0 && base::in_transport_call()) {
       end(
-          {"as a rule a connection of this rank was cut: MPI has not come back from a call that "
-           "waits for nothing",
+          {"MPI has not come back from a call that waits for nothing; as a rule a connection of "
+           "this rank was cut: look at its network, and restart from a checkpoint",
            quiet_, "stall_seconds"});
     }
     if (report && !std::exchange(reported_, true)) say_stuck(limits);
@@ -168,7 +168,7 @@ class Watch {
     char who[512];
     char text[1000];
     describe_running(who, sizeof who);
-    std::snprintf(text, sizeof text, "%s: %s, for %.0f s: ending the job (%s)", who, reason.why,
+    std::snprintf(text, sizeof text, "%s: %s (%.0f s): ending the job (%s)", who, reason.why,
                   reason.seconds, reason.setting);
     say(text);
     base::own_pulse().spoke = true;

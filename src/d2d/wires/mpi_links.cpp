@@ -9,7 +9,7 @@ namespace smp::d2d {
 namespace {
 
 constexpr int kTag = 1;
-constexpr int kLooks = 5;  // within the patience
+constexpr int kQuestions = 5;  // within the patience
 
 }  // namespace
 
@@ -23,7 +23,7 @@ MpiLinks::MpiLinks(MPI_Comm ranks, const Members& members, base::Nanoseconds pat
     : ranks_(MpiCommunicator::duplicate(ranks)),
       members_(members),
       own_(ranks_.rank()),
-      interval_(patience / kLooks) {
+      interval_(patience / kQuestions) {
   for (int peer = 0; peer < ranks_.size(); ++peer) {
     const bool first = members[own_].value() < members[peer].value();
     links_.push_back({.watch = LinkWatch(interval_, first ? patience : 2 * patience)});
@@ -34,7 +34,7 @@ void MpiLinks::ask() {
   const auto now = clock_.now();
   for (int peer = 0; peer < members_.size(); ++peer) {
     auto& link = links_[static_cast<std::size_t>(peer)];
-    if (peer == own_ || link.owes || now - link.asked < interval_) continue;
+    if (!link.counts.any() || link.owes || now - link.asked < interval_) continue;
     link.asked = now;
     link.owes = true;
     send(peer, true);

@@ -28,8 +28,9 @@ class MpiLinks {
   /// By position of the peer.
   LinkCounts& counts(int peer) { return links_[static_cast<std::size_t>(peer)].counts; }
 
-  /// Asks every peer what has arrived there, but those that owe an answer or gave one just now. To
-  /// be called again and again while nothing moves.
+  /// Asks every peer with which anything was exchanged what has arrived there, but those that owe
+  /// an answer or gave one just now. (With others MPI would have to connect first.) To be called
+  /// again and again while nothing moves.
   void ask();
   /// Answers questions and looks at answers. To be called when nothing has arrived that was not
   /// taken.
