@@ -16,8 +16,8 @@ constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::int64_t kGiB = 1 << 30;
 /// Open MPI maps about 4 MiB in /dev/shm for each rank.
 constexpr std::int64_t kSharedRoomOfRank = 5 * kMiB;
-/// A rank maps a segment of each other rank, and MPI has a connection to each.
-constexpr std::int64_t kFilesOfRank = 4, kFilesOfProcess = 64;
+/// Of mpirun, as counted with 2, 4 and 8 ranks; a rank has 19.
+constexpr std::int64_t kFilesOfRank = 3, kFilesOfLauncher = 24;
 /// What a core of the last ten years reaches with a BLAS made for it is above that.
 constexpr double kFastGflops = 20;
 /// Registered buffers of an adapter; less, and it refuses or falls back to slow paths.
@@ -116,7 +116,7 @@ MachineFinding reading(const MachineFacts& facts) {
 }
 
 MachineFinding files(const MachineFacts& facts) {
-  const auto wanted = kFilesOfProcess + kFilesOfRank * ranks_of(facts);
+  const auto wanted = kFilesOfLauncher + kFilesOfRank * ranks_of(facts);
   const auto found = concat(facts.open_files, " a process");
   if (facts.open_files >= wanted) return {Grade::kGood, "open files", found, {}};
   return {Grade::kNote, "open files",

@@ -169,7 +169,7 @@ base::MachineFacts look(int ranks, std::string& paths) {
   facts.reads_other_processes = processes_read_each_other();
   facts.blas = name_of_blas();
   facts.gflops = speed_of_products();
-  facts.mpi = first_line(run("mpirun --version 2>/dev/null").text);
+  facts.mpi = first_line(run("timeout 10 mpirun --version 2>/dev/null").text);
   if (facts.mpi.empty()) return facts;
   const base::SteadyClock clock;
   const auto start = clock.now();

@@ -70,8 +70,8 @@ TEST(MachineCheck, NamesEachFlawAndItsRemedy) {
        "backing_directory"},
       {"large tensors", Grade::kNote, [](MachineFacts& m) { m.reads_other_processes = false; },
        "copied twice", "ptrace_scope"},
-      {"open files", Grade::kNote, [](MachineFacts& m) { m.open_files = 79; },
-       "79 a process, about 80 are needed for 4 ranks", "ulimit -n 160"},
+      {"open files", Grade::kNote, [](MachineFacts& m) { m.open_files = 35; },
+       "35 a process, about 36 are needed for 4 ranks", "ulimit -n 72"},
       {"locked memory", Grade::kNote,
        [](MachineFacts& m) {
          m.fast_network = true;
