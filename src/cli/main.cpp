@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/config_keys.h"
 #include "base/device.h"
 #include "base/edit_distance.h"
 #include "base/terminal.h"
@@ -138,7 +139,7 @@ void add_plan(CLI::App& app, Call& call) {
       "Print a plan as a table, or make one: plan --ranks N [--out FOLDER] -- PROGRAM ARGUMENTS");
   verb->add_option("FILE", call.plan, "A run's folder, or its plan.json");
   verb->add_option("--ranks", call.to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, smp::base::kMostStages));
   verb->add_option("--out", call.to_plan.folder, "Folder for the plan and its pictures");
   verb->add_option(
       "--schedule", call.to_plan.schedules,
@@ -146,14 +147,14 @@ void add_plan(CLI::App& app, Call& call) {
       "one of your own (docs/schedules.md)");
   verb->add_option("--microbatches", call.to_plan.microbatches,
                    "Of a step, for --schedule (default: as planned)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, smp::base::kMostMicrobatches));
   verb->add_option("--devices", call.to_plan.devices,
                    "What the stages compute on: one name for all, or one per stage with commas "
                    "between them: " +
                        device_list());
   verb->add_option("--stages-per-node", call.to_plan.stages_per_node,
                    "Stages of one node (default: all of them)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, smp::base::kMostStages));
   verb->callback([&call] {
     int program = 0;
     call.exit_code = guarded([&] { program = plan(call); });
@@ -168,7 +169,7 @@ void add_config(CLI::App& app, Call& call) {
       "means");
   verb->add_option("FILE", call.config_file, "JSON file of settings");
   verb->add_option("--ranks", call.ranks, "Check the degrees against this number of ranks")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, smp::base::kMostStages));
   verb->add_flag("--brief", call.brief, "Without what each setting means");
   verb->callback([&call] {
     call.exit_code = guarded([&] { print_config(call.config_file, call.ranks, call.brief); });
@@ -179,7 +180,7 @@ void add_doctor(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
       "doctor", "Look whether this machine is fit for a job: cores, memory, BLAS, MPI, limits");
   verb->add_option("--ranks", call.ranks, "That are to run on this machine (default: one a core)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, smp::base::kMostStages));
   verb->add_flag("--paths", call.paths, "Under mpirun: over which paths rank 0 reaches the others");
   verb->callback([&call] {
     int found = 0;
