@@ -19,6 +19,7 @@ struct KeptBack {
 };
 
 int size_to_keep_back = -1;
+int sends = 0;  // of this rank, questions and answers among them
 std::optional<KeptBack> kept_back;
 
 void let_go() {
@@ -36,6 +37,7 @@ void let_go() {
 extern "C" int MPI_Isend(const void* buffer, int count, MPI_Datatype type, int peer, int tag,
                          MPI_Comm ranks, MPI_Request* request) {
   using namespace smp::d2d;
+  ++sends;
   if (count != size_to_keep_back || kept_back) {
     return PMPI_Isend(buffer, count, type, peer, tag, ranks, request);
   }
@@ -93,6 +95,18 @@ class MpiLinksTest : public testing::Test {
 TEST_F(MpiLinksTest, NothingIsLostWhereAllArrives) {
   end_->post(GlobalRank((end_->rank() + 1) % wire().members().size()), Bytes(kLost));
   EXPECT_EQ(watch(2), "");
+}
+
+// MPI would have to connect every rank with every other.
+TEST_F(MpiLinksTest, RanksThatExchangeNothingAreNotAsked) {
+  sends = 0;
+  if (is(0)) end_->post(GlobalRank(1), Bytes(kLost));
+  EXPECT_EQ(watch(1), "");
+  if (is(0) || is(1)) {
+    EXPECT_GT(sends, 3);
+  } else {
+    EXPECT_EQ(sends, 0);
+  }
 }
 
 TEST_F(MpiLinksTest, ALostMessageIsFoundByBothEndsTheLowerRankFirst) {
