@@ -12,9 +12,9 @@ using simulate::StateKind;
 
 constexpr int kMostRuns = 64;
 
-class Search {
+class ReaderSearch {
  public:
-  explicit Search(const Differs& differs) : differs_(differs) {}
+  explicit ReaderSearch(const Differs& differs) : differs_(differs) {}
 
   bool differs(const std::vector<KeptMembers>& members, const std::set<ModelModule>& readers) {
     if (members.empty() || readers.empty()) return false;
@@ -59,7 +59,7 @@ std::string names_of(const std::vector<KeptMembers>& members,
 }
 
 std::vector<KeptMembers> read_caches(const std::vector<KeptMembers>& members,
-                                     const std::set<ModelModule>& modules, Search& search) {
+                                     const std::set<ModelModule>& modules, ReaderSearch& search) {
   std::vector<KeptMembers> caches, read;
   for (const auto& kept : members) {
     if (!kept.always_change) caches.push_back(kept);
@@ -76,7 +76,7 @@ std::vector<KeptMembers> read_caches(const std::vector<KeptMembers>& members,
 void note_readers(const std::vector<KeptMembers>& members, const std::set<ModelModule>& modules,
                   const std::vector<const ModuleTree*>& trees, const Differs& differs,
                   std::vector<simulate::Trace>& traces) {
-  Search search(differs);
+  ReaderSearch search(differs);
   auto trace_of = [&](int model) -> auto& { return traces[static_cast<std::size_t>(model)]; };
   auto shared = read_caches(members, modules, search);
   for (const auto& cache : shared) {

@@ -18,6 +18,7 @@
 #include "module/call_handler.h"
 #include "partition/call_recorder.h"
 #include "partition/live_log.h"
+#include "partition/operator_notes.h"
 #include "partition/operator_watch.h"
 #include "partition/parameter_reads.h"
 #include "partition/state_watch.h"
@@ -97,8 +98,8 @@ struct Tracer::State {
   std::unordered_map<const RoutedBase*, Known> known;
   ParameterReads reads;
   std::optional<StateWatch> states;
-  bool watches_state = false;  // in this run
   std::vector<KeptMembers> kept;
+  WriteGuard::Written written;  // as the watched runs saw
   std::optional<HiddenMembers> hidden;
   std::string failed_module;
 
@@ -106,7 +107,7 @@ struct Tracer::State {
   std::optional<CallRecorder> recorder;
   std::vector<const base::Device*> devices;
   OperatorMeter meter;
-  bool timed = false;
+  Watching watching = Watching::kNothing;
   base::WorkClock clock;                   // of timed runs
   std::vector<const RoutedBase*> running;  // innermost last
   std::optional<LiveLog> live_log;
@@ -121,6 +122,9 @@ struct Tracer::State {
   State(std::vector<TracedModel> traced, std::vector<const base::Device*> priced)
       : models(std::move(traced)), reads(models), devices(std::move(priced)), meter(devices) {}
 
+  bool watches_state() const {
+    return states && (watching == Watching::kSizes || watching == Watching::kState);
+  }
   void look_at_running() {
     std::vector<std::pair<int, int>> modules;
     for (const auto* module : running) {
@@ -135,88 +139,16 @@ struct Tracer::State {
 class Tracer::Bookkeeping {
  public:
   explicit Bookkeeping(State& state) : state_(state) {
-    if (state_.timed) static_cast<void>(state_.clock.now());
+    if (state_.watching == Watching::kClock) static_cast<void>(state_.clock.now());
   }
   ~Bookkeeping() {
-    if (state_.timed) state_.clock.skip();
+    if (state_.watching == Watching::kClock) state_.clock.skip();
   }
   Bookkeeping(const Bookkeeping&) = delete;
   Bookkeeping& operator=(const Bookkeeping&) = delete;
 
  private:
   State& state_;
-};
-
-/// Notes what operators do on behalf of the innermost call.
-class Tracer::Observer final : public OperatorListener {
- public:
-  explicit Observer(State& state) : state_(state), guard_(all_modules(state.models)) {}
-
-  void before(const at::RecordFunction& op, const OperatorKind& kind) override {
-    const Bookkeeping own(state_);
-    if (!state_.timed) {
-      state_.meter.before(op, kind);
-      note_reads(op, kind);
-    }
-    ++depth_;
-    if (state_.watches_state) note_state(op, kind);
-    if (state_.watches_state && depth_ == 1) note_normalisation(op);
-    guard_.before(op, kind);
-  }
-  void after(const at::RecordFunction& op) override {
-    const Bookkeeping own(state_);
-    --depth_;
-    if (!state_.timed) state_.meter.after(op);
-    if (!state_.watches_state) return;
-    for (const auto& output : op.outputs()) {
-      each_tensor(output, [&](const at::Tensor& tensor) { state_.states->note_result(tensor); });
-    }
-  }
-
- private:
-  void note_reads(const at::RecordFunction& op, const OperatorKind& kind) {
-    const auto call = state_.recorder->current();
-    const int module = state_.recorder->current_module();
-    for (const auto& input : op.inputs()) {
-      each_tensor(input,
-                  [&](const at::Tensor& tensor) { state_.reads.note(call.model, module, tensor); });
-    }
-    for (const int argument : kind.written) {
-      each_tensor(op.inputs()[argument],
-                  [&](const at::Tensor& tensor) { state_.reads.note_write(tensor); });
-    }
-  }
-
-  /// LibTorch does not say of these operators that they write.
-  void note_normalisation(const at::RecordFunction& op) {
-    constexpr std::size_t kMean = 3, kTraining = 5;
-    const std::string_view name = op.name();
-    if (name != "aten::batch_norm" && name != "aten::instance_norm") return;
-    const auto& inputs = op.inputs();
-    if (inputs.size() <= kTraining || !inputs[kMean].isTensor()) return;
-    state_.states->note_normalisation(state_.recorder->current().model,
-                                      state_.recorder->current_module(), inputs[kMean].toTensor(),
-                                      inputs[kTraining].toBool());
-  }
-
-  void note_state(const at::RecordFunction& op, const OperatorKind& kind) {
-    const auto call = state_.recorder->current();
-    const int module = state_.recorder->current_module();
-    const auto& inputs = op.inputs();
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const bool writes = std::find(kind.written.begin(), kind.written.end(),
-                                    static_cast<int>(i)) != kind.written.end();
-      each_tensor(inputs[i], [&](const at::Tensor& tensor) {
-        state_.states->note_use(call.model, module, tensor, writes);
-        // What operators do to what they made themselves is theirs.
-        if (depth_ == 1) state_.states->note_kept(call.model, module, tensor, writes);
-      });
-    }
-  }
-
-  State& state_;
-  WriteGuard guard_;
-  int depth_ = 0;  // operators that call operators
 };
 
 /// A call on the stack: ends it, also when an exception leaves it.
@@ -228,7 +160,7 @@ class Tracer::RunningCall {
     const Bookkeeping own(state);
     const Reading now = tracer_.now();  // what follows is nobody's
     const Known& known = state.known.at(&module);
-    if (state.watches_state) {
+    if (state.watches_state()) {
       state.look_at_running();
       state.states->enter(known.model, known.module);
     }
@@ -247,7 +179,7 @@ class Tracer::RunningCall {
     state.running.pop_back();
     const Known& known = state.known.at(&module_);
     if (state.hidden) state.hidden->leave(known.crosses);
-    if (state.watches_state) {
+    if (state.watches_state()) {
       state.states->leave(known.model, known.module);
       state.look_at_running();
     }
@@ -296,17 +228,15 @@ Tracer::~Tracer() {
 /// long as a small module, and leaves it a cold cache.
 std::vector<simulate::Trace> Tracer::run_and_watch_state(const Body& body, int repeats) {
   auto& states = state_->states.emplace(state_->models);
-  const auto watch = [&](int run, bool timed) {
+  const auto watch = [&](int run, Watching watching) {
     states.begin_run(run);
-    state_->watches_state = true;
-    auto traces = run_once(body, timed);
-    state_->watches_state = false;
+    auto traces = run_once(body, watching);
     states.end_run();
     return traces;
   };
-  auto traces = watch(0, false);
+  auto traces = watch(0, Watching::kSizes);
   take_times(body, repeats, traces);
-  watch(1, true);
+  watch(1, Watching::kState);
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].state = states.changes(static_cast<int>(m));
   }
@@ -320,7 +250,7 @@ const std::vector<KeptMembers>& Tracer::kept_members() const { return state_->ke
 void Tracer::run_hiding(const Body& body, const std::vector<KeptMembers>& members,
                         const std::set<ModelModule>& readers) {
   state_->hidden.emplace(members, readers);
-  run_once(body, true);
+  run_once(body, Watching::kNothing);
   state_->hidden.reset();
 }
 
@@ -334,7 +264,7 @@ std::set<ModelModule> Tracer::modules() const {
 }
 
 std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
-  auto traces = run_once(body, false);
+  auto traces = run_once(body, Watching::kSizes);
   take_times(body, repeats, traces);
   return traces;
 }
@@ -344,7 +274,7 @@ void Tracer::take_times(const Body& body, int repeats, std::vector<simulate::Tra
   std::vector<std::vector<simulate::Trace>> timed(traces.size());
   state_->clock = {};
   for (int i = 0; i < repeats; ++i) {
-    auto again = run_once(body, true);
+    auto again = run_once(body, Watching::kClock);
     for (std::size_t m = 0; m < traces.size(); ++m) timed[m].push_back(std::move(again[m]));
   }
   const double share = processor_share(state_->clock);
@@ -354,30 +284,36 @@ void Tracer::take_times(const Body& body, int repeats, std::vector<simulate::Tra
   }
 }
 
-/// The operators of a timed run are watched too: what they write must be put back.
-std::vector<simulate::Trace> Tracer::run_once(const Body& body, bool timed) {
+/// What an unwatched run writes is put back as far as the watched ones wrote it, too: it draws the
+/// same random numbers, so it comes the same way.
+std::vector<simulate::Trace> Tracer::run_once(const Body& body, Watching watching) {
   auto& state = *state_;
-  state.timed = timed;
+  state.watching = watching;
   state.meter = OperatorMeter(state.devices);
   state.failed_module.clear();
   state.running.clear();
   state.live_log.emplace();
   state.returned_by.clear();
   state.recorder.emplace(trees_of(state.models), now());
+  WriteGuard guard(all_modules(state.models), state.written);
   {
     const base::FiberLocalScope<CallHandler> handler(module::call_handler(), this);
     const base::RandomScope random(state.key);
-    Observer observer(state);
-    const OperatorWatch watch(observer);
+    OperatorNotes notes(*state.recorder, guard);
+    if (watching == Watching::kSizes) notes.note_costs(state.meter, state.reads);
+    if (state.watches_state()) notes.note_state(*state.states);
+    std::optional<OperatorWatch> watch;
+    if (notes.are_wanted()) watch.emplace(notes);
     state.live_log->keep_graph(body());
     state.recorder->finish(now());
   }
+  state.written = guard.written();
   auto& traces = state.recorder->traces();
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
     traces[m].buffer_uses = state.reads.buffer_uses(static_cast<int>(m));
   }
-  if (!timed) note_sizes();
+  if (watching == Watching::kSizes) note_sizes();
   state.live_log.reset();
   return std::move(traces);
 }
@@ -397,7 +333,7 @@ void Tracer::note_sizes() {
 }
 
 Reading Tracer::now() const {
-  if (!state_->timed) return state_->meter.times();
+  if (state_->watching != Watching::kClock) return state_->meter.times();
   return {{static_cast<double>(state_->clock.now()) / base::kSecond, 0, 0}};
 }
 
@@ -413,6 +349,15 @@ void Tracer::note_backward(const std::vector<at::Tensor>& roots) {
 const std::string& Tracer::failed_module() const { return state_->failed_module; }
 
 // ---- calls -------------------------------------------------------------------------------------
+
+/// From the innermost call to the next.
+void Tracer::note_passed(const std::vector<at::Tensor>& tensors) {
+  auto& state = *state_;
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
+  }
+}
 
 /// To the innermost call.
 void Tracer::note_handed(const std::vector<at::Tensor>& tensors, bool returned) {
@@ -458,29 +403,23 @@ void Tracer::leave(Space& space) noexcept {
 std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, PpRank,
                                    Packet&& arguments, const CallTraits&) {
   auto& state = *state_;
-  {
-    const Bookkeeping own(state);
-    for (const auto& tensor : arguments.tensors) {
-      if (!tensor.defined()) continue;
-      state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
-    }
-  }
+  const bool sizes = state.watching == Watching::kSizes;
+  if (sizes) note_passed(arguments.tensors);
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
-    {
-      const Bookkeeping own(state);
+    if (sizes) {
       note_handed(arguments.tensors, /*returned=*/false);
       state.live_log->note_arguments(arguments.tensors);
     }
     auto returned = entry.run(module.smp_module(), arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
-    const Bookkeeping own(state);
-    note_result(returned.tensors);
+    if (sizes) note_result(returned.tensors);
     return returned;
   }();
   const Bookkeeping own(state);
-  note_handed(result.tensors, /*returned=*/true);
   state.live_log->keep_graph(result.tensors);
+  if (!sizes) return result;
+  note_handed(result.tensors, /*returned=*/true);
   state.live_log->note_results(result.tensors);
   return result;
 }

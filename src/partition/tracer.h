@@ -74,16 +74,23 @@ class Tracer final : public CallHandler {
                              Packet&& arguments, const CallTraits& traits) override;
 
  private:
-  class Observer;
   struct Known;
   struct State;
   class RunningCall;
   class Bookkeeping;
 
-  std::vector<simulate::Trace> run_once(const Body& body, bool timed);
+  /// What else is done in a run.
+  enum class Watching {
+    kSizes,  ///< of operators and tensors
+    kClock,  ///< nothing hears of operators: that would be a part of what is timed
+    kState,  ///< what modules write
+    kNothing,
+  };
+  std::vector<simulate::Trace> run_once(const Body& body, Watching watching);
   void take_times(const Body& body, int repeats, std::vector<simulate::Trace>& traces);
   void note_sizes();
   Reading now() const;
+  void note_passed(const std::vector<at::Tensor>& tensors);
   void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
   void note_result(const std::vector<at::Tensor>& tensors);
 

@@ -7,11 +7,12 @@
 
 namespace smp::partitioning {
 
-WriteGuard::WriteGuard(const std::vector<torch::nn::Module*>& modules) {
+WriteGuard::WriteGuard(const std::vector<torch::nn::Module*>& modules, const Written& known) {
   for (const auto* module : modules) {
     for (const auto& tensor : module->parameters(/*recurse=*/false)) add(tensor);
     for (const auto& tensor : module->buffers(/*recurse=*/false)) add(tensor);
   }
+  for (const void* storage : known) keep(storage);
 }
 
 void WriteGuard::add(const at::Tensor& tensor) {
@@ -25,13 +26,22 @@ void WriteGuard::add(const at::Tensor& tensor) {
 
 void WriteGuard::before(const at::RecordFunction& op, const OperatorKind& kind) {
   for (const int argument : kind.written) {
-    each_tensor(op.inputs()[argument], [this](const at::Tensor& tensor) { keep(tensor); });
+    each_tensor(op.inputs()[argument], [this](const at::Tensor& tensor) {
+      if (tensor.has_storage()) keep(tensor.storage().unsafeGetStorageImpl());
+    });
   }
 }
 
-void WriteGuard::keep(const at::Tensor& written) {
-  if (!written.has_storage()) return;
-  const auto found = entries_.find(written.storage().unsafeGetStorageImpl());
+WriteGuard::Written WriteGuard::written() const {
+  Written written;
+  for (const auto& [storage, entry] : entries_) {
+    if (!entry.values.empty()) written.insert(storage);
+  }
+  return written;
+}
+
+void WriteGuard::keep(const void* storage) {
+  const auto found = entries_.find(storage);
   if (found == entries_.end() || !found->second.values.empty()) return;
   const at::NoGradGuard no_grad;
   for (const auto& tensor : found->second.tensors) {

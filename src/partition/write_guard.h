@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "partition/operator_work.h"
@@ -20,7 +21,11 @@ namespace smp::partitioning {
 /// back in its destructor: same storage, same version. Costs memory only for what is written.
 class WriteGuard {
  public:
-  explicit WriteGuard(const std::vector<torch::nn::Module*>& modules);
+  /// Storages of parameters and buffers.
+  using Written = std::unordered_set<const void*>;
+
+  /// @param known  kept at once: nobody need call before() about them
+  explicit WriteGuard(const std::vector<torch::nn::Module*>& modules, const Written& known = {});
   ~WriteGuard();
   WriteGuard(const WriteGuard&) = delete;
   WriteGuard& operator=(const WriteGuard&) = delete;
@@ -28,13 +33,16 @@ class WriteGuard {
   /// `op` is about to run.
   void before(const at::RecordFunction& op, const OperatorKind& kind);
 
+  /// What was kept.
+  Written written() const;
+
  private:
   struct Entry {
     std::vector<at::Tensor> tensors;  // that share a storage
     std::vector<at::Tensor> values;   // of these; empty until the first change
   };
   void add(const at::Tensor& tensor);
-  void keep(const at::Tensor& written);
+  void keep(const void* storage);
 
   std::unordered_map<const void*, Entry> entries_;  // by storage
 };
