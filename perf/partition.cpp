@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
@@ -216,10 +217,10 @@ std::vector<Result> compare_members(const std::string& family, const simulate::M
       results[static_cast<std::size_t>(i)] = compare(model, machine, limited);
     }
   };
-  std::vector<std::thread> others(std::max(1u, std::thread::hardware_concurrency()) - 1);
-  for (auto& thread : others) thread = std::thread(work);
+  std::vector<std::future<void>> others(std::max(1u, std::thread::hardware_concurrency()) - 1);
+  for (auto& other : others) other = std::async(std::launch::async, work);
   work();
-  for (auto& thread : others) thread.join();
+  for (auto& other : others) other.get();
   return results;
 }
 

@@ -71,6 +71,9 @@ struct SMP_API Config {
   /// every start. k > 0: by a clock, modules by the median of k runs; then two runs of one program
   /// may get different plans.
   int trace_repeats = 0;
+  /// How many of the first step's microbatches are looked at, for models that do not do the same
+  /// for each: modules cost what they cost on average (docs/partitioning.md#costs).
+  int trace_microbatches = 1;
   /// What the stages compute on, to price modules by: one name for all, or one a stage with commas
   /// between them, "h100, h100, a100, cpu" (docs/partitioning.md#devices). Default: a core each.
   std::string devices = {};

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "api/exchange.h"
 #include "api/message_probe.h"
 #include "api/runtime.h"
+#include "base/cpu_socket.h"
 #include "base/device.h"
 #include "base/machine_memory.h"
 
@@ -24,6 +26,10 @@ constexpr double kLatencyWithoutCore = 800e-6;
 /// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet
 /// or InfiniBand between machines of one room.
 constexpr double kNetworkLatency = 30e-6;
+
+/// Of the bandwidth within a socket; assumed. What comes from another is read over the link between
+/// them.
+constexpr double kSocketShare = 0.65;
 
 bool computes_on_cores(const simulate::Machine& machine, int stage) {
   return machine.devices.empty() || machine.devices[stage] == base::devices().front().name;
@@ -100,6 +106,15 @@ std::vector<int> nodes_of_stages(const Runtime& runtime) {
   return nodes;
 }
 
+/// Of each stage; -1: unbound, or not known.
+std::vector<int> sockets_of_stages(Runtime& runtime, const simulate::Machine& machine) {
+  const bool elsewhere = runtime.plan_request() || runtime.config().stages_per_node > 0;
+  if (elsewhere || machine.stages == 1 || !machine.devices.empty()) {
+    return std::vector<int>(static_cast<std::size_t>(machine.stages), -1);
+  }
+  return gather_values(runtime.communicator(Group::kPp), base::bound_socket(), "sockets");
+}
+
 /// Accelerators of one node are linked directly, as fast as the slowest of them is.
 void link_devices(simulate::Machine& machine) {
   double slowest = std::numeric_limits<double>::infinity();
@@ -113,13 +128,17 @@ void link_devices(simulate::Machine& machine) {
 
 }  // namespace
 
-std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes, int ports) {
-  const bool one =
-      std::all_of(nodes.begin(), nodes.end(), [&](int node) { return node == nodes.front(); });
-  if (one) return {};
+std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes,
+                                                const std::vector<int>& sockets, int ports) {
   std::map<int, int> seen;  // stages of a node
   std::vector<simulate::Machine::Place> places;
-  for (const int node : nodes) places.push_back({node, 0, seen[node]++ % ports});
+  bool apart = false;
+  for (std::size_t stage = 0; stage < nodes.size(); ++stage) {
+    const int node = nodes[stage];
+    places.push_back({node, std::max(0, sockets[stage]), seen[node]++ % ports});
+    apart |= node != nodes.front() || places.back().socket != places.front().socket;
+  }
+  if (!apart) places.clear();
   return places;
 }
 
@@ -131,13 +150,15 @@ simulate::Machine job_machine(Runtime& runtime) {
   machine.promised_outputs = runtime.server().core().options.promised_outputs;
   machine.devices = base::split_devices(config.devices, static_cast<std::size_t>(machine.stages));
   link_devices(machine);
-  machine.places = places_of(nodes_of_stages(runtime), config.network_ports);
+  machine.across_sockets = {machine.latency, kSocketShare * machine.bytes_per_second};
+  machine.places = places_of(nodes_of_stages(runtime), sockets_of_stages(runtime, machine),
+                             config.network_ports);
   machine.network = {kNetworkLatency, config.network_gbit * 1e9 / 8};
   machine.memory = memory_of_stages(runtime, machine.devices);
   if (runtime.cores() > 0) machine.oversubscribed = oversubscribed_hosts(runtime, machine);
   if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
   if (!machine.oversubscribed.empty()) {
-    machine.latency = kLatencyWithoutCore;
+    machine.latency = machine.across_sockets.latency = kLatencyWithoutCore;
     machine.network.latency = std::max(machine.network.latency, kLatencyWithoutCore);
   }
   return machine;

@@ -11,14 +11,16 @@ class Runtime;
 
 /// Speeds, devices and memory as configured, or the memory of the devices, or that of this machine,
 /// where every host is taken to have as much; hosts with fewer cores than ranks; nodes as
-/// configured or as the job runs; messages as usual, or as measured with `trace_repeats`. Called by
-/// all pp ranks at once, outside of steps, since it may measure; what was measured is known on
-/// pp_rank 0 only.
+/// configured or as the job runs, and sockets as ranks are bound to them; messages as usual, or as
+/// measured with `trace_repeats`. Called by all pp ranks at once, outside of steps, since it may
+/// measure; what was measured is known on pp_rank 0 only.
 [[nodiscard]] simulate::Machine job_machine(Runtime& runtime);
 
-/// Of stages on these nodes, whose network adapters are dealt to their stages in turn; none if all
-/// are on one.
+/// Of stages on these nodes and sockets, where the network adapters of a node are dealt to its
+/// stages in turn; none if all are on one socket of one node.
+/// @param sockets  of their nodes; -1: on any
 [[nodiscard]] std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes,
+                                                              const std::vector<int>& sockets,
                                                               int ports);
 
 }  // namespace smp

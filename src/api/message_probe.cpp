@@ -78,24 +78,31 @@ class Probe {
   const d2d::Communicator pipeline_;
 };
 
+/// @param measured  nothing if no peer is at the end of one
+void take(simulate::Machine::Link& link, const std::optional<simulate::Machine::Link>& measured,
+          const simulate::Machine& machine) {
+  if (!measured) return;
+  link.latency = std::max(0.0, measured->latency - 2 * machine.handling);
+  if (measured->bytes_per_second > 0) link.bytes_per_second = measured->bytes_per_second;
+}
+
 }  // namespace
 
 simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine) {
   const Probe probe(runtime);
-  std::vector<int> near, far;
+  std::vector<int> near, across, far;
   for (int peer = 1; peer < probe.size(); ++peer) {
-    (machine.on_network(0, peer) ? far : near).push_back(peer);
+    auto& kind = machine.on_network(0, peer) ? far : machine.is_near(0, peer) ? near : across;
+    kind.push_back(peer);
   }
-  const auto to_near = probe.link(near), to_far = probe.link(far);
+  const auto to_near = probe.link(near), to_across = probe.link(across), to_far = probe.link(far);
   if (!runtime.is_first_stage()) return machine;
   if (to_near) {
     machine.set_message_seconds(to_near->latency);
     if (to_near->bytes_per_second > 0) machine.bytes_per_second = to_near->bytes_per_second;
   }
-  if (to_far) {
-    machine.network.latency = std::max(0.0, to_far->latency - 2 * machine.handling);
-    if (to_far->bytes_per_second > 0) machine.network.bytes_per_second = to_far->bytes_per_second;
-  }
+  take(machine.across_sockets, to_across, machine);
+  take(machine.network, to_far, machine);
   return machine;
 }
 

@@ -9,7 +9,8 @@ class Runtime;
 
 /// Outside of steps, called by all pp ranks at once; takes some milliseconds. Round trips from
 /// pp_rank 0 to some of the others, in turn: the medians of small and of large messages become
-/// latency, handling and bandwidth, and those to other nodes the same of the network.
+/// latency, handling and bandwidth; those to other sockets and to other nodes the latency and
+/// bandwidth of these links.
 /// @return on pp_rank 0: `machine` with the measured costs; elsewhere, and where no other rank is
 /// there: `machine`
 [[nodiscard]] simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine);

@@ -132,7 +132,7 @@ at::Tensor Microbatches::slice(std::size_t argument, const at::Tensor& tensor, i
   return own;
 }
 
-std::vector<Packet> Microbatches::preview(bool meta) const {
+std::vector<Packet> Microbatches::preview(int microbatch, bool meta) const {
   std::vector<Packet> packets;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const auto& source = arguments_[i].packet;
@@ -140,7 +140,8 @@ std::vector<Packet> Microbatches::preview(bool meta) const {
     for (const auto& tensor : source.tensors) {
       auto own = tensor.defined() ? tensor.detach() : tensor;
       if (own.defined() && splits(i)) {
-        own = own.narrow(axis_of(i, tensor), rows_[0].start, rows_[0].length);
+        const auto& rows = rows_.at(static_cast<std::size_t>(microbatch));
+        own = own.narrow(axis_of(i, tensor), rows.start, rows.length);
       }
       if (own.defined()) own = meta ? own.to(at::kMeta) : own.clone();
       packets[i].tensors.push_back(own);
@@ -150,9 +151,9 @@ std::vector<Packet> Microbatches::preview(bool meta) const {
   return packets;
 }
 
-std::uint64_t Microbatches::preview_key() const {
+std::uint64_t Microbatches::preview_key(int microbatch) const {
   std::uint64_t key = arguments_.size();
-  for (const auto& packet : preview(/*meta=*/true)) {
+  for (const auto& packet : preview(microbatch, /*meta=*/true)) {
     key = base::mix_key(key, packet.bytes);
     for (const auto& tensor : packet.tensors) {
       if (!tensor.defined()) continue;

@@ -28,11 +28,11 @@ class Microbatches {
 
   /// The arguments of one microbatch; called once for each.
   std::vector<Packet> slices(int microbatch);
-  /// Copies of the arguments of microbatch 0, without history, for a trial run.
+  /// Copies of the arguments of one microbatch, without history, for a trial run.
   /// @param meta  without values too
-  std::vector<Packet> preview(bool meta) const;
+  std::vector<Packet> preview(int microbatch, bool meta) const;
   /// Of what preview() gives: values, types and shapes of tensors.
-  std::uint64_t preview_key() const;
+  std::uint64_t preview_key(int microbatch) const;
   /// @throws UsageError if an argument that all microbatches share was changed in place.
   void check_unchanged(int microbatch) const;
 

@@ -26,8 +26,10 @@ std::string text_of_settings(const PlanKeyFacts& facts) {
              facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
              config.memory_weight, ' ', config.trace_repeats, ' ', config.pipeline, ' ',
              config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
-             facts.preview.microbatches, ' ', facts.preview.arguments_key(), ' ',
-             facts.preview.grad, ' ', facts.optimizer_ratio);
+             facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio);
+  for (int i = 0; i < facts.preview.traced; ++i) {
+    text += concat(" arguments ", facts.preview.arguments_key(i));
+  }
   if (config.pipeline.starts_with("file:")) {
     text += concat(' ', base::read_file(config.pipeline.substr(5)));
   }

@@ -156,9 +156,9 @@ PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
   }
   const auto& tree = tree_of(job.model);
   const auto options = options_of(job, trace);
-  PlannedModel made{partitioning::make_plan(tree, options), {}, !traced.calls.empty()};
+  PlannedModel made{partitioning::make_plan(tree, options), {}, !traced.calls_nothing()};
   made.simulation = simulated_timeline(tree, options, made.plan);
-  if (!trace.calls.empty()) cache_.store(key_of(job), made.plan, made.simulation);
+  if (!trace.calls_nothing()) cache_.store(key_of(job), made.plan, made.simulation);
   return made;
 }
 

@@ -153,19 +153,20 @@ class StepRun {
 
   StepPreview preview_of(const StepBody& body) const {
     StepPreview preview;
-    preview.run = [this, &body](bool grad, bool meta) {
+    preview.run = [this, &body](int microbatch, bool grad, bool meta) {
       auto modes = modes_;
       modes.grad = grad;
       const server::ModesScope scope(modes);
-      auto slices = inputs_->preview(meta);
+      auto slices = inputs_->preview(microbatch, meta);
       std::optional<deferred::MetaScope> shapes_only;
       if (meta) shapes_only.emplace();
-      return body(0, slices).tensors;
+      return body(microbatch, slices).tensors;
     };
     preview.grad = modes_.grad;
     preview.body = &body.target_type();
-    preview.arguments_key = [this] { return inputs_->preview_key(); };
+    preview.arguments_key = [this](int microbatch) { return inputs_->preview_key(microbatch); };
     preview.microbatches = inputs_->count();
+    preview.traced = std::min(runtime_.config().trace_microbatches, inputs_->count());
     return preview;
   }
 

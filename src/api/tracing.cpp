@@ -50,7 +50,7 @@ class Attempts final : public server::StepEngine {
   Attempts& operator=(const Attempts&) = delete;
 
   // server::StepEngine
-  int current_microbatch() const noexcept override { return 0; }
+  int current_microbatch() const noexcept override { return microbatch_; }
   /// Only the graph is kept, for a look at what it holds.
   void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
                 bool) override {
@@ -117,16 +117,11 @@ class Attempts final : public server::StepEngine {
   std::string run_here(bool grad) {
     try {
       const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
-      std::optional<std::string> first;
-      auto traces = tracer_.run_and_watch_state(
-          [&] {
-            auto returned = run_body(grad);
-            if (!first) first = bytes_of(results_);
-            return returned;
-          },
-          repeats);
+      std::vector<std::string> first;
+      Results last;
+      auto traces = tracer_.run_and_watch_state(bodies(grad, first, last), repeats);
       // The trial draws the same random numbers each time.
-      if (!meta_ && may_hide_state(traces) && *first != bytes_of(results_)) {
+      if (!meta_ && may_hide_state(traces) && first != bytes_of(last)) {
         auto& state = traces.front().state;
         std::erase_if(state, [](const auto& change) { return change.module == 0; });
         state.push_back(
@@ -140,9 +135,29 @@ class Attempts final : public server::StepEngine {
     }
   }
 
-  std::vector<at::Tensor> run_body(bool grad) {
+  /// By microbatch.
+  using Results = std::vector<std::vector<at::Tensor>>;
+
+  /// One a microbatch; they note what their first run gives, as bytes, and what their last does.
+  partitioning::Tracer::Bodies bodies(bool grad, std::vector<std::string>& first, Results& last) {
+    first.resize(static_cast<std::size_t>(preview_.traced));
+    last.resize(first.size());
+    partitioning::Tracer::Bodies bodies;
+    for (int i = 0; i < preview_.traced; ++i) {
+      bodies.emplace_back([this, i, grad, &its_first = first[i], &its_last = last[i]] {
+        auto returned = run_body(i, grad);
+        its_last = values_of(results_);
+        if (its_first.empty()) its_first = bytes_of(its_last);  // before another run writes there
+        return returned;
+      });
+    }
+    return bodies;
+  }
+
+  std::vector<at::Tensor> run_body(int microbatch, bool grad) {
+    microbatch_ = microbatch;
     results_.clear();
-    auto returned = preview_.run(grad, meta_);
+    auto returned = preview_.run(microbatch, grad, meta_);
     results_.insert(results_.end(), returned.begin(), returned.end());
     return returned;
   }
@@ -174,11 +189,31 @@ class Attempts final : public server::StepEngine {
                              double seconds) {
     const auto child = in_child_process(
         [&] {
-          tracer_.run_hiding([&] { return run_body(grad); }, members, readers);
-          return bytes_of(results_);
+          std::string bytes;
+          for (int i = 0; i < preview_.traced; ++i) {
+            tracer_.run_hiding([&] { return run_body(i, grad); }, members, readers);
+            bytes += bytes_of(results_);
+          }
+          return bytes;
         },
         seconds);
     return child.answer.value_or(child.fault);
+  }
+
+  /// Without their graph.
+  static std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
+    const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
+    std::vector<at::Tensor> values;
+    for (const auto& tensor : tensors) {
+      values.push_back(tensor.defined() ? tensor.detach() : tensor);
+    }
+    return values;
+  }
+
+  std::vector<std::string> bytes_of(const Results& results) const {
+    std::vector<std::string> bytes;
+    for (const auto& tensors : results) bytes.push_back(bytes_of(tensors));
+    return bytes;
   }
 
   std::string bytes_of(const std::vector<at::Tensor>& tensors) const {
@@ -240,6 +275,7 @@ class Attempts final : public server::StepEngine {
   const std::vector<const ModelDescription*>& models_;
   bool meta_;  // there are no values to compute with
   partitioning::Tracer tracer_;
+  int microbatch_ = 0;               // that runs
   std::vector<at::Tensor> results_;  // of the last run: what was returned or begins a backward pass
   std::string failed_module_;
   std::string fault_;

@@ -1,4 +1,4 @@
-// api/tracing.h: the first step's body, run once before its models are placed, to see what their
+// api/tracing.h: the first step's body, run before its models are placed, to see what their
 // modules cost (paper App. C.1; docs/partitioning.md).
 #pragma once
 
@@ -18,15 +18,16 @@ class Runtime;
 
 /// A step that was called on pp_rank 0 and has not begun. Valid until it begins.
 struct StepPreview {
-  /// Runs the body on copies of the arguments of microbatch 0 and returns its outputs.
+  /// Runs the body on copies of the arguments of a microbatch and returns its outputs.
   /// @param grad  with gradients, even if the caller's grad mode is off
   /// @param meta  on tensors without memory, as a model whose initialisation is delayed needs it
-  std::function<std::vector<at::Tensor>(bool grad, bool meta)> run;
+  std::function<std::vector<at::Tensor>(int microbatch, bool grad, bool meta)> run;
   bool grad = true;                      ///< the caller's grad mode
   const std::type_info* body = nullptr;  ///< StepBody::target_type()
-  /// Hash of the arguments of microbatch 0: their values, of tensors their types and shapes.
-  std::function<std::uint64_t()> arguments_key;
+  /// Hash of the arguments of a microbatch: their values, of tensors their types and shapes.
+  std::function<std::uint64_t(int microbatch)> arguments_key;
   int microbatches = 1;
+  int traced = 1;  ///< how many of them, the first ones, are looked at
 };
 
 /// One trace a model. If the body cannot be run before placement a warning says why, and the traces

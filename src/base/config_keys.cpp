@@ -115,6 +115,9 @@ std::vector<ConfigKey> plan_keys() {
       key("trace_repeats", "", &Config::trace_repeats, between(0, 1000), "0",
           "0 prices modules by the operators they run, k > 0 modules and messages by a clock: the "
           "median of k runs"),
+      key("trace_microbatches", "", &Config::trace_microbatches, between(1, kMostMicrobatches), "1",
+          "how many microbatches of the first step are looked at, if they do not all go the same "
+          "way"),
       key("devices", "", &Config::devices, any_devices, "a core each",
           "what the stages compute on, to price modules by: one name for all or one per stage "
           "(docs/partitioning.md)"),

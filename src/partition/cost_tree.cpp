@@ -17,7 +17,7 @@ struct OwnCosts {
   std::vector<std::int64_t> gradient_bytes;
   std::vector<std::int64_t> activation_bytes;
   std::vector<double> seconds;
-  std::vector<int> first_call;  // index in Trace::calls
+  std::vector<int> first_call;  // index in Trace::calls of whichever microbatch called it first
 };
 
 constexpr int kNeverCalled = std::numeric_limits<int>::max();
@@ -36,13 +36,8 @@ std::vector<std::int64_t> bytes_of_weights(const ModuleTree& tree,
   return sums;
 }
 
-OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
-  const std::size_t count = tree.nodes.size();
-  OwnCosts costs{bytes_of_weights(tree, &TreeParameter::bytes),
-                 bytes_of_weights(tree, &TreeParameter::gradient_bytes),
-                 std::vector<std::int64_t>(count, 0), std::vector<double>(count, 0),
-                 std::vector<int>(count, kNeverCalled)};
-  costs.first_call[0] = -1;
+// Of one microbatch.
+void add_calls(OwnCosts& costs, const simulate::Trace& trace) {
   const auto add = [&](int module, const simulate::ComputeInterval& interval) {
     costs.seconds.at(module) += interval.seconds + trace.backward_of(interval);
     costs.activation_bytes[module] += interval.activation_bytes;
@@ -55,6 +50,22 @@ OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
     add(call.module, call.after);
     int& first = costs.first_call[call.module];
     first = std::min(first, static_cast<int>(i));
+  }
+}
+
+// Of a microbatch, on average over those that were traced.
+OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
+  const std::size_t count = tree.nodes.size();
+  OwnCosts costs{bytes_of_weights(tree, &TreeParameter::bytes),
+                 bytes_of_weights(tree, &TreeParameter::gradient_bytes),
+                 std::vector<std::int64_t>(count, 0), std::vector<double>(count, 0),
+                 std::vector<int>(count, kNeverCalled)};
+  costs.first_call[0] = -1;
+  for (std::size_t i = 0; i < trace.num_traced(); ++i) add_calls(costs, trace.of_microbatch(i));
+  const auto count_traced = static_cast<std::int64_t>(trace.num_traced());
+  for (std::size_t m = 0; m < count; ++m) {
+    costs.seconds[m] /= static_cast<double>(count_traced);
+    costs.activation_bytes[m] /= count_traced;
   }
   return costs;
 }

@@ -62,7 +62,20 @@ class CutCounter {
 
 std::vector<CutBytes> cut_bytes(const simulate::Trace& trace, const std::vector<int>& stages,
                                 int pp_size) {
-  return CutCounter(trace, stages, pp_size).count();
+  std::vector<CutBytes> mean(static_cast<std::size_t>(pp_size));
+  for (std::size_t i = 0; i < trace.num_traced(); ++i) {
+    const auto cuts = CutCounter(trace.of_microbatch(i), stages, pp_size).count();
+    for (std::size_t s = 0; s < mean.size(); ++s) {
+      mean[s].in += cuts[s].in;
+      mean[s].out += cuts[s].out;
+    }
+  }
+  const auto traced = static_cast<std::int64_t>(trace.num_traced());
+  for (CutBytes& cut : mean) {
+    cut.in /= traced;
+    cut.out /= traced;
+  }
+  return mean;
 }
 
 }  // namespace smp::partitioning

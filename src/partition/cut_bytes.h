@@ -8,8 +8,8 @@
 
 namespace smp::partitioning {
 
-/// Bytes of tensors that one stage receives and sends in the forward pass of one microbatch. The
-/// backward pass moves their gradients the other way.
+/// Bytes of tensors that one stage receives and sends in the forward pass of one microbatch, on
+/// average over those that were traced. The backward pass moves their gradients the other way.
 struct CutBytes {
   std::int64_t in = 0;
   std::int64_t out = 0;

@@ -147,23 +147,28 @@ class MemoryDiagnosis {
       StepSettings settings = unfit_.settings;
       settings.microbatches *= split;
       simulate::Trace trace = unfit_.trace;
-      const auto shrink = [split](simulate::ComputeInterval& interval) {
-        interval.activation_bytes /= split;
-        interval.gradient_bytes /= split;
-      };
-      shrink(trace.body_after);
-      for (simulate::TracedCall& call : trace.calls) {
-        shrink(call.before);
-        shrink(call.after);
-        call.caller_live_bytes /= split;
-        call.caller_gradient_bytes /= split;
-      }
-      for (simulate::SharedTensor& tensor : trace.shared) tensor.bytes /= split;
+      shrink(trace, split);
+      for (simulate::Trace& other : trace.others) shrink(other, split);
       if (fits(settings, trace)) {
         return concat("microbatches = ", settings.microbatches, ", so that each is smaller");
       }
     }
     return {};
+  }
+
+  static void shrink(simulate::Trace& trace, int split) {
+    const auto shrink_interval = [split](simulate::ComputeInterval& interval) {
+      interval.activation_bytes /= split;
+      interval.gradient_bytes /= split;
+    };
+    shrink_interval(trace.body_after);
+    for (simulate::TracedCall& call : trace.calls) {
+      shrink_interval(call.before);
+      shrink_interval(call.after);
+      call.caller_live_bytes /= split;
+      call.caller_gradient_bytes /= split;
+    }
+    for (simulate::SharedTensor& tensor : trace.shared) tensor.bytes /= split;
   }
 
   std::string smaller_optimizer() const {

@@ -35,6 +35,10 @@ constexpr std::array kSlacks{0.01, 0.03, 0.1};
 /// Rounds of runs that are dealt to the stages; see looped_partition().
 constexpr std::array kLoops{2, 3, 4, 6, 8};
 
+/// Weights of memory beside the one that is asked for.
+constexpr std::array kOtherAlphas{0.0, 0.2, 0.5, 0.8, 1.0};
+constexpr int kBudgetForOtherCosts = 200;  // judgements
+
 constexpr const char* kByHand = "by hand";
 
 struct Candidate {
@@ -75,7 +79,7 @@ class Planner {
  private:
   /// What the program says about state counts whether anything was run or not.
   static simulate::Trace trace_of(const ModuleTree& tree, const simulate::Trace& traced) {
-    simulate::Trace trace = traced.calls.empty() ? count_trace(tree) : traced;
+    simulate::Trace trace = traced.calls_nothing() ? count_trace(tree) : traced;
     trace.state = all_state(tree, traced.state);
     return trace;
   }
@@ -177,6 +181,7 @@ class Planner {
          std::max<std::int64_t>(1, kMostCalls / (kLeastJudgements * of_microbatch))});
     const auto budget = static_cast<int>(std::clamp<std::int64_t>(
         kMostCalls / (sample * of_microbatch), kLeastJudgements, kMostJudgements));
+    if (budget >= kBudgetForOtherCosts) add_by_other_costs(starts);
     const double tree_seconds = judged(starts.front(), sample).step.seconds;
     const Judge judge = [&](const std::vector<int>& stages) {
       if (!every_stage_used(costs_, machine_, stages)) return kIdle;
@@ -184,6 +189,22 @@ class Planner {
       return value(judgement, tree_seconds);
     };
     return search_partition(costs_, machine_, starts, judge, budget);
+  }
+
+  /// What the paper's algorithm and even runs come to where memory weighs more or less, or modules
+  /// are priced by their number: with a limit on memory one of these may be all that fits.
+  void add_by_other_costs(std::vector<std::vector<int>>& starts) const {
+    simulate::Trace counted = trace_;
+    counted.source = simulate::CostSource::kCounts;
+    for (const simulate::Trace* trace : {&trace_, &std::as_const(counted)}) {
+      for (const double alpha : kOtherAlphas) {
+        const auto costs = make_cost_tree(tree_, *trace, hand_.stages, {.memory_weight = alpha});
+        for (const SeatTies ties : {SeatTies::kFewestSeats, SeatTies::kFirst}) {
+          starts.push_back(used(tree_partition(costs, machine_, ties)));
+        }
+        starts.push_back(used(contiguous_partition(costs, machine_)));
+      }
+    }
   }
 
   Judgement judged(const std::vector<int>& stages, std::int64_t microbatches) const {

@@ -26,9 +26,12 @@ std::string name_of(const ModuleTree& tree, int module) {
 // When each module, or the first one below it, is called; those that never are come last.
 std::vector<int> first_calls(const ModuleTree& tree, const simulate::Trace& trace) {
   std::vector<int> first(tree.nodes.size(), kNever);
-  for (std::size_t call = 0; call < trace.calls.size(); ++call) {
-    int& known = first[trace.calls[call].module];
-    known = std::min(known, static_cast<int>(call));
+  for (std::size_t i = 0; i < trace.num_traced(); ++i) {
+    const auto& calls = trace.of_microbatch(i).calls;
+    for (std::size_t call = 0; call < calls.size(); ++call) {
+      int& known = first[calls[call].module];
+      known = std::min(known, static_cast<int>(call));
+    }
   }
   for (std::size_t i = tree.nodes.size(); i-- > 1;) {
     int& above = first[tree.nodes[i].parent];

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kMostCallsDrawn = 200'000;
 
 int shown_microbatches(const simulate::Trace& trace, int microbatches) {
-  const auto calls = static_cast<std::int64_t>(trace.calls.size());
+  const auto calls = static_cast<std::int64_t>(trace.mean_calls());
   return static_cast<int>(std::clamp<std::int64_t>(
       kMostCallsDrawn / std::max<std::int64_t>(1, calls), 1, microbatches));
 }
@@ -21,7 +21,7 @@ int shown_microbatches(const simulate::Trace& trace, int microbatches) {
 
 simulate::SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOptions& options,
                                       const PartitionPlan& plan) {
-  const simulate::Trace trace = options.trace.calls.empty() ? count_trace(tree) : options.trace;
+  const simulate::Trace trace = options.trace.calls_nothing() ? count_trace(tree) : options.trace;
   simulate::Machine machine = options.machine;
   machine.stages = plan.pp_size();
   const auto schedule = schedule::make_schedule(options.pipeline, shape_of(options));

@@ -315,16 +315,8 @@ void read_profiles(Trace& trace, const Json& json, const std::string& name) {
   }
 }
 
-Trace trace_from_json(const Json& json, const std::string& name) {
-  Trace trace;
-  trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
-  trace.weight_share = json_member<double>(json, "weight_share", name);
-  SMP_REQUIRE(is_from(trace.backward_ratio, 0, 1e6) && is_from(trace.weight_share, 0, 1), name,
-              ": \"backward_ratio\" is ", trace.backward_ratio, " and \"weight_share\" ",
-              trace.weight_share, ", expected from 0 to 1e6 and from 0 to 1");
-  if (json_member<bool>(json, "keeps_order", name)) {
-    trace.state.push_back({0, StateKind::kOrdered, ""});
-  }
+/// What one microbatch did.
+void read_calls(Trace& trace, const Json& json, const std::string& name) {
   const auto after = json_member<Json>(json, "body_after", name);
   require_numbers(after, 3, "\"body_after\"", name, kBackwardNumbers);
   trace.body_after = interval_at(after, 0, name);
@@ -338,6 +330,25 @@ Trace trace_from_json(const Json& json, const std::string& name) {
   for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
+}
+
+Trace trace_from_json(const Json& json, const std::string& name) {
+  Trace trace;
+  trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
+  trace.weight_share = json_member<double>(json, "weight_share", name);
+  SMP_REQUIRE(is_from(trace.backward_ratio, 0, 1e6) && is_from(trace.weight_share, 0, 1), name,
+              ": \"backward_ratio\" is ", trace.backward_ratio, " and \"weight_share\" ",
+              trace.weight_share, ", expected from 0 to 1e6 and from 0 to 1");
+  if (json_member<bool>(json, "keeps_order", name)) {
+    trace.state.push_back({0, StateKind::kOrdered, ""});
+  }
+  if (json.contains("others")) {
+    for (const Json& other : json_member<std::vector<Json>>(json, "others", name)) {
+      trace.others.push_back(trace);
+      read_calls(trace.others.back(), other, name);
+    }
+  }
+  read_calls(trace, json, name);
   return trace;
 }
 
@@ -347,26 +358,39 @@ std::string devices_text(const Trace& trace) {
                       ",\n    \"profiles\": ", profiles_to_json(trace).dump());
 }
 
-}  // namespace
-
-std::string PlannedStep::to_json() const {
+/// Members of an object.
+std::string calls_text(const Trace& trace) {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);
   if (trace.body_after.backward_seconds >= 0) append_backward(after, trace.body_after);
   for (const auto& tensor : trace.shared) shared.push_back(shared_to_json(tensor));
   std::string text = base::concat(
-      "{\"pipeline\": ", base::json_text(pipeline), ", \"microbatches\": ", microbatches,
-      ", \"active_microbatches\": ", active_microbatches,
-      ",\n    \"machine\": ", machine_to_json(machine).dump(),
-      ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
-      ", \"weight_share\": ", Json(trace.weight_share).dump(),
-      ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false",
-      ", \"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
+      "\"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
       ",\n    \"shared\": ", shared.dump(), devices_text(trace), ",\n    \"calls\": [");
   for (const TracedCall& call : trace.calls) {
     text += (&call == &trace.calls.front() ? "\n      " : ",\n      ") + call_to_json(call).dump();
   }
-  return text + "]}";
+  return text + "]";
+}
+
+}  // namespace
+
+std::string PlannedStep::to_json() const {
+  std::string text = base::concat("{\"pipeline\": ", base::json_text(pipeline),
+                                  ", \"microbatches\": ", microbatches,
+                                  ", \"active_microbatches\": ", active_microbatches,
+                                  ",\n    \"machine\": ", machine_to_json(machine).dump(),
+                                  ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
+                                  ", \"weight_share\": ", Json(trace.weight_share).dump(),
+                                  ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false");
+  if (!trace.others.empty()) {
+    text += ",\n    \"others\": [";
+    for (const Trace& other : trace.others) {
+      text += base::concat(&other == &trace.others.front() ? "{" : "}, {", calls_text(other));
+    }
+    text += "}]";
+  }
+  return base::concat(text, ", ", calls_text(trace), "}");
 }
 
 PlannedStep PlannedStep::from_json(const std::string& text, const std::string& name) {
@@ -386,7 +410,7 @@ PlannedStep PlannedStep::from_json(const std::string& text, const std::string& n
 
 PlannedStep planned_step(const ModuleTree& tree, const PartitionOptions& options) {
   PlannedStep step;
-  step.trace = options.trace.calls.empty() ? count_trace(tree) : options.trace;
+  step.trace = options.trace.calls_nothing() ? count_trace(tree) : options.trace;
   step.trace.state = options.trace.state;
   step.machine = options.machine;
   step.machine.stages = options.pp_size;

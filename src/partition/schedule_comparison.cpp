@@ -24,9 +24,11 @@ std::vector<int> stages_of(const PartitionPlan& plan, const PlannedStep& step) {
               " stages, and its step for ", step.machine.stages, "; plan the program again");
   std::vector<int> stages;
   for (const PartitionPlan::Row& row : plan.rows()) stages.push_back(row.pp_rank);
-  for (const auto& call : step.trace.calls) {
-    SMP_REQUIRE(call.module < static_cast<int>(stages.size()), "the plan has ", stages.size(),
-                " modules, and its step calls module ", call.module, "; plan the program again");
+  for (std::size_t i = 0; i < step.trace.num_traced(); ++i) {
+    for (const auto& call : step.trace.of_microbatch(i).calls) {
+      SMP_REQUIRE(call.module < static_cast<int>(stages.size()), "the plan has ", stages.size(),
+                  " modules, and its step calls module ", call.module, "; plan the program again");
+    }
   }
   return stages;
 }
@@ -35,9 +37,9 @@ std::vector<int> stages_of(const PartitionPlan& plan, const PlannedStep& step) {
 void require_short_step(const PlannedStep& step, int microbatches) {
   constexpr double kMostCalls = 1e7;
   const double calls =
-      static_cast<double>(microbatches) * static_cast<double>(step.trace.calls.size());
+      static_cast<double>(microbatches) * static_cast<double>(step.trace.mean_calls());
   SMP_REQUIRE(calls <= kMostCalls, "a step of ", microbatches, " microbatches with ",
-              step.trace.calls.size(), " calls each is too long to be simulated: ", calls,
+              step.trace.mean_calls(), " calls each is too long to be simulated: ", calls,
               " calls, at most ", kMostCalls, "; take fewer microbatches");
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <string>
@@ -17,11 +18,19 @@ using simulate::IntervalId;
 using simulate::IntervalTimes;
 using simulate::Trace;
 
-/// Seconds of an interval that count.
-using Work = std::function<double(const IntervalId&)>;
+/// Seconds of an interval, at least.
+struct LeastTimes {
+  double forward = 0;
+  double backward = 0;
+  double inputs = 0;  ///< the part of `backward` that others wait for
+};
+
+LeastTimes least_of(const IntervalTimes& times) {
+  return {times.forward, times.backward, times.backward - times.weights};
+}
 
 /// Of every interval (Trace::index_of), on the device of some stage that suits it best.
-std::vector<IntervalTimes> least_times(const Trace& trace, const simulate::Machine& machine) {
+std::vector<LeastTimes> least_times(const Trace& trace, const simulate::Machine& machine) {
   std::vector<IntervalTimes> own(trace.num_intervals());
   for (int call = -1; call < static_cast<int>(trace.calls.size()); ++call) {
     for (const bool before : {false, true}) {
@@ -35,43 +44,76 @@ std::vector<IntervalTimes> least_times(const Trace& trace, const simulate::Machi
     const auto* profile = trace.find_profile(device);
     all.push_back(profile != nullptr ? &profile->times : &own);
   }
-  if (all.empty()) return own;
-  auto least = *all.front();
-  for (const auto* times : all) {
-    for (std::size_t i = 0; i < least.size(); ++i) {
-      least[i].forward = std::min(least[i].forward, (*times)[i].forward);
-      least[i].backward = std::min(least[i].backward, (*times)[i].backward);
+  if (all.empty()) all.push_back(&own);
+  std::vector<LeastTimes> least;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    least.push_back(least_of((*all.front())[i]));
+    for (const auto* times : all) {
+      const auto other = least_of((*times)[i]);
+      least[i].forward = std::min(least[i].forward, other.forward);
+      least[i].backward = std::min(least[i].backward, other.backward);
+      least[i].inputs = std::min(least[i].inputs, other.inputs);
     }
   }
   return least;
 }
 
+/// A microbatch that was traced.
+struct Microbatch {
+  const Trace& trace;
+  int times;                      // that a step has it
+  std::vector<LeastTimes> least;  // by interval
+
+  /// Without a weight gradient where these may come later.
+  double longest_chain(bool splits_backward) const {
+    double sum = 0;
+    for (const auto& times : least) {
+      sum += times.forward + (splits_backward ? times.inputs : times.backward);
+    }
+    return sum;
+  }
+};
+
+std::vector<Microbatch> microbatches_of(const Trace& trace, const simulate::Machine& machine,
+                                        int microbatches) {
+  const int traced = static_cast<int>(trace.num_traced());
+  std::vector<Microbatch> all;
+  for (int i = 0; i < std::min(traced, microbatches); ++i) {
+    const Trace& own = trace.of_microbatch(static_cast<std::size_t>(i));
+    all.push_back({own, (microbatches - i + traced - 1) / traced, least_times(own, machine)});
+  }
+  return all;
+}
+
 /// Own work of every node, for one microbatch.
-std::vector<double> work_of_nodes(const Trace& trace, const CostTree& costs, const Work& work) {
+std::vector<double> work_of_nodes(const Microbatch& microbatch, const CostTree& costs) {
   std::vector<double> sums(costs.nodes.size(), 0);
   const auto add = [&](int module, const IntervalId& interval) {
-    sums[costs.node_of_module[module]] += work(interval);
+    const auto& times = microbatch.least[Trace::index_of(interval)];
+    sums[costs.node_of_module[module]] += times.forward + times.backward;
   };
   add(0, {-1, false});
-  for (int i = 0; i < static_cast<int>(trace.calls.size()); ++i) {
-    const auto& call = trace.calls[i];
-    add(call.caller < 0 ? 0 : trace.calls[call.caller].module, {i, true});
-    add(call.module, {i, false});
+  const auto& calls = microbatch.trace.calls;
+  for (int i = 0; i < static_cast<int>(calls.size()); ++i) {
+    add(calls[i].caller < 0 ? 0 : calls[calls[i].caller].module, {i, true});
+    add(calls[i].module, {i, false});
   }
   return sums;
 }
 
-/// The work before each node that computes can do so for the first time, ascending. A caller
-/// can as soon as it is called: the runtime does before its requests what it only does between them
-/// to pass results on (kOnlyPassesOn).
-std::vector<double> work_before_nodes(const Trace& trace, const CostTree& costs, const Work& work) {
-  std::vector<double> before;
-  std::vector<bool> seen(costs.nodes.size(), false);
+/// Brings down `before`, by node: the work of a microbatch before the node can compute for the
+/// first time. A caller can as soon as it is called: the runtime does before its requests what it
+/// only does between them to pass results on (kOnlyPassesOn).
+void note_work_before(const Microbatch& microbatch, const CostTree& costs, bool with_backward,
+                      std::vector<double>& before) {
+  const auto work = [&](const IntervalId& interval) {
+    const auto& times = microbatch.least[Trace::index_of(interval)];
+    return times.forward + (with_backward ? times.backward : 0);
+  };
   double passed = 0;
   const auto enter = [&](int module) {
-    const int node = costs.node_of_module[module];
-    if (!seen[node] && costs.nodes[node].seconds > 0) before.push_back(passed);
-    seen[node] = true;
+    double& known = before[costs.node_of_module[module]];
+    known = std::min(known, passed);
   };
   std::vector<int> open;  // running calls, innermost last
   const auto leave_until = [&](int caller) {
@@ -80,13 +122,28 @@ std::vector<double> work_before_nodes(const Trace& trace, const CostTree& costs,
     }
   };
   enter(0);
-  for (int i = 0; i < static_cast<int>(trace.calls.size()); ++i) {
-    const auto& call = trace.calls[i];
-    leave_until(call.caller);
+  const auto& calls = microbatch.trace.calls;
+  for (int i = 0; i < static_cast<int>(calls.size()); ++i) {
+    leave_until(calls[i].caller);
     passed += work({i, true});
-    enter(call.module);
+    enter(calls[i].module);
     open.push_back(i);
   }
+}
+
+/// Of all nodes that compute, ascending: whichever microbatch comes to them first.
+std::vector<double> work_before_nodes(const std::vector<Microbatch>& microbatches,
+                                      const CostTree& costs, bool with_backward) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> by_node(costs.nodes.size(), kNever);
+  for (const auto& microbatch : microbatches) {
+    note_work_before(microbatch, costs, with_backward, by_node);
+  }
+  std::vector<double> before;
+  for (std::size_t n = 0; n < by_node.size(); ++n) {
+    if (by_node[n] < kNever && costs.nodes[n].seconds > 0) before.push_back(by_node[n]);
+  }
+  std::sort(before.begin(), before.end());
   return before;
 }
 
@@ -116,14 +173,11 @@ bool splits_backward(const StepSettings& settings, int stages) {
 
 /// Work that is not done because stages wait at the ends of the step, at least: at traced speed,
 /// the fastest stage waits least.
-double lost_work(const Trace& trace, const std::vector<IntervalTimes>& least, const CostTree& costs,
+double lost_work(const std::vector<Microbatch>& microbatches, const CostTree& costs,
                  const simulate::Machine& machine, const StepSettings& settings) {
   if (!machine.oversubscribed.empty()) return 0;
   const bool ends_late = splits_backward(settings, machine.stages);
-  const auto before = work_before_nodes(trace, costs, [&](const IntervalId& interval) {
-    const auto& times = least[Trace::index_of(interval)];
-    return times.forward + (ends_late ? 0 : times.backward);
-  });
+  const auto before = work_before_nodes(microbatches, costs, !ends_late);
   std::vector<double> speeds;
   for (int stage = 0; stage < machine.stages; ++stage) speeds.push_back(machine.speed(stage));
   std::sort(speeds.begin(), speeds.end(), std::greater<>());
@@ -138,22 +192,24 @@ double lost_work(const Trace& trace, const std::vector<IntervalTimes>& least, co
 
 double step_lower_bound(const Trace& trace, const CostTree& costs, const simulate::Machine& machine,
                         const StepSettings& settings) {
-  const auto least = least_times(trace, machine);
-  const auto own = work_of_nodes(trace, costs, [&](const IntervalId& interval) {
-    const auto& times = least[Trace::index_of(interval)];
-    return times.forward + times.backward;
-  });
-  const double of_microbatch = std::accumulate(own.begin(), own.end(), 0.0);
+  const auto microbatches = microbatches_of(trace, machine, settings.microbatches);
   CostTree work = costs;
-  for (std::size_t n = 0; n < own.size(); ++n) work.nodes[n].own = settings.microbatches * own[n];
+  for (auto& node : work.nodes) node.own = 0;
+  const bool splits = splits_backward(settings, machine.stages);
+  double longest = 0, all = 0;
+  for (const auto& microbatch : microbatches) {
+    const auto own = work_of_nodes(microbatch, costs);
+    for (std::size_t n = 0; n < own.size(); ++n) work.nodes[n].own += microbatch.times * own[n];
+    all += microbatch.times * std::accumulate(own.begin(), own.end(), 0.0);
+    longest = std::max(longest, microbatch.longest_chain(splits));
+  }
   double fastest = 0;
   for (int stage = 0; stage < machine.stages; ++stage) {
     fastest = std::max(fastest, machine.speed(stage));
   }
-  const double all =
-      settings.microbatches * of_microbatch + lost_work(trace, least, costs, machine, settings);
+  all += lost_work(microbatches, costs, machine, settings);
   return std::max(
-      {of_microbatch / fastest, bottleneck_lower_bound(work, machine), all / capacity(machine)});
+      {longest / fastest, bottleneck_lower_bound(work, machine), all / capacity(machine)});
 }
 
 }  // namespace smp::partitioning

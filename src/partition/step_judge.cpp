@@ -80,7 +80,7 @@ StepJudge::StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const
       lower_bound_(bottleneck_lower_bound(costs, machine)) {}
 
 std::int64_t StepJudge::calls_of_microbatch() const {
-  return static_cast<std::int64_t>(std::max<std::size_t>(1, trace_.calls.size()));
+  return static_cast<std::int64_t>(std::max<std::size_t>(1, trace_.mean_calls()));
 }
 
 Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated) const {

@@ -91,6 +91,8 @@ void put(Out& out, const simulate::Trace& trace) {
     out.put(profile.speed);
     out.put_all(profile.times);
   }
+  out.put(trace.others.size());
+  for (const auto& other : trace.others) put(out, other);
 }
 
 simulate::Trace get(In& in) {
@@ -127,6 +129,7 @@ simulate::Trace get(In& in) {
     profile.speed = in.get<double>();
     profile.times = in.get_all<simulate::IntervalTimes>();
   }
+  for (auto left = in.get<std::size_t>(); left > 0; --left) trace.others.push_back(get(in));
   return trace;
 }
 

@@ -226,17 +226,14 @@ Tracer::~Tracer() {
 /// The second watched run tells what a call changes from caches that the first one filled. Those
 /// that are timed are not watched: to look at all members around every call takes many times as
 /// long as a small module, and leaves it a cold cache.
-std::vector<simulate::Trace> Tracer::run_and_watch_state(const Body& body, int repeats) {
+std::vector<simulate::Trace> Tracer::run_and_watch_state(const Bodies& bodies, int repeats) {
   auto& states = state_->states.emplace(state_->models);
-  const auto watch = [&](int run, Watching watching) {
-    states.begin_run(run);
-    auto traces = run_once(body, watching);
+  auto traces = run(bodies, repeats);
+  for (int i = 0; i < static_cast<int>(bodies.size()); ++i) {
+    states.begin_run(1);
+    run_once(bodies[i], i, Watching::kState);
     states.end_run();
-    return traces;
-  };
-  auto traces = watch(0, Watching::kSizes);
-  take_times(body, repeats, traces);
-  watch(1, Watching::kState);
+  }
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].state = states.changes(static_cast<int>(m));
   }
@@ -250,7 +247,7 @@ const std::vector<KeptMembers>& Tracer::kept_members() const { return state_->ke
 void Tracer::run_hiding(const Body& body, const std::vector<KeptMembers>& members,
                         const std::set<ModelModule>& readers) {
   state_->hidden.emplace(members, readers);
-  run_once(body, Watching::kNothing);
+  run_once(body, 0, Watching::kNothing);
   state_->hidden.reset();
 }
 
@@ -263,30 +260,64 @@ std::set<ModelModule> Tracer::modules() const {
   return all;
 }
 
-std::vector<simulate::Trace> Tracer::run(const Body& body, int repeats) {
-  auto traces = run_once(body, Watching::kSizes);
-  take_times(body, repeats, traces);
+std::vector<simulate::Trace> Tracer::run(const Bodies& bodies, int repeats) {
+  auto microbatches = take_sizes(bodies);
+  state_->clock = {};
+  for (std::size_t i = 0; i < microbatches.size(); ++i) {
+    take_times(bodies[i], static_cast<int>(i), repeats, microbatches[i]);
+  }
+  auto traces = joined(std::move(microbatches));
+  const double share = repeats > 0 ? processor_share(state_->clock) : 1;
+  for (auto& trace : traces) trace.processor_share = share;
   return traces;
 }
 
+/// Of each microbatch; of the first alone if all do the same.
+std::vector<Tracer::Traces> Tracer::take_sizes(const Bodies& bodies) {
+  auto& states = state_->states;
+  std::vector<Traces> microbatches;
+  bool all_alike = true;
+  for (int i = 0; i < static_cast<int>(bodies.size()); ++i) {
+    if (states) states->begin_run(0);
+    microbatches.push_back(run_once(bodies[i], i, Watching::kSizes));
+    if (states) states->end_run();
+    const auto goes_as = [](const auto& one, const auto& other) { return one.goes_as(other); };
+    all_alike &= std::equal(microbatches[i].begin(), microbatches[i].end(),
+                            microbatches.front().begin(), goes_as);
+  }
+  if (all_alike) microbatches.resize(1);
+  return microbatches;
+}
+
 /// Of `repeats` runs more.
-void Tracer::take_times(const Body& body, int repeats, std::vector<simulate::Trace>& traces) {
+void Tracer::take_times(const Body& body, int microbatch, int repeats, Traces& traces) {
   std::vector<std::vector<simulate::Trace>> timed(traces.size());
-  state_->clock = {};
   for (int i = 0; i < repeats; ++i) {
-    auto again = run_once(body, Watching::kClock);
+    auto again = run_once(body, microbatch, Watching::kClock);
     for (std::size_t m = 0; m < traces.size(); ++m) timed[m].push_back(std::move(again[m]));
   }
-  const double share = processor_share(state_->clock);
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m] = with_median_times(std::move(traces[m]), timed[m]);
-    if (repeats > 0) traces[m].processor_share = share;
   }
+}
+
+/// One a model, with what holds of it whatever the microbatch.
+Tracer::Traces Tracer::joined(std::vector<Traces> microbatches) const {
+  Traces traces = std::move(microbatches.front());
+  for (std::size_t m = 0; m < traces.size(); ++m) {
+    for (std::size_t i = 1; i < microbatches.size(); ++i) {
+      traces[m].others.push_back(std::move(microbatches[i][m]));
+    }
+    simulate::share_device_speeds(traces[m]);
+    traces[m].foreign_uses = state_->reads.foreign_uses(static_cast<int>(m));
+    traces[m].buffer_uses = state_->reads.buffer_uses(static_cast<int>(m));
+  }
+  return traces;
 }
 
 /// What an unwatched run writes is put back as far as the watched ones wrote it, too: it draws the
 /// same random numbers, so it comes the same way.
-std::vector<simulate::Trace> Tracer::run_once(const Body& body, Watching watching) {
+Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watching) {
   auto& state = *state_;
   state.watching = watching;
   state.meter = OperatorMeter(state.devices);
@@ -298,7 +329,7 @@ std::vector<simulate::Trace> Tracer::run_once(const Body& body, Watching watchin
   WriteGuard guard(all_modules(state.models), state.written);
   {
     const base::FiberLocalScope<CallHandler> handler(module::call_handler(), this);
-    const base::RandomScope random(state.key);
+    const base::RandomScope random(base::mix_key(state.key, static_cast<std::uint64_t>(microbatch)));
     OperatorNotes notes(*state.recorder, guard);
     if (watching == Watching::kSizes) notes.note_costs(state.meter, state.reads);
     if (state.watches_state()) notes.note_state(*state.states);
@@ -308,14 +339,9 @@ std::vector<simulate::Trace> Tracer::run_once(const Body& body, Watching watchin
     state.recorder->finish(now());
   }
   state.written = guard.written();
-  auto& traces = state.recorder->traces();
-  for (std::size_t m = 0; m < traces.size(); ++m) {
-    traces[m].foreign_uses = state.reads.foreign_uses(static_cast<int>(m));
-    traces[m].buffer_uses = state.reads.buffer_uses(static_cast<int>(m));
-  }
   if (watching == Watching::kSizes) note_sizes();
   state.live_log.reset();
-  return std::move(traces);
+  return std::move(state.recorder->traces());
 }
 
 /// What only operators tell: bytes, and how fast other devices are.

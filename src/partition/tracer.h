@@ -1,5 +1,5 @@
-// partition/tracer.h: runs a step body once in place of a step and notes what each module costs
-// (paper App. C.1).
+// partition/tracer.h: runs a step body for some microbatches in place of a step and notes what each
+// module costs (paper App. C.1).
 #pragma once
 
 #include <functional>
@@ -30,6 +30,8 @@ class Tracer final : public CallHandler {
  public:
   /// What the body returns, or whatever else leads back to the graph it made.
   using Body = std::function<std::vector<at::Tensor>()>;
+  /// One a microbatch, at least one.
+  using Bodies = std::vector<Body>;
 
   /// @param models   not placed yet; they outlive this.
   /// @param seed     of random numbers that the body draws.
@@ -40,14 +42,14 @@ class Tracer final : public CallHandler {
          const std::vector<std::string>& devices = {"cpu"});
   ~Tracer() override;
 
-  /// Runs `body` and returns one trace a model. With `repeats` 0 times are estimated from the
-  /// operators that run; else the body runs once and then `repeats` times more, and each time is
-  /// the median of what base::WorkClock said.
-  /// @throws what leaves the body.
-  std::vector<simulate::Trace> run(const Body& body, int repeats);
+  /// Runs each body and returns one trace a model; those of several have `others`, if not all did
+  /// the same. With `repeats` 0 times are estimated from the operators that run; else a body runs
+  /// once and then `repeats` times more, and each time is the median of what base::WorkClock said.
+  /// @throws what leaves a body.
+  std::vector<simulate::Trace> run(const Bodies& bodies, int repeats);
   /// As run(), and once more to see which modules keep state (partition/state_watch.h). What
   /// modules keep in members is not put back: for a process that ends after it.
-  std::vector<simulate::Trace> run_and_watch_state(const Body& body, int repeats);
+  std::vector<simulate::Trace> run_and_watch_state(const Bodies& bodies, int repeats);
 
   /// Members that modules write, as run_and_watch_state() saw it.
   const std::vector<KeptMembers>& kept_members() const;
@@ -86,8 +88,11 @@ class Tracer final : public CallHandler {
     kState,  ///< what modules write
     kNothing,
   };
-  std::vector<simulate::Trace> run_once(const Body& body, Watching watching);
-  void take_times(const Body& body, int repeats, std::vector<simulate::Trace>& traces);
+  using Traces = std::vector<simulate::Trace>;  // one a model
+  Traces run_once(const Body& body, int microbatch, Watching watching);
+  std::vector<Traces> take_sizes(const Bodies& bodies);
+  void take_times(const Body& body, int microbatch, int repeats, Traces& traces);
+  Traces joined(std::vector<Traces> microbatches) const;
   void note_sizes();
   Reading now() const;
   void note_passed(const std::vector<at::Tensor>& tensors);

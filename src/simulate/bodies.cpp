@@ -9,7 +9,7 @@ void Bodies::start() {
   while (const auto microbatch = progress_.start_next()) {
     const int body = step_.body_of(*microbatch);
     auto& own = step_.fibers[body];
-    own.operation = step_.program.tasks[0].first;
+    own.operation = step_.task_of(own).first;
     own.set_priority(step_.priority_of(own));
     own.newborn = true;
     step_.stages[0].ready.push(body, own.priority);
@@ -21,7 +21,7 @@ bool Bodies::goes_on_to_backward(int fiber) {
   finish_forward(own);
   if (!progress_.may_begin_backward(own.microbatch)) return false;
   own.phase = schedule::Phase::kBackward;
-  own.operation = step_.program.tasks[0].last;
+  own.operation = step_.task_of(own).last;
   own.set_priority(step_.priority_of(own));
   return true;
 }
@@ -37,6 +37,7 @@ bool Bodies::leaves_backward_to_loss(int fiber) {
 
 void Bodies::finish_forward(const SimulatedFiber& body) {
   step_.stages[0].polls = true;
+  step_.end_elsewhere(body.microbatch);
   progress_.forward_finished(body.microbatch);
   open_gate();
   start();
@@ -44,6 +45,7 @@ void Bodies::finish_forward(const SimulatedFiber& body) {
 
 void Bodies::finish(int fiber) {
   step_.stages[0].polls = true;
+  step_.end_elsewhere(step_.fibers[fiber].microbatch);
   progress_.body_finished(step_.fibers[fiber].microbatch);
   open_gate();
   start();

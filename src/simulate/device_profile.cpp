@@ -25,6 +25,17 @@ double traced_seconds(const Trace& trace) {
   return sum;
 }
 
+/// The seconds that its times stand for stay.
+void set_speed(DeviceProfile& profile, double speed) {
+  const double factor = speed / profile.speed;
+  for (IntervalTimes& times : profile.times) {
+    times.forward *= factor;
+    times.backward *= factor;
+    times.weights *= factor;
+  }
+  profile.speed = speed;
+}
+
 }  // namespace
 
 DeviceProfile profile_of(const Trace& trace, std::string device,
@@ -40,13 +51,24 @@ DeviceProfile profile_of(const Trace& trace, std::string device,
   for (const IntervalTimes& times : seconds) sum += times.forward + times.backward;
   const double traced = traced_seconds(trace);
   DeviceProfile profile{std::move(device), 1, std::move(seconds)};
-  if (sum > 0 && traced > 0) profile.speed = traced / sum;
-  for (IntervalTimes& times : profile.times) {
-    times.forward *= profile.speed;
-    times.backward *= profile.speed;
-    times.weights *= profile.speed;
-  }
+  if (sum > 0 && traced > 0) set_speed(profile, traced / sum);
   return profile;
+}
+
+void share_device_speeds(Trace& trace) {
+  for (std::size_t d = 0; d < trace.profiles.size(); ++d) {
+    std::vector<DeviceProfile*> same{&trace.profiles[d]};
+    for (Trace& other : trace.others) same.push_back(&other.profiles.at(d));
+    double work = 0, seconds = 0;
+    for (std::size_t i = 0; i < same.size(); ++i) {
+      const double own = traced_seconds(trace.of_microbatch(i));
+      work += own;
+      seconds += own / same[i]->speed;
+    }
+    if (seconds > 0) {
+      for (DeviceProfile* profile : same) set_speed(*profile, work / seconds);
+    }
+  }
 }
 
 void take_device_speeds(Machine& machine, const Trace& trace) {

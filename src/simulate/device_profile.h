@@ -15,6 +15,10 @@ namespace smp::simulate {
 [[nodiscard]] DeviceProfile profile_of(const Trace& trace, std::string device,
                                        std::vector<IntervalTimes> seconds);
 
+/// Gives the profiles of all microbatches that were traced one speed a device, that of all
+/// together.
+void share_device_speeds(Trace& trace);
+
 /// Multiplies the speed of each stage by that of its device. A device of which the trace has no
 /// profile is as fast as the traced one.
 void take_device_speeds(Machine& machine, const Trace& trace);

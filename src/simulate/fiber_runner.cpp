@@ -38,7 +38,7 @@ void FiberRunner::proceed(int fiber) {
 /// A phase is over. Whether `fiber` is in another one and may go on at once.
 bool FiberRunner::goes_on(int fiber) {
   auto& own = step_.fibers[fiber];
-  const bool body = own.task == 0;
+  const bool body = step_.task_of(own).is_body();
   const bool last_phase = !own.is_forward() || step_.options.forward_only;
   if (body && !last_phase) return bodies_.goes_on_to_backward(fiber);
   if (!body && !own.is_weights()) answer(fiber);

@@ -69,6 +69,42 @@ bool splits_backward(const SimulationOptions& options, int stage) {
   return false;
 }
 
+/// What a microbatch asks of each stage, at its worst moments.
+struct Needs {
+  explicit Needs(std::size_t stages) : settled(stages), computing(stages), inputs(stages) {}
+
+  std::vector<Bytes> settled, computing, inputs;
+};
+
+Needs needs_of(const StepProgram& program, std::size_t traced, const Machine& machine,
+               const SimulationOptions& options) {
+  Needs needs(static_cast<std::size_t>(machine.stages));
+  for (int task = program.bodies[traced]; task < program.end_of(traced); ++task) {
+    const int stage = program.tasks[task].stage;
+    const auto worst = TaskWalk(program, splits_backward(options, stage)).run(task);
+    needs.settled[stage] += worst.settled;
+    needs.computing[stage] = std::max(needs.computing[stage], worst.computing);
+    needs.inputs[stage] += program.tasks[task].there.bytes;
+  }
+  return needs;
+}
+
+/// Which microbatches are there together is for timing to decide: all may be of the worst kind.
+Needs worst_needs(const StepProgram& program, const Machine& machine,
+                  const SimulationOptions& options) {
+  Needs worst(static_cast<std::size_t>(machine.stages));
+  const auto take = [](std::vector<Bytes>& most, const std::vector<Bytes>& own) {
+    for (std::size_t s = 0; s < most.size(); ++s) most[s] = std::max(most[s], own[s]);
+  };
+  for (std::size_t traced = 0; traced < program.num_traced(); ++traced) {
+    const auto own = needs_of(program, traced, machine, options);
+    take(worst.settled, own.settled);
+    take(worst.computing, own.computing);
+    take(worst.inputs, own.inputs);
+  }
+  return worst;
+}
+
 /// Most microbatches whose requests wait at the window of `stage` while it keeps as many as it may.
 /// Those that it keeps are in flight on stage 0 too, unless only their weight gradients are left:
 /// nobody waits for these.
@@ -88,19 +124,12 @@ std::vector<Bytes> most_activations(const Trace& trace, const std::vector<int>& 
   std::vector<Bytes> most(static_cast<std::size_t>(machine.stages), 0);
   if (options.forward_only) return most;
   const auto program = compile(trace, stages, machine);
-  std::vector<Bytes> settled(most), inputs(most), computing(most);
-  for (std::size_t task = 0; task < program.tasks.size(); ++task) {
-    const int stage = program.tasks[task].stage;
-    const auto worst =
-        TaskWalk(program, splits_backward(options, stage)).run(static_cast<int>(task));
-    settled[stage] += worst.settled;
-    computing[stage] = std::max(computing[stage], worst.computing);
-    inputs[stage] += program.tasks[task].there.bytes;
-  }
+  const Needs needs = worst_needs(program, machine, options);
   for (int stage = 0; stage < machine.stages; ++stage) {
     const int alive = options.schedule->most_alive(stage, options.microbatches);
     const int waiting = most_waiting(options, stage);
-    most[stage] = alive * settled[stage] + computing[stage] + waiting * inputs[stage];
+    most[stage] =
+        alive * needs.settled[stage] + needs.computing[stage] + waiting * needs.inputs[stage];
   }
   return most;
 }

@@ -34,8 +34,8 @@ struct SimulatedStep {
   std::vector<schedule::StepTrace> timeline;  ///< by stage, if recorded; ns of virtual time
 };
 
-/// Runs the traced microbatch `microbatches` times over the stages. The same arguments always give
-/// the same step. Any thread.
+/// Runs `microbatches` microbatches over the stages, as the traced ones went, in turns. The same
+/// arguments always give the same step. Any thread.
 /// @param stages  of every module of the model, by the trace's numbers; 0 to machine.stages - 1
 /// @throws InternalError  no schedule, no microbatch, a call of a module that has no stage, or a
 ///                        schedule under which the step never ends

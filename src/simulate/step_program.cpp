@@ -25,8 +25,10 @@ bool keeps_order(const Trace& trace) {
 
 class Compiler {
  public:
-  Compiler(const Trace& trace, const std::vector<int>& stages, const Machine& machine)
-      : trace_(trace), stages_(stages), machine_(machine) {}
+  /// Of one microbatch.
+  Compiler(const Trace& trace, const std::vector<int>& stages, const Machine& machine,
+           bool passes_on)
+      : trace_(trace), stages_(stages), machine_(machine), passes_on_(passes_on) {}
 
   StepProgram run() {
     program_.tasks.emplace_back();
@@ -288,7 +290,7 @@ class Compiler {
   const std::vector<int>& stages_;
   const Machine& machine_;
   StepProgram program_;
-  const bool passes_on_ = machine_.promised_outputs && !keeps_order(trace_);
+  const bool passes_on_;
   std::vector<const DeviceProfile*>
       profiles_;  // of every stage's device; nullptr: the trace itself
   std::vector<OperationTimes> seconds_;
@@ -300,14 +302,47 @@ class Compiler {
   std::vector<int> tasks_of_calls_;
 };
 
-}  // namespace
-
-StepProgram compile(const Trace& trace, const std::vector<int>& stages, const Machine& machine) {
+void require_stages(const Trace& trace, const std::vector<int>& stages) {
   for (const TracedCall& call : trace.calls) {
     SMP_ASSERT(call.module >= 0 && call.module < static_cast<int>(stages.size()), "module ",
                call.module, " was called; there are stages of ", stages.size(), " modules");
   }
-  return Compiler(trace, stages, machine).run();
+}
+
+void move_on(int& index, std::size_t by) {
+  if (index >= 0) index += static_cast<int>(by);
+}
+
+/// Adds the tasks of one more microbatch.
+void append(StepProgram& all, StepProgram&& one) {
+  const auto operations = all.operations.size(), tasks = all.tasks.size();
+  for (auto& operation : one.operations) {
+    move_on(operation.callee, tasks);
+    move_on(operation.previous, operations);
+    move_on(operation.next, operations);
+    all.operations.push_back(operation);
+  }
+  all.bodies.push_back(static_cast<int>(tasks));
+  for (auto& task : one.tasks) {
+    for (int* index : {&task.first, &task.last}) move_on(*index, operations);
+    for (int* index : {&task.caller, &task.passed_on_to, &task.passed_on_by}) {
+      move_on(*index, tasks);
+    }
+    all.tasks.push_back(task);
+  }
+}
+
+}  // namespace
+
+StepProgram compile(const Trace& trace, const std::vector<int>& stages, const Machine& machine) {
+  const bool passes_on = machine.promised_outputs && !keeps_order(trace);
+  StepProgram program;
+  for (std::size_t i = 0; i < trace.num_traced(); ++i) {
+    const Trace& traced = trace.of_microbatch(i);
+    require_stages(traced, stages);
+    append(program, Compiler(traced, stages, machine, passes_on).run());
+  }
+  return program;
 }
 
 }  // namespace smp::simulate

@@ -1,4 +1,4 @@
-// simulate/step_program.h: a traced microbatch on its stages, as a short list of operations that
+// simulate/step_program.h: traced microbatches on their stages, as a short list of operations that
 // the simulator can run many times. Paper §4.1, §4.2.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Operation {
   std::int64_t gradient_bytes = 0;
 };
 
-/// What one fiber runs: the step body (task 0), or one request.
+/// What one fiber runs: the step body, or one request.
 struct Task {
   int stage = 0;
   int module = -1;            ///< that is asked for; -1: the step body
@@ -43,6 +43,8 @@ struct Task {
   /// The result is the loss, with which the body does nothing else: the backward may begin here,
   /// before the body has it.
   bool gives_loss = false;
+
+  bool is_body() const noexcept { return caller < 0; }
 };
 
 /// Neighbouring compute intervals of one task are one operation, unless a long one ends where the
@@ -50,6 +52,14 @@ struct Task {
 struct StepProgram {
   std::vector<Operation> operations;
   std::vector<Task> tasks;
+  /// First task, the body, of each microbatch that was traced; its other tasks follow.
+  std::vector<int> bodies;
+
+  std::size_t num_traced() const noexcept { return bodies.size(); }
+  /// Of traced microbatch `traced`: the task after its last.
+  int end_of(std::size_t traced) const noexcept {
+    return traced + 1 < bodies.size() ? bodies[traced + 1] : static_cast<int>(tasks.size());
+  }
 };
 
 /// A caller that computes for less than this between two requests, and keeps nothing of it, only

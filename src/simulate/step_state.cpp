@@ -1,6 +1,7 @@
 // simulate/step_state.cpp: from the inbox of a stage to its ready fibers.
 #include "simulate/step_state.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace smp::simulate {
@@ -12,14 +13,19 @@ StepState::StepState(const StepProgram& step_program, const Machine& step_machin
     : program(step_program),
       machine(step_machine),
       options(step_options),
-      fibers(program.tasks.size() * static_cast<std::size_t>(options.microbatches)),
       stages(static_cast<std::size_t>(machine.stages)),
       tasks_left_(stages.size() * static_cast<std::size_t>(options.microbatches)) {
-  for (std::size_t i = 0; i < fibers.size(); ++i) {
-    fibers[i].task = static_cast<int>(i % program.tasks.size());
-    fibers[i].microbatch = static_cast<int>(i / program.tasks.size());
-    ++left_of(fibers[i]);
+  for (int microbatch = 0; microbatch < options.microbatches; ++microbatch) {
+    const auto traced = static_cast<std::size_t>(microbatch) % program.num_traced();
+    bodies_.push_back(static_cast<int>(fibers.size()));
+    for (int task = program.bodies[traced]; task < program.end_of(traced); ++task) {
+      auto& fiber = fibers.emplace_back();
+      fiber.task = task;
+      fiber.microbatch = microbatch;
+      ++left_of(microbatch, task_of(fiber).stage);
+    }
   }
+  std::replace(tasks_left_.begin(), tasks_left_.end(), 0, kUntouched);
   progress.reserve(stages.size());
   for (auto& stage : stages) {
     stage.yield_policy = schedule::YieldPolicy(machine.patient);
@@ -87,20 +93,32 @@ bool StepState::splits_backward(const SimulatedFiber& fiber) const {
   return options.schedule->splits_backward(task_of(fiber).stage, fiber.microbatch);
 }
 
-int& StepState::left_of(const SimulatedFiber& fiber) {
-  return tasks_left_[static_cast<std::size_t>(fiber.microbatch) * stages.size() +
-                     static_cast<std::size_t>(task_of(fiber).stage)];
+int& StepState::left_of(int microbatch, int stage) {
+  return tasks_left_[static_cast<std::size_t>(microbatch) * stages.size() +
+                     static_cast<std::size_t>(stage)];
 }
 
 void StepState::end(const SimulatedFiber& fiber) {
-  if (--left_of(fiber) > 0) return;
-  auto& stage = stage_of(fiber);
-  auto& own = progress[task_of(fiber).stage];
-  own.ended_here(fiber.microbatch);
-  release_held(stage);
-  std::erase_if(stage.at_window, [&](int waiting) {
+  const int stage = task_of(fiber).stage;
+  if (--left_of(fiber.microbatch, stage) == 0) end_on(stage, fiber.microbatch);
+}
+
+void StepState::end_elsewhere(int microbatch) {
+  for (int stage = 0; stage < machine.stages; ++stage) {
+    if (left_of(microbatch, stage) != kUntouched) continue;
+    left_of(microbatch, stage) = 0;
+    end_on(stage, microbatch);
+    events.post(now, Moment::kDispatch, stage);
+  }
+}
+
+void StepState::end_on(int stage, int microbatch) {
+  auto& own = progress[stage];
+  own.ended_here(microbatch);
+  release_held(stages[stage]);
+  std::erase_if(stages[stage].at_window, [&](int waiting) {
     if (!own.may_enter(fibers[waiting].microbatch)) return false;
-    stage.ready.push(waiting, fibers[waiting].priority);
+    stages[stage].ready.push(waiting, fibers[waiting].priority);
     return true;
   });
 }

@@ -110,9 +110,7 @@ struct StepState {
   }
   /// The fiber that runs `task` of the same microbatch as `fiber`.
   int sibling(int fiber, int task) const noexcept { return fiber - fibers[fiber].task + task; }
-  int body_of(int microbatch) const noexcept {
-    return microbatch * static_cast<int>(program.tasks.size());
-  }
+  int body_of(int microbatch) const noexcept { return bodies_[microbatch]; }
 
   /// Whether anything before `moment` is left to happen at the present time.
   bool more_happens_now(Moment moment) const noexcept;
@@ -136,10 +134,17 @@ struct StepState {
   bool splits_backward(const SimulatedFiber& fiber) const;
   /// `fiber` has done all that it had to. What waited for that at its stage's window is ready.
   void end(const SimulatedFiber& fiber);
+  /// The body of `microbatch` makes no further call: on stages that it did not come to it has
+  /// ended.
+  void end_elsewhere(int microbatch);
 
  private:
-  int& left_of(const SimulatedFiber& fiber);
+  static constexpr int kUntouched = -1;
 
+  int& left_of(int microbatch, int stage);
+  void end_on(int stage, int microbatch);
+
+  std::vector<int> bodies_;      // fibers, by microbatch
   std::vector<int> tasks_left_;  // of a microbatch on a stage
 };
 

@@ -20,6 +20,7 @@ struct ComputeInterval {
   double backward_seconds = -1;
   /// Of these, what computes the gradients of weights.
   double weight_seconds = 0;
+  bool operator==(const ComputeInterval&) const = default;
 };
 
 /// Seconds of a compute interval.
@@ -48,6 +49,7 @@ struct TracedCall {
   /// The called module is a Sequential: neighbouring calls that it makes share one request if they
   /// run on the same stage.
   bool sequential = false;
+  bool operator==(const TracedCall&) const = default;
 };
 
 /// Names a compute interval of a trace.
@@ -62,6 +64,7 @@ struct IntervalId {
 struct SharedTensor {
   std::int64_t bytes = 0;
   std::vector<IntervalId> keepers;  ///< each once, in the order in which they ran
+  bool operator==(const SharedTensor&) const = default;
 };
 
 /// A module that reads a weight that another module registered (`embed->weight` in its parent), or
@@ -108,7 +111,7 @@ struct DeviceProfile {
   std::vector<IntervalTimes> times;  ///< by Trace::index_of()
 };
 
-/// One microbatch through the step body.
+/// One microbatch through the step body, and perhaps others that went another way.
 struct Trace {
   std::vector<TracedCall> calls;    ///< in the order in which they began; a caller comes first
   ComputeInterval body_after = {};  ///< what the body itself computed after its last call
@@ -129,6 +132,28 @@ struct Trace {
   /// On what the calls take the seconds that they say (base/device.h); empty: on any stage.
   std::string device = {};
   std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
+  /// Of further microbatches: what they did, without what holds of the model (uses of weights and
+  /// buffers, state) and without others.
+  std::vector<Trace> others = {};
+
+  std::size_t num_traced() const { return 1 + others.size(); }
+  /// Of microbatch `number` of a step, counted from 0: those that were traced, over and over.
+  const Trace& of_microbatch(std::size_t number) const {
+    const std::size_t traced = number % num_traced();
+    return traced == 0 ? *this : others[traced - 1];
+  }
+  /// Whether two microbatches did the same.
+  bool goes_as(const Trace& other) const {
+    return calls == other.calls && body_after == other.body_after && loss_call == other.loss_call &&
+           shared == other.shared;
+  }
+  bool calls_nothing() const { return mean_calls() == 0; }
+  /// Calls of a microbatch, on average, rounded up.
+  std::size_t mean_calls() const {
+    std::size_t all = calls.size();
+    for (const Trace& other : others) all += other.calls.size();
+    return (all + num_traced() - 1) / num_traced();
+  }
 
   /// Of an interval among all of the trace: those before a call and after it, for the body and for
   /// each call.

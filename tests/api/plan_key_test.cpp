@@ -13,7 +13,7 @@ namespace plan_key_test {
 class PlanKey : public testing::Test {
  protected:
   PlanKey() : net_(nn::Linear(4, 4)), model_(describe_model(*net_)) {
-    preview_.arguments_key = [] { return std::uint64_t{7}; };
+    preview_.arguments_key = [](int microbatch) { return std::uint64_t{7} + microbatch; };
     machine_.stages = 2;
   }
   std::uint64_t key() const { return key_of(model_); }
@@ -70,6 +70,15 @@ TEST_F(PlanKey, HoldsOnWhatStagesComputeAndWhereTheyAre) {
   EXPECT_TRUE(is_new());
   machine_.places[1] = {0, 1, 0};
   EXPECT_TRUE(is_new());
+}
+
+TEST_F(PlanKey, HoldsTheArgumentsOfAllTracedMicrobatches) {
+  const auto before = key();
+  preview_.traced = 2;
+  const auto two = key();
+  EXPECT_NE(two, before);
+  preview_.arguments_key = [](int microbatch) { return std::uint64_t{7} + 2 * microbatch; };
+  EXPECT_NE(key(), two);
 }
 
 TEST_F(PlanKey, HoldsWhichWeightsAreTrained) {

@@ -144,6 +144,54 @@ TEST(Tracing, RepeatsForTheClock) {
   EXPECT_EQ(train(config).bodies.traced, kTrial + 3);
 }
 
+TEST(Tracing, LooksAtAsManyMicrobatchesAsAsked) {
+  auto config = two_microbatches();
+  config.trace_microbatches = 2;
+  EXPECT_EQ(train(config).bodies.traced, 2 * kTrial);
+  config.trace_microbatches = 5;
+  EXPECT_EQ(train(config).bodies.traced, 2 * kTrial) << "there are two";
+}
+
+struct ForkImpl : torch::nn::Module {
+  ForkImpl()
+      : plus(register_module("plus", nn::Linear(4, 4))),
+        minus(register_module("minus", nn::Linear(4, 4))) {}
+  Tensor forward(const Tensor& x) { return x.sum().item<double>() > 0 ? plus(x) : minus(x); }
+  nn::Linear plus, minus;
+};
+SMP_MODULE(Fork);
+
+/// By module, in shares: of the model, its first branch and its second.
+std::vector<double> costs_of_branches(int traced) {
+  auto config = two_microbatches();
+  config.trace_microbatches = traced;
+  config.memory_weight = 0;
+  std::vector<double> costs;
+  run_local(
+      2,
+      [&] {
+        DistributedModel model{Fork()};
+        auto step = smp::step([&](Tensor x) {
+          auto y = model(x);
+          model.backward(y.sum());
+          return y;
+        });
+        step(torch::tensor({{1.f, 1.f, 1.f, 1.f}, {-1.f, -1.f, -1.f, -1.f}}));
+        if (rank() != 0) return;
+        for (const auto& row : model.plan().rows()) costs.push_back(row.cost);
+      },
+      config);
+  return costs;
+}
+
+TEST(Tracing, PlansForTheBranchesOfSeveralMicrobatches) {
+  const auto one = costs_of_branches(1), two = costs_of_branches(2);
+  ASSERT_EQ(one.size(), 3u);
+  EXPECT_EQ(one[2], 0) << "never called in the first";
+  EXPECT_GT(two[2], .2);
+  EXPECT_NEAR(two[1], two[2], 1e-9);
+}
+
 TEST(Tracing, SeesGradientsAlsoIfTheFirstStepIsAnEvaluation) {
   SharedCounter grad_while_tracing;
   on_ranks(2, [&] {

@@ -45,6 +45,13 @@ PlannedStep odd_step() {
   second = {1, 0, {1e-5, 1, 2}, {3e-3, 1'000'000, 5}, 11, 12, 13, 14, false};
   step.trace.loss_call = 1;
   step.trace.shared = {{70, {{0, true}, {1, false}, {-1, false}}}};
+  auto other = step.trace;
+  other.calls.resize(1);
+  other.loss_call = -1;
+  other.shared.clear();
+  other.body_after.seconds = 2e-4;
+  step.trace.others = {other, other};
+  step.trace.others[1].calls[0].after.seconds *= 2;
   return step;
 }
 
@@ -79,6 +86,8 @@ PlannedStep far_step() {
   trace.device = "h100";
   std::vector<simulate::IntervalTimes> times(trace.num_intervals(), {1e-4, 2e-4, 1e-4 / 3});
   trace.profiles = {{"a100", 0.5, times}};
+  trace.others.clear();
+  trace.others = {trace, trace};
   step.machine.devices = {"h100", "a100"};
   step.machine.places = {{0, 0, 0}, {1, 1, 2}};
   step.machine.across_sockets = {1e-5, 2e9};

@@ -40,7 +40,7 @@ TEST(StepBound, IsBelowTheShortestOfAllPlacements) {
     if (seed % 3 == 0) machine.speeds = {1, 2, 1.5};
     if (seed % 7 == 0) machine.oversubscribed = {{{0, 1}, 1.5}};
     machine.speeds.resize(machine.speeds.empty() ? 0 : machine.stages);
-    const int microbatches = 1 + static_cast<int>(seed % 4);
+    const int microbatches = 1 + static_cast<int>(seed % 5);
     const char* names[] = {"simple", "1f1b", "zero_bubble", "interleaved"};
     const auto schedule = schedule::make_schedule(
         names[seed % 4], {machine.stages, microbatches, machine.stages + 1});

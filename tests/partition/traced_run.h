@@ -45,7 +45,7 @@ struct Described {
 inline simulate::Trace trace(torch::nn::Module& model, const Tracer::Body& body, int repeats = 0) {
   const Described described(model);
   Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
-  return tracer.run(body, repeats).at(0);
+  return tracer.run({body}, repeats).at(0);
 }
 
 struct Measured {

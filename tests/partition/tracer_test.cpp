@@ -65,7 +65,7 @@ int loss_call_of(Block& net, const std::function<Tensor(const Tensor&)>& loss_of
     tracer.note_backward({loss});
     return std::vector{loss};
   };
-  return tracer.run(body, 2).at(0).loss_call;
+  return tracer.run({body}, 2).at(0).loss_call;
 }
 
 TEST(Tracer, SeesWhichCallReturnsTheLoss) {
@@ -191,8 +191,8 @@ TEST(Tracer, DoesNotTimeTheLookAtWhatModulesKeep) {
   };
   constexpr int kRepeats = 9;
   Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
-  const double alone = timed(tracer.run(body, kRepeats).at(0));
-  const double watched = timed(tracer.run_and_watch_state(body, kRepeats).at(0));
+  const double alone = timed(tracer.run({body}, kRepeats).at(0));
+  const double watched = timed(tracer.run_and_watch_state({body}, kRepeats).at(0));
   EXPECT_LT(watched, 2 * alone);
 }
 
@@ -216,7 +216,7 @@ simulate::Trace trace_on(torch::nn::Module& model, const std::vector<std::string
                          const Tracer::Body& body) {
   const Described described(model);
   Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1, devices);
-  return tracer.run(body, 0).at(0);
+  return tracer.run({body}, 0).at(0);
 }
 
 TEST(Tracer, PricesTheSameRunOnSeveralDevices) {
@@ -288,13 +288,12 @@ TEST(Tracer, NamesTheModuleThatThrows) {
   Block net;
   const Described described(*net);
   Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
-  EXPECT_THROW(tracer.run([&] { return std::vector{net(torch::ones({5, 9}))}; }, 0), c10::Error);
+  EXPECT_THROW(tracer.run({[&] { return std::vector{net(torch::ones({5, 9}))}; }}, 0), c10::Error);
   EXPECT_EQ(tracer.failed_module(), "first");
-  EXPECT_EQ(tracer.run(
-                      [&] {
-                        return std::vector{net(torch::ones({5, 8}))};
-                      },
-                      0)[0]
+  EXPECT_EQ(tracer.run({[&] {
+                         return std::vector{net(torch::ones({5, 8}))};
+                       }},
+                       0)[0]
                 .calls.size(),
             4);
   EXPECT_EQ(tracer.failed_module(), "");
