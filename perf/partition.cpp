@@ -116,6 +116,11 @@ class Setting {
     return runs;
   }
   PartitionPlan plan() const { return partitioning::make_plan(model_.tree, options_); }
+  PartitionPlan plan(double memory_weight) const {
+    auto options = options_;
+    options.memory_weight = memory_weight;
+    return partitioning::make_plan(model_.tree, options);
+  }
 
   double step_bound() const {
     return partitioning::step_lower_bound(model_.trace, costs_, options_.machine, settings_);
@@ -165,6 +170,7 @@ struct Result {
   double gain = 0;          ///< over its best run
   double default_gain = 0;  ///< over its default: modules by number, alpha 0.8, ties to fewer seats
   double first_gain = 0;    ///< over its best run with ties to the first
+  double speed_gain = 0;    ///< of our plan for memory_weight 0 over its best run
   bool default_fits = true;
   bool oversized = false;
   double bottleneck_over_bound = 0;
@@ -187,15 +193,20 @@ Result compare(const SyntheticModel& model, simulate::Machine machine, bool limi
   }
   const Setting setting(model, machine);
   const auto plan = setting.plan();
+  const auto speedy = setting.plan(0);
   const auto& own = plan.summary()->chosen;
-  for (const auto& stage : plan.summary()->stages) {
-    SMP_ASSERT(stage.most_memory() <= limit, "a plan that does not fit where the paper's does");
+  for (const auto* made : {&plan, &speedy}) {
+    for (const auto& stage : made->summary()->stages) {
+      SMP_ASSERT(stage.most_memory() <= limit, "a plan that does not fit where the paper's does");
+    }
   }
   const auto gain = [&](const std::function<bool(const PaperRun&)>& counts) {
     return shortest(runs, limit, counts) / own.step_seconds - 1;
   };
   Result result;
   result.gain = gain([](const PaperRun&) { return true; });
+  result.speed_gain =
+      (1 + result.gain) * own.step_seconds / speedy.summary()->chosen.step_seconds - 1;
   result.first_gain = gain([](const PaperRun& run) { return run.ties == SeatTies::kFirst; });
   result.default_gain = gain(
       [](const PaperRun& run) { return run.is_default() && run.ties == SeatTies::kFewestSeats; });
@@ -278,6 +289,12 @@ void add_gain(Report& report, const std::string& suffix, const std::vector<Resul
                 own_default.count, results.size(),
                 mean_of(results, &Result::first_gain).text().c_str());
   report.add("step_gain_over_paper." + suffix, gain.mean, "1", note);
+  const auto speed = mean_of(results, &Result::speed_gain);
+  const auto slowest = std::min_element(
+      results.begin(), results.end(), [](auto& a, auto& b) { return a.speed_gain < b.speed_gain; });
+  std::snprintf(note, sizeof note, "%s; least %.3f", interval_text(speed).c_str(),
+                slowest->speed_gain);
+  report.add("step_gain_over_paper.memory_weight_0." + suffix, speed.mean, "1", note);
 }
 
 void add_bounds(Report& report, const std::string& suffix, const std::vector<Result>& results) {

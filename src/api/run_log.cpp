@@ -98,15 +98,23 @@ report::StepTimeline gather_traces(Runtime& runtime, const StepTrace& own,
   return timeline;
 }
 
-/// What this rank sent to each stage of its pipeline since `before`: messages, then bytes.
-std::pair<Numbers, Numbers> sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
-  std::pair<Numbers, Numbers> sent;
+/// What this rank sent to each stage of its pipeline since some moment.
+struct Sent {
+  Numbers messages, bytes;
+  std::vector<std::string> paths;  ///< over what
+};
+
+Sent sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
+  Sent sent;
   const auto& now = runtime.traffic();
   const auto& port = runtime.server().core().port;
   for (int stage = 0; stage < port.size(); ++stage) {
-    const auto peer = port.name(PpRank(stage)).index();
-    sent.first.push_back(now.sent_to[peer].frames - before.sent_to[peer].frames);
-    sent.second.push_back(now.sent_to[peer].tensor_bytes - before.sent_to[peer].tensor_bytes);
+    const GlobalRank name = port.name(PpRank(stage));
+    const auto peer = name.index();
+    const bool itself = name == port.name();
+    sent.paths.push_back(itself ? "" : runtime.routes().path(name));
+    sent.messages.push_back(now.sent_to[peer].frames - before.sent_to[peer].frames);
+    sent.bytes.push_back(now.sent_to[peer].tensor_bytes - before.sent_to[peer].tensor_bytes);
   }
   return sent;
 }
@@ -281,12 +289,12 @@ struct RunLog::State {
 
   /// Of all stages, on the writer.
   void write_traffic() {
-    report::Traffic traffic{steps() - steps_before, {}, {}};
+    report::Traffic traffic{.steps = steps() - steps_before};
     const auto own = sent_since(runtime, traffic_before);
-    for (auto& [messages, bytes] :
-         gather_values(runtime.communicator(Group::kPp), own, "messages of a run")) {
-      traffic.messages.push_back(std::move(messages));
-      traffic.bytes.push_back(std::move(bytes));
+    for (auto& sent : gather_values(runtime.communicator(Group::kPp), own, "messages of a run")) {
+      traffic.messages.push_back(std::move(sent.messages));
+      traffic.bytes.push_back(std::move(sent.bytes));
+      traffic.paths.push_back(std::move(sent.paths));
     }
     if (!writes() || traffic.steps == 0 || traffic.size() == 1) return;
     write_if_possible(

@@ -76,6 +76,7 @@ class Runtime {
   server::ModuleServer& server() noexcept { return server_; }
   /// What this rank has sent and received so far.
   const d2d::ChannelCounters& traffic() const noexcept { return parts_.channel->counters(); }
+  const d2d::Routes& routes() const noexcept { return parts_.channel->routes(); }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
   /// A microbatch starts when the one before has ended.
   const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }

@@ -214,9 +214,7 @@ void show_paths() {
   std::ostringstream text;
   for (const GlobalRank peer : routes.members()) {
     if (peer == routes.rank()) continue;
-    const auto data = routes.data(peer, d2d::MemoryKind::kHost);
-    text << "        rank " << routes.rank() << " to " << peer << "    small messages over "
-         << routes.control(peer).name() << ", tensors over " << routes.wires()[data]->name()
+    text << "        rank " << routes.rank() << " to " << peer << "    over " << routes.path(peer)
          << '\n';
   }
   if (routes.rank() == GlobalRank(0)) std::fputs(text.str().c_str(), stdout);

@@ -132,6 +132,13 @@ void Routes::set_handler(WireHandler* handler) noexcept {
   for (const auto& wire : wires_) wire->set_handler(handler);
 }
 
+std::string Routes::path(GlobalRank peer) const {
+  const auto number = data(peer, MemoryKind::kHost);
+  const std::string control_name = control(peer).name();
+  if (wires_[number].get() == &control(peer)) return control_name;
+  return base::concat(control_name, ", tensors over ", wires_[number]->name());
+}
+
 std::string Routes::table() const {
   const auto name = [this](std::uint8_t wire) {
     return wire == kNoWire ? std::string("-") : base::concat(wires_[wire]->name(), ' ', int{wire});

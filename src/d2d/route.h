@@ -66,6 +66,8 @@ class Routes {
   void give_up(base::Nanoseconds waited, bool unwinding) noexcept;
   void set_handler(WireHandler* handler) noexcept;
 
+  /// "host_shm", or "mpi, tensors over host_shm": what goes to `peer`, which must be reached.
+  std::string path(GlobalRank peer) const;
   /// One line for each peer, for people.
   std::string table() const;
 

@@ -2,6 +2,7 @@
 #include "report/traffic.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -54,6 +55,34 @@ std::int64_t most_of(const Square& square) {
   return most;
 }
 
+using Paths = std::vector<std::vector<std::string>>;
+
+/// Older files do not say.
+Paths paths_from_json(const Json& json, std::size_t ranks, const std::string& name) {
+  if (!json.contains("paths")) return {};
+  auto paths = json_member<Paths>(json, "paths", name);
+  const bool square =
+      paths.size() == ranks &&
+      std::all_of(paths.begin(), paths.end(), [&](const auto& row) { return row.size() == ranks; });
+  SMP_REQUIRE(square, name, ": \"paths\" are not those between ", ranks, " ranks");
+  return paths;
+}
+
+/// "all over host_shm", or how many of each.
+std::string paths_text(const Paths& paths) {
+  std::map<std::string, int> counts;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    for (std::size_t j = 0; j < paths.size(); ++j) counts[paths[i][j]] += i != j;
+  }
+  std::erase_if(counts, [](const auto& each) { return each.second == 0; });
+  if (counts.size() == 1) return concat("all over ", counts.begin()->first);
+  std::string text;
+  for (const auto& [path, count] : counts) {
+    text += concat(text.empty() ? "" : "; ", count, " over ", path);
+  }
+  return text;
+}
+
 class TrafficPicture {
  public:
   explicit TrafficPicture(const Traffic& traffic)
@@ -61,8 +90,8 @@ class TrafficPicture {
         cell_(std::clamp((kLeastWidth - kLeft - kRight) / static_cast<double>(traffic.size()), 22.0,
                          96.0)),
         height_(std::min(cell_, 52.0)),
-        svg_(std::max(kLeastWidth, left_of(traffic.size()) + kRight),
-             top_of(traffic.size()) + kRight) {}
+        svg_width_(std::max(kLeastWidth, left_of(traffic.size()) + kRight)),
+        svg_(svg_width_, top_of(traffic.size()) + kRight) {}
 
   std::string draw() {
     draw_head();
@@ -91,6 +120,9 @@ class TrafficPicture {
               concat("mean of ", traffic_.steps, traffic_.steps == 1 ? " step" : " steps",
                      "; the darker, the more bytes; below them the number of messages"),
               {.fill = "#666666"});
+    if (traffic_.paths.empty()) return;
+    svg_.text({20, 64}, fitted(paths_text(traffic_.paths), 12, svg_width_ - 40),
+              {.fill = "#666666", .group = "paths"});
   }
 
   void draw_cell(std::size_t from, std::size_t to) {
@@ -106,7 +138,8 @@ class TrafficPicture {
         corner, cell_, height_,
         {.fill = color(212, 0.6, 0.97 - 0.5 * share), .stroke = "#bbbbbb", .group = "cell"},
         concat("rank ", from, " to rank ", to, ": ", amount, " in ", per_step(messages),
-               " messages a step"));
+               " messages a step",
+               traffic_.paths.empty() ? "" : concat(" over ", traffic_.paths[from][to])));
     const char* const ink = share > 0.6 ? "#ffffff" : "#333333";
     const Point middle{corner.x + cell_ / 2, corner.y + height_ / 2};
     svg_.text({middle.x, middle.y - 2}, fitted(amount, 12, cell_ - 6),
@@ -117,7 +150,7 @@ class TrafficPicture {
   }
 
   const Traffic& traffic_;
-  const double cell_, height_;
+  const double cell_, height_, svg_width_;
   const std::int64_t most_ = most_of(traffic_.bytes);
   SvgWriter svg_;
 };
@@ -125,11 +158,12 @@ class TrafficPicture {
 }  // namespace
 
 std::string traffic_to_json(const Traffic& traffic) {
-  const Json json = {{"format", kFormat},
-                     {"version", 1},
-                     {"steps", traffic.steps},
-                     {"messages", traffic.messages},
-                     {"bytes", traffic.bytes}};
+  Json json = {{"format", kFormat},
+               {"version", 1},
+               {"steps", traffic.steps},
+               {"messages", traffic.messages},
+               {"bytes", traffic.bytes}};
+  if (!traffic.paths.empty()) json["paths"] = traffic.paths;
   return json.dump() + "\n";
 }
 
@@ -138,10 +172,13 @@ Traffic traffic_from_json(const std::string& text, const std::string& name) {
   SMP_REQUIRE(json_member<std::string>(json, "format", name) == kFormat, name,
               ": \"format\" is not \"", kFormat, "\"");
   Traffic traffic{json_member<std::int64_t>(json, "steps", name),
-                  square_from_json(json, "messages", name), square_from_json(json, "bytes", name)};
+                  square_from_json(json, "messages", name),
+                  square_from_json(json, "bytes", name),
+                  {}};
   SMP_REQUIRE(traffic.steps > 0 && traffic.messages.size() == traffic.bytes.size(), name, ": ",
               traffic.steps, " steps, ", traffic.messages.size(), " rows of messages and ",
               traffic.bytes.size(), " of bytes");
+  traffic.paths = paths_from_json(json, traffic.size(), name);
   return traffic;
 }
 

@@ -12,6 +12,8 @@ struct Traffic {
   std::int64_t steps = 0;
   std::vector<std::vector<std::int64_t>> messages = {};  ///< [from][to]; to itself: 0
   std::vector<std::vector<std::int64_t>> bytes = {};     ///< of tensors
+  /// Over what it went: "host_shm". None: not known.
+  std::vector<std::vector<std::string>> paths = {};
 
   [[nodiscard]] std::size_t size() const noexcept { return bytes.size(); }
 };

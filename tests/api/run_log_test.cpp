@@ -231,6 +231,7 @@ TEST_F(RunLogOfTwoRanks, CountsWhatTravelsBetweenRanks) {
   // Each of two microbatches asks forward and backward.
   EXPECT_GE(traffic.messages[0][1], 3 * 4);
   EXPECT_GE(traffic.messages[1][0], 3 * 4);
+  EXPECT_EQ(traffic.paths, (std::vector<std::vector<std::string>>{{"", "local"}, {"local", ""}}));
 }
 
 TEST_F(RunLogOfTwoRanks, TellsEveryRankTheSameTiming) {

@@ -100,6 +100,8 @@ TEST(Routes, ReachWhatAnyWireReaches) {
 }
 
 TEST(Routes, PrintAsATableWithALineForEachPeer) {
+  EXPECT_EQ(three_wires().path(GlobalRank(1)), "mpi, tensors over shm");
+  EXPECT_EQ(three_wires().path(GlobalRank(2)), "mpi");
   EXPECT_EQ(three_wires().table(),
             "rank 0 to  control  host data  cuda data  neuron data\n"
             "1  mpi 2  shm 0  ipc 1  -\n"

@@ -1,7 +1,12 @@
 // Stages that may hold only so much: plans that keep to it, and what is said if none does.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "partition/planning.h"
+#include "partition/step_judge.h"
+#include "partition/strategies.h"
 #include "partition/tree_builder.h"
 
 namespace smp::partitioning {
@@ -23,6 +28,45 @@ TEST(Partitioner, KeepsStagesWithinTheirMemory) {
     EXPECT_LE(capped.summary()->stages[s].most_memory(), options.machine.memory[s]);
   }
   EXPECT_NE(capped.to_json(), free.to_json());
+}
+
+/// Most bytes of a stage, at least, over the ways to run the paper's algorithm.
+std::int64_t least_memory_of_the_papers(const SyntheticModel& model,
+                                        const PartitionOptions& options) {
+  auto machine = options.machine;
+  machine.stages = options.pp_size;
+  const auto schedule = schedule::make_schedule(options.pipeline, shape_of(options));
+  const StepSettings settings{options.microbatches, schedule.get(), options.optimizer_ratio};
+  auto least = std::numeric_limits<std::int64_t>::max();
+  for (const auto source : {model.trace.source, simulate::CostSource::kCounts}) {
+    for (const double alpha : {0.0, 0.2, 0.5, 0.8}) {
+      auto trace = model.trace;
+      trace.source = source;
+      const auto costs = make_cost_tree(model.tree, trace, nothing_fixed(model.tree), {alpha});
+      const StepJudge judge(model.tree, model.trace, costs, machine, settings);
+      for (const auto ties : {SeatTies::kFewestSeats, SeatTies::kFirst}) {
+        std::int64_t most = 0;
+        const auto stages = tree_partition(costs, machine, ties);
+        for (const auto& stage : judge.judge_within(stages, 500'000).memory) {
+          most = std::max(most, stage.most());
+        }
+        least = std::min(least, most);
+      }
+    }
+  }
+  return least;
+}
+
+/// Whichever of its sixteen ways to run is the one whose largest stage is smallest.
+TEST(Partitioner, FitsWhereThePapersAlgorithmDoes) {
+  for (const auto& family : family_names()) {
+    for (const std::uint64_t member : {1, 2}) {
+      const auto model = family_member(family, member);
+      auto options = traced(model, 4, 8);
+      options.machine.memory.assign(4, least_memory_of_the_papers(model, options) * 21 / 20);
+      EXPECT_EQ(refusal_of<ResourceError>(model.tree, options), "accepted") << family << member;
+    }
+  }
 }
 
 TEST(Partitioner, SaysWhoLacksHowMuchMemoryAndWhatWouldHelp) {

@@ -102,5 +102,22 @@ TEST(StepBound, CountsAllWorkAndWhatStagesWaitAtTheEnds) {
       << "the second waits for a forward and for a backward of the first; the step takes 15";
 }
 
+/// It can compute as soon as the first call comes.
+TEST(StepBound, CountsAModuleThatIsCalledAgainFromItsFirstCall) {
+  TreeBuilder build;
+  build.module("a", 4);
+  build.module("b", 4);
+  simulate::Trace trace;
+  trace.calls.push_back({.module = 0});
+  for (const auto& [module, seconds] : {std::pair(1, .5), std::pair(2, 1.), std::pair(1, .5)}) {
+    trace.calls.push_back({.module = module, .caller = 0, .after = {.seconds = seconds}});
+  }
+  const auto costs = make_cost_tree(build.tree, trace, nothing_fixed(build.tree), {});
+  const auto schedule = schedule::make_schedule("simple", {.pp_size = 2, .microbatches = 4});
+  EXPECT_DOUBLE_EQ(
+      step_lower_bound(trace, costs, simulate::ideal_machine(2), {4, schedule.get(), 0}),
+      (4 * 6 + 1.5) / 2.0);
+}
+
 }  // namespace
 }  // namespace smp::partitioning

@@ -12,14 +12,17 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const Traffic kTraffic{
-    4, {{0, 40, 2}, {80, 0, 0}, {4, 0, 0}}, {{0, 4096, 16}, {8192, 0, 0}, {4, 0, 0}}};
+const Traffic kTraffic{4,
+                       {{0, 40, 2}, {80, 0, 0}, {4, 0, 0}},
+                       {{0, 4096, 16}, {8192, 0, 0}, {4, 0, 0}},
+                       {{"", "host_shm", "mpi"}, {"host_shm", "", "mpi"}, {"mpi", "mpi", ""}}};
 
 TEST(Traffic, IsReadAsItWasWritten) {
   const auto read = traffic_from_json(traffic_to_json(kTraffic), "traffic.json");
   EXPECT_EQ(read.steps, 4);
   EXPECT_EQ(read.messages, kTraffic.messages);
   EXPECT_EQ(read.bytes, kTraffic.bytes);
+  EXPECT_EQ(read.paths, kTraffic.paths);
 }
 
 TEST(Traffic, IsDrawnPerStep) {
@@ -35,9 +38,20 @@ TEST(Traffic, IsDrawnPerStep) {
   EXPECT_NE(cells[2], cells[3]);
 }
 
+TEST(Traffic, TellsOverWhatItWent) {
+  const auto mixed = draw_traffic(kTraffic);
+  EXPECT_THAT(texts(mixed, "paths"), ElementsAre("2 over host_shm; 4 over mpi"));
+  EXPECT_THAT(mixed, HasSubstr("2.0 KiB in 20 messages a step over host_shm"));
+  auto traffic = kTraffic;
+  traffic.paths = {{"", "mpi", "mpi"}, {"mpi", "", "mpi"}, {"mpi", "mpi", ""}};
+  EXPECT_THAT(texts(draw_traffic(traffic), "paths"), ElementsAre("all over mpi"));
+  traffic.paths.clear();
+  EXPECT_THAT(texts(draw_traffic(traffic), "paths"), testing::IsEmpty()) << "of an older run";
+}
+
 TEST(Traffic, OfManyRanksFitsIntoThePicture) {
   for (const std::size_t ranks : {2, 24, 64}) {
-    Traffic traffic{1, {}, {}};
+    Traffic traffic{.steps = 1};
     traffic.messages.assign(ranks, std::vector<std::int64_t>(ranks, 1));
     traffic.bytes.assign(ranks, std::vector<std::int64_t>(ranks, 1 << 20));
     const auto svg = draw_traffic(traffic);
@@ -60,6 +74,9 @@ TEST(Traffic, RefusesWhatIsNoSquare) {
       HasSubstr("t.json: \"bytes\" has 1 rows, and one of 2 numbers"));
   EXPECT_THAT(read(R"({"format": "smp-traffic", "steps": 0, "messages": [[0]], "bytes": [[0]]})"),
               HasSubstr("0 steps"));
+  EXPECT_THAT(read(R"({"format": "smp-traffic", "steps": 1, "messages": [[0]], "bytes": [[0]],
+                       "paths": [["a", "b"]]})"),
+              HasSubstr("\"paths\" are not those between 1 ranks"));
 }
 
 }  // namespace

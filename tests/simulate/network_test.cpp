@@ -101,6 +101,7 @@ struct Message {
 std::vector<base::Nanoseconds> arrivals(const Machine& machine,
                                         const std::vector<Message>& messages) {
   StepProgram program;
+  program.bodies = {0};
   for (const Message& message : messages) program.tasks.emplace_back().stage = message.to;
   const auto schedule = schedule::make_simple();
   const SimulationOptions options{.microbatches = 1, .schedule = schedule.get()};

@@ -62,6 +62,25 @@ TEST(TracedMicrobatches, MayAllBeOfTheKindThatTakesMost) {
               ElementsAre(0, 4 * 70));
 }
 
+/// Under 1F1B the last stage takes one microbatch at a time. The first never comes there: that is
+/// known when its body has made its last call.
+TEST(TracedMicrobatches, ThatDoNotComeToAStageHoldUpNobodyThere) {
+  TimedModel model;
+  model.call(-1, 10e-3);
+  TimedModel other;
+  other.call(-1, 0);  // module 1
+  other.trace.calls.clear();
+  other.call(-1, 1e-3);
+  model.modules = other.modules;
+  model.trace.others.push_back(other.trace);
+  const auto schedule = schedule::make_schedule("1f1b", {.pp_size = 3, .microbatches = 2});
+  const auto step = simulate(model.trace, {0, 1, 2}, ideal_machine(3),
+                             {.microbatches = 2, .schedule = schedule.get(), .record = true});
+  ASSERT_FALSE(step.timeline[2].spans.empty());
+  EXPECT_EQ(step.timeline[2].spans[0].start, 10 * base::kMillisecond);
+  EXPECT_NEAR(step.busy[2], 3e-3, 1e-9);
+}
+
 TEST(TracedMicrobatches, HaveOneSpeedADevice) {
   auto model = by_turns(1e-3, 1e-3);
   const auto note = [](Trace& trace, double forward) {
