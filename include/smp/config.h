@@ -34,6 +34,9 @@ struct SMP_API Config {
   /// How (replica D, stage P, tensor T) map to ranks: a permutation of the three letters whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";
+  /// How distributed transformer layers are cut (docs/tensor_parallelism.md): "memory" has no
+  /// activation twice on the ranks that share a layer, "speed" sends less between them.
+  std::string optimize = "memory";
 
   // Pipeline.
 

@@ -299,16 +299,8 @@ class OptimizerLoad {
   Exchange exchange_;
 };
 
-/// Owners of slices' state and the ranks that hold the other slices do not read at the same time.
-void refuse_sharded_slices(Runtime& runtime, const WholeTensors& whole, const char* what) {
-  SMP_REQUIRE_AS(UnsupportedError, !whole.any() || !runtime.optimizer_shards().active(), what,
-                 ": the state of optimizers cannot be gathered yet if it is sharded "
-                 "(shard_optimizer_state) and the model has distributed modules, sliced over ",
-                 runtime.topology().tp_size(),
-                 " ranks; set shard_optimizer_state = false, or save the model alone");
-}
-
-/// Of what this rank keeps; state of slices becomes that of the whole when it is read.
+/// Of what this rank keeps; state of slices becomes that of the whole when it is read, by all ranks
+/// that share the parameter: if state is sharded these have it alone.
 checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& names,
                               const std::shared_ptr<const WholeTensors>& whole) {
   checkpoint::Offer offer;
@@ -319,6 +311,7 @@ checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& name
     const bool alike = parameter.defined() && parameter.sizes() == tensor.sizes();
     offer.tensors.push_back(
         {name, tensor.scalar_type(), alike ? whole->sizes(parameter) : tensor.sizes().vec()});
+    offer.together.push_back(alike && whole->is_slice(parameter));
     values.emplace_back(alike ? parameter : at::Tensor(), tensor);
   }
   offer.read = [values = std::move(values), whole](std::size_t i) {
@@ -335,7 +328,6 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
   constexpr const char* kWhat = "optimizer_state_dict";
   auto& runtime = between_steps(kWhat);
   const auto whole = std::make_shared<const WholeTensors>(runtime, model);
-  refuse_sharded_slices(runtime, *whole, kWhat);
   const auto local = local_state(model, optimizer);
   Exchange exchange(runtime.state_keepers(),
                     whole_offer(local, ParameterNames(model, optimizer), whole), kWhat);
@@ -351,8 +343,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
 
 void load_optimizer_state_dict(DistributedModelBase& model,
                                const std::shared_ptr<Optimizer>& optimizer, const StateDict& dict) {
-  auto& runtime = between_steps("load_optimizer_state_dict");
-  refuse_sharded_slices(runtime, WholeTensors(runtime, model), "load_optimizer_state_dict");
+  between_steps("load_optimizer_state_dict");
   const auto load = std::make_shared<OptimizerLoad>(model, *optimizer, dict);
   load->load_options(*optimizer);
   std::weak_ptr<Optimizer> weak = optimizer;

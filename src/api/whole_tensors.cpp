@@ -6,6 +6,7 @@
 
 #include "api/runtime.h"
 #include "smp/distributed_model.h"
+#include "tp/slice_part.h"
 
 namespace smp {
 
@@ -16,8 +17,8 @@ WholeTensors::WholeTensors(Runtime& runtime, const DistributedModelBase& model)
 
 std::vector<std::int64_t> WholeTensors::sizes(const at::Tensor& parameter) const {
   auto sizes = parameter.sizes().vec();
-  const auto dim = slices_.dim_of(parameter);
-  if (any_ && dim) sizes[static_cast<std::size_t>(*dim)] *= runtime_.topology().tp_size();
+  const auto slice = slices_.find(parameter);
+  if (any_ && slice) sizes[static_cast<std::size_t>(slice->dim)] = slice->whole;
   return sizes;
 }
 
@@ -31,18 +32,18 @@ std::vector<checkpoint::NamedTensor> WholeTensors::shapes(
 }
 
 at::Tensor WholeTensors::joined(const at::Tensor& parameter, const at::Tensor& values) const {
-  const auto dim = slices_.dim_of(parameter);
-  if (!any_ || !dim) return values;
+  const auto slice = slices_.find(parameter);
+  if (!any_ || !slice) return values;
   const at::NoGradGuard no_grad;
-  const auto own = values.detach().movedim(*dim, 0).contiguous();
-  return runtime_.slice_holders().all_gather(own).movedim(0, *dim).contiguous();
+  const auto own = values.detach().movedim(slice->dim, 0).contiguous();
+  const auto all = runtime_.slice_holders().all_gather(own);
+  return all.narrow(0, 0, slice->whole).movedim(0, slice->dim).contiguous();
 }
 
 at::Tensor WholeTensors::own_part(const at::Tensor& parameter, const at::Tensor& whole) const {
-  const auto dim = slices_.dim_of(parameter);
-  if (!any_ || !dim) return whole;
-  const auto size = parameter.size(*dim);
-  return whole.narrow(*dim, runtime_.topology().tp_rank() * size, size);
+  const auto slice = slices_.find(parameter);
+  if (!any_ || !slice) return whole;
+  return tp::part_of(whole, slice->dim, parameter.size(slice->dim), runtime_.topology().tp_rank());
 }
 
 }  // namespace smp

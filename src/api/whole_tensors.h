@@ -22,6 +22,8 @@ class WholeTensors {
 
   /// Whether some are sliced over several ranks.
   bool any() const noexcept { return any_; }
+  /// Other ranks hold other parts of it.
+  bool is_slice(const at::Tensor& parameter) const { return any_ && slices_.contain(parameter); }
   /// Of the whole of `parameter`.
   std::vector<std::int64_t> sizes(const at::Tensor& parameter) const;
   /// `tensors`, slices replaced by tensors without values that have the sizes of the whole.

@@ -73,6 +73,9 @@ std::vector<ConfigKey> pipeline_keys() {
       key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
           "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
           "varies fastest; cluster is DPT, spread is TPD"),
+      key("optimize", "", &Config::optimize, one_of({"memory", "speed"}), "memory",
+          "how distributed transformer layers are cut: memory has no activation twice, speed sends "
+          "less (docs/tensor_parallelism.md)"),
       key("microbatches", "", &Config::microbatches, between(1, kMostMicrobatches), "1",
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, schedule, "interleaved",
@@ -212,7 +215,6 @@ std::vector<FutureKey> make_future_keys() {
       off("fp16_params", "tensor parallelism"),
       off("checkpoint_attentions", "tensor parallelism"),
       off("_match_weights", "tensor parallelism"),
-      {"optimize", KeyType::kString, "memory", "tensor parallelism"},
       off("load_partition", "re-using a plan by this key (plan_file does it)"),
       {"contiguous", KeyType::kBoolean, true,
        "choosing contiguity by this key (partition_strategy does it)"},

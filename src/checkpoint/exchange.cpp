@@ -117,6 +117,12 @@ bool Exchange::gives(int position, std::size_t index) const {
   return places_[static_cast<std::size_t>(position)][index] != kNone;
 }
 
+/// Of a tensor that this rank gives.
+bool Exchange::reads_together(std::size_t index) const {
+  if (own_.together.empty() || !gives(ranks_.rank(), index)) return false;
+  return own_.together[places_[static_cast<std::size_t>(ranks_.rank())][index]];
+}
+
 at::Tensor Exchange::own_values(std::size_t index) const {
   return own_.read(places_[static_cast<std::size_t>(ranks_.rank())][index]).detach();
 }
@@ -200,7 +206,8 @@ void Exchange::deliver(const std::vector<bool>& wanted,
     const bool sends = giver == self && members.size() > 1;
     const auto& info = tensors_[i];
     at::Tensor values;
-    if (gives(self, i) && (wants || sends)) attempt([&] { values = own_values(i); });
+    if (gives(self, i) && (wants || sends || reads_together(i)))
+      attempt([&] { values = own_values(i); });
     if (sends && !values.defined()) values = d2d::new_tensor(info.sizes, info.dtype).zero_();
     if (sends || (wants && !gives(self, i))) {
       const auto root = members[0];

@@ -21,6 +21,9 @@ struct Offer {
   std::vector<TensorInfo> tensors;
   /// The values of one of them; called in any order, each at most twice.
   std::function<at::Tensor(std::size_t)> read;
+  /// Those that all ranks which offer them read together, because each has a part: one element for
+  /// each of `tensors`, or empty. They are read there also if another rank gives them.
+  std::vector<bool> together = {};
   /// Why the rank cannot take part; then nobody does.
   std::string problem;
 };
@@ -59,6 +62,7 @@ class Exchange {
   void compare_values(const std::vector<std::string>& wishes) const;
   at::Tensor own_values(std::size_t index) const;
   bool gives(int position, std::size_t index) const;
+  bool reads_together(std::size_t index) const;
 
   d2d::Communicator ranks_;
   Offer own_;

@@ -4,27 +4,13 @@
 #include <ATen/ATen.h>
 
 #include <ostream>
-#include <tuple>
 
 #include "base/check.h"
 #include "smp/tp/primitives.h"
+#include "tp/sliced_norm.h"
 #include "tp/tensor_parallel.h"
 
 namespace smp::nn {
-namespace {
-
-/// Mean and variance of whole rows, of which this rank has `slices` [.., H/T]: [.., 1] each.
-std::tuple<at::Tensor, at::Tensor> moments_of_rows(const at::Tensor& slices) {
-  const auto own_mean = slices.mean(-1, /*keepdim=*/true);
-  const auto own_variance = (slices - own_mean).square().mean(-1, /*keepdim=*/true);
-  const auto all = fused_allgather_for_tp(at::stack({own_mean, own_variance}).unsqueeze(0), 0);
-  const auto means = all.select(1, 0), variances = all.select(1, 1);  // [T, .., 1]
-  const auto mean = means.mean(0);
-  return {mean, variances.mean(0) + (means - mean).square().mean(0)};
-}
-
-}  // namespace
-
 DistributedLayerNormImpl::DistributedLayerNormImpl(const torch::nn::LayerNormOptions& with)
     : options(with) {
   SMP_REQUIRE_AS(UnsupportedError, options.normalized_shape().size() == 1,
@@ -73,13 +59,7 @@ at::Tensor DistributedLayerNormImpl::normalize_slices(const at::Tensor& slices) 
   SMP_REQUIRE(slices.dim() >= 1 && slices.size(-1) * ranks == size(),
               "DistributedLayerNorm: slices are ", slices.sizes(), ", expected [.., ",
               size() / ranks, "], a rank's part of ", size());
-  const auto dtype = slices.scalar_type();
-  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
-  const auto x = half ? slices.to(at::kFloat) : slices;
-  const auto [mean, variance] = moments_of_rows(x);
-  auto y = (x - mean) * at::rsqrt(variance + options.eps());
-  if (weight.defined()) y = y * weight.to(y.scalar_type()) + bias.to(y.scalar_type());
-  return y.to(dtype);
+  return tp::normalized_slices(slices, weight, bias, options.eps(), size());
 }
 
 void DistributedLayerNormImpl::pretty_print(std::ostream& stream) const {

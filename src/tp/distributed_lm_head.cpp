@@ -4,11 +4,14 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <string>
 #include <vector>
 
 #include "base/check.h"
+#include "tp/layout.h"
+#include "tp/sliced_state.h"
 
 namespace smp::nn {
 namespace {
@@ -42,6 +45,7 @@ struct DistributedTransformerLMHeadImpl::Parts {
   torch::nn::Embedding positions{nullptr}, types{nullptr};
   std::vector<DistributedTransformerLayer> layers;
   torch::nn::LayerNorm norm{nullptr};
+  bool slices = false;  // between layers, which have layout "memory"
 };
 
 DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
@@ -59,6 +63,7 @@ DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
   if (options.num_token_types > 0) {
     own.types = register_module("types", table_of(options.num_token_types, attention));
   }
+  own.slices = tp::layout_of(attention.optimize, kModel) == tp::Layout::kMemory;
   for (std::int64_t i = 0; i < options.num_layers; ++i) {
     own.layers.push_back(register_module("layer" + std::to_string(i),
                                          DistributedTransformerLayer(attention, options.output)));
@@ -89,8 +94,10 @@ at::Tensor DistributedTransformerLMHeadImpl::hidden_of(const at::Tensor& tokens,
   TransformerState state;
   state.hidden = at::dropout(hidden, options.embedding_dropout_prob, is_training());
   state.mask = mask;
+  if (own.slices) state = tp::sliced(state);
   for (auto& layer : own.layers) state = layer(state);
-  return own.norm.is_empty() ? state.hidden : own.norm(state.hidden);
+  const auto last = own.slices ? tp::own_samples(state.hidden) : state.hidden;
+  return own.norm.is_empty() ? last : own.norm(last);
 }
 
 at::Tensor DistributedTransformerLMHeadImpl::forward(const at::Tensor& tokens,

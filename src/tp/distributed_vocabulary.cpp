@@ -41,7 +41,7 @@ void require_tokens(const at::Tensor& tokens, std::int64_t num_tokens) {
 DistributedVocabularyImpl::DistributedVocabularyImpl(std::int64_t tokens, std::int64_t width,
                                                      std::optional<double> deviation)
     : num_tokens(tokens) {
-  weight = register_slice("weight", whole_table(tokens, width, deviation), 0);
+  weight = register_padded_slice("weight", whole_table(tokens, width, deviation), 0);
 }
 
 /// Exactly one rank adds a row to a sum of zeros, so vectors are those of the table to the bit.
@@ -64,7 +64,8 @@ at::Tensor DistributedVocabularyImpl::own_scores(const at::Tensor& hidden, const
 }
 
 at::Tensor DistributedVocabularyImpl::scores(const at::Tensor& hidden) {
-  return scatter_and_merge_for_tp(own_scores(hidden, "scores"), 0, -1);
+  const auto padded = scatter_and_merge_for_tp(own_scores(hidden, "scores"), 0, -1);
+  return padded.size(-1) == num_tokens ? padded : padded.narrow(-1, 0, num_tokens);
 }
 
 at::Tensor DistributedVocabularyImpl::losses(const at::Tensor& hidden, const at::Tensor& labels) {
@@ -73,7 +74,8 @@ at::Tensor DistributedVocabularyImpl::losses(const at::Tensor& hidden, const at:
               kVocabulary, ": losses of ", hidden.sizes(), " with labels ",
               labels.defined() ? base::concat(labels.sizes()) : "undefined",
               "; expected a label for each row");
-  return split_cross_entropy_for_tp(split, fused_allgather_for_tp(labels, 0));
+  return split_cross_entropy_for_tp(split, fused_allgather_for_tp(labels, 0),
+                                    /*ignore_index=*/-100, num_tokens);
 }
 
 }  // namespace smp::nn

@@ -4,7 +4,6 @@
 #include <torch/nn/module.h>
 
 #include "smp/call.h"
-#include "smp/tp/distributed_module.h"
 
 namespace smp::tp {
 
@@ -16,8 +15,8 @@ SlicedParameters::SlicedParameters(const torch::nn::Module& model) {
 void SlicedParameters::add(const torch::nn::Module& module) {
   if (const auto* const distributed = dynamic_cast<const DistributedModule*>(&module)) {
     const auto parameters = module.named_parameters(/*recurse=*/false);
-    for (const auto& [name, dim] : distributed->sliced()) {
-      dims_.emplace(parameters[name].unsafeGetTensorImpl(), dim);
+    for (const auto& [name, slice] : distributed->sliced()) {
+      slices_.emplace(parameters[name].unsafeGetTensorImpl(), slice);
     }
   }
   const auto* const routed = dynamic_cast<const RoutedBase*>(&module);

@@ -7,6 +7,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "smp/tp/distributed_module.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -17,20 +19,18 @@ namespace smp::tp {
 class SlicedParameters {
  public:
   explicit SlicedParameters(const torch::nn::Module& model);
-  bool contain(const at::Tensor& tensor) const {
-    return dims_.find(tensor.unsafeGetTensorImpl()) != dims_.end();
+  bool contain(const at::Tensor& tensor) const { return find(tensor).has_value(); }
+  /// What `tensor` is a slice of; nothing: it is whole.
+  std::optional<ParameterSlice> find(const at::Tensor& tensor) const {
+    const auto found = slices_.find(tensor.unsafeGetTensorImpl());
+    return found == slices_.end() ? std::nullopt : std::optional(found->second);
   }
-  /// The dimension along which `tensor` is sliced; nothing: it is whole.
-  std::optional<std::int64_t> dim_of(const at::Tensor& tensor) const {
-    const auto found = dims_.find(tensor.unsafeGetTensorImpl());
-    return found == dims_.end() ? std::nullopt : std::optional(found->second);
-  }
-  bool empty() const noexcept { return dims_.empty(); }
+  bool empty() const noexcept { return slices_.empty(); }
 
  private:
   void add(const torch::nn::Module& module);
 
-  std::unordered_map<const void*, std::int64_t> dims_;  // by TensorImpl
+  std::unordered_map<const void*, ParameterSlice> slices_;  // by TensorImpl
 };
 
 }  // namespace smp::tp

@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "base/check.h"
 #include "smp/tp/primitives.h"
 #include "tp/tensor_parallel.h"
@@ -25,20 +28,36 @@ void require_labels(const at::Tensor& logits, const at::Tensor& labels, std::int
               " is none of the ", classes, " classes, and not ignore_index");
 }
 
+/// Log-sum-exp and score of the label, [.., 2], of the `real` first classes of this rank.
+at::Tensor own_parts(const at::Tensor& logits, const at::Tensor& own_label, std::int64_t real) {
+  if (real == 0) {  // whose sum of exponentials is 0; still part of the graph of the others
+    const auto nothing = logits.narrow(-1, 0, 0).sum(-1, /*keepdim=*/true);
+    return at::cat({nothing - std::numeric_limits<double>::infinity(), nothing}, -1);
+  }
+  const auto classes = logits.narrow(-1, 0, real);
+  const auto elsewhere = (own_label < 0) | (own_label >= real);
+  const auto scores = classes.gather(-1, own_label.masked_fill(elsewhere, 0).unsqueeze(-1));
+  return at::cat({at::logsumexp(classes, {-1}, /*keepdim=*/true),
+                  scores.masked_fill(elsewhere.unsqueeze(-1), 0)},
+                 -1);
+}
+
 }  // namespace
 
 at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& labels,
-                                      std::int64_t ignore_index) {
+                                      std::int64_t ignore_index,
+                                      std::optional<std::int64_t> num_classes) {
   const auto& group = tp::TensorParallel::current();
   const auto own_classes = logits.size(-1);
+  const auto all_classes = num_classes.value_or(own_classes * group.size());
+  SMP_REQUIRE(all_classes > 0 && all_classes <= own_classes * group.size(), kName, ": ",
+              group.size(), " ranks with ", own_classes, " classes each have not the ", all_classes,
+              " of num_classes");
   const auto ignored = labels == ignore_index;
-  require_labels(logits, labels, own_classes * group.size(), ignored);
-  const auto own_label = labels - group.rank() * own_classes;
-  const auto elsewhere = (own_label < 0) | (own_label >= own_classes);
-  const auto scores = logits.gather(-1, own_label.masked_fill(elsewhere, 0).unsqueeze(-1));
-  const auto parts = at::cat({at::logsumexp(logits, {-1}, /*keepdim=*/true),
-                              scores.masked_fill(elsewhere.unsqueeze(-1), 0)},
-                             -1);
+  require_labels(logits, labels, all_classes, ignored);
+  const auto first = group.rank() * own_classes;
+  const auto real = std::clamp<std::int64_t>(all_classes - first, 0, own_classes);
+  const auto parts = own_parts(logits, labels - first, real);
   const auto all = scatter_and_merge_for_tp(parts, 0, -1).unflatten(-1, {group.size(), 2});
   const auto losses = at::logsumexp(all.select(-1, 0), {-1}) - all.select(-1, 1).sum(-1);
   const auto rows = labels.size(0) / group.size();

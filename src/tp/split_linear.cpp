@@ -20,26 +20,22 @@ torch::nn::Linear whole_layer(std::int64_t in_features, std::int64_t out_feature
 
 }  // namespace
 
-OutputSplitLinearImpl::OutputSplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
-                                             NormalDeviation deviation) {
+SplitLinearImpl::SplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
+                                 const LinearCut& cut, NormalDeviation deviation) {
+  using Weight = LinearCut::Weight;
   const auto whole = whole_layer(in_features, out_features, deviation);
-  weight = register_slice("weight", whole->weight, 0);
-  bias = register_slice("bias", whole->bias, 0);
+  const auto dim = cut.weight == Weight::kWhole     ? std::nullopt
+                   : cut.weight == Weight::kOutputs ? std::optional<std::int64_t>(0)
+                                                    : std::optional<std::int64_t>(1);
+  weight = hold("weight", whole->weight, dim, dim == 1 ? cut.in_unit : cut.out_unit);
+  bias = hold("bias", whole->bias, cut.bias ? std::optional<std::int64_t>(0) : std::nullopt,
+              cut.out_unit);
 }
 
-at::Tensor OutputSplitLinearImpl::forward(const at::Tensor& input) {
-  return at::linear(input, weight, bias);
-}
-
-InputSplitLinearImpl::InputSplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
-                                           NormalDeviation deviation) {
-  const auto whole = whole_layer(in_features, out_features, deviation);
-  weight = register_slice("weight", whole->weight, 1);
-  bias = register_parameter("bias", whole->bias.detach());
-}
-
-at::Tensor InputSplitLinearImpl::forward(const at::Tensor& input) {
-  return at::linear(input, weight);
+at::Tensor SplitLinearImpl::hold(const char* name, const at::Tensor& whole,
+                                 std::optional<std::int64_t> dim, std::int64_t unit) {
+  if (!dim) return register_parameter(name, whole.detach());
+  return register_padded_slice(name, whole, *dim, unit);
 }
 
 }  // namespace smp::tp

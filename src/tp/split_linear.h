@@ -1,5 +1,5 @@
-// tp/split_linear.h: the local part of fully connected layers in transformer layers; what is
-// exchanged before and after is the affair of the layer (paper App. F.1, Figures 11 and 12).
+// tp/split_linear.h: the slices of fully connected layers in transformer layers; what is exchanged
+// before and after is the affair of block_products.h (paper App. F, Figures 11 to 14).
 #pragma once
 
 #include <torch/nn/modules/linear.h>
@@ -9,35 +9,36 @@
 #include <optional>
 
 #include "smp/tp/distributed_module.h"
+#include "tp/channel_share.h"
 
 namespace smp::tp {
 
 /// How weights start: as those of torch::nn::Linear; or N(0, deviation), and biases at 0.
 using NormalDeviation = std::optional<double>;
 
-/// Split along output channels: [.., I] -> this rank's [.., O/T].
-class OutputSplitLinearImpl : public DistributedModule {
- public:
-  OutputSplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
-                        NormalDeviation deviation);
-  at::Tensor forward(const at::Tensor& input);
-
-  at::Tensor weight;  ///< [O/T, I]
-  at::Tensor bias;    ///< [O/T]
+/// Which slices of a layer a rank holds. What is not cut is whole.
+struct LinearCut {
+  enum class Weight : std::uint8_t { kWhole, kOutputs, kInputs };
+  Weight weight = Weight::kWhole;
+  bool bias = false;          ///< along output channels
+  std::int64_t out_unit = 1;  ///< output channels that stay together
+  std::int64_t in_unit = 1;   ///< input channels that stay together
 };
 
-/// Split along input channels: this rank's [.., I/T] -> its part of a sum [.., O], without bias.
-class InputSplitLinearImpl : public DistributedModule {
+/// Parameters only. Sizes are those of the whole layer; a size that T does not divide is padded.
+class SplitLinearImpl : public DistributedModule {
  public:
-  InputSplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
-                       NormalDeviation deviation);
-  at::Tensor forward(const at::Tensor& input);
+  SplitLinearImpl(std::int64_t in_features, std::int64_t out_features, const LinearCut& cut,
+                  NormalDeviation deviation);
 
-  at::Tensor weight;  ///< [O, I/T]
-  at::Tensor bias;    ///< [O], whole; to be added to one's own samples after the sum
+  at::Tensor weight;  ///< [O, I], one of them of this rank
+  at::Tensor bias;    ///< [O], perhaps of this rank
+
+ private:
+  at::Tensor hold(const char* name, const at::Tensor& whole, std::optional<std::int64_t> dim,
+                  std::int64_t unit);
 };
 
-TORCH_MODULE(OutputSplitLinear);
-TORCH_MODULE(InputSplitLinear);
+TORCH_MODULE(SplitLinear);
 
 }  // namespace smp::tp

@@ -11,6 +11,7 @@
 #include "base/fiber_local.h"
 #include "d2d/communicator.h"
 #include "module/call_places.h"
+#include "tp/layout.h"
 
 namespace smp::tp {
 
@@ -44,8 +45,10 @@ class TensorParallel {
  public:
   /// @param ranks   the TP_GROUP, in order of tp_rank
   /// @param places  outlive it
-  TensorParallel(d2d::Communicator ranks, module::CallPlaces& places)
-      : ranks_(std::move(ranks)), places_(places) {}
+  /// @param layout  of transformer layers that name none
+  TensorParallel(d2d::Communicator ranks, module::CallPlaces& places,
+                 Layout layout = Layout::kMemory)
+      : ranks_(std::move(ranks)), places_(places), layout_(layout) {}
 
   /// Of the running fiber. @throws UsageError  no session runs.
   static TensorParallel& current();
@@ -54,6 +57,7 @@ class TensorParallel {
   int rank() const noexcept { return ranks_.rank(); }
   int size() const noexcept { return size_ > 0 ? size_ : ranks_.size(); }
   const d2d::Communicator& ranks() const noexcept { return ranks_; }
+  Layout layout() const noexcept { return layout_; }
 
   /// The others do not take part: while a step is tried in advance, or only planned. Collectives
   /// then give what they would if every rank had this one's tensor, so that shapes are right.
@@ -73,6 +77,7 @@ class TensorParallel {
  private:
   const d2d::Communicator ranks_;
   module::CallPlaces& places_;
+  const Layout layout_;
   int size_ = 0;  // 0: that of ranks_
   bool alone_ = false;
 };

@@ -40,27 +40,65 @@ at::Tensor exact(const at::Tensor& input) {
   return at::layer_norm(input.to(at::kDouble), {input.size(-1)});
 }
 
-double largest_error(at::ScalarType dtype, double mean) {
+struct Errors {
+  double output = 0, gradient = 0;
+};
+
+/// Largest ones, against doubles.
+Errors errors_of(at::ScalarType dtype, double mean) {
   const auto samples = far_from_zero(dtype, mean);
-  double largest = 0;
+  Errors largest;
   d2d::SimulatedJob job(4);
   on_group(job, 4, [&](int rank) {
     nn::DistributedLayerNorm layer(64);
     layer->to(dtype);
-    const auto& input = samples[static_cast<std::size_t>(rank)];
+    auto input = samples[static_cast<std::size_t>(rank)].clone().requires_grad_();
+    auto same = input.detach().to(at::kDouble).requires_grad_();
     const auto output = layer(input);
+    const auto expected = exact(same);
     EXPECT_EQ(output.scalar_type(), dtype);
-    const auto error = (output.to(at::kDouble) - exact(input)).abs().max().item<double>();
-    largest = std::max(largest, error);
+    const auto weights = weights_like(output, rank);
+    backward(output, weights);
+    backward(expected, weights.to(at::kDouble));
+    const auto error = [](const at::Tensor& ours, const at::Tensor& theirs) {
+      return (ours.to(at::kDouble) - theirs).abs().max().item<double>();
+    };
+    largest.output = std::max(largest.output, error(output.detach(), expected.detach()));
+    largest.gradient = std::max(largest.gradient, error(input.grad(), same.grad()));
   });
   return largest;
 }
 
 TEST(DistributedLayerNorm, LosesNoDigitsToALargeMean) {
-  EXPECT_LT(largest_error(at::kFloat, 0), 2e-6);
-  EXPECT_LT(largest_error(at::kFloat, 3000), 2e-3) << "E[x²] - E[x]² would be off by 1 here";
-  EXPECT_LT(largest_error(at::kBFloat16, 0), 0.02);
-  EXPECT_LT(largest_error(at::kBFloat16, 100), 0.02) << "the input is exact as it is";
+  const auto near = errors_of(at::kFloat, 0), far = errors_of(at::kFloat, 3000);
+  EXPECT_LT(near.output, 1e-6);
+  EXPECT_LT(near.gradient, 1e-6);
+  EXPECT_LT(far.output, 1e-6) << "E[x²] - E[x]² in float would be off by 1 here";
+  EXPECT_LT(far.gradient, 1e-6);
+  for (const double mean : {0., 100.}) {
+    const auto half = errors_of(at::kBFloat16, mean);
+    EXPECT_LT(half.output, 0.02) << "the input is exact as it is";
+    EXPECT_LT(half.gradient, 0.02);
+  }
+}
+
+/// Two numbers a row, of all slices together.
+TEST(DistributedLayerNorm, SendsTwoMomentsARow) {
+  constexpr int kRanks = 4;
+  constexpr std::uint64_t kRows = 300;  // so that they are no small tensor
+  d2d::SimulatedJob job(kRanks);
+  std::uint64_t forward = 0, both = 0;
+  const auto bytes = [&] { return job.channel(0).counters().tensor_bytes_sent; };
+  on_group(job, kRanks, [&](int rank) {
+    nn::DistributedLayerNorm layer(8);
+    auto slices = at::ones({kRows, 2}).requires_grad_();
+    const auto y = layer->normalize_slices(slices);
+    if (rank == 0) forward = bytes();
+    backward(y, at::ones_like(y));
+    if (rank == 0) both = bytes();
+  });
+  EXPECT_EQ(forward, 2 * (kRanks - 1) * kRows * 2 * sizeof(double) / kRanks);
+  EXPECT_EQ(both, 2 * forward);
 }
 
 TEST(DistributedLayerNorm, NormalizesSlices) {

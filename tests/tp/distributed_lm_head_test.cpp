@@ -15,7 +15,7 @@ namespace distributed_lm_head_test {
 
 using testing::HasSubstr;
 
-constexpr std::int64_t kTokens = 12, kPositions = 6, kTypes = 3;
+constexpr std::int64_t kTokens = 13, kPositions = 6, kTypes = 3;  // 13 is divided by nothing
 
 TransformerLMHeadOptions small_options() {
   TransformerLMHeadOptions options;
@@ -102,10 +102,11 @@ struct BoundModelImpl : torch::nn::Module {
 
 TEST(DistributedTransformerLMHead, EqualsThePlainModel) {
   for (const int size : {1, 2, 4}) {
-    for (int bits = 0; bits < 8; ++bits) {
+    for (int bits = 0; bits < 16; ++bits) {
       const bool losses = bits & 1, inputs = bits & 4;
       auto options = bits & 2 ? with_norms_before(small_options()) : small_options();
       options.num_token_types = inputs ? kTypes : 0;
+      options.attention.optimize = options.output.optimize = kLayouts[bits / 8];
       SCOPED_TRACE(testing::Message() << "case " << bits);
       expect_as_plain(
           [&] { return std::make_shared<BoundModelImpl<PlainModel>>(options, losses, inputs); },
@@ -119,9 +120,8 @@ TEST(DistributedTransformerLMHead, EqualsThePlainModel) {
 }
 
 struct LanguageLossImpl : torch::nn::Module {
-  LanguageLossImpl()
-      : model(register_module(
-            "model", nn::DistributedTransformerLMHead(with_norms_before(small_options())))) {
+  explicit LanguageLossImpl(const TransformerLMHeadOptions& options)
+      : model(register_module("model", nn::DistributedTransformerLMHead(options))) {
     to(torch::kDouble);
   }
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& labels) {
@@ -130,6 +130,20 @@ struct LanguageLossImpl : torch::nn::Module {
   nn::DistributedTransformerLMHead model;
 };
 SMP_MODULE(LanguageLoss);
+
+/// Heads that T divides, heads of which some share keys, and heads that are padded.
+struct Variant {
+  const char* layout;
+  std::int64_t heads, key_heads;
+};
+
+TransformerLMHeadOptions options_of(const Variant& variant) {
+  auto options = with_norms_before(small_options());
+  options.attention.optimize = options.output.optimize = variant.layout;
+  options.attention.num_attention_heads = variant.heads;
+  options.attention.num_key_value_heads = variant.key_heads;
+  return options;
+}
 
 constexpr int kSteps = 3;
 constexpr std::int64_t kRows = 8;
@@ -144,70 +158,104 @@ torch::optim::SGD sgd(const std::vector<at::Tensor>& parameters) {
   return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.5).momentum(0.9));
 }
 
-TEST(DistributedTransformerLMHead, TrainsAsOneProcessDoesInEveryMix) {
-  torch::manual_seed(4);
-  PlainModel plain(with_norms_before(small_options()));
-  plain->to(torch::kDouble);
-  auto plain_optimizer = sgd(plain->parameters());
+struct PlainTraining {
+  PlainModel model{nullptr};
   std::vector<double> losses;
+};
+
+PlainTraining train_plain(const TransformerLMHeadOptions& options) {
+  torch::manual_seed(4);
+  PlainTraining plain{PlainModel(options), {}};
+  plain.model->to(torch::kDouble);
+  auto optimizer = sgd(plain.model->parameters());
   for (int step = 0; step < kSteps; ++step) {
     const auto [tokens, labels] = rows_of(step);
-    plain_optimizer.zero_grad();
-    const auto loss = plain->losses(tokens, labels, {}, {}).mean();
+    optimizer.zero_grad();
+    const auto loss = plain.model->losses(tokens, labels, {}, {}).mean();
     loss.backward();
-    plain_optimizer.step();
-    losses.push_back(loss.item<double>());
+    optimizer.step();
+    plain.losses.push_back(loss.item<double>());
   }
-  for (const auto& [ranks, pp, tp] :
-       std::vector<std::tuple<int, int, int>>{{2, 1, 2}, {2, 2, 1}, {4, 2, 2}, {8, 2, 2}}) {
+  return plain;
+}
+
+/// On one rank of a session. @return what is saved, where that is
+StateDict train_sliced(const TransformerLMHeadOptions& options, const std::vector<double>& losses) {
+  torch::manual_seed(4);
+  LanguageLoss net(options);
+  DistributedModel model(net);
+  DistributedOptimizer optimizer(model, sgd(net->parameters()));
+  auto train = step([&](const at::Tensor& tokens, const at::Tensor& labels) {
+    const auto loss = model(tokens, labels);
+    model.backward(loss);
+    return loss;
+  });
+  for (int s = 0; s < kSteps; ++s) {
+    const auto [tokens, labels] = rows_of(s);
+    const auto part = static_cast<std::size_t>(dp_rank());
+    optimizer.zero_grad();
+    const double own = train(tokens.chunk(dp_size())[part], labels.chunk(dp_size())[part])
+                           .reduce_mean()
+                           .template item<double>();
+    double sum = 0;
+    for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);
+    EXPECT_NEAR(sum / dp_size(), losses[static_cast<std::size_t>(s)], 1e-12);
+    optimizer.step();
+  }
+  return model.state_dict();
+}
+
+/// What was saved is what a model of `options` has after loading it.
+void expect_loads(const TransformerLMHeadOptions& options, const StateDict& saved) {
+  torch::manual_seed(9);
+  LanguageLoss other(options);
+  DistributedModel loaded(other);
+  loaded.load_state_dict(rank() == 0 ? saved : StateDict());
+  const auto again = loaded.state_dict();
+  if (rank() != 0) return;
+  for (const auto& [name, tensor] : saved) EXPECT_TRUE(at::equal(again.at(name), tensor)) << name;
+}
+
+class LMHeadTraining : public testing::TestWithParam<Variant> {};
+
+TEST_P(LMHeadTraining, IsThatOfOneProcessInEveryMix) {
+  const auto variant = GetParam();
+  const auto options = options_of(variant);
+  const auto plain = train_plain(options);
+  auto other_layout = options;
+  other_layout.attention.optimize = other_layout.output.optimize =
+      std::string(variant.layout) == "speed" ? "memory" : "speed";
+  for (const auto& [ranks, pp, tp] : std::vector<std::tuple<int, int, int>>{
+           {2, 1, 2}, {2, 2, 1}, {4, 1, 4}, {4, 2, 2}, {8, 2, 2}}) {
     SCOPED_TRACE(testing::Message() << ranks << " ranks, pp " << pp << ", tp " << tp);
     Config config;
     config.pipeline_parallel_degree = pp;
     config.tensor_parallel_degree = tp;
     config.microbatches = 2;
     config.plan_cache = "off";
-    run_local(
-        ranks,
-        [&] {
-          torch::manual_seed(4);
-          LanguageLoss net;
-          DistributedModel model(net);
-          DistributedOptimizer optimizer(model, sgd(net->parameters()));
-          auto train = step([&](const at::Tensor& tokens, const at::Tensor& labels) {
-            const auto loss = model(tokens, labels);
-            model.backward(loss);
-            return loss;
-          });
-          for (int s = 0; s < kSteps; ++s) {
-            const auto [tokens, labels] = rows_of(s);
-            const auto part = static_cast<std::size_t>(dp_rank());
-            optimizer.zero_grad();
-            const double own = train(tokens.chunk(dp_size())[part], labels.chunk(dp_size())[part])
-                                   .reduce_mean()
-                                   .template item<double>();
-            double sum = 0;
-            for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);
-            EXPECT_NEAR(sum / dp_size(), losses[static_cast<std::size_t>(s)], 1e-12);
-            optimizer.step();
-          }
-          const auto values = model.state_dict();
-          if (rank() != 0) return;
-          for (const auto& item : plain->named_parameters()) {
-            expect_near(values.at("model." + item.key()), item.value().detach(), 1e-11, item.key());
-          }
-        },
-        config, {1});
+    run_local(ranks,
+              [&, ranks = ranks] {
+                const auto values = train_sliced(options, plain.losses);
+                if (ranks <= 4) expect_loads(other_layout, values);
+                if (rank() != 0) return;
+                for (const auto& item : plain.model->named_parameters()) {
+                  expect_near(values.at("model." + item.key()), item.value().detach(), 1e-11,
+                              item.key());
+                }
+              },
+              config, {1});
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Variants, LMHeadTraining,
+                         testing::Values(Variant{"speed", 4, 4}, Variant{"memory", 4, 4},
+                                         Variant{"speed", 3, 3}, Variant{"memory", 3, 3},
+                                         Variant{"speed", 4, 1}, Variant{"memory", 6, 3}));
 
 TEST(DistributedTransformerLMHead, RefusesWhatDoesNotFit) {
   d2d::SimulatedJob job(2);
   on_group(job, 2, [](int) {
     auto options = small_options();
-    options.vocab_size = 13;
-    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
-                HasSubstr("13 cannot be divided by 2"));
-    options = small_options();
     options.attention.cross_attention = true;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
                 HasSubstr("layers with cross_attention need another sequence"));

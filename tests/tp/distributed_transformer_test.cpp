@@ -45,113 +45,304 @@ struct BoundImpl : torch::nn::Module {
   Attention layer;
 };
 
+void expect_as_plain_attention(int size, const AttentionLayerOptions& options, bool mask,
+                               std::int64_t batch = kBatch) {
+  const auto sequence = options.cross_attention ? kQueries + kKeys : kQueries;
+  expect_as_plain(
+      [&] { return std::make_shared<BoundImpl<PlainAttention>>(options, mask); },
+      [&] { return std::make_shared<BoundImpl<nn::DistributedAttentionLayer>>(options, mask); },
+      numbers(size, {batch, sequence, kHidden}), 1e-12, at::kDouble, {"key.", "value."});
+}
+
+AttentionLayerOptions options_of(int bits, const char* layout) {
+  auto options = attention_options();
+  options.cross_attention = bits & 1;
+  options.pre_layernorm = bits & 2;
+  options.post_layernorm = bits & 4 || !options.pre_layernorm;
+  if (bits & 16 && !options.cross_attention) options.causal_mask_size = 16;
+  options.use_normal_initialization = bits & 16;
+  options.optimize = layout;
+  return options;
+}
+
 TEST(DistributedAttentionLayer, EqualsPlainAttention) {
   int cases = 0;
-  for (const int size : {1, 2, 4}) {
-    for (int bits = 0; bits < 32; ++bits) {
-      auto options = attention_options();
-      options.cross_attention = bits & 1;
-      options.pre_layernorm = bits & 2;
-      options.post_layernorm = bits & 4 || !options.pre_layernorm;
-      const bool mask = bits & 8;
-      if (bits & 16 && !options.cross_attention) options.causal_mask_size = 16;
-      options.use_normal_initialization = bits & 16;
-      SCOPED_TRACE(testing::Message() << "case " << bits);
-      const auto sequence = options.cross_attention ? kQueries + kKeys : kQueries;
-      expect_as_plain(
-          [&] { return std::make_shared<BoundImpl<PlainAttention>>(options, mask); },
-          [&] { return std::make_shared<BoundImpl<nn::DistributedAttentionLayer>>(options, mask); },
-          numbers(size, {kBatch, sequence, kHidden}), 1e-11);
-      ++cases;
+  for (const auto* layout : kLayouts) {
+    for (const int size : {1, 2, 4}) {
+      for (int bits = 0; bits < 32; ++bits) {
+        SCOPED_TRACE(testing::Message() << layout << ", case " << bits);
+        expect_as_plain_attention(size, options_of(bits, layout), bits & 8);
+        ++cases;
+      }
     }
   }
-  EXPECT_EQ(cases, 96);
+  EXPECT_EQ(cases, 192);
+}
+
+TEST(DistributedAttentionLayer, GathersMasksOfSingleSamples) {
+  for (const auto* layout : kLayouts) {
+    for (const int bits : {6, 7}) {
+      expect_as_plain_attention(2, options_of(bits, layout), /*mask=*/true, /*batch=*/1);
+    }
+  }
+}
+
+struct Heads {
+  std::int64_t all, keys;
+};
+
+TEST(DistributedAttentionLayer, DealsAnyNumberOfHeads) {
+  for (const auto* layout : kLayouts) {
+    for (const int size : {1, 2, 3, 4}) {
+      if (std::string(layout) == "memory" && kHidden % size != 0) continue;
+      for (const auto& heads : std::vector<Heads>{
+               {4, 2}, {4, 1}, {3, 3}, {5, 5}, {1, 1}, {6, 3}, {6, 2}, {9, 3}, {8, 4}, {3, 1}}) {
+        for (const int bits : {2, 5, 24}) {
+          SCOPED_TRACE(testing::Message() << layout << ", " << size << " ranks, " << heads.all
+                                          << " heads, " << heads.keys << " of keys, " << bits);
+          auto options = options_of(bits, layout);
+          options.num_attention_heads = heads.all;
+          options.num_key_value_heads = heads.keys;
+          expect_as_plain_attention(size, options, bits & 8);
+        }
+      }
+    }
+  }
 }
 
 TEST(DistributedTransformerOutputLayer, EqualsTwoProducts) {
-  for (const int size : {1, 2, 4}) {
-    for (int bits = 0; bits < 24; ++bits) {
-      auto options = output_options();
-      options.pre_layernorm = bits & 1;
-      options.post_layernorm = bits & 2 || !options.pre_layernorm;
-      options.activation = bits & 16 ? "gelu_tanh" : bits & 4 ? "relu" : "gelu";
-      options.use_normal_initialization = bits & 8;
-      SCOPED_TRACE(testing::Message() << "case " << bits);
-      expect_as_plain([&] { return PlainOutput(options); },
-                      [&] { return nn::DistributedTransformerOutputLayer(options); },
-                      numbers(size, {kBatch, kQueries, kHidden}), 1e-11);
+  for (const auto* layout : kLayouts) {
+    for (const int size : {1, 2, 4}) {
+      for (int bits = 0; bits < 24; ++bits) {
+        auto options = output_options();
+        options.pre_layernorm = bits & 1;
+        options.post_layernorm = bits & 2 || !options.pre_layernorm;
+        options.activation = bits & 16 ? "gelu_tanh" : bits & 4 ? "relu" : "gelu";
+        options.use_normal_initialization = bits & 8;
+        options.optimize = layout;
+        SCOPED_TRACE(testing::Message() << layout << ", case " << bits);
+        expect_as_plain([&] { return PlainOutput(options); },
+                        [&] { return nn::DistributedTransformerOutputLayer(options); },
+                        numbers(size, {kBatch, kQueries, kHidden}), 1e-12);
+      }
     }
   }
 }
 
-/// Two layers in a row.
+AttentionLayerOptions layer_options(bool cross, const char* layout) {
+  auto options = attention_options();
+  options.cross_attention = cross;
+  options.causal_mask_size = 8;
+  options.optimize = layout;
+  return options;
+}
+
+TransformerOutputLayerOptions output_options(const char* layout) {
+  auto options = tp::output_options();
+  options.optimize = layout;
+  return options;
+}
+
+/// Two layers in a row, with masks of their own for both sequences.
 template <class Layer>
 struct StackImpl : torch::nn::Module {
   explicit StackImpl(const AttentionLayerOptions& options)
       : cross(options.cross_attention),
-        first(register_module("first", Layer(options, output_options()))),
-        second(register_module("second", Layer(options, output_options()))) {}
+        first(register_module("layer0", Layer(options, output_options(options.optimize.c_str())))),
+        second(
+            register_module("layer1", Layer(options, output_options(options.optimize.c_str())))) {}
   at::Tensor forward(const at::Tensor& x) {
-    const Cut cut(x, cross, false);
-    return second->forward(first->forward(TransformerState{cut.hidden, {}, cut.cross_states, {}}))
-        .hidden;
+    const Cut cut(x, cross, true), own(x, false, true);
+    TransformerState state{cut.hidden, {}, cut.cross_states, {}};
+    (cross ? state.cross_mask : state.mask) = cut.mask;
+    if (cross) state.mask = own.mask.narrow(3, 0, kQueries);
+    return second->forward(first->forward(state)).hidden;
   }
   bool cross;
   Layer first, second;
 };
 
+/// The same layers in one module.
+struct TransformerStackImpl : torch::nn::Module {
+  explicit TransformerStackImpl(const AttentionLayerOptions& options)
+      : cross(options.cross_attention),
+        inner(options, output_options(options.optimize.c_str()), 2) {
+    for (int i = 0; i < 2; ++i) {
+      register_module("layer" + std::to_string(i), inner->layers[static_cast<std::size_t>(i)]);
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const Cut cut(x, cross, true), own(x, false, true);
+    TransformerState state{cut.hidden, {}, cut.cross_states, {}};
+    (cross ? state.cross_mask : state.mask) = cut.mask;
+    if (cross) state.mask = own.mask.narrow(3, 0, kQueries);
+    return inner->forward(state).hidden;
+  }
+  bool cross;
+  nn::DistributedTransformer inner;
+};
+
 TEST(DistributedTransformerLayer, EqualsPlainLayersInARow) {
-  for (const int size : {2, 4}) {
-    for (const bool cross : {false, true}) {
-      auto options = attention_options();
-      options.cross_attention = cross;
-      options.causal_mask_size = 8;
-      const auto sequence = cross ? kQueries + kKeys : kQueries;
-      expect_as_plain(
-          [&] { return std::make_shared<StackImpl<PlainLayer>>(options); },
-          [&] { return std::make_shared<StackImpl<nn::DistributedTransformerLayer>>(options); },
-          numbers(size, {kBatch, sequence, kHidden}), 1e-10);
+  for (const auto* layout : kLayouts) {
+    for (const int size : {1, 2, 4}) {
+      for (const bool cross : {false, true}) {
+        SCOPED_TRACE(testing::Message() << layout << (cross ? ", cross-attention" : ""));
+        const auto options = layer_options(cross, layout);
+        const auto plain = [&] { return std::make_shared<StackImpl<PlainLayer>>(options); };
+        const auto samples = numbers(size, {kBatch, cross ? kQueries + kKeys : kQueries, kHidden});
+        expect_as_plain(
+            plain,
+            [&] { return std::make_shared<StackImpl<nn::DistributedTransformerLayer>>(options); },
+            samples, 1e-11);
+        expect_as_plain(
+            plain, [&] { return std::make_shared<TransformerStackImpl>(options); }, samples, 1e-11);
+      }
     }
   }
 }
 
-TEST(DistributedTransformerLayer, SendsWhatTheFormulaSays) {
-  const int size = 4;
-  d2d::SimulatedJob job(size);
-  std::uint64_t forward = 0, both = 0;
-  const auto bytes = [&] { return job.channel(0).counters().tensor_bytes_sent; };
-  on_group(job, size, [&](int rank) {
-    nn::DistributedTransformerLayer layer(attention_options(), output_options());
-    layer->to(at::kDouble);
-    auto x = numbers(size, {kBatch, kQueries, kHidden})[static_cast<std::size_t>(rank)];
-    x.requires_grad_();
-    const auto y = layer(TransformerState{x, {}, {}, {}}).hidden;
-    if (rank == 0) forward = bytes();
+/// What rank 0 sends.
+struct Sent {
+  std::uint64_t forward_bytes = 0, backward_bytes = 0;
+  std::uint64_t forward_frames = 0, backward_frames = 0;
+};
+
+constexpr int kSenders = 4;
+constexpr std::int64_t kLong = 40;  // of the sequence, so that moments are no small tensors
+
+template <class Forward>
+Sent sent_by(const Forward& run) {
+  d2d::SimulatedJob job(kSenders);
+  Sent sent;
+  on_group(job, kSenders, [&](int rank) {
+    const auto& counters = job.channel(0).counters();
+    const auto y = run(rank);
+    if (rank == 0) {
+      sent.forward_bytes = counters.tensor_bytes_sent;
+      sent.forward_frames = counters.frames_sent;
+    }
     backward(y, at::ones_like(y));
-    if (rank == 0) both = bytes();
+    if (rank == 0) {
+      sent.backward_bytes = counters.tensor_bytes_sent - sent.forward_bytes;
+      sent.backward_frames = counters.frames_sent - sent.forward_frames;
+    }
   });
-  const auto block = 2 * (size - 1) * kBatch * kQueries * kHidden * 8;
-  EXPECT_EQ(forward, static_cast<std::uint64_t>(2 * block)) << "two blocks";
-  EXPECT_EQ(both, 2 * forward);
+  return sent;
+}
+
+at::Tensor long_sample(int rank, std::int64_t batch, std::int64_t width) {
+  return numbers(kSenders, {batch, kLong, width})[static_cast<std::size_t>(rank)].requires_grad_();
+}
+
+TEST(DistributedTransformerLayer, SendsWhatTheFormulaOfSpeedSays) {
+  const auto sent = sent_by([](int rank) {
+    nn::DistributedTransformerLayer layer(layer_options(false, "speed"), output_options("speed"));
+    layer->to(at::kDouble);
+    return layer(TransformerState{long_sample(rank, kBatch, kHidden).narrow(1, 0, 8), {}, {}, {}})
+        .hidden;
+  });
+  const std::uint64_t block = 2 * (kSenders - 1) * kBatch * 8 * kHidden * sizeof(double);
+  EXPECT_EQ(sent.forward_bytes, 2 * block) << "two blocks";
+  EXPECT_EQ(sent.backward_bytes, sent.forward_bytes);
+  EXPECT_EQ(sent.forward_frames, 4u * (kSenders - 1)) << "two collectives a block";
+  EXPECT_EQ(sent.backward_frames, sent.forward_frames);
+}
+
+/// App. F.2: four reduce-scatters and two all-reduces of two numbers a row; backward, four
+/// all-gathers, and the all-reduces again.
+TEST(DistributedTransformerLayer, SendsWhatTheFormulaOfMemorySays) {
+  auto attention = attention_options();
+  attention.optimize = "memory";
+  const auto rows = static_cast<std::uint64_t>(kBatch * kLong);
+  const auto others = static_cast<std::uint64_t>(kSenders - 1);
+  const auto channels = attention.num_attention_heads * attention.attention_head_size;
+  const auto a_row = static_cast<std::uint64_t>(3 * channels + 2 * kHidden + 12);
+  const auto sent = sent_by([&](int rank) {
+    nn::DistributedTransformerLayer layer(attention, output_options("memory"));
+    layer->to(at::kDouble);
+    TransformerState state;
+    state.hidden = long_sample(rank, kSenders * kBatch, kHidden / kSenders);
+    state.sliced = true;
+    const auto result = layer(state);
+    EXPECT_TRUE(result.sliced);
+    return result.hidden;
+  });
+  EXPECT_EQ(sent.forward_bytes, others * rows * (a_row + 2 * 4) * sizeof(double));
+  EXPECT_EQ(sent.backward_bytes, sent.forward_bytes);
+  EXPECT_EQ(sent.forward_frames, (4 + 2 * 2) * others) << "an all-reduce has two halves";
+  EXPECT_EQ(sent.backward_frames, sent.forward_frames);
+}
+
+/// Samples are exchanged around all layers, and not around each.
+TEST(DistributedTransformer, AddsTwoExchangesOfSamples) {
+  for (const std::uint64_t layers : {1, 3}) {
+    auto attention = attention_options();
+    attention.optimize = "memory";
+    const auto sent = sent_by([&](int rank) {
+      nn::DistributedTransformer stack(attention, output_options("memory"), layers);
+      stack->to(at::kDouble);
+      return stack(TransformerState{long_sample(rank, kSenders, kHidden), {}, {}, {}}).hidden;
+    });
+    EXPECT_EQ(sent.forward_frames, (8 * layers + 2) * (kSenders - 1));
+    EXPECT_EQ(sent.backward_frames, sent.forward_frames);
+  }
+}
+
+/// Cross-attention has a reduce-scatter more: of the other sequence's keys and values.
+TEST(DistributedAttentionLayer, ScattersTheOtherSequenceInOne) {
+  auto options = attention_options();
+  options.cross_attention = true;
+  options.optimize = "memory";
+  const auto sent = sent_by([&](int rank) {
+    nn::DistributedAttentionLayer layer(options);
+    layer->to(at::kDouble);
+    const auto slices = long_sample(rank, kSenders * kBatch, kHidden / kSenders);
+    return layer->forward_slices(slices, {}, slices);
+  });
+  EXPECT_EQ(sent.forward_frames, (3 + 2) * (kSenders - 1u));
+  EXPECT_EQ(sent.backward_frames, sent.forward_frames);
 }
 
 TEST(DistributedTransformerLayers, RefuseWhatDoesNotFit) {
   d2d::SimulatedJob job(4);
   on_group(job, 4, [](int) {
     auto options = attention_options();
-    options.num_attention_heads = 6;
+    options.num_key_value_heads = 3;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedAttentionLayer layer(options); }),
-                AllOf(HasSubstr("num_attention_heads 6 cannot be divided by the 4"),
-                      HasSubstr("choose a number")));
+                AllOf(HasSubstr("num_attention_heads 4 is no multiple of num_key_value_heads 3"),
+                      HasSubstr("choose numbers")));
+    options = attention_options();
+    options.hidden_size = 6;
+    options.optimize = "memory";
+    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedAttentionLayer layer(options); }),
+                HasSubstr("with optimize \"memory\" hidden_size 6 cannot be divided by the 4"));
+    options = attention_options();
+    options.optimize = "quick";
+    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedAttentionLayer layer(options); }),
+                HasSubstr("optimize is \"quick\"; expected \"speed\" or \"memory\""));
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  nn::DistributedTransformerLayer layer(layer_options(false, "speed"),
+                                                        output_options("memory"));
+                }),
+                HasSubstr("\"speed\" in attention and \"memory\" in output"));
+    nn::DistributedTransformerLayer quick(layer_options(false, "speed"), output_options("speed"));
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  quick(TransformerState{at::ones({8, 3, 2}), {}, {}, {}, true});
+                }),
+                HasSubstr("a sliced state in a layer of layout \"speed\""));
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  quick->output->forward_slices(at::ones({8, 3, 2}));
+                }),
+                HasSubstr("forward_slices with layout \"speed\""));
     options = attention_options();
     options.post_layernorm = false;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedAttentionLayer layer(options); }),
                 HasSubstr("neither pre_layernorm nor post_layernorm"));
-    auto output = output_options();
+    auto output = tp::output_options();
     output.activation = "tanh";
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerOutputLayer layer(output); }),
                 HasSubstr("activation \"tanh\"; expected gelu, gelu_tanh or relu"));
-    output = output_options();
+    output = tp::output_options();
     output.intermediate_size = 10;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerOutputLayer layer(output); }),
                 HasSubstr("intermediate_size 10"));

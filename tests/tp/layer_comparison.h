@@ -7,11 +7,13 @@
 #include <torch/nn/module.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tp/slice_part.h"
 #include "tp/sliced_parameters.h"
 #include "tp/tp_group.h"
 
@@ -66,17 +68,45 @@ inline at::Tensor sum_of(const std::vector<at::Tensor>& parts) {
   return sum;
 }
 
+/// What a slice has beyond the whole stays zero.
+inline void expect_zero_padding(const at::Tensor& slice, const ParameterSlice& of, int rank,
+                                const std::string& what) {
+  const auto size = slice.size(of.dim);
+  const auto real = std::clamp<std::int64_t>(of.whole - rank * size, 0, size);
+  const auto padding = slice.narrow(of.dim, real, size - real);
+  EXPECT_EQ(padding.count_nonzero().item<std::int64_t>(), 0) << what;
+}
+
+/// Gradients of parameters that are whole, and yet of the samples of all ranks: each rank has a
+/// part of a sum.
+class SummedGradients {
+ public:
+  void add(const std::string& name, const at::Tensor& part) { parts_[name].push_back(part); }
+  void expect_equal(const PlainResults& expected, double tolerance) const {
+    for (const auto& [name, parts] : parts_) {
+      EXPECT_EQ(parts.size(), expected.outputs.size());
+      expect_near(sum_of(parts), sum_of(expected.parts.at(name)), tolerance, "sum for " + name);
+    }
+  }
+
+ private:
+  std::map<std::string, std::vector<at::Tensor>> parts_;
+};
+
 /// Both layers are made after the same seed, and cast to the dtype of the samples.
+/// @param summed  parts of names of parameters for SummedGradients
 template <class Plain, class Sliced>
 void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
                      const std::vector<at::Tensor>& samples, double tolerance,
-                     at::ScalarType dtype = at::kDouble) {
+                     at::ScalarType dtype = at::kDouble,
+                     const std::vector<std::string>& summed = {}) {
   const auto size = static_cast<int>(samples.size());
   torch::manual_seed(5);
   auto plain = make_plain();
   plain->to(dtype);
   const auto expected = run_plain(plain, samples);
   d2d::SimulatedJob job(size, 4);
+  SummedGradients sums;
   on_group(job, size, [&](int rank) {
     SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << size);
     const auto place = static_cast<std::size_t>(rank);
@@ -93,16 +123,27 @@ void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
     const auto values = plain->named_parameters();
     EXPECT_EQ(layer->named_parameters().size(), values.size());
     for (const auto& item : layer->named_parameters()) {
-      const auto dim = slices.dim_of(item.value());
+      const auto slice = slices.find(item.value());
+      const auto& parameter = item.value();
       const auto own = [&](const at::Tensor& whole) {
-        return dim ? whole.chunk(size, *dim)[place] : whole;
+        return slice ? part_of(whole, slice->dim, parameter.size(slice->dim), rank) : whole;
       };
-      expect_near(item.value().detach(), own(values[item.key()].detach()), 0, item.key());
+      expect_near(parameter.detach(), own(values[item.key()].detach()), 0, item.key());
+      const auto gradient = parameter.grad().to_dense();
+      const bool is_summed = std::any_of(summed.begin(), summed.end(), [&](const auto& part) {
+        return item.key().find(part) != std::string::npos;
+      });
+      if (is_summed && !slice) {
+        sums.add(item.key(), gradient);
+        continue;
+      }
       const auto& parts = expected.parts.at(item.key());
-      expect_near(item.value().grad().to_dense(), own(dim ? sum_of(parts) : parts[place]),
-                  tolerance, "gradient of " + item.key());
+      expect_near(gradient, own(slice ? sum_of(parts) : parts[place]), tolerance,
+                  "gradient of " + item.key());
+      if (slice) expect_zero_padding(gradient, *slice, rank, item.key());
     }
   });
+  sums.expect_equal(expected, tolerance);
 }
 
 /// Different whole numbers below `bound` for every rank.

@@ -35,19 +35,26 @@ struct PlainAttentionImpl : torch::nn::Module {
     };
     if (options.pre_layernorm) pre = register_module("pre_norm", norm(options.layernorm_epsilon));
     query = register_module("query", project(kHidden, channels));
-    key = register_module("key", project(kHidden, channels));
-    value = register_module("value", project(kHidden, channels));
+    const auto key_heads = options.num_key_value_heads.value_or(options.num_attention_heads);
+    const auto key_channels = key_heads * options.attention_head_size;
+    key = register_module("key", project(kHidden, key_channels));
+    value = register_module("value", project(kHidden, key_channels));
     dense = register_module("dense", project(channels, kHidden));
     if (options.post_layernorm)
       post = register_module("post_norm", norm(options.layernorm_epsilon));
   }
   at::Tensor heads(const at::Tensor& x) const {
-    return x.view({x.size(0), x.size(1), options.num_attention_heads, -1}).transpose(1, 2);
+    return x.view({x.size(0), x.size(1), -1, options.attention_head_size}).transpose(1, 2);
+  }
+  /// One for each head of queries.
+  at::Tensor keys(const at::Tensor& x) const {
+    const auto all = heads(x);
+    return all.repeat_interleave(options.num_attention_heads / all.size(1), 1);
   }
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask, const at::Tensor& cross) {
     const auto x = pre.is_empty() ? hidden : pre(hidden);
     const auto source = options.cross_attention ? cross : x;
-    auto scores = torch::einsum("bhqd,bhkd->bhqk", {heads(query(x)), heads(key(source))}) /
+    auto scores = torch::einsum("bhqd,bhkd->bhqk", {heads(query(x)), keys(key(source))}) /
                   std::sqrt(static_cast<double>(options.attention_head_size));
     if (options.causal_mask_size) {
       auto later = torch::zeros({scores.size(2), scores.size(3)}, scores.options());
@@ -57,7 +64,7 @@ struct PlainAttentionImpl : torch::nn::Module {
       scores = scores + later;
     }
     if (mask.defined()) scores = scores + mask;
-    const auto mixed = torch::einsum("bhqk,bhkd->bqhd", {scores.softmax(-1), heads(value(source))});
+    const auto mixed = torch::einsum("bhqk,bhkd->bqhd", {scores.softmax(-1), keys(value(source))});
     const auto y = hidden + dense(mixed.flatten(2));
     return post.is_empty() ? y : post(y);
   }
@@ -124,6 +131,9 @@ inline AttentionLayerOptions attention_options() {
   options.attention_dropout_prob = options.hidden_dropout_prob = 0;
   return options;
 }
+
+/// Layouts that layers can have.
+inline constexpr const char* kLayouts[] = {"speed", "memory"};
 
 inline TransformerOutputLayerOptions output_options() {
   TransformerOutputLayerOptions options;

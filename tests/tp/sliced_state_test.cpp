@@ -18,14 +18,15 @@ constexpr int kReplicas = 4;  // data-parallel ranks, whatever the degrees
 
 struct Degrees {
   int tp, pp;
+  bool shard = false;  ///< of optimizer state
 };
 
-Config config_of(Degrees degrees, bool shard = false) {
+Config config_of(Degrees degrees) {
   Config config;
   config.tensor_parallel_degree = degrees.tp;
   config.pipeline_parallel_degree = degrees.pp;
   config.microbatches = kMicrobatches;
-  config.shard_optimizer_state = shard;
+  config.shard_optimizer_state = degrees.shard;
   return config;
 }
 
@@ -91,11 +92,20 @@ void expect_weights(const StateDict& ours, const Training& reference) {
 
 TEST(SlicedState, IsSavedAtOneDegreeAndTrainedOnAtAnother) {
   const auto reference = train_in_one_process(kReplicas);
-  for (const auto& [before, after] : std::vector<std::pair<Degrees, Degrees>>{
-           {{2, 1}, {4, 1}}, {{4, 1}, {2, 2}}, {{2, 2}, {1, 1}}, {{1, 2}, {2, 1}}}) {
+  for (const auto& [before, after] :
+       std::vector<std::pair<Degrees, Degrees>>{{{2, 1}, {4, 1}},
+                                                {{4, 1}, {2, 2}},
+                                                {{2, 2}, {1, 1}},
+                                                {{1, 2}, {2, 1}},
+                                                {{2, 1, true}, {4, 1}},
+                                                {{2, 2, true}, {1, 2, true}},
+                                                {{4, 1}, {2, 2, true}},
+                                                {{1, 1, true}, {2, 1, true}}}) {
     for (const bool by_file : {false, true}) {
-      SCOPED_TRACE(testing::Message() << "tp " << before.tp << ", pp " << before.pp << ", then tp "
-                                      << after.tp << ", pp " << after.pp);
+      SCOPED_TRACE(testing::Message()
+                   << "tp " << before.tp << ", pp " << before.pp
+                   << (before.shard ? ", sharded" : "") << ", then tp " << after.tp << ", pp "
+                   << after.pp << (after.shard ? ", sharded" : ""));
       const auto half_path = path_of("half"), end_path = path_of("end");
       auto half = train(before, 0, 2, {}, half_path);
       EXPECT_EQ(half.optimizer.at("state.first.weight.momentum_buffer").sizes(),
@@ -162,17 +172,22 @@ TEST(SlicedState, IsRefusedIfItDoesNotFitTheWhole) {
             config_of({2, 1}), {1});
 }
 
-TEST(SlicedState, OfShardedOptimizersIsRefused) {
-  run_local(2,
-            [&] {
-              auto net = make_marked(1);
-              DistributedModel model(net);
-              DistributedOptimizer optimizer(model, sgd(model.parameters()));
-              EXPECT_THAT(
-                  refusal<UnsupportedError>([&] { optimizer_state_dict(model, optimizer); }),
-                  HasSubstr("set shard_optimizer_state = false"));
-            },
-            config_of({2, 1}, true), {1});
+/// Every tensor of the state, options included, is that of replicas that keep all of it.
+TEST(SlicedState, OfShardedOptimizersIsThatOfOthers) {
+  for (const auto& [tp, pp] : std::vector<std::pair<int, int>>{{2, 1}, {4, 1}, {2, 2}}) {
+    SCOPED_TRACE(testing::Message() << "tp " << tp << ", pp " << pp);
+    const auto path = path_of("state");
+    const auto sharded = train({tp, pp, true}, 0, 3, {}, path).optimizer;
+    const auto whole = train({tp, pp, false}, 0, 3, {}, path).optimizer;
+    std::filesystem::remove(path);
+    EXPECT_THAT(sharded.names(), testing::UnorderedElementsAreArray(whole.names()));
+    EXPECT_TRUE(sharded.contains("state.embed.weight.momentum_buffer"));
+    for (const auto& [name, tensor] : whole) {
+      const auto& other = sharded.at(name);
+      ASSERT_EQ(other.sizes(), tensor.sizes()) << name;
+      EXPECT_TRUE(at::allclose(other, tensor, 0, 1e-13)) << name;
+    }
+  }
 }
 
 }  // namespace sliced_state_test

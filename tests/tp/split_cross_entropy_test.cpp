@@ -66,6 +66,37 @@ TEST(SplitCrossEntropy, EqualsThatOfWholeLogits) {
   }
 }
 
+/// What pads has any value: 8 classes of which 5 or 6 count, so that of 4 ranks one has no class.
+TEST(SplitCrossEntropy, LeavesOutClassesThatPad) {
+  for (const int size : {2, 4}) {
+    for (const std::int64_t classes : {5, 6, 8}) {
+      const Case all(size, {2, 5}, 3);
+      const auto labels = at::where(all.labels < 0, all.labels, all.labels.remainder(classes));
+      auto logits = all.logits.clone().requires_grad_();
+      const auto real = logits.narrow(-1, 0, classes);
+      const auto losses =
+          torch::nn::functional::cross_entropy(
+              real.flatten(0, -2), labels.view(-1),
+              torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone))
+              .view(labels.sizes());
+      losses.sum().backward();
+      d2d::SimulatedJob job(size, 4);
+      on_group(job, size, [&](int rank) {
+        const auto place = static_cast<std::size_t>(rank);
+        auto own = all.logits.chunk(size, -1)[place].clone();
+        const auto pads =
+            std::clamp<std::int64_t>((rank + 1) * own.size(-1) - classes, 0, own.size(-1));
+        own.narrow(-1, own.size(-1) - pads, pads).fill_(1e9);
+        own.requires_grad_();
+        const auto ours = split_cross_entropy_for_tp(own, labels, -100, classes);
+        expect_near(ours.detach(), losses.detach().chunk(size)[place], 1e-12, "losses");
+        backward(ours, at::ones_like(ours));
+        expect_near(own.grad(), logits.grad().chunk(size, -1)[place], 1e-12, "gradient");
+      });
+    }
+  }
+}
+
 TEST(SplitCrossEntropy, SendsTwoNumbersARow) {
   const int size = 4;
   const Case all(size, {6}, 1);
@@ -97,6 +128,12 @@ TEST(SplitCrossEntropy, RefusesWhatDoesNotBelongTogether) {
                 HasSubstr("label 6 is none of the 6 classes, and not ignore_index"));
     EXPECT_THAT(refused(at::full({4}, -100, at::kLong), -1), HasSubstr("label -100"));
     split_cross_entropy_for_tp(logits, at::full({4}, 5, at::kLong));
+    const auto of_classes = [&](std::int64_t classes) {
+      return refusal<UsageError>(
+          [&] { split_cross_entropy_for_tp(logits, at::full({4}, 4, at::kLong), -100, classes); });
+    };
+    EXPECT_THAT(of_classes(7), HasSubstr("2 ranks with 3 classes each have not the 7"));
+    EXPECT_THAT(of_classes(4), HasSubstr("label 4 is none of the 4 classes"));
   });
 }
 

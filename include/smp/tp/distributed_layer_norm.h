@@ -17,13 +17,12 @@ namespace nn {
 /// As torch::nn::LayerNorm over the last dimension, with rows cut into T slices, of which rank j
 /// normalises the j-th for the samples of all ranks with its [H/T] of weight and bias.
 ///
-///     x [B, .., H] ─ all-to-all ─► [T·B, .., H/T] ─ two moments of all ─► ─ all-to-all ─► [B, ..,
-///     H]
+///     x [B, .., H] ─ all-to-all ─► [T·B, .., H/T] ─ two moments of all ─► ─ all-to-all ─►
+///     [B, .., H]
 ///
-/// Moments of the slices are put together as means and sums of squares around them (Chan, Golub,
-/// LeVeque, 1983), so a mean that is large against the deviation costs no digits; in half precision
-/// they are computed in float. Forward sends 2 (T-1)/T·B·H elements from each rank, and 2 (T-1)·T·B
-/// moments; backward as many.
+/// The moments are sums and sums of squares in double precision, so that a mean that is large
+/// against the deviation costs rows of float or of half precision no digits. Forward sends
+/// 2 (T-1)/T·B·H elements from each rank, and 4 (T-1)·B doubles; backward as many.
 class SMP_API DistributedLayerNormImpl : public DistributedModule {
  public:
   explicit DistributedLayerNormImpl(std::int64_t size)

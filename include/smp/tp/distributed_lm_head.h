@@ -18,7 +18,7 @@ struct TransformerLMHeadOptions {
   AttentionLayerOptions attention = {};  ///< of every layer; without cross_attention
   TransformerOutputLayerOptions output = {};
   std::int64_t num_layers = 12;
-  std::int64_t vocab_size = 30522;    ///< a multiple of T
+  std::int64_t vocab_size = 30522;    ///< any number
   std::int64_t num_positions = 1024;  ///< longest sequence
   std::int64_t num_token_types = 0;   ///< 0: there are none
   double embedding_dropout_prob = 0.1;

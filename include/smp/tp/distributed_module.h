@@ -14,6 +14,13 @@
 
 namespace smp {
 
+/// Which part of a tensor T ranks share: each has an equal part of it along `dim`, in order of
+/// tp_rank. What their parts have beyond `whole` elements together are zeros, which nobody saves.
+struct ParameterSlice {
+  std::int64_t dim = 0;
+  std::int64_t whole = 0;
+};
+
 /// Base of all of them, and of yours: derive, register slices, and write forward() with
 /// smp/tp/primitives.h.
 ///
@@ -29,8 +36,8 @@ class SMP_API DistributedModule : public torch::nn::Module {
 
   /// Along which dimension the parameter registered as `name` is sliced; nothing: it is whole.
   std::optional<std::int64_t> slice_dim(const std::string& name) const;
-  /// The names of all that are sliced, with their dimensions.
-  const std::map<std::string, std::int64_t>& sliced() const noexcept { return sliced_; }
+  /// All that are sliced, by name.
+  const std::map<std::string, ParameterSlice>& sliced() const noexcept { return sliced_; }
 
  protected:
   /// Registers as parameter `name` this rank's of T equal parts of `whole` along `dim`: a copy, so
@@ -39,6 +46,12 @@ class SMP_API DistributedModule : public torch::nn::Module {
   /// @throws UsageError  that dimension cannot be divided by T, or no session runs.
   at::Tensor& register_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim,
                              bool requires_grad = true);
+  /// The same for any size along `dim`: each rank gets ceil(n/T) of the n units of `unit` elements
+  /// that `whole` has there, and zeros where they run out. Whatever computes with these zeros must
+  /// leave their gradients zero, so that optimizers do not change them.
+  /// @throws UsageError  `whole` does not consist of units, or no session runs.
+  at::Tensor& register_padded_slice(const std::string& name, const at::Tensor& whole,
+                                    std::int64_t dim, std::int64_t unit = 1);
 
   /// For a module that stands in for another (smp/tp/replacement.h): makes `whole`, a parameter of
   /// that one, this rank's slice of it, and registers it. It stays the same tensor for optimizers.
@@ -48,8 +61,9 @@ class SMP_API DistributedModule : public torch::nn::Module {
 
  private:
   at::Tensor slice_of(const std::string& name, const at::Tensor& whole, std::int64_t dim) const;
+  void note_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
 
-  std::map<std::string, std::int64_t> sliced_;
+  std::map<std::string, ParameterSlice> sliced_;
 };
 
 }  // namespace smp

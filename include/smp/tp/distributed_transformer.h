@@ -1,27 +1,46 @@
 // smp/tp/distributed_transformer.h: the blocks of a transformer over the ranks of a TP_GROUP
-// (paper §5.3, App. F.1, I.3; Shoeybi et al., Megatron-LM, 2019).
+// (paper §5.3, App. F, I.3; Shoeybi et al., Megatron-LM, 2019).
 //
 // B rows of one rank's batch, S sequence, H hidden size, T tensor-parallel ranks, A attention
-// heads, D attention head size, I intermediate size. Sizes in options are those of the whole layer.
+// heads, G heads of keys and values, D attention head size, I intermediate size. Sizes in options
+// are those of the whole layer.
 //
-// First products of a block are split along output channels, second ones along input channels. The
-// paper reduces the sum on every rank; here it is reduced straight to the rank whose samples it
-// belongs to, which is the half of that, and gathered by the next block, which is the other half:
+// Option `optimize`, or the setting of that name, chooses between two layouts; parameters have the
+// same names, values and, in files, shapes in both.
+//
+// "speed" (App. F.1): first products of a block are split along output channels, second ones along
+// input channels. The paper reduces the sum on every rank; here it is reduced straight to the rank
+// whose samples it belongs to, which is the half of that, and gathered by the next block, which is
+// the other half:
 //
 //     [B, S, H] ─ all-gather ─► [T·B, S, H] ─ block/T ─► partial sums ─ reduce-scatter ─► [B, S, H]
 //
-// So between blocks no activation is kept twice; norms, dropout of the hidden state and residuals
-// see one's own samples only. Forward sends (T-1)·B·S·H elements twice from each rank and block,
-// backward as many. Dropout draws other masks on every rank.
+// Norms, dropout of the hidden state and residuals see one's own samples. Forward sends
+// (T-1)·B·S·H elements twice from each rank and block, backward as many.
+//
+// "memory" (App. F.2): all products are split along input channels, and the sum of each is cut
+// along its channels, so that no activation is twice in the group. Between layers every rank has a
+// slice of the hidden size of all samples; the norms exchange two moments a row.
+//
+//     [T·B, S, H/T] ─ product ─► sums [T·B, S, C] ─ reduce-scatter ─► [T·B, S, C/T] ─ product ─►
+//     sums [T·B, S, H] ─ reduce-scatter ─► [T·B, S, H/T]
+//
+// Forward sends (T-1)·B·S·((A + 2·G)·D + 2·H + I) elements from each rank and layer in four
+// reduce-scatters, backward as many in four all-gathers; and 4·(T-1)·B·S doubles for each norm in
+// an all-reduce, forward and backward (of that in backward the paper does not speak). A layer that
+// is called with whole samples, as all are outside of DistributedTransformer, adds an all-to-all
+// before and after, of (T-1)/T·B·S·H elements each.
+//
+// Dropout draws other masks on every rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/normalization.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "smp/module.h"
 #include "smp/tp/distributed_module.h"
@@ -29,7 +48,8 @@
 namespace smp {
 
 struct AttentionLayerOptions {
-  std::int64_t num_attention_heads = 32;  ///< a multiple of T
+  /// Any number: ranks get ceil(A/T) each, and what the last ones have too many are zeros.
+  std::int64_t num_attention_heads = 32;
   std::int64_t attention_head_size = 32;
   std::int64_t hidden_size = 1024;
   double attention_dropout_prob = 0.1;
@@ -42,6 +62,11 @@ struct AttentionLayerOptions {
   std::optional<std::int64_t> causal_mask_size = {};
   bool pre_layernorm = false;
   bool post_layernorm = true;  ///< one of the two, or both
+  /// G: so many heads of queries share one of keys and values, A/G of them (Ainslie et al., GQA,
+  /// 2023). Nothing: as many as heads. Where T divides neither G nor G is A, "speed" keeps keys and
+  /// values whole on every rank, which computes those that it needs.
+  std::optional<std::int64_t> num_key_value_heads = {};
+  std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
 };
 
 struct TransformerOutputLayerOptions {
@@ -54,6 +79,7 @@ struct TransformerOutputLayerOptions {
   bool use_normal_initialization = false;
   bool pre_layernorm = false;
   bool post_layernorm = true;
+  std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
 };
 
 /// What goes through a stack of layers, and comes out of each with another `hidden`.
@@ -62,15 +88,20 @@ struct TransformerState {
   at::Tensor mask;          ///< [B or 1, 1, 1, S], added to scores; undefined: none
   at::Tensor cross_states;  ///< [B, S', H], with cross-attention
   at::Tensor cross_mask;    ///< [B or 1, 1, 1, S']
+  /// Between layers of layout "memory": hidden and cross states are slices [T·B, S, H/T] of the
+  /// samples of all ranks, and masks are those of all.
+  bool sliced = false;
 };
 
 namespace nn {
 
 /// Multi-head attention with residual: x + dropout(W_o attention(norm(x))), then a norm; which of
-/// the two norms there are is in the options. Rank j computes heads j·A/T to (j+1)·A/T - 1.
+/// the two norms there are is in the options. Of c = ceil(A/T) heads each, rank j computes
+/// heads j·c to (j+1)·c - 1. A head that pads is zero, gets no gradient, and is in no file.
 class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
  public:
-  /// @throws UsageError  heads cannot be divided by T, no norm is wanted, or no session runs.
+  /// @throws UsageError  heads are no multiple of those of keys, "memory" cannot divide the hidden
+  ///                     size by T, no norm is wanted, `optimize` is unknown, or no session runs.
   explicit DistributedAttentionLayerImpl(const AttentionLayerOptions& options);
   ~DistributedAttentionLayerImpl() override;
 
@@ -81,41 +112,64 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
   /// @return [B, S, H]
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask,
                      const at::Tensor& cross_states);
+  /// The same between layers of layout "memory".
+  /// @param hidden        [T·B, S, H/T], a slice of the samples of all ranks
+  /// @param mask          of all of them: [T·B or 1, 1, 1, S]
+  /// @param cross_states  [T·B, S', H/T] with cross-attention, else undefined
+  /// @return [T·B, S, H/T]. @throws UsageError  the layout is "speed", or T is 1.
+  at::Tensor forward_slices(const at::Tensor& hidden, const at::Tensor& mask,
+                            const at::Tensor& cross_states);
 
   const AttentionLayerOptions options;
 
  private:
   struct Parts;
-  at::Tensor attend(const at::Tensor& queries, const at::Tensor& source, const at::Tensor& mask);
+  void require_sources(const at::Tensor& hidden, const at::Tensor& cross_states,
+                       std::int64_t width) const;
+  at::Tensor block(const at::Tensor& hidden, const at::Tensor& mask,
+                   const at::Tensor& cross_states);
+  std::vector<at::Tensor> projected(const at::Tensor& hidden, const at::Tensor& cross_states);
+  at::Tensor attend(const std::vector<at::Tensor>& channels, const at::Tensor& mask) const;
+  at::Tensor scores_of(const at::Tensor& queries, const at::Tensor& keys,
+                       const at::Tensor& mask) const;
   at::Tensor heads_of(const at::Tensor& channels) const;
+  at::Tensor keys_of(const at::Tensor& channels) const;
   std::shared_ptr<Parts> parts_;
 };
 
 /// The block of two products with residual: x + dropout(W_2 act(W_1 norm(x))), then a norm.
 class SMP_API DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
-  /// @throws UsageError  intermediate_size cannot be divided by T, no norm is wanted, another
-  ///                     activation than those named, or no session runs.
+  /// @throws UsageError  intermediate_size, or with "memory" hidden_size, cannot be divided by T,
+  /// no
+  ///                     norm is wanted, another activation or layout than those named, or no
+  ///                     session runs.
   explicit DistributedTransformerOutputLayerImpl(const TransformerOutputLayerOptions& options);
   ~DistributedTransformerOutputLayerImpl() override;
 
   /// @param hidden  [B, S, H]. @return [B, S, H]
   at::Tensor forward(const at::Tensor& hidden);
+  /// The same between layers of layout "memory": [T·B, S, H/T] -> [T·B, S, H/T].
+  /// @throws UsageError  the layout is "speed", or T is 1.
+  at::Tensor forward_slices(const at::Tensor& hidden);
 
   const TransformerOutputLayerOptions options;
 
  private:
   struct Parts;
+  at::Tensor block(const at::Tensor& hidden);
   std::shared_ptr<Parts> parts_;
 };
 
-SMP_MODULE(DistributedAttentionLayer);
-SMP_MODULE(DistributedTransformerOutputLayer);
+SMP_MODULE(DistributedAttentionLayer, forward_slices);
+SMP_MODULE(DistributedTransformerOutputLayer, forward_slices);
 
-/// Self-attention, cross-attention if wanted, and the block of two products.
+/// Self-attention, cross-attention if wanted, and the block of two products. What comes sliced,
+/// leaves sliced.
 class SMP_API DistributedTransformerLayerImpl : public torch::nn::Module {
  public:
   /// `attention.cross_attention` adds the second of the three.
+  /// @throws UsageError  as the parts, or they have different layouts.
   DistributedTransformerLayerImpl(const AttentionLayerOptions& attention,
                                   const TransformerOutputLayerOptions& output);
   TransformerState forward(TransformerState state);
@@ -123,8 +177,28 @@ class SMP_API DistributedTransformerLayerImpl : public torch::nn::Module {
   DistributedAttentionLayer attention{nullptr};
   DistributedAttentionLayer cross_attention{nullptr};  ///< empty without
   DistributedTransformerOutputLayer output{nullptr};
+
+ private:
+  TransformerState run_slices(TransformerState state);
+  bool slices_ = false;  // layout "memory"
 };
 SMP_MODULE(DistributedTransformerLayer);
+
+/// Layers "layer0", "layer1" .. in a row. With "memory" samples are exchanged before the first and
+/// after the last one only.
+class SMP_API DistributedTransformerImpl : public torch::nn::Module {
+ public:
+  /// @throws UsageError  as the layers, or num_layers is less than 1.
+  DistributedTransformerImpl(const AttentionLayerOptions& attention,
+                             const TransformerOutputLayerOptions& output, std::int64_t num_layers);
+  TransformerState forward(const TransformerState& state);
+
+  std::vector<DistributedTransformerLayer> layers;
+
+ private:
+  bool slices_ = false;
+};
+SMP_MODULE(DistributedTransformer);
 
 }  // namespace nn
 }  // namespace smp

@@ -16,7 +16,8 @@
 namespace smp {
 namespace nn {
 
-/// One table for both, split along the tokens: rank j holds tokens j·V/T to (j+1)·V/T - 1.
+/// One table for both, split along the tokens: of c = ceil(V/T) each, rank j holds tokens j·c to
+/// (j+1)·c - 1. Rows beyond V are zeros that nothing reads, and in no file; below V/T stands for c.
 /// Methods are routed: called from another stage of a pipeline they run where the table is.
 ///
 /// Elements that each rank sends in forward; in backward as many, but for whole numbers:
@@ -31,7 +32,7 @@ class SMP_API DistributedVocabularyImpl : public DistributedModule {
  public:
   /// Values start as those of torch::nn::Embedding(num_tokens, width) after the same
   /// torch::manual_seed; with a deviation, from N(0, deviation) after that.
-  /// @throws UsageError  num_tokens cannot be divided by T, or no session runs.
+  /// @throws UsageError  no session runs.
   DistributedVocabularyImpl(std::int64_t num_tokens, std::int64_t width,
                             std::optional<double> deviation = {});
 
@@ -44,7 +45,7 @@ class SMP_API DistributedVocabularyImpl : public DistributedModule {
   at::Tensor losses(const at::Tensor& hidden, const at::Tensor& labels);
 
   const std::int64_t num_tokens;
-  at::Tensor weight;  ///< [V/T, H]
+  at::Tensor weight;  ///< [ceil(V/T), H]
 
  private:
   at::Tensor own_scores(const at::Tensor& hidden, const char* what) const;

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "smp/export.h"
 
@@ -21,14 +22,17 @@ namespace smp {
 ///
 /// Forward sends 2·(T-1)·B elements from each rank, backward as many.
 ///
-/// @param logits        this rank's classes, tp_rank·V/T to (tp_rank + 1)·V/T - 1, of the rows of
-///                      all ranks in order of tp_rank: [T·B, .., V/T]
+/// @param logits        this rank's classes, tp_rank·c to (tp_rank + 1)·c - 1, of the rows of all
+///                      ranks in order of tp_rank: [T·B, .., c]
 /// @param labels        of all those rows, the same on all ranks: [T·B, ..] int64 in [0, V)
 /// @param ignore_index  label of rows that cost nothing
+/// @param num_classes   V, at most T·c: logits of classes beyond it are padding, which counts
+///                      nothing and gets no gradient; nothing: T·c
 /// @return [B, ..]
 /// @throws UsageError   shapes do not belong together, or a label is none of the V classes; and as
 ///                      the primitives (smp/tp/primitives.h).
 SMP_API at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& labels,
-                                              std::int64_t ignore_index = -100);
+                                              std::int64_t ignore_index = -100,
+                                              std::optional<std::int64_t> num_classes = {});
 
 }  // namespace smp

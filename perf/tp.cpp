@@ -1,0 +1,203 @@
+// perf/tp.cpp: how long does a step of a stack of transformer layers take that all ranks share, in
+// the layouts "speed" and "memory" (paper App. F), how many bytes do activations take at the worst
+// moment beside a closed formula, and how many bytes are sent?
+#include <ATen/ATen.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/runtime.h"
+#include "base/check.h"
+#include "d2d/mpi_session.h"
+#include "harness.h"
+#include "sleeping_stages.h"
+#include "smp/smp.h"
+#include "smp/tp.h"
+#include "support/tensor_bytes.h"
+
+namespace smp::perf {
+namespace {
+
+using support::live_tensor_bytes;
+using support::take_peak_tensor_bytes;
+
+constexpr int kWarmUpSteps = 2;
+constexpr double kFloat = 4, kDouble = 8;  // bytes
+
+/// A GPT's layers: norms before the blocks, causal.
+struct Shape {
+  std::int64_t batch = 4, sequence = 128, hidden = 256, heads = 8, inner = 1024, layers = 8;
+
+  double rows() const { return static_cast<double>(batch * sequence); }
+  double row_of_hidden() const { return rows() * static_cast<double>(hidden); }
+};
+
+Shape shape() {
+  if (!brief()) return {};
+  return {.batch = 2, .sequence = 16, .hidden = 32, .heads = 4, .inner = 128, .layers = 2};
+}
+
+AttentionLayerOptions attention_of(const Shape& s) {
+  AttentionLayerOptions options;
+  options.num_attention_heads = s.heads;
+  options.attention_head_size = s.hidden / s.heads;
+  options.hidden_size = s.hidden;
+  options.attention_dropout_prob = options.hidden_dropout_prob = 0;
+  options.causal_mask_size = s.sequence;
+  options.pre_layernorm = true;
+  options.post_layernorm = false;
+  return options;
+}
+
+TransformerOutputLayerOptions output_of(const Shape& s) {
+  TransformerOutputLayerOptions options;
+  options.hidden_size = s.hidden;
+  options.intermediate_size = s.inner;
+  options.hidden_dropout_prob = 0;
+  options.pre_layernorm = true;
+  options.post_layernorm = false;
+  return options;
+}
+
+struct StackImpl : torch::nn::Module {
+  explicit StackImpl(const Shape& s)
+      : layers(register_module(
+            "layers", nn::DistributedTransformer(attention_of(s), output_of(s), s.layers))) {}
+  at::Tensor forward(const at::Tensor& x) { return layers(TransformerState{x, {}, {}, {}}).hidden; }
+  nn::DistributedTransformer layers;
+};
+SMP_MODULE(Stack);
+
+// ---- formulas ----------------------------------------------------------------------------------
+
+/// Elements that a layer keeps for its backward, in both layouts: queries, keys, values and what
+/// heads mix, before and after the activation, attention; and the bytes of the causal mask.
+double kept_by_blocks(const Shape& s) {
+  const auto attention = s.rows() * static_cast<double>(s.heads * s.sequence);
+  const auto mask = static_cast<double>(s.sequence * s.sequence);
+  const auto inner = 2 * s.rows() * static_cast<double>(s.inner);
+  return (4 * s.row_of_hidden() + inner + attention) * kFloat + mask;
+}
+
+/// Between forward and backward, beside the batch. Of each norm its input, two numbers a row, and
+/// what it gives to the products: in "speed" of all ranks' samples.
+double held_bytes(const Shape& s, int ranks, bool memory) {
+  const double norms = memory
+                           ? 2 * (2 * s.row_of_hidden() * kFloat + 4 * ranks * s.rows() * kDouble)
+                           : 2 * ((1 + ranks) * s.row_of_hidden() + 2 * s.rows()) * kFloat;
+  return static_cast<double>(s.layers) * (kept_by_blocks(s) + norms);
+}
+
+/// What a rank sends in a step but for gradients of parameters that are whole on each.
+double sent_bytes(const Shape& s, int ranks, bool memory) {
+  const double others = ranks - 1;
+  const auto hidden = static_cast<double>(s.hidden), inner = static_cast<double>(s.inner);
+  if (!memory) return 2 * 4 * others * s.row_of_hidden() * kFloat * static_cast<double>(s.layers);
+  const double layer = s.rows() * ((5 * hidden + inner) * kFloat + 2 * 4 * kDouble);
+  const double samples = 2 * s.row_of_hidden() * kFloat / ranks;
+  return others * (2 * layer * static_cast<double>(s.layers) + 1.5 * samples);
+}
+
+// ---- measurement -------------------------------------------------------------------------------
+
+struct Way {
+  std::vector<double> step_us;
+  double held = 0, peak = 0, sent = 0;  ///< bytes of this rank
+  double loss = 0;
+};
+
+void measure(Way& way) {
+  const auto s = shape();
+  torch::manual_seed(1);
+  Stack net(s);
+  DistributedModel model(net);
+  torch::manual_seed(2 + static_cast<std::uint64_t>(dp_rank()));
+  const auto x = at::randn({s.batch, s.sequence, s.hidden});
+  std::int64_t held = 0;
+  auto train = step([&](const at::Tensor& batch) {
+    const auto before = live_tensor_bytes();
+    const auto y = model(batch);
+    held = live_tensor_bytes() - before;
+    const auto loss = y.square().mean();
+    model.backward(loss);
+    return loss;
+  });
+  const auto sent = [] { return Runtime::current().traffic().tensor_bytes_sent; };
+  const int steps = rounds(7);
+  for (int i = 0; i < kWarmUpSteps + steps; ++i) {
+    barrier();
+    const auto before = live_tensor_bytes();
+    const auto sent_before = sent();
+    take_peak_tensor_bytes();
+    const auto duration = microseconds([&] {
+      way.loss = train(x).reduce_mean().template item<double>();
+      barrier();
+    });
+    if (i < kWarmUpSteps) continue;
+    way.step_us.push_back(duration);
+    way.peak = static_cast<double>(take_peak_tensor_bytes() - before);
+    way.held = static_cast<double>(held);
+    way.sent = static_cast<double>(sent() - sent_before);
+  }
+}
+
+Config config_of(int ranks, const char* layout) {
+  Config config;
+  config.pipeline_parallel_degree = 1;
+  config.tensor_parallel_degree = ranks;
+  config.optimize = layout;
+  config.intra_op_threads = 1;
+  config.plan_cache = "off";
+  return config;
+}
+
+void add_rows(Report& report, const Way& way, const char* layout, int ranks) {
+  const auto s = shape();
+  const bool memory = std::string(layout) == "memory";
+  const auto suffix = base::concat(".", layout, ".p", ranks);
+  const double held = held_bytes(s, ranks, memory), sent = sent_bytes(s, ranks, memory);
+  report.add_samples("step" + suffix, way.step_us, "us",
+                     base::concat(s.layers, " layers, hidden ", s.hidden, ", ", s.batch, " x ",
+                                  s.sequence, " a rank"));
+  report.add("held_over_formula" + suffix, way.held / held, "1",
+             base::concat(way.held / 1e6, " of ", held / 1e6, " MB between forward and backward"));
+  report.add("peak" + suffix, way.peak / 1e6, "MB", base::concat(way.peak));
+  report.add("sent_over_formula" + suffix, way.sent / sent, "1",
+             base::concat(way.sent / 1e6, " of ", sent / 1e6, " MB"));
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("Transformer layers in two layouts", "smp perf tp");
+  app.footer("--ranks N starts N ranks; without it 2, then 4.");
+  if (!parse_options(app, argc, argv)) return;
+  const d2d::MpiSession mpi;
+  const int n = mpi.size();
+  SMP_REQUIRE(n > 1 && shape().heads % n == 0, "perf tp runs on 2, 4 .. ranks that divide ",
+              shape().heads, " heads, not on ", n);
+  support::count_tensor_bytes();
+  auto report = report_of_ranks(mpi.rank().value(), "tp", Report::Earlier::kKept);
+  Way speed, memory;
+  for (int round = 0; round < rounds(3); ++round) {
+    in_session(argc, argv, config_of(n, "speed"), [&] { measure(speed); });
+    in_session(argc, argv, config_of(n, "memory"), [&] { measure(memory); });
+  }
+  SMP_REQUIRE(std::abs(speed.loss - memory.loss) < 1e-4 * std::abs(speed.loss),
+              "losses of the two layouts differ: ", speed.loss, " and ", memory.loss);
+  if (!report) return;
+  add_rows(*report, speed, "speed", n);
+  add_rows(*report, memory, "memory", n);
+  report->add(base::concat("peak_of_memory_over_speed.p", n), memory.peak / speed.peak, "1");
+  report->add(base::concat("step_of_memory_over_speed.p", n),
+              median(memory.step_us) / median(speed.step_us), "1");
+  report->finish();
+}
+
+}  // namespace
+}  // namespace smp::perf
+
+int main(int argc, char** argv) {
+  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
+}
