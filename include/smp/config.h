@@ -28,6 +28,12 @@ struct SMP_API Config {
   bool ddp = true;
   /// MiB of gradients that replicas add up at once; the first bucket of a step has at most 1.
   double bucket_cap_mb = 25;
+  /// Whether replicas add up gradients while the last microbatch's backward still runs: takes
+  /// memory for the sums until the step's end. The same bits as without.
+  bool overlapping_allreduce = true;
+  /// Whether every step that computes gradients begins with the buffers (running statistics) of the
+  /// first replica. Otherwise each replica keeps those of its own samples.
+  bool broadcast_buffers = false;
   /// Whether each replica keeps the optimizer's state of its share of the parameters only: sends as
   /// much as without, but gradients and state take less memory (smp/distributed_optimizer.h).
   bool shard_optimizer_state = false;

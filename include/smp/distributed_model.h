@@ -18,6 +18,7 @@
 
 namespace smp {
 
+class CommHook;
 class Runtime;
 class StateDict;
 struct LoadResult;
@@ -85,6 +86,15 @@ class SMP_API DistributedModelBase {
   /// Whether steps average gradients over replicas: no NoSync of this model lives.
   bool syncs_gradients() const noexcept;
 
+  /// From the next step on, this model's dense gradients travel between replicas as `hook` says
+  /// (smp/comm_hook.h); nullptr: as they are. Alike on every rank, outside of steps; parameters
+  /// that several models share follow the first of them. Without replicas it changes nothing.
+  /// @throws UsageError        in a step.
+  /// @throws UnsupportedError  Config::shard_optimizer_state is set.
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
+  /// nullptr: none.
+  const std::shared_ptr<CommHook>& comm_hook() const noexcept;
+
   /// smp::clip_grad_norm_(*this, max_norm) of smp/clip_grad.h: of the 2-norm over all ranks.
   double clip_grad_norm_(double max_norm);
 
@@ -130,6 +140,7 @@ class SMP_API DistributedModelBase {
  private:
   friend void prepare_models(Runtime& runtime, const StepPreview* preview);
   friend void refuse_written_weights(Runtime& runtime, int microbatch);
+  friend void take_buffers_of_first(Runtime& runtime);
   friend const std::string& simulation_of(const DistributedModelBase& model);
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   void require_placed() const;

@@ -135,6 +135,7 @@ struct DistributedModelBase::State {
   server::WeightWatch weights;
   std::vector<std::function<void()>> on_placed;
   std::shared_ptr<int> no_sync_scopes = std::make_shared<int>(0);
+  std::shared_ptr<CommHook> comm_hook;
 
   std::vector<partitioning::Pin> all_pins() const;
   void add_pins_of_placed_modules(std::vector<partitioning::Pin>& all) const;
@@ -374,6 +375,19 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   for (const auto* model : runtime.models()) model->state_->weights.begin_step();
 }
 
+void take_buffers_of_first(Runtime& runtime) {
+  for (const auto* model : runtime.models()) {
+    const auto& state = *model->state_;
+    if (!state.placement) continue;
+    std::unordered_set<const void*> buffers;
+    for (const auto& buffer : state.module->buffers()) buffers.insert(buffer.unsafeGetTensorImpl());
+    auto held = state.placement->held_on(runtime.pp_rank());
+    std::erase_if(
+        held, [&](const auto& tensor) { return buffers.count(tensor.unsafeGetTensorImpl()) == 0; });
+    take_values_of_first(runtime, *state.module, held);
+  }
+}
+
 NoSync DistributedModelBase::no_sync() {
   SMP_REQUIRE(!state_->runtime().in_step(),
               "no_sync() in the body of a step; call it before the step, on every rank");
@@ -381,6 +395,22 @@ NoSync DistributedModelBase::no_sync() {
 }
 
 bool DistributedModelBase::syncs_gradients() const noexcept { return *state_->no_sync_scopes == 0; }
+
+void DistributedModelBase::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  auto& runtime = state_->runtime();
+  SMP_REQUIRE(
+      !runtime.in_step(), "rank ", runtime.topology().rank(),
+      ": register_comm_hook() in the body of a step; call it before the step, on every rank");
+  SMP_REQUIRE_AS(UnsupportedError, !hook || !runtime.config().shard_optimizer_state, "rank ",
+                 runtime.topology().rank(),
+                 ": communication hooks do not go together with shard_optimizer_state, which "
+                 "brings each gradient to one replica only; switch one of them off");
+  state_->comm_hook = std::move(hook);
+}
+
+const std::shared_ptr<CommHook>& DistributedModelBase::comm_hook() const noexcept {
+  return state_->comm_hook;
+}
 
 // ---- tensors -----------------------------------------------------------------------------------
 

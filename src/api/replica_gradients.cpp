@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "api/runtime.h"
+#include "fiber/scheduler.h"
 #include "smp/distributed_model.h"
 #include "tp/sliced_parameters.h"
 
@@ -33,23 +34,37 @@ void ReplicaGradients::find_models() {
       std::copy_if(parameters->begin(), parameters->end(), std::back_inserter(owned),
                    [&](const auto& parameter) { return shards.is_here(parameter); });
     }
-    const auto bytes = runtime_.bucket_bytes();
-    const int all = runtime_.num_replicas();
-    models_.push_back({model,
-                       {runtime_.replicas(), whole, bytes, all, shards.owners_of(whole)},
-                       {runtime_.slice_replicas(), sliced, bytes, all, shards.owners_of(sliced)},
-                       std::move(owned)});
+    models_.push_back({model, make_reducer(runtime_.replicas(), whole),
+                       make_reducer(runtime_.slice_replicas(), sliced), std::move(owned)});
   }
 }
 
-ReplicaGradients::Forms ReplicaGradients::forms() {
-  if (models_.empty()) find_models();
-  Forms forms;
-  for (const auto& model : models_) {
-    forms.push_back(model.whole.forms());
-    forms.push_back(model.sliced.forms());
+/// Each has lanes of its own, also among those of the models before it.
+std::unique_ptr<dp::GradientReducer> ReplicaGradients::make_reducer(
+    const d2d::Communicator& members, const std::vector<at::Tensor>& parameters) {
+  constexpr std::uint64_t kFirstLane = std::uint64_t{1} << 48, kLanes = std::uint64_t{1} << 32;
+  auto reducer = std::make_unique<dp::GradientReducer>(
+      members, parameters, runtime_.bucket_bytes(), kFirstLane + kLanes * places_.size(),
+      runtime_.num_replicas(), runtime_.optimizer_shards().owners_of(parameters));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    places_[parameters[i].unsafeGetTensorImpl()] = {reducer.get(), i};
   }
-  return forms;
+  return reducer;
+}
+
+template <class Do>
+void ReplicaGradients::for_each_reducer(Do&& act) {
+  for (const auto& model : models_) {
+    act(model, *model.whole);
+    act(model, *model.sliced);
+  }
+}
+
+ReplicaGradients::Reports ReplicaGradients::report() {
+  if (models_.empty()) find_models();
+  Reports reports;
+  for_each_reducer([&](const auto&, auto& reducer) { reports.push_back(reducer.report()); });
+  return reports;
 }
 
 /// By number among all replicas.
@@ -69,20 +84,63 @@ void ReplicaGradients::begin_step() {
   }
 }
 
-void ReplicaGradients::reduce(const std::vector<Forms>& forms) {
+/// Before the first step with gradients nothing is known of them.
+void ReplicaGradients::begin_early() {
+  if (runtime_.num_replicas() == 1) return;
+  const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
+  for_each_reducer([&](const Model& model, auto& reducer) {
+    reducer.set_hook(model.model->comm_hook());
+    if (!runtime_.config().overlapping_allreduce || !model.model->syncs_gradients()) return;
+    reducer.begin_step(step, runtime_.server().wake());
+  });
+}
+
+/// Messages are moved on while somebody is at it anyway: the fiber that runs backward may not wait
+/// for a long time.
+void ReplicaGradients::on_final(const at::Tensor& parameter) {
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  if (place == places_.end()) return;
+  place->second.reducer->note_final(place->second.number);
+  bool under_way = false;
+  for_each_reducer([&](const auto&, auto& reducer) { under_way |= reducer.under_way(); });
+  if (!under_way) return;
+  fiber::Scheduler::instance().poll_all();
+  on_pause();
+}
+
+void ReplicaGradients::on_pause() {
+  for_each_reducer([](const auto&, auto& reducer) { reducer.progress(); });
+}
+
+std::uint64_t ReplicaGradients::averaged_early() {
+  std::uint64_t buckets = 0;
+  for_each_reducer([&](const auto&, auto& reducer) { buckets += reducer.averaged_early(); });
+  return buckets;
+}
+
+void ReplicaGradients::end_early() noexcept {
+  for_each_reducer([](const auto&, auto& reducer) { reducer.end_step(); });
+}
+
+void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
   const auto same_slices = replicas_of_slices();
+  const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
   apart_ = false;
   for (std::size_t i = 0; i < models_.size(); ++i) {
-    if (!models_[i].model->syncs_gradients()) {
+    auto& model = models_[i];
+    if (!model.model->syncs_gradients()) {
       apart_ = true;
       continue;
     }
-    std::vector<dp::GradientReducer::Forms> of_whole, of_slices;
-    for (const auto& replica : forms) of_whole.push_back(replica.at(2 * i));
-    for (const auto replica : same_slices) of_slices.push_back(forms.at(replica).at(2 * i + 1));
-    models_[i].whole.reduce(of_whole);
-    models_[i].sliced.reduce(of_slices);
-    means_.insert(means_.end(), models_[i].owned.begin(), models_[i].owned.end());
+    Reports of_whole, of_slices;
+    for (const auto& replica : reports) of_whole.push_back(replica.at(2 * i));
+    for (const auto replica : same_slices) of_slices.push_back(reports.at(replica).at(2 * i + 1));
+    for (auto* reducer : {model.whole.get(), model.sliced.get()}) {
+      reducer->set_hook(model.model->comm_hook());
+    }
+    model.whole->reduce(of_whole, step);
+    model.sliced->reduce(of_slices, step);
+    means_.insert(means_.end(), model.owned.begin(), model.owned.end());
   }
 }
 

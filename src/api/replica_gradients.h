@@ -3,11 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <c10/util/flat_hash_map.h>
+
 #include <cstddef>
-#include <string>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "dp/gradient_reducer.h"
+#include "server/gradient_listener.h"
 
 namespace smp {
 
@@ -17,21 +21,34 @@ class Runtime;
 /// Of one rank, whose replicas hold the same parameters, but for slices of distributed modules:
 /// their gradients are of the samples of all ranks that hold the others, so only replicas of the
 /// slice add theirs, and the sum is divided by the number of all replicas. Threads: the rank's.
-class ReplicaGradients {
+class ReplicaGradients final : public server::GradientListener {
  public:
-  /// How each model's gradients lie here: those of whole parameters, then those of slices.
-  using Forms = std::vector<dp::GradientReducer::Forms>;
+  /// Of each model what its gradients are here: those of whole parameters, then those of slices.
+  using Reports = std::vector<dp::GradientReducer::Report>;
 
   explicit ReplicaGradients(Runtime& runtime) : runtime_(runtime) {}
 
   /// Models were placed, or are gone.
-  void forget() { models_.clear(); }
-  Forms forms();
+  void forget() {
+    models_.clear();
+    places_.clear();
+  }
   /// A step with gradients begins: what replicas own alone, and has not been zeroed since it was
   /// averaged, counts for all of them.
   void begin_step();
-  /// Averages what belongs to models without a NoSync. @param forms  of all replicas
-  void reduce(const std::vector<Forms>& forms);
+  /// This rank's part of it begins: what becomes final may be added up at once.
+  void begin_early();
+  /// At the end of the step.
+  Reports report();
+  /// Averages what belongs to models without a NoSync. @param reports  of all replicas
+  void reduce(const std::vector<Reports>& reports);
+  /// Gives up what was begun early and is not averaged; nobody is waited for.
+  void end_early() noexcept;
+
+  void on_final(const at::Tensor& parameter) override;
+  void on_pause() override;
+  /// Buckets of the models that there are, so far; for tests.
+  std::uint64_t averaged_early();
   /// The user did away with gradients.
   void note_zero_grad() noexcept { apart_ = false; }
   /// Whether the last step has left some model's gradients apart.
@@ -40,15 +57,25 @@ class ReplicaGradients {
  private:
   struct Model {
     const DistributedModelBase* model;
-    dp::GradientReducer whole, sliced;
+    std::unique_ptr<dp::GradientReducer> whole, sliced;
     std::vector<at::Tensor> owned;  // whose gradients are here alone
   };
+  /// Where a parameter is averaged.
+  struct Place {
+    dp::GradientReducer* reducer;
+    std::size_t number;
+  };
+  std::unique_ptr<dp::GradientReducer> make_reducer(const d2d::Communicator& members,
+                                                    const std::vector<at::Tensor>& parameters);
   void find_models();
+  template <class Do>
+  void for_each_reducer(Do&& act);
   std::vector<std::size_t> replicas_of_slices() const;
 
   Runtime& runtime_;
-  std::vector<Model> models_;      // empty: not known yet
-  std::vector<at::Tensor> means_;  // parameters owned here whose gradient is a mean
+  std::vector<Model> models_;                      // empty: not known yet
+  ska::flat_hash_map<const void*, Place> places_;  // by parameter
+  std::vector<at::Tensor> means_;                  // parameters owned here whose gradient is a mean
   bool apart_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include "server/common_errors.h"
 #include "server/exception_text.h"
 #include "server/remote_exception.h"
+#include "smp/join.h"
 
 namespace smp {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 struct Ending {
   std::string failure;
   std::uint8_t type = 0;  // of the failure: what it is caught by
-  ReplicaGradients::Forms forms;
+  ReplicaGradients::Reports gradients;
 };
 
 std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
@@ -72,29 +73,51 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
   }
   require_same_steps(batches);
   require_same_facts(batches);
-  std::vector<std::int64_t> rows;
-  for (const auto& batch : batches) rows.push_back(batch.rows);
-  return dp::loss_share(loss, rows, static_cast<std::size_t>(replicas.rank()));
+  return share_of_loss(batches, loss);
+}
+
+bool ReplicaStep::idle() const noexcept {
+  const auto* join = runtime_.join();
+  return shared_ && learns_ && join != nullptr && !join->active();
+}
+
+double ReplicaStep::share_of_loss(const std::vector<Batch>& batches,
+                                  const std::string& loss) const {
+  std::vector<std::int64_t> rows;  // of replicas that have some
+  std::size_t own = 0;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    if (static_cast<int>(i) == members().rank()) own = rows.size();
+    if (!batches[i].idle) rows.push_back(batches[i].rows);
+  }
+  if (rows.size() == batches.size()) return dp::loss_share(loss, rows, own);
+  if (idle()) return 1;
+  return dp::loss_share(loss, rows, own) *
+         dp::active_share(
+             loss, static_cast<int>(rows.size()), static_cast<int>(batches.size()),
+             runtime_.join() == nullptr || runtime_.join()->options().divide_by_initial_world_size);
 }
 
 std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const try {
   return gather_values(members(), own, "the start of a step in all replicas");
 } catch (const PeerLostError& error) {
-  throw PeerLostError(base::concat(
-      "rank ", runtime_.topology().rank(), ": step ", own.step,
-      " of this replica has none in another: ", error.what(),
-      "; give every replica the same number of batches (smp::DistributedSampler does), or see that "
-      "rank's log"));
+  throw PeerLostError(
+      base::concat("rank ", runtime_.topology().rank(), ": step ", own.step,
+                   " of this replica has none in another: ", error.what(),
+                   "; give every replica the same number of batches (smp::DistributedSampler "
+                   "does), or let those "
+                   "that have fewer go on without (smp::Join), or see that rank's log"));
 }
 
 void ReplicaStep::require_same_steps(const std::vector<Batch>& batches) const {
   const auto replicas = members();
   for (std::size_t i = 1; i < batches.size(); ++i) {
+    const bool both_run = !batches[i].idle && !batches[0].idle;
     SMP_REQUIRE(batches[i].step == batches[0].step, name_of(replicas, 0), " begins training step ",
                 batches[0].step, ", ", name_of(replicas, i), " step ", batches[i].step,
                 "; every replica makes the same steps with gradients; evaluate under "
                 "torch::NoGradGuard, which needs no other replica");
-    SMP_REQUIRE((batches[i].rows < 0) == (batches[0].rows < 0), "the batch is split in ",
+    SMP_REQUIRE(!both_run || (batches[i].rows < 0) == (batches[0].rows < 0),
+                "the batch is split in ",
                 batches[0].rows < 0 ? name_of(replicas, i) : name_of(replicas, 0), " but not in ",
                 batches[0].rows < 0 ? name_of(replicas, 0) : name_of(replicas, i),
                 "; pass arguments of the same types in every replica");
@@ -111,24 +134,36 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
   }
 }
 
+/// Gradients that are being added up early are so no more.
+struct ReplicaStep::EndOfEarly {
+  ~EndOfEarly() { gradients.end_early(); }
+  ReplicaGradients& gradients;
+};
+
+void ReplicaStep::begin() const {
+  if (shared_ && learns_) runtime_.replica_gradients().begin_early();
+}
+
 void ReplicaStep::finish() const {
   if (!shared_) return;
+  const EndOfEarly end{runtime_.replica_gradients()};
   const auto replicas = members();
-  const Ending own{
-      {}, 0, learns_ ? runtime_.replica_gradients().forms() : ReplicaGradients::Forms{}};
+  Ending own;
+  if (learns_) own.gradients = runtime_.replica_gradients().report();
   const auto endings = gather_values(replicas, own, "the end of a step in all replicas");
-  std::vector<ReplicaGradients::Forms> forms;
+  std::vector<ReplicaGradients::Reports> reports;
   for (std::size_t i = 0; i < endings.size(); ++i) {
     if (!endings[i].failure.empty()) {
       throw_failure(runtime_, replicas, i, " failed in this step", endings[i]);
     }
-    forms.push_back(endings[i].forms);
+    reports.push_back(endings[i].gradients);
   }
-  if (learns_) runtime_.replica_gradients().reduce(forms);
+  if (learns_) runtime_.replica_gradients().reduce(reports);
 }
 
 void ReplicaStep::fail() const noexcept {
   if (!shared_) return;
+  const EndOfEarly end{runtime_.replica_gradients()};
   try {
     const auto failure = current_failure(runtime_);
     const Ending own{

@@ -19,6 +19,7 @@ class ReplicaStep {
   struct Batch {
     std::int64_t step = 0;   ///< how many such steps the replica has begun, this one among them
     std::int64_t rows = -1;  ///< -1: nothing is split
+    bool idle = false;       ///< there is none (smp::Join)
     std::string facts;       ///< StepFacts::take(): what all replicas ought to do alike
     std::string problem;     ///< this replica cannot run the step; the reason
   };
@@ -29,6 +30,8 @@ class ReplicaStep {
 
   /// Whether other replicas take part.
   bool shared() const noexcept { return shared_; }
+  /// Whether this replica has no batch, so that nothing runs here (smp::Join).
+  bool idle() const noexcept;
 
   /// On pp_rank 0, before the step. @param loss  StepOptions::loss
   /// @return by what losses are multiplied in backward
@@ -37,6 +40,8 @@ class ReplicaStep {
   /// @throws PeerLostError  another replica left, which may have had fewer batches
   double agree(Batch own, const std::string& loss) const;
 
+  /// On every rank, before its part of the step.
+  void begin() const;
   /// On every rank after its part of the step: averages gradients over the replicas.
   /// @throws RemoteError    the step failed in another replica
   /// @throws PeerLostError  another replica left
@@ -45,8 +50,10 @@ class ReplicaStep {
   void fail() const noexcept;
 
  private:
+  struct EndOfEarly;
   d2d::Communicator members() const;
   std::vector<Batch> exchange(const Batch& own) const;
+  double share_of_loss(const std::vector<Batch>& batches, const std::string& loss) const;
   void require_same_steps(const std::vector<Batch>& batches) const;
   void require_same_facts(const std::vector<Batch>& batches) const;
 

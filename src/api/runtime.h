@@ -31,6 +31,7 @@
 namespace smp {
 
 class DistributedModelBase;
+class Join;
 
 /// Threads: the rank's.
 class Runtime {
@@ -106,6 +107,9 @@ class Runtime {
   /// Steps with gradients that this rank has begun among its replicas.
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
   void count_shared_step() noexcept { ++shared_steps_; }
+  /// The loop that runs, if replicas may have different numbers of batches; not owned.
+  const Join* join() const noexcept { return join_; }
+  void set_join(const Join* join) noexcept { join_ = join; }
   ReplicaGradients& replica_gradients() noexcept { return replica_gradients_; }
   OptimizerShards& optimizer_shards() noexcept { return optimizer_shards_; }
   /// Ranks that together keep the state of optimizers of this pipeline's parameters.
@@ -181,6 +185,7 @@ class Runtime {
   ReplicaGradients replica_gradients_{*this};
   OptimizerShards optimizer_shards_{*this};
   std::int64_t shared_steps_ = 0;
+  const Join* join_ = nullptr;
   StepFacts facts_;
   SharedWarnings warnings_;
   StepKinds step_kinds_;

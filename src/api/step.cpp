@@ -53,15 +53,19 @@ class StepRun {
     }
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
+    if (among_replicas_.shared() && modes_.grad) task_.gradients = &runtime.replica_gradients();
   }
 
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
     if (runtime_.topology().pp_size() > 1 || runtime_.num_replicas() > 1) compare_ranks(body);
+    if (among_replicas_.idle()) return idle();
     if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
     prepare_models(runtime_, preview ? &*preview : nullptr);
+    take_buffers();
     keep_state_in_order(body);
     try {
+      among_replicas_.begin();
       run_pipeline();
     } catch (...) {
       among_replicas_.fail();
@@ -73,6 +77,38 @@ class StepRun {
   }
 
  private:
+  /// The step of a replica without a batch.
+  StepResult idle() {
+    ReplicaStep::Batch none;
+    none.rows = 0;
+    none.idle = true;
+    none.facts = task_.facts;
+    std::exception_ptr problem;
+    try {
+      if (runtime_.is_first_stage()) among_replicas_.agree(none, loss());
+    } catch (...) {
+      problem = std::current_exception();  // the others place models first, too
+    }
+    prepare_models(runtime_, nullptr);
+    take_buffers();
+    try {
+      if (problem) std::rethrow_exception(problem);
+      among_replicas_.begin();
+    } catch (...) {
+      among_replicas_.fail();
+      throw;
+    }
+    among_replicas_.finish();
+    return std::move(result_);
+  }
+
+  std::string loss() const { return options_.loss.value_or(runtime_.config().loss); }
+
+  void take_buffers() {
+    if (!among_replicas_.shared() || !modes_.grad || !runtime_.config().broadcast_buffers) return;
+    take_buffers_of_first(runtime_);
+  }
+
   /// The step of this replica.
   void run_pipeline() {
     runtime_.server().foreign().note_hooks();
@@ -103,11 +139,14 @@ class StepRun {
   std::string use_of_gradients() const {
     if (runtime_.num_replicas() == 1) return {};
     if (!among_replicas_.shared()) return "none are computed (torch::NoGradGuard)";
-    std::string apart;
+    std::string apart, hooked;
     for (std::size_t i = 0; i < runtime_.models().size(); ++i) {
       if (!runtime_.models()[i]->syncs_gradients()) apart += base::concat(' ', i);
+      if (runtime_.models()[i]->comm_hook()) hooked += base::concat(' ', i);
     }
-    return apart.empty() ? "averaged over replicas" : "kept apart (no_sync) of models" + apart;
+    if (!hooked.empty()) hooked = ", with communication hooks of models" + hooked;
+    return (apart.empty() ? "averaged over replicas" : "kept apart (no_sync) of models" + apart) +
+           hooked;
   }
 
   /// An error in the arguments must end the step on every rank, so it is thrown by a body.
@@ -123,8 +162,7 @@ class StepRun {
     if (!among_replicas_.shared()) return;
     batch.facts = task_.facts;
     try {
-      const auto loss = options_.loss.value_or(runtime_.config().loss);
-      const auto share = among_replicas_.agree(std::move(batch), loss);
+      const auto share = among_replicas_.agree(std::move(batch), loss());
       for (auto& weight : task_.weights) weight *= share;
     } catch (...) {
       if (inputs_) throw_in_body(std::current_exception());
@@ -142,8 +180,7 @@ class StepRun {
     auto options = options_;
     const auto& config = runtime_.config();
     if (options.weights.empty()) options.weights = config.loss_weights;
-    inputs_.emplace(std::move(arguments), options, task_.microbatches,
-                    options.loss.value_or(config.loss));
+    inputs_.emplace(std::move(arguments), options, task_.microbatches, loss());
     task_.microbatches = inputs_->count();
     task_.weights = inputs_->weights();
     result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);

@@ -67,6 +67,12 @@ std::vector<ConfigKey> pipeline_keys() {
           "(docs/data_parallelism.md)"),
       key("bucket_cap_mb", "", &Config::bucket_cap_mb, size, "25",
           "MiB of gradients that replicas add up at once"),
+      key("overlapping_allreduce", "", &Config::overlapping_allreduce, any_boolean(), "true",
+          "whether replicas add up gradients while the last microbatch's backward still runs "
+          "(docs/data_parallelism.md)"),
+      key("broadcast_buffers", "", &Config::broadcast_buffers, any_boolean(), "false",
+          "whether steps that compute gradients begin with the buffers of the first replica "
+          "(docs/data_parallelism.md)"),
       key("shard_optimizer_state", "", &Config::shard_optimizer_state, any_boolean(), "false",
           "whether each replica keeps the optimizer's state of its share of the parameters only "
           "(docs/data_parallelism.md)"),
@@ -208,7 +214,6 @@ std::vector<FutureKey> make_future_keys() {
       {"ddp_port", KeyType::kInteger, nullptr, "a rendezvous of its own (MPI connects replicas)"},
       {"ddp_dist_backend", KeyType::kString, "auto", "a choice of backends for replicas"},
       off("horovod", "data parallelism by Horovod (ddp does it)"),
-      {"overlapping_allreduce", KeyType::kBoolean, true, "switching the overlap off"},
       off("deterministic_server", "one order of requests in all replicas"),
       off("prescaled_batch", "tensor parallelism"),
       off("_prescaled_batch", "tensor parallelism"),

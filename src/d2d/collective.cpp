@@ -18,6 +18,14 @@ Collective::Collective(Communicators& owner, const CollectiveLane& lane, Collect
       id_(owner.inbox_.begin(lane, call_)),
       departure_(std::make_shared<Departure>()) {}
 
+Collective::Collective(Communicators& owner, const CollectiveLane& lane, std::uint64_t number,
+                       CollectiveCall call, const char* what)
+    : owner_(owner),
+      call_(std::move(call)),
+      what_(what),
+      id_(owner.inbox_.begin(lane, number, call_)),
+      departure_(std::make_shared<Departure>()) {}
+
 Collective::~Collective() { owner_.inbox_.end(id_); }
 
 void Collective::send(GlobalRank peer, const Payload& payload) {
@@ -42,6 +50,12 @@ void Collective::send(CollectivePhase phase, GlobalRank peer, std::string_view b
   const CollectiveHeader header(id_, phase, call_);
   owner_.send(peer, header.bytes(), bytes, tensors, std::move(departure));
 }
+
+bool Collective::has_come(CollectivePhase phase, GlobalRank peer) const {
+  return owner_.inbox_.has_come(id_, phase, peer);
+}
+
+void Collective::watch(fiber::Event& event) { owner_.inbox_.watch(id_, event); }
 
 Payload Collective::take(CollectivePhase phase, GlobalRank peer) {
   return owner_.inbox_.take(id_, phase, peer, what_);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -22,6 +23,9 @@ class Collective {
   /// @param what  for messages and reports; outlives this
   Collective(Communicators& owner, const CollectiveLane& lane, CollectiveCall call,
              const char* what);
+  /// Number `number` of a lane whose collectives the callers number.
+  Collective(Communicators& owner, const CollectiveLane& lane, std::uint64_t number,
+             CollectiveCall call, const char* what);
   ~Collective();
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
@@ -36,6 +40,10 @@ class Collective {
 
   /// Suspends until the message is there; see CollectiveInbox::take.
   Payload take(CollectivePhase phase, GlobalRank peer);
+  /// Whether take() would not suspend.
+  bool has_come(CollectivePhase phase, GlobalRank peer) const;
+  /// See CollectiveInbox::watch.
+  void watch(fiber::Event& event);
   /// The one tensor of the message, which is of these sizes and this dtype.
   at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, at::IntArrayRef sizes,
                          c10::ScalarType dtype);

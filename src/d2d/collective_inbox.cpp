@@ -49,7 +49,16 @@ std::string CollectiveCall::text() const {
 // ---- calls ----
 
 CollectiveId CollectiveInbox::begin(const CollectiveLane& lane, const CollectiveCall& call) {
-  const CollectiveId id{lane, next_[lane]++};
+  return begin(lane, next_[lane], call);
+}
+
+CollectiveId CollectiveInbox::begin(const CollectiveLane& lane, std::uint64_t number,
+                                    const CollectiveCall& call) {
+  SMP_ASSERT(number >= next_[lane], "collective ", number, " of lane ", lane.lane, " after ",
+             next_[lane] - 1);
+  if (number > 0) leave_out(lane, number - 1);
+  next_[lane] = number + 1;
+  const CollectiveId id{lane, number};
   Round& round = rounds_[id];
   round.call = &call;
   for (const auto& [slot, message] : round.arrived) {
@@ -59,6 +68,21 @@ CollectiveId CollectiveInbox::begin(const CollectiveLane& lane, const Collective
 }
 
 void CollectiveInbox::end(const CollectiveId& id) { rounds_.erase(id); }
+
+void CollectiveInbox::leave_out(const CollectiveLane& lane, std::uint64_t number) {
+  auto& next = next_[lane];
+  if (number < next) return;
+  auto left = rounds_.lower_bound({lane, next});
+  while (left != rounds_.end() && left->first.lane == lane && left->first.number <= number) {
+    left = rounds_.erase(left);
+  }
+  next = number + 1;
+}
+
+bool CollectiveInbox::has_come(const CollectiveId& id, CollectivePhase phase,
+                               GlobalRank peer) const {
+  return rounds_.at(id).arrived.count({phase, peer}) > 0;
+}
 
 Payload CollectiveInbox::take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
                               const char* what) {
@@ -136,6 +160,7 @@ void CollectiveInbox::deliver(GlobalRank source, const CollectiveId& id, Collect
     const bool wanted = slot == round.awaited || round.odd != GlobalRank();
     round.arrived.emplace(slot, std::move(message));
     if (wanted && round.waiting != nullptr) round.waiting->signal();
+    if (round.watcher != nullptr) round.watcher->signal();
   }
   if (is_gone(source)) wake_all();
 }

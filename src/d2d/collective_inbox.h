@@ -80,6 +80,15 @@ class CollectiveInbox {
   /// Begins the next collective of `lane`, in which this rank makes `call`, which outlives it.
   CollectiveId begin(const CollectiveLane& lane, const CollectiveCall& call);
   void end(const CollectiveId& id);
+  /// The same in a lane whose collectives the callers number themselves, upwards: a member may
+  /// leave numbers out, what came for those is dropped.
+  CollectiveId begin(const CollectiveLane& lane, std::uint64_t number, const CollectiveCall& call);
+  /// In such a lane: this member begins none up to `number` any more.
+  void leave_out(const CollectiveLane& lane, std::uint64_t number);
+  /// Whether take() would not suspend.
+  bool has_come(const CollectiveId& id, CollectivePhase phase, GlobalRank peer) const;
+  /// `event`, which outlives the collective, is signalled whenever something of it arrives.
+  void watch(const CollectiveId& id, fiber::Event& event) { rounds_.at(id).watcher = &event; }
   /// The message of `peer`; suspends until it is there.
   /// @param what  in messages and reports; outlives the call
   /// @throws UsageError     a message of this collective belongs to a different call.
@@ -116,6 +125,7 @@ class CollectiveInbox {
     GlobalRank odd;  // who makes another call
     Slot awaited;
     fiber::Event* waiting = nullptr;
+    fiber::Event* watcher = nullptr;
   };
   struct Farewell {
     std::uint64_t sent;

@@ -151,6 +151,10 @@ Communicator Communicator::lane(std::uint64_t number, std::uint64_t epoch) const
   return {*owner_, members_, {lane_.group, number, epoch}};
 }
 
+void Communicator::leave_out(std::uint64_t number) const {
+  owner_->inbox_.leave_out(lane_, number);
+}
+
 Communicator Communicator::named(const char* what) const {
   auto named = *this;
   named.name_ = what;

@@ -40,6 +40,9 @@ class Communicator {
   Communicator lane(std::uint64_t number) const;
   /// The same, until Communicators::end_epoch(epoch); `epoch` is at least 1.
   Communicator lane(std::uint64_t number, std::uint64_t epoch) const;
+  /// In a lane of SumAside: this member begins none up to `number` any more; what others sent for
+  /// them is dropped, now and when it comes.
+  void leave_out(std::uint64_t number) const;
   /// The same group and lane, whose collectives of tensors are called `what` in messages and
   /// reports; it outlives the calls.
   Communicator named(const char* what) const;
@@ -91,6 +94,7 @@ class Communicator {
 
  private:
   friend class Communicators;
+  friend class SumAside;
   friend class SumInPlace;
   Communicator(Communicators& owner, std::shared_ptr<const Members> members, CollectiveLane lane)
       : owner_(&owner), members_(std::move(members)), lane_(lane) {}
@@ -147,9 +151,12 @@ class Communicators {
   void end_epoch(std::uint64_t epoch) { inbox_.end_epoch(epoch); }
   /// Lanes in which something was called here and that are not forgotten.
   std::size_t lanes() const noexcept { return inbox_.lanes(); }
+  /// Collectives that began here or of which messages came, and that are not over.
+  std::size_t open_collectives() const noexcept { return inbox_.open(); }
 
  private:
   friend class Collective;
+  friend class Communicator;
 
   std::uint64_t& sent(GlobalRank peer);
   void send(GlobalRank peer, std::span<const std::byte> header, std::string_view bytes,

@@ -10,6 +10,7 @@
 
 #include "d2d/collective.h"
 #include "d2d/communicator.h"
+#include "d2d/sum_parts.h"
 
 namespace smp::d2d {
 
@@ -35,17 +36,14 @@ class SumInPlace {
   void finish();
 
  private:
-  /// Pieces of the tensors, in their order, that make up a part.
-  using Pieces = std::vector<at::Tensor>;
+  using Pieces = SumParts::Pieces;
 
-  Pieces cut(const std::vector<at::Tensor>& row, int position) const;
   Pieces take(CollectivePhase phase, int position);
   void add_all();
 
   Communicator members_;
-  std::int64_t elements_;
   std::int64_t divisor_;
-  std::vector<Pieces> parts_;  // by member
+  SumParts parts_;
   Collective collective_;
 };
 

@@ -4,12 +4,16 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/sum_aside.h"
 #include "d2d/sum_in_place.h"
+#include "dp/bucket_codec.h"
 #include "dp/bucket_plan.h"
+#include "dp/bucket_rows.h"
 #include "dp/flat_tensors.h"
 
 namespace smp::dp {
@@ -60,38 +64,87 @@ at::Tensor dense_gradient(const at::Tensor& parameter) {
 class BucketMean {
  public:
   BucketMean(const d2d::Communicator& replicas, std::vector<at::Tensor> gradients, int divisor)
-      : gradients_(std::move(gradients)),
-        rows_(in_rows(gradients_)),
-        sum_(replicas, rows_, divisor) {}
+      : rows_(std::move(gradients)), sum_(replicas, rows_.rows(), divisor) {}
   void add() { sum_.add(); }
   void finish() {
     sum_.finish();
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (!rows_[i].is_same(gradients_[i])) gradients_[i].copy_(rows_[i]);
-    }
+    rows_.write_back();
   }
 
  private:
-  static std::vector<at::Tensor> in_rows(const std::vector<at::Tensor>& gradients) {
-    std::vector<at::Tensor> rows;
-    for (const auto& gradient : gradients) rows.push_back(gradient.contiguous());
-    return rows;
+  BucketRows rows_;
+  d2d::SumInPlace sum_;
+};
+
+/// The same of what a hook makes of it.
+class HookedMean {
+ public:
+  HookedMean(const d2d::Communicator& lane, std::uint64_t number, CommHook& hook,
+             std::int64_t bucket, std::vector<at::Tensor> gradients, int divisor)
+      : rows_(std::move(gradients)),
+        codec_(hook, bucket),
+        sum_(lane, rows_.rows(), divisor, number, &codec_) {}
+  void add() { sum_.add(); }
+  void finish() {
+    sum_.write();
+    rows_.write_back();
   }
 
-  std::vector<at::Tensor> gradients_, rows_;
-  d2d::SumInPlace sum_;
+ private:
+  BucketRows rows_;
+  BucketCodec codec_;
+  d2d::SumAside sum_;
 };
 
 }  // namespace
 
 GradientReducer::GradientReducer(d2d::Communicator replicas, std::vector<at::Tensor> parameters,
-                                 std::int64_t bucket_bytes, int divisor, std::vector<int> owners)
+                                 std::int64_t bucket_bytes, std::uint64_t first_lane, int divisor,
+                                 std::vector<int> owners)
     : replicas_(std::move(replicas)),
       parameters_(std::move(parameters)),
       owners_(std::move(owners)),
       buckets_(buckets_of(parameters_, owners_, bucket_bytes)),
       rounds_(rounds_of(parameters_, owners_, replicas_.size(), bucket_bytes)),
-      divisor_(divisor > 0 ? divisor : replicas_.size()) {}
+      first_lane_(first_lane),
+      divisor_(divisor > 0 ? divisor : replicas_.size()),
+      early_(replicas_, parameters_, buckets_, first_lane, divisor_) {}
+
+/// What depends on the order of calls cannot be repeated, if it was in vain.
+void GradientReducer::begin_step(std::uint64_t number, fiber::Event& news) {
+  if (hook_ && !hook_->is_pure()) return;
+  std::vector<std::vector<std::size_t>> expected(buckets_.size());
+  for (std::size_t i = 0; i < buckets_.size() && !expected_.empty(); ++i) {
+    if (is_expected(buckets_[i])) expected[i] = dense_ones(buckets_[i], expected_);
+  }
+  early_.begin_step(number, std::move(expected), news, hook_.get());
+}
+
+/// Whether all replicas had the same gradients of `bucket`, dense ones only.
+bool GradientReducer::is_expected(const std::vector<std::size_t>& bucket) const {
+  return std::all_of(bucket.begin(), bucket.end(), [this](std::size_t parameter) {
+    const auto form = expected_[0].at(parameter);
+    return form != static_cast<char>(Form::kSparse) &&
+           std::all_of(expected_.begin(), expected_.end(),
+                       [&](const auto& own) { return own.at(parameter) == form; });
+  });
+}
+
+/// Those buckets that all replicas have begun, with the gradients that there are now.
+std::vector<bool> GradientReducer::finish_early(const std::vector<Report>& reports) {
+  std::vector<bool> done;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    done.push_back(std::all_of(reports.begin(), reports.end(), [&](const auto& report) {
+      return report.early.at(i) == '+' &&
+             std::all_of(buckets_[i].begin(), buckets_[i].end(), [&](std::size_t parameter) {
+               return report.forms.at(parameter) == expected_[0].at(parameter);
+             });
+    }));
+  }
+  early_.finish(done);
+  averaged_early_ += static_cast<std::uint64_t>(std::count(done.begin(), done.end(), true));
+  return done;
+}
 
 GradientReducer::Forms GradientReducer::forms() const {
   Forms forms;
@@ -117,12 +170,25 @@ GradientReducer::Form GradientReducer::common_form(const std::vector<Forms>& for
   return common;
 }
 
-void GradientReducer::reduce(const std::vector<Forms>& forms) {
+void GradientReducer::reduce(const std::vector<Report>& reports, std::uint64_t number) {
   const at::NoGradGuard no_grad;
+  const auto done = finish_early(reports);
+  std::vector<Forms> forms;
+  for (const auto& report : reports) forms.push_back(report.forms);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (common_form(forms, i) == Form::kSparse) reduce_sparse(i);
   }
-  reduce_everywhere(forms);
+  if (hook_) {
+    reduce_buckets<HookedMean>(forms, done, [&](auto& means, std::size_t i, auto gradients) {
+      means.emplace_back(replicas_.lane(first_lane_ + buckets_.size() + i).named("gradients"),
+                         number, *hook_, static_cast<std::int64_t>(i), std::move(gradients),
+                         divisor_);
+    });
+  } else {
+    reduce_buckets<BucketMean>(forms, done, [&](auto& means, std::size_t, auto gradients) {
+      means.emplace_back(replicas_, std::move(gradients), divisor_);
+    });
+  }
   for (const auto& round : rounds_) {
     ShardRound dense{round.dtype, {}};
     for (const auto& of_owner : round.of_owner) {
@@ -131,6 +197,7 @@ void GradientReducer::reduce(const std::vector<Forms>& forms) {
     reduce_to_owners(dense);
   }
   drop_what_others_own();
+  expected_ = std::move(forms);
 }
 
 std::vector<std::size_t> GradientReducer::dense_ones(const std::vector<std::size_t>& bucket,
@@ -153,12 +220,14 @@ std::vector<at::Tensor> GradientReducer::dense_gradients(
 
 /// While the sums of one bucket travel, so do the parts of the next two; more at once would take
 /// memory for what comes from others.
-void GradientReducer::reduce_everywhere(const std::vector<Forms>& forms) {
-  std::deque<BucketMean> under_way;
-  for (const auto& bucket : buckets_) {
-    const auto dense = dense_ones(bucket, forms);
-    if (dense.empty()) continue;
-    under_way.emplace_back(replicas_, dense_gradients(dense), divisor_);
+template <class Mean, class Make>
+void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std::vector<bool>& done,
+                                     Make&& make) {
+  std::deque<Mean> under_way;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const auto dense = dense_ones(buckets_[i], forms);
+    if (done[i] || dense.empty()) continue;
+    make(under_way, i, dense_gradients(dense));
     if (under_way.size() > 1) under_way[under_way.size() - 2].add();
     if (under_way.size() > 2) {
       under_way.front().finish();

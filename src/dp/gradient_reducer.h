@@ -7,16 +7,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "d2d/communicator.h"
+#include "dp/early_buckets.h"
 #include "dp/shard_plan.h"
+#include "smp/comm_hook.h"
 
 namespace smp::dp {
 
 /// Sums are taken in order of replicas at one place for each element, whatever the buckets and the
-/// timing, so all replicas get the same bits, every time. Threads: the rank's.
+/// timing, so all replicas get the same bits, every time: also those of buckets that are added up
+/// while the step still runs (EarlyBuckets), for which it must be told of the step. Threads: the
+/// rank's.
 class GradientReducer {
  public:
   /// How a replica holds its gradients, one letter a parameter: '-' none, 'd' dense, 's' sparse.
@@ -24,29 +29,60 @@ class GradientReducer {
 
   /// @param parameters    of the stage, in the same order on all members of `replicas`
   /// @param bucket_bytes  of gradients that travel together
+  /// @param first_lane    of `replicas`; from there on lanes are this object's own
   /// @param divisor       of the sum over `replicas`; 0: their number
   /// @param owners        positions in `replicas`, one for each parameter, or none: the one that
   ///                      gets the sum; -1: all get it
   GradientReducer(d2d::Communicator replicas, std::vector<at::Tensor> parameters,
-                  std::int64_t bucket_bytes, int divisor = 0, std::vector<int> owners = {});
+                  std::int64_t bucket_bytes, std::uint64_t first_lane, int divisor = 0,
+                  std::vector<int> owners = {});
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Of this rank, now.
-  Forms forms() const;
+  /// What gradients go through on their way, from now on; nullptr: nothing.
+  void set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
+
+  /// A step begins. Until end_step() buckets may begin early.
+  /// @param number  counts steps; the same on all replicas
+  /// @param news    signalled when progress() may have something to do
+  void begin_step(std::uint64_t number, fiber::Event& news);
+  /// See EarlyBuckets.
+  void note_final(std::size_t parameter) { early_.note_final(parameter); }
+  void progress() { early_.progress(); }
+  bool under_way() const noexcept { return early_.under_way(); }
+
+  /// What a rank tells the others at the end of a step.
+  struct Report {
+    Forms forms;        ///< of its gradients
+    std::string early;  ///< EarlyBuckets::report()
+  };
+  Report report() const { return {forms(), early_.report()}; }
 
   /// Makes `.grad` of every parameter the sum over all replicas, divided; one that is missing in
   /// some of them counts as zero, one that is missing in all stays missing. Of a parameter with an
   /// owner the others have none afterwards. Suspends the calling fiber.
-  /// @param forms  of all replicas, in their order
-  /// @throws as d2d::Communicator, with a replica that left.
-  void reduce(const std::vector<Forms>& forms);
+  /// @param reports  of all replicas, in their order
+  /// @param number   of the step, as in begin_step(); needed where there is a hook
+  /// @throws as d2d::Communicator, with a replica that left; UsageError, what a hook gives cannot
+  /// be
+  ///         used; what it throws.
+  void reduce(const std::vector<Report>& reports, std::uint64_t number = 0);
+  /// Buckets so far that were added up while steps still ran.
+  std::uint64_t averaged_early() const noexcept { return averaged_early_; }
+  /// Gives up what began early and was not reduced; nobody is waited for.
+  void end_step() noexcept { early_.end_step(); }
 
  private:
+  Forms forms() const;
+  bool is_expected(const std::vector<std::size_t>& bucket) const;
+  std::vector<bool> finish_early(const std::vector<Report>& reports);
   enum class Form : char { kNone = '-', kDense = 'd', kSparse = 's' };
   Form common_form(const std::vector<Forms>& forms, std::size_t parameter) const;
   std::vector<std::size_t> dense_ones(const std::vector<std::size_t>& bucket,
                                       const std::vector<Forms>& forms) const;
   std::vector<at::Tensor> dense_gradients(const std::vector<std::size_t>& parameters) const;
-  void reduce_everywhere(const std::vector<Forms>& forms);
+  template <class Mean, class Make>
+  void reduce_buckets(const std::vector<Forms>& forms, const std::vector<bool>& done, Make&& make);
   void reduce_to_owners(const ShardRound& round);
   void reduce_sparse(std::size_t parameter);
   void drop_what_others_own() const;
@@ -56,7 +92,12 @@ class GradientReducer {
   const std::vector<int> owners_;                        // empty: nobody
   const std::vector<std::vector<std::size_t>> buckets_;  // of parameters without an owner
   const std::vector<ShardRound> rounds_;                 // of those with one
+  const std::uint64_t first_lane_;
   const int divisor_;
+  EarlyBuckets early_;
+  std::uint64_t averaged_early_ = 0;
+  std::vector<Forms> expected_;  // of all replicas, as they were last
+  std::shared_ptr<CommHook> hook_;
 };
 
 }  // namespace smp::dp

@@ -18,4 +18,10 @@ namespace smp::dp {
 double loss_share(std::string_view loss, const std::vector<std::int64_t>& rows,
                   std::size_t replica);
 
+/// By what it is multiplied in addition where some replicas have no batch and count as zero
+/// (smp::Join), and loss_share() was asked of the others alone.
+/// @param active         replicas that have one, of `all`
+/// @param divide_by_all  whether a mean is one over all replicas; else over the active ones
+double active_share(std::string_view loss, int active, int all, bool divide_by_all);
+
 }  // namespace smp::dp

@@ -40,7 +40,7 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.step->replayed = may_replay();
   news_ = false;
   core_.server.waits_for_workers = false;
-  core_.accumulator.begin(task.microbatches);
+  core_.accumulator.begin(task.microbatches, task.gradients);
   core_.scopes.settings.begin_step();
   core_.copies.begin_step();
   // Who starts the microbatches knows. Other ranks can always commit statistics at the end.
@@ -84,6 +84,7 @@ void DynamicEngine::run_deferred() {
   if (core_.step->failed()) return;
   try {
     core_.accumulator.settle();
+    if (core_.step->task.gradients != nullptr) core_.step->task.gradients->on_pause();
   } catch (...) {
     failures_.fail_step(std::current_exception());
   }

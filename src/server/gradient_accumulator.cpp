@@ -9,8 +9,9 @@ namespace smp::server {
 
 // ---- a step ------------------------------------------------------------------------------------
 
-void GradientAccumulator::begin(int microbatches) {
+void GradientAccumulator::begin(int microbatches, GradientListener* listener) {
   SMP_ASSERT(count_ == 0, "the last step was neither finished nor dropped");
+  listener_ = listener;
   numbers_.forget_unplaced();
   count_ = static_cast<std::uint32_t>(microbatches);
   if (microbatches_.size() < count_) microbatches_.resize(count_);
@@ -44,6 +45,7 @@ void GradientAccumulator::reset() noexcept {
   marked_microbatches_.clear();
   count_ = 0;
   opened_ = arrivals_ = 0;
+  listener_ = nullptr;
 }
 
 // ---- executions --------------------------------------------------------------------------------
@@ -271,9 +273,16 @@ void GradientAccumulator::apply_cell(Microbatch& microbatch, ParameterNumber num
   if (sum == kNone) return;  // it gave nothing
   auto complete = waiting_.take(sum);
   --parameters_[number].sums;
+  const auto leaf = complete.leaf;
   const bool applying = std::exchange(parameters_[number].applying, true);
   apply(std::move(complete));
   parameters_[number].applying = applying;
+  tell_if_final(static_cast<const Leaf&>(*leaf), number);
+}
+
+void GradientAccumulator::tell_if_final(const Leaf& leaf, ParameterNumber number) {
+  if (listener_ == nullptr || parameters_[number].turn < count_) return;
+  listener_->on_final(leaf.variable);
 }
 
 void GradientAccumulator::apply(LeafSum&& sum) {

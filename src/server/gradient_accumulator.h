@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "server/executor.h"
+#include "server/gradient_listener.h"
 #include "server/microbatch_gradients.h"
 #include "server/order_key.h"
 #include "server/parameter_numbers.h"
@@ -49,7 +50,8 @@ class GradientAccumulator {
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
   /// Starts a step; nothing of an earlier one may be left.
-  void begin(int microbatches);
+  /// @param listener  is told what becomes final; nullptr: nobody; outlives the step
+  void begin(int microbatches, GradientListener* listener = nullptr);
   /// Adds everything that is left, what followed a first backward last.
   /// @throws InternalError on a leak, and what hooks throw.
   void finish();
@@ -135,6 +137,7 @@ class GradientAccumulator {
   void draw_conclusions(std::uint32_t microbatch);
   void wake_waiters(ExecutionId id);
   void apply_cell(Microbatch& microbatch, ParameterNumber number);
+  void tell_if_final(const Leaf& leaf, ParameterNumber number);
   void apply(LeafSum&& sum);
   void reset() noexcept;
 
@@ -148,6 +151,7 @@ class GradientAccumulator {
 
   ParameterNumbers& numbers_;
   Guard guard_;
+  GradientListener* listener_ = nullptr;
   std::vector<Microbatch> microbatches_;  // the first count_ are the step's
   std::uint32_t count_ = 0;
   std::vector<Parameter> parameters_;  // by number

@@ -42,6 +42,8 @@ class ModuleServer {
   ParameterNumbers& parameters() noexcept { return core_.parameters; }
   SpanRecorder& recorder() noexcept { return core_.scopes.recorder; }
   StepEngine& engine() noexcept { return engine_; }
+  /// Wakes the user's fiber during a step (GradientListener::on_pause).
+  fiber::Event& wake() noexcept { return core_.server.wake; }
   SettingsBoard& settings() noexcept { return core_.scopes.settings; }
   module::CallPlaces& places() noexcept { return places_; }
   void set_failure_handler(FailureControl::OnFailure handler) {

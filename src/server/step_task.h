@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schedule/schedule.h"
+#include "server/gradient_listener.h"
 #include "smp/call.h"
 #include "smp/rank.h"
 
@@ -25,6 +26,7 @@ struct StepTask {
   std::string facts;
   /// Explains how those of `other` differ from `facts`. Called in a poll.
   std::function<std::string(GlobalRank other, const std::string& facts)> explain_difference;
+  GradientListener* gradients = nullptr;   ///< of this rank; outlives the step
   std::vector<Packet>* outputs = nullptr;  ///< one a microbatch; filled by `body` on pp_rank 0
 };
 

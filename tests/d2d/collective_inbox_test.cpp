@@ -49,5 +49,28 @@ TEST(CollectiveInbox, ForgetsEpochsThatAreOverAndNoOthers) {
   EXPECT_EQ(inbox.open(), 3u);
 }
 
+TEST(CollectiveInbox, KeepsNothingOfNumbersThatAreLeftOut) {
+  CollectiveInbox inbox{GlobalRank(0)};
+  const CollectiveCall call;
+  const CollectiveLane lane{7, 3};
+  const auto message = [&inbox](const CollectiveId& id) {
+    inbox.deliver(GlobalRank(1), id, CollectivePhase::kExchange, {});
+  };
+  for (const std::uint64_t number : {2, 4, 5, 9}) message({lane, number});
+  message({{7, 4}, 2});
+  inbox.leave_out(lane, 4);
+  EXPECT_EQ(inbox.open(), 3u) << "5, 9, and one of another lane";
+  message({lane, 3});
+  EXPECT_EQ(inbox.open(), 3u) << "came too late";
+  const auto id = inbox.begin(lane, 9, call);
+  EXPECT_EQ(id.number, 9u);
+  EXPECT_TRUE(inbox.has_come(id, CollectivePhase::kExchange, GlobalRank(1)));
+  EXPECT_FALSE(inbox.has_come(id, CollectivePhase::kResult, GlobalRank(1)));
+  EXPECT_EQ(inbox.open(), 2u) << "5 was left out";
+  inbox.end(id);
+  inbox.leave_out(lane, 8);
+  EXPECT_EQ(inbox.begin(lane, 10, call).number, 10u) << "what is over stays so";
+}
+
 }  // namespace collective_inbox_test
 }  // namespace smp::d2d

@@ -1,13 +1,14 @@
 // The mean of gradients over replicas: right, in one order, and with gradients that are missing.
 #include "dp/gradient_reducer.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <functional>
 #include <map>
 
 #include "d2d/simulated_job.h"
 #include "smp/error.h"
+#include "support/refusal.h"
 
 namespace smp::dp {
 namespace gradient_reducer_test {
@@ -34,6 +35,18 @@ at::Tensor parameter(at::IntArrayRef sizes, const at::Tensor& gradient) {
   return made;
 }
 
+/// As at the end of a step.
+std::vector<GradientReducer::Report> reports_of_all(d2d::Communicators& own,
+                                                    const GradientReducer& reducer) {
+  const auto report = reducer.report();
+  std::vector<GradientReducer::Report> reports;
+  for (auto& other : own.all().all_gather({report.forms + report.early, {}}, "reports")) {
+    const auto forms = report.forms.size();
+    reports.push_back({other.bytes.substr(0, forms), other.bytes.substr(forms)});
+  }
+  return reports;
+}
+
 /// What each replica's gradients become.
 using Gradients = std::map<int, std::vector<at::Tensor>>;
 
@@ -44,12 +57,8 @@ Gradients reduce(const std::function<std::vector<at::Tensor>(int replica)>& para
   d2d::SimulatedJob job(kReplicas, seed);
   job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
     const auto parameters = parameters_of(rank);
-    GradientReducer reducer(own.all(), parameters, bucket_bytes, 0, owners);
-    std::vector<GradientReducer::Forms> forms;
-    for (auto& other : own.all().all_gather({reducer.forms(), {}}, "forms")) {
-      forms.push_back(other.bytes);
-    }
-    reducer.reduce(forms);
+    GradientReducer reducer(own.all(), parameters, bucket_bytes, 100, 0, owners);
+    reducer.reduce(reports_of_all(own, reducer));
     for (const auto& each : parameters) gradients[rank].push_back(each.grad());
   });
   return gradients;
@@ -168,6 +177,99 @@ TEST(GradientReducer, GivesOwnersWhatOthersHaveAloneAndLeavesWhatAllMiss) {
   ASSERT_TRUE(gradients.at(1)[2].is_sparse());
   EXPECT_TRUE(at::allclose(gradients.at(1)[2].to_dense(), expected));
   EXPECT_FALSE(gradients.at(0)[2].defined());
+}
+
+/// 12 bits of precision, and what it was asked for.
+class Rounding final : public CommHook {
+ public:
+  explicit Rounding(bool pure) : pure_(pure) {}
+  std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) override {
+    parts.push_back(part);
+    return {elements.to(at::kBFloat16)};
+  }
+  at::Tensor decompress(const std::vector<at::Tensor>& compressed, const at::Tensor& like,
+                        const Part&) override {
+    return compressed.at(0).to(like.scalar_type());
+  }
+  bool is_pure() const noexcept override { return pure_; }
+  std::vector<Part> parts;
+
+ private:
+  const bool pure_;
+};
+
+at::Tensor rounded(const at::Tensor& tensor) { return tensor.to(at::kBFloat16).to(at::kFloat); }
+
+at::Tensor mean_of_rounded(at::IntArrayRef sizes) {
+  auto sum = rounded(gradient_of(0, sizes));
+  for (int replica = 1; replica < kReplicas; ++replica) sum += rounded(gradient_of(replica, sizes));
+  return rounded(sum.div_(kReplicas));
+}
+
+TEST(GradientReducer, GivesAllReplicasWhatTheHookMakesOfTermsAndMean) {
+  for (const std::int64_t bucket_bytes : {1, 4000, 1 << 20}) {
+    d2d::SimulatedJob job(kReplicas, static_cast<std::uint64_t>(bucket_bytes));
+    job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
+      std::vector<at::Tensor> parameters;
+      for (const std::int64_t size : {1, 40, 3000, 7}) {
+        parameters.push_back(parameter({size, 2}, gradient_of(rank, {size, 2})));
+      }
+      const auto table = sparse_gradient(rank);
+      parameters.push_back(parameter({5, 2}, table));
+      GradientReducer reducer(own.all(), parameters, bucket_bytes, 100);
+      const auto hook = std::make_shared<Rounding>(false);
+      reducer.set_hook(hook);
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        for (int i = 0; i < 4; ++i) {
+          const auto& each = parameters[static_cast<std::size_t>(i)];
+          at::Tensor(each).mutable_grad() = gradient_of(rank, each.sizes());
+        }
+        at::Tensor(parameters[4]).mutable_grad() = table;
+        fiber::Event news;
+        reducer.begin_step(step, news);
+        for (std::size_t i = 0; i < 5; ++i) reducer.note_final(i);
+        EXPECT_FALSE(reducer.under_way()) << "a hook that may remember something";
+        reducer.reduce(reports_of_all(own, reducer), step);
+        reducer.end_step();
+        for (int i = 0; i < 4; ++i) {
+          const auto& each = parameters[static_cast<std::size_t>(i)];
+          EXPECT_TRUE(at::equal(each.grad(), mean_of_rounded(each.sizes())));
+        }
+        EXPECT_TRUE(parameters[4].grad().is_sparse());
+      }
+      int terms = 0, sums = 0;
+      for (const auto& part : hook->parts) {
+        ++(part.sum ? sums : terms);
+        if (part.sum) {
+          EXPECT_EQ(part.part, rank);
+        }
+      }
+      EXPECT_EQ(terms % 3, 0);
+      EXPECT_GT(sums, 0);
+    });
+    EXPECT_TRUE(job.failures.empty());
+  }
+}
+
+TEST(GradientReducer, RefusesWhatAHookMayNotGive) {
+  struct Wrong final : CommHook {
+    std::vector<at::Tensor> compress(const at::Tensor& elements, const Part&) override {
+      return {elements.clone()};
+    }
+    at::Tensor decompress(const std::vector<at::Tensor>&, const at::Tensor& like,
+                          const Part&) override {
+      return at::zeros({like.numel() + 1});
+    }
+  };
+  d2d::SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int rank, d2d::Communicators& own) {
+    const std::vector<at::Tensor> parameters{parameter({6}, gradient_of(rank, {6}))};
+    GradientReducer reducer(own.all(), parameters, 1 << 20, 100);
+    reducer.set_hook(std::make_shared<Wrong>());
+    const auto reports = reports_of_all(own, reducer);
+    EXPECT_THAT(refusal([&] { reducer.reduce(reports, 1); }),
+                testing::HasSubstr("is to give Float [3], but gave Float [4]"));
+  });
 }
 
 }  // namespace gradient_reducer_test

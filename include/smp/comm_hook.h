@@ -1,0 +1,68 @@
+// smp/comm_hook.h: what becomes of gradients on their way between replicas: compression, say
+// (torch's DistributedDataParallel calls it a communication hook; docs/data_parallelism.md).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// How replicas tell each other gradients: DistributedModelBase::register_comm_hook().
+///
+/// Gradients travel in buckets (Config::bucket_cap_mb). A bucket of N elements is cut into as many
+/// parts as there are replicas, and replica p adds up part p. With a hook the mean m of part p over
+/// R replicas, g_r the gradient of replica r, becomes
+///
+///     m = D(C((D(C(g_0)) + D(C(g_1)) + ... + D(C(g_{R-1}))) / R))
+///
+/// C compress(), D decompress(), on every replica, with the same bits on all of them: also what
+/// does not travel is compressed. Sums are taken in order of replicas in the gradients' dtype.
+/// Sparse gradients travel as they are.
+///
+/// Threads: the rank's. Calls run without autograd, between the operations of a step, and must not
+/// call modules. What they throw ends the step on this rank and, when the others wait in vain, the
+/// job: check what can be checked in the constructor.
+class SMP_API CommHook {
+ public:
+  /// What is compressed: the same numbers for the same elements in every step, for what a hook
+  /// remembers of them (the error of the last step, say).
+  struct Part {
+    std::int64_t bucket = 0;  ///< of the model's on this rank
+    int part = 0;             ///< the position of the replica that adds it up
+    bool sum = false;         ///< a mean on its way back; else a gradient on its way there
+  };
+
+  virtual ~CommHook() = default;
+
+  /// What travels instead of `elements`.
+  /// @param elements  [n], n > 0, contiguous, of the gradients' dtype; not to be changed or kept
+  /// @return dense tensors on the CPU, of memory that nobody writes to any more; the same number on
+  ///         all replicas
+  virtual std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) = 0;
+
+  /// The inverse, as far as there is one.
+  /// @param compressed  what compress() gave here or in another replica; not to be changed
+  /// @param like        [n], of the dtype that is wanted, its elements undefined
+  /// @return [n], of that dtype, of memory that nobody else writes to
+  virtual at::Tensor decompress(const std::vector<at::Tensor>& compressed, const at::Tensor& like,
+                                const Part& part) = 0;
+
+  /// Whether calls depend on nothing but their arguments. Then buckets may travel while backward
+  /// still runs, and be compressed again if that was in vain.
+  virtual bool is_pure() const noexcept { return false; }
+};
+
+/// Gradients travel as bfloat16: half of the bytes of float32, its range, 8 bits of precision.
+/// Float32 and float64 gradients only, others travel as they are. Pure.
+SMP_API std::shared_ptr<CommHook> bf16_compress_hook();
+
+/// Gradients travel as float16: half of the bytes of float32, 11 bits of precision, but nothing
+/// above 65504, which becomes infinite. Else as bf16_compress_hook().
+SMP_API std::shared_ptr<CommHook> fp16_compress_hook();
+
+}  // namespace smp

@@ -1,0 +1,66 @@
+// smp/join.h: replicas that have different numbers of batches (torch's Join;
+// docs/data_parallelism.md, Uneven inputs).
+#pragma once
+
+#include <memory>
+
+#include "smp/export.h"
+
+namespace smp {
+
+class Runtime;
+
+struct JoinOptions {
+  /// By what gradients are divided once replicas have run out of batches: true, as in torch, by the
+  /// number of all replicas, so that each batch counts what it counted before; false by the number
+  /// of those that still have one, so that the gradient is that of one process on these batches.
+  /// `loss = "sum"` divides by neither.
+  bool divide_by_initial_world_size = true;
+};
+
+/// A loop that goes on until the last replica has run out of batches:
+///
+///     smp::Join join;
+///     while (join.next(loader.has_batch())) {
+///       if (join.active()) std::tie(x, y) = loader.batch();
+///       optimizer.zero_grad();
+///       auto loss = train(x, y);
+///       optimizer.step();
+///       if (join.active()) log(loss.reduce_mean());
+///     }
+///
+/// In a replica without a batch a step of training reads no arguments and runs no body; its
+/// gradients count as zero, and it gets those of the others. So parameters and the optimizer's
+/// state stay the same in all replicas, whatever stands in the loop (clipping, schedulers, sharded
+/// state). Made and ended alike on every rank, outside of steps; one at a time.
+/// Threads: the rank's. Outlived by the session.
+class SMP_API Join {
+ public:
+  /// @throws UsageError  another Join lives, or a step runs.
+  explicit Join(JoinOptions options = {});
+  ~Join();
+  Join(const Join&) = delete;
+  Join& operator=(const Join&) = delete;
+
+  /// Begins the next round: whether any replica has a batch. Every rank of the job calls it.
+  /// Suspends until the others have.
+  /// @param has_batch  read where smp::pp_rank() is 0; other stages hear it from there
+  /// @throws UsageError     replicas that share distributed modules (smp/tp.h) have a batch in one
+  ///                        and none in another; a step runs.
+  /// @throws PeerLostError  a rank left.
+  bool next(bool has_batch);
+
+  /// Whether this replica has a batch in this round; true before the first.
+  bool active() const noexcept { return active_; }
+  /// Replicas that have one.
+  int num_active() const noexcept { return num_active_; }
+  const JoinOptions& options() const noexcept { return options_; }
+
+ private:
+  Runtime& runtime_;
+  const JoinOptions options_;
+  bool active_ = true;
+  int num_active_;
+};
+
+}  // namespace smp

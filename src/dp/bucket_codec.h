@@ -1,0 +1,29 @@
+// dp/bucket_codec.h: a user's CommHook as what the sum of a bucket makes of its parts.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "d2d/sum_aside.h"
+#include "smp/comm_hook.h"
+
+namespace smp::dp {
+
+/// Shows the hook each part in one row, and checks what it gives. Threads: the rank's.
+class BucketCodec final : public d2d::SumCodec {
+ public:
+  /// @param hook  outlives this
+  BucketCodec(CommHook& hook, std::int64_t bucket) : hook_(hook), bucket_(bucket) {}
+  /// @throws UsageError  it gives what cannot be sent.
+  std::vector<at::Tensor> encode(const d2d::SumParts::Pieces& pieces, int position,
+                                 bool sum) override;
+  /// @throws UsageError  it gives other elements than were asked for.
+  d2d::SumParts::Pieces decode(const std::vector<at::Tensor>& encoded,
+                               const d2d::SumParts::Pieces& like, int position, bool sum) override;
+
+ private:
+  CommHook& hook_;
+  const std::int64_t bucket_;
+};
+
+}  // namespace smp::dp

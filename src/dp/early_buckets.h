@@ -1,0 +1,102 @@
+// dp/early_buckets.h: gradients that replicas begin to add up while the step still runs (Li et al.,
+// PyTorch Distributed, VLDB 2020, section 3.2.3: overlap of communication with backward).
+//
+// Which gradients there will be, and what hooks and bodies do to them, is known only at the end of
+// the step. So this is a guess, which costs nothing but time if it is wrong:
+//
+//   begin_step    every rank expects of every replica the gradients of the last step that was
+//                 averaged, of which all ranks of the stage know alike
+//   note_final    when all gradients that are expected of a bucket are final here, it begins: its
+//                 parts are sent from where they lie. `.grad` is not written (d2d::SumAside)
+//   progress      what has come from all others is added up. Nobody waits
+//   report        at the end of the step all ranks tell each other which buckets they have begun
+//                 whose gradients are still what was sent. A bucket counts if that is so everywhere
+//   finish        of those that count, sums are awaited and written. Of the others nothing remains,
+//                 and they are averaged as if nothing had begun
+//
+// Until all have reported, nobody waits, so that a step may end in any way at any time.
+// Threads: the rank's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "d2d/communicator.h"
+#include "d2d/sum_aside.h"
+#include "dp/bucket_codec.h"
+#include "dp/bucket_rows.h"
+
+namespace smp::dp {
+
+class EarlyBuckets {
+ public:
+  /// @param replicas    bucket i travels in their lane first_lane + i, which nobody else uses
+  /// @param parameters  outlive this
+  /// @param buckets     numbers of parameters; outlive this
+  /// @param divisor     of sums
+  EarlyBuckets(d2d::Communicator replicas, const std::vector<at::Tensor>& parameters,
+               const std::vector<std::vector<std::size_t>>& buckets, std::uint64_t first_lane,
+               int divisor);
+
+  /// A step begins, of a number that is higher than all before, the same on all replicas.
+  /// @param expected  parameters that will have a dense gradient in every replica, by bucket; none:
+  ///                  the bucket does not begin early
+  /// @param news      signalled when progress() may have something to do
+  /// @param hook      nullptr: none; outlives the step
+  void begin_step(std::uint64_t number, std::vector<std::vector<std::size_t>> expected,
+                  fiber::Event& news, CommHook* hook);
+  /// The gradient of `parameter` has all that the step gives, it seems. @throws as Channel::send
+  void note_final(std::size_t parameter);
+  /// Adds up what has come. Does not suspend. @throws as d2d::Communicator
+  void progress();
+  bool under_way() const noexcept { return begun_ > 0; }
+
+  /// By bucket: '+' it has begun, and its gradients are untouched; else '-'.
+  std::string report() const;
+  /// Writes the means of the buckets that `counts`, by bucket, the same on all replicas, and
+  /// forgets the others. Suspends. @throws as d2d::Communicator
+  void finish(const std::vector<bool>& counts);
+  /// Forgets all: what others have begun, too. Suspends nobody.
+  void end_step() noexcept;
+
+ private:
+  /// A gradient as it was sent.
+  struct Sent {
+    std::size_t parameter;
+    const void* data;
+    std::uint32_t version;
+    std::uint64_t hash;
+  };
+  struct Bucket {
+    std::vector<std::size_t> expected;
+    std::size_t missing = 0;  // of `expected`, not final yet
+    std::vector<Sent> sent;   // once begun
+    std::unique_ptr<BucketCodec> codec;
+    std::unique_ptr<BucketRows> rows;
+    std::unique_ptr<d2d::SumAside> sum;
+  };
+
+  void begin(std::size_t number);
+  bool is_untouched(const Bucket& bucket) const;
+  d2d::Communicator lane_of(std::size_t bucket) const;
+
+  const d2d::Communicator replicas_;
+  const std::vector<at::Tensor>& parameters_;
+  const std::uint64_t first_lane_;
+  const int divisor_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::size_t> bucket_of_;  // by parameter
+  std::vector<bool> final_;             // by parameter; expected, that is
+  std::uint64_t number_ = 0;            // of the step; 0: between steps
+  fiber::Event* news_ = nullptr;
+  CommHook* hook_ = nullptr;
+  std::size_t begun_ = 0;
+};
+
+}  // namespace smp::dp

@@ -1,0 +1,88 @@
+// Running statistics of replicas: their own, or at the start of every step those of the first
+// (docs/data_parallelism.md, Limits).
+#include <gmock/gmock.h>
+
+#include <map>
+#include <vector>
+
+#include "zoo/zoo.h"
+
+namespace smp::zoo {
+namespace replica_buffers_test {
+
+constexpr int kSteps = 3, kReplicas = 3;
+
+/// The statistics are on the last stage.
+struct NormedImpl : torch::nn::Module {
+  NormedImpl()
+      : first(register_module("first", nn::Linear(3, 4))),
+        norm(register_module("norm", nn::BatchNorm1d(4))) {
+    to(torch::kDouble);
+  }
+  Tensor forward(const Tensor& x) { return norm(first(x)); }
+  nn::Linear first;
+  nn::BatchNorm1d norm;
+};
+SMP_MODULE(Normed);
+
+/// Of the running mean in each replica: after each step, from what was there before the step.
+struct Statistics {
+  std::map<std::pair<int, int>, Tensor> before, after, batch;  // by step and replica
+};
+
+Statistics train(bool broadcast, int stages) {
+  Config config;
+  config.pipeline_parallel_degree = stages;
+  config.auto_partition = false;
+  config.default_partition = 0;
+  config.broadcast_buffers = broadcast;
+  Statistics statistics;
+  run_local(stages * kReplicas,
+            [&] {
+              torch::manual_seed(5);
+              Normed net;
+              DistributedModel model(net);
+              if (stages > 1) model.set_partition("norm", 1);
+              model.place();
+              auto body = smp::step([&](Tensor x) {
+                auto loss = model(x).pow(2).mean();
+                model.backward(loss);
+                return loss;
+              });
+              const bool has_norm = pp_rank() == stages - 1;
+              for (int step = 0; step < kSteps; ++step) {
+                const std::pair key(step, dp_rank());
+                if (has_norm) statistics.before[key] = net->norm->running_mean.clone();
+                const auto x = numbers(10 * step + dp_rank(), {6, 3});
+                if (pp_rank() == 0) {
+                  const torch::NoGradGuard no_grad;
+                  statistics.batch[key] =
+                      torch::linear(x, net->first->weight, net->first->bias).mean(0);
+                }
+                body(x);
+                if (has_norm) statistics.after[key] = net->norm->running_mean.clone();
+              }
+            },
+            config, {.seed = 3});
+  return statistics;
+}
+
+void expect_updates_of(bool broadcast) {
+  for (const int stages : {1, 2}) {
+    const auto statistics = train(broadcast, stages);
+    ASSERT_EQ(statistics.after.size(), static_cast<std::size_t>(kSteps * kReplicas));
+    for (const auto& [key, after] : statistics.after) {
+      const auto& [step, replica] = key;
+      const auto& before = statistics.before.at({step, broadcast ? 0 : replica});
+      EXPECT_TRUE(torch::allclose(after, 0.9 * before + 0.1 * statistics.batch.at(key), 1e-12))
+          << "step " << step << ", replica " << replica;
+    }
+  }
+}
+
+TEST(ReplicaBuffers, AreEachReplicasOwn) { expect_updates_of(false); }
+
+TEST(ReplicaBuffers, AreThoseOfTheFirstIfAsked) { expect_updates_of(true); }
+
+}  // namespace replica_buffers_test
+}  // namespace smp::zoo

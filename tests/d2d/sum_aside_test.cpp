@@ -1,0 +1,216 @@
+// Sums that are kept aside until they are wanted, and those that nobody wants.
+#include "d2d/sum_aside.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "d2d/simulated_job.h"
+#include "d2d/sum_in_place.h"
+#include "smp/error.h"
+#include "support/refusal.h"
+
+namespace smp::d2d {
+namespace sum_aside_test {
+
+using Sizes = std::vector<std::int64_t>;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<at::Tensor> contributions(int rank, const std::vector<Sizes>& shapes) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& sizes : shapes) tensors.push_back(contribution(rank, sizes));
+  return tensors;
+}
+
+const std::vector<Sizes> kShapes{{1500, 2}, {1}, {0}, {77, 3}};
+
+void expect_equal(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& expected,
+                  const std::string& where) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(at::equal(tensors[i], expected[i])) << where << ", tensor " << i;
+  }
+}
+
+TEST(SumAside, GivesTheBitsOfASumInPlaceAndWritesNothingBefore) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const auto& group = kGroups[seed % kGroups.size()];
+    SimulatedJob job(4, seed);
+    job.on_ranks(group, [&](int rank, Communicators& own) {
+      const auto where = "seed " + std::to_string(seed) + ", rank " + std::to_string(rank);
+      const auto in_place = contributions(rank, kShapes), aside = contributions(rank, kShapes);
+      SumInPlace expected(own.group(members(group)), in_place, 3);
+      expected.add();
+      expected.finish();
+      SumAside sum(own.group(members(group)).lane(7), aside, 3, seed);
+      EXPECT_FALSE(sum.added());
+      sum.add();
+      own.group(members(group)).barrier();
+      expect_equal(aside, contributions(rank, kShapes), where + ", before write()");
+      sum.write();
+      expect_equal(aside, in_place, where);
+    });
+    EXPECT_THAT(job.failures, IsEmpty());
+  }
+}
+
+TEST(SumAside, TellsWhenNobodyNeedsToWait) {
+  constexpr fiber::WaitReason kNews{"news of a sum", "", -1, -1};
+  SimulatedJob job(3);
+  job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+    if (rank == 2) fiber::Scheduler::instance().sleep_for(base::kSecond, kForTheTest);
+    const auto tensors = contributions(rank, kShapes);
+    fiber::Event news;
+    SumAside sum(own.all().lane(1), tensors, 1, 1);
+    sum.watch(news);
+    if (rank == 0) {
+      EXPECT_FALSE(sum.can_add());
+    }
+    while (!sum.can_add()) news.wait(kNews);
+    sum.add();
+    sum.write();
+    EXPECT_TRUE(at::equal(tensors[0], sum_in_order({0, 1, 2}, kShapes[0])));
+  });
+}
+
+// In every round each rank begins or leaves out, and changes what it has sent.
+TEST(SumAside, MayBeGivenUpOrLeftOutByAnyMember) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const std::vector<int> group{0, 1, 2};
+    SimulatedJob job(3, seed);
+    job.on_ranks(group, [&](int rank, Communicators& own) {
+      std::mt19937_64 random(100 * seed + static_cast<std::uint64_t>(rank));
+      const auto lane = own.all().lane(5);
+      for (std::uint64_t number = 1; number <= 6; ++number) {
+        const bool wanted = number % 3 == 0;
+        const auto tensors = contributions(rank, {{900 + std::int64_t(number)}});
+        std::optional<SumAside> sum;
+        if (wanted || random() % 2 == 0) sum.emplace(lane, tensors, 1, number);
+        if (wanted) {
+          sum->add();
+          sum->write();
+          EXPECT_TRUE(at::equal(tensors[0], sum_in_order(group, tensors[0].sizes())));
+        } else {
+          tensors[0].fill_(-1);
+          if (random() % 2 == 0) sum.reset();
+          if (random() % 2 == 0) lane.leave_out(number);
+          own.all().barrier();
+          sum.reset();
+          lane.leave_out(number);
+        }
+      }
+      own.all().barrier();
+    });
+    EXPECT_THAT(job.failures, IsEmpty()) << "seed " << seed;
+    job.drain();
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.rank(rank).open_collectives(), 0u);
+  }
+}
+
+// What came for a sum that this member never begins is dropped, whenever it comes.
+TEST(SumAside, KeepsNothingOfSumsThatAreLeftOut) {
+  for (const bool early : {true, false}) {
+    SimulatedJob job(2);
+    job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+      const auto lane = own.all().lane(5);
+      if (rank == 0) {
+        const auto tensors = contributions(0, {{3000}});
+        SumAside sum(lane, tensors, 1, 4);
+      } else {
+        if (early) fiber::Scheduler::instance().sleep_for(base::kSecond, kForTheTest);
+        EXPECT_EQ(own.open_collectives(), early ? 1u : 0u);
+        lane.leave_out(4);
+      }
+    });
+    job.drain();
+    EXPECT_EQ(job.rank(1).open_collectives(), 0u) << (early ? "early" : "late");
+  }
+}
+
+/// Sends twice the elements in float64, and counts.
+class Doubler final : public SumCodec {
+ public:
+  std::vector<at::Tensor> encode(const SumParts::Pieces& pieces, int, bool sum) override {
+    ++(sum ? sums : terms);
+    std::vector<at::Tensor> encoded;
+    for (const auto& piece : pieces) encoded.push_back(piece.to(at::kDouble) * 2);
+    return encoded;
+  }
+  SumParts::Pieces decode(const std::vector<at::Tensor>& encoded, const SumParts::Pieces& like, int,
+                          bool) override {
+    SumParts::Pieces pieces;
+    for (std::size_t i = 0; i < like.size(); ++i) {
+      pieces.push_back((encoded.at(i) / 2).to(like[i].scalar_type()));
+    }
+    return pieces;
+  }
+  int terms = 0, sums = 0;
+};
+
+TEST(SumAside, EncodesWhatTravelsAndWhatStays) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    SimulatedJob job(3, seed);
+    job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+      const auto tensors = contributions(rank, kShapes), same = contributions(rank, kShapes);
+      Doubler codec;
+      SumAside sum(own.all().lane(7), tensors, 3, 1, &codec);
+      sum.add();
+      expect_equal(tensors, same, "before write()");
+      sum.write();
+      EXPECT_EQ(codec.terms, 3);
+      EXPECT_EQ(codec.sums, 1);
+      for (std::size_t i = 0; i < kShapes.size(); ++i) {
+        EXPECT_TRUE(at::equal(tensors[i], sum_in_order({0, 1, 2}, kShapes[i]).div_(3)));
+      }
+    });
+    EXPECT_THAT(job.failures, IsEmpty());
+  }
+}
+
+TEST(SumAside, SendsWhatTheFormulaSays) {
+  SimulatedJob job(3);
+  job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+    const auto tensors = contributions(rank, {{3000}, {3000}});
+    SumAside sum(own.all().lane(1), tensors, 1, 1);
+    sum.add();
+    sum.write();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto& counters = job.channel(rank).counters();
+    EXPECT_EQ(counters.tensor_bytes_sent, 2u * 2 * 6000 / 3 * sizeof(float));
+    EXPECT_EQ(counters.frames_sent, 4u);
+  }
+}
+
+TEST(SumAside, MembersThatDisagreeAreTold) {
+  SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+    const std::vector<at::Tensor> tensors{at::ones({10 + rank})};
+    EXPECT_THAT(refusal([&] {
+                  SumAside sum(own.all().lane(3).named("gradients"), tensors, 1, 1);
+                  sum.add();
+                  sum.write();
+                }),
+                HasSubstr("all members must make the same calls"));
+  });
+}
+
+TEST(SumAside, EndsIfAMemberLeaves) {
+  SimulatedJob job(3);
+  job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+    if (rank == 2) return own.announce_leaving("left after step 7");
+    const std::vector<at::Tensor> tensors{at::ones({3'000})};
+    EXPECT_THAT(refusal<PeerLostError>([&] {
+                  SumAside sum(own.all().lane(3).named("gradients"), tensors, 1, 1);
+                  sum.add();
+                  sum.write();
+                }),
+                testing::AllOf(HasSubstr("gradients"), HasSubstr("left after step 7")));
+  });
+}
+
+}  // namespace sum_aside_test
+}  // namespace smp::d2d
