@@ -10,7 +10,8 @@ namespace smp::partitioning {
 
 /// Seconds. However the nodes are placed (fixed ones where they are) and whatever the schedule, the
 /// step takes at least the largest of
-/// - the work of a microbatch, forward and backward, on the fastest stage, but for gradients of weights
+/// - the work of a microbatch, forward and backward, on the fastest stage, but for gradients of
+/// weights
 ///   if some schedule puts these off;
 /// - bottleneck_lower_bound() of the work of all microbatches;
 /// - all work, and what stages wait at the ends of the step, over all speed: the stage that is the

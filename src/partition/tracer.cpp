@@ -329,7 +329,8 @@ Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watch
   WriteGuard guard(all_modules(state.models), state.written);
   {
     const base::FiberLocalScope<CallHandler> handler(module::call_handler(), this);
-    const base::RandomScope random(base::mix_key(state.key, static_cast<std::uint64_t>(microbatch)));
+    const base::RandomScope random(
+        base::mix_key(state.key, static_cast<std::uint64_t>(microbatch)));
     OperatorNotes notes(*state.recorder, guard);
     if (watching == Watching::kSizes) notes.note_costs(state.meter, state.reads);
     if (state.watches_state()) notes.note_state(*state.states);

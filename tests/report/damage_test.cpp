@@ -140,7 +140,8 @@ class Folder {
       draw_timeline_page(step);
       to_chrome_trace(step);
     });
-    add(kTrafficFile, traffic_to_json({3, {{0, 4}, {5, 0}}, {{0, 9}, {8, 0}}, {{"", "mpi"}, {"mpi", ""}}}),
+    add(kTrafficFile,
+        traffic_to_json({3, {{0, 4}, {5, 0}}, {{0, 9}, {8, 0}}, {{"", "mpi"}, {"mpi", ""}}}),
         [](const auto& path) { draw_traffic(traffic_from_json(base::read_file(path), path)); });
     add(kMemoryFile, memory_use_to_json({1'000'000, 2'000'000, 3'000'000}),
         [](const auto& path) { std::ignore = memory_use_from_json(base::read_file(path), path); });
