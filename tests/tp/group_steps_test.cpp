@@ -291,10 +291,11 @@ TEST(GroupSteps, ForgetTheirLanes) {
                 model.backward(loss);
                 return loss;
               });
-              train(samples(0, dp_rank()).tokens);
-              const auto after_one = Runtime::current().lanes();
-              for (int s = 1; s < 5; ++s) train(samples(s, dp_rank()).tokens);
-              EXPECT_EQ(Runtime::current().lanes(), after_one);
+              // From the second step on buckets of gradients have lanes of their own, which stay.
+              for (int s = 0; s < 2; ++s) train(samples(s, dp_rank()).tokens);
+              const auto after_two = Runtime::current().lanes();
+              for (int s = 2; s < 6; ++s) train(samples(s, dp_rank()).tokens);
+              EXPECT_EQ(Runtime::current().lanes(), after_two);
             },
             config_of(2), {1});
 }
