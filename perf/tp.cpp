@@ -1,6 +1,7 @@
 // perf/tp.cpp: how long does a step of a stack of transformer layers take that all ranks share, in
-// the layouts "speed" and "memory" (paper App. F), how many bytes do activations take at the worst
-// moment beside a closed formula, and how many bytes are sent?
+// the layouts "speed" and "memory" (paper App. F), how many bytes do activations take between
+// forward and backward beside a closed formula, and at the worst moment, and how many bytes are
+// sent?
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
@@ -164,7 +165,7 @@ void add_rows(Report& report, const Way& way, const char* layout, int ranks) {
                                   s.sequence, " a rank"));
   report.add("held_over_formula" + suffix, way.held / held, "1",
              base::concat(way.held / 1e6, " of ", held / 1e6, " MB between forward and backward"));
-  report.add("peak" + suffix, way.peak / 1e6, "MB", base::concat(way.peak));
+  report.add("peak" + suffix, way.peak / 1e6, "MB", "of tensors at once, within a step");
   report.add("sent_over_formula" + suffix, way.sent / sent, "1",
              base::concat(way.sent / 1e6, " of ", sent / 1e6, " MB"));
 }

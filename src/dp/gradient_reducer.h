@@ -63,9 +63,8 @@ class GradientReducer {
   /// owner the others have none afterwards. Suspends the calling fiber.
   /// @param reports  of all replicas, in their order
   /// @param number   of the step, as in begin_step(); needed where there is a hook
-  /// @throws as d2d::Communicator, with a replica that left; UsageError, what a hook gives cannot
-  /// be
-  ///         used; what it throws.
+  /// @throws as d2d::Communicator, with a replica that left; UsageError if what a hook gives cannot
+  ///         be used; what it throws.
   void reduce(const std::vector<Report>& reports, std::uint64_t number = 0);
   /// Buckets so far that were added up while steps still ran.
   std::uint64_t averaged_early() const noexcept { return averaged_early_; }

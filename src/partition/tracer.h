@@ -36,8 +36,7 @@ class Tracer final : public CallHandler {
   /// @param models   not placed yet; they outlive this.
   /// @param seed     of random numbers that the body draws.
   /// @param devices  for which operators are priced (base/device.h), each once: the trace's own
-  /// times
-  ///                 are those of the first, and it has a profile of each other.
+  ///                 times are those of the first, and it has a profile of each other.
   Tracer(std::vector<TracedModel> models, std::uint64_t seed,
          const std::vector<std::string>& devices = {"cpu"});
   ~Tracer() override;

@@ -192,6 +192,37 @@ TEST(Tracing, PlansForTheBranchesOfSeveralMicrobatches) {
   EXPECT_NEAR(two[1], two[2], 1e-9);
 }
 
+/// In seconds of a step, by simulation.
+double planned_step_on(const std::string& devices) {
+  auto config = two_microbatches();
+  config.devices = devices;
+  double seconds = 0;
+  run_local(
+      2,
+      [&] {
+        DistributedModel model(make_net());
+        auto step = smp::step([&](Tensor x) {
+          auto loss = model(x).pow(2).mean();
+          model.backward(loss);
+          return loss;
+        });
+        step(torch::ones({6, 4}));
+        if (rank() == 0) seconds = model.plan().summary()->chosen.step_seconds;
+      },
+      config);
+  return seconds;
+}
+
+/// Its operators are tiny, so a device that takes 6 us to issue one is slower than a core.
+TEST(Tracing, PricesModulesOnTheDevicesThatWereAskedFor) {
+  const double on_cores = planned_step_on(""), on_gpus = planned_step_on("h100");
+  EXPECT_EQ(planned_step_on("cpu"), on_cores);
+  EXPECT_GT(on_gpus, 1.2 * on_cores);
+  const double mixed = planned_step_on("cpu, h100");
+  EXPECT_GT(mixed, on_cores);
+  EXPECT_LT(mixed, on_gpus);
+}
+
 TEST(Tracing, SeesGradientsAlsoIfTheFirstStepIsAnEvaluation) {
   SharedCounter grad_while_tracing;
   on_ranks(2, [&] {

@@ -10,6 +10,7 @@
 
 #include "d2d/simulated_job.h"
 #include "dp/gradient_reducer.h"
+#include "dp/reports_of_all.h"
 
 namespace smp::dp {
 namespace early_buckets_test {
@@ -42,17 +43,6 @@ struct Deeds {
   std::function<void(const std::vector<at::Tensor>&)> before_end;
   bool fails = false;
 };
-
-std::vector<GradientReducer::Report> reports_of_all(d2d::Communicators& own,
-                                                    const GradientReducer& reducer) {
-  const auto report = reducer.report();
-  std::vector<GradientReducer::Report> reports;
-  for (auto& other : own.all().all_gather({report.forms + report.early, {}}, "reports")) {
-    const auto forms = report.forms.size();
-    reports.push_back({other.bytes.substr(0, forms), other.bytes.substr(forms)});
-  }
-  return reports;
-}
 
 /// One rank, whose steps begin early or not.
 class Replica {

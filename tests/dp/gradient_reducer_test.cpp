@@ -1,5 +1,6 @@
 // The mean of gradients over replicas: right, in one order, and with gradients that are missing.
 #include "dp/gradient_reducer.h"
+#include "dp/reports_of_all.h"
 
 #include <gmock/gmock.h>
 
@@ -33,18 +34,6 @@ at::Tensor parameter(at::IntArrayRef sizes, const at::Tensor& gradient) {
   auto made = at::zeros(sizes).requires_grad_();
   made.mutable_grad() = gradient;
   return made;
-}
-
-/// As at the end of a step.
-std::vector<GradientReducer::Report> reports_of_all(d2d::Communicators& own,
-                                                    const GradientReducer& reducer) {
-  const auto report = reducer.report();
-  std::vector<GradientReducer::Report> reports;
-  for (auto& other : own.all().all_gather({report.forms + report.early, {}}, "reports")) {
-    const auto forms = report.forms.size();
-    reports.push_back({other.bytes.substr(0, forms), other.bytes.substr(forms)});
-  }
-  return reports;
 }
 
 /// What each replica's gradients become.

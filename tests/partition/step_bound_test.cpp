@@ -7,29 +7,13 @@
 #include <limits>
 
 #include "partition/random_tree.h"
+#include "partition/shortest_step.h"
 #include "partition/tree_builder.h"
 #include "schedule/schedule.h"
 #include "simulate/device_profile.h"
 
 namespace smp::partitioning {
 namespace {
-
-/// Of all placements.
-double shortest_step(const StepJudge& judge, const CostTree& costs, int stages_in_all) {
-  std::vector<int> stages;
-  for (const CostNode& node : costs.nodes) stages.push_back(std::max(node.fixed, 0));
-  double shortest = std::numeric_limits<double>::infinity();
-  for (;;) {
-    shortest = std::min(shortest, judge.judge(stages, judge.settings().microbatches).step.seconds);
-    std::size_t next = 0;
-    for (; next < stages.size(); ++next) {
-      if (costs.nodes[next].fixed >= 0) continue;
-      if (++stages[next] < stages_in_all) break;
-      stages[next] = 0;
-    }
-    if (next == stages.size()) return shortest;
-  }
-}
 
 TEST(StepBound, IsBelowTheShortestOfAllPlacements) {
   int tight = 0;

@@ -1,12 +1,11 @@
 // Models whose microbatches do not all go the same way: what is made of several traces of one.
 #include <gmock/gmock.h>
 
-#include <limits>
-
 #include "partition/cost_tree.h"
 #include "partition/cut_bytes.h"
 #include "partition/partitioner.h"
 #include "partition/random_tree.h"
+#include "partition/shortest_step.h"
 #include "partition/step_bound.h"
 #include "partition/trace_bytes.h"
 #include "partition/traced_run.h"
@@ -77,21 +76,6 @@ TEST(TracedMicrobatches, TravelFromATrialWhole) {
   EXPECT_TRUE(again.goes_as(model.trace));
   EXPECT_TRUE(again.others[0].goes_as(model.trace.others[0]));
   EXPECT_TRUE(again.others[1].goes_as(model.trace));
-}
-
-double shortest_step(const StepJudge& judge, const CostTree& costs, int stages_in_all) {
-  std::vector<int> stages(costs.nodes.size(), 0);
-  double shortest = std::numeric_limits<double>::infinity();
-  for (;;) {
-    shortest = std::min(shortest, judge.judge(stages, judge.settings().microbatches).step.seconds);
-    std::size_t next = 1;
-    for (; next < stages.size(); ++next) {
-      if (costs.nodes[next].fixed >= 0) continue;
-      if (++stages[next] < stages_in_all) break;
-      stages[next] = 0;
-    }
-    if (next == stages.size()) return shortest;
-  }
 }
 
 /// Every other microbatch leaves out a part of the calls, and takes other times for the rest.

@@ -69,21 +69,6 @@ TEST(MostActivations, CountRequestsThatWaitWhileWeightGradientsAreLeft) {
   EXPECT_GT(simulate(model.trace, {0, 1}, machine, options).peak_activations[1], 3 * 478);
 }
 
-/// Bytes of all kinds.
-void fill_in_bytes(Trace& trace) {
-  const auto some = [] { return *rc::gen::inRange<std::int64_t>(0, 1000); };
-  for (auto& call : trace.calls) {
-    for (auto* interval : {&call.before, &call.after}) {
-      interval->activation_bytes = some();
-      interval->gradient_bytes = some();
-    }
-    call.input_bytes = some();
-    call.output_bytes = some();
-    call.caller_live_bytes = some();
-    call.caller_gradient_bytes = some();
-  }
-}
-
 void check_some_model() {
   auto model = random_timed_model();
   fill_in_bytes(model.trace);

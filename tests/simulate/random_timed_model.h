@@ -3,6 +3,7 @@
 
 #include <rapidcheck.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "simulate/timed_model.h"
@@ -31,6 +32,21 @@ inline TimedModel random_timed_model() {
   for (auto& call : model.trace.calls) call.sequential = sequential[call.module];
   model.trace.body_after.seconds = 1e-4;
   return model;
+}
+
+/// Bytes of all kinds.
+inline void fill_in_bytes(Trace& trace) {
+  const auto some = [] { return *rc::gen::inRange<std::int64_t>(0, 1000); };
+  for (auto& call : trace.calls) {
+    for (auto* interval : {&call.before, &call.after}) {
+      interval->activation_bytes = some();
+      interval->gradient_bytes = some();
+    }
+    call.input_bytes = some();
+    call.output_bytes = some();
+    call.caller_live_bytes = some();
+    call.caller_gradient_bytes = some();
+  }
 }
 
 }  // namespace smp::simulate

@@ -104,10 +104,7 @@ TEST(TracedMicrobatches, HaveOneSpeedADevice) {
 /// That all do the same, said once or several times, is the same step.
 void check_equal_ones() {
   auto model = random_timed_model();
-  for (auto& call : model.trace.calls) {
-    call.after.activation_bytes = *rc::gen::inRange<std::int64_t>(0, 1000);
-    call.output_bytes = *rc::gen::inRange<std::int64_t>(0, 1000);
-  }
+  fill_in_bytes(model.trace);
   Machine machine;
   machine.stages = *rc::gen::inRange(1, 5);
   machine.promised_outputs = *rc::gen::arbitrary<bool>();
@@ -133,14 +130,8 @@ void check_bound() {
   const auto other = random_timed_model();
   model.modules = std::max(model.modules, other.modules);
   model.trace.others.push_back(other.trace);
-  for (auto* trace : {&model.trace, &model.trace.others[0]}) {
-    for (auto& call : trace->calls) {
-      call.after.activation_bytes = *rc::gen::inRange<std::int64_t>(0, 1000);
-      call.after.gradient_bytes = *rc::gen::inRange<std::int64_t>(0, 1000);
-      call.input_bytes = *rc::gen::inRange<std::int64_t>(0, 1000);
-      call.output_bytes = *rc::gen::inRange<std::int64_t>(0, 1000);
-    }
-  }
+  fill_in_bytes(model.trace);
+  fill_in_bytes(model.trace.others[0]);
   Machine machine;
   machine.stages = *rc::gen::inRange(1, 5);
   const auto stages = *rc::gen::container<std::vector<int>>(static_cast<std::size_t>(model.modules),

@@ -140,9 +140,8 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
 /// The block of two products with residual: x + dropout(W_2 act(W_1 norm(x))), then a norm.
 class SMP_API DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
-  /// @throws UsageError  intermediate_size, or with "memory" hidden_size, cannot be divided by T,
-  /// no
-  ///                     norm is wanted, another activation or layout than those named, or no
+  /// @throws UsageError  intermediate_size, or with "memory" hidden_size, cannot be divided by T;
+  ///                     no norm is wanted; another activation or layout than those named; no
   ///                     session runs.
   explicit DistributedTransformerOutputLayerImpl(const TransformerOutputLayerOptions& options);
   ~DistributedTransformerOutputLayerImpl() override;
