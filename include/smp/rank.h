@@ -19,7 +19,7 @@ class RankOn {
   constexpr int value() const noexcept { return value_; }
   /// For arrays with one element a rank.
   constexpr std::size_t index() const noexcept { return static_cast<std::size_t>(value_); }
-  friend constexpr auto operator<=>(RankOn, RankOn) = default;
+  friend constexpr auto operator<=>(RankOn, RankOn) = default;  // NOLINT(modernize-use-nullptr)
   friend std::ostream& operator<<(std::ostream& out, RankOn rank) { return out << rank.value_; }
 
  private:
