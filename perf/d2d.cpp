@@ -1,5 +1,6 @@
 // perf/d2d.cpp: how long bytes take from one rank to another of the same machine: our wires beside
 // MPI and a copy within the process, in turns.
+#include <ATen/ATen.h>
 #include <mpi.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "d2d/channel.h"
+#include "d2d/loans.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
 
@@ -136,6 +139,65 @@ class ControlOverWire final : public OverWire {
   bool came_ = false;
 };
 
+/// Whole tensors, in frames: lent or sent, as routes have it. Each rank has its own, and hands it
+/// over when that of the other has come.
+class TensorsOverChannel {
+ public:
+  explicit TensorsOverChannel(d2d::Routes routes)
+      : channel_(std::move(routes)), peer_(1 - channel_.rank().value()) {
+    channel_.set_receiver(d2d::Port::kServer, [this](GlobalRank, d2d::ArrivedFrame&& frame) {
+      came_ = std::move(frame.tensors.front());
+    });
+  }
+  ~TensorsOverChannel() {
+    came_.reset();
+    SMP_ASSERT(channel_.close(60 * base::kSecond), "the channel was not left");
+  }
+
+  void round_trip(const at::Tensor& own, bool first) {
+    if (first) hand_over(own);
+    while (!came_.defined()) channel_.poll();
+    if (!first) hand_over(own);
+  }
+  at::Tensor take() { return std::exchange(came_, {}); }
+  /// Until what was handed over may be written to without a copy.
+  void until_back() {
+    auto* const loans = channel_.routes().loans(peer_);
+    while ((loans != nullptr && loans->lent() > 0) || !channel_.drained()) channel_.poll();
+  }
+
+ private:
+  void hand_over(const at::Tensor& own) { channel_.send(peer_, d2d::Port::kServer, {}, {}, own); }
+
+  d2d::Channel channel_;
+  const GlobalRank peer_;
+  at::Tensor came_;
+};
+
+/// Microseconds one way, of each round trip; to read all of what came, too, if `reads`.
+void measure(TensorsOverChannel& path, std::size_t size, bool first, bool reads,
+             std::vector<double>& samples) {
+  auto own = at::zeros({static_cast<std::int64_t>(size / sizeof(float))});
+  const int trips = trips_of(size);
+  for (int i = -trips / 10 - 1; i < trips; ++i) {
+    own.fill_(i);
+    MPI_Barrier(MPI_COMM_WORLD);
+    auto duration = microseconds([&] { path.round_trip(own, first); });
+    const auto came = path.take();
+    const auto reading = microseconds([&] {
+      const auto* const floats = came.const_data_ptr<float>();
+      const float sum = reads ? came.max().item<float>() : floats[came.numel() - 1];
+      SMP_REQUIRE(sum == static_cast<float>(i), "wrong elements came");
+    });
+    if (reads) duration += 2 * reading;
+    if (i >= 0) samples.push_back(duration / 2);
+    MPI_Barrier(MPI_COMM_WORLD);
+    const_cast<at::Tensor&>(came).reset();
+    path.until_back();
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
 std::string text_of(std::size_t bytes) {
   if (bytes >= 1 << 20) return std::to_string(bytes >> 20) + "MiB";
   return bytes >= 1 << 10 ? std::to_string(bytes >> 10) + "KiB" : std::to_string(bytes) + "B";
@@ -186,6 +248,35 @@ void compare(std::optional<Report>& report, const Paths& paths, std::size_t size
               size < (64 << 10) ? "aim: at most 1.1" : "");
 }
 
+/// Tensors handed over beside the same tensors sent over our wires and as MPI sends bytes.
+void compare_tensors(std::optional<Report>& report, const d2d::MpiSession& mpi, std::size_t size) {
+  const bool first = mpi.rank() == GlobalRank(0);
+  TensorsOverChannel lent(mpi.fastest_routes()), sent(mpi.fastest_routes({.lend = false}));
+  PlainMpi plain(first ? 1 : 0);
+  std::vector<double> over, read, sent_over, sent_read, mpi_send;
+  for (int round = 0; round < rounds(kRounds); ++round) {
+    measure(lent, size, first, /*reads=*/false, over);
+    measure(lent, size, first, /*reads=*/true, read);
+    measure(sent, size, first, /*reads=*/false, sent_over);
+    measure(sent, size, first, /*reads=*/true, sent_read);
+    measure(plain, size, first, mpi_send);
+  }
+  if (!report) return;
+  const auto text = text_of(size);
+  const auto add = [&](const std::string& name, const std::vector<double>& samples,
+                       const std::string& note) {
+    report->add(name + ".us." + text, median(samples), "us", note);
+  };
+  add("lent_tensor", over,
+      size >= 64 << 20 ? "handed over, one way; aim: at most 20" : "handed over, one way");
+  add("sent_tensor", sent_over, "the same, copied");
+  add("lent_tensor_and_read", read, "until the receiver has looked at every element");
+  add("sent_tensor_and_read", sent_read, "the same, copied");
+  report->add("lent_over_mpi." + text, median(over) / median(mpi_send), "1",
+              size >= 16 << 20 ? "aim: at most .5" : "");
+  report->add("lent_over_sent_and_read." + text, median(read) / median(sent_read), "1");
+}
+
 void run(int argc, char** argv) {
   CLI::App app("Bytes from rank to rank: our shared memory beside MPI", "smp perf d2d");
   if (!parse_options(app, argc, argv)) return;
@@ -207,7 +298,10 @@ void run(int argc, char** argv) {
   const std::vector<std::size_t> all{8 << 10, 64 << 10, 256 << 10, 1 << 20,
                                      4 << 20, 16 << 20, 64 << 20};
   const std::vector<std::size_t> few{8 << 10, 1 << 20};
-  for (const auto size : brief() ? few : all) compare(report, paths, size, first);
+  for (const auto size : brief() ? few : all) {
+    compare(report, paths, size, first);
+    if (size >= 64 << 10) compare_tensors(report, mpi, size);
+  }
   if (report) report->finish();
 }
 

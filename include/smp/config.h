@@ -121,9 +121,15 @@ struct SMP_API Config {
   // Runtime.
 
   /// "auto": the fastest path between two ranks, which is memory that they share on one machine,
-  /// and MPI between machines; "mpi": MPI everywhere; "local": all ranks in one process on one
-  /// thread, for debugging.
+  /// and MPI between machines; "ucx": the same with UCX between machines, which uses InfiniBand,
+  /// RoCE or TCP without the order that MPI keeps; "mpi": MPI everywhere; "local": all ranks in one
+  /// process on one thread, for debugging.
   std::string transport = "auto";
+  /// Whether ranks that share memory lend each other large tensors instead of copying them: both go
+  /// on with the same memory, and whoever writes to it first gets a copy. Pointers to elements
+  /// (`data_ptr()`) taken before a tensor went to another rank must not be written through after;
+  /// set it to false if yours are.
+  bool lend_tensors = true;
   /// Whether calls of modules on other ranks return at once, with tensors whose values come when
   /// they are used, and go from rank to rank without a detour through their caller (smp/wait.h).
   bool promised_outputs = true;

@@ -125,6 +125,14 @@ void show_pulse(const d2d::MpiSession& mpi) {
   if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
 }
 
+d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config) {
+  d2d::MpiSession::RouteOptions options;
+  options.lend = config.lend_tensors;
+  options.shared_memory = config.transport != "mpi";
+  options.ucx = config.transport == "ucx";
+  return mpi.fastest_routes(options);
+}
+
 }  // namespace
 
 Session::Session(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
@@ -182,9 +190,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   parts.cores = num_cores();
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
-  parts.channel = std::make_unique<d2d::Channel>(parts.config.values().transport == "mpi"
-                                                     ? d2d::Routes(parts.mpi->connect_all())
-                                                     : parts.mpi->fastest_routes());
+  parts.channel = std::make_unique<d2d::Channel>(routes_of(*parts.mpi, parts.config.values()));
   auto runtime = std::make_unique<Runtime>(std::move(parts));
   warn_of_settings(*runtime);
   return Session(std::move(runtime));

@@ -171,10 +171,13 @@ std::vector<ConfigKey> step_keys() {
 /// How ranks run, wait and talk.
 std::vector<ConfigKey> runtime_keys() {
   return {
-      key("transport", "", &Config::transport, one_of({"auto", "mpi", "local"}), "auto",
-          "auto: shared memory on one machine, MPI between machines; mpi; or local: all ranks in "
-          "one "
-          "process on one thread, for debugging"),
+      key("transport", "", &Config::transport, one_of({"auto", "mpi", "ucx", "local"}), "auto",
+          "auto: shared memory on one machine, MPI between machines; ucx: the same with UCX "
+          "between machines; mpi: MPI only; or local: all ranks in one process on one thread, for "
+          "debugging"),
+      key("lend_tensors", "", &Config::lend_tensors, any_boolean(), "true",
+          "ranks that share memory lend each other large tensors instead of copying them; whoever "
+          "writes first gets a copy"),
       key("promised_outputs", "", &Config::promised_outputs, any_boolean(), "true",
           "whether calls of modules on other ranks return before their values are there"),
       key("static_mode", "", &Config::static_mode, any_boolean(), "false",

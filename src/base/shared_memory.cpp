@@ -20,8 +20,10 @@ std::uint64_t file_of(int descriptor) noexcept {
 
 }  // namespace
 
-std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes) noexcept {
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes,
+                                              Access access) noexcept {
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const memory = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) return std::nullopt;
   return SharedMemory({static_cast<std::byte*>(memory), bytes},
                       {::getpid(), descriptor, file_of(descriptor)});
@@ -30,19 +32,21 @@ std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes)
 std::optional<SharedMemory> SharedMemory::make(std::size_t bytes) noexcept {
   const int descriptor = ::memfd_create("smp", MFD_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
-  auto made = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0 ? map(descriptor, bytes)
-                                                                      : std::nullopt;
+  auto made = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0
+                  ? map(descriptor, bytes, Access::kReadAndWrite)
+                  : std::nullopt;
   if (!made) ::close(descriptor);
   return made;
 }
 
-std::optional<SharedMemory> SharedMemory::open(const Address& address, std::size_t bytes) noexcept {
+std::optional<SharedMemory> SharedMemory::open(const Address& address, std::size_t bytes,
+                                               Access access) noexcept {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%lld/fd/%lld", static_cast<long long>(address.process),
                 static_cast<long long>(address.descriptor));
-  const int descriptor = ::open(path, O_RDWR | O_CLOEXEC);
+  const int descriptor = ::open(path, (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
-  auto opened = file_of(descriptor) == address.file ? map(descriptor, bytes) : std::nullopt;
+  auto opened = file_of(descriptor) == address.file ? map(descriptor, bytes, access) : std::nullopt;
   ::close(descriptor);
   if (opened) opened->address_ = {address.process, -1, address.file};
   return opened;

@@ -22,8 +22,11 @@ class SharedMemory {
 
   /// `bytes` zeros, or nothing if the machine refuses.
   static std::optional<SharedMemory> make(std::size_t bytes) noexcept;
-  /// The memory at `address`, or nothing: another machine or container, or it is not offered.
-  static std::optional<SharedMemory> open(const Address& address, std::size_t bytes) noexcept;
+  enum class Access : bool { kRead, kReadAndWrite };
+  /// The memory at `address`, or nothing: another machine or container, or it is not offered. Who
+  /// writes to memory opened for reading is ended by the machine.
+  static std::optional<SharedMemory> open(const Address& address, std::size_t bytes,
+                                          Access access = Access::kReadAndWrite) noexcept;
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
@@ -38,7 +41,7 @@ class SharedMemory {
  private:
   SharedMemory(std::span<std::byte> bytes, const Address& address)
       : bytes_(bytes), address_(address) {}
-  static std::optional<SharedMemory> map(int descriptor, std::size_t bytes) noexcept;
+  static std::optional<SharedMemory> map(int descriptor, std::size_t bytes, Access access) noexcept;
 
   std::span<std::byte> bytes_;
   Address address_;

@@ -9,7 +9,7 @@ namespace smp::d2d {
 
 std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
                                       const Routes& routes) {
-  ReadFrame frame = decode_frame(control.span(), data_tensors_);
+  ReadFrame frame = decode_frame(control.span(), data_tensors_, {}, {routes.loans(source), source});
   Arrival arrival{source, std::move(frame), std::move(control)};
   if (data_tensors_.empty()) return arrival;
   const Token token = incomplete_.put({std::move(arrival), data_tensors_.size()});

@@ -37,7 +37,10 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
   const FrameToSend frame{port, header, body, tensors};
   Wire& control = routes_.control(peer);
   ByteBuffer bytes = control.buffers().take();
-  encode_frame(frame, routes_.data(peer, MemoryKind::kHost), next_transfer_, bytes, data_tensors_);
+  // What collectives send is part of what they go on to write.
+  Loans* const loans = port == Port::kServer ? routes_.loans(peer) : nullptr;
+  encode_frame(frame, routes_.data(peer, MemoryKind::kHost), next_transfer_, bytes, data_tensors_,
+               loans);
   counters_.count_sent(frame, members().position(peer));
   control.post(peer, std::move(bytes));
   for (DataTensor& data : data_tensors_) {

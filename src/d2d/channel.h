@@ -69,7 +69,8 @@ class Channel final : private WireHandler {
 
   /// Starts sending and returns at once. Header, body and tensors up to kInlineBytes are copied.
   /// Larger tensors leave without a copy: they are kept alive, without their autograd history, and
-  /// one whose `_version()` moved before it had left is reported.
+  /// one whose `_version()` moved before it had left is reported. Where ranks lend each other
+  /// memory, those of the server are lent (d2d/loans.h), and may be written to at once.
   /// @param departure  counts tensors that have not left yet
   /// @throws UsageError     `peer` is out of range or this rank; a tensor is not on the CPU.
   /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. Later calls say

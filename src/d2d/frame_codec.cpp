@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/loans.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::d2d {
@@ -31,10 +32,11 @@ struct Prefix {
 };
 static_assert(sizeof(Prefix) == 32);
 
-enum class Place : std::uint8_t { kUndefined, kInline, kData };
+enum class Place : std::uint8_t { kUndefined, kInline, kData, kLent };
 
 struct Stub {
-  std::uint64_t where;  // inline: bytes from the start of the inline section; data: the transfer
+  // Inline: bytes from the start of the inline section; data: the transfer; lent: the loan.
+  std::uint64_t where;
   std::uint8_t place;
   std::uint8_t dtype;  // a c10::ScalarType
   std::uint8_t dimensions;
@@ -114,6 +116,10 @@ class TensorWriter {
     put_stub(stub_of(tensor, Place::kData, transfer, wire));
     put_sizes(tensor);
   }
+  void put_lent(const at::Tensor& tensor, LoanId loan) {
+    put_stub(stub_of(tensor, Place::kLent, loan, 0));
+    put_sizes(tensor);
+  }
 
  private:
   static c10::MaybeOwned<at::Tensor> adjacent(const at::Tensor& tensor) {
@@ -170,7 +176,7 @@ void write_texts(const FrameToSend& frame, const Prefix& prefix, const Layout& l
 }  // namespace
 
 void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_transfer,
-                  ByteBuffer& control, std::vector<DataTensor>& data) {
+                  ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans) {
   data.clear();
   const Measure measure = checked_measure(frame.tensors);
   const Prefix prefix = prefix_of(frame, measure);
@@ -189,8 +195,14 @@ void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_
     } else if (bytes_of(tensor) <= kInlineBytes) {
       writer.put_inline(tensor);
     } else {
+      at::Tensor elements = contiguous_data(detached(tensor));
+      const auto loan = loans == nullptr ? std::nullopt : loans->lend(elements);
+      if (loan) {
+        writer.put_lent(tensor, *loan);
+        continue;
+      }
       writer.put_data(tensor, next_transfer, wire);
-      data.push_back({i, next_transfer++, wire, contiguous_data(detached(tensor))});
+      data.push_back({i, next_transfer++, wire, std::move(elements)});
     }
   }
 }
@@ -240,12 +252,13 @@ void require_zero_gap(std::span<const std::byte> bytes, std::size_t from, std::s
 class TensorReader {
  public:
   TensorReader(std::span<const std::byte> control, const Prefix& prefix, const Layout& layout,
-               std::uint64_t limit)
+               std::uint64_t limit, const Lending& lending)
       : control_(control),
         layout_(layout),
         next_size_(layout.sizes),
         dimensions_left_(prefix.dimensions),
-        data_left_(limit) {}
+        data_left_(limit),
+        lending_(lending) {}
 
   at::Tensor read(std::size_t index, std::vector<DataTensor>& data) {
     const auto stub = read_part<Stub>(control_, sizeof(Prefix) + index * sizeof(Stub));
@@ -255,6 +268,7 @@ class TensorReader {
     const std::uint64_t bytes = checked_bytes(stub);
     if (stub.place == static_cast<std::uint8_t>(Place::kInline)) return read_inline(stub, bytes);
     SMP_WELL_FORMED(bytes > kInlineBytes, "a tensor of ", bytes, " bytes on the data plane");
+    if (stub.place == static_cast<std::uint8_t>(Place::kLent)) return borrow(stub);
     data_left_ -= bytes;
     data.push_back({index, stub.where, stub.wire, tensor_of(stub)});
     return data.back().tensor;
@@ -271,7 +285,7 @@ class TensorReader {
  private:
   static void check_stub(const Stub& stub) {
     SMP_WELL_FORMED(read_part<std::uint32_t>(std::as_bytes(std::span(stub.zero)), 0) == 0 &&
-                        stub.place <= static_cast<std::uint8_t>(Place::kData),
+                        stub.place <= static_cast<std::uint8_t>(Place::kLent),
                     "a tensor is at place ", int{stub.place});
     const bool defined = stub.place != static_cast<std::uint8_t>(Place::kUndefined);
     SMP_WELL_FORMED(defined || (stub.where == 0 && stub.dtype == 0 && stub.dimensions == 0),
@@ -325,6 +339,12 @@ class TensorReader {
     return tensor;
   }
 
+  at::Tensor borrow(const Stub& stub) const {
+    SMP_WELL_FORMED(lending_.loans != nullptr, "it lends a tensor where nobody borrows");
+    return lending_.loans->borrow(lending_.peer, stub.where, sizes(),
+                                  static_cast<c10::ScalarType>(stub.dtype));
+  }
+
   c10::IntArrayRef sizes() const { return {sizes_.data(), dimensions_}; }
   at::Tensor tensor_of(const Stub& stub) const {
     return new_tensor(sizes(), static_cast<c10::ScalarType>(stub.dtype));
@@ -335,6 +355,7 @@ class TensorReader {
   std::size_t next_size_;
   std::size_t dimensions_left_;
   std::uint64_t data_left_;  // bytes that may still be announced
+  Lending lending_;
   std::size_t inline_bytes_ = 0;
   std::size_t dimensions_ = 0;  // of the tensor at hand
   std::array<std::int64_t, kMostDimensions> sizes_;
@@ -343,7 +364,7 @@ class TensorReader {
 }  // namespace
 
 ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,
-                       const FrameLimits& limits) {
+                       const FrameLimits& limits, const Lending& lending) {
   data.clear();
   const Prefix prefix = read_prefix(control);
   const Layout layout(prefix);
@@ -354,7 +375,7 @@ ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTenso
                   control.subspan(layout.body, prefix.body_bytes),
                   {}};
   frame.tensors.reserve(prefix.tensors);
-  TensorReader reader(control, prefix, layout, limits.tensor_bytes);
+  TensorReader reader(control, prefix, layout, limits.tensor_bytes, lending);
   for (std::size_t i = 0; i < prefix.tensors; ++i) frame.tensors.push_back(reader.read(i, data));
   reader.finish();
   return frame;

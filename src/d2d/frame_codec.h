@@ -17,8 +17,11 @@
 
 #include "d2d/byte_buffer.h"
 #include "d2d/wire.h"
+#include "smp/rank.h"
 
 namespace smp::d2d {
+
+class Loans;
 
 /// Tensors up to this size travel inside the control buffer, larger ones on the data plane.
 inline constexpr std::size_t kInlineBytes = 4096;
@@ -51,21 +54,29 @@ struct ReadFrame {
   std::vector<at::Tensor> tensors;
 };
 
+/// Where tensors of a frame are lent by or borrowed from; nobody: `loans` is nullptr.
+struct Lending {
+  Loans* loans = nullptr;
+  GlobalRank peer{};  ///< who borrows or lends
+};
+
 /// What a control buffer may make the receiver set aside.
 struct FrameLimits {
   std::uint64_t tensor_bytes = std::uint64_t{1} << 40;  ///< all data-plane tensors of one frame
 };
 
-/// Writes header, body, stubs and small tensors of `frame` to `control`; its other tensors go to
-/// `data` (cleared first) without history, numbered on from `next_transfer`, to be sent by `wire`.
+/// Writes header, body, stubs and small tensors of `frame` to `control`; its other tensors are
+/// lent, or go to `data` (cleared first) without history, numbered on from `next_transfer`, to be
+/// sent by `wire`.
 /// @throws UsageError        a tensor is not on the CPU, or the control buffer passes 1 GiB.
 /// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
 void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_transfer,
-                  ByteBuffer& control, std::vector<DataTensor>& data);
+                  ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans = nullptr);
 
-/// The frame in `control`, with new tensors; those still to be filled go to `data` (cleared first).
+/// The frame in `control`, with new and with borrowed tensors; those still to be filled go to
+/// `data` (cleared first).
 /// @throws InternalError  malformed: cut, altered, or of another version of this library.
 ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,
-                       const FrameLimits& limits = {});
+                       const FrameLimits& limits = {}, const Lending& lending = {});
 
 }  // namespace smp::d2d

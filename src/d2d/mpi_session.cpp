@@ -15,10 +15,17 @@
 
 #include "base/check.h"
 #include "base/cross_memory.h"
+#include "base/log.h"
+#include "d2d/heap_allocator.h"
+#include "d2d/loans.h"
+#include "d2d/wire_probe.h"
 #include "d2d/wires/host_shm_wire.h"
+#include "d2d/wires/ucx_wire.h"
 
 namespace smp::d2d {
 namespace {
+
+constexpr base::Nanoseconds kProbePatience = 20 * base::kSecond;
 
 /// Open MPI ends a process that finds no room there, and its launcher may keep its words for
 /// itself.
@@ -198,20 +205,76 @@ std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
   auto processes = processes_of(segments);
   if (!all_say(can_read_memory_of(processes, host), host)) processes.clear();
   segments[static_cast<std::size_t>(host.rank())].stop_offering();
-  std::vector<GlobalRank> members;
-  const int machine = machine_of_rank_[rank_.index()];
-  for (int rank = 0; rank < this->size(); ++rank) {
-    if (machine_of_rank_[static_cast<std::size_t>(rank)] == machine) members.emplace_back(rank);
+  auto wire = std::make_unique<HostShmWire>(rank_, ranks_of_this_host(), std::move(segments),
+                                            options, std::move(processes));
+  // What shared memory does not carry, MPI will.
+  const auto wrong = probe(*wire, kProbePatience);
+  if (!wrong.empty()) {
+    base::log(base::LogLevel::kWarning, "shared memory does not work here, MPI is used: ", wrong);
   }
-  return std::make_unique<HostShmWire>(rank_, Members(std::move(members)), std::move(segments),
-                                       options, std::move(processes));
+  if (!all_say(wrong.empty(), world_)) return nullptr;
+  return wire;
 }
 
-Routes MpiSession::fastest_routes() const {
+Members MpiSession::ranks_of_this_host() const {
+  std::vector<GlobalRank> members;
+  const int machine = machine_of_rank_[rank_.index()];
+  for (int rank = 0; rank < size(); ++rank) {
+    if (machine_of_rank_[static_cast<std::size_t>(rank)] == machine) members.emplace_back(rank);
+  }
+  return Members(std::move(members));
+}
+
+std::unique_ptr<Loans> MpiSession::connect_loans() const {
+  const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
+  auto loans = Loans::make(HeapAllocator::install());
+  const auto own = loans ? loans->offer() : Loans::Offer();
+  std::vector<Loans::Offer> offers(static_cast<std::size_t>(host.size()));
+  check_mpi(
+      MPI_Allgather(&own, sizeof own, MPI_BYTE, offers.data(), sizeof own, MPI_BYTE, host.get()),
+      "offering memory");
+  const bool connected = loans && loans->connect(rank_, ranks_of_this_host(), offers);
+  if (!all_say(connected, host)) return nullptr;
+  loans->stop_offering();
+  return loans;
+}
+
+std::unique_ptr<Wire> MpiSession::connect_ucx() const {
+  std::unique_ptr<UcxWorker> worker;
+  std::string problem;
+  try {
+    worker = std::make_unique<UcxWorker>();
+  } catch (const PeerLostError& error) {
+    problem = error.what();
+  }
+  const auto problems = all_gather(problem);
+  const auto addresses = all_gather(worker ? worker->address() : "");
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    SMP_REQUIRE_AS(PeerLostError, problems[rank].empty(), "rank ", rank, ": ", problems[rank]);
+  }
+  auto wire = std::make_unique<UcxWire>(rank_, Members::all(size()), std::move(worker), addresses);
+  const auto wrong = probe(*wire, kProbePatience);
+  // UCX may hold back what it calls sent until it is called again.
+  for (MpiMeeting meeting(world_); !meeting.complete();) wire->poll();
+  const auto findings = all_gather(wrong);
+  for (std::size_t rank = 0; rank < findings.size(); ++rank) {
+    SMP_REQUIRE_AS(PeerLostError, findings[rank].empty(), "rank ", rank,
+                   ": trying UCX: ", findings[rank],
+                   "; look at UCX_TLS and UCX_NET_DEVICES, or use transport = auto");
+  }
+  return wire;
+}
+
+Routes MpiSession::fastest_routes(const RouteOptions& options) const {
   std::vector<WireUse> uses;
-  if (auto shared = size() > 1 ? connect_host_shm() : nullptr) uses.push_back({std::move(shared)});
+  std::unique_ptr<Loans> loans;
+  if (auto shared = size() > 1 && options.shared_memory ? connect_host_shm() : nullptr) {
+    uses.push_back({std::move(shared)});
+    if (options.lend) loans = connect_loans();
+  }
+  if (size() > 1 && options.ucx) uses.push_back({connect_ucx()});
   uses.push_back({connect_all()});
-  return Routes(std::move(uses));
+  return Routes(std::move(uses), std::move(loans));
 }
 
 std::vector<std::string> MpiSession::all_gather(const std::string& text) const {

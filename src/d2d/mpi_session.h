@@ -51,9 +51,22 @@ class MpiSession {
   /// A wire between the ranks of this machine (there may be no others) through memory that they
   /// share; nothing if some machine of the job refuses it. All ranks of the job call it.
   std::unique_ptr<Wire> connect_host_shm() const;
+  /// Memory of this machine's ranks that they lend each other; nothing if one of them refuses. All
+  /// ranks of the job call it, while nobody allocates tensors: from then on those of this process
+  /// lie there (d2d/heap_allocator.h).
+  std::unique_ptr<Loans> connect_loans() const;
+  /// A wire over UCX between all ranks of the job, which all call it.
+  /// @throws PeerLostError  UCX does not start on some rank, or carries the wrong bytes.
+  std::unique_ptr<Wire> connect_ucx() const;
+  struct RouteOptions {
+    bool lend = true;           ///< on a machine, tensors of the server: see connect_loans()
+    bool shared_memory = true;  ///< on a machine
+    bool ucx = false;           ///< where there is no shared memory, instead of MPI
+  };
   /// Between all ranks of the job, which all call it: shared memory on a machine, MPI between
   /// machines.
-  Routes fastest_routes() const;
+  Routes fastest_routes(const RouteOptions& options) const;
+  Routes fastest_routes() const { return fastest_routes({}); }
 
   /// `text` of every rank, on every rank; all call it. Blocks.
   std::vector<std::string> all_gather(const std::string& text) const;
@@ -72,6 +85,7 @@ class MpiSession {
 
  private:
   bool meet_to_finalize(base::Nanoseconds deadline) const;
+  Members ranks_of_this_host() const;
 
   bool started_mpi_;
   int exceptions_at_start_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/loans.h"
 
 namespace smp::d2d {
 namespace {
@@ -41,7 +42,10 @@ std::vector<WireUse> Routes::for_everything(std::unique_ptr<Wire> wire) {
   return uses;
 }
 
-Routes::Routes(std::vector<WireUse> wires) {
+Routes::Routes(std::vector<WireUse> wires) : Routes(std::move(wires), nullptr) {}
+
+Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans)
+    : loans_(std::move(loans)) {
   SMP_REQUIRE(!wires.empty() && wires.size() < kNoWire, "routes over ", wires.size(),
               " wires; between 1 and ", int{kNoWire} - 1, " are possible.");
   for (const WireUse& use : wires) {
@@ -64,6 +68,13 @@ Routes::Routes(std::vector<WireUse> wires) {
                 "memory. The routes:\n",
                 table());
   }
+}
+
+Routes::Routes(Routes&&) noexcept = default;
+Routes::~Routes() = default;
+
+Loans* Routes::loans(GlobalRank peer) const {
+  return loans_ && loans_->reaches(peer) ? loans_.get() : nullptr;
 }
 
 void Routes::choose(const std::vector<WireUse>& uses) {
@@ -89,6 +100,7 @@ bool Routes::uses(std::uint8_t wire) const {
 bool Routes::poll() {
   bool moved = false;
   for (auto* const wire : polled_) moved |= wire->poll();
+  if (loans_) loans_->take_back();
   return moved;
 }
 
@@ -135,6 +147,7 @@ void Routes::set_handler(WireHandler* handler) noexcept {
 std::string Routes::path(GlobalRank peer) const {
   const auto number = data(peer, MemoryKind::kHost);
   const std::string control_name = control(peer).name();
+  if (loans(peer) != nullptr) return base::concat(control_name, ", large tensors lent");
   if (wires_[number].get() == &control(peer)) return control_name;
   return base::concat(control_name, ", tensors over ", wires_[number]->name());
 }

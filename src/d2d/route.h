@@ -15,6 +15,8 @@
 
 namespace smp::d2d {
 
+class Loans;
+
 /// A wire and what it may carry.
 struct WireUse {
   std::unique_ptr<Wire> wire;
@@ -34,6 +36,10 @@ class Routes {
   /// @throws UsageError  some peer of some wire has no wire for control bytes, or for data in host
   /// memory; the wires do not belong to one rank.
   explicit Routes(std::vector<WireUse> wires);
+  /// @param loans  for large tensors between ranks that it reaches, instead of any wire; or nullptr
+  Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans);
+  Routes(Routes&&) noexcept;
+  ~Routes();
 
   GlobalRank rank() const noexcept { return wires_.front()->rank(); }
   /// This rank and everyone it reaches, in the order of the wires' members.
@@ -48,6 +54,8 @@ class Routes {
     return row(peer).data[static_cast<std::size_t>(kind)];
   }
   static constexpr std::uint8_t kNoWire = 0xff;
+  /// Through which `peer` borrows large tensors, and lends them; nullptr: not at all.
+  Loans* loans(GlobalRank peer) const;
 
   // All wires at once; see Wire.
 
@@ -84,6 +92,7 @@ class Routes {
   bool uses(std::uint8_t wire) const;
 
   std::vector<std::unique_ptr<Wire>> wires_;
+  std::unique_ptr<Loans> loans_;
   std::vector<Wire*> polled_;
   Members members_;
   std::vector<Row> rows_;  // by position among the members

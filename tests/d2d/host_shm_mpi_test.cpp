@@ -7,6 +7,7 @@
 
 #include "base/cross_memory.h"
 #include "d2d/channel_contract.h"
+#include "d2d/loans_contract.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
 
@@ -58,14 +59,20 @@ TEST(HostShm, LeavesLargeDataWhereItLies) {
 /// What a job uses.
 class AutoCluster : public Cluster {
  public:
-  AutoCluster() {
-    players_.push_back(std::make_unique<Player>(shared_mpi_session().fastest_routes()));
+  explicit AutoCluster(bool lend = true) {
+    players_.push_back(
+        std::make_unique<Player>(shared_mpi_session().fastest_routes({.lend = lend})));
   }
   ~AutoCluster() override { EXPECT_TRUE(channel().close(kDeadline)); }
   Channel& channel() { return *players_.front()->channel; }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, ChannelContract, AutoCluster);
-INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, ChannelTensorsContract, AutoCluster);
+struct CopyingAutoCluster : AutoCluster {
+  CopyingAutoCluster() : AutoCluster(/*lend=*/false) {}
+};
+using AutoClusters = testing::Types<AutoCluster, CopyingAutoCluster>;
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, ChannelContract, AutoClusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, ChannelTensorsContract, CopyingAutoCluster);
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, LoansContract, AutoCluster);
 
 TEST(FastestRoutes, AreSharedMemoryOnOneMachine) {
   AutoCluster cluster;

@@ -112,9 +112,9 @@ class RunningJob:
 class KilledRank(unittest.TestCase):
     """SIGKILL of any rank in the middle of training ends the job, and nothing is left."""
 
-    def kill(self, rank, action="train"):
+    def kill(self, rank, action="train", *settings):
         before = set(os.listdir("/dev/shm"))
-        job = RunningJob(4, action, 1_000_000)
+        job = RunningJob(4, action, 1_000_000, *settings)
         try:
             self.assertTrue(job.wait_for_step(5), "".join(job.output))
             os.kill(job.pids[rank], signal.SIGKILL)
@@ -147,6 +147,10 @@ class KilledRank(unittest.TestCase):
         self.kill(3)
 
     def test_rank_whose_memory_others_read(self):
+        for rank in (1, 2, 3):
+            self.kill(rank, "large", "--smp.lend_tensors", "false")
+
+    def test_rank_whose_memory_others_have_borrowed(self):
         for rank in (1, 2, 3):
             self.kill(rank, "large")
 

@@ -30,6 +30,8 @@ MpiLinks::MpiLinks(MPI_Comm ranks, const Members& members, base::Nanoseconds pat
   }
 }
 
+MpiLinks::~MpiLinks() = default;
+
 void MpiLinks::ask() {
   const auto now = clock_.now();
   for (int peer = 0; peer < members_.size(); ++peer) {

@@ -24,6 +24,7 @@ class MpiLinks {
   /// All ranks of `ranks` call this together; `members` names them in that order.
   /// @param patience  how long nothing must arrive on a link before what is missing there is lost
   MpiLinks(MPI_Comm ranks, const Members& members, base::Nanoseconds patience);
+  ~MpiLinks();
 
   /// By position of the peer.
   LinkCounts& counts(int peer) { return links_[static_cast<std::size_t>(peer)].counts; }

@@ -2,6 +2,7 @@
 //
 //     integration_job train STEPS          trains
 //     integration_job large STEPS          the same, with tensors that others read in this rank
+//     integration_job loss STEPS           the same, and rank 0 prints the last loss
 //     integration_job leave STEPS RANK     RANK returns from main after STEPS steps; others go on
 //     integration_job throw STEPS RANK     RANK throws after STEPS steps; others go on
 //     integration_job sleep SECONDS RANK   a module on RANK sleeps in microbatch 1 of the second
@@ -138,8 +139,8 @@ smp::RunLogOptions in_temporary_folder() {
 }
 
 bool only_trains(const std::string& action) {
-  return action == "train" || action == "large" || action == "report" || action == "doubles" ||
-         action == "full" || action == "log";
+  return action == "train" || action == "large" || action == "loss" || action == "report" ||
+         action == "doubles" || action == "full" || action == "log";
 }
 
 /// In the second step, or before it.
@@ -181,7 +182,7 @@ int train(const Orders& orders) {
   });
   const bool trains = only_trains(orders.action);
   const bool leaves = orders.action == "leave" || orders.action == "throw";
-  const int rows = orders.action == "large" ? 100'000 : 8;
+  const int rows = orders.action == "large" || orders.action == "loss" ? 100'000 : 8;
   const int last = trains ? static_cast<int>(orders.amount) : leaves ? kManySteps : 3;
   for (int number = 1; number <= last; ++number) {
     if (!trains && !leaves && number == 2 && orders.are_mine()) begin_mischief(orders);
@@ -189,6 +190,9 @@ int train(const Orders& orders) {
     const auto loss = step(torch::ones({rows, 8}));
     optimizer.step();
     if (log) log->append({{"loss", loss.reduce_mean().item<double>()}});
+    if (orders.action == "loss" && number == last && smp::rank() == 0) {
+      std::printf("loss %a\n", loss.reduce_mean().item<double>());
+    }
     if (smp::rank() == 0 && number < 10) std::cout << "step " + std::to_string(number) << std::endl;
     if (!leaves || number < orders.amount || !orders.are_mine()) continue;
     if (orders.action == "leave") return 0;

@@ -1,0 +1,98 @@
+// d2d/heap_allocator.cpp: see the header.
+#include "d2d/heap_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace smp::d2d {
+namespace {
+
+/// Address space, of which every rank of a machine maps that of every other: a part of the 128 TiB
+/// that there are.
+constexpr std::uint64_t kMostAddresses = std::uint64_t{256} << 30;
+
+std::atomic<bool> forked{false};
+
+class Allocator final : public c10::Allocator {
+ public:
+  Allocator(std::unique_ptr<base::SharedHeap> heap, c10::Allocator& small)
+      : heap_(std::move(heap)), small_(small) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* const block = bytes >= HeapAllocator::kLeast ? heap_->allocate(bytes) : nullptr;
+    if (block == nullptr) return small_.allocate(bytes);
+    c10::profiledCPUMemoryReporter().New(block, bytes);
+    return {block, block, &free_any, c10::Device(c10::DeviceType::CPU)};
+  }
+  /// LibTorch gives it blocks that are older than this allocator, too.
+  c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return data.get() == data.get_context() &&
+           (data.get_deleter() == &free_any || data.get_deleter() == small_.raw_deleter());
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  base::SharedHeap& heap() noexcept { return *heap_; }
+
+ private:
+  static void free_any(void* block);
+
+  std::unique_ptr<base::SharedHeap> heap_;
+  c10::Allocator& small_;
+};
+
+/// Never destroyed: tensors of static duration are freed after everything else.
+Allocator* installed = nullptr;
+
+void Allocator::free_any(void* block) {
+  if (!installed->heap_->contains(block)) return installed->small_.raw_deleter()(block);
+  c10::profiledCPUMemoryReporter().Delete(block);
+  installed->heap_->free(block);
+}
+
+std::uint64_t addresses() noexcept {
+  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  const auto bytes = std::min(pages * base::SharedHeap::kPage, kMostAddresses);
+  rlimit files{};  // beyond which the kernel ends a process that makes one so long
+  const bool limited = ::getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < bytes;
+  return limited ? 0 : bytes;
+}
+
+Allocator* make_allocator() {
+  auto* const small = c10::GetCPUAllocator();
+  const auto bytes = addresses();
+  if (small != c10::GetDefaultCPUAllocator() || bytes == 0) return nullptr;
+  auto heap = base::SharedHeap::make(bytes);
+  return heap ? new Allocator(std::move(heap), *small) : nullptr;
+}
+
+}  // namespace
+
+base::SharedHeap* HeapAllocator::install() {
+  static const bool once = [] {
+    installed = make_allocator();
+    if (installed == nullptr) return false;
+    c10::SetCPUAllocator(installed);
+    ::pthread_atfork([] { installed->heap().before_fork(); },
+                     [] { installed->heap().after_fork_in_parent(); },
+                     [] {
+                       installed->heap().after_fork_in_child();
+                       forked = true;
+                     });
+    return true;
+  }();
+  return once ? &installed->heap() : nullptr;
+}
+
+bool HeapAllocator::in_forked_child() noexcept { return forked.load(std::memory_order_relaxed); }
+
+}  // namespace smp::d2d

@@ -1,0 +1,26 @@
+// d2d/heap_allocator.h: large CPU tensors of this process lie in memory that other processes of
+// this machine can map, so that they can be lent (d2d/loans.h).
+#pragma once
+
+#include <cstddef>
+
+#include "base/shared_heap.h"
+
+namespace smp::d2d {
+
+/// LibTorch's allocator for CPU tensors of at least kLeast bytes, from the first install() to the
+/// end of the process. Smaller ones, and those that find no room, come from LibTorch's own. Any
+/// thread may allocate; the child of a fork() has a copy of its own, as of any memory.
+class HeapAllocator {
+ public:
+  static constexpr std::size_t kLeast = std::size_t{64} << 10;
+
+  /// The heap; nullptr if the machine refuses one, or the program has set another allocator than
+  /// LibTorch's own before. The first call decides. Threads: while no other allocates.
+  static base::SharedHeap* install();
+  /// Whether this process is the child of a fork() after install(): what its parent shares with
+  /// others is not its affair.
+  static bool in_forked_child() noexcept;
+};
+
+}  // namespace smp::d2d

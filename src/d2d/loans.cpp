@@ -1,0 +1,178 @@
+// d2d/loans.cpp: see the header.
+#include "d2d/loans.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/COW.h>
+
+#include <array>
+#include <atomic>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "d2d/heap_allocator.h"
+
+namespace smp::d2d {
+namespace {
+
+constexpr std::uint32_t kSlots = 8192;
+/// An id is a slot and where the tensor begins in the lender's heap.
+constexpr unsigned kSlotBits = 16;
+static_assert(kSlots <= 1U << kSlotBits);
+
+constexpr LoanId id_of(std::uint32_t slot, std::uint64_t offset) noexcept {
+  return offset << kSlotBits | slot;
+}
+
+/// Before somebody writes to a borrowed storage: from now on its memory is its own.
+void copy_before_writing(c10::StorageImpl* storage) {
+  storage->set_data_ptr_noswap(
+      storage->allocator()->clone(storage->data_ptr().get(), storage->nbytes()));
+}
+
+}  // namespace
+
+/// In memory that lender and borrowers share.
+struct Loans::Table {
+  std::atomic<std::uint64_t> returns;
+  std::array<std::atomic<std::uint8_t>, kSlots> out;
+};
+
+/// The memory of another rank as this one sees it, as long as tensors lie there.
+class Loans::Lender {
+ public:
+  Lender(base::SharedMemory heap, base::SharedMemory table)
+      : heap_(std::move(heap)), table_(std::move(table)) {}
+
+  std::span<const std::byte> heap() const noexcept { return heap_.bytes(); }
+  void give_back(std::uint32_t slot) noexcept {
+    if (HeapAllocator::in_forked_child()) return;  // the parent still has it
+    auto& table = *reinterpret_cast<Table*>(table_.bytes().data());
+    table.out[slot].store(0, std::memory_order_release);
+    table.returns.fetch_add(1, std::memory_order_release);
+  }
+
+ private:
+  base::SharedMemory heap_, table_;
+};
+
+/// What the DataPtr of a borrowed tensor holds.
+struct Loans::Borrowed {
+  std::shared_ptr<Lender> lender;
+  std::uint32_t slot;
+
+  static void end(void* borrowed) {
+    const std::unique_ptr<Borrowed> owned(static_cast<Borrowed*>(borrowed));
+    owned->lender->give_back(owned->slot);
+  }
+};
+
+std::unique_ptr<Loans> Loans::make(base::SharedHeap* heap) {
+  if (heap == nullptr) return nullptr;
+  auto table = base::SharedMemory::make(sizeof(Table));
+  if (!table) return nullptr;
+  return std::unique_ptr<Loans>(new Loans(*heap, std::move(*table)));
+}
+
+Loans::Loans(base::SharedHeap& heap, base::SharedMemory table)
+    : heap_(heap), table_(std::move(table)), out_(std::make_unique<std::vector<Storage>>(kSlots)) {
+  for (std::uint32_t slot = kSlots; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+/// What is still out may be read for as long as the borrower likes.
+Loans::~Loans() {
+  take_back();
+  if (lent_ > 0) static_cast<void>(out_.release());
+}
+
+Loans::Table& Loans::table() const noexcept {
+  return *reinterpret_cast<Table*>(table_.bytes().data());
+}
+
+Loans::Offer Loans::offer() const {
+  return {heap_.memory().address(), table_.address(), heap_.size()};
+}
+
+bool Loans::connect(GlobalRank rank, const Members& members, const std::vector<Offer>& offers) {
+  using Access = base::SharedMemory::Access;
+  for (std::size_t i = 0; i < offers.size(); ++i) {
+    const auto& offer = offers[i];
+    if (members[static_cast<int>(i)] == rank) {
+      lenders_.push_back(nullptr);
+      continue;
+    }
+    if (offer.heap_bytes == 0) return false;
+    auto heap = base::SharedMemory::open(offer.heap, offer.heap_bytes, Access::kRead);
+    auto table = base::SharedMemory::open(offer.table, sizeof(Table));
+    if (!heap || !table) return false;
+    lenders_.push_back(std::make_shared<Lender>(std::move(*heap), std::move(*table)));
+  }
+  rank_ = rank;
+  members_ = members;
+  return true;
+}
+
+std::optional<LoanId> Loans::lend(const at::Tensor& tensor) {
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  const auto offset = heap_.offset(tensor.const_data_ptr());
+  const bool whole =
+      tensor.nbytes() >= HeapAllocator::kLeast && tensor.nbytes() >= storage.nbytes() / 2;
+  if (!whole || offset >= heap_.size()) return std::nullopt;
+  const bool is_shared = c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
+  if (storage.has_materializer() && !is_shared) return std::nullopt;
+  take_back();
+  if (free_slots_.empty()) return std::nullopt;
+  auto reference = c10::impl::cow::lazy_clone_storage(storage);
+  if (!reference) return std::nullopt;
+  const auto slot = free_slots_.back();
+  free_slots_.pop_back();
+  (*out_)[slot] = std::move(reference);
+  ++lent_;
+  table().out[slot].store(1, std::memory_order_relaxed);
+  return id_of(slot, offset);
+}
+
+void Loans::take_back() {
+  if (lent_ == 0) return;
+  const auto returns = table().returns.load(std::memory_order_acquire);
+  if (returns == seen_returns_) return;
+  seen_returns_ = returns;
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+    if (!(*out_)[slot] || table().out[slot].load(std::memory_order_acquire) != 0) continue;
+    (*out_)[slot].reset();
+    free_slots_.push_back(slot);
+    --lent_;
+  }
+}
+
+at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
+                         c10::ScalarType dtype) {
+  SMP_REQUIRE_AS(InternalError, reaches(lender), "rank ", rank_, ": rank ", lender,
+                 " lends a tensor, and its memory is not mapped here; do all ranks run the same "
+                 "build?");
+  auto& from = lenders_[static_cast<std::size_t>(members_.position(lender))];
+  const auto slot = static_cast<std::uint32_t>(id & ((1U << kSlotBits) - 1));
+  const auto offset = id >> kSlotBits;
+  std::uint64_t bytes = c10::elementSize(dtype);
+  for (const auto size : sizes) bytes *= static_cast<std::uint64_t>(size);
+  const auto heap = from->heap();
+  SMP_REQUIRE_AS(InternalError,
+                 slot < kSlots && offset < heap.size() && bytes <= heap.size() - offset, "rank ",
+                 rank_, ": rank ", lender, " lends ", bytes, " bytes at ", offset,
+                 ", outside of its memory; do all ranks run the same build?");
+  auto* const data = const_cast<std::byte*>(heap.data() + offset);  // only read
+  c10::DataPtr borrowed(data, new Borrowed{from, slot}, &Borrowed::end, c10::DeviceType::CPU);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       std::move(borrowed), c10::GetCPUAllocator(),
+                                                       /*resizable=*/true);
+  storage->set_materializer(&copy_before_writing);
+  c10::InferenceMode normal(false);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,154 @@
+// Ranks of one process lend each other tensors; and what becomes of loans in odd ends.
+#include "d2d/loans.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "d2d/channel_contract.h"
+#include "d2d/heap_allocator.h"
+#include "d2d/loans_contract.h"
+#include "d2d/wires/local_hub.h"
+#include "d2d/wires/local_wire.h"
+
+namespace smp::d2d {
+namespace loans_test {
+
+std::vector<std::unique_ptr<Loans>> connected_loans(int ranks) {
+  std::vector<std::unique_ptr<Loans>> all;
+  std::vector<Loans::Offer> offers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    all.push_back(Loans::make(HeapAllocator::install()));
+    offers.push_back(all.back()->offer());
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_TRUE(all[static_cast<std::size_t>(rank)]->connect(GlobalRank(rank), Members::all(ranks),
+                                                             offers));
+  }
+  for (auto& loans : all) loans->stop_offering();
+  return all;
+}
+
+class LendingCluster : public Cluster {
+ public:
+  LendingCluster() {
+    auto loans = connected_loans(3);
+    const auto hub = std::make_shared<LocalHub>(3);
+    for (int rank = 0; rank < 3; ++rank) {
+      std::vector<WireUse> uses;
+      uses.push_back({std::make_unique<LocalWire>(hub, GlobalRank(rank))});
+      players_.push_back(std::make_unique<Player>(
+          Routes(std::move(uses), std::move(loans[static_cast<std::size_t>(rank)]))));
+    }
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(loans_test, ChannelContract, LendingCluster);
+INSTANTIATE_TYPED_TEST_SUITE_P(loans_test, LoansContract, LendingCluster);
+
+class LoansOfTwo : public testing::Test {
+ protected:
+  Loans& lender() { return *loans_[0]; }
+  Loans& borrower() { return *loans_[1]; }
+  at::Tensor borrow(LoanId id, at::IntArrayRef sizes = {kLentFloats}) {
+    return borrower().borrow(GlobalRank(0), id, sizes, at::kFloat);
+  }
+  std::vector<std::unique_ptr<Loans>> loans_ = connected_loans(2);
+};
+
+TEST_F(LoansOfTwo, TheMappingCannotBeWrittenTo) {
+  auto tensor = borrow(lender().lend(at::ones({kLentFloats})).value());
+  EXPECT_EXIT(*static_cast<float*>(const_cast<void*>(tensor.const_data_ptr())) = 2,
+              testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST_F(LoansOfTwo, BorrowedTensorsOutliveBothRanks) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  loans_.clear();
+  std::vector<at::Tensor> others;
+  for (int i = 0; i < 20; ++i) others.push_back(at::full({kLentFloats}, 1, at::kFloat));
+  EXPECT_EQ(tensor.min().item<float>(), 9);
+}
+
+/// As a look at what a step would do: it ends in a process of its own, which has all of its
+/// parent's tensors.
+TEST_F(LoansOfTwo, AForkedChildGivesNothingBackAndWritesNowhereElse) {
+  auto own = at::full({kLentFloats}, 4, at::kFloat);
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  const auto child = ::fork();
+  if (child == 0) {
+    own.fill_(5);
+    auto other = at::full({kLentFloats}, 6, at::kFloat);
+    const bool right = tensor.min().item<float>() == 9 && own.max().item<float>() == 5 &&
+                       other.min().item<float>() == 6;
+    tensor.reset();
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 1u);
+  EXPECT_EQ(own.max().item<float>(), 4);
+  EXPECT_EQ(tensor.min().item<float>(), 9);
+}
+
+TEST_F(LoansOfTwo, ALoanEndsWhenTheBorrowerWrites) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  tensor.add_(1);
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 0u);
+  EXPECT_EQ(tensor.min().item<float>(), 10);
+}
+
+TEST_F(LoansOfTwo, ABorrowedTensorCanBeLentOnOnlyOnceItIsOnesOwn) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  EXPECT_FALSE(borrower().lend(tensor));
+  EXPECT_THROW(at::_lazy_clone(tensor), c10::Error);
+  tensor.add_(1);
+  const auto id = borrower().lend(tensor);
+  ASSERT_TRUE(id);
+  auto back = lender().borrow(GlobalRank(1), *id, {kLentFloats}, at::kFloat);
+  EXPECT_EQ(back.min().item<float>(), 10);
+  auto resized = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  resized.resize_({2 * kLentFloats});
+  EXPECT_FALSE(borrower().lend(resized)) << "it still copies before it is written to";
+}
+
+TEST_F(LoansOfTwo, WhatTheLenderCannotHaveLentIsAnError) {
+  const auto id = lender().lend(at::ones({kLentFloats})).value();
+  EXPECT_THROW(borrow(id | 0xffff), InternalError);
+  EXPECT_THROW(borrow(id | LoanId{0xffff} << 48), InternalError);
+  EXPECT_THROW(borrow(id, {std::int64_t{1} << 40}), InternalError);
+  EXPECT_THROW(borrower().borrow(GlobalRank(1), id, {kLentFloats}, at::kFloat), InternalError);
+  EXPECT_THROW(borrower().borrow(GlobalRank(2), id, {kLentFloats}, at::kFloat), InternalError);
+}
+
+TEST_F(LoansOfTwo, ResizingABorrowedTensorCopiesIt) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  tensor.resize_({2 * kLentFloats});
+  tensor.fill_(3);
+  EXPECT_EQ(tensor.sum(at::kDouble).item<double>(), 6.0 * kLentFloats);
+}
+
+TEST_F(LoansOfTwo, AParameterMayBeLentAndStepped) {
+  auto parameter = at::full({kLentFloats}, 2, at::kFloat).requires_grad_();
+  for (int step = 0; step < 3; ++step) {
+    auto tensor = borrow(lender().lend(parameter).value());
+    {
+      at::NoGradGuard no_grad;
+      parameter.add_(1);
+    }
+    EXPECT_EQ(tensor.min().item<float>(), 2 + step);
+    EXPECT_EQ(parameter.min().item<float>(), 3 + step);
+  }
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 0u);
+}
+
+TEST(Loans, ARankWithoutMemoryToLendKeepsOthersFromIt) {
+  auto one = Loans::make(HeapAllocator::install());
+  EXPECT_FALSE(one->connect(GlobalRank(0), Members::all(2), {one->offer(), {}}));
+  EXPECT_EQ(Loans::make(nullptr), nullptr);
+}
+
+}  // namespace loans_test
+}  // namespace smp::d2d

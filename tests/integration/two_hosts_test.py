@@ -1,0 +1,201 @@
+"""Jobs on two machines: network namespaces of this one with names of their own, and a link between
+them that can be slow or cut.
+
+    two_hosts_test.py JOB MPIRUN... -- [unittest arguments]
+
+JOB is the program of job/main.cpp. Ends with 77, skipped, where the machine has no namespaces.
+"""
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+JOB = ""
+MPIRUN = []
+
+SECONDS_TO_END = 60.0
+NET = "10.77.0"
+
+
+def succeeds(*line):
+    return subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def missing():
+    """What this machine lacks, or nothing."""
+    for tool in "ip", "unshare":
+        if shutil.which(tool) is None:
+            return f"there is no {tool}"
+    name = f"smp{os.getpid()}x"
+    if not succeeds("ip", "netns", "add", name):
+        return "it allows no network namespaces"
+    works = succeeds("ip", "netns", "exec", name, "unshare", "--uts", "hostname", "x")
+    subprocess.run(["ip", "netns", "del", name], check=False)
+    return "" if works else "a namespace cannot have a host name of its own"
+
+
+class TwoHosts:
+    """Hosts a and b, joined by one link. Commands run in either."""
+
+    def __init__(self):
+        self.names = {side: f"smp{os.getpid()}{side}" for side in "ab"}
+        self.folder = tempfile.TemporaryDirectory(prefix="two_hosts_")
+        for side in "ab":
+            self.ip("netns", "add", self.names[side])
+        self.ip("link", "add", "smplink", "netns", self.names["a"], "type", "veth", "peer", "name", "smplink",
+                "netns", self.names["b"])
+        for number, side in enumerate("ab", 1):
+            self.within(side, "ip", "addr", "add", f"{NET}.{number}/24", "dev", "smplink")
+            for device in "lo", "smplink":
+                self.within(side, "ip", "link", "set", device, "up")
+        self.agent = os.path.join(self.folder.name, "agent")
+        with open(self.agent, "w", encoding="utf-8") as file:  # stands for ssh: HOST COMMAND...
+            file.write(f"""#!/bin/sh
+case $1 in {NET}.1) name={self.names["a"]};; *) name={self.names["b"]};; esac
+shift
+exec ip netns exec $name unshare --uts sh -c "hostname $name; exec sh -c '$*'"
+""")
+        os.chmod(self.agent, os.stat(self.agent).st_mode | stat.S_IXUSR)
+
+    @staticmethod
+    def ip(*arguments):
+        subprocess.run(["ip", *arguments], check=True)
+
+    def within(self, side, *line):
+        subprocess.run(["ip", "netns", "exec", self.names[side], *line], check=True)
+
+    def command(self, ranks, *arguments):
+        """mpirun on host a, which starts `ranks` on each host."""
+        line = [MPIRUN[0], "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1",
+                "--mca", "btl", "vader,self,tcp", "--mca", "mpi_yield_when_idle", "1",
+                "--mca", "plm_rsh_agent", self.agent, "--mca", "plm_rsh_no_tree_spawn", "1",
+                "--mca", "oob_tcp_if_include", f"{NET}.0/24", "--mca", "btl_tcp_if_include", f"{NET}.0/24",
+                "-x", "UCX_NET_DEVICES=smplink", "-x", "UCX_TLS=tcp", "-x", "OMP_NUM_THREADS=1",
+                "-x", "SMP_PLAN_CACHE=off",
+                "--host", f"{NET}.1:{ranks},{NET}.2:{ranks}", "-n", str(2 * ranks), JOB, *map(str, arguments)]
+        inner = f"hostname {self.names['a']}; exec \"$@\""
+        return ["ip", "netns", "exec", self.names["a"], "unshare", "--uts", "sh", "-c", inner, "sh", *line]
+
+    def close(self):
+        for name in self.names.values():
+            subprocess.run(["ip", "netns", "del", name], check=False)
+        self.folder.cleanup()
+
+
+class Job:
+    """A job in the background, and what it has said."""
+
+    def __init__(self, line):
+        self.output = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        start_new_session=True)
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.output.append(line)
+                self.changed.notify()
+
+    def text(self):
+        return "".join(self.output)
+
+    def wait_for(self, pattern):
+        with self.changed:
+            return self.changed.wait_for(lambda: re.search(pattern, self.text(), re.MULTILINE), SECONDS_TO_END)
+
+    def pids(self):
+        return {int(rank): int(pid) for rank, pid in re.findall(r"^rank (\d+) pid (\d+)", self.text(), re.MULTILINE)}
+
+    def wait(self):
+        """The exit status, and how long it took."""
+        start = time.monotonic()
+        status = self.process.wait(timeout=SECONDS_TO_END)
+        self.reader.join()
+        return status, time.monotonic() - start
+
+    def close(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in self.pids().values():
+            try:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                    if os.path.basename(JOB) in file.read():
+                        os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+
+
+class TwoHostsTest(unittest.TestCase):
+    def setUp(self):
+        self.hosts = TwoHosts()
+        self.addCleanup(self.hosts.close)
+
+    def start(self, *arguments, ranks=2):
+        job = Job(self.hosts.command(ranks, *arguments))
+        self.addCleanup(job.close)
+        return job
+
+    def loss(self, *arguments):
+        job = self.start("loss", 3, *arguments)
+        status, _ = job.wait()
+        self.assertEqual(status, 0, job.text())
+        return re.search(r"^loss (\S+)", job.text(), re.MULTILINE)[1]
+
+    def test_the_same_bits_over_every_path(self):
+        over_mpi = self.loss("--smp.transport", "mpi")
+        self.assertEqual(self.loss("--smp.transport", "ucx"), over_mpi)
+        self.assertEqual(self.loss("--smp.transport", "auto"), over_mpi)
+
+    def test_a_slow_link(self):
+        if not shutil.which("tc") or not succeeds(
+                "ip", "netns", "exec", self.hosts.names["a"], "tc", "qdisc", "add", "dev", "smplink", "root", "tbf",
+                "rate", "400mbit", "burst", "256kb", "latency", "200ms"):
+            self.skipTest("there is no tc, or the kernel shapes no traffic")
+        fast = self.loss("--smp.transport", "mpi")
+        self.assertEqual(self.loss("--smp.transport", "ucx"), fast)
+
+    def ends(self, job, what):
+        status, seconds = job.wait()
+        print(f"{what}: the job ended after {seconds:.2f} s", flush=True)
+        self.assertNotEqual(status, 0)
+        return re.findall(r"^smp: .*", job.text(), re.MULTILINE)
+
+    def test_a_killed_rank(self):
+        for rank in 1, 2:
+            with self.subTest(rank=rank):
+                job = self.start("large", 1_000_000, "--smp.transport", "ucx")
+                self.assertTrue(job.wait_for("^step 3"), job.text())
+                os.kill(job.pids()[rank], signal.SIGKILL)
+                said = self.ends(job, f"rank {rank} killed")
+                self.assertTrue(any(f"rank {rank}" in line for line in said), job.text())
+
+    def test_a_cut_link(self):
+        job = self.start("large", 1_000_000, "--smp.transport", "ucx", "--smp.stall_seconds", 5,
+                         "--smp.abort_seconds", 20)
+        self.assertTrue(job.wait_for("^step 3"), job.text())
+        self.hosts.within("a", "ip", "link", "set", "smplink", "down")
+        # The launcher cannot reach the other host either, and may wait for it much longer.
+        self.assertTrue(job.wait_for("^(smp: |.smp E )"), job.text())
+
+
+if __name__ == "__main__":
+    split = sys.argv.index("--")
+    JOB, MPIRUN = sys.argv[1], sys.argv[2:split]
+    if problem := missing():
+        print(f"skipped: {problem}")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *sys.argv[split + 1:]], verbosity=2)
