@@ -251,7 +251,8 @@ void compare(std::optional<Report>& report, const Paths& paths, std::size_t size
 /// Tensors handed over beside the same tensors sent over our wires and as MPI sends bytes.
 void compare_tensors(std::optional<Report>& report, const d2d::MpiSession& mpi, std::size_t size) {
   const bool first = mpi.rank() == GlobalRank(0);
-  TensorsOverChannel lent(mpi.fastest_routes()), sent(mpi.fastest_routes({.lend = false}));
+  TensorsOverChannel lent(mpi.fastest_routes({.lend = true})),
+      sent(mpi.fastest_routes({.lend = false}));
   PlainMpi plain(first ? 1 : 0);
   std::vector<double> over, read, sent_over, sent_read, mpi_send;
   for (int round = 0; round < rounds(kRounds); ++round) {

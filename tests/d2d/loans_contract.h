@@ -88,7 +88,6 @@ TYPED_TEST_P(LoansContract, MemoryComesBackWhenTheLastTensorEnds) {
   const auto sent = at::ones({kLentFloats});
   this->send_to_all([&](int, int, int) { return Frame{"", {sent}}; });
   this->cluster_.run_until_arrived(this->peers());
-  EXPECT_FALSE(this->all_back());
   for (auto& player : this->cluster_.players()) {
     for (auto& mail : player->arrived) {
       auto view = mail.frame.tensors[0].slice(0, 5, 10);
