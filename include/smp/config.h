@@ -127,9 +127,9 @@ struct SMP_API Config {
   std::string transport = "auto";
   /// Whether ranks that share memory lend each other large tensors instead of copying them: both go
   /// on with the same memory, and whoever writes to it first gets a copy. Pointers to elements
-  /// (`data_ptr()`) taken before a tensor went to another rank must not be written through after.
-  /// Not to be relied on yet: see docs/design.md.
-  bool lend_tensors = false;
+  /// (`data_ptr()`) taken before a tensor went to another rank must not be written through after;
+  /// set it to false if yours are.
+  bool lend_tensors = true;
   /// Whether calls of modules on other ranks return at once, with tensors whose values come when
   /// they are used, and go from rank to rank without a detour through their caller (smp/wait.h).
   bool promised_outputs = true;

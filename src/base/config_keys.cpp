@@ -175,7 +175,7 @@ std::vector<ConfigKey> runtime_keys() {
           "auto: shared memory on one machine, MPI between machines; ucx: the same with UCX "
           "between machines; mpi: MPI only; or local: all ranks in one process on one thread, for "
           "debugging"),
-      key("lend_tensors", "", &Config::lend_tensors, any_boolean(), "false",
+      key("lend_tensors", "", &Config::lend_tensors, any_boolean(), "true",
           "ranks that share memory lend each other large tensors instead of copying them; whoever "
           "writes first gets a copy"),
       key("promised_outputs", "", &Config::promised_outputs, any_boolean(), "true",

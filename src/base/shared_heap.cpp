@@ -75,7 +75,12 @@ void SharedHeap::free(void* block) {
     }
   }
   add_free(offset, range);
-  if (used_bytes_ + kept_bytes_ > recently_used_ + kSlack) give_back_excess();
+  if (used_bytes_ + kept_bytes_ > recently_used_ + kSlack) give_back_beyond(recently_used_);
+}
+
+void SharedHeap::trim() {
+  const std::lock_guard lock(mutex_);
+  give_back_beyond(0);
 }
 
 void SharedHeap::add_free(std::size_t offset, Range range) {
@@ -93,9 +98,9 @@ SharedHeap::Range SharedHeap::take_free(Ranges::iterator range) {
 }
 
 /// Large ranges first: each costs a call into the kernel.
-void SharedHeap::give_back_excess() {
-  for (auto each = sizes_.rbegin();
-       each != sizes_.rend() && used_bytes_ + kept_bytes_ > recently_used_; ++each) {
+void SharedHeap::give_back_beyond(std::size_t bytes) {
+  for (auto each = sizes_.rbegin(); each != sizes_.rend() && used_bytes_ + kept_bytes_ > bytes;
+       ++each) {
     auto& range = free_.find(each->second)->second;
     if (range.touched == 0) continue;
     // In a forked child, whose memory is its own, this fails, and all of it stays.

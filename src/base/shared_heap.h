@@ -34,6 +34,8 @@ class SharedHeap {
   [[nodiscard]] void* allocate(std::size_t bytes);
   /// A block of allocate().
   void free(void* block);
+  /// Gives memory of free blocks back to the machine, all of it.
+  void trim();
   [[nodiscard]] bool contains(const void* address) const noexcept {
     return offset(address) < size();
   }
@@ -69,7 +71,7 @@ class SharedHeap {
   std::byte* start() const noexcept { return memory_.bytes().data(); }
   void add_free(std::size_t offset, Range range);
   Range take_free(Ranges::iterator range);
-  void give_back_excess();
+  void give_back_beyond(std::size_t bytes);
 
   SharedMemory memory_;
   mutable std::mutex mutex_;

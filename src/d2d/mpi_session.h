@@ -59,7 +59,7 @@ class MpiSession {
   /// @throws PeerLostError  UCX does not start on some rank, or carries the wrong bytes.
   std::unique_ptr<Wire> connect_ucx() const;
   struct RouteOptions {
-    bool lend = false;          ///< on a machine, tensors of the server: see connect_loans()
+    bool lend = true;           ///< on a machine, tensors of the server: see connect_loans()
     bool shared_memory = true;  ///< on a machine
     bool ucx = false;           ///< where there is no shared memory, instead of MPI
   };

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "d2d/heap_allocator.h"
 #include "smp/delayed_init.h"
 #include "smp/distributed_model.h"
 #include "smp/nn/linear.h"
@@ -56,6 +57,7 @@ TEST_P(Peak, IsTheOwnPartAndTheLargestParameter) {
   EXPECT_LT(memory("VmRSS") - before, 40);
 
   malloc_trim(0);
+  if (auto* const heap = d2d::HeapAllocator::install()) heap->trim();
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
   const double start = memory("VmRSS");
   model.place();

@@ -116,6 +116,18 @@ TEST(SharedHeap, KeepsWhatRecentStepsNeededAndNoMore) {
   EXPECT_LE(heap->usage().kept, SharedHeap::kSlack);
 }
 
+TEST(SharedHeap, GivesAllFreeMemoryBackWhenAsked) {
+  const auto heap = SharedHeap::make(64 * kMiB);
+  auto* const kept = heap->allocate(kMiB);
+  auto* const freed = heap->allocate(2 * kMiB);
+  std::memset(kept, 1, kMiB);
+  std::memset(freed, 1, 2 * kMiB);
+  heap->free(freed);
+  heap->trim();
+  EXPECT_EQ(resident(*heap), kMiB);
+  EXPECT_EQ(heap->usage().kept, 0u);
+}
+
 TEST(SharedHeap, AForkedChildHasItsOwn) {
   const auto heap = SharedHeap::make(64 * kMiB);
   auto* const block = static_cast<char*>(heap->allocate(100));

@@ -7,6 +7,7 @@
 
 #include "base/cross_memory.h"
 #include "d2d/channel_contract.h"
+#include "d2d/loans_contract.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
 
@@ -71,6 +72,7 @@ struct LendingAutoCluster : AutoCluster {
 using AutoClusters = testing::Types<AutoCluster, LendingAutoCluster>;
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, ChannelContract, AutoClusters);
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, ChannelTensorsContract, AutoCluster);
+INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, LoansContract, LendingAutoCluster);
 
 TEST(FastestRoutes, AreSharedMemoryOnOneMachine) {
   AutoCluster cluster;

@@ -148,11 +148,11 @@ class KilledRank(unittest.TestCase):
 
     def test_rank_whose_memory_others_read(self):
         for rank in (1, 2, 3):
-            self.kill(rank, "large")
+            self.kill(rank, "large", "--smp.lend_tensors", "false")
 
     def test_rank_whose_memory_others_have_borrowed(self):
         for rank in (1, 2, 3):
-            self.kill(rank, "large", "--smp.lend_tensors", "true")
+            self.kill(rank, "large")
 
 
 class KilledLauncher(unittest.TestCase):
