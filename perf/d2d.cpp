@@ -183,7 +183,7 @@ void measure(TensorsOverChannel& path, std::size_t size, bool first, bool reads,
     own.fill_(i);
     MPI_Barrier(MPI_COMM_WORLD);
     auto duration = microseconds([&] { path.round_trip(own, first); });
-    const auto came = path.take();
+    auto came = path.take();
     const auto reading = microseconds([&] {
       const auto* const floats = came.const_data_ptr<float>();
       const float sum = reads ? came.max().item<float>() : floats[came.numel() - 1];
@@ -192,7 +192,7 @@ void measure(TensorsOverChannel& path, std::size_t size, bool first, bool reads,
     if (reads) duration += 2 * reading;
     if (i >= 0) samples.push_back(duration / 2);
     MPI_Barrier(MPI_COMM_WORLD);
-    const_cast<at::Tensor&>(came).reset();
+    came.reset();
     path.until_back();
   }
   MPI_Barrier(MPI_COMM_WORLD);

@@ -239,6 +239,21 @@ std::unique_ptr<Loans> MpiSession::connect_loans() const {
   return loans;
 }
 
+/// A wire may hold back what it calls sent until it is polled again. All ranks call it.
+/// @return what was wrong meanwhile
+std::string MpiSession::poll_until_all_come(Wire& wire, base::Nanoseconds patience) const try {
+  const base::SteadyClock clock;
+  const base::Nanoseconds end = clock.now() + patience;
+  MpiMeeting meeting(world_);
+  for (int idle = 0; !meeting.complete() && clock.now() < end; ++idle) {
+    if (wire.poll()) idle = 0;
+    wait_politely(idle);
+  }
+  return {};
+} catch (const PeerLostError& error) {
+  return error.what();
+}
+
 std::unique_ptr<Wire> MpiSession::connect_ucx() const {
   std::unique_ptr<UcxWorker> worker;
   std::string problem;
@@ -254,9 +269,8 @@ std::unique_ptr<Wire> MpiSession::connect_ucx() const {
   }
   auto wire = std::make_unique<UcxWire>(rank_, Members::all(size()), std::move(worker), addresses);
   const auto wrong = probe(*wire, kProbePatience);
-  // UCX may hold back what it calls sent until it is called again.
-  for (MpiMeeting meeting(world_); !meeting.complete();) wire->poll();
-  const auto findings = all_gather(wrong);
+  const auto later = poll_until_all_come(*wire, 2 * kProbePatience);
+  const auto findings = all_gather(wrong.empty() ? later : wrong);
   for (std::size_t rank = 0; rank < findings.size(); ++rank) {
     SMP_REQUIRE_AS(PeerLostError, findings[rank].empty(), "rank ", rank,
                    ": trying UCX: ", findings[rank],

@@ -86,6 +86,7 @@ class MpiSession {
  private:
   bool meet_to_finalize(base::Nanoseconds deadline) const;
   Members ranks_of_this_host() const;
+  std::string poll_until_all_come(Wire& wire, base::Nanoseconds patience) const;
 
   bool started_mpi_;
   int exceptions_at_start_;

@@ -162,30 +162,30 @@ void UcxWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id
 }
 
 void UcxWire::finish(Operation& operation) {
-  const auto status = static_cast<ucs_status_t>(operation.status);
-  auto& peer = *operation.peer;
+  const bool failed = operation.status != UCS_OK && !operation.peer->has_left;
+  if (failed && lost_.empty()) lost_ = loss_of(operation);
   const auto kind = operation.kind;
   const auto token = operation.token;
   if (kind == Kind::kFlush) --flushes_in_flight_;
   if (kind == Kind::kSend || kind == Kind::kControlSend) --sends_in_flight_;
   if (kind == Kind::kControlSend) buffers_.give(std::move(operation.control));
-  if (kind == Kind::kControlReceive) {
+  if (kind == Kind::kControlReceive && !failed) {
     operation.arriving->complete = true;
-    readable_.push_back(&peer);
+    readable_.push_back(operation.peer);
   }
-  const auto bytes = operation.bytes;
-  free_.push_back(&operation);
-  if (status != UCS_OK && !peer.has_left) {
-    if (lost_.empty()) {
-      const bool receiving = kind == Kind::kReceive || kind == Kind::kControlReceive;
-      lost_ = base::concat(receiving ? "receiving " : "sending ", bytes, " bytes ",
-                           receiving ? "from" : "to", " rank ", peer.rank, " over UCX failed (",
-                           ucx().status_string(status), ')');
-    }
-    return;
-  }
+  free_.push_back(&operation);  // before the handler, who may start another
+  if (failed) return;
   if (kind == Kind::kSend) handler().on_sent(token);
   if (kind == Kind::kReceive) handler().on_received(token);
+}
+
+std::string UcxWire::loss_of(const Operation& operation) {
+  const bool receiving =
+      operation.kind == Kind::kReceive || operation.kind == Kind::kControlReceive;
+  return base::concat(receiving ? "receiving " : "sending ", operation.bytes, " bytes ",
+                      receiving ? "from" : "to", " rank ", operation.peer->rank,
+                      " over UCX failed (",
+                      ucx().status_string(static_cast<ucs_status_t>(operation.status)), ')');
 }
 
 void UcxWire::require_no_loss() const {

@@ -74,6 +74,7 @@ class UcxWire final : public Wire {
   void start(Operation& operation, Start&& start);
   void send_tagged(std::span<const std::byte> bytes, std::uint64_t tag, Operation& operation);
   void finish(Operation& operation);
+  static std::string loss_of(const Operation& operation);
   void require_no_loss() const;
   bool receive_control();
   void hand_on_complete(Peer& source);
