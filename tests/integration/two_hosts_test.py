@@ -14,14 +14,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import unittest
 
-JOB = ""
+import jobs_test
+
 MPIRUN = []
 
-SECONDS_TO_END = 60.0
+SECONDS_TO_TELL = 60.0
 NET = "10.77.0"
 
 
@@ -72,7 +71,7 @@ exec ip netns exec $name unshare --uts sh -c "hostname $name; exec sh -c '$*'"
     def within(self, side, *line):
         subprocess.run(["ip", "netns", "exec", self.names[side], *line], check=True)
 
-    def command(self, ranks, *arguments):
+    def mpirun(self, ranks):
         """mpirun on host a, which starts `ranks` on each host."""
         line = [MPIRUN[0], "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1",
                 "--mca", "btl", "vader,self,tcp", "--mca", "mpi_yield_when_idle", "1",
@@ -80,7 +79,7 @@ exec ip netns exec $name unshare --uts sh -c "hostname $name; exec sh -c '$*'"
                 "--mca", "oob_tcp_if_include", f"{NET}.0/24", "--mca", "btl_tcp_if_include", f"{NET}.0/24",
                 "-x", "UCX_NET_DEVICES=smplink", "-x", "UCX_TLS=tcp", "-x", "OMP_NUM_THREADS=1",
                 "-x", "SMP_PLAN_CACHE=off",
-                "--host", f"{NET}.1:{ranks},{NET}.2:{ranks}", "-n", str(2 * ranks), JOB, *map(str, arguments)]
+                "--host", f"{NET}.1:{ranks},{NET}.2:{ranks}"]
         inner = f"hostname {self.names['a']}; exec \"$@\""
         return ["ip", "netns", "exec", self.names["a"], "unshare", "--uts", "sh", "-c", inner, "sh", *line]
 
@@ -90,70 +89,26 @@ exec ip netns exec $name unshare --uts sh -c "hostname $name; exec sh -c '$*'"
         self.folder.cleanup()
 
 
-class Job:
-    """A job in the background, and what it has said."""
-
-    def __init__(self, line):
-        self.output = []
-        self.changed = threading.Condition()
-        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        start_new_session=True)
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.output.append(line)
-                self.changed.notify()
-
-    def text(self):
-        return "".join(self.output)
-
-    def wait_for(self, pattern):
-        with self.changed:
-            return self.changed.wait_for(lambda: re.search(pattern, self.text(), re.MULTILINE), SECONDS_TO_END)
-
-    def pids(self):
-        return {int(rank): int(pid) for rank, pid in re.findall(r"^rank (\d+) pid (\d+)", self.text(), re.MULTILINE)}
-
-    def wait(self):
-        """The exit status, and how long it took."""
-        start = time.monotonic()
-        status = self.process.wait(timeout=SECONDS_TO_END)
-        self.reader.join()
-        return status, time.monotonic() - start
-
-    def close(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for pid in self.pids().values():
-            try:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
-                    if os.path.basename(JOB) in file.read():
-                        os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
-        self.process.wait()
-        self.reader.join()
-        self.process.stdout.close()
-
-
 class TwoHostsTest(unittest.TestCase):
     def setUp(self):
         self.hosts = TwoHosts()
         self.addCleanup(self.hosts.close)
 
-    def start(self, *arguments, ranks=2):
-        job = Job(self.hosts.command(ranks, *arguments))
+    def start(self, *arguments):
+        job = jobs_test.RunningJob(4, *arguments, mpirun=self.hosts.mpirun(2))
         self.addCleanup(job.close)
         return job
 
+    def end_of(self, job):
+        """Exit status, all that was said, and how long it took."""
+        status, seconds = job.wait()
+        job.reader.join()
+        return status, "".join(job.output), seconds
+
     def loss(self, *arguments):
-        job = self.start("loss", 3, *arguments)
-        status, _ = job.wait()
-        self.assertEqual(status, 0, job.text())
-        return re.search(r"^loss (\S+)", job.text(), re.MULTILINE)[1]
+        status, text, _ = self.end_of(self.start("loss", 3, *arguments))
+        self.assertEqual(status, 0, text)
+        return re.search(r"^loss (\S+)", text, re.MULTILINE)[1]
 
     def test_the_same_bits_over_every_path(self):
         over_mpi = self.loss("--smp.transport", "mpi")
@@ -168,33 +123,35 @@ class TwoHostsTest(unittest.TestCase):
         fast = self.loss("--smp.transport", "mpi")
         self.assertEqual(self.loss("--smp.transport", "ucx"), fast)
 
-    def ends(self, job, what):
-        status, seconds = job.wait()
-        print(f"{what}: the job ended after {seconds:.2f} s", flush=True)
-        self.assertNotEqual(status, 0)
-        return re.findall(r"^smp: .*", job.text(), re.MULTILINE)
-
     def test_a_killed_rank(self):
         for rank in 1, 2:
             with self.subTest(rank=rank):
                 job = self.start("large", 1_000_000, "--smp.transport", "ucx")
-                self.assertTrue(job.wait_for("^step 3"), job.text())
-                os.kill(job.pids()[rank], signal.SIGKILL)
-                said = self.ends(job, f"rank {rank} killed")
-                self.assertTrue(any(f"rank {rank}" in line for line in said), job.text())
+                self.assertTrue(job.wait_for_step(3), "".join(job.output))
+                os.kill(job.pids[rank], signal.SIGKILL)
+                status, text, seconds = self.end_of(job)
+                print(f"rank {rank} killed: the job ended after {seconds:.2f} s", flush=True)
+                self.assertNotEqual(status, 0)
+                said = re.findall(r"^smp: .*", text, re.MULTILINE)
+                self.assertTrue(any(f"rank {rank}" in line for line in said), text)
 
     def test_a_cut_link(self):
         job = self.start("large", 1_000_000, "--smp.transport", "ucx", "--smp.stall_seconds", 5,
                          "--smp.abort_seconds", 20)
-        self.assertTrue(job.wait_for("^step 3"), job.text())
+        self.assertTrue(job.wait_for_step(3), "".join(job.output))
         self.hosts.within("a", "ip", "link", "set", "smplink", "down")
         # The launcher cannot reach the other host either, and may wait for it much longer.
-        self.assertTrue(job.wait_for("^(smp: |.smp E )"), job.text())
+        with job.changed:
+            told = job.changed.wait_for(lambda: [line for line in job.output if re.match(r"smp: |.smp E ", line)],
+                                        SECONDS_TO_TELL)
+        self.assertTrue(told, "".join(job.output))
+        print(f"link cut: {told[0]}", end="", flush=True)
+        self.assertRegex(told[0], r"rank [0-3]\b")
 
 
 if __name__ == "__main__":
     split = sys.argv.index("--")
-    JOB, MPIRUN = sys.argv[1], sys.argv[2:split]
+    jobs_test.JOB, MPIRUN = sys.argv[1], sys.argv[2:split]
     if problem := missing():
         print(f"skipped: {problem}")
         sys.exit(77)
