@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import jobs_test
@@ -55,6 +56,8 @@ class TwoHosts:
             self.within(side, "ip", "addr", "add", f"{NET}.{number}/24", "dev", "smplink")
             for device in "lo", "smplink":
                 self.within(side, "ip", "link", "set", device, "up")
+        for side in "ab":
+            self.wait_for_link(side)
         self.agent = os.path.join(self.folder.name, "agent")
         with open(self.agent, "w", encoding="utf-8") as file:  # stands for ssh: HOST COMMAND...
             file.write(f"""#!/bin/sh
@@ -67,6 +70,17 @@ exec ip netns exec $name unshare --uts sh -c "hostname $name; exec sh -c '$*'"
     @staticmethod
     def ip(*arguments):
         subprocess.run(["ip", *arguments], check=True)
+
+    def wait_for_link(self, side):
+        """The kernel says a moment later that a link is up, and UCX uses none before."""
+        end = time.monotonic() + SECONDS_TO_TELL
+        while time.monotonic() < end:
+            said = subprocess.run(["ip", "-n", self.names[side], "-br", "link", "show", "smplink"],
+                                  stdout=subprocess.PIPE, text=True, check=True).stdout
+            if said.split()[1] == "UP":
+                return
+            time.sleep(0.05)
+        raise TimeoutError(f"the link is not up on host {side}: {said}")
 
     def within(self, side, *line):
         subprocess.run(["ip", "netns", "exec", self.names[side], *line], check=True)
