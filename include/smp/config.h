@@ -43,6 +43,10 @@ struct SMP_API Config {
   /// How distributed transformer layers are cut (docs/tensor_parallelism.md): "memory" has no
   /// activation twice on the ranks that share a layer, "speed" sends less between them.
   std::string optimize = "memory";
+  /// Whether the ranks that share distributed modules are all given the same batch, the one that
+  /// smp::data_shard() names; otherwise each reads samples of its own (docs/tensor_parallelism.md).
+  /// Other name of the key: `_prescaled_batch`.
+  bool prescaled_batch = false;
 
   // Pipeline.
 

@@ -19,7 +19,7 @@ struct DistributedSamplerOptions {
   /// What happens to samples that cannot be divided among the replicas: left out, or (false) some
   /// of the first are read twice, so that every sample is read.
   bool drop_last = false;
-  /// Default: smp::dp_size() and smp::dp_rank().
+  /// Default: those of smp::data_shard().
   std::optional<int> replicas = std::nullopt;
   std::optional<int> replica = std::nullopt;
 };

@@ -88,6 +88,14 @@ SMP_API int dp_size();
 /// Among those that hold the same slices of distributed modules; dp_rank() if there are none.
 SMP_API int rdp_rank();
 SMP_API int rdp_size();
+/// Which share of the samples this rank reads, of how many: number dp_rank() of dp_size(); with
+/// `prescaled_batch`, where ranks that share distributed modules have one batch, rdp_rank() of
+/// rdp_size().
+struct DataShard {
+  int index = 0;
+  int count = 1;
+};
+SMP_API DataShard data_shard();
 /// Among the ranks of one replica of the model.
 SMP_API int mp_rank();
 SMP_API int mp_size();

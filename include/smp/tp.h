@@ -3,6 +3,7 @@
 #pragma once
 
 #include "smp/tensor_parallelism.h"
+#include "smp/tp/batch_primitives.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_layer_norm.h"
 #include "smp/tp/distributed_linear.h"

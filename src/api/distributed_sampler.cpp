@@ -17,8 +17,8 @@ namespace smp {
 
 DistributedSampler::DistributedSampler(std::size_t size, DistributedSamplerOptions options)
     : size_(size), options_(options) {
-  if (!options_.replicas) options_.replicas = dp_size();
-  if (!options_.replica) options_.replica = dp_rank();
+  if (!options_.replicas) options_.replicas = data_shard().count;
+  if (!options_.replica) options_.replica = data_shard().index;
   SMP_REQUIRE(*options_.replica >= 0 && *options_.replica < *options_.replicas,
               "smp::DistributedSampler: replica ", *options_.replica, " of ", *options_.replicas);
   fill();

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <utility>
@@ -18,6 +19,13 @@ server::TensorFlags all_require_grad(std::size_t count) {
   server::TensorFlags flags;
   for (std::size_t i = 0; i < count; ++i) flags.push_back(true);
   return flags;
+}
+
+/// Of what has no plain memory, nothing.
+std::uint64_t hash_of_values(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || !tensor.is_cpu()) return 0;
+  const auto row = tensor.detach().contiguous();
+  return XXH3_64bits(row.const_data_ptr(), row.nbytes());
 }
 
 }  // namespace
@@ -161,6 +169,21 @@ std::uint64_t Microbatches::preview_key(int microbatch) const {
     }
   }
   return key;
+}
+
+std::string Microbatches::digest() const {
+  const at::NoGradGuard no_grad;
+  std::string shapes;
+  std::uint64_t values = arguments_.size();
+  for (const auto& argument : arguments_) {
+    values = base::mix_key(values, argument.packet.bytes);
+    for (const auto& tensor : argument.packet.tensors) {
+      if (!tensor.defined()) continue;
+      shapes += base::concat(shapes.empty() ? "" : ", ", tensor.scalar_type(), ' ', tensor.sizes());
+      values = base::mix_key(values, hash_of_values(tensor));
+    }
+  }
+  return base::concat(shapes, " #", values);
 }
 
 void Microbatches::check_unchanged(int microbatch) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "server/executor.h"
@@ -33,6 +34,8 @@ class Microbatches {
   std::vector<Packet> preview(int microbatch, bool meta) const;
   /// Of what preview() gives: values, types and shapes of tensors.
   std::uint64_t preview_key(int microbatch) const;
+  /// Of all arguments: types, shapes and a hash of values, "Long [8, 16] #3f...".
+  std::string digest() const;
   /// @throws UsageError if an argument that all microbatches share was changed in place.
   void check_unchanged(int microbatch) const;
 

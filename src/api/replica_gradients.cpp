@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -29,23 +28,28 @@ void ReplicaGradients::find_models() {
       (slices.contain(parameter) ? sliced : whole).push_back(parameter);
     }
     const auto& shards = runtime_.optimizer_shards();
-    std::vector<at::Tensor> owned;
-    for (const auto* parameters : {&whole, &sliced}) {
-      std::copy_if(parameters->begin(), parameters->end(), std::back_inserter(owned),
-                   [&](const auto& parameter) { return shards.is_here(parameter); });
-    }
-    models_.push_back({model, make_reducer(runtime_.replicas(), whole),
-                       make_reducer(runtime_.slice_replicas(), sliced), std::move(owned)});
+    // One gradient of a slice is that of one batch, or of all that its group reads.
+    const int replicas = runtime_.num_replicas(), batches = replicas / runtime_.ranks_of_batch();
+    std::vector<Mean> owned;
+    const auto add_owned = [&](const std::vector<at::Tensor>& parameters, int divisor) {
+      for (const auto& parameter : parameters) {
+        if (shards.is_here(parameter)) owned.push_back({parameter, divisor});
+      }
+    };
+    add_owned(whole, replicas);
+    add_owned(sliced, batches);
+    models_.push_back({model, make_reducer(runtime_.replicas(), whole, replicas),
+                       make_reducer(runtime_.slice_replicas(), sliced, batches), std::move(owned)});
   }
 }
 
 /// Each has lanes of its own, also among those of the models before it.
 std::unique_ptr<dp::GradientReducer> ReplicaGradients::make_reducer(
-    const d2d::Communicator& members, const std::vector<at::Tensor>& parameters) {
+    const d2d::Communicator& members, const std::vector<at::Tensor>& parameters, int divisor) {
   constexpr std::uint64_t kFirstLane = std::uint64_t{1} << 48, kLanes = std::uint64_t{1} << 32;
   auto reducer = std::make_unique<dp::GradientReducer>(
-      members, parameters, runtime_.bucket_bytes(), kFirstLane + kLanes * places_.size(),
-      runtime_.num_replicas(), runtime_.optimizer_shards().owners_of(parameters));
+      members, parameters, runtime_.bucket_bytes(), kFirstLane + kLanes * places_.size(), divisor,
+      runtime_.optimizer_shards().owners_of(parameters));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     places_[parameters[i].unsafeGetTensorImpl()] = {reducer.get(), i};
   }
@@ -79,8 +83,8 @@ std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
 
 void ReplicaGradients::begin_step() {
   const at::NoGradGuard no_grad;
-  for (const auto& parameter : std::exchange(means_, {})) {
-    if (parameter.grad().defined()) parameter.grad().mul_(runtime_.num_replicas());
+  for (const auto& [parameter, divisor] : std::exchange(means_, {})) {
+    if (parameter.grad().defined()) parameter.grad().mul_(divisor);
   }
 }
 

@@ -20,7 +20,8 @@ class Runtime;
 
 /// Of one rank, whose replicas hold the same parameters, but for slices of distributed modules:
 /// their gradients are of the samples of all ranks that hold the others, so only replicas of the
-/// slice add theirs, and the sum is divided by the number of all replicas. Threads: the rank's.
+/// slice add theirs, and the sum is divided by the number of all batches of the job. Threads: the
+/// rank's.
 class ReplicaGradients final : public server::GradientListener {
  public:
   /// Of each model what its gradients are here: those of whole parameters, then those of slices.
@@ -55,10 +56,15 @@ class ReplicaGradients final : public server::GradientListener {
   bool apart() const noexcept { return apart_; }
 
  private:
+  /// Whose gradient is a mean, and by what its sum was divided.
+  struct Mean {
+    at::Tensor parameter;
+    int divisor;
+  };
   struct Model {
     const DistributedModelBase* model;
     std::unique_ptr<dp::GradientReducer> whole, sliced;
-    std::vector<at::Tensor> owned;  // whose gradients are here alone
+    std::vector<Mean> owned;  // whose gradients are here alone
   };
   /// Where a parameter is averaged.
   struct Place {
@@ -66,7 +72,8 @@ class ReplicaGradients final : public server::GradientListener {
     std::size_t number;
   };
   std::unique_ptr<dp::GradientReducer> make_reducer(const d2d::Communicator& members,
-                                                    const std::vector<at::Tensor>& parameters);
+                                                    const std::vector<at::Tensor>& parameters,
+                                                    int divisor);
   void find_models();
   template <class Do>
   void for_each_reducer(Do&& act);
@@ -75,7 +82,7 @@ class ReplicaGradients final : public server::GradientListener {
   Runtime& runtime_;
   std::vector<Model> models_;                      // empty: not known yet
   ska::flat_hash_map<const void*, Place> places_;  // by parameter
-  std::vector<at::Tensor> means_;                  // parameters owned here whose gradient is a mean
+  std::vector<Mean> means_;                        // of parameters that are owned here
   bool apart_ = false;
 };
 

@@ -73,6 +73,7 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
   }
   require_same_steps(batches);
   require_same_facts(batches);
+  require_same_samples(batches);
   return share_of_loss(batches, loss);
 }
 
@@ -81,19 +82,29 @@ bool ReplicaStep::idle() const noexcept {
   return shared_ && learns_ && join != nullptr && !join->active();
 }
 
+/// With a prescaled batch one rank of each group does: of those with this rank's tp_rank.
+bool ReplicaStep::counts_apart(GlobalRank other) const {
+  if (runtime_.ranks_of_batch() == 1) return true;
+  return runtime_.topology().coordinates(other.value()).tp == runtime_.topology().tp_rank();
+}
+
 double ReplicaStep::share_of_loss(const std::vector<Batch>& batches,
                                   const std::string& loss) const {
-  std::vector<std::int64_t> rows;  // of replicas that have some
+  std::vector<std::int64_t> rows;  // of different batches, in replicas that have some
   std::size_t own = 0;
+  int all = 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    if (static_cast<int>(i) == members().rank()) own = rows.size();
+    const bool is_own = static_cast<int>(i) == members().rank();
+    if (!is_own && !counts_apart(members().members()[static_cast<int>(i)])) continue;
+    ++all;
+    if (is_own) own = rows.size();
     if (!batches[i].idle) rows.push_back(batches[i].rows);
   }
-  if (rows.size() == batches.size()) return dp::loss_share(loss, rows, own);
+  if (static_cast<int>(rows.size()) == all) return dp::loss_share(loss, rows, own);
   if (idle()) return 1;
   return dp::loss_share(loss, rows, own) *
          dp::active_share(
-             loss, static_cast<int>(rows.size()), static_cast<int>(batches.size()),
+             loss, static_cast<int>(rows.size()), all,
              runtime_.join() == nullptr || runtime_.join()->options().divide_by_initial_world_size);
 }
 
@@ -131,6 +142,21 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
     const auto text = StepFacts::explain(ranks[0].value(), batches[0].facts,
                                          ranks[static_cast<int>(i)].value(), batches[i].facts);
     SMP_REQUIRE(text.empty(), text);
+  }
+}
+
+/// Collectives of distributed modules would mix them up in silence.
+void ReplicaStep::require_same_samples(const std::vector<Batch>& batches) const {
+  const auto ranks = members().members();
+  const auto own = static_cast<std::size_t>(members().rank());
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const auto other = ranks[static_cast<int>(i)];
+    if (!runtime_.has_batch_of(other) || batches[i].idle || batches[own].idle) continue;
+    SMP_REQUIRE(batches[i].samples == batches[own].samples, "rank ", runtime_.topology().rank(),
+                " and rank ", other, " share distributed modules and, with prescaled_batch, one ",
+                "batch, but were given different ones, ", batches[own].samples, " and ",
+                batches[i].samples, "; read the samples of smp::data_shard(), which are the same ",
+                "on both, or leave prescaled_batch out");
   }
 }
 

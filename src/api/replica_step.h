@@ -22,6 +22,7 @@ class ReplicaStep {
     bool idle = false;       ///< there is none (smp::Join)
     std::string facts;       ///< StepFacts::take(): what all replicas ought to do alike
     std::string problem;     ///< this replica cannot run the step; the reason
+    std::string samples;     ///< where other ranks are given the same: Microbatches::digest()
   };
 
   /// @param learns  whether the step may have gradients; one that does not concerns only those
@@ -53,9 +54,11 @@ class ReplicaStep {
   struct EndOfEarly;
   d2d::Communicator members() const;
   std::vector<Batch> exchange(const Batch& own) const;
+  bool counts_apart(GlobalRank other) const;
   double share_of_loss(const std::vector<Batch>& batches, const std::string& loss) const;
   void require_same_steps(const std::vector<Batch>& batches) const;
   void require_same_facts(const std::vector<Batch>& batches) const;
+  void require_same_samples(const std::vector<Batch>& batches) const;
 
   Runtime& runtime_;
   const bool learns_;

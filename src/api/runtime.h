@@ -104,6 +104,19 @@ class Runtime {
   /// What the running step's modules did with other ranks is over.
   void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
   int num_replicas() const noexcept;
+  /// How many ranks of a stage are given the same batch: a TP_GROUP if it is prescaled, else one.
+  int ranks_of_batch() const noexcept {
+    return config().prescaled_batch && num_replicas() > 1 ? topology().tp_size() : 1;
+  }
+  /// Whether this rank and `other`, which runs the same stage, are.
+  bool has_batch_of(GlobalRank other) const {
+    return config().prescaled_batch &&
+           topology().coordinates(other.value()).rdp == topology().rdp_rank();
+  }
+  /// Of this rank's batch, among those of the job.
+  int batch_number() const {
+    return config().prescaled_batch ? topology().rdp_rank() : topology().dp_rank();
+  }
   /// Steps with gradients that this rank has begun among its replicas.
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
   void count_shared_step() noexcept { ++shared_steps_; }

@@ -212,6 +212,12 @@ int dp_rank() { return Runtime::current().topology().dp_rank(); }
 int dp_size() { return Runtime::current().topology().dp_size(); }
 int rdp_rank() { return Runtime::current().topology().rdp_rank(); }
 int rdp_size() { return Runtime::current().topology().rdp_size(); }
+DataShard data_shard() {
+  const auto& runtime = Runtime::current();
+  const auto& topology = runtime.topology();
+  const bool same = runtime.config().prescaled_batch;
+  return {runtime.batch_number(), same ? topology.rdp_size() : topology.dp_size()};
+}
 int mp_rank() { return Runtime::current().topology().mp_rank(); }
 int mp_size() { return Runtime::current().topology().mp_size(); }
 std::vector<int> group(Group which) { return Runtime::current().topology().group(which); }

@@ -49,7 +49,7 @@ class StepRun {
     wanted_ = task_.microbatches;
     task_.schedule = &runtime.schedule();
     if (among_replicas_.shared()) {
-      task_.first_microbatch = std::int64_t{runtime.topology().dp_rank()} * wanted_;
+      task_.first_microbatch = std::int64_t{runtime.batch_number()} * wanted_;
     }
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
@@ -161,6 +161,7 @@ class StepRun {
     }
     if (!among_replicas_.shared()) return;
     batch.facts = task_.facts;
+    if (inputs_ && runtime_.ranks_of_batch() > 1) batch.samples = inputs_->digest();
     try {
       const auto share = among_replicas_.agree(std::move(batch), loss());
       for (auto& weight : task_.weights) weight *= share;

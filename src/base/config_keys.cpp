@@ -82,6 +82,9 @@ std::vector<ConfigKey> pipeline_keys() {
       key("optimize", "", &Config::optimize, one_of({"memory", "speed"}), "memory",
           "how distributed transformer layers are cut: memory has no activation twice, speed sends "
           "less (docs/tensor_parallelism.md)"),
+      key("prescaled_batch", "_prescaled_batch", &Config::prescaled_batch, any_boolean(), "false",
+          "whether ranks that share distributed modules are given one batch, instead of each its "
+          "own (docs/tensor_parallelism.md)"),
       key("microbatches", "", &Config::microbatches, between(1, kMostMicrobatches), "1",
           "slices of each batch that travel through the stages independently"),
       key("pipeline", "", &Config::pipeline, schedule, "interleaved",
@@ -218,8 +221,6 @@ std::vector<FutureKey> make_future_keys() {
       {"ddp_dist_backend", KeyType::kString, "auto", "a choice of backends for replicas"},
       off("horovod", "data parallelism by Horovod (ddp does it)"),
       off("deterministic_server", "one order of requests in all replicas"),
-      off("prescaled_batch", "tensor parallelism"),
-      off("_prescaled_batch", "tensor parallelism"),
       off("fp16_params", "tensor parallelism"),
       off("checkpoint_attentions", "tensor parallelism"),
       off("_match_weights", "tensor parallelism"),

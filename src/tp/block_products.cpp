@@ -5,8 +5,10 @@
 
 #include <utility>
 
+#include "smp/tp/batch_primitives.h"
 #include "smp/tp/primitives.h"
 #include "tp/tensor_parallel.h"
+#include "tp/used_in_part.h"
 
 namespace smp::tp {
 namespace {
@@ -15,7 +17,7 @@ namespace {
 at::Tensor own_rows(const at::Tensor& parameter, const ChannelShare& share) {
   if (share.cut()) return parameter;
   const auto rank = static_cast<std::size_t>(TensorParallel::current().rank());
-  return parameter.narrow(0, share.first[rank], share.count);
+  return used_in_part(parameter).narrow(0, share.first[rank], share.count);
 }
 
 /// Partial sums of all channels, [T·B, S, C], as [T, T·B, S, share.count]: those of each rank.
@@ -70,7 +72,7 @@ SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t
 }
 
 at::Tensor read_by_products(Layout layout, const at::Tensor& x) {
-  return layout == Layout::kMemory ? x : fused_allgather_for_tp(x, 0);
+  return layout == Layout::kMemory ? x : whole_batch_for_tp(x);
 }
 
 std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
@@ -86,7 +88,9 @@ std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
 
 at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels) {
   const auto sums = at::linear(channels, layer->weight);
-  return reduce_scatter_for_tp(sums, layout == Layout::kMemory ? -1 : 0) + layer->bias;
+  return (layout == Layout::kMemory ? reduce_scatter_for_tp(sums, -1)
+                                    : batch_of_sums_for_tp(sums)) +
+         layer->bias;
 }
 
 }  // namespace smp::tp

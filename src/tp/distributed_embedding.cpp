@@ -5,7 +5,7 @@
 #include <ostream>
 
 #include "base/check.h"
-#include "smp/tp/primitives.h"
+#include "smp/tp/batch_primitives.h"
 
 namespace smp::nn {
 namespace {
@@ -54,10 +54,10 @@ at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& indices) {
               "[batch, ..]");
   SMP_REQUIRE(!at::isFloatingType(indices.scalar_type()), "DistributedEmbedding: indices of type ",
               indices.scalar_type(), "; expected whole numbers (torch::kLong)");
-  const auto all = fused_allgather_for_tp(indices, 0);
+  const auto all = whole_batch_for_tp(indices);
   const auto rows = at::embedding(weight, all, options.padding_idx().value_or(-1),
                                   /*scale_grad_by_freq=*/false, options.sparse());
-  return scatter_and_merge_for_tp(rows, 0, -1);
+  return batch_of_slices_for_tp(rows, -1);
 }
 
 void DistributedEmbeddingImpl::pretty_print(std::ostream& stream) const {

@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "base/check.h"
-#include "smp/tp/primitives.h"
+#include "smp/tp/batch_primitives.h"
 #include "tp/sliced_norm.h"
 #include "tp/tensor_parallel.h"
 
@@ -50,8 +50,8 @@ at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& input) {
   SMP_REQUIRE(input.dim() >= 2 && input.size(-1) == size(), "DistributedLayerNorm: input is ",
               input.sizes(), ", expected [batch, .., ", size(),
               "]; check normalized_shape, or add a dimension for the batch");
-  const auto slices = scatter_and_merge_for_tp(input, -1, 0);
-  return scatter_and_merge_for_tp(DistributedLayerNormImpl::normalize_slices(slices), 0, -1);
+  const auto slices = slices_of_batch_for_tp(input, -1);
+  return batch_of_slices_for_tp(DistributedLayerNormImpl::normalize_slices(slices), -1);
 }
 
 at::Tensor DistributedLayerNormImpl::normalize_slices(const at::Tensor& slices) {

@@ -5,7 +5,7 @@
 #include <ostream>
 
 #include "base/check.h"
-#include "smp/tp/primitives.h"
+#include "smp/tp/batch_primitives.h"
 
 namespace smp::nn {
 
@@ -33,8 +33,8 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& input) {
   SMP_REQUIRE(input.dim() >= 2 && input.size(-1) == options.in_features(),
               "DistributedLinear: input is ", input.sizes(), ", expected [batch, .., ",
               options.in_features(), "]; check in_features, or add a dimension for the batch");
-  const auto slices = scatter_and_merge_for_tp(input, -1, 0);
-  const auto output = reduce_scatter_for_tp(at::linear(slices, weight), 0);
+  const auto slices = slices_of_batch_for_tp(input, -1);
+  const auto output = batch_of_sums_for_tp(at::linear(slices, weight));
   return bias.defined() ? output + bias : output;
 }
 

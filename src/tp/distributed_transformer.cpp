@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "tp/block_products.h"
 #include "tp/channel_share.h"
+#include "tp/own_dropout.h"
 #include "tp/sliced_state.h"
 #include "tp/split_norm.h"
 #include "tp/tensor_parallel.h"
@@ -92,6 +93,12 @@ bool is_activation(const std::string& name) {
 at::Tensor activated(const at::Tensor& x, const std::string& activation) {
   if (activation == "relu") return at::relu(x);
   return at::gelu(x, activation == "gelu_tanh" ? "tanh" : "none");
+}
+
+/// Of the hidden state between blocks: with "memory" a rank has a slice of it.
+at::Tensor dropout_between(Layout layout, const at::Tensor& x, double probability, bool training) {
+  return layout == Layout::kMemory ? tp::own_dropout(x, probability, training)
+                                   : at::dropout(x, probability, training);
 }
 
 constexpr const char* kAttention = "DistributedAttentionLayer";
@@ -181,7 +188,8 @@ at::Tensor DistributedAttentionLayerImpl::block(const at::Tensor& hidden, const 
   auto& own = *parts_;
   const auto mixed = attend(projected(hidden, cross_states), mask);
   const auto output = tp::joined_by(own.layout, own.dense, mixed);
-  const auto dropped = at::dropout(output, options.hidden_dropout_prob, is_training());
+  const auto dropped =
+      dropout_between(own.layout, output, options.hidden_dropout_prob, is_training());
   return Norms::apply(own.norms.after, hidden + dropped);
 }
 
@@ -240,8 +248,8 @@ at::Tensor DistributedAttentionLayerImpl::attend(const std::vector<at::Tensor>& 
   const auto& share = parts_->heads;
   const auto queries = heads_of(channels[0]).narrow(1, 0, share.real_heads());
   const auto keys = keys_of(channels[1]), values = keys_of(channels[2]);
-  const auto probabilities = at::dropout(at::softmax(scores_of(queries, keys, mask), -1),
-                                         options.attention_dropout_prob, is_training());
+  const auto probabilities = tp::own_dropout(at::softmax(scores_of(queries, keys, mask), -1),
+                                             options.attention_dropout_prob, is_training());
   const auto mixed = at::matmul(probabilities, values).transpose(1, 2).flatten(2);
   const auto padding = channels[0].size(-1) - mixed.size(-1);
   return padding == 0 ? mixed : at::constant_pad_nd(mixed, {0, padding});
@@ -298,7 +306,8 @@ at::Tensor DistributedTransformerOutputLayerImpl::block(const at::Tensor& hidden
   const auto inner = tp::channels_of(own.layout, x, {{own.first, own.inner}});
   const auto active = activated(inner[0], options.activation);
   const auto output = tp::joined_by(own.layout, own.second, active);
-  const auto dropped = at::dropout(output, options.hidden_dropout_prob, is_training());
+  const auto dropped =
+      dropout_between(own.layout, output, options.hidden_dropout_prob, is_training());
   return Norms::apply(own.norms.after, hidden + dropped);
 }
 

@@ -6,7 +6,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "base/check.h"
-#include "smp/tp/primitives.h"
+#include "smp/tp/batch_primitives.h"
 #include "smp/tp/split_cross_entropy.h"
 #include "tp/tensor_parallel.h"
 
@@ -48,23 +48,23 @@ DistributedVocabularyImpl::DistributedVocabularyImpl(std::int64_t tokens, std::i
 at::Tensor DistributedVocabularyImpl::forward(const at::Tensor& tokens) {
   require_tokens(tokens, num_tokens);
   const auto first = tp::TensorParallel::current().rank() * weight.size(0);
-  const auto own = fused_allgather_for_tp(tokens, 0) - first;
+  const auto own = whole_batch_for_tp(tokens) - first;
   const auto elsewhere = (own < 0) | (own >= weight.size(0));
   const auto rows = at::embedding(weight, own.masked_fill(elsewhere, 0));
-  return reduce_scatter_for_tp(rows.masked_fill(elsewhere.unsqueeze(-1), 0), 0);
+  return batch_of_sums_for_tp(rows.masked_fill(elsewhere.unsqueeze(-1), 0));
 }
 
-/// Of the samples of all ranks, for this rank's tokens: [T·B, .., V/T].
+/// Of the samples of all ranks, for this rank's tokens: [N, .., V/T].
 at::Tensor DistributedVocabularyImpl::own_scores(const at::Tensor& hidden, const char* what) const {
   SMP_REQUIRE(hidden.defined() && hidden.dim() >= 2 && hidden.size(-1) == weight.size(1),
               kVocabulary, ": ", what, " of ",
               hidden.defined() ? base::concat(hidden.sizes()) : "an undefined tensor",
               ", expected [batch, .., ", weight.size(1), "]; check the width of the table");
-  return at::linear(fused_allgather_for_tp(hidden, 0), weight);
+  return at::linear(whole_batch_for_tp(hidden), weight);
 }
 
 at::Tensor DistributedVocabularyImpl::scores(const at::Tensor& hidden) {
-  const auto padded = scatter_and_merge_for_tp(own_scores(hidden, "scores"), 0, -1);
+  const auto padded = batch_of_slices_for_tp(own_scores(hidden, "scores"), -1);
   return padded.size(-1) == num_tokens ? padded : padded.narrow(-1, 0, num_tokens);
 }
 
@@ -74,7 +74,7 @@ at::Tensor DistributedVocabularyImpl::losses(const at::Tensor& hidden, const at:
               kVocabulary, ": losses of ", hidden.sizes(), " with labels ",
               labels.defined() ? base::concat(labels.sizes()) : "undefined",
               "; expected a label for each row");
-  return split_cross_entropy_for_tp(split, fused_allgather_for_tp(labels, 0),
+  return split_cross_entropy_for_tp(split, whole_batch_for_tp(labels),
                                     /*ignore_index=*/-100, num_tokens);
 }
 

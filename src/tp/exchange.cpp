@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "tp/slice_part.h"
+
 namespace smp::tp {
 namespace {
 
@@ -31,6 +33,10 @@ Exchange Exchange::dual() const {
       return all_to_all(merge_dim_, split_dim_);
     case Kind::kSum:
       return identity();
+    case Kind::kOwnPart:
+      return join_parts(split_dim_);
+    case Kind::kJoinParts:
+      return own_part(split_dim_);
     case Kind::kIdentity:
       break;
   }
@@ -44,7 +50,9 @@ Exchange Exchange::of(std::int64_t num_dims) const {
 }
 
 std::int64_t Exchange::cut_dim() const noexcept {
-  return kind_ == Kind::kReduceScatter || kind_ == Kind::kAllToAll ? split_dim_ : -1;
+  const bool cuts =
+      kind_ == Kind::kReduceScatter || kind_ == Kind::kAllToAll || kind_ == Kind::kOwnPart;
+  return cuts ? split_dim_ : -1;
 }
 
 at::Tensor Exchange::run(const d2d::Communicator& ranks, const at::Tensor& tensor) const {
@@ -52,6 +60,7 @@ at::Tensor Exchange::run(const d2d::Communicator& ranks, const at::Tensor& tenso
   const int size = ranks.size();
   switch (kind_) {
     case Kind::kGather:
+    case Kind::kJoinParts:
       return restack(ranks.all_gather(tensor), size, 0, merge_dim_);
     case Kind::kReduceScatter:
       return ranks.reduce_scatter(restack(tensor, size, split_dim_, 0));
@@ -59,6 +68,8 @@ at::Tensor Exchange::run(const d2d::Communicator& ranks, const at::Tensor& tenso
       return restack(ranks.all_to_all(restack(tensor, size, split_dim_, 0)), size, 0, merge_dim_);
     case Kind::kSum:
       return ranks.all_reduce(tensor);
+    case Kind::kOwnPart:
+      return part_of(tensor, split_dim_, tensor.size(split_dim_) / size, ranks.rank());
     case Kind::kIdentity:
       break;
   }
@@ -68,6 +79,7 @@ at::Tensor Exchange::run(const d2d::Communicator& ranks, const at::Tensor& tenso
 at::Tensor Exchange::run_alone(int size, const at::Tensor& tensor) const {
   switch (kind_) {
     case Kind::kGather:
+    case Kind::kJoinParts:
       return at::cat(std::vector<at::Tensor>(static_cast<std::size_t>(size), tensor), merge_dim_);
     case Kind::kReduceScatter:
       return tensor.narrow(split_dim_, 0, tensor.size(split_dim_) / size) * size;
@@ -77,6 +89,8 @@ at::Tensor Exchange::run_alone(int size, const at::Tensor& tensor) const {
     }
     case Kind::kSum:
       return tensor * size;
+    case Kind::kOwnPart:
+      return tensor.narrow(split_dim_, 0, tensor.size(split_dim_) / size).clone();
     case Kind::kIdentity:
       break;
   }

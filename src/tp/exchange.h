@@ -25,14 +25,19 @@ class Exchange {
   static Exchange sum() { return {Kind::kSum, 0, 0}; }
   /// Nothing moves.
   static Exchange identity() { return {Kind::kIdentity, 0, 0}; }
+  /// Of what all have alike, rank i keeps the i-th of T equal parts along `dim`. Nothing moves.
+  static Exchange own_part(std::int64_t dim) { return {Kind::kOwnPart, dim, dim}; }
+  /// Everyone gets all parts, one after another along `dim`, and goes on alike.
+  static Exchange join_parts(std::int64_t dim) { return {Kind::kJoinParts, dim, dim}; }
 
   /// What carries gradients back. That of a sum is the identity, and the other way round: what
   /// follows a sum is the same on all ranks, and counts once (Shoeybi et al., Megatron-LM, 2019).
+  /// So does what follows joined parts.
   Exchange dual() const;
   /// The same for a tensor of `num_dims` dimensions: none of them counted from the end.
   /// @throws std::out_of_range like c10::Error if it has no such dimension.
   Exchange of(std::int64_t num_dims) const;
-  bool moves() const noexcept { return kind_ != Kind::kIdentity; }
+  bool is_identity() const noexcept { return kind_ == Kind::kIdentity; }
   /// The dimension that is cut into T parts, or -1.
   std::int64_t cut_dim() const noexcept;
 
@@ -43,7 +48,15 @@ class Exchange {
   at::Tensor run_alone(int size, const at::Tensor& tensor) const;
 
  private:
-  enum class Kind : std::uint8_t { kGather, kReduceScatter, kAllToAll, kSum, kIdentity };
+  enum class Kind : std::uint8_t {
+    kGather,
+    kReduceScatter,
+    kAllToAll,
+    kSum,
+    kIdentity,
+    kOwnPart,
+    kJoinParts
+  };
   Exchange(Kind kind, std::int64_t split_dim, std::int64_t merge_dim)
       : kind_(kind), split_dim_(split_dim), merge_dim_(merge_dim) {}
 

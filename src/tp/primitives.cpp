@@ -43,7 +43,7 @@ class ExchangeNode final : public module::SuspendingNode {
     TensorParallel::current().require_current(*meeting_);
     // Another rank may have a gradient where this one has none.
     const auto gradient = gradients[0].defined() ? gradients[0] : input_metadata(0).zeros_like();
-    if (!backward_.moves()) return {gradient};
+    if (backward_.is_identity()) return {gradient};
     return {smp::run(backward_, meeting_->backward(), *meeting_, gradient)};
   }
   bool is_traceable() override { return true; }  // it calls no code of the user's
@@ -98,6 +98,14 @@ at::Tensor fwd_allreduce_for_tp(const at::Tensor& tensor) {
 
 at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor) {
   return carry_out(Exchange::identity(), tensor, "smp::bwd_allreduce_for_tp");
+}
+
+at::Tensor own_part_for_tp(const at::Tensor& tensor, std::int64_t dim) {
+  return carry_out(Exchange::own_part(dim), tensor, "smp::own_part_for_tp");
+}
+
+at::Tensor join_parts_for_tp(const at::Tensor& tensor, std::int64_t dim) {
+  return carry_out(Exchange::join_parts(dim), tensor, "smp::join_parts_for_tp");
 }
 
 at::Tensor scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim,

@@ -1,13 +1,15 @@
 // tp/sliced_state.cpp: see the header.
 #include "tp/sliced_state.h"
 
-#include "smp/tp/primitives.h"
+#include "smp/tp/batch_primitives.h"
+
+#include "tp/tensor_parallel.h"
 
 namespace smp::tp {
 namespace {
 
 at::Tensor slices_of(const at::Tensor& own) {
-  return own.defined() ? scatter_and_merge_for_tp(own, -1, 0) : own;
+  return own.defined() ? slices_of_batch_for_tp(own, -1) : own;
 }
 
 }  // namespace
@@ -18,10 +20,12 @@ TransformerState sliced(const TransformerState& own) {
           mask_of_all(own.cross_mask, batch), /*sliced=*/true};
 }
 
-at::Tensor own_samples(const at::Tensor& slices) { return scatter_and_merge_for_tp(slices, 0, -1); }
+at::Tensor own_samples(const at::Tensor& slices) { return batch_of_slices_for_tp(slices, -1); }
 
 at::Tensor mask_of_all(const at::Tensor& mask, std::int64_t batch) {
-  return mask.defined() && mask.size(0) == batch ? fused_allgather_for_tp(mask, 0) : mask;
+  if (!mask.defined()) return mask;
+  const bool differs = mask.size(0) == batch;
+  return differs || TensorParallel::current().same_batch() ? whole_batch_for_tp(mask) : mask;
 }
 
 }  // namespace smp::tp

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "smp/tp/primitives.h"
+#include "smp/tp/batch_primitives.h"
 #include "tp/tensor_parallel.h"
 
 namespace smp {
@@ -58,8 +58,9 @@ at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor
   const auto first = group.rank() * own_classes;
   const auto real = std::clamp<std::int64_t>(all_classes - first, 0, own_classes);
   const auto parts = own_parts(logits, labels - first, real);
-  const auto all = scatter_and_merge_for_tp(parts, 0, -1).unflatten(-1, {group.size(), 2});
+  const auto all = batch_of_slices_for_tp(parts, -1).unflatten(-1, {group.size(), 2});
   const auto losses = at::logsumexp(all.select(-1, 0), {-1}) - all.select(-1, 1).sum(-1);
+  if (group.same_batch()) return losses.masked_fill(ignored, 0);
   const auto rows = labels.size(0) / group.size();
   return losses.masked_fill(ignored.narrow(0, group.rank() * rows, rows), 0);
 }

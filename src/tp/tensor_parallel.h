@@ -45,10 +45,11 @@ class TensorParallel {
  public:
   /// @param ranks   the TP_GROUP, in order of tp_rank
   /// @param places  outlive it
-  /// @param layout  of transformer layers that name none
+  /// @param layout     of transformer layers that name none
+  /// @param prescaled  all ranks are given the same batch
   TensorParallel(d2d::Communicator ranks, module::CallPlaces& places,
-                 Layout layout = Layout::kMemory)
-      : ranks_(std::move(ranks)), places_(places), layout_(layout) {}
+                 Layout layout = Layout::kMemory, bool prescaled = false)
+      : ranks_(std::move(ranks)), places_(places), layout_(layout), prescaled_(prescaled) {}
 
   /// Of the running fiber. @throws UsageError  no session runs.
   static TensorParallel& current();
@@ -58,6 +59,9 @@ class TensorParallel {
   int size() const noexcept { return size_ > 0 ? size_ : ranks_.size(); }
   const d2d::Communicator& ranks() const noexcept { return ranks_; }
   Layout layout() const noexcept { return layout_; }
+  /// Whether all ranks have the same samples, and so compute alike outside of distributed modules;
+  /// else each has its own.
+  bool same_batch() const noexcept { return prescaled_ && size() > 1; }
 
   /// The others do not take part: while a step is tried in advance, or only planned. Collectives
   /// then give what they would if every rank had this one's tensor, so that shapes are right.
@@ -78,6 +82,7 @@ class TensorParallel {
   const d2d::Communicator ranks_;
   module::CallPlaces& places_;
   const Layout layout_;
+  const bool prescaled_;
   int size_ = 0;  // 0: that of ranks_
   bool alone_ = false;
 };

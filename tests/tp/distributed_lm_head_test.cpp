@@ -192,9 +192,10 @@ StateDict train_sliced(const TransformerLMHeadOptions& options, const std::vecto
   });
   for (int s = 0; s < kSteps; ++s) {
     const auto [tokens, labels] = rows_of(s);
-    const auto part = static_cast<std::size_t>(dp_rank());
+    const auto [index, count] = data_shard();
+    const auto part = static_cast<std::size_t>(index);
     optimizer.zero_grad();
-    const double own = train(tokens.chunk(dp_size())[part], labels.chunk(dp_size())[part])
+    const double own = train(tokens.chunk(count)[part], labels.chunk(count)[part])
                            .reduce_mean()
                            .template item<double>();
     double sum = 0;
@@ -218,8 +219,7 @@ void expect_loads(const TransformerLMHeadOptions& options, const StateDict& save
 
 class LMHeadTraining : public testing::TestWithParam<Variant> {};
 
-TEST_P(LMHeadTraining, IsThatOfOneProcessInEveryMix) {
-  const auto variant = GetParam();
+void expect_as_one_process(const Variant& variant, bool prescaled) {
   const auto options = options_of(variant);
   const auto plain = train_plain(options);
   auto other_layout = options;
@@ -232,6 +232,7 @@ TEST_P(LMHeadTraining, IsThatOfOneProcessInEveryMix) {
     config.pipeline_parallel_degree = pp;
     config.tensor_parallel_degree = tp;
     config.microbatches = 2;
+    config.prescaled_batch = prescaled;
     config.plan_cache = "off";
     run_local(ranks,
               [&, ranks = ranks] {
@@ -245,6 +246,11 @@ TEST_P(LMHeadTraining, IsThatOfOneProcessInEveryMix) {
               },
               config, {1});
   }
+}
+
+TEST_P(LMHeadTraining, IsThatOfOneProcessInEveryMix) { expect_as_one_process(GetParam(), false); }
+TEST_P(LMHeadTraining, IsThatOfOneProcessWithAPrescaledBatch) {
+  expect_as_one_process(GetParam(), true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LMHeadTraining,

@@ -87,6 +87,29 @@ TEST(DistributedAttentionLayer, GathersMasksOfSingleSamples) {
   }
 }
 
+/// A mask that is learnt, of the positions of all samples.
+template <class Attention>
+struct LearntMaskImpl : torch::nn::Module {
+  explicit LearntMaskImpl(const AttentionLayerOptions& options)
+      : mask(register_parameter("mask", numbers(1, {1, 1, 1, kQueries})[0])),
+        layer(register_module("layer", Attention(options))) {}
+  at::Tensor forward(const at::Tensor& x) { return layer->forward(x, mask, at::Tensor()); }
+  at::Tensor mask;
+  Attention layer;
+};
+
+TEST(DistributedAttentionLayer, LearnsMasksThatAllSamplesShare) {
+  for (const auto* layout : kLayouts) {
+    for (const int size : {2, 4}) {
+      const auto options = options_of(2, layout);
+      expect_as_plain(
+          [&] { return std::make_shared<LearntMaskImpl<PlainAttention>>(options); },
+          [&] { return std::make_shared<LearntMaskImpl<nn::DistributedAttentionLayer>>(options); },
+          numbers(size, {kBatch, kQueries, kHidden}), 1e-12, at::kDouble, {"mask"});
+    }
+  }
+}
+
 struct Heads {
   std::int64_t all, keys;
 };
@@ -211,22 +234,25 @@ constexpr int kSenders = 4;
 constexpr std::int64_t kLong = 40;  // of the sequence, so that moments are no small tensors
 
 template <class Forward>
-Sent sent_by(const Forward& run) {
+Sent sent_by(const Forward& run, Batches batches = Batches::kOwn) {
   d2d::SimulatedJob job(kSenders);
   Sent sent;
-  on_group(job, kSenders, [&](int rank) {
-    const auto& counters = job.channel(0).counters();
-    const auto y = run(rank);
-    if (rank == 0) {
-      sent.forward_bytes = counters.tensor_bytes_sent;
-      sent.forward_frames = counters.frames_sent;
-    }
-    backward(y, at::ones_like(y));
-    if (rank == 0) {
-      sent.backward_bytes = counters.tensor_bytes_sent - sent.forward_bytes;
-      sent.backward_frames = counters.frames_sent - sent.forward_frames;
-    }
-  });
+  on_group(
+      job, kSenders,
+      [&](int rank) {
+        const auto& counters = job.channel(0).counters();
+        const auto y = run(rank);
+        if (rank == 0) {
+          sent.forward_bytes = counters.tensor_bytes_sent;
+          sent.forward_frames = counters.frames_sent;
+        }
+        backward(y, at::ones_like(y));
+        if (rank == 0) {
+          sent.backward_bytes = counters.tensor_bytes_sent - sent.forward_bytes;
+          sent.backward_frames = counters.frames_sent - sent.forward_frames;
+        }
+      },
+      batches);
   return sent;
 }
 
@@ -285,6 +311,55 @@ TEST(DistributedTransformer, AddsTwoExchangesOfSamples) {
     });
     EXPECT_EQ(sent.forward_frames, (8 * layers + 2) * (kSenders - 1));
     EXPECT_EQ(sent.backward_frames, sent.forward_frames);
+  }
+}
+
+/// App. F.1: two all-reduces of the hidden state, and two in backward.
+TEST(DistributedTransformerLayer, SumsAPrescaledBatchTwiceWithSpeed) {
+  auto attention = attention_options();
+  attention.optimize = "speed";
+  const auto sent = sent_by(
+      [&](int) {
+        nn::DistributedTransformerLayer layer(attention, output_options("speed"));
+        layer->to(at::kDouble);
+        return layer(TransformerState{long_sample(0, kSenders, kHidden), {}, {}, {}}).hidden;
+      },
+      Batches::kPrescaled);
+  const auto others = static_cast<std::uint64_t>(kSenders - 1);
+  const std::uint64_t hidden = kSenders * kLong * kHidden * sizeof(double);
+  EXPECT_EQ(sent.forward_bytes, 2 * (2 * others * hidden / kSenders));
+  EXPECT_EQ(sent.backward_bytes, sent.forward_bytes);
+  EXPECT_EQ(sent.forward_frames, 2 * 2 * others) << "an all-reduce has two halves";
+  EXPECT_EQ(sent.backward_frames, sent.forward_frames);
+}
+
+/// Layers send what they send with own samples; around them is an all-gather each way.
+TEST(DistributedTransformer, JoinsAPrescaledBatchOnceWithMemory) {
+  for (const std::uint64_t layers : {1, 3}) {
+    auto attention = attention_options();
+    attention.optimize = "memory";
+    const auto sent_with = [&](Batches batches) {
+      return sent_by(
+          [&](int rank) {
+            nn::DistributedTransformer stack(attention, output_options("memory"),
+                                             static_cast<std::int64_t>(layers));
+            stack->to(at::kDouble);
+            const bool own = batches == Batches::kOwn;
+            const auto x =
+                long_sample(own ? rank : 0, own ? kSenders : kSenders * kSenders, kHidden);
+            return stack(TransformerState{x, {}, {}, {}}).hidden;
+          },
+          batches);
+    };
+    const auto own = sent_with(Batches::kOwn), one = sent_with(Batches::kPrescaled);
+    const auto others = static_cast<std::uint64_t>(kSenders - 1);
+    EXPECT_EQ(one.forward_frames, (8 * layers + 1) * others);
+    EXPECT_EQ(one.backward_frames, one.forward_frames);
+    // An all-gather of slices instead of two all-to-alls of a T-th of the samples.
+    const std::uint64_t slices = kSenders * kLong * kHidden * sizeof(double);
+    EXPECT_EQ(one.forward_bytes + 2 * others * slices / kSenders,
+              own.forward_bytes + others * slices);
+    EXPECT_EQ(one.backward_bytes, one.forward_bytes);
   }
 }
 

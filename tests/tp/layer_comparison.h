@@ -1,6 +1,6 @@
-// tp/layer_comparison.h: a distributed layer on a group of ranks with different samples, against
-// the layer of LibTorch that it stands for: values, gradients of inputs, of slices and of whole
-// parameters.
+// tp/layer_comparison.h: a distributed layer on a group of ranks with different samples, or with
+// the same, against the layer of LibTorch that it stands for: values, gradients of inputs, of
+// slices and of whole parameters.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -82,9 +82,9 @@ inline void expect_zero_padding(const at::Tensor& slice, const ParameterSlice& o
 class SummedGradients {
  public:
   void add(const std::string& name, const at::Tensor& part) { parts_[name].push_back(part); }
-  void expect_equal(const PlainResults& expected, double tolerance) const {
+  void expect_equal(const PlainResults& expected, std::size_t ranks, double tolerance) const {
     for (const auto& [name, parts] : parts_) {
-      EXPECT_EQ(parts.size(), expected.outputs.size());
+      EXPECT_EQ(parts.size(), ranks);
       expect_near(sum_of(parts), sum_of(expected.parts.at(name)), tolerance, "sum for " + name);
     }
   }
@@ -93,7 +93,68 @@ class SummedGradients {
   std::map<std::string, std::vector<at::Tensor>> parts_;
 };
 
-/// Both layers are made after the same seed, and cast to the dtype of the samples.
+/// See expect_as_plain(). @param samples  of each rank; if the batch is prescaled, of all
+template <class Plain, class Sliced>
+void expect_as_plain_with(Batches batches, int size, const Plain& make_plain,
+                          const Sliced& make_sliced, const std::vector<at::Tensor>& samples,
+                          double tolerance, at::ScalarType dtype,
+                          const std::vector<std::string>& summed) {
+  torch::manual_seed(5);
+  auto plain = make_plain();
+  plain->to(dtype);
+  const auto expected = run_plain(plain, samples);
+  d2d::SimulatedJob job(size, 4);
+  SummedGradients sums;
+  on_group(
+      job, size,
+      [&](int rank) {
+        SCOPED_TRACE(testing::Message()
+                     << "rank " << rank << " of " << size
+                     << (batches == Batches::kOwn ? ", own samples" : ", prescaled batch"));
+        const int batch = batches == Batches::kOwn ? rank : 0;
+        const auto place = static_cast<std::size_t>(batch);
+        torch::manual_seed(5);
+        auto layer = make_sliced();
+        layer->to(dtype);
+        auto input = samples[place].clone();
+        if (input.is_floating_point()) input.requires_grad_();
+        const auto output = layer->forward(input);
+        expect_near(output.detach(), expected.outputs[place], tolerance, "output");
+        backward(output, weights_like(output, batch));
+        expect_near(input.grad(), expected.inputs[place].grad(), tolerance,
+                    "gradient of the input");
+        const SlicedParameters slices(*layer);
+        const auto values = plain->named_parameters();
+        EXPECT_EQ(layer->named_parameters().size(), values.size());
+        for (const auto& item : layer->named_parameters()) {
+          const auto slice = slices.find(item.value());
+          const auto& parameter = item.value();
+          const auto own = [&](const at::Tensor& whole) {
+            return slice ? part_of(whole, slice->dim, parameter.size(slice->dim), rank) : whole;
+          };
+          expect_near(parameter.detach(), own(values[item.key()].detach()), 0, item.key());
+          const auto gradient = parameter.grad().to_dense();
+          const bool is_summed = std::any_of(summed.begin(), summed.end(), [&](const auto& part) {
+            return item.key().find(part) != std::string::npos;
+          });
+          if (is_summed && !slice) {
+            // of a prescaled batch the average is taken, of own samples it would be one of their
+            // losses
+            sums.add(item.key(), batches == Batches::kOwn ? gradient : gradient / size);
+            continue;
+          }
+          const auto& parts = expected.parts.at(item.key());
+          expect_near(gradient, own(slice ? sum_of(parts) : parts[place]), tolerance,
+                      "gradient of " + item.key());
+          if (slice) expect_zero_padding(gradient, *slice, rank, item.key());
+        }
+      },
+      batches);
+  sums.expect_equal(expected, static_cast<std::size_t>(size), tolerance);
+}
+
+/// With samples of each rank's own, and with those of the first on all ranks. Both layers are made
+/// after the same seed, and cast to the dtype of the samples.
 /// @param summed  parts of names of parameters for SummedGradients
 template <class Plain, class Sliced>
 void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
@@ -101,49 +162,11 @@ void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
                      at::ScalarType dtype = at::kDouble,
                      const std::vector<std::string>& summed = {}) {
   const auto size = static_cast<int>(samples.size());
-  torch::manual_seed(5);
-  auto plain = make_plain();
-  plain->to(dtype);
-  const auto expected = run_plain(plain, samples);
-  d2d::SimulatedJob job(size, 4);
-  SummedGradients sums;
-  on_group(job, size, [&](int rank) {
-    SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << size);
-    const auto place = static_cast<std::size_t>(rank);
-    torch::manual_seed(5);
-    auto layer = make_sliced();
-    layer->to(dtype);
-    auto input = samples[place].clone();
-    if (input.is_floating_point()) input.requires_grad_();
-    const auto output = layer->forward(input);
-    expect_near(output.detach(), expected.outputs[place], tolerance, "output");
-    backward(output, weights_like(output, rank));
-    expect_near(input.grad(), expected.inputs[place].grad(), tolerance, "gradient of the input");
-    const SlicedParameters slices(*layer);
-    const auto values = plain->named_parameters();
-    EXPECT_EQ(layer->named_parameters().size(), values.size());
-    for (const auto& item : layer->named_parameters()) {
-      const auto slice = slices.find(item.value());
-      const auto& parameter = item.value();
-      const auto own = [&](const at::Tensor& whole) {
-        return slice ? part_of(whole, slice->dim, parameter.size(slice->dim), rank) : whole;
-      };
-      expect_near(parameter.detach(), own(values[item.key()].detach()), 0, item.key());
-      const auto gradient = parameter.grad().to_dense();
-      const bool is_summed = std::any_of(summed.begin(), summed.end(), [&](const auto& part) {
-        return item.key().find(part) != std::string::npos;
-      });
-      if (is_summed && !slice) {
-        sums.add(item.key(), gradient);
-        continue;
-      }
-      const auto& parts = expected.parts.at(item.key());
-      expect_near(gradient, own(slice ? sum_of(parts) : parts[place]), tolerance,
-                  "gradient of " + item.key());
-      if (slice) expect_zero_padding(gradient, *slice, rank, item.key());
-    }
-  });
-  sums.expect_equal(expected, tolerance);
+  expect_as_plain_with(Batches::kOwn, size, make_plain, make_sliced, samples, tolerance, dtype,
+                       summed);
+  if (size == 1) return;
+  expect_as_plain_with(Batches::kPrescaled, size, make_plain, make_sliced, {samples[0]}, tolerance,
+                       dtype, summed);
 }
 
 /// Different whole numbers below `bound` for every rank.

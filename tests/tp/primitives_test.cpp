@@ -91,6 +91,19 @@ TEST_P(OnRanks, ScatterAndMergeTransposesOwnership) {
   }
 }
 
+TEST_P(OnRanks, PartsAreJoinedAgain) {
+  const auto all = inputs(size, {4, 3, 8});
+  for (const std::int64_t dim : {0, 2, -1}) {
+    const Tensors same(all.size(), all[0]);
+    const auto parts = outputs_of([&](const auto& x) { return own_part_for_tp(x, dim); }, same);
+    EXPECT_TRUE(at::equal(at::cat(parts, dim), all[0])) << "along " << dim;
+    for (const auto& joined :
+         outputs_of([&](const auto& x) { return join_parts_for_tp(x, dim); }, parts)) {
+      EXPECT_TRUE(at::equal(joined, all[0])) << "along " << dim;
+    }
+  }
+}
+
 TEST_P(OnRanks, SumsAndCopies) {
   const auto all = inputs(size, {3, 2});
   auto sum = all[0].clone();
@@ -193,6 +206,18 @@ std::vector<Differentiated> all_primitives(int size) {
       {"scatter-and-merge 0 to 1",
        [](const auto& x) { return scatter_and_merge_for_tp(x, 0, 1); },
        {n, 2}},
+      {"own part along 0", [](const auto& x) { return own_part_for_tp(x, 0); }, {n, 2}, true},
+      {"own part along 1", [](const auto& x) { return own_part_for_tp(x, -1); }, {2, n}, true},
+      {"joined parts along 0",
+       [](const auto& x) { return join_parts_for_tp(x, 0); },
+       {2, 3},
+       false,
+       true},
+      {"joined parts along 1",
+       [](const auto& x) { return join_parts_for_tp(x, 1); },
+       {2, 2},
+       false,
+       true},
       {"forward allreduce", fwd_allreduce_for_tp, {2, 3}, false, true},
       {"backward allreduce", bwd_allreduce_for_tp, {2, 3}, true, false},
   };
@@ -315,6 +340,9 @@ TEST(PrimitiveTraffic, IsWhatTheFormulasSay) {
               std::pair(parts, whole_part));
     EXPECT_EQ(sent([](const auto& x) { return scatter_and_merge_for_tp(x, 1, 0); }),
               std::pair(parts, parts));
+    EXPECT_EQ(sent([](const auto& x) { return join_parts_for_tp(x, 1); }), std::pair(whole, none));
+    EXPECT_EQ(sent([](const auto& x) { return own_part_for_tp(x, 1); }),
+              std::pair(none, whole_part));
     EXPECT_EQ(sent(fwd_allreduce_for_tp), std::pair(sum, none));
     EXPECT_EQ(sent(bwd_allreduce_for_tp), std::pair(none, sum));
   }
@@ -334,6 +362,10 @@ TEST(PrimitiveRefusals, NameSizesThatCannotBeDivided) {
                   scatter_and_merge_for_tp(at::ones({2, 5}), -1, 0);
                 }),
                 HasSubstr("dimension 1 has 5 elements"));
+    EXPECT_THAT(refusal<UsageError>([] {
+                  own_part_for_tp(at::ones({5, 2}), 0);
+                }),
+                HasSubstr("smp::own_part_for_tp of [5, 2] among 2 tensor-parallel"));
     EXPECT_THROW(fused_allgather_for_tp(at::ones({2, 5}), 2), c10::IndexError);
     EXPECT_THROW(fused_allgather_for_tp(at::Tensor(), 0), UsageError);
   });

@@ -64,8 +64,9 @@ struct Samples {
 
 constexpr int kSteps = 4;
 constexpr int kMicrobatches = 3;
-constexpr int kRows = 6;  ///< of the batch of one rank
+constexpr int kRows = 6;  ///< of one batch
 
+/// @param replica  the number of the batch: of a rank, or with a prescaled batch of a TP_GROUP
 inline Samples samples(int step, int replica) {
   const auto n = at::arange(kRows * 5, at::kLong);
   const auto seed = 31 * step + 7 * replica;
@@ -138,7 +139,7 @@ inline Training train_sliced(bool sparse = false, bool sharded = false) {
   });
   for (int s = 0; s < kSteps; ++s) {
     optimizer.zero_grad();
-    const auto [tokens, targets] = samples(s, dp_rank());
+    const auto [tokens, targets] = samples(s, data_shard().index);
     const double own = train(tokens, targets).reduce_mean().template item<double>();
     double sum = 0;
     for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);

@@ -11,14 +11,15 @@ int ranks_started() {
   return size;
 }
 
-void expect_as_in_one_process(int tp, int pp) {
-  const auto reference = train_in_one_process(ranks_started() / pp);
+void expect_as_in_one_process(int tp, int pp, bool prescaled = false) {
+  const auto reference = train_in_one_process(ranks_started() / pp / (prescaled ? tp : 1));
   static int argc = 0;
   static char* argv[] = {nullptr};
   Config config;
   config.tensor_parallel_degree = tp;
   config.pipeline_parallel_degree = pp;
   config.microbatches = kMicrobatches;
+  config.prescaled_batch = prescaled;
   const auto session = init(argc, argv, config);
   ASSERT_EQ(tp_size(), tp);
   ASSERT_EQ(pp_size(), pp);
@@ -39,6 +40,13 @@ TEST(SlicedTrainingOverMpi, OfAsManyTensorRanksAsThereAre) {
 TEST(SlicedTrainingOverMpi, OfTwoTensorRanksInStages) {
   expect_as_in_one_process(2, ranks_started() / 2);
 }
+TEST(SlicedTrainingOverMpi, OfOnePrescaledBatch) {
+  expect_as_in_one_process(ranks_started(), 1, true);
+}
+TEST(SlicedTrainingOverMpi, OfPrescaledBatchesInStages) {
+  expect_as_in_one_process(2, ranks_started() / 2, true);
+}
+TEST(SlicedTrainingOverMpi, OfPrescaledBatchesOfReplicas) { expect_as_in_one_process(2, 1, true); }
 
 }  // namespace sliced_training_mpi_test
 }  // namespace smp::tp

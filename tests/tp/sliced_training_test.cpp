@@ -17,11 +17,15 @@ struct Mix {
   const char* pipeline = "interleaved";
   bool sparse = false;
   bool shard = false;  ///< of optimizer state
+  bool prescaled = false;
+
+  int batches() const { return ranks / pp / (prescaled ? tp : 1); }
 };
 
 void PrintTo(const Mix& mix, std::ostream* out) {
   *out << mix.ranks << " ranks, tp " << mix.tp << ", pp " << mix.pp << ", " << mix.placement << ", "
-       << mix.pipeline << (mix.shard ? ", sharded state" : "");
+       << mix.pipeline << (mix.shard ? ", sharded state" : "")
+       << (mix.prescaled ? ", prescaled batch" : "");
 }
 
 Config config_of(const Mix& mix) {
@@ -32,6 +36,7 @@ Config config_of(const Mix& mix) {
   config.pipeline = mix.pipeline;
   config.microbatches = kMicrobatches;
   config.shard_optimizer_state = mix.shard;
+  config.prescaled_batch = mix.prescaled;
   return config;
 }
 
@@ -39,12 +44,13 @@ class SlicedTraining : public testing::TestWithParam<Mix> {};
 
 TEST_P(SlicedTraining, EqualsOneProcessOnTheGlobalBatch) {
   const auto mix = GetParam();
-  const auto reference = train_in_one_process(mix.ranks / mix.pp, mix.sparse);
+  const auto reference = train_in_one_process(mix.batches(), mix.sparse);
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     std::map<int, std::set<std::string>> names;  // by tp_rank; of all together if state is sharded
     run_local(mix.ranks,
               [&] {
                 ASSERT_EQ(tp_size(), mix.tp);
+                ASSERT_EQ(data_shard().count, mix.batches());
                 const auto ours = train_sliced(mix.sparse, mix.shard);
                 names[mix.shard ? 0 : tp_rank()].merge(
                     expect_equal(ours, reference, tp_rank(), tp_size()));
@@ -71,6 +77,22 @@ INSTANTIATE_TEST_SUITE_P(ShardedState, SlicedTraining,
                                          Mix{8, 2, 2, kSpread, kUsual, false, true},
                                          Mix{8, 2, 1, "TDP", kUsual, true, true},
                                          Mix{8, 2, 2, "PTD", kUsual, false, true}));
+
+/// The ranks of a group have one batch.
+INSTANTIATE_TEST_SUITE_P(PrescaledBatch, SlicedTraining,
+                         testing::Values(Mix{1, 1, 1, kSpread, kUsual, false, false, true},
+                                         Mix{2, 1, 1, kSpread, kUsual, false, false, true},
+                                         Mix{2, 2, 1, kSpread, kUsual, false, false, true},
+                                         Mix{4, 4, 1, kSpread, kUsual, false, false, true},
+                                         Mix{4, 2, 1, kSpread, kUsual, false, false, true},
+                                         Mix{4, 2, 1, "TDP", kUsual, true, false, true},
+                                         Mix{4, 2, 2, "cluster", "1f1b", false, false, true},
+                                         Mix{4, 2, 2, kSpread, "simple", false, false, true},
+                                         Mix{8, 2, 2, "PTD", kUsual, false, false, true},
+                                         Mix{8, 4, 2, "cluster", kUsual, true, false, true},
+                                         Mix{4, 2, 1, kSpread, kUsual, false, true, true},
+                                         Mix{8, 2, 2, "PTD", kUsual, false, true, true},
+                                         Mix{8, 2, 1, "TDP", kUsual, true, true, true}));
 
 }  // namespace sliced_training_test
 }  // namespace smp::tp

@@ -28,13 +28,17 @@ class NumberedPlaces final : public module::CallPlaces {
   std::uint64_t next_ = 0;
 };
 
+/// What the ranks of a group are given.
+enum class Batches { kOwn, kPrescaled };
+
 /// Runs `main(rank)` on the fiber of every rank of a group of `size`.
-inline void on_group(d2d::SimulatedJob& job, int size, const std::function<void(int)>& main) {
+inline void on_group(d2d::SimulatedJob& job, int size, const std::function<void(int)>& main,
+                     Batches batches = Batches::kOwn) {
   std::vector<int> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
   job.on_ranks(ranks, [&](int rank, d2d::Communicators& own) {
     NumberedPlaces places(1, 0);
-    TensorParallel group(own.all(), places);
+    TensorParallel group(own.all(), places, Layout::kMemory, batches == Batches::kPrescaled);
     const base::FiberLocalScope scope(TensorParallel::local(), &group);
     main(rank);
   });

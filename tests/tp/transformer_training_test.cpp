@@ -92,7 +92,8 @@ void train_and_compare(const PlainStack& plain, bool before) {
   auto train = step([&](const at::Tensor& x) { model.backward(model(x)); });
   for (int s = 0; s < kSteps; ++s) {
     optimizer.zero_grad();
-    train(rows_of(s).chunk(dp_size())[static_cast<std::size_t>(dp_rank())]);
+    const auto shard = data_shard();
+    train(rows_of(s).chunk(shard.count)[static_cast<std::size_t>(shard.index)]);
     optimizer.step();
   }
   const auto values = model.state_dict();
@@ -103,7 +104,7 @@ void train_and_compare(const PlainStack& plain, bool before) {
   }
 }
 
-TEST(TransformerTraining, IsThatOfOneProcessInBothLayouts) {
+void expect_as_one_process(bool prescaled) {
   for (const bool before : {false, true}) {
     const auto plain = train_plain(before);
     for (const auto* layout : kLayouts) {
@@ -116,12 +117,16 @@ TEST(TransformerTraining, IsThatOfOneProcessInBothLayouts) {
         config.tensor_parallel_degree = tp;
         config.optimize = layout;
         config.microbatches = 2;
+        config.prescaled_batch = prescaled;
         config.plan_cache = "off";
         run_local(ranks, [&, before = before] { train_and_compare(plain, before); }, config, {1});
       }
     }
   }
 }
+
+TEST(TransformerTraining, IsThatOfOneProcessInBothLayouts) { expect_as_one_process(false); }
+TEST(TransformerTraining, IsThatOfOneProcessWithAPrescaledBatch) { expect_as_one_process(true); }
 
 }  // namespace transformer_training_test
 }  // namespace smp::tp

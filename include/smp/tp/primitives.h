@@ -33,6 +33,15 @@ SMP_API at::Tensor fwd_allreduce_for_tp(const at::Tensor& tensor);
 /// A copy of `tensor`, which is the same on all ranks. Backward: the sum of all ranks' gradients.
 SMP_API at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor);
 
+/// Of `tensor`, which is the same on all ranks, cut into T parts along `dim`, part tp_rank. Nothing
+/// is sent. Backward: all parts' gradients, on each rank (all-gather).
+SMP_API at::Tensor own_part_for_tp(const at::Tensor& tensor, std::int64_t dim);
+
+/// The parts of all ranks, in order of tp_rank along `dim`, on each: as fused_allgather_for_tp(),
+/// where all ranks go on alike. Backward: this rank's part of the gradient, which is the same on
+/// all ranks and counts once; nothing is sent. Each rank sends T-1 times its tensor.
+SMP_API at::Tensor join_parts_for_tp(const at::Tensor& tensor, std::int64_t dim);
+
 /// Cut into T parts along `split_dim`, of which part i goes to tp_rank i; what comes, a part from
 /// each, is joined along `merge_dim` (all-to-all). Backward: the same with the dimensions
 /// exchanged. Each rank sends (T-1)/T of its tensor.

@@ -1,0 +1,41 @@
+// smp/tp/batch_primitives.h: between the batches of the ranks of a TP_GROUP and what distributed
+// modules compute with, whether each rank has samples of its own or all have the same
+// (`prescaled_batch`): modules made of these are right in both (docs/tensor_parallelism.md).
+//
+// B rows of a rank's batch, T = smp::tp_size(), N rows of all different samples of the group: T·B,
+// or B if the batch is prescaled. C channels, in dimension `dim`, which is not 0.
+//
+// What goes in and comes out, [B, ..], is as in a module that is not distributed: with a prescaled
+// batch it is the same on all ranks, and so is its gradient, which is that of the whole loss.
+//
+//                               own samples                        prescaled batch
+//     slices_of_batch_for_tp    all-to-all           all-to-all    own part      all-gather
+//     batch_of_slices_for_tp    all-to-all           all-to-all    all-gather    own part
+//     whole_batch_for_tp        all-gather       reduce-scatter    copy          all-reduce
+//     batch_of_sums_for_tp      reduce-scatter       all-gather    all-reduce    copy
+//                               forward                backward    forward       backward
+//
+// Errors and threads as in smp/tp/primitives.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "smp/export.h"
+
+namespace smp {
+
+/// [B, .., C] -> [N, .., C/T]: this rank's channels of all samples.
+SMP_API at::Tensor slices_of_batch_for_tp(const at::Tensor& batch, std::int64_t dim);
+
+/// [N, .., C/T] -> [B, .., C]: all channels, as every rank goes on with them.
+SMP_API at::Tensor batch_of_slices_for_tp(const at::Tensor& slices, std::int64_t dim);
+
+/// [B, ..] -> [N, ..]: all samples, of which every rank computes something else.
+SMP_API at::Tensor whole_batch_for_tp(const at::Tensor& batch);
+
+/// Every rank's addend of something of all samples, [N, ..] -> the sums [B, ..].
+SMP_API at::Tensor batch_of_sums_for_tp(const at::Tensor& addends);
+
+}  // namespace smp
