@@ -68,25 +68,47 @@ smp::TransformerOutputLayerOptions GptConfig::output() const {
           .post_layernorm = false};
 }
 
-GptImpl::GptImpl(const GptConfig& config)
-    : wte_(register_module("wte", table(config.vocabulary, config.width))),
-      wpe_(register_module("wpe", table(config.length, config.width))),
-      h_(register_module("h", nn::ModuleList())),
-      ln_f_(register_module("ln_f", nn::LayerNorm(nn::LayerNormOptions({config.width})))),
-      lm_head_(register_module("lm_head", head(config))) {
+Tensor loss_of(const Tensor& scores, const Tensor& next) {
+  return torch::nn::functional::cross_entropy(scores.flatten(0, 1), next.flatten());
+}
+
+/// Modules are drawn in the same order, with the same draws, split or not.
+GptImpl::GptImpl(const GptConfig& config) {
+  const bool split = config.split_vocabulary;
+  const auto vocabulary = [&] {
+    return nn::DistributedVocabulary(config.vocabulary, config.width, kDeviation);
+  };
+  if (split) split_wte_ = register_module("wte", vocabulary());
+  if (!split) wte_ = register_module("wte", table(config.vocabulary, config.width));
+  wpe_ = register_module("wpe", table(config.length, config.width));
+  h_ = register_module("h", nn::ModuleList());
+  ln_f_ = register_module("ln_f", nn::LayerNorm(nn::LayerNormOptions({config.width})));
+  if (split) split_head_ = register_module("lm_head", vocabulary());
+  if (!split) lm_head_ = register_module("lm_head", head(config));
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     h_->push_back(nn::DistributedTransformerLayer(config.attention(), config.output()));
   }
 }
 
-Tensor GptImpl::forward(const Tensor& tokens) {
+Tensor GptImpl::hidden_of(const Tensor& tokens) {
   const auto positions = torch::arange(tokens.size(1), tokens.options());
   smp::TransformerState state;
-  state.hidden = wte_(tokens) + wpe_(positions);
+  state.hidden = (wte_.is_empty() ? split_wte_(tokens) : wte_(tokens)) + wpe_(positions);
   for (const auto& layer : *h_) {
     state = layer->as<nn::DistributedTransformerLayer>()->forward(state);
   }
-  return lm_head_(ln_f_(state.hidden));
+  return ln_f_(state.hidden);
+}
+
+Tensor GptImpl::forward(const Tensor& tokens) {
+  const auto hidden = hidden_of(tokens);
+  return lm_head_.is_empty() ? split_head_->scores(hidden) : lm_head_(hidden);
+}
+
+Tensor GptImpl::loss(const Tensor& tokens, const Tensor& next) {
+  const auto hidden = hidden_of(tokens);
+  return lm_head_.is_empty() ? split_head_->losses(hidden, next).mean()
+                             : loss_of(lm_head_(hidden), next);
 }
 
 }  // namespace gpt

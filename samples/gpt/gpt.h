@@ -20,6 +20,9 @@ struct GptConfig {
   std::int64_t width = 64;
   std::int64_t heads = 4;  ///< a multiple of the tensor-parallel degree
   std::int64_t layers = 4;
+  /// Whether embedding and head are spread over the ranks by bytes, so that no rank has whole
+  /// scores; else they are whole on each.
+  bool split_vocabulary = false;
 
   /// "demo"; "tiny"; "small", of a few million parameters; or "gpt2", of 124 million.
   static GptConfig preset(const std::string& name);
@@ -32,20 +35,31 @@ struct GptConfig {
 /// Weights start from N(0, this), biases from 0, as GPT-2's do.
 inline constexpr double kDeviation = 0.02;
 
-/// Embeddings and head are whole on each rank; heads and inner channels of layers are spread.
+/// Mean cross-entropy in nats a byte. scores [B, T, V], next [B, T].
+Tensor loss_of(const Tensor& scores, const Tensor& next);
+
+/// Heads and inner channels of layers are spread; embeddings and head are whole on each rank, or
+/// those of bytes are spread, too. Names, shapes and first values are the same.
 class GptImpl : public torch::nn::Module {
  public:
   /// In a session, because that knows how many ranks there are.
   explicit GptImpl(const GptConfig& config);
   /// [B, T] int64 to scores [B, T, V] of what follows each.
   Tensor forward(const Tensor& tokens);
+  /// loss_of() these scores and `next` [B, T].
+  Tensor loss(const Tensor& tokens, const Tensor& next);
 
  private:
-  nn::Embedding wte_, wpe_;
-  nn::ModuleList h_;
-  nn::LayerNorm ln_f_;
-  nn::Linear lm_head_;
+  Tensor hidden_of(const Tensor& tokens);
+
+  nn::Embedding wte_{nullptr};
+  nn::DistributedVocabulary split_wte_{nullptr};  // one of the two
+  nn::Embedding wpe_{nullptr};
+  nn::ModuleList h_{nullptr};
+  nn::LayerNorm ln_f_{nullptr};
+  nn::Linear lm_head_{nullptr};
+  nn::DistributedVocabulary split_head_{nullptr};  // one of the two
 };
-SMP_MODULE(Gpt);
+SMP_MODULE(Gpt, loss);
 
 }  // namespace gpt

@@ -18,6 +18,8 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--dp", options.dp, "Replicas (default: what the ranks make)")->check(positive);
   app.add_option("--size", options.size, "Of the GPT")
       ->check(CLI::IsMember(GptConfig::preset_names()));
+  app.add_flag("--split-vocabulary", options.split_vocabulary,
+               "Spread embedding and head over the ranks of --tp, too, by bytes");
   app.add_option("--steps", options.steps, "Training steps")->check(positive);
   app.add_option("--rows", recipe.rows, "Windows of text in one step, over all ranks")
       ->check(positive);
@@ -69,6 +71,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   refuse_unknown_words(app.remaining());
   if (options.prompt.empty()) throw std::invalid_argument("--prompt is empty; give it a word");
   options.recipe.model = GptConfig::preset(options.size);
+  options.recipe.model.split_vocabulary = options.split_vocabulary;
   options.recipe.dtype = options.dtype == "float64" ? torch::kDouble : torch::kFloat;
   return options;
 }

@@ -17,6 +17,7 @@ struct Options {
   std::string dtype = "float32";
   int pp = 1;
   int tp = 1;
+  bool split_vocabulary = false;
   std::optional<int> dp;  ///< what the user believes; else what the ranks make
   std::int64_t steps = 200;
   std::int64_t check = 3;       ///< steps that are compared with one process

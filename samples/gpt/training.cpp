@@ -22,22 +22,18 @@ double mean_over_replicas(double own) {
 }
 
 const Recipe& checked(const Recipe& recipe) {
-  const auto parts = static_cast<std::int64_t>(smp::dp_size()) * recipe.microbatches;
+  const int batches = smp::data_shard().count;
+  const auto parts = static_cast<std::int64_t>(batches) * recipe.microbatches;
   if (recipe.rows % parts != 0) {
-    throw std::invalid_argument(std::to_string(recipe.rows) + " rows a step cannot be dealt to " +
-                                std::to_string(smp::dp_size()) + " data-parallel ranks with " +
-                                std::to_string(recipe.microbatches) +
-                                " microbatches each; choose a multiple of " +
-                                std::to_string(parts));
+    throw std::invalid_argument(
+        std::to_string(recipe.rows) + " rows a step cannot be dealt to " + std::to_string(batches) +
+        " batches with " + std::to_string(recipe.microbatches) +
+        " microbatches each; choose a multiple of " + std::to_string(parts));
   }
   return recipe;
 }
 
 }  // namespace
-
-Tensor loss_of(const Tensor& scores, const Tensor& next) {
-  return torch::nn::functional::cross_entropy(scores.flatten(0, 1), next.flatten());
-}
 
 Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int64_t steps) {
   torch::manual_seed(recipe.seed);
@@ -73,13 +69,14 @@ Trainer::Trainer(const Recipe& recipe, const Text& text)
 
 double Trainer::step() {
   auto run = smp::step([this](const Tensor& tokens, const Tensor& next) {
-    const auto loss = loss_of(model_(tokens), next);
+    const auto loss = model_->loss(tokens, next);
     model_.backward(loss);
     return loss;
   });
-  const auto rows = recipe_.rows / smp::dp_size();
+  const auto shard = smp::data_shard();
+  const auto rows = recipe_.rows / shard.count;
   const auto [tokens, next] =
-      text_.batch(recipe_.seed, steps_++, smp::dp_rank() * rows, rows, recipe_.model.length);
+      text_.batch(recipe_.seed, steps_++, shard.index * rows, rows, recipe_.model.length);
   model_.train();
   optimizer_.zero_grad();
   const double loss = run(tokens, next).reduce_mean().item<double>();
@@ -100,7 +97,8 @@ std::string Trainer::generate(const std::string& prompt, std::int64_t bytes, dou
   std::copy_n(reinterpret_cast<const unsigned char*>(prompt.data()) + prompt.size() - shown, shown,
               row.data_ptr<std::int64_t>());
   auto rows = row.expand({recipe_.microbatches, shown});
-  auto random = at::make_generator<at::CPUGeneratorImpl>(recipe_.seed + 1000 * smp::dp_rank());
+  auto random =
+      at::make_generator<at::CPUGeneratorImpl>(recipe_.seed + 1000 * smp::data_shard().index);
   for (std::int64_t i = 0; i < bytes; ++i) {
     const auto seen = std::min(rows.size(1), recipe_.model.length);
     const auto scores = score_next(rows.narrow(1, rows.size(1) - seen, seen)).concat();

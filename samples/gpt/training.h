@@ -26,9 +26,6 @@ struct Recipe {
 /// Largest 2-norm of all gradients together.
 inline constexpr double kMaxGradientNorm = 1.0;
 
-/// Mean cross-entropy in nats a byte. scores [B, T, V], next [B, T].
-Tensor loss_of(const Tensor& scores, const Tensor& next);
-
 /// Losses of the first `steps` steps in plain LibTorch on this rank alone, on whole batches, and
 /// the network that comes out.
 struct Reference {

@@ -40,11 +40,15 @@ Text small_text() {
 struct Mix {
   int pp, tp, dp;
   const char* placement = "cluster";
+  bool split_vocabulary = false;
+  bool prescaled = false;
   int ranks() const { return pp * tp * dp; }
 };
 
 void PrintTo(const Mix& mix, std::ostream* out) {
-  *out << "pp " << mix.pp << ", tp " << mix.tp << ", dp " << mix.dp << ", " << mix.placement;
+  *out << "pp " << mix.pp << ", tp " << mix.tp << ", dp " << mix.dp << ", " << mix.placement
+       << (mix.split_vocabulary ? ", split vocabulary" : "")
+       << (mix.prescaled ? ", prescaled batch" : "");
 }
 
 smp::Config config_of(const Mix& mix) {
@@ -53,6 +57,7 @@ smp::Config config_of(const Mix& mix) {
   config.tensor_parallel_degree = mix.tp;
   config.microbatches = small_recipe().microbatches;
   config.placement_strategy = mix.placement;
+  config.prescaled_batch = mix.prescaled;
   config.plan_cache = "off";
   return config;
 }
@@ -78,7 +83,9 @@ TEST_P(GptMix, EqualsOneProcessOnTheSameBatch) {
                  [&] {
                    ASSERT_EQ(smp::rdp_size(), mix.dp);
                    const auto text = small_text();
-                   Trainer trainer(small_recipe(), text);
+                   auto recipe = small_recipe();
+                   recipe.model.split_vocabulary = mix.split_vocabulary;
+                   Trainer trainer(recipe, text);
                    for (const double loss : expected.losses) {
                      EXPECT_NEAR(trainer.step(), loss, 1e-12 * loss);
                    }
@@ -101,6 +108,19 @@ INSTANTIATE_TEST_SUITE_P(Mixes, GptMix,
                                          Mix{1, 4, 1}, Mix{2, 2, 1}, Mix{2, 2, 2},
                                          Mix{2, 2, 2, "PTD"}));
 
+INSTANTIATE_TEST_SUITE_P(SplitVocabulary, GptMix,
+                         testing::Values(Mix{1, 1, 1, "cluster", true},
+                                         Mix{1, 2, 1, "cluster", true},
+                                         Mix{2, 4, 1, "cluster", true}, Mix{2, 2, 2, "PTD", true},
+                                         Mix{1, 2, 1, "cluster", true, true},
+                                         Mix{2, 2, 2, "spread", true, true}));
+
+INSTANTIATE_TEST_SUITE_P(PrescaledBatch, GptMix,
+                         testing::Values(Mix{1, 2, 1, "cluster", false, true},
+                                         Mix{1, 4, 1, "cluster", false, true},
+                                         Mix{2, 2, 1, "cluster", false, true},
+                                         Mix{2, 2, 2, "PTD", false, true}));
+
 TEST(GptTraining, RefusesRowsThatCannotBeDealt) {
   smp::run_local(4,
                  [] {
@@ -111,7 +131,8 @@ TEST(GptTraining, RefusesRowsThatCannotBeDealt) {
                      Trainer trainer(recipe, text);
                      ADD_FAILURE() << "took 12 rows for 4 ranks with 2 microbatches each";
                    } catch (const std::invalid_argument& error) {
-                     EXPECT_THAT(error.what(), HasSubstr("12 rows a step cannot be dealt to 4 "));
+                     EXPECT_THAT(error.what(),
+                                 HasSubstr("12 rows a step cannot be dealt to 4 batches"));
                      EXPECT_THAT(error.what(), HasSubstr("choose a multiple of 8"));
                    }
                  },
@@ -126,7 +147,9 @@ TEST(GptTraining, WritesWhatItHasLearntInAnyMix) {
   auto recipe = small_recipe();
   recipe.model.width = 16;
   recipe.learning_rate = 3e-2;
-  for (const Mix& mix : {Mix{1, 1, 1}, Mix{2, 2, 1}, Mix{1, 2, 2}}) {
+  for (const Mix& mix :
+       {Mix{1, 1, 1}, Mix{2, 2, 1}, Mix{1, 2, 2}, Mix{1, 2, 2, "TPD", true, true}}) {
+    recipe.model.split_vocabulary = mix.split_vocabulary;
     smp::run_local(mix.ranks(),
                    [&] {
                      const Text text(bytes);
@@ -168,12 +191,15 @@ TEST(GptWeights, MakeItHuggingFacesGpt2InPlainLibTorchAndSliced) {
   plain->to(torch::kDouble);
   smp::load_state_dict(*plain, weights);
   reference::expect_close(plain(expected.at("input.input_ids")), expected.at("logits"), "logits");
-  for (const Mix& mix : {Mix{1, 1, 1}, Mix{1, 2, 1}, Mix{2, 2, 1}}) {
+  for (const Mix& mix : {Mix{1, 1, 1}, Mix{1, 2, 1}, Mix{2, 2, 1}, Mix{1, 2, 1, "cluster", true},
+                         Mix{2, 2, 1, "cluster", true, true}}) {
     auto config = config_of(mix);
     config.microbatches = 1;
     smp::run_local(mix.ranks(),
                    [&] {
-                     Gpt net(published_config());
+                     auto published = published_config();
+                     published.split_vocabulary = mix.split_vocabulary;
+                     Gpt net(published);
                      net->to(torch::kDouble);
                      smp::DistributedModel model(net);
                      model.load_state_dict(weights);
