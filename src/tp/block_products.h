@@ -11,6 +11,10 @@
 //
 //     kSpeed   channels ─ product ─► partial sums [T·B, S, H] ─ reduce-scatter of samples ─► x
 //     kMemory  the same, reduce-scatter of the hidden size
+//
+// With a prescaled batch, whose rows T·B stands for then, kSpeed has x of all of them on every
+// rank: no all-gather, and an all-reduce of the partial sums; backward, an all-reduce of x's
+// gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>

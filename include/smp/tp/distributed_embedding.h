@@ -19,8 +19,10 @@ namespace nn {
 ///     i [B, ..] ─ all-gather ─► [T·B, ..] ─ look-up ─► [T·B, .., D/T] ─ all-to-all ─► [B, .., D]
 ///
 /// Forward sends (T-1)·B indices and (T-1)/T·B·D elements from each rank, backward as many
-/// elements. Starts from the values of torch::nn::Embedding after the same torch::manual_seed.
-/// Sizes in `options` are those of the whole table. `sparse` gives sparse gradients.
+/// elements. With a prescaled batch nothing is gathered before, and what was looked up after
+/// (docs/tensor_parallelism.md). Starts from the values of torch::nn::Embedding after the same
+/// torch::manual_seed. Sizes in `options` are those of the whole table. `sparse` gives sparse
+/// gradients.
 class SMP_API DistributedEmbeddingImpl : public DistributedModule {
  public:
   DistributedEmbeddingImpl(std::int64_t num_embeddings, std::int64_t embedding_dim)

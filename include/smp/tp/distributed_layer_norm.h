@@ -22,7 +22,8 @@ namespace nn {
 ///
 /// The moments are sums and sums of squares in double precision, so that a mean that is large
 /// against the deviation costs rows of float or of half precision no digits. Forward sends
-/// 2 (T-1)/T·B·H elements from each rank, and 4 (T-1)·B doubles; backward as many.
+/// 2 (T-1)/T·B·H elements from each rank, and 4 (T-1)·B doubles; backward as many. With a prescaled
+/// batch each rank takes its slice, and all are gathered (docs/tensor_parallelism.md).
 class SMP_API DistributedLayerNormImpl : public DistributedModule {
  public:
   explicit DistributedLayerNormImpl(std::int64_t size)

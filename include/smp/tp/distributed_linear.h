@@ -6,6 +6,7 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <cstdint>
 #include <string>
 
 #include "smp/module.h"
@@ -13,6 +14,9 @@
 
 namespace smp {
 namespace nn {
+
+/// Which channels of a layer are dealt to the ranks.
+enum class LinearSplit : std::uint8_t { kInputs, kOutputs };
 
 /// y = x Wᵀ + b, as torch::nn::Linear, with W split along input channels: rank j holds W_j [O, I/T]
 /// and computes its part of the sum for the samples of all ranks.
@@ -24,17 +28,28 @@ namespace nn {
 /// ranks have the same parameters; the sum is the same. Forward sends (T-1)/T·B·I + (T-1)·B·O
 /// elements from each rank, backward as many.
 ///
+/// Or along output channels, which sends less where there are more of them than inputs: rank j
+/// holds W_j [O/T, I] and b_j [O/T].
+///
+///     x [B, .., I] ─ all-gather ─► [T·B, .., I] ─ W_j, b_j ─► [T·B, .., O/T] ─ all-to-all ─► y [B,
+///     .., O]
+///
+/// Forward sends (T-1)·B·I + (T-1)/T·B·O elements from each rank then, backward as many. What is
+/// sent with a prescaled batch is in docs/tensor_parallelism.md.
+///
 /// Starts from the values of torch::nn::Linear after the same torch::manual_seed. Sizes in
 /// `options` are those of the whole layer. Floating-point types; batches of the ranks have one
 /// shape.
 class SMP_API DistributedLinearImpl : public DistributedModule {
  public:
-  DistributedLinearImpl(std::int64_t in_features, std::int64_t out_features)
-      : DistributedLinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
-  /// @throws UsageError  in_features cannot be divided by T, or no session runs.
-  explicit DistributedLinearImpl(const torch::nn::LinearOptions& options);
+  DistributedLinearImpl(std::int64_t in_features, std::int64_t out_features,
+                        LinearSplit split = LinearSplit::kInputs)
+      : DistributedLinearImpl(torch::nn::LinearOptions(in_features, out_features), split) {}
+  /// @throws UsageError  the channels that are split cannot be divided by T, or no session runs.
+  explicit DistributedLinearImpl(const torch::nn::LinearOptions& options,
+                                 LinearSplit split = LinearSplit::kInputs);
 
-  /// Stands in for `original`, whose weight becomes a slice.
+  /// Stands in for `original`, whose weight becomes a slice along its inputs.
   explicit DistributedLinearImpl(torch::nn::LinearImpl& original);
   static std::string obstacle(const torch::nn::LinearImpl& original, int ranks);
 
@@ -44,8 +59,13 @@ class SMP_API DistributedLinearImpl : public DistributedModule {
   void pretty_print(std::ostream& stream) const override;
 
   torch::nn::LinearOptions options;
-  at::Tensor weight;  ///< [O, I/T]
-  at::Tensor bias;    ///< [O], whole on every rank; undefined without bias
+  const LinearSplit split;
+  at::Tensor weight;  ///< [O, I/T], or [O/T, I]
+  at::Tensor bias;    ///< [O], whole on every rank, or [O/T]; undefined without bias
+
+ private:
+  at::Tensor sum_of_inputs(const at::Tensor& input);
+  at::Tensor join_outputs(const at::Tensor& input);
 };
 
 }  // namespace nn

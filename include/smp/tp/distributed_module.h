@@ -22,13 +22,14 @@ struct ParameterSlice {
 };
 
 /// Base of all of them, and of yours: derive, register slices, and write forward() with
-/// smp/tp/primitives.h.
+/// smp/tp/batch_primitives.h.
 ///
 /// Of T = smp::tp_size() ranks each holds 1/T of a sliced parameter and computes with it for the
 /// samples of all. So its gradient on one rank is that of all samples of the group, and only the
 /// replicas of the slice (RDP_GROUP) add theirs; parameters registered with register_parameter()
 /// are whole on every rank, see its own samples, and are averaged over the DP_GROUP. Both become
-/// what one process gets on the global batch. Threads: the rank's.
+/// what one process gets on the global batch, also where the T ranks are given one batch
+/// (`prescaled_batch`). Threads: the rank's.
 class SMP_API DistributedModule : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;

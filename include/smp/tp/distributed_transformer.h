@@ -89,7 +89,8 @@ struct TransformerState {
   at::Tensor cross_states;  ///< [B, S', H], with cross-attention
   at::Tensor cross_mask;    ///< [B or 1, 1, 1, S']
   /// Between layers of layout "memory": hidden and cross states are slices [T·B, S, H/T] of the
-  /// samples of all ranks, and masks are those of all.
+  /// samples of all ranks, and masks are those of all. (T·B stands for the rows of the one batch if
+  /// it is prescaled.)
   bool sliced = false;
 };
 

@@ -28,6 +28,8 @@ namespace nn {
 ///              (T-1)·B·S·(H + V/T)
 ///     losses   all-gather, product, two numbers a row (split_cross_entropy.h)
 ///              (T-1)·B·S·(H + 2), and (T-1)·B·S labels
+///
+/// With a prescaled batch: docs/tensor_parallelism.md.
 class SMP_API DistributedVocabularyImpl : public DistributedModule {
  public:
   /// Values start as those of torch::nn::Embedding(num_tokens, width) after the same

@@ -20,7 +20,9 @@ namespace smp {
 ///     logits [T·B, .., V/T] ─ log-sum-exp, score of the label ─► [T·B, .., 2] ─ all-to-all ─►
 ///     [B, .., 2·T] ─ log-sum-exp of T, minus the one score ─► [B, ..]
 ///
-/// Forward sends 2·(T-1)·B elements from each rank, backward as many.
+/// Forward sends 2·(T-1)·B elements from each rank, backward as many. With a prescaled batch T·B
+/// stands for the rows of that batch, all of which come back on every rank; two numbers of each are
+/// gathered in forward, and nothing is sent in backward.
 ///
 /// @param logits        this rank's classes, tp_rank·c to (tp_rank + 1)·c - 1, of the rows of all
 ///                      ranks in order of tp_rank: [T·B, .., c]
