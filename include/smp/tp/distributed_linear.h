@@ -31,8 +31,8 @@ enum class LinearSplit : std::uint8_t { kInputs, kOutputs };
 /// Or along output channels, which sends less where there are more of them than inputs: rank j
 /// holds W_j [O/T, I] and b_j [O/T].
 ///
-///     x [B, .., I] ─ all-gather ─► [T·B, .., I] ─ W_j, b_j ─► [T·B, .., O/T] ─ all-to-all ─► y [B,
-///     .., O]
+///     x [B, .., I] ─ all-gather ─► [T·B, .., I] ─ W_j, b_j ─► [T·B, .., O/T]
+///       ─ all-to-all ─► y [B, .., O]
 ///
 /// Forward sends (T-1)·B·I + (T-1)/T·B·O elements from each rank then, backward as many. What is
 /// sent with a prescaled batch is in docs/tensor_parallelism.md.
