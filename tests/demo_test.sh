@@ -64,4 +64,4 @@ for file in plan.json metrics.jsonl report.html; do [ -s "$run/$file" ]; done
 refuse "--tp takes a number from 1 to 9999, not 'two'" demo --tp two
 refuse "--ranks 3, but --pp, --tp and --dp make 4" demo --dp=2 --tp 2 --ranks 3
 refuse "hidden_size 16 cannot be divided by the 3 tensor-parallel ranks" demo --tp 3 --rows 6 $gpt
-refuse "8 rows a step cannot be dealt to 3 data-parallel ranks" demo --dp 3 --rows 8 $gpt
+refuse "8 rows a step cannot be dealt to 3 batches" demo --dp 3 --rows 8 $gpt
