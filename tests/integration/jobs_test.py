@@ -432,7 +432,7 @@ class Fault(unittest.TestCase):
                 self.assertNotEqual(status, 0)
                 self.assertLess(seconds, SECONDS_TO_END)
                 self.assertRegex(self.line("".join(job.output)),
-                                 rf"smp: rank {rank}, .*module [0-9<>a-z]+ \((for|back)ward\), microbatch \d:"
+                                 rf"smp: rank {rank}, .*module [0-9<>a-z._]+ \((for|back)ward\), microbatch \d:"
                                  rf" ended by signal 11, which process {os.getpid()} sent")
             finally:
                 job.close()
