@@ -50,6 +50,27 @@ std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
   return ranks_of(parts.topology, which);
 }
 
+/// As the documents call it.
+const char* name_of(Group which) {
+  switch (which) {
+    case Group::kWorld:
+      return "WORLD";
+    case Group::kMp:
+      return "MP_GROUP";
+    case Group::kPp:
+      return "PP_GROUP";
+    case Group::kTp:
+      return "TP_GROUP";
+    case Group::kDp:
+      return "DP_GROUP";
+    case Group::kRdp:
+      return "RDP_GROUP";
+    case Group::kLocal:
+      return "LOCAL_GROUP";
+  }
+  return "ranks";
+}
+
 std::unique_ptr<schedule::Schedule> make_schedule(const Runtime::Parts& parts) {
   const Config& config = parts.config.values();
   const schedule::StepShape shape{.pp_size = parts.topology.pp_size(),
@@ -72,6 +93,9 @@ Runtime::Runtime(Parts parts)
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
   places_.server = &server_;
+  if (auto* const doorbell = routes().doorbell()) {
+    fiber::Scheduler::instance().set_doorbell(doorbell);
+  }
   server_.set_failure_handler(
       [this](std::int64_t step, const std::string& why) { fail_meetings(step, why); });
   if (parts_.plan_request) tensor_parallel_.pretend(topology().tp_size());
@@ -118,6 +142,7 @@ void Runtime::say_once(const std::function<void()>& check) const {
 
 Runtime::~Runtime() {
   *alive_ = false;
+  if (routes().doorbell() != nullptr) fiber::Scheduler::instance().set_doorbell(nullptr);
   server_.leave_job();
   communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
 }
@@ -146,7 +171,7 @@ Runtime& Runtime::current() {
 }
 
 d2d::Communicator Runtime::communicator(Group which) {
-  return communicators_.group(d2d::Members(ranks_there(parts_, which)));
+  return communicators_.group(d2d::Members(ranks_there(parts_, which), name_of(which)));
 }
 
 int Runtime::num_replicas() const noexcept {

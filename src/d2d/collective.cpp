@@ -10,20 +10,21 @@
 
 namespace smp::d2d {
 
-Collective::Collective(Communicators& owner, const CollectiveLane& lane, CollectiveCall call,
-                       const char* what)
-    : owner_(owner),
+Collective::Collective(const Communicator& ranks, CollectiveCall call, const char* what)
+    : owner_(*ranks.owner_),
+      members_(ranks.members_),
       call_(std::move(call)),
-      what_(what),
-      id_(owner.inbox_.begin(lane, call_)),
+      name_{what, members_->text().c_str()},
+      id_(owner_.inbox_.begin(ranks.lane_, call_)),
       departure_(std::make_shared<Departure>()) {}
 
-Collective::Collective(Communicators& owner, const CollectiveLane& lane, std::uint64_t number,
-                       CollectiveCall call, const char* what)
-    : owner_(owner),
+Collective::Collective(const Communicator& ranks, std::uint64_t number, CollectiveCall call,
+                       const char* what)
+    : owner_(*ranks.owner_),
+      members_(ranks.members_),
       call_(std::move(call)),
-      what_(what),
-      id_(owner.inbox_.begin(lane, number, call_)),
+      name_{what, members_->text().c_str()},
+      id_(owner_.inbox_.begin(ranks.lane_, number, call_)),
       departure_(std::make_shared<Departure>()) {}
 
 Collective::~Collective() { owner_.inbox_.end(id_); }
@@ -58,7 +59,7 @@ bool Collective::has_come(CollectivePhase phase, GlobalRank peer) const {
 void Collective::watch(fiber::Event& event) { owner_.inbox_.watch(id_, event); }
 
 Payload Collective::take(CollectivePhase phase, GlobalRank peer) {
-  return owner_.inbox_.take(id_, phase, peer, what_);
+  return owner_.inbox_.take(id_, phase, peer, name_);
 }
 
 at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, at::IntArrayRef sizes,
@@ -66,10 +67,10 @@ at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, at::I
   Payload payload = take(phase, peer);
   SMP_ASSERT(payload.tensors.size() == 1 && payload.tensors[0].defined() &&
                  payload.tensors[0].sizes() == sizes && payload.tensors[0].scalar_type() == dtype,
-             what_, ": rank ", peer, " sent another part than ", dtype, ' ', sizes);
+             name_.what, ": rank ", peer, " sent another part than ", dtype, ' ', sizes);
   return std::move(payload.tensors[0]);
 }
 
-void Collective::await_departure() { owner_.inbox_.await(id_, *departure_, what_); }
+void Collective::await_departure() { owner_.inbox_.await(id_, *departure_, name_); }
 
 }  // namespace smp::d2d

@@ -15,17 +15,17 @@
 
 namespace smp::d2d {
 
+class Communicator;
 class Communicators;
 
 /// Sends and takes the messages of one collective. Its number in the lane is taken when it begins.
 class Collective {
  public:
   /// @param what  for messages and reports; outlives this
-  Collective(Communicators& owner, const CollectiveLane& lane, CollectiveCall call,
-             const char* what);
+  Collective(const Communicator& ranks, CollectiveCall call, const char* what);
   /// Number `number` of a lane whose collectives the callers number.
-  Collective(Communicators& owner, const CollectiveLane& lane, std::uint64_t number,
-             CollectiveCall call, const char* what);
+  Collective(const Communicator& ranks, std::uint64_t number, CollectiveCall call,
+             const char* what);
   ~Collective();
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
@@ -58,8 +58,9 @@ class Collective {
             c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure);
 
   Communicators& owner_;
-  CollectiveCall call_;
-  const char* what_;
+  const std::shared_ptr<const Members> members_;
+  const CollectiveCall call_;
+  const CollectiveName name_;
   CollectiveId id_;
   std::shared_ptr<Departure> departure_;
 };

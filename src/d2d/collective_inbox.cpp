@@ -85,54 +85,56 @@ bool CollectiveInbox::has_come(const CollectiveId& id, CollectivePhase phase,
 }
 
 Payload CollectiveInbox::take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
-                              const char* what) {
+                              const CollectiveName& name) {
   Round& round = rounds_.at(id);
   round.awaited = {phase, peer};
   for (;;) {
-    check_agreement(id, round);
+    check_agreement(id, round, name);
     if (const auto found = round.arrived.find(round.awaited); found != round.arrived.end()) {
       return std::move(found->second.payload);
     }
-    check_may_come(id, peer, what);
-    wait(round.waiting, what, peer);
+    check_may_come(id, peer, name);
+    wait(round.waiting, name, peer);
   }
 }
 
-void CollectiveInbox::check_agreement(const CollectiveId& id, const Round& round) const {
+void CollectiveInbox::check_agreement(const CollectiveId& id, const Round& round,
+                                      const CollectiveName& name) const {
   if (round.odd == GlobalRank()) return;
   const auto odd = std::find_if(round.arrived.begin(), round.arrived.end(),
                                 [&](const auto& entry) { return entry.first.second == round.odd; });
   SMP_REQUIRE(false, "rank ", rank_, ": ", round.call->text(), ", but rank ", round.odd, " calls ",
               odd->second.call.text(), " at its place (call ", id.number, " of lane ", id.lane.lane,
-              " of the group); all members must make the same calls in the same order, with "
-              "tensors of one shape and dtype.");
+              " of ", name.group,
+              "); all members must make the same calls in the same order, with tensors of one "
+              "shape and dtype.");
 }
 
-void CollectiveInbox::check_epoch(std::uint64_t epoch, const char* what) const {
-  const auto failed = failed_.find(epoch);
-  if (failed == failed_.end()) return;
-  SMP_REQUIRE_AS(PeerLostError, false, "rank ", rank_, ": ", what, ": rank ", failed->second.where,
-                 " failed: ", failed->second.why);
+void CollectiveInbox::check_not_ended(const CollectiveId& id, const CollectiveName& name) const {
+  const auto failed = failed_.find(id.lane.epoch);
+  SMP_REQUIRE_AS(PeerLostError, failed == failed_.end(), "rank ", rank_, ": ", name.what, " of ",
+                 name.group, ": rank ", failed->second.where, " failed: ", failed->second.why);
+  SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", name.what, " of ",
+                 name.group, ": ", aborted_);
 }
 
 void CollectiveInbox::check_may_come(const CollectiveId& id, GlobalRank peer,
-                                     const char* what) const {
-  check_epoch(id.lane.epoch, what);
-  SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
-  SMP_REQUIRE_AS(PeerLostError, !is_gone(peer), "rank ", rank_, ": ", what, " waits for rank ",
-                 peer, ", but ", left_.at(peer).why);
+                                     const CollectiveName& name) const {
+  check_not_ended(id, name);
+  SMP_REQUIRE_AS(PeerLostError, !is_gone(peer), "rank ", rank_, ": ", name.what, " of ", name.group,
+                 " waits for rank ", peer, ", but ", left_.at(peer).why);
 }
 
-void CollectiveInbox::await(const CollectiveId& id, Departure& departure, const char* what) {
+void CollectiveInbox::await(const CollectiveId& id, Departure& departure,
+                            const CollectiveName& name) {
   while (departure.in_flight > 0) {
-    check_epoch(id.lane.epoch, what);
-    SMP_REQUIRE_AS(PeerLostError, aborted_.empty(), "rank ", rank_, ": ", what, ": ", aborted_);
-    wait(departure.on_left, what, GlobalRank());
+    check_not_ended(id, name);
+    wait(departure.on_left, name, GlobalRank());
   }
 }
 
 // Whoever knows `place` may signal, and wake_all().
-void CollectiveInbox::wait(fiber::Event*& place, const char* what, GlobalRank peer) {
+void CollectiveInbox::wait(fiber::Event*& place, const CollectiveName& name, GlobalRank peer) {
   struct Registration {
     fiber::Event event;
     fiber::Event*& place;
@@ -144,7 +146,7 @@ void CollectiveInbox::wait(fiber::Event*& place, const char* what, GlobalRank pe
   } registration{{}, place, waiting_};
   place = &registration.event;
   waiting_.push_back(&registration.event);
-  const fiber::WaitReason reason{what, "", peer.value(), -1};
+  const fiber::WaitReason reason{name.what, "", peer.value(), -1, name.group};
   registration.event.wait(reason);
 }
 

@@ -64,6 +64,12 @@ struct CollectiveCall {
   std::string text() const;
 };
 
+/// What a collective is called in messages and reports. Outlives it.
+struct CollectiveName {
+  const char* what = "";   ///< as in "an all_reduce"
+  const char* group = "";  ///< Members::text()
+};
+
 /// Rounds of messages within a collective.
 enum class CollectivePhase : std::uint8_t { kExchange, kResult };
 
@@ -91,13 +97,13 @@ class CollectiveInbox {
   /// `event`, which outlives the collective, is signalled whenever something of it arrives.
   void watch(const CollectiveId& id, fiber::Event& event) { rounds_.at(id).watcher = &event; }
   /// The message of `peer`; suspends until it is there.
-  /// @param what  in messages and reports; outlives the call
   /// @throws UsageError     a message of this collective belongs to a different call.
   /// @throws PeerLostError  `peer` left, or abort() was called.
-  Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer, const char* what);
+  Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
+               const CollectiveName& name);
   /// Suspends until what `departure` counts has left.
   /// @throws PeerLostError  abort() was called.
-  void await(const CollectiveId& id, Departure& departure, const char* what);
+  void await(const CollectiveId& id, Departure& departure, const CollectiveName& name);
 
   /// Counts a message and keeps it if its collective is still to be finished here.
   void deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
@@ -139,10 +145,11 @@ class CollectiveInbox {
 
   bool is_over(const CollectiveId& id) const;
   bool is_gone(GlobalRank peer) const;
-  void check_agreement(const CollectiveId& id, const Round& round) const;
-  void check_may_come(const CollectiveId& id, GlobalRank peer, const char* what) const;
-  void check_epoch(std::uint64_t epoch, const char* what) const;
-  void wait(fiber::Event*& place, const char* what, GlobalRank peer);
+  void check_agreement(const CollectiveId& id, const Round& round,
+                       const CollectiveName& name) const;
+  void check_may_come(const CollectiveId& id, GlobalRank peer, const CollectiveName& name) const;
+  void check_not_ended(const CollectiveId& id, const CollectiveName& name) const;
+  void wait(fiber::Event*& place, const CollectiveName& name, GlobalRank peer);
   void wake_all();
 
   GlobalRank rank_;

@@ -174,8 +174,7 @@ void Communicator::for_each_other(Action&& action) const {
 
 std::vector<Payload> Communicator::all_gather(Payload own, const char* what) const {
   std::string detail(what, strnlen(what, CollectiveHeader::kLongestDetail));
-  Collective collective(*owner_, lane_, {CollectiveKind::kAllGather, -1, -1, std::move(detail)},
-                        what);
+  Collective collective(*this, {CollectiveKind::kAllGather, -1, -1, std::move(detail)}, what);
   for_each_other([&](GlobalRank peer, int) { collective.send(peer, own); });
   std::vector<Payload> all(static_cast<std::size_t>(size()));
   for_each_other([&](GlobalRank peer, int position) {
@@ -188,15 +187,14 @@ std::vector<Payload> Communicator::all_gather(Payload own, const char* what) con
 Payload Communicator::broadcast(Payload own, GlobalRank root) const {
   SMP_REQUIRE(members_->contain(root), "rank ", owner_->rank(), ": a broadcast from rank ", root,
               ", which is not one of ", *members_, '.');
-  Collective collective(*owner_, lane_, {CollectiveKind::kBroadcast, root.value(), -1, {}},
-                        "a broadcast");
+  Collective collective(*this, {CollectiveKind::kBroadcast, root.value(), -1, {}}, "a broadcast");
   if (owner_->rank() != root) return collective.take(CollectivePhase::kExchange, root);
   for_each_other([&](GlobalRank peer, int) { collective.send(peer, own); });
   return own;
 }
 
 void Communicator::barrier() const {
-  Collective collective(*owner_, lane_, {CollectiveKind::kBarrier, -1, -1, {}}, "a barrier");
+  Collective collective(*this, {CollectiveKind::kBarrier, -1, -1, {}}, "a barrier");
   for_each_other([&](GlobalRank peer, int) { collective.send(peer, {}); });
   for_each_other([&](GlobalRank peer, int) { collective.take(CollectivePhase::kExchange, peer); });
 }
@@ -215,7 +213,7 @@ at::Tensor Communicator::all_reduce(const at::Tensor& tensor) const {
 }
 
 at::Tensor Communicator::sum_everywhere(const at::Tensor& tensor, const char* what) const {
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllReduce, tensor), what);
+  Collective collective(*this, call_on(CollectiveKind::kAllReduce, tensor), what);
   const at::Tensor own = contiguous_data(detached(tensor));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
   return sum_of_parts(collective, *members_, owner_->rank(), own);
@@ -227,7 +225,7 @@ at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {
   SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ", what,
               " of ", tensor.sizes(), " among ", size(),
               " ranks: the first dimension must be a multiple of their number.");
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kReduceScatter, tensor), what);
+  Collective collective(*this, call_on(CollectiveKind::kReduceScatter, tensor), what);
   const Cut cut(tensor, size(), /*flat=*/false);
   for_each_other(
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
@@ -241,7 +239,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   check_tensor(tensor, what, owner_->rank());
   SMP_REQUIRE(tensor.dim() > 0, "rank ", owner_->rank(), ": ", what,
               " of a tensor without dimensions: there is no first one to join along.");
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kTensorAllGather, tensor), what);
+  Collective collective(*this, call_on(CollectiveKind::kTensorAllGather, tensor), what);
   const at::Tensor own = contiguous_data(detached(tensor));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
@@ -258,7 +256,7 @@ at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
   SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ", what,
               " of ", tensor.sizes(), " among ", size(),
               " ranks: the first dimension must be a multiple of their number.");
-  Collective collective(*owner_, lane_, call_on(CollectiveKind::kAllToAll, tensor), what);
+  Collective collective(*this, call_on(CollectiveKind::kAllToAll, tensor), what);
   const Cut cut(tensor, size(), /*flat=*/false);
   for_each_other(
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
@@ -282,9 +280,8 @@ at::Tensor Communicator::reduce_scatter_rows(const std::vector<at::Tensor>& rows
                 ' ', row.sizes(), " beside ", rows[0].scalar_type(), ' ', rows[0].sizes());
     lengths.push_back(row.size(0));
   }
-  Collective collective(*owner_, lane_,
-                        call_on(CollectiveKind::kReduceScatter, lengths, rows[0].scalar_type()),
-                        what);
+  Collective collective(
+      *this, call_on(CollectiveKind::kReduceScatter, lengths, rows[0].scalar_type()), what);
   for_each_other([&](GlobalRank peer, int position) {
     const auto& row = rows[static_cast<std::size_t>(position)];
     if (row.numel() > 0) collective.send_part(peer, contiguous_data(detached(row)));
@@ -306,7 +303,7 @@ std::vector<at::Tensor> Communicator::all_gather_rows(
               "rank ", owner_->rank(), ": ", what, ": this rank gives ", row.sizes(),
               ", the lengths of the rows of ", size(), " ranks are ", at::IntArrayRef(lengths));
   Collective collective(
-      *owner_, lane_, call_on(CollectiveKind::kTensorAllGather, lengths, row.scalar_type()), what);
+      *this, call_on(CollectiveKind::kTensorAllGather, lengths, row.scalar_type()), what);
   const at::Tensor own = contiguous_data(detached(row));
   if (own.numel() > 0) {
     for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
@@ -336,7 +333,7 @@ at::Tensor Communicator::broadcast_tensor(const at::Tensor& own, at::IntArrayRef
                 kWhat, " of ", dtype, ' ', sizes, ": got ", own.scalar_type(), ' ', own.sizes());
   }
   Collective collective(
-      *owner_, lane_, call_on(CollectiveKind::kTensorBroadcast, sizes, dtype, root.value()), kWhat);
+      *this, call_on(CollectiveKind::kTensorBroadcast, sizes, dtype, root.value()), kWhat);
   if (!is_root) return collective.take_tensor(CollectivePhase::kExchange, root, sizes, dtype);
   const at::Tensor data = contiguous_data(detached(own));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, data); });

@@ -93,6 +93,7 @@ class Communicator {
                               GlobalRank root) const;
 
  private:
+  friend class Collective;
   friend class Communicators;
   friend class SumAside;
   friend class SumInPlace;

@@ -8,7 +8,11 @@
 
 namespace smp::d2d {
 
-Members::Members(std::vector<GlobalRank> ranks) : ranks_(std::move(ranks)) {
+namespace {
+constexpr int kMostShown = 16;
+}
+
+Members::Members(std::vector<GlobalRank> ranks, std::string name) : ranks_(std::move(ranks)) {
   for (int position = 0; position < size(); ++position) {
     const GlobalRank rank = (*this)[position];
     SMP_REQUIRE(rank.value() >= 0, "a group of ranks names rank ", rank,
@@ -18,6 +22,7 @@ Members::Members(std::vector<GlobalRank> ranks) : ranks_(std::move(ranks)) {
                 " twice; name every member once.");
     positions_[rank.index()] = position;
   }
+  text_ = base::concat(name, ' ', *this);
 }
 
 Members Members::all(int size) {
@@ -27,10 +32,12 @@ Members Members::all(int size) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Members& members) {
+  const int last = members.size() - 1;
+  const int shown = last < kMostShown ? last : kMostShown / 2;
   out << '{';
-  for (int position = 0; position < members.size(); ++position) {
-    out << (position == 0 ? "" : ", ") << members[position];
-  }
+  for (int position = 0; position < shown; ++position) out << members[position] << ", ";
+  if (shown < last) out << "..., ";
+  if (last >= 0) out << members[last];
   return out << '}';
 }
 

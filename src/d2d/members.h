@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "smp/rank.h"
@@ -13,8 +14,9 @@ namespace smp::d2d {
 class Members {
  public:
   Members() = default;
+  /// @param name  of the group, for messages
   /// @throws UsageError  a rank is negative or named twice.
-  explicit Members(std::vector<GlobalRank> ranks);
+  explicit Members(std::vector<GlobalRank> ranks, std::string name = "ranks");
   /// The ranks 0 to `size` - 1.
   static Members all(int size);
 
@@ -32,12 +34,15 @@ class Members {
   friend bool operator==(const Members& left, const Members& right) {
     return left.ranks_ == right.ranks_;
   }
-  /// As in "{3, 0, 2}".
+  /// As in "TP_GROUP {3, 0, 2}".
+  const std::string& text() const noexcept { return text_; }
+  /// As in "{3, 0, 2}"; of many the first and the last.
   friend std::ostream& operator<<(std::ostream& out, const Members& members);
 
  private:
   std::vector<GlobalRank> ranks_;
   std::vector<std::int32_t> positions_;  // by rank; -1: not a member
+  std::string text_;
 };
 
 }  // namespace smp::d2d

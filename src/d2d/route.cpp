@@ -119,6 +119,13 @@ void Routes::check_links() {
   for (auto* const wire : polled_) wire->check_links();
 }
 
+base::Doorbell* Routes::doorbell() const noexcept {
+  for (auto* const wire : polled_) {
+    if (auto* const doorbell = wire->doorbell()) return doorbell;
+  }
+  return nullptr;
+}
+
 bool Routes::drained() const noexcept {
   return std::all_of(wires_.begin(), wires_.end(),
                      [](const auto& wire) { return wire->drained(); });

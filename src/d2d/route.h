@@ -66,6 +66,8 @@ class Routes {
   /// Reports the transfers of every wire but `control`, which has just done so itself.
   void complete_beside(const Wire& control);
   void check_links();
+  /// Of the first wire that has one, by which peers of this machine are reached; else nullptr.
+  base::Doorbell* doorbell() const noexcept;
   bool drained() const noexcept;
   /// True once all wires are left; poll all of them until then: what arrives on one may announce
   /// what somebody still sends on another.

@@ -27,8 +27,7 @@ SumAside::SumAside(const Communicator& members, const std::vector<at::Tensor>& t
       divisor_(divisor),
       codec_(codec),
       parts_(unwatched(tensors), members.size()),
-      collective_(*members.owner_, members.lane_, number, SumParts::call(tensors),
-                  members.name_or("a sum of tensors")) {
+      collective_(members_, number, SumParts::call(tensors), members.name_or("a sum of tensors")) {
   for (int position = 0; position < members_.size(); ++position) {
     if (position == members_.rank() || parts_[position].empty()) continue;
     send(CollectivePhase::kExchange, position, parts_[position]);

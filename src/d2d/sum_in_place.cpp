@@ -12,8 +12,7 @@ SumInPlace::SumInPlace(const Communicator& members, const std::vector<at::Tensor
     : members_(members),
       divisor_(divisor),
       parts_(tensors, members.size()),
-      collective_(*members.owner_, members.lane_, SumParts::call(tensors),
-                  members.name_or("a sum of tensors")) {
+      collective_(members_, SumParts::call(tensors), members.name_or("a sum of tensors")) {
   for (int position = 0; position < members_.size(); ++position) {
     if (position == members_.rank() || parts_[position].empty()) continue;
     collective_.send_parts(CollectivePhase::kExchange, members_.members()[position],

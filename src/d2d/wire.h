@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/clock.h"
+#include "base/doorbell.h"
 #include "d2d/byte_buffer.h"
 #include "d2d/members.h"
 #include "smp/rank.h"
@@ -79,6 +80,9 @@ class Wire {
   /// To be called again and again while nothing moves: starts to compare with every peer what was
   /// sent and what has arrived. If something is lost, a poll() some seconds later throws.
   virtual void check_links() {}
+  /// Where this rank may sleep while a poll() would find nothing: whoever has something for it
+  /// rings. nullptr: nobody can.
+  virtual base::Doorbell* doorbell() noexcept { return nullptr; }
   /// Nothing that this rank posted or sends is in flight.
   virtual bool drained() const noexcept = 0;
 

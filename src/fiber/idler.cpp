@@ -1,4 +1,4 @@
-// fiber/idler.cpp: spin, yield, then sleep ever longer.
+// fiber/idler.cpp: spin, yield, then sleep ever longer, at the doorbell if there is one.
 #include "fiber/idler.h"
 
 #include <sched.h>
@@ -25,8 +25,29 @@ void Idler::back_off(base::Nanoseconds now) noexcept {
     sched_yield();
     return;
   }
-  sleep_briefly(next_sleep_);
+  if (doorbell_ != nullptr && !armed_) {
+    doorbell_->arm();
+    armed_ = true;
+    return;
+  }
+  sleep();
   next_sleep_ = std::min(2 * next_sleep_, policy_.longest_sleep);
+}
+
+void Idler::sleep() noexcept {
+  if (doorbell_ == nullptr) return sleep_briefly(next_sleep_);
+  doorbell_->wait(next_sleep_);
+  armed_ = false;
+}
+
+void Idler::disarm() noexcept {
+  doorbell_->disarm();
+  armed_ = false;
+}
+
+void Idler::set_doorbell(base::Doorbell* doorbell) noexcept {
+  if (armed_) disarm();
+  doorbell_ = doorbell;
 }
 
 }  // namespace smp::fiber

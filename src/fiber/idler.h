@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/clock.h"
+#include "base/doorbell.h"
 #include "fiber/scheduler.h"
 
 namespace smp::fiber {
@@ -13,17 +14,28 @@ void sleep_briefly(base::Nanoseconds duration) noexcept;
 class Idler {
  public:
   void set_policy(const IdlePolicy& policy) noexcept { policy_ = policy; }
+  /// Where the thread sleeps, so that others can wake it; nullptr: nobody can. Outlives its use.
+  void set_doorbell(base::Doorbell* doorbell) noexcept;
   bool oversubscribed() const noexcept { return policy_.oversubscribed; }
   /// How long a waiting fiber may poll by itself before it gives up the thread.
   base::Nanoseconds spin() const noexcept { return policy_.oversubscribed ? 0 : policy_.spin; }
 
   /// Something moved: the next idleness begins anew.
-  void progressed() noexcept { since_ = 0; }
-  /// Nothing moved, and it is `now`: spins (returns at once), yields, then sleeps ever longer.
+  void progressed() noexcept {
+    since_ = 0;
+    if (armed_) disarm();
+  }
+  /// Nothing moved, and it is `now`: spins (returns at once), yields, then sleeps ever longer, with
+  /// a return before each sleep at a doorbell: what came before it was armed must be looked for.
   void back_off(base::Nanoseconds now) noexcept;
 
  private:
+  void sleep() noexcept;
+  void disarm() noexcept;
+
   IdlePolicy policy_;
+  base::Doorbell* doorbell_ = nullptr;
+  bool armed_ = false;
   base::Nanoseconds since_ = 0;  // 0: not idle
   base::Nanoseconds next_sleep_ = 0;
 };

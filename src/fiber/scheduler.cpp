@@ -122,6 +122,8 @@ bool Scheduler::installed() noexcept { return thread_scheduler != nullptr; }
 void Scheduler::set_description(Describe describe) noexcept { describe_process = describe; }
 
 void Scheduler::set_idle_policy(const IdlePolicy& policy) { state_->idler.set_policy(policy); }
+
+void Scheduler::set_doorbell(base::Doorbell* doorbell) { state_->idler.set_doorbell(doorbell); }
 void Scheduler::set_simulation(SimClock* sim) { state_->simulation = sim; }
 const base::Clock& Scheduler::clock() const noexcept { return state_->clock(); }
 std::size_t Scheduler::live_fibers() const noexcept { return state_->live; }

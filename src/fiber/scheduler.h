@@ -11,18 +11,19 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/doorbell.h"
 #include "base/fiber_local.h"
 #include "fiber/fault_report.h"
 
 namespace smp::fiber {
 
-/// What a parked fiber waits for; shown by stall and deadlock reports. `what` and `module_path`
-/// must outlive the wait.
+/// What a parked fiber waits for; shown by stall and deadlock reports. Texts must outlive the wait.
 struct WaitReason {
   const char* what = "";
   const char* module_path = "";
-  int peer = -1;        ///< pp_rank whose answer is awaited, or -1
-  int microbatch = -1;  ///< or -1
+  int peer = -1;           ///< pp_rank whose answer is awaited, or -1
+  int microbatch = -1;     ///< or -1
+  const char* group = "";  ///< ranks that do it together, as in "TP_GROUP {0, 2}"
 };
 
 /// Order of fibers that are ready: smaller first, ties in the order they became ready.
@@ -105,6 +106,9 @@ class Scheduler {
   static void set_description(Describe describe) noexcept;
 
   void set_idle_policy(const IdlePolicy& policy);
+  /// Rung when something came that a poll finds: the thread sleeps there. nullptr: nothing rings,
+  /// and polls look by themselves. Outlives its use.
+  void set_doorbell(base::Doorbell* doorbell);
   /// Switches to simulated time (nullptr: back to the real clock). While set, ready fibers are
   /// drawn at random from `sim`'s generator and idling advances the simulated clock.
   void set_simulation(SimClock* sim);

@@ -72,6 +72,7 @@ std::vector<Scheduler::Wait> Scheduler::State::waits() const {
     std::string line = base::concat(who, " waits for ", reason.what);
     if (*reason.module_path != '\0') line += base::concat(" of ", reason.module_path);
     if (reason.peer >= 0) line += base::concat(" on rank ", reason.peer);
+    if (*reason.group != '\0') line += base::concat(" of ", reason.group);
     if (reason.microbatch >= 0) line += base::concat(", microbatch ", reason.microbatch);
     waits.push_back({std::move(line), clock().now() - fiber->waiting_since});
   }

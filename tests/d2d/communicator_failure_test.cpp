@@ -69,7 +69,7 @@ TEST(CommunicatorFailure, NamesBothCallsWhenMembersDisagree) {
     for (const auto& [zero, one, first, second] : calls) {
       const std::vector<std::string> texts = told(zero, one, seed);
       EXPECT_THAT(texts, testing::Each(AllOf(HasSubstr(first), HasSubstr(second),
-                                             HasSubstr("call 0 of lane 0"))));
+                                             HasSubstr("call 0 of lane 0 of ranks {0, 1}"))));
     }
   }
 }
@@ -123,8 +123,9 @@ TEST(CommunicatorFailure, APeerThatLeftEndsTheWait) {
   job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
     if (rank == 2) return own.announce_leaving("it left after step 7");
     const std::string answer = refusal<PeerLostError>([&] { own.all().barrier(); });
-    EXPECT_THAT(answer, AllOf(HasSubstr("rank " + std::to_string(rank) + ": a barrier"),
-                              HasSubstr("rank 2, but it left after step 7")));
+    EXPECT_THAT(answer,
+                AllOf(HasSubstr("rank " + std::to_string(rank) + ": a barrier of ranks {0, 1, 2}"),
+                      HasSubstr("rank 2, but it left after step 7")));
   });
 }
 
@@ -234,7 +235,8 @@ std::string told_in_epoch(std::uint64_t epoch, bool before_the_call) {
 TEST(CommunicatorFailure, EndsTheWaitsOfAnEpochThatFailedElsewhere) {
   for (const bool before_the_call : {false, true}) {
     EXPECT_THAT(told_in_epoch(5, before_the_call),
-                AllOf(HasSubstr("rank 0: the exchange of a test: rank 1 failed: it is ill")));
+                AllOf(HasSubstr(
+                    "rank 0: the exchange of a test of ranks {0, 1}: rank 1 failed: it is ill")));
     EXPECT_EQ(told_in_epoch(6, before_the_call), "nothing") << "another epoch";
     EXPECT_EQ(told_in_epoch(4, before_the_call), "nothing");
   }

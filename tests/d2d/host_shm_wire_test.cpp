@@ -166,6 +166,37 @@ TEST_F(HostShmPair, WhatIsFetchedHasLeftWhenItWasFetched) {
   EXPECT_TRUE(end(0).wire().drained());
 }
 
+/// Whether somebody rings for `sleeper` while `act` runs.
+bool rings(WireEnd& sleeper, const std::function<void()>& act) {
+  auto& doorbell = *sleeper.wire().doorbell();
+  doorbell.arm();
+  act();
+  return doorbell.wait(1);
+}
+
+TEST_F(HostShmPair, WakesWhoeverItHasSomethingFor) {
+  for (const auto fetches : {Fetches::kNothing, Fetches::kLarge}) {
+    connect({}, fetches);
+    const Bytes bytes = random_bytes(100'000, 4);
+    Bytes place(bytes.size());
+    EXPECT_TRUE(rings(end(1), [&] { end(0).post(GlobalRank(1), Bytes(5)); }));
+    EXPECT_FALSE(rings(end(0), [&] { end(0).post(GlobalRank(1), Bytes(5)); })) << "the sender";
+    EXPECT_TRUE(rings(end(1), [&] { end(0).wire().send(bytes, GlobalRank(1), 1, 1); }));
+    EXPECT_TRUE(rings(end(0), [&] {
+      end(1).wire().receive(place, GlobalRank(0), 1, 1);
+      end(1).wire().poll();
+    })) << "may go on with blocks that came back, or learns that all has left";
+    EXPECT_FALSE(rings(end(1), [] {}));
+  }
+}
+
+TEST_F(HostShmPair, WakesForWhatHadToWaitForRoom) {
+  connect(kScarce);
+  for (int i = 0; i < 100; ++i) end(0).post(GlobalRank(1), Bytes(200));
+  end(1).wire().poll();
+  EXPECT_TRUE(rings(end(1), [&] { end(0).wire().poll(); }));
+}
+
 TEST_F(HostShmPair, ReceivingAnotherSizeThanWasSentIsAnError) {
   connect({});
   const Bytes bytes(1000);

@@ -73,6 +73,47 @@ TEST_F(IdlerTest, BeginsAnewAfterProgress) {
   EXPECT_LT(shortest, 2 * base::kMillisecond) << "the first sleep is short again";
 }
 
+TEST_F(IdlerTest, LooksOnceMoreBeforeItSleepsAtADoorbell) {
+  std::uint32_t word = 0;
+  base::Doorbell doorbell(word);
+  idler_.set_doorbell(&doorbell);
+  idler_.back_off(kStart);
+  EXPECT_EQ(word, 0u) << "nobody needs to ring while it spins";
+  EXPECT_FALSE(sleeps_after(base::kSecond));
+  EXPECT_NE(word, 0u) << "now they do";
+  EXPECT_GE(sleep_after(base::kSecond), base::kMillisecond);
+  EXPECT_EQ(word, 0u);
+  EXPECT_FALSE(sleeps_after(base::kSecond)) << "before the next sleep too";
+  EXPECT_GE(sleep_after(base::kSecond), 2 * base::kMillisecond);
+}
+
+TEST_F(IdlerTest, IsWokenByTheDoorbell) {
+  std::uint32_t word = 0;
+  base::Doorbell doorbell(word);
+  idler_.set_doorbell(&doorbell);
+  idler_.back_off(kStart);
+  for (int i = 0; i < 10; ++i) {
+    idler_.back_off(kStart + base::kSecond);
+    base::Doorbell(word).ring();
+    EXPECT_LT(sleep_after(base::kSecond), base::kMillisecond);
+  }
+}
+
+TEST_F(IdlerTest, NeedsNoRingsAfterProgress) {
+  std::uint32_t word = 0;
+  base::Doorbell doorbell(word);
+  idler_.set_doorbell(&doorbell);
+  idler_.back_off(kStart);
+  idler_.back_off(kStart + base::kSecond);
+  EXPECT_NE(word, 0u);
+  idler_.progressed();
+  EXPECT_EQ(word, 0u);
+  idler_.back_off(kStart);
+  idler_.back_off(kStart + base::kSecond);
+  idler_.set_doorbell(nullptr);
+  EXPECT_EQ(word, 0u);
+}
+
 TEST_F(IdlerTest, DoesNotSpinOnSharedCores) {
   EXPECT_FALSE(idler_.oversubscribed());
   EXPECT_EQ(idler_.spin(), policy_.spin);

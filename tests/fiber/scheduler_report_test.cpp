@@ -45,14 +45,14 @@ TEST_F(SchedulerTest, TheReportNamesWhoWaitsForWhatOldestFirst) {
   });
   spawn([&] {
     scheduler_.sleep_for(3 * base::kSecond, kTest);
-    second.wait({"the end of the step", "", -1, -1});
+    second.wait({"a sum", "", 3, -1, "DP_GROUP {1, 3}"});
   });
   clock_.at(4 * base::kSecond, [&] {
     EXPECT_THAT(scheduler_.waiting_report(),
                 ElementsAre("a fiber waits for the test, for 4 s",
                             "rank 0, module <body> (forward), microbatch 2 waits for forward of "
                             "encoder.block.3 on rank 1, microbatch 2, for 4 s",
-                            "a fiber waits for the end of the step, for 1 s"));
+                            "a fiber waits for a sum on rank 3 of DP_GROUP {1, 3}, for 1 s"));
     EXPECT_TRUE(scheduler_.any_waiting_for_peer());
     first.signal();
     second.signal();

@@ -282,6 +282,35 @@ class StoppedReplica(unittest.TestCase):
         self.stopped(3)
 
 
+class StoppedSliceHolder(unittest.TestCase):
+    """The same where ranks share layers: in most of their time they meet in a collective."""
+
+    LIMITS = ("--smp.pipeline_parallel_degree", 1, "--smp.tensor_parallel_degree", 2, *StoppedRank.LIMITS)
+
+    def ended(self, number):
+        job = RunningJob(4, "train", 1_000_000, *self.LIMITS)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            os.kill(job.pids[1], number)
+            status, seconds = job.wait()
+            job.reader.join()
+            print(f"a rank that shares layers got signal {number}: the job ended after {seconds:.2f} s", flush=True)
+            self.assertNotEqual(status, 0)
+            self.assertLess(seconds, 15)
+            return "".join(job.output)
+        finally:
+            job.close()
+
+    def test_stopped(self):
+        text = self.ended(signal.SIGSTOP)
+        self.assertEqual(set(re.findall(r"rank (\d) is stopped", text)), {"1"}, text)
+        self.assertRegex(text, r"waits for .* on rank 1 of (TP_GROUP {0, 1}|DP_GROUP {0, 1, 2, 3})")
+        self.assertEqual(len(re.findall(r"^smp: ", text, re.MULTILINE)), 1, text)
+
+    def test_killed(self):
+        self.assertRegex(self.ended(signal.SIGKILL), r"smp: rank 1 is gone: its process")
+
+
 class CutConnection(unittest.TestCase):
     """A connection between ranks that is closed under MPI, which may not say so, ends the job."""
 
@@ -489,6 +518,14 @@ class Stall(unittest.TestCase):
         self.assertEqual(status, 0, text)
         self.assertRegex(text, r"rank 0: nothing happened for \d+ s in step 2")
         self.assertRegex(text, r"waits for forward of 1 on rank 1, microbatch 1")
+        self.assertIn("step 3", text)
+
+    def test_names_collective_and_group_of_tensor_parallel_ranks(self):
+        status, text = run((2, "sleep", 3, 1, "--smp.stall_seconds", 1, "--smp.tensor_parallel_degree", 2,
+                            "--smp.pipeline_parallel_degree", 1))
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"rank 0: nothing happened for \d+ s in step 2")
+        self.assertRegex(text, r"module '\d.linear', microbatch 1: smp::\w+_for_tp on rank 1 of TP_GROUP {0, 1}, for")
         self.assertIn("step 3", text)
 
     def test_ends_the_job_if_it_lasts(self):

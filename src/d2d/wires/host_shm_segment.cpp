@@ -12,8 +12,10 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t to) noexcept {
   return (bytes + to - 1) / to * to;
 }
 
+constexpr std::size_t kRings = 2 * ShmRing::kLine;
+
 std::size_t offset_of_states(int peers, const HostShmOptions& options) noexcept {
-  return ShmRing::kLine + static_cast<std::size_t>(peers) * ShmRing::bytes_for(options.ring_lines);
+  return kRings + static_cast<std::size_t>(peers) * ShmRing::bytes_for(options.ring_lines);
 }
 
 std::size_t offset_of_blocks(int peers, const HostShmOptions& options) noexcept {
@@ -38,9 +40,12 @@ std::atomic_ref<std::uint32_t> HostShmSegment::left() const noexcept {
   return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(at(0)));
 }
 
+std::uint32_t& HostShmSegment::doorbell() const noexcept {
+  return *reinterpret_cast<std::uint32_t*>(at(ShmRing::kLine));
+}
+
 std::byte* HostShmSegment::ring(int peer) const noexcept {
-  return at(ShmRing::kLine +
-            static_cast<std::size_t>(peer) * ShmRing::bytes_for(options_.ring_lines));
+  return at(kRings + static_cast<std::size_t>(peer) * ShmRing::bytes_for(options_.ring_lines));
 }
 
 std::atomic_ref<std::uint32_t> HostShmSegment::in_use(std::uint32_t block) const noexcept {

@@ -22,7 +22,7 @@ struct HostShmOptions {
 
 /// Written by its owner, but for what the readers give back. Begins as zeros:
 ///
-///     owner has left                       1 line
+///     owner has left, and its doorbell     1 line each
 ///     ring to peer 0, 1, ...               ShmRing::bytes_for(ring_lines) each
 ///     block 0, 1, ... is on its way        4 bytes each, to the end of a line
 ///     block 0, 1, ...                      block_bytes each, from a page on
@@ -33,6 +33,8 @@ class HostShmSegment {
 
   /// The owner has sent all that it ever will.
   std::atomic_ref<std::uint32_t> left() const noexcept;
+  /// Of the owner's base::Doorbell, which others ring: a line that is hardly ever written.
+  std::uint32_t& doorbell() const noexcept;
   std::byte* ring(int peer) const noexcept;
   /// 1 from when the owner fills a block until its reader is done with it.
   std::atomic_ref<std::uint32_t> in_use(std::uint32_t block) const noexcept;

@@ -18,6 +18,14 @@ enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece, kOffer };
 /// Records read from one peer before the next has its turn.
 constexpr int kMostRecords = 32;
 
+std::vector<HostShmSegment> segments_of(std::vector<base::SharedMemory>&& memories, int size,
+                                        const HostShmOptions& options) {
+  SMP_ASSERT(memories.size() == static_cast<std::size_t>(size), memories.size(), " segments");
+  std::vector<HostShmSegment> segments;
+  for (auto& memory : memories) segments.emplace_back(std::move(memory), size, options);
+  return segments;
+}
+
 }  // namespace
 
 HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
@@ -25,14 +33,15 @@ HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::Sha
     : Wire(rank, std::move(members)),
       options_(options),
       processes_(std::move(processes)),
-      position_(this->members().position(rank)) {
+      segments_(segments_of(std::move(segments), this->members().size(), options_)),
+      position_(this->members().position(rank)),
+      doorbell_(segments_.at(static_cast<std::size_t>(position_)).doorbell()) {
   const int size = this->members().size();
-  SMP_ASSERT(segments.size() == static_cast<std::size_t>(size), segments.size(), " segments");
-  for (auto& segment : segments) segments_.emplace_back(std::move(segment), size, options_);
   for (int i = 0; i < size; ++i) {
     const auto index = static_cast<std::size_t>(i);
     peers_.push_back({{segments_[static_cast<std::size_t>(position_)].ring(i), options_.ring_lines},
-                      {segments_[index].ring(position_), options_.ring_lines}});
+                      {segments_[index].ring(position_), options_.ring_lines},
+                      base::Doorbell(segments_[index].doorbell())});
   }
   for (auto block = static_cast<std::uint32_t>(options_.blocks); block-- > 0;) {
     free_blocks_.push_back(block);
@@ -50,6 +59,11 @@ void HostShmWire::post(GlobalRank to, ByteBuffer&& bytes) {
   ++in_flight_;
 }
 
+void HostShmWire::commit(Peer& to, std::uint32_t kind) noexcept {
+  to.out.commit(kind);
+  to.doorbell.ring();
+}
+
 /// Whether all of it is in the ring. What a ring does not hold goes in parts.
 bool HostShmWire::send_control(Peer& to, ControlToSend& control) {
   const auto all = control.bytes.span();
@@ -59,7 +73,7 @@ bool HostShmWire::send_control(Peer& to, ControlToSend& control) {
     if (place == nullptr) return false;
     if (size > 0) std::memcpy(place, all.data() + control.done, size);
     control.done += size;
-    to.out.commit(control.done == all.size() ? kControl : kControlPart);
+    commit(to, control.done == all.size() ? kControl : kControlPart);
   } while (control.done < all.size());
   buffers_.give(std::move(control.bytes));
   return true;
@@ -89,7 +103,7 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
     std::memcpy(own.block(*block), data.bytes.data() + data.done, size);
     own.in_use(*block).store(1, std::memory_order_relaxed);
     std::memcpy(place, &piece, sizeof piece);
-    to.out.commit(kPiece);
+    commit(to, kPiece);
     data.done += size;
   }
   sent_.push_back(data.token);
@@ -108,7 +122,7 @@ bool HostShmWire::offer(Peer& to, const DataToSend& data) {
   std::memcpy(place, &offer, sizeof offer);
   auto& own = segments_[static_cast<std::size_t>(position_)];
   own.in_use(*block).store(1, std::memory_order_relaxed);
-  to.out.commit(kOffer);
+  commit(to, kOffer);
   offered_.push_back({*block, data.token});
   return true;
 }
@@ -214,8 +228,15 @@ void HostShmWire::fetch(int source, const Posted& posted, const Offer& offer) {
                                      "it; if that is so, try transport = mpi"));
   }
   const auto block = static_cast<std::uint32_t>(offer.block);
-  segments_[index].in_use(block).store(0, std::memory_order_release);
+  give_back(source, block);
   received_.push_back(posted.token);
+}
+
+/// The sender may wait for it, or be told that what it offered has left.
+void HostShmWire::give_back(int source, std::uint32_t block) noexcept {
+  const auto index = static_cast<std::size_t>(source);
+  segments_[index].in_use(block).store(0, std::memory_order_release);
+  peers_[index].doorbell.ring();
 }
 
 void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
@@ -224,7 +245,7 @@ void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
              members()[source], ", which sent ", piece.size, " at ", piece.offset);
   auto& segment = segments_[static_cast<std::size_t>(source)];
   std::memcpy(posted.bytes.data() + piece.offset, segment.block(piece.block), piece.size);
-  segment.in_use(piece.block).store(0, std::memory_order_release);
+  give_back(source, piece.block);
   posted.missing -= piece.size;
 }
 

@@ -42,6 +42,7 @@ class HostShmWire final : public Wire {
   void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
   bool complete() override;
   bool poll() override;
+  base::Doorbell* doorbell() noexcept override { return &doorbell_; }
   bool drained() const noexcept override { return in_flight_ == 0; }
   bool leave() override;
 
@@ -81,6 +82,7 @@ class HostShmWire final : public Wire {
   struct Peer {
     ShmRingWriter out;
     ShmRingReader in;
+    base::Doorbell doorbell;            // of the peer, rung after whatever it may wait for
     std::deque<ControlToSend> control;  // not in the ring yet
     std::deque<DataToSend> data;        // not in blocks yet, or not all of it
     std::vector<std::byte> arriving;    // control bytes that came in part
@@ -89,6 +91,8 @@ class HostShmWire final : public Wire {
     std::vector<Offer> offers;
   };
 
+  static void commit(Peer& to, std::uint32_t kind) noexcept;
+  void give_back(int source, std::uint32_t block) noexcept;
   Peer& peer(GlobalRank rank) { return peers_[static_cast<std::size_t>(members().position(rank))]; }
   bool send_control(Peer& to, ControlToSend& control);
   bool send_data(Peer& to, DataToSend& data);
@@ -110,6 +114,7 @@ class HostShmWire final : public Wire {
   std::vector<std::int64_t> processes_;   // by position; none: memory of others is not read
   std::vector<HostShmSegment> segments_;  // by position
   int position_;
+  base::Doorbell doorbell_;
   BufferPool buffers_;
   std::deque<Peer> peers_;  // by position; that of this rank is not used
   std::vector<std::uint32_t> free_blocks_;

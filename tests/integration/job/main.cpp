@@ -109,8 +109,10 @@ struct GuardedImpl : torch::nn::Module {
 };
 SMP_MODULE(Guarded);
 
+/// Its linear layers are spread over tensor-parallel ranks, if there are several.
 smp::nn::Sequential make_net(bool guarded = false) {
   torch::manual_seed(1);
+  const smp::tensor_parallelism spread;
   smp::nn::Sequential net;
   for (int i = 0; i < kLayers; ++i) net->push_back(Layer());
   if (guarded) net->push_back(Guarded());
