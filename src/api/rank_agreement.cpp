@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
+#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -164,13 +165,41 @@ void require_equal_print(const d2d::Communicator& stages,
               "; build the same model on every rank");
 }
 
+/// Slices of one parameter come from one.
+void require_equal_origins(const d2d::Communicator& holders,
+                           const std::vector<const ModelDescription*>& models) {
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> origins;
+  for (const auto* model : models) {
+    const tp::SlicedParameters slices(*model->modules.front());
+    for (const auto& item : model->modules.front()->named_parameters()) {
+      if (!item.value().defined() || !slices.contain(item.value())) continue;
+      names.push_back(item.key());
+      origins.push_back(slices.origin(item.value()));
+    }
+  }
+  auto all = gather_values(holders, origins, "the origin of slices");
+  for (std::size_t place = 0; place < names.size(); ++place) {  // 0: unknown somewhere
+    if (std::none_of(all.begin(), all.end(), [&](const auto& own) { return own[place] == 0; }))
+      continue;
+    for (auto& own : all) own[place] = 0;
+  }
+  const auto difference = first_difference(all);
+  SMP_REQUIRE(!difference, "parameter '", names[difference->place], "' is sliced over ",
+              holders.members().text(), ", but rank ", holders.members()[difference->member],
+              " has cut its slice from other values than rank ", holders.members()[0], kRemedy);
+}
+
 }  // namespace
 
 void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models) {
   const auto stages = runtime.communicator(Group::kPp);
-  if (stages.size() == 1) return;
-  require_equal_print(stages, models);
-  require_equal_values(stages, tensors_of(models));
+  if (stages.size() > 1) {
+    require_equal_print(stages, models);
+    require_equal_values(stages, tensors_of(models));
+  }
+  const auto holders = runtime.slice_holders();
+  if (holders.size() > 1) require_equal_origins(holders, models);
 }
 
 }  // namespace smp

@@ -55,6 +55,10 @@ server::Failure current_failure(Runtime& runtime) {
 ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
     : runtime_(runtime), learns_(learns), shared_(members().size() > 1) {
   if (!shared_ || !learns) return;
+  SMP_REQUIRE(runtime.join() == nullptr || runtime.join()->num_active() > 0, "rank ",
+              runtime.topology().rank(),
+              ": a step with gradients after the last round of smp::Join, in which no replica had "
+              "a batch; end the Join (its scope) first");
   runtime.count_shared_step();
   runtime.replica_gradients().begin_step();
 }
@@ -73,6 +77,7 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
   }
   require_same_steps(batches);
   require_same_facts(batches);
+  require_same_counts(batches);
   require_same_samples(batches);
   return share_of_loss(batches, loss);
 }
@@ -145,6 +150,24 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
   }
 }
 
+/// Whoever has more would wait in its modules for ranks that are done.
+void ReplicaStep::require_same_counts(const std::vector<Batch>& batches) const {
+  const auto ranks = members().members();
+  const auto& topology = runtime_.topology();
+  const auto& own = batches[static_cast<std::size_t>(members().rank())];
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const auto other = ranks[static_cast<int>(i)];
+    const bool shares = topology.coordinates(other.value()).rdp == topology.rdp_rank();
+    if (!shares || own.idle || batches[i].idle) continue;
+    SMP_REQUIRE(batches[i].microbatches == own.microbatches, "rank ", topology.rank(),
+                " cuts its batch of ", own.rows, " rows into ", own.microbatches,
+                " microbatches, rank ", other, " its of ", batches[i].rows, " into ",
+                batches[i].microbatches,
+                ", but they share distributed modules, which work on the microbatches of both; "
+                "give both batches of the same shape");
+  }
+}
+
 /// Collectives of distributed modules would mix them up in silence.
 void ReplicaStep::require_same_samples(const std::vector<Batch>& batches) const {
   const auto ranks = members().members();
@@ -192,9 +215,8 @@ void ReplicaStep::fail() const noexcept {
   const EndOfEarly end{runtime_.replica_gradients()};
   try {
     const auto failure = current_failure(runtime_);
-    const Ending own{
-        failure.text.empty() ? "an error without a text" : failure.text, failure.type, {}};
-    gather_values(members(), own, "the end of a step in all replicas");
+    gather_values(members(), Ending{failure.text, failure.type, {}},
+                  "the end of a step in all replicas");
   } catch (...) {  // they are gone; what ended the step here is thrown
     base::log(base::LogLevel::kInfo, "other replicas were not told of a failed step: ",
               server::text_of(std::current_exception()));

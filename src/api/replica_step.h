@@ -19,10 +19,11 @@ class ReplicaStep {
   struct Batch {
     std::int64_t step = 0;   ///< how many such steps the replica has begun, this one among them
     std::int64_t rows = -1;  ///< -1: nothing is split
-    bool idle = false;       ///< there is none (smp::Join)
-    std::string facts;       ///< StepFacts::take(): what all replicas ought to do alike
-    std::string problem;     ///< this replica cannot run the step; the reason
-    std::string samples;     ///< where other ranks are given the same: Microbatches::digest()
+    std::int64_t microbatches = 0;
+    bool idle = false;    ///< there is none (smp::Join)
+    std::string facts;    ///< StepFacts::take(): what all replicas ought to do alike
+    std::string problem;  ///< this replica cannot run the step; the reason
+    std::string samples;  ///< where other ranks are given the same: Microbatches::digest()
   };
 
   /// @param learns  whether the step may have gradients; one that does not concerns only those
@@ -58,6 +59,7 @@ class ReplicaStep {
   double share_of_loss(const std::vector<Batch>& batches, const std::string& loss) const;
   void require_same_steps(const std::vector<Batch>& batches) const;
   void require_same_facts(const std::vector<Batch>& batches) const;
+  void require_same_counts(const std::vector<Batch>& batches) const;
   void require_same_samples(const std::vector<Batch>& batches) const;
 
   Runtime& runtime_;

@@ -129,7 +129,8 @@ class StepRun {
   }
 
   void compare_ranks(const StepBody& body) {
-    task_.facts = runtime_.facts().take(body.target_type(), wanted_, use_of_gradients());
+    task_.facts =
+        runtime_.facts().take(body.target_type(), wanted_, modes_.grad, use_of_gradients());
     task_.explain_difference = [this](GlobalRank other, const std::string& facts) {
       return StepFacts::explain(runtime_.topology().rank(), task_.facts, other.value(), facts);
     };
@@ -155,6 +156,7 @@ class StepRun {
     try {
       split(std::move(arguments), body);
       batch.rows = inputs_->rows();
+      batch.microbatches = inputs_->count();
     } catch (...) {
       throw_in_body(std::current_exception());
       batch.problem = server::text_of(std::current_exception());

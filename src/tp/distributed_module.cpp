@@ -3,12 +3,24 @@
 
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
+#include <xxhash.h>
+
+#include <utility>
 
 #include "base/check.h"
 #include "tp/slice_part.h"
 #include "tp/tensor_parallel.h"
 
 namespace smp {
+namespace {
+
+std::uint64_t hash_of_values(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) return 0;
+  const auto values = tensor.detach().contiguous();
+  return XXH3_64bits(values.const_data_ptr(), values.nbytes());
+}
+
+}  // namespace
 
 DistributedModule::~DistributedModule() = default;
 
@@ -30,17 +42,26 @@ at::Tensor DistributedModule::slice_of(const std::string& name, const at::Tensor
   return tp::part_of(whole, dim, whole.size(dim) / own.size(), own.rank());
 }
 
-void DistributedModule::note_slice(const std::string& name, const at::Tensor& whole,
-                                   std::int64_t dim) {
+std::uint64_t DistributedModule::origin(const std::string& name) const {
+  const auto found = origins_.find(name);
+  if (found == origins_.end()) return 0;
+  const auto own = named_parameters(/*recurse=*/false);
+  return own[name]._version() == found->second.version ? found->second.hash : 0;
+}
+
+at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor slice,
+                                            const at::Tensor& whole, std::int64_t dim,
+                                            bool requires_grad) {
   dim = at::maybe_wrap_dim(dim, whole.dim());
   sliced_.emplace(name, ParameterSlice{dim, whole.size(dim)});
+  auto& registered = register_parameter(name, std::move(slice), requires_grad);
+  origins_.emplace(name, Origin{hash_of_values(whole), registered._version()});
+  return registered;
 }
 
 at::Tensor& DistributedModule::register_slice(const std::string& name, const at::Tensor& whole,
                                               std::int64_t dim, bool requires_grad) {
-  auto& registered = register_parameter(name, slice_of(name, whole, dim), requires_grad);
-  note_slice(name, whole, dim);
-  return registered;
+  return register_cut(name, slice_of(name, whole, dim), whole, dim, requires_grad);
 }
 
 at::Tensor& DistributedModule::register_padded_slice(const std::string& name,
@@ -53,16 +74,14 @@ at::Tensor& DistributedModule::register_padded_slice(const std::string& name,
               ", cannot be cut along dimension ", dim, " between units of ", unit,
               " elements; choose a size that consists of them");
   const auto units = (whole.size(dim) / unit + own.size() - 1) / own.size();
-  auto& registered = register_parameter(name, tp::part_of(whole, dim, units * unit, own.rank()));
-  note_slice(name, whole, dim);
-  return registered;
+  return register_cut(name, tp::part_of(whole, dim, units * unit, own.rank()), whole, dim, true);
 }
 
 at::Tensor& DistributedModule::adopt_slice(const std::string& name, const at::Tensor& whole,
                                            std::int64_t dim) {
-  note_slice(name, whole, dim);
+  const auto values = whole.detach();
   whole.set_data(slice_of(name, whole, dim));
-  return register_parameter(name, whole, whole.requires_grad());
+  return register_cut(name, whole, values, dim, whole.requires_grad());
 }
 
 at::Tensor& DistributedModule::adopt(const std::string& name, const at::Tensor& whole) {

@@ -16,7 +16,8 @@ void SlicedParameters::add(const torch::nn::Module& module) {
   if (const auto* const distributed = dynamic_cast<const DistributedModule*>(&module)) {
     const auto parameters = module.named_parameters(/*recurse=*/false);
     for (const auto& [name, slice] : distributed->sliced()) {
-      slices_.emplace(parameters[name].unsafeGetTensorImpl(), slice);
+      slices_.emplace(parameters[name].unsafeGetTensorImpl(),
+                      Sliced{slice, distributed->origin(name)});
     }
   }
   const auto* const routed = dynamic_cast<const RoutedBase*>(&module);

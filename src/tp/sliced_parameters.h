@@ -23,14 +23,23 @@ class SlicedParameters {
   /// What `tensor` is a slice of; nothing: it is whole.
   std::optional<ParameterSlice> find(const at::Tensor& tensor) const {
     const auto found = slices_.find(tensor.unsafeGetTensorImpl());
-    return found == slices_.end() ? std::nullopt : std::optional(found->second);
+    return found == slices_.end() ? std::nullopt : std::optional(found->second.slice);
+  }
+  /// Hash of the whole values that `tensor` was cut from, where it is still as it was then; else 0.
+  std::uint64_t origin(const at::Tensor& tensor) const {
+    const auto found = slices_.find(tensor.unsafeGetTensorImpl());
+    return found == slices_.end() ? 0 : found->second.origin;
   }
   bool empty() const noexcept { return slices_.empty(); }
 
  private:
   void add(const torch::nn::Module& module);
 
-  std::unordered_map<const void*, ParameterSlice> slices_;  // by TensorImpl
+  struct Sliced {
+    ParameterSlice slice;
+    std::uint64_t origin;
+  };
+  std::unordered_map<const void*, Sliced> slices_;  // by TensorImpl
 };
 
 }  // namespace smp::tp

@@ -2,6 +2,10 @@
 // evaluation, automatic placement, branches, clipping.
 #include <gmock/gmock.h>
 
+#include <map>
+#include <memory>
+#include <tuple>
+
 #include "api/runtime.h"
 #include "smp/clip_grad.h"
 #include "support/refusal.h"
@@ -128,6 +132,52 @@ TEST(GroupSteps, NameBatchesOfDifferentShapes) {
   EXPECT_THAT(told_with_rows({6, 6}), testing::Each("it ended well"));
 }
 
+/// What ranks are told whose weights are drawn from `seeds`, and then treated by `change`.
+std::vector<std::string> told_with_seeds(
+    std::vector<std::uint64_t> seeds, int pp = 1,
+    const std::function<void(SlicedBag&)>& change = [](SlicedBag&) {}) {
+  std::vector<std::string> told(seeds.size());
+  run_local(static_cast<int>(seeds.size()),
+            [&] {
+              const auto own = static_cast<std::size_t>(rank());
+              torch::manual_seed(seeds[own]);
+              SlicedBag net;
+              change(net);
+              DistributedModel model(net);
+              auto evaluate = step([&](const at::Tensor& tokens) { return model(tokens); });
+              const torch::NoGradGuard no_grad;
+              told[own] = end_of([&] { evaluate(torch::ones({6, 5}, torch::kLong)); });
+            },
+            config_of(2, pp), {1});
+  return told;
+}
+
+TEST(GroupSteps, RefuseSlicesThatWereCutFromDifferentValues) {
+  EXPECT_THAT(told_with_seeds({3, 4}),
+              testing::Each(AllOf(HasSubstr("'embed.weight'"), HasSubstr("TP_GROUP {0, 1}"),
+                                  HasSubstr("other values"), HasSubstr("torch::manual_seed"))));
+  EXPECT_THAT(told_with_seeds({3, 3}), testing::Each("it ended well"));
+  // Replicas of slices take the values of the first, whatever they start from.
+  EXPECT_THAT(told_with_seeds({3, 3, 4, 4}), testing::Each("it ended well"));
+  EXPECT_THAT(told_with_seeds({3, 3, 3, 4}), testing::Contains(HasSubstr("TP_GROUP {2, 3}")));
+}
+
+TEST(GroupSteps, TakeSlicesThatWereWrittenSinceTheyWereCut) {
+  const auto written = [](SlicedBag& net) {
+    const torch::NoGradGuard no_grad;
+    net->embed->weight.zero_();
+    net->first->weight.zero_();
+  };
+  EXPECT_THAT(told_with_seeds({3, 4}, 1, written), testing::Each(HasSubstr("'second.weight'")));
+  EXPECT_THAT(told_with_seeds({3, 4}, 1,
+                              [&](SlicedBag& net) {
+                                written(net);
+                                const torch::NoGradGuard no_grad;
+                                net->second->weight.zero_();
+                              }),
+              testing::Each("it ended well"));
+}
+
 TEST(GroupSteps, SayWhichCollectiveARankDoesNotComeTo) {
   const auto text = refusal<InternalError>([] {
     run_local(2,
@@ -144,7 +194,49 @@ TEST(GroupSteps, SayWhichCollectiveARankDoesNotComeTo) {
               config_of(2), {1});
   });
   EXPECT_THAT(text, AllOf(HasSubstr("deadlock"), HasSubstr("smp::scatter_and_merge_for_tp"),
-                          HasSubstr("module '0', microbatch 0")));
+                          HasSubstr("module '0', microbatch 0"), HasSubstr("TP_GROUP {0, 1}")));
+}
+
+TEST(GroupSteps, NameMicrobatchesOfOneRankOnly) {
+  const auto told = told_with_rows({3, 2});  // of three microbatches one row each
+  EXPECT_THAT(told[0],
+              AllOf(HasSubstr("rank 0 cuts its batch of 3 rows into 3 microbatches"),
+                    HasSubstr("rank 1 its of 2 into 2"), HasSubstr("distributed modules")));
+  EXPECT_THAT(told[1], HasSubstr("rank 1 cuts its batch of 2 rows into 2 microbatches"));
+}
+
+/// Lets gradients through, and counts how often it is shown each part.
+class CountingHook final : public CommHook {
+ public:
+  std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) override {
+    ++seen[{part.bucket, part.part, part.sum}];
+    return {elements.clone()};
+  }
+  at::Tensor decompress(const std::vector<at::Tensor>& compressed, const at::Tensor&,
+                        const Part&) override {
+    return compressed.at(0).clone();
+  }
+  std::map<std::tuple<std::int64_t, int, bool>, int> seen;
+};
+
+TEST(GroupSteps, TellAHookApartWhatIsWholeAndWhatIsSliced) {
+  run_local(4,
+            [] {
+              torch::manual_seed(3);
+              SlicedBag net;
+              DistributedModel model(net);
+              const auto hook = std::make_shared<CountingHook>();
+              model.register_comm_hook(hook);
+              auto train = step([&](const at::Tensor& tokens) {
+                const auto loss = model(tokens).sum();
+                model.backward(loss);
+                return loss;
+              });
+              train(samples(0, dp_rank()).tokens);
+              EXPECT_GT(hook->seen.size(), 4u);
+              for (const auto& [part, times] : hook->seen) EXPECT_EQ(times, 1);
+            },
+            config_of(2), {1});
 }
 
 // ---- what else steps do ----

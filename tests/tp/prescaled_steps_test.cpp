@@ -212,7 +212,8 @@ struct DroppingImpl : torch::nn::Module {
     return options;
   }
   at::Tensor forward(const at::Tensor& x) {
-    return layers(TransformerState{before(x), {}, {}, {}}).hidden;
+    const auto dropped = before(x);
+    return torch::cat({layers(TransformerState{dropped, {}, {}, {}}).hidden, dropped}, -1);
   }
   nn::Dropout before;
   nn::DistributedTransformer layers;

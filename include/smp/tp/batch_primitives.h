@@ -15,7 +15,7 @@
 //     batch_of_sums_for_tp      reduce-scatter       all-gather    all-reduce    copy
 //                               forward                backward    forward       backward
 //
-// Errors and threads as in smp/tp/primitives.h.
+// Results are not to be written to. Errors and threads as in smp/tp/primitives.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

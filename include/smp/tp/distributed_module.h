@@ -39,6 +39,9 @@ class SMP_API DistributedModule : public torch::nn::Module {
   std::optional<std::int64_t> slice_dim(const std::string& name) const;
   /// All that are sliced, by name.
   const std::map<std::string, ParameterSlice>& sliced() const noexcept { return sliced_; }
+  /// Hash of the whole values that the slice `name` was cut from; 0 if they had none, are not in
+  /// the memory of the CPU, or somebody has written to the slice since.
+  std::uint64_t origin(const std::string& name) const;
 
  protected:
   /// Registers as parameter `name` this rank's of T equal parts of `whole` along `dim`: a copy, so
@@ -62,9 +65,15 @@ class SMP_API DistributedModule : public torch::nn::Module {
 
  private:
   at::Tensor slice_of(const std::string& name, const at::Tensor& whole, std::int64_t dim) const;
-  void note_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
+  at::Tensor& register_cut(const std::string& name, at::Tensor slice, const at::Tensor& whole,
+                           std::int64_t dim, bool requires_grad);
 
+  struct Origin {
+    std::uint64_t hash = 0;
+    std::int64_t version = 0;  // of the slice, when it was cut
+  };
   std::map<std::string, ParameterSlice> sliced_;
+  std::map<std::string, Origin> origins_;
 };
 
 }  // namespace smp

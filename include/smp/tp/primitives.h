@@ -5,7 +5,8 @@
 // order, with tensors of one shape and dtype; nothing is agreed between microbatches or modules,
 // which may come in any order on each rank. The calling fiber is suspended until the others have
 // come, in forward and in backward, so `model.backward(loss)` is needed where gradients are: with
-// loss.backward() LibTorch's own engine refuses. Results are new tensors. With T = 1 nothing moves.
+// loss.backward() LibTorch's own engine refuses. With T = 1 nothing moves. Do not write to a
+// result: it may be the argument itself, or share memory with it.
 //
 // All throw UsageError if no session runs, a dimension is none of the tensor's or cannot be divided
 // by T, or ranks disagree in shape, dtype or call; UnsupportedError if the tensor is sparse, not on
