@@ -107,11 +107,13 @@ MachineFinding shared_memory(const MachineFacts& facts) {
 
 MachineFinding reading(const MachineFacts& facts) {
   if (facts.reads_other_processes) {
-    return {
-        Grade::kGood, "large tensors", "are read by their receiver, without a copy between", {}};
+    return {Grade::kGood,
+            "large tensors",
+            "that are not lent are read by their receiver, copied once",
+            {}};
   }
   return {Grade::kNote, "large tensors",
-          "are copied twice: processes may not read each other's memory",
+          "that are not lent are copied twice: processes may not read each other's memory",
           "sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"};
 }
 

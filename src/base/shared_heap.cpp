@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -28,6 +29,7 @@ std::unique_ptr<SharedHeap> SharedHeap::make(std::size_t bytes) noexcept {
 }
 
 SharedHeap::SharedHeap(SharedMemory memory) : memory_(std::move(memory)) {
+  memory_.keep_from_dumps();
   add_free(0, {size(), 0});
 }
 
@@ -116,10 +118,12 @@ SharedHeap::Usage SharedHeap::usage() const {
 }
 
 void SharedHeap::after_fork_in_child() noexcept {
+  if (std::exchange(private_, true)) return mutex_.unlock();  // the machine has copied it
   void* const copy =
       ::mmap(start(), size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
              static_cast<int>(memory_.address().descriptor), 0);
   if (copy == MAP_FAILED) std::abort();  // it would write to the parent's memory
+  static_cast<void>(::madvise(start(), size(), MADV_DONTDUMP));
   mutex_.unlock();
 }
 

@@ -57,8 +57,9 @@ class SharedHeap {
   /// Nobody allocates from now on.
   void before_fork() noexcept { mutex_.lock(); }
   void after_fork_in_parent() noexcept { mutex_.unlock(); }
-  /// What the child writes is its own from now on. Pages that it has not written to are still the
-  /// parent's: while the child needs them, the parent must wait.
+  /// What the child writes is its own from now on, and so is what its own children write. Pages
+  /// that it has not written to are still the parent's: while the child needs them, the parent must
+  /// wait.
   void after_fork_in_child() noexcept;
 
  private:
@@ -74,6 +75,7 @@ class SharedHeap {
   void give_back_beyond(std::size_t bytes);
 
   SharedMemory memory_;
+  bool private_ = false;  // this process is a child, and has its own
   mutable std::mutex mutex_;
   Ranges free_;                                          // never two side by side
   std::set<std::pair<std::size_t, std::size_t>> sizes_;  // of the free ones, with their offsets

@@ -66,6 +66,10 @@ SharedMemory::~SharedMemory() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
+void SharedMemory::keep_from_dumps() const noexcept {
+  static_cast<void>(::madvise(bytes_.data(), bytes_.size(), MADV_DONTDUMP));
+}
+
 void SharedMemory::stop_offering() noexcept {
   if (address_.descriptor >= 0) ::close(static_cast<int>(address_.descriptor));
   address_.descriptor = -1;

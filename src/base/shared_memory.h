@@ -35,6 +35,9 @@ class SharedMemory {
   [[nodiscard]] const Address& address() const noexcept { return address_; }
   /// All who need it have opened it: from now on it ends with the last process that maps it.
   void stop_offering() noexcept;
+  /// Leaves it out of core dumps: it is much address space, of which each process that maps it
+  /// would write everything.
+  void keep_from_dumps() const noexcept;
   /// On a page boundary.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
 

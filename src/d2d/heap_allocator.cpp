@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 
 namespace smp::d2d {
@@ -59,7 +60,17 @@ void Allocator::free_any(void* block) {
   installed->heap_->free(block);
 }
 
+/// Whether the machine counts address space as memory (vm.overcommit_memory = 2): then no child of
+/// a fork() could have its own.
+bool counts_addresses() noexcept {
+  std::ifstream setting("/proc/sys/vm/overcommit_memory");
+  int value = 0;
+  return setting >> value && value == 2;
+}
+
+/// 0: it cannot be had.
 std::uint64_t addresses() noexcept {
+  if (counts_addresses()) return 0;
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   const auto bytes = std::min(pages * base::SharedHeap::kPage, kMostAddresses);
   rlimit files{};  // beyond which the kernel ends a process that makes one so long

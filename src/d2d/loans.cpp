@@ -3,14 +3,15 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/COW.h>
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/copy_on_write.h"
 #include "d2d/heap_allocator.h"
 
 namespace smp::d2d {
@@ -23,12 +24,6 @@ static_assert(kSlots <= 1U << kSlotBits);
 
 constexpr LoanId id_of(std::uint32_t slot, std::uint64_t offset) noexcept {
   return offset << kSlotBits | slot;
-}
-
-/// Before somebody writes to a borrowed storage: from now on its memory is its own.
-void copy_before_writing(c10::StorageImpl* storage) {
-  storage->set_data_ptr_noswap(
-      storage->allocator()->clone(storage->data_ptr().get(), storage->nbytes()));
 }
 
 }  // namespace
@@ -65,6 +60,15 @@ struct Loans::Borrowed {
   static void end(void* borrowed) {
     const std::unique_ptr<Borrowed> owned(static_cast<Borrowed*>(borrowed));
     owned->lender->give_back(owned->slot);
+  }
+  /// Before somebody writes to `storage`: from now on its memory is its own, as it is for a thread
+  /// that comes second.
+  static void copy_before_writing(c10::StorageImpl* storage) {
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
+    if (storage->data_ptr().get_deleter() != &end) return;
+    storage->set_data_ptr_noswap(
+        storage->allocator()->clone(storage->data_ptr().get(), storage->nbytes()));
   }
 };
 
@@ -106,6 +110,7 @@ bool Loans::connect(GlobalRank rank, const Members& members, const std::vector<O
     auto heap = base::SharedMemory::open(offer.heap, offer.heap_bytes, Access::kRead);
     auto table = base::SharedMemory::open(offer.table, sizeof(Table));
     if (!heap || !table) return false;
+    heap->keep_from_dumps();
     lenders_.push_back(std::make_shared<Lender>(std::move(*heap), std::move(*table)));
   }
   rank_ = rank;
@@ -119,11 +124,9 @@ std::optional<LoanId> Loans::lend(const at::Tensor& tensor) {
   const bool whole =
       tensor.nbytes() >= HeapAllocator::kLeast && tensor.nbytes() >= storage.nbytes() / 2;
   if (!whole || offset >= heap_.size()) return std::nullopt;
-  const bool is_shared = c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
-  if (storage.has_materializer() && !is_shared) return std::nullopt;
   take_back();
   if (free_slots_.empty()) return std::nullopt;
-  auto reference = c10::impl::cow::lazy_clone_storage(storage);
+  auto reference = shared_until_written(storage);
   if (!reference) return std::nullopt;
   const auto slot = free_slots_.back();
   free_slots_.pop_back();
@@ -166,7 +169,7 @@ at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(borrowed), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);
-  storage->set_materializer(&copy_before_writing);
+  storage->set_materializer(&Borrowed::copy_before_writing);
   c10::InferenceMode normal(false);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
                                                          c10::DispatchKeySet(c10::DispatchKey::CPU),

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,6 @@ class Probe final : private WireHandler {
   explicit Probe(Wire& wire) : wire_(wire), peers_(wire.members().size()) {
     wire_.set_handler(this);
   }
-  ~Probe() { wire_.set_handler(nullptr); }
 
   std::string run(base::Nanoseconds patience) {
     const base::SteadyClock clock;
@@ -107,11 +107,17 @@ class Probe final : private WireHandler {
 }  // namespace
 
 std::string probe(Wire& wire, base::Nanoseconds patience) {
+  auto probe = std::make_unique<Probe>(wire);
+  std::string wrong;
   try {
-    return Probe(wire).run(patience);
+    wrong = probe->run(patience);
   } catch (const Error& error) {
-    return error.what();
+    wrong = error.what();
   }
+  wire.set_handler(nullptr);
+  // What did not come in time may come later, into memory that must be there still.
+  if (!wrong.empty()) static_cast<void>(probe.release());
+  return wrong;
 }
 
 }  // namespace smp::d2d

@@ -5,10 +5,10 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/core/impl/COW.h>
 
 #include <utility>
 
+#include "d2d/copy_on_write.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::server {
@@ -17,7 +17,7 @@ at::Tensor clone_on_write(const at::Tensor& tensor) {
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
   auto storage = tensor.has_storage() && tensor.layout() == c10::kStrided
-                     ? c10::impl::cow::lazy_clone_storage(*tensor.storage().unsafeGetStorageImpl())
+                     ? d2d::shared_until_written(*tensor.storage().unsafeGetStorageImpl())
                      : nullptr;
   if (storage == nullptr) return d2d::detached(tensor).clone();  // memory of somebody else's
   auto impl = c10::make_intrusive<c10::TensorImpl>(

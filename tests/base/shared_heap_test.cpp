@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -149,6 +150,34 @@ TEST(SharedHeap, AForkedChildHasItsOwn) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(block[0], 'a');
   EXPECT_EQ(static_cast<char*>(heap->allocate(100))[0], 0);
+}
+
+TEST(SharedHeap, AForkedChildOfAForkedChildHasWhatThatOneWrote) {
+  const auto heap = SharedHeap::make(64 * kMiB);
+  auto* const block = static_cast<char*>(heap->allocate(100));
+  block[0] = 'a';
+  const auto in_child = [&](const std::function<bool()>& is_right) {
+    heap->before_fork();
+    const auto child = ::fork();
+    if (child == 0) {
+      heap->after_fork_in_child();
+      ::_exit(is_right() ? 0 : 1);
+    }
+    heap->after_fork_in_parent();
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  };
+  EXPECT_TRUE(in_child([&] {
+    block[0] = 'b';
+    const bool grandchild = in_child([&] {
+      const bool right = block[0] == 'b';
+      block[0] = 'c';
+      return right && block[0] == 'c';
+    });
+    return grandchild && block[0] == 'b';
+  }));
+  EXPECT_EQ(block[0], 'a');
 }
 
 TEST(SharedHeap, NeedsAddressSpace) { EXPECT_EQ(SharedHeap::make(std::size_t{1} << 60), nullptr); }

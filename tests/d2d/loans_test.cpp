@@ -4,6 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <thread>
+
 #include "d2d/channel_contract.h"
 #include "d2d/heap_allocator.h"
 #include "d2d/loans_contract.h"
@@ -127,6 +131,39 @@ TEST_F(LoansOfTwo, ResizingABorrowedTensorCopiesIt) {
   tensor.resize_({2 * kLentFloats});
   tensor.fill_(3);
   EXPECT_EQ(tensor.sum(at::kDouble).item<double>(), 6.0 * kLentFloats);
+}
+
+/// Also by a program that only reads, but asks for a pointer to write through.
+TEST_F(LoansOfTwo, ThreadsMayWriteAtOnce) {
+  for (int round = 0; round < 50; ++round) {
+    auto own = at::full({kLentFloats}, 9, at::kFloat);
+    auto tensor = borrow(lender().lend(own).value());
+    std::atomic<int> ready{0};
+    const auto sum_of = [&ready](const at::Tensor& of, double& sum) {
+      for (++ready; ready < 4;) std::this_thread::yield();
+      const auto* const elements = of.data_ptr<float>();
+      for (int i = 0; i < kLentFloats; ++i) sum += elements[i];
+    };
+    std::array<double, 4> sums{};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] { sum_of(i % 2 == 0 ? own : tensor, sums[i]); });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_THAT(sums, testing::Each(9.0 * kLentFloats));
+    lender().take_back();
+    EXPECT_EQ(lender().lent(), 0u);
+  }
+}
+
+TEST_F(LoansOfTwo, WhatWasLentMayBeResizedAndWritten) {
+  auto tensor = at::full({kLentFloats}, 9, at::kFloat);
+  const auto borrowed = borrow(lender().lend(tensor).value());
+  tensor.resize_({3 * kLentFloats});
+  tensor.fill_(3);
+  EXPECT_EQ(tensor.sum(at::kDouble).item<double>(), 9.0 * kLentFloats);
+  EXPECT_EQ(borrowed.min().item<float>(), 9);
+  EXPECT_TRUE(lender().lend(tensor)) << "as if it were new";
 }
 
 TEST_F(LoansOfTwo, AParameterMayBeLentAndStepped) {

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "d2d/wires/local_hub.h"
 #include "d2d/wires/local_wire.h"
@@ -46,6 +48,8 @@ class WithPeer final : public Wire, private WireHandler {
     return true;
   }
   bool drained() const noexcept override { return !posted_; }
+  /// What was asked for comes after all.
+  void come_late() { std::fill(place_.begin(), place_.end(), std::byte{7}); }
   bool leave() override { return true; }
 
  private:
@@ -74,6 +78,15 @@ TEST(WireProbe, FindsNothingWrongWithAWireThatWorks) {
 
 TEST(WireProbe, NamesTheRankFromWhichNothingComes) {
   EXPECT_EQ(probe_with(WithPeer::Fault::kSilent), "nothing came from rank 1");
+}
+
+TEST(WireProbe, KeepsThePlaceOfWhatMayComeLater) {
+  WithPeer wire(WithPeer::Fault::kSilent);
+  EXPECT_NE(probe(wire, base::kMillisecond), "");
+  std::vector<std::vector<std::byte>> others;  // that would get its memory
+  for (int i = 0; i < 100; ++i) others.emplace_back(100'000);
+  wire.come_late();
+  for (const auto& other : others) EXPECT_EQ(other.back(), std::byte{0});
 }
 
 TEST(WireProbe, NamesTheRankFromWhichWrongBytesCome) {
