@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -35,32 +34,18 @@ bool computes_on_cores(const simulate::Machine& machine, int stage) {
   return machine.devices.empty() || machine.devices[stage] == base::devices().front().name;
 }
 
-/// Hosts with fewer cores than ranks. Ranks of other pipelines get their share of the cores; every
-/// host has as many as this one, and every rank computes on the same number of them.
-std::vector<simulate::Machine::Host> oversubscribed_hosts(const Runtime& runtime,
-                                                          const simulate::Machine& machine) {
-  const auto& topology = runtime.topology();
-  const double places = static_cast<double>(runtime.cores()) / at::get_num_threads();
-  std::map<int, simulate::Machine::Host> by_first_rank;
-  const auto ranks = topology.group(Group::kPp);
-  for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
-    const auto neighbours = topology.group(Group::kLocal, ranks[stage]);
-    if (static_cast<double>(neighbours.size()) <= places) continue;
-    if (!computes_on_cores(machine, stage)) continue;
-    auto& host = by_first_rank[neighbours.front()];
-    host.stages.push_back(stage);
-    host.cores += places / static_cast<double>(neighbours.size());
-  }
-  std::vector<simulate::Machine::Host> hosts;
-  hosts.reserve(by_first_rank.size());
-  for (auto& [rank, host] : by_first_rank) hosts.push_back(std::move(host));
-  return hosts;
-}
-
-/// That of the devices; nothing if one of them has none of its own.
-std::vector<std::int64_t> memory_of_devices(const std::vector<std::string>& devices) {
+/// That of the devices; of a core its part of this machine's, also where nothing else is known of
+/// the machines.
+std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
+                                            const std::vector<std::string>& devices) {
+  const auto ranks = runtime.topology().group(Group::kPp);
   std::vector<std::int64_t> memory;
-  for (const auto& name : devices) memory.push_back(base::find_device(name)->memory_bytes);
+  for (std::size_t stage = 0; stage < devices.size(); ++stage) {
+    const auto own = base::find_device(devices[stage])->memory_bytes;
+    const auto neighbours = runtime.topology().group(Group::kLocal, ranks[stage]).size();
+    memory.push_back(own > 0 ? own
+                             : base::machine_memory() / static_cast<std::int64_t>(neighbours));
+  }
   if (std::find(memory.begin(), memory.end(), 0) != memory.end()) memory.clear();
   return memory;
 }
@@ -76,7 +61,7 @@ std::vector<std::int64_t> memory_of_stages(const Runtime& runtime,
     memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
   }
   if (memory.size() == 1) memory.assign(ranks.size(), memory[0]);
-  if (configured.empty()) memory = memory_of_devices(devices);
+  if (configured.empty()) memory = memory_of_devices(runtime, devices);
   if (!memory.empty()) return memory;
   const auto bytes = base::machine_memory();
   if (runtime.plan_request() || bytes == 0) return memory;
@@ -115,15 +100,12 @@ std::vector<int> sockets_of_stages(Runtime& runtime, const simulate::Machine& ma
   return gather_values(runtime.communicator(Group::kPp), base::bound_socket(), "sockets");
 }
 
-/// Accelerators of one node are linked directly, as fast as the slowest of them is.
+/// Accelerators of one node are linked directly.
 void link_devices(simulate::Machine& machine) {
-  double slowest = std::numeric_limits<double>::infinity();
   for (const auto& name : machine.devices) {
     const auto* device = base::find_device(name);
-    if (device->link_bandwidth == 0) return;
-    slowest = std::min(slowest, device->reached_bandwidth * device->link_bandwidth);
+    machine.direct_links.push_back(device->reached_bandwidth * device->link_bandwidth);
   }
-  if (!machine.devices.empty()) machine.bytes_per_second = slowest;
 }
 
 }  // namespace
@@ -142,6 +124,28 @@ std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes,
   return places;
 }
 
+std::vector<simulate::Machine::Host> oversubscribed_hosts(const Topology& topology, double places,
+                                                          const simulate::Machine& machine) {
+  std::map<int, simulate::Machine::Host> by_first_rank;
+  const auto ranks = topology.group(Group::kPp);
+  for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
+    if (!computes_on_cores(machine, stage)) continue;
+    const auto neighbours = topology.group(Group::kLocal, ranks[stage]);
+    const auto busy =
+        static_cast<double>(std::count_if(neighbours.begin(), neighbours.end(), [&](int neighbour) {
+          return computes_on_cores(machine, topology.coordinates(neighbour).pp);
+        }));
+    if (busy <= places) continue;
+    auto& host = by_first_rank[neighbours.front()];
+    host.stages.push_back(stage);
+    host.cores += places / busy;
+  }
+  std::vector<simulate::Machine::Host> hosts;
+  hosts.reserve(by_first_rank.size());
+  for (auto& [rank, host] : by_first_rank) hosts.push_back(std::move(host));
+  return hosts;
+}
+
 simulate::Machine job_machine(Runtime& runtime) {
   const auto& config = runtime.config();
   simulate::Machine machine;
@@ -155,7 +159,10 @@ simulate::Machine job_machine(Runtime& runtime) {
                              config.network_ports);
   machine.network = {kNetworkLatency, config.network_gbit * 1e9 / 8};
   machine.memory = memory_of_stages(runtime, machine.devices);
-  if (runtime.cores() > 0) machine.oversubscribed = oversubscribed_hosts(runtime, machine);
+  if (runtime.cores() > 0) {
+    const double places = static_cast<double>(runtime.cores()) / at::get_num_threads();
+    machine.oversubscribed = oversubscribed_hosts(runtime.topology(), places, machine);
+  }
   if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
   if (!machine.oversubscribed.empty()) {
     machine.latency = machine.across_sockets.latency = kLatencyWithoutCore;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "simulate/machine.h"
+#include "smp/topology.h"
 
 namespace smp {
 
@@ -22,5 +23,11 @@ class Runtime;
 [[nodiscard]] std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes,
                                                               const std::vector<int>& sockets,
                                                               int ports);
+
+/// Hosts with fewer places to compute, cores over threads of a rank, than ranks that compute on
+/// cores and not on devices. Ranks of other pipelines get their share; every host has as many
+/// places.
+[[nodiscard]] std::vector<simulate::Machine::Host> oversubscribed_hosts(
+    const Topology& topology, double places, const simulate::Machine& machine);
 
 }  // namespace smp

@@ -1,6 +1,7 @@
 // api/plan_key.cpp: everything as text, then hashed.
 #include "api/plan_key.h"
 
+#include <ATen/Context.h>
 #include <torch/nn/module.h>
 #include <unistd.h>
 
@@ -26,7 +27,9 @@ std::string text_of_settings(const PlanKeyFacts& facts) {
       facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
       config.memory_weight, ' ', config.optimize, ' ', config.trace_repeats, ' ', config.pipeline,
       ' ', config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
-      facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio);
+      facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio, ' ',
+      at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
+  if (facts.preview.body != nullptr) text += concat(" body ", facts.preview.body->name());
   for (int i = 0; i < facts.preview.traced; ++i) {
     text += concat(" arguments ", facts.preview.arguments_key(i));
   }
@@ -37,10 +40,11 @@ std::string text_of_settings(const PlanKeyFacts& facts) {
 }
 
 /// Measured numbers differ a little from start to start; plans depend on their magnitude. One that
-/// lies on the border of two steps costs a trace.
-long step_of(double measured) {
+/// lies on the border of two steps costs a trace. Numbers that were set are taken as they are.
+std::string step_of(double number, bool measured) {
   constexpr double kStepsOfAnOctave = 2;
-  return measured > 0 ? std::lround(kStepsOfAnOctave * std::log2(measured)) : 0;
+  if (!measured) return concat(number);
+  return concat(number > 0 ? std::lround(kStepsOfAnOctave * std::log2(number)) : 0);
 }
 
 std::string host_name() {
@@ -51,20 +55,22 @@ std::string host_name() {
 /// The host counts where a clock did.
 std::string text_of_machine(const PlanKeyFacts& facts) {
   const auto& machine = facts.machine;
+  const bool measured = facts.config.trace_repeats > 0;
   std::string text;
   for (const double speed : machine.speeds) text += concat(" speed ", speed);
   for (const auto memory : machine.memory) text += concat(" memory ", memory);
   text += concat(facts.config.stage_memory.empty() ? " offered" : " set", " messages ",
-                 step_of(machine.latency), ' ', step_of(machine.handling), ' ',
-                 step_of(machine.bytes_per_second));
-  if (facts.config.trace_repeats > 0) text += concat(" host ", host_name());
+                 step_of(machine.latency, measured), ' ', step_of(machine.handling, measured), ' ',
+                 step_of(machine.bytes_per_second, measured));
+  if (measured) text += concat(" host ", host_name());
   for (const auto& device : machine.devices) text += concat(" device ", device);
   for (const auto& place : machine.places) {
     text += concat(" place ", place.node, ' ', place.socket, ' ', place.port);
   }
   if (!machine.places.empty()) {
     for (const auto& link : {machine.across_sockets, machine.network}) {
-      text += concat(" link ", step_of(link.latency), ' ', step_of(link.bytes_per_second));
+      text += concat(" link ", step_of(link.latency, measured), ' ',
+                     step_of(link.bytes_per_second, measured));
     }
   }
   return text;

@@ -25,8 +25,8 @@ struct PlanKeyFacts {
 /// Equal if the same program would make the same plan for the same model, arguments and machine:
 /// its memory, on what its stages compute and where they are, what messages cost (where that was
 /// measured, to half an octave), the devices of the weights, and the host if modules are timed
-/// there. The program file's size and date are part of it: after a change of a `forward` the old
-/// plan could put a weight and its reader on two stages.
+/// there. What a body and a `forward` do decides which weights and readers must be together, so the
+/// type of the body, the program's arguments, and size and date of its files are part of it.
 [[nodiscard]] std::uint64_t plan_key(const PlanKeyFacts& facts);
 
 /// Of modules, paths and weights, not of a placement.

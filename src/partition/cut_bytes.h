@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "simulate/machine.h"
 #include "simulate/trace.h"
 
 namespace smp::partitioning {
@@ -15,10 +16,10 @@ struct CutBytes {
   std::int64_t out = 0;
 };
 
-/// By stage. Values travel from the caller to the module and back, also those that the next module
-/// needs; neighbours of a Sequential on one stage hand them on among themselves.
+/// By stage, of what travels when a step runs (simulate/step_program.h): to the module that is
+/// called and back, or on to the stage that gets the result, if the machine passes results on.
 /// @param stages  of every module of the tree
 std::vector<CutBytes> cut_bytes(const simulate::Trace& trace, const std::vector<int>& stages,
-                                int pp_size);
+                                const simulate::Machine& machine);
 
 }  // namespace smp::partitioning

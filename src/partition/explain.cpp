@@ -1,6 +1,9 @@
 // partition/explain.cpp: gathers costs, bytes, memory and reasons, by stage and by module.
 #include "partition/explain.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -38,7 +41,7 @@ StageSummary stage_summary(const StageMemory& memory, const CutBytes& cut) {
 
 std::vector<StageSummary> stage_summaries(const PlanFacts& facts) {
   const int pp_size = facts.machine.stages;
-  const auto cuts = cut_bytes(facts.trace, facts.stages, pp_size);
+  const auto cuts = cut_bytes(facts.trace, facts.stages, facts.machine);
   std::vector<StageSummary> stages;
   for (int stage = 0; stage < pp_size; ++stage) {
     stages.push_back(stage_summary(facts.memory[stage], cuts[stage]));
@@ -73,6 +76,19 @@ void add_costs(std::vector<PartitionPlan::Row>& rows, const CostTree& costs) {
 PlanSummary::Link link_summary(const simulate::Machine& machine,
                                const simulate::Machine::Link& link) {
   return {link.latency + 2 * machine.handling, link.bytes_per_second};
+}
+
+/// Bytes per second between two stages of one node, at least.
+double slowest_near(const simulate::Machine& machine) {
+  if (machine.stages == 1) return machine.bytes_per_second;
+  double slowest = std::numeric_limits<double>::infinity();
+  for (int stage = 1; stage < machine.stages; ++stage) {
+    for (int other = 0; other < stage; ++other) {
+      if (machine.on_network(stage, other)) continue;
+      slowest = std::min(slowest, machine.near_bandwidth(stage, other));
+    }
+  }
+  return std::isfinite(slowest) ? slowest : machine.bytes_per_second;
 }
 
 PlanReasons reasons_of(const PlanFacts& facts) {
@@ -118,7 +134,7 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   summary.cores = facts.machine.cores();
   summary.step_bound = facts.step_bound;
   const auto& machine = facts.machine;
-  summary.within_node = link_summary(machine, {machine.latency, machine.bytes_per_second});
+  summary.within_node = link_summary(machine, {machine.latency, slowest_near(machine)});
   if (!machine.places.empty()) summary.across_nodes = link_summary(machine, machine.network);
   summary.stages = stage_summaries(facts);
   for (int i = 0; i < pp_size; ++i) summary.stages[i].why = std::move(reasons.stages[i]);

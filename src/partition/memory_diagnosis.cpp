@@ -167,6 +167,8 @@ class MemoryDiagnosis {
       shrink_interval(call.after);
       call.caller_live_bytes /= split;
       call.caller_gradient_bytes /= split;
+      call.input_bytes /= split;
+      call.output_bytes /= split;
     }
     for (simulate::SharedTensor& tensor : trace.shared) tensor.bytes /= split;
   }

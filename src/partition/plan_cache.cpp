@@ -1,9 +1,12 @@
 // partition/plan_cache.cpp: files named by their key.
 #include "partition/plan_cache.h"
 
+#include <link.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -25,6 +28,23 @@ std::string user_cache() {
 std::string folder_of(const std::string& setting) {
   if (setting == "off") return {};
   return setting == "auto" ? user_cache() : setting;
+}
+
+/// Its path, size and date.
+std::string text_of_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto file = std::filesystem::canonical(path, ignored);
+  const auto written = std::filesystem::last_write_time(file, ignored).time_since_epoch();
+  return base::concat(file.string(), ' ', std::filesystem::file_size(file, ignored), ' ',
+                      written.count(), ' ');
+}
+
+/// Libraries of the system hold no modules. The program itself has no name here.
+int add_library(dl_phdr_info* library, std::size_t, void* text) {
+  const std::string_view name = library->dlpi_name;
+  const bool of_system = name.starts_with("/lib") || name.starts_with("/usr/lib");
+  if (name.starts_with('/') && !of_system) *static_cast<std::string*>(text) += text_of_file(name);
+  return 0;
 }
 
 }  // namespace
@@ -76,11 +96,10 @@ void PlanCache::store(std::uint64_t key, const PartitionPlan& plan,
 }
 
 std::string program_identity() {
-  std::error_code ignored;
-  const auto program = std::filesystem::canonical("/proc/self/exe", ignored);
-  const auto written = std::filesystem::last_write_time(program, ignored).time_since_epoch();
-  return base::concat(program.string(), ' ', std::filesystem::file_size(program, ignored), ' ',
-                      written.count());
+  std::string text = text_of_file("/proc/self/exe");
+  ::dl_iterate_phdr(&add_library, &text);
+  for (const char byte : base::read_file("/proc/self/cmdline")) text += byte == '\0' ? ' ' : byte;
+  return text;
 }
 
 }  // namespace smp::partitioning

@@ -35,7 +35,8 @@ class PlanCache {
   std::string folder_;
 };
 
-/// Changes when the running program is built anew: its modules may do something else then.
+/// Changes when the running program, or a shared library that it has loaded, is built anew, and
+/// with the program's arguments: its modules may do something else then.
 std::string program_identity();
 
 }  // namespace smp::partitioning

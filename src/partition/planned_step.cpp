@@ -177,6 +177,7 @@ Json machine_to_json(const Machine& machine) {
                {"patient", machine.patient},
                {"promised_outputs", machine.promised_outputs}};
   if (!machine.devices.empty()) json["devices"] = machine.devices;
+  if (!machine.direct_links.empty()) json["direct_links"] = machine.direct_links;
   if (!machine.places.empty()) add_places(json, machine);
   return json;
 }
@@ -197,8 +198,13 @@ void require_sensible_places(const Machine& machine, const std::string& name) {
   const auto fits = [&](std::size_t count) {
     return count == 0 || count == static_cast<std::size_t>(machine.stages);
   };
-  SMP_REQUIRE(fits(machine.devices.size()) && fits(machine.places.size()), name,
-              ": \"devices\" and \"places\" must be of ", machine.stages, " stages, or none");
+  SMP_REQUIRE(fits(machine.devices.size()) && fits(machine.places.size()) &&
+                  fits(machine.direct_links.size()),
+              name, ": \"devices\", \"places\" and \"direct_links\" must be of ", machine.stages,
+              " stages, or none");
+  for (const double link : machine.direct_links) {
+    SMP_REQUIRE(is_from(link, 0, 1e15), name, ": a direct link of ", link, " bytes/s");
+  }
   const bool placed = std::all_of(machine.places.begin(), machine.places.end(), [](auto& place) {
     return place.node >= 0 && place.node < base::kMostStages && place.port >= 0 &&
            place.port < base::kMostStages;
@@ -257,6 +263,9 @@ Machine machine_from_json(const Json& json, const std::string& name) {
   machine.promised_outputs = json_member<bool>(json, "promised_outputs", name);
   if (json.contains("devices")) {
     machine.devices = json_member<std::vector<std::string>>(json, "devices", name);
+  }
+  if (json.contains("direct_links")) {
+    machine.direct_links = json_member<std::vector<double>>(json, "direct_links", name);
   }
   if (json.contains("places")) read_places(machine, json, name);
   require_sense(machine, name);

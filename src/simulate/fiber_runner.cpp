@@ -300,10 +300,13 @@ void FiberRunner::travel_to(int from, int to, const Task::Travel& travel, Nanose
     network_.send(from, to, travel.bytes, time);
     return;
   }
+  const auto& machine = step_.machine;
   auto duration = travel.duration;
-  if (!step_.machine.is_near(from, stage)) {
-    const double seconds = step_.machine.across_sockets.travel(travel.bytes);
-    duration = std::llround(seconds * base::kSecond);
+  if (!machine.is_near(from, stage)) {
+    duration = std::llround(machine.across_sockets.travel(travel.bytes) * base::kSecond);
+  } else if (!machine.direct_links.empty()) {
+    const Machine::Link link{machine.latency, machine.near_bandwidth(from, stage)};
+    duration = std::llround(link.travel(travel.bytes) * base::kSecond);
   }
   step_.events.post(time + duration, Moment::kArrival, stage, to);
 }

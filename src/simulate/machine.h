@@ -1,6 +1,7 @@
 // simulate/machine.h: the stages as a plan and the simulator see them. Plain data.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -31,6 +32,10 @@ struct Machine {
   /// socket, and of all stages if no places are told.
   double latency = 10e-6;  ///< seconds
   double bytes_per_second = 4e9;
+
+  /// Of each stage: over a direct link to other stages of its node that have one, bytes/s; 0: it
+  /// has none. Empty: nobody has.
+  std::vector<double> direct_links = {};
 
   /// Where a stage is.
   struct Place {
@@ -90,6 +95,11 @@ struct Machine {
   }
   double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
   double travel(std::int64_t bytes) const { return Link{latency, bytes_per_second}.travel(bytes); }
+  /// Bytes per second between stages of one socket: as the slower of two direct links.
+  double near_bandwidth(int from, int to) const {
+    const bool direct = !direct_links.empty() && direct_links[from] > 0 && direct_links[to] > 0;
+    return direct ? std::min(direct_links[from], direct_links[to]) : bytes_per_second;
+  }
   bool on_network(int from, int to) const {
     return !places.empty() && places[from].node != places[to].node;
   }

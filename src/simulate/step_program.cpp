@@ -67,9 +67,11 @@ class Compiler {
   struct OperationTimes {
     double forward = 0, backward = 0, weights = 0;
     double by_ratio = 0;  // the part of `forward` whose backward only the ratio tells
+    double traced = 0;    // where it was traced, whatever stage it is on
 
     void add(const IntervalId& id, const Trace& trace, const DeviceProfile* profile, double speed) {
       const ComputeInterval& own = trace.interval(id);
+      traced += own.seconds;
       if (profile != nullptr) {
         add(profile->times[key(id)], speed);
       } else if (own.backward_seconds >= 0) {
@@ -168,7 +170,7 @@ class Compiler {
   }
 
   bool is_negligible(int operation) const {
-    return seconds_[operation].forward < kOnlyPassesOnSeconds && !keeps_shared_[operation] &&
+    return seconds_[operation].traced < kOnlyPassesOnSeconds && !keeps_shared_[operation] &&
            program_.operations[operation].activation_bytes == 0;
   }
 

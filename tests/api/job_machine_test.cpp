@@ -3,7 +3,9 @@
 
 #include "api/runtime.h"
 #include "api/two_ranks.h"
+#include "base/check.h"
 #include "base/device.h"
+#include "base/machine_memory.h"
 
 namespace smp {
 namespace job_machine_test {
@@ -32,6 +34,37 @@ TEST(JobMachine, StagesOfOneSocketNeedNoPlaces) {
   EXPECT_THAT(places_of({3}, {0}, 1), IsEmpty());
 }
 
+/// As "stages 0 2 on 1.5 cores", of each.
+std::vector<std::string> hosts(const Arrangement& arrangement, double places,
+                               std::vector<std::string> devices = {}) {
+  simulate::Machine machine;
+  machine.stages = arrangement.pp_size;
+  machine.devices = std::move(devices);
+  std::vector<std::string> texts;
+  for (const auto& host : oversubscribed_hosts(Topology(arrangement, 0), places, machine)) {
+    std::string text = "stages";
+    for (const int stage : host.stages) text += base::concat(' ', stage);
+    texts.push_back(base::concat(text, " on ", host.cores, " cores"));
+  }
+  return texts;
+}
+
+TEST(OversubscribedHosts, AreSharedByTheirRanks) {
+  EXPECT_THAT(hosts({.world_size = 2, .pp_size = 2}, 2), IsEmpty());
+  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 4}, 2), ElementsAre("stages 0 1 2 3 on 2 cores"));
+  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 2}, 2), ElementsAre("stages 0 1 on 1 cores"))
+      << "the other pipeline has the rest";
+  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 4, .machine_of_rank = {0, 0, 0, 1}}, 2),
+              ElementsAre("stages 0 1 2 on 2 cores"));
+}
+
+TEST(OversubscribedHosts, CountNoRanksThatComputeOnDevices) {
+  const Arrangement four{.world_size = 4, .pp_size = 4};
+  EXPECT_THAT(hosts(four, 2, {"h100", "h100", "cpu", "h100"}), IsEmpty());
+  EXPECT_THAT(hosts(four, 2, {"cpu", "h100", "cpu", "cpu"}),
+              ElementsAre("stages 0 2 3 on 2 cores"));
+}
+
 /// As all ranks of a pipeline of `stages` see it.
 simulate::Machine machine_of(const Config& config, int stages) {
   simulate::Machine machine;
@@ -52,12 +85,15 @@ TEST(JobMachine, HasTheMemoryAndTheLinksOfItsDevices) {
   const auto &h100 = *base::find_device("h100"), &a100 = *base::find_device("a100");
   EXPECT_THAT(machine.devices, ElementsAre("h100", "a100"));
   EXPECT_THAT(machine.memory, ElementsAre(h100.memory_bytes, a100.memory_bytes));
-  EXPECT_DOUBLE_EQ(machine.bytes_per_second, a100.reached_bandwidth * a100.link_bandwidth)
+  EXPECT_DOUBLE_EQ(machine.near_bandwidth(0, 1), a100.reached_bandwidth * a100.link_bandwidth)
       << "as fast as the slower one";
-  config.devices = "h100, cpu";
-  const auto mixed = machine_of(config, 2);
-  EXPECT_EQ(mixed.bytes_per_second, simulate::Machine().bytes_per_second) << "a core has no link";
-  EXPECT_NE(mixed.memory, machine.memory);
+  config.devices = "h100, cpu, h100";
+  const auto mixed = machine_of(config, 3);
+  EXPECT_DOUBLE_EQ(mixed.near_bandwidth(0, 2), h100.reached_bandwidth * h100.link_bandwidth);
+  EXPECT_EQ(mixed.near_bandwidth(0, 1), simulate::Machine().bytes_per_second)
+      << "a core has no link";
+  EXPECT_THAT(mixed.memory,
+              ElementsAre(h100.memory_bytes, base::machine_memory() / 3, h100.memory_bytes));
 }
 
 TEST(JobMachine, IsOnTheNodesThatWereAskedFor) {

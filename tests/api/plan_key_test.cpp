@@ -1,9 +1,11 @@
 // What makes another plan has another key in the plan cache, and what does not has the same.
 #include "api/plan_key.h"
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <set>
+#include <typeinfo>
 
 #include "smp/smp.h"
 
@@ -29,7 +31,8 @@ class PlanKey : public testing::Test {
   simulate::Machine machine_;
 };
 
-TEST_F(PlanKey, HoldsWhatMessagesCostToHalfAnOctave) {
+TEST_F(PlanKey, HoldsWhatMessagesWereMeasuredToCostToHalfAnOctave) {
+  config_.trace_repeats = 3;
   const auto before = key();
   for (double simulate::Machine::*cost : {&simulate::Machine::latency, &simulate::Machine::handling,
                                           &simulate::Machine::bytes_per_second}) {
@@ -42,6 +45,32 @@ TEST_F(PlanKey, HoldsWhatMessagesCostToHalfAnOctave) {
     EXPECT_NE(key(), before);
     machine_.*cost = old;
   }
+  EXPECT_EQ(key(), before);
+}
+
+TEST_F(PlanKey, HoldsWhatMessagesAreSaidToCost) {
+  machine_.places = {{0, 0, 0}, {1, 0, 0}};
+  const auto before = key();
+  machine_.network.bytes_per_second *= 1.001;
+  EXPECT_NE(key(), before);
+}
+
+TEST_F(PlanKey, HoldsTheBodyOfTheStep) {
+  const auto none = key();
+  const auto first = [] {};
+  const auto second = [] {};
+  preview_.body = &typeid(first);
+  const auto of_first = key();
+  preview_.body = &typeid(second);
+  EXPECT_NE(of_first, none);
+  EXPECT_NE(key(), of_first);
+}
+
+TEST_F(PlanKey, HoldsWhetherProductsMayBeLessPrecise) {
+  const auto before = key();
+  at::globalContext().setAllowTF32CuBLAS(true);
+  EXPECT_NE(key(), before);
+  at::globalContext().setAllowTF32CuBLAS(false);
   EXPECT_EQ(key(), before);
 }
 

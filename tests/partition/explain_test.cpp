@@ -70,26 +70,47 @@ TEST(Explain, TakesTheLimitOfEachStage) {
 }
 
 TEST(CutBytesOfAPlan, CountOnlyCallsThatLeaveTheStageOfTheirCaller) {
-  const PlanExample example = four_in_a_row();
+  PlanExample example = four_in_a_row();
+  example.machine.promised_outputs = false;
   // c and d: 1 KiB in and 2 KiB out each, from and to stage 0.
-  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
               ElementsAre(std::pair(4096, 2048), std::pair(2048, 4096)));
+}
+
+TEST(CutBytesOfAPlan, AreNotThoseOfResultsThatStayOnTheirStage) {
+  PlanExample example = four_in_a_row();
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
+              ElementsAre(std::pair(2048, 1024), std::pair(1024, 2048)))
+      << "c's result goes to d";
+  example.trace.calls.back().before.seconds = 1;
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
+              ElementsAre(std::pair(4096, 2048), std::pair(2048, 4096)))
+      << "the caller computes with it";
+}
+
+TEST(CutBytesOfAPlan, GoFromStageToStageWithoutTheirCaller) {
+  PlanExample example = four_in_a_row();
+  example.machine.stages = 3;
+  example.stages = {0, 0, 0, 1, 2};
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
+              ElementsAre(std::pair(2048, 1024), std::pair(1024, 1024), std::pair(1024, 2048)));
 }
 
 TEST(CutBytesOfAPlan, AreHandedOnWithinASequential) {
   PlanExample example = four_in_a_row();
   example.trace.calls[0].sequential = true;
-  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
               ElementsAre(std::pair(2048, 1024), std::pair(1024, 2048)));
   example.stages = {0, 1, 0, 1, 1};
-  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
+  example.trace.calls[2].after.seconds = 1;  // else b would only pass a's result on
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
               ElementsAre(std::pair(4096, 2048), std::pair(2048, 4096)));
 }
 
 TEST(CutBytesOfAPlan, CountACallOfTheBodyFromStageZero) {
   TreeBuilder build;
   PlanExample example = example_of(build.tree, {1}, 2);
-  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, 2)),
+  EXPECT_THAT(pairs(cut_bytes(example.trace, example.stages, example.machine)),
               ElementsAre(std::pair(2048, 1024), std::pair(1024, 2048)));
 }
 

@@ -100,10 +100,10 @@ search      131 ms    12 %        1.02  chosen
 tree        164 ms    25 %        1.20
 contiguous  140 ms    15 %        1.02
 
-stage  modules                                   parameters    memory    cost    cut in   cut out
-    0  shared, encoder.block[0:4], lm_head            2.1 M  40.0 MiB  50.0 %  20.0 KiB  10.0 KiB
+stage  modules                                   parameters    memory    cost   cut in  cut out
+    0  shared, encoder.block[0:4], lm_head            2.1 M  40.0 MiB  50.0 %  2.0 KiB  1.0 KiB
        why: the model itself runs here; lm_head tied with shared
-    1  encoder.block[4:6], encoder.final_norm,        2.1 M  40.0 MiB  50.0 %  10.0 KiB  20.0 KiB
+    1  encoder.block[4:6], encoder.final_norm,        2.1 M  40.0 MiB  50.0 %  1.0 KiB  2.0 KiB
        decoder.block[0:6], decoder.final_norm
        why: balance: encoder.block.4 would raise stage 0 from 0.500 to 0.562
 predicted, not measured, for a core a stage; costs from operators

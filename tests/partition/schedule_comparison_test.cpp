@@ -163,7 +163,7 @@ TEST(PlannedStep, SaysWhatIsWrongWithDevicesAndPlaces) {
   };
   EXPECT_EQ(error_of([](auto&) {}), "no error");
   EXPECT_THAT(error_of([](auto& step) { step.machine.devices.pop_back(); }),
-              HasSubstr("\"devices\" and \"places\" must be of 2 stages"));
+              HasSubstr("\"direct_links\" must be of 2 stages"));
   EXPECT_THAT(error_of([](auto& step) { step.machine.places[0].node = -1; }),
               HasSubstr("out of range"));
   EXPECT_THAT(error_of([](auto& step) { step.machine.network.bytes_per_second = 0; }),

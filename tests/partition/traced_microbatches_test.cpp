@@ -51,7 +51,9 @@ TEST(TracedMicrobatches, CostWhatTheyCostOnAverage) {
   EXPECT_EQ(tree.nodes[1].activation_bytes, 40);
   EXPECT_EQ(tree.nodes[2].activation_bytes, 10);
   EXPECT_DOUBLE_EQ(tree.nodes[2].cost, 0.5);
-  const auto cuts = cut_bytes(model.trace, {0, 0, 1}, 2);
+  simulate::Machine two;
+  two.stages = 2;
+  const auto cuts = cut_bytes(model.trace, {0, 0, 1}, two);
   EXPECT_EQ(cuts[1].in, 10);
   EXPECT_EQ(cuts[0].in, 10);
 }

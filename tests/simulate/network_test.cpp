@@ -47,6 +47,16 @@ base::Nanoseconds start_of(const SimulatedStep& step, int stage, int span = 0) {
   return step.timeline.at(stage).spans.at(span).start;
 }
 
+TEST(Network, DirectLinksAreAsFastAsTheSlowerEndAndOfTheirNode) {
+  auto machine = machine_of({{0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {1, 0, 0}});
+  machine.bytes_per_second = 1e9;
+  machine.direct_links = {8e9, 4e9, 0, 8e9};
+  const auto step = forward({1e-3, 1e-3, 1e-3, 1e-3}, kBytes, machine, 1);
+  EXPECT_EQ(start_of(step, 1), (1 + 2) * kMillisecond);
+  EXPECT_EQ(start_of(step, 2), (3 + 1 + 8) * kMillisecond) << "by the host";
+  EXPECT_EQ(start_of(step, 3), (12 + 1 + 8) * kMillisecond) << "by the network";
+}
+
 TEST(Network, OneMessageTakesLatencyAndBytesOfItsLevel) {
   const auto arrival = [](Machine::Place second) {
     auto machine = machine_of({{0, 0, 0}, second});

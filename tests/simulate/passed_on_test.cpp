@@ -28,6 +28,25 @@ TEST(PassedOn, AChainOfRequestsSendsOneTensorMore) {
   }
 }
 
+/// An operator between two requests is one on a fast stage, too.
+TEST(PassedOn, ACallerThatComputesGetsTheResultHoweverFastItIs) {
+  for (const double between : {0.0, 8e-6}) {
+    TimedModel model;
+    const int root = model.call_again(0, -1, 0);
+    model.call(root, 0.010, 1);
+    model.call(root, 0.010, 1);
+    model.trace.calls[2].before.seconds = between;
+    std::vector<std::int64_t> messages;
+    for (const double speed : {1.0, 8.0}) {
+      auto machine = ideal_machine(3);
+      machine.speeds = {speed, 1, 1};
+      messages.push_back(messages_of(simulate_with(model, {0, 1, 2}, machine, 3, {})));
+    }
+    EXPECT_EQ(messages[0], between > 0 ? 8 : 6);
+    EXPECT_EQ(messages[1], messages[0]);
+  }
+}
+
 // ---- a loss that a module returns --------------------------------------------------------------
 
 /// It does not come to its caller, nor does its gradient come from there.
