@@ -22,7 +22,8 @@ namespace smp {
 ///
 /// C compress(), D decompress(), on every replica, with the same bits on all of them: also what
 /// does not travel is compressed. Sums are taken in order of replicas in the gradients' dtype.
-/// Sparse gradients travel as they are.
+/// Sparse gradients travel as they are. A bucket always has the same elements: zeros for what no
+/// replica has a dense gradient of in this step.
 ///
 /// Threads: the rank's. Calls run without autograd, between the operations of a step, and must not
 /// call modules. What they throw ends the step on this rank and, when the others wait in vain, the
@@ -32,7 +33,7 @@ class SMP_API CommHook {
   /// What is compressed: the same numbers for the same elements in every step, for what a hook
   /// remembers of them (the error of the last step, say).
   struct Part {
-    std::int64_t bucket = 0;  ///< of the model's on this rank
+    std::int64_t bucket = 0;  ///< of the model's on this rank, of slices after those of the rest
     int part = 0;             ///< the position of the replica that adds it up
     bool sum = false;         ///< a mean on its way back; else a gradient on its way there
   };

@@ -91,6 +91,21 @@ Share own_share(const std::vector<at::Tensor>& parameters, double max_norm, doub
   return share;
 }
 
+/// Of what replicas have not averaged each would get a norm of its own.
+void refuse_of_one_replica(const Share& own, const std::vector<at::Tensor>& parameters) {
+  auto* runtime = Runtime::find_current();
+  if (runtime == nullptr || runtime->num_replicas() == 1) return;
+  SMP_REQUIRE_AS(UnsupportedError, own.strange.empty(), "smp::clip_grad_norm_: tensor ",
+                 own.strange.front(),
+                 " of the list belongs to no smp::DistributedModel, and its gradient is not "
+                 "averaged over the ",
+                 runtime->num_replicas(), " replicas; register it as a parameter of a module");
+  SMP_REQUIRE(!runtime->replica_gradients().apart(parameters),
+              "smp::clip_grad_norm_ after a step under no_sync(): gradients of replicas differ, "
+              "and so would what they are scaled by; make the last step before it without "
+              "no_sync()");
+}
+
 /// Norms of slices become those of whole parameters: all ranks that share them call it.
 void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
   auto* runtime = Runtime::find_current();
@@ -192,6 +207,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   refuse_in_step("clip_grad_norm_");
   const at::NoGradGuard no_grad;
   auto own = own_share(parameters, max_norm, norm_type, error_if_nonfinite);
+  refuse_of_one_replica(own, parameters);
   join_slices(own, parameters);
   join_shards(own, parameters);
   const auto shares = all_shares(own);

@@ -455,7 +455,7 @@ void DistributedModelBase::zero_grad(bool set_to_none) {
               "model.zero_grad() was called inside a step, where other microbatches have added to "
               "the gradients already; call it before the step, on every rank");
   runtime.facts().note_zero_grad();
-  runtime.replica_gradients().note_zero_grad();
+  runtime.replica_gradients().forget_apart(state_->module->parameters());
   state_->module->zero_grad(set_to_none);
 }
 

@@ -20,6 +20,7 @@
 #include "api/model_state.h"
 #include "api/placed_parameters.h"
 #include "api/runtime.h"
+#include "api/whole_tensors.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -65,6 +66,7 @@ struct OptimizerShare::State {
       : optimizer(std::move(wrapped)) {}
 
   void follow_placement(Runtime& runtime);
+  void slice(Runtime& runtime);
   void shard(Runtime& runtime, const PlacedParameters& models);
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
@@ -85,6 +87,21 @@ void OptimizerShare::State::leave(torch::optim::OptimizerParamGroup& group, Othe
     optimizer->state().erase(parameter.unsafeGetTensorImpl());
     return true;
   });
+}
+
+/// Adagrad is built with state, of whole parameters where marked modules are sliced later.
+void OptimizerShare::State::slice(Runtime& runtime) {
+  for (const auto* model : runtime.models()) {
+    const WholeTensors whole(runtime, *model);
+    if (!whole.any()) continue;
+    for (const auto& parameter : model->parameters()) {
+      const auto found = optimizer->state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer->state().end() || !whole.is_slice(parameter)) continue;
+      auto* const state = dynamic_cast<torch::optim::AdagradParamState*>(found->second.get());
+      if (state == nullptr || state->sum().sizes() == parameter.sizes()) continue;
+      state->sum(whole.own_part(parameter, state->sum()));
+    }
+  }
 }
 
 /// Of the stage's parameters, those that other replicas keep the state of leave the groups.
@@ -110,6 +127,7 @@ void OptimizerShare::State::follow_placement(Runtime& runtime) {
   strangers.clear();
   for (auto& group : optimizer->param_groups())
     leave(group, [&](const at::Tensor& tensor) { return models.foreign(tensor); });
+  slice(runtime);
   if (runtime.optimizer_shards().active()) shard(runtime, models);
   for (auto& group : optimizer->param_groups()) {
     for (const auto& tensor : group.params()) {
@@ -139,9 +157,9 @@ static void refuse_in_replicas(const Runtime& runtime, const std::vector<at::Ten
 }
 
 /// An owner would step by the gradient of its own samples. The same on all replicas.
-static void refuse_apart(Runtime& runtime) {
+static void refuse_apart(Runtime& runtime, const std::vector<at::Tensor>& sharded) {
   SMP_REQUIRE(
-      !runtime.replica_gradients().apart(),
+      !runtime.replica_gradients().apart(sharded),
       "smp::DistributedOptimizer: step() after a step under no_sync(): each parameter is "
       "stepped by one replica (shard_optimizer_state), and gradients of the others have not "
       "come to it; make the last step before optimizer.step() without no_sync()");
@@ -233,7 +251,7 @@ void OptimizerShare::step() {
     return;
   }
   const server::BetweenSteps recorded(runtime->server().recorder(), schedule::Phase::kOptimizer);
-  if (!state.sharded.empty()) refuse_apart(*runtime);
+  refuse_apart(*runtime, state.sharded);
   runtime->facts().note_optimizer_step();
   if (state.strangers.empty()) {
     state.optimizer->step();
@@ -253,7 +271,9 @@ void OptimizerShare::zero_grad(bool set_to_none) {
   state_->optimizer->zero_grad(set_to_none);
   if (runtime == nullptr) return;
   runtime->facts().note_zero_grad();
-  runtime->replica_gradients().note_zero_grad();
+  auto& gradients = runtime->replica_gradients();
+  for (auto& group : state_->optimizer->param_groups()) gradients.forget_apart(group.params());
+  gradients.forget_apart(state_->sharded);
   for (const auto& parameter : state_->sharded) {  // those that others step have left the groups
     if (runtime->optimizer_shards().is_elsewhere(parameter)) {
       at::Tensor(parameter).mutable_grad().reset();

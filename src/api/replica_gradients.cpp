@@ -30,7 +30,7 @@ void ReplicaGradients::find_models() {
     const auto& shards = runtime_.optimizer_shards();
     // One gradient of a slice is that of one batch, or of all that its group reads.
     const int replicas = runtime_.num_replicas(), batches = replicas / runtime_.ranks_of_batch();
-    std::vector<Mean> owned;
+    std::vector<Owned> owned;
     const auto add_owned = [&](const std::vector<at::Tensor>& parameters, int divisor) {
       for (const auto& parameter : parameters) {
         if (shards.is_here(parameter)) owned.push_back({parameter, divisor});
@@ -83,17 +83,25 @@ std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
 
 void ReplicaGradients::begin_step() {
   const at::NoGradGuard no_grad;
-  for (const auto& [parameter, divisor] : std::exchange(means_, {})) {
-    if (parameter.grad().defined()) parameter.grad().mul_(divisor);
+  for (const auto& [parameter, gradient, divisor] : std::exchange(means_, {})) {
+    const auto& now = parameter.grad();
+    if (now.defined() && gradient.lock() == now.getIntrusivePtr()) now.mul_(divisor);
   }
+}
+
+/// Buckets of slices are numbered after those of whole parameters.
+void ReplicaGradients::set_hook(const Model& model) {
+  const auto hook = model.model->comm_hook();
+  model.whole->set_hook(hook);
+  model.sliced->set_hook(hook, model.whole->buckets());
 }
 
 /// Before the first step with gradients nothing is known of them.
 void ReplicaGradients::begin_early() {
   if (runtime_.num_replicas() == 1) return;
   const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
+  for (const auto& model : models_) set_hook(model);
   for_each_reducer([&](const Model& model, auto& reducer) {
-    reducer.set_hook(model.model->comm_hook());
     if (!runtime_.config().overlapping_allreduce || !model.model->syncs_gradients()) return;
     reducer.begin_step(step, runtime_.server().wake());
   });
@@ -129,23 +137,38 @@ void ReplicaGradients::end_early() noexcept {
 void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
   const auto same_slices = replicas_of_slices();
   const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
-  apart_ = false;
   for (std::size_t i = 0; i < models_.size(); ++i) {
     auto& model = models_[i];
     if (!model.model->syncs_gradients()) {
-      apart_ = true;
+      for (const auto& parameter : model.model->local_parameters()) {
+        apart_.insert(parameter.unsafeGetTensorImpl());
+      }
       continue;
     }
+    if (!apart_.empty()) forget_apart(model.model->local_parameters());
     Reports of_whole, of_slices;
     for (const auto& replica : reports) of_whole.push_back(replica.at(2 * i));
     for (const auto replica : same_slices) of_slices.push_back(reports.at(replica).at(2 * i + 1));
-    for (auto* reducer : {model.whole.get(), model.sliced.get()}) {
-      reducer->set_hook(model.model->comm_hook());
-    }
+    set_hook(model);
     model.whole->reduce(of_whole, step);
     model.sliced->reduce(of_slices, step);
-    means_.insert(means_.end(), model.owned.begin(), model.owned.end());
+    for (const auto& [parameter, divisor] : model.owned) {
+      const auto& mean = parameter.grad();
+      if (!mean.defined()) continue;
+      means_.push_back({parameter, decltype(Mean::gradient)(mean.getIntrusivePtr()), divisor});
+    }
   }
+}
+
+void ReplicaGradients::forget_apart(const std::vector<at::Tensor>& parameters) {
+  for (const auto& parameter : parameters) apart_.erase(parameter.unsafeGetTensorImpl());
+}
+
+bool ReplicaGradients::apart(const std::vector<at::Tensor>& parameters) const {
+  if (apart_.empty()) return false;
+  return std::any_of(parameters.begin(), parameters.end(), [this](const auto& parameter) {
+    return parameter.grad().defined() && apart_.contains(parameter.unsafeGetTensorImpl());
+  });
 }
 
 }  // namespace smp

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
 
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,7 @@ class ReplicaGradients final : public server::GradientListener {
   void forget() {
     models_.clear();
     places_.clear();
+    apart_.clear();
   }
   /// A step with gradients begins: what replicas own alone, and has not been zeroed since it was
   /// averaged, counts for all of them.
@@ -50,21 +53,27 @@ class ReplicaGradients final : public server::GradientListener {
   void on_pause() override;
   /// Buckets of the models that there are, so far; for tests.
   std::uint64_t averaged_early();
-  /// The user did away with gradients.
-  void note_zero_grad() noexcept { apart_ = false; }
-  /// Whether the last step has left some model's gradients apart.
-  bool apart() const noexcept { return apart_; }
+  /// Whether some of `parameters` has a gradient that steps under a NoSync have left apart.
+  bool apart(const std::vector<at::Tensor>& parameters) const;
+  /// The gradients of `parameters` are gone, or averaged.
+  void forget_apart(const std::vector<at::Tensor>& parameters);
 
  private:
-  /// Whose gradient is a mean, and by what its sum was divided.
+  /// A parameter that is owned here, and by what the sum of its gradients is divided.
+  struct Owned {
+    at::Tensor parameter;
+    int divisor;
+  };
+  /// Whose gradient is a mean; another tensor in its place is the user's.
   struct Mean {
     at::Tensor parameter;
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> gradient;
     int divisor;
   };
   struct Model {
     const DistributedModelBase* model;
     std::unique_ptr<dp::GradientReducer> whole, sliced;
-    std::vector<Mean> owned;  // whose gradients are here alone
+    std::vector<Owned> owned;  // whose gradients are here alone
   };
   /// Where a parameter is averaged.
   struct Place {
@@ -75,6 +84,7 @@ class ReplicaGradients final : public server::GradientListener {
                                                     const std::vector<at::Tensor>& parameters,
                                                     int divisor);
   void find_models();
+  static void set_hook(const Model& model);
   template <class Do>
   void for_each_reducer(Do&& act);
   std::vector<std::size_t> replicas_of_slices() const;
@@ -83,7 +93,7 @@ class ReplicaGradients final : public server::GradientListener {
   std::vector<Model> models_;                      // empty: not known yet
   ska::flat_hash_map<const void*, Place> places_;  // by parameter
   std::vector<Mean> means_;                        // of parameters that are owned here
-  bool apart_ = false;
+  std::unordered_set<const void*> apart_;          // parameters, by TensorImpl
 };
 
 }  // namespace smp

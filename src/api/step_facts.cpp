@@ -117,16 +117,19 @@ const std::string& StepFacts::name_of(const std::type_info& body) {
   return known->second;
 }
 
-std::string StepFacts::take(const std::type_info& body, int microbatches,
+std::string StepFacts::take(const std::type_info& body, int microbatches, bool learns,
                             const std::string& gradients) {
   Facts facts;
   facts.push_back({"the step", 0, name_of(body)});
   facts.push_back({"the number of microbatches", static_cast<double>(microbatches), ""});
   facts.push_back({"what becomes of gradients", 0, gradients});
   facts.push_back({"zero_grad() since the last step", 0, zeroed_ ? "called" : "not called"});
-  zeroed_ = false;
   facts.push_back({"the number of optimizer.step() since the last step",
-                   static_cast<double>(std::exchange(optimizer_steps_, 0)), ""});
+                   static_cast<double>(optimizer_steps_), ""});
+  if (learns) {
+    zeroed_ = false;
+    optimizer_steps_ = 0;
+  }
   std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
     const auto optimizer = optimizers_[i].lock();

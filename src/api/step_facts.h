@@ -22,10 +22,12 @@ class StepFacts {
   void note_zero_grad() noexcept { zeroed_ = true; }
   void note_optimizer_step() noexcept { ++optimizer_steps_; }
 
-  /// Everything, as bytes; counting begins anew. Some microseconds.
+  /// Everything, as bytes. Counting begins anew where the step learns: one that does not may be run
+  /// by some replicas alone, between two that all of them run. Some microseconds.
   /// @param body       of the function that runs one microbatch, made by smp::Step<Body>
   /// @param gradients  what becomes of gradients where there are replicas
-  std::string take(const std::type_info& body, int microbatches, const std::string& gradients = {});
+  std::string take(const std::type_info& body, int microbatches, bool learns = true,
+                   const std::string& gradients = {});
 
   /// What is different between two ranks' take(), in words; empty if nothing is.
   static std::string explain(int rank, const std::string& facts, int other,

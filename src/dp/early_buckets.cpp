@@ -41,13 +41,13 @@ d2d::Communicator EarlyBuckets::lane_of(std::size_t bucket) const {
 }
 
 void EarlyBuckets::begin_step(std::uint64_t number, std::vector<std::vector<std::size_t>> expected,
-                              fiber::Event& news, CommHook* hook) {
+                              fiber::Event& news, const Hooked& hook) {
   SMP_ASSERT(number_ == 0 && expected.size() == buckets_.size(), "step ", number,
              " begins in step ", number_, " with ", expected.size(), " buckets of ",
              buckets_.size());
   number_ = number;
   news_ = &news;
-  hook_ = hook;
+  hooked_ = hook;
   final_.assign(parameters_.size(), true);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     auto& bucket = buckets_[i];
@@ -85,8 +85,9 @@ void EarlyBuckets::begin(std::size_t number) {
                            static_cast<std::uint32_t>(gradient._version()),
                            hash_of(bucket.rows->rows()[i])});
   }
-  if (hook_ != nullptr) {
-    bucket.codec = std::make_unique<BucketCodec>(*hook_, static_cast<std::int64_t>(number));
+  if (hooked_.hook != nullptr) {
+    bucket.codec = std::make_unique<BucketCodec>(
+        *hooked_.hook, hooked_.first_bucket + static_cast<std::int64_t>(number));
   }
   bucket.sum = std::make_unique<d2d::SumAside>(lane_of(number), bucket.rows->rows(), divisor_,
                                                number_, bucket.codec.get());

@@ -36,6 +36,12 @@ namespace smp::dp {
 
 class EarlyBuckets {
  public:
+  /// What gradients go through, if anything; outlives the step.
+  struct Hooked {
+    CommHook* hook = nullptr;
+    std::int64_t first_bucket = 0;  ///< the number by which it knows bucket 0
+  };
+
   /// @param replicas    bucket i travels in their lane first_lane + i, which nobody else uses
   /// @param parameters  outlive this
   /// @param buckets     numbers of parameters; outlive this
@@ -48,9 +54,8 @@ class EarlyBuckets {
   /// @param expected  parameters that will have a dense gradient in every replica, by bucket; none:
   ///                  the bucket does not begin early
   /// @param news      signalled when progress() may have something to do
-  /// @param hook      nullptr: none; outlives the step
   void begin_step(std::uint64_t number, std::vector<std::vector<std::size_t>> expected,
-                  fiber::Event& news, CommHook* hook);
+                  fiber::Event& news, const Hooked& hook);
   /// The gradient of `parameter` has all that the step gives, it seems. @throws as Channel::send
   void note_final(std::size_t parameter);
   /// Adds up what has come. Does not suspend. @throws as d2d::Communicator
@@ -95,7 +100,7 @@ class EarlyBuckets {
   std::vector<bool> final_;             // by parameter; expected, that is
   std::uint64_t number_ = 0;            // of the step; 0: between steps
   fiber::Event* news_ = nullptr;
-  CommHook* hook_ = nullptr;
+  Hooked hooked_;
   std::size_t begun_ = 0;
 };
 

@@ -110,14 +110,16 @@ GradientReducer::GradientReducer(d2d::Communicator replicas, std::vector<at::Ten
       divisor_(divisor > 0 ? divisor : replicas_.size()),
       early_(replicas_, parameters_, buckets_, first_lane, divisor_) {}
 
-/// What depends on the order of calls cannot be repeated, if it was in vain.
+/// What depends on the order of calls cannot be repeated, if it was in vain. A hook is shown whole
+/// buckets only. Where there is one replica, as of slices without others, nothing travels.
 void GradientReducer::begin_step(std::uint64_t number, fiber::Event& news) {
-  if (hook_ && !hook_->is_pure()) return;
+  if (replicas_.size() == 1 || (hook_ && !hook_->is_pure())) return;
   std::vector<std::vector<std::size_t>> expected(buckets_.size());
   for (std::size_t i = 0; i < buckets_.size() && !expected_.empty(); ++i) {
     if (is_expected(buckets_[i])) expected[i] = dense_ones(buckets_[i], expected_);
+    if (hook_ && expected[i].size() < buckets_[i].size()) expected[i].clear();
   }
-  early_.begin_step(number, std::move(expected), news, hook_.get());
+  early_.begin_step(number, std::move(expected), news, {hook_.get(), first_bucket_});
 }
 
 /// Whether all replicas had the same gradients of `bucket`, dense ones only.
@@ -181,8 +183,8 @@ void GradientReducer::reduce(const std::vector<Report>& reports, std::uint64_t n
   if (hook_) {
     reduce_buckets<HookedMean>(forms, done, [&](auto& means, std::size_t i, auto gradients) {
       means.emplace_back(replicas_.lane(first_lane_ + buckets_.size() + i).named("gradients"),
-                         number, *hook_, static_cast<std::int64_t>(i), std::move(gradients),
-                         divisor_);
+                         number, *hook_, first_bucket_ + static_cast<std::int64_t>(i),
+                         std::move(gradients), divisor_);
     });
   } else {
     reduce_buckets<BucketMean>(forms, done, [&](auto& means, std::size_t, auto gradients) {
@@ -218,6 +220,18 @@ std::vector<at::Tensor> GradientReducer::dense_gradients(
   return gradients;
 }
 
+/// Zeros that nobody keeps for those that are not dense: a hook knows elements by their places.
+std::vector<at::Tensor> GradientReducer::all_gradients(const std::vector<std::size_t>& bucket,
+                                                       const std::vector<Forms>& forms) const {
+  std::vector<at::Tensor> gradients;
+  for (const auto parameter : bucket) {
+    const bool dense = common_form(forms, parameter) == Form::kDense;
+    gradients.push_back(dense ? dense_gradient(parameters_[parameter])
+                              : at::zeros_like(parameters_[parameter]));
+  }
+  return gradients;
+}
+
 /// While the sums of one bucket travel, so do the parts of the next two; more at once would take
 /// memory for what comes from others.
 template <class Mean, class Make>
@@ -227,7 +241,7 @@ void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std:
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const auto dense = dense_ones(buckets_[i], forms);
     if (done[i] || dense.empty()) continue;
-    make(under_way, i, dense_gradients(dense));
+    make(under_way, i, hook_ ? all_gradients(buckets_[i], forms) : dense_gradients(dense));
     if (under_way.size() > 1) under_way[under_way.size() - 2].add();
     if (under_way.size() > 2) {
       under_way.front().finish();

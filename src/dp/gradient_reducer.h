@@ -40,7 +40,13 @@ class GradientReducer {
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   /// What gradients go through on their way, from now on; nullptr: nothing.
-  void set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
+  /// @param first_bucket  the number by which the hook knows the first bucket
+  void set_hook(std::shared_ptr<CommHook> hook, std::int64_t first_bucket = 0) {
+    hook_ = std::move(hook);
+    first_bucket_ = first_bucket;
+  }
+  /// That a hook sees.
+  std::int64_t buckets() const noexcept { return static_cast<std::int64_t>(buckets_.size()); }
 
   /// A step begins. Until end_step() buckets may begin early.
   /// @param number  counts steps; the same on all replicas
@@ -80,6 +86,8 @@ class GradientReducer {
   std::vector<std::size_t> dense_ones(const std::vector<std::size_t>& bucket,
                                       const std::vector<Forms>& forms) const;
   std::vector<at::Tensor> dense_gradients(const std::vector<std::size_t>& parameters) const;
+  std::vector<at::Tensor> all_gradients(const std::vector<std::size_t>& bucket,
+                                        const std::vector<Forms>& forms) const;
   template <class Mean, class Make>
   void reduce_buckets(const std::vector<Forms>& forms, const std::vector<bool>& done, Make&& make);
   void reduce_to_owners(const ShardRound& round);
@@ -97,6 +105,7 @@ class GradientReducer {
   std::uint64_t averaged_early_ = 0;
   std::vector<Forms> expected_;  // of all replicas, as they were last
   std::shared_ptr<CommHook> hook_;
+  std::int64_t first_bucket_ = 0;
 };
 
 }  // namespace smp::dp

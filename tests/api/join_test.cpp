@@ -250,6 +250,35 @@ TEST(Join, FailsEverywhereIfAReplicaFails) {
       config_of({.batches = {4, 1}, .stages = 2}));
 }
 
+TEST(Join, IsOverAfterItsLastRound) {
+  run_local(
+      4,
+      [] {
+        auto net = make_joined();
+        DistributedModel model(net);
+        model.set_partition("second", 1);
+        auto body = smp::step([&](Tensor x) {
+          auto loss = model(x).pow(2).mean();
+          model.backward(loss);
+          return loss;
+        });
+        {
+          Join join;
+          while (join.next(false)) {
+          }
+          EXPECT_THAT(refusal<UsageError>([&] {
+                        body(numbers(0, {4, 3}));
+                      }),
+                      testing::HasSubstr("after the last round of smp::Join"));
+          const torch::NoGradGuard no_grad;
+          auto evaluate = smp::step([&](Tensor x) { return model(x).sum(); });
+          evaluate(numbers(0, {4, 3}));
+        }
+        body(numbers(0, {4, 3}));
+      },
+      config_of({.batches = {4, 1}, .stages = 2}));
+}
+
 TEST(Join, MustBeTheOnlyOneAndOutsideOfSteps) {
   run_local(
       2,

@@ -306,6 +306,64 @@ TEST(OptimizerShards, RefuseAStepWhoseGradientsWereKeptApart) {
             config_of(1, true), {1});
 }
 
+/// What others zero or keep apart is none of its business.
+TEST(OptimizerShards, OfOneModelDoNotCareForGradientsOfAnother) {
+  run_local(2,
+            [] {
+              auto generator = make_net(), critic = make_net();
+              DistributedModel first(generator), second(critic);
+              DistributedOptimizer of_first(first, sgd(first.parameters()));
+              DistributedOptimizer of_second(second, sgd(second.parameters()));
+              auto body = step([&](const at::Tensor& x) {
+                first.backward(loss_of(first(x)) + loss_of(second(x)));
+              });
+              body(words(0, dp_rank()));
+              {
+                const auto apart = second.no_sync();
+                body(words(1, dp_rank()));
+              }
+              of_first.step();
+              of_first.zero_grad();
+              EXPECT_THAT(refusal<UsageError>([&] { of_second.step(); }),
+                          HasSubstr("step() after a step under no_sync()"));
+              EXPECT_THAT(refusal<UsageError>([&] { clip_grad_norm_(second, 1); }),
+                          HasSubstr("no_sync()"));
+              clip_grad_norm_(first, 1);
+              body(words(2, dp_rank()));
+              of_second.step();
+            },
+            config_of(1, true), {1});
+}
+
+/// What the user puts in the place of a mean is a gradient like any other.
+TEST(OptimizerShards, TakeGradientsThatTheUserGives) {
+  const auto train_with_decay = [](bool shard) {
+    std::map<int, std::string> bits;
+    run_local(2,
+              [&] {
+                auto net = make_net();
+                DistributedModel model(net);
+                DistributedOptimizer optimizer(model, sgd(model.parameters()));
+                auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+                for (int s = 0; s < kSteps; ++s) {
+                  optimizer.zero_grad();
+                  for (auto& parameter : model.local_parameters()) {
+                    if (!parameter.requires_grad() || s == 0) continue;
+                    parameter.mutable_grad() = 0.25 * parameter.detach();
+                  }
+                  body(words(s, dp_rank()));
+                  optimizer.step();
+                }
+                for (const auto& parameter : model.local_parameters()) {
+                  bits[rank()] += bytes_of(parameter);
+                }
+              },
+              config_of(1, shard), {1});
+    return bits;
+  };
+  EXPECT_EQ(train_with_decay(true), train_with_decay(false));
+}
+
 /// One after the other over the same parameters, and others: owners are the same for both.
 TEST(OptimizerShards, OfSeveralOptimizersAndModels) {
   const auto outcome_of = [](bool shard) {

@@ -274,6 +274,8 @@ TEST(ReplicaSteps, WithoutGradientsConcernNoOtherReplica) {
   in_replicas([] {
     Trainer trainer;
     trainer.train(rows_of(dp_rank()));
+    trainer.optimizer.zero_grad();
+    trainer.optimizer.step();  // without gradients
     for (int i = 0; i < 3 * dp_rank(); ++i) {
       const torch::NoGradGuard no_grad;
       auto evaluate = smp::step([&](Tensor x) { return trainer.model(x, true).sum(); });

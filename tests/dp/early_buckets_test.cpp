@@ -310,7 +310,7 @@ TEST(EarlyBuckets, AreAddedUpWithoutWaiting) {
       at::Tensor(parameters[i]).mutable_grad() = at::ones(kSizes[i]);
     }
     fiber::Event news;
-    early.begin_step(1, {{4, 3}, {}, {1, 0}}, news, nullptr);
+    early.begin_step(1, {{4, 3}, {}, {1, 0}}, news, {});
     early.note_final(2);
     early.note_final(4);
     early.note_final(4);

@@ -6,6 +6,8 @@
 
 #include <functional>
 #include <map>
+#include <memory>
+#include <tuple>
 
 #include "d2d/simulated_job.h"
 #include "smp/error.h"
@@ -258,6 +260,46 @@ TEST(GradientReducer, RefusesWhatAHookMayNotGive) {
     const auto reports = reports_of_all(own, reducer);
     EXPECT_THAT(refusal([&] { reducer.reduce(reports, 1); }),
                 testing::HasSubstr("is to give Float [3], but gave Float [4]"));
+  });
+}
+
+/// Lets everything through, and counts the elements of each part.
+class Counting final : public CommHook {
+ public:
+  std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) override {
+    seen[{part.bucket, part.part, part.sum}].push_back(elements.numel());
+    return {elements.clone()};
+  }
+  at::Tensor decompress(const std::vector<at::Tensor>& compressed, const at::Tensor&,
+                        const Part&) override {
+    return compressed.at(0).clone();
+  }
+  std::map<std::tuple<std::int64_t, int, bool>, std::vector<std::int64_t>> seen;
+};
+
+TEST(GradientReducer, ShowsAHookTheSameElementsWhateverGradientsThereAre) {
+  d2d::SimulatedJob job(kReplicas, 1);
+  job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
+    std::vector<at::Tensor> parameters;
+    for (const std::int64_t size : {5, 8, 7}) {
+      parameters.push_back(parameter({size, 3}, gradient_of(rank, {size, 3})));
+    }
+    GradientReducer reducer(own.all(), parameters, 1 << 20, 100);
+    const auto hook = std::make_shared<Counting>();
+    reducer.set_hook(hook, 4);
+    for (int step = 1; step <= 4; ++step) {
+      for (auto& each : parameters) each.mutable_grad() = gradient_of(rank, each.sizes());
+      if (step % 2 == 0) parameters[1].mutable_grad().reset();           // nobody has it
+      if (step == 3 && rank == 1) parameters[0].mutable_grad().reset();  // somebody has it
+      reducer.reduce(reports_of_all(own, reducer), static_cast<std::uint64_t>(step));
+      EXPECT_EQ(parameters[1].grad().defined(), step % 2 == 1);
+      EXPECT_TRUE(at::equal(parameters[2].grad(), mean_in_order(parameters[2].sizes())));
+    }
+    EXPECT_EQ(hook->seen.size(), kReplicas + 1u) << "gradients to each, and the sum of its own";
+    for (const auto& [key, counts] : hook->seen) {
+      EXPECT_EQ(std::get<0>(key), 4);
+      EXPECT_EQ(counts, std::vector<std::int64_t>(4, (5 + 8 + 7) * 3 / kReplicas));
+    }
   });
 }
 
