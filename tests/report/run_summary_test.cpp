@@ -42,8 +42,8 @@ memory   measured  predicted   at most
 stage 0  50.0 MiB   40.0 MiB  40.0 MiB
 stage 1  45.0 MiB   36.0 MiB  40.0 MiB
 Medians, without the first step. Measured memory is the most that the process took beyond what it
-had before there was a model: with the batch, with what operators take inside, and with what the
-heap keeps; predicted are tensors alone.
+had before there was a model: with the batch, with what operators take inside, with what the heap
+keeps, and with what other ranks have lent it; predicted are tensors alone.
 )");
 }
 

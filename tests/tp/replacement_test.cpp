@@ -57,10 +57,11 @@ at::Tensor tokens_of(int step, int replica) {
   return at::remainder(n * n + 7 * step + 3 * replica, 11).view({4, 5});
 }
 
-std::map<std::string, at::Tensor> train_in_one_process(int replicas, int steps) {
+template <class Make>
+std::map<std::string, at::Tensor> train_in_one_process(int replicas, int steps, const Make& make) {
   torch::manual_seed(2);
   TextImpl<Plain> net;
-  auto optimizer = sgd(net.parameters());
+  auto optimizer = make(net.parameters());
   for (int s = 0; s < steps; ++s) {
     optimizer.zero_grad();
     for (int replica = 0; replica < replicas; ++replica) {
@@ -75,16 +76,17 @@ std::map<std::string, at::Tensor> train_in_one_process(int replicas, int steps) 
   return values;
 }
 
-void expect_as_in_one_process(int tp, int pp, int ranks) {
+template <class Make>
+void expect_as_in_one_process(int tp, int pp, int ranks, const Make& make) {
   constexpr int kManySteps = 4;
-  const auto reference = train_in_one_process(ranks / pp, kManySteps);
+  const auto reference = train_in_one_process(ranks / pp, kManySteps, make);
   run_local(ranks,
             [&] {
               torch::manual_seed(2);
               RoutedText net;
               set_tensor_parallelism(net);
               set_tensor_parallelism(net->narrow, false);
-              auto inner = sgd(net->parameters());  // made before the model is wrapped
+              auto inner = make(net->parameters());  // made before the model is wrapped
               DistributedModel model(net);
               EXPECT_EQ(net->embed->weight.sizes(), at::IntArrayRef({11, 8 / tp}));
               EXPECT_EQ(net->norm->bias.sizes(), at::IntArrayRef({8 / tp}));
@@ -116,10 +118,21 @@ void expect_as_in_one_process(int tp, int pp, int ranks) {
 }
 
 TEST(Replacement, KeepsTheWeightsAndEqualsOneProcess) {
-  expect_as_in_one_process(2, 1, 2);
-  expect_as_in_one_process(4, 1, 4);
-  expect_as_in_one_process(2, 2, 4);
-  expect_as_in_one_process(2, 2, 8);
+  const auto make = [](const std::vector<at::Tensor>& parameters) { return sgd(parameters); };
+  expect_as_in_one_process(2, 1, 2, make);
+  expect_as_in_one_process(4, 1, 4, make);
+  expect_as_in_one_process(2, 2, 4, make);
+  expect_as_in_one_process(2, 2, 8, make);
+}
+
+/// Adagrad's is there before the first step, of the shapes that parameters have then.
+TEST(Replacement, SlicesStateThatTheOptimizerIsBuiltWith) {
+  const auto make = [](const std::vector<at::Tensor>& parameters) {
+    return torch::optim::Adagrad(parameters,
+                                 torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.01));
+  };
+  expect_as_in_one_process(2, 1, 2, make);
+  expect_as_in_one_process(2, 2, 8, make);
 }
 
 // ---- conditions ----
