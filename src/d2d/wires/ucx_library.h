@@ -33,5 +33,7 @@ struct UcxLibrary {
 /// allocator, unless the environment says otherwise (UCX_ERROR_SIGNALS, UCX_MEM_EVENTS).
 /// @throws PeerLostError  UCX is not installed, or lacks one of them.
 const UcxLibrary& ucx();
+/// The same from these files.
+UcxLibrary load_ucx(const char* ucp_file, const char* ucs_file);
 
 }  // namespace smp::d2d
