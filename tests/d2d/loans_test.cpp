@@ -1,6 +1,7 @@
 // Ranks of one process lend each other tensors; and what becomes of loans in odd ends.
 #include "d2d/loans.h"
 
+#include <ATen/core/grad_mode.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
