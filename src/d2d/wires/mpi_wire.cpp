@@ -35,7 +35,7 @@ MpiWire::MpiWire(MPI_Comm ranks, const Members& members, MpiWireOptions options)
       links_(ranks, members, options.link_patience),
       tag_bound_(largest_tag(data_.get())),
       exceptions_at_start_(std::uncaught_exceptions()),
-      arriving_(static_cast<std::size_t>(control_.size())) {
+      sources_(static_cast<std::size_t>(control_.size())) {
   SMP_ASSERT(control_.size() == this->members().size(), control_.size(), " ranks are called ",
              this->members());
 }
@@ -152,10 +152,11 @@ bool MpiWire::receive_control() {
 }
 
 void MpiWire::start_control(int source, int bytes, MPI_Message message) {
-  std::deque<ArrivingControl>& arriving = arriving_[static_cast<std::size_t>(source)];
+  Source& from = sources_[static_cast<std::size_t>(source)];
+  const std::uint64_t number = from.probed++;
   ByteBuffer control = buffers_.take();
   control.resize(static_cast<std::size_t>(bytes));
-  if (bytes <= kReceivedAtOnce && arriving.empty()) {
+  if (bytes <= kReceivedAtOnce && from.arriving.pass(number)) {
     check_mpi(MPI_Mrecv(control.data(), bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE),
               "receiving a control frame", members()[source]);
     complete();
@@ -165,23 +166,22 @@ void MpiWire::start_control(int source, int bytes, MPI_Message message) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Imrecv(control.data(), bytes, MPI_BYTE, &message, &request),
             "receiving a control frame", members()[source]);
-  requests_.add(request, ControlReceive{source, &arriving.emplace_back(std::move(control))});
+  requests_.add(request, ControlReceive{source, number, std::move(control)});
 }
 
 // Not handed on here: complete() reports transfers only.
 void MpiWire::on_complete(ControlReceive&& receive) {
-  receive.control->complete = true;
+  InOrder<ByteBuffer>& arriving = sources_[static_cast<std::size_t>(receive.source)].arriving;
+  SMP_ASSERT(arriving.put(receive.number, std::move(receive.bytes)));
   readable_.push_back(receive.source);
 }
 
 // Keeps the order of control bytes from one source: small ones may have overtaken large ones.
 void MpiWire::hand_on_complete(int source) {
-  std::deque<ArrivingControl>& arriving = arriving_[static_cast<std::size_t>(source)];
-  while (!arriving.empty() && arriving.front().complete) {
-    ByteBuffer control = std::move(arriving.front().bytes);
-    arriving.pop_front();
+  InOrder<ByteBuffer>& arriving = sources_[static_cast<std::size_t>(source)].arriving;
+  while (auto control = arriving.take()) {
     complete();
-    hand_on(source, std::move(control));
+    hand_on(source, std::move(*control));
   }
 }
 
@@ -233,7 +233,6 @@ void MpiWire::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
   if (!unwinding) MPI_Abort(control_.get(), 1);
   // Until the process exits MPI may still write to what it was given: it is never freed.
   static_cast<void>(new auto(std::move(requests_)));
-  static_cast<void>(new auto(std::move(arriving_)));
   end_job_at_exit();
 }
 

@@ -6,7 +6,6 @@
 #include <mpi.h>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -14,6 +13,7 @@
 
 #include "base/clock.h"
 #include "d2d/byte_buffer.h"
+#include "d2d/in_order.h"
 #include "d2d/slots.h"
 #include "d2d/wire.h"
 #include "d2d/wires/mpi_communicator.h"
@@ -58,17 +58,13 @@ class MpiWire final : public Wire {
   void give_up(base::Nanoseconds waited, bool unwinding) noexcept override;
 
  private:
-  // Control bytes that are arriving from one rank.
-  struct ArrivingControl {
-    ByteBuffer bytes;
-    bool complete = false;
-  };
   struct ControlSend {
     ByteBuffer bytes;
   };
   struct ControlReceive {
     int source;
-    ArrivingControl* control;
+    std::uint64_t number;  // among those of the source
+    ByteBuffer bytes;
   };
   struct Chunk {  // of a data transfer
     std::uint64_t transfer;
@@ -106,8 +102,12 @@ class MpiWire final : public Wire {
   std::size_t sends_in_flight_ = 0;
   TransferSet<Request> requests_;
   Slots<DataTransfer> transfers_;
-  std::vector<std::deque<ArrivingControl>> arriving_;  // by source, oldest first
-  std::vector<int> readable_;                          // sources whose bytes are complete
+  struct Source {
+    std::uint64_t probed = 0;      // control messages that have been found
+    InOrder<ByteBuffer> arriving;  // those that are complete
+  };
+  std::vector<Source> sources_;
+  std::vector<int> readable_;  // sources whose bytes are complete
   std::uint32_t idle_polls_ = 0;
 };
 

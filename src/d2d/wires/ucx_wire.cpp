@@ -114,7 +114,7 @@ UcxWire::Operation& UcxWire::make(Kind kind, Peer& peer, Token token, std::size_
   }
   auto& operation = *free_.back();
   free_.pop_back();
-  operation = Operation{this, &peer, kind, token, bytes, {}, nullptr, UCS_OK};
+  operation = Operation{this, &peer, kind, token, bytes, {}, 0, UCS_OK};
   return operation;
 }
 
@@ -170,8 +170,9 @@ void UcxWire::finish(Operation& operation) {
   if (kind == Kind::kSend || kind == Kind::kControlSend) --sends_in_flight_;
   if (kind == Kind::kControlSend) buffers_.give(std::move(operation.control));
   if (kind == Kind::kControlReceive && !failed) {
-    operation.arriving->complete = true;
-    readable_.push_back(operation.peer);
+    auto& source = *operation.peer;
+    SMP_ASSERT(source.arriving.put(operation.number, std::move(operation.control)));
+    readable_.push_back(&source);
   }
   free_.push_back(&operation);  // before the handler, who may start another
   if (failed) return;
@@ -225,14 +226,13 @@ bool UcxWire::receive_control() {
                                        /*remove=*/1, &info);
   if (message == nullptr) return false;
   auto& source = *peers_[static_cast<std::size_t>(source_of(info.sender_tag))];
-  auto& arriving = source.arriving.emplace_back();
-  arriving.bytes = buffers_.take();
-  arriving.bytes.resize(info.length);
   auto& operation = make(Kind::kControlReceive, source, 0, info.length);
-  operation.arriving = &arriving;
+  operation.number = source.probed++;
+  operation.control = buffers_.take();
+  operation.control.resize(info.length);
   start(operation, [&](ucp_request_param_t& params) {
     params.cb.recv = &Callbacks::on_received;
-    return ucx().tag_receive_message(worker_->get(), arriving.bytes.data(), info.length, message,
+    return ucx().tag_receive_message(worker_->get(), operation.control.data(), info.length, message,
                                      &params);
   });
   return true;
@@ -240,11 +240,9 @@ bool UcxWire::receive_control() {
 
 // Keeps the order of control bytes from one source: short ones may be complete before long ones.
 void UcxWire::hand_on_complete(Peer& source) {
-  while (!source.arriving.empty() && source.arriving.front().complete) {
-    ByteBuffer control = std::move(source.arriving.front().bytes);
-    source.arriving.pop_front();
+  while (auto control = source.arriving.take()) {
     complete();
-    handler().on_control(source.rank, std::move(control));
+    handler().on_control(source.rank, std::move(*control));
   }
 }
 

@@ -4,13 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "d2d/byte_buffer.h"
+#include "d2d/in_order.h"
 #include "d2d/wire.h"
 #include "d2d/wires/ucx_worker.h"
 
@@ -40,16 +40,13 @@ class UcxWire final : public Wire {
   bool leave() override;
 
  private:
-  struct ArrivingControl {
-    ByteBuffer bytes;
-    bool complete = false;
-  };
   struct Peer {
     UcxWire* wire = nullptr;
     GlobalRank rank;
     ucp_ep* endpoint = nullptr;
     bool has_left = false;
-    std::deque<ArrivingControl> arriving;  // oldest first
+    std::uint64_t probed = 0;      // control messages that have been found
+    InOrder<ByteBuffer> arriving;  // those that are complete
   };
   enum class Kind : std::uint8_t { kControlSend, kSend, kReceive, kControlReceive, kFlush };
   struct Operation {  // that UCX was given
@@ -59,7 +56,7 @@ class UcxWire final : public Wire {
     Token token = 0;
     std::size_t bytes = 0;
     ByteBuffer control;
-    ArrivingControl* arriving = nullptr;
+    std::uint64_t number = 0;  // kControlReceive: among those of the peer
     int status = 0;
   };
 
