@@ -9,7 +9,9 @@ find_package(CLI11 REQUIRED)
 find_path(SMP_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(Protobuf 3.21 REQUIRED)
-find_path(SMP_UCX_INCLUDE ucp/api/ucp.h REQUIRED)  # loaded at run time
+# Loaded at run time; their headers are needed.
+find_path(SMP_UCX_INCLUDE ucp/api/ucp.h REQUIRED)
+find_path(SMP_OFI_INCLUDE rdma/fabric.h REQUIRED)
 
 # Headers that every layer may use behind its own.
 add_library(smp_third_party INTERFACE)

@@ -106,6 +106,7 @@ ccache 1
 openmpi-bin 1
 libopenmpi-dev 1
 libucx-dev 1
+libfabric-dev 1
 protobuf-compiler 1
 libprotobuf-dev 1
 libspdlog-dev 1

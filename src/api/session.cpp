@@ -129,7 +129,8 @@ d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config) {
   d2d::MpiSession::RouteOptions options;
   options.lend = config.lend_tensors;
   options.shared_memory = config.transport != "mpi";
-  options.ucx = config.transport == "ucx";
+  if (config.transport == "ucx") options.network = d2d::MpiSession::Network::kUcx;
+  if (config.transport == "ofi") options.network = d2d::MpiSession::Network::kOfi;
   return mpi.fastest_routes(options);
 }
 

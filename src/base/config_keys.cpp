@@ -174,10 +174,11 @@ std::vector<ConfigKey> step_keys() {
 /// How ranks run, wait and talk.
 std::vector<ConfigKey> runtime_keys() {
   return {
-      key("transport", "", &Config::transport, one_of({"auto", "mpi", "ucx", "local"}), "auto",
-          "auto: shared memory on one machine, MPI between machines; ucx: the same with UCX "
-          "between machines; mpi: MPI only; or local: all ranks in one process on one thread, for "
-          "debugging"),
+      key("transport", "", &Config::transport, one_of({"auto", "mpi", "ucx", "ofi", "local"}),
+          "auto",
+          "auto: shared memory on one machine, MPI between machines; ucx or ofi: the same with UCX "
+          "or libfabric between machines; mpi: MPI only; or local: all ranks in one process on one "
+          "thread, for debugging"),
       key("lend_tensors", "", &Config::lend_tensors, any_boolean(), "true",
           "ranks that share memory lend each other large tensors instead of copying them; whoever "
           "writes first gets a copy"),

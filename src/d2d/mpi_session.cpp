@@ -20,6 +20,7 @@
 #include "d2d/loans.h"
 #include "d2d/wire_probe.h"
 #include "d2d/wires/host_shm_wire.h"
+#include "d2d/wires/ofi_wire.h"
 #include "d2d/wires/ucx_wire.h"
 
 namespace smp::d2d {
@@ -254,29 +255,40 @@ std::string MpiSession::poll_until_all_come(Wire& wire, base::Nanoseconds patien
   return error.what();
 }
 
-std::unique_ptr<Wire> MpiSession::connect_ucx() const {
-  std::unique_ptr<UcxWorker> worker;
+/// Every rank makes an endpoint, tells all its address, and tries the wire.
+/// @param variables  of the environment, by which a user may help
+template <class Endpoint, class NetworkWire>
+std::unique_ptr<Wire> MpiSession::connect_network(const char* name, const char* variables) const {
+  std::unique_ptr<Endpoint> endpoint;
   std::string problem;
   try {
-    worker = std::make_unique<UcxWorker>();
+    endpoint = std::make_unique<Endpoint>();
   } catch (const PeerLostError& error) {
     problem = error.what();
   }
   const auto problems = all_gather(problem);
-  const auto addresses = all_gather(worker ? worker->address() : "");
+  const auto addresses = all_gather(endpoint ? endpoint->address() : "");
   for (std::size_t rank = 0; rank < problems.size(); ++rank) {
     SMP_REQUIRE_AS(PeerLostError, problems[rank].empty(), "rank ", rank, ": ", problems[rank]);
   }
-  auto wire = std::make_unique<UcxWire>(rank_, Members::all(size()), std::move(worker), addresses);
+  auto wire =
+      std::make_unique<NetworkWire>(rank_, Members::all(size()), std::move(endpoint), addresses);
   const auto wrong = probe(*wire, kProbePatience);
   const auto later = poll_until_all_come(*wire, 2 * kProbePatience);
   const auto findings = all_gather(wrong.empty() ? later : wrong);
   for (std::size_t rank = 0; rank < findings.size(); ++rank) {
-    SMP_REQUIRE_AS(PeerLostError, findings[rank].empty(), "rank ", rank,
-                   ": trying UCX: ", findings[rank],
-                   "; look at UCX_TLS and UCX_NET_DEVICES, or use transport = auto");
+    SMP_REQUIRE_AS(PeerLostError, findings[rank].empty(), "rank ", rank, ": trying ", name, ": ",
+                   findings[rank], "; look at ", variables, ", or use transport = auto");
   }
   return wire;
+}
+
+std::unique_ptr<Wire> MpiSession::connect_ucx() const {
+  return connect_network<UcxWorker, UcxWire>("UCX", "UCX_TLS and UCX_NET_DEVICES");
+}
+
+std::unique_ptr<Wire> MpiSession::connect_ofi() const {
+  return connect_network<OfiEndpoint, OfiWire>("libfabric", "FI_PROVIDER and FI_TCP_IFACE");
 }
 
 Routes MpiSession::fastest_routes(const RouteOptions& options) const {
@@ -286,7 +298,8 @@ Routes MpiSession::fastest_routes(const RouteOptions& options) const {
     uses.push_back({std::move(shared)});
     if (options.lend) loans = connect_loans();
   }
-  if (size() > 1 && options.ucx) uses.push_back({connect_ucx()});
+  if (size() > 1 && options.network == Network::kUcx) uses.push_back({connect_ucx()});
+  if (size() > 1 && options.network == Network::kOfi) uses.push_back({connect_ofi()});
   uses.push_back({connect_all()});
   return Routes(std::move(uses), std::move(loans));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,12 +59,15 @@ class MpiSession {
   /// A wire over UCX between all ranks of the job, which all call it.
   /// @throws PeerLostError  UCX does not start on some rank, or carries the wrong bytes.
   std::unique_ptr<Wire> connect_ucx() const;
+  /// The same over libfabric.
+  std::unique_ptr<Wire> connect_ofi() const;
+  enum class Network : std::uint8_t { kMpi, kUcx, kOfi };
   struct RouteOptions {
-    bool lend = true;           ///< on a machine, tensors of the server: see connect_loans()
-    bool shared_memory = true;  ///< on a machine
-    bool ucx = false;           ///< where there is no shared memory, instead of MPI
+    bool lend = true;                 ///< on a machine, tensors of the server: see connect_loans()
+    bool shared_memory = true;        ///< on a machine
+    Network network = Network::kMpi;  ///< where there is no shared memory
   };
-  /// Between all ranks of the job, which all call it: shared memory on a machine, MPI between
+  /// Between all ranks of the job, which all call it: shared memory on a machine, a network between
   /// machines.
   Routes fastest_routes(const RouteOptions& options) const;
   Routes fastest_routes() const { return fastest_routes({}); }
@@ -87,6 +91,8 @@ class MpiSession {
   bool meet_to_finalize(base::Nanoseconds deadline) const;
   Members ranks_of_this_host() const;
   std::string poll_until_all_come(Wire& wire, base::Nanoseconds patience) const;
+  template <class Endpoint, class NetworkWire>
+  std::unique_ptr<Wire> connect_network(const char* name, const char* variables) const;
 
   bool started_mpi_;
   int exceptions_at_start_;

@@ -31,6 +31,8 @@ class Slots {
     free_.push_back(number);
     return std::exchange(values_[number], T{});
   }
+  /// All numbers that were ever given are smaller.
+  std::size_t bound() const noexcept { return values_.size(); }
   bool empty() const noexcept { return in_use_ == 0; }
   std::size_t size() const noexcept { return in_use_; }
 

@@ -1,0 +1,53 @@
+// d2d/wires/ofi_frame.h: what the messages of an OfiWire look like. Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "d2d/wire.h"
+
+namespace smp::d2d {
+
+enum class OfiFrameKind : std::uint8_t {
+  kControl,  ///< control bytes, or a part of them
+  kGrants,   ///< OfiGrants; has no number, and is read as soon as it comes
+  kGoodbye,  ///< the last with a number
+  kNothing,  ///< but what was received, and that the receiver is still there if it takes it
+};
+
+/// At the end of each frame, so that the control bytes before it can be handed on where they lie.
+/// Between the two: the numbers of transfers that the sender of the frame has received as a whole.
+struct OfiTrailer {
+  std::uint64_t number = 0;         ///< counts the frames of one rank to another
+  std::uint64_t message_bytes = 0;  ///< kControl: of all parts
+  std::uint32_t source = 0;         ///< position of the sender
+  std::uint16_t received = 0;       ///< TransferIds before the trailer
+  OfiFrameKind kind = OfiFrameKind::kControl;
+  bool last = true;  ///< kControl: the last part
+};
+
+/// The receiver lets the sender of a transfer write it to its place.
+struct OfiGrant {
+  TransferId id = 0;
+  std::uint64_t address = 0;
+  std::uint64_t key = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t segment = 0;  ///< bytes of each write; less in the last
+  std::uint32_t receive = 0;  ///< the immediate of each write
+};
+
+/// The number of writes that carry `bytes`.
+inline std::size_t segments_of(std::size_t bytes, std::size_t segment) {
+  return (bytes + segment - 1) / segment;
+}
+
+/// The trailer of a received frame; `bytes` holds one at least.
+inline OfiTrailer trailer_of(std::span<const std::byte> bytes) {
+  OfiTrailer trailer;
+  std::memcpy(&trailer, bytes.data() + bytes.size() - sizeof trailer, sizeof trailer);
+  return trailer;
+}
+
+}  // namespace smp::d2d

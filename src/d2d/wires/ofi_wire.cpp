@@ -1,0 +1,574 @@
+// d2d/wires/ofi_wire.cpp: see the header.
+#include "d2d/wires/ofi_wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "smp/error.h"
+
+namespace smp::d2d {
+namespace {
+
+/// Frames to one peer at a time, and frames set aside for each peer, up to a limit for all.
+constexpr std::size_t kFramesPerPeer = 8;
+constexpr std::size_t kMostFrames = 512;
+/// Writes to one peer at a time: enough for a fast network to be busy, and so few that a frame
+/// does not wait long behind them.
+constexpr std::size_t kWritesPerPeer = 16;
+/// One call reads no more often, whatever comes.
+constexpr int kMostReads = 64;
+constexpr int kMostFramesRead = 64;
+constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
+
+template <class Thing>
+void keep_until_exit(Thing thing) {
+  static auto& kept = *new std::vector<Thing>;  // nothing is destroyed at exit either
+  kept.push_back(std::move(thing));
+}
+
+}  // namespace
+
+OfiWire::OfiWire(GlobalRank rank, Members members, std::unique_ptr<OfiEndpoint> endpoint,
+                 const std::vector<std::string>& addresses, const OfiWireOptions& options)
+    : Wire(rank, std::move(members)), options_(options), endpoint_(std::move(endpoint)) {
+  options_.segment_bytes = std::min(options_.segment_bytes, endpoint_->longest());
+  SMP_ASSERT(addresses.size() == static_cast<std::size_t>(this->members().size()), addresses.size(),
+             " addresses");
+  SMP_ASSERT(options_.frame_bytes >= sizeof(OfiTrailer) + sizeof(OfiGrant), options_.frame_bytes);
+  SMP_ASSERT(options_.segment_bytes <= UINT32_MAX, options_.segment_bytes);
+  SMP_REQUIRE_AS(PeerLostError, options_.frame_bytes <= endpoint_->longest(), "rank ", rank,
+                 ": this provider of libfabric sends no more than ", endpoint_->longest(),
+                 " bytes at a time; choose another one with FI_PROVIDER");
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    peers_.push_back(std::make_unique<Peer>());
+    peers_.back()->rank = this->members()[static_cast<int>(i)];
+    if (peers_.back()->rank != rank) peers_.back()->address = endpoint_->peer(addresses[i]);
+  }
+  make_frames();
+  post_receives();
+}
+
+/// Closing an endpoint over TCP in the middle of a write to it ends the process (libfabric 1.17):
+/// then it stays open, and its own memory is kept. What other ranks were granted is withdrawn.
+OfiWire::~OfiWire() {
+  if (receives_.empty()) {
+    endpoint_->shut();
+    return;
+  }
+  keep_until_exit(std::move(operations_));
+  keep_until_exit(std::move(frame_memory_));
+  keep_until_exit(std::move(frame_registration_));
+  keep_until_exit(std::move(endpoint_));
+}
+
+template <class Action>
+void OfiWire::for_each_peer(Action&& action) {
+  for (auto& peer : peers_) {
+    if (peer->rank != rank()) action(*peer);
+  }
+}
+
+/// Frames to send and to receive, registered once: they are small, and used again and again.
+void OfiWire::make_frames() {
+  const std::size_t wanted = std::min(kFramesPerPeer * (peers_.size() - 1), kMostFrames);
+  const std::size_t to_send = std::min(wanted, endpoint_->sends());
+  const std::size_t to_receive = std::min(wanted, endpoint_->receives());
+  frame_memory_.resize((to_send + to_receive) * options_.frame_bytes);
+  if (frame_memory_.empty()) return;
+  frame_registration_ = endpoint_->register_source(frame_memory_);
+  for (std::size_t i = 0; i < to_send + to_receive; ++i) {
+    auto& frame = *operations_.emplace_back(std::make_unique<Operation>());
+    frame.kind = i < to_send ? Kind::kFrame : Kind::kReceive;
+    frame.frame = std::span(frame_memory_).subspan(i * options_.frame_bytes, options_.frame_bytes);
+    (i < to_send ? free_frames_ : unposted_).push_back(&frame);
+  }
+}
+
+// ---- sending -----------------------------------------------------------------------------------
+
+void OfiWire::post(GlobalRank peer, ByteBuffer&& bytes) {
+  require_no_loss();
+  auto& to = this->peer(peer);
+  queue(to, OfiFrameKind::kControl, std::move(bytes));
+  start_waiting_for(to);
+}
+
+void OfiWire::queue(Peer& to, OfiFrameKind kind, ByteBuffer&& bytes) {
+  to.messages.push_back({kind, std::move(bytes), 0});
+  ++waiting_;
+}
+
+void OfiWire::send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) {
+  require_no_loss();
+  ++sends_in_flight_;
+  auto& to = this->peer(peer);
+  auto& transfer = to.outgoing[id];
+  transfer.peer = &to;
+  transfer.id = id;
+  transfer.bytes = bytes;
+  transfer.token = token;
+  transfer.is_sent = true;
+  if (transfer.is_granted) start_transfer(transfer);
+}
+
+void OfiWire::start_transfer(Outgoing& transfer) {
+  auto& to = *transfer.peer;
+  const auto& grant = transfer.grant;
+  if (grant.bytes != transfer.bytes.size() || grant.segment == 0) {
+    return lose(base::concat("sending ", transfer.bytes.size(), " bytes to rank ", to.rank,
+                             ", which receives ", grant.bytes, " bytes"));
+  }
+  // Where the bytes lie, instead of copies of them in memory that stays registered: a copy costs
+  // more than registering, which providers that need it remember.
+  transfer.memory = endpoint_->register_source(transfer.bytes);
+  to.writing.push_back(&transfer);
+  ++waiting_;
+  start_waiting_for(to);
+}
+
+void OfiWire::start_waiting() {
+  if (waiting_ == 0) return;
+  for_each_peer([this](Peer& peer) { start_waiting_for(peer); });
+}
+
+/// What is short goes first. What libfabric does not take now waits, and what is behind it.
+void OfiWire::start_waiting_for(Peer& to) {
+  if (start_grants(to)) start_messages(to);
+  start_writes(to);
+}
+
+bool OfiWire::start_grants(Peer& to) {
+  while (!to.grants.empty()) {
+    auto* const operation = free_frame(to);
+    if (operation == nullptr) return false;
+    const std::size_t room = options_.frame_bytes - sizeof(OfiTrailer);
+    const std::size_t count = std::min(to.grants.size(), room / sizeof(OfiGrant));
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(operation->frame.data() + i * sizeof(OfiGrant), &to.grants[i], sizeof(OfiGrant));
+    }
+    OfiTrailer trailer;
+    trailer.kind = OfiFrameKind::kGrants;
+    if (!start_frame(to, *operation, count * sizeof(OfiGrant), trailer)) return false;
+    to.grants.erase(to.grants.begin(), to.grants.begin() + static_cast<std::ptrdiff_t>(count));
+    waiting_ -= count;
+  }
+  return true;
+}
+
+/// The last frame of a message goes only when all that was received before has been told.
+void OfiWire::start_messages(Peer& to) {
+  while (!to.messages.empty()) {
+    auto* const operation = free_frame(to);
+    if (operation == nullptr) return;
+    OfiTrailer trailer;
+    const auto bytes = fill_next(to, operation->frame, trailer);
+    const auto received = trailer.received * sizeof(TransferId);
+    if (!start_frame(to, *operation, bytes + received, trailer)) return;
+    ++to.next_number;
+    to.received.erase(to.received.begin(), to.received.begin() + trailer.received);
+    auto& message = to.messages.front();
+    message.done += bytes;
+    if (!trailer.last) continue;
+    buffers_.give(std::move(message.bytes));
+    to.messages.pop_front();
+    --waiting_;
+  }
+}
+
+/// Writes the next part of the first message, and what was received; returns the bytes of that
+/// part.
+std::size_t OfiWire::fill_next(const Peer& to, std::span<std::byte> frame,
+                               OfiTrailer& trailer) const {
+  const auto& message = to.messages.front();
+  const std::size_t received = std::min(to.received.size(), most_received());
+  const std::size_t room = frame.size() - sizeof(OfiTrailer) - received * sizeof(TransferId);
+  const std::size_t bytes = std::min(message.bytes.size() - message.done, room);
+  if (bytes > 0) std::memcpy(frame.data(), message.bytes.span().data() + message.done, bytes);
+  for (std::size_t i = 0; i < received; ++i) {
+    std::memcpy(frame.data() + bytes + i * sizeof(TransferId), &to.received[i], sizeof(TransferId));
+  }
+  trailer.number = to.next_number;
+  trailer.message_bytes = message.bytes.size();
+  trailer.received = static_cast<std::uint16_t>(received);
+  trailer.kind = message.kind;
+  trailer.last = received == to.received.size() && message.done + bytes == message.bytes.size();
+  return bytes;
+}
+
+/// Transfers that a frame can name.
+std::size_t OfiWire::most_received() const noexcept {
+  return (options_.frame_bytes - sizeof(OfiTrailer)) / sizeof(TransferId);
+}
+
+OfiWire::Operation* OfiWire::free_frame(const Peer& to) const {
+  if (free_frames_.empty() || to.frames_in_flight == kFramesPerPeer) return nullptr;
+  return free_frames_.back();
+}
+
+/// `operation` is the last of the free frames, and stays so if it is not started.
+bool OfiWire::start_frame(Peer& to, Operation& operation, std::size_t bytes,
+                          const OfiTrailer& trailer) {
+  auto named = trailer;
+  named.source = static_cast<std::uint32_t>(members().position(rank()));
+  std::memcpy(operation.frame.data() + bytes, &named, sizeof named);
+  operation.peer = &to;
+  operation.bytes = bytes + sizeof named;
+  const auto status = endpoint_->send(operation.frame.first(operation.bytes),
+                                      frame_registration_.descriptor(), to.address, operation);
+  if (!is_started(status, operation)) return false;
+  free_frames_.pop_back();
+  ++to.frames_in_flight;
+  ++frames_in_flight_;
+  return true;
+}
+
+void OfiWire::start_writes(Peer& to) {
+  while (!to.writing.empty()) {
+    auto& transfer = *to.writing.front();
+    if (to.writes_in_flight == kWritesPerPeer || !start_segment(transfer)) return;
+    if (transfer.written < transfer.bytes.size()) continue;
+    to.writing.pop_front();
+    --waiting_;
+  }
+}
+
+bool OfiWire::start_segment(Outgoing& transfer) {
+  if (free_writes_.empty()) {
+    operations_.push_back(std::make_unique<Operation>());
+    free_writes_.push_back(operations_.back().get());
+  }
+  const auto& grant = transfer.grant;
+  const auto rest = transfer.bytes.subspan(transfer.written);
+  auto& operation = *free_writes_.back();
+  operation.kind = Kind::kWrite;
+  operation.peer = transfer.peer;
+  operation.transfer = &transfer;
+  operation.bytes = std::min<std::size_t>(rest.size(), grant.segment);
+  const auto status =
+      endpoint_->write(rest.first(operation.bytes), transfer.memory.descriptor(),
+                       {transfer.peer->address, grant.address + transfer.written, grant.key},
+                       grant.receive, operation);
+  if (!is_started(status, operation)) return false;
+  free_writes_.pop_back();
+  transfer.written += operation.bytes;
+  ++transfer.writes_in_flight;
+  ++transfer.peer->writes_in_flight;
+  return true;
+}
+
+bool OfiWire::is_started(int status, Operation& operation) {
+  auto& to = *operation.peer;
+  if (status == 0) {
+    to.is_reached = true;
+    to.refused_since = 0;
+  } else if (status == OfiEndpoint::kLater) {
+    refuse(to);
+  } else {
+    fail(&operation, OfiEndpoint::error_text(status));
+  }
+  return status == 0;
+}
+
+/// libfabric's TCP provider does not tell that a process is gone: it tries to connect again for
+/// ever, and takes nothing meanwhile. Never so much is under way to one peer that it would take
+/// nothing because of that.
+void OfiWire::refuse(Peer& to) {
+  const auto now = clock_.now();
+  if (to.refused_since == 0) to.refused_since = now;
+  if (!to.is_reached || to.has_left || now - to.refused_since < options_.patience) return;
+  lose(base::concat("sending to rank ", to.rank,
+                    " over libfabric failed (nothing could be sent for ",
+                    static_cast<double>(options_.patience) / base::kSecond, " s)"));
+}
+
+// ---- receiving ---------------------------------------------------------------------------------
+
+void OfiWire::receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) {
+  require_no_loss();
+  auto& from = this->peer(peer);
+  auto memory = endpoint_->register_target(bytes);
+  OfiGrant grant;
+  grant.id = id;
+  grant.address = memory.address();
+  grant.key = memory.key();
+  grant.bytes = bytes.size();
+  grant.segment = static_cast<std::uint32_t>(options_.segment_bytes);
+  const std::size_t segments = segments_of(bytes.size(), options_.segment_bytes);
+  grant.receive =
+      static_cast<std::uint32_t>(receives_.put({&from, id, token, segments, std::move(memory)}));
+  from.grants.push_back(grant);
+  ++waiting_;
+  start_waiting_for(from);
+}
+
+void OfiWire::post_receives() {
+  while (!unposted_.empty()) {
+    auto& operation = *unposted_.back();
+    const auto status =
+        endpoint_->receive(operation.frame, frame_registration_.descriptor(), operation);
+    if (status == OfiEndpoint::kLater) return;
+    if (status != 0) return fail(&operation, OfiEndpoint::error_text(status));
+    unposted_.pop_back();
+  }
+}
+
+bool OfiWire::complete() {
+  bool told = false;
+  for (int i = 0; i < kMostReads; ++i) {
+    completions_.clear();
+    endpoint_->read(completions_);
+    if (completions_.empty()) break;
+    for (const auto& completion : completions_) told |= finish(completion);
+    post_receives();
+  }
+  start_waiting();
+  return told;
+}
+
+/// Whether the handler was told of it.
+bool OfiWire::finish(const OfiCompletion& completion) {
+  const bool failed = !completion.error.empty();
+  auto* const operation = static_cast<Operation*>(completion.operation);
+  if (failed) fail(operation, completion.error);
+  if (operation == nullptr) return !failed && finish_segment(completion.immediate);
+  switch (operation->kind) {
+    case Kind::kFrame:
+      --operation->peer->frames_in_flight;
+      --frames_in_flight_;
+      free_frames_.push_back(operation);
+      return false;
+    case Kind::kReceive:
+      if (!failed) take_frame(*operation, completion.bytes);
+      unposted_.push_back(operation);
+      return false;
+    case Kind::kWrite:
+      return finish_write(*operation, failed);
+  }
+  return false;
+}
+
+bool OfiWire::finish_write(Operation& operation, bool failed) {
+  auto& transfer = *operation.transfer;
+  auto& to = *transfer.peer;
+  --to.writes_in_flight;
+  --transfer.writes_in_flight;
+  free_writes_.push_back(&operation);
+  if (failed || transfer.written < transfer.bytes.size() || transfer.writes_in_flight > 0) {
+    return false;
+  }
+  const auto token = transfer.token;
+  if (transfer.is_awaited && --to.awaited == 0) make_readable(to);
+  to.outgoing.erase(transfer.id);
+  --sends_in_flight_;
+  handler().on_sent(token);
+  return true;
+}
+
+bool OfiWire::finish_segment(std::uint32_t receive) {
+  if (receive >= receives_.bound() || receives_[receive].missing == 0) {
+    lose("a write over libfabric came that nobody receives");
+    return false;
+  }
+  if (--receives_[receive].missing > 0) return false;
+  auto whole = receives_.take(receive);
+  whole.memory = {};  // before the handler, who may free it
+  tell(*whole.peer, whole.id);
+  handler().on_received(whole.token);
+  return true;
+}
+
+/// The peer is told by the next frame; one is made if there are many to tell.
+void OfiWire::tell(Peer& to, TransferId received) {
+  to.received.push_back(received);
+  if (to.received.size() >= most_received() && to.messages.empty()) {
+    queue(to, OfiFrameKind::kNothing);
+  }
+}
+
+void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
+  const auto frame = operation.frame.first(std::min(bytes, operation.frame.size()));
+  OfiTrailer trailer;
+  bool makes_sense = frame.size() >= sizeof trailer;
+  if (makes_sense) {
+    trailer = trailer_of(frame);
+    makes_sense = trailer.source < peers_.size() && peers_[trailer.source]->rank != rank() &&
+                  sizeof trailer + trailer.received * sizeof(TransferId) <= frame.size();
+  }
+  if (!makes_sense) return lose("a frame over libfabric came that makes no sense");
+  auto& source = *peers_[trailer.source];
+  source.refused_since = 0;
+  if (trailer.kind == OfiFrameKind::kGrants) {
+    return take_grants(source, frame.first(frame.size() - sizeof trailer));
+  }
+  auto copy = buffers_.take();  // its buffer goes back to the endpoint, whatever it waits for
+  copy.resize(frame.size());
+  std::memcpy(copy.data(), frame.data(), frame.size());
+  if (!source.frames.put(trailer.number, std::move(copy))) {
+    return lose(base::concat("frame ", trailer.number, " from rank ", source.rank,
+                             " over libfabric came, and frame ", source.frames.next(),
+                             " was to come"));
+  }
+  if (source.frames.ready()) make_readable(source);
+}
+
+void OfiWire::take_grants(Peer& from, std::span<const std::byte> grants) {
+  for (; grants.size() >= sizeof(OfiGrant); grants = grants.subspan(sizeof(OfiGrant))) {
+    OfiGrant grant;
+    std::memcpy(&grant, grants.data(), sizeof grant);
+    auto& transfer = from.outgoing[grant.id];
+    transfer.peer = &from;
+    transfer.id = grant.id;
+    transfer.grant = grant;
+    transfer.is_granted = true;
+    if (transfer.is_sent) start_transfer(transfer);
+  }
+}
+
+bool OfiWire::poll() {
+  bool told = complete();
+  told |= read_frames(Reading::kAll);
+  start_waiting();
+  require_no_loss();
+  return told;
+}
+
+void OfiWire::make_readable(Peer& source) {
+  if (!std::exchange(source.is_readable, true)) readable_.push_back(&source);
+}
+
+/// Of those peers that were readable before. Whether the handler was told of anything.
+bool OfiWire::read_frames(Reading reading) {
+  bool told = false;
+  reading_.swap(readable_);
+  for (auto* const source : reading_) {
+    source->is_readable = false;
+    told |= read_frames_of(*source, reading);
+  }
+  reading_.clear();
+  return told;
+}
+
+/// An answer tells that what it answers has left, but what was written may be over here later than
+/// it is there. So each frame names what its sender had received, and waits for that.
+bool OfiWire::read_frames_of(Peer& source, Reading reading) {
+  bool told = false;
+  for (int i = 0; source.frames.ready(); ++i) {
+    const auto& next = source.frames.front();
+    if (!std::exchange(source.is_noted, true)) note_received(source, next.span());
+    if (source.awaited > 0) return told;  // made readable by the last of them
+    const auto trailer = trailer_of(next.span());
+    const bool is_control = trailer.kind == OfiFrameKind::kControl;
+    if (i == kMostFramesRead || (is_control && reading == Reading::kNoControl)) {
+      make_readable(source);
+      return told;
+    }
+    auto frame = *source.frames.take();
+    source.is_noted = false;
+    source.has_left |= trailer.kind == OfiFrameKind::kGoodbye;
+    if (is_control) {
+      told |= hand_on(source, std::move(frame));
+    } else {
+      buffers_.give(std::move(frame));
+    }
+  }
+  return told;
+}
+
+void OfiWire::note_received(Peer& source, std::span<const std::byte> frame) {
+  const auto count = trailer_of(frame).received;
+  const auto* id = frame.data() + frame.size() - sizeof(OfiTrailer) - count * sizeof(TransferId);
+  for (int i = 0; i < count; ++i, id += sizeof(TransferId)) {
+    TransferId received;
+    std::memcpy(&received, id, sizeof received);
+    const auto transfer = source.outgoing.find(received);
+    if (transfer == source.outgoing.end()) continue;
+    transfer->second.is_awaited = true;
+    ++source.awaited;
+  }
+}
+
+/// A message of one frame is handed on where it lies. Whether the handler was told of a message.
+bool OfiWire::hand_on(Peer& source, ByteBuffer&& frame) {
+  const auto trailer = trailer_of(frame.span());
+  const std::size_t bytes = frame.size() - sizeof trailer - trailer.received * sizeof(TransferId);
+  if (bytes == trailer.message_bytes && trailer.last) {
+    frame.resize(bytes);
+  } else {
+    if (!append(source, frame.span().first(bytes), trailer)) {
+      buffers_.give(std::move(frame));
+      return false;
+    }
+    std::swap(frame, source.arriving);
+  }
+  complete();
+  handler().on_control(source.rank, std::move(frame));
+  return true;
+}
+
+/// Whether the message is complete.
+bool OfiWire::append(Peer& source, std::span<const std::byte> part, const OfiTrailer& trailer) {
+  if (source.arrived == 0) source.arriving.resize(trailer.message_bytes);
+  SMP_ASSERT(source.arrived + part.size() <= source.arriving.size(), part.size());
+  if (!part.empty()) std::memcpy(source.arriving.data() + source.arrived, part.data(), part.size());
+  source.arrived = trailer.last ? 0 : source.arrived + part.size();
+  return trailer.last;
+}
+
+// ---- links, losses, leaving --------------------------------------------------------------------
+
+void OfiWire::check_links() {
+  const auto now = clock_.now();
+  if (now - checked_ < kBetweenChecks) return;
+  checked_ = now;
+  for_each_peer([this](Peer& peer) {
+    const bool is_busy = !peer.messages.empty() || peer.frames_in_flight > 0;
+    if (peer.has_left || is_busy) return;
+    queue(peer, OfiFrameKind::kNothing);
+    start_waiting_for(peer);
+  });
+}
+
+/// What goes to a peer that has left need not arrive.
+void OfiWire::fail(const Operation* operation, const std::string& why) {
+  if (operation == nullptr || operation->peer == nullptr) {
+    return lose(base::concat("receiving over libfabric failed (", why, ')'));
+  }
+  if (operation->peer->has_left) return;
+  lose(base::concat("sending ", operation->bytes, " bytes to rank ", operation->peer->rank,
+                    " over libfabric failed (", why, ')'));
+}
+
+void OfiWire::lose(const std::string& what) {
+  if (lost_.empty()) lost_ = what;
+}
+
+void OfiWire::require_no_loss() const {
+  SMP_REQUIRE_AS(PeerLostError, lost_.empty(), "rank ", rank(), ": ", lost_,
+                 ": that rank or the network between is gone; restart from a checkpoint");
+}
+
+bool OfiWire::drained() const noexcept {
+  return waiting_ == 0 && frames_in_flight_ == 0 && sends_in_flight_ == 0;
+}
+
+/// Everyone says goodbye, which is the last that others hear of him. A rank that nobody polls any
+/// more, because it carries nothing, leaves as well.
+bool OfiWire::leave() {
+  if (leaving_ == Leaving::kLeft) return true;
+  complete();
+  read_frames(Reading::kNoControl);
+  if (leaving_ == Leaving::kNo) {
+    if (!drained()) return false;
+    for_each_peer([this](Peer& peer) { queue(peer, OfiFrameKind::kGoodbye); });
+    start_waiting();
+    leaving_ = Leaving::kWaiting;
+  }
+  bool all = drained();
+  for_each_peer([&all](Peer& peer) { all &= peer.has_left; });
+  if (all) leaving_ = Leaving::kLeft;
+  return all;
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,39 @@
+// Wires between machines, made between the processes of a job, for the contracts of wires and
+// channels.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "base/clock.h"
+#include "d2d/channel_cluster.h"
+#include "d2d/shared_mpi_session.h"
+#include "d2d/wire_contract.h"
+
+namespace smp::d2d {
+
+inline constexpr base::Nanoseconds kNetworkDeadline = 60 * base::kSecond;
+
+/// For wire_contract.h.
+template <auto kConnect>
+class NetworkMpiWires : public WireCluster {
+ public:
+  NetworkMpiWires() {
+    ends_.push_back(std::make_unique<WireEnd>((shared_mpi_session().*kConnect)()));
+  }
+  ~NetworkMpiWires() override { EXPECT_TRUE(ends_.front()->wire().close(kNetworkDeadline)); }
+};
+
+/// As between machines. For channel_contract.h and channel_tensors_contract.h.
+template <MpiSession::Network kNetwork>
+class NetworkMpiCluster : public Cluster {
+ public:
+  NetworkMpiCluster() {
+    players_.push_back(std::make_unique<Player>(
+        shared_mpi_session().fastest_routes({.shared_memory = false, .network = kNetwork})));
+  }
+  ~NetworkMpiCluster() override { EXPECT_TRUE(players_.front()->channel->close(kNetworkDeadline)); }
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,179 @@
+// What wires between machines promise, run on each of them over the loopback device of this one.
+// A `Network` has a name for messages, `kName`, and makes connected wires:
+// `static std::vector<std::unique_ptr<Wire>> make_wires(const Members&)`.
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "d2d/channel_cluster.h"
+#include "d2d/wire_contract.h"
+#include "smp/error.h"
+
+namespace smp::d2d {
+
+/// Wires between `members`, all of this process, each with an endpoint of its own.
+template <class NetworkWire, class MakeEndpoint, class... Options>
+std::vector<std::unique_ptr<Wire>> connect_wires(const Members& members,
+                                                 const MakeEndpoint& make_endpoint,
+                                                 const Options&... options) {
+  std::vector<decltype(make_endpoint())> endpoints;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < members.size(); ++i) {
+    endpoints.push_back(make_endpoint());
+    addresses.push_back(endpoints.back()->address());
+  }
+  std::vector<std::unique_ptr<Wire>> wires;
+  for (int i = 0; i < members.size(); ++i) {
+    wires.push_back(std::make_unique<NetworkWire>(members[i], members,
+                                                  std::move(endpoints[static_cast<std::size_t>(i)]),
+                                                  addresses, options...));
+  }
+  return wires;
+}
+
+/// All wires of the process leave together.
+inline bool leave_all(const std::vector<Wire*>& wires) {
+  const base::SteadyClock clock;
+  const auto end = clock.now() + 30 * base::kSecond;
+  for (std::size_t left = 0; left < wires.size();) {
+    if (clock.now() > end) return false;
+    left = 0;
+    for (auto* const wire : wires) {
+      if (wire->leave()) ++left;
+    }
+  }
+  return true;
+}
+
+/// For wire_contract.h.
+template <class Network>
+class NetworkWires : public WireCluster {
+ public:
+  explicit NetworkWires(const Members& members = Members({GlobalRank(3), GlobalRank(0),
+                                                          GlobalRank(4)})) {
+    for (auto& wire : Network::make_wires(members)) {
+      ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
+    }
+  }
+  ~NetworkWires() override {
+    std::vector<Wire*> wires;
+    for (auto& end : ends_) wires.push_back(&end->wire());
+    EXPECT_TRUE(leave_all(wires));
+  }
+};
+
+/// For channel_contract.h and channel_tensors_contract.h.
+template <class Network>
+class NetworkCluster : public Cluster {
+ public:
+  NetworkCluster() {
+    for (auto& wire : Network::make_wires(Members::all(4))) {
+      players_.push_back(std::make_unique<Player>(Routes(std::move(wire))));
+    }
+  }
+};
+
+/// Two ranks, of which one may go without a word.
+template <class Network>
+class NetworkPair : public testing::Test {
+ protected:
+  /// Polls, as a rank does that waits, until some wire tells what it lost.
+  std::string loss() {
+    const base::SteadyClock clock;
+    const auto end = clock.now() + 30 * base::kSecond;
+    while (clock.now() < end) try {
+        for (auto& wire : wires_) {
+          if (!wire) continue;
+          wire->poll();
+          wire->check_links();
+        }
+      } catch (const PeerLostError& error) {
+        return error.what();
+      }
+    return "nothing";
+  }
+  void poll_all(int times = 1) {
+    for (int i = 0; i < times; ++i) {
+      for (auto& wire : wires_) {
+        if (wire) wire->poll();
+      }
+    }
+  }
+  /// From then on both know each other.
+  void greet() {
+    ByteBuffer greeting = wires_[0]->buffers().take();
+    greeting.resize(10);
+    wires_[0]->post(GlobalRank(1), std::move(greeting));
+    while (!wires_[0]->drained()) poll_all();
+    poll_all(1'000);
+  }
+  std::vector<std::unique_ptr<Wire>> wires_ = Network::make_wires(Members::all(2));
+};
+TYPED_TEST_SUITE_P(NetworkPair);
+
+TYPED_TEST_P(NetworkPair, ARankThatIsGoneIsLost) {
+  this->greet();
+  this->wires_[1].reset();  // without a goodbye
+  this->poll_all(1'000);
+  EXPECT_THAT(
+      this->loss(),
+      testing::AllOf(testing::HasSubstr("rank 0"), testing::HasSubstr("rank 1"),
+                     testing::HasSubstr(TypeParam::kName), testing::HasSubstr("checkpoint")));
+  EXPECT_THROW(this->wires_[0]->post(GlobalRank(1), {}), PeerLostError);
+}
+
+TYPED_TEST_P(NetworkPair, LeavesWhenBothHaveSaidGoodbye) {
+  auto& wires = this->wires_;
+  this->greet();
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_FALSE(wires[0]->leave());
+    wires[1]->poll();
+  }
+  EXPECT_TRUE(leave_all({wires[0].get(), wires[1].get()}));
+  wires[1].reset();
+  for (int i = 0; i < 1000; ++i) wires[0]->poll();
+}
+
+/// Or a rank that waits for ever would seem to get on.
+TYPED_TEST_P(NetworkPair, LookingWhetherAPeerIsThereIsNoProgress) {
+  this->greet();
+  for (auto& wire : this->wires_) wire->check_links();
+  for (int i = 0; i < 1000; ++i) {
+    for (auto& wire : this->wires_) EXPECT_FALSE(wire->poll());
+  }
+}
+
+/// Either end may be the one that notices, and say it from its side.
+TYPED_TEST_P(NetworkPair, ReceivingLessThanWasSentIsAnError) {
+  const Bytes bytes(100'000);
+  Bytes place(90'000);
+  this->wires_[1]->receive(place, GlobalRank(0), 1, 1);
+  this->wires_[0]->send(bytes, GlobalRank(1), 1, 1);
+  EXPECT_THAT(this->loss(), testing::AnyOf(testing::HasSubstr("receiving 90000 bytes from rank 0"),
+                                           testing::HasSubstr("sending 100000 bytes to rank 1")));
+}
+
+TYPED_TEST_P(NetworkPair, ASenderThatIsGoneInTheMiddleOfATransferIsLost) {
+  this->greet();
+  const Bytes bytes(50'000'000);
+  Bytes place(bytes.size());
+  this->wires_[1]->receive(place, GlobalRank(0), 1, 1);
+  this->wires_[0]->send(bytes, GlobalRank(1), 1, 1);
+  this->poll_all(3);
+  this->wires_[0].reset();
+  EXPECT_THAT(this->loss(),
+              testing::AllOf(testing::HasSubstr("rank 0"), testing::HasSubstr("rank 1")));
+}
+
+REGISTER_TYPED_TEST_SUITE_P(NetworkPair, ARankThatIsGoneIsLost, LeavesWhenBothHaveSaidGoodbye,
+                            LookingWhetherAPeerIsThereIsNoProgress,
+                            ReceivingLessThanWasSentIsAnError,
+                            ASenderThatIsGoneInTheMiddleOfATransferIsLost);
+
+}  // namespace smp::d2d

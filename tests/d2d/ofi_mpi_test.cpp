@@ -1,0 +1,16 @@
+// The libfabric wire keeps the contracts between processes.
+#include "d2d/channel_contract.h"
+#include "d2d/network_mpi_contract.h"
+#include "d2d/wire_contract.h"
+
+namespace smp::d2d {
+namespace ofi_mpi_test {
+
+using OfiWires = NetworkMpiWires<&MpiSession::connect_ofi>;
+using OfiCluster = NetworkMpiCluster<MpiSession::Network::kOfi>;
+INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, WireContract, OfiWires);
+INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, ChannelContract, OfiCluster);
+INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, ChannelTensorsContract, OfiCluster);
+
+}  // namespace ofi_mpi_test
+}  // namespace smp::d2d
