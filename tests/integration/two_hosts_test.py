@@ -6,6 +6,7 @@ them that can be slow or cut.
 JOB is the program of job/main.cpp. Ends with 77, skipped, where the machine has no namespaces.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ MPIRUN = []
 
 SECONDS_TO_TELL = 60.0
 NET = "10.77.0"
+NETWORKS = "ucx", "ofi"   # between machines, besides MPI
 
 
 def succeeds(*line):
@@ -91,8 +93,8 @@ exec ip netns exec $name unshare --uts sh -c "hostname $name; exec sh -c '$*'"
                 "--mca", "btl", "vader,self,tcp", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "plm_rsh_agent", self.agent, "--mca", "plm_rsh_no_tree_spawn", "1",
                 "--mca", "oob_tcp_if_include", f"{NET}.0/24", "--mca", "btl_tcp_if_include", f"{NET}.0/24",
-                "-x", "UCX_NET_DEVICES=smplink", "-x", "UCX_TLS=tcp", "-x", "OMP_NUM_THREADS=1",
-                "-x", "SMP_PLAN_CACHE=off",
+                "-x", "UCX_NET_DEVICES=smplink", "-x", "UCX_TLS=tcp", "-x", "FI_TCP_IFACE=smplink",
+                "-x", "OMP_NUM_THREADS=1", "-x", "SMP_PLAN_CACHE=off",
                 "--host", f"{NET}.1:{ranks},{NET}.2:{ranks}"]
         inner = f"hostname {self.names['a']}; exec \"$@\""
         return ["ip", "netns", "exec", self.names["a"], "unshare", "--uts", "sh", "-c", inner, "sh", *line]
@@ -126,8 +128,8 @@ class TwoHostsTest(unittest.TestCase):
 
     def test_the_same_bits_over_every_path(self):
         over_mpi = self.loss("--smp.transport", "mpi")
-        self.assertEqual(self.loss("--smp.transport", "ucx"), over_mpi)
-        self.assertEqual(self.loss("--smp.transport", "auto"), over_mpi)
+        for transport in *NETWORKS, "auto":
+            self.assertEqual(self.loss("--smp.transport", transport), over_mpi, transport)
 
     def test_a_slow_link(self):
         if not shutil.which("tc") or not succeeds(
@@ -135,22 +137,29 @@ class TwoHostsTest(unittest.TestCase):
                 "rate", "400mbit", "burst", "256kb", "latency", "200ms"):
             self.skipTest("there is no tc, or the kernel shapes no traffic")
         fast = self.loss("--smp.transport", "mpi")
-        self.assertEqual(self.loss("--smp.transport", "ucx"), fast)
+        for transport in NETWORKS:
+            self.assertEqual(self.loss("--smp.transport", transport), fast, transport)
 
     def test_a_killed_rank(self):
-        for rank in 1, 2:
-            with self.subTest(rank=rank):
-                job = self.start("large", 1_000_000, "--smp.transport", "ucx")
+        for rank, transport in itertools.product((1, 2), NETWORKS):
+            with self.subTest(rank=rank, transport=transport):
+                job = self.start("large", 1_000_000, "--smp.transport", transport)
                 self.assertTrue(job.wait_for_step(3), "".join(job.output))
                 os.kill(job.pids[rank], signal.SIGKILL)
                 status, text, seconds = self.end_of(job)
-                print(f"rank {rank} killed: the job ended after {seconds:.2f} s", flush=True)
+                print(f"{transport}: rank {rank} killed: the job ended after {seconds:.2f} s", flush=True)
                 self.assertNotEqual(status, 0)
                 said = re.findall(r"^smp: .*", text, re.MULTILINE)
                 self.assertTrue(any(f"rank {rank}" in line for line in said), text)
 
-    def test_a_cut_link(self):
-        job = self.start("large", 1_000_000, "--smp.transport", "ucx", "--smp.stall_seconds", 5,
+    def test_a_link_cut_under_ucx(self):
+        self.cut_link("ucx")
+
+    def test_a_link_cut_under_ofi(self):
+        self.cut_link("ofi")
+
+    def cut_link(self, transport):
+        job = self.start("large", 1_000_000, "--smp.transport", transport, "--smp.stall_seconds", 5,
                          "--smp.abort_seconds", 20)
         self.assertTrue(job.wait_for_step(3), "".join(job.output))
         self.hosts.within("a", "ip", "link", "set", "smplink", "down")
@@ -159,7 +168,7 @@ class TwoHostsTest(unittest.TestCase):
             told = job.changed.wait_for(lambda: [line for line in job.output if re.match(r"smp: |.smp E ", line)],
                                         SECONDS_TO_TELL)
         self.assertTrue(told, "".join(job.output))
-        print(f"link cut: {told[0]}", end="", flush=True)
+        print(f"{transport}: link cut: {told[0]}", end="", flush=True)
         self.assertRegex(told[0], r"rank [0-3]\b")
 
 
