@@ -317,11 +317,11 @@ void OfiWire::post_receives() {
 bool OfiWire::complete() {
   bool told = false;
   for (int i = 0; i < kMostReads; ++i) {
+    post_receives();
     completions_.clear();
     endpoint_->read(completions_);
     if (completions_.empty()) break;
     for (const auto& completion : completions_) told |= finish(completion);
-    post_receives();
   }
   start_waiting();
   return told;
