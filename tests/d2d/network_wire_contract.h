@@ -100,9 +100,7 @@ class NetworkPair : public testing::Test {
   }
   void poll_all(int times = 1) {
     for (int i = 0; i < times; ++i) {
-      for (auto& wire : wires_) {
-        if (wire) wire->poll();
-      }
+      for (auto& wire : wires_) wire->poll();
     }
   }
   /// From then on both know each other.
@@ -120,7 +118,6 @@ TYPED_TEST_SUITE_P(NetworkPair);
 TYPED_TEST_P(NetworkPair, ARankThatIsGoneIsLost) {
   this->greet();
   this->wires_[1].reset();  // without a goodbye
-  this->poll_all(1'000);
   EXPECT_THAT(
       this->loss(),
       testing::AllOf(testing::HasSubstr("rank 0"), testing::HasSubstr("rank 1"),
