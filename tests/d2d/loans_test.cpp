@@ -140,18 +140,21 @@ TEST_F(LoansOfTwo, ThreadsMayWriteAtOnce) {
     auto own = at::full({kLentFloats}, 9, at::kFloat);
     auto tensor = borrow(lender().lend(own).value());
     std::atomic<int> ready{0};
-    const auto sum_of = [&ready](const at::Tensor& of, double& sum) {
-      for (++ready; ready < 4;) std::this_thread::yield();
-      const auto* const elements = of.data_ptr<float>();
-      for (int i = 0; i < kLentFloats; ++i) sum += elements[i];
-    };
     std::array<double, 4> sums{};
+    std::array<const float*, 4> places{};
+    const auto read = [&](const at::Tensor& of, std::size_t thread) {
+      for (++ready; ready < 4;) std::this_thread::yield();
+      places[thread] = of.data_ptr<float>();
+      for (int i = 0; i < kLentFloats; ++i) sums[thread] += places[thread][i];
+    };
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < 4; ++i) {
-      threads.emplace_back([&, i] { sum_of(i % 2 == 0 ? own : tensor, sums[i]); });
+      threads.emplace_back([&, i] { read(i % 2 == 0 ? own : tensor, i); });
     }
     for (auto& thread : threads) thread.join();
     EXPECT_THAT(sums, testing::Each(9.0 * kLentFloats));
+    EXPECT_EQ(places[0], places[2]) << "one copy, or none";
+    EXPECT_EQ(places[1], places[3]);
     lender().take_back();
     EXPECT_EQ(lender().lent(), 0u);
   }

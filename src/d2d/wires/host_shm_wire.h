@@ -82,13 +82,13 @@ class HostShmWire final : public Wire {
   struct Peer {
     ShmRingWriter out;
     ShmRingReader in;
-    base::Doorbell doorbell;            // of the peer, rung after whatever it may wait for
-    std::deque<ControlToSend> control;  // not in the ring yet
-    std::deque<DataToSend> data;        // not in blocks yet, or not all of it
-    std::vector<std::byte> arriving;    // control bytes that came in part
-    std::vector<Posted> receives;
-    std::vector<Piece> pieces;  // that nobody receives yet
-    std::vector<Offer> offers;
+    base::Doorbell doorbell;              // of the peer, rung after whatever it may wait for
+    std::deque<ControlToSend> control{};  // not in the ring yet
+    std::deque<DataToSend> data{};        // not in blocks yet, or not all of it
+    std::vector<std::byte> arriving{};    // control bytes that came in part
+    std::vector<Posted> receives{};
+    std::vector<Piece> pieces{};  // that nobody receives yet
+    std::vector<Offer> offers{};
   };
 
   static void commit(Peer& to, std::uint32_t kind) noexcept;
