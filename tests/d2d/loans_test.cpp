@@ -136,23 +136,24 @@ TEST_F(LoansOfTwo, ResizingABorrowedTensorCopiesIt) {
 
 /// Also by a program that only reads, but asks for a pointer to write through.
 TEST_F(LoansOfTwo, ThreadsMayWriteAtOnce) {
-  for (int round = 0; round < 50; ++round) {
-    auto own = at::full({kLentFloats}, 9, at::kFloat);
-    auto tensor = borrow(lender().lend(own).value());
+  constexpr int kMany = 2 << 20;  // a copy takes longer than threads are apart
+  for (int round = 0; round < 10; ++round) {
+    auto own = at::full({kMany}, 9, at::kFloat);
+    auto tensor = borrow(lender().lend(own).value(), {kMany});
     std::atomic<int> ready{0};
     std::array<double, 4> sums{};
     std::array<const float*, 4> places{};
     const auto read = [&](const at::Tensor& of, std::size_t thread) {
       for (++ready; ready < 4;) std::this_thread::yield();
       places[thread] = of.data_ptr<float>();
-      for (int i = 0; i < kLentFloats; ++i) sums[thread] += places[thread][i];
+      for (int i = 0; i < kMany; ++i) sums[thread] += places[thread][i];
     };
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < 4; ++i) {
       threads.emplace_back([&, i] { read(i % 2 == 0 ? own : tensor, i); });
     }
     for (auto& thread : threads) thread.join();
-    EXPECT_THAT(sums, testing::Each(9.0 * kLentFloats));
+    EXPECT_THAT(sums, testing::Each(9.0 * kMany));
     EXPECT_EQ(places[0], places[2]) << "one copy, or none";
     EXPECT_EQ(places[1], places[3]);
     lender().take_back();

@@ -94,6 +94,19 @@ TEST(Partitioner, NamesRemediesThatReallyHelp) {
   EXPECT_EQ(refusal_of<ResourceError>(model.tree, options), "accepted");
 }
 
+/// What arrives is as large as the microbatch, too.
+TEST(Partitioner, NamesSmallerMicrobatchesWhereTooMuchArrives) {
+  const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
+  PartitionOptions options = traced(model, 2, 16);
+  for (auto& call : options.trace.calls) call.input_bytes = call.output_bytes = 100 << 20;
+  const PartitionPlan plan = make_plan(model.tree, options);
+  for (const auto& stage : plan.summary()->stages) {
+    options.machine.memory.push_back(stage.most_memory() - stage.most_activations * 2 / 5);
+  }
+  EXPECT_THAT(refusal_of<ResourceError>(model.tree, options),
+              HasSubstr("microbatches = 32, so that each is smaller"));
+}
+
 TEST(Partitioner, NamesAModuleThatNoStageCanHold) {
   const SyntheticModel model = nested_gpt({.layers = 2, .width = 256});
   PartitionOptions options = traced(model, 4, 4);
