@@ -124,10 +124,10 @@ struct SMP_API Config {
 
   // Runtime.
 
-  /// "auto": memory that two ranks of one machine share, and MPI between machines; "ucx", "ofi": the
-  /// same with UCX (InfiniBand, RoCE, TCP) or libfabric (EFA, TCP) between machines, without the
-  /// order that MPI keeps; "mpi": MPI everywhere; "local": all ranks in one process on one thread,
-  /// for debugging.
+  /// "auto": memory that two ranks of one machine share, and MPI between machines; "ucx", "ofi":
+  /// the same with UCX (InfiniBand, RoCE, TCP) or libfabric (EFA, TCP) between machines, without
+  /// the order that MPI keeps; "mpi": MPI everywhere; "local": all ranks in one process on one
+  /// thread, for debugging.
   std::string transport = "auto";
   /// Whether ranks that share memory lend each other large tensors instead of copying them: both go
   /// on with the same memory, and whoever writes to it first gets a copy. Pointers to elements

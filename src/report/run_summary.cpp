@@ -137,8 +137,8 @@ std::string remarks(const RunFacts& facts, int width) {
   if (!facts.memory.empty()) {
     text +=
         "Measured memory is the most that the process took beyond what it had before there was a "
-        "model: with the batch, with what operators take inside, with what the heap keeps, and with "
-        "what other ranks have lent it; predicted are tensors alone.";
+        "model: with the batch, with what operators take inside, with what the heap keeps, and "
+        "with what other ranks have lent it; predicted are tensors alone.";
   }
   std::string lines;
   for (const auto& line : partitioning::wrapped(text, width)) lines += line + "\n";
