@@ -19,13 +19,13 @@ namespace smp {
 /// several, of none (their gradient is on the rank that used them), all or only this rank's own;
 /// parameters without a gradient count nothing. Equal to torch::nn::utils::clip_grad_norm_ over the
 /// same parameters in one process, but that sparse gradients are scaled like dense ones; LibTorch
-/// leaves them as they are.
+/// leaves them as they are. Every rank calls it, after a step; one message a pair of ranks.
 ///
-/// Every rank calls it, after a step; one message a pair of ranks.
 /// @param norm_type  1, 2, any p, 0 (counts gradients), infinity
-/// @throws UsageError     inside a step; ranks pass different options; a tensor of no model has
-///                        gradients on two ranks; the norm is not finite and `error_if_nonfinite`.
-/// @throws PeerLostError  a rank left.
+/// @throws UsageError     inside a step, or after one under no_sync(); ranks pass other options; a
+///                        tensor of no model has gradients on two ranks; the norm is not finite and
+///                        `error_if_nonfinite`. UnsupportedError: such a tensor has a gradient, and
+///                        there are replicas. PeerLostError: a rank left.
 SMP_API double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                double norm_type = 2.0, bool error_if_nonfinite = false);
 /// Of all parameters of `models`; one that several hold counts once.

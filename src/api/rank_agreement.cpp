@@ -179,6 +179,12 @@ void require_equal_origins(const d2d::Communicator& holders,
     }
   }
   auto all = gather_values(holders, origins, "the origin of slices");
+  for (std::size_t member = 0; member < all.size(); ++member) {
+    SMP_REQUIRE(all[member].size() == names.size(), "rank ", holders.members()[holders.rank()],
+                " holds slices of ", names.size(), " parameters, but rank ",
+                holders.members()[static_cast<int>(member)], ", of the same ",
+                holders.members().text(), ", of ", all[member].size(), kRemedy);
+  }
   for (std::size_t place = 0; place < names.size(); ++place) {  // 0: unknown somewhere
     if (std::none_of(all.begin(), all.end(), [&](const auto& own) { return own[place] == 0; }))
       continue;

@@ -93,9 +93,6 @@ Runtime::Runtime(Parts parts)
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
   places_.server = &server_;
-  if (auto* const doorbell = routes().doorbell()) {
-    fiber::Scheduler::instance().set_doorbell(doorbell);
-  }
   server_.set_failure_handler(
       [this](std::int64_t step, const std::string& why) { fail_meetings(step, why); });
   if (parts_.plan_request) tensor_parallel_.pretend(topology().tp_size());
@@ -107,6 +104,10 @@ Runtime::Runtime(Parts parts)
                   "start the same program file on every rank");
     require_same_settings(all, parts_.config);
   });
+  // Last: what is thrown above ends the wire, and the scheduler lives on.
+  if (auto* const doorbell = routes().doorbell()) {
+    fiber::Scheduler::instance().set_doorbell(doorbell);
+  }
 }
 
 void Runtime::set_trial(server::StepEngine* trial) noexcept {

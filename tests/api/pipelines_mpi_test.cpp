@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "api/start.h"
+#include "fiber/scheduler.h"
 #include "support/own_mpi.h"
 #include "zoo/differential.h"
 
@@ -39,6 +40,24 @@ TEST_P(PipelinesOverMpi, OnTheLastRanksOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, PipelinesOverMpi, testing::Values("cluster", "spread"));
+
+/// Nothing of it is used any more: ranks sleep in memory that they share.
+TEST(SessionsOverMpi, StartAfterOneThatRanksDidNotAgreeOn) {
+  static int argc = 0;
+  static char* argv[] = {nullptr};
+  int own = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &own);
+  auto config = zoo_config("interleaved");
+  config.pipeline_parallel_degree = 2;
+  config.microbatches = own == 0 ? 2 : 3;
+  EXPECT_THROW(start(argc, argv, config, {}), UsageError);
+  static constexpr fiber::WaitReason kTest{"the test"};
+  fiber::Scheduler::instance().sleep_for(20 * base::kMillisecond, kTest);
+  config.microbatches = 2;
+  const auto session = start(argc, argv, config, {});
+  fiber::Scheduler::instance().sleep_for(20 * base::kMillisecond, kTest);
+  barrier();
+}
 
 }  // namespace pipelines_mpi_test
 }  // namespace smp::zoo
