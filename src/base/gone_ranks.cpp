@@ -43,4 +43,12 @@ bool name_gone_ranks() noexcept {
   return any;
 }
 
+bool a_gone_rank_has_spoken() noexcept {
+  for (int rank = 0; rank < ranks_on_board(); ++rank) {
+    const auto* const pulse = pulse_of(rank);
+    if (pulse != nullptr && pulse->spoke && is_gone(*pulse)) return true;
+  }
+  return false;
+}
+
 }  // namespace smp::base

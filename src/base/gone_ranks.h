@@ -7,5 +7,7 @@ namespace smp::base {
 /// each once, by the first rank that looks. Who ends in good order says so in its pulse.
 /// @return whether any is gone like that, whoever named it. Safe in a handler of signals.
 bool name_gone_ranks() noexcept;
+/// Whether a rank of this machine is gone that has said why.
+bool a_gone_rank_has_spoken() noexcept;
 
 }  // namespace smp::base

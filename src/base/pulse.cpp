@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/process_watch.h"
 
 namespace smp::base {
 namespace {
@@ -53,9 +54,7 @@ const Pulse* pulse_of(int rank) noexcept {
   return pulse.process.load() == 0 ? nullptr : &pulse;
 }
 
-bool is_gone(const Pulse& pulse) noexcept {
-  return ::kill(pulse.process, 0) != 0 && errno == ESRCH;
-}
+bool is_gone(const Pulse& pulse) noexcept { return has_ended(pulse.process); }
 
 int accuser_of(int rank) noexcept {
   const int own = own_pulse().rank;

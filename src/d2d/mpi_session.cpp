@@ -203,8 +203,8 @@ std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
   auto segments = exchange_memory(HostShmSegment::bytes_for(host.size(), options), host);
   // All have it, or nobody uses it: ranks number their wires alike.
   if (!all_say(segments.size() == static_cast<std::size_t>(host.size()), world_)) return nullptr;
-  auto processes = processes_of(segments);
-  if (!all_say(can_read_memory_of(processes, host), host)) processes.clear();
+  HostShmProcesses processes{processes_of(segments)};
+  processes.may_read_each_other = all_say(can_read_memory_of(processes.numbers, host), host);
   segments[static_cast<std::size_t>(host.rank())].stop_offering();
   auto wire = std::make_unique<HostShmWire>(rank_, ranks_of_this_host(), std::move(segments),
                                             options, std::move(processes));

@@ -85,11 +85,11 @@ bool said_by(int speaker) {
   }
 }
 
-/// Whether a rank of this machine is gone without a word, which this rank has said if no other did.
-/// That it is gone is seen once the launcher knows; memory of it cannot be read before that.
+/// Whether a rank of this machine is gone, and somebody has said so or why: this rank, if no other
+/// did. Its memory cannot be read some time before it has ended.
 bool said_that_a_rank_is_gone() {
   const auto deadline = std::chrono::steady_clock::now() + seconds(1);
-  while (!base::name_gone_ranks()) {
+  while (!base::name_gone_ranks() && !base::a_gone_rank_has_spoken()) {
     if (base::ranks_on_board() < 2 || std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(milliseconds(5));
   }

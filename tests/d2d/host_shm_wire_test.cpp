@@ -2,6 +2,8 @@
 // channels, also where memory is scarce; here all ranks are in one process.
 #include "d2d/wires/host_shm_wire.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,13 +19,14 @@ Members three_ranks() { return Members({GlobalRank(3), GlobalRank(0), GlobalRank
 
 enum class Fetches { kNothing, kLarge };
 
+HostShmProcesses own_process(const Members& members, Fetches fetches) {
+  return {std::vector<std::int64_t>(static_cast<std::size_t>(members.size()), ::getpid()),
+          fetches == Fetches::kLarge};
+}
+
 /// One for each of `members`.
 std::vector<std::unique_ptr<Wire>> make_wires(const Members& members, const HostShmOptions& options,
-                                              Fetches fetches) {
-  std::vector<std::int64_t> processes;
-  if (fetches == Fetches::kLarge) {
-    processes.assign(static_cast<std::size_t>(members.size()), ::getpid());
-  }
+                                              const HostShmProcesses& processes) {
   const auto bytes = HostShmSegment::bytes_for(members.size(), options);
   std::vector<base::SharedMemory> owned;
   for (int i = 0; i < members.size(); ++i) owned.push_back(*base::SharedMemory::make(bytes));
@@ -43,7 +46,7 @@ class HostShmWires : public WireCluster {
  public:
   explicit HostShmWires(const HostShmOptions& options = {}, const Members& members = three_ranks(),
                         Fetches fetches = Fetches::kNothing) {
-    for (auto& wire : make_wires(members, options, fetches)) {
+    for (auto& wire : make_wires(members, options, own_process(members, fetches))) {
       ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
     }
   }
@@ -68,7 +71,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_wire_test, WireContract, AllHostShmWires
 class HostShmCluster : public Cluster {
  public:
   explicit HostShmCluster(const HostShmOptions& options = {}, Fetches fetches = Fetches::kNothing) {
-    for (auto& wire : make_wires(Members::all(4), options, fetches)) {
+    const auto members = Members::all(4);
+    for (auto& wire : make_wires(members, options, own_process(members, fetches))) {
       players_.push_back(std::make_unique<Player>(Routes(std::move(wire))));
     }
   }
@@ -223,6 +227,70 @@ TEST_F(HostShmPair, DoesNotLeaveBeforeItsSendsHaveLeft) {
   end(0).wire().send(bytes, GlobalRank(1), 1, 1);
   EXPECT_FALSE(end(0).wire().leave());
   EXPECT_FALSE(end(1).wire().leave()) << "rank 0 has not come";
+}
+
+// ---- a process that ends -----------------------------------------------------------------------
+
+/// Rank 0 is here; of rank 1 the wire is here too, but it is said to be another process.
+class HostShmLoss : public testing::Test {
+ protected:
+  HostShmLoss() : process_(fork()) {
+    if (process_ == 0) {
+      for (;;) pause();
+    }
+    const Members both = Members::all(2);
+    for (auto& wire : make_wires(both, {}, {{::getpid(), process_}, false})) {
+      ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
+    }
+  }
+  ~HostShmLoss() override {
+    ::kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+  WireEnd& end(int rank) { return *ends_[static_cast<std::size_t>(rank)]; }
+
+  /// Until the wire of rank 0 knows it.
+  void kill() {
+    auto& doorbell = *end(0).wire().doorbell();
+    doorbell.arm();
+    ::kill(process_, SIGKILL);
+    ASSERT_TRUE(doorbell.wait(base::kSecond - 1)) << "nobody rang for rank 0";
+  }
+  std::string loss() {
+    try {
+      end(0).wire().poll();
+    } catch (const PeerLostError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  const pid_t process_;
+  std::vector<std::unique_ptr<WireEnd>> ends_;
+};
+
+TEST_F(HostShmLoss, IsSaidOnceAllThatCameIsRead) {
+  EXPECT_EQ(loss(), "");
+  end(1).post(GlobalRank(0), Bytes(5));
+  kill();
+  EXPECT_EQ(loss(), "") << "it may have said why it ends";
+  EXPECT_EQ(end(0).control[1].size(), 1u);
+  EXPECT_EQ(loss(), base::concat("rank 0: rank 1 is gone: its process ", process_, " has ended"));
+  EXPECT_EQ(end(1).wire().poll(), false) << "to itself nothing has happened";
+}
+
+TEST_F(HostShmLoss, IsNoneOfWhoHasLeft) {
+  end(1).wire().leave();
+  kill();
+  EXPECT_EQ(loss(), "");
+  EXPECT_TRUE(end(0).wire().leave());
+}
+
+TEST_F(HostShmLoss, LetsTheOthersLeave) {
+  EXPECT_FALSE(end(0).wire().leave());
+  kill();
+  EXPECT_TRUE(end(0).wire().leave());
+  EXPECT_EQ(loss(), "") << "the job ends anyway";
 }
 
 }  // namespace host_shm_wire_test

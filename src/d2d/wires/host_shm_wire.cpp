@@ -29,13 +29,19 @@ std::vector<HostShmSegment> segments_of(std::vector<base::SharedMemory>&& memori
 }  // namespace
 
 HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
-                         const HostShmOptions& options, std::vector<std::int64_t> processes)
+                         const HostShmOptions& options, HostShmProcesses processes)
     : Wire(rank, std::move(members)),
       options_(options),
       processes_(std::move(processes)),
       segments_(segments_of(std::move(segments), this->members().size(), options_)),
       position_(this->members().position(rank)),
-      doorbell_(segments_.at(static_cast<std::size_t>(position_)).doorbell()) {
+      doorbell_(segments_.at(static_cast<std::size_t>(position_)).doorbell()),
+      ended_(static_cast<std::size_t>(this->members().size())),
+      watch_(processes_.numbers, [this](std::size_t position) {
+        ended_[position] = true;
+        any_ended_ = true;
+        doorbell_.ring();
+      }) {
   const int size = this->members().size();
   for (int i = 0; i < size; ++i) {
     const auto index = static_cast<std::size_t>(i);
@@ -91,7 +97,8 @@ void HostShmWire::send(std::span<const std::byte> bytes, GlobalRank to, Transfer
 
 /// Whether all of it is in blocks: then its storage is free.
 bool HostShmWire::send_data(Peer& to, DataToSend& data) {
-  if (!processes_.empty() && data.bytes.size() >= options_.least_fetched) return offer(to, data);
+  if (processes_.may_read_each_other && data.bytes.size() >= options_.least_fetched)
+    return offer(to, data);
   while (data.done < data.bytes.size()) {
     auto* const place = to.out.begin(sizeof(Piece));
     if (place == nullptr) return false;
@@ -221,9 +228,9 @@ void HostShmWire::fetch(int source, const Posted& posted, const Offer& offer) {
              posted.bytes.size(), " bytes of rank ", members()[source], ", which sent ",
              offer.size);
   const auto index = static_cast<std::size_t>(source);
-  if (!base::read_process_memory(processes_[index], offer.address, posted.bytes)) {
+  if (!base::read_process_memory(processes_.numbers[index], offer.address, posted.bytes)) {
     throw PeerLostError(base::concat("rank ", rank(), ": reading ", offer.size, " bytes of rank ",
-                                     members()[source], " (process ", processes_[index],
+                                     members()[source], " (process ", processes_.numbers[index],
                                      ") failed: it is gone, or this machine has begun to refuse "
                                      "it; if that is so, try transport = mpi"));
   }
@@ -335,20 +342,38 @@ bool HostShmWire::complete() {
 }
 
 bool HostShmWire::poll() {
+  const bool any_ended = any_ended_.load(std::memory_order_acquire);  // what they sent is there
   bool moved = complete();
   for (int source = 0; source < members().size(); ++source) {
     if (source != position_ && read_from(source)) moved = true;
   }
   report();
+  if (any_ended && !moved && !leaving_) require_no_loss();
   return moved;
 }
 
-/// Who has left sends no more, so all of it is in the ring already.
+bool HostShmWire::is_lost(int position) const noexcept {
+  const auto index = static_cast<std::size_t>(position);
+  return ended_[index].load(std::memory_order_acquire) &&
+         segments_[index].left().load(std::memory_order_acquire) == 0;
+}
+
+void HostShmWire::require_no_loss() const {
+  for (int i = 0; i < members().size(); ++i) {
+    if (!is_lost(i)) continue;
+    throw PeerLostError(
+        base::concat("rank ", rank(), ": rank ", members()[i], " is gone: its process ",
+                     processes_.numbers[static_cast<std::size_t>(i)], " has ended"));
+  }
+}
+
+/// Who has left sends no more, so all of it is in the ring already. Who is lost never comes.
 bool HostShmWire::leave() {
+  leaving_ = true;
   if (!drained()) return false;
   segments_[static_cast<std::size_t>(position_)].left().store(1, std::memory_order_release);
   for (int i = 0; i < members().size(); ++i) {
-    if (i == position_) continue;
+    if (i == position_ || is_lost(i)) continue;
     const auto index = static_cast<std::size_t>(i);
     if (segments_[index].left().load(std::memory_order_acquire) == 0) return false;
     if (peers_[index].in.front()) return false;

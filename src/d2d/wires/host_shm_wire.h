@@ -2,6 +2,7 @@
 // share. Paper: §6, App. G.2. Threads: the rank's thread only; nothing here blocks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -9,12 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/process_watch.h"
 #include "base/shared_memory.h"
 #include "d2d/wire.h"
 #include "d2d/wires/host_shm_segment.h"
 #include "d2d/wires/shm_ring.h"
 
 namespace smp::d2d {
+
+/// Of the members of a wire, by position.
+struct HostShmProcesses {
+  std::vector<std::int64_t> numbers = {};  ///< none: they are not known
+  bool may_read_each_other = false;        ///< memory, each that of all others
+};
 
 /// Every rank sends through a segment of its own, which all others map. Control bytes are records
 /// in the ring to a peer. Data is copied into free blocks, piece by piece, and a record tells
@@ -27,13 +35,15 @@ namespace smp::d2d {
 /// Where processes may read each other's memory, large data is not copied into blocks: the record
 /// tells where it lies, the receiver fetches it from there, and the block of the record, left
 /// empty, tells the sender when that is done.
+///
+/// The kernel tells when a peer's process ends (base/process_watch.h). One that has not left is
+/// lost then: once all that it sent was read, poll() throws.
 class HostShmWire final : public Wire {
  public:
   /// @param segments   of each member, by position, of
   ///                   HostShmSegment::bytes_for(members.size(), options)
-  /// @param processes  of each member, if all may read each other's memory; else none
   HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
-              const HostShmOptions& options = {}, std::vector<std::int64_t> processes = {});
+              const HostShmOptions& options = {}, HostShmProcesses processes = {});
 
   const char* name() const noexcept override { return "host_shm"; }
   BufferPool& buffers() noexcept override { return buffers_; }
@@ -109,9 +119,11 @@ class HostShmWire final : public Wire {
   void copy_out(int source, Posted& posted, const Piece& piece);
   void on_offer(int source, const Offer& offer);
   void fetch(int source, const Posted& posted, const Offer& offer);
+  bool is_lost(int position) const noexcept;
+  void require_no_loss() const;
 
   HostShmOptions options_;
-  std::vector<std::int64_t> processes_;   // by position; none: memory of others is not read
+  HostShmProcesses processes_;
   std::vector<HostShmSegment> segments_;  // by position
   int position_;
   base::Doorbell doorbell_;
@@ -124,6 +136,10 @@ class HostShmWire final : public Wire {
   std::size_t in_flight_ = 0;
   std::vector<Token> sent_, received_;  // not reported yet
   std::vector<Token> reporting_;
+  bool leaving_ = false;
+  std::vector<std::atomic<bool>> ended_;  // processes, by position
+  std::atomic<bool> any_ended_ = false;
+  base::ProcessWatch watch_;  // the last: its thread writes the others
 };
 
 }  // namespace smp::d2d
