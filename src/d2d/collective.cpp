@@ -30,7 +30,7 @@ Collective::Collective(const Communicator& ranks, std::uint64_t number, Collecti
 Collective::~Collective() { owner_.inbox_.end(id_); }
 
 void Collective::send(GlobalRank peer, const Payload& payload) {
-  send(CollectivePhase::kExchange, peer, payload.bytes, payload.tensors, nullptr);
+  send(CollectivePhase::kExchange, peer, payload.bytes, payload.tensors, departure_);
 }
 
 void Collective::send_part(GlobalRank peer, const at::Tensor& part) {

@@ -30,8 +30,8 @@ class Collective {
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
+  /// What is sent lies in the caller's memory, who may change it after await_departure().
   void send(GlobalRank peer, const Payload& payload);
-  /// `part` lies in the caller's memory, who may change it after await_departure().
   void send_part(GlobalRank peer, const at::Tensor& part);
   /// The same, of several tensors in one message.
   void send_parts(CollectivePhase phase, GlobalRank peer, c10::ArrayRef<at::Tensor> parts);

@@ -180,6 +180,7 @@ std::vector<Payload> Communicator::all_gather(Payload own, const char* what) con
   for_each_other([&](GlobalRank peer, int position) {
     all[static_cast<std::size_t>(position)] = collective.take(CollectivePhase::kExchange, peer);
   });
+  collective.await_departure();
   all[static_cast<std::size_t>(rank())] = std::move(own);
   return all;
 }
@@ -190,6 +191,7 @@ Payload Communicator::broadcast(Payload own, GlobalRank root) const {
   Collective collective(*this, {CollectiveKind::kBroadcast, root.value(), -1, {}}, "a broadcast");
   if (owner_->rank() != root) return collective.take(CollectivePhase::kExchange, root);
   for_each_other([&](GlobalRank peer, int) { collective.send(peer, own); });
+  collective.await_departure();
   return own;
 }
 

@@ -120,6 +120,30 @@ TEST(CommunicatorTensors, GathersRowsOfAnyLengths) {
   }
 }
 
+TEST(CommunicatorTensors, WhatWasSentMayBeChangedOnceTheCallReturns) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SimulatedJob job(3, seed);
+    job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+      const auto all = own.all();
+      const auto tensor = contribution(rank, {5'000});
+      const auto everybodys = all.all_gather(Payload{"", {tensor}});
+      tensor.fill_(rank);
+      for (int other = 0; other < 3; ++other) {
+        if (other == rank) continue;
+        EXPECT_TRUE(at::equal(everybodys[static_cast<std::size_t>(other)].tensors.at(0),
+                              contribution(other, {5'000})));
+      }
+      const auto mine = contribution(rank, {4'000});
+      const auto roots = all.broadcast(Payload{"", {mine}}, GlobalRank(1));
+      if (rank == 1) mine.zero_();
+      if (rank != 1) {
+        EXPECT_TRUE(at::equal(roots.tensors.at(0), contribution(1, {4'000})));
+      }
+    });
+    EXPECT_THAT(job.failures, testing::IsEmpty()) << "seed " << seed;
+  }
+}
+
 TEST(CommunicatorTensors, ExchangesPartsBetweenAllPairs) {
   for (const auto& group : kGroups) {
     SimulatedJob job(4, 9);
