@@ -13,6 +13,8 @@ SumInPlace::SumInPlace(const Communicator& members, const std::vector<at::Tensor
       divisor_(divisor),
       parts_(tensors, members.size()),
       collective_(members_, SumParts::call(tensors), members.name_or("a sum of tensors")) {
+  // What shares memory with another gets its own before that is sent, not when it is written to.
+  for (const auto& tensor : tensors) static_cast<void>(tensor.storage().mutable_data());
   for (int position = 0; position < members_.size(); ++position) {
     if (position == members_.rank() || parts_[position].empty()) continue;
     collective_.send_parts(CollectivePhase::kExchange, members_.members()[position],

@@ -111,6 +111,21 @@ TEST(SumInPlace, TensorsMayBeChangedOnceItIsFinished) {
   }
 }
 
+// Or what is under way would be what the other one has, who may give it away meanwhile.
+TEST(SumInPlace, WhatSharesMemoryGetsItsOwnBeforeItIsSent) {
+  SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+    const auto shared = contribution(rank, {5'000});
+    const auto tensor = at::_lazy_clone(shared);
+    SumInPlace sum(own.all(), {tensor}, 1);
+    EXPECT_NE(tensor.const_data_ptr(), shared.const_data_ptr());
+    sum.add();
+    sum.finish();
+    EXPECT_TRUE(at::equal(tensor, sum_in_order({0, 1}, {5'000})));
+    EXPECT_TRUE(at::equal(shared, contribution(rank, {5'000})));
+  });
+}
+
 TEST(SumInPlace, SendsWhatTheFormulaSays) {
   const std::int64_t elements = 6'000;
   SimulatedJob job(3);
