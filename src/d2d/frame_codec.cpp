@@ -196,6 +196,8 @@ void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_
       writer.put_inline(tensor);
     } else {
       at::Tensor elements = contiguous_data(detached(tensor));
+      // Networks cannot register memory that may not be written to; and a copy can be lent.
+      if (Loans::is_borrowed(elements)) elements = independent_copy(elements);
       const auto loan = loans == nullptr ? std::nullopt : loans->lend(elements);
       if (loan) {
         writer.put_lent(tensor, *loan);

@@ -136,6 +136,10 @@ std::optional<LoanId> Loans::lend(const at::Tensor& tensor) {
   return id_of(slot, offset);
 }
 
+bool Loans::is_borrowed(const at::Tensor& tensor) noexcept {
+  return tensor.storage().data_ptr().get_deleter() == &Borrowed::end;
+}
+
 void Loans::take_back() {
   if (lent_ == 0) return;
   const auto returns = table().returns.load(std::memory_order_acquire);

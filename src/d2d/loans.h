@@ -56,6 +56,8 @@ class Loans {
   /// What `lender` lent as `id`; each loan is borrowed once. A contiguous tensor without history.
   /// @throws InternalError  it cannot have lent that.
   at::Tensor borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes, c10::ScalarType dtype);
+  /// Whether the elements lie in memory of another rank, which may only be read.
+  static bool is_borrowed(const at::Tensor& tensor) noexcept;
   /// Lets go of what came back; quick if nothing did.
   void take_back();
   /// Loans that are out.

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "d2d/channel_contract.h"
+#include "d2d/frame_codec.h"
 #include "d2d/heap_allocator.h"
 #include "d2d/loans_contract.h"
 #include "d2d/wires/local_hub.h"
@@ -116,6 +117,23 @@ TEST_F(LoansOfTwo, ABorrowedTensorCanBeLentOnOnlyOnceItIsOnesOwn) {
   auto resized = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
   resized.resize_({2 * kLentFloats});
   EXPECT_FALSE(borrower().lend(resized)) << "it still copies before it is written to";
+}
+
+/// Networks cannot register memory that may only be read (RDMA).
+TEST_F(LoansOfTwo, ABorrowedTensorGoesOnAsACopy) {
+  const auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  EXPECT_TRUE(Loans::is_borrowed(tensor));
+  TransferId next = 1;
+  ByteBuffer control;
+  std::vector<DataTensor> data;
+  encode_frame({Port::kServer, {}, {}, tensor}, 0, next, control, data);
+  ASSERT_EQ(data.size(), 1u);
+  EXPECT_FALSE(Loans::is_borrowed(data[0].tensor));
+  EXPECT_TRUE(at::equal(data[0].tensor, tensor));
+  encode_frame({Port::kServer, {}, {}, tensor}, 0, next, control, data, &borrower());
+  EXPECT_TRUE(data.empty()) << "a copy can be lent";
+  EXPECT_EQ(borrower().lent(), 1u);
+  EXPECT_FALSE(Loans::is_borrowed(at::ones({kLentFloats})));
 }
 
 TEST_F(LoansOfTwo, WhatTheLenderCannotHaveLentIsAnError) {
