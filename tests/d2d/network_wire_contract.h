@@ -137,6 +137,18 @@ TYPED_TEST_P(NetworkPair, LeavesWhenBothHaveSaidGoodbye) {
   for (int i = 0; i < 1000; ++i) wires[0]->poll();
 }
 
+/// Who goes last closes its connections at once, and may do so before its goodbye was read.
+TYPED_TEST_P(NetworkPair, ARankThatHasSaidGoodbyeAndClosedIsNotLost) {
+  auto& wires = this->wires_;
+  this->greet();
+  wires[0]->leave();
+  for (int i = 0; i < 100'000 && !wires[1]->leave(); ++i) wires[0]->poll();
+  ASSERT_TRUE(wires[1]->leave());
+  wires[1].reset();
+  for (int i = 0; i < 100'000; ++i) wires[0]->poll();
+  EXPECT_TRUE(leave_all({wires[0].get()}));
+}
+
 /// Or a rank that waits for ever would seem to get on.
 TYPED_TEST_P(NetworkPair, LookingWhetherAPeerIsThereIsNoProgress) {
   this->greet();
@@ -169,6 +181,7 @@ TYPED_TEST_P(NetworkPair, ASenderThatIsGoneInTheMiddleOfATransferIsLost) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(NetworkPair, ARankThatIsGoneIsLost, LeavesWhenBothHaveSaidGoodbye,
+                            ARankThatHasSaidGoodbyeAndClosedIsNotLost,
                             LookingWhetherAPeerIsThereIsNoProgress,
                             ReceivingLessThanWasSentIsAnError,
                             ASenderThatIsGoneInTheMiddleOfATransferIsLost);

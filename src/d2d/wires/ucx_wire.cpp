@@ -35,10 +35,8 @@ constexpr base::Nanoseconds kToClose = 2 * base::kSecond;
 struct UcxWire::Callbacks {
   static void on_error(void* arg, ucp_ep_h /*endpoint*/, ucs_status_t status) {
     auto& peer = *static_cast<Peer*>(arg);
-    auto& wire = *peer.wire;
-    if (peer.has_left || !wire.lost_.empty()) return;
-    wire.lost_ = base::concat("the connection to rank ", peer.rank, " over UCX is broken (",
-                              ucx().status_string(status), ')');
+    peer.wire->lose(peer, base::concat("the connection to rank ", peer.rank,
+                                       " over UCX is broken (", ucx().status_string(status), ')'));
   }
   static void on_sent(void* request, ucs_status_t status, void* operation) {
     on_done(request, status, operation);
@@ -163,7 +161,7 @@ void UcxWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id
 
 void UcxWire::finish(Operation& operation) {
   const bool failed = operation.status != UCS_OK && !operation.peer->has_left;
-  if (failed && lost_.empty()) lost_ = loss_of(operation);
+  if (failed) lose(*operation.peer, loss_of(operation));
   const auto kind = operation.kind;
   const auto token = operation.token;
   if (kind == Kind::kFlush) --flushes_in_flight_;
@@ -189,9 +187,20 @@ std::string UcxWire::loss_of(const Operation& operation) {
                       ucx().status_string(static_cast<ucs_status_t>(operation.status)), ')');
 }
 
-void UcxWire::require_no_loss() const {
-  SMP_REQUIRE_AS(PeerLostError, lost_.empty(), "rank ", rank(), ": ", lost_,
-                 ": that rank or the network between is gone; restart from a checkpoint");
+void UcxWire::lose(Peer& peer, const std::string& what) {
+  any_loss_ = true;
+  if (peer.loss.empty()) peer.loss = what;
+}
+
+/// A peer that has said goodbye closes its connections, which may be seen before that is read.
+void UcxWire::require_no_loss() {
+  if (!any_loss_) return;
+  take_goodbyes();
+  for (const auto& peer : peers_) {
+    SMP_REQUIRE_AS(PeerLostError, peer->loss.empty() || peer->has_left, "rank ", rank(), ": ",
+                   peer->loss,
+                   ": that rank or the network between is gone; restart from a checkpoint");
+  }
 }
 
 bool UcxWire::complete() {

@@ -45,6 +45,7 @@ class UcxWire final : public Wire {
     GlobalRank rank;
     ucp_ep* endpoint = nullptr;
     bool has_left = false;
+    std::string loss;              // what happened to its connection, unless it has left
     std::uint64_t probed = 0;      // control messages that have been found
     InOrder<ByteBuffer> arriving;  // those that are complete
   };
@@ -72,7 +73,8 @@ class UcxWire final : public Wire {
   void send_tagged(std::span<const std::byte> bytes, std::uint64_t tag, Operation& operation);
   void finish(Operation& operation);
   static std::string loss_of(const Operation& operation);
-  void require_no_loss() const;
+  void lose(Peer& peer, const std::string& what);
+  void require_no_loss();
   bool receive_control();
   void hand_on_complete(Peer& source);
   void take_goodbyes();
@@ -87,7 +89,7 @@ class UcxWire final : public Wire {
   std::vector<Peer*> readable_;  // whose control bytes are complete
   std::size_t sends_in_flight_ = 0;
   std::size_t flushes_in_flight_ = 0;
-  std::string lost_;  // what happened to the first peer that was lost
+  bool any_loss_ = false;
   enum class Leaving : std::uint8_t { kNo, kWaiting, kFlushing, kLeft } leaving_ = Leaving::kNo;
 };
 
