@@ -4,8 +4,11 @@
 #include "d2d/wires/ofi_wire.h"
 
 #include <rdma/fi_domain.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -74,9 +77,21 @@ struct Unordered {
   }
 };
 
-/// Keeps to itself what is over of this rank's own sends and writes, or says that it failed.
+/// Keeps to itself what is over of this rank's own sends and writes, or says that it failed; sends
+/// nothing, or something else.
 class HoldingEndpoint final : public OfiEndpoint {
  public:
+  int send(std::span<const std::byte> bytes, void* descriptor, std::uint64_t peer,
+           OfiOperation& operation) override {
+    if (refuses) return kLater;
+    if (alter) {
+      auto trailer = trailer_of(bytes);
+      alter(trailer);
+      const auto place = bytes.last(sizeof trailer);
+      std::memcpy(const_cast<std::byte*>(place.data()), &trailer, sizeof trailer);
+    }
+    return OfiEndpoint::send(bytes, descriptor, peer, operation);
+  }
   void read(std::vector<OfiCompletion>& completions) override {
     fresh_.clear();
     OfiEndpoint::read(fresh_);
@@ -90,6 +105,8 @@ class HoldingEndpoint final : public OfiEndpoint {
     held_.clear();
   }
   bool holds = false;
+  bool refuses = false;
+  std::function<void(OfiTrailer&)> alter;
   std::string failure;
 
  private:
@@ -198,6 +215,36 @@ TEST_F(OfiPair, ARankThatHasBeenGoneForLongIsLost) {
   EXPECT_THAT(loss_of(wire(0)),
               testing::HasSubstr("rank 0: sending to rank 1 over libfabric failed "
                                  "(nothing could be sent for 0.5 s)"));
+}
+
+// Nothing can go on while nobody asks: a module of the program may take longer than the patience.
+TEST_F(OfiPair, ARankThatWasNotAskedForLongIsNotLost) {
+  ends_[0]->post(GlobalRank(1), Bytes(1));
+  poll_until([&] { return ends_[1]->control[0].size() == 1; });
+  endpoints_[0]->refuses = true;
+  ends_[0]->post(GlobalRank(1), Bytes(2));
+  ::usleep(1'200'000);
+  wire(0).poll();
+  endpoints_[0]->refuses = false;
+  poll_until([&] { return ends_[1]->control[0].size() == 2; });
+}
+
+TEST_F(OfiPair, AFrameThatAnnouncesTooMuchIsRefusedBeforeMemoryIsTaken) {
+  endpoints_[0]->alter = [](OfiTrailer& trailer) { trailer.message_bytes = 3ull << 40; };
+  ends_[0]->post(GlobalRank(1), Bytes(2'000));
+  EXPECT_THAT(loss_of(wire(1)), testing::HasSubstr("a frame over libfabric came that makes no "
+                                                   "sense"));
+}
+
+TEST_F(OfiPair, AMessageThatEndsTooEarlyIsNotHandedOn) {
+  endpoints_[0]->alter = [](OfiTrailer& trailer) { trailer.message_bytes += 100; };
+  ends_[0]->post(GlobalRank(1), Bytes(2'000));
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 100'000 && ends_[1]->control[0].empty(); ++i) poll(1);
+      },
+      InternalError);
+  EXPECT_TRUE(ends_[1]->control[0].empty());
 }
 
 TEST(OfiEndpoint, RefusesOneOfAnotherProvider) {

@@ -68,8 +68,8 @@ class OfiEndpoint {
   // 0, kLater: nothing was started, read() and try again; or another error, negative.
 
   static constexpr int kLater = -11;  // -FI_EAGAIN
-  int send(std::span<const std::byte> bytes, void* descriptor, std::uint64_t peer,
-           OfiOperation& operation);
+  virtual int send(std::span<const std::byte> bytes, void* descriptor, std::uint64_t peer,
+                   OfiOperation& operation);
   int receive(std::span<std::byte> bytes, void* descriptor, OfiOperation& operation);
   struct Remote {
     std::uint64_t peer;

@@ -21,6 +21,8 @@ constexpr std::size_t kWritesPerPeer = 16;
 constexpr int kMostReads = 64;
 constexpr int kMostFramesRead = 64;
 constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
+/// What a frame may announce: no channel sends more (frame_codec.cpp).
+constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
 
 template <class Thing>
 void keep_until_exit(Thing thing) {
@@ -128,9 +130,14 @@ void OfiWire::start_transfer(Outgoing& transfer) {
   start_waiting_for(to);
 }
 
+/// Each time another peer is the first: what libfabric takes at once is for all of them.
 void OfiWire::start_waiting() {
   if (waiting_ == 0) return;
-  for_each_peer([this](Peer& peer) { start_waiting_for(peer); });
+  ++turn_;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    auto& peer = *peers_[(turn_ + i) % peers_.size()];
+    if (peer.rank != rank()) start_waiting_for(peer);
+  }
 }
 
 /// What is short goes first. What libfabric does not take now waits, and what is behind it.
@@ -276,6 +283,9 @@ bool OfiWire::is_started(int status, Operation& operation) {
 /// nothing because of that.
 void OfiWire::refuse(Peer& to) {
   const auto now = clock_.now();
+  // While this rank did not ask, nothing could go on.
+  if (now - to.refused_last > kBetweenChecks) to.refused_since = 0;
+  to.refused_last = now;
   if (to.refused_since == 0) to.refused_since = now;
   if (!to.is_reached || to.has_left || now - to.refused_since < options_.patience) return;
   lose(base::concat("sending to rank ", to.rank,
@@ -371,6 +381,7 @@ bool OfiWire::finish_segment(std::uint32_t receive) {
     lose("a write over libfabric came that nobody receives");
     return false;
   }
+  receives_[receive].peer->refused_since = 0;
   if (--receives_[receive].missing > 0) return false;
   auto whole = receives_.take(receive);
   whole.memory = {};  // before the handler, who may free it
@@ -394,7 +405,8 @@ void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   if (makes_sense) {
     trailer = trailer_of(frame);
     makes_sense = trailer.source < peers_.size() && peers_[trailer.source]->rank != rank() &&
-                  sizeof trailer + trailer.received * sizeof(TransferId) <= frame.size();
+                  sizeof trailer + trailer.received * sizeof(TransferId) <= frame.size() &&
+                  trailer.message_bytes <= kLongestMessage;
   }
   if (!makes_sense) return lose("a frame over libfabric came that makes no sense");
   auto& source = *peers_[trailer.source];
@@ -510,7 +522,9 @@ bool OfiWire::hand_on(Peer& source, ByteBuffer&& frame) {
 /// Whether the message is complete.
 bool OfiWire::append(Peer& source, std::span<const std::byte> part, const OfiTrailer& trailer) {
   if (source.arrived == 0) source.arriving.resize(trailer.message_bytes);
-  SMP_ASSERT(source.arrived + part.size() <= source.arriving.size(), part.size());
+  const auto all = source.arrived + part.size();
+  SMP_ASSERT(trailer.last ? all == source.arriving.size() : all <= source.arriving.size(), "rank ",
+             source.rank, " sent ", all, " bytes of a message of ", source.arriving.size());
   if (!part.empty()) std::memcpy(source.arriving.data() + source.arrived, part.data(), part.size());
   source.arrived = trailer.last ? 0 : source.arrived + part.size();
   return trailer.last;

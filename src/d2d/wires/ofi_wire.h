@@ -99,6 +99,7 @@ class OfiWire final : public Wire {
     bool has_left = false;
     bool is_reached = false;              // something was sent there
     base::Nanoseconds refused_since = 0;  // libfabric takes nothing for it; 0: it does
+    base::Nanoseconds refused_last = 0;
 
     std::deque<Message> messages;     // not started, or not all of the first
     std::deque<OfiGrant> grants;      // not started
@@ -171,6 +172,7 @@ class OfiWire final : public Wire {
   Slots<Receive> receives_;
   std::vector<OfiCompletion> completions_;
   std::vector<Peer*> readable_, reading_;  // whose next frame has come
+  std::size_t turn_ = 0;                   // of the peer that is the first to start what waits
   std::size_t waiting_ = 0;                // to be started, in the queues of all peers
   std::size_t frames_in_flight_ = 0;
   std::size_t sends_in_flight_ = 0;
