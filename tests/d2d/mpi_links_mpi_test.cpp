@@ -18,7 +18,10 @@ struct KeptBack {
   MPI_Comm ranks;
 };
 
+/// Bytes of a question, and of its answer.
+constexpr std::size_t kNote = 72;
 int size_to_keep_back = -1;
+int questions_to_lose = 0;
 int sends = 0;  // of this rank, questions and answers among them
 std::optional<KeptBack> kept_back;
 
@@ -38,6 +41,10 @@ extern "C" int MPI_Isend(const void* buffer, int count, MPI_Datatype type, int p
                          MPI_Comm ranks, MPI_Request* request) {
   using namespace smp::d2d;
   ++sends;
+  if (questions_to_lose > 0 && static_cast<std::size_t>(count) == kNote) {
+    --questions_to_lose;
+    return PMPI_Isend(nullptr, 0, type, MPI_PROC_NULL, tag, ranks, request);
+  }
   if (count != size_to_keep_back || kept_back) {
     return PMPI_Isend(buffer, count, type, peer, tag, ranks, request);
   }
@@ -124,6 +131,20 @@ TEST_F(MpiLinksTest, ALostMessageIsFoundByBothEndsTheLowerRankFirst) {
   }
   const auto seconds = shared_mpi_session().all_gather(std::to_string(seconds_until_found_));
   EXPECT_LT(std::stod(seconds[0]) + 0.3, std::stod(seconds[1]));
+}
+
+// Both go down with one connection, and rank 1 waits for nothing.
+TEST_F(MpiLinksTest, AQuestionMayBeLostWithTheMessage) {
+  if (is(1)) {
+    end_->post(GlobalRank(0), Bytes(kLost - 1));
+    size_to_keep_back = kLost;
+    end_->post(GlobalRank(0), Bytes(kLost));
+  }
+  if (is(0)) questions_to_lose = 1;
+  const auto found = run(8, /*ask=*/is(0));
+  if (!is(0)) return;
+  EXPECT_EQ(questions_to_lose, 0);
+  EXPECT_THAT(found, HasSubstr("the connection from rank 1 to rank 0 has lost"));
 }
 
 TEST_F(MpiLinksTest, LostDataIsFound) {

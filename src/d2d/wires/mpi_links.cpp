@@ -36,7 +36,9 @@ void MpiLinks::ask() {
   const auto now = clock_.now();
   for (int peer = 0; peer < members_.size(); ++peer) {
     auto& link = links_[static_cast<std::size_t>(peer)];
-    if (!link.counts.any() || link.owes || now - link.asked < interval_) continue;
+    // A question may be lost as well.
+    const auto pause = link.owes ? kQuestions * interval_ : interval_;
+    if (!link.counts.any() || now - link.asked < pause) continue;
     link.asked = now;
     link.owes = true;
     send(peer, true);
