@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,12 @@ std::uint64_t file_of(int descriptor) noexcept {
   return ::fstat(descriptor, &about) == 0 ? about.st_ino : 0;
 }
 
+/// Beyond that the kernel ends a process that makes a file so long (RLIMIT_FSIZE, `ulimit -f`).
+bool may_be_so_long(std::size_t bytes) noexcept {
+  rlimit files{};
+  return ::getrlimit(RLIMIT_FSIZE, &files) != 0 || bytes <= files.rlim_cur;
+}
+
 }  // namespace
 
 std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes,
@@ -30,6 +37,7 @@ std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes,
 }
 
 std::optional<SharedMemory> SharedMemory::make(std::size_t bytes) noexcept {
+  if (!may_be_so_long(bytes)) return std::nullopt;
   const int descriptor = ::memfd_create("smp", MFD_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
   auto made = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0

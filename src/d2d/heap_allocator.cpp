@@ -4,7 +4,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,10 +71,7 @@ bool counts_addresses() noexcept {
 std::uint64_t addresses() noexcept {
   if (counts_addresses()) return 0;
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
-  const auto bytes = std::min(pages * base::SharedHeap::kPage, kMostAddresses);
-  rlimit files{};  // beyond which the kernel ends a process that makes one so long
-  const bool limited = ::getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < bytes;
-  return limited ? 0 : bytes;
+  return std::min(pages * base::SharedHeap::kPage, kMostAddresses);
 }
 
 Allocator* make_allocator() {

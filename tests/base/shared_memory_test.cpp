@@ -2,6 +2,7 @@
 #include "base/shared_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +43,16 @@ TEST(SharedMemory, IsFoundByAnotherProcessThatWritesToIt) {
             }),
             0);
   EXPECT_EQ(memory->bytes()[8191], std::byte{7});
+}
+
+/// The kernel ends a process that makes a file longer than it may (`ulimit -f`).
+TEST(SharedMemory, IsRefusedBeyondTheLongestFile) {
+  EXPECT_EQ(in_child([] {
+              const rlimit limit{1 << 20, 1 << 20};
+              if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+              return SharedMemory::make(2 << 20) || !SharedMemory::make(1 << 20) ? 2 : 0;
+            }),
+            0);
 }
 
 TEST(SharedMemory, IsNotFoundOnceItIsNotOffered) {
