@@ -144,6 +144,7 @@ void Runtime::say_once(const std::function<void()>& check) const {
 Runtime::~Runtime() {
   *alive_ = false;
   if (routes().doorbell() != nullptr) fiber::Scheduler::instance().set_doorbell(nullptr);
+  if (!parts_.channel->end().empty()) return;  // nobody can be told
   server_.leave_job();
   communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
 }

@@ -20,7 +20,9 @@ Channel::~Channel() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   const base::Nanoseconds patience = routes_.patience(unwinding || state_ == State::kFailed);
   if (patience > 0 && !close(patience)) {
-    routes_.give_up(patience, unwinding);
+    const bool failed = state_ == State::kFailed;
+    if (failed && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
+    routes_.give_up(failed ? 0 : patience, unwinding);
     // Until the process exits a wire may still write to what it was given: it is never freed.
     static_cast<void>(new Departures(std::move(departures_)));
     static_cast<void>(new Arrivals(std::move(arrivals_)));
@@ -169,7 +171,8 @@ void Channel::guarded(Action&& action) noexcept {
     action();
   } catch (const std::exception& error) {
     state_ = State::kFailed;
-    end_ = base::concat("rank ", rank(), ": ", error.what());
+    end_ = error.what();
+    if (!end_.starts_with("rank ")) end_ = base::concat("rank ", rank(), ": ", end_);
     fail(end_);
   }
 }

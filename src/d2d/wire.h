@@ -91,8 +91,8 @@ class Wire {
   virtual bool leave() = 0;
   /// How long a destructor waits for the others; 0: there is nobody to wait for.
   virtual base::Nanoseconds patience(bool /*unwinding*/) const noexcept { return 0; }
-  /// The others did not come within `waited`: ends the whole job, while an exception unwinds only
-  /// when the process exits, so that it can be reported.
+  /// The others did not come within `waited` (0: they could not): ends the whole job, while an
+  /// exception unwinds only when the process exits, so that it can be reported.
   virtual void give_up(base::Nanoseconds /*waited*/, bool /*unwinding*/) noexcept {}
 
   /// Leaves; polls meanwhile. False if the others did not come within `deadline`: call it again, or

@@ -9,6 +9,7 @@
 #include "base/pulse.h"
 #include "module/call_handler.h"
 #include "server/common_errors.h"
+#include "server/exception_text.h"
 #include "server/last_words.h"
 #include "server/silent_rank.h"
 #include "server/watchdog.h"
@@ -51,7 +52,7 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
   core_.workers.inherit_fiber_locals();
   core_.port.open([this](PpRank source, std::int64_t step,
                          Message&& message) { receive(source, step, std::move(message)); },
-                  [this](std::exception_ptr error) { failures_.fail_step(std::move(error)); });
+                  [this](std::exception_ptr error) { fail(std::move(error)); });
   auto& scheduler = fiber::Scheduler::instance();
   poll_ = scheduler.add_poll([this, &scheduler, &channel, work = std::uint64_t{0}]() mutable {
     const bool moved = channel.poll();
@@ -84,7 +85,11 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
                             {},
                             {}};
   for (auto early = std::exchange(early_, {}); auto& [source, step, message] : early) {
-    receive(source, step, std::move(message));
+    try {
+      receive(source, step, std::move(message));
+    } catch (...) {
+      failures_.fail_step(std::current_exception());
+    }
   }
   engine_.run();
   trace.end = core_.clock.now();
@@ -212,8 +217,20 @@ std::string ModuleServer::waiting_requests() const {
 }
 
 void ModuleServer::abandon(const std::string& why) {
-  on_abort_(why);
-  if (in_step()) failures_.fail_step(std::make_exception_ptr(PeerLostError(why)));
+  abandon(std::make_exception_ptr(PeerLostError(why)));
+}
+
+void ModuleServer::abandon(std::exception_ptr error) {
+  on_abort_(text_of(error));
+  if (in_step()) failures_.fail_step(std::move(error));
+}
+
+/// Once the channel has failed nothing comes any more that anybody waits for; and between steps
+/// there is only who waits, or will, to end by it.
+void ModuleServer::fail(std::exception_ptr error) {
+  const bool failed = core_.port.has_failed();
+  if (!failed) failures_.fail_step(error);
+  if (failed || !in_step()) abandon(std::move(error));
 }
 
 }  // namespace smp::server

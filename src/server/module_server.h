@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -71,6 +72,8 @@ class ModuleServer {
   void run_task(WorkerTask&& task);
   bool end_stall(double seconds);
   void leave_to_accuser(const std::string& text) const;
+  void abandon(std::exception_ptr error);
+  void fail(std::exception_ptr error);
   std::string waiting_requests() const;
 
   /// "rank 2", of a fiber that runs no module.

@@ -26,6 +26,8 @@ void PipelinePort::require_open() const {
                  " cannot start, because this rank has lost the others. ", channel_.end());
 }
 
+bool PipelinePort::has_failed() const noexcept { return !channel_.end().empty(); }
+
 void PipelinePort::send_to_others(const Message& message) {
   for (int stage = 0; stage < size(); ++stage) {
     if (PpRank(stage) != rank_) send(PpRank(stage), message);

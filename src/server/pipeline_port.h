@@ -29,6 +29,8 @@ class PipelinePort {
 
   /// @throws PeerLostError  the way to the others is broken; with the reason.
   void require_open() const;
+  /// Whether it is, for good.
+  bool has_failed() const noexcept;
   /// Messages belong to the next step from now on.
   void begin_step() noexcept { ++step_; }
   /// How many steps this rank has begun.

@@ -92,11 +92,14 @@ class LocalServers {
     if (error_) std::rethrow_exception(error_);
   }
 
+  /// Why ranks were told to end all waits.
+  std::vector<std::string> aborted;
+
   d2d::LocalHub& hub() noexcept { return *hub_; }
   ServerOptions& options() noexcept { return options_; }
   /// While its rank runs.
   ModuleServer& server(int rank) { return *servers_.at(static_cast<std::size_t>(rank)); }
-  const d2d::Channel& channel(PpRank rank) const { return *channels_.at(rank.index()); }
+  d2d::Channel& channel(PpRank rank) const { return *channels_.at(rank.index()); }
   /// Suspends the calling fiber.
   static void sleep(base::Nanoseconds time) {
     fiber::Scheduler::instance().sleep_for(time, {"the test", "", -1, -1});
@@ -107,7 +110,8 @@ class LocalServers {
 
   void run_rank(GlobalRank rank, const std::function<void(ModuleServer& server)>& rank_main) {
     d2d::Channel channel(std::make_unique<d2d::LocalWire>(hub_, rank));
-    ModuleServer server(channel, stages_, options_, [](const std::string&) {});
+    ModuleServer server(channel, stages_, options_,
+                        [this](const std::string& why) { aborted.push_back(why); });
     servers_[rank.index()] = &server;
     channels_[rank.index()] = &channel;
     try {
@@ -137,7 +141,7 @@ class LocalServers {
   std::shared_ptr<d2d::LocalHub> hub_;
   std::vector<GlobalRank> stages_;
   std::vector<ModuleServer*> servers_;
-  std::vector<const d2d::Channel*> channels_;
+  std::vector<d2d::Channel*> channels_;
   ServerOptions options_;
   std::exception_ptr error_;
   bool deadlocked_ = false;

@@ -39,6 +39,20 @@ TEST_F(ModuleServerTest, AnExceptionOfARemoteBackwardEndsTheStepOnEveryRank) {
   }
 }
 
+// Between steps a rank may wait for replicas, or for a checkpoint.
+TEST(ModuleServerBetweenSteps, WhatMakesNoSenseEndsAllWaits) {
+  LocalServers servers(2);
+  servers.run([&](ModuleServer& server) {
+    if (server.rank() == PpRank(1)) {
+      servers.channel(PpRank(1)).send(GlobalRank(0), d2d::Port::kServer, {}, "no message", {});
+    }
+    LocalServers::sleep(base::kSecond);
+    if (server.rank() == PpRank(0)) {
+      EXPECT_THAT(servers.aborted, ::testing::SizeIs(1));
+    }
+  });
+}
+
 TEST_F(ModuleServerTest, ABodyMayHandleAnExceptionOfARemoteForward) {
   on_ranks(2, [&](ModuleServer& server, Ring& model) {
     step(server, model, [](int microbatch, Ring& ring, StepEngine& engine) {

@@ -223,11 +223,18 @@ base::Nanoseconds MpiWire::patience(bool unwinding) const noexcept {
 void MpiWire::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
   if (std::exchange(closed_, true)) return;
   if (!job_ends_at_exit()) {  // another wire has said it
-    std::fprintf(stderr,
-                 "smp: rank %d leaves its transport%s, and not all other ranks came along within "
-                 "%lld s: ending the whole job.\n",
-                 rank().value(), unwinding ? " because of an exception" : "",
-                 static_cast<long long>(waited / base::kSecond));
+    if (waited > 0) {
+      std::fprintf(stderr,
+                   "smp: rank %d leaves its transport%s, and not all other ranks came along within "
+                   "%lld s: ending the whole job.\n",
+                   rank().value(), unwinding ? " because of an exception" : "",
+                   static_cast<long long>(waited / base::kSecond));
+    } else {
+      std::fprintf(stderr,
+                   "smp: rank %d leaves its transport, which has failed: ending the whole "
+                   "job.\n",
+                   rank().value());
+    }
     std::fflush(stderr);
   }
   if (!unwinding) MPI_Abort(control_.get(), 1);
