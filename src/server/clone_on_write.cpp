@@ -16,6 +16,10 @@ namespace smp::server {
 at::Tensor clone_on_write(const at::Tensor& tensor) {
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
+  // The memory is not what the tensor says: conjugation and negation are carried out.
+  if (tensor.is_conj() || tensor.is_neg()) {
+    return d2d::detached(tensor).resolve_conj().resolve_neg();
+  }
   auto storage = tensor.has_storage() && tensor.layout() == c10::kStrided
                      ? d2d::shared_until_written(*tensor.storage().unsafeGetStorageImpl())
                      : nullptr;

@@ -5,6 +5,24 @@
 
 namespace smp::server {
 
+/// An event among `all` as long as it lives: waiting may be refused, by an exception.
+class MicrobatchOrder::Waiter {
+ public:
+  Waiter(std::vector<std::pair<int, fiber::Event*>>& all, int microbatch) : all_(all) {
+    all_.emplace_back(microbatch, &turn_);
+  }
+  ~Waiter() {
+    std::erase_if(all_, [this](const auto& waiter) { return waiter.second == &turn_; });
+  }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+  fiber::Event& turn() const { return turn_; }
+
+ private:
+  std::vector<std::pair<int, fiber::Event*>>& all_;
+  mutable fiber::Event turn_;
+};
+
 void MicrobatchOrder::forward_done(int microbatch) noexcept {
   const auto index = static_cast<std::size_t>(microbatch);
   if (index >= done_.size()) return;
@@ -23,10 +41,8 @@ void MicrobatchOrder::pass(int microbatch, const char* module_path) {
   const fiber::WaitReason reason{"lower microbatches to leave what keeps state", module_path, -1,
                                  microbatch};
   while (!has_turn(microbatch)) {
-    fiber::Event turn;
-    waiting_.emplace_back(microbatch, &turn);
-    turn.wait(reason);
-    std::erase_if(waiting_, [&](const auto& waiter) { return waiter.second == &turn; });
+    const Waiter waiter(waiting_, microbatch);
+    waiter.turn().wait(reason);
   }
 }
 

@@ -31,6 +31,8 @@ class MicrobatchOrder {
   void open_all() noexcept;
 
  private:
+  class Waiter;
+
   std::vector<bool> done_;                              // by microbatch
   int turn_ = 0;                                        // all below have done their forward pass
   bool closed_ = false;                                 // by open_all(): for good

@@ -69,6 +69,20 @@ class PromisedCall::Fetch final : public ResponseTarget {
   std::optional<PassedOn> message_;
 };
 
+/// An event among `all` as long as it lives: waiting may be refused, by an exception.
+class PromisedCall::Waiter {
+ public:
+  explicit Waiter(std::vector<fiber::Event*>& all) : all_(all) { all_.push_back(&event_); }
+  ~Waiter() { all_.erase(std::find(all_.begin(), all_.end(), &event_)); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+  fiber::Event& event() const { return event_; }
+
+ private:
+  std::vector<fiber::Event*>& all_;
+  mutable fiber::Event event_;
+};
+
 PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request,
                            ExpectedResult& expected, at::ArrayRef<at::Tensor> own)
     : router_(router.self_),
@@ -82,6 +96,7 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
       withheld_(request.withhold_outputs),
       kept_(request.keep_outputs),
       number_(ExecutionScope::current()->num_calls()),
+      from_body_(ExecutionScope::current()->calls_from_body()),
       expected_(expected),
       arguments_(own.begin(), own.end()),
       outputs_(expected.outputs.size()),
@@ -220,10 +235,8 @@ void PromisedCall::end() noexcept {
 void PromisedCall::await_end() {
   auto& router = router_in_step();
   while (!ended()) {
-    fiber::Event event;
-    waiters_.push_back(&event);
-    await_answer(event, {"forward", path_, owner_name_.value(), microbatch_});
-    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &event));
+    const Waiter waiter(waiters_);
+    await_answer(waiter.event(), {"forward", path_, owner_name_.value(), microbatch_});
   }
   if (aborted_) router.failures_.throw_aborted();
 }
@@ -281,7 +294,9 @@ void PromisedCall::settle() {
   }
   auto& router = router_in_step();
   if (answer.settings) {
-    router.take_settings(router.core_.scopes.modules.module(module_), *answer.settings);
+    auto& module = router.core_.scopes.modules.module(module_);
+    router.take_settings(module, *answer.settings);
+    if (from_body_) ExecutionScope::current()->body_call_ends(module);
   }
   give_history(answer, outputs, requires_grad);
   not_sent_ = !answer.withheld.empty();
@@ -350,6 +365,7 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
     node_ = c10::make_intrusive<RemoteCall>(router, owner_, answer.record, module_, settings_);
     node_->set_next_edges(torch::autograd::collect_next_edges(arguments_));
   }
+  if (linked_) require_unchanged_arguments(answer, outputs.size());
   const auto passing = arguments_among(answer, outputs.size());
   if (linked_) require_that_consumers_are_right(passing);
   if (node_ != nullptr) {
@@ -362,6 +378,17 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
   } else if (node_ != nullptr || linked_) {
     follow_links(answer.links, outputs, arguments_, requires_grad, node_, entry.path.c_str());
   }
+}
+
+/// Its caller may have read or written the argument since. The next such call is awaited.
+void PromisedCall::require_unchanged_arguments(const ForwardResponse& answer,
+                                               std::size_t num_outputs) const {
+  const auto told = OutputLinks::from_note(answer.links, num_outputs, arguments_.size());
+  SMP_REQUIRE_AS(UnsupportedError, told.changes.empty(), who(), ": it has changed its argument ",
+                 told.changes.front().argument,
+                 " in place, which it did not in earlier calls, so its caller went on with the old "
+                 "values. Call smp::wait() on its result (smp/wait.h), or set promised_outputs to "
+                 "false");
 }
 
 /// Nobody knew of links when outputs were passed on. One that is an argument passes its gradient on

@@ -62,6 +62,8 @@ class PromisedCall final : public PromisedValues,
     bool passed_on = false;
   };
 
+  class Waiter;
+
   std::string who() const;
   CallRouter& router_in_step() const;
   void require_that_it_can_wait() const;
@@ -76,6 +78,7 @@ class PromisedCall final : public PromisedValues,
                     const TensorFlags& requires_grad);
   std::vector<RemoteCall::Passing> arguments_among(const ForwardResponse& answer,
                                                    std::size_t num_outputs) const;
+  void require_unchanged_arguments(const ForwardResponse& answer, std::size_t num_outputs) const;
   void require_that_consumers_are_right(const std::vector<RemoteCall::Passing>& passing) const;
   void give_history_to_arguments(const std::vector<RemoteCall::Passing>& passing,
                                  std::vector<at::Tensor>& outputs,
@@ -94,6 +97,7 @@ class PromisedCall final : public PromisedValues,
   const bool withheld_;  // as far as was asked for
   const bool kept_;
   const std::uint64_t number_;  // ExecutionScope::num_calls() of its caller
+  const bool from_body_;
   RequestId request_;
   ExpectedResult& expected_;
   std::vector<at::Tensor> arguments_;    // until the answer was used
