@@ -115,6 +115,7 @@ void DynamicEngine::finish_gradients() {
   try {
     core_.accumulator.finish();
     finished.buffers = core_.copies.report();
+    finished.in_order = core_.scopes.modules.has_news_of_order();
   } catch (...) {
     return failures_.fail_step(std::current_exception());
   }
@@ -123,7 +124,7 @@ void DynamicEngine::finish_gradients() {
 
 /// A step that was to be replayed is not if something new is to be compared.
 void DynamicEngine::tell_others_to_finish(const FinishGradients& own) {
-  const bool news = core_.copies.is_news(core_.port.name(), own.buffers);
+  const bool news = core_.copies.is_news(core_.port.name(), own.buffers) || own.in_order;
   if (news || !recorded_.may_replay()) core_.step->replayed = false;
   if (core_.step->replayed) return;
   news_ |= news;
@@ -133,7 +134,7 @@ void DynamicEngine::tell_others_to_finish(const FinishGradients& own) {
 
 void DynamicEngine::tell_first_stage(FinishGradients&& finished) try {
   const auto& step = *core_.step;
-  const bool news = core_.copies.is_news(core_.port.name(), finished.buffers);
+  const bool news = core_.copies.is_news(core_.port.name(), finished.buffers) || finished.in_order;
   const bool replayed = step.ended && step.ended->replayed;
   if (replayed) require_same_facts(core_.port.name(PpRank(0)), step.ended->facts);
   if (replayed && !news) return;
@@ -209,11 +210,14 @@ void DynamicEngine::note_end(StepEnded& message) {
     message.fastest = recorded_.ended(news, core_.clock.now() - core_.step->start);
   }
   message.keep_order = recorded_.may_replay();
+  message.in_order = core_.scopes.modules.any_in_order();
 }
 
 void DynamicEngine::remember_order(const StepEnded& message) {
   if (message.fastest) best_order_ = core_.step->work;
   keeps_order_ = message.keep_order;
+  if (message.in_order) core_.scopes.modules.all_know_of_order();
+  core_.scopes.modules.may_be_replayed(keeps_order_ && !core_.port.is_first());
 }
 
 /// Microbatches all began with the same settings. If their bodies leave others, they must agree.
@@ -304,10 +308,13 @@ void DynamicEngine::on_message(const MicrobatchDone& message) {
 }
 
 void DynamicEngine::on_message(PpRank source, const FinishGradients& message) {
+  // The step has ended here, and only its outputs have not left yet.
+  if (core_.port.is_first() && core_.step->replayed) return on_late_message(source, message);
   const auto from = core_.port.name(source);
   if (core_.port.is_first()) {
     require_same_facts(from, message.facts);
-    news_ |= core_.copies.is_news(from, message.buffers);
+    news_ |= core_.copies.is_news(from, message.buffers) || message.in_order;
+    if (message.in_order) core_.scopes.modules.note_order_elsewhere();
   }
   core_.copies.note(from, message.buffers);
   core_.step->finish_asked = true;
@@ -321,6 +328,7 @@ void DynamicEngine::on_late_message(PpRank source, const FinishGradients& messag
   const auto from = core_.port.name(source);
   static_cast<void>(core_.copies.is_news(from, message.buffers));
   core_.copies.note(from, message.buffers);
+  if (message.in_order) core_.scopes.modules.note_order_elsewhere();
   recorded_.forget();
 }
 

@@ -60,7 +60,7 @@ enum Flag : std::uint8_t {
 /// Of forward requests, in that note.
 enum PromiseFlag : std::uint8_t { kKeepOutputs = 1, kWithholdOutputs = 2 };
 /// Of the end of a step.
-enum StepEndedFlag : std::uint8_t { kReplayed = 1, kFastest = 2, kKeepOrder = 4 };
+enum StepEndedFlag : std::uint8_t { kReplayed = 1, kFastest = 2, kKeepOrder = 4, kInOrder = 8 };
 /// Of tensors that are passed on, in the body.
 enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2, kUnusual = 4 };
 

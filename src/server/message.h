@@ -178,6 +178,7 @@ struct MicrobatchDone {
 struct FinishGradients {
   std::string facts = {};    ///< back only: StepTask::facts of the sender
   std::string buffers = {};  ///< back only: BufferCopies::report()
+  bool in_order = false;     ///< back only: microbatches must enter a module of the sender in order
 };
 
 /// From pp_rank 0: every rank has summed its gradients; the step is over.
@@ -191,6 +192,7 @@ struct StepEnded {
   std::string facts = {};   ///< if replayed: StepTask::facts of pp_rank 0
   bool fastest = false;     ///< of the recorded steps so far: remember the order of your work
   bool keep_order = false;  ///< from the next step on, the one that was remembered
+  bool in_order = false;    ///< microbatches must enter some module in order
 };
 
 /// The step failed.

@@ -181,11 +181,14 @@ BackwardResponse backward_response(d2d::ArrivedFrame&& frame, const wire::Start&
   return message;
 }
 
-FinishGradients finish_gradients(const d2d::ArrivedFrame& frame) {
+FinishGradients finish_gradients(const d2d::ArrivedFrame& frame, const wire::Start& start) {
   wire::ExtraReader body(wire::text_of(frame.body));
-  if (body.rest().empty()) return {};
-  auto facts = body.take_note();
-  return {std::move(facts), std::string(body.rest())};
+  FinishGradients message;
+  message.in_order = (start.flags & wire::kInOrder) != 0;
+  if (body.rest().empty()) return message;
+  message.facts = body.take_note();
+  message.buffers = std::string(body.rest());
+  return message;
 }
 
 Failure failure_of(const d2d::ArrivedFrame& frame) {
@@ -204,6 +207,7 @@ StepEnded step_ended(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   message.replayed = (start.flags & wire::kReplayed) != 0;
   message.fastest = (start.flags & wire::kFastest) != 0;
   message.keep_order = (start.flags & wire::kKeepOrder) != 0;
+  message.in_order = (start.flags & wire::kInOrder) != 0;
   message.buffers = body.take_note();
   message.facts = body.take_note();
   const auto counts = body.take_note();
@@ -247,7 +251,7 @@ Message message_of(const wire::Start& start, d2d::ArrivedFrame&& frame) {
     case wire::Kind::kMicrobatchDone:
       return MicrobatchDone{start.microbatch};
     case wire::Kind::kFinishGradients:
-      return finish_gradients(frame);
+      return finish_gradients(frame, start);
     case wire::Kind::kStepEnded:
       return step_ended(std::move(frame), start);
     case wire::Kind::kStepFailed:

@@ -102,9 +102,9 @@ void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& sta
 
 void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
-  const auto flags = static_cast<std::uint8_t>(flag(message.replayed, wire::kReplayed) |
-                                               flag(message.fastest, wire::kFastest) |
-                                               flag(message.keep_order, wire::kKeepOrder));
+  const auto flags = static_cast<std::uint8_t>(
+      flag(message.replayed, wire::kReplayed) | flag(message.fastest, wire::kFastest) |
+      flag(message.keep_order, wire::kKeepOrder) | flag(message.in_order, wire::kInOrder));
   std::string counts;  // of tensors
   NumberWriter out(counts);
   for (const auto& output : message.outputs) {
@@ -184,7 +184,8 @@ struct SendRest {
     wire::ExtraWriter body;
     if (!message.facts.empty() || !message.buffers.empty()) body.put_note(message.facts);
     body.put_rest(message.buffers);
-    post_start(wire::Kind::kFinishGradients, -1, body.bytes());
+    post_start(wire::Kind::kFinishGradients, -1, body.bytes(),
+               flag(message.in_order, wire::kInOrder));
   }
   void operator()(const StepEnded& message) const {
     send_outputs(channel, peer, step, message, nullptr);
@@ -199,8 +200,9 @@ struct SendRest {
   }
 
  private:
-  void post_start(wire::Kind kind, std::int32_t microbatch = -1, std::string_view body = {}) const {
-    post(channel, peer, wire::bytes_of(start_of(kind, step, {}, microbatch)), body);
+  void post_start(wire::Kind kind, std::int32_t microbatch = -1, std::string_view body = {},
+                  std::uint8_t flags = 0) const {
+    post(channel, peer, wire::bytes_of(start_of(kind, step, {}, microbatch, flags)), body);
   }
 };
 

@@ -68,13 +68,29 @@ void ModuleTable::attach_model(const std::vector<RoutedBase*>& modules,
     entry.draws_random = module->smp_draws_random();
     entry.statistics = StatisticsWatch(module::normalisations_of(module->smp_module(), is_routed));
     entry.lasting_path = lasting(place.path);
-    if (kept == KeptState::kOrdered) note_order(entry);
+    if (kept == KeptState::kOrdered) any_in_order_ = entry.in_order = true;  // all ranks know
     if (kept == KeptState::kShared) note_state();
     if (is_watched(*module, kept)) {
       entry.watch = MemberWatch(module->smp_own_part());
       entry.buffers = BufferWatch(own_buffers(module->smp_module()));
     }
   }
+}
+
+void ModuleTable::note_order(const Entry& entry) noexcept {
+  if (entry.in_order) return;
+  order_is_news_ = true;
+  if (may_be_replayed_) {
+    in_order_later_.push_back(&entry);
+  } else {
+    any_in_order_ = entry.in_order = true;
+  }
+}
+
+void ModuleTable::all_know_of_order() noexcept {
+  any_in_order_ = true;
+  order_is_news_ = false;
+  for (const auto* entry : std::exchange(in_order_later_, {})) entry->in_order = true;
 }
 
 void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept {

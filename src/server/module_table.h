@@ -64,9 +64,18 @@ class ModuleTable {
   /// Some module keeps state that others may read: the plan says so, or a watch found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }
-  /// Some module must be entered in order.
-  void note_order(const Entry& entry) noexcept { any_in_order_ = entry.in_order = true; }
+  /// A module of this rank must be entered in order: at once, or, in a step that may be replayed,
+  /// when all ranks know of it.
+  void note_order(const Entry& entry) noexcept;
+  /// One of another rank.
+  void note_order_elsewhere() noexcept { any_in_order_ = true; }
+  /// Whether some module must be, as far as this rank knows.
   bool any_in_order() const noexcept { return any_in_order_; }
+  /// Whether this rank has noted one that not all ranks know of.
+  bool has_news_of_order() const noexcept { return order_is_news_; }
+  void all_know_of_order() noexcept;
+  /// The next steps may be without the messages by which microbatches get their turn here.
+  void may_be_replayed(bool may) noexcept { may_be_replayed_ = may; }
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;
   /// @throws InternalError  there is no such module.
@@ -89,6 +98,9 @@ class ModuleTable {
   std::uint64_t models_ = 0;
   bool shared_state_ = false;
   bool any_in_order_ = false;
+  bool order_is_news_ = false;
+  bool may_be_replayed_ = false;
+  std::vector<const Entry*> in_order_later_;
 };
 
 }  // namespace smp::server
