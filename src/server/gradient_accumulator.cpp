@@ -3,7 +3,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <optional>
+
 #include "base/check.h"
+#include "base/random.h"
+#include "server/leaf_update.h"
 
 namespace smp::server {
 
@@ -28,7 +32,9 @@ void GradientAccumulator::finish() {
   settle();
   for (std::uint32_t number = 0; number < count_; ++number) {
     waiting_.sum_up_rest(microbatches_[number]);
-    for (auto& rest : std::exchange(microbatches_[number].rest, {})) apply(std::move(rest.sum));
+    for (auto& rest : std::exchange(microbatches_[number].rest, {})) {
+      apply(std::move(rest.sum), number, rest.parameter);
+    }
   }
   SMP_ASSERT(waiting_.num_open() == 0 && waiting_.bytes() == 0, waiting_.num_open(), " sums, ",
              waiting_.bytes(), " bytes left");
@@ -161,7 +167,7 @@ void GradientAccumulator::put(Leaf& leaf, variable_list&& gradients, ExecutionId
     auto node = c10::intrusive_ptr<Node>::unsafe_reclaim_from_nonowning(&leaf);
     LeafSum sum{std::move(node), at::GradMode::is_enabled(), std::move(gradients[0])};
     if (of_no_model(number) && at(id).order == OrderKey()) {  // the body may read it next
-      apply(std::move(sum));
+      apply(std::move(sum), id.microbatch, number);
     } else {
       microbatch.rest.push_back({number, id.number, arrival, std::move(sum)});
     }
@@ -275,7 +281,8 @@ void GradientAccumulator::apply_cell(Microbatch& microbatch, ParameterNumber num
   --parameters_[number].sums;
   const auto leaf = complete.leaf;
   const bool applying = std::exchange(parameters_[number].applying, true);
-  apply(std::move(complete));
+  apply(std::move(complete), static_cast<std::uint32_t>(&microbatch - microbatches_.data()),
+        number);
   parameters_[number].applying = applying;
   tell_if_final(static_cast<const Leaf&>(*leaf), number);
 }
@@ -285,8 +292,15 @@ void GradientAccumulator::tell_if_final(const Leaf& leaf, ParameterNumber number
   listener_->on_final(leaf.variable);
 }
 
-void GradientAccumulator::apply(LeafSum&& sum) {
+/// Whose backward, and which fiber, completes a sum is a matter of timing. A leaf that the program
+/// has made has no lasting number.
+void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch, ParameterNumber number) {
   waiting_.leave(sum);
+  std::optional<base::RandomScope> random;
+  if (random_key_ && has_hooks(*sum.leaf)) {
+    const auto key = base::mix_key(random_key_(static_cast<int>(microbatch)), "hooks of leaves");
+    random.emplace(base::mix_key(key, of_no_model(number) ? numbers_.placed() : number));
+  }
   update_leaf(std::move(sum));
 }
 

@@ -43,9 +43,17 @@ class GradientAccumulator {
   /// parameters). Asked once a step about each parameter, so the answer must last for a step.
   using Guard = std::function<void(const at::Tensor& parameter)>;
 
+  /// Of the random numbers of a microbatch.
+  using RandomKey = std::function<std::uint64_t(int microbatch)>;
+
   /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
-  GradientAccumulator(ParameterNumbers& numbers, Guard guard)
-      : numbers_(numbers), guard_(std::move(guard)), reached_(numbers) {}
+  /// @param random_key  hooks of a leaf draw from a stream of their own, by it and the number of
+  /// the leaf, wherever they run; none: from that of whoever runs them
+  GradientAccumulator(ParameterNumbers& numbers, Guard guard, RandomKey random_key = {})
+      : numbers_(numbers),
+        guard_(std::move(guard)),
+        random_key_(std::move(random_key)),
+        reached_(numbers) {}
   GradientAccumulator(const GradientAccumulator&) = delete;
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
@@ -138,7 +146,7 @@ class GradientAccumulator {
   void wake_waiters(ExecutionId id);
   void apply_cell(Microbatch& microbatch, ParameterNumber number);
   void tell_if_final(const Leaf& leaf, ParameterNumber number);
-  void apply(LeafSum&& sum);
+  void apply(LeafSum&& sum, std::uint32_t microbatch, ParameterNumber number);
   void reset() noexcept;
 
   Microbatch& at(std::uint32_t microbatch);
@@ -151,6 +159,7 @@ class GradientAccumulator {
 
   ParameterNumbers& numbers_;
   Guard guard_;
+  RandomKey random_key_;
   GradientListener* listener_ = nullptr;
   std::vector<Microbatch> microbatches_;  // the first count_ are the step's
   std::uint32_t count_ = 0;

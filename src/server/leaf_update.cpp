@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <algorithm>
 #include <typeinfo>
 #include <utility>
 
@@ -42,6 +43,14 @@ class Unfrozen {
 };
 
 }  // namespace
+
+bool has_hooks(torch::autograd::Node& leaf) {
+  const auto& before = leaf.pre_hooks();
+  return !leaf.tensor_pre_hooks().empty() || !leaf.post_hooks().empty() ||
+         leaf.tensor_post_acc_grad_hooks() != nullptr ||
+         std::any_of(before.begin(), before.end(),
+                     [](const auto& hook) { return typeid(*hook) != typeid(LeafGuard); });
+}
 
 void update_leaf(LeafSum&& sum) {
   auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*sum.leaf);

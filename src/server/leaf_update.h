@@ -14,6 +14,9 @@ struct LeafSum {
   at::Tensor gradient;
 };
 
+/// Whether hooks of the user would run.
+bool has_hooks(torch::autograd::Node& leaf);
+
 /// What LibTorch's engine does at a leaf: hooks, then AccumulateGrad. `.grad` shares no memory with
 /// anything afterwards. @throws what hooks throw.
 void update_leaf(LeafSum&& sum);

@@ -14,8 +14,9 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
       scopes(port.name(), clock),
       foreign(port.name()),
       copies(port.name(), foreign),
-      accumulator(parameters,
-                  [this](const at::Tensor& parameter) { foreign.refuse_gradient(parameter); }),
+      accumulator(
+          parameters, [this](const at::Tensor& parameter) { foreign.refuse_gradient(parameter); },
+          [this](int microbatch) { return random_key(microbatch); }),
       turns(fiber::Scheduler::install()),
       held(fiber::Scheduler::install(), clock),
       workers(with.fiber_stack_bytes, std::move(run), [this] {
