@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "d2d/tensor_data.h"
 #include "module/call_handler.h"
 #include "server/clone_on_write.h"
 #include "server/exception_text.h"
@@ -324,7 +325,10 @@ ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
       tensors.clear();
     }
   }
-  if (!response.requires_grad.any()) {
+  const bool differentiable = response.requires_grad.any();
+  // What is withheld says it itself.
+  if (!response.withheld.empty()) response.requires_grad.truncate(0);
+  if (!differentiable) {
     core_.accumulator.close(identity.execution);
     return response;
   }
@@ -465,8 +469,9 @@ void RequestRunner::send_along(const GradientRoute& route, PassedOn&& message) {
   message.gradient = true;
   core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
   if (route.to != core_.port.rank()) return core_.port.send(route.to, Message(std::move(message)));
+  // As it would arrive elsewhere: strides decide in which order sums are taken.
   for (auto& tensor : message.tensors) {
-    if (tensor.defined()) tensor = clone_on_write(tensor);
+    if (tensor.defined()) tensor = clone_on_write(d2d::contiguous_data(tensor));
   }
   promised_.take(std::move(message));
 }
