@@ -1,6 +1,7 @@
 // partition/call_recorder.cpp: a stack of running calls.
 #include "partition/call_recorder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -49,6 +50,8 @@ void CallRecorder::add_intervals(int model) {
 }
 
 void CallRecorder::settle(int model, const simulate::IntervalId& id, Reading& pending) {
+  // Where all of a backward is for weights, sums of its parts differ by their rounding.
+  for (auto& times : pending) times.weights = std::min(times.weights, times.backward);
   auto& trace = traces_[model];
   auto& own = id.call < 0 ? trace.body_after
               : id.before ? trace.calls[id.call].before

@@ -62,14 +62,24 @@ void append_backward(Json& numbers, const ComputeInterval& interval) {
   numbers.push_back(interval.weight_seconds);
 }
 
+/// A part of a backward, of which its sum may differ by rounding.
+double weights_at(const Json& numbers, std::size_t index, double backward,
+                  const std::string& name) {
+  constexpr double kRounding = 1 + 1e-9;
+  const double weights = quantity_at(numbers, index, name);
+  SMP_REQUIRE(weights <= backward * kRounding, name,
+              ": gradients of weights take longer than all of the backward in ",
+              base::excerpt(base::json_text(numbers)));
+  return std::min(weights, backward);
+}
+
 void read_backward(ComputeInterval& interval, const Json& numbers, std::size_t first,
                    const std::string& name) {
   const bool unknown = json_element<double>(numbers, first, name) == kUnknown;
   interval.backward_seconds = unknown ? kUnknown : quantity_at(numbers, first, name);
-  interval.weight_seconds = quantity_at(numbers, first + 1, name);
-  SMP_REQUIRE(unknown || interval.weight_seconds <= interval.backward_seconds, name,
-              ": gradients of weights take longer than all of the backward in ",
-              base::excerpt(base::json_text(numbers)));
+  interval.weight_seconds = unknown
+                                ? quantity_at(numbers, first + 1, name)
+                                : weights_at(numbers, first + 1, interval.backward_seconds, name);
 }
 
 bool knows_backward(const TracedCall& call) {
@@ -313,11 +323,9 @@ void read_profiles(Trace& trace, const Json& json, const std::string& name) {
     profile.speed = json_member<double>(own, "speed", name);
     for (const Json& times : json_member<std::vector<Json>>(own, "times", name)) {
       require_numbers(times, 3, "the times of an interval", name);
+      const double backward = quantity_at(times, 1, name);
       profile.times.push_back(
-          {quantity_at(times, 0, name), quantity_at(times, 1, name), quantity_at(times, 2, name)});
-      SMP_REQUIRE(profile.times.back().weights <= profile.times.back().backward, name,
-                  ": gradients of weights take longer than all of the backward in ",
-                  base::excerpt(base::json_text(times)));
+          {quantity_at(times, 0, name), backward, weights_at(times, 2, backward, name)});
     }
     SMP_REQUIRE(profile.times.size() == trace.num_intervals(), name, ": ", profile.times.size(),
                 " times on a device for ", trace.num_intervals(), " intervals of the calls");
@@ -352,8 +360,9 @@ Trace trace_from_json(const Json& json, const std::string& name) {
     trace.state.push_back({0, StateKind::kOrdered, ""});
   }
   if (json.contains("others")) {
+    const Trace alike = trace;
     for (const Json& other : json_member<std::vector<Json>>(json, "others", name)) {
-      trace.others.push_back(trace);
+      trace.others.push_back(alike);
       read_calls(trace.others.back(), other, name);
     }
   }
