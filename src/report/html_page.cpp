@@ -79,8 +79,8 @@ std::string HtmlPage::finish() && {
 }
 
 std::string json_for_script(std::string json) {
-  for (auto at = json.find("</"); at != std::string::npos; at = json.find("</", at)) {
-    json.replace(at, 2, "<\\/");
+  for (auto at = json.find('<'); at != std::string::npos; at = json.find('<', at)) {
+    json.replace(at, 1, "\\u003c");
   }
   return json;
 }

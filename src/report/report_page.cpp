@@ -42,7 +42,8 @@ void add_bubbles(HtmlPage& page, const RunReport& report) {
   Rows rows = {{"bubble", ""}};
   if (report.step) rows.push_back({"measured", percent(schedule::bubble(report.step->ranks))});
   if (report.simulated) {
-    rows.push_back({"simulated", percent(schedule::bubble(report.simulated->ranks))});
+    const auto drawn = schedule::bubble(report.simulated->ranks);
+    rows.push_back({"simulated", percent(report.promised_bubble.value_or(drawn))});
   }
   rows.push_back({"of equal stages without any delay", percent(ideal_bubble(*any))});
   page.table(rows);

@@ -18,6 +18,8 @@ struct RunReport {
   std::vector<std::pair<std::string, std::string>> metrics;
   std::string loss_picture;  ///< SVG, as the other pictures
   std::optional<StepTimeline> step, simulated;
+  /// Of the plan's whole step, of which `simulated` may be a part.
+  std::optional<double> promised_bubble;
   std::string traffic_picture, partition_picture, memory_picture;
   std::string plan_table;
   std::string configuration;  ///< JSON: of each key an object with "value" and "origin"

@@ -194,7 +194,9 @@ class RunPictures {
     const PartitionPlan plan = PartitionPlan::read(in(folder_, kPlanFile));
     report_.plan_table = plan.table();
     report_.partition_picture = write(kPartitionPicture, draw_partition(plan));
-    if (plan.summary()) report_.memory_picture = write(kMemoryPicture, draw_memory(plan));
+    if (!plan.summary()) return;
+    report_.promised_bubble = plan.summary()->chosen.bubble;
+    report_.memory_picture = write(kMemoryPicture, draw_memory(plan));
   }
 
   const std::string folder_;

@@ -26,8 +26,10 @@ function showTimeline(root, data) {
   const between = {2: ["optimizer.step()", "#9a9a9a"], 3: ["smp between steps", "#5f5f5f"],
                    5: ["the program between steps", "#e3d5b0"]};
   const left = 76, axis = 26, lane = 34, gap = 8;
-  const end = Math.max(1, ...data.ranks.map(r => r.end), ...data.ranks.flatMap(r => r.spans.map(s => s[1])));
-  const begin = Math.min(0, ...data.ranks.flatMap(r => r.between.map(s => s[0])));
+  // A step may have more spans than a call may have arguments.
+  const extreme = (pick, numbers, start) => numbers.reduce((a, b) => pick(a, b), start);
+  const end = extreme(Math.max, data.ranks.flatMap(r => [r.end].concat(r.spans.map(s => s[1]))), 1);
+  const begin = extreme(Math.min, data.ranks.flatMap(r => r.between.map(s => s[0])), 0);
   const home = Math.max(begin, -end);  // of the time before no more than the step is long
   for (const rank of data.ranks) rank.spans = rank.between.concat(rank.spans);
   const bar = document.createElement("div");

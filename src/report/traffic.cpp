@@ -2,6 +2,7 @@
 #include "report/traffic.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -21,7 +22,6 @@ using Square = std::vector<std::vector<std::int64_t>>;
 
 constexpr const char* kFormat = "smp-traffic";
 constexpr std::size_t kMostRanks = 1024;  // a picture of more would have a million cells
-constexpr std::int64_t kMostOfARun = std::int64_t{1} << 42;  // so that the sum is a number as well
 
 constexpr double kLeft = 92, kTop = 100, kRight = 16;
 constexpr double kLeastWidth = 640;
@@ -30,12 +30,15 @@ Square square_from_json(const Json& json, const char* key, const std::string& na
   auto square = json_member<Square>(json, key, name);
   SMP_REQUIRE(!square.empty() && square.size() <= kMostRanks, name, ": \"", key, "\" has ",
               square.size(), " rows, expected at least 1 and at most ", kMostRanks);
+  // So few that the sum is a number as well.
+  const auto most = std::numeric_limits<std::int64_t>::max() /
+                    static_cast<std::int64_t>(square.size() * square.size());
   for (const auto& row : square) {
     SMP_REQUIRE(row.size() == square.size(), name, ": \"", key, "\" has ", square.size(),
                 " rows, and one of ", row.size(), " numbers");
     for (const auto number : row) {
-      SMP_REQUIRE(number >= 0 && number <= kMostOfARun, name, ": \"", key, "\" holds ", number,
-                  ", expected at least 0 and at most ", kMostOfARun);
+      SMP_REQUIRE(number >= 0 && number <= most, name, ": \"", key, "\" holds ", number,
+                  ", expected at least 0 and at most ", most);
     }
   }
   return square;

@@ -137,6 +137,18 @@ TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
   EXPECT_THAT(base::read_file(in(kSimulationPicture)), HasSubstr("Simulated step"));
 }
 
+/// The step that is drawn may be a part of the plan's.
+TEST_F(RunFolder, ShowsTheBubbleThatThePlanPromises) {
+  StepTimeline simulated;
+  simulated.ranks.resize(3);
+  const auto plan = partitioning::t5_example().plan();
+  auto summary = *plan.summary();
+  summary.chosen.bubble = 0.4321;
+  write_plan(folder_, PartitionPlan(3, plan.rows(), summary), trace_to_json(simulated));
+  draw_run(folder_);
+  EXPECT_THAT(base::read_file(in(kReportPage)), HasSubstr("<th>simulated</th><td>43.2 %</td>"));
+}
+
 TEST_F(RunFolder, LeavesOutWhatAPlanByHandDoesNotPredict) {
   const PartitionPlan plan = partitioning::t5_example().plan();
   write_plan(folder_, PartitionPlan(3, plan.rows()), "");

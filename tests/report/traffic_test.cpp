@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "report/svg_reader.h"
 #include "support/refusal.h"
 
@@ -23,6 +26,17 @@ TEST(Traffic, IsReadAsItWasWritten) {
   EXPECT_EQ(read.messages, kTraffic.messages);
   EXPECT_EQ(read.bytes, kTraffic.bytes);
   EXPECT_EQ(read.paths, kTraffic.paths);
+}
+
+/// 44,000 steps that send 100 MB each.
+TEST(Traffic, OfALongRunIsRead) {
+  auto traffic = kTraffic;
+  traffic.steps = 44'000;
+  traffic.bytes[0][1] = 4'400'000'000'000;
+  EXPECT_EQ(traffic_from_json(traffic_to_json(traffic), "traffic.json").bytes, traffic.bytes);
+  traffic.bytes[0][1] = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THAT(refusal([&] { traffic_from_json(traffic_to_json(traffic), "t.json"); }),
+              HasSubstr("\"bytes\" holds"));
 }
 
 TEST(Traffic, IsDrawnPerStep) {
