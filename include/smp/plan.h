@@ -43,6 +43,7 @@ struct SMP_API PlanSummary {
     double step_seconds = 0;         ///< of one training step, simulated
     double bubble = 0;               ///< share of the stages' time in which no module runs
     double bottleneck_to_bound = 0;  ///< largest cost of a stage over what none can go below
+    bool fits = true;                ///< within the stages' memory, if there is a limit
   };
   /// What messages were taken to cost.
   struct Link {
@@ -51,7 +52,8 @@ struct SMP_API PlanSummary {
   };
   Outcome chosen;
   std::vector<Outcome> others;
-  /// Seconds that no placement and no schedule can go below (docs/partitioning.md); 0: not told.
+  /// Seconds that no placement and no schedule can go below where calls follow each other as they
+  /// were traced (docs/partitioning.md); 0: not told.
   double step_bound = 0;
   Link within_node;
   Link across_nodes;     ///< where stages are on several nodes
@@ -78,7 +80,7 @@ class SMP_API PartitionPlan {
     std::string why;            ///< what put it here, if that is not plain: "tied with shared"
     /// "shared" or "ordered" if its forward writes members or buffers, which others, or only its
     /// own calls, read (smp/state.h); empty: it does not, as far as a trial run showed.
-    /// "cache": only its first call, and only its own calls read it.
+    /// "cache": only its first call, and only its own calls read it. "values": it asked for some.
     std::string state;
     std::string state_what;  ///< "writes its members, from byte 24 of 40"
   };

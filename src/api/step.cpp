@@ -193,13 +193,13 @@ class StepRun {
 
   StepPreview preview_of(const StepBody& body) const {
     StepPreview preview;
-    preview.run = [this, &body](int microbatch, bool grad, bool meta) {
+    preview.run = [this, &body](int microbatch, bool grad, const std::function<double()>* value) {
       auto modes = modes_;
       modes.grad = grad;
       const server::ModesScope scope(modes);
-      auto slices = inputs_->preview(microbatch, meta);
+      auto slices = inputs_->preview(microbatch, value != nullptr);
       std::optional<deferred::MetaScope> shapes_only;
-      if (meta) shapes_only.emplace();
+      if (value != nullptr) shapes_only.emplace(*value);
       return body(microbatch, slices).tensors;
     };
     preview.grad = modes_.grad;

@@ -78,6 +78,17 @@ class Attempts final : public server::StepEngine {
     return std::nullopt;
   }
 
+  bool meta() const noexcept { return meta_; }
+  /// Whoever asks for a value where there are only shapes gets `value`.
+  void assume(double value) {
+    assumed_ = [this, value, count = 0]() mutable {
+      SMP_REQUIRE_AS(UnsupportedError, ++count < kMostQuestions, "values were asked for ",
+                     kMostQuestions, " times, and ", value, " was always the answer");
+      tracer_.note_assumed(value);
+      return value;
+    };
+  }
+
   /// Nothing can be timed that has no values.
   void warn_of_clock() const {
     if (!meta_ || runtime_.config().trace_repeats == 0) return;
@@ -97,13 +108,14 @@ class Attempts final : public server::StepEngine {
         path.empty() ? std::string("the step's body") : "module '" + path + "'", how_, ": ",
         first_sentence(fault_),
         meta_ ? "\n    (its initialisation is delayed, so the attempt has shapes but no values; "
-                "item() and conditions on tensors need values)"
+                "item() and conditions on tensors were given 1, then 0)"
               : "",
         "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
         "ask smp::is_tracing())");
   }
 
  private:
+  static constexpr int kMostQuestions = 10'000;  // in a loop that waits for another answer
   static constexpr char kTraced = 'T';
   static constexpr char kFailed = 'F';
 
@@ -157,7 +169,7 @@ class Attempts final : public server::StepEngine {
   std::vector<at::Tensor> run_body(int microbatch, bool grad) {
     microbatch_ = microbatch;
     results_.clear();
-    auto returned = preview_.run(microbatch, grad, meta_);
+    auto returned = preview_.run(microbatch, grad, meta_ ? &assumed_ : nullptr);
     results_.insert(results_.end(), returned.begin(), returned.end());
     return returned;
   }
@@ -274,6 +286,7 @@ class Attempts final : public server::StepEngine {
   const StepPreview& preview_;
   const std::vector<const ModelDescription*>& models_;
   bool meta_;  // there are no values to compute with
+  std::function<double()> assumed_;
   partitioning::Tracer tracer_;
   int microbatch_ = 0;               // that runs
   std::vector<at::Tensor> results_;  // of the last run: what was returned or begins a backward pass
@@ -288,8 +301,14 @@ class Attempts final : public server::StepEngine {
 Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
                     const StepPreview& preview, bool costs_wanted) {
   Attempts attempts(runtime, models, preview);
-  auto traces = attempts.run(true);
-  if (!traces && !preview.grad) traces = attempts.run(false);
+  std::optional<Traces> traces;
+  // A count is rarely 0, and an index may be.
+  for (const double value : {1.0, 0.0}) {
+    attempts.assume(value);
+    traces = attempts.run(true);
+    if (!traces && !preview.grad) traces = attempts.run(false);
+    if (traces || !attempts.meta()) break;
+  }
   if (costs_wanted) attempts.warn_of_clock();
   if (traces) return *std::move(traces);
   if (costs_wanted) attempts.warn();

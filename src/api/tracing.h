@@ -20,8 +20,11 @@ class Runtime;
 struct StepPreview {
   /// Runs the body on copies of the arguments of a microbatch and returns its outputs.
   /// @param grad  with gradients, even if the caller's grad mode is off
-  /// @param meta  on tensors without memory, as a model whose initialisation is delayed needs it
-  std::function<std::vector<at::Tensor>(int microbatch, bool grad, bool meta)> run;
+  /// @param value  on tensors without memory, as a model whose initialisation is delayed needs it;
+  /// whoever asks for a value gets this (deferred::MetaScope); nullptr: on tensors
+  std::function<std::vector<at::Tensor>(int microbatch, bool grad,
+                                        const std::function<double()>* value)>
+      run;
   bool grad = true;                      ///< the caller's grad mode
   const std::type_info* body = nullptr;  ///< StepBody::target_type()
   /// Hash of the arguments of a microbatch: their values, of tensors their types and shapes.

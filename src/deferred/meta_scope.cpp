@@ -3,6 +3,8 @@
 
 #include <ATen/ops/broadcast_tensors.h>
 
+#include <utility>
+
 #include "deferred/meta_kernels.h"
 
 namespace smp::deferred {
@@ -44,9 +46,31 @@ bool answer_by_shape(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   return true;
 }
 
+/// As the tensor would have it.
+at::Scalar scalar_of(const at::Tensor& tensor, double value) {
+  if (at::isFloatingType(tensor.scalar_type())) return value;
+  if (tensor.scalar_type() == at::kBool) return value != 0;
+  if (at::isComplexType(tensor.scalar_type())) return c10::complex<double>(value, 0);
+  return static_cast<std::int64_t>(value);
+}
+
 }  // namespace
 
-MetaScope::MetaScope() : scope_(*this) { add_meta_kernels(); }
+MetaScope::MetaScope(Value value) : value_(std::move(value)), scope_(*this) { add_meta_kernels(); }
+
+/// Where somebody says what to answer.
+bool MetaScope::answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+  const auto& name = op.schema().name();
+  const bool asks = name == "aten::item" || name == "aten::_local_scalar_dense";
+  const bool asks_whether = name == "aten::is_nonzero";
+  if (!value_ || (!asks && !asks_whether)) return false;
+  const auto& tensor = stack.back().toTensor();
+  if (tensor.numel() != 1) return false;  // LibTorch says what is wrong
+  const auto value = scalar_of(tensor, value_());
+  torch::jit::drop(stack, 1);
+  stack.emplace_back(asks ? c10::IValue(value) : c10::IValue(value.toDouble() != 0));
+  return true;
+}
 
 void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   auto* device = device_argument(op, stack);
@@ -55,7 +79,7 @@ void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   } else if (any_meta(op, stack)) {
     if (device != nullptr && device->isDevice()) *device = c10::Device(at::kMeta);
     map_arguments(op, stack, [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
-    if (answer_by_shape(op, stack)) return;
+    if (answer_by_shape(op, stack) || answer(op, stack)) return;
   }
   const ReadablePointers readable(op, stack);
   op.callBoxed(&stack);

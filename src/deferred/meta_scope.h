@@ -2,6 +2,8 @@
 // costs (paper App. C.1).
 #pragma once
 
+#include <functional>
+
 #include "deferred/delayed_tensors.h"
 #include "deferred/operator_hook.h"
 
@@ -10,15 +12,20 @@ namespace smp::deferred {
 /// While it lives, what operators of this thread make is meta: factories such as torch::arange
 /// unless they name a device, and every result of an operator with a meta operand, beside which
 /// real tensors count by their shape. Nothing is recorded, nothing is drawn from a generator.
-/// A value that code asks for (`.item()`) throws LibTorch's NotImplementedError; torch::equal goes
-/// by identity. Delayed parameters take part as they are, and stay so.
+/// torch::equal goes by identity. Delayed parameters take part as they are, and stay so.
 class MetaScope final : private OperatorHook {
  public:
-  MetaScope();
+  /// What code is given that asks for a value (`.item()`, a condition on a tensor).
+  using Value = std::function<double()>;
+
+  /// @param value  none: whoever asks gets LibTorch's NotImplementedError
+  explicit MetaScope(Value value = {});
 
  private:
   void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
+  bool answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
+  Value value_;
   HookScope scope_;
 };
 

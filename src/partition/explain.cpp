@@ -123,6 +123,12 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
     row.state = name_of(change.kind);
     row.state_what = change.what;
   }
+  for (const auto& [module, value] : facts.trace.assumed) {
+    auto& row = rows[static_cast<std::size_t>(module)];
+    if (!row.state.empty()) continue;
+    row.state = "values";
+    row.state_what = base::concat("asks for values of tensors, and was given ", value);
+  }
   add_costs(rows, facts.costs);
 
   PlanSummary summary;

@@ -92,7 +92,7 @@ class Planner {
 
   StepSettings settings() const {
     return {options_.microbatches, schedule_.get(), options_.optimizer_ratio,
-            options_.memory_weight};
+            options_.memory_weight, options_.gradient_copies};
   }
 
   // ---- what has no pin ------------------------------------------------------------------------
@@ -232,7 +232,8 @@ class Planner {
 
   static PlanSummary::Outcome outcome(const Candidate& candidate) {
     const Judgement& judgement = candidate.judgement;
-    return {candidate.strategy, judgement.step.seconds, judgement.step.bubble, judgement.to_bound};
+    return {candidate.strategy, judgement.step.seconds, judgement.step.bubble, judgement.to_bound,
+            judgement.fits()};
   }
 
   PartitionPlan explain(const Candidate& best) const {

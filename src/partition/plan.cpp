@@ -28,7 +28,7 @@ constexpr const char* kFormat = "smp-plan";
 constexpr int kVersion = 1;
 
 // Deeper trees than this allows would need more stack than there is to be drawn.
-constexpr std::size_t kLongestPath = 1024;
+constexpr std::size_t kLongestPath = 4096;
 
 std::string hash_text(std::uint64_t hash) {
   char text[17];

@@ -35,6 +35,14 @@ std::int64_t amount_from_json(const Json& object, const char* key, const std::st
   return amount;
 }
 
+/// Limits are not summed: any number that configuration takes.
+std::int64_t limit_or_none(const Json& object, const char* key, const std::string& name) {
+  if (!object.contains(key)) return 0;
+  const auto limit = json_member<std::int64_t>(object, key, name);
+  SMP_REQUIRE(limit >= 0, name, ": \"", key, "\" is ", limit, ", expected at least 0");
+  return limit;
+}
+
 std::int64_t amount_or(const Json& object, const char* key, const std::string& name,
                        std::int64_t otherwise) {
   return object.contains(key) ? amount_from_json(object, key, name) : otherwise;
@@ -46,17 +54,19 @@ T member_or(const Json& object, const char* key, const std::string& name, T othe
 }
 
 Json outcome_to_json(const Outcome& outcome) {
-  return {{"strategy", outcome.strategy},
-          {"step_seconds", rounded(outcome.step_seconds)},
-          {"bubble", rounded(outcome.bubble)},
-          {"bottleneck_to_bound", rounded(outcome.bottleneck_to_bound)}};
+  Json json = {{"strategy", outcome.strategy},
+               {"step_seconds", rounded(outcome.step_seconds)},
+               {"bubble", rounded(outcome.bubble)},
+               {"bottleneck_to_bound", rounded(outcome.bottleneck_to_bound)}};
+  if (!outcome.fits) json["fits"] = false;
+  return json;
 }
 
 Outcome outcome_from_json(const Json& json, const std::string& name) {
-  return {json_member<std::string>(json, "strategy", name),
-          json_member<double>(json, "step_seconds", name),
-          json_member<double>(json, "bubble", name),
-          json_member<double>(json, "bottleneck_to_bound", name)};
+  return {
+      json_member<std::string>(json, "strategy", name),
+      json_member<double>(json, "step_seconds", name), json_member<double>(json, "bubble", name),
+      json_member<double>(json, "bottleneck_to_bound", name), member_or(json, "fits", name, true)};
 }
 
 Json link_to_json(const PlanSummary::Link& link) {
@@ -96,7 +106,7 @@ StageSummary stage_from_json(const Json& json, const std::string& name) {
   stage.buffers = amount_from_json(json, "buffers", name);
   stage.activations = amount_from_json(json, "activations", name);
   stage.most_activations = amount_or(json, "most_activations", name, stage.activations);
-  stage.memory_limit = amount_or(json, "memory_limit", name, 0);
+  stage.memory_limit = limit_or_none(json, "memory_limit", name);
   stage.bytes_in = amount_from_json(json, "bytes_in", name);
   stage.bytes_out = amount_from_json(json, "bytes_out", name);
   stage.why = json_member<std::string>(json, "why", name);
@@ -135,10 +145,10 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
   row.why = member_or(value, "why", place, std::string());
   row.state = member_or(value, "state", place, std::string());
   row.state_what = member_or(value, "state_what", place, std::string());
-  SMP_REQUIRE(
-      row.state.empty() || row.state == "shared" || row.state == "ordered" || row.state == "cache",
-      place, ": \"state\" is \"", base::excerpt(row.state),
-      "\", expected \"shared\", \"ordered\" or \"cache\"");
+  SMP_REQUIRE(row.state.empty() || row.state == "shared" || row.state == "ordered" ||
+                  row.state == "cache" || row.state == "values",
+              place, ": \"state\" is \"", base::excerpt(row.state),
+              "\", expected \"shared\", \"ordered\", \"cache\" or \"values\"");
   if (!value.contains("parameters")) return row;
   row.parameters = json_member<std::string>(value, "parameters", place);
   row.elements = amount_from_json(value, "elements", place);

@@ -214,8 +214,9 @@ std::string memory_text(const PlanSummary& summary) {
   }
   if (tightest == nullptr) return {};
   return concat("memory: stage ", tightest - summary.stages.data(),
-                " comes closest to its limit, at most ", short_bytes(tightest->most_memory()),
-                " of ", short_bytes(tightest->memory_limit));
+                use(*tightest) > 1 ? " may exceed its limit most, at most "
+                                   : " comes closest to its limit, at most ",
+                short_bytes(tightest->most_memory()), " of ", short_bytes(tightest->memory_limit));
 }
 
 /// Seconds of a plan whose modules were only counted would be invented.
@@ -227,7 +228,9 @@ std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, bool
   if (times) cells.push_back(short_seconds(outcome.step_seconds));
   cells.push_back(fmt::format("{:.0f} %", 100 * outcome.bubble));
   cells.push_back(fmt::format("{:.2f}", outcome.bottleneck_to_bound));
-  cells.emplace_back(remark);
+  cells.emplace_back(outcome.fits   ? remark
+                     : *remark != 0 ? concat(remark, ", does not fit")
+                                    : "does not fit");
   return cells;
 }
 
@@ -265,6 +268,7 @@ std::string state_text(const PartitionPlan& plan, int width) {
   std::size_t count = 0;
   for (const PartitionPlan::Row& row : plan.rows()) {
     if (row.state.empty() || row.state == "cache") continue;  // the first step alone differs
+    if (row.state == "values") continue;                      // values_text()
     shared |= row.state == "shared";
     ++count;
     if (++shown > kShownState) continue;
@@ -281,6 +285,21 @@ std::string state_text(const PartitionPlan& plan, int width) {
         "smp::ordered_state_v or smp::private_state_v says that no other code reads it",
         width);
   }
+  return text;
+}
+
+// Modules whose costs may be those of another branch than steps will take.
+std::string values_text(const PartitionPlan& plan, int width) {
+  std::string text;
+  std::size_t count = 0;
+  for (const PartitionPlan::Row& row : plan.rows()) {
+    if (row.state != "values" || ++count > kShownState) continue;
+    const std::string name = row.path.empty() ? "the model itself" : row.path;
+    text += lines_of(concat("costs: the forward of ", name, " ", row.state_what,
+                            ", since there are none before initialisation: it may cost otherwise"),
+                     width);
+  }
+  if (count > kShownState) text += concat("costs: ", count - kShownState, " more modules\n");
   return text;
 }
 
@@ -330,7 +349,8 @@ std::string bound_text(const PlanSummary& summary) {
   if (summary.step_bound <= 0 || !knows_times(summary)) return {};
   const double above = summary.chosen.step_seconds / summary.step_bound - 1;
   return fmt::format(
-      "step: at most {:.0f} % above the {} that any placement takes, if messages were free",
+      "step: at most {:.0f} % above the {} that any placement takes, if calls form a chain and "
+      "messages are free",
       std::ceil(100 * std::max(0.0, above) - kNoise), short_seconds(summary.step_bound));
 }
 
@@ -409,9 +429,9 @@ std::string plan_table(const PartitionPlan& plan, int width) {
     if (summary) table.add_note("why: " + summary->stages[stage].why, extras.count());
   }
   const std::string body = table.finish(width);
-  return summary
-             ? promise(plan, width) + "\n" + body + remarks(plan, width) + state_text(plan, width)
-             : body + state_text(plan, width);
+  return summary ? promise(plan, width) + "\n" + body + remarks(plan, width) +
+                       state_text(plan, width) + values_text(plan, width)
+                 : body + state_text(plan, width) + values_text(plan, width);
 }
 
 }  // namespace smp::partitioning

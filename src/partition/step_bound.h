@@ -8,11 +8,10 @@
 
 namespace smp::partitioning {
 
-/// Seconds. However the nodes are placed (fixed ones where they are) and whatever the schedule, the
-/// step takes at least the largest of
+/// Seconds. However the nodes are placed (fixed ones where they are) and whatever the schedule, a
+/// step whose calls follow each other as in the trace takes at least the largest of
 /// - the work of a microbatch, forward and backward, on the fastest stage, but for gradients of
-/// weights
-///   if some schedule puts these off;
+///   weights if some schedule puts these off;
 /// - bottleneck_lower_bound() of the work of all microbatches;
 /// - all work, and what stages wait at the ends of the step, over all speed: the stage that is the
 ///   i-th to begin has nothing to do before i other nodes have computed in some microbatch, and,

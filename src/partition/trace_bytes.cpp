@@ -80,6 +80,7 @@ void put(Out& out, const simulate::Trace& trace) {
     out.put(change.kind);
     out.put_text(change.what);
   }
+  out.put_all(trace.assumed);
   out.put(trace.source);
   out.put(trace.backward_ratio);
   out.put(trace.weight_share);
@@ -118,6 +119,7 @@ simulate::Trace get(In& in) {
     change.kind = in.get<simulate::StateKind>();
     change.what = in.get_text();
   }
+  trace.assumed = in.get_all<simulate::AssumedValue>();
   trace.source = in.get<simulate::CostSource>();
   trace.backward_ratio = in.get<double>();
   trace.weight_share = in.get<double>();

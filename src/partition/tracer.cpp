@@ -102,6 +102,7 @@ struct Tracer::State {
   WriteGuard::Written written;  // as the watched runs saw
   std::optional<HiddenMembers> hidden;
   std::string failed_module;
+  std::map<std::pair<int, int>, double> assumed;  // by model and module that asked
 
   // Of one run.
   std::optional<CallRecorder> recorder;
@@ -311,6 +312,9 @@ Tracer::Traces Tracer::joined(std::vector<Traces> microbatches) const {
     simulate::share_device_speeds(traces[m]);
     traces[m].foreign_uses = state_->reads.foreign_uses(static_cast<int>(m));
     traces[m].buffer_uses = state_->reads.buffer_uses(static_cast<int>(m));
+    for (const auto& [asker, value] : state_->assumed) {
+      if (asker.first == static_cast<int>(m)) traces[m].assumed.push_back({asker.second, value});
+    }
   }
   return traces;
 }
@@ -371,6 +375,11 @@ void Tracer::note_backward(const std::vector<at::Tensor>& roots) {
   if (roots.size() != 1) return;
   const auto found = state.returned_by.find(roots[0].unsafeGetTensorImpl());
   if (found != state.returned_by.end()) state.recorder->note_loss(found->second.call);
+}
+
+void Tracer::note_assumed(double value) {
+  const auto& recorder = *state_->recorder;
+  state_->assumed[{recorder.current().model, recorder.current_module()}] = value;
 }
 
 const std::string& Tracer::failed_module() const { return state_->failed_module; }

@@ -62,6 +62,8 @@ class Tracer final : public CallHandler {
 
   /// Backward of these would follow here in a step: their graph stays until it was looked at.
   void note_backward(const std::vector<at::Tensor>& roots);
+  /// The module that runs, or the body, asked for the value of a tensor and was given `value`.
+  void note_assumed(double value);
   /// The module that threw what left the body; empty for the body itself or the model.
   const std::string& failed_module() const;
 

@@ -96,6 +96,12 @@ struct BufferUse {
   std::string name;  ///< dotted: "embed.table"
 };
 
+/// A module that asked for the value of a tensor (`.item()`) where only shapes were known.
+struct AssumedValue {
+  int module = 0;    ///< 0, the model itself, stands for the step body too
+  double value = 0;  ///< that it was given
+};
+
 /// Where the numbers of a trace come from.
 enum class CostSource : std::uint8_t {
   kCounts,     ///< nothing was run: every module counts its descendants (skip_tracing)
@@ -120,7 +126,8 @@ struct Trace {
   std::vector<WeightUse> foreign_uses;
   std::vector<BufferUse> buffer_uses;
   std::vector<SharedTensor> shared;
-  std::vector<StateChange> state;  ///< by module, each once
+  std::vector<StateChange> state;          ///< by module, each once
+  std::vector<AssumedValue> assumed = {};  ///< by module, each once
   CostSource source = CostSource::kEstimated;
   /// Where the backward time of an interval is not known: that over its forward time.
   double backward_ratio = 2.0;

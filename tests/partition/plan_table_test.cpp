@@ -122,6 +122,29 @@ TEST(PlanTable, NamesTheStageThatIsClosestToItsLimit) {
       HasSubstr("memory: stage 1 comes closest to its limit, at most 27.5 MiB of 28.0 MiB"));
 }
 
+TEST(PlanTable, SaysWhatDoesNotFit) {
+  PlanExample example = t5_example();
+  example.machine.memory = {40 << 20, 20 << 20, 40 << 20};
+  auto summary = *example.plan().summary();
+  summary.chosen.fits = false;
+  summary.others.at(0).fits = false;
+  const PartitionPlan plan(3, example.plan().rows(), summary);
+  EXPECT_THAT(plan.table(), AllOf(HasSubstr("chosen, does not fit"), HasSubstr("  does not fit\n"),
+                                  HasSubstr("memory: stage 1 may exceed its limit most, at most "
+                                            "27.5 MiB of 20.0 MiB")));
+  const auto again = PartitionPlan::from_json(plan.to_json(), "test");
+  EXPECT_EQ(again.to_json(), plan.to_json());
+  EXPECT_EQ(again.table(), plan.table());
+}
+
+/// "As much as there is": whatever configuration takes.
+TEST(PlanTable, IsReadWithAnyLimit) {
+  PlanExample example = t5_example();
+  example.machine.memory.assign(3, std::int64_t{1} << 60);
+  const auto json = example.plan().to_json();
+  EXPECT_EQ(PartitionPlan::from_json(json, "test").to_json(), json);
+}
+
 TEST(PlanTable, SaysWhichCoresThePredictionPresumes) {
   PlanExample example = t5_example();
   example.machine.oversubscribed = {{{0, 1}, 1}};
