@@ -22,13 +22,14 @@ using base::concat;
 
 std::string text_of_settings(const PlanKeyFacts& facts) {
   const Config& config = facts.config;
-  std::string text = concat(
-      SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
-      facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
-      config.memory_weight, ' ', config.optimize, ' ', config.trace_repeats, ' ', config.pipeline,
-      ' ', config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
-      facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio, ' ',
-      at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
+  std::string text =
+      concat(SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
+             facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
+             config.memory_weight, ' ', config.optimize, ' ', config.trace_repeats, ' ',
+             config.pipeline, ' ', config.active_microbatches.value_or(0), ' ',
+             facts.machine.promised_outputs, ' ', facts.preview.microbatches, ' ',
+             facts.preview.grad, ' ', facts.optimizer_ratio, ' ', facts.gradient_copies, ' ',
+             at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
   if (facts.preview.body != nullptr) text += concat(" body ", facts.preview.body->name());
   for (int i = 0; i < facts.preview.traced; ++i) {
     text += concat(" arguments ", facts.preview.arguments_key(i));

@@ -20,6 +20,7 @@ struct PlanKeyFacts {
   const StepPreview& preview;
   const Config& config;  ///< of which only what plans depend on counts
   const simulate::Machine& machine;
+  int gradient_copies = 1;
 };
 
 /// Equal if the same program would make the same plan for the same model, arguments and machine:

@@ -24,6 +24,20 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
   return model.description->tree;
 }
 
+/// Sums over replicas are kept beside the gradients until the end of the step
+/// (dp/early_buckets.h), unless each replica owns a part of them.
+int gradient_copies_of(const Runtime& runtime) {
+  const auto& config = runtime.config();
+  const bool beside =
+      runtime.num_replicas() > 1 && config.overlapping_allreduce && !config.shard_optimizer_state;
+  return beside ? 2 : 1;
+}
+
+bool fits(const PlannedModel& model) {
+  const auto& summary = model.plan.summary();
+  return !summary || summary->chosen.fits;
+}
+
 /// The step that the plan promises, as a trace file.
 std::string simulated_timeline(const partitioning::ModuleTree& tree,
                                const partitioning::PartitionOptions& options,
@@ -52,6 +66,8 @@ std::vector<PlannedModel> RankPlanner::plans() {
   bool unknown = false;
   for (const Job& job : all) {
     plans.push_back(known(job));
+    // What others leave it is not known before they are planned, from the same trace.
+    if (all.size() > 1 && plans.back() && !fits(*plans.back())) plans.back().reset();
     unknown = unknown || !plans.back();
   }
   // Whatever places the modules: which of them keep state decides what placement and order are
@@ -66,7 +82,8 @@ std::vector<PlannedModel> RankPlanner::plans() {
 std::vector<RankPlanner::Job> RankPlanner::jobs() const {
   std::vector<double> needs;
   for (const auto& model : models_) {
-    needs.push_back(partitioning::state_bytes(tree_of(model), model.optimizer_ratio));
+    needs.push_back(partitioning::state_bytes(tree_of(model), model.optimizer_ratio,
+                                              gradient_copies_of(runtime_)));
   }
   std::vector<Job> all;
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -125,10 +142,12 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     try {
       if (!known[i]) known[i] = make(jobs[i], traces[i]);
+      if (jobs.size() == 1 || fits(*known[i])) continue;
+      known[i].reset();
     } catch (const ResourceError&) {
       if (jobs.size() == 1) throw;
-      crowded.push_back(i);
     }
+    crowded.push_back(i);
   }
   for (const std::size_t i : crowded) {
     jobs[i].machine.memory = memory_left(machine_, known);
@@ -180,6 +199,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
   options.active_microbatches = *config_.active_microbatches;
   options.optimizer_ratio = job.model.optimizer_ratio;
+  options.gradient_copies = gradient_copies_of(runtime_);
   // What a machine has is an estimate of what its ranks may take; a limit that was set is an order.
   options.refuse_unfit = !config_.stage_memory.empty();
   return options;
@@ -201,7 +221,7 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
 /// Only with a preview.
 std::uint64_t RankPlanner::key_of(const Job& job) const {
   return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
-                   job.machine});
+                   job.machine, gradient_copies_of(runtime_)});
 }
 
 }  // namespace smp

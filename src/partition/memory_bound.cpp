@@ -21,9 +21,9 @@ int least_alive(const StepSettings& settings, int stages) {
 
 }  // namespace
 
-double state_bytes(const CostNode& node, double optimizer_ratio) {
+double state_bytes(const CostNode& node, double optimizer_ratio, int gradient_copies) {
   return static_cast<double>(node.weight_bytes + node.buffer_bytes) +
-         static_cast<double>(node.gradient_bytes) * (1 + optimizer_ratio);
+         static_cast<double>(node.gradient_bytes) * (gradient_copies + optimizer_ratio);
 }
 
 double memory_lower_bound(const ModuleTree& tree, const CostTree& costs,
@@ -38,7 +38,7 @@ double memory_lower_bound(const ModuleTree& tree, const CostTree& costs,
   const int alive = least_alive(settings, machine.stages);
   CostTree bytes = costs;
   for (CostNode& node : bytes.nodes) {
-    node.own = state_bytes(node, settings.optimizer_ratio) +
+    node.own = state_bytes(node, settings.optimizer_ratio, settings.gradient_copies) +
                static_cast<double>(alive) * static_cast<double>(node.activation_bytes);
   }
   return bottleneck_lower_bound(bytes, in_bytes);

@@ -9,7 +9,7 @@
 namespace smp::partitioning {
 
 /// Bytes of weights, gradients, optimizer state and buffers of a node.
-double state_bytes(const CostNode& node, double optimizer_ratio);
+double state_bytes(const CostNode& node, double optimizer_ratio, int gradient_copies = 1);
 
 /// Whatever the placement, some stage needs at least this share of the memory that buffers of every
 /// rank leave it, as the memory model counts it (predict_memory()): above 1 no placement fits. As

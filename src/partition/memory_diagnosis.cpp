@@ -60,7 +60,7 @@ class MemoryDiagnosis {
   }
 
   double bytes_of_state(const CostNode& node) const {
-    return state_bytes(node, unfit_.settings.optimizer_ratio);
+    return state_bytes(node, unfit_.settings.optimizer_ratio, unfit_.settings.gradient_copies);
   }
 
   const CostNode& largest() const {

@@ -12,14 +12,17 @@ std::int64_t optimizer_bytes(std::int64_t gradient_bytes, double optimizer_ratio
   return std::llround(optimizer_ratio * static_cast<double>(gradient_bytes));
 }
 
-double state_bytes(const ModuleTree& tree, double optimizer_ratio) {
+double state_bytes(const ModuleTree& tree, double optimizer_ratio, int gradient_copies) {
   const std::vector<int> on_one_stage(tree.nodes.size(), 0);
   return static_cast<double>(
-      predict_memory(tree, on_one_stage, {{0}, {0}}, optimizer_ratio).front().state());
+      predict_memory(tree, on_one_stage, {{0}, {0}}, optimizer_ratio, gradient_copies)
+          .front()
+          .state());
 }
 
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
-                                        const Activations& activations, double optimizer_ratio) {
+                                        const Activations& activations, double optimizer_ratio,
+                                        int gradient_copies) {
   SMP_ASSERT(stages.size() == tree.nodes.size() &&
              activations.most.size() == activations.usual.size());
   std::vector<StageMemory> memory(activations.usual.size());
@@ -37,6 +40,7 @@ std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vecto
   }
   for (std::size_t s = 0; s < memory.size(); ++s) {
     memory[s].optimizer = optimizer_bytes(memory[s].gradients, optimizer_ratio);
+    memory[s].gradients *= gradient_copies;
     memory[s].activations = activations.usual[s];
     memory[s].most_activations = std::max(activations.usual[s], activations.most[s]);
   }

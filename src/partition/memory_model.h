@@ -12,7 +12,7 @@ namespace smp::partitioning {
 /// Bytes of one stage.
 struct StageMemory {
   std::int64_t weights = 0;
-  std::int64_t gradients = 0;
+  std::int64_t gradients = 0;  ///< and sums of them over replicas that are kept beside
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
   /// And gradients and messages on their way: at the worst moment of the simulated step.
@@ -36,11 +36,13 @@ struct Activations {
 std::int64_t optimizer_bytes(std::int64_t gradient_bytes, double optimizer_ratio);
 
 /// Bytes of weights, gradients, optimizer state and buffers of a whole model, on one stage.
-double state_bytes(const ModuleTree& tree, double optimizer_ratio);
+double state_bytes(const ModuleTree& tree, double optimizer_ratio, int gradient_copies = 1);
 
 /// @param stages           of every module of the tree
 /// @param optimizer_ratio  as for optimizer_bytes()
+/// @param gradient_copies  how often each gradient is held
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
-                                        const Activations& activations, double optimizer_ratio);
+                                        const Activations& activations, double optimizer_ratio,
+                                        int gradient_copies = 1);
 
 }  // namespace smp::partitioning

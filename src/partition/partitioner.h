@@ -35,6 +35,8 @@ struct PartitionOptions {
   int active_microbatches = 0;
   /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
   double optimizer_ratio = 2;
+  /// How often each gradient is held: twice where replicas add them up aside.
+  int gradient_copies = 1;
   /// Whether a plan that needs more memory than there is, is an error; else the one that lacks
   /// least is made.
   bool refuse_unfit = true;

@@ -99,7 +99,7 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
               settings_.microbatches);
   judgement.memory =
       predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
-                     settings_.optimizer_ratio);
+                     settings_.optimizer_ratio, settings_.gradient_copies);
   judgement.balance_weight = settings_.balance_weight;
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
   judgement.split_modules = split_modules(costs_, stages_of_nodes);

@@ -22,6 +22,7 @@ struct StepSettings {
   /// What an even cost is worth against a short step, 0 to 1: as much as memory in the cost (alpha
   /// of equation 1), since the step itself tells how even the time is.
   double balance_weight = 0.8;
+  int gradient_copies = 1;  ///< how often each gradient is held
 };
 
 /// What a placement comes to.

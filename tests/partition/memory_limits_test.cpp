@@ -163,6 +163,15 @@ TEST(Partitioner, MakesThePlanThatLacksLeastWhereLimitsAreNotRefused) {
   EXPECT_EQ(most, 8800);
 }
 
+TEST(Partitioner, NeedsRoomForSumsOverReplicas) {
+  const auto build = four_modules();
+  auto options = ten_units_each();
+  options.machine.memory.assign(2, 8800);
+  EXPECT_EQ(refusal_of<ResourceError>(build.tree, options), "accepted");
+  options.gradient_copies = 2;
+  EXPECT_THAT(refusal_of<ResourceError>(build.tree, options), HasSubstr("the model does not fit"));
+}
+
 TEST(Partitioner, NeedsNoRoomForGradientsOfFrozenWeights) {
   auto build = four_modules();
   auto options = ten_units_each();

@@ -39,6 +39,16 @@ TEST(MemoryModel, GivesFrozenWeightsNeitherGradientsNorOptimizerState) {
   EXPECT_EQ(memory[0].optimizer, 800);
 }
 
+/// Replicas add up gradients aside until the end of the step.
+TEST(MemoryModel, CountsSumsOverReplicasBesideTheGradients) {
+  TreeBuilder build;
+  build.module("trained", 400);
+  const auto memory = predict_memory(build.tree, {0, 0}, {{0}, {0}}, 2, /*gradient_copies=*/2);
+  EXPECT_EQ(memory[0].gradients, 800);
+  EXPECT_EQ(memory[0].optimizer, 800) << "of the gradients themselves";
+  EXPECT_EQ(state_bytes(build.tree, 2, 2), 2000);
+}
+
 TEST(MemoryModel, CountsSmallBuffersOnEveryStage) {
   TreeBuilder build;
   build.module("only", 4);
