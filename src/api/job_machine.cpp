@@ -19,8 +19,12 @@ namespace smp {
 namespace {
 
 /// Seconds until a message is seen by a rank that must get a core first: what 4 idle ranks on 2
-/// cores measure.
-constexpr double kLatencyWithoutCore = 800e-6;
+/// cores measure (perf/results/simulator.json).
+constexpr double kLatencyWithoutCore = 200e-6;
+
+/// Of a tensor that is lent: what reading all of it takes, which its first reader would not have
+/// had to fetch from another rank's memory (perf/results/d2d.json).
+constexpr double kLentBytesPerSecond = 25e9;
 
 /// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet
 /// or InfiniBand between machines of one room.
@@ -100,6 +104,20 @@ std::vector<int> sockets_of_stages(Runtime& runtime, const simulate::Machine& ma
   return gather_values(runtime.communicator(Group::kPp), base::bound_socket(), "sockets");
 }
 
+/// Whether ranks of one machine hand tensors over without a copy; of a job that is only planned,
+/// whether they would.
+bool lends_to_all(const Runtime& runtime) {
+  const auto& config = runtime.config();
+  if (runtime.plan_request()) return config.lend_tensors && config.transport != "mpi";
+  const auto& routes = runtime.routes();
+  const auto neighbours = runtime.topology().group(Group::kLocal);
+  return neighbours.size() > 1 &&
+         std::all_of(neighbours.begin(), neighbours.end(), [&](int neighbour) {
+           const GlobalRank peer(neighbour);
+           return peer == routes.rank() || routes.loans(peer) != nullptr;
+         });
+}
+
 /// Accelerators of one node are linked directly.
 void link_devices(simulate::Machine& machine) {
   for (const auto& name : machine.devices) {
@@ -154,6 +172,8 @@ simulate::Machine job_machine(Runtime& runtime) {
   machine.promised_outputs = runtime.server().core().options.promised_outputs;
   machine.devices = base::split_devices(config.devices, static_cast<std::size_t>(machine.stages));
   link_devices(machine);
+  const bool lends = lends_to_all(runtime);
+  if (lends) machine.bytes_per_second = kLentBytesPerSecond;
   machine.across_sockets = {machine.latency, kSocketShare * machine.bytes_per_second};
   machine.places = places_of(nodes_of_stages(runtime), sockets_of_stages(runtime, machine),
                              config.network_ports);
@@ -163,7 +183,7 @@ simulate::Machine job_machine(Runtime& runtime) {
     const double places = static_cast<double>(runtime.cores()) / at::get_num_threads();
     machine.oversubscribed = oversubscribed_hosts(runtime.topology(), places, machine);
   }
-  if (config.trace_repeats > 0) return with_measured_messages(runtime, machine);
+  if (config.trace_repeats > 0) return with_measured_messages(runtime, machine, lends);
   if (!machine.oversubscribed.empty()) {
     machine.latency = machine.across_sockets.latency = kLatencyWithoutCore;
     machine.network.latency = std::max(machine.network.latency, kLatencyWithoutCore);

@@ -1,4 +1,5 @@
-// api/message_probe.cpp: ping-pong by broadcasts in groups of two, the way every message goes.
+// api/message_probe.cpp: ping-pong by broadcasts in groups of two, the way messages go that are not
+// lent.
 #include "api/message_probe.h"
 
 #include <ATen/ops/empty.h>
@@ -78,17 +79,20 @@ class Probe {
   const d2d::Communicator pipeline_;
 };
 
+void take_bandwidth(double& of_machine, const simulate::Machine::Link& measured) {
+  if (measured.bytes_per_second > 0) of_machine = measured.bytes_per_second;
+}
+
 /// @param measured  nothing if no peer is at the end of one
-void take(simulate::Machine::Link& link, const std::optional<simulate::Machine::Link>& measured,
-          const simulate::Machine& machine) {
-  if (!measured) return;
-  link.latency = std::max(0.0, measured->latency - 2 * machine.handling);
-  if (measured->bytes_per_second > 0) link.bytes_per_second = measured->bytes_per_second;
+void take_latency(simulate::Machine::Link& link,
+                  const std::optional<simulate::Machine::Link>& measured,
+                  const simulate::Machine& machine) {
+  if (measured) link.latency = std::max(0.0, measured->latency - 2 * machine.handling);
 }
 
 }  // namespace
 
-simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine) {
+simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine, bool lends) {
   const Probe probe(runtime);
   std::vector<int> near, across, far;
   for (int peer = 1; peer < probe.size(); ++peer) {
@@ -97,12 +101,12 @@ simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine mac
   }
   const auto to_near = probe.link(near), to_across = probe.link(across), to_far = probe.link(far);
   if (!runtime.is_first_stage()) return machine;
-  if (to_near) {
-    machine.set_message_seconds(to_near->latency);
-    if (to_near->bytes_per_second > 0) machine.bytes_per_second = to_near->bytes_per_second;
-  }
-  take(machine.across_sockets, to_across, machine);
-  take(machine.network, to_far, machine);
+  if (to_near) machine.set_message_seconds(to_near->latency);
+  take_latency(machine.across_sockets, to_across, machine);
+  take_latency(machine.network, to_far, machine);
+  if (to_near && !lends) take_bandwidth(machine.bytes_per_second, *to_near);
+  if (to_across && !lends) take_bandwidth(machine.across_sockets.bytes_per_second, *to_across);
+  if (to_far) take_bandwidth(machine.network.bytes_per_second, *to_far);
   return machine;
 }
 
