@@ -243,6 +243,7 @@ class Balancer {
     const std::vector<Part> parts = parts_on(stage, false);
     for (const int target : targets) {
       for (const Part& other : parts_on(target, false)) {
+        if (budget_ <= 0) return best;
         for (const Part& part : parts) consider_swap(part, other, best);
       }
     }

@@ -10,6 +10,7 @@
 #include "partition/short_text.h"
 #include "partition/text_table.h"
 #include "schedule/schedule.h"
+#include "simulate/most_activations.h"
 #include "simulate/simulator.h"
 
 namespace smp::partitioning {
@@ -51,7 +52,8 @@ ScheduleOutcome outcome_of(const std::string& name, const std::vector<int>& stag
   options.microbatches = microbatches;
   options.schedule = schedule.get();
   const auto simulated = simulate::simulate(step.trace, stages, step.machine, options);
-  return {name, simulated.seconds, simulated.bubble, simulated.peak_activations};
+  return {name, simulated.seconds, simulated.bubble,
+          simulate::most_activations(step.trace, stages, step.machine, options)};
 }
 
 std::string joined(const std::vector<std::int64_t>& bytes) {
@@ -114,7 +116,8 @@ std::string comparison_table(const std::vector<ScheduleOutcome>& outcomes, const
                      std::min(count, step.active_microbatches)) +
          table.finish(kWidth) +
          (times
-              ? "simulated, not measured; activations with gradients and messages on their way\n"
+              ? "simulated, not measured; activations with gradients and messages on their way, "
+                "whatever the timing\n"
               : "simulated with counts of modules for costs: steps are multiples of the fastest\n");
 }
 

@@ -15,7 +15,7 @@ struct ScheduleOutcome {
   std::string schedule;  ///< as the key `pipeline` names it
   double step_seconds = 0;
   double bubble = 0;
-  std::vector<std::int64_t> activations;  ///< by stage: most live bytes at once
+  std::vector<std::int64_t> activations;  ///< by stage: the most, whatever the timing
 };
 
 /// "simple,file:own.txt" to names; "all" stands for every one that needs no file, and empty words
