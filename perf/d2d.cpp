@@ -1,15 +1,18 @@
 // perf/d2d.cpp: how long bytes take from one rank to another of the same machine: our wires beside
-// MPI and a copy within the process, in turns.
+// MPI, the ping-pongs of UCX and libfabric, and a copy within the process, in turns.
 #include <ATen/ATen.h>
 #include <mpi.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,7 @@
 #include "d2d/loans.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
+#include "ping_pong_tools.h"
 
 namespace smp::perf {
 namespace {
@@ -229,23 +233,65 @@ double copy_us(std::size_t size) {
   return median(samples);
 }
 
-using Paths = std::vector<std::unique_ptr<Path>>;
-
-void compare(std::optional<Report>& report, const Paths& paths, std::size_t size, bool first) {
-  std::vector<std::vector<double>> samples(paths.size());
-  for (int round = 0; round < rounds(kRounds); ++round) {
-    for (std::size_t i = 0; i < paths.size(); ++i) measure(*paths[i], size, first, samples[i]);
+/// Both cores are the tools' meanwhile: the second rank sleeps.
+void meet_asleep() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  for (int all = 0; all == 0;) {
+    MPI_Test(&request, &all, MPI_STATUS_IGNORE);
+    if (all == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+/// Ours are first, then plain MPI.
+struct Contestants {
+  std::vector<std::unique_ptr<Path>> paths;
+  std::vector<PingPongTool> tools = {};
+};
+
+/// How often a tool sends there and back, which starts anew each time.
+int tool_trips_of(std::size_t bytes) { return std::max(trips_of(bytes), rounds(20)); }
+
+struct Compared {
+  std::vector<std::vector<double>> paths, tools;
+};
+
+Compared in_turns(const Contestants& all, std::size_t size, bool first) {
+  Compared samples{std::vector<std::vector<double>>(all.paths.size()),
+                   std::vector<std::vector<double>>(all.tools.size())};
+  for (int round = 0; round < rounds(kRounds); ++round) {
+    for (std::size_t i = 0; i < all.paths.size(); ++i) {
+      measure(*all.paths[i], size, first, samples.paths[i]);
+    }
+    for (std::size_t i = 0; first && i < all.tools.size(); ++i) {
+      const auto us = one_way_us(all.tools[i], size, tool_trips_of(size));
+      if (us) samples.tools[i].push_back(*us);
+    }
+    meet_asleep();
+  }
+  return samples;
+}
+
+void compare(std::optional<Report>& report, const Contestants& all, std::size_t size, bool first) {
+  const auto samples = in_turns(all, size, first);
   if (!report) return;
   const auto text = text_of(size);
-  std::vector<double> medians;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    medians.push_back(median(samples[i]));
-    report->add(paths[i]->name() + ".us." + text, medians.back(), "us", "one way, median");
+  std::vector<double> paths, peers;
+  for (std::size_t i = 0; i < all.paths.size(); ++i) {
+    paths.push_back(median(samples.paths[i]));
+    report->add(all.paths[i]->name() + ".us." + text, paths.back(), "us", "one way, median");
+  }
+  peers.push_back(paths[1]);
+  for (std::size_t i = 0; i < all.tools.size(); ++i) {
+    if (samples.tools[i].empty()) continue;  // it is not installed
+    peers.push_back(median(samples.tools[i]));
+    report->add(all.tools[i].name + ".us." + text, peers.back(), "us", all.tools[i].note);
   }
   report->add("memcpy.us." + text, copy_us(size), "us", "once, within a process");
-  report->add("host_shm_over_mpi." + text, medians[0] / medians[1], "1",
-              size < (64 << 10) ? "aim: at most 1.1" : "");
+  const auto* const aim = size < (64 << 10) ? "aim: at most 1.1" : "";
+  report->add("host_shm_over_mpi." + text, paths[0] / paths[1], "1", aim);
+  report->add("host_shm_over_best_peer." + text,
+              paths[0] / *std::min_element(peers.begin(), peers.end()), "1", aim);
 }
 
 /// Tensors handed over beside the same tensors sent over our wires and as MPI sends bytes.
@@ -278,32 +324,59 @@ void compare_tensors(std::optional<Report>& report, const d2d::MpiSession& mpi, 
   report->add("lent_over_sent_and_read." + text, median(read) / median(sent_read), "1");
 }
 
-void run(int argc, char** argv) {
-  CLI::App app("Bytes from rank to rank: our shared memory beside MPI", "smp perf d2d");
-  if (!parse_options(app, argc, argv)) return;
-  const d2d::MpiSession mpi;
-  SMP_REQUIRE(mpi.size() == 2, "perf d2d runs on 2 ranks, not on ", mpi.size());
+/// What perf d2d starts as a job of its own: prints "us: NUMBER".
+void measure_plain_mpi(const d2d::MpiSession& mpi, std::size_t bytes) {
+  const bool first = mpi.rank() == GlobalRank(0);
+  PlainMpi plain(first ? 1 : 0);
+  std::vector<double> samples;
+  measure(plain, bytes, first, samples);
+  if (first) std::printf("us: %f\n", median(samples));
+}
+
+/// A wire of every kind that this machine has.
+template <class OverWire>
+Contestants contestants(const d2d::MpiSession& mpi, const std::string& kind) {
+  Contestants all;
+  const auto add = [&](const std::string& name, std::unique_ptr<Wire> wire) {
+    all.paths.push_back(std::make_unique<OverWire>(name + kind, std::move(wire)));
+  };
+  add("host_shm", mpi.connect_host_shm());
+  all.paths.push_back(std::make_unique<PlainMpi>(mpi.rank() == GlobalRank(0) ? 1 : 0));
+  add("mpi_wire", mpi.connect_all());
+  add("ucx_wire", mpi.connect_ucx());
+  add("ofi_wire", mpi.connect_ofi());
+  return all;
+}
+
+void compare_all(const d2d::MpiSession& mpi, const std::vector<PingPongTool>& tools) {
   const bool first = mpi.rank() == GlobalRank(0);
   auto report = report_of_ranks(mpi.rank().value(), "d2d");
   {
-    Paths paths;
-    paths.push_back(std::make_unique<ControlOverWire>("host_shm.control", mpi.connect_host_shm()));
-    paths.push_back(std::make_unique<PlainMpi>(first ? 1 : 0));
-    paths.push_back(std::make_unique<ControlOverWire>("mpi_wire.control", mpi.connect_all()));
-    for (const std::size_t size : {8u, 200u, 1024u, 4096u}) compare(report, paths, size, first);
+    auto all = contestants<ControlOverWire>(mpi, ".control");
+    all.tools = tools;
+    for (const std::size_t size : {8u, 200u, 1024u, 4096u}) compare(report, all, size, first);
   }
-  Paths paths;
-  paths.push_back(std::make_unique<DataOverWire>("host_shm", mpi.connect_host_shm()));
-  paths.push_back(std::make_unique<PlainMpi>(first ? 1 : 0));
-  paths.push_back(std::make_unique<DataOverWire>("mpi_wire", mpi.connect_all()));
-  const std::vector<std::size_t> all{8 << 10, 64 << 10, 256 << 10, 1 << 20,
-                                     4 << 20, 16 << 20, 64 << 20};
+  auto all = contestants<DataOverWire>(mpi, "");
+  all.tools = tools;
+  const std::vector<std::size_t> sizes{8 << 10, 64 << 10, 256 << 10, 1 << 20,
+                                       4 << 20, 16 << 20, 64 << 20};
   const std::vector<std::size_t> few{8 << 10, 1 << 20};
-  for (const auto size : brief() ? few : all) {
-    compare(report, paths, size, first);
+  for (const auto size : brief() ? few : sizes) {
+    compare(report, all, size, first);
     if (size >= 64 << 10) compare_tensors(report, mpi, size);
   }
   if (report) report->finish();
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("Bytes from rank to rank: our shared memory beside MPI", "smp perf d2d");
+  std::size_t plain = 0;
+  app.add_option("--plain-mpi", plain, "only print what MPI takes for so many bytes");
+  if (!parse_options(app, argc, argv)) return;
+  const d2d::MpiSession mpi;
+  SMP_REQUIRE(mpi.size() == 2, "perf d2d runs on 2 ranks, not on ", mpi.size());
+  if (plain > 0) return measure_plain_mpi(mpi, plain);
+  compare_all(mpi, ping_pong_tools(base::concat(argv[0], " --plain-mpi")));
 }
 
 }  // namespace

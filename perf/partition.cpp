@@ -13,6 +13,7 @@
 #include <functional>
 #include <future>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -70,21 +71,21 @@ partitioning::PartitionOptions options_for(const SyntheticModel& model,
 
 // ---- the paper's algorithm ---------------------------------------------------------------------
 
+/// What comes of a placement.
+struct Judged {
+  double seconds = 0;     ///< of a step
+  std::int64_t most = 0;  ///< bytes, of the stage that may need most
+};
+
 /// One way to run it, and what came of it.
 struct PaperRun {
   double alpha = 0;
-  bool counts =
-      false;  ///< modules priced by their number, as the paper does unless it is told to time
+  /// Modules priced by their number, as the paper does unless it is told to time.
+  bool counts = false;
   SeatTies ties = SeatTies::kFewestSeats;
-  double seconds = 0;
-  std::vector<partitioning::StageMemory> memory;
+  Judged judged = {};
 
   bool is_default() const { return counts && alpha == 0.8; }
-  std::int64_t most() const {
-    std::int64_t bytes = 0;
-    for (const auto& stage : memory) bytes = std::max(bytes, stage.most());
-    return bytes;
-  }
 };
 
 CostTree priced(const SyntheticModel& model, double alpha, bool counts) {
@@ -104,12 +105,18 @@ class Setting {
         schedule_(schedule::make_schedule(options_.pipeline, shape_of(options_))),
         settings_{options_.microbatches, schedule_.get(), options_.optimizer_ratio} {}
 
+  /// Many of them come to the same placement, which is judged once.
   std::vector<PaperRun> paper_runs() const {
     std::vector<PaperRun> runs;
+    std::map<std::vector<int>, Judged> judged;
     for (const bool counts : {false, true}) {
       for (const double alpha : {0.0, 0.2, 0.5, 0.8}) {
+        const auto costs = priced(model_, alpha, counts);
         for (const auto ties : {SeatTies::kFewestSeats, SeatTies::kFirst}) {
-          runs.push_back(run({alpha, counts, ties, 0, {}}));
+          const auto stages = partitioning::tree_partition(costs, options_.machine, ties);
+          auto found = judged.find(stages);
+          if (found == judged.end()) found = judged.emplace(stages, judge(stages)).first;
+          runs.push_back({alpha, counts, ties, found->second});
         }
       }
     }
@@ -134,16 +141,14 @@ class Setting {
   }
 
  private:
-  PaperRun run(PaperRun run) const {
-    const auto& machine = options_.machine;
-    const auto stages =
-        partitioning::tree_partition(priced(model_, run.alpha, run.counts), machine, run.ties);
+  Judged judge(const std::vector<int>& stages) const {
     constexpr std::int64_t kCalls = 500'000;  // as make_plan() judges what it reports
-    const partitioning::StepJudge judge(model_.tree, model_.trace, costs_, machine, settings_);
+    const partitioning::StepJudge judge(model_.tree, model_.trace, costs_, options_.machine,
+                                        settings_);
     const auto judgement = judge.judge_within(stages, kCalls);
-    run.seconds = judgement.step.seconds;
-    run.memory = judgement.memory;
-    return run;
+    Judged judged{judgement.step.seconds};
+    for (const auto& stage : judgement.memory) judged.most = std::max(judged.most, stage.most());
+    return judged;
   }
 
   const SyntheticModel& model_;
@@ -158,7 +163,7 @@ double shortest(const std::vector<PaperRun>& runs, std::int64_t limit,
                 const std::function<bool(const PaperRun&)>& counts) {
   double best = kNever;
   for (const auto& run : runs) {
-    if (run.most() <= limit && counts(run)) best = std::min(best, run.seconds);
+    if (run.judged.most <= limit && counts(run)) best = std::min(best, run.judged.seconds);
   }
   return best;
 }
@@ -180,12 +185,13 @@ struct Result {
 /// The tightest limit that the paper's algorithm keeps to with some alpha, and a little.
 std::int64_t limit_of(const std::vector<PaperRun>& runs) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const auto& run : runs) least = std::min(least, run.most());
+  for (const auto& run : runs) least = std::min(least, run.judged.most);
   return least + least / 20;
 }
 
-Result compare(const SyntheticModel& model, simulate::Machine machine, bool limited) {
-  const auto runs = Setting(model, machine).paper_runs();
+/// @param runs  of the paper's algorithm, on the machine without a limit
+Result compare(const SyntheticModel& model, simulate::Machine machine,
+               const std::vector<PaperRun>& runs, bool limited) {
   auto limit = std::numeric_limits<std::int64_t>::max();
   if (limited) {
     limit = limit_of(runs);
@@ -217,15 +223,22 @@ Result compare(const SyntheticModel& model, simulate::Machine machine, bool limi
   return result;
 }
 
-/// One result a member, in order, on all cores.
-std::vector<Result> compare_members(const std::string& family, const simulate::Machine& machine,
-                                    bool limited) {
-  std::vector<Result> results(static_cast<std::size_t>(kMembers));
-  std::atomic<int> next = 0;
+/// One result a member, in order.
+struct Results {
+  std::vector<Result> free, limited;
+};
+
+/// On all cores.
+Results compare_members(const std::string& family, const simulate::Machine& machine) {
+  const auto members = static_cast<std::size_t>(kMembers);
+  Results results{std::vector<Result>(members), std::vector<Result>(members)};
+  std::atomic<std::size_t> next = 0;
   const auto work = [&] {
-    for (int i = next++; i < kMembers; i = next++) {
-      const auto model = partitioning::family_member(family, static_cast<std::uint64_t>(i) + 1);
-      results[static_cast<std::size_t>(i)] = compare(model, machine, limited);
+    for (auto i = next++; i < members; i = next++) {
+      const auto model = partitioning::family_member(family, i + 1);
+      const auto runs = Setting(model, machine).paper_runs();
+      results.free[i] = compare(model, machine, runs, /*limited=*/false);
+      results.limited[i] = compare(model, machine, runs, /*limited=*/true);
     }
   };
   std::vector<std::future<void>> others(std::max(1u, std::thread::hardware_concurrency()) - 1);
@@ -316,13 +329,12 @@ void add_bounds(Report& report, const std::string& suffix, const std::vector<Res
 void measure_families(Report& report, const std::vector<int>& all_stages) {
   for (const int stages : all_stages) {
     for (const auto& place : places(stages)) {
-      for (const bool limited : {false, true}) {
-        for (const std::string& family : partitioning::family_names()) {
-          const auto results = compare_members(family, place.machine, limited);
-          const auto suffix = family + ".d" + std::to_string(stages) + "." + place.name;
-          add_gain(report, suffix + (limited ? ".limited" : ""), results);
-          if (!limited) add_bounds(report, suffix, results);
-        }
+      for (const std::string& family : partitioning::family_names()) {
+        const auto results = compare_members(family, place.machine);
+        const auto suffix = family + ".d" + std::to_string(stages) + "." + place.name;
+        add_gain(report, suffix, results.free);
+        add_bounds(report, suffix, results.free);
+        add_gain(report, suffix + ".limited", results.limited);
       }
     }
   }

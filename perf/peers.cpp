@@ -196,7 +196,11 @@ Turn t5_small(const Options& options) {
     return torch::nn::functional::cross_entropy(net(inputs, labels).flatten(0, 1),
                                                 labels.flatten());
   };
-  return training(options, t5::T5(config), loss_of, batch_of, nullptr);
+  const auto apart = [](DistributedModelBase& model) {
+    model.set_partition("", 0);
+    model.set_partition("decoder", size() - 1);
+  };
+  return training(options, t5::T5(config), loss_of, batch_of, apart);
 }
 
 Turn sleeping(const Options& options) {
@@ -238,7 +242,7 @@ void run(int argc, char** argv) {
   app.add_option("--turns", options.turns, "folder with the pipes")->required();
   app.add_option("--workload", options.workload)->check(CLI::IsMember({"gpt", "t5", "sleep"}));
   app.add_option("--variant", options.variant)
-      ->check(CLI::IsMember({"planned", "by_hand", "replicas", "one_process"}));
+      ->check(CLI::IsMember({"planned", "by_hand", "replicas", "replicas_at_end", "one_process"}));
   app.add_option("--microbatches", options.microbatches);
   app.add_option("--rows", options.rows, "of a batch");
   app.add_option("--length", options.length, "of a sequence");
@@ -248,7 +252,8 @@ void run(int argc, char** argv) {
   app.add_option("--backward-ms", options.backward_ms);
   if (!parse_options(app, argc, argv)) return;
   Config config{.microbatches = options.microbatches, .plan_cache = "off", .intra_op_threads = 1};
-  if (options.variant == "replicas") config.pipeline_parallel_degree = 1;
+  if (options.variant.starts_with("replicas")) config.pipeline_parallel_degree = 1;
+  config.overlapping_allreduce = options.variant != "replicas_at_end";
   in_session(argc, argv, config, [&] {
     const auto workload = options.workload;
     take_turns(options.turns, workload == "gpt"  ? gpt(options)

@@ -1,7 +1,7 @@
 // perf/tp.cpp: how long does a step of a stack of transformer layers take that all ranks share, in
-// the layouts "speed" and "memory" (paper App. F), how many bytes do activations take between
-// forward and backward beside a closed formula, and at the worst moment, and how many bytes are
-// sent?
+// the layouts "speed" and "memory" (paper App. F), with samples of their own and with one batch for
+// all (`prescaled_batch`), how many bytes do activations take between forward and backward beside a
+// closed formula, and at the worst moment, and how many bytes are sent?
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
@@ -83,40 +83,69 @@ double kept_by_blocks(const Shape& s) {
   return (4 * s.row_of_hidden() + inner + attention) * kFloat + mask;
 }
 
+/// How the layers are spread.
+struct Spread {
+  int ranks = 0;
+  bool memory = false;     ///< layout "memory", else "speed"
+  bool prescaled = false;  ///< one batch for all ranks, of the samples of all
+
+  double share() const { return prescaled ? ranks : 1; }  ///< of the samples outside of layers
+  std::string name() const {
+    return base::concat(prescaled ? "prescaled." : "", memory ? "memory" : "speed");
+  }
+};
+
 /// Between forward and backward, beside the batch. Of each norm its input, two numbers a row, and
-/// what it gives to the products: in "speed" of all ranks' samples.
-double held_bytes(const Shape& s, int ranks, bool memory) {
-  const double norms = memory
-                           ? 2 * (2 * s.row_of_hidden() * kFloat + 4 * ranks * s.rows() * kDouble)
-                           : 2 * ((1 + ranks) * s.row_of_hidden() + 2 * s.rows()) * kFloat;
-  return static_cast<double>(s.layers) * (kept_by_blocks(s) + norms);
+/// what it gives to the products: in "speed" of all ranks' samples. In "memory" the result too,
+/// which in "speed" makes up for the first norm's input, the batch.
+double held_bytes(const Shape& s, const Spread& to) {
+  const double row = s.row_of_hidden(), ranks = to.ranks;
+  const double norms = to.memory
+                           ? 2 * (2 * row * kFloat + 4 * ranks * s.rows() * kDouble)
+                           : 2 * ((to.share() + ranks) * row + 2 * to.share() * s.rows()) * kFloat;
+  const double result = to.memory ? to.share() * row * kFloat : 0;
+  return static_cast<double>(s.layers) * (kept_by_blocks(s) + norms) + result;
 }
 
 /// What a rank sends in a step but for gradients of parameters that are whole on each.
-double sent_bytes(const Shape& s, int ranks, bool memory) {
-  const double others = ranks - 1;
+double sent_bytes(const Shape& s, const Spread& to) {
+  const double others = to.ranks - 1, row = s.row_of_hidden() * kFloat;
   const auto hidden = static_cast<double>(s.hidden), inner = static_cast<double>(s.inner);
-  if (!memory) return 2 * 4 * others * s.row_of_hidden() * kFloat * static_cast<double>(s.layers);
+  if (!to.memory) return 2 * 4 * others * row * static_cast<double>(s.layers);
   const double layer = s.rows() * ((5 * hidden + inner) * kFloat + 2 * 4 * kDouble);
-  const double samples = 2 * s.row_of_hidden() * kFloat / ranks;
-  return others * (2 * layer * static_cast<double>(s.layers) + 1.5 * samples);
+  // Whole samples to slices and back, and backward the last of these; or slices that are joined.
+  const double around = to.prescaled ? 2 * row : 3 * row / to.ranks;
+  return others * (2 * layer * static_cast<double>(s.layers) + around);
 }
 
 // ---- measurement -------------------------------------------------------------------------------
 
 struct Way {
-  std::vector<double> step_us;
+  Spread spread;
+  std::vector<double> step_us = {};
   double held = 0, peak = 0, sent = 0;  ///< bytes of this rank
   double loss = 0;
 };
+
+/// Samples of one rank, which draws the same ones in every way.
+at::Tensor samples_of(int rank, const Shape& s) {
+  torch::manual_seed(2 + static_cast<std::uint64_t>(rank));
+  return at::randn({s.batch, s.sequence, s.hidden});
+}
+
+at::Tensor batch_of(const Way& way) {
+  if (!way.spread.prescaled) return samples_of(dp_rank(), shape());
+  std::vector<at::Tensor> samples;
+  for (int rank = 0; rank < way.spread.ranks; ++rank) samples.push_back(samples_of(rank, shape()));
+  return at::cat(samples);
+}
 
 void measure(Way& way) {
   const auto s = shape();
   torch::manual_seed(1);
   Stack net(s);
   DistributedModel model(net);
-  torch::manual_seed(2 + static_cast<std::uint64_t>(dp_rank()));
-  const auto x = at::randn({s.batch, s.sequence, s.hidden});
+  const auto x = batch_of(way);
   std::int64_t held = 0;
   auto train = step([&](const at::Tensor& batch) {
     const auto before = live_tensor_bytes();
@@ -145,29 +174,37 @@ void measure(Way& way) {
   }
 }
 
-Config config_of(int ranks, const char* layout) {
+Config config_of(const Spread& spread) {
   Config config;
   config.pipeline_parallel_degree = 1;
-  config.tensor_parallel_degree = ranks;
-  config.optimize = layout;
+  config.tensor_parallel_degree = spread.ranks;
+  config.optimize = spread.memory ? "memory" : "speed";
+  config.prescaled_batch = spread.prescaled;
   config.intra_op_threads = 1;
   config.plan_cache = "off";
   return config;
 }
 
-void add_rows(Report& report, const Way& way, const char* layout, int ranks) {
+void add_rows(Report& report, const Way& way) {
   const auto s = shape();
-  const bool memory = std::string(layout) == "memory";
-  const auto suffix = base::concat(".", layout, ".p", ranks);
-  const double held = held_bytes(s, ranks, memory), sent = sent_bytes(s, ranks, memory);
+  const auto suffix = base::concat(".", way.spread.name(), ".p", way.spread.ranks);
+  const double held = held_bytes(s, way.spread), sent = sent_bytes(s, way.spread);
   report.add_samples("step" + suffix, way.step_us, "us",
                      base::concat(s.layers, " layers, hidden ", s.hidden, ", ", s.batch, " x ",
-                                  s.sequence, " a rank"));
+                                  s.sequence, way.spread.prescaled ? " for each rank" : " a rank"));
   report.add("held_over_formula" + suffix, way.held / held, "1",
              base::concat(way.held / 1e6, " of ", held / 1e6, " MB between forward and backward"));
   report.add("peak" + suffix, way.peak / 1e6, "MB", "of tensors at once, within a step");
   report.add("sent_over_formula" + suffix, way.sent / sent, "1",
              base::concat(way.sent / 1e6, " of ", sent / 1e6, " MB"));
+}
+
+/// Of `way` over `other`, of steps and peaks.
+void add_ratios(Report& report, const Way& way, const Way& other) {
+  const auto names =
+      base::concat(way.spread.name(), "_over_", other.spread.name(), ".p", way.spread.ranks);
+  report.add("peak_of_" + names, way.peak / other.peak, "1");
+  report.add("step_of_" + names, median(way.step_us) / median(other.step_us), "1");
 }
 
 void run(int argc, char** argv) {
@@ -180,19 +217,23 @@ void run(int argc, char** argv) {
               shape().heads, " heads, not on ", n);
   support::count_tensor_bytes();
   auto report = report_of_ranks(mpi.rank().value(), "tp", Report::Earlier::kKept);
-  Way speed, memory;
-  for (int round = 0; round < rounds(3); ++round) {
-    in_session(argc, argv, config_of(n, "speed"), [&] { measure(speed); });
-    in_session(argc, argv, config_of(n, "memory"), [&] { measure(memory); });
+  std::vector<Way> ways;
+  for (const bool prescaled : {false, true}) {
+    for (const bool memory : {false, true}) ways.push_back({.spread = {n, memory, prescaled}});
   }
-  SMP_REQUIRE(std::abs(speed.loss - memory.loss) < 1e-4 * std::abs(speed.loss),
-              "losses of the two layouts differ: ", speed.loss, " and ", memory.loss);
+  for (int round = 0; round < rounds(3); ++round) {
+    for (auto& way : ways) in_session(argc, argv, config_of(way.spread), [&] { measure(way); });
+  }
+  const auto& speed = ways.front();
+  for (const auto& way : ways) {
+    SMP_REQUIRE(std::abs(speed.loss - way.loss) < 1e-4 * std::abs(speed.loss), "the loss of ",
+                way.spread.name(), " is ", way.loss, ", that of speed ", speed.loss);
+  }
   if (!report) return;
-  add_rows(*report, speed, "speed", n);
-  add_rows(*report, memory, "memory", n);
-  report->add(base::concat("peak_of_memory_over_speed.p", n), memory.peak / speed.peak, "1");
-  report->add(base::concat("step_of_memory_over_speed.p", n),
-              median(memory.step_us) / median(speed.step_us), "1");
+  for (const auto& way : ways) add_rows(*report, way);
+  add_ratios(*report, ways[1], ways[0]);
+  add_ratios(*report, ways[2], ways[0]);
+  add_ratios(*report, ways[3], ways[1]);
   report->finish();
 }
 

@@ -30,10 +30,12 @@ PIPELINING = [Entry(name, "torch") for name in SCHEDULES]
 OTHERS = [Entry("rpc", "rpc"), Entry("deepspeed", "deepspeed")]
 SMP, SMP_BY_HAND = Entry(OURS, OURS), Entry("smp_by_hand", "smp_by_hand")
 DDP, SMP_REPLICAS = Entry("ddp", "ddp"), Entry("smp_replicas", "smp_replicas")
+AT_END = Entry("smp_replicas_at_end", "smp_replicas_at_end")  # of the backward, instead of meanwhile
 OUR_VARIANTS = {
     OURS: "planned",
     "smp_by_hand": "by_hand",
     "smp_replicas": "replicas",
+    "smp_replicas_at_end": "replicas_at_end",
     "one_process_libtorch": "one_process",
 }
 BRIEF_NAMES = {ONE_PROCESS, "1f1b", "rpc", OURS}
@@ -57,13 +59,13 @@ def training(workload: str, ranks: int, microbatches: int, ours: list[Entry], se
 
 def replicas(workload: str, ranks: int, seconds: float) -> Part:
     setting = Setting(workload, ranks, 4, rows=8, length=16, tiny=True) if BRIEF else Setting(workload, ranks, 8)
-    return Part(setting, [REFERENCE, DDP, SMP_REPLICAS], 1 if BRIEF else 25, 1 if BRIEF else seconds)
+    return Part(setting, [REFERENCE, DDP, SMP_REPLICAS, AT_END], 1 if BRIEF else 25, 1 if BRIEF else seconds)
 
 
 PARTS = {
     "gpt.p2": training("gpt", 2, 8, [SMP, SMP_BY_HAND], 100),
     "gpt.p4": training("gpt", 4, 16, [SMP, SMP_BY_HAND], 120),
-    "t5.p2": training("t5", 2, 8, [SMP], 90),
+    "t5.p2": training("t5", 2, 8, [SMP, SMP_BY_HAND], 100),
     "t5.p4": training("t5", 4, 16, [SMP], 110),
     "gpt.r2": replicas("gpt", 2, 120),
     "sleep.p4": Part(Setting("sleep", 4, 16), [SMP, *PIPELINING, *OTHERS], 5, 90),
@@ -83,7 +85,7 @@ class Comparison:
     def start(self, entry: Entry, setting: Setting) -> Ranks:
         if entry.name in OUR_VARIANTS:
             program = self.programs / "perf_peers"
-            if entry is SMP_REPLICAS:  # which share the microbatches of a step
+            if entry in (SMP_REPLICAS, AT_END):  # which share the microbatches of a step
                 setting = replace(setting, microbatches=setting.microbatches // setting.ranks)
             return our_ranks(self.mpirun, program, OUR_VARIANTS[entry.name], setting)
         return torch_ranks(entry.family, setting)
@@ -136,10 +138,12 @@ class Comparison:
             self.rows.add_samples(f"{part}.{name}.step_ms", samples, "ms", f"{len(samples)} rounds")
             if name in measured.differences and name != ONE_PROCESS:
                 self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
-        own, theirs = (measured.milliseconds[entry.name] for entry in (SMP_REPLICAS, DDP))
+        own, theirs, at_end = (measured.milliseconds[entry.name] for entry in (SMP_REPLICAS, DDP, AT_END))
         ratios = [ours / other for ours, other in zip(own, theirs)]
         note = f"{part}: {setting.ranks} replicas of a GPT, {setting.microbatches // setting.ranks} microbatches each, gloo"
         self.rows.add_samples("step_over_ddp", ratios, "1", note)
+        ratios = [during / after for during, after in zip(own, at_end)]
+        self.rows.add_samples("overlapped_over_at_end", ratios, "1", "gradients averaged during the backward, or after it")
 
     def add_sleep(self, part: str, setting: Setting, measured: Measured) -> None:
         cell = setting.forward_ms + setting.backward_ms
