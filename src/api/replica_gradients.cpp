@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <unordered_set>
 #include <utility>
 
 #include "api/runtime.h"
+#include "base/log.h"
 #include "fiber/scheduler.h"
 #include "smp/distributed_model.h"
 #include "tp/sliced_parameters.h"
@@ -28,8 +30,8 @@ void ReplicaGradients::find_models() {
       (slices.contain(parameter) ? sliced : whole).push_back(parameter);
     }
     const auto& shards = runtime_.optimizer_shards();
-    // One gradient of a slice is that of one batch, or of all that its group reads.
-    const int replicas = runtime_.num_replicas(), batches = replicas / runtime_.ranks_of_batch();
+    const int replicas = runtime_.num_replicas();
+    const int of_slices = runtime_.slice_replicas().size();
     std::vector<Owned> owned;
     const auto add_owned = [&](const std::vector<at::Tensor>& parameters, int divisor) {
       for (const auto& parameter : parameters) {
@@ -37,10 +39,19 @@ void ReplicaGradients::find_models() {
       }
     };
     add_owned(whole, replicas);
-    add_owned(sliced, batches);
-    models_.push_back({model, make_reducer(runtime_.replicas(), whole, replicas),
-                       make_reducer(runtime_.slice_replicas(), sliced, batches), std::move(owned)});
+    add_owned(sliced, of_slices);
+    auto of_whole = make_reducer(runtime_.replicas(), whole, replicas);
+    auto of_sliced =
+        make_reducer(runtime_.slice_replicas(), sliced, of_slices * batches_of_slices());
+    models_.push_back(
+        {model, std::move(of_whole), std::move(of_sliced), std::move(owned), std::move(sliced)});
   }
+}
+
+/// Of how many batches a slice's gradient is: those that the ranks of its group read.
+int ReplicaGradients::batches_of_slices() {
+  const int batches = runtime_.num_replicas() / runtime_.ranks_of_batch();
+  return batches / runtime_.slice_replicas().size();
 }
 
 /// Each has lanes of its own, also among those of the models before it.
@@ -81,11 +92,34 @@ std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
   return numbers;
 }
 
+/// The order matters: before the first step with gradients nothing is known of them, and nothing
+/// begins early.
 void ReplicaGradients::begin_step() {
+  if (runtime_.num_replicas() == 1) return;
+  begin_early();
+  if (models_.empty()) find_models();
+  take_means();
+  count_slices_for_batches();
+}
+
+void ReplicaGradients::take_means() {
   const at::NoGradGuard no_grad;
   for (const auto& [parameter, gradient, divisor] : std::exchange(means_, {})) {
     const auto& now = parameter.grad();
     if (now.defined() && gradient.lock() == now.getIntrusivePtr()) now.mul_(divisor);
+  }
+}
+
+/// What is there before the step is a mean, or the user's, like gradients of whole parameters.
+void ReplicaGradients::count_slices_for_batches() {
+  const int batches = batches_of_slices();
+  if (batches == 1) return;
+  const at::NoGradGuard no_grad;
+  for (auto& model : models_) {
+    model.summed = true;
+    for (const auto& slice : model.slices) {
+      if (slice.grad().defined()) slice.grad().mul_(batches);
+    }
   }
 }
 
@@ -96,9 +130,7 @@ void ReplicaGradients::set_hook(const Model& model) {
   model.sliced->set_hook(hook, model.whole->buckets());
 }
 
-/// Before the first step with gradients nothing is known of them.
 void ReplicaGradients::begin_early() {
-  if (runtime_.num_replicas() == 1) return;
   const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
   for (const auto& model : models_) set_hook(model);
   for_each_reducer([&](const Model& model, auto& reducer) {
@@ -134,6 +166,22 @@ void ReplicaGradients::end_early() noexcept {
   for_each_reducer([](const auto&, auto& reducer) { reducer.end_step(); });
 }
 
+void ReplicaGradients::end_step() noexcept try {
+  end_early();
+  const at::NoGradGuard no_grad;
+  for (auto& model : models_) {
+    if (!std::exchange(model.summed, false)) continue;
+    const int batches = batches_of_slices();
+    for (const auto& slice : model.slices) {
+      if (slice.grad().defined()) slice.grad().div_(batches);
+    }
+  }
+} catch (const std::exception& error) {
+  base::log(base::LogLevel::kWarning, "rank ", runtime_.topology().rank(),
+            ": gradients of slices that were not averaged stay sums over the batches of ",
+            "the ranks that share them: ", error.what(), "; zero them before the next step");
+}
+
 void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
   const auto same_slices = replicas_of_slices();
   const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
@@ -152,6 +200,7 @@ void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
     set_hook(model);
     model.whole->reduce(of_whole, step);
     model.sliced->reduce(of_slices, step);
+    model.summed = false;
     for (const auto& [parameter, divisor] : model.owned) {
       const auto& mean = parameter.grad();
       if (!mean.defined()) continue;

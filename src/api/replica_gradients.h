@@ -22,8 +22,9 @@ class Runtime;
 
 /// Of one rank, whose replicas hold the same parameters, but for slices of distributed modules:
 /// their gradients are of the samples of all ranks that hold the others, so only replicas of the
-/// slice add theirs, and the sum is divided by the number of all batches of the job. Threads: the
-/// rank's.
+/// slice add theirs, and the sum is divided by the number of all batches of the job. Between steps
+/// `.grad` of a slice counts like any other; while a step runs it is a sum over the batches that
+/// go through the slice, in which what was there before counts as often. Threads: the rank's.
 class ReplicaGradients final : public server::GradientListener {
  public:
   /// Of each model what its gradients are here: those of whole parameters, then those of slices.
@@ -37,17 +38,17 @@ class ReplicaGradients final : public server::GradientListener {
     places_.clear();
     apart_.clear();
   }
-  /// A step with gradients begins: what replicas own alone, and has not been zeroed since it was
-  /// averaged, counts for all of them.
+  /// This rank's part of a step with gradients begins, models are placed. What becomes final may be
+  /// added up at once. What replicas own alone, and has not been zeroed since it was averaged,
+  /// counts for all of them; what lies in `.grad` of a slice, for all batches that go through it.
   void begin_step();
-  /// This rank's part of it begins: what becomes final may be added up at once.
-  void begin_early();
   /// At the end of the step.
   Reports report();
   /// Averages what belongs to models without a NoSync. @param reports  of all replicas
   void reduce(const std::vector<Reports>& reports);
-  /// Gives up what was begun early and is not averaged; nobody is waited for.
-  void end_early() noexcept;
+  /// The step has ended, well or not. Gives up what was begun early and is not averaged; nobody is
+  /// waited for. Gradients of slices that are not averaged count like any other again.
+  void end_step() noexcept;
 
   void on_final(const at::Tensor& parameter) override;
   void on_pause() override;
@@ -73,7 +74,9 @@ class ReplicaGradients final : public server::GradientListener {
   struct Model {
     const DistributedModelBase* model;
     std::unique_ptr<dp::GradientReducer> whole, sliced;
-    std::vector<Owned> owned;  // whose gradients are here alone
+    std::vector<Owned> owned;        // whose gradients are here alone
+    std::vector<at::Tensor> slices;  // of which `sliced` is
+    bool summed = false;             // their gradients are sums over batches, see above
   };
   /// Where a parameter is averaged.
   struct Place {
@@ -84,6 +87,11 @@ class ReplicaGradients final : public server::GradientListener {
                                                     const std::vector<at::Tensor>& parameters,
                                                     int divisor);
   void find_models();
+  int batches_of_slices();
+  void take_means();
+  void count_slices_for_batches();
+  void begin_early();
+  void end_early() noexcept;
   static void set_hook(const Model& model);
   template <class Do>
   void for_each_reducer(Do&& act);

@@ -60,7 +60,6 @@ ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
               ": a step with gradients after the last round of smp::Join, in which no replica had "
               "a batch; end the Join (its scope) first");
   runtime.count_shared_step();
-  runtime.replica_gradients().begin_step();
 }
 
 d2d::Communicator ReplicaStep::members() const {
@@ -183,19 +182,19 @@ void ReplicaStep::require_same_samples(const std::vector<Batch>& batches) const 
   }
 }
 
-/// Gradients that are being added up early are so no more.
-struct ReplicaStep::EndOfEarly {
-  ~EndOfEarly() { gradients.end_early(); }
+/// Gradients that are being added up early are so no more, and those of slices are what others are.
+struct ReplicaStep::EndOfStep {
+  ~EndOfStep() { gradients.end_step(); }
   ReplicaGradients& gradients;
 };
 
 void ReplicaStep::begin() const {
-  if (shared_ && learns_) runtime_.replica_gradients().begin_early();
+  if (shared_ && learns_) runtime_.replica_gradients().begin_step();
 }
 
 void ReplicaStep::finish() const {
   if (!shared_) return;
-  const EndOfEarly end{runtime_.replica_gradients()};
+  const EndOfStep end{runtime_.replica_gradients()};
   const auto replicas = members();
   Ending own;
   if (learns_) own.gradients = runtime_.replica_gradients().report();
@@ -212,7 +211,7 @@ void ReplicaStep::finish() const {
 
 void ReplicaStep::fail() const noexcept {
   if (!shared_) return;
-  const EndOfEarly end{runtime_.replica_gradients()};
+  const EndOfStep end{runtime_.replica_gradients()};
   try {
     const auto failure = current_failure(runtime_);
     gather_values(members(), Ending{failure.text, failure.type, {}},

@@ -52,7 +52,7 @@ class ReplicaStep {
   void fail() const noexcept;
 
  private:
-  struct EndOfEarly;
+  struct EndOfStep;
   d2d::Communicator members() const;
   std::vector<Batch> exchange(const Batch& own) const;
   bool counts_apart(GlobalRank other) const;
