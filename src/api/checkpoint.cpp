@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/safetensors_file.h"
+#include "smp/error.h"
 
 namespace smp {
 namespace {
@@ -30,10 +32,13 @@ Metadata with_format(Metadata metadata) {
   return metadata;
 }
 
+/// What is to be told to others; where one of them is gone there is nobody to tell.
 std::exception_ptr attempt(const std::function<void()>& action) {
   try {
     action();
     return nullptr;
+  } catch (const PeerLostError&) {
+    throw;
   } catch (const std::exception&) {
     return std::current_exception();
   }
@@ -83,10 +88,12 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
     const bool writes = runtime.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
     if (writes) writer.emplace(path, infos, all_metadata);
   });
-  gather_model(model, tensors, 0, problem, kWhat, [&](std::size_t i, const at::Tensor& values) {
-    if (writer) writer->write(i, values);
-  });
+  // A write that fails ends the gathering of this pipeline only: those that hold the other slices
+  // hear of it at last.
   problem = attempt([&] {
+    gather_model(model, tensors, 0, problem, kWhat, [&](std::size_t i, const at::Tensor& values) {
+      if (writer) writer->write(i, values);
+    });
     if (writer) writer->commit();
   });
   const auto writers = whole.any() ? model_holders(runtime) : runtime.communicator(Group::kPp);

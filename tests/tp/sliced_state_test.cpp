@@ -1,9 +1,12 @@
 // State of sliced models is that of whole ones: saved at one degree, trained on at another, by
 // plain LibTorch too.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
+#include <optional>
 
 #include "smp/checkpoint.h"
 #include "support/refusal.h"
@@ -117,6 +120,54 @@ TEST(SlicedState, IsSavedAtOneDegreeAndTrainedOnAtAnother) {
       std::filesystem::remove(half_path);
       std::filesystem::remove(end_path);
     }
+  }
+}
+
+/// No file of this process grows past some bytes, as on a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*const handler_)(int);
+  rlimit before_ = {};
+};
+
+/// The others wait for no rank that has failed.
+TEST(SlicedState, ThatCannotBeWrittenIsAnErrorOnAllRanks) {
+  for (const auto degrees : {Degrees{2, 1}, Degrees{2, 2}, Degrees{4, 1}}) {
+    SCOPED_TRACE(testing::Message() << "tp " << degrees.tp << ", pp " << degrees.pp);
+    const auto path = path_of("full");
+    run_local(degrees.tp * degrees.pp,
+              [&] {
+                torch::manual_seed(3);
+                SlicedBag net;
+                DistributedModel model(net);
+                model.set_partition("", 0);
+                model.set_partition("first", degrees.pp - 1);
+                model.place();
+                const auto save = [&] { save_safetensors(model, path); };
+                std::optional<FullDisk> full;
+                if (rank() == 0) full.emplace(64);  // it writes
+                EXPECT_THAT(refusal<ResourceError>(save), HasSubstr(path)) << "on rank " << rank();
+                EXPECT_FALSE(std::filesystem::exists(path));
+                full.reset();
+                save();
+                if (rank() != 0) return;
+                EXPECT_EQ(load_safetensors(path).size(), 6u);
+                std::filesystem::remove(path);
+              },
+              config_of(degrees), {2});
   }
 }
 
