@@ -57,6 +57,15 @@ bool name_after(torch::nn::Module& module, const std::type_info& impl) {
   return true;
 }
 
+/// A stand-in is no part of the model: train() and what travels with a call reach the module that
+/// it stands in for.
+Packet run_stand_in(RoutedBase& module, const CallEntry& entry, Packet& arguments) {
+  const bool training = module.smp_module().is_training();
+  auto& own = module.smp_stand_in->module();
+  if (own.is_training() != training) own.train(training);
+  return module.smp_stand_in->run(entry, arguments);
+}
+
 std::size_t module_data_size() noexcept {
   struct Probe : torch::nn::Module {
     char first = 0;

@@ -263,6 +263,50 @@ TEST(Replacement, TakesRulesOfTheUsersAndLeavesWhatIsBelow) {
       config_of(2), {1});
 }
 
+/// In training mode all is dropped.
+struct DroppedImpl : torch::nn::Module {
+  DroppedImpl() : factor(register_parameter("factor", torch::ones({4}, torch::kDouble))) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::dropout(x * factor, 1, is_training()); }
+  at::Tensor factor;
+};
+SMP_MODULE(Dropped);
+
+struct DistributedDroppedImpl : DistributedModule {
+  explicit DistributedDroppedImpl(DroppedImpl& original)
+      : drop(register_module("drop", torch::nn::Dropout(1.0))) {
+    factor = adopt_slice("factor", original.factor, 0);
+  }
+  static std::string obstacle(const DroppedImpl&, int) { return ""; }
+  at::Tensor forward(const at::Tensor& x) {
+    return drop(batch_of_slices_for_tp(slices_of_batch_for_tp(x, 1) * factor, 1));
+  }
+  at::Tensor factor;
+  torch::nn::Dropout drop;
+};
+
+TEST(Replacement, TrainsAndEvaluatesWithTheModuleItStandsInFor) {
+  tp_register_with_module<DroppedImpl, DistributedDroppedImpl>();
+  for (const int pp : {1, 2}) {
+    run_local(2 * pp,
+              [&] {
+                nn::Sequential net(nn::Identity(), Dropped());
+                set_tensor_parallelism(*net.ptr());
+                DistributedModel model(net);
+                model.set_partition("", 0);
+                model.set_partition("1", pp - 1);
+                auto sum = step([&](const at::Tensor& x) { return model(x).sum(); });
+                const torch::NoGradGuard no_grad;
+                const auto x = torch::ones({4, 4}, torch::kDouble);
+                for (const bool training : {true, false, true, false}) {
+                  model.train(training);
+                  EXPECT_EQ(sum(x).reduce_sum().item<double>(), training ? 0. : 16.)
+                      << "on " << pp << " stages";
+                }
+              },
+              config_of(2, pp), {1});
+  }
+}
+
 TEST(Replacement, DoesNothingOnOneRankOfAGroup) {
   run_local(2,
             [] {

@@ -28,6 +28,8 @@ SMP_API std::string obstacle_text(const char* method, int argument, const std::t
                                              const std::string& obstacle);
 [[noreturn]] SMP_API void fail_wrong_module(const torch::nn::Module& module,
                                             const CallEntry& entry);
+/// Runs `entry` by what stands in for `module`, in the training mode that `module` has now.
+SMP_API Packet run_stand_in(RoutedBase& module, const CallEntry& entry, Packet& arguments);
 
 /// What a call gives while the stack is being unwound and nothing may be thrown.
 template <class R>
@@ -115,7 +117,7 @@ class RoutedCall {
       Writer out;
       (put_argument<A>(out, arguments), ...);
       auto packed = std::move(out).take();
-      auto answer = module.smp_stand_in->run(entry(), packed);
+      auto answer = run_stand_in(module, entry(), packed);
       return unpack(answer);
     }
   }
@@ -136,7 +138,7 @@ class RoutedCall {
     if (self == nullptr) fail_wrong_module(module, entry());
     auto* const routed = dynamic_cast<RoutedBase*>(&module);
     if (routed != nullptr && routed->smp_stand_in) {
-      return routed->smp_stand_in->run(entry(), arguments);
+      return run_stand_in(*routed, entry(), arguments);
     }
     Reader in(arguments);
     std::tuple<Received<A>...> received{Received<A>(in)...};
