@@ -28,18 +28,37 @@ void require_labels(const at::Tensor& logits, const at::Tensor& labels, std::int
               " is none of the ", classes, " classes, and not ignore_index");
 }
 
-/// Log-sum-exp and score of the label, [.., 2], of the `real` first classes of this rank.
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+/// In which type rows are added up: torch's cross entropy does not add up halves either.
+at::ScalarType sum_type(const at::Tensor& logits) {
+  const auto dtype = logits.scalar_type();
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+/// [.., 1]. Where all are -inf, so is it, and no gradient comes from there: that of LibTorch's
+/// logsumexp is NaN, though for the rows of all ranks together such a part counts nothing.
+at::Tensor log_sum_exp(const at::Tensor& logits) {
+  auto sums = at::logsumexp(logits, {-1}, /*keepdim=*/true);
+  if (sums.is_meta()) return sums;  // a plan is made, there are no values
+  const auto nothing = at::isneginf(sums.detach());
+  if (!nothing.any().item<bool>()) return sums;
+  sums = at::logsumexp(logits.masked_fill(nothing, 0), {-1}, /*keepdim=*/true);
+  return sums.masked_fill(nothing, kMinusInfinity);
+}
+
+/// Log-sum-exp and score of the label, [.., 2], of the `real` first classes of this rank, in the
+/// type of sums.
 at::Tensor own_parts(const at::Tensor& logits, const at::Tensor& own_label, std::int64_t real) {
+  const auto dtype = sum_type(logits);
   if (real == 0) {  // whose sum of exponentials is 0; still part of the graph of the others
-    const auto nothing = logits.narrow(-1, 0, 0).sum(-1, /*keepdim=*/true);
-    return at::cat({nothing - std::numeric_limits<double>::infinity(), nothing}, -1);
+    const auto nothing = logits.narrow(-1, 0, 0).to(dtype).sum(-1, /*keepdim=*/true);
+    return at::cat({nothing + kMinusInfinity, nothing}, -1);
   }
-  const auto classes = logits.narrow(-1, 0, real);
+  const auto classes = logits.narrow(-1, 0, real).to(dtype);
   const auto elsewhere = (own_label < 0) | (own_label >= real);
   const auto scores = classes.gather(-1, own_label.masked_fill(elsewhere, 0).unsqueeze(-1));
-  return at::cat({at::logsumexp(classes, {-1}, /*keepdim=*/true),
-                  scores.masked_fill(elsewhere.unsqueeze(-1), 0)},
-                 -1);
+  return at::cat({log_sum_exp(classes), scores.masked_fill(elsewhere.unsqueeze(-1), 0)}, -1);
 }
 
 }  // namespace
@@ -59,7 +78,8 @@ at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor
   const auto real = std::clamp<std::int64_t>(all_classes - first, 0, own_classes);
   const auto parts = own_parts(logits, labels - first, real);
   const auto all = batch_of_slices_for_tp(parts, -1).unflatten(-1, {group.size(), 2});
-  const auto losses = at::logsumexp(all.select(-1, 0), {-1}) - all.select(-1, 1).sum(-1);
+  const auto losses =
+      (at::logsumexp(all.select(-1, 0), {-1}) - all.select(-1, 1).sum(-1)).to(logits.scalar_type());
   if (group.same_batch()) return losses.masked_fill(ignored, 0);
   const auto rows = labels.size(0) / group.size();
   return losses.masked_fill(ignored.narrow(0, group.rank() * rows, rows), 0);

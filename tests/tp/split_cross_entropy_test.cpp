@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "smp/error.h"
 #include "support/refusal.h"
 #include "tp/layer_comparison.h"
@@ -94,6 +96,63 @@ TEST(SplitCrossEntropy, LeavesOutClassesThatPad) {
         expect_near(own.grad(), logits.grad().chunk(size, -1)[place], 1e-12, "gradient");
       });
     }
+  }
+}
+
+/// Of rows that are short types: those of sums in float, rounded once.
+TEST(SplitCrossEntropy, AddsUpHalvesInFloat) {
+  constexpr std::int64_t kMany = 512, kRowsOfAll = 64;
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int size : {1, 2, 4}) {
+      SCOPED_TRACE(testing::Message() << size << " ranks, " << dtype);
+      const auto half = (numbers(3, {kRowsOfAll, kMany})[0] * 4).to(dtype);
+      const auto labels = whole_numbers(1, {kRowsOfAll}, kMany)[0];
+      auto logits = half.to(at::kFloat).requires_grad_();
+      const auto losses = torch::nn::functional::cross_entropy(
+          logits, labels, torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
+      losses.sum().backward();
+      const double unit = dtype == at::kHalf ? 1. / 1024 : 1. / 128;  // relative, of a rounding
+      d2d::SimulatedJob job(size, 4);
+      on_group(job, size, [&](int rank) {
+        const auto place = static_cast<std::size_t>(rank);
+        auto own = half.chunk(size, -1)[place].clone().requires_grad_();
+        const auto ours = split_cross_entropy_for_tp(own, labels);
+        ASSERT_EQ(ours.scalar_type(), dtype);
+        const auto expected = losses.detach().chunk(size)[place];
+        const auto error = ((ours.detach().to(at::kFloat) - expected) / expected).abs();
+        EXPECT_LE(error.max().item<double>(), 0.51 * unit);
+        backward(ours, at::ones_like(ours));
+        const auto wanted = logits.grad().chunk(size, -1)[place];
+        const auto off = (own.grad().to(at::kFloat) - wanted).abs();
+        EXPECT_LE((off - 0.51 * unit * wanted.abs()).max().item<double>(), 1e-6);
+      });
+    }
+  }
+}
+
+/// As a mask of classes makes it: of the first row half the classes, which one of two ranks has;
+/// of the second all but the label.
+TEST(SplitCrossEntropy, TakesClassesWhoseScoreIsMinusInfinity) {
+  for (const int size : {1, 2, 4}) {
+    Case all(size, {4}, 3);
+    all.labels[0] = 6;
+    all.labels[1] = 1;
+    const double nothing = -std::numeric_limits<double>::infinity();
+    all.logits[0].narrow(0, 0, 4).fill_(nothing);
+    all.logits[1].fill_(nothing)[1] = 2;
+    const auto [logits, losses] = plain(all, size);
+    ASSERT_TRUE(logits.grad().isfinite().all().item<bool>());
+    d2d::SimulatedJob job(size, 4);
+    on_group(job, size, [&, &logits = logits, &losses = losses](int rank) {
+      SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << size);
+      const auto place = static_cast<std::size_t>(rank);
+      auto own = all.logits.chunk(size, -1)[place].clone().requires_grad_();
+      const auto ours = split_cross_entropy_for_tp(own, all.labels);
+      expect_near(ours.detach(), losses.chunk(size)[place], 1e-12, "losses");
+      backward(ours, weights_like(ours, rank));
+      EXPECT_TRUE(own.grad().isfinite().all().item<bool>()) << own.grad();
+      expect_near(own.grad(), logits.grad().chunk(size, -1)[place], 1e-12, "gradient");
+    });
   }
 }
 

@@ -22,7 +22,9 @@ namespace smp {
 ///
 /// Forward sends 2·(T-1)·B elements from each rank, backward as many. With a prescaled batch T·B
 /// stands for the rows of that batch, all of which come back on every rank; two numbers of each are
-/// gathered in forward, and nothing is sent in backward.
+/// gathered in forward, and nothing is sent in backward. Of float16 and bfloat16 logits sums are
+/// taken and sent in float32, as torch takes them, and losses rounded at the end. Logits may be
+/// -inf.
 ///
 /// @param logits        this rank's classes, tp_rank·c to (tp_rank + 1)·c - 1, of the rows of all
 ///                      ranks in order of tp_rank: [T·B, .., c]
@@ -30,7 +32,7 @@ namespace smp {
 /// @param ignore_index  label of rows that cost nothing
 /// @param num_classes   V, at most T·c: logits of classes beyond it are padding, which counts
 ///                      nothing and gets no gradient; nothing: T·c
-/// @return [B, ..]
+/// @return [B, ..], of the type of `logits`
 /// @throws UsageError   shapes do not belong together, or a label is none of the V classes; and as
 ///                      the primitives (smp/tp/primitives.h).
 SMP_API at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& labels,
