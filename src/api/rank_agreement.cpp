@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
+#include "server/foreign_parameters.h"
 #include "tp/sliced_parameters.h"
 
 namespace smp {
@@ -165,35 +166,87 @@ void require_equal_print(const d2d::Communicator& stages,
               "; build the same model on every rank");
 }
 
-/// Slices of one parameter come from one.
-void require_equal_origins(const d2d::Communicator& holders,
-                           const std::vector<const ModelDescription*>& models) {
+/// The slices of models, as they are registered; the same ones on all ranks that share them.
+struct NamedSlices {
   std::vector<std::string> names;
+  std::vector<at::Tensor> tensors;
   std::vector<std::uint64_t> origins;
+};
+
+NamedSlices named_slices_of(const std::vector<const ModelDescription*>& models) {
+  NamedSlices found;
   for (const auto* model : models) {
     const tp::SlicedParameters slices(*model->modules.front());
     for (const auto& item : model->modules.front()->named_parameters()) {
       if (!item.value().defined() || !slices.contain(item.value())) continue;
-      names.push_back(item.key());
-      origins.push_back(slices.origin(item.value()));
+      found.names.push_back(item.key());
+      found.tensors.push_back(item.value());
+      found.origins.push_back(slices.origin(item.value()));
     }
   }
-  auto all = gather_values(holders, origins, "the origin of slices");
+  return found;
+}
+
+/// Of values that tell something; 0: they are not in memory, or all the same.
+std::uint64_t hash_of_drawn(const at::Tensor& slice) {
+  const bool here = !deferred::is_delayed(slice) && !server::is_foreign(slice) &&
+                    slice.device().is_cpu() && slice.layout() == at::kStrided && slice.numel() > 0;
+  if (!here) return 0;
+  const at::NoGradGuard no_grad;
+  const auto values = slice.detach();
+  const auto first = values.flatten()[0];
+  return (values == first).all().item<bool>() ? 0 : hash_of(values);
+}
+
+/// Ranks with the same seed draw the same numbers, each for its own slice, if an initialiser is
+/// applied to what they hold. @param places  of slices of unknown origin
+void warn_of_equal_slices(const d2d::Communicator& holders, const NamedSlices& slices,
+                          const std::vector<std::size_t>& places) {
+  std::vector<std::uint64_t> own;
+  for (const auto place : places) own.push_back(hash_of_drawn(slices.tensors[place]));
+  const auto all = gather_values(holders, own, "the values of slices");
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    std::unordered_set<std::uint64_t> seen;
+    const bool twice = std::any_of(all.begin(), all.end(), [&](const auto& of_rank) {
+      return of_rank[i] != 0 && !seen.insert(of_rank[i]).second;
+    });
+    if (twice) names.push_back(slices.names[places[i]]);
+  }
+  if (names.empty() || holders.rank() != 0) return;
+  const auto others =
+      names.size() > 1 ? base::concat(" (and of ", names.size() - 1, " others)") : std::string();
+  base::log(base::LogLevel::kWarning, "parameter '", names[0], "' is sliced over ",
+            holders.members().text(), ", and some of these ranks hold equal slices of it", others,
+            ": an initialiser that is applied to a distributed module draws the same numbers on "
+            "every rank. Draw the whole tensor and copy the rank's part, or load whole values "
+            "(docs/tensor_parallelism.md, Values)");
+}
+
+/// Slices of one parameter come from one.
+void require_equal_origins(const d2d::Communicator& holders,
+                           const std::vector<const ModelDescription*>& models) {
+  const auto slices = named_slices_of(models);
+  const auto& names = slices.names;
+  auto all = gather_values(holders, slices.origins, "the origin of slices");
   for (std::size_t member = 0; member < all.size(); ++member) {
     SMP_REQUIRE(all[member].size() == names.size(), "rank ", holders.members()[holders.rank()],
                 " holds slices of ", names.size(), " parameters, but rank ",
                 holders.members()[static_cast<int>(member)], ", of the same ",
                 holders.members().text(), ", of ", all[member].size(), kRemedy);
   }
-  for (std::size_t place = 0; place < names.size(); ++place) {  // 0: unknown somewhere
+  std::vector<std::size_t> unknown;  // somewhere
+  for (std::size_t place = 0; place < names.size(); ++place) {
     if (std::none_of(all.begin(), all.end(), [&](const auto& own) { return own[place] == 0; }))
       continue;
+    unknown.push_back(place);
     for (auto& own : all) own[place] = 0;
   }
   const auto difference = first_difference(all);
   SMP_REQUIRE(!difference, "parameter '", names[difference->place], "' is sliced over ",
               holders.members().text(), ", but rank ", holders.members()[difference->member],
               " has cut its slice from other values than rank ", holders.members()[0], kRemedy);
+  if (!unknown.empty()) warn_of_equal_slices(holders, slices, unknown);
 }
 
 }  // namespace

@@ -178,6 +178,34 @@ TEST(GroupSteps, TakeSlicesThatWereWrittenSinceTheyWereCut) {
               testing::Each("it ended well"));
 }
 
+/// What is printed where ranks of one seed initialise what they hold by `change`.
+std::string printed_of(const std::function<void(SlicedBag&)>& change) {
+  testing::internal::CaptureStderr();
+  const auto told = told_with_seeds({3, 3}, 1, [&](SlicedBag& net) {
+    const torch::NoGradGuard no_grad;
+    change(net);
+  });
+  EXPECT_THAT(told, testing::Each("it ended well"));
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(GroupSteps, WarnOfSlicesThatWereDrawnAlike) {
+  EXPECT_THAT(printed_of([](SlicedBag& net) {
+                torch::nn::init::normal_(net->embed->weight);
+                torch::nn::init::normal_(net->second->weight);
+              }),
+              AllOf(HasSubstr("'embed.weight' is sliced over TP_GROUP {0, 1}"),
+                    HasSubstr("equal slices of it (and of 1 others)"),
+                    HasSubstr("docs/tensor_parallelism.md")));
+  const auto silent = testing::Not(HasSubstr("equal slices"));
+  EXPECT_THAT(printed_of([](SlicedBag& net) { net->embed->weight.fill_(0.5); }), silent);
+  EXPECT_THAT(printed_of([](SlicedBag& net) {  // as the docs say
+                const auto whole = torch::nn::init::normal_(torch::empty({13, 8}));
+                net->embed->weight.copy_(whole.chunk(tp_size(), 1)[tp_rank()]);
+              }),
+              silent);
+}
+
 TEST(GroupSteps, SayWhichCollectiveARankDoesNotComeTo) {
   const auto text = refusal<InternalError>([] {
     run_local(2,
