@@ -54,6 +54,8 @@ class SMP_API Join {
   bool active() const noexcept { return active_; }
   /// Replicas that have one.
   int num_active() const noexcept { return num_active_; }
+  /// The first of them, by smp::dp_rank(); 0 if there is none.
+  int first_active() const noexcept { return first_active_; }
   const JoinOptions& options() const noexcept { return options_; }
 
  private:
@@ -61,6 +63,7 @@ class SMP_API Join {
   const JoinOptions options_;
   bool active_ = true;
   int num_active_;
+  int first_active_ = 0;
 };
 
 }  // namespace smp

@@ -25,6 +25,7 @@
 #include "server/leaf_guards.h"
 #include "server/weight_watch.h"
 #include "smp/clip_grad.h"
+#include "smp/join.h"
 #include "smp/tp/replacement.h"
 #include "tp/sliced_parameters.h"
 
@@ -234,8 +235,8 @@ static void take_values_of_first(Runtime& runtime, const torch::nn::Module& modu
   const tp::SlicedParameters slices(module);
   std::vector<at::Tensor> whole, sliced;
   for (const auto& tensor : held) (slices.contain(tensor) ? sliced : whole).push_back(tensor);
-  dp::take_values_of_first(runtime.replicas(), whole, runtime.bucket_bytes());
-  dp::take_values_of_first(runtime.slice_replicas(), sliced, runtime.bucket_bytes());
+  dp::take_values_of(0, runtime.replicas(), whole, runtime.bucket_bytes());
+  dp::take_values_of(0, runtime.slice_replicas(), sliced, runtime.bucket_bytes());
 }
 
 void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
@@ -375,7 +376,9 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   for (const auto* model : runtime.models()) model->state_->weights.begin_step();
 }
 
+/// A slice is never a buffer.
 void take_buffers_of_first(Runtime& runtime) {
+  const int first = runtime.join() == nullptr ? 0 : runtime.join()->first_active();
   for (const auto* model : runtime.models()) {
     const auto& state = *model->state_;
     if (!state.placement) continue;
@@ -384,7 +387,7 @@ void take_buffers_of_first(Runtime& runtime) {
     auto held = state.placement->held_on(runtime.pp_rank());
     std::erase_if(
         held, [&](const auto& tensor) { return buffers.count(tensor.unsafeGetTensorImpl()) == 0; });
-    take_values_of_first(runtime, *state.module, held);
+    dp::take_values_of(first, runtime.replicas(), held, runtime.bucket_bytes());
   }
 }
 

@@ -55,6 +55,9 @@ bool Join::next(bool has_batch) {
   require_alike_where_shared(rounds);
   num_active_ = static_cast<int>(std::count_if(rounds.begin(), rounds.end(),
                                                [](const Round& round) { return round.has_batch; }));
+  const auto first = std::find_if(rounds.begin(), rounds.end(),
+                                  [](const Round& round) { return round.has_batch; });
+  first_active_ = first == rounds.end() ? 0 : static_cast<int>(first - rounds.begin());
   return num_active_ > 0;
 }
 

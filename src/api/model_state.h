@@ -16,8 +16,9 @@ void prepare_models(Runtime& runtime, const StepPreview* preview);
 /// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.
 void refuse_written_weights(Runtime& runtime, int microbatch);
 
-/// Gives the buffers of placed models the values that they have in the first replica. All ranks
-/// that run a stage call it. @throws as dp::take_values_of_first
+/// Gives the buffers of placed models the values that they have in the first replica, of those that
+/// have a batch (smp::Join): statistics of one without stand still. All ranks that run a stage call
+/// it. @throws as dp::take_values_of
 void take_buffers_of_first(Runtime& runtime);
 
 /// PlannedModel::simulation of a placed model.

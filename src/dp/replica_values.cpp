@@ -33,16 +33,16 @@ std::vector<TensorSize> sendable_sizes_of(const std::vector<at::Tensor>& tensors
 
 }  // namespace
 
-void take_values_of_first(const d2d::Communicator& replicas, const std::vector<at::Tensor>& tensors,
-                          std::int64_t bucket_bytes) {
+void take_values_of(int root, const d2d::Communicator& replicas,
+                    const std::vector<at::Tensor>& tensors, std::int64_t bucket_bytes) {
   if (replicas.size() == 1) return;
   for (const auto& bucket : plan_buckets(sendable_sizes_of(tensors), bucket_bytes)) {
     const auto members = chosen(tensors, bucket);
-    const bool first = replicas.rank() == 0;
+    const bool gives = replicas.rank() == root;
     const auto values =
-        replicas.broadcast_tensor(first ? flattened(members) : at::Tensor(), {numel_of(members)},
-                                  members[0].scalar_type(), replicas.members()[0]);
-    if (!first) unflatten_into(members, values);
+        replicas.broadcast_tensor(gives ? flattened(members) : at::Tensor(), {numel_of(members)},
+                                  members[0].scalar_type(), replicas.members()[root]);
+    if (!gives) unflatten_into(members, values);
   }
 }
 

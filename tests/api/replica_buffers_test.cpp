@@ -30,7 +30,9 @@ struct Statistics {
   std::map<std::pair<int, int>, Tensor> before, after, batch;  // by step and replica
 };
 
-Statistics train(bool broadcast, int stages) {
+/// @param batches  that each replica has; kSteps: all of them
+Statistics train(bool broadcast, int stages,
+                 const std::vector<int>& batches = std::vector<int>(kReplicas, kSteps)) {
   Config config;
   config.pipeline_parallel_degree = stages;
   config.auto_partition = false;
@@ -50,7 +52,9 @@ Statistics train(bool broadcast, int stages) {
                 return loss;
               });
               const bool has_norm = pp_rank() == stages - 1;
+              Join join;
               for (int step = 0; step < kSteps; ++step) {
+                join.next(step < batches[static_cast<std::size_t>(dp_rank())]);
                 const std::pair key(step, dp_rank());
                 if (has_norm) statistics.before[key] = net->norm->running_mean.clone();
                 const auto x = numbers(10 * step + dp_rank(), {6, 3});
@@ -83,6 +87,21 @@ void expect_updates_of(bool broadcast) {
 TEST(ReplicaBuffers, AreEachReplicasOwn) { expect_updates_of(false); }
 
 TEST(ReplicaBuffers, AreThoseOfTheFirstIfAsked) { expect_updates_of(true); }
+
+/// The first replica runs out of batches; from then on it is the second that the others follow.
+TEST(ReplicaBuffers, AreThoseOfTheFirstThatHasABatch) {
+  for (const int stages : {1, 2}) {
+    const auto statistics = train(true, stages, {1, 3, 2});
+    for (const auto& [key, after] : statistics.after) {
+      const auto& [step, replica] = key;
+      const auto& before = statistics.before.at({step, step == 0 ? 0 : 1});
+      const bool idle = (replica == 0 && step >= 1) || (replica == 2 && step >= 2);
+      const auto expected = idle ? before : 0.9 * before + 0.1 * statistics.batch.at(key);
+      EXPECT_TRUE(torch::allclose(after, expected, 1e-12))
+          << stages << " stages, step " << step << ", replica " << replica;
+    }
+  }
+}
 
 }  // namespace replica_buffers_test
 }  // namespace smp::zoo

@@ -1,4 +1,4 @@
-// Every replica gets the values of the first.
+// Every replica gets the values of one, or of those that own them.
 #include "dp/replica_values.h"
 
 #include <gtest/gtest.h>
@@ -18,18 +18,20 @@ std::vector<at::Tensor> tensors_of(int replica) {
           at::empty({0})};
 }
 
-TEST(ReplicaValues, AreThoseOfTheFirst) {
+TEST(ReplicaValues, AreThoseOfTheRoot) {
   for (const std::int64_t bucket : {8, 1 << 20}) {
-    d2d::SimulatedJob job(3);
-    job.on_ranks({2, 0, 1}, [&](int rank, d2d::Communicators& own) {
-      const auto group = own.group(d2d::members({1, 2, 0}));  // rank 1 is the first replica
-      const auto tensors = tensors_of(rank);
-      take_values_of_first(group, tensors, bucket);
-      const auto expected = tensors_of(1);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        EXPECT_TRUE(at::equal(tensors[i], expected[i])) << "tensor " << i << " of rank " << rank;
-      }
-    });
+    for (const int root : {0, 1, 2}) {
+      d2d::SimulatedJob job(3);
+      job.on_ranks({2, 0, 1}, [&](int rank, d2d::Communicators& own) {
+        const auto group = own.group(d2d::members({1, 2, 0}));  // rank 1 is the first replica
+        const auto tensors = tensors_of(rank);
+        take_values_of(root, group, tensors, bucket);
+        const auto expected = tensors_of(group.members()[root].value());
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          EXPECT_TRUE(at::equal(tensors[i], expected[i])) << "tensor " << i << " of rank " << rank;
+        }
+      });
+    }
   }
 }
 
@@ -53,7 +55,7 @@ TEST(ReplicaValues, OfSparseTensorsAreRefused) {
   d2d::SimulatedJob job(2);
   job.on_ranks({0, 1}, [&](int, d2d::Communicators& own) {
     const std::vector<at::Tensor> tensors{at::eye(2).to_sparse()};
-    EXPECT_THROW(take_values_of_first(own.all(), tensors, 8), UnsupportedError);
+    EXPECT_THROW(take_values_of(0, own.all(), tensors, 8), UnsupportedError);
   });
 }
 
