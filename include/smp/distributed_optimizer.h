@@ -4,6 +4,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -31,10 +32,28 @@ class SMP_API OptimizerShare {
   /// Steps; tensors of no model have the same values on every rank afterwards.
   void step();
   void zero_grad(bool set_to_none);
+  /// To be called before each step of the optimizer. What it gives throws UsageError where a step
+  /// that is not one of step() would leave replicas with different values.
+  std::function<void()> step_guard() const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
+};
+
+/// A LibTorch optimizer that asks before each step, whoever makes it.
+template <class Base>
+class GuardedOptimizer final : public Base {
+ public:
+  explicit GuardedOptimizer(Base&& plain) : Base(std::move(plain)) {}
+  void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
+    if (guard_) guard_();
+    return Base::step(std::move(closure));
+  }
+
+ private:
+  std::function<void()> guard_;
 };
 
 }  // namespace detail
@@ -55,12 +74,17 @@ class SMP_API OptimizerShare {
 /// With `shard_optimizer_state` (paper App. H.1; ZeRO, Rajbhandari et al., 2020) each parameter
 /// is stepped by one of its replicas, so that its state is there only: replicas get shares of about
 /// the same size. A step then sums the gradient up there, where `.grad` is the mean; in the other
-/// replicas it is undefined afterwards. step() sends the new values to all. Parameters get the same
-/// bits as without. Threads: the rank's.
+/// replicas it is undefined afterwards. step() sends the new values to all; that of LibTorch
+/// (`optimizer->step()`) would not, and is refused. Parameters get the same bits as without.
+/// Threads: the rank's.
 template <class Optimizer>
 class DistributedOptimizer {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,
                 "smp::DistributedOptimizer wraps a torch::optim optimizer");
+  static constexpr bool kGuarded = !std::is_final_v<Optimizer>;
+  using Guarded =
+      typename std::conditional_t<kGuarded, std::type_identity<detail::GuardedOptimizer<Optimizer>>,
+                                  std::type_identity<Optimizer>>::type;
 
  public:
   /// @param model  whose memory plan counts this optimizer's state
@@ -68,7 +92,9 @@ class DistributedOptimizer {
   DistributedOptimizer(DistributedModelBase& model, Optimizer optimizer)
       : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
   DistributedOptimizer(ModelList models, Optimizer optimizer)
-      : optimizer_(std::make_shared<Optimizer>(std::move(optimizer))), share_(optimizer_, models) {}
+      : optimizer_(std::make_shared<Guarded>(std::move(optimizer))), share_(optimizer_, models) {
+    if constexpr (kGuarded) static_cast<Guarded&>(*optimizer_).set_guard(share_.step_guard());
+  }
 
   /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
   ///                     model has gradients on two ranks, or on another one than before; state

@@ -59,6 +59,18 @@ void warn(Runtime& runtime, std::string text) {
   runtime.warnings().note(std::move(text));
 }
 
+/// The optimizer is stepped by its share.
+class Stepping {
+ public:
+  explicit Stepping(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Stepping() { flag_ = false; }
+  Stepping(const Stepping&) = delete;
+  Stepping& operator=(const Stepping&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
 
 struct OptimizerShare::State {
@@ -77,6 +89,7 @@ struct OptimizerShare::State {
   std::vector<at::Tensor> strangers;  // of no model, in order of the groups; alike on all ranks
   std::vector<int> holders;           // stages that step them; -1: none yet
   std::vector<at::Tensor> sharded;    // parameters of the stage, of which replicas step shares
+  bool stepping = false;              // in OptimizerShare::step()
 };
 
 /// Takes out of `group` whatever others step, with the state that some optimizers are built with.
@@ -242,6 +255,19 @@ OptimizerShare::~OptimizerShare() = default;
 OptimizerShare::OptimizerShare(OptimizerShare&&) noexcept = default;
 OptimizerShare& OptimizerShare::operator=(OptimizerShare&&) noexcept = default;
 
+std::function<void()> OptimizerShare::step_guard() const {
+  return [weak = std::weak_ptr<State>(state_)] {
+    const auto state = weak.lock();
+    const auto* const runtime = Runtime::find_current();
+    if (!state || !runtime || state->stepping) return;
+    SMP_REQUIRE(state->sharded.empty(), "rank ", runtime->topology().rank(),
+                ": step() of the LibTorch optimizer in an smp::DistributedOptimizer. With "
+                "shard_optimizer_state it would step the parameters whose state is on this rank, "
+                "and no other replica would get their "
+                "values; call step() of the smp::DistributedOptimizer itself, on every rank");
+  };
+}
+
 void OptimizerShare::step() {
   auto* runtime = Runtime::find_current();
   require_outside_of_steps(runtime, "step()");
@@ -252,6 +278,7 @@ void OptimizerShare::step() {
   }
   const server::BetweenSteps recorded(runtime->server().recorder(), schedule::Phase::kOptimizer);
   refuse_apart(*runtime, state.sharded);
+  const Stepping stepping(state.stepping);
   runtime->facts().note_optimizer_step();
   if (state.strangers.empty()) {
     state.optimizer->step();

@@ -306,6 +306,34 @@ TEST(OptimizerShards, RefuseAStepWhoseGradientsWereKeptApart) {
             config_of(1, true), {1});
 }
 
+/// It would step what is owned here, and tell nobody.
+TEST(OptimizerShards, RefuseTheStepOfLibTorch) {
+  for (const bool shard : {false, true}) {
+    run_local(2,
+              [&] {
+                auto net = make_net();
+                DistributedModel model(net);
+                DistributedOptimizer optimizer(model, sgd(model.parameters()));
+                auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+                body(words(0, dp_rank()));
+                const auto refused =
+                    testing::AllOf(HasSubstr("step() of the LibTorch optimizer"),
+                                   HasSubstr("call step() of the smp::DistributedOptimizer"));
+                const auto expected = shard ? testing::Matcher<std::string>(refused)
+                                            : testing::Matcher<std::string>("accepted");
+                EXPECT_THAT(refusal<UsageError>([&] { optimizer->step(); }), expected);
+                EXPECT_THAT(refusal<UsageError>([&] { (*optimizer).step(); }), expected);
+                EXPECT_THAT(refusal<UsageError>([&] { optimizer.shared()->step(); }), expected);
+                auto moved = std::move(optimizer);
+                EXPECT_THAT(refusal<UsageError>([&] { moved->step(); }), expected);
+                moved.step();
+                body(words(1, dp_rank()));
+                moved.step();
+              },
+              config_of(1, shard), {1});
+  }
+}
+
 /// What others zero or keep apart is none of its business.
 TEST(OptimizerShards, OfOneModelDoNotCareForGradientsOfAnother) {
   run_local(2,
