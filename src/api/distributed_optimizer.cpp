@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <unordered_set>
 
 #include "api/exchange.h"
@@ -84,6 +85,7 @@ struct OptimizerShare::State {
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
   void find_holders(const d2d::Communicator& ranks);
   void give_out(const d2d::Communicator& ranks);
+  std::vector<at::Tensor> stepped(Runtime& runtime) const;
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<at::Tensor> strangers;  // of no model, in order of the groups; alike on all ranks
@@ -218,6 +220,25 @@ void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
   }
 }
 
+/// Of `sharded`, those that the step may have changed somewhere: not the frozen ones, but for what
+/// has a gradient of the time before, by which optimizers step it. All replicas call it.
+std::vector<at::Tensor> OptimizerShare::State::stepped(Runtime& runtime) const {
+  const auto frozen = [](const at::Tensor& parameter) { return !parameter.requires_grad(); };
+  if (std::none_of(sharded.begin(), sharded.end(), frozen)) return sharded;
+  std::string left;  // a letter for each: '+' it is frozen, and has a gradient here
+  for (const auto& parameter : sharded) {
+    left += frozen(parameter) && parameter.grad().defined() ? '+' : '-';
+  }
+  const auto all = gather_values(runtime.replicas(), left, "frozen parameters with gradients");
+  std::vector<at::Tensor> changed;
+  for (std::size_t i = 0; i < sharded.size(); ++i) {
+    const bool any = std::any_of(all.begin(), all.end(),
+                                 [i](const auto& of_replica) { return of_replica.at(i) == '+'; });
+    if (!frozen(sharded[i]) || any) changed.push_back(sharded[i]);
+  }
+  return changed;
+}
+
 OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                ModelList models) {
   SMP_REQUIRE_AS(
@@ -289,7 +310,7 @@ void OptimizerShare::step() {
     state.optimizer->step();
     state.give_out(ranks);
   }
-  if (!state.sharded.empty()) runtime->optimizer_shards().take_values(state.sharded);
+  if (!state.sharded.empty()) runtime->optimizer_shards().take_values(state.stepped(*runtime));
 }
 
 void OptimizerShare::zero_grad(bool set_to_none) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api/optimizer_fields.h"
+#include "api/runtime.h"
 #include "smp/checkpoint.h"
 #include "smp/smp.h"
 #include "support/refusal.h"
@@ -277,6 +278,35 @@ TEST(OptimizerShards, LeaveGradientsWhereTheyAreStepped) {
         }
       },
       config_of(1, true), {1});
+}
+
+TEST(OptimizerShards, SendNothingOfFrozenParameters) {
+  std::uint64_t sent = 0;
+  std::map<int, std::string> bits;
+  run_local(2,
+            [&] {
+              auto net = make_net();
+              net->second->weight.set_requires_grad(false);
+              DistributedModel model(net);
+              DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+              body(words(0, dp_rank()));
+              const auto sent_so_far = [] {
+                return Runtime::current().traffic().tensor_bytes_sent;
+              };
+              const auto before = sent_so_far();
+              optimizer.step();
+              sent += sent_so_far() - before;
+              body(words(1, dp_rank()));
+              net->first->weight.set_requires_grad(false);  // whose gradient is there already
+              const auto value = net->first->weight.detach().clone();
+              optimizer.step();
+              EXPECT_FALSE(at::equal(net->first->weight, value)) << "on rank " << rank();
+              for (const auto& parameter : model.parameters()) bits[rank()] += bytes_of(parameter);
+            },
+            config_of(1, true), {1});
+  EXPECT_EQ(sent, 4u * (11 * 6 + 6 * 16 + (4 * 4 + 4) + 8 + (8 * 3 + 3))) << "what learns, once";
+  EXPECT_EQ(bits.at(0), bits.at(1));
 }
 
 TEST(OptimizerShards, RefuseAStepWhoseGradientsWereKeptApart) {
