@@ -23,12 +23,13 @@ namespace {
 constexpr double kTolerance = 1e-4;
 constexpr std::int64_t kUsersPerRanking = 32;
 
-double sum_over_replicas(double own) {
+/// Over different batches: with a prescaled batch several ranks have the same.
+double sum_over_batches(double own) {
   double sum = 0;
   for (const int member : smp::group(smp::Group::kDp)) {
     sum += smp::broadcast(own, member, smp::Group::kDp);
   }
-  return sum;
+  return sum * smp::data_shard().count / smp::dp_size();
 }
 
 Ratings ratings_of(Options& options) {
@@ -51,17 +52,18 @@ torch::optim::Adam adam(const std::vector<Tensor>& parameters, const Options& op
   return torch::optim::Adam(parameters, torch::optim::AdamOptions(options.learning_rate));
 }
 
-/// Losses of the first steps in plain LibTorch, on the batches of all replicas.
+/// Losses of the first steps in plain LibTorch, on the batches of all ranks.
 std::vector<double> losses_of_one_process(const Options& options, const Ratings& ratings) {
   torch::manual_seed(options.seed);
   Ncf net(options.config, /*spread=*/false);
   auto optimizer = adam(net->parameters(), options);
   std::vector<smp::DistributedSampler> samplers;
-  for (int replica = 0; replica < smp::dp_size(); ++replica) {
+  const int batches = smp::data_shard().count;
+  for (int batch = 0; batch < batches; ++batch) {
     samplers.push_back(smp::DistributedSampler(
-        ratings.size(), {.seed = options.seed, .replicas = smp::dp_size(), .replica = replica}));
+        ratings.size(), {.seed = options.seed, .replicas = batches, .replica = batch}));
   }
-  const double weight = 1.0 / (smp::dp_size() * options.microbatches);
+  const double weight = 1.0 / (batches * options.microbatches);
   std::vector<double> losses;
   for (std::int64_t step = 0; step < options.check; ++step) {
     optimizer.zero_grad();
@@ -93,7 +95,7 @@ class Trainer {
         optimizer_(model_, adam(net_->parameters(), options)),
         sampler_(ratings.size(), {.seed = options.seed, .drop_last = true}) {}
 
-  /// @return the losses of its steps, of all replicas
+  /// @return the losses of its steps, of all batches
   std::vector<double> train(int epoch) {
     auto step = smp::step([&](const Tensor& user, const Tensor& item, const Tensor& label) {
       const auto loss = loss_of(model_, {user, item, label});
@@ -111,24 +113,25 @@ class Trainer {
       optimizer_.zero_grad();
       const auto loss = step(batch.user, batch.item, batch.label).reduce_mean();
       optimizer_.step();
-      losses.push_back(sum_over_replicas(loss.item<double>()) / smp::dp_size());
+      losses.push_back(sum_over_batches(loss.item<double>()) / smp::data_shard().count);
     }
     if (losses.empty()) throw std::runtime_error("no whole batch for each rank; pass fewer --rows");
     return losses;
   }
 
-  /// Of all users, each on one rank.
+  /// Of all users, each in one batch.
   Ranking rank() {
     const torch::NoGradGuard no_grad;
     model_.eval();
     auto scores =
         smp::step([&](const Tensor& user, const Tensor& item) { return model_(user, item); });
     Ranking sum;
-    const auto stride = kUsersPerRanking * smp::dp_size();
+    const auto shard = smp::data_shard();
+    const auto stride = kUsersPerRanking * shard.count;
     for (std::int64_t first = 0; first < ratings_.users(); first += stride) {
-      add(sum, first + kUsersPerRanking * smp::dp_rank(), scores);
+      add(sum, first + kUsersPerRanking * shard.index, scores);
     }
-    return {sum_over_replicas(sum.users), sum_over_replicas(sum.hits), sum_over_replicas(sum.gain)};
+    return {sum_over_batches(sum.users), sum_over_batches(sum.hits), sum_over_batches(sum.gain)};
   }
 
  private:
@@ -137,7 +140,7 @@ class Trainer {
     return Ncf(options.config);
   }
 
-  /// As many users on every rank; those past the end do not count.
+  /// As many users in every batch; those past the end do not count.
   template <class Scores>
   void add(Ranking& sum, std::int64_t first, Scores& scores) {
     std::vector<std::int64_t> users;
