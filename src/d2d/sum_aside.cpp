@@ -90,10 +90,17 @@ SumAside::Pieces SumAside::own_term() {
 /// Sums lie in what came from another member, so that the tensors stay as they are.
 SumAside::Pieces SumAside::sum_of_all() {
   const int own = members_.rank();
-  Pieces sum = own == 0 ? own_term() : take(CollectivePhase::kExchange, 0);
+  const bool terms = divisor_ != 1 && divides_terms(parts_[own][0].scalar_type());
+  const auto term_of = [&](int position) {
+    auto term = position == own ? own_term() : take(CollectivePhase::kExchange, position);
+    const PlainData plain;
+    for (std::size_t i = 0; terms && i < term.size(); ++i) term[i] = term[i].div(divisor_);
+    return term;
+  };
+  Pieces sum = term_of(0);
   bool ours = own != 0;  // the memory of `sum`
   for (int position = 1; position < members_.size(); ++position) {
-    auto term = position == own ? own_term() : take(CollectivePhase::kExchange, position);
+    auto term = term_of(position);
     const PlainData plain;
     for (std::size_t i = 0; i < sum.size(); ++i) {
       auto& place = ours ? sum[i] : term[i];
@@ -105,7 +112,7 @@ SumAside::Pieces SumAside::sum_of_all() {
   if (!ours) {  // of one member
     for (auto& piece : sum) piece = piece.clone();
   }
-  if (divisor_ != 1) {  // integers cannot be divided in place
+  if (divisor_ != 1 && !terms) {  // integers cannot be divided in place
     for (auto& piece : sum) piece.div_(divisor_);
   }
   return sum;

@@ -255,14 +255,16 @@ void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std:
 void GradientReducer::reduce_to_owners(const ShardRound& round) {
   std::vector<at::Tensor> rows;
   bool any = false;
+  const bool terms = d2d::divides_terms(round.dtype);
   for (const auto& of_owner : round.of_owner) {
     any |= !of_owner.empty();
-    rows.push_back(flattened(dense_gradients(of_owner), round.dtype));
+    auto row = flattened(dense_gradients(of_owner), round.dtype);
+    rows.push_back(terms ? row.div(divisor_) : row);
   }
   if (!any) return;
   auto sum = replicas_.reduce_scatter_rows(rows);
   const auto& own = round.of_owner[static_cast<std::size_t>(replicas_.rank())];
-  if (!own.empty()) unflatten_into(dense_gradients(own), sum.div_(divisor_));
+  if (!own.empty()) unflatten_into(dense_gradients(own), terms ? sum : sum.div_(divisor_));
 }
 
 void GradientReducer::drop_what_others_own() const {
@@ -275,10 +277,11 @@ void GradientReducer::drop_what_others_own() const {
 /// Rows travel, not the table: a replica's batch touches few of them.
 void GradientReducer::reduce_sparse(std::size_t parameter) {
   auto& gradient = at::Tensor(parameters_[parameter]).mutable_grad();
+  const bool terms = d2d::divides_terms(parameters_[parameter].scalar_type());
   d2d::Payload own;
   if (gradient.defined()) {
     const auto rows = gradient.coalesce();
-    own.tensors = {rows.indices(), rows.values()};
+    own.tensors = {rows.indices(), terms ? rows.values().div(divisor_) : rows.values()};
   }
   at::Tensor sum;
   for (const auto& part : replicas_.all_gather(std::move(own), "a sparse gradient")) {
@@ -288,7 +291,7 @@ void GradientReducer::reduce_sparse(std::size_t parameter) {
     sum = sum.defined() ? (sum + rows).coalesce() : rows._coalesced_(true).clone();
   }
   SMP_ASSERT(sum.defined(), "a sparse gradient that no replica has");
-  gradient = sum.div_(divisor_);
+  gradient = terms ? sum : sum.div_(divisor_);
 }
 
 }  // namespace smp::dp

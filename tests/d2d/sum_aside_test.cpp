@@ -57,6 +57,27 @@ TEST(SumAside, GivesTheBitsOfASumInPlaceAndWritesNothingBefore) {
   }
 }
 
+/// Whose sum is infinite.
+TEST(SumAside, GivesTheMeanOfLargeHalvesAsASumInPlaceDoes) {
+  for (const auto& group : kGroups) {
+    SimulatedJob job(4, 1);
+    job.on_ranks(group, [&](int, Communicators& own) {
+      const auto large = [] { return std::vector<at::Tensor>{at::full({7}, 49152, at::kHalf)}; };
+      const auto in_place = large(), aside = large();
+      const auto size = static_cast<std::int64_t>(group.size());
+      SumInPlace first(own.group(members(group)), in_place, size);
+      first.add();
+      first.finish();
+      SumAside second(own.group(members(group)).lane(7), aside, size, 1);
+      second.add();
+      second.write();
+      EXPECT_TRUE(at::allclose(in_place[0].to(at::kFloat), at::full({7}, 49152.f), 2e-3));
+      expect_equal(aside, in_place, "of " + std::to_string(size));
+    });
+    EXPECT_THAT(job.failures, IsEmpty());
+  }
+}
+
 TEST(SumAside, TellsWhenNobodyNeedsToWait) {
   constexpr fiber::WaitReason kNews{"news of a sum", "", -1, -1};
   SimulatedJob job(3);
