@@ -27,6 +27,7 @@
 #include "smp/clip_grad.h"
 #include "smp/join.h"
 #include "smp/tp/replacement.h"
+#include "tp/slice_sharing.h"
 #include "tp/sliced_parameters.h"
 
 namespace smp {
@@ -172,6 +173,20 @@ static void spread_marked_modules(const Runtime& runtime, torch::nn::Module& mod
   }
 }
 
+/// Where they are the whole, with one tensor-parallel rank, modules may share slices.
+static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module& model) {
+  const auto& topology = runtime.topology();
+  if (topology.tp_size() == 1) return;
+  const auto shared = tp::find_shared_slice(model);
+  SMP_REQUIRE(!shared, "rank ", topology.rank(), ": parameter '", shared->elsewhere,
+              "' is the same tensor as '", shared->slice, "', of which each of ",
+              topology.tp_size(),
+              " tensor-parallel ranks holds a slice; a module that is not distributed would take "
+              "the slice for the whole. Call the distributed module in both places "
+              "(smp::nn::DistributedVocabulary reads and scores by one table), or give the other "
+              "one a parameter of its own");
+}
+
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
   auto& runtime = Runtime::current();
   SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
@@ -180,6 +195,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
   spread_marked_modules(runtime, *module);
+  refuse_shared_slices(runtime, *module);
   state_ = std::make_unique<State>(runtime, std::move(module));
   runtime.models().push_back(this);
 }
