@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <utility>
+
 #include "smp/error.h"
 #include "support/refusal.h"
 #include "tp/layer_comparison.h"
@@ -30,6 +32,55 @@ TEST(DistributedEmbedding, EqualsEmbedding) {
       }
     }
   }
+}
+
+/// What rank 0 of 4 sends in forward and in backward.
+struct Sent {
+  std::uint64_t forward_bytes, backward_bytes, forward_messages, backward_messages;
+  bool operator==(const Sent&) const = default;
+};
+
+void PrintTo(const Sent& sent, std::ostream* out) {
+  *out << sent.forward_bytes << " and " << sent.backward_bytes << " bytes in "
+       << sent.forward_messages << " and " << sent.backward_messages << " messages";
+}
+
+Sent sent_by_embedding(Batches batches) {
+  constexpr int kRanks = 4;
+  d2d::SimulatedJob job(kRanks);
+  std::uint64_t bytes = 0, messages = 0;
+  Sent sent = {};
+  const auto since = [&](std::uint64_t& so_far, std::uint64_t now) {
+    return now - std::exchange(so_far, now);
+  };
+  on_group(
+      job, kRanks,
+      [&](int rank) {
+        nn::DistributedEmbedding table(50, 8);
+        table->to(at::kDouble);
+        const auto& counters = job.channel(0).counters();
+        const auto rows = table(at::ones({400}, at::kLong));
+        if (rank == 0) {
+          sent.forward_bytes = since(bytes, counters.tensor_bytes_sent);
+          sent.forward_messages = since(messages, counters.frames_sent);
+        }
+        backward(rows, at::ones_like(rows));
+        if (rank == 0) {
+          sent.backward_bytes = since(bytes, counters.tensor_bytes_sent);
+          sent.backward_messages = since(messages, counters.frames_sent);
+        }
+      },
+      batches);
+  return sent;
+}
+
+/// T = 4, B = N = 400, D = 8. A collective is a message to each of the three others: all-gather of
+/// indices and all-to-all of rows, and the latter back; of a prescaled batch one all-gather.
+TEST(DistributedEmbedding, SendsWhatTheFormulasSay) {
+  const std::uint64_t rows = 400 * sizeof(double), indices = 400 * sizeof(std::int64_t);
+  EXPECT_EQ(sent_by_embedding(Batches::kOwn),
+            (Sent{3 * indices + rows * 3 * 8 / 4, rows * 3 * 8 / 4, 2 * 3, 3}));
+  EXPECT_EQ(sent_by_embedding(Batches::kPrescaled), (Sent{rows * 3 * 8 / 4, 0, 3, 0}));
 }
 
 TEST(DistributedEmbedding, RefusesWhatNeedsWholeRows) {

@@ -2,6 +2,7 @@
 // evaluation, automatic placement, branches, clipping.
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -437,9 +438,9 @@ BagOfWordsImpl<PlainLayers> with_gradients(int replicas) {
   return plain;
 }
 
-void expect_clipping(int pp, int rdp, bool shard) {
+void expect_clipping(int pp, int rdp, bool shard, double type) {
   const auto plain = with_gradients(2 * rdp);
-  const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.01);
+  const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.01, type);
   const auto expected = plain.named_parameters();
   std::set<std::string> seen;
   auto config = config_of(2, pp);
@@ -459,7 +460,7 @@ void expect_clipping(int pp, int rdp, bool shard) {
               });
               const auto [tokens, targets] = samples(0, dp_rank());
               train(tokens, targets);
-              EXPECT_NEAR(model.clip_grad_norm_(0.01), norm, 1e-12 * norm);
+              EXPECT_NEAR(clip_grad_norm_(model, 0.01, type), norm, 1e-12 * norm);
               for (const auto& [name, parameter] : model.local_named_parameters()) {
                 if (shard && !parameter.grad().defined()) continue;
                 const auto own = slice_of(expected[name].grad(), name, tp_rank(), tp_size());
@@ -475,8 +476,11 @@ TEST(GroupSteps, ClipByTheNormOfWholeParameters) {
   for (const int pp : {1, 2}) {
     for (const int rdp : {1, 2}) {
       for (const bool shard : {false, true}) {
-        SCOPED_TRACE(testing::Message() << "pp " << pp << ", rdp " << rdp << ", shard " << shard);
-        expect_clipping(pp, rdp, shard);
+        for (const double type : {1., 2., 3., std::numeric_limits<double>::infinity()}) {
+          SCOPED_TRACE(testing::Message() << "pp " << pp << ", rdp " << rdp << ", shard " << shard
+                                          << ", norm " << type);
+          expect_clipping(pp, rdp, shard, type);
+        }
       }
     }
   }

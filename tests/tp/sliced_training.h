@@ -29,14 +29,14 @@ struct SlicedLayers {
 /// tokens [B, 5] -> [B, 4]; `first` runs three times in a row, `whole` is no distributed module.
 template <class Layers>
 struct BagOfWordsImpl : torch::nn::Module {
-  explicit BagOfWordsImpl(bool sparse = false)
+  explicit BagOfWordsImpl(bool sparse = false, at::ScalarType dtype = at::kDouble)
       : embed(register_module("embed", typename Layers::Embedding(
                                            torch::nn::EmbeddingOptions(13, 8).sparse(sparse)))),
         first(register_module("first", typename Layers::Linear(8, 8))),
         whole(register_module("whole", typename Layers::Whole(8, 12))),
         second(register_module(
             "second", typename Layers::Linear(torch::nn::LinearOptions(12, 4).bias(false)))) {
-    to(torch::kDouble);
+    to(dtype);
   }
   at::Tensor forward(const at::Tensor& tokens) {
     auto x = embed(tokens);  // [B, 5, 8]
@@ -93,10 +93,11 @@ inline torch::optim::SGD sgd(const std::vector<at::Tensor>& parameters) {
 }
 
 /// Plain LibTorch with its own engine, on the global batch of `replicas`.
-inline Training train_in_one_process(int replicas, bool sparse = false) {
+inline Training train_in_one_process(int replicas, bool sparse = false,
+                                     at::ScalarType dtype = at::kDouble) {
   Training training;
   torch::manual_seed(3);
-  BagOfWordsImpl<PlainLayers> net(sparse);
+  BagOfWordsImpl<PlainLayers> net(sparse, dtype);
   auto optimizer = sgd(net.parameters());
   const double weight = 1.0 / (replicas * kMicrobatches);
   for (int step = 0; step < kSteps; ++step) {
@@ -106,7 +107,7 @@ inline Training train_in_one_process(int replicas, bool sparse = false) {
       const auto [tokens, targets] = samples(step, replica);
       for (int m = 0; m < kMicrobatches; ++m) {
         const auto loss = torch::mse_loss(net.forward(tokens.chunk(kMicrobatches)[m]),
-                                          targets.chunk(kMicrobatches)[m]);
+                                          targets.to(dtype).chunk(kMicrobatches)[m]);
         mean += loss.template item<double>() * weight;
         (loss * weight).backward();
       }
@@ -122,10 +123,11 @@ inline Training train_in_one_process(int replicas, bool sparse = false) {
 }
 
 /// This rank's part of it, inside of a session. Losses are those of the global batch.
-inline Training train_sliced(bool sparse = false, bool sharded = false) {
+inline Training train_sliced(bool sparse = false, bool sharded = false,
+                             at::ScalarType dtype = at::kDouble) {
   Training training;
   torch::manual_seed(3);
-  SlicedBag net(sparse);
+  SlicedBag net(sparse, dtype);
   DistributedModel model(net);
   const int last = pp_size() - 1;
   model.set_partition("", 0);
@@ -140,7 +142,7 @@ inline Training train_sliced(bool sparse = false, bool sharded = false) {
   for (int s = 0; s < kSteps; ++s) {
     optimizer.zero_grad();
     const auto [tokens, targets] = samples(s, data_shard().index);
-    const double own = train(tokens, targets).reduce_mean().template item<double>();
+    const double own = train(tokens, targets.to(dtype)).reduce_mean().template item<double>();
     double sum = 0;
     for (const int member : group(Group::kDp)) sum += broadcast(own, member, Group::kDp);
     training.losses.push_back(sum / dp_size());
