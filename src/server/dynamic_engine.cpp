@@ -192,6 +192,7 @@ void DynamicEngine::end() {
   if (!failure) return Watchdog::calm_down();
   recorded_.forget();
   keeps_order_ = false;
+  core_.scopes.modules.may_be_replayed(false);
   core_.accumulator.drop();
   core_.scopes.statistics.drop();
   core_.copies.drop();

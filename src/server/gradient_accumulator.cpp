@@ -33,7 +33,7 @@ void GradientAccumulator::finish() {
   for (std::uint32_t number = 0; number < count_; ++number) {
     waiting_.sum_up_rest(microbatches_[number]);
     for (auto& rest : std::exchange(microbatches_[number].rest, {})) {
-      apply(std::move(rest.sum), number, rest.parameter);
+      apply(std::move(rest.sum), number, true);
     }
   }
   SMP_ASSERT(waiting_.num_open() == 0 && waiting_.bytes() == 0, waiting_.num_open(), " sums, ",
@@ -167,7 +167,8 @@ void GradientAccumulator::put(Leaf& leaf, variable_list&& gradients, ExecutionId
     auto node = c10::intrusive_ptr<Node>::unsafe_reclaim_from_nonowning(&leaf);
     LeafSum sum{std::move(node), at::GradMode::is_enabled(), std::move(gradients[0])};
     if (of_no_model(number) && at(id).order == OrderKey()) {  // the body may read it next
-      apply(std::move(sum), id.microbatch, number);
+      waiting_.leave(sum);
+      update_leaf(std::move(sum));
     } else {
       microbatch.rest.push_back({number, id.number, arrival, std::move(sum)});
     }
@@ -281,8 +282,7 @@ void GradientAccumulator::apply_cell(Microbatch& microbatch, ParameterNumber num
   --parameters_[number].sums;
   const auto leaf = complete.leaf;
   const bool applying = std::exchange(parameters_[number].applying, true);
-  apply(std::move(complete), static_cast<std::uint32_t>(&microbatch - microbatches_.data()),
-        number);
+  apply(std::move(complete), static_cast<std::uint32_t>(&microbatch - microbatches_.data()), false);
   parameters_[number].applying = applying;
   tell_if_final(static_cast<const Leaf&>(*leaf), number);
 }
@@ -292,14 +292,15 @@ void GradientAccumulator::tell_if_final(const Leaf& leaf, ParameterNumber number
   listener_->on_final(leaf.variable);
 }
 
-/// Whose backward, and which fiber, completes a sum is a matter of timing. A leaf that the program
-/// has made has no lasting number.
-void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch, ParameterNumber number) {
+/// Whose backward, and which fiber, completes a sum is a matter of timing.
+void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch,
+                                bool after_first_backward) {
   waiting_.leave(sum);
   std::optional<base::RandomScope> random;
   if (random_key_ && has_hooks(*sum.leaf)) {
-    const auto key = base::mix_key(random_key_(static_cast<int>(microbatch)), "hooks of leaves");
-    random.emplace(base::mix_key(key, of_no_model(number) ? numbers_.placed() : number));
+    const auto& leaf = static_cast<const Leaf&>(*sum.leaf).variable;
+    random.emplace(base::mix_key(random_key_(static_cast<int>(microbatch), leaf),
+                                 after_first_backward ? "later hooks" : "hooks"));
   }
   update_leaf(std::move(sum));
 }

@@ -43,12 +43,12 @@ class GradientAccumulator {
   /// parameters). Asked once a step about each parameter, so the answer must last for a step.
   using Guard = std::function<void(const at::Tensor& parameter)>;
 
-  /// Of the random numbers of a microbatch.
-  using RandomKey = std::function<std::uint64_t(int microbatch)>;
+  /// Of the random numbers that hooks of a leaf draw.
+  using RandomKey = std::function<std::uint64_t(int microbatch, const at::Tensor& leaf)>;
 
   /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
-  /// @param random_key  hooks of a leaf draw from a stream of their own, by it and the number of
-  /// the leaf, wherever they run; none: from that of whoever runs them
+  /// @param random_key  hooks of a leaf draw from a stream of their own, wherever they run; none:
+  /// from that of whoever runs them
   GradientAccumulator(ParameterNumbers& numbers, Guard guard, RandomKey random_key = {})
       : numbers_(numbers),
         guard_(std::move(guard)),
@@ -146,7 +146,7 @@ class GradientAccumulator {
   void wake_waiters(ExecutionId id);
   void apply_cell(Microbatch& microbatch, ParameterNumber number);
   void tell_if_final(const Leaf& leaf, ParameterNumber number);
-  void apply(LeafSum&& sum, std::uint32_t microbatch, ParameterNumber number);
+  void apply(LeafSum&& sum, std::uint32_t microbatch, bool after_first_backward);
   void reset() noexcept;
 
   Microbatch& at(std::uint32_t microbatch);

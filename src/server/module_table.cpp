@@ -90,7 +90,18 @@ void ModuleTable::note_order(const Entry& entry) noexcept {
 void ModuleTable::all_know_of_order() noexcept {
   any_in_order_ = true;
   order_is_news_ = false;
-  for (const auto* entry : std::exchange(in_order_later_, {})) entry->in_order = true;
+  enter_in_order();
+}
+
+void ModuleTable::may_be_replayed(bool may) noexcept {
+  may_be_replayed_ = may;
+  if (!may) enter_in_order();
+}
+
+void ModuleTable::enter_in_order() noexcept {
+  for (const auto* entry : std::exchange(in_order_later_, {})) {
+    any_in_order_ = entry->in_order = true;
+  }
 }
 
 void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept {

@@ -64,8 +64,8 @@ class ModuleTable {
   /// Some module keeps state that others may read: the plan says so, or a watch found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }
-  /// A module of this rank must be entered in order: at once, or, in a step that may be replayed,
-  /// when all ranks know of it.
+  /// A module of this rank must be entered in order: at once, or, where steps may be replayed, when
+  /// all ranks know of it or no more are.
   void note_order(const Entry& entry) noexcept;
   /// One of another rank.
   void note_order_elsewhere() noexcept { any_in_order_ = true; }
@@ -74,8 +74,8 @@ class ModuleTable {
   /// Whether this rank has noted one that not all ranks know of.
   bool has_news_of_order() const noexcept { return order_is_news_; }
   void all_know_of_order() noexcept;
-  /// The next steps may be without the messages by which microbatches get their turn here.
-  void may_be_replayed(bool may) noexcept { may_be_replayed_ = may; }
+  /// Whether the next steps may be without the messages by which microbatches get their turn here.
+  void may_be_replayed(bool may) noexcept;
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;
   /// @throws InternalError  there is no such module.
@@ -92,6 +92,8 @@ class ModuleTable {
   [[nodiscard]] const StatisticsWatch& statistics_of_body() const noexcept { return of_body_; }
 
  private:
+  void enter_in_order() noexcept;
+
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<std::pair<const torch::nn::Module*, torch::nn::Module*>> roots_;  // root, layer
   StatisticsWatch of_body_;                                                     // the layers

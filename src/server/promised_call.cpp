@@ -380,15 +380,16 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
   }
 }
 
-/// Its caller may have read or written the argument since. The next such call is awaited.
+/// Its caller may have read or written the argument since, even if it waits for the result now.
 void PromisedCall::require_unchanged_arguments(const ForwardResponse& answer,
                                                std::size_t num_outputs) const {
   const auto told = OutputLinks::from_note(answer.links, num_outputs, arguments_.size());
-  SMP_REQUIRE_AS(UnsupportedError, told.changes.empty(), who(), ": it has changed its argument ",
-                 told.changes.front().argument,
-                 " in place, which it did not in earlier calls, so its caller went on with the old "
-                 "values. Call smp::wait() on its result (smp/wait.h), or set promised_outputs to "
-                 "false");
+  SMP_REQUIRE_AS(
+      UnsupportedError, told.changes.empty(), who(), ": it has changed its argument ",
+      told.changes.front().argument,
+      " in place, which it did not in earlier calls, so its caller may have gone on with "
+      "the old values. Calls like it are awaited from now on; to have all awaited from "
+      "the first step on, set promised_outputs to false");
 }
 
 /// Nobody knew of links when outputs were passed on. One that is an argument passes its gradient on

@@ -1,6 +1,7 @@
 // server/server_core.cpp: how the parts are put together.
 #include "server/server_core.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/random.h"
@@ -16,7 +17,9 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
       copies(port.name(), foreign),
       accumulator(
           parameters, [this](const at::Tensor& parameter) { foreign.refuse_gradient(parameter); },
-          [this](int microbatch) { return random_key(microbatch); }),
+          [this](int microbatch, const at::Tensor& leaf) {
+            return random_key_of_hooks(microbatch, leaf);
+          }),
       turns(fiber::Scheduler::install()),
       held(fiber::Scheduler::install(), clock),
       workers(with.fiber_stack_bytes, std::move(run), [this] {
@@ -26,6 +29,13 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
 std::uint64_t ServerCore::random_key(int microbatch) const noexcept {
   const auto key = base::mix_key(options.seed, static_cast<std::uint64_t>(step->number));
   return base::mix_key(key, static_cast<std::uint64_t>(step->task.first_microbatch + microbatch));
+}
+
+/// A rank numbers its own parameters only. What the program has made has no lasting number.
+std::uint64_t ServerCore::random_key_of_hooks(int microbatch, const at::Tensor& leaf) {
+  const auto number = scopes.settings.number_of(leaf);
+  const auto other = std::min(parameters.of(leaf), parameters.placed());
+  return base::mix_key(random_key(microbatch), number ? *number : scopes.settings.size() + other);
 }
 
 }  // namespace smp::server

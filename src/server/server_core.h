@@ -53,6 +53,8 @@ struct ServerCore {
   }
   /// Of the random numbers of one microbatch, in this step of this session.
   std::uint64_t random_key(int microbatch) const noexcept;
+  /// Of those that hooks of `leaf`, which has a gradient here, draw.
+  std::uint64_t random_key_of_hooks(int microbatch, const at::Tensor& leaf);
 };
 
 /// How backward passes of a step run.

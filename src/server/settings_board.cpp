@@ -104,6 +104,11 @@ void SettingsBoard::add_module(torch::nn::Module& module, const torch::nn::Modul
   }
 }
 
+std::optional<std::uint32_t> SettingsBoard::number_of(const at::Tensor& parameter) const {
+  const auto found = numbers_.find(parameter.unsafeGetTensorImpl());
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
+
 const SettingsBoard::Subtree& SettingsBoard::find_subtree(const torch::nn::Module& module) {
   const auto [found, fresh] = subtrees_.try_emplace(&module);
   if (fresh) {

@@ -64,6 +64,8 @@ class SettingsBoard {
   /// @throws UsageError  as view_of().
   void write(const Subtree& part, const Settings& settings);
 
+  /// Of the flag of `parameter`, the same on all ranks; nullopt: of no model.
+  [[nodiscard]] std::optional<std::uint32_t> number_of(const at::Tensor& parameter) const;
   /// Hash of which modules train now. Between steps.
   std::uint64_t training_key() const noexcept;
 

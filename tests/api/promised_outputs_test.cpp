@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/piece_programs.h"
+#include "server/dead_frames.h"
 
 namespace smp {
 namespace promised_outputs_test {
@@ -176,6 +177,181 @@ TEST(PromisedOutputs, ThatTurnOutToBeViewsAreRightOrRefused) {
                         HasSubstr("smp::wait()")));
     }
   }
+}
+
+/// In one process its caller would have seen the change; here it may have looked already.
+TEST(PromisedOutputs, OfACallThatChangesItsArgumentUnlikeEarlierOnesAreRefusedOnce) {
+  constexpr int kChanges = 2;  // the first step whose calls are promised
+  const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+    if (running_step >= kChanges) x.mul_(2);
+    return x + self.weight;
+  };
+  const Program program{{add, sometimes}, [](PiecesImpl& net, const Tensor& x) {
+                          const auto y = net.pieces[0](x);
+                          const auto z = net.pieces[1](y);
+                          const auto seen = y.sum();
+                          return seen + z.sum();
+                        }};
+  const auto alone = run_alone(program);
+  expect_close(run_on({1, 1}, program, false), alone);
+  on_ranks(
+      2,
+      [&] {
+        Pieces net(program.acts);
+        DistributedModel<Pieces> model(net);
+        model.set_partition("", 0);
+        for (const char* piece : {"p0", "p1"}) model.set_partition(piece, 1);
+        auto train = smp::step([&](Tensor x) {
+          auto loss = program.body(*net, x);
+          model.backward(loss);
+          return loss.detach();
+        });
+        for (int step = 0; step < kSteps; ++step) {
+          running_step = step;
+          const auto run = [&] { return train(rows(2 * kMicrobatches)).reduce_mean(); };
+          if (step == kChanges) {
+            EXPECT_THAT(refused_step<UnsupportedError>(0, run),
+                        AllOf(HasSubstr("module 'p1' on rank 1"), HasSubstr("argument 0 in place"),
+                              HasSubstr("promised_outputs to false")));
+          } else {
+            EXPECT_TRUE(at::allclose(run(), alone.at("loss " + std::to_string(step)))) << step;
+          }
+        }
+      },
+      kMicrobatches);
+}
+
+// ---- tensors of every kind ---------------------------------------------------------------------
+
+/// Large ones leave as copies that are made when one of the two is written.
+TEST(PromisedOutputs, OfArgumentsThatAreLazyConjugates) {
+  const auto body = [](bool negative) {
+    return [negative](PiecesImpl& net, const Tensor& x) {
+      const auto z = at::complex(x, 2 * x + 1).repeat({2000, 1}).conj();
+      const auto y = net.pieces[1](net.pieces[0](negative ? at::imag(z) : z));
+      return negative ? y.mean() : (at::real(y) + 2 * at::imag(y)).mean();
+    };
+  };
+  for (const bool negative : {false, true}) {
+    expect_as_alone({{multiply, multiply}, body(negative)}, {{1, 1}, {1, 2}});
+  }
+}
+
+TEST(PromisedOutputs, ThatAreLazyConjugates) {
+  const PieceImpl::Act conjugate = [](PieceImpl& self, const Tensor& x) {
+    return at::complex(x * self.weight, x + 1).conj();
+  };
+  const PieceImpl::Act parts = [](PieceImpl& self, const Tensor& z) {
+    return at::real(z) + self.weight * at::imag(z);
+  };
+  for (const std::int64_t times : {1, 2000}) {
+    expect_as_alone({{conjugate, parts},
+                     [times](PiecesImpl& net, const Tensor& x) {
+                       auto& p = net.pieces;
+                       return p[1](p[0](x.repeat({times, 1}))).mean();
+                     }},
+                    {{1, 1}, {1, 2}});
+  }
+}
+
+/// The gradient of a conjugate is one: what the second returns to the first, on the same rank.
+TEST(PromisedOutputs, WhoseGradientsAreLazyConjugates) {
+  const PieceImpl::Act complex = [](PieceImpl& self, const Tensor& x) {
+    return at::complex(x * self.weight, self.weight.expand_as(x));
+  };
+  const PieceImpl::Act conjugate = [](PieceImpl& self, const Tensor& z) {
+    return z.conj() * self.weight;
+  };
+  expect_as_alone({{complex, conjugate},
+                   [](PiecesImpl& net, const Tensor& x) {
+                     const auto y = chain(net, x);
+                     return (at::real(y) * at::imag(y)).sum();
+                   }},
+                  {{1, 1}, {1, 2}});
+}
+
+/// The sum over the rows of a matrix is another one if its columns lie in memory one after another.
+TEST(PromisedOutputs, GradientsThatStayOnTheirRankAreContiguousAsElsewhere) {
+  const PieceImpl::Act transposed = [](PieceImpl& self, const Tensor& x) {
+    return at::matmul(self.weight, x.t());
+  };
+  expect_as_alone({{add, transposed},
+                   [](PiecesImpl& net, const Tensor& x) {
+                     const auto many = torch::linspace(0, 9, 12'000, torch::kDouble);
+                     return chain(net, many.reshape({4000, 3}) + x.sum()).sin().mean();
+                   }},
+                  {{1, 1}});
+}
+
+using Many = std::array<std::array<Tensor, 2>, 33>;
+
+struct SpreadImpl : torch::nn::Module {
+  Many forward(const Tensor& x) {
+    Many many;
+    for (std::size_t i = 0; i < many.size(); ++i) {
+      many[i] = {x * weight, x + static_cast<double>(i)};
+    }
+    return many;
+  }
+  Tensor weight = register_parameter("weight", torch::linspace(0.5, 1.5, 3, torch::kDouble));
+};
+SMP_MODULE(Spread);
+
+struct GatherImpl : torch::nn::Module {
+  Tensor forward(const Many& many) {
+    auto sum = torch::zeros({}, torch::kDouble);
+    for (const auto& [a, b] : many) sum = sum + (a * b * weight).sum();
+    return sum;
+  }
+  Tensor weight = register_parameter("weight", torch::linspace(-1, 1, 3, torch::kDouble));
+};
+SMP_MODULE(Gather);
+
+struct ManyNetImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return gather(spread(x)); }
+  Spread spread = register_module("spread", Spread());
+  Gather gather = register_module("gather", Gather());
+};
+SMP_MODULE(ManyNet);
+
+/// After a few calls it is known that their caller does not look at any of them.
+TEST(PromisedOutputs, MayBeMoreThanSixtyFour) {
+  ManyNet alone;
+  alone(rows(2)).backward();
+  on_ranks(3, [&] {
+    ManyNet net;
+    DistributedModel<ManyNet> model(net);
+    model.set_partition("", 0);
+    model.set_partition("spread", 1);
+    model.set_partition("gather", 2);
+    auto train = smp::step([&](const Tensor& x) { model.backward(model(x)); });
+    for (int step = 0; step < 2 * kSteps; ++step) {
+      model.zero_grad();
+      train(rows(2).repeat({2, 1}));
+    }
+    for (const auto& [name, parameter] : model.local_named_parameters()) {
+      EXPECT_TRUE(at::allclose(parameter.grad(), alone->named_parameters()[name].grad())) << name;
+    }
+  });
+}
+
+// ---- waits that are refused --------------------------------------------------------------------
+
+/// The step goes on, and the answer comes when the frame that would have waited is gone.
+TEST(PromisedOutputs, UsedInsideAParallelLoopAreRefused) {
+  std::vector<std::string> refused;
+  const Program program{
+      {multiply, multiply}, [&](PiecesImpl& net, const Tensor& x) {
+        const auto y = net.pieces[0](x);
+        const auto z = net.pieces[1](y);
+        if (is_tracing()) return z.sum();  // a child process has one thread
+        server::test::inside_parallel_for(
+            [&] { refused.push_back(refusal([&] { static_cast<void>(z.sum()); })); });
+        EXPECT_TRUE(server::test::leaves_dead_frames_alone([&] { smp::wait(z); }));
+        return z.sum();
+      }};
+  run_on({1, 1}, program, true);
+  EXPECT_THAT(refused, testing::Contains(HasSubstr("inside at::parallel_for")));
 }
 
 TEST(PromisedOutputs, WithoutGradients) {

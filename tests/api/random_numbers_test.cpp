@@ -466,5 +466,67 @@ TEST(RandomNumbers, SoDoFunctionsOfTheUser) {
   expect_a_stream_of_its_own();
 }
 
+struct LeavesImpl : torch::nn::Module {
+  LeavesImpl()
+      : near(register_module("near", nn::Linear(6, 6))),
+        far(register_module("far", nn::Linear(6, 6))) {
+    to(torch::kDouble);
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) parameter.fill_(0.25);
+  }
+  at::Tensor forward(const at::Tensor& x) { return far(near(x)); }
+  nn::Linear near, far;
+};
+SMP_MODULE(Leaves);
+
+/// Gradients of parameters whose hooks add noise, by step and name; and what the user's generators
+/// give at the end.
+std::map<std::string, at::Tensor> noisy_leaves(const Way& way) {
+  std::map<std::string, at::Tensor> all;
+  run_in(way, kMicrobatches, [&] {
+    Leaves net;
+    DistributedModel model(net);
+    model.set_partition("", 0);
+    model.set_partition("far", size() - 1);
+    for (auto& parameter : net->parameters()) parameter.register_hook(with_noise);
+    auto train = smp::step([&](const at::Tensor& x) { model.backward(model(x).sum()); });
+    train(batch(0));
+    barrier();
+    if (rank() == 0) torch::manual_seed(4);
+    barrier();
+    for (const char* step : {"1 ", "2 "}) {
+      model.zero_grad();
+      train(batch(0));
+      for (const auto& [name, parameter] : model.local_named_parameters()) {
+        all[step + name] = parameter.grad().clone();
+      }
+    }
+    barrier();
+    if (rank() == 0) all["the user's"] = at::rand({6}, at::kDouble);
+    barrier();
+  });
+  return all;
+}
+
+/// Which backward completes the gradient of a parameter, or whether the end of the step does, is a
+/// matter of timing.
+TEST(RandomNumbers, SoDoHooksOfParameters) {
+  const auto first = noisy_leaves({1, "simple", 1, 0});
+  torch::manual_seed(4);
+  EXPECT_TRUE(at::equal(first.at("the user's"), at::rand({6}, at::kDouble)));
+  EXPECT_FALSE(at::equal(first.at("1 far.bias"), first.at("2 far.bias")));
+  // All weights are 1/4, so what goes on from the one bias is 3/2 of what comes to the other.
+  const auto noise = [&](const char* bias, double gradient) { return first.at(bias) - gradient; };
+  EXPECT_FALSE(at::allclose(noise("1 near.bias", 3), noise("1 far.bias", 2)));
+  for (const auto& way : ways()) {
+    const auto again = noisy_leaves(way);
+    ASSERT_EQ(again.size(), first.size());
+    for (const auto& [name, tensor] : first) {
+      EXPECT_TRUE(at::equal(again.at(name), tensor))
+          << name << ": " << way.ranks << way.pipeline << way.seed;
+    }
+  }
+}
+
 }  // namespace random_numbers_test
 }  // namespace smp

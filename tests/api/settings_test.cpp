@@ -34,11 +34,15 @@ struct SwitchModalImpl : torch::nn::Module {
     const auto y = gain(linear(x).tanh());
     return is_training() ? y : y + 0.5;
   }
+  at::Tensor hushed(const at::Tensor& x, const at::Tensor& hush) {
+    if (hush.item<bool>()) gain->eval();
+    return forward(x);
+  }
   nn::Linear linear;
   Gain gain;
   bool quiet = false;
 };
-SMP_MODULE(SwitchModal);
+SMP_MODULE(SwitchModal, hushed);
 
 /// Holds a part that lives elsewhere again.
 struct SwitchNestImpl : torch::nn::Module {
@@ -277,6 +281,18 @@ TEST(Settings, ABodyMaySetTheModesItNeedsAtItsBegin) {
 TEST(Settings, AModuleMaySwitchItsOwnParts) {
   compare(simple_body,
           [](SwitchPair& net, int) { net->far->quiet = net->nest->inner->quiet = true; });
+}
+
+/// In a step whose calls return before they end: that it switched is known later.
+TEST(Settings, SoItMayNowAndThen) {
+  static bool hush;  // of all ranks, which set it alike
+  compare(
+      [](SwitchPair& net, const at::Tensor& x, const Backward& backward) {
+        const auto loss = net->nest(net->far->hushed(x, torch::tensor(hush))).pow(2).mean();
+        backward(loss);
+        return loss.detach();
+      },
+      [](SwitchPair&, int step) { hush = step == kSteps - 1; });
 }
 
 TEST(Settings, AModeThatTheBodyLeavesIsWhatTheNextMicrobatchFinds) {

@@ -360,42 +360,53 @@ struct TableReaderImpl : torch::nn::Module {
 };
 SMP_MODULE(TableReader);
 
+using Refusals = std::array<std::map<int, std::string>, 3>;  // by rank and step
+
 /// A copy that the body on rank 0 reads, of a buffer that rank 1 owns and changes between steps.
+/// @param output  of each microbatch
+Refusals refusals_of_a_changed_buffer(const Tensor& output, std::uint64_t seed) {
+  Refusals refusals;
+  run_local(3,
+            [&] {
+              TableReader net;
+              DistributedModel<TableReader> model(net);
+              model.set_partition("", 0);
+              model.set_partition("far", 1);
+              auto train = smp::step([&](const Tensor& x) {
+                model.backward((model(x) + net->far->calls).sum());
+                return output;
+              });
+              const auto own = static_cast<std::size_t>(rank());
+              for (int step = 0; step < kLater + 3; ++step) {
+                if (step == kLater && rank() == 1) {
+                  const at::NoGradGuard no_grad;
+                  net->far->calls += 7;
+                }
+                try {
+                  train(rows(4));
+                } catch (const std::exception& error) {
+                  refusals[own][step] = error.what();
+                }
+              }
+              if (rank() == 0) {
+                EXPECT_GE(replayed(), static_cast<std::uint64_t>(kLater - kRecorded));
+              }
+            },
+            config_of(Mode::kStatic, 2), {.seed = seed});
+  return refusals;
+}
+
+/// It may say so while the step's outputs still leave rank 0: large ones take their time.
 TEST(StaticMode, NoticesABufferThatItsOwnerChanges) {
-  std::array<std::map<int, std::string>, 2> refusals;
-  run_local(
-      2,
-      [&] {
-        TableReader net;
-        DistributedModel<TableReader> model(net);
-        model.set_partition("", 0);
-        model.set_partition("far", 1);
-        auto train = smp::step([&](const Tensor& x) {
-          auto loss = (model(x) + net->far->calls).sum();
-          model.backward(loss);
-          return loss.detach();
-        });
-        const auto own = static_cast<std::size_t>(rank());
-        for (int step = 0; step < kLater + 3; ++step) {
-          if (step == kLater && rank() == 1) {
-            const at::NoGradGuard no_grad;
-            net->far->calls += 7;
-          }
-          try {
-            train(rows(4));
-          } catch (const std::exception& error) {
-            refusals[own][step] = error.what();
-          }
-        }
-        if (rank() == 0) {
-          EXPECT_GE(replayed(), static_cast<std::uint64_t>(kLater - kRecorded));
-        }
-      },
-      config_of(Mode::kStatic, 2));
-  for (const auto& own : refusals) {
-    ASSERT_FALSE(own.empty());
-    EXPECT_LE(own.begin()->first, kLater + 1) << "a step later at most";
-    EXPECT_THAT(own.begin()->second, AllOf(HasSubstr("buffer far.calls"), HasSubstr("stale")));
+  for (const std::int64_t size : {1, 100'000}) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      SCOPED_TRACE(testing::Message() << "outputs of " << size << ", seed " << seed);
+      for (const auto& own : refusals_of_a_changed_buffer(torch::zeros({size}), seed)) {
+        ASSERT_FALSE(own.empty());
+        EXPECT_LE(own.begin()->first, kLater + 1) << "a step later at most";
+        EXPECT_THAT(own.begin()->second, AllOf(HasSubstr("buffer far.calls"), HasSubstr("stale")));
+      }
+    }
   }
 }
 
@@ -434,6 +445,135 @@ TEST(StaticMode, ReplaysStepsOfNormalisationLayers) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(at::equal(statistics[Mode::kRelayed][i], statistics[Mode::kStatic][i])) << i;
   }
+}
+
+// ---- modules that turn out to keep state -------------------------------------------------------
+
+/// A mean of what it sees in training, of use to nobody else.
+struct AveragingImpl : torch::nn::Module {
+  AveragingImpl() {
+    mean = register_buffer("mean", torch::zeros({3}, torch::kDouble));
+    weight = register_parameter("weight", torch::ones({3}, torch::kDouble));
+  }
+  Tensor forward(const Tensor& x) {
+    if (averages && is_training()) {
+      const at::NoGradGuard no_grad;
+      mean.lerp_(x.mean(0), 0.1);
+    }
+    return x * weight - mean.clone();
+  }
+  Tensor mean, weight;
+  bool averages = true;
+};
+SMP_MODULE(Averaging);
+
+struct AveragedImpl : torch::nn::Module {
+  AveragedImpl()
+      : far(register_module("far", Averaging())), last(register_module("last", Piece())) {}
+  Tensor forward(const Tensor& x) { return last(far(x)); }
+  Averaging far;
+  Piece last;
+};
+SMP_MODULE(Averaged);
+
+constexpr int kInOrder = 4;  // microbatches
+
+/// How it is found only in the midst of training that microbatches must enter a module in order.
+struct Discovery {
+  bool evaluates_first = false;
+  bool skip_tracing = false;
+  int averages_from = 0;  // that step on
+  Mode mode = Mode::kStatic;
+  LocalRun run = {};
+};
+
+struct Discovered {
+  Tensor mean;
+  std::vector<int> refused;    // steps
+  std::vector<bool> known;     // by rank, at the end
+  std::uint64_t replayed = 0;  // of the steps before, and of the last ones
+};
+
+Tensor batch_of(int step) { return rows(2 * kInOrder) * (1 + step); }
+
+/// Its module that averages lives on rank 1, what follows on rank 2.
+Discovered discover(const Discovery& how) {
+  Discovered found;
+  found.known.resize(3);
+  auto config = config_of(how.mode, kInOrder);
+  config.skip_tracing = how.skip_tracing;
+  const auto rank_main = [&] {
+    Averaged net;
+    DistributedModel<Averaged> model(net);
+    model.set_partition("", 0);
+    model.set_partition("far", 1);
+    model.set_partition("last", 2);
+    auto train = smp::step([&](const Tensor& x) { model.backward(model(x).sum()); });
+    auto evaluate = smp::step([&](const Tensor& x) {
+      const at::NoGradGuard no_grad;
+      model(x);
+    });
+    if (how.evaluates_first) {
+      model.eval();
+      evaluate(batch_of(0));
+      model.train();
+    }
+    for (int step = 0; step < how.averages_from + 2 * kRecorded; ++step) {
+      net->far->averages = step >= how.averages_from;
+      if (refusal<std::exception>([&] { train(batch_of(step)); }) != "accepted" && rank() == 0) {
+        found.refused.push_back(step);
+      }
+    }
+    if (rank() == 0) found.replayed = replayed();
+    if (rank() == 1) found.mean = net->far->mean.clone();
+    found.known.at(static_cast<std::size_t>(rank())) =
+        Runtime::current().server().modules().any_in_order();
+  };
+  run_local(3, rank_main, config, how.run);
+  return found;
+}
+
+Tensor mean_of_one_process(int first_step, int steps) {
+  auto mean = torch::zeros({3}, torch::kDouble);
+  for (int step = first_step; step < first_step + steps; ++step) {
+    for (const auto& x : batch_of(step).chunk(kInOrder)) mean.lerp_(x.mean(0), 0.1);
+  }
+  return mean;
+}
+
+/// Only its owner sees it: the others must be told, before steps are replayed or calls promised.
+TEST(StaticMode, AllRanksLearnThatMicrobatchesEnterAModuleInOrder) {
+  for (const auto mode : {Mode::kPromised, Mode::kStatic, Mode::kFast}) {
+    for (auto how : {Discovery{.evaluates_first = true}, Discovery{.skip_tracing = true},
+                     Discovery{.averages_from = kLater}}) {
+      how.mode = mode;
+      how.run.random_order = false;  // else the step in which it is found may be refused
+      const auto found = discover(how);
+      EXPECT_THAT(found.refused, testing::IsEmpty());
+      EXPECT_THAT(found.known, testing::Each(true));
+      EXPECT_TRUE(at::equal(found.mean, mean_of_one_process(how.averages_from, 2 * kRecorded)));
+      if (mode == Mode::kPromised || how.averages_from == 0) {
+        EXPECT_EQ(found.replayed, 0u);
+      } else {
+        EXPECT_GE(found.replayed, static_cast<std::uint64_t>(kLater - kRecorded));
+        EXPECT_LE(found.replayed, static_cast<std::uint64_t>(kLater - kRecorded + 2));
+      }
+    }
+  }
+}
+
+/// Microbatches of a replayed step came in another order than theirs. Later steps are not replayed,
+/// and keep it.
+TEST(StaticMode, AStepThatFindsItTooLateIsRefusedOnce) {
+  std::size_t refused = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto found = discover({.averages_from = kLater, .run = {.seed = seed}});
+    EXPECT_THAT(found.refused, testing::Each(testing::Le(kLater + 1))) << seed;
+    EXPECT_LE(found.refused.size(), 1u) << seed;
+    EXPECT_THAT(found.known, testing::Each(true)) << seed;
+    refused += found.refused.size();
+  }
+  EXPECT_GT(refused, 0u);
 }
 
 }  // namespace static_mode_test

@@ -39,6 +39,21 @@ TEST(CloneOnWrite, HasNoHistory) {
   EXPECT_TRUE(clone.is_leaf());
 }
 
+/// What its memory says is not what a lazy conjugate is, nor the negative that its imaginary part
+/// is.
+TEST(CloneOnWrite, CarriesOutConjugationAndNegation) {
+  const auto complex = at::complex(at::arange(6, at::kFloat), at::ones({6})).view({2, 3}).t();
+  const auto conjugate = complex.conj();
+  for (const auto& lazy : {conjugate, at::imag(conjugate), at::real(conjugate)}) {
+    const auto clone = clone_on_write(lazy);
+    EXPECT_FALSE(clone.is_conj());
+    EXPECT_FALSE(clone.is_neg());
+    EXPECT_TRUE(at::equal(clone, lazy.resolve_conj().resolve_neg()));
+    clone.zero_();
+  }
+  EXPECT_EQ(at::real(complex).sum().item<float>(), 15);
+}
+
 /// Memory that LibTorch did not allocate is copied at once.
 TEST(CloneOnWrite, OfMemoryOfSomebodyElse) {
   std::vector<float> values(4, 1);

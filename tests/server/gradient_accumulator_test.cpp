@@ -2,10 +2,14 @@
 // whatever the order of arrival (docs/design.md, Accumulation).
 #include "server/gradient_accumulator.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <set>
 #include <vector>
 
 #include "server/gradient_accumulator_testing.h"
@@ -199,6 +203,34 @@ TEST_F(GradientAccumulatorTest, TakesWhatIsOpenedAfterTheForwardAsLate) {
   put(id, 1);
   accumulator_.finish();
   EXPECT_THAT(weight_.applied, ElementsAre(1, 8));
+}
+
+// ---- what hooks draw ---------------------------------------------------------------------------
+
+/// Whoever completes a sum runs its hooks: a backward of the module, or of another, or the end of
+/// the step.
+TEST_F(GradientAccumulatorTest, HooksDrawTheSameNumbersWhoeverRunsThem) {
+  const auto drawn_after = [this](std::initializer_list<std::size_t> arrivals) {
+    std::vector<double> drawn;
+    weight_.on_hook = [&] { drawn.push_back(at::rand({}, at::kDouble).item<double>()); };
+    const std::array ids{record(0), record(1)};
+    const auto later = record_after(0, call_path({3}));
+    accumulator_.mark_forward_done(0);
+    accumulator_.mark_forward_done(1);
+    for (const auto microbatch : arrivals) put_and_close(ids.at(microbatch), 1);
+    put(later, 1);
+    accumulator_.finish();
+    accumulator_.begin(3);
+    return drawn;
+  };
+  at::manual_seed(5);
+  const auto next_of_the_user = at::rand({3});
+  at::manual_seed(5);
+  const auto drawn = drawn_after({0, 1});
+  EXPECT_EQ(drawn_after({1, 0}), drawn);
+  EXPECT_TRUE(at::equal(at::rand({3}), next_of_the_user));
+  EXPECT_EQ(drawn.size(), 3u);
+  EXPECT_EQ(std::set<double>(drawn.begin(), drawn.end()).size(), 3u) << "none is drawn twice";
 }
 
 }  // namespace gradient_accumulator_test

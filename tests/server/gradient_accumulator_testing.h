@@ -91,9 +91,14 @@ class GradientAccumulatorTest : public testing::Test {
   ParameterNumbers numbers_;
   bool refuse_ = false;
   std::map<const void*, int> guarded_;
-  GradientAccumulator accumulator_{numbers_, [this](const at::Tensor& parameter) {
+  GradientAccumulator accumulator_{numbers_,
+                                   [this](const at::Tensor& parameter) {
                                      if (refuse_) throw UsageError("foreign");
                                      ++guarded_[parameter.unsafeGetTensorImpl()];
+                                   },
+                                   [this](int microbatch, const at::Tensor& leaf) {
+                                     return 2u * static_cast<unsigned>(microbatch) +
+                                            (leaf.is_same(weight_.tensor) ? 0 : 1);
                                    }};
 };
 

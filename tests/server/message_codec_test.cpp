@@ -365,11 +365,32 @@ TEST_F(MessageCodecTest, TheRareKinds) {
     EXPECT_EQ(other.fastest, flag);
     EXPECT_EQ(other.keep_order, !flag);
     EXPECT_FALSE(other.replayed);
+    EXPECT_FALSE(other.in_order);
   }
   cross_rare(RankLeft{});
   cross_rare(StallQuestion{});
   EXPECT_EQ(cross_rare(StallAnswer{"waits for b"}).text, "waits for b");
   EXPECT_EQ(cross_rare(StepFailed{{PpRank(1), "x"}}).failure.text, "x");
+}
+
+/// With anything else that such a message may say, or without.
+TEST_F(MessageCodecTest, ThatMicrobatchesEnterAModuleInOrder) {
+  for (const bool flag : {false, true}) {
+    for (const char* rest : {"", "rest"}) {
+      const auto finished = cross_rare(FinishGradients{rest, rest, flag});
+      EXPECT_EQ(finished.in_order, flag);
+      EXPECT_EQ(finished.facts, rest);
+      EXPECT_EQ(finished.buffers, rest);
+    }
+    StepEnded sent;
+    sent.in_order = flag;
+    sent.keep_order = !flag;
+    const auto ended = cross_rare(sent);
+    EXPECT_EQ(ended.in_order, flag);
+    EXPECT_EQ(ended.keep_order, !flag);
+    EXPECT_FALSE(ended.replayed);
+    EXPECT_FALSE(ended.fastest);
+  }
 }
 
 TEST_F(MessageCodecTest, OutputsOfAllMicrobatches) {

@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
+
+#include "server/dead_frames.h"
+#include "support/refusal.h"
 
 namespace smp::server {
 namespace microbatch_order_test {
@@ -69,6 +73,14 @@ TEST_F(MicrobatchOrderTest, OpensForAllWhenTheStepFails) {
   let_run();
   arrive(3);
   EXPECT_THAT(passed_, ElementsAre(1, 3));
+}
+
+TEST_F(MicrobatchOrderTest, ForgetsWhoWasNotAllowedToWait) {
+  std::string refused;
+  test::inside_parallel_for(
+      [&] { refused = refusal<UsageError>([&] { order_.pass(1, "memory"); }); });
+  EXPECT_THAT(refused, ::testing::HasSubstr("inside at::parallel_for"));
+  EXPECT_TRUE(test::leaves_dead_frames_alone([&] { order_.forward_done(0); }));
 }
 
 TEST_F(MicrobatchOrderTest, KnowsWhoWasInAModuleAlready) {

@@ -161,6 +161,22 @@ TEST_F(ModuleServerTest, MoreMicrobatchesThanTheOwnerHasIsAnError) {
   EXPECT_THAT(texts, Each(HasSubstr("rank 0 runs microbatch 1, but this step has 1 microbatches")));
 }
 
+/// The request lies there before the owner begins the step.
+TEST_F(ModuleServerTest, SoItIsWhereTheOwnerIsLate) {
+  std::vector<std::string> texts(2);
+  on_ranks(2, [&](ModuleServer& server, Ring& model) {
+    const bool first = server.rank().value() == 0;
+    if (!first) LocalServers::sleep(base::kSecond);
+    const auto failing = [&] { step(server, model, train, first ? 2 : 1); };
+    texts[server.rank().index()] = first ? refusal<RemoteError>(failing) : refusal(failing);
+    model->zero_grad();
+    step(server, model, train);
+    collect_gradients(server, model, 2);
+  });
+  EXPECT_THAT(texts, Each(HasSubstr("rank 0 runs microbatch 1, but this step has 1 microbatches")));
+  expect_gradients_of_libtorch(1);
+}
+
 TEST_F(ModuleServerTest, AModuleOfAnotherRankIsNotCalledOutsideOfSteps) {
   on_ranks(2, [&](ModuleServer& server, Ring& model) {
     const bool first = server.rank().value() == 0;

@@ -93,6 +93,72 @@ TEST(ModuleTable, AModelThatIsGoneKeepsItsNumbersAndPaths) {
             std::string::npos);
 }
 
+// ---- microbatches in order ---------------------------------------------------------------------
+
+class ModuleTableOrder : public testing::Test {
+ protected:
+  ModuleTableOrder() { table_.attach_model({placed(first_, "first"), placed(second_, "second")}); }
+  const ModuleTable::Entry& first() const { return table_.at(ModuleId{0}); }
+
+  smp::test::Scale first_, second_;
+  ModuleTable table_;
+};
+
+TEST_F(ModuleTableOrder, IsNoNewsWhereThePlanSaysIt) {
+  smp::test::Scale ordered;
+  EXPECT_FALSE(table_.any_in_order());
+  table_.attach_model({placed(ordered, "ordered")}, {KeptState::kOrdered});
+  EXPECT_TRUE(table_.any_in_order());
+  EXPECT_TRUE(table_.at(ModuleId{2}).in_order);
+  EXPECT_FALSE(first().in_order);
+  table_.note_order(table_.at(ModuleId{2}));
+  EXPECT_FALSE(table_.has_news_of_order());
+}
+
+TEST_F(ModuleTableOrder, IsKeptAtOnceAndNewsUntilAllKnow) {
+  table_.note_order(first());
+  EXPECT_TRUE(first().in_order);
+  EXPECT_FALSE(table_.at(ModuleId{1}).in_order);
+  EXPECT_TRUE(table_.any_in_order());
+  EXPECT_TRUE(table_.has_news_of_order());
+  table_.all_know_of_order();
+  EXPECT_FALSE(table_.has_news_of_order());
+  table_.note_order(first());
+  EXPECT_FALSE(table_.has_news_of_order()) << "it is known";
+}
+
+/// Nobody would tell its microbatches that they have their turn.
+TEST_F(ModuleTableOrder, IsKeptLaterWhereStepsMayBeReplayed) {
+  table_.may_be_replayed(true);
+  for (int step = 0; step < 2; ++step) table_.note_order(first());
+  EXPECT_FALSE(first().in_order);
+  EXPECT_FALSE(table_.any_in_order());
+  EXPECT_TRUE(table_.has_news_of_order());
+  table_.all_know_of_order();
+  EXPECT_TRUE(first().in_order);
+  EXPECT_TRUE(table_.any_in_order());
+  EXPECT_FALSE(table_.has_news_of_order());
+}
+
+TEST_F(ModuleTableOrder, IsKeptAsSoonAsNoStepsAreReplayedAnyMore) {
+  table_.may_be_replayed(true);
+  table_.note_order(first());
+  table_.may_be_replayed(false);
+  EXPECT_TRUE(first().in_order);
+  EXPECT_TRUE(table_.any_in_order());
+  EXPECT_TRUE(table_.has_news_of_order()) << "nobody else knows yet";
+}
+
+TEST_F(ModuleTableOrder, OfAnotherRankIsNoneOfTheModulesHere) {
+  table_.note_order_elsewhere();
+  EXPECT_TRUE(table_.any_in_order());
+  EXPECT_FALSE(table_.has_news_of_order());
+  EXPECT_FALSE(first().in_order);
+}
+
+// ---- numbers that nobody has
+// ---------------------------------------------------------------------
+
 TEST(ModuleTable, ANumberThatNobodyHasIsAnError) {
   ModuleTable table;
   for (const int number : {0, 7, -1}) {
