@@ -99,6 +99,23 @@ class Attempts final : public server::StepEngine {
               "false, to have it timed");
   }
 
+  /// What the traces lack.
+  void warn_of(const Traces& traces) const {
+    const bool timed = std::any_of(traces.begin(), traces.end(), [](const auto& trace) {
+      return trace.source == simulate::CostSource::kMeasured;
+    });
+    if (!meta_ && runtime_.config().trace_repeats > 0 && !timed) {
+      base::log(base::LogLevel::kWarning,
+                "trace_repeats is ignored, and modules are priced by the operators they run: no "
+                "repetition made the same calls as the first run");
+    }
+    for (const auto& name : traces.front().silent_nodes) {
+      base::log(base::LogLevel::kWarning, "what autograd's ", name,
+                " keeps for its backward is not known (a node written by hand, or a tensor that "
+                "was changed in place after it was saved); the plan's activations lack it");
+    }
+  }
+
   void warn() const {
     const auto& path = failed_module_;
     base::log(
@@ -310,6 +327,7 @@ Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>
     if (traces || !attempts.meta()) break;
   }
   if (costs_wanted) attempts.warn_of_clock();
+  if (traces && costs_wanted) attempts.warn_of(*traces);
   if (traces) return *std::move(traces);
   if (costs_wanted) attempts.warn();
   return Traces(models.size());

@@ -100,8 +100,8 @@ void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector
                         const std::unordered_set<const void*>& weights,
                         std::vector<simulate::Trace>& traces) {
   TracedGraph graph{nodes, traces};
-  for (const auto& [node, saved] : nodes) {
-    graph.intervals.push_back(interval_of(node->sequence_nr()));
+  for (const auto& keeping : nodes) {
+    graph.intervals.push_back(interval_of(keeping.node->sequence_nr()));
     graph.calls.push_back(graph.call_of(graph.intervals.back()));
   }
   graph.freed.resize(nodes.size());

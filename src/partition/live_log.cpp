@@ -66,7 +66,14 @@ void LiveLog::keep_graph(const std::vector<at::Tensor>& roots) {
 void LiveLog::account(const std::unordered_set<const void*>& weights,
                       std::vector<simulate::Trace>& traces) const {
   const auto interval_of = [this](std::uint64_t number) { return interval_at(number); };
-  account_live_bytes(keeping_nodes(roots_), live_, interval_of, weights, traces);
+  const auto nodes = keeping_nodes(roots_);
+  account_live_bytes(nodes, live_, interval_of, weights, traces);
+  auto& silent = traces.front().silent_nodes;
+  for (const auto& node : nodes) {
+    const auto name = node.fault.empty() ? std::string() : node.node->name();
+    const bool known = std::find(silent.begin(), silent.end(), name) != silent.end();
+    if (!name.empty() && !known) silent.push_back(name);
+  }
 }
 
 void LiveLog::note_change(const Call& call, bool begins) {

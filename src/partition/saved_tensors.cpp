@@ -31,14 +31,16 @@ std::vector<NodePointer> nodes_below(const std::vector<NodePointer>& roots) {
   return nodes;
 }
 
-std::vector<at::Tensor> saved_by(const NodePointer& node) {
+/// @param fault  why that is not all
+std::vector<at::Tensor> saved_by(const NodePointer& node, std::string& fault) {
   compiled::AutogradCompilerCall call(compiled::SizeInput::STATIC);
   compiled::NodeCall node_call(0, node);
   compiled::CompiledNodeArgs arguments(call, node_call);
   try {
     node->compiled_args(arguments);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     // A node that does not tell, or a tensor changed in place since: the rest still counts.
+    fault = error.what();
   }
   return std::move(call.tensor_args.inputs);
 }
@@ -48,9 +50,10 @@ std::vector<at::Tensor> saved_by(const NodePointer& node) {
 std::vector<KeepingNode> keeping_nodes(const std::vector<NodePointer>& roots) {
   std::vector<KeepingNode> keeping;
   for (auto& node : nodes_below(roots)) {
-    auto saved = saved_by(node);
+    std::string fault;
+    auto saved = saved_by(node, fault);
     std::erase_if(saved, [](const at::Tensor& tensor) { return !tensor.defined(); });
-    keeping.push_back({std::move(node), std::move(saved)});
+    keeping.push_back({std::move(node), std::move(saved), std::move(fault)});
   }
   return keeping;
 }

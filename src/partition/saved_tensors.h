@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <string>
 #include <vector>
 
 namespace smp::partitioning {
@@ -12,10 +13,11 @@ namespace smp::partitioning {
 struct KeepingNode {
   c10::intrusive_ptr<torch::autograd::Node> node;
   std::vector<at::Tensor> saved;  ///< all defined
+  std::string fault = {};         ///< why it does not tell what it keeps; empty: it does
 };
 
 /// `roots` and the graph below them, in the order in which the nodes were made; leaves come last.
-/// Nodes of types that do not tell (written by hand in C++) keep nothing here.
+/// Nodes of types that do not tell (written by hand in C++) keep nothing here, or a part.
 std::vector<KeepingNode> keeping_nodes(
     const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& roots);
 

@@ -81,6 +81,8 @@ void put(Out& out, const simulate::Trace& trace) {
     out.put_text(change.what);
   }
   out.put_all(trace.assumed);
+  out.put(trace.silent_nodes.size());
+  for (const auto& name : trace.silent_nodes) out.put_text(name);
   out.put(trace.source);
   out.put(trace.backward_ratio);
   out.put(trace.weight_share);
@@ -120,6 +122,9 @@ simulate::Trace get(In& in) {
     change.what = in.get_text();
   }
   trace.assumed = in.get_all<simulate::AssumedValue>();
+  for (auto left = in.get<std::size_t>(); left > 0; --left) {
+    trace.silent_nodes.push_back(in.get_text());
+  }
   trace.source = in.get<simulate::CostSource>();
   trace.backward_ratio = in.get<double>();
   trace.weight_share = in.get<double>();

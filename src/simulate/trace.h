@@ -128,6 +128,9 @@ struct Trace {
   std::vector<SharedTensor> shared;
   std::vector<StateChange> state;          ///< by module, each once
   std::vector<AssumedValue> assumed = {};  ///< by module, each once
+  /// Types of autograd nodes that do not tell what they keep: activations lack it. Each once, with
+  /// the first model of a run.
+  std::vector<std::string> silent_nodes = {};
   CostSource source = CostSource::kEstimated;
   /// Where the backward time of an interval is not known: that over its forward time.
   double backward_ratio = 2.0;

@@ -1,6 +1,10 @@
 // What the tracer says is live while a model runs: activations, gradients, and what callers have.
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/types.h>
+
+#include <string>
+#include <utility>
 
 #include "partition/traced_run.h"
 #include "smp/module.h"
@@ -30,6 +34,31 @@ TEST(TracerMemory, CountsWhatBackwardNeedsOnceForTheFirstThatKeepsIt) {
   EXPECT_EQ(seen.calls[3].after.activation_bytes, 0);
   EXPECT_EQ(seen.calls[0].after.activation_bytes, 0);
   EXPECT_EQ(seen.body_after.activation_bytes, 5 * 4 * 4);
+}
+
+/// Does not tell what it keeps.
+struct SilentNode : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    return std::move(gradients);
+  }
+  std::string name() const override { return "SilentNode"; }
+};
+
+TEST(TracerMemory, NamesNodesThatDoNotTellWhatTheyKeep) {
+  Pair net;
+  const auto run = [&](bool silent) {
+    return trace(*net, [&] {
+      auto y = net(torch::ones({5, 8}));
+      if (!silent) return std::vector{y.sum()};
+      auto result = y.detach() * 2;
+      const auto node = c10::make_intrusive<SilentNode>();
+      node->set_next_edges(torch::autograd::collect_next_edges(y));
+      torch::autograd::set_history(result, node);
+      return std::vector{(result * result).sum()};
+    });
+  };
+  EXPECT_THAT(run(true).silent_nodes, ElementsAre("SilentNode"));
+  EXPECT_THAT(run(false).silent_nodes, testing::IsEmpty());
 }
 
 struct ResidualImpl : torch::nn::Module {
