@@ -147,6 +147,22 @@ class Planner {
                                   [](const Candidate& found) { return found.judgement.fits(); });
     if (options_.strategy == "search" || (options_.strategy == "best" && (known || !fits))) {
       add("search", search({tree, contiguous}));
+      try_other_costs();
+    }
+  }
+
+  /// Where nothing fits so far, and the search could not afford to begin with these.
+  void try_other_costs() {
+    const auto fits = [](const Candidate& found) { return found.judgement.fits(); };
+    if (std::any_of(found_.begin(), found_.end(), fits)) return;
+    std::vector<std::vector<int>> others;
+    add_by_other_costs(others);
+    for (auto& stages : others) {
+      auto judgement = judge_.judge_within(stages, kMostCallsOfOutcome);
+      auto& best = found_.back();
+      if (judgement.value() >= best.judgement.value()) continue;
+      best.stages = std::move(stages);
+      best.judgement = std::move(judgement);
     }
   }
 
@@ -220,7 +236,7 @@ class Planner {
     const Candidate& first = found_.front();
     const bool comparable = first.strategy == "tree" && first.judgement.fits();
     const double limit = (comparable ? first : candidate).judgement.step.seconds;
-    return value(candidate.judgement, limit) * (candidate.strategy == "search" ? kUntidy : 1);
+    return value(candidate.judgement, limit);
   }
 
   void add(std::string strategy, std::vector<int> stages) {
@@ -257,8 +273,6 @@ class Planner {
   }
 
   static constexpr double kSlower = 1e3;
-  /// A plan that is harder to read must be so much better.
-  static constexpr double kUntidy = 1.02;
   static constexpr double kIdle = std::numeric_limits<double>::infinity();
 
   const ModuleTree& tree_;

@@ -60,11 +60,13 @@ std::int64_t least_memory_of_the_papers(const SyntheticModel& model,
 /// Whichever of its sixteen ways to run is the one whose largest stage is smallest.
 TEST(Partitioner, FitsWhereThePapersAlgorithmDoes) {
   for (const auto& family : family_names()) {
-    for (const std::uint64_t member : {1, 2}) {
-      const auto model = family_member(family, member);
-      auto options = traced(model, 4, 8);
-      options.machine.memory.assign(4, least_memory_of_the_papers(model, options) * 21 / 20);
-      EXPECT_EQ(refusal_of<ResourceError>(model.tree, options), "accepted") << family << member;
+    for (const auto& [stages, member] : {std::pair{4, 1}, {4, 2}, {16, 1}}) {
+      const auto model = family_member(family, static_cast<std::uint64_t>(member));
+      auto options = traced(model, stages, 2 * stages);
+      const auto limit = least_memory_of_the_papers(model, options) * 21 / 20;
+      options.machine.memory.assign(static_cast<std::size_t>(stages), limit);
+      EXPECT_EQ(refusal_of<ResourceError>(model.tree, options), "accepted")
+          << family << member << " on " << stages;
     }
   }
 }
@@ -98,6 +100,7 @@ TEST(Partitioner, NamesRemediesThatReallyHelp) {
 TEST(Partitioner, NamesSmallerMicrobatchesWhereTooMuchArrives) {
   const SyntheticModel model = flat_gpt({.layers = 8, .vocabulary = 1000});
   PartitionOptions options = traced(model, 2, 16);
+  options.strategy = "contiguous";
   for (auto& call : options.trace.calls) call.input_bytes = call.output_bytes = 100 << 20;
   const PartitionPlan plan = make_plan(model.tree, options);
   for (const auto& stage : plan.summary()->stages) {
