@@ -140,6 +140,13 @@ at::Tensor batch_of(const Way& way) {
   return at::cat(samples);
 }
 
+/// Over all samples.
+double mean_over_ranks(double own) {
+  double sum = 0;
+  for (int root = 0; root < size(); ++root) sum += broadcast(own, root);
+  return sum / size();
+}
+
 void measure(Way& way) {
   const auto s = shape();
   torch::manual_seed(1);
@@ -172,6 +179,7 @@ void measure(Way& way) {
     way.held = static_cast<double>(held);
     way.sent = static_cast<double>(sent() - sent_before);
   }
+  way.loss = mean_over_ranks(way.loss);
 }
 
 Config config_of(const Spread& spread) {
