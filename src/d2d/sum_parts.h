@@ -20,8 +20,8 @@ struct PlainData {
   at::AutoDispatchBelowADInplaceOrView no_history;
 };
 
-/// Whether a mean of tensors of `dtype` is a sum of terms that are divided before they are added up:
-/// a sum of float16 may be infinite where the mean is not. Others are divided once, at the end.
+/// Whether a mean of tensors of `dtype` is a sum of terms that are divided before they are added
+/// up: a sum of float16 may be infinite where the mean is not. Others are divided once, at the end.
 constexpr bool divides_terms(c10::ScalarType dtype) { return dtype == c10::ScalarType::Half; }
 
 /// Tensors as one row of elements, cut into as many parts as there are members.

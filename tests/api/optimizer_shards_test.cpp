@@ -346,11 +346,11 @@ TEST(OptimizerShards, RefuseTheStepOfLibTorch) {
                 DistributedOptimizer optimizer(model, sgd(model.parameters()));
                 auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
                 body(words(0, dp_rank()));
-                const auto refused =
+                const testing::Matcher<std::string> refused =
                     testing::AllOf(HasSubstr("step() of the LibTorch optimizer"),
                                    HasSubstr("call step() of the smp::DistributedOptimizer"));
-                const auto expected = shard ? testing::Matcher<std::string>(refused)
-                                            : testing::Matcher<std::string>("accepted");
+                const testing::Matcher<std::string> accepted = "accepted";
+                const auto& expected = shard ? refused : accepted;
                 EXPECT_THAT(refusal<UsageError>([&] { optimizer->step(); }), expected);
                 EXPECT_THAT(refusal<UsageError>([&] { (*optimizer).step(); }), expected);
                 EXPECT_THAT(refusal<UsageError>([&] { optimizer.shared()->step(); }), expected);

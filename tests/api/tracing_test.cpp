@@ -458,7 +458,7 @@ struct PickyImpl : torch::nn::Module {
       while (x[0].sum().item<float>() < 7) x = x + 1;
     }
     const auto row = x.argmax(0)[0].item<std::int64_t>();
-    return layer(x) + x[row] + (x.max() > 3 ? 1 : 0);
+    return layer(x) + x[row] + ((x.max() > 3).item<bool>() ? 1 : 0);
   }
   nn::Linear layer;
   bool waits = false;

@@ -126,7 +126,7 @@ TEST(CommunicatorTensors, WhatWasSentMayBeChangedOnceTheCallReturns) {
     job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
       const auto all = own.all();
       const auto tensor = contribution(rank, {5'000});
-      const auto everybodys = all.all_gather(Payload{"", {tensor}});
+      const auto everybodys = all.all_gather(Payload{"", {tensor}}, "a test");
       tensor.fill_(rank);
       for (int other = 0; other < 3; ++other) {
         if (other == rank) continue;

@@ -85,7 +85,7 @@ TEST(MetaScope, GivesTheValueThatItWasTold) {
   EXPECT_EQ(torch::ones({1}).item<float>(), 2.5);
   EXPECT_EQ(torch::ones({}, torch::kLong).item<std::int64_t>(), 2);
   EXPECT_TRUE((torch::ones({1}) > 3).item<bool>());
-  EXPECT_TRUE(bool(torch::ones({1}).any()));
+  EXPECT_TRUE(torch::ones({1}).is_nonzero());
   EXPECT_EQ(asked, 4);
   EXPECT_THROW(torch::ones({2}).item<float>(), c10::Error);
 }

@@ -155,6 +155,31 @@ class KilledRank(unittest.TestCase):
             self.kill(rank, "large")
 
 
+    def test_while_the_launcher_looks_away(self):
+        """The kernel tells the other ranks, within 0.05 s where they get a core at once."""
+        job = RunningJob(4, "train", 1_000_000)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            os.kill(job.process.pid, signal.SIGSTOP)
+            start = time.monotonic()
+            os.kill(job.pids[2], signal.SIGKILL)
+            while any(map(is_alive, job.pids.values())) and time.monotonic() - start < SECONDS_TO_START:
+                time.sleep(0.002)
+            seconds = time.monotonic() - start
+            print(f"rank 2 killed while mpirun was stopped: the others ended after {seconds:.3f} s", flush=True)
+            os.kill(job.process.pid, signal.SIGCONT)
+            job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            self.assertLess(seconds, SECONDS_TO_END)
+            self.assertEqual(re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE), ["2"], text)
+            self.assertEqual(len(lines_of_ours(text)), 1, text)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job.process.pid, signal.SIGCONT)
+            job.close()
+
+
 class KilledLauncher(unittest.TestCase):
     """SIGKILL of mpirun ends the job, and nothing of it stays in /dev/shm."""
 

@@ -98,7 +98,7 @@ class GradientAccumulatorTest : public testing::Test {
                                    },
                                    [this](int microbatch, const at::Tensor& leaf) {
                                      return 2u * static_cast<unsigned>(microbatch) +
-                                            (leaf.is_same(weight_.tensor) ? 0 : 1);
+                                            (leaf.is_same(weight_.tensor) ? 0u : 1u);
                                    }};
 };
 

@@ -289,7 +289,7 @@ TEST(Replacement, TrainsAndEvaluatesWithTheModuleItStandsInFor) {
   for (const int pp : {1, 2}) {
     run_local(2 * pp,
               [&] {
-                nn::Sequential net(nn::Identity(), Dropped());
+                nn::Sequential net{nn::Identity(), Dropped()};
                 set_tensor_parallelism(*net.ptr());
                 DistributedModel model(net);
                 model.set_partition("", 0);

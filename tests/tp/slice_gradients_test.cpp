@@ -43,18 +43,18 @@ BagOfWordsImpl<PlainLayers> plain_net() {
   return BagOfWordsImpl<PlainLayers>();
 }
 
-/// Of plain LibTorch: of the batches [first, last) of each of `steps`, over `batches`, and
-/// `user` times the parameter.
-Gradients reference(const std::vector<int>& steps, int first, int last, int batches,
-                    double user = 0) {
+/// Of plain LibTorch: the mean over `batches` of each of `steps`, added up, and `user` times the
+/// parameter.
+Gradients reference(const std::set<int>& batches, const std::vector<int>& steps, double user = 0) {
   auto plain = plain_net();
+  const double weight = 1.0 / (static_cast<double>(batches.size()) * kMicrobatches);
   for (const int step : steps) {
-    for (int batch = first; batch < last; ++batch) {
+    for (const int batch : batches) {
       const auto [tokens, targets] = samples(step, batch);
       for (std::size_t m = 0; m < kMicrobatches; ++m) {
         (torch::mse_loss(plain.forward(tokens.chunk(kMicrobatches)[m]),
-                         targets.chunk(kMicrobatches)[m]) /
-         (batches * kMicrobatches))
+                         targets.chunk(kMicrobatches)[m]) *
+         weight)
             .backward();
       }
     }
@@ -66,7 +66,18 @@ Gradients reference(const std::vector<int>& steps, int first, int last, int batc
   return gradients;
 }
 Gradients reference(const Kind& kind, const std::vector<int>& steps, double user = 0) {
-  return reference(steps, 0, kind.batches(), kind.batches(), user);
+  std::set<int> batches;
+  for (int batch = 0; batch < kind.batches(); ++batch) batches.insert(batch);
+  return reference(batches, steps, user);
+}
+
+/// That the ranks read with which this one shares distributed modules.
+std::set<int> batches_of_group() {
+  std::set<int> batches;
+  for (const int member : group(Group::kTp)) {
+    batches.insert(broadcast(data_shard().index, member, Group::kTp));
+  }
+  return batches;
 }
 
 /// The net on this rank.
@@ -187,10 +198,10 @@ TEST(SliceGradientsUnderNoSync, AreThoseOfTheGroupsBatches) {
                   trained.train(0);
                   trained.train(1);
                 }
-                const int batches = kind.prescaled ? 1 : kind.tp, first = rdp_rank() * batches;
-                const auto of_group = reference({0, 1}, first, first + batches, batches);
+                const auto of_group = reference(batches_of_group(), {0, 1});
+                const auto parameters = trained.net->named_parameters();
                 for (const auto& [name, dim] : kSliced) {
-                  const auto& parameter = trained.net->named_parameters()[name];
+                  const auto& parameter = parameters[name];
                   if (!trained.model.owns(parameter)) continue;
                   EXPECT_TRUE(torch::allclose(
                       parameter.grad(), slice_of(of_group.at(name), name, tp_rank(), tp_size()),

@@ -49,15 +49,15 @@ template <class Net>
 std::vector<std::string> told(int tp) {
   Config config;
   config.tensor_parallel_degree = tp;
-  std::vector<std::string> told(2);
+  std::vector<std::string> ends(2);
   run_local(2,
             [&] {
               Net net;
-              told[static_cast<std::size_t>(rank())] =
+              ends[static_cast<std::size_t>(rank())] =
                   refusal<UsageError>([&] { const DistributedModel model(net); });
             },
             config, {1});
-  return told;
+  return ends;
 }
 
 TEST(SliceSharing, IsRefusedWhereASliceWouldBeTakenForTheWhole) {
