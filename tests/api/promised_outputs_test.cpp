@@ -290,7 +290,7 @@ struct SpreadImpl : torch::nn::Module {
   Many forward(const Tensor& x) {
     Many many;
     for (std::size_t i = 0; i < many.size(); ++i) {
-      many[i] = {x * weight, x + static_cast<double>(i)};
+      many[i] = {x * weight, x + weight * static_cast<double>(i)};
     }
     return many;
   }
