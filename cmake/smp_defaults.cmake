@@ -19,7 +19,9 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
   find_program(SMP_CCACHE ccache)
   if(SMP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${SMP_CCACHE})
+    # What one clone has compiled serves another, whichever folders they are in.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+        CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${SMP_CCACHE})
   endif()
 endif()
 

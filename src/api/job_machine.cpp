@@ -22,8 +22,9 @@ namespace {
 /// cores measure (perf/results/simulator.json).
 constexpr double kLatencyWithoutCore = 200e-6;
 
-/// Of a tensor that is lent: what reading all of it takes, which its first reader would not have
-/// had to fetch from another rank's memory (perf/results/d2d.json).
+/// Of a tensor that is lent: nothing is copied, but its first reader fetches it from memory that
+/// another core wrote: 4 MiB in 170 us on a quiet machine (`lent_tensor_and_read` in
+/// perf/results/d2d.json, which is of a slower day).
 constexpr double kLentBytesPerSecond = 25e9;
 
 /// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet

@@ -17,7 +17,7 @@
 namespace smp::tp {
 namespace delayed_microbatches_test {
 
-constexpr int kSteps = 3, kMicrobatches = 4;
+constexpr int kSteps = 2, kMicrobatches = 4;
 constexpr std::int64_t kRows = 8;
 
 /// What holds a rank up, up to 2 ms of simulated time at each place; none with seed 0.
