@@ -93,6 +93,7 @@ Config config_of(const Case& one) {
   config.bucket_cap_mb = 1e-4;  // a bucket is a layer or so
   config.auto_partition = false;
   config.default_partition = 0;
+  config.skip_tracing = one.pp == 1;  // a thousand trial runs would take longer than the rest
   return config;
 }
 
