@@ -230,7 +230,7 @@ class StoppedRank(unittest.TestCase):
     def named(self, text, rank):
         stopped = re.findall(r"rank (\d) is stopped", text)
         self.assertEqual(set(stopped), {str(rank)}, text)
-        module = "(0|<body>|<root>)" if rank == 0 else str(rank)
+        module = rf"({rank}(\.\w+)?{'|<body>|<root>' if rank == 0 else ''})"  # or its child
         self.assertRegex(text, rf"rank {rank} is stopped.*module {module} \((for|back)ward\), microbatch \d")
         self.assertRegex(text, rf"rank {rank} is stopped.*nothing was seen of it for [0-6](\.\d)? s")
         return stopped
