@@ -19,14 +19,16 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
   find_program(SMP_CCACHE ccache)
   if(SMP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # What one clone has compiled serves another, whichever folders they are in.
+    # What one clone has compiled serves another, whichever folders they are in: see -fmacro-prefix-map.
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
         CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${SMP_CCACHE})
   endif()
 endif()
 
 add_library(smp_flags INTERFACE)
-target_compile_options(smp_flags INTERFACE -Wall -Wextra)
+# Programs are the same wherever they were built: messages name sources by their place in the repository, and headers,
+# of which ccache tells the compiler, from the build folder.
+target_compile_options(smp_flags INTERFACE -Wall -Wextra "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # It takes joined sources for headers, which should not use anonymous namespaces.
   target_compile_options(smp_flags INTERFACE -Wno-subobject-linkage)

@@ -180,6 +180,12 @@ check says "LibTorch 2.13.0 in $state/cache/smp/venv-torch-2.13.0/lib/python3.11
 smp demo --help
 check not says "LibTorch"   # it is said once
 check called "-n 1"
+: >"$state/calls"
+smp demo
+check not called "<-S>"   # it is configured once
+touch "$work/root/CMakePresets.json"
+smp demo
+check called "<-S>"
 smp test -R nothing
 check ends_with 0
 check called "libgtest-dev libgmock-dev librapidcheck-dev"

@@ -6,14 +6,11 @@
 
 namespace smp::support {
 
-/// Path of `name` below the root. The compiler was given the path of this header as absolute, or
-/// relative to a folder above the working directory.
+/// Path of `name` below the root of the repository, which tests run below.
 inline std::string source_file(const std::string& name) {
-  const std::string here = __FILE__;
-  const std::string root = here.substr(0, here.rfind("tests/support/"));
   for (auto folder = std::filesystem::current_path();; folder = folder.parent_path()) {
-    if (std::filesystem::exists(folder / here)) return (folder / root / name).string();
-    if (folder == folder.parent_path()) return root + name;
+    if (std::filesystem::exists(folder / "tests/support/source_file.h")) return folder / name;
+    if (folder == folder.parent_path()) return name;
   }
 }
 
