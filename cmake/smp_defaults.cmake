@@ -21,7 +21,7 @@ if(PROJECT_IS_TOP_LEVEL)
   if(SMP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     # What one clone has compiled serves another, whichever folders they are in: see -fmacro-prefix-map.
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
-        CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${SMP_CCACHE})
+        CCACHE_NOHASHDIR=1 CCACHE_PCH_EXTSUM=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${SMP_CCACHE})
   endif()
 endif()
 
