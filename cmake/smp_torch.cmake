@@ -1,5 +1,5 @@
-# Finds LibTorch and defines smp::torch, its CPU libraries. Also used by the installed package;
-# `cmake -P smp_torch.cmake` prints which LibTorch would be used, as lines KEY=VALUE, for ./smp.
+# Finds LibTorch and defines smp::torch, its CPU libraries and, where it has them, those of CUDA. Also used by the
+# installed package; `cmake -P smp_torch.cmake` prints which LibTorch would be used, as lines KEY=VALUE, for ./smp.
 #
 # Not find_package(Torch): that one plants a dummy protobuf::libprotobuf and puts LibTorch's own copies of
 # the protobuf and fmt headers in front of the system's. Here they come last (-idirafter).
@@ -7,7 +7,7 @@
 # Searched in this order: SMP_TORCH_DIR, CMAKE_PREFIX_PATH, the torch wheel of python3, the system, and
 # the wheel that ./smp put into the user's cache folder. Paths may hold spaces.
 
-set(SMP_TORCH_MINIMUM 2.7)
+set(SMP_TORCH_MINIMUM 2.11)
 
 # Sets `result` to the version of the LibTorch in `root`, or to 0.
 function(smp_torch_version root result)
@@ -130,7 +130,13 @@ endfunction()
 
 function(smp_add_torch_target root)
   smp_torch_libraries("${root}" libraries)
-  foreach(library torch_cpu c10)
+  set(names torch_cpu c10)
+  foreach(library torch_cuda c10_cuda)
+    if(EXISTS "${libraries}/lib${library}.so")
+      list(APPEND names ${library})
+    endif()
+  endforeach()
+  foreach(library IN LISTS names)
     add_library(smp::${library} SHARED IMPORTED GLOBAL)
     set_target_properties(smp::${library} PROPERTIES
       IMPORTED_LOCATION "${libraries}/lib${library}.so")
@@ -142,9 +148,10 @@ function(smp_add_torch_target root)
       target_compile_options(smp::torch INTERFACE "SHELL:-idirafter \"${folder}\"")
     endif()
   endforeach()
-  # LibTorch registers its operators in static constructors: the linker must not drop the libraries.
+  # LibTorch registers its operators, and CUDA's, in static constructors: the linker must not drop the libraries.
   target_link_options(smp::torch INTERFACE -Wl,--no-as-needed)
-  target_link_libraries(smp::torch INTERFACE smp::torch_cpu smp::c10)
+  list(TRANSFORM names PREPEND smp::)
+  target_link_libraries(smp::torch INTERFACE ${names})
 endfunction()
 
 smp_find_torch()

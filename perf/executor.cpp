@@ -2,6 +2,7 @@
 // about 200 nodes. Ours also meets one AsyncNode, which answers at once; LibTorch's engine runs the
 // same graph without it.
 #include "server/executor.h"
+#include "module/node_pointer.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -31,7 +32,7 @@ class ImmediateNode final : public server::AsyncNode {
 };
 
 at::Tensor behind_async_node(const at::Tensor& tensor) {
-  const auto node = c10::make_intrusive<ImmediateNode>();
+  const auto node = make_node<ImmediateNode>();
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   auto result = tensor.detach();
   torch::autograd::set_history(result, node);

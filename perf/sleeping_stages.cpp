@@ -1,5 +1,6 @@
 // perf/sleeping_stages.cpp: see the header.
 #include "sleeping_stages.h"
+#include "module/node_pointer.h"
 
 #include <ATen/ATen.h>
 #include <time.h>
@@ -51,7 +52,7 @@ class BackwardSleep final : public torch::autograd::Node {
 };
 
 at::Tensor with_backward_sleep(const at::Tensor& x, double milliseconds) {
-  const auto node = c10::make_intrusive<BackwardSleep>(milliseconds);
+  const auto node = make_node<BackwardSleep>(milliseconds);
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   auto result = x.detach();
   torch::autograd::set_history(result, node);

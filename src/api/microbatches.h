@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/executor.h"
 #include "smp/step.h"
 
@@ -56,7 +57,7 @@ class Microbatches {
   struct Microbatch {
     std::vector<std::pair<std::size_t, at::Tensor>> shared;  // (argument, whole tensor)
     std::vector<Entering> entering;
-    c10::intrusive_ptr<server::BoundaryInput> boundary;
+    NodePointer<server::BoundaryInput> boundary;
   };
 
   bool splits(std::size_t argument) const;

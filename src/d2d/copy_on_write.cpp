@@ -7,6 +7,7 @@
 #include <mutex>
 
 namespace smp::d2d {
+#if __has_include(<c10/core/StorageMaterializer.h>)
 namespace {
 
 /// A thread that comes second, or one whose storage was resized before, finds nothing to do.
@@ -35,4 +36,10 @@ c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl& stor
   return twin;
 }
 
+#else
+
+/// LibTorch before 2.12 lets nobody watch its copy-on-write: all is copied.
+c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl&) { return nullptr; }
+
+#endif
 }  // namespace smp::d2d

@@ -173,7 +173,9 @@ at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(borrowed), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);
+#if __has_include(<c10/core/StorageMaterializer.h>)  // else nothing is ever lent
   storage->set_materializer(&Borrowed::copy_before_writing);
+#endif
   c10::InferenceMode normal(false);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
                                                          c10::DispatchKeySet(c10::DispatchKey::CPU),

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "partition/call_recorder.h"
 #include "partition/live_bytes.h"
 #include "simulate/trace.h"
@@ -51,7 +52,7 @@ class LiveLog {
   std::vector<Change> changes_;
   std::vector<LiveTensor> live_;
   std::vector<std::vector<LiveTensor>> results_;  // by running call, the body first: of its callees
-  std::vector<c10::intrusive_ptr<torch::autograd::Node>> roots_;
+  std::vector<NodePointer<torch::autograd::Node>> roots_;
 };
 
 }  // namespace smp::partitioning

@@ -8,22 +8,24 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "module/node_pointer.h"
+
 namespace smp::partitioning {
 namespace {
 
 using torch::autograd::Node;
-using NodePointer = c10::intrusive_ptr<Node>;
+using AnyNode = NodePointer<Node>;
 namespace compiled = torch::dynamo::autograd;
 
-std::vector<NodePointer> nodes_below(const std::vector<NodePointer>& roots) {
-  std::vector<NodePointer> nodes;
+std::vector<AnyNode> nodes_below(const std::vector<AnyNode>& roots) {
+  std::vector<AnyNode> nodes;
   std::unordered_set<const Node*> seen;
-  auto add = [&](const NodePointer& node) {
+  auto add = [&](const AnyNode& node) {
     if (node && seen.insert(node.get()).second) nodes.push_back(node);
   };
   for (const auto& root : roots) add(root);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const NodePointer node = nodes[i];
+    const AnyNode node = nodes[i];
     for (const auto& edge : node->next_edges()) add(edge.function);
   }
   std::sort(nodes.begin(), nodes.end(),
@@ -32,7 +34,7 @@ std::vector<NodePointer> nodes_below(const std::vector<NodePointer>& roots) {
 }
 
 /// @param fault  why that is not all
-std::vector<at::Tensor> saved_by(const NodePointer& node, std::string& fault) {
+std::vector<at::Tensor> saved_by(const AnyNode& node, std::string& fault) {
   compiled::AutogradCompilerCall call(compiled::SizeInput::STATIC);
   compiled::NodeCall node_call(0, node);
   compiled::CompiledNodeArgs arguments(call, node_call);
@@ -47,7 +49,7 @@ std::vector<at::Tensor> saved_by(const NodePointer& node, std::string& fault) {
 
 }  // namespace
 
-std::vector<KeepingNode> keeping_nodes(const std::vector<NodePointer>& roots) {
+std::vector<KeepingNode> keeping_nodes(const std::vector<AnyNode>& roots) {
   std::vector<KeepingNode> keeping;
   for (auto& node : nodes_below(roots)) {
     std::string fault;

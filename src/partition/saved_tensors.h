@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "module/node_pointer.h"
+
 namespace smp::partitioning {
 
 /// A node of an autograd graph and the tensors that it keeps.
 struct KeepingNode {
-  c10::intrusive_ptr<torch::autograd::Node> node;
+  NodePointer<torch::autograd::Node> node;
   std::vector<at::Tensor> saved;  ///< all defined
   std::string fault = {};         ///< why it does not tell what it keeps; empty: it does
 };
@@ -19,6 +21,6 @@ struct KeepingNode {
 /// `roots` and the graph below them, in the order in which the nodes were made; leaves come last.
 /// Nodes of types that do not tell (written by hand in C++) keep nothing here, or a part.
 std::vector<KeepingNode> keeping_nodes(
-    const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& roots);
+    const std::vector<NodePointer<torch::autograd::Node>>& roots);
 
 }  // namespace smp::partitioning

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "d2d/frame_codec.h"
+#include "module/node_pointer.h"
 #include "server/clone_on_write.h"
 #include "server/guarded_tensor.h"
 #include "server/hooked_arguments.h"
@@ -486,10 +487,9 @@ void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
   const auto hooked = watch_hooked_arguments(response.hooked, arguments,
                                              core_.scopes.modules.at(request.module).lasting_path);
   if (!response.record && response.links.empty()) return;
-  c10::intrusive_ptr<RemoteCall> node;
+  NodePointer<RemoteCall> node;
   if (response.record) {
-    node = c10::make_intrusive<RemoteCall>(*this, owner, response.record, request.module,
-                                           request.settings);
+    node = make_node<RemoteCall>(*this, owner, response.record, request.module, request.settings);
     node->keep_gradients(hooked);
     node->set_inner(std::move(response.inner));
     node->set_next_edges(torch::autograd::collect_next_edges(arguments));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "fiber/scheduler.h"
+#include "module/node_pointer.h"
 #include "module/waiting_node.h"
 #include "server/ids.h"
 #include "server/tensor_flags.h"
@@ -140,8 +141,8 @@ class BoundaryInput final : public Node {
   bool closed_ = false;
 };
 /// Hangs those of `tensors` with a flag on a new boundary; input numbers are indices.
-c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
-                                                const TensorFlags& requires_grad);
+NodePointer<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
+                                         const TensorFlags& requires_grad);
 
 /// `node` as the accumulator of a leaf, or nullptr. Leaves have no next edges; the cast is too dear
 /// for every node.

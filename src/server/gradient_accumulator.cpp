@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "module/node_pointer.h"
 #include "server/leaf_update.h"
 
 namespace smp::server {
@@ -164,7 +165,7 @@ void GradientAccumulator::put(Leaf& leaf, variable_list&& gradients, ExecutionId
   waiting_.arrive(gradients.at(0));
   const auto arrival = arrivals_++;
   if (after_first_backward || at(id).after_first_backward) {
-    auto node = c10::intrusive_ptr<Node>::unsafe_reclaim_from_nonowning(&leaf);
+    auto node = owner_of<Node>(&leaf);
     LeafSum sum{std::move(node), at::GradMode::is_enabled(), std::move(gradients[0])};
     if (of_no_model(number) && at(id).order == OrderKey()) {  // the body may read it next
       waiting_.leave(sum);

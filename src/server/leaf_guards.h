@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "module/node_pointer.h"
+
 namespace smp::server {
 
 /// Hook of a parameter's AccumulateGrad node: LibTorch's engine calls it before it accumulates. In
@@ -34,7 +36,7 @@ class LeafGuards {
   void add(const std::string& path, const at::Tensor& parameter);
 
  private:
-  std::vector<c10::intrusive_ptr<torch::autograd::Node>> leaves_;
+  std::vector<NodePointer<torch::autograd::Node>> leaves_;
 };
 
 }  // namespace smp::server

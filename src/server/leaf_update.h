@@ -5,11 +5,13 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "module/node_pointer.h"
+
 namespace smp::server {
 
 /// The sum of gradients on their way to a leaf. Grad mode is that of the last pass that gave one.
 struct LeafSum {
-  c10::intrusive_ptr<torch::autograd::Node> leaf;  ///< an AccumulateGrad
+  NodePointer<torch::autograd::Node> leaf;  ///< an AccumulateGrad
   bool grad_mode = false;
   at::Tensor gradient;
 };

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "d2d/tensor_data.h"
+#include "module/node_pointer.h"
 #include "server/output_links.h"
 #include "server/tensor_layout.h"
 #include "server/tensor_memory.h"
@@ -18,7 +19,7 @@
 namespace smp::server {
 namespace {
 
-using NodePtr = c10::intrusive_ptr<torch::autograd::Node>;
+using NodePtr = NodePointer<torch::autograd::Node>;
 
 // ---- one output --------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class LinkFollower {
 
 void follow_links(std::string_view note, std::vector<at::Tensor>& outputs,
                   at::ArrayRef<at::Tensor> arguments, const TensorFlags& requires_grad,
-                  const c10::intrusive_ptr<torch::autograd::Node>& node, const char* path) {
+                  const NodePointer<torch::autograd::Node>& node, const char* path) {
   const auto told = OutputLinks::from_note(note, outputs.size(), arguments.size());
   LinkFollower follower(told, outputs, arguments);
   if (node) follower.give_history(requires_grad, node);

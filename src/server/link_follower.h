@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/tensor_flags.h"
 
 namespace smp::server {
@@ -21,6 +22,6 @@ namespace smp::server {
 ///                           had memory of its own there; or what LibTorch says of the change
 void follow_links(std::string_view note, std::vector<at::Tensor>& outputs,
                   at::ArrayRef<at::Tensor> arguments, const TensorFlags& requires_grad,
-                  const c10::intrusive_ptr<torch::autograd::Node>& node, const char* path);
+                  const NodePointer<torch::autograd::Node>& node, const char* path);
 
 }  // namespace smp::server

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/call_router.h"
 #include "server/execution_scope.h"
 #include "server/expected_results.h"
@@ -102,7 +103,7 @@ class PromisedCall final : public PromisedValues,
   ExpectedResult& expected_;
   std::vector<at::Tensor> arguments_;    // until the answer was used
   std::vector<std::uint32_t> versions_;  // of those
-  c10::intrusive_ptr<RemoteCall> node_;  // until the answer was used
+  NodePointer<RemoteCall> node_;         // until the answer was used
   std::vector<Output> outputs_;
   std::size_t num_live_ = 0;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "module/node_pointer.h"
 #include "server/execution_modes.h"
 #include "server/executor.h"
 #include "server/gradient_accumulator.h"
@@ -13,7 +14,7 @@ namespace smp::server {
 
 /// The graph between the inputs and the outputs of one module execution (paper App. B).
 struct Record {
-  c10::intrusive_ptr<BoundaryInput> inputs;
+  NodePointer<BoundaryInput> inputs;
   edge_list outputs;  ///< one an output tensor; invalid where it needs no gradient
   ModuleId module;
   std::int32_t microbatch = -1;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "module/node_pointer.h"
 #include "server/gradient_sum.h"
 #include "server/remote_exception.h"
 #include "server/tensor_forms.h"
@@ -23,10 +24,12 @@ RemoteCall::RemoteCall(CallRouter& router, PpRank owner, RecordId record, Module
 
 RemoteCall::~RemoteCall() { drop(); }
 
+#if SMP_INTRUSIVE_NODES
 void RemoteCall::release_resources() {
   drop();
   AsyncNode::release_resources();
 }
+#endif
 
 void RemoteCall::drop() noexcept {
   if (std::exchange(used_, true) || !record_) return;
@@ -101,7 +104,7 @@ void RemoteCall::join_chain(const BackwardOptions& options, Completion done) {
   auto& router = router_for(options);
   if (!options.keep_graph) used_ = true;
   done_ = std::move(done);
-  running_ = c10::intrusive_ptr<RemoteCall>::unsafe_reclaim_from_nonowning(this);
+  running_ = owner_of<RemoteCall>(this);
   routed_ = {};
   if (router.core_.step->failed()) return on_abort();
   if (record_ || forward_) request_ = router.core_.step->requests.add(this);

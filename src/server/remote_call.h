@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/call_router.h"
 #include "server/executor.h"
 #include "server/hooked_arguments.h"
@@ -66,7 +67,9 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   void unpack(variable_list& gradients) override;
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
+#if SMP_INTRUSIVE_NODES  // else drop() is called as early by the destructor
   void release_resources() override;
+#endif
   bool uses_itself(std::uint32_t input) const override;
   void require_whole_gradient(std::uint32_t input) const override;
   /// Which outputs the module has used for others (inner_outputs.h).
@@ -109,7 +112,7 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   variable_list early_gradients_;  // kAnswered, until a pass asks for them
   std::exception_ptr early_error_;
   fiber::Event* on_early_answer_ = nullptr;
-  c10::intrusive_ptr<RemoteCall> running_;  // itself, while the answer is awaited
+  NodePointer<RemoteCall> running_;  // itself, while the answer is awaited
 };
 
 }  // namespace smp::server

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "d2d/tensor_data.h"
 #include "module/call_handler.h"
+#include "module/node_pointer.h"
 #include "server/clone_on_write.h"
 #include "server/exception_text.h"
 #include "server/link_taker.h"
@@ -289,7 +290,7 @@ Packet RequestRunner::run_module(const CallEntry& entry, RoutedBase& module, Pac
 }
 
 ForwardResponse RequestRunner::keep_record(PpRank source, Packet&& result,
-                                           c10::intrusive_ptr<BoundaryInput> inputs,
+                                           NodePointer<BoundaryInput> inputs,
                                            const WatchedArguments& arguments,
                                            const ForwardRequest& request,
                                            const ExecutionIdentity& identity,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "module/node_pointer.h"
 #include "server/early_requests.h"
 #include "server/failure_control.h"
 #include "server/kept_outputs.h"
@@ -60,8 +61,7 @@ class RequestRunner {
                     const WatchedArguments& arguments);
   std::vector<KeptOutput> kept_outputs(const std::vector<at::Tensor>& tensors,
                                        const char* path) const;
-  ForwardResponse keep_record(PpRank source, Packet&& result,
-                              c10::intrusive_ptr<BoundaryInput> inputs,
+  ForwardResponse keep_record(PpRank source, Packet&& result, NodePointer<BoundaryInput> inputs,
                               const WatchedArguments& arguments, const ForwardRequest& request,
                               const ExecutionIdentity& identity, bool changed_settings);
   ErrorResponse not_run(RequestId request, ModuleId module, std::int32_t microbatch,

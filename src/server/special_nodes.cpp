@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "d2d/tensor_data.h"
+#include "module/node_pointer.h"
 #include "server/execution_scope.h"
 #include "server/executor.h"
 #include "server/gradient_sum.h"
@@ -88,11 +89,11 @@ void BoundaryInput::refuse() const {
       "it as an argument and a result, detach() it, or place the module with its caller"));
 }
 
-c10::intrusive_ptr<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
-                                                const TensorFlags& requires_grad) {
+NodePointer<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
+                                         const TensorFlags& requires_grad) {
   SMP_ASSERT(tensors.size() == requires_grad.size(), tensors.size(), " tensors, ",
              requires_grad.size(), " flags");
-  auto boundary = c10::make_intrusive<BoundaryInput>();
+  auto boundary = make_node<BoundaryInput>();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (requires_grad[i]) {
       torch::autograd::set_history(tensors[i], boundary);

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "module/node_pointer.h"
 #include "server/gradient_sum.h"
 
 namespace smp::server {
@@ -52,7 +53,7 @@ std::uint32_t WaitingGradients::open(torch::autograd::AccumulateGrad& leaf) {
   }
   const auto number = free_.back();
   free_.pop_back();
-  sums_[number].sum.leaf = decltype(LeafSum::leaf)::unsafe_reclaim_from_nonowning(&leaf);
+  sums_[number].sum.leaf = owner_of<torch::autograd::Node>(&leaf);
   return number;
 }
 

@@ -1,5 +1,6 @@
 // tp/primitives.cpp: an exchange in forward, and a node that carries out its dual.
 #include "smp/tp/primitives.h"
+#include "module/node_pointer.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -79,7 +80,7 @@ at::Tensor carry_out(Exchange exchange, const at::Tensor& argument, const char* 
   const auto meeting = own.meet(name);
   auto result = run(exchange, meeting->forward(), *meeting, tensor);
   if (at::GradMode::is_enabled() && tensor.requires_grad()) {
-    const auto node = c10::make_intrusive<ExchangeNode>(exchange.dual(), meeting, name);
+    const auto node = make_node<ExchangeNode>(exchange.dual(), meeting, name);
     node->set_next_edges(torch::autograd::collect_next_edges(tensor));
     torch::autograd::set_history(result, node);
   }

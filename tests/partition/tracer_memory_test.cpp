@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "module/node_pointer.h"
 #include "partition/traced_run.h"
 #include "smp/module.h"
 #include "smp/nn.h"
@@ -51,7 +52,7 @@ TEST(TracerMemory, NamesNodesThatDoNotTellWhatTheyKeep) {
       auto y = net(torch::ones({5, 8}));
       if (!silent) return std::vector{y.sum()};
       auto result = y.detach() * 2;
-      const auto node = c10::make_intrusive<SilentNode>();
+      const auto node = make_node<SilentNode>();
       node->set_next_edges(torch::autograd::collect_next_edges(y));
       torch::autograd::set_history(result, node);
       return std::vector{(result * result).sum()};

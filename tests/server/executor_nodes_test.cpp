@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/executor.h"
 #include "server/executor_testing.h"
 #include "server/inside_node.h"
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr std::size_t kStackBytes = 1 << 20;
 
 /// `input` behind `node`, unchanged in value.
-at::Tensor behind(const at::Tensor& input, const c10::intrusive_ptr<Node>& node) {
+at::Tensor behind(const at::Tensor& input, const NodePointer<Node>& node) {
   node->set_next_edges(torch::autograd::collect_next_edges(input));
   auto output = input.detach();
   torch::autograd::set_history(output, node);
@@ -69,7 +70,7 @@ class ExecutorNodes : public WithFibers {};
 
 TEST_F(ExecutorNodes, ConsumesRepliesInTheOrderOfStarting) {
   const auto x = leaves(1)[0];
-  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto a = make_node<ManualNode>(), b = make_node<ManualNode>();
   const auto left = x * 2, right = x * 3;
   std::vector<std::string> order;
   left.register_hook([&](const at::Tensor&) { order.push_back("left"); });
@@ -91,16 +92,16 @@ TEST_F(ExecutorNodes, RunsReadyLocalNodesBeforeItTakesAReply) {
   std::vector<std::string> order;
   local.register_hook([&](const at::Tensor&) { order.push_back("local"); });
   remote.register_hook([&](const at::Tensor&) { order.push_back("below the call"); });
-  c10::intrusive_ptr<ManualNode> node;
-  const auto probe = c10::make_intrusive<ProbeNode>([&] { node->answer(); });
-  node = c10::make_intrusive<ManualNode>();  // made last, so started first
+  NodePointer<ManualNode> node;
+  const auto probe = make_node<ProbeNode>([&] { node->answer(); });
+  node = make_node<ManualNode>();  // made last, so started first
   backward((behind(local, probe) + behind(remote, node)).sum());
   EXPECT_THAT(order, ElementsAre("local", "below the call"));
 }
 
 TEST_F(ExecutorNodes, TellsWhatAParkedPassWaitsFor) {
   const auto x = leaves(1)[0];
-  const auto node = c10::make_intrusive<ManualNode>();
+  const auto node = make_node<ManualNode>();
   const auto loss = behind(x, node).sum();
   std::vector<std::string> report;
   spawn([&] {
@@ -114,14 +115,14 @@ TEST_F(ExecutorNodes, TellsWhatAParkedPassWaitsFor) {
 
 TEST_F(ExecutorNodes, LetsErrorsJumpTheQueueOfReplies) {
   const auto x = leaves(1)[0];
-  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto a = make_node<ManualNode>(), b = make_node<ManualNode>();
   const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
   spawn([&] { a->fail("the later one failed"); });  // b was started first and never answers
   EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("the later one failed"));
 }
 
 TEST_F(ExecutorNodes, IgnoresRepliesAfterAnError) {
-  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto a = make_node<ManualNode>(), b = make_node<ManualNode>();
   const auto x = leaves(1)[0];
   {
     const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
@@ -137,7 +138,7 @@ TEST_F(ExecutorNodes, IgnoresRepliesAfterAnError) {
 
 TEST_F(ExecutorNodes, RefusesASecondAnswer) {
   const auto x = leaves(1)[0];
-  const auto a = c10::make_intrusive<ManualNode>(), b = c10::make_intrusive<ManualNode>();
+  const auto a = make_node<ManualNode>(), b = make_node<ManualNode>();
   const auto loss = (behind(x * 2, a) + behind(x * 3, b)).sum();
   spawn([&] {
     a->answer();
@@ -154,13 +155,13 @@ TEST_F(ExecutorNodes, PassesOnWhatStartThrows) {
     }
   };
   const auto x = leaves(1)[0];
-  const auto loss = behind(x, c10::make_intrusive<Broken>()).sum();
+  const auto loss = behind(x, make_node<Broken>()).sum();
   EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("cannot send"));
 }
 
 TEST_F(ExecutorNodes, ChecksTheNumberOfGradientsOfAnAnswer) {
   const auto x = leaves(1)[0];
-  const auto node = c10::make_intrusive<ManualNode>();
+  const auto node = make_node<ManualNode>();
   const auto loss = behind(x, node).sum();
   spawn([&] { node->complete({}, nullptr); });
   EXPECT_THAT(
@@ -171,7 +172,7 @@ TEST_F(ExecutorNodes, ChecksTheNumberOfGradientsOfAnAnswer) {
 TEST_F(ExecutorNodes, SaysThatAThreadWithoutFibersCannotWait) {
   std::thread([] {
     const auto x = leaves(1)[0];
-    const auto loss = behind(x, c10::make_intrusive<ManualNode>()).sum();
+    const auto loss = behind(x, make_node<ManualNode>()).sum();
     EXPECT_THAT(thrown_by([&] { backward(loss); }), HasSubstr("no fiber scheduler"));
   }).join();
 }
@@ -183,7 +184,7 @@ TEST_F(ExecutorNodes, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
     }
   };
   const auto x = leaves(1)[0];
-  const auto node = c10::make_intrusive<ManualNode>();
+  const auto node = make_node<ManualNode>();
   const auto loss = behind(x, node).sum();
   node->add_post_hook(std::make_unique<Double>());
   spawn([&] { node->answer(); });
@@ -196,7 +197,7 @@ TEST_F(ExecutorNodes, HandsTheInputsOfAnAsyncNodeToItsPostHooks) {
 TEST_F(ExecutorNodes, RunsNodesItselfNotThroughLibTorchsEngine) {
   const auto x = leaves(1)[0];
   int applied = 0;
-  const auto probe = c10::make_intrusive<ProbeNode>([&] {
+  const auto probe = make_node<ProbeNode>([&] {
     ++applied;
     EXPECT_EQ(torch::autograd::get_current_graph_task_id(), -1);
     EXPECT_TRUE(inside_node());
@@ -209,7 +210,7 @@ TEST_F(ExecutorNodes, RunsNodesItselfNotThroughLibTorchsEngine) {
 TEST_F(ExecutorNodes, KnowsThatLibTorchsEngineIsInsideANode) {
   const auto x = leaves(1)[0];
   bool inside = false;
-  const auto probe = c10::make_intrusive<ProbeNode>([&] { inside = inside_node(); });
+  const auto probe = make_node<ProbeNode>([&] { inside = inside_node(); });
   backward(Engine::kStock, {behind(x, probe).sum()});
   EXPECT_TRUE(inside);
 }
@@ -219,7 +220,7 @@ TEST_F(ExecutorNodes, NeverSuspendsInsideANode) {
   const auto twice = [](const Tensors& in) { return Tensors{in[0] * 2}; };
   const auto inner = call_remotely({y}, twice)[0].sum();
   for (const auto engine : {Engine::kOurs, Engine::kStock}) {
-    const auto probe = c10::make_intrusive<ProbeNode>([&] { backward(inner); });
+    const auto probe = make_node<ProbeNode>([&] { backward(inner); });
     EXPECT_THAT(thrown_by([&] { backward(engine, {behind(x, probe).sum()}); }),
                 HasSubstr("cannot wait for a backward reply of DelayedNode"));
   }
@@ -228,7 +229,7 @@ TEST_F(ExecutorNodes, NeverSuspendsInsideANode) {
 TEST_F(ExecutorNodes, RunsALocalGraphInsideANode) {
   const auto x = leaves(1)[0], y = leaves(1, 2)[0];
   const auto inner = (y * 2).sum();
-  const auto probe = c10::make_intrusive<ProbeNode>([&] { backward(inner); });
+  const auto probe = make_node<ProbeNode>([&] { backward(inner); });
   backward(behind(x, probe).sum());
   EXPECT_TRUE(same_bits(y.grad(), at::full({4, 4}, 2.0, at::kDouble)));
   EXPECT_TRUE(same_bits(x.grad(), at::ones({4, 4}, at::kDouble)));

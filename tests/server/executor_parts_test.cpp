@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/executor.h"
 #include "server/executor_testing.h"
 #include "server/product_nodes.h"
@@ -36,7 +37,7 @@ struct Execution {
   }
 
   Tensors inputs;
-  c10::intrusive_ptr<BoundaryInput> boundary;
+  NodePointer<BoundaryInput> boundary;
 };
 
 /// What `body(x, w, b)` gives in one part and in two, with gradients of x, w and b.

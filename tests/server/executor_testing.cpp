@@ -1,5 +1,6 @@
 // tests/server/executor_testing.cpp
 #include "server/executor_testing.h"
+#include "module/node_pointer.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -19,11 +20,11 @@ fiber::Scheduler& fibers() { return fiber::Scheduler::install(); }
 /// Backward of a module execution that lives behind a boundary, on a fiber of its own.
 class DelayedNode final : public AsyncNode {
  public:
-  DelayedNode(Cut cut, c10::intrusive_ptr<BoundaryInput> boundary, edge_list outputs)
+  DelayedNode(Cut cut, NodePointer<BoundaryInput> boundary, edge_list outputs)
       : cut_(cut), boundary_(std::move(boundary)), outputs_(std::move(outputs)) {}
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override {
-    auto self = c10::intrusive_ptr<DelayedNode>::unsafe_reclaim_from_nonowning(this);
+    auto self = owner_of<DelayedNode>(this);
     fibers().spawn(
         [self, gradients = std::move(gradients), options, done = std::move(done)]() mutable {
           self->answer(std::move(gradients), options, done);
@@ -59,7 +60,7 @@ class DelayedNode final : public AsyncNode {
   }
 
   Cut cut_;
-  c10::intrusive_ptr<BoundaryInput> boundary_;
+  NodePointer<BoundaryInput> boundary_;
   edge_list outputs_;
 };
 
@@ -82,7 +83,7 @@ Tensors call_remotely(const Tensors& arguments, const Body& body, Cut cut) {
   }
   auto boundary = make_boundary(inputs, requires_grad);
   const auto outputs = body(inputs);
-  auto node = c10::make_intrusive<DelayedNode>(cut, boundary, edges_of(outputs));
+  auto node = make_node<DelayedNode>(cut, boundary, edges_of(outputs));
   node->set_next_edges(torch::autograd::collect_next_edges(arguments));
   Tensors results;
   for (const auto& output : outputs) {

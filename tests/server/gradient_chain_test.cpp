@@ -1,5 +1,6 @@
 // Nodes whose gradients all come from another are started with it, and change no order of sums.
 #include "server/gradient_chain.h"
+#include "module/node_pointer.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -81,11 +82,9 @@ class Link final : public AsyncNode {
 
 class GradientChain : public WithFibers {
  protected:
-  c10::intrusive_ptr<Link> link(const std::string& name) {
-    return c10::make_intrusive<Link>(name, log_);
-  }
+  NodePointer<Link> link(const std::string& name) { return make_node<Link>(name, log_); }
   /// `inputs` behind `node`, unchanged in value.
-  static Tensors behind(const Tensors& inputs, const c10::intrusive_ptr<Link>& node) {
+  static Tensors behind(const Tensors& inputs, const NodePointer<Link>& node) {
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
     Tensors outputs;
     for (const auto& input : inputs) {
@@ -94,11 +93,11 @@ class GradientChain : public WithFibers {
     }
     return outputs;
   }
-  static at::Tensor behind(const at::Tensor& input, const c10::intrusive_ptr<Link>& node) {
+  static at::Tensor behind(const at::Tensor& input, const NodePointer<Link>& node) {
     return behind(Tensors{input}, node)[0];
   }
   /// On another fiber, one after the other.
-  static void answer(std::vector<c10::intrusive_ptr<Link>> nodes) {
+  static void answer(std::vector<NodePointer<Link>> nodes) {
     fiber::Scheduler::install().spawn(
         [nodes] {
           for (const auto& node : nodes) {
