@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -30,9 +31,24 @@ std::vector<std::byte> pattern(std::size_t size, GlobalRank from, GlobalRank to)
   return bytes;
 }
 
+class HostMemory final : public ProbeMemory {
+ public:
+  std::span<std::byte> allocate(std::size_t bytes) override { return blocks_.emplace_back(bytes); }
+  void write(std::span<std::byte> to, const std::vector<std::byte>& bytes) override {
+    std::copy(bytes.begin(), bytes.end(), to.begin());
+  }
+  std::vector<std::byte> read(std::span<const std::byte> from) override {
+    return {from.begin(), from.end()};
+  }
+
+ private:
+  std::list<std::vector<std::byte>> blocks_;
+};
+
 class Probe final : private WireHandler {
  public:
-  explicit Probe(Wire& wire) : wire_(wire), peers_(wire.members().size()) {
+  Probe(Wire& wire, std::unique_ptr<ProbeMemory> memory)
+      : wire_(wire), memory_(std::move(memory)), peers_(wire.members().size()) {
     wire_.set_handler(this);
   }
 
@@ -48,7 +64,8 @@ class Probe final : private WireHandler {
       wait_politely(idle);
     }
     for (const auto peer : wire_.members()) {
-      if (wire_.reaches(peer) && at(peer).place != pattern(kDataBytes, peer, wire_.rank())) {
+      if (wire_.reaches(peer) &&
+          memory_->read(at(peer).place) != pattern(kDataBytes, peer, wire_.rank())) {
         return base::concat("wrong bytes came from rank ", peer);
       }
     }
@@ -57,7 +74,7 @@ class Probe final : private WireHandler {
 
  private:
   struct Peer {
-    std::vector<std::byte> sent, place;
+    std::span<std::byte> sent, place;
     bool control = false, data = false;
   };
   Peer& at(GlobalRank rank) {
@@ -66,8 +83,9 @@ class Probe final : private WireHandler {
 
   void start(GlobalRank peer) {
     auto& own = at(peer);
-    own.sent = pattern(kDataBytes, wire_.rank(), peer);
-    own.place.resize(kDataBytes);
+    own.sent = memory_->allocate(kDataBytes);
+    memory_->write(own.sent, pattern(kDataBytes, wire_.rank(), peer));
+    own.place = memory_->allocate(kDataBytes);
     wire_.receive(own.place, peer, kTransfer, static_cast<Token>(peer.value()));
     const auto control = pattern(kControlBytes, wire_.rank(), peer);
     auto buffer = wire_.buffers().take();
@@ -100,6 +118,7 @@ class Probe final : private WireHandler {
   void on_received(Token token) override { at(GlobalRank(static_cast<int>(token))).data = true; }
 
   Wire& wire_;
+  std::unique_ptr<ProbeMemory> memory_;
   std::vector<Peer> peers_;
   std::string wrong_control_;
 };
@@ -107,7 +126,11 @@ class Probe final : private WireHandler {
 }  // namespace
 
 std::string probe(Wire& wire, base::Nanoseconds patience) {
-  auto probe = std::make_unique<Probe>(wire);
+  return probe(wire, patience, std::make_unique<HostMemory>());
+}
+
+std::string probe(Wire& wire, base::Nanoseconds patience, std::unique_ptr<ProbeMemory> memory) {
+  auto probe = std::make_unique<Probe>(wire, std::move(memory));
   std::string wrong;
   try {
     wrong = probe->run(patience);

@@ -29,13 +29,14 @@ std::vector<HostShmSegment> segments_of(std::vector<base::SharedMemory>&& memori
 }  // namespace
 
 HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
-                         const HostShmOptions& options, HostShmProcesses processes)
+                         const HostShmOptions& options, HostShmProcesses processes,
+                         const HostShmWire* beside)
     : Wire(rank, std::move(members)),
       options_(options),
       processes_(std::move(processes)),
       segments_(segments_of(std::move(segments), this->members().size(), options_)),
       position_(this->members().position(rank)),
-      doorbell_(segments_.at(static_cast<std::size_t>(position_)).doorbell()),
+      doorbell_(doorbell_of(position_, beside)),
       ended_(static_cast<std::size_t>(this->members().size())),
       watch_(processes_.numbers, [this](std::size_t position) {
         ended_[position] = true;
@@ -47,11 +48,16 @@ HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::Sha
     const auto index = static_cast<std::size_t>(i);
     peers_.push_back({{segments_[static_cast<std::size_t>(position_)].ring(i), options_.ring_lines},
                       {segments_[index].ring(position_), options_.ring_lines},
-                      base::Doorbell(segments_[index].doorbell())});
+                      doorbell_of(i, beside)});
   }
   for (auto block = static_cast<std::uint32_t>(options_.blocks); block-- > 0;) {
     free_blocks_.push_back(block);
   }
+}
+
+base::Doorbell HostShmWire::doorbell_of(int position, const HostShmWire* beside) const noexcept {
+  const auto& segments = beside == nullptr ? segments_ : beside->segments_;
+  return base::Doorbell(segments[static_cast<std::size_t>(position)].doorbell());
 }
 
 // ---- sending -----------------------------------------------------------------------------------

@@ -42,8 +42,10 @@ class HostShmWire final : public Wire {
  public:
   /// @param segments   of each member, by position, of
   ///                   HostShmSegment::bytes_for(members.size(), options)
+  /// @param beside     outlives this; its doorbells are rung: a rank sleeps at one
   HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
-              const HostShmOptions& options = {}, HostShmProcesses processes = {});
+              const HostShmOptions& options = {}, HostShmProcesses processes = {},
+              const HostShmWire* beside = nullptr);
 
   const char* name() const noexcept override { return "host_shm"; }
   BufferPool& buffers() noexcept override { return buffers_; }
@@ -101,6 +103,7 @@ class HostShmWire final : public Wire {
     std::vector<Offer> offers{};
   };
 
+  base::Doorbell doorbell_of(int position, const HostShmWire* beside) const noexcept;
   static void commit(Peer& to, std::uint32_t kind) noexcept;
   void give_back(int source, std::uint32_t block) noexcept;
   Peer& peer(GlobalRank rank) { return peers_[static_cast<std::size_t>(members().position(rank))]; }

@@ -1,0 +1,280 @@
+// d2d/wires/cuda_ipc_wire_test.cpp: wires between GPUs keep the contract of wires whatever the
+// order in which streams do their work; here a GPU is played (d2d/fake_cuda.h).
+#include "d2d/wires/cuda_ipc_wire.h"
+
+#include "d2d/fake_cuda.h"
+#include "d2d/wire_contract.h"
+#include "d2d/wire_probe.h"
+#include "d2d/wires/local_wire.h"
+#include "fiber/sim_clock.h"
+#include "support/refusal.h"
+
+namespace smp::d2d {
+namespace cuda_ipc_wire_test {
+
+using testing::HasSubstr;
+
+struct World {
+  /// @param gpus  of the machine, dealt to the ranks in turn
+  World(LocalOptions local, std::uint64_t seed, const CudaIpcOptions& cuda_options, int size,
+        int gpus = 100)
+      : hub(std::make_shared<LocalHub>(size, local)),
+        cuda(std::make_shared<FakeCuda>(seed)),
+        options(cuda_options) {
+    cuda->shares_events = options.shared_events;
+    std::vector<std::string> offers, identities;
+    for (int rank = 0; rank < size; ++rank) identities.push_back(std::to_string(rank % gpus));
+    for (int rank = 0; rank < size; ++rank) {
+      auto device = std::make_unique<FakeCudaDevice>(cuda, rank % gpus);
+      devices.push_back(device.get());
+      wires.push_back(
+          std::make_unique<CudaIpcWire>(std::make_unique<LocalWire>(hub, GlobalRank(rank)),
+                                        std::move(device), identities, options));
+      offers.push_back(wires.back()->offer());
+    }
+    for (auto& wire : wires) wire->connect(offers);
+  }
+
+  std::shared_ptr<LocalHub> hub;
+  std::shared_ptr<FakeCuda> cuda;
+  CudaIpcOptions options;
+  std::vector<FakeCudaDevice*> devices;
+  std::vector<std::unique_ptr<CudaIpcWire>> wires;
+};
+
+struct Clock {
+  fiber::SimClock clock{7};
+};
+
+class CudaIpcWires : private Clock, public WireCluster {
+ public:
+  explicit CudaIpcWires(const CudaIpcOptions& options = {}, bool simulated = false, int gpus = 100)
+      : world_({.clock = simulated ? &clock : nullptr}, 11, options, 3, gpus),
+        simulated_(simulated) {
+    for (auto& wire : world_.wires) ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
+  }
+  ~CudaIpcWires() override {
+    world_.cuda->finish();
+    for (auto& end : ends_) end->wire().poll();  // frees what was read
+    // As leave() has it: all close, then each frees.
+    for (auto& end : ends_) EXPECT_TRUE(end->wire().close(base::kSecond));
+  }
+  MemoryKind kind() const override { return MemoryKind::kCuda; }
+
+ protected:
+  void advance() override {
+    if (simulated_) clock.advance();
+    world_.cuda->work();
+    WireCluster::advance();
+  }
+  void settle() override { world_.cuda->finish(); }
+
+ private:
+  World world_;
+  bool simulated_;
+};
+
+constexpr CudaIpcOptions kScarce{.page_bytes = 4096, .pages = 3, .piece_pages = 2, .events = 3};
+struct ScarceCudaIpcWires : CudaIpcWires {
+  ScarceCudaIpcWires() : CudaIpcWires(kScarce) {}
+};
+struct DelayedCudaIpcWires : CudaIpcWires {
+  DelayedCudaIpcWires() : CudaIpcWires(kScarce, /*simulated=*/true) {}
+};
+struct CudaIpcWiresWithOwnEvents : CudaIpcWires {
+  CudaIpcWiresWithOwnEvents() : CudaIpcWires({.shared_events = false}) {}
+};
+/// Ranks 0 and 2 share one.
+struct CudaIpcWiresOfTwoGpus : CudaIpcWires {
+  CudaIpcWiresOfTwoGpus() : CudaIpcWires(kScarce, /*simulated=*/false, 2) {}
+};
+struct ScarceCudaIpcWiresWithOwnEvents : CudaIpcWires {
+  ScarceCudaIpcWiresWithOwnEvents()
+      : CudaIpcWires({.page_bytes = 4096,
+                      .pages = 3,
+                      .piece_pages = 2,
+                      .events = 3,
+                      .shared_events = false}) {}
+};
+
+using AllCudaIpcWires = testing::Types<CudaIpcWires, ScarceCudaIpcWires, DelayedCudaIpcWires,
+                                       CudaIpcWiresWithOwnEvents, ScarceCudaIpcWiresWithOwnEvents>;
+INSTANTIATE_TYPED_TEST_SUITE_P(cuda_ipc_wire_test, WireContract, AllCudaIpcWires);
+
+/// Two ranks whose streams compute what is sent, and read what came: what the contract of wires,
+/// which knows no streams, cannot ask for.
+class Pair {
+ public:
+  Pair(std::uint64_t seed, const CudaIpcOptions& options, int gpus = 2)
+      : world_({}, seed, options, 2, gpus) {
+    for (auto& wire : world_.wires) ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
+  }
+  ~Pair() {
+    world_.cuda->finish();
+    for (auto& end : ends_) end->wire().poll();
+    for (auto& end : ends_) EXPECT_TRUE(end->wire().close(base::kSecond));
+  }
+  WireEnd& end(int rank) { return *ends_[static_cast<std::size_t>(rank)]; }
+  FakeCudaDevice& device(int rank) { return *world_.devices[static_cast<std::size_t>(rank)]; }
+  FakeCuda& cuda() { return *world_.cuda; }
+  /// As a kernel does: when it is its turn on LibTorch's stream.
+  void compute(int rank, std::byte* to, const std::byte* from, std::size_t bytes) {
+    device(rank).copy(to, from, bytes, device(rank).current_stream());
+  }
+  void poll() {
+    for (auto& end : ends_) end->wire().poll();
+  }
+
+ private:
+  World world_;
+  std::vector<std::unique_ptr<WireEnd>> ends_;
+};
+
+constexpr CudaIpcOptions kSmall{.page_bytes = 1024, .pages = 8, .piece_pages = 4, .events = 4};
+
+void send_what_is_computed(std::uint64_t seed, const CudaIpcOptions& options, int gpus) {
+  Pair pair(seed, options, gpus);
+  const GlobalRank zero(0), one(1);
+  std::mt19937_64 random(seed);
+  constexpr std::size_t kTransfers = 12;
+  std::vector<Bytes> values, sources, places, results;
+  for (std::size_t i = 0; i < kTransfers; ++i) {
+    const auto size = 1 + random() % 9000;
+    values.push_back(random_bytes(size, seed * 100 + i));
+    sources.emplace_back(size);
+    places.emplace_back(size);
+    results.emplace_back(size);
+  }
+  const Bytes nothing(10'000);
+  std::size_t sent = 0, used = 0;
+  for (std::size_t i = 0; i < kTransfers; ++i) {
+    pair.end(1).wire().receive(places[i], zero, i, i);
+  }
+  const auto step = [&] {
+    if (sent < kTransfers && random() % 3 == 0) {  // computed on the stream, and sent at once
+      pair.compute(0, sources[sent].data(), values[sent].data(), values[sent].size());
+      pair.end(0).wire().send(sources[sent], one, sent, sent);
+      ++sent;
+    }
+    // What is reported may be overwritten by what the stream does next.
+    for (const auto token : std::exchange(pair.end(0).sent, {})) {
+      pair.compute(0, sources[token].data(), nothing.data(), sources[token].size());
+    }
+    for (const auto token : std::exchange(pair.end(1).received, {})) {
+      pair.compute(1, results[token].data(), places[token].data(), places[token].size());
+      ++used;
+    }
+    pair.end(0).wire().poll();
+    if (random() % 4 == 0) pair.end(0).wire().complete();
+    pair.end(1).wire().poll();
+  };
+  const base::SteadyClock clock;
+  const auto deadline = clock.now() + 20 * base::kSecond;
+  while (used < kTransfers || !pair.end(0).wire().drained() || !pair.end(1).wire().drained()) {
+    ASSERT_LT(clock.now(), deadline) << "seed " << seed;
+    step();
+  }
+  step();
+  pair.cuda().finish();
+  for (std::size_t i = 0; i < kTransfers; ++i) {
+    ASSERT_EQ(results[i], values[i]) << "transfer " << i << ", seed " << seed;
+  }
+}
+
+TEST(CudaIpcWire, OrdersComputingSendingAndUsingWithoutAnybodyWaiting) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    send_what_is_computed(seed, kSmall, 2);
+    send_what_is_computed(seed, kSmall, 1);
+    auto own_events = kSmall;
+    own_events.shared_events = false;
+    send_what_is_computed(seed, own_events, 2);
+  }
+}
+
+// With the GPU behind, transfers are complete for the host.
+TEST(CudaIpcWire, IsReceivedBeforeTheGpuHasTheBytes) {
+  Pair pair(1, {});
+  const auto value = random_bytes(5'000, 1);
+  Bytes place(value.size());
+  pair.cuda().frozen = true;
+  pair.end(1).wire().receive(place, GlobalRank(0), 1, 1);
+  pair.end(0).wire().send(value, GlobalRank(1), 1, 1);
+  for (int i = 0; i < 3 && pair.end(1).received.empty(); ++i) pair.poll();
+  EXPECT_THAT(pair.end(1).received, testing::ElementsAre(1U));
+  EXPECT_THAT(pair.end(0).sent, testing::IsEmpty());
+  EXPECT_EQ(place, Bytes(value.size()));
+  pair.cuda().frozen = false;
+  while (!pair.end(0).wire().drained() || !pair.end(1).wire().drained()) pair.poll();
+  EXPECT_EQ(place, value);
+}
+
+/// Processes of one GPU take turns: nobody's stream may wait for another's.
+TEST(CudaIpcWire, OnOneGpuIsReceivedOnceTheBytesAreThere) {
+  Pair pair(1, {}, /*gpus=*/1);
+  const auto value = random_bytes(5'000, 1);
+  Bytes place(value.size());
+  pair.cuda().frozen = true;
+  pair.end(1).wire().receive(place, GlobalRank(0), 1, 1);
+  pair.end(0).wire().send(value, GlobalRank(1), 1, 1);
+  for (int i = 0; i < 10; ++i) pair.poll();
+  EXPECT_THAT(pair.end(1).received, testing::IsEmpty());
+  pair.cuda().frozen = false;
+  while (!pair.end(0).wire().drained() || !pair.end(1).wire().drained()) pair.poll();
+  EXPECT_THAT(pair.end(1).received, testing::ElementsAre(1U));
+  EXPECT_EQ(place, value);
+}
+
+TEST(CudaIpcWire, ReceivesOnTheStreamThatWasCurrentWhenThePlaceWasNamed) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    Pair pair(seed, kSmall);
+    const auto value = random_bytes(700, 1), old = random_bytes(700, 2);
+    Bytes place(value.size());
+    auto* const first = pair.device(1).current_stream();
+    // The place was used before, by work that is still on the stream it was set aside on.
+    pair.compute(1, place.data(), old.data(), old.size());
+    pair.end(1).wire().receive(place, GlobalRank(0), 1, 1);
+    pair.device(1).set_current_stream(pair.device(1).make_stream());
+    pair.end(0).wire().send(value, GlobalRank(1), 1, 1);
+    while (!pair.end(0).wire().drained() || !pair.end(1).wire().drained()) pair.poll();
+    pair.cuda().finish();
+    ASSERT_EQ(place, value) << "seed " << seed;
+    pair.device(1).set_current_stream(first);
+  }
+}
+
+TEST(CudaIpcWire, SaysWhenAGpuCannotBeReached) {
+  auto cuda = std::make_shared<FakeCuda>(1);
+  cuda->shares_memory = false;
+  const auto hub = std::make_shared<LocalHub>(2);
+  const std::vector<std::string> gpus{"0", "1"};
+  CudaIpcWire zero(std::make_unique<LocalWire>(hub, GlobalRank(0)),
+                   std::make_unique<FakeCudaDevice>(cuda, 0), gpus);
+  CudaIpcWire one(std::make_unique<LocalWire>(hub, GlobalRank(1)),
+                  std::make_unique<FakeCudaDevice>(cuda, 1), gpus);
+  EXPECT_THAT(refusal<PeerLostError>([&] {
+                zero.connect({zero.offer(), one.offer()});
+              }),
+              HasSubstr("cuIpcOpenMemHandle"));
+  EXPECT_THAT(refusal<PeerLostError>([&] {
+                zero.connect({zero.offer(), "short"});
+              }),
+              HasSubstr("rank 1 offers 5 bytes"));
+}
+
+TEST(CudaIpcWire, RefusesAMessageThatMakesNoSense) {
+  const auto hub = std::make_shared<LocalHub>(2);
+  auto cuda = std::make_shared<FakeCuda>(1);
+  LocalWire other(hub, GlobalRank(1));
+  CudaIpcWire wire(std::make_unique<LocalWire>(hub, GlobalRank(0)),
+                   std::make_unique<FakeCudaDevice>(cuda), {"0", "0"});
+  for (const std::size_t size : {std::size_t{2}, std::size_t{36}, std::size_t{40}}) {
+    ByteBuffer bytes = other.buffers().take();
+    bytes.resize(size);
+    std::memset(bytes.data(), 0xff, size);
+    other.post(GlobalRank(0), std::move(bytes));
+    EXPECT_THROW(wire.poll(), InternalError) << size;
+  }
+}
+
+}  // namespace cuda_ipc_wire_test
+}  // namespace smp::d2d
