@@ -124,6 +124,10 @@ struct SMP_API Config {
 
   // Runtime.
 
+  /// On what this rank's tensors are, by LibTorch's name: "cpu", or "cuda": each rank of a machine
+  /// takes a GPU, in turn (smp::device()). Tensors go from GPU to GPU of a machine without a detour
+  /// through its memory. Models are moved there by the program, before they are wrapped.
+  std::string device = "cpu";
   /// "auto": memory that two ranks of one machine share, and MPI between machines; "ucx", "ofi":
   /// the same with UCX (InfiniBand, RoCE, TCP) or libfabric (EFA, TCP) between machines, without
   /// the order that MPI keeps; "mpi": MPI everywhere; "local": all ranks in one process on one

@@ -1,6 +1,8 @@
 // smp/session.h: start and end, ranks and groups, and simple communication (paper §3.2.2, §3.2.3).
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -75,6 +77,9 @@ SMP_API int size();
 /// Among the ranks of this machine.
 SMP_API int local_rank();
 SMP_API int local_size();
+/// The setting `device`: where models of this rank belong, `model->to(smp::device())`, and its own
+/// tensors. Already the calling thread's current device.
+SMP_API at::Device device();
 /// The stage that this rank runs, and the number of stages.
 SMP_API int pp_rank();
 SMP_API int pp_size();

@@ -28,6 +28,11 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   return XXH3_64bits(row.const_data_ptr(), row.nbytes());
 }
 
+at::Tensor shape_of(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided) return tensor.detach().to(at::kMeta);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
 }  // namespace
 
 Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const StepOptions& options,
@@ -146,12 +151,14 @@ std::vector<Packet> Microbatches::preview(int microbatch, bool meta) const {
     const auto& source = arguments_[i].packet;
     packets.push_back({source.bytes, {}});
     for (const auto& tensor : source.tensors) {
-      auto own = tensor.defined() ? tensor.detach() : tensor;
+      auto own = tensor;
+      // First of all: a copy of a process cannot use its device, not even for a view.
+      if (own.defined()) own = meta ? shape_of(tensor) : tensor.detach();
       if (own.defined() && splits(i)) {
         const auto& rows = rows_.at(static_cast<std::size_t>(microbatch));
         own = own.narrow(axis_of(i, tensor), rows.start, rows.length);
       }
-      if (own.defined()) own = meta ? own.to(at::kMeta) : own.clone();
+      if (own.defined() && !meta) own = own.clone();
       packets[i].tensors.push_back(own);
       if (own.defined() && tensor.requires_grad()) packets[i].tensors.back().requires_grad_();
     }

@@ -81,7 +81,7 @@ bool ModelPlacement::PlacedTensor::here(PpRank stage) const {
 }
 
 void ModelPlacement::keep_own_tensors(Runtime& runtime) const {
-  deferred::Materialiser materialiser;
+  deferred::Materialiser materialiser(runtime.device());
   for (const auto& placed : tensors_) materialiser.announce(placed.name, placed.tensor);
   const auto stages = ranks_of(runtime.topology(), Group::kPp);
   auto& server = runtime.server();

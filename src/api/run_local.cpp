@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/rank_device.h"
 #include "api/runtime.h"
 #include "api/start.h"
 #include "base/check.h"
@@ -52,6 +53,7 @@ class LocalWorld {
     input.environment = base::environment_settings();
     input.world_size = ranks;
     config_ = base::resolve_config(input);
+    device_ = take_device(config_.values().device, /*local_rank=*/0);
   }
 
   void run() {
@@ -83,6 +85,7 @@ class LocalWorld {
       parts.independent_pipelines = start_.independent_pipelines;
       parts.config = config_;
       parts.topology = Topology(config_.arrangement(), rank);
+      parts.device = device_;
       parts.channel =
           std::make_unique<d2d::Channel>(std::make_unique<d2d::LocalWire>(hub_, GlobalRank(rank)));
       Runtime runtime(std::move(parts));
@@ -130,6 +133,7 @@ class LocalWorld {
   fiber::SimClock clock_;
   std::shared_ptr<d2d::LocalHub> hub_;
   base::ResolvedConfig config_;
+  c10::Device device_{c10::DeviceType::CPU};  // of all ranks: they share a thread
   std::unique_ptr<server::Watchdog::Session> watch_;
   std::vector<std::exception_ptr> errors_;
   std::vector<Runtime*> runtimes_;

@@ -2,6 +2,8 @@
 // runtime is the only global state of the library.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,8 +45,9 @@ class Runtime {
     Topology topology;
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
     std::unique_ptr<d2d::Channel> channel;  // between all ranks of the job
-    int cores = 0;                          ///< of this machine; 0: as many as ranks
-    bool independent_pipelines = false;     ///< StartOptions
+    c10::Device device{c10::DeviceType::CPU};
+    int cores = 0;                       ///< of this machine; 0: as many as ranks
+    bool independent_pipelines = false;  ///< StartOptions
     /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.
     std::optional<PlanRequest> plan_request;
 
@@ -70,6 +73,8 @@ class Runtime {
   bool is_first_stage() const noexcept { return pp_rank().value() == 0; }
   const base::ResolvedConfig& resolved_config() const noexcept { return parts_.config; }
   const Config& config() const noexcept { return parts_.config.values(); }
+  /// On which this rank computes.
+  c10::Device device() const noexcept { return parts_.device; }
   const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
   /// Of this machine; 0: as many as ranks.
   int cores() const noexcept { return parts_.cores; }

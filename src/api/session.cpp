@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "api/exchange.h"
+#include "api/rank_device.h"
 #include "api/runtime.h"
 #include "api/start.h"
 #include "base/check.h"
@@ -125,8 +126,9 @@ void show_pulse(const d2d::MpiSession& mpi) {
   if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
 }
 
-d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config) {
+d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device) {
   d2d::MpiSession::RouteOptions options;
+  options.device = device;
   options.lend = config.lend_tensors;
   options.shared_memory = config.transport != "mpi";
   if (config.transport == "ucx") options.network = d2d::MpiSession::Network::kUcx;
@@ -179,6 +181,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
     check_torch_version();
     module::require_distinct_calls();
     parts.config = resolve(argc, argv, config, parts.mpi->size());
+    parts.device = take_device(parts.config.values().device, parts.mpi->local_rank());
     SMP_REQUIRE(parts.config.values().transport != "local", "transport \"",
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");
@@ -191,7 +194,8 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   parts.cores = num_cores();
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
-  parts.channel = std::make_unique<d2d::Channel>(routes_of(*parts.mpi, parts.config.values()));
+  parts.channel =
+      std::make_unique<d2d::Channel>(routes_of(*parts.mpi, parts.config.values(), parts.device));
   auto runtime = std::make_unique<Runtime>(std::move(parts));
   warn_of_settings(*runtime);
   return Session(std::move(runtime));
@@ -204,6 +208,7 @@ bool is_initialized() noexcept { return Runtime::find_current() != nullptr; }
 int rank() { return Runtime::current().topology().rank(); }
 int size() { return Runtime::current().topology().size(); }
 int local_rank() { return Runtime::current().topology().local_rank(); }
+at::Device device() { return Runtime::current().device(); }
 int local_size() { return Runtime::current().topology().local_size(); }
 int pp_rank() { return Runtime::current().topology().pp_rank(); }
 int pp_size() { return Runtime::current().topology().pp_size(); }

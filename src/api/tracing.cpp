@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "base/clock.h"
 #include "base/device.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "deferred/delayed_tensors.h"
 #include "partition/state_readers.h"
 #include "partition/trace_bytes.h"
@@ -40,7 +42,9 @@ class Attempts final : public server::StepEngine {
       : runtime_(runtime),
         preview_(preview),
         models_(models),
-        meta_(std::any_of(models.begin(), models.end(),
+        on_device_(!runtime.device().is_cpu()),
+        meta_(on_device_ ||
+              std::any_of(models.begin(), models.end(),
                           [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
         tracer_(traced(models), runtime.config().seed, devices_of(runtime)) {
     runtime_.set_trial(this);
@@ -93,10 +97,11 @@ class Attempts final : public server::StepEngine {
   void warn_of_clock() const {
     if (!meta_ || runtime_.config().trace_repeats == 0) return;
     base::log(base::LogLevel::kWarning,
-              "trace_repeats is ignored, and modules are priced by the operators they run: the "
-              "model's initialisation is delayed, so there are no values to run it with; build it "
-              "without smp::delay_param_initialization, or set delayed_parameter_initialization to "
-              "false, to have it timed");
+              "trace_repeats is ignored, and modules are priced by the operators they run: ",
+              on_device_ ? "only what runs on CPUs is timed"
+                         : "the model's initialisation is delayed, so there are no values to run "
+                           "it with; build it without smp::delay_param_initialization, or set "
+                           "delayed_parameter_initialization to false, to have it timed");
   }
 
   /// What the traces lack.
@@ -118,17 +123,19 @@ class Attempts final : public server::StepEngine {
 
   void warn() const {
     const auto& path = failed_module_;
-    base::log(
-        base::LogLevel::kWarning,
-        "the step could not be run in advance to see what its modules cost, so modules are "
-        "counted instead: ",
-        path.empty() ? std::string("the step's body") : "module '" + path + "'", how_, ": ",
-        first_sentence(fault_),
-        meta_ ? "\n    (its initialisation is delayed, so the attempt has shapes but no values; "
-                "item() and conditions on tensors were given 1, then 0)"
-              : "",
-        "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
-        "ask smp::is_tracing())");
+    base::log(base::LogLevel::kWarning,
+              "the step could not be run in advance to see what its modules cost, so modules are "
+              "counted instead: ",
+              path.empty() ? std::string("the step's body") : "module '" + path + "'", how_, ": ",
+              first_sentence(fault_),
+              meta_ ? base::concat(
+                          "\n    (",
+                          on_device_ ? "it computes on a device" : "its initialisation is delayed",
+                          ", so the attempt has shapes but no values; item() and conditions on "
+                          "tensors were given 1, then 0)")
+                    : std::string(),
+              "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
+              "ask smp::is_tracing())");
   }
 
  private:
@@ -145,6 +152,7 @@ class Attempts final : public server::StepEngine {
   /// The traces, or the module that threw and what it said.
   std::string run_here(bool grad) {
     try {
+      if (on_device_) forget_device();
       const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
       std::vector<std::string> first;
       Results last;
@@ -162,6 +170,19 @@ class Attempts final : public server::StepEngine {
     } catch (...) {
       return kFailed + tracer_.failed_module() + '\0' + server::text_of(std::current_exception());
     }
+  }
+
+  /// Values there, and its generator: a copy of the process must not even ask for them.
+  void forget_device() const {
+    base::set_random_device(at::kCPU);
+    std::vector<at::Tensor> tensors;
+    for (const auto* model : models_) {
+      for (const auto& all : {model->modules[0]->parameters(), model->modules[0]->buffers()}) {
+        std::copy_if(all.begin(), all.end(), std::back_inserter(tensors),
+                     [](const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); });
+      }
+    }
+    deferred::forget_values(tensors);
   }
 
   /// By microbatch.
@@ -302,7 +323,8 @@ class Attempts final : public server::StepEngine {
   Runtime& runtime_;
   const StepPreview& preview_;
   const std::vector<const ModelDescription*>& models_;
-  bool meta_;  // there are no values to compute with
+  bool on_device_;  // which a copy of the process cannot use
+  bool meta_;       // there are no values to compute with
   std::function<double()> assumed_;
   partitioning::Tracer tracer_;
   int microbatch_ = 0;               // that runs

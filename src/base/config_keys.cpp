@@ -173,7 +173,11 @@ std::vector<ConfigKey> step_keys() {
 
 /// How ranks run, wait and talk.
 std::vector<ConfigKey> runtime_keys() {
+  const Rule<std::string> any_device{"cpu, cuda or another name of LibTorch's",
+                                     [](const std::string&) { return true; }};
   return {
+      key("device", "", &Config::device, any_device, "cpu",
+          "on what this rank computes; cuda: each rank of a machine takes a GPU, in turn"),
       key("transport", "", &Config::transport, one_of({"auto", "mpi", "ucx", "ofi", "local"}),
           "auto",
           "auto: shared memory on one machine, MPI between machines; ucx or ofi: the same with UCX "

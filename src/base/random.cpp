@@ -2,6 +2,7 @@
 #include "base/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <utility>
 #include <vector>
@@ -50,7 +51,40 @@ at::Generator take() {
   return generator;
 }
 
+/// The device whose generator is exchanged, and generators of its kind that nobody uses.
+struct RandomDevice {
+  at::Device device{at::kCPU};
+  at::Generator* generator = nullptr;  ///< the device's default
+  std::vector<at::Generator> free;
+};
+
+RandomDevice& random_device() {
+  static RandomDevice device;
+  return device;
+}
+
+at::Generator take_of_device(RandomDevice& own) {
+  if (own.free.empty()) {
+    return at::globalContext()
+        .getAcceleratorHooksInterface(own.device.type())
+        .getNewGenerator(own.device.index());
+  }
+  auto generator = std::move(own.free.back());
+  own.free.pop_back();
+  return generator;
+}
+
 }  // namespace
+
+void set_random_device(at::Device device) {
+  auto& own = random_device();
+  own = {device, nullptr, {}};
+  if (device.is_cpu()) return;
+  // Every device keeps one for as long as the process lives, and hands it out as const.
+  own.generator = const_cast<at::Generator*>(&at::globalContext().defaultGenerator(device));
+}
+
+at::Generator* device_generator() noexcept { return random_device().generator; }
 
 at::Generator& default_generator() noexcept {
   // A function-local, non-const static inside LibTorch, handed out as const.
@@ -72,10 +106,18 @@ RandomScope::RandomScope(std::uint64_t key) {
   auto generator = take();
   fill(*static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()), key);
   previous_ = std::exchange(default_generator(), std::move(generator));
+  auto& own = random_device();
+  if (own.generator == nullptr) return;
+  auto of_device = take_of_device(own);
+  of_device.set_current_seed(key);  // and begins at its first number
+  previous_of_device_ = std::exchange(*own.generator, std::move(of_device));
 }
 
 RandomScope::~RandomScope() {
   pool().push_back(std::exchange(default_generator(), std::move(previous_)));
+  if (!previous_of_device_.defined()) return;
+  auto& own = random_device();
+  own.free.push_back(std::exchange(*own.generator, std::move(previous_of_device_)));
 }
 
 }  // namespace smp::base

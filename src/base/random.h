@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string_view>
@@ -12,12 +13,20 @@ namespace smp::base {
 /// LibTorch's default CPU generator as an exchangeable pointer: every CPU kernel asks for it anew.
 at::Generator& default_generator() noexcept;
 
+/// A device whose default generator every RandomScope from now on fills as well; the CPU: none.
+/// One at a time for the whole process, as LibTorch's generators are.
+void set_random_device(at::Device device);
+/// That generator, exchangeable as well: kernels of a device ask for it anew. nullptr: there is
+/// none.
+at::Generator* device_generator() noexcept;
+
 /// Mixes `value` into the 64-bit key `key`; good avalanche, not commutative.
 std::uint64_t mix_key(std::uint64_t key, std::uint64_t value) noexcept;
 std::uint64_t mix_key(std::uint64_t key, std::string_view text) noexcept;
 
-/// While it lives, the default generator is a pooled one whose whole state is filled from `key`;
-/// then the previous one is back where it was. Threads: the rank's; scopes nest.
+/// While it lives, the default generators (of the CPU and of the device that was named) are pooled
+/// ones whose whole state is filled from `key`; then the previous ones are back where they were.
+/// Threads: the rank's; scopes nest.
 class RandomScope {
  public:
   explicit RandomScope(std::uint64_t key);
@@ -27,6 +36,7 @@ class RandomScope {
 
  private:
   at::Generator previous_;
+  at::Generator previous_of_device_;  // undefined: there is no device
 };
 
 }  // namespace smp::base

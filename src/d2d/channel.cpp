@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/tensor_data.h"
 
 namespace smp::d2d {
 
@@ -41,8 +42,7 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
   ByteBuffer bytes = control.buffers().take();
   // What collectives send is part of what they go on to write.
   Loans* const loans = port == Port::kServer ? routes_.loans(peer) : nullptr;
-  encode_frame(frame, routes_.data(peer, MemoryKind::kHost), next_transfer_, bytes, data_tensors_,
-               loans);
+  encode_frame(frame, routes_.data(peer), next_transfer_, bytes, data_tensors_, loans);
   counters_.count_sent(frame, members().position(peer));
   control.post(peer, std::move(bytes));
   for (DataTensor& data : data_tensors_) {
@@ -141,6 +141,10 @@ void Channel::hand_over(Arrival&& arrival) {
   ReadFrame& frame = arrival.frame;
   if (state_ == State::kOpen) {
     ++counters_.frames_received;
+    for (const StagedTensor& staged : frame.staged) {
+      auto& tensor = frame.tensors[staged.index];
+      tensor = on_device(tensor, staged.device);
+    }
     const Receiver& receiver = inlets_[static_cast<std::size_t>(frame.port)].receiver;
     receiver(arrival.source, {frame.header, frame.body, std::move(frame.tensors)});
   }

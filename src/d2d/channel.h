@@ -72,7 +72,10 @@ class Channel final : private WireHandler {
   /// one whose `_version()` moved before it had left is reported. Where ranks lend each other
   /// memory, those of the server are lent (d2d/loans.h), and may be written to at once.
   /// @param departure  counts tensors that have not left yet
-  /// @throws UsageError     `peer` is out of range or this rank; a tensor is not on the CPU.
+  /// Tensors of a GPU go to the peer's GPU over a wire that reaches its memory, stream-ordered:
+  /// nobody waits for the GPU. Where there is none they travel through host memory, and this call
+  /// waits until they are computed.
+  /// @throws UsageError     `peer` is out of range or this rank.
   /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. Later calls say
   ///                        what happened at first.
   void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,

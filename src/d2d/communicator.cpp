@@ -96,18 +96,26 @@ void add_to(at::Tensor& sum, const at::Tensor& term) {
   sum.add_(term);
 }
 
-// Writes tensors of one shape one behind the other.
+// Writes tensors one behind the other.
 class Joiner {
  public:
-  explicit Joiner(const at::Tensor& joined)
-      : place_(static_cast<std::byte*>(joined.mutable_data_ptr())) {}
+  explicit Joiner(const at::Tensor& joined) : joined_(joined) {}
   void put(const at::Tensor& part) {
-    if (part.nbytes() > 0) std::memcpy(place_, part.const_data_ptr(), part.nbytes());
-    place_ += part.nbytes();
+    const auto elements = part.numel();
+    if (elements > 0 && joined_.device().is_cpu()) {
+      std::memcpy(static_cast<std::byte*>(joined_.mutable_data_ptr()) + next_ * part.itemsize(),
+                  part.const_data_ptr(), part.nbytes());
+    } else if (elements > 0) {
+      const c10::InferenceMode normal(false);
+      const at::AutoDispatchBelowADInplaceOrView no_history;
+      joined_.view({-1}).narrow(0, next_, elements).copy_(part.view({-1}));
+    }
+    next_ += elements;
   }
 
  private:
-  std::byte* place_;
+  const at::Tensor& joined_;
+  std::int64_t next_ = 0;  // element
 };
 
 // `own` and what the others send, of the same size, in order of members.
@@ -246,7 +254,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes[0] *= size();
-  at::Tensor result = new_tensor(sizes, tensor.scalar_type());
+  at::Tensor result = new_tensor(sizes, tensor.scalar_type(), tensor.device().type());
   join_exchanged(collective, *members_, owner_->rank(), own, result);
   collective.await_departure();
   return result;
@@ -263,7 +271,7 @@ at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
   for_each_other(
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
   const at::Tensor own = cut.part(rank());
-  at::Tensor result = new_tensor(tensor.sizes(), tensor.scalar_type());
+  at::Tensor result = new_tensor(tensor.sizes(), tensor.scalar_type(), tensor.device().type());
   join_exchanged(collective, *members_, owner_->rank(), own, result);
   collective.await_departure();
   return result;
@@ -290,7 +298,7 @@ at::Tensor Communicator::reduce_scatter_rows(const std::vector<at::Tensor>& rows
   });
   const at::Tensor own = contiguous_data(detached(rows[static_cast<std::size_t>(rank())]));
   at::Tensor sum = own.numel() > 0 ? sum_of_parts(collective, *members_, own_rank, own)
-                                   : new_tensor({0}, own.scalar_type());
+                                   : new_tensor({0}, own.scalar_type(), own.device().type());
   collective.await_departure();
   return sum;
 }
@@ -317,7 +325,7 @@ std::vector<at::Tensor> Communicator::all_gather_rows(
     const std::int64_t length = lengths[place];
     all[place] = length > 0 ? collective.take_tensor(CollectivePhase::kExchange, peer, {length},
                                                      row.scalar_type())
-                            : new_tensor({0}, row.scalar_type());
+                            : new_tensor({0}, row.scalar_type(), row.device().type());
   });
   collective.await_departure();
   return all;

@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "control buffers are little endian");
 
-constexpr std::uint32_t kMagic = 0x32504d53;  // "SMP2": the last digit is the layout's version
+constexpr std::uint32_t kMagic = 0x33504d53;  // "SMP3": the last digit is the layout's version
 constexpr std::size_t kAlignment = 16;
 constexpr std::size_t kLongestControl = std::size_t{1} << 30;
 constexpr std::size_t kMostDimensions = 64;  // as in LibTorch's iterators
@@ -41,7 +41,9 @@ struct Stub {
   std::uint8_t dtype;  // a c10::ScalarType
   std::uint8_t dimensions;
   std::uint8_t wire;
-  std::uint8_t zero[4];
+  std::uint8_t device;  // a c10::DeviceType
+  std::uint8_t staged;  // 1: it comes through host memory
+  std::uint8_t zero[2];
 };
 static_assert(sizeof(Stub) == 16);
 
@@ -68,12 +70,27 @@ std::size_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel()) * tensor.itemsize();
 }
 
+bool is_on_host(const at::Tensor& tensor) { return tensor.device().is_cpu(); }
+
+// Whether `tensor` has to be copied to host memory first.
+bool is_staged(const at::Tensor& tensor, const DataWires& wires) {
+  if (is_on_host(tensor)) return false;
+  const auto kind = memory_kind(tensor.device().type());
+  return !kind || wires[static_cast<std::size_t>(*kind)] == kNoWire;
+}
+
+bool is_inline(const at::Tensor& tensor, const DataWires& wires) {
+  const std::size_t bytes = bytes_of(tensor);
+  if (bytes == 0) return true;
+  return bytes <= kInlineBytes && (is_on_host(tensor) || is_staged(tensor, wires));
+}
+
 struct Measure {
   std::uint32_t dimensions = 0;
   std::size_t inline_bytes = 0;
 };
 
-Measure checked_measure(c10::ArrayRef<at::Tensor> tensors) {
+Measure checked_measure(c10::ArrayRef<at::Tensor> tensors, const DataWires& wires) {
   Measure measure;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
@@ -82,8 +99,9 @@ Measure checked_measure(c10::ArrayRef<at::Tensor> tensors) {
                    "sending tensor ", i, ": it has ", tensors[i].dim(), " dimensions, at most ",
                    kMostDimensions, " are possible; reshape it first.");
     measure.dimensions += static_cast<std::uint32_t>(tensors[i].dim());
-    const std::size_t bytes = bytes_of(tensors[i]);
-    if (bytes <= kInlineBytes) measure.inline_bytes = aligned(measure.inline_bytes) + bytes;
+    if (is_inline(tensors[i], wires)) {
+      measure.inline_bytes = aligned(measure.inline_bytes) + bytes_of(tensors[i]);
+    }
   }
   return measure;
 }
@@ -104,7 +122,7 @@ class TensorWriter {
   void put_inline(const at::Tensor& tensor) {
     const std::size_t offset = aligned(inline_bytes_);
     zero_gap(inline_section_, inline_bytes_, offset);
-    put_stub(stub_of(tensor, Place::kInline, offset, 0));
+    put_stub(stub_of(tensor, Place::kInline, offset, 0, !is_on_host(tensor)));
     put_sizes(tensor);
     const std::size_t bytes = bytes_of(tensor);
     inline_bytes_ = offset + bytes;
@@ -112,27 +130,30 @@ class TensorWriter {
     const c10::MaybeOwned<at::Tensor> elements = adjacent(tensor);
     std::memcpy(inline_section_ + offset, elements->const_data_ptr(), bytes);
   }
-  void put_data(const at::Tensor& tensor, TransferId transfer, std::uint8_t wire) {
-    put_stub(stub_of(tensor, Place::kData, transfer, wire));
+  void put_data(const at::Tensor& tensor, TransferId transfer, std::uint8_t wire, bool staged) {
+    put_stub(stub_of(tensor, Place::kData, transfer, wire, staged));
     put_sizes(tensor);
   }
-  void put_lent(const at::Tensor& tensor, LoanId loan) {
-    put_stub(stub_of(tensor, Place::kLent, loan, 0));
+  void put_lent(const at::Tensor& tensor, LoanId loan, bool staged) {
+    put_stub(stub_of(tensor, Place::kLent, loan, 0, staged));
     put_sizes(tensor);
   }
 
  private:
   static c10::MaybeOwned<at::Tensor> adjacent(const at::Tensor& tensor) {
+    if (!is_on_host(tensor)) return c10::MaybeOwned<at::Tensor>::owned(on_host(tensor));
     if (is_plain(tensor)) return c10::MaybeOwned<at::Tensor>::borrowed(tensor);
     return c10::MaybeOwned<at::Tensor>::owned(contiguous_data(tensor));
   }
-  static Stub stub_of(const at::Tensor& tensor, Place place, std::uint64_t where,
-                      std::uint8_t wire) {
+  static Stub stub_of(const at::Tensor& tensor, Place place, std::uint64_t where, std::uint8_t wire,
+                      bool staged) {
     return {where,
             static_cast<std::uint8_t>(place),
             static_cast<std::uint8_t>(tensor.scalar_type()),
             static_cast<std::uint8_t>(tensor.dim()),
             wire,
+            static_cast<std::uint8_t>(tensor.device().type()),
+            static_cast<std::uint8_t>(staged ? 1 : 0),
             {}};
   }
   void put_stub(const Stub& stub) {
@@ -175,10 +196,16 @@ void write_texts(const FrameToSend& frame, const Prefix& prefix, const Layout& l
 
 }  // namespace
 
-void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_transfer,
+std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept {
+  if (device == c10::DeviceType::CPU) return MemoryKind::kHost;
+  if (device == c10::DeviceType::CUDA) return MemoryKind::kCuda;
+  return std::nullopt;
+}
+
+void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
                   ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans) {
   data.clear();
-  const Measure measure = checked_measure(frame.tensors);
+  const Measure measure = checked_measure(frame.tensors, wires);
   const Prefix prefix = prefix_of(frame, measure);
   const Layout layout(prefix);
   const std::size_t total = layout.inline_section + measure.inline_bytes;
@@ -192,19 +219,22 @@ void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_
     const at::Tensor& tensor = frame.tensors[i];
     if (!tensor.defined()) {
       writer.put_undefined();
-    } else if (bytes_of(tensor) <= kInlineBytes) {
+    } else if (is_inline(tensor, wires)) {
       writer.put_inline(tensor);
     } else {
-      at::Tensor elements = contiguous_data(detached(tensor));
+      const bool staged = is_staged(tensor, wires);
+      at::Tensor elements = staged ? on_host(tensor) : contiguous_data(detached(tensor));
       // Networks cannot register memory that may not be written to; and a copy can be lent.
       if (Loans::is_borrowed(elements)) elements = independent_copy(elements);
       const auto loan = loans == nullptr ? std::nullopt : loans->lend(elements);
       if (loan) {
-        writer.put_lent(tensor, *loan);
+        writer.put_lent(tensor, *loan, staged);
         continue;
       }
-      writer.put_data(tensor, next_transfer, wire);
-      data.push_back({i, next_transfer++, wire, std::move(elements)});
+      const MemoryKind kind = *memory_kind(elements.device().type());
+      const std::uint8_t wire = wires[static_cast<std::size_t>(kind)];
+      writer.put_data(tensor, next_transfer, wire, staged);
+      data.push_back({i, next_transfer++, wire, kind, std::move(elements)});
     }
   }
 }
@@ -262,17 +292,21 @@ class TensorReader {
         data_left_(limit),
         lending_(lending) {}
 
-  at::Tensor read(std::size_t index, std::vector<DataTensor>& data) {
+  at::Tensor read(std::size_t index, std::vector<DataTensor>& data,
+                  std::vector<StagedTensor>& staged) {
     const auto stub = read_part<Stub>(control_, sizeof(Prefix) + index * sizeof(Stub));
     check_stub(stub);
     if (stub.place == static_cast<std::uint8_t>(Place::kUndefined)) return {};
     read_sizes(stub.dimensions);
     const std::uint64_t bytes = checked_bytes(stub);
+    if (stub.staged != 0) staged.push_back({index, device_of(stub)});
     if (stub.place == static_cast<std::uint8_t>(Place::kInline)) return read_inline(stub, bytes);
-    SMP_WELL_FORMED(bytes > kInlineBytes, "a tensor of ", bytes, " bytes on the data plane");
+    SMP_WELL_FORMED(bytes > (is_for_host(stub) ? kInlineBytes : 0), "a tensor of ", bytes,
+                    " bytes on the data plane");
     if (stub.place == static_cast<std::uint8_t>(Place::kLent)) return borrow(stub);
     data_left_ -= bytes;
-    data.push_back({index, stub.where, stub.wire, tensor_of(stub)});
+    const MemoryKind kind = is_for_host(stub) ? MemoryKind::kHost : *memory_kind(device_of(stub));
+    data.push_back({index, stub.where, stub.wire, kind, tensor_of(stub)});
     return data.back().tensor;
   }
 
@@ -285,12 +319,34 @@ class TensorReader {
   }
 
  private:
+  static c10::DeviceType device_of(const Stub& stub) {
+    return static_cast<c10::DeviceType>(stub.device);
+  }
+  // Whether its elements come to host memory.
+  static bool is_for_host(const Stub& stub) {
+    return stub.staged != 0 || device_of(stub) == c10::DeviceType::CPU;
+  }
+
+  static void check_device(const Stub& stub) {
+    const bool known = stub.device < static_cast<int>(c10::COMPILE_TIME_MAX_DEVICE_TYPES) &&
+                       c10::isValidDeviceType(device_of(stub)) && stub.staged <= 1;
+    SMP_WELL_FORMED(known, "a tensor on device ", int{stub.device});
+    const bool on_host = device_of(stub) == c10::DeviceType::CPU;
+    SMP_WELL_FORMED(!on_host || stub.staged == 0, "a tensor of host memory comes through it");
+    const bool direct = !on_host && stub.staged == 0;
+    SMP_WELL_FORMED(!direct || (stub.place == static_cast<std::uint8_t>(Place::kData) &&
+                                memory_kind(device_of(stub))),
+                    "a tensor on device ", int{stub.device}, " is at place ", int{stub.place});
+  }
+
   static void check_stub(const Stub& stub) {
-    SMP_WELL_FORMED(read_part<std::uint32_t>(std::as_bytes(std::span(stub.zero)), 0) == 0 &&
-                        stub.place <= static_cast<std::uint8_t>(Place::kLent),
-                    "a tensor is at place ", int{stub.place});
+    SMP_WELL_FORMED(
+        !(stub.zero[0] | stub.zero[1]) && stub.place <= static_cast<std::uint8_t>(Place::kLent),
+        "a tensor is at place ", int{stub.place});
+    check_device(stub);
     const bool defined = stub.place != static_cast<std::uint8_t>(Place::kUndefined);
-    SMP_WELL_FORMED(defined || (stub.where == 0 && stub.dtype == 0 && stub.dimensions == 0),
+    SMP_WELL_FORMED(defined || (stub.where == 0 && stub.dtype == 0 && stub.dimensions == 0 &&
+                                stub.device == 0 && stub.staged == 0),
                     "an undefined tensor has ", int{stub.dimensions}, " dimensions");
     SMP_WELL_FORMED(stub.place == static_cast<std::uint8_t>(Place::kData) || stub.wire == 0,
                     "wire ", int{stub.wire}, " for a tensor that needs none");
@@ -349,7 +405,8 @@ class TensorReader {
 
   c10::IntArrayRef sizes() const { return {sizes_.data(), dimensions_}; }
   at::Tensor tensor_of(const Stub& stub) const {
-    return new_tensor(sizes(), static_cast<c10::ScalarType>(stub.dtype));
+    return new_tensor(sizes(), static_cast<c10::ScalarType>(stub.dtype),
+                      is_for_host(stub) ? c10::DeviceType::CPU : device_of(stub));
   }
 
   std::span<const std::byte> control_;
@@ -375,10 +432,13 @@ ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTenso
   ReadFrame frame{static_cast<Port>(prefix.port),
                   control.subspan(layout.header, prefix.header_bytes),
                   control.subspan(layout.body, prefix.body_bytes),
+                  {},
                   {}};
   frame.tensors.reserve(prefix.tensors);
   TensorReader reader(control, prefix, layout, limits.tensor_bytes, lending);
-  for (std::size_t i = 0; i < prefix.tensors; ++i) frame.tensors.push_back(reader.read(i, data));
+  for (std::size_t i = 0; i < prefix.tensors; ++i) {
+    frame.tensors.push_back(reader.read(i, data, frame.staged));
+  }
   reader.finish();
   return frame;
 }

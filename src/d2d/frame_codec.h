@@ -1,6 +1,9 @@
 // d2d/frame_codec.h: a frame as one control buffer plus the tensors that travel beside it.
 // Paper: App. G.1 (tensor stubs). Threads: any; nothing is kept between calls.
 //
+// Tensors of a device are described as others are; what is said of elements in control buffers
+// holds for the copies of those that travel through host memory.
+//
 // Control buffer, little endian: prefix (32 bytes) | a stub for each tensor (16 bytes) | their
 // sizes (8 bytes each) | header | body | inline tensors, each on a 16-byte boundary. Gaps are zero,
 // so that equal frames are equal bytes. Everything read is checked before memory is set aside for
@@ -11,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -43,7 +47,14 @@ struct DataTensor {
   std::size_t index;    ///< in the frame
   TransferId transfer;  ///< its number, counted by the sender
   std::uint8_t wire;    ///< that carries it, by its number among the sender's wires
+  MemoryKind kind;      ///< of its memory, on both sides
   at::Tensor tensor;    ///< contiguous; sender: what to send, receiver: where to put it
+};
+
+/// A tensor of a device that travels through host memory: no wire reaches its own.
+struct StagedTensor {
+  std::size_t index;  ///< in the frame
+  c10::DeviceType device;
 };
 
 /// A frame as it stands in a control buffer, which header and body lie in.
@@ -52,7 +63,11 @@ struct ReadFrame {
   std::span<const std::byte> header;
   std::span<const std::byte> body;
   std::vector<at::Tensor> tensors;
+  std::vector<StagedTensor> staged;  ///< to be moved to their devices once all has come
 };
+
+/// Of memory on `device`; nothing: no wire reaches any such memory.
+std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept;
 
 /// Where tensors of a frame are lent by or borrowed from; nobody: `loans` is nullptr.
 struct Lending {
@@ -67,15 +82,17 @@ struct FrameLimits {
 
 /// Writes header, body, stubs and small tensors of `frame` to `control`; its other tensors are
 /// lent, or go to `data` (cleared first) without history, numbered on from `next_transfer`, to be
-/// sent by `wire`.
-/// @throws UsageError        a tensor is not on the CPU, or the control buffer passes 1 GiB.
+/// sent by one of `wires`. All tensors of a device travel there, whatever their size, so that the
+/// host need not wait for them; where no wire reaches its memory it is copied to host memory first.
+/// @throws UsageError        the control buffer passes 1 GiB.
 /// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
-void encode_frame(const FrameToSend& frame, std::uint8_t wire, TransferId& next_transfer,
+void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
                   ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans = nullptr);
 
 /// The frame in `control`, with new and with borrowed tensors; those still to be filled go to
-/// `data` (cleared first).
-/// @throws InternalError  malformed: cut, altered, or of another version of this library.
+/// `data` (cleared first). Those of a device are on this thread's current one.
+/// @throws InternalError     malformed: cut, altered, or of another version of this library.
+/// @throws UnsupportedError  LibTorch has no such device here.
 ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,
                        const FrameLimits& limits = {}, const Lending& lending = {});
 

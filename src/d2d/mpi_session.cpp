@@ -19,7 +19,8 @@
 #include "d2d/heap_allocator.h"
 #include "d2d/loans.h"
 #include "d2d/wire_probe.h"
-#include "d2d/wires/host_shm_wire.h"
+#include "d2d/wires/cuda_driver.h"
+#include "d2d/wires/cuda_ipc_wire.h"
 #include "d2d/wires/ofi_wire.h"
 #include "d2d/wires/ucx_wire.h"
 
@@ -150,6 +151,11 @@ int MpiSession::local_size() const noexcept {
                                      machine_of_rank_[rank_.index()]));
 }
 
+int MpiSession::local_rank() const noexcept {
+  const auto own = machine_of_rank_.begin() + rank_.value();
+  return static_cast<int>(std::count(machine_of_rank_.begin(), own, *own));
+}
+
 MpiSession::~MpiSession() {
   int over = 0;
   MPI_Finalized(&over);
@@ -197,17 +203,22 @@ std::unique_ptr<Wire> MpiSession::connect_all(MpiWireOptions options) const {
   return connect(Members::all(size()), options);
 }
 
-std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
+std::unique_ptr<HostShmWire> MpiSession::share_rings(const HostShmOptions& options,
+                                                     const HostShmWire* beside) const {
   const MpiCommunicator host = MpiCommunicator::of_this_host(world_.get());
-  const HostShmOptions options;
   auto segments = exchange_memory(HostShmSegment::bytes_for(host.size(), options), host);
   // All have it, or nobody uses it: ranks number their wires alike.
   if (!all_say(segments.size() == static_cast<std::size_t>(host.size()), world_)) return nullptr;
   HostShmProcesses processes{processes_of(segments)};
   processes.may_read_each_other = all_say(can_read_memory_of(processes.numbers, host), host);
   segments[static_cast<std::size_t>(host.rank())].stop_offering();
-  auto wire = std::make_unique<HostShmWire>(rank_, ranks_of_this_host(), std::move(segments),
-                                            options, std::move(processes));
+  return std::make_unique<HostShmWire>(rank_, ranks_of_this_host(), std::move(segments), options,
+                                       std::move(processes), beside);
+}
+
+std::unique_ptr<HostShmWire> MpiSession::connect_host_shm() const {
+  auto wire = share_rings({}, nullptr);
+  if (!wire) return nullptr;
   // What shared memory does not carry, MPI will.
   const auto wrong = probe(*wire, kProbePatience);
   if (!wrong.empty()) {
@@ -215,6 +226,82 @@ std::unique_ptr<Wire> MpiSession::connect_host_shm() const {
   }
   if (!all_say(wrong.empty(), world_)) return nullptr;
   return wire;
+}
+
+/// `problem` of the first rank that has one, with its number; all call it.
+std::string MpiSession::worst(const std::string& problem) const {
+  const auto problems = all_gather(problem);
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    if (!problems[rank].empty()) return base::concat("rank ", rank, ": ", problems[rank]);
+  }
+  return {};
+}
+
+/// @param problem  of some rank, if nothing is returned
+std::unique_ptr<Wire> MpiSession::try_cuda_ipc(c10::Device device, const HostShmWire& beside,
+                                               bool shared_events, std::string& problem) const {
+  auto messages = share_rings({.blocks = 1}, &beside);
+  if (!messages) {
+    problem = "the machine refuses shared memory";
+    return nullptr;
+  }
+  std::unique_ptr<CudaIpcWire> wire;
+  std::string own, offer;
+  const auto attempt = [&own](const auto& action) {
+    try {
+      if (own.empty()) action();
+    } catch (const Error& error) {
+      own = error.what();
+    }
+  };
+  const auto of_members = [this, members = messages->members()](const std::string& text) {
+    const auto all = all_gather(text);
+    std::vector<std::string> texts;
+    for (const GlobalRank member : members) texts.push_back(all[member.index()]);
+    return texts;
+  };
+  std::unique_ptr<CudaDriver> driver;
+  std::string gpu;
+  attempt([&] {
+    driver = std::make_unique<CudaDriver>(device);
+    gpu = driver->identity();
+  });
+  auto gpus = of_members(gpu);
+  attempt([&] {
+    wire = std::make_unique<CudaIpcWire>(std::move(messages), std::move(driver), std::move(gpus),
+                                         CudaIpcOptions{.shared_events = shared_events});
+    offer = wire->offer();
+  });
+  const auto offers = of_members(offer);
+  problem = worst(own);
+  if (problem.empty()) {
+    attempt([&] { wire->connect(offers); });
+    problem = worst(own);
+  }
+  if (problem.empty()) {
+    attempt([&] { own = probe(*wire, kProbePatience, wire->probe_memory()); });
+    problem = worst(own);
+  }
+  if (problem.empty()) return wire;
+  if (wire) wire->disconnect();
+  barrier();  // nobody frees what another has open
+  return nullptr;
+}
+
+std::unique_ptr<Wire> MpiSession::connect_cuda_ipc(c10::Device device,
+                                                   const HostShmWire& beside) const {
+  std::string problem;
+  for (const bool shared_events : {true, false}) {
+    auto wire = try_cuda_ipc(device, beside, shared_events, problem);
+    if (wire) return wire;
+  }
+  if (rank_.value() == 0) {
+    base::log(base::LogLevel::kWarning,
+              "GPUs of a machine cannot reach each other's memory here, tensors go through host "
+              "memory: ",
+              problem);
+  }
+  return nullptr;
 }
 
 Members MpiSession::ranks_of_this_host() const {
@@ -295,8 +382,13 @@ Routes MpiSession::fastest_routes(const RouteOptions& options) const {
   std::vector<WireUse> uses;
   std::unique_ptr<Loans> loans;
   if (auto shared = size() > 1 && options.shared_memory ? connect_host_shm() : nullptr) {
+    const HostShmWire& rings = *shared;
     uses.push_back({std::move(shared)});
     if (options.lend) loans = connect_loans();
+    if (options.device.is_cuda()) {
+      auto gpus = connect_cuda_ipc(options.device, rings);
+      if (gpus) uses.push_back({std::move(gpus), /*control=*/false});
+    }
   }
   if (size() > 1 && options.network == Network::kUcx) uses.push_back({connect_ucx()});
   if (size() > 1 && options.network == Network::kOfi) uses.push_back({connect_ofi()});

@@ -2,6 +2,8 @@
 // Threads: the thread that constructs it makes all MPI calls of this library.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "d2d/members.h"
 #include "d2d/route.h"
 #include "d2d/wire.h"
+#include "d2d/wires/host_shm_wire.h"
 #include "d2d/wires/mpi_communicator.h"
 #include "d2d/wires/mpi_segments.h"
 #include "d2d/wires/mpi_wire.h"
@@ -37,8 +40,9 @@ class MpiSession {
   int size() const noexcept { return static_cast<int>(machine_of_rank_.size()); }
   /// Of each rank: the first rank that shares memory with it, which stands for their machine.
   const std::vector<int>& machine_of_rank() const noexcept { return machine_of_rank_; }
-  /// Ranks on this machine.
+  /// Ranks on this machine, and how many of them come before this one.
   int local_size() const noexcept;
+  int local_rank() const noexcept;
   bool started_mpi() const noexcept { return started_mpi_; }
 
   /// A wire between `members` of the job, with a message space of its own. Exactly these ranks call
@@ -51,7 +55,12 @@ class MpiSession {
 
   /// A wire between the ranks of this machine (there may be no others) through memory that they
   /// share; nothing if some machine of the job refuses it. All ranks of the job call it.
-  std::unique_ptr<Wire> connect_host_shm() const;
+  std::unique_ptr<HostShmWire> connect_host_shm() const;
+  /// A wire between the GPUs of this machine's ranks; nothing, and a warning, if some machine of
+  /// the job does not let processes open each other's GPU memory. All ranks of the job call it.
+  /// @param device  this rank's, of CUDA
+  /// @param beside  outlives the wire
+  std::unique_ptr<Wire> connect_cuda_ipc(c10::Device device, const HostShmWire& beside) const;
   /// Memory of this machine's ranks that they lend each other; nothing if one of them refuses. All
   /// ranks of the job call it, while nobody allocates tensors: from then on those of this process
   /// lie there (d2d/heap_allocator.h).
@@ -66,6 +75,7 @@ class MpiSession {
     bool lend = true;                 ///< on a machine, tensors of the server: see connect_loans()
     bool shared_memory = true;        ///< on a machine
     Network network = Network::kMpi;  ///< where there is no shared memory
+    c10::Device device{c10::DeviceType::CPU};  ///< this rank's
   };
   /// Between all ranks of the job, which all call it: shared memory on a machine, a network between
   /// machines.
@@ -91,6 +101,11 @@ class MpiSession {
   bool meet_to_finalize(base::Nanoseconds deadline) const;
   Members ranks_of_this_host() const;
   std::string poll_until_all_come(Wire& wire, base::Nanoseconds patience) const;
+  std::unique_ptr<HostShmWire> share_rings(const HostShmOptions& options,
+                                           const HostShmWire* beside) const;
+  std::unique_ptr<Wire> try_cuda_ipc(c10::Device device, const HostShmWire& beside,
+                                     bool shared_events, std::string& problem) const;
+  std::string worst(const std::string& problem) const;
   template <class Endpoint, class NetworkWire>
   std::unique_ptr<Wire> connect_network(const char* name, const char* variables) const;
 

@@ -2,6 +2,7 @@
 #include "d2d/route.h"
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <utility>
 
@@ -31,7 +32,7 @@ std::uint8_t first_wire(const std::vector<WireUse>& uses, const Carries& carries
   for (std::size_t i = 0; i < uses.size(); ++i) {
     if (carries(uses[i])) return static_cast<std::uint8_t>(i);
   }
-  return Routes::kNoWire;
+  return kNoWire;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // Threads: the rank's thread only.
 #pragma once
 
-#include <array>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -53,7 +52,7 @@ class Routes {
   std::uint8_t data(GlobalRank peer, MemoryKind kind) const {
     return row(peer).data[static_cast<std::size_t>(kind)];
   }
-  static constexpr std::uint8_t kNoWire = 0xff;
+  const DataWires& data(GlobalRank peer) const { return row(peer).data; }
   /// Through which `peer` borrows large tensors, and lends them; nullptr: not at all.
   Loans* loans(GlobalRank peer) const;
 
@@ -84,7 +83,7 @@ class Routes {
  private:
   struct Row {
     std::uint8_t control = kNoWire;
-    std::array<std::uint8_t, kMemoryKinds> data{kNoWire, kNoWire, kNoWire};
+    DataWires data{kNoWire, kNoWire, kNoWire};
   };
   const Row& row(GlobalRank peer) const {
     return rows_[static_cast<std::size_t>(members_.position(peer))];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstddef>
@@ -12,8 +13,8 @@ namespace smp::d2d {
 /// Whether elements of this type may be sent: all but quantised and sub-byte types.
 bool is_sendable_dtype(c10::ScalarType dtype) noexcept;
 
-/// @throws UsageError        `tensor` is not on the CPU.
-/// @throws UnsupportedError  it is sparse, nested, quantised or of a dtype that cannot be sent.
+/// @throws UnsupportedError  `tensor` has no values, is sparse, nested, quantised or of a dtype
+/// that cannot be sent.
 void check_sendable(const at::Tensor& tensor, std::size_t index);
 
 /// Whether the elements are adjacent as they are stored: nothing is left to carry out.
@@ -27,8 +28,16 @@ at::Tensor detached(const at::Tensor& tensor);
 /// which that is true. No autograd history; lazy conjugation and negation are carried out.
 at::Tensor contiguous_data(const at::Tensor& tensor);
 
-/// A normal (never an inference) tensor of its own storage, elements not set.
-at::Tensor new_tensor(at::IntArrayRef sizes, c10::ScalarType dtype);
+/// A normal (never an inference) tensor of its own storage, elements not set; of a GPU, on the
+/// calling thread's current one.
+/// @throws UnsupportedError  LibTorch has no such device here.
+at::Tensor new_tensor(at::IntArrayRef sizes, c10::ScalarType dtype,
+                      c10::DeviceType device = c10::DeviceType::CPU);
+
+/// A contiguous copy in host memory, once it is there: waits for whatever computes `tensor`.
+at::Tensor on_host(const at::Tensor& tensor);
+/// A copy of `tensor`, which is in host memory, on the calling thread's current device.
+at::Tensor on_device(const at::Tensor& tensor, c10::DeviceType device);
 
 /// A copy of `tensor` that shares nothing with it: contiguous, normal, without history. Undefined
 /// stays undefined.

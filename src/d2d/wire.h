@@ -2,6 +2,7 @@
 // on demand. Paper: §6, App. G. Threads: the rank's thread only; nothing here suspends a fiber.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,11 @@ namespace smp::d2d {
 /// Where bytes of the data plane lie.
 enum class MemoryKind : std::uint8_t { kHost, kCuda, kNeuron };
 inline constexpr std::size_t kMemoryKinds = 3;
+
+/// Wires for data, by MemoryKind, each by its number in the list that all ranks have.
+using DataWires = std::array<std::uint8_t, kMemoryKinds>;
+/// There is none.
+inline constexpr std::uint8_t kNoWire = 0xff;
 
 /// The sender's number of a data transfer. Both sides name it; a sender uses none twice.
 using TransferId = std::uint64_t;

@@ -1,10 +1,13 @@
 // deferred/delayed_tensors.cpp: the mark on a tensor, and how it goes away.
 #include "deferred/delayed_tensors.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -24,10 +27,15 @@ struct KeysOfTensor : c10::TensorImpl {
   }
 };
 
+// Else what was forbidden could not be allowed again.
+#if __has_include(<c10/core/StorageMaterializer.h>)
 void forbid_pointer(const at::Storage& storage) {
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       no_values_yet("A data pointer"));
 }
+#else
+void forbid_pointer(const at::Storage&) {}
+#endif
 
 }  // namespace
 
@@ -53,9 +61,11 @@ ReadablePointers::ReadablePointers(const c10::OperatorHandle& op, torch::jit::St
     if (is_delayed(tensor)) storages_.push_back(tensor.storage());
     return tensor;
   });
+#if __has_include(<c10/core/StorageMaterializer.h>)
   for (const auto& storage : storages_) {
     storage.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
   }
+#endif
 }
 
 ReadablePointers::~ReadablePointers() {
@@ -79,10 +89,30 @@ bool is_delayed(const torch::nn::Module& model) {
   return delayed(model.parameters()) || delayed(model.buffers());
 }
 
+void forget_values(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  auto& kept = *new std::vector<at::Storage>;  // NOLINT: never freed
+  std::unordered_map<const c10::StorageImpl*, at::Storage> shapes;
+  for (const auto& tensor : tensors) {
+    if (tensor.is_meta() || !tensor.has_storage()) continue;
+    const auto& storage = kept.emplace_back(tensor.storage());
+    auto& shape = shapes[storage.unsafeGetStorageImpl()];
+    if (!shape) {
+      const auto bytes = static_cast<std::int64_t>(storage.nbytes());
+      shape = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta)).storage();
+    }
+    const auto meta = Geometry::of(tensor).on(shape);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(meta.getIntrusivePtr());
+    if (auto* own = torch::autograd::impl::get_autograd_meta(tensor))
+      own->grad_accumulator_.reset();
+  }
+}
+
 void Materialiser::announce(const std::string& path, const at::Tensor& tensor) {
   auto* storage = delayed_storage(tensor);
   if (storage == nullptr) return;
   storage->construction->placed = true;
+  storage->construction->device = device_;
   if (!storage->construction->by_path || !storage->content) return;
   const auto own = base::mix_key(storage->construction->key, path);
   std::uint64_t draws = 0;
@@ -94,11 +124,23 @@ void Materialiser::announce(const std::string& path, const at::Tensor& tensor) {
   }
 }
 
+namespace {
+
+at::Storage moved(at::Storage storage, c10::Device device) {
+  if (device.is_cpu()) return storage;  // or where the recipe has it
+  const at::NoGradGuard no_grad;
+  const Geometry bytes{{static_cast<std::int64_t>(storage.nbytes())}, {1}, 0, at::kByte};
+  return bytes.on(storage).to(device).storage();
+}
+
+}  // namespace
+
 void Materialiser::fill(const at::Tensor& tensor) {
   auto* storage = delayed_storage(tensor);
   if (storage == nullptr) return;
   if (!storage->values) {
-    storage->values = Evaluation(cursor_).run(storage->content);
+    storage->values =
+        moved(Evaluation(cursor_).run(storage->content), storage->construction->device);
     storage->content.reset();
   }
   module::replace_data(tensor, Geometry::of(tensor).on(storage->values));

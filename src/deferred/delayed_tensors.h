@@ -22,6 +22,7 @@ struct Construction {
   std::uint64_t key = 0;  ///< of random numbers by path
   /// The model is placed: a tensor that is no parameter and no buffer gets its values when used.
   bool placed = false;
+  c10::Device device = c10::DeviceType::CPU;  ///< where values go from then on
 };
 
 /// Lives in the storage of delayed tensors; views of one storage share it.
@@ -59,9 +60,17 @@ bool is_delayed(const at::Tensor& tensor);
 /// Whether a parameter or buffer of `model`, at any depth, has no values yet.
 bool is_delayed(const torch::nn::Module& model);
 
+/// Takes the values of `tensors` for good, in place: they are meta from then on, and those that
+/// shared memory do still. Their memory is never freed: for the copy of a process that cannot use
+/// the device on which it is.
+void forget_values(const std::vector<at::Tensor>& tensors);
+
 /// Gives delayed tensors their values, in place. Threads: the one that built them.
 class Materialiser {
  public:
+  /// @param device  where the values of announced tensors go; they are made on the CPU
+  explicit Materialiser(c10::Device device = c10::DeviceType::CPU) : device_(device) {}
+
   /// Says that `tensor` is placed, and known as `path`. Of a model's tensors all are announced, in
   /// one order on every rank, before the first is filled.
   void announce(const std::string& path, const at::Tensor& tensor);
@@ -72,6 +81,7 @@ class Materialiser {
 
  private:
   RandomCursor cursor_;
+  c10::Device device_;
 };
 
 }  // namespace smp::deferred

@@ -10,13 +10,17 @@
 namespace smp::deferred {
 namespace {
 
-bool any_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+bool any_without_values(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   bool found = false;
   map_arguments(op, stack, [&](const at::Tensor& tensor, bool) {
-    found = found || tensor.is_meta();
+    found = found || !tensor.device().is_cpu();
     return tensor;
   });
   return found;
+}
+
+bool names_another_device(const c10::IValue* device) {
+  return device != nullptr && device->isDevice() && !device->toDevice().is_cpu();
 }
 
 /// Multi-head attention asks whether query, key and value are one tensor; computed values, which
@@ -75,8 +79,8 @@ bool MetaScope::answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) 
 void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   auto* device = device_argument(op, stack);
   if (is_factory(op, stack)) {
-    if (device->isNone()) *device = c10::Device(at::kMeta);
-  } else if (any_meta(op, stack)) {
+    if (device->isNone() || names_another_device(device)) *device = c10::Device(at::kMeta);
+  } else if (any_without_values(op, stack) || names_another_device(device)) {
     if (device != nullptr && device->isDevice()) *device = c10::Device(at::kMeta);
     map_arguments(op, stack, [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
     if (answer_by_shape(op, stack) || answer(op, stack)) return;

@@ -10,8 +10,8 @@
 namespace smp::deferred {
 
 /// While it lives, what operators of this thread make is meta: factories such as torch::arange
-/// unless they name a device, and every result of an operator with a meta operand, beside which
-/// real tensors count by their shape. Nothing is recorded, nothing is drawn from a generator.
+/// unless they name the CPU, and every result of an operator with a meta operand, or one of another
+/// device than the CPU, which is left alone: real tensors count by their shape. Nothing is recorded, nothing is drawn from a generator.
 /// torch::equal goes by identity. Delayed parameters take part as they are, and stay so.
 class MetaScope final : private OperatorHook {
  public:

@@ -32,6 +32,7 @@ TorchState::TorchState()
       cuda_autocast_(at::autocast::get_autocast_dtype(at::kCUDA)),
       autocast_cache_(at::autocast::is_autocast_cache_enabled()),
       generator_(base::default_generator()) {
+  if (const auto* const of_device = base::device_generator()) device_generator_ = *of_device;
   if (rare_state_in_use()) rare_ = std::make_shared<at::ThreadLocalState>();
 }
 
@@ -52,6 +53,8 @@ void TorchState::restore(const at::ThreadLocalState& clean) const {
     c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(debug_);
   }
   base::default_generator() = generator_;
+  auto* const of_device = base::device_generator();
+  if (of_device != nullptr && device_generator_.defined()) *of_device = device_generator_;
 }
 
 }  // namespace smp::fiber

@@ -21,7 +21,7 @@ struct ExceptionGlobals {
 };
 ExceptionGlobals& exception_globals() noexcept;
 
-/// Grad mode, inference mode, autocast, dispatch keys, debug info and the default generator of the
+/// Grad mode, inference mode, autocast, dispatch keys, debug info and the default generators of the
 /// calling thread. The rare rest (saved-tensor hooks, dispatch modes, thread-local profiler
 /// callbacks) is captured only while it is in use. What LibTorch keeps for a whole process
 /// (autocast's cache, numbers of threads, deterministic flags) is not part of it.
@@ -41,6 +41,7 @@ class TorchState {
   std::shared_ptr<c10::ThreadLocalDebugInfo> debug_ = c10::ThreadLocalDebugInfo::current();
   std::shared_ptr<at::ThreadLocalState> rare_;
   at::Generator generator_;
+  at::Generator device_generator_;  // undefined: no device has one that is exchanged
 
   TorchState();
 };

@@ -20,10 +20,10 @@ at::Tensor clone_on_write(const at::Tensor& tensor) {
   if (tensor.is_conj() || tensor.is_neg()) {
     return d2d::detached(tensor).resolve_conj().resolve_neg();
   }
-  auto storage = tensor.has_storage() && tensor.layout() == c10::kStrided
+  auto storage = tensor.has_storage() && tensor.layout() == c10::kStrided && tensor.is_cpu()
                      ? d2d::shared_until_written(*tensor.storage().unsafeGetStorageImpl())
                      : nullptr;
-  if (storage == nullptr) return d2d::detached(tensor).clone();  // memory of somebody else's
+  if (storage == nullptr) return d2d::detached(tensor).clone();  // of a GPU, or somebody else's
   auto impl = c10::make_intrusive<c10::TensorImpl>(
       c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());

@@ -27,8 +27,7 @@ bool can_be_promised(const ForwardResponse& answer, bool grad) {
   return answer.links.empty() && answer.hooked.empty() && !answer.settings &&
          answer.withheld.empty() && !tensors.empty() &&
          std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
-           return tensor.layout() == c10::kStrided && tensor.device().is_cpu() &&
-                  !tensor.is_inference();
+           return tensor.layout() == c10::kStrided && !tensor.is_inference();
          });
 }
 
@@ -49,7 +48,8 @@ std::uint64_t ExpectedResults::key_of(const ForwardRequest& request) {
   for (std::size_t i = 0; i < request.arguments.tensors.size(); ++i) {
     const auto& tensor = request.arguments.tensors[i];
     const auto kind = tensor.defined() ? 1 + static_cast<std::uint64_t>(tensor.scalar_type()) : 0;
-    key = base::mix_key(key, kind << 1 | std::uint64_t{request.requires_grad[i]});
+    const auto device = tensor.defined() ? static_cast<std::uint64_t>(tensor.device().type()) : 0;
+    key = base::mix_key(key, device << 16 | kind << 1 | std::uint64_t{request.requires_grad[i]});
   }
   return key;
 }
@@ -68,7 +68,8 @@ void ExpectedResults::learn(std::uint64_t key, const ForwardResponse& answer, bo
   if (expected.refused) return;
   std::vector<ExpectedResult::Output> outputs;
   for (std::size_t i = 0; i < answer.result.tensors.size(); ++i) {
-    outputs.push_back({answer.result.tensors[i].scalar_type(), answer.requires_grad[i]});
+    const auto& tensor = answer.result.tensors[i];
+    outputs.push_back({tensor.scalar_type(), tensor.device().type(), answer.requires_grad[i]});
   }
   const bool differs =
       !is_new && (expected.bytes != answer.result.bytes || expected.outputs != outputs);

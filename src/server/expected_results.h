@@ -2,6 +2,7 @@
 // be promised (docs/design.md, Promised outputs). Threads: the rank's.
 #pragma once
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -17,6 +18,7 @@ namespace smp::server {
 struct ExpectedResult {
   struct Output {
     at::ScalarType dtype;
+    c10::DeviceType device;
     bool requires_grad;
     friend bool operator==(const Output&, const Output&) = default;
   };

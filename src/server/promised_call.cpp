@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "module/node_pointer.h"
 #include "server/hooked_arguments.h"
 #include "server/inside_node.h"
 #include "server/link_follower.h"
@@ -105,7 +106,7 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
   const bool any = std::any_of(expected.outputs.begin(), expected.outputs.end(),
                                [](const auto& output) { return output.requires_grad; });
   if (!any) return;
-  node_ = c10::make_intrusive<RemoteCall>(router, owner, RecordId{}, module_, settings_);
+  node_ = make_node<RemoteCall>(router, owner, RecordId{}, module_, settings_);
   node_->set_next_edges(torch::autograd::collect_next_edges(own));
 }
 
@@ -120,7 +121,7 @@ Packet PromisedCall::promises() {
   Packet packet{expected_.bytes, {}};
   for (std::uint32_t i = 0; i < outputs_.size(); ++i) {
     const auto& expected = expected_.outputs[i];
-    auto tensor = promised_tensor(shared_from_this(), i, expected.dtype);
+    auto tensor = promised_tensor(shared_from_this(), i, expected.dtype, expected.device);
     if (expected.requires_grad) torch::autograd::impl::set_gradient_edge(tensor, {node_, i});
     outputs_[i].promise.emplace(tensor.getIntrusivePtr());
     packet.tensors.push_back(std::move(tensor));
@@ -362,7 +363,7 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
   const auto& entry = router.core_.scopes.modules.at(module_);
   const auto hooked = watch_hooked_arguments(answer.hooked, arguments_, entry.lasting_path);
   if (answer.record && node_ == nullptr) {
-    node_ = c10::make_intrusive<RemoteCall>(router, owner_, answer.record, module_, settings_);
+    node_ = make_node<RemoteCall>(router, owner_, answer.record, module_, settings_);
     node_->set_next_edges(torch::autograd::collect_next_edges(arguments_));
   }
   if (linked_) require_unchanged_arguments(answer, outputs.size());

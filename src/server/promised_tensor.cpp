@@ -4,6 +4,7 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <string>
@@ -40,11 +41,17 @@ PromiseGuard* promise_guard_of(const at::Tensor& tensor) noexcept {
   return dynamic_cast<PromiseGuard*>(guard_of(tensor));
 }
 
+/// Where what comes will lie.
+at::Device here(c10::DeviceType type) {
+  if (type == c10::DeviceType::CPU) return at::Device(type);
+  return c10::impl::VirtualGuardImpl(type).getDevice();
+}
+
 /// Sizes and strides are asked for without an operator.
 class PromisedImpl final : public c10::TensorImpl {
  public:
-  PromisedImpl(c10::intrusive_ptr<PromiseGuard> guard, caffe2::TypeMeta dtype)
-      : TensorImpl(c10::DispatchKeySet(kGuarded), dtype, at::Device(at::kCPU)) {
+  PromisedImpl(c10::intrusive_ptr<PromiseGuard> guard, caffe2::TypeMeta dtype, at::Device device)
+      : TensorImpl(c10::DispatchKeySet(kGuarded), dtype, device) {
     set_custom_sizes_strides(SizesStridesPolicy::CustomSizes);
     release_storage_and_set_meta_custom_data_ptr_error_msg_(
         "the memory of a tensor was asked for that a module on another rank has promised, and that "
@@ -110,11 +117,11 @@ class PromisedImpl final : public c10::TensorImpl {
 }  // namespace
 
 at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t index,
-                           at::ScalarType dtype) {
+                           at::ScalarType dtype, c10::DeviceType device) {
   const c10::InferenceMode no_inference(false);
   return at::Tensor(
       c10::make_intrusive<PromisedImpl>(c10::make_intrusive<PromiseGuard>(std::move(values), index),
-                                        caffe2::TypeMeta::fromScalarType(dtype)));
+                                        caffe2::TypeMeta::fromScalarType(dtype), here(device)));
 }
 
 PromiseOf promise_of(const at::Tensor& tensor) noexcept {

@@ -25,10 +25,11 @@ class PromisedValues {
   virtual void forget(std::size_t index) noexcept = 0;
 };
 
-/// A tensor of the given type on the CPU. When its value has come it is that, but keeps the history
-/// it was given meanwhile; operators on one whose value is linked get the value in its place.
+/// A tensor of the given type on the calling thread's current device. When its value has come it is
+/// that, but keeps the history it was given meanwhile; operators on one whose value is linked get
+/// the value in its place.
 [[nodiscard]] at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t index,
-                                         at::ScalarType dtype);
+                                         at::ScalarType dtype, c10::DeviceType device);
 
 /// What a tensor stands for whose value has not been fetched; nullptr: it is none.
 struct PromiseOf {

@@ -26,7 +26,6 @@ const char* obstacle(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "is nested; pass its buffer and offsets, or a padded tensor";
   if (tensor.is_mkldnn()) return "is of the MKLDNN layout; pass to_dense() of it";
   if (tensor.is_meta()) return "is on the meta device and has no values; materialise it";
-  if (!tensor.device().is_cpu()) return "is not on the CPU; pass cpu() of it";
   if (tensor.layout() != c10::kStrided && !tensor.is_sparse()) {
     return "is of a compressed sparse layout; pass to_sparse() (COO) or to_dense() of it";
   }
@@ -46,7 +45,7 @@ at::Tensor relaid(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayR
 
 /// That travels as it is.
 bool is_plain(const at::Tensor& tensor, bool layout) {
-  return tensor.layout() == c10::kStrided && tensor.device().is_cpu() && !tensor.is_nested() &&
+  return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_nested() &&
          tensor.dim() <= 64 && d2d::is_sendable_dtype(tensor.scalar_type()) &&
          (!layout || tensor.is_contiguous());
 }
@@ -163,10 +162,10 @@ at::Tensor strided(const at::Tensor& arrived, at::IntArrayRef sizes, at::IntArra
   }
   // Each gap is one element, and there is none in or around a dimension of one element.
   SMP_ASSERT(span > 0 && span / 2 <= arrived.numel() << distinct.sizes.size(), "a span of ", span);
-  auto memory = d2d::new_tensor(span, arrived.scalar_type());
+  auto memory = d2d::new_tensor(span, arrived.scalar_type(), arrived.device().type());
   memory.unsafeGetTensorImpl()->set_sizes_and_strides(distinct.sizes, distinct.strides);
   memory.copy_(arrived);
-  auto whole = d2d::new_tensor(0, arrived.scalar_type());
+  auto whole = d2d::new_tensor(0, arrived.scalar_type(), arrived.device().type());
   whole.unsafeGetTensorImpl()->set_storage_keep_dtype(memory.storage());
   whole.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return whole;

@@ -26,7 +26,7 @@ at::Tensor by_rank(const at::Tensor& sums, const ChannelShare& share) {
   const auto padding = ranks * share.count - sums.size(-1);
   at::Tensor all = sums;
   if (!share.cut()) {
-    all = sums.index_select(-1, at::tensor(share.places(), at::kLong));
+    all = sums.index_select(-1, at::tensor(share.places(), at::kLong).to(sums.device()));
   } else if (padding > 0) {
     all = at::constant_pad_nd(sums, {0, padding});
   }

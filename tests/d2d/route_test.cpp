@@ -72,8 +72,8 @@ TEST(Routes, TakeTheFirstWireThatMayAndCan) {
   EXPECT_EQ(routes.data(GlobalRank(2), MemoryKind::kHost), 2);
   EXPECT_EQ(routes.data(GlobalRank(1), MemoryKind::kCuda), 1);
   EXPECT_EQ(routes.data(GlobalRank(2), MemoryKind::kCuda), 1);
-  EXPECT_EQ(routes.data(GlobalRank(3), MemoryKind::kCuda), Routes::kNoWire);
-  EXPECT_EQ(routes.data(GlobalRank(1), MemoryKind::kNeuron), Routes::kNoWire);
+  EXPECT_EQ(routes.data(GlobalRank(3), MemoryKind::kCuda), kNoWire);
+  EXPECT_EQ(routes.data(GlobalRank(1), MemoryKind::kNeuron), kNoWire);
 }
 
 TEST(Routes, PollOnlyTheWiresThatSomeRowNames) {

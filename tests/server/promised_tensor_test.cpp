@@ -34,7 +34,7 @@ class PromisedTensorTest : public testing::Test {
  protected:
   Tensor promise(const Tensor& of, bool linked = false) {
     values_ = std::make_shared<Values>(of, linked);
-    return promised_tensor(values_, 3, of.scalar_type());
+    return promised_tensor(values_, 3, of.scalar_type(), of.device().type());
   }
   std::shared_ptr<Values> values_;
 };

@@ -34,7 +34,7 @@ inline std::vector<Case> all_cases() {
   return all;
 }
 
-/// What training leaves behind; tensors by name, gradients as "step 3 layers.0.weight".
+/// What training leaves behind, on the CPU; tensors by name, gradients as "step 3 layers.0.weight".
 struct Trace {
   std::vector<double> losses;
   std::map<std::string, Tensor> gradients;
@@ -44,8 +44,11 @@ struct Trace {
     for (const auto& [name, parameter] : parameters) {
       const auto& gradient = parameter.grad();
       gradients["step " + std::to_string(step) + " " + name] =
-          gradient.defined() ? gradient.clone() : Tensor();
+          gradient.defined() ? gradient.detach().cpu().clone() : Tensor();
     }
+  }
+  void note_finals(const DistributedModelBase::NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) finals[name] = tensor.detach().cpu();
   }
 };
 
@@ -77,6 +80,12 @@ inline DistributedModelBase::NamedTensors named(
   return result;
 }
 
+/// `batch` on `device`.
+inline std::vector<Tensor> moved(std::vector<Tensor> batch, torch::Device device) {
+  for (auto& tensor : batch) tensor = tensor.to(device);
+  return batch;
+}
+
 /// Of `replicas` that train one model, replica `own` reads every `replicas`-th batch.
 struct ReplicaOf {
   int replicas = 1;
@@ -105,16 +114,18 @@ inline std::vector<std::pair<std::vector<Tensor>, double>> weighted_microbatches
 /// LibTorch alone, with its own engine: the same microbatches in order, each loss weighted by its
 /// share of the rows. @param replicas  whose batches make one global batch
 inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDouble,
-                                  int microbatches = kMicrobatches, int replicas = 1) {
+                                  int microbatches = kMicrobatches, int replicas = 1,
+                                  torch::Device device = torch::kCPU) {
   Trace trace;
   auto model = build(c, dtype);
+  model->to(device);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     double mean = 0;
     for (const auto& [slice, weight] :
          weighted_microbatches(c, step, dtype, microbatches, replicas)) {
-      const auto losses = model->forward(slice);
+      const auto losses = model->forward(moved(slice, device));
       for (std::size_t i = 0; i < losses.size(); ++i) {
         mean += losses[i].item<double>() * weight;
         (losses[i] * weight).backward({}, i + 1 < losses.size());
@@ -124,18 +135,20 @@ inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDo
     trace.note_gradients(step, named(model->named_parameters()));
     optimizer.step();
   }
-  for (const auto& [name, tensor] : named(model->named_parameters())) trace.finals[name] = tensor;
-  for (const auto& [name, tensor] : named(model->named_buffers())) trace.finals[name] = tensor;
+  trace.note_finals(named(model->named_parameters()));
+  trace.note_finals(named(model->named_buffers()));
   return trace;
 }
 
-/// One rank's part of the same training with this library; runs inside a session. Losses are those
-/// of the rank's replica.
+/// One rank's part of the same training with this library, on the session's device; runs inside a
+/// session. Losses are those of the rank's replica.
 inline Trace train_distributed(const Case& c, const std::map<std::string, int>& placement,
                                torch::Dtype dtype = torch::kDouble,
                                std::optional<InitOrder> order = {}, ReplicaOf replica = {}) {
   Trace trace;
-  DistributedModel model(build(c, dtype, order));
+  auto whole = build(c, dtype, order);
+  if (!device().is_cpu()) whole->to(device());
+  DistributedModel model(whole);
   for (const auto& [path, rank] : placement) model.set_partition(path, rank);
   DistributedOptimizer optimizer(
       model, torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
@@ -159,18 +172,18 @@ inline Trace train_distributed(const Case& c, const std::map<std::string, int>& 
   for (int i = 0; i < c.evaluations; ++i) {
     torch::NoGradGuard no_grad;
     model.eval();
-    evaluate(batch_of(c, i + 100, dtype));
+    evaluate(moved(batch_of(c, i + 100, dtype), device()));
     model.train();
   }
   for (int s = 0; s < kSteps; ++s) {
     optimizer.zero_grad();
-    const auto batch = batch_of(c, replica.batch(s), dtype);
+    const auto batch = moved(batch_of(c, replica.batch(s), dtype), device());
     trace.losses.push_back(train(batch).reduce_mean().template item<double>());
     trace.note_gradients(s, model.local_named_parameters());
     optimizer.step();
   }
-  for (const auto& [name, tensor] : model.local_named_parameters()) trace.finals[name] = tensor;
-  for (const auto& [name, tensor] : model.local_named_buffers()) trace.finals[name] = tensor;
+  trace.note_finals(model.local_named_parameters());
+  trace.note_finals(model.local_named_buffers());
   return trace;
 }
 
