@@ -57,7 +57,7 @@ std::vector<double> reference(const Options& options, const Text& text) {
   const bool wanted = options.weights.empty() && !smp::is_planning();
   if (smp::rank() == 0 && wanted) {
     const auto steps = std::min(options.check, options.steps);
-    losses = train_in_one_process(options.recipe, text, steps).losses;
+    losses = train_in_one_process(options.recipe, text, steps, smp::device()).losses;
   }
   return smp::broadcast(losses);
 }

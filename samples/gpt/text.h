@@ -13,6 +13,8 @@ namespace gpt {
 struct Batch {
   torch::Tensor tokens;  ///< [rows, T] int64, bytes
   torch::Tensor next;    ///< [rows, T] int64, what follows each
+
+  Batch to(torch::Device device) const { return {tokens.to(device), next.to(device)}; }
 };
 
 /// A text in memory.

@@ -35,14 +35,16 @@ const Recipe& checked(const Recipe& recipe) {
 
 }  // namespace
 
-Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int64_t steps) {
+Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int64_t steps,
+                               torch::Device device) {
   torch::manual_seed(recipe.seed);
   Reference reference{{}, PlainGpt(recipe.model)};
   auto& net = reference.net;
-  net->to(recipe.dtype);
+  net->to(device, recipe.dtype);
   auto optimizer = adam(net->parameters(), recipe);
   for (std::int64_t step = 0; step < steps; ++step) {
-    const auto [tokens, next] = text.batch(recipe.seed, step, 0, recipe.rows, recipe.model.length);
+    const auto [tokens, next] =
+        text.batch(recipe.seed, step, 0, recipe.rows, recipe.model.length).to(device);
     optimizer.zero_grad();
     const auto loss = loss_of(net(tokens), next);
     loss.backward();
@@ -56,7 +58,7 @@ Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int6
 Gpt Trainer::seeded(const Recipe& recipe) {
   torch::manual_seed(recipe.seed);
   Gpt net(recipe.model);
-  net->to(recipe.dtype);
+  net->to(smp::device(), recipe.dtype);
   return net;
 }
 
@@ -76,7 +78,8 @@ double Trainer::step() {
   const auto shard = smp::data_shard();
   const auto rows = recipe_.rows / shard.count;
   const auto [tokens, next] =
-      text_.batch(recipe_.seed, steps_++, shard.index * rows, rows, recipe_.model.length);
+      text_.batch(recipe_.seed, steps_++, shard.index * rows, rows, recipe_.model.length)
+          .to(smp::device());
   model_.train();
   optimizer_.zero_grad();
   const double loss = run(tokens, next).reduce_mean().item<double>();
@@ -101,8 +104,9 @@ std::string Trainer::generate(const std::string& prompt, std::int64_t bytes, dou
       at::make_generator<at::CPUGeneratorImpl>(recipe_.seed + 1000 * smp::data_shard().index);
   for (std::int64_t i = 0; i < bytes; ++i) {
     const auto seen = std::min(rows.size(1), recipe_.model.length);
-    const auto scores = score_next(rows.narrow(1, rows.size(1) - seen, seen)).concat();
-    const auto odds = torch::softmax(scores.narrow(1, 0, 256).to(torch::kDouble) / temperature, -1);
+    const auto last = rows.narrow(1, rows.size(1) - seen, seen).to(smp::device());
+    const auto scores = score_next(last).concat().to(torch::kCPU, torch::kDouble);
+    const auto odds = torch::softmax(scores.narrow(1, 0, 256) / temperature, -1);
     rows = torch::cat({rows, torch::multinomial(odds, 1, /*replacement=*/false, random)}, 1);
   }
   const auto written = rows[0].narrow(0, shown, bytes).contiguous();

@@ -27,12 +27,13 @@ struct Recipe {
 inline constexpr double kMaxGradientNorm = 1.0;
 
 /// Losses of the first `steps` steps in plain LibTorch on this rank alone, on whole batches, and
-/// the network that comes out.
+/// the network that comes out, on `device`.
 struct Reference {
   std::vector<double> losses;
   PlainGpt net;
 };
-Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int64_t steps);
+Reference train_in_one_process(const Recipe& recipe, const Text& text, std::int64_t steps,
+                               torch::Device device = torch::kCPU);
 
 /// The same on all ranks of the job together: each reads the rows of its data-parallel rank. All
 /// ranks make one and call the same.
