@@ -58,6 +58,8 @@ class CudaIpcWires : private Clock, public WireCluster {
     for (auto& end : ends_) end->wire().poll();  // frees what was read
     // As leave() has it: all close, then each frees.
     for (auto& end : ends_) EXPECT_TRUE(end->wire().close(base::kSecond));
+    ends_.clear();
+    EXPECT_EQ(world_.cuda.use_count(), 1) << "what was left in order is freed";
   }
   MemoryKind kind() const override { return MemoryKind::kCuda; }
 
@@ -113,6 +115,8 @@ class Pair {
     world_.cuda->finish();
     for (auto& end : ends_) end->wire().poll();
     for (auto& end : ends_) EXPECT_TRUE(end->wire().close(base::kSecond));
+    ends_.clear();
+    EXPECT_EQ(world_.cuda.use_count(), 1) << "what was left in order is freed";
   }
   WireEnd& end(int rank) { return *ends_[static_cast<std::size_t>(rank)]; }
   FakeCudaDevice& device(int rank) { return *world_.devices[static_cast<std::size_t>(rank)]; }
@@ -231,10 +235,13 @@ TEST(CudaIpcWire, ReceivesOnTheStreamThatWasCurrentWhenThePlaceWasNamed) {
     Bytes place(value.size());
     auto* const first = pair.device(1).current_stream();
     // The place was used before, by work that is still on the stream it was set aside on.
+    pair.cuda().frozen = true;
     pair.compute(1, place.data(), old.data(), old.size());
     pair.end(1).wire().receive(place, GlobalRank(0), 1, 1);
     pair.device(1).set_current_stream(pair.device(1).make_stream());
     pair.end(0).wire().send(value, GlobalRank(1), 1, 1);
+    while (pair.end(1).received.empty()) pair.poll();
+    pair.cuda().frozen = false;
     while (!pair.end(0).wire().drained() || !pair.end(1).wire().drained()) pair.poll();
     pair.cuda().finish();
     ASSERT_EQ(place, value) << "seed " << seed;
