@@ -5,6 +5,7 @@
 #include "d2d/fake_cuda.h"
 #include "d2d/wire_contract.h"
 #include "d2d/wire_probe.h"
+#include "d2d/wires/host_shm_wire.h"
 #include "d2d/wires/local_wire.h"
 #include "fiber/sim_clock.h"
 #include "support/refusal.h"
@@ -247,6 +248,52 @@ TEST(CudaIpcWire, ReceivesOnTheStreamThatWasCurrentWhenThePlaceWasNamed) {
     ASSERT_EQ(place, value) << "seed " << seed;
     pair.device(1).set_current_stream(first);
   }
+}
+
+/// As in a job, where leaving is a meeting.
+std::vector<std::unique_ptr<Wire>> two_ends_of_shared_memory() {
+  const HostShmOptions options{.blocks = 1};
+  const auto bytes = HostShmSegment::bytes_for(2, options);
+  std::vector<base::SharedMemory> owned;
+  for (int i = 0; i < 2; ++i) owned.push_back(*base::SharedMemory::make(bytes));
+  std::vector<std::unique_ptr<Wire>> wires;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<base::SharedMemory> mapped;
+    for (const auto& each : owned) {
+      mapped.push_back(*base::SharedMemory::open(each.address(), bytes));
+    }
+    wires.push_back(std::make_unique<HostShmWire>(GlobalRank(rank), Members::all(2),
+                                                  std::move(mapped), options));
+  }
+  return wires;
+}
+
+/// Ranks leave one after the other, and what the last ones send arrives.
+TEST(CudaIpcWire, StillReceivesWhenItHasBegunToLeave) {
+  auto cuda = std::make_shared<FakeCuda>(1);
+  const std::vector<std::string> gpus{"0", "1"};
+  auto messages = two_ends_of_shared_memory();
+  CudaIpcWire zero(std::move(messages[0]), std::make_unique<FakeCudaDevice>(cuda, 0), gpus, kSmall);
+  CudaIpcWire one(std::move(messages[1]), std::make_unique<FakeCudaDevice>(cuda, 1), gpus, kSmall);
+  const std::vector<std::string> offers{zero.offer(), one.offer()};
+  zero.connect(offers);
+  one.connect(offers);
+  const auto value = random_bytes(9'000, 1);
+  Bytes place(value.size());
+  EXPECT_FALSE(one.leave()) << "rank 0 has not come";
+  one.receive(place, GlobalRank(0), 1, 1);
+  zero.send(value, GlobalRank(1), 1, 1);
+  const base::SteadyClock clock;
+  const auto deadline = clock.now() + 20 * base::kSecond;
+  for (bool left_zero = false, left_one = false; !left_zero || !left_one;) {
+    ASSERT_LT(clock.now(), deadline);
+    zero.poll();
+    one.poll();
+    left_zero = zero.leave();
+    left_one = one.leave();
+  }
+  cuda->finish();
+  EXPECT_EQ(place, value);
 }
 
 TEST(CudaIpcWire, SaysWhenAGpuCannotBeReached) {

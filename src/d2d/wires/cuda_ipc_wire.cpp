@@ -57,6 +57,9 @@ CudaIpcWire::~CudaIpcWire() {
     static_cast<void>(device_.release());
     return;
   }
+  for (const auto& from : peers_) {
+    for (auto* const event : from.events) device_->free_event(event);
+  }
   for (const auto& reading : reading_) device_->free_event(reading.done);
   for (auto* const event : free_readings_) device_->free_event(event);
   for (auto* const event : events_) device_->free_event(event);
@@ -111,8 +114,6 @@ bool CudaIpcWire::is_connected() const noexcept {
 
 void CudaIpcWire::disconnect() noexcept {
   for (auto& to : peers_) {
-    for (auto* const event : to.events) device_->free_event(event);
-    to.events.clear();
     if (to.arena != nullptr) device_->close_memory(std::exchange(to.arena, nullptr));
   }
 }
@@ -389,14 +390,15 @@ bool CudaIpcWire::drained() const noexcept {
   return in_flight_ == 0 && unannounced_.empty() && reading_.empty() && messages_->drained();
 }
 
-/// All close what others own, then meet, then each frees what is its own.
+/// All close the memory of others, then meet, then each frees what is its own. Who has closed may
+/// still be sent something, and reads it.
 bool CudaIpcWire::leave() {
   if (!closed_) {
     if (!drained()) return false;
     disconnect();
     closed_ = true;
   }
-  return messages_->leave();
+  return messages_->leave() && reading_.empty();
 }
 
 }  // namespace smp::d2d

@@ -59,7 +59,7 @@ class CudaIpcWire final : public Wire {
   /// @param offers  of all members, by position; before anything is sent
   /// @throws PeerLostError  this GPU cannot reach one of theirs.
   void connect(const std::vector<std::string>& offers);
-  /// Closes what is others', which they may free then.
+  /// Closes memory of others, who may free it then: nothing is sent any more.
   void disconnect() noexcept;
 
   const char* name() const noexcept override { return "cuda_ipc"; }
