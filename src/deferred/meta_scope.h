@@ -10,9 +10,10 @@
 namespace smp::deferred {
 
 /// While it lives, what operators of this thread make is meta: factories such as torch::arange
-/// unless they name the CPU, and every result of an operator with a meta operand, or one of another
-/// device than the CPU, which is left alone: real tensors count by their shape. Nothing is recorded, nothing is drawn from a generator.
-/// torch::equal goes by identity. Delayed parameters take part as they are, and stay so.
+/// unless they name the CPU, and every result of an operator with an operand that is meta or of
+/// another device than the CPU: real tensors count by their shape, and no device is touched.
+/// Nothing is recorded, nothing is drawn from a generator. torch::equal goes by identity. Delayed
+/// parameters take part as they are, and stay so.
 class MetaScope final : private OperatorHook {
  public:
   /// What code is given that asks for a value (`.item()`, a condition on a tensor).
