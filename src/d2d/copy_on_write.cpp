@@ -6,8 +6,10 @@
 
 #include <mutex>
 
+#include "base/torch_features.h"
+
 namespace smp::d2d {
-#if __has_include(<c10/core/StorageMaterializer.h>)
+#if SMP_STORAGES_CAN_BE_WATCHED
 namespace {
 
 /// A thread that comes second, or one whose storage was resized before, finds nothing to do.

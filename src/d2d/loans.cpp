@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/torch_features.h"
 #include "d2d/copy_on_write.h"
 #include "d2d/heap_allocator.h"
 
@@ -173,7 +174,7 @@ at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(borrowed), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);
-#if __has_include(<c10/core/StorageMaterializer.h>)  // else nothing is ever lent
+#if SMP_STORAGES_CAN_BE_WATCHED  // else nothing is ever lent
   storage->set_materializer(&Borrowed::copy_before_writing);
 #endif
   c10::InferenceMode normal(false);

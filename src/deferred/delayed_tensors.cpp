@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "base/torch_features.h"
 #include "deferred/operator_hook.h"
 #include "module/replace_data.h"
 
@@ -28,7 +29,7 @@ struct KeysOfTensor : c10::TensorImpl {
 };
 
 // Else what was forbidden could not be allowed again.
-#if __has_include(<c10/core/StorageMaterializer.h>)
+#if SMP_STORAGES_CAN_BE_WATCHED
 void forbid_pointer(const at::Storage& storage) {
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       no_values_yet("A data pointer"));
@@ -61,7 +62,7 @@ ReadablePointers::ReadablePointers(const c10::OperatorHandle& op, torch::jit::St
     if (is_delayed(tensor)) storages_.push_back(tensor.storage());
     return tensor;
   });
-#if __has_include(<c10/core/StorageMaterializer.h>)
+#if SMP_STORAGES_CAN_BE_WATCHED
   for (const auto& storage : storages_) {
     storage.unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
   }

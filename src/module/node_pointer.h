@@ -1,4 +1,5 @@
-// module/node_pointer.h: what owns a node of an autograd graph, which depends on LibTorch's version.
+// module/node_pointer.h: what owns a node of an autograd graph, which depends on LibTorch's
+// version.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -6,12 +7,7 @@
 #include <memory>
 #include <utility>
 
-// LibTorch counted nodes by std::shared_ptr before it had this header.
-#if __has_include(<torch/csrc/autograd/node.h>)
-#define SMP_INTRUSIVE_NODES 1
-#else
-#define SMP_INTRUSIVE_NODES 0
-#endif
+#include "base/torch_features.h"
 
 namespace smp {
 

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "base/torch_features.h"
 #include "d2d/channel_exchange.h"
 #include "d2d/heap_allocator.h"
 #include "d2d/loans.h"
@@ -46,7 +47,7 @@ TYPED_TEST_P(LoansContract, CarriesTensorsInOneMessageWithoutADeparture) {
     const auto& mail = player->arrived.front();
     const auto& tensor = mail.frame.tensors[0];
     EXPECT_TRUE(tensor.equal(at::full({kLentFloats}, mail.source, at::kFloat)));
-#if __has_include(<c10/core/StorageMaterializer.h>)
+#if SMP_STORAGES_CAN_BE_WATCHED
     EXPECT_TRUE(tensor.storage().unsafeGetStorageImpl()->has_materializer());
 #endif
   }
