@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/check.h"
+#include "base/home_device.h"
 #include "base/random.h"
 
 namespace smp {
@@ -37,6 +38,7 @@ c10::Device take_device(const std::string& name, int local_rank) {
     device.set_index(static_cast<c10::DeviceIndex>(local_rank % count));
     devices.setDevice(device);
   }
+  base::set_home_device(device);
   base::set_random_device(device);
   return device;
 }

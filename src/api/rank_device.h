@@ -8,7 +8,7 @@
 namespace smp {
 
 /// The device for rank `local_rank` of its machine, in turn; it becomes the calling thread's
-/// current one, and that of the random numbers of steps.
+/// current one, home (base/home_device.h), and that of the random numbers of steps.
 /// @param name  a type of device as LibTorch names it
 /// @throws UsageError  LibTorch does not know it, or there is none here.
 c10::Device take_device(const std::string& name, int local_rank);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/home_device.h"
 #include "d2d/loans.h"
 #include "d2d/tensor_data.h"
 
@@ -72,11 +73,12 @@ std::size_t bytes_of(const at::Tensor& tensor) {
 
 bool is_on_host(const at::Tensor& tensor) { return tensor.device().is_cpu(); }
 
-// Whether `tensor` has to be copied to host memory first.
+// Whether `tensor` has to be copied to host memory first: wires know the streams of one device.
 bool is_staged(const at::Tensor& tensor, const DataWires& wires) {
   if (is_on_host(tensor)) return false;
   const auto kind = memory_kind(tensor.device().type());
-  return !kind || wires[static_cast<std::size_t>(*kind)] == kNoWire;
+  return !kind || wires[static_cast<std::size_t>(*kind)] == kNoWire ||
+         tensor.device() != base::home_device();
 }
 
 bool is_inline(const at::Tensor& tensor, const DataWires& wires) {

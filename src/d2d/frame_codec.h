@@ -83,14 +83,15 @@ struct FrameLimits {
 /// Writes header, body, stubs and small tensors of `frame` to `control`; its other tensors are
 /// lent, or go to `data` (cleared first) without history, numbered on from `next_transfer`, to be
 /// sent by one of `wires`. All tensors of a device travel there, whatever their size, so that the
-/// host need not wait for them; where no wire reaches its memory it is copied to host memory first.
+/// host need not wait for them; where no wire reaches its memory, or it is not that of home
+/// (base/home_device.h), it is copied to host memory first.
 /// @throws UsageError        the control buffer passes 1 GiB.
 /// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
 void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
                   ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans = nullptr);
 
 /// The frame in `control`, with new and with borrowed tensors; those still to be filled go to
-/// `data` (cleared first). Those of a device are on this thread's current one.
+/// `data` (cleared first). Those of a device are at home.
 /// @throws InternalError     malformed: cut, altered, or of another version of this library.
 /// @throws UnsupportedError  LibTorch has no such device here.
 ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,

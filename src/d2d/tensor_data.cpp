@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/home_device.h"
 
 namespace smp::d2d {
 namespace {
@@ -23,8 +24,7 @@ at::Tensor new_device_tensor(at::IntArrayRef sizes, c10::ScalarType dtype, c10::
                  ", and the LibTorch of this rank knows no such device.");
   const c10::InferenceMode normal(false);
   const at::AutoDispatchBelowADInplaceOrView no_history;
-  const auto device = c10::impl::VirtualGuardImpl(type).getDevice();
-  return at::empty(sizes, at::TensorOptions(dtype).device(device));
+  return at::empty(sizes, at::TensorOptions(dtype).device(base::home_of(type)));
 }
 
 }  // namespace

@@ -28,15 +28,15 @@ at::Tensor detached(const at::Tensor& tensor);
 /// which that is true. No autograd history; lazy conjugation and negation are carried out.
 at::Tensor contiguous_data(const at::Tensor& tensor);
 
-/// A normal (never an inference) tensor of its own storage, elements not set; of a GPU, on the
-/// calling thread's current one.
+/// A normal (never an inference) tensor of its own storage, elements not set; of another device
+/// than the CPU, at home (base/home_device.h).
 /// @throws UnsupportedError  LibTorch has no such device here.
 at::Tensor new_tensor(at::IntArrayRef sizes, c10::ScalarType dtype,
                       c10::DeviceType device = c10::DeviceType::CPU);
 
 /// A contiguous copy in host memory, once it is there: waits for whatever computes `tensor`.
 at::Tensor on_host(const at::Tensor& tensor);
-/// A copy of `tensor`, which is in host memory, on the calling thread's current device.
+/// A copy of `tensor`, which is in host memory, at home.
 at::Tensor on_device(const at::Tensor& tensor, c10::DeviceType device);
 
 /// A copy of `tensor` that shares nothing with it: contiguous, normal, without history. Undefined

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/home_device.h"
 
 namespace smp::server {
 namespace {
@@ -98,7 +99,7 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
 void guard_without_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard,
                           const std::string& data_text) {
   SMP_ASSERT(can_be_guarded(tensor));
-  const auto device = tensor.is_meta() ? at::Device(at::kCPU) : tensor.device();
+  const auto device = tensor.is_meta() ? base::home_device() : tensor.device();
   auto impl = make_impl(c10::DispatchKeySet(kGuarded), tensor.dtype(), device);
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(data_text);

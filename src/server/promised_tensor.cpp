@@ -4,13 +4,13 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/home_device.h"
 #include "server/guarded_tensor.h"
 
 namespace smp::server {
@@ -39,12 +39,6 @@ class PromiseGuard final : public TensorGuard {
 
 PromiseGuard* promise_guard_of(const at::Tensor& tensor) noexcept {
   return dynamic_cast<PromiseGuard*>(guard_of(tensor));
-}
-
-/// Where what comes will lie.
-at::Device here(c10::DeviceType type) {
-  if (type == c10::DeviceType::CPU) return at::Device(type);
-  return c10::impl::VirtualGuardImpl(type).getDevice();
 }
 
 /// Sizes and strides are asked for without an operator.
@@ -119,9 +113,9 @@ class PromisedImpl final : public c10::TensorImpl {
 at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t index,
                            at::ScalarType dtype, c10::DeviceType device) {
   const c10::InferenceMode no_inference(false);
-  return at::Tensor(
-      c10::make_intrusive<PromisedImpl>(c10::make_intrusive<PromiseGuard>(std::move(values), index),
-                                        caffe2::TypeMeta::fromScalarType(dtype), here(device)));
+  return at::Tensor(c10::make_intrusive<PromisedImpl>(
+      c10::make_intrusive<PromiseGuard>(std::move(values), index),
+      caffe2::TypeMeta::fromScalarType(dtype), base::home_of(device)));
 }
 
 PromiseOf promise_of(const at::Tensor& tensor) noexcept {

@@ -25,7 +25,7 @@ class PromisedValues {
   virtual void forget(std::size_t index) noexcept = 0;
 };
 
-/// A tensor of the given type on the calling thread's current device. When its value has come it is
+/// A tensor of the given type at home (base/home_device.h). When its value has come it is
 /// that, but keeps the history it was given meanwhile; operators on one whose value is linked get
 /// the value in its place.
 [[nodiscard]] at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t index,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 
+#include "base/home_device.h"
 #include "smp/error.h"
 #include "support/refusal.h"
 
@@ -94,6 +95,45 @@ bool accepts(const CodedBytes& bytes) {
 std::string error_of(const CodedBytes& bytes) {
   std::vector<DataTensor> data;
   return refusal<InternalError>([&] { decode_frame(bytes, data); });
+}
+
+/// That says it is on a GPU, which this LibTorch need not have.
+at::Tensor named_gpu_tensor(c10::DeviceIndex index, std::int64_t elements) {
+  const c10::Device gpu(c10::DeviceType::CUDA, index);
+  const auto memory = at::zeros({elements});
+  auto* const data = memory.data_ptr<float>();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), memory.nbytes(),
+                       c10::DataPtr(
+                           data, new at::Tensor(memory),
+                           [](void* kept) { delete static_cast<at::Tensor*>(kept); }, gpu),
+                       nullptr, /*resizable=*/false);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      caffe2::TypeMeta::Make<float>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
+  return tensor;
+}
+
+/// Wires know the streams of one GPU: what another computes may not be there yet.
+TEST(FrameCodec, SendsOnlyTensorsOfHomeStraight) {
+  const auto send = [](const at::Tensor& tensor) {
+    ByteBuffer control;
+    std::vector<DataTensor> data;
+    TransferId next = 0;
+    encode_frame({Port::kServer, {}, "", tensor}, {0, 1, kNoWire}, next, control, data);
+    return data;
+  };
+  base::set_home_device(c10::Device(c10::DeviceType::CUDA, 0));
+  for (const std::int64_t elements : {1, 5'000}) {  // whatever its size
+    const auto data = send(named_gpu_tensor(0, elements));
+    ASSERT_EQ(data.size(), 1U);
+    EXPECT_EQ(data[0].wire, 1);
+    EXPECT_EQ(data[0].kind, MemoryKind::kCuda);
+    if (!at::hasCUDA()) {  // it is asked for a copy in host memory
+      EXPECT_THROW(send(named_gpu_tensor(1, elements)), c10::Error);
+    }
+  }
+  base::set_home_device(c10::DeviceType::CPU);
 }
 
 TEST(FrameCodec, PutsSmallTensorsIntoTheControlBuffer) {
