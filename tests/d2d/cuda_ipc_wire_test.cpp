@@ -43,6 +43,13 @@ struct World {
   std::vector<std::unique_ptr<CudaIpcWire>> wires;
 };
 
+/// A local wire that is left hears nothing more: what was lent has come back before.
+template <class Advance>
+void leave_together(std::vector<std::unique_ptr<WireEnd>>& ends, const Advance& advance) {
+  for (int i = 0; i < 100; ++i) advance();
+  for (auto& end : ends) EXPECT_TRUE(end->wire().close(base::kSecond));
+}
+
 struct Clock {
   fiber::SimClock clock{7};
 };
@@ -56,9 +63,7 @@ class CudaIpcWires : private Clock, public WireCluster {
   }
   ~CudaIpcWires() override {
     world_.cuda->finish();
-    for (auto& end : ends_) end->wire().poll();  // frees what was read
-    // As leave() has it: all close, then each frees.
-    for (auto& end : ends_) EXPECT_TRUE(end->wire().close(base::kSecond));
+    leave_together(ends_, [this] { advance(); });
     ends_.clear();
     EXPECT_EQ(world_.cuda.use_count(), 1) << "what was left in order is freed";
   }
@@ -114,8 +119,7 @@ class Pair {
   }
   ~Pair() {
     world_.cuda->finish();
-    for (auto& end : ends_) end->wire().poll();
-    for (auto& end : ends_) EXPECT_TRUE(end->wire().close(base::kSecond));
+    leave_together(ends_, [this] { poll(); });
     ends_.clear();
     EXPECT_EQ(world_.cuda.use_count(), 1) << "what was left in order is freed";
   }
@@ -268,32 +272,73 @@ std::vector<std::unique_ptr<Wire>> two_ends_of_shared_memory() {
   return wires;
 }
 
+/// Two ranks of a machine with two GPUs.
+struct MachineOfTwo {
+  MachineOfTwo()
+      : messages(two_ends_of_shared_memory()),
+        zero(std::move(messages[0]), std::make_unique<FakeCudaDevice>(cuda, 0), gpus, kSmall),
+        one(std::move(messages[1]), std::make_unique<FakeCudaDevice>(cuda, 1), gpus, kSmall) {
+    const std::vector<std::string> offers{zero.offer(), one.offer()};
+    zero.connect(offers);
+    one.connect(offers);
+  }
+  /// @return whether both have left within `rounds`
+  bool leave(int rounds) {
+    bool left_zero = false, left_one = false;
+    for (int i = 0; i < rounds && !(left_zero && left_one); ++i) {
+      zero.poll();
+      one.poll();
+      left_zero = zero.leave();
+      left_one = one.leave();
+    }
+    return left_zero && left_one;
+  }
+
+  std::shared_ptr<FakeCuda> cuda = std::make_shared<FakeCuda>(1);
+  std::vector<std::string> gpus{"0", "1"};
+  std::vector<std::unique_ptr<Wire>> messages;
+  CudaIpcWire zero, one;
+};
+
 /// Ranks leave one after the other, and what the last ones send arrives.
 TEST(CudaIpcWire, StillReceivesWhenItHasBegunToLeave) {
-  auto cuda = std::make_shared<FakeCuda>(1);
-  const std::vector<std::string> gpus{"0", "1"};
-  auto messages = two_ends_of_shared_memory();
-  CudaIpcWire zero(std::move(messages[0]), std::make_unique<FakeCudaDevice>(cuda, 0), gpus, kSmall);
-  CudaIpcWire one(std::move(messages[1]), std::make_unique<FakeCudaDevice>(cuda, 1), gpus, kSmall);
-  const std::vector<std::string> offers{zero.offer(), one.offer()};
-  zero.connect(offers);
-  one.connect(offers);
+  MachineOfTwo machine;
   const auto value = random_bytes(9'000, 1);
   Bytes place(value.size());
-  EXPECT_FALSE(one.leave()) << "rank 0 has not come";
-  one.receive(place, GlobalRank(0), 1, 1);
-  zero.send(value, GlobalRank(1), 1, 1);
-  const base::SteadyClock clock;
-  const auto deadline = clock.now() + 20 * base::kSecond;
-  for (bool left_zero = false, left_one = false; !left_zero || !left_one;) {
-    ASSERT_LT(clock.now(), deadline);
-    zero.poll();
-    one.poll();
-    left_zero = zero.leave();
-    left_one = one.leave();
-  }
-  cuda->finish();
+  EXPECT_FALSE(machine.one.leave()) << "rank 0 has not come";
+  machine.one.receive(place, GlobalRank(0), 1, 1);
+  machine.zero.send(value, GlobalRank(1), 1, 1);
+  EXPECT_TRUE(machine.leave(10'000));
+  machine.cuda->finish();
   EXPECT_EQ(place, value);
+}
+
+/// What complete() told may still be under way: memory and events stay until it is done.
+TEST(CudaIpcWire, IsNotLeftBeforeItsCopiesAreDone) {
+  MachineOfTwo machine;
+  const auto value = random_bytes(900, 1);
+  Bytes place(value.size());
+  machine.cuda->frozen = true;
+  machine.one.receive(place, GlobalRank(0), 1, 1);
+  machine.zero.send(value, GlobalRank(1), 1, 1);
+  EXPECT_TRUE(machine.zero.complete());
+  EXPECT_FALSE(machine.leave(100)) << "the GPU has done nothing";
+  machine.cuda->frozen = false;
+  EXPECT_TRUE(machine.leave(10'000));
+  EXPECT_EQ(place, value);
+}
+
+/// As where the kernel lets no events pass between processes: what was set aside goes back.
+TEST(CudaIpcWire, LeavesNothingBehindWhenItCannotBeMade) {
+  auto cuda = std::make_shared<FakeCuda>(1);
+  cuda->shares_events = false;
+  const auto hub = std::make_shared<LocalHub>(2);
+  EXPECT_THAT(refusal<PeerLostError>([&] {
+                CudaIpcWire(std::make_unique<LocalWire>(hub, GlobalRank(0)),
+                            std::make_unique<FakeCudaDevice>(cuda), {"0", "1"});
+              }),
+              HasSubstr("cuEventCreate"));
+  EXPECT_EQ(cuda.use_count(), 1);
 }
 
 TEST(CudaIpcWire, SaysWhenAGpuCannotBeReached) {

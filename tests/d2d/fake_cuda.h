@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -65,6 +66,24 @@ class FakeCuda {
   };
   using Stream = std::deque<Work>;
 
+  bool writes_to(std::byte* memory) const {
+    const auto found = memory_.find(memory);
+    if (found == memory_.end()) return false;
+    const auto* const end = memory + found->second.size();
+    return any_work([&](const Work& work) {
+      return work.kind == Work::kCopy && work.to >= memory && work.to < end;
+    });
+  }
+  bool names(const Event* event) const {
+    return any_work([&](const Work& work) { return work.event == event; });
+  }
+  template <class Holds>
+  bool any_work(const Holds& holds) const {
+    return std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
+      return std::any_of(stream->begin(), stream->end(), holds);
+    });
+  }
+
   /// The oldest piece of work of some stream that need not wait; false: there is none.
   bool step() {
     std::vector<Stream*> ready;
@@ -86,7 +105,7 @@ class FakeCuda {
   }
 
   std::mt19937_64 random_;
-  std::map<std::byte*, std::unique_ptr<std::byte[]>> memory_;
+  std::map<std::byte*, std::vector<std::byte>> memory_;
   std::vector<std::unique_ptr<Stream>> streams_;
   int open_ = 0;
   int events_ = 0;
@@ -103,12 +122,15 @@ class FakeCudaDevice final : public CudaDevice {
   std::string identity() override { return std::to_string(gpu_); }
 
   std::byte* allocate(std::size_t bytes) override {
-    auto block = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    auto* const start = block.get();
+    std::vector<std::byte> block(bytes);
+    auto* const start = block.data();
     cuda_->memory_.emplace(start, std::move(block));
     return start;
   }
-  void free(std::byte* memory) noexcept override { cuda_->memory_.erase(memory); }
+  void free(std::byte* memory) noexcept override {
+    EXPECT_FALSE(cuda_->writes_to(memory)) << "freed while it is written to";
+    cuda_->memory_.erase(memory);
+  }
   Handle export_memory(std::byte* memory) override { return handle_of(memory); }
   std::byte* open_memory(const Handle& handle) override {
     SMP_REQUIRE_AS(PeerLostError, cuda_->shares_memory, "cuIpcOpenMemHandle: not supported");
@@ -119,6 +141,7 @@ class FakeCudaDevice final : public CudaDevice {
   }
   void close_memory(std::byte* memory) noexcept override {
     EXPECT_EQ(cuda_->memory_.count(memory), 1U) << "closed after its owner freed it";
+    EXPECT_FALSE(cuda_->writes_to(memory)) << "closed while it is written to";
     --cuda_->open_;
   }
   void write(std::byte* to, const std::byte* from, std::size_t bytes) override {
@@ -148,6 +171,7 @@ class FakeCudaDevice final : public CudaDevice {
   }
   void free_event(Event event) noexcept override {
     auto* const own = static_cast<FakeCuda::Event*>(event);
+    EXPECT_FALSE(cuda_->names(own)) << "freed while a stream waits for it";
     if (--own->owners > 0) return;
     --cuda_->events_;
     delete own;

@@ -36,7 +36,7 @@ class CudaDevice {
   /// Memory of another process, once.
   virtual std::byte* open_memory(const Handle& handle) = 0;
   virtual void close_memory(std::byte* memory) noexcept = 0;
-  /// From and to host memory; return when it is there.
+  /// From and to host memory; return when it is there. What streams do meanwhile is not waited for.
   virtual void write(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void read(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
 

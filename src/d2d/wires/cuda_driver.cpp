@@ -111,7 +111,6 @@ void CudaDriver::write(std::byte* to, const std::byte* from, std::size_t bytes) 
 
 void CudaDriver::read(std::byte* to, const std::byte* from, std::size_t bytes) {
   const InContext scope(*this);
-  require(cuda_.stream_synchronize(current_stream()), "cuStreamSynchronize");
   require(cuda_.copy_to_host(to, address_of(from), bytes), "cuMemcpyDtoH");
 }
 

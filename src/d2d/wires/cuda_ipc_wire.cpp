@@ -27,52 +27,61 @@ class CudaIpcWire::Inbox final : public WireHandler {
 // ---- connecting --------------------------------------------------------------------------------
 
 CudaIpcWire::CudaIpcWire(std::unique_ptr<Wire> messages, std::unique_ptr<CudaDevice> device,
-                         std::vector<std::string> gpus, const CudaIpcOptions& options)
+                         const std::vector<std::string>& gpus, const CudaIpcOptions& options)
     : Wire(messages->rank(), messages->members()),
       messages_(std::move(messages)),
       device_(std::move(device)),
-      gpus_(std::move(gpus)),
       options_(options),
       inbox_(std::make_unique<Inbox>(*this)),
-      arena_(device_->allocate(static_cast<std::size_t>(members().size()) * options_.pages *
-                               options_.page_bytes)),
-      copies_(device_->make_stream()),
-      produced_(device_->make_event(/*shared=*/false)),
       peers_(static_cast<std::size_t>(members().size()), Peer(options_.pages)) {
-  SMP_ASSERT(gpus_.size() == peers_.size(), gpus_.size(), " GPUs");
-  options_.shared_events = std::any_of(members().begin(), members().end(),
-                                       [this](GlobalRank peer) { return shares_events(peer); });
-  for (std::uint32_t i = 0; i < options_.events; ++i) {
-    events_.push_back(device_->make_event(options_.shared_events));
-    free_events_.push_back(i);
+  SMP_ASSERT(gpus.size() == peers_.size(), gpus.size(), " GPUs");
+  const auto& own = gpus[static_cast<std::size_t>(members().position(rank()))];
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    peers_[i].shares_events = options_.shared_events && gpus[i] != own;
+  }
+  options_.shared_events = std::any_of(peers_.begin(), peers_.end(),
+                                       [](const Peer& peer) { return peer.shares_events; });
+  try {
+    set_aside();
+  } catch (...) {
+    free_all();
+    throw;
   }
   messages_->set_handler(inbox_.get());
 }
 
-CudaIpcWire::~CudaIpcWire() {
-  messages_->set_handler(nullptr);
-  if (is_connected()) {
-    // Left without the others: they may write here still, and to free anything would wait for what
-    // a process that is gone should have done. The end of this process frees all of it.
-    static_cast<void>(device_.release());
-    return;
+void CudaIpcWire::set_aside() {
+  for (std::uint32_t i = 0; i < options_.events; ++i) {
+    events_.push_back(device_->make_event(options_.shared_events));
+    free_events_.push_back(i);
   }
+  produced_ = device_->make_event(/*shared=*/false);
+  copies_ = device_->make_stream();
+  arena_ = device_->allocate(static_cast<std::size_t>(members().size()) * options_.pages *
+                             options_.page_bytes);
+}
+
+void CudaIpcWire::free_all() noexcept {
   for (const auto& from : peers_) {
     for (auto* const event : from.events) device_->free_event(event);
   }
   for (const auto& reading : reading_) device_->free_event(reading.done);
   for (auto* const event : free_readings_) device_->free_event(event);
   for (auto* const event : events_) device_->free_event(event);
-  device_->free_event(produced_);
-  device_->free_stream(copies_);
-  device_->free(arena_);
+  if (produced_ != nullptr) device_->free_event(produced_);
+  if (copies_ != nullptr) device_->free_stream(copies_);
+  if (arena_ != nullptr) device_->free(arena_);
 }
 
-bool CudaIpcWire::shares_events(GlobalRank peer) const noexcept {
-  const auto gpu_of = [this](GlobalRank rank) {
-    return gpus_[static_cast<std::size_t>(members().position(rank))];
-  };
-  return options_.shared_events && gpu_of(peer) != gpu_of(rank());
+CudaIpcWire::~CudaIpcWire() {
+  messages_->set_handler(nullptr);
+  if (!is_connected()) {
+    free_all();
+    return;
+  }
+  // Left without the others: they may write here still, and to free anything would wait for what
+  // a process that is gone should have done. The end of this process frees all of it.
+  static_cast<void>(device_.release());
 }
 
 /// Every member of a machine with several GPUs has some to share, and the others have none.
@@ -89,11 +98,10 @@ void CudaIpcWire::connect(const std::vector<std::string>& offers) {
   for (int position = 0; position < members().size(); ++position) {
     if (members()[position] == rank()) continue;
     const auto& offer = offers[static_cast<std::size_t>(position)];
-    const bool shared = shares_events(members()[position]);
-    const std::size_t handles = 1 + (shared ? options_.events : 0);
+    auto& to = peers_[static_cast<std::size_t>(position)];
+    const std::size_t handles = 1 + (to.shares_events ? options_.events : 0);
     SMP_REQUIRE_AS(PeerLostError, offer.size() >= handles * sizeof(CudaDevice::Handle), "rank ",
                    members()[position], " offers ", offer.size(), " bytes of CUDA handles");
-    auto& to = peers_[static_cast<std::size_t>(position)];
     auto take = [at = offer.data()]() mutable {
       CudaDevice::Handle handle;
       std::memcpy(handle.data(), at, sizeof handle);
@@ -137,12 +145,31 @@ class CudaProbeMemory final : public ProbeMemory {
     device_.write(to.data(), bytes.data(), bytes.size());
   }
   std::vector<std::byte> read(std::span<const std::byte> from) override {
+    wait_for_gpu();
     std::vector<std::byte> bytes(from.size());
     device_.read(bytes.data(), from.data(), bytes.size());
     return bytes;
   }
 
  private:
+  /// Until what was received is there.
+  void wait_for_gpu() const {
+    const base::SteadyClock clock;
+    const auto end = clock.now() + kGpuPatience;
+    auto* const event = device_.make_event(/*shared=*/false);
+    device_.record(event, device_.current_stream());
+    bool done = device_.done(event);
+    for (int idle = 0; !done && clock.now() < end; ++idle) {
+      wait_politely(idle);
+      done = device_.done(event);
+    }
+    device_.free_event(event);
+    SMP_REQUIRE_AS(PeerLostError, done,
+                   "what was to come from another process's GPU was not there ",
+                   kGpuPatience / base::kSecond, " s after it was announced");
+  }
+
+  static constexpr base::Nanoseconds kGpuPatience = 20 * base::kSecond;
   CudaDevice& device_;
   std::vector<std::byte*> blocks_;
 };
@@ -178,7 +205,7 @@ void CudaIpcWire::send(std::span<const std::byte> bytes, GlobalRank to, Transfer
   device_->record(produced_, device_->current_stream());
   device_->wait(copies_, produced_);
   Outgoing transfer{bytes, id, token};
-  ++in_flight_;
+  completions_.begin_send();
   auto& waiting = peer(to).waiting;
   if (waiting.empty() && send_pieces(to, transfer)) return;
   waiting.push_back(transfer);
@@ -203,7 +230,7 @@ bool CudaIpcWire::send_pieces(GlobalRank rank, Outgoing& transfer) {
     device_->copy(to.place + *page * options_.page_bytes, transfer.bytes.data() + transfer.done,
                   size, copies_);
     device_->record(events_[piece.event], copies_);
-    if (shares_events(rank)) {
+    if (to.shares_events) {
       tell(rank, MessageKind::kPiece, piece);
     } else {
       unannounced_.push_back({rank, piece});
@@ -241,7 +268,7 @@ bool CudaIpcWire::announce_done() {
 bool CudaIpcWire::finish_done() {
   bool moved = false;
   while (!copying_.empty() && device_->done(events_[copying_.front().event])) {
-    sent_.push_back(copying_.front().token);
+    completions_.note_sent(copying_.front().token);
     copying_.pop_front();
     moved = true;
   }
@@ -254,7 +281,7 @@ void CudaIpcWire::on_free(GlobalRank source, const Piece& piece) {
   free_events_.push_back(piece.event);
   std::erase_if(copying_, [&](const Copying& copying) {
     if (copying.event != piece.event) return false;
-    sent_.push_back(copying.token);
+    completions_.note_sent(copying.token);
     return true;
   });
 }
@@ -277,7 +304,7 @@ void CudaIpcWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferI
   if (posted.missing > 0) {
     source.receives.push_back(posted);
   } else {
-    received_.push_back(token);
+    completions_.note_received(token);
   }
 }
 
@@ -288,7 +315,7 @@ void CudaIpcWire::on_piece(GlobalRank source, const Piece& piece) {
   if (posted == from.receives.end()) return from.pieces.push_back(piece);
   copy_out(source, *posted, piece);
   if (posted->missing > 0) return;
-  received_.push_back(posted->token);
+  completions_.note_received(posted->token);
   from.receives.erase(posted);
 }
 
@@ -305,7 +332,8 @@ void CudaIpcWire::check(GlobalRank source, const Posted& posted, const Piece& pi
 
 void CudaIpcWire::copy_out(GlobalRank source, Posted& posted, const Piece& piece) {
   check(source, posted, piece);
-  if (shares_events(source)) device_->wait(posted.stream, peer(source).events[piece.event]);
+  const auto& from = peer(source);
+  if (from.shares_events) device_->wait(posted.stream, from.events[piece.event]);
   device_->copy(posted.bytes.data() + piece.offset,
                 window_of(source) + piece.page * options_.page_bytes, piece.size, posted.stream);
   if (free_readings_.empty()) free_readings_.push_back(device_->make_event(/*shared=*/false));
@@ -351,50 +379,37 @@ void CudaIpcWire::on_message(GlobalRank source, ByteBuffer&& bytes) {
 
 // ---- what is done ------------------------------------------------------------------------------
 
-bool CudaIpcWire::report() {
-  if (sent_.empty() && received_.empty()) return false;
-  // The handler may start others.
-  reporting_.swap(sent_);
-  for (const auto token : reporting_) {
-    --in_flight_;
-    handler().on_sent(token);
-  }
-  reporting_.clear();
-  reporting_.swap(received_);
-  for (const auto token : reporting_) handler().on_received(token);
-  reporting_.clear();
-  return true;
-}
-
 bool CudaIpcWire::complete() {
   send_waiting();
   finish_done();
   if (!copying_.empty()) {
     device_->wait(device_->current_stream(), events_[copying_.back().event]);
-    for (const auto& copying : copying_) sent_.push_back(copying.token);
+    for (const auto& copying : copying_) completions_.note_sent(copying.token);
     copying_.clear();
   }
   bool moved = false;
-  while (report()) moved = true;
+  while (completions_.tell(handler())) moved = true;
   return moved;
 }
 
 bool CudaIpcWire::poll() {
   bool moved = send_waiting() | announce_done() | free_read() | finish_done();
   moved |= messages_->poll();
-  moved |= report();
+  moved |= completions_.tell(handler());
   return moved;
 }
 
 bool CudaIpcWire::drained() const noexcept {
-  return in_flight_ == 0 && unannounced_.empty() && reading_.empty() && messages_->drained();
+  return completions_.sends() == 0 && unannounced_.empty() && reading_.empty() &&
+         messages_->drained();
 }
 
-/// All close the memory of others, then meet, then each frees what is its own. Who has closed may
-/// still be sent something, and reads it.
+/// Once all that was lent to pieces of this rank has come back nobody uses its events any more, and
+/// its copies are done: it closes the memory of others, and comes. Who has come may still be sent
+/// something, and reads it.
 bool CudaIpcWire::leave() {
   if (!closed_) {
-    if (!drained()) return false;
+    if (!drained() || free_events_.size() < events_.size()) return false;
     disconnect();
     closed_ = true;
   }

@@ -13,6 +13,7 @@
 
 #include "d2d/wire.h"
 #include "d2d/wire_probe.h"
+#include "d2d/wires/completions.h"
 #include "d2d/wires/cuda_device.h"
 #include "d2d/wires/page_window.h"
 
@@ -37,8 +38,8 @@ struct CudaIpcOptions {
 /// complete for the host long before its bytes are there, as everything else on a GPU is, and both
 /// GPUs go on meanwhile. When the receiver's copy is done, pages and event go back to the sender.
 ///
-/// Processes of one GPU take turns on it, of about 2 ms: one whose stream waits for another's event
-/// waits its turn out. There a piece is announced when it is there, and nobody's stream waits.
+/// Between processes of one GPU a stream that waits for another's event took 2 ms to go on
+/// (docs/gpus.md). There a piece is announced when it is there, and nobody's stream waits.
 ///
 /// Because a stream waits for what came first, not for what is ready first, a microbatch whose
 /// sender is late delays one that came after it; the order of steps, which the server decides, is
@@ -50,7 +51,7 @@ class CudaIpcWire final : public Wire {
   /// @param messages  whose members are those of this wire
   /// @param gpus      CudaDevice::identity() of each member's, by position
   CudaIpcWire(std::unique_ptr<Wire> messages, std::unique_ptr<CudaDevice> device,
-              std::vector<std::string> gpus, const CudaIpcOptions& options = {});
+              const std::vector<std::string>& gpus, const CudaIpcOptions& options = {});
   /// Frees nothing if the wire was connected and not left.
   ~CudaIpcWire() override;
 
@@ -122,6 +123,7 @@ class CudaIpcWire final : public Wire {
   };
   struct Peer {
     explicit Peer(std::uint32_t pages) : window(pages) {}
+    bool shares_events = false;               // with this rank
     std::byte* arena = nullptr;               // the peer's, opened here
     std::byte* place = nullptr;               // this rank's window in it
     std::vector<CudaDevice::Event> events{};  // the peer's
@@ -133,9 +135,10 @@ class CudaIpcWire final : public Wire {
   class Inbox;
 
   Peer& peer(GlobalRank rank) { return peers_[static_cast<std::size_t>(members().position(rank))]; }
+  void set_aside();
+  void free_all() noexcept;
   bool is_connected() const noexcept;
   std::byte* window_of(GlobalRank sender) const noexcept;
-  bool shares_events(GlobalRank peer) const noexcept;
   std::uint32_t pages_of(std::uint64_t bytes) const noexcept;
   void tell(GlobalRank to, MessageKind kind, const Piece& piece);
   bool send_pieces(GlobalRank rank, Outgoing& transfer);
@@ -143,7 +146,6 @@ class CudaIpcWire final : public Wire {
   bool announce_done();
   bool finish_done();
   bool free_read();
-  bool report();
   void on_message(GlobalRank source, ByteBuffer&& bytes);
   void on_piece(GlobalRank source, const Piece& piece);
   void on_free(GlobalRank source, const Piece& piece);
@@ -152,12 +154,11 @@ class CudaIpcWire final : public Wire {
 
   std::unique_ptr<Wire> messages_;
   std::unique_ptr<CudaDevice> device_;
-  std::vector<std::string> gpus_;
   CudaIpcOptions options_;
   std::unique_ptr<Inbox> inbox_;
-  std::byte* arena_;
-  CudaDevice::Stream copies_;
-  CudaDevice::Event produced_;
+  std::byte* arena_ = nullptr;
+  CudaDevice::Stream copies_ = nullptr;
+  CudaDevice::Event produced_ = nullptr;
   std::vector<CudaDevice::Event> events_;         // of pieces, by number
   std::vector<std::uint32_t> free_events_;        // numbers
   std::vector<CudaDevice::Event> free_readings_;  // events
@@ -166,9 +167,7 @@ class CudaIpcWire final : public Wire {
   std::deque<Unannounced> unannounced_;           // oldest first
   std::deque<Reading> reading_;                   // oldest first
   std::size_t waiting_ = 0;                       // in the queues of all peers
-  std::size_t in_flight_ = 0;                     // sends that were not reported
-  std::vector<Token> sent_, received_;            // not reported yet
-  std::vector<Token> reporting_;
+  Completions completions_;
   bool closed_ = false;
 };
 

@@ -27,7 +27,6 @@ CudaLibrary load_cuda(const char* file) {
   driver.load("cuMemcpyDtoH_v2", all.copy_to_host);
   driver.load("cuStreamCreate", all.stream_create);
   driver.load("cuStreamDestroy_v2", all.stream_destroy);
-  driver.load("cuStreamSynchronize", all.stream_synchronize);
   driver.load("cuStreamWaitEvent", all.stream_wait_event);
   driver.load("cuEventCreate", all.event_create);
   driver.load("cuEventDestroy_v2", all.event_destroy);

@@ -36,7 +36,6 @@ struct CudaLibrary {
   int (*copy_to_host)(void* to, Address from, std::size_t bytes);
   int (*stream_create)(void** stream, unsigned flags);
   int (*stream_destroy)(void* stream);
-  int (*stream_synchronize)(void* stream);
   int (*stream_wait_event)(void* stream, void* event, unsigned flags);
   int (*event_create)(void** event, unsigned flags);
   int (*event_destroy)(void* event);

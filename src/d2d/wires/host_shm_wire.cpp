@@ -68,7 +68,6 @@ void HostShmWire::post(GlobalRank to, ByteBuffer&& bytes) {
   if (receiver.control.empty() && send_control(receiver, control)) return;
   receiver.control.push_back(std::move(control));
   ++waiting_;
-  ++in_flight_;
 }
 
 void HostShmWire::commit(Peer& to, std::uint32_t kind) noexcept {
@@ -95,7 +94,7 @@ void HostShmWire::send(std::span<const std::byte> bytes, GlobalRank to, Transfer
                        Token token) {
   auto& receiver = peer(to);
   DataToSend data{bytes, id, token};
-  ++in_flight_;
+  completions_.begin_send();
   if (receiver.data.empty() && send_data(receiver, data)) return;
   receiver.data.push_back(data);
   ++waiting_;
@@ -119,7 +118,7 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
     commit(to, kPiece);
     data.done += size;
   }
-  sent_.push_back(data.token);
+  completions_.note_sent(data.token);
   return true;
 }
 
@@ -145,7 +144,7 @@ void HostShmWire::take_back_offered() {
   std::erase_if(offered_, [&](const Offered& offered) {
     if (own.in_use(offered.block).load(std::memory_order_acquire) != 0) return false;
     free_blocks_.push_back(offered.block);
-    sent_.push_back(offered.token);
+    completions_.note_sent(offered.token);
     return true;
   });
 }
@@ -158,7 +157,6 @@ bool HostShmWire::send_waiting() {
     while (!to.control.empty() && send_control(to, to.control.front())) {
       to.control.pop_front();
       --waiting_;
-      --in_flight_;
     }
     while (!to.data.empty() && send_data(to, to.data.front())) {
       to.data.pop_front();
@@ -216,7 +214,7 @@ void HostShmWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferI
   } else if (posted.missing > 0) {
     source.receives.push_back(posted);
   } else {
-    received_.push_back(token);
+    completions_.note_received(token);
   }
 }
 
@@ -242,7 +240,7 @@ void HostShmWire::fetch(int source, const Posted& posted, const Offer& offer) {
   }
   const auto block = static_cast<std::uint32_t>(offer.block);
   give_back(source, block);
-  received_.push_back(posted.token);
+  completions_.note_received(posted.token);
 }
 
 /// The sender may wait for it, or be told that what it offered has left.
@@ -269,7 +267,7 @@ void HostShmWire::on_piece(int source, const Piece& piece) {
   if (posted == from.receives.end()) return from.pieces.push_back(piece);
   copy_out(source, *posted, piece);
   if (posted->missing > 0) return;
-  received_.push_back(posted->token);
+  completions_.note_received(posted->token);
   from.receives.erase(posted);
 }
 
@@ -325,25 +323,10 @@ bool HostShmWire::read_from(int source) {
 
 // ---- what is done ------------------------------------------------------------------------------
 
-bool HostShmWire::report() {
-  if (sent_.empty() && received_.empty()) return false;
-  // The handler may start others.
-  reporting_.swap(sent_);
-  for (const auto token : reporting_) {
-    --in_flight_;
-    handler().on_sent(token);
-  }
-  reporting_.clear();
-  reporting_.swap(received_);
-  for (const auto token : reporting_) handler().on_received(token);
-  reporting_.clear();
-  return true;
-}
-
 bool HostShmWire::complete() {
   bool moved = send_waiting();
   if (!offered_.empty()) take_back_offered();
-  while (report()) moved = true;
+  while (completions_.tell(handler())) moved = true;
   return moved;
 }
 
@@ -353,7 +336,7 @@ bool HostShmWire::poll() {
   for (int source = 0; source < members().size(); ++source) {
     if (source != position_ && read_from(source)) moved = true;
   }
-  report();
+  completions_.tell(handler());
   if (any_ended && !moved && !leaving_) require_no_loss();
   return moved;
 }

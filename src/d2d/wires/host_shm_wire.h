@@ -13,6 +13,7 @@
 #include "base/process_watch.h"
 #include "base/shared_memory.h"
 #include "d2d/wire.h"
+#include "d2d/wires/completions.h"
 #include "d2d/wires/host_shm_segment.h"
 #include "d2d/wires/shm_ring.h"
 
@@ -55,7 +56,7 @@ class HostShmWire final : public Wire {
   bool complete() override;
   bool poll() override;
   base::Doorbell* doorbell() noexcept override { return &doorbell_; }
-  bool drained() const noexcept override { return in_flight_ == 0; }
+  bool drained() const noexcept override { return waiting_ == 0 && completions_.sends() == 0; }
   bool leave() override;
 
  private:
@@ -114,7 +115,6 @@ class HostShmWire final : public Wire {
   bool send_waiting();
   std::optional<std::uint32_t> take_block();
   void take_back_blocks(bool all);
-  bool report();
   bool read_from(int source);
   void read(int source, const ShmRing::Record& record);
   void hand_on(int source, std::span<const std::byte> last_part);
@@ -136,9 +136,7 @@ class HostShmWire final : public Wire {
   std::deque<std::uint32_t> used_blocks_;  // oldest first
   std::vector<Offered> offered_;           // not fetched yet
   std::size_t waiting_ = 0;                // in the queues of all peers
-  std::size_t in_flight_ = 0;
-  std::vector<Token> sent_, received_;  // not reported yet
-  std::vector<Token> reporting_;
+  Completions completions_;
   bool leaving_ = false;
   std::vector<std::atomic<bool>> ended_;  // processes, by position
   std::atomic<bool> any_ended_ = false;

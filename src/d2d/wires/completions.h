@@ -1,0 +1,42 @@
+// d2d/wires/completions.h: transfers that are done, until they are told.
+// Threads: the rank's thread only.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "d2d/wire.h"
+
+namespace smp::d2d {
+
+/// Noted wherever a wire finds that something is done, told where it may be: in complete(), poll().
+class Completions {
+ public:
+  void begin_send() noexcept { ++sends_; }
+  void note_sent(Token token) { sent_.push_back(token); }
+  void note_received(Token token) { received_.push_back(token); }
+  /// Sends that were begun and not told.
+  std::size_t sends() const noexcept { return sends_; }
+
+  /// Tells what was noted before; the handler may start others. True if there was something.
+  bool tell(WireHandler& handler) {
+    if (sent_.empty() && received_.empty()) return false;
+    telling_.swap(sent_);
+    for (const auto token : telling_) {
+      --sends_;
+      handler.on_sent(token);
+    }
+    telling_.clear();
+    telling_.swap(received_);
+    for (const auto token : telling_) handler.on_received(token);
+    telling_.clear();
+    return true;
+  }
+
+ private:
+  std::size_t sends_ = 0;
+  std::vector<Token> sent_, received_;
+  std::vector<Token> telling_;
+};
+
+}  // namespace smp::d2d
