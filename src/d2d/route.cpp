@@ -72,7 +72,10 @@ Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans)
 }
 
 Routes::Routes(Routes&&) noexcept = default;
-Routes::~Routes() = default;
+/// The last first: one may use what another has.
+Routes::~Routes() {
+  while (!wires_.empty()) wires_.pop_back();
+}
 
 Loans* Routes::loans(GlobalRank peer) const {
   return loans_ && loans_->reaches(peer) ? loans_.get() : nullptr;

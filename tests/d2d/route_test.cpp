@@ -23,6 +23,9 @@ class FakeWire final : public Wire {
  public:
   FakeWire(const char* name, const std::vector<int>& members, std::vector<MemoryKind> kinds)
       : Wire(GlobalRank(0), members_of(members)), name_(name), kinds_(std::move(kinds)) {}
+  ~FakeWire() override { ended_.push_back(name_); }
+  FakeWire(const FakeWire&) = delete;
+  FakeWire& operator=(const FakeWire&) = delete;
   using Wire::reaches;
   const char* name() const noexcept override { return name_; }
   bool reaches(MemoryKind kind) const noexcept override {
@@ -41,9 +44,10 @@ class FakeWire final : public Wire {
   bool leave() override { return true; }
 
   static std::vector<std::string> take_polled() { return std::exchange(polled_, {}); }
+  static std::vector<std::string> take_ended() { return std::exchange(ended_, {}); }
 
  private:
-  static inline std::vector<std::string> polled_;  // in turn, of all wires
+  static inline std::vector<std::string> polled_, ended_;  // in turn, of all wires
   const char* name_;
   std::vector<MemoryKind> kinds_;
   BufferPool buffers_;
@@ -61,6 +65,14 @@ Routes three_wires() {
   uses.push_back(use("ipc", {0, 1, 2}, {MemoryKind::kCuda}, /*control=*/false));
   uses.push_back(use("mpi", {0, 1, 2, 3}, {MemoryKind::kHost}));
   return Routes(std::move(uses));
+}
+
+/// Later wires may use what earlier ones have.
+TEST(Routes, EndTheirWiresLastFirst) {
+  auto routes = std::make_unique<Routes>(three_wires());
+  FakeWire::take_ended();
+  routes.reset();
+  EXPECT_THAT(FakeWire::take_ended(), testing::ElementsAre("mpi", "ipc", "shm"));
 }
 
 TEST(Routes, TakeTheFirstWireThatMayAndCan) {
