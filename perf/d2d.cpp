@@ -22,6 +22,7 @@
 #include "d2d/channel.h"
 #include "d2d/loans.h"
 #include "d2d/mpi_session.h"
+#include "d2d/wires/host_shm_wire.h"
 #include "harness.h"
 #include "ping_pong_tools.h"
 

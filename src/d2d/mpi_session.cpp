@@ -1,6 +1,7 @@
 // d2d/mpi_session.cpp: see the header.
 #include "d2d/mpi_session.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "d2d/wire_probe.h"
 #include "d2d/wires/cuda_driver.h"
 #include "d2d/wires/cuda_ipc_wire.h"
+#include "d2d/wires/host_shm_wire.h"
 #include "d2d/wires/ofi_wire.h"
 #include "d2d/wires/ucx_wire.h"
 
@@ -212,8 +215,14 @@ std::unique_ptr<HostShmWire> MpiSession::share_rings(const HostShmOptions& optio
   HostShmProcesses processes{processes_of(segments)};
   processes.may_read_each_other = all_say(can_read_memory_of(processes.numbers, host), host);
   segments[static_cast<std::size_t>(host.rank())].stop_offering();
-  return std::make_unique<HostShmWire>(rank_, ranks_of_this_host(), std::move(segments), options,
-                                       std::move(processes), beside);
+  std::unique_ptr<HostShmWire> wire;
+  try {
+    wire = std::make_unique<HostShmWire>(rank_, ranks_of_this_host(), std::move(segments), options,
+                                         std::move(processes), beside);
+  } catch (const std::exception& error) {  // no thread to watch processes, say
+    base::log(base::LogLevel::kWarning, "rank ", rank_, ": no shared memory: ", error.what());
+  }
+  return all_say(wire != nullptr, world_) ? std::move(wire) : nullptr;
 }
 
 std::unique_ptr<HostShmWire> MpiSession::connect_host_shm() const {
@@ -228,13 +237,67 @@ std::unique_ptr<HostShmWire> MpiSession::connect_host_shm() const {
   return wire;
 }
 
-/// `problem` of the first rank that has one, with its number; all call it.
-std::string MpiSession::worst(const std::string& problem) const {
-  const auto problems = all_gather(problem);
-  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-    if (!problems[rank].empty()) return base::concat("rank ", rank, ": ", problems[rank]);
+namespace {
+
+/// Steps that every rank takes, each with the others: once one fails, on whatever rank, nobody
+/// takes the next, and all know why.
+class Together {
+ public:
+  /// @param problem  of the step that failed
+  Together(const MpiSession& ranks, std::string& problem) : ranks_(ranks), problem_(problem) {}
+
+  /// Whether `step` did not throw, here and elsewhere. All ranks call it.
+  bool take(const std::function<void()>& step) {
+    std::string own;
+    try {
+      step();
+    } catch (const std::exception& error) {
+      own = error.what();
+    }
+    const auto problems = ranks_.all_gather(own);
+    const auto first = std::find_if(problems.begin(), problems.end(),
+                                    [](const auto& problem) { return !problem.empty(); });
+    if (first == problems.end()) return true;
+    problem_ = base::concat("rank ", first - problems.begin(), ": ", *first);
+    return false;
   }
-  return {};
+
+ private:
+  const MpiSession& ranks_;
+  std::string& problem_;
+};
+
+/// While it lives, another stream is LibTorch's current one: what is put there and never done
+/// stands in nobody's way.
+class OtherStream {
+ public:
+  explicit OtherStream(c10::Device device)
+      : guard_(device.type()),
+        outer_(guard_.exchangeStream(guard_.getStreamFromGlobalPool(device))) {}
+  ~OtherStream() { guard_.exchangeStream(outer_); }
+  OtherStream(const OtherStream&) = delete;
+  OtherStream& operator=(const OtherStream&) = delete;
+
+ private:
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Stream outer_;
+};
+
+void require_carried(CudaIpcWire& wire, c10::Device device) {
+  const OtherStream stream(device);
+  const auto wrong = probe(wire, kProbePatience, wire.probe_memory());
+  SMP_REQUIRE_AS(PeerLostError, wrong.empty(), wrong);
+}
+
+}  // namespace
+
+/// `own` of each of `members`, in their order. All ranks call it.
+std::vector<std::string> MpiSession::gather_from(const Members& members,
+                                                 const std::string& own) const {
+  const auto all = all_gather(own);
+  std::vector<std::string> texts;
+  for (const GlobalRank member : members) texts.push_back(all[member.index()]);
+  return texts;
 }
 
 /// @param problem  of some rank, if nothing is returned
@@ -245,63 +308,49 @@ std::unique_ptr<Wire> MpiSession::try_cuda_ipc(c10::Device device, const HostShm
     problem = "the machine refuses shared memory";
     return nullptr;
   }
-  std::unique_ptr<CudaIpcWire> wire;
-  std::string own, offer;
-  const auto attempt = [&own](const auto& action) {
-    try {
-      if (own.empty()) action();
-    } catch (const Error& error) {
-      own = error.what();
-    }
-  };
-  const auto of_members = [this, members = messages->members()](const std::string& text) {
-    const auto all = all_gather(text);
-    std::vector<std::string> texts;
-    for (const GlobalRank member : members) texts.push_back(all[member.index()]);
-    return texts;
-  };
+  const Members members = messages->members();
+  Together ranks(*this, problem);
   std::unique_ptr<CudaDriver> driver;
   std::string gpu;
-  attempt([&] {
+  const auto find_gpu = [&] {
     driver = std::make_unique<CudaDriver>(device);
     gpu = driver->identity();
-  });
-  auto gpus = of_members(gpu);
-  attempt([&] {
-    wire = std::make_unique<CudaIpcWire>(std::move(messages), std::move(driver), std::move(gpus),
+  };
+  if (!ranks.take(find_gpu)) return nullptr;
+  const auto gpus = gather_from(members, gpu);
+  std::unique_ptr<CudaIpcWire> wire;
+  std::string offer;
+  const auto set_aside = [&] {
+    wire = std::make_unique<CudaIpcWire>(std::move(messages), std::move(driver), gpus,
                                          CudaIpcOptions{.shared_events = shared_events});
     offer = wire->offer();
-  });
-  const auto offers = of_members(offer);
-  problem = worst(own);
-  if (problem.empty()) {
-    attempt([&] { wire->connect(offers); });
-    problem = worst(own);
+  };
+  if (!ranks.take(set_aside)) return nullptr;
+  const auto offers = gather_from(members, offer);
+  if (!ranks.take([&] { wire->connect(offers); })) {
+    wire->disconnect();
+    barrier();  // nobody frees what another has open
+    return nullptr;
   }
-  if (problem.empty()) {
-    attempt([&] { own = probe(*wire, kProbePatience, wire->probe_memory()); });
-    problem = worst(own);
-  }
-  if (problem.empty()) return wire;
-  if (wire) wire->disconnect();
-  barrier();  // nobody frees what another has open
-  return nullptr;
+  // If not, it frees nothing: its copies may never be done.
+  if (!ranks.take([&] { require_carried(*wire, device); })) return nullptr;
+  return wire;
 }
 
 std::unique_ptr<Wire> MpiSession::connect_cuda_ipc(c10::Device device,
                                                    const HostShmWire& beside) const {
-  std::string problem;
-  for (const bool shared_events : {true, false}) {
-    auto wire = try_cuda_ipc(device, beside, shared_events, problem);
-    if (wire) return wire;
-  }
-  if (rank_.value() == 0) {
+  std::string with_events, without;
+  auto wire = try_cuda_ipc(device, beside, /*shared_events=*/true, with_events);
+  if (!wire) wire = try_cuda_ipc(device, beside, /*shared_events=*/false, without);
+  if (!with_events.empty() && rank_.value() == 0) {
     base::log(base::LogLevel::kWarning,
-              "GPUs of a machine cannot reach each other's memory here, tensors go through host "
-              "memory: ",
-              problem);
+              wire ? "GPUs of a machine cannot wait for each other here, each piece of a tensor is "
+                     "announced when it is there: "
+                   : "GPUs of a machine cannot reach each other's memory here, tensors go through "
+                     "host memory: ",
+              with_events, without == with_events || without.empty() ? "" : "; " + without);
   }
-  return nullptr;
+  return wire;
 }
 
 Members MpiSession::ranks_of_this_host() const {

@@ -15,13 +15,15 @@
 #include "d2d/members.h"
 #include "d2d/route.h"
 #include "d2d/wire.h"
-#include "d2d/wires/host_shm_wire.h"
 #include "d2d/wires/mpi_communicator.h"
 #include "d2d/wires/mpi_segments.h"
 #include "d2d/wires/mpi_wire.h"
 #include "smp/rank.h"
 
 namespace smp::d2d {
+
+class HostShmWire;
+struct HostShmOptions;
 
 /// One per process, outliving its wires. All ranks of the job construct it.
 class MpiSession {
@@ -105,7 +107,7 @@ class MpiSession {
                                            const HostShmWire* beside) const;
   std::unique_ptr<Wire> try_cuda_ipc(c10::Device device, const HostShmWire& beside,
                                      bool shared_events, std::string& problem) const;
-  std::string worst(const std::string& problem) const;
+  std::vector<std::string> gather_from(const Members& members, const std::string& own) const;
   template <class Endpoint, class NetworkWire>
   std::unique_ptr<Wire> connect_network(const char* name, const char* variables) const;
 

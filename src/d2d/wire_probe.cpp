@@ -5,13 +5,13 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <list>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
-#include "smp/error.h"
 
 namespace smp::d2d {
 namespace {
@@ -134,7 +134,7 @@ std::string probe(Wire& wire, base::Nanoseconds patience, std::unique_ptr<ProbeM
   std::string wrong;
   try {
     wrong = probe->run(patience);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     wrong = error.what();
   }
   wire.set_handler(nullptr);

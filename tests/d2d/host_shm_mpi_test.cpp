@@ -10,6 +10,7 @@
 #include "d2d/loans_contract.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
+#include "d2d/wires/host_shm_wire.h"
 
 namespace smp::d2d {
 namespace host_shm_mpi_test {

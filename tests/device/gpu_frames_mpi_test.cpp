@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "d2d/channel.h"
 #include "d2d/mpi_session.h"
+#include "d2d/wires/host_shm_wire.h"
 #include "support/own_mpi.h"
 
 namespace smp::d2d {
