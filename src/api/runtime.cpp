@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "api/setting_agreement.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "module/registry.h"
@@ -102,7 +101,6 @@ Runtime::Runtime(Parts parts)
     const auto all = communicator(Group::kWorld);
     require_equal(all, call_registry_hash(), "the set of routed modules",
                   "start the same program file on every rank");
-    require_same_settings(all, parts_.config);
   });
   // Last: what is thrown above ends the wire, and the scheduler lives on.
   if (auto* const doorbell = routes().doorbell()) {

@@ -12,6 +12,7 @@
 #include "api/exchange.h"
 #include "api/rank_device.h"
 #include "api/runtime.h"
+#include "api/setting_agreement.h"
 #include "api/start.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -185,6 +186,10 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
     SMP_REQUIRE(parts.config.values().transport != "local", "transport \"",
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");
+  });
+  prepare_together(*parts.mpi, [&] {
+    require_same_settings([&](const std::string& own) { return parts.mpi->all_gather(own); },
+                          parts.config);
   });
   warn_of_lone_ranks(parts.mpi->size());
   parts.watch = Runtime::watch(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
