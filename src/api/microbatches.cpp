@@ -23,8 +23,8 @@ server::TensorFlags all_require_grad(std::size_t count) {
 
 /// Of what has no plain memory, nothing.
 std::uint64_t hash_of_values(const at::Tensor& tensor) {
-  if (tensor.layout() != at::kStrided || !tensor.is_cpu()) return 0;
-  const auto row = tensor.detach().contiguous();
+  if (tensor.layout() != at::kStrided || tensor.is_meta()) return 0;
+  const auto row = tensor.detach().cpu().contiguous();
   return XXH3_64bits(row.const_data_ptr(), row.nbytes());
 }
 

@@ -67,9 +67,9 @@ std::vector<Named> tensors_of(const std::vector<const ModelDescription*>& models
 std::uint64_t hash_of(const at::Tensor& tensor) {
   std::uint64_t hash = XXH3_64bits(tensor.sizes().data(), tensor.sizes().size() * sizeof(long));
   hash = hash * 31 + static_cast<std::uint64_t>(tensor.scalar_type());
-  if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) return hash;
+  if (tensor.layout() != at::kStrided || tensor.is_meta()) return hash;
   const at::NoGradGuard no_grad;
-  const auto dense = tensor.detach().contiguous();
+  const auto dense = tensor.detach().cpu().contiguous();
   if (dense.is_quantized() || dense.is_neg() || dense.is_conj()) return hash;
   return XXH3_64bits_withSeed(dense.const_data_ptr(), dense.nbytes(), hash);
 }
@@ -190,7 +190,7 @@ NamedSlices named_slices_of(const std::vector<const ModelDescription*>& models) 
 /// Of values that tell something; 0: they are not in memory, or all the same.
 std::uint64_t hash_of_drawn(const at::Tensor& slice) {
   const bool here = !deferred::is_delayed(slice) && !server::is_foreign(slice) &&
-                    slice.device().is_cpu() && slice.layout() == at::kStrided && slice.numel() > 0;
+                    !slice.is_meta() && slice.layout() == at::kStrided && slice.numel() > 0;
   if (!here) return 0;
   const at::NoGradGuard no_grad;
   const auto values = slice.detach();

@@ -103,14 +103,18 @@ std::uint64_t mix_key(std::uint64_t key, std::string_view text) noexcept {
 }
 
 RandomScope::RandomScope(std::uint64_t key) {
+  auto& own = random_device();
+  at::Generator of_device;
+  if (own.generator != nullptr) {  // first: it may throw
+    of_device = take_of_device(own);
+    of_device.set_current_seed(key);  // and begins at its first number
+  }
   auto generator = take();
   fill(*static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()), key);
   previous_ = std::exchange(default_generator(), std::move(generator));
-  auto& own = random_device();
-  if (own.generator == nullptr) return;
-  auto of_device = take_of_device(own);
-  of_device.set_current_seed(key);  // and begins at its first number
-  previous_of_device_ = std::exchange(*own.generator, std::move(of_device));
+  if (of_device.defined()) {
+    previous_of_device_ = std::exchange(*own.generator, std::move(of_device));
+  }
 }
 
 RandomScope::~RandomScope() {

@@ -15,8 +15,8 @@ namespace smp {
 namespace {
 
 std::uint64_t hash_of_values(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) return 0;
-  const auto values = tensor.detach().contiguous();
+  if (tensor.is_meta() || tensor.layout() != at::kStrided) return 0;
+  const auto values = tensor.detach().cpu().contiguous();
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());
 }
 
