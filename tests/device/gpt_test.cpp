@@ -3,29 +3,15 @@
 // one process has.
 #include <gmock/gmock.h>
 
-#include "gpt/text.h"
-#include "gpt/training.h"
+#include "samples/gpt_testing.h"
 #include "smp/smp.h"
 #include "support/fake_device.h"
+#include "support/refusal.h"
 
 namespace gpt {
 namespace device_gpt_test {
 
 constexpr std::int64_t kSteps = 3;
-
-Recipe small_recipe() {
-  Recipe recipe;
-  recipe.model = {.length = 6, .width = 8, .heads = 4, .layers = 3};
-  recipe.rows = 16;
-  recipe.microbatches = 2;
-  recipe.learning_rate = 1e-2;
-  recipe.dtype = torch::kDouble;
-  return recipe;
-}
-
-Text small_text() {
-  return Text("It is a truth universally acknowledged, that a single man must be in want of one.");
-}
 
 struct Mix {
   int pp, tp, dp;
@@ -53,7 +39,6 @@ smp::Config config_of(const Mix& mix) {
 
 class GptOnDevice : public testing::TestWithParam<Mix> {};
 
-/// As on the CPU; biases of keys are 0 but for rounding.
 TEST_P(GptOnDevice, EqualsOneProcessOnTheCpu) {
   const auto expected = train_in_one_process(small_recipe(), small_text(), kSteps);
   const auto mix = GetParam();
@@ -67,9 +52,7 @@ TEST_P(GptOnDevice, EqualsOneProcessOnTheCpu) {
     const auto values = trainer.model().state_dict();
     if (smp::rank() != 0) return;
     for (const auto& item : expected.net->named_parameters()) {
-      const auto ours = values.at(item.key()).cpu();
-      const double scale = std::max(1e-3, item.value().abs().max().item<double>());
-      EXPECT_LE((ours - item.value()).abs().max().item<double>(), 1e-10 * scale) << item.key();
+      expect_same_values(values.at(item.key()).cpu(), item.value().detach(), item.key());
       ++compared;
     }
   };
@@ -81,6 +64,34 @@ INSTANTIATE_TEST_SUITE_P(Mixes, GptOnDevice,
                          testing::Values(Mix{1, 1, 1}, Mix{2, 1, 1}, Mix{1, 2, 1}, Mix{1, 1, 2},
                                          Mix{2, 2, 2}, Mix{1, 2, 1, true},
                                          Mix{2, 1, 2, false, true}));
+
+/// Values on the device are compared as those on the CPU are.
+TEST(GptOnDevice, IsRefusedWhereRanksHaveDifferentValues) {
+  const auto refused = [](const smp::Config& config, auto&& make_recipe, auto&& make_text) {
+    return smp::refusal([&] {
+      const auto rank_main = [&] {
+        const auto text = make_text();
+        Trainer trainer(make_recipe(), text);
+        trainer.step();
+      };
+      smp::run_local(2, rank_main, config, {1});
+    });
+  };
+  const auto recipe_of_rank = [] {
+    auto recipe = small_recipe();
+    recipe.seed = static_cast<std::uint64_t>(smp::rank());
+    return recipe;
+  };
+  EXPECT_THAT(refused(config_of({2, 1, 1}), recipe_of_rank, small_text),
+              testing::HasSubstr("differs between ranks"));
+  auto one_batch = config_of({1, 2, 1});
+  one_batch.prescaled_batch = true;
+  const auto text_of_rank = [] {
+    return smp::rank() == 0 ? small_text() : Text(std::string(200, 'x'));
+  };
+  EXPECT_THAT(refused(one_batch, small_recipe, text_of_rank),
+              testing::HasSubstr("were given different ones"));
+}
 
 }  // namespace device_gpt_test
 }  // namespace gpt

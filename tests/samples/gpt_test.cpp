@@ -9,6 +9,7 @@
 #include "gpt/text.h"
 #include "gpt/training.h"
 #include "gpt/weights.h"
+#include "samples/gpt_testing.h"
 #include "samples/reference.h"
 #include "smp/smp.h"
 
@@ -20,22 +21,6 @@ using testing::HasSubstr;
 namespace reference = smp::reference;
 
 constexpr std::int64_t kSteps = 4;
-
-Recipe small_recipe() {
-  Recipe recipe;
-  recipe.model = {.length = 6, .width = 8, .heads = 4, .layers = 3};
-  recipe.rows = 16;
-  recipe.microbatches = 2;
-  recipe.learning_rate = 1e-2;
-  recipe.dtype = torch::kDouble;
-  return recipe;
-}
-
-Text small_text() {
-  return Text(
-      "It is a truth universally acknowledged, that a single man in possession of a good "
-      "fortune, must be in want of a wife.");
-}
 
 struct Mix {
   int pp, tp, dp;
@@ -65,12 +50,6 @@ smp::Config config_of(const Mix& mix) {
 const Reference& in_one_process() {
   static const Reference reference = train_in_one_process(small_recipe(), small_text(), kSteps);
   return reference;
-}
-
-/// Biases of keys are 0 but for rounding: they change all scores of a position alike.
-void expect_same_values(const Tensor& ours, const Tensor& expected, const std::string& name) {
-  const double scale = std::max(1e-3, expected.abs().max().item<double>());
-  EXPECT_LE((ours - expected).abs().max().item<double>(), 1e-10 * scale) << name;
 }
 
 class GptMix : public testing::TestWithParam<Mix> {};
