@@ -23,9 +23,9 @@ namespace smp {
 ///
 /// @param norm_type  1, 2, any p, 0 (counts gradients), infinity
 /// @throws UsageError     inside a step, or after one under no_sync(); ranks pass other options; a
-///                        tensor of no model has gradients on two ranks; the norm is not finite and
-///                        `error_if_nonfinite`. UnsupportedError: such a tensor has a gradient, and
-///                        there are replicas. PeerLostError: a rank left.
+///                        tensor of no model has gradients on two ranks, or on one where there are
+///                        replicas; the norm is not finite and `error_if_nonfinite`.
+///                        PeerLostError: a rank left.
 SMP_API double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                double norm_type = 2.0, bool error_if_nonfinite = false);
 /// Of all parameters of `models`; one that several hold counts once.

@@ -15,6 +15,7 @@
 #include "smp/join.h"
 #include "smp/module.h"
 #include "smp/nn.h"
+#include "smp/norms.h"
 #include "smp/placement.h"
 #include "smp/plan.h"
 #include "smp/report_error.h"

@@ -9,6 +9,7 @@
 
 #include "api/runtime.h"
 #include "smp/clip_grad.h"
+#include "smp/norms.h"
 #include "support/refusal.h"
 #include "tp/sliced_training.h"
 
@@ -441,6 +442,9 @@ BagOfWordsImpl<PlainLayers> with_gradients(int replicas) {
 void expect_clipping(int pp, int rdp, bool shard, double type) {
   const auto plain = with_gradients(2 * rdp);
   const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.01, type);
+  std::vector<at::Tensor> flat;
+  for (const auto& parameter : plain.parameters()) flat.push_back(parameter.detach().flatten());
+  const double of_values = at::cat(flat).norm(type).item<double>();
   const auto expected = plain.named_parameters();
   std::set<std::string> seen;
   auto config = config_of(2, pp);
@@ -460,6 +464,9 @@ void expect_clipping(int pp, int rdp, bool shard, double type) {
               });
               const auto [tokens, targets] = samples(0, dp_rank());
               train(tokens, targets);
+              EXPECT_NEAR(grad_norm(model, type), norm, 1e-12 * norm);
+              EXPECT_NEAR(parameter_norm(model, type), of_values, 1e-12 * of_values);
+              EXPECT_FALSE(grad_overflow(model));
               EXPECT_NEAR(clip_grad_norm_(model, 0.01, type), norm, 1e-12 * norm);
               for (const auto& [name, parameter] : model.local_named_parameters()) {
                 if (shard && !parameter.grad().defined()) continue;
@@ -467,6 +474,14 @@ void expect_clipping(int pp, int rdp, bool shard, double type) {
                 EXPECT_TRUE(torch::allclose(parameter.grad(), own, 1e-10, 1e-14)) << name;
                 seen.insert(name);
               }
+              // One slice on one of the ranks that share it, or on its owner among them.
+              for (const auto& [name, parameter] : model.local_named_parameters()) {
+                const bool slice = parameter.sizes() != expected[name].sizes();
+                if (!slice || tp_rank() == 0 || !parameter.grad().defined()) continue;
+                parameter.grad().flatten()[0].fill_(std::numeric_limits<double>::infinity());
+                break;
+              }
+              EXPECT_TRUE(grad_overflow(model));
             },
             config, {1});
   EXPECT_EQ(seen.size(), expected.size());
