@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "api/candidate_table.h"
 #include "api/keep_whole.h"
 #include "api/model_placement.h"
 #include "api/model_state.h"
@@ -131,6 +132,7 @@ struct DistributedModelBase::State {
   std::optional<PartitionPlan> plan;
   std::string simulation;
   double optimizer_ratio = 2;
+  std::vector<ReplacementCandidate> candidates;
   ModelDescription description;
   std::optional<ModelPlacement> placement;
   server::LeafGuards guards;
@@ -160,9 +162,11 @@ struct DistributedModelBase::State {
 };
 
 /// Says of every marked module why it stays whole, if it does.
-static void spread_marked_modules(const Runtime& runtime, torch::nn::Module& model) {
-  for (const auto& [path, type, obstacle] : replace_marked_modules(model)) {
-    if (runtime.topology().rank() != 0) continue;
+static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& runtime,
+                                                               torch::nn::Module& model) {
+  auto candidates = replace_marked_modules(model);
+  for (const auto& [path, type, marked, obstacle] : candidates) {
+    if (runtime.topology().rank() != 0 || !marked) continue;
     const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
     if (obstacle.empty()) {
       base::log(base::LogLevel::kInfo, who, "is spread over ", runtime.topology().tp_size(),
@@ -171,6 +175,7 @@ static void spread_marked_modules(const Runtime& runtime, torch::nn::Module& mod
       base::log(base::LogLevel::kWarning, who, "stays whole: ", obstacle);
     }
   }
+  return candidates;
 }
 
 /// Where they are the whole, with one tensor-parallel rank, modules may share slices.
@@ -194,9 +199,10 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
     SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
-  spread_marked_modules(runtime, *module);
+  auto candidates = spread_marked_modules(runtime, *module);
   refuse_shared_slices(runtime, *module);
   state_ = std::make_unique<State>(runtime, std::move(module));
+  state_->candidates = std::move(candidates);
   runtime.models().push_back(this);
 }
 
@@ -270,7 +276,14 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     const UntouchedSettings untouched(models);
     return make_plans(runtime, to_plan, preview);
   }();
-  if (const auto& request = runtime.plan_request()) show_plans_and_exit(*request, plans);
+  if (const auto& request = runtime.plan_request()) {
+    std::vector<std::string> candidates;
+    for (const auto* model : models) {
+      candidates.push_back(
+          candidate_table(model->state_->candidates, runtime.topology().tp_size()));
+    }
+    show_plans_and_exit(*request, plans, candidates);
+  }
   bool tried = preview != nullptr;
   for (std::size_t i = 0; i < models.size(); ++i) {
     auto& state = *models[i]->state_;

@@ -14,10 +14,12 @@
 namespace smp {
 namespace {
 
-void show(const PlannedModel& model, const std::string& folder, const PlanRequest& request) {
+void show(const PlannedModel& model, const std::string& candidates, const std::string& folder,
+          const PlanRequest& request) {
   base::create_directories(folder);
   report::write_plan(folder, model.plan, model.simulation);
   std::printf("%s\n", model.plan.table().c_str());
+  if (!candidates.empty()) std::printf("%s\n", candidates.c_str());
   if (!request.schedules.empty()) {
     const auto file = base::concat(folder, "/", report::kPlanFile);
     const auto table = report::schedules_table(file, request.schedules, request.microbatches);
@@ -32,13 +34,14 @@ void show(const PlannedModel& model, const std::string& folder, const PlanReques
 
 }  // namespace
 
-void show_plans_and_exit(const PlanRequest& request, const std::vector<PlannedModel>& models) {
+void show_plans_and_exit(const PlanRequest& request, const std::vector<PlannedModel>& models,
+                         const std::vector<std::string>& candidates) {
   int status = 0;
   try {
     for (std::size_t i = 0; i < models.size(); ++i) {
       const bool alone = models.size() == 1;
-      show(models[i], alone ? request.folder : base::concat(request.folder, "/model-", i + 1),
-           request);
+      show(models[i], candidates[i],
+           alone ? request.folder : base::concat(request.folder, "/model-", i + 1), request);
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -83,27 +83,28 @@ class Replacing {
     if (!seen_.insert(&module).second) return;
     auto* const routed = dynamic_cast<RoutedBase*>(&module);
     if (routed != nullptr && routed->smp_stand_in) return;  // of a model wrapped before
-    if (routed != nullptr && routed->smp_tensor_parallel.value_or(false) &&
-        replace(*routed, path)) {
-      return;
-    }
+    if (routed != nullptr && replaced(*routed, path)) return;
     for (const auto& child : module.named_children()) {
       visit(*child.value(), path.empty() ? child.key() : path + '.' + child.key());
     }
   }
-  std::vector<ReplacedModule> rows;
+  std::vector<ReplacementCandidate> rows;
 
  private:
-  bool replace(RoutedBase& routed, const std::string& path) {
+  bool replaced(RoutedBase& routed, const std::string& path) {
     const auto type = routed.smp_type_name();
     const auto rule = rules().find(type);
+    const bool marked = routed.smp_tensor_parallel.value_or(false);
     if (rule == rules().end()) {  // a container, of which the modules are asked, or an unknown leaf
-      if (routed.smp_module().children().empty() && !routed.smp_module().parameters().empty()) {
-        rows.push_back({path, type, "no distributed implementation of its class is registered"});
+      auto& module = routed.smp_module();
+      if (marked && module.children().empty() && !module.parameters().empty()) {
+        rows.push_back({path, type, marked, "no distributed implementation is registered"});
       }
       return false;
     }
-    rows.push_back({path, type, obstacle(routed.smp_module(), rule->second)});
+    auto reason = obstacle(routed.smp_module(), rule->second);
+    if (!marked) reason = reason.empty() ? "not marked" : "not marked, and " + reason;
+    rows.push_back({path, type, marked, std::move(reason)});
     if (!rows.back().obstacle.empty()) return false;
     routed.smp_stand_in = rule->second.make(routed.smp_module());
     return true;
@@ -132,7 +133,7 @@ void register_replacement(const std::type_info& impl, ReplacementRule rule) {
   rules().insert_or_assign(detail::type_name(impl), std::move(rule));
 }
 
-std::vector<ReplacedModule> replace_marked_modules(torch::nn::Module& model) {
+std::vector<ReplacementCandidate> replace_marked_modules(torch::nn::Module& model) {
   if (tp::TensorParallel::current().size() == 1) return {};
   Replacing replacing(model);
   replacing.visit(model, "");

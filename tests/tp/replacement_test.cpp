@@ -137,7 +137,7 @@ TEST(Replacement, SlicesStateThatTheOptimizerIsBuiltWith) {
 
 // ---- conditions ----
 
-/// What becomes of the modules of a model on two ranks, by path.
+/// What becomes of the marked modules of a model on two ranks, by path.
 std::map<std::string, std::string> obstacles_of(
     const std::function<std::shared_ptr<torch::nn::Module>()>& make) {
   std::map<std::string, std::string> obstacles;
@@ -145,7 +145,8 @@ std::map<std::string, std::string> obstacles_of(
             [&] {
               const auto model = make();
               for (const auto& row : replace_marked_modules(*model)) {
-                obstacles[row.path] = row.obstacle;
+                if (row.marked) obstacles[row.path] = row.obstacle;
+                EXPECT_TRUE(row.marked || row.obstacle.starts_with("not marked")) << row.path;
               }
             },
             config_of(2), {1});
@@ -168,6 +169,31 @@ TEST(Replacement, NeedsAMark) {
             }).size(),
             4u)
       << "a scope marks what is made in it";
+}
+
+TEST(Replacement, KnowsWhatCouldBeMarked) {
+  std::map<std::string, std::string> unmarked;
+  run_local(3,
+            [&] {
+              RoutedText net;
+              set_tensor_parallelism(net->wide, false);
+              for (const auto& row : replace_marked_modules(*net)) {
+                if (rank() == 0 && !row.marked) unmarked[row.path] = row.obstacle;
+              }
+            },
+            config_of(3), {1});
+  EXPECT_THAT(unmarked.at("embed"), HasSubstr("not marked, and "));
+  EXPECT_THAT(unmarked.at("embed"), HasSubstr("8 cannot be divided by 3"));
+  EXPECT_EQ(unmarked.size(), 4u) << "a class with a distributed implementation each";
+  run_local(2,
+            [&] {
+              RoutedText net;
+              set_tensor_parallelism(net->wide);
+              for (const auto& row : replace_marked_modules(*net)) {
+                EXPECT_EQ(row.obstacle, row.path == "wide" ? "" : "not marked") << row.path;
+              }
+            },
+            config_of(2), {1});
 }
 
 TEST(Replacement, LeavesSizesAloneThatCannotBeDivided) {

@@ -84,15 +84,17 @@ void tp_register_with_module() {
   register_replacement(typeid(Original), replacement_rule<Original, Distributed>());
 }
 
-/// What became of a marked module.
-struct ReplacedModule {
+/// What became of a module of whose class a distributed implementation is registered, or of one
+/// with parameters and no children that is marked.
+struct ReplacementCandidate {
   std::string path;
   std::string type;
+  bool marked = false;
   std::string obstacle;  ///< why it was not replaced; empty if it was
 };
 
 /// Replaces the marked modules in `model` by the rules; DistributedModel does. @return one row for
-/// each of them, in the order of named_modules()
-SMP_API std::vector<ReplacedModule> replace_marked_modules(torch::nn::Module& model);
+/// each candidate, in the order of named_modules(); with one tensor-parallel rank, none
+SMP_API std::vector<ReplacementCandidate> replace_marked_modules(torch::nn::Module& model);
 
 }  // namespace smp

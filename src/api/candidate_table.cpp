@@ -1,0 +1,74 @@
+// api/candidate_table.cpp: see the header.
+#include "api/candidate_table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/terminal.h"
+#include "partition/text_table.h"
+
+namespace smp {
+namespace {
+
+bool is_number(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+/// "layers.3.out" as "layers.*.out".
+std::string without_numbers(const std::string& path) {
+  std::string text;
+  std::size_t begin = 0;
+  while (begin <= path.size()) {
+    const auto end = std::min(path.find('.', begin), path.size());
+    const auto part = path.substr(begin, end - begin);
+    if (begin > 0) text += '.';
+    text += is_number(part) ? "*" : part;
+    begin = end + 1;
+  }
+  return text;
+}
+
+struct Line {
+  std::string pattern, type, fate;
+  std::string first;  ///< path
+  int modules = 0;
+};
+
+std::string fate_of(const ReplacementCandidate& candidate) {
+  return candidate.obstacle.empty() ? "spread" : "whole: " + candidate.obstacle;
+}
+
+/// In order of their first modules.
+std::vector<Line> lines_of(const std::vector<ReplacementCandidate>& candidates) {
+  std::vector<Line> lines;
+  for (const auto& candidate : candidates) {
+    Line own{without_numbers(candidate.path), candidate.type, fate_of(candidate), candidate.path};
+    const auto key = [](const Line& line) { return std::tie(line.pattern, line.type, line.fate); };
+    auto same = std::find_if(lines.begin(), lines.end(),
+                             [&](const Line& line) { return key(line) == key(own); });
+    if (same == lines.end()) same = lines.insert(same, std::move(own));
+    ++same->modules;
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string candidate_table(const std::vector<ReplacementCandidate>& candidates, int ranks) {
+  if (candidates.empty()) return {};
+  partitioning::TextTable table(
+      {{"module", false, 40}, {"number", true}, {"class", false, 24}, {""}});
+  for (const auto& line : lines_of(candidates)) {
+    const auto& path = line.modules == 1 ? line.first : line.pattern;
+    table.add_row(
+        {path.empty() ? "(the model)" : path, std::to_string(line.modules), line.type, line.fate});
+  }
+  return base::concat("What ", ranks, " tensor-parallel ranks share:\n",
+                      table.finish(base::terminal_width()));
+}
+
+}  // namespace smp
