@@ -27,6 +27,9 @@ constexpr double kLatencyWithoutCore = 200e-6;
 /// perf/results/d2d.json, which is of a slower day).
 constexpr double kLentBytesPerSecond = 25e9;
 
+/// Of gradients that replicas add up, which are copied.
+constexpr double kCopiedBytesPerSecond = 4e9;
+
 /// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet
 /// or InfiniBand between machines of one room.
 constexpr double kNetworkLatency = 30e-6;
@@ -119,6 +122,40 @@ bool lends_to_all(const Runtime& runtime) {
          });
 }
 
+/// Whether replicas of a stage are on several machines; where stages are given nodes, pipelines are
+/// taken to have nodes of their own.
+bool replicas_are_apart(const Runtime& runtime) {
+  if (runtime.config().stages_per_node > 0) return true;
+  if (runtime.plan_request()) return false;
+  const auto& topology = runtime.topology();
+  const auto stages = topology.group(Group::kPp);
+  return std::any_of(stages.begin(), stages.end(), [&](int rank) {
+    const auto neighbours = topology.group(Group::kLocal, rank);
+    const auto replicas = topology.group(Group::kRdp, rank);
+    return !std::includes(neighbours.begin(), neighbours.end(), replicas.begin(), replicas.end());
+  });
+}
+
+/// As if all parameters were slices where ranks share distributed modules: most of such models is.
+simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::Machine& machine) {
+  const auto& config = runtime.config();
+  simulate::Machine::Replicas replicas;
+  if (runtime.plan_request() || runtime.num_replicas() > 1) {
+    replicas.count = runtime.topology().rdp_size();
+  }
+  replicas.all_get_sums = !config.shard_optimizer_state;
+  if (config.overlapping_allreduce && replicas.all_get_sums) {
+    replicas.bucket_bytes = runtime.bucket_bytes();
+  }
+  const auto& links = machine.direct_links;
+  const double direct = links.empty() ? 0 : *std::min_element(links.begin(), links.end());
+  replicas.link =
+      replicas_are_apart(runtime)
+          ? machine.network
+          : simulate::Machine::Link{machine.latency, direct > 0 ? direct : kCopiedBytesPerSecond};
+  return replicas;
+}
+
 /// Accelerators of one node are linked directly.
 void link_devices(simulate::Machine& machine) {
   for (const auto& name : machine.devices) {
@@ -165,7 +202,9 @@ std::vector<simulate::Machine::Host> oversubscribed_hosts(const Topology& topolo
   return hosts;
 }
 
-simulate::Machine job_machine(Runtime& runtime) {
+namespace {
+
+simulate::Machine machine_of_pipeline(Runtime& runtime) {
   const auto& config = runtime.config();
   simulate::Machine machine;
   machine.stages = runtime.topology().pp_size();
@@ -189,6 +228,14 @@ simulate::Machine job_machine(Runtime& runtime) {
     machine.latency = machine.across_sockets.latency = kLatencyWithoutCore;
     machine.network.latency = std::max(machine.network.latency, kLatencyWithoutCore);
   }
+  return machine;
+}
+
+}  // namespace
+
+simulate::Machine job_machine(Runtime& runtime) {
+  auto machine = machine_of_pipeline(runtime);
+  machine.replicas = replicas_of(runtime, machine);
   return machine;
 }
 

@@ -13,8 +13,8 @@ class Runtime;
 /// Speeds, devices and memory as configured, or the memory of the devices, or that of this machine,
 /// where every host is taken to have as much; hosts with fewer cores than ranks; nodes as
 /// configured or as the job runs, and sockets as ranks are bound to them; messages as usual, or as
-/// measured with `trace_repeats`. Called by all pp ranks at once, outside of steps, since it may
-/// measure; what was measured is known on pp_rank 0 only.
+/// measured with `trace_repeats`; replicas of the pipeline. Called by all pp ranks at once, outside
+/// of steps, since it may measure; what was measured is known on pp_rank 0 only.
 [[nodiscard]] simulate::Machine job_machine(Runtime& runtime);
 
 /// Of stages on these nodes and sockets, where the network adapters of a node are dealt to its

@@ -68,6 +68,12 @@ std::string text_of_machine(const PlanKeyFacts& facts) {
   for (const auto& place : machine.places) {
     text += concat(" place ", place.node, ' ', place.socket, ' ', place.port);
   }
+  if (machine.replicas.count > 1) {
+    const auto& replicas = machine.replicas;
+    text += concat(" replicas ", replicas.count, ' ', replicas.bucket_bytes, ' ',
+                   replicas.all_get_sums, ' ', step_of(replicas.link.latency, measured), ' ',
+                   step_of(replicas.link.bytes_per_second, measured));
+  }
   if (!machine.places.empty()) {
     for (const auto& link : {machine.across_sockets, machine.network}) {
       text += concat(" link ", step_of(link.latency, measured), ' ',

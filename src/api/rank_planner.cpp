@@ -28,8 +28,9 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
 /// (dp/early_buckets.h), unless each replica owns a part of them.
 int gradient_copies_of(const Runtime& runtime) {
   const auto& config = runtime.config();
-  const bool beside =
-      runtime.num_replicas() > 1 && config.overlapping_allreduce && !config.shard_optimizer_state;
+  const int replicas =
+      runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
+  const bool beside = replicas > 1 && config.overlapping_allreduce && !config.shard_optimizer_state;
   return beside ? 2 : 1;
 }
 

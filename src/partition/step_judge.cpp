@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "partition/replica_sums.h"
 #include "partition/strategies.h"
 #include "simulate/most_activations.h"
 
@@ -31,7 +32,11 @@ double pace(const std::vector<double>& busy, const simulate::Machine& machine) {
 void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine,
                  const schedule::Schedule& schedule, int from, int to) {
   const double more = static_cast<double>(to) / from;
-  step.seconds += (more - 1) * pace(step.busy, machine);
+  const double longer = (more - 1) * pace(step.busy, machine);
+  step.seconds += longer;
+  for (auto* moments : {&step.ends, &step.last_backwards}) {
+    for (double& moment : *moments) moment += moment > 0 ? longer : 0;
+  }
   for (double& busy : step.busy) busy *= more;
   const double busy = std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
   step.bubble = 1 - busy / (static_cast<double>(step.busy.size()) * step.seconds);
@@ -41,6 +46,14 @@ void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine
                                schedule.most_alive(stage, from);
   }
   for (auto& count : step.messages) count = count * to / from;
+}
+
+// Of one set of gradients.
+std::vector<std::int64_t> gradient_bytes(const std::vector<StageMemory>& memory, int copies) {
+  std::vector<std::int64_t> bytes;
+  bytes.reserve(memory.size());
+  for (const auto& stage : memory) bytes.push_back(stage.gradients / copies);
+  return bytes;
 }
 
 std::int64_t missing_bytes(const std::vector<StageMemory>& memory,
@@ -65,7 +78,7 @@ int split_modules(const CostTree& costs, const std::vector<int>& stages) {
 }  // namespace
 
 double Judgement::value() const {
-  const double balanced = step.seconds * std::pow(to_bound, balance_weight);
+  const double balanced = (step.seconds + replica_sums) * std::pow(to_bound, balance_weight);
   const double readable = balanced * (1 + kSplit * split_modules);
   return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
@@ -100,6 +113,11 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   judgement.memory =
       predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
                      settings_.optimizer_ratio, settings_.gradient_copies);
+  if (trace_.source != simulate::CostSource::kCounts) {  // else seconds mean nothing
+    judgement.replica_sums =
+        replica_sum_seconds(judgement.step, machine_.replicas,
+                            gradient_bytes(judgement.memory, settings_.gradient_copies));
+  }
   judgement.balance_weight = settings_.balance_weight;
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
   judgement.split_modules = split_modules(costs_, stages_of_nodes);

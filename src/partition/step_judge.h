@@ -28,6 +28,7 @@ struct StepSettings {
 /// What a placement comes to.
 struct Judgement {
   simulate::SimulatedStep step;
+  double replica_sums = 0;          ///< seconds after it until replicas have summed their gradients
   std::vector<StageMemory> memory;  ///< by stage
   double to_bound = 1;              ///< bottleneck ÷ its lower bound
   double balance_weight = 0;        ///< StepSettings
@@ -35,9 +36,9 @@ struct Judgement {
   int split_modules = 0;            ///< whose parts are on several stages
 
   bool fits() const { return missing == 0; }
-  /// Smaller is better: seconds of the step, times `to_bound` to the power of `balance_weight`, and
-  /// a little more for every module that a reader finds on several stages; what does not fit is
-  /// worse than all that fits.
+  /// Smaller is better: seconds of the step and of sums after it, times `to_bound` to the power of
+  /// `balance_weight`, and a little more for every module that a reader finds on several stages;
+  /// what does not fit is worse than all that fits.
   double value() const;
 };
 

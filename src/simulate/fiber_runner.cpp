@@ -140,6 +140,7 @@ bool FiberRunner::compute(int fiber) {
   stage.running = fiber;
   stage.since = step_.now + unpacking;
   stage.work = work;
+  if (!own.is_forward() && work > 0) stage.began_backward(own.microbatch);
   cores_.begin(step_.task_of(own).stage, unpacking + work);
   return true;
 }
@@ -147,6 +148,7 @@ bool FiberRunner::compute(int fiber) {
 void FiberRunner::finish_computing(int index) {
   auto& stage = step_.stages[index];
   if (step_.options.record && stage.work > 0) record(stage);
+  if (stage.work > 0) stage.end = step_.now;
   stage.hold_rule.computed(step_.fibers[stage.running].phase, stage.work);
   cores_.end(index);
   proceed(std::exchange(stage.running, -1));

@@ -65,6 +65,27 @@ struct Machine {
   /// (schedule/yield_policy.h). Of no use if messages take no time.
   bool patient = true;
 
+  /// Pipelines that train on other samples: the gradients of each stage are summed over its
+  /// replicas, which a simulated step does not contain (partition/replica_sums.h).
+  struct Replicas {
+    int count = 1;
+    Link link = {10e-6, 4e9};  ///< between two of a stage
+    /// Sums begin while the last microbatch's backward runs, in buckets of so many bytes; 0: when
+    /// the stage has done all its work.
+    std::int64_t bucket_bytes = 0;
+    /// Each part is summed at one replica, and the others get the sums from there; else they stay.
+    bool all_get_sums = true;
+
+    /// Every one sends (count - 1) / count of the bytes, for sums and again to hand them on.
+    double seconds_for(std::int64_t bytes) const {
+      if (count == 1 || bytes == 0) return 0;
+      const double share = static_cast<double>(count - 1) / count;
+      return (all_get_sums ? 2 : 1) *
+             (link.latency + share * static_cast<double>(bytes) / link.bytes_per_second);
+    }
+  };
+  Replicas replicas = {};
+
   /// Whether a result travels from its owner directly to the stage that it is passed on to (config
   /// key promised_outputs); else it goes through the stage of its caller.
   bool promised_outputs = true;

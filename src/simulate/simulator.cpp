@@ -108,6 +108,8 @@ SimulatedStep Simulator::result() {
     auto& stage = step_.stages[i];
     step.busy.push_back(static_cast<double>(stage.busy) / base::kSecond);
     busy += step.busy.back();
+    step.ends.push_back(static_cast<double>(stage.end) / base::kSecond);
+    step.last_backwards.push_back(static_cast<double>(stage.last_backward) / base::kSecond);
     step.peak_activations.push_back(stage.peak);
     step.messages.push_back(stage.messages);
     if (!step_.options.record) continue;

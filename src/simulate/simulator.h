@@ -28,6 +28,9 @@ struct SimulatedStep {
   double seconds = 0;        ///< from the first start to the last end
   std::vector<double> busy;  ///< by stage: seconds in modules, without handling of messages
   double bubble = 0;         ///< 1 - sum(busy) / (stages * seconds)
+  /// By stage: seconds from the start until its last work was done, and until the backward of the
+  /// last microbatch to come to it began; 0: none did.
+  std::vector<double> ends, last_backwards;
   /// By stage: most live bytes at once: activations, gradients on their way, and messages.
   std::vector<std::int64_t> peak_activations;
   std::vector<std::int64_t> messages;         ///< sent by each stage

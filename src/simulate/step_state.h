@@ -75,9 +75,20 @@ struct SimulatedStage {
   ReadyQueue ready;
   std::vector<int> at_window;  ///< fibers whose microbatch may not enter yet
   base::Nanoseconds busy = 0;
-  std::int64_t messages = 0;  ///< sent
+  base::Nanoseconds end = 0;            ///< of its last work
+  base::Nanoseconds last_backward = 0;  ///< begin of the one that began last
+  std::vector<bool> went_back;          ///< microbatches whose backward began here
+  std::int64_t messages = 0;            ///< sent
   std::int64_t live_bytes = 0, peak = 0;
   std::vector<schedule::Span> spans;
+
+  /// It works on the backward of `microbatch` since `since`.
+  void began_backward(int microbatch) {
+    const auto index = static_cast<std::size_t>(microbatch);
+    if (went_back.size() <= index) went_back.resize(index + 1);
+    if (!went_back[index]) last_backward = since;
+    went_back[index] = true;
+  }
 
   /// Activations, gradients or messages become live, or (negative) are let go of.
   void add_live(std::int64_t bytes) noexcept {

@@ -28,6 +28,36 @@ TEST(JobMachine, TellsSocketsOfANodeApart) {
               ElementsAre(Place{0, 0, 0}, Place{0, 1, 0}, Place{0, 0, 0}));
 }
 
+/// What four ranks are taken to be.
+simulate::Machine machine_of_four(const Config& config) {
+  simulate::Machine machine;
+  run_local(
+      4,
+      [&] {
+        const auto own = job_machine(Runtime::current());
+        if (rank() == 0) machine = own;
+      },
+      config);
+  return machine;
+}
+
+TEST(JobMachine, HasReplicasThatSumTheirGradients) {
+  Config config;
+  EXPECT_EQ(machine_of_four(config).replicas.count, 1) << "four stages";
+  config.pipeline_parallel_degree = 2;
+  config.bucket_cap_mb = 3;
+  const auto two = machine_of_four(config).replicas;
+  EXPECT_EQ(two.count, 2);
+  EXPECT_EQ(two.bucket_bytes, 3 << 20);
+  EXPECT_EQ(two.link.bytes_per_second, 4e9);
+  config.overlapping_allreduce = false;
+  config.stages_per_node = 1;
+  config.network_gbit = 8;
+  const auto apart = machine_of_four(config).replicas;
+  EXPECT_EQ(apart.bucket_bytes, 0);
+  EXPECT_EQ(apart.link.bytes_per_second, 1e9);
+}
+
 TEST(JobMachine, StagesOfOneSocketNeedNoPlaces) {
   EXPECT_THAT(places_of({0, 0, 0}, {-1, -1, -1}, 2), IsEmpty());
   EXPECT_THAT(places_of({0, 0, 0}, {1, 1, 1}, 2), IsEmpty());
@@ -50,16 +80,18 @@ std::vector<std::string> hosts(const Arrangement& arrangement, double places,
 }
 
 TEST(OversubscribedHosts, AreSharedByTheirRanks) {
-  EXPECT_THAT(hosts({.world_size = 2, .pp_size = 2}, 2), IsEmpty());
-  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 4}, 2), ElementsAre("stages 0 1 2 3 on 2 cores"));
-  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 2}, 2), ElementsAre("stages 0 1 on 1 cores"))
+  EXPECT_THAT(hosts({.world_size = 2, .pp_size = 2, .machine_of_rank = {}}, 2), IsEmpty());
+  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 4, .machine_of_rank = {}}, 2),
+              ElementsAre("stages 0 1 2 3 on 2 cores"));
+  EXPECT_THAT(hosts({.world_size = 4, .pp_size = 2, .machine_of_rank = {}}, 2),
+              ElementsAre("stages 0 1 on 1 cores"))
       << "the other pipeline has the rest";
   EXPECT_THAT(hosts({.world_size = 4, .pp_size = 4, .machine_of_rank = {0, 0, 0, 1}}, 2),
               ElementsAre("stages 0 1 2 on 2 cores"));
 }
 
 TEST(OversubscribedHosts, CountNoRanksThatComputeOnDevices) {
-  const Arrangement four{.world_size = 4, .pp_size = 4};
+  const Arrangement four{.world_size = 4, .pp_size = 4, .machine_of_rank = {}};
   EXPECT_THAT(hosts(four, 2, {"h100", "h100", "cpu", "h100"}), IsEmpty());
   EXPECT_THAT(hosts(four, 2, {"cpu", "h100", "cpu", "cpu"}),
               ElementsAre("stages 0 2 3 on 2 cores"));

@@ -55,6 +55,21 @@ TEST_F(PlanKey, HoldsWhatMessagesAreSaidToCost) {
   EXPECT_NE(key(), before);
 }
 
+TEST_F(PlanKey, HoldsReplicasAndHowTheySumGradients) {
+  const auto alone = key();
+  machine_.replicas = {2, {1e-5, 4e9}, 1 << 20};
+  std::set<std::uint64_t> keys{alone, key()};
+  machine_.replicas.count = 3;
+  keys.insert(key());
+  machine_.replicas.bucket_bytes = 0;
+  keys.insert(key());
+  machine_.replicas.all_get_sums = false;
+  keys.insert(key());
+  machine_.replicas.link.bytes_per_second = 1e9;
+  keys.insert(key());
+  EXPECT_EQ(keys.size(), 6u);
+}
+
 TEST_F(PlanKey, HoldsTheBodyOfTheStep) {
   const auto none = key();
   const auto first = [] {};

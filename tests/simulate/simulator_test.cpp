@@ -48,6 +48,19 @@ TEST(Simulator, InterleavedHasTheBubbleOfTheFormula) {
   }
 }
 
+/// Forwards 0-1 and 1-2, then 1-2 and 2-3; backwards 4-5 and 5-6 after 3-4 and 4-5.
+TEST(Simulator, TellsWhenStagesEndAndTheirLastBackwardBegins) {
+  const auto step = simulate_chain({1, 1}, 0, {.microbatches = 2}, 1);
+  ASSERT_EQ(step.ends.size(), 2u);
+  EXPECT_NEAR(step.ends[0], 6, 1e-7);
+  EXPECT_NEAR(step.ends[1], 5, 1e-7);
+  EXPECT_NEAR(step.last_backwards[0], 5, 1e-7);
+  EXPECT_NEAR(step.last_backwards[1], 4, 1e-7);
+  const auto forward = simulate_chain({1, 1}, 0, {.microbatches = 2, .forward_only = true});
+  EXPECT_NEAR(forward.ends[1], 3, 1e-7);
+  EXPECT_EQ(forward.last_backwards[1], 0);
+}
+
 TEST(Simulator, TheSlowestStageSetsThePace) {
   const auto step = simulate_chain({0.1, 0.4, 0.2}, 0, {.microbatches = 50, .forward_only = true});
   EXPECT_NEAR(step.seconds, 0.1 + 50 * 0.4 + 0.2, 1e-7);
