@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "report/critical_path.h"
+#include "report/step_arrows.h"
 #include "report/svg_writer.h"
 
 namespace smp::report {
@@ -27,6 +29,10 @@ constexpr double kAxis = 40;  // below the lanes
 constexpr double kLegendRow = 22;
 constexpr double kLong = 10'000;  // milliseconds, from where on times are in seconds
 constexpr double kMinWidthOfNumber = 13;
+constexpr std::size_t kMostArrows = 300;  // more hide what they lead to
+constexpr const char* kArrow = "#7d7d7d";
+constexpr const char* kAnswer = "3 2";  // dashes
+constexpr const char* kCritical = "#c2185b";
 constexpr const char* kIdle = "url(#idle)";
 constexpr const char* kOptimizer = "#9a9a9a";
 constexpr const char* kHost = "#e3d5b0";
@@ -79,6 +85,7 @@ class TimelinePicture {
  public:
   explicit TimelinePicture(const StepTimeline& timeline)
       : timeline_(timeline),
+        arrows_(arrows_of(timeline)),
         lanes_(lanes_for(timeline.ranks.size())),
         svg_(kWidth, kTop + lanes_height() + kAxis + 2 * kLegendRow + 14) {
     const auto whole = whole_step(timeline);
@@ -94,6 +101,8 @@ class TimelinePicture {
     draw_title();
     draw_axis();
     for (std::size_t lane = 0; lane < timeline_.ranks.size(); ++lane) draw_lane(lane);
+    if (shows_arrows()) draw_arrows();
+    if (!arrows_.empty()) draw_critical_path();
     draw_legend();
     return std::move(svg_).finish();
   }
@@ -239,6 +248,34 @@ class TimelinePicture {
     return timeline_.simulated ? text : concat(text, ", processor ", duration(processor));
   }
 
+  bool shows_arrows() const { return !arrows_.empty() && arrows_.size() <= kMostArrows; }
+
+  // From edge to edge of the lanes.
+  void draw_arrows() {
+    for (const Arrow& arrow : arrows_) {
+      if (arrow.from == arrow.to) continue;
+      const bool down = arrow.to > arrow.from;
+      const Point from{x(arrow.start), lane_top(arrow.from) + (down ? lanes_.height : 0)};
+      const Point to{x(arrow.end), lane_top(arrow.to) + (down ? 0 : lanes_.height)};
+      svg_.line(from, to,
+                {.stroke = kArrow,
+                 .dash = arrow.answer ? kAnswer : "",
+                 .group = arrow.answer ? "answer" : "request"});
+      const double back = down ? -4 : 4;
+      svg_.path({{to.x - 2, to.y + back}, to, {to.x + 2, to.y + back}}, {.stroke = kArrow});
+    }
+  }
+
+  void draw_critical_path() {
+    std::vector<Point> points;
+    for (const PathPart& part : critical_path(timeline_, arrows_)) {
+      const double y = lane_top(part.rank) + lanes_.height - 3;
+      if (part.kind != PathPart::Kind::kMessage) points.push_back({x(part.start), y});
+      points.push_back({x(part.end), y});
+    }
+    svg_.path(points, {.stroke = kCritical, .stroke_width = 2, .group = "critical"});
+  }
+
   void draw_sums(const StepTrace& rank, double top) {
     const double left = kWidth - kRight + 12;
     const double share = static_cast<double>(rank.busy_wall()) / static_cast<double>(end_ - start_);
@@ -256,6 +293,12 @@ class TimelinePicture {
     return left + 26 + 7 * static_cast<double>(name.size()) + 20;
   }
 
+  double legend_line(double left, double y, const Style& style, const std::string& name) {
+    svg_.line({left, y - 4}, {left + 20, y - 4}, style);
+    svg_.text({left + 26, y}, name);
+    return left + 26 + 7 * static_cast<double>(name.size()) + 20;
+  }
+
   void draw_legend() {
     double y = kTop + lanes_height() + kAxis + kLegendRow;
     double left = kLeft;
@@ -266,6 +309,13 @@ class TimelinePicture {
       left = legend_entry(left, y, kOptimizer, name_between_steps(Phase::kOptimizer));
       left = legend_entry(left, y, kHost, name_between_steps(Phase::kHost));
       left = legend_entry(left, y, kLibrary, name_between_steps(Phase::kOther));
+    }
+    if (shows_arrows()) {
+      left = legend_line(left, y, {.stroke = kArrow}, "request");
+      left = legend_line(left, y, {.stroke = kArrow, .dash = kAnswer}, "answer");
+    }
+    if (!arrows_.empty()) {
+      legend_line(left, y, {.stroke = kCritical, .stroke_width = 2}, "critical path");
     }
     y += kLegendRow;
     svg_.text({kLeft, y}, "microbatch");
@@ -283,6 +333,7 @@ class TimelinePicture {
   }
 
   const StepTimeline& timeline_;
+  const std::vector<Arrow> arrows_;
   Lanes lanes_;
   SvgWriter svg_;
   Nanoseconds start_ = 0;  // of the step

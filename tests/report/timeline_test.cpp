@@ -134,6 +134,45 @@ TEST(Timeline, SaysThatItWasSimulated) {
   EXPECT_FALSE(trace_from_json(trace_to_json(two_ranks()), "t.json").simulated);
 }
 
+schedule::RequestEvent event(int time, int request, schedule::RequestEvent::Kind kind) {
+  return {(1000 + time) * kMs, 0, request, kind};
+}
+
+TEST(Timeline, DrawsRequestsAnswersAndTheCriticalPath) {
+  using Kind = schedule::RequestEvent::Kind;
+  auto timeline = two_ranks();
+  const auto plain = draw_timeline(timeline);
+  EXPECT_TRUE(elements(plain, "polyline", "critical").empty()) << "no message was recorded";
+  EXPECT_THAT(plain, Not(HasSubstr("critical path")));
+  timeline.ranks[0].requests = {event(8, 1, Kind::kAsked), event(58, 1, Kind::kReceived)};
+  timeline.ranks[1].requests = {event(10, 1, Kind::kBegun), event(50, 1, Kind::kAnswered)};
+  const auto svg = draw_timeline(timeline);
+  const auto lane = elements(svg, "rect", "lane");
+  const auto at = [&](int ms) {
+    return number(lane[0], "x") + ms / 100.0 * number(lane[0], "width");
+  };
+  const auto request = elements(svg, "line", "request");
+  ASSERT_EQ(request.size(), 1u);
+  EXPECT_NEAR(number(request[0], "x1"), at(8), 0.01);
+  EXPECT_NEAR(number(request[0], "x2"), at(10), 0.01);
+  EXPECT_NEAR(number(request[0], "y1"), number(lane[0], "y") + number(lane[0], "height"), 0.01);
+  EXPECT_NEAR(number(request[0], "y2"), number(lane[1], "y"), 0.01);
+  const auto answer = elements(svg, "line", "answer");
+  ASSERT_EQ(answer.size(), 1u);
+  EXPECT_NEAR(number(answer[0], "x1"), at(50), 0.01);
+  EXPECT_NEAR(number(answer[0], "y1"), number(lane[1], "y"), 0.01);
+  EXPECT_NEAR(number(answer[0], "y2"), number(lane[0], "y") + number(lane[0], "height"), 0.01);
+  ASSERT_EQ(elements(svg, "polyline", "critical").size(), 1u);
+  EXPECT_THAT(svg, HasSubstr("critical path"));
+  for (int i = 2; i < 302; ++i) {
+    timeline.ranks[0].requests.push_back(event(8, i, Kind::kAsked));
+    timeline.ranks[1].requests.push_back(event(10, i, Kind::kBegun));
+  }
+  const auto crowded = draw_timeline(timeline);
+  EXPECT_TRUE(elements(crowded, "line", "request").empty());
+  EXPECT_EQ(elements(crowded, "polyline", "critical").size(), 1u);
+}
+
 TEST(Timeline, JoinsBarsThatAreTooShortToBeSeen) {
   StepTimeline timeline;
   timeline.ranks = {rank(0, {})};
