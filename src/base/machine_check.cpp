@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "base/check.h"
 
@@ -77,6 +78,43 @@ MachineFinding products(const MachineFacts& facts) {
           "SMP_TORCH_DIR and build again"};
 }
 
+/// "2 x NVIDIA H100", as many as are of one name.
+std::string names_of(const std::vector<std::string>& gpus) {
+  std::map<std::string, int> counts;
+  for (const auto& name : gpus) ++counts[name];
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += concat(text.empty() ? "" : ", ", count, " x ", name);
+  }
+  return text;
+}
+
+std::string gpus_text(const MachineFacts& facts) {
+  if (facts.gpus.empty()) return concat(facts.torch_gpus);  // as in some containers
+  const bool all = facts.torch_gpus == static_cast<int>(facts.gpus.size());
+  if (all || facts.torch_gpus <= 0) return names_of(facts.gpus);
+  return concat(names_of(facts.gpus), ", of which LibTorch sees ", facts.torch_gpus);
+}
+
+/// None are needed, so nothing is said of a machine without.
+void add_gpus(const MachineFacts& facts, std::vector<MachineFinding>& findings) {
+  if (facts.gpus.empty() && facts.torch_gpus <= 0) return;
+  const auto found = gpus_text(facts);
+  if (facts.torch_gpus < 0) {
+    findings.push_back({Grade::kNote, "GPUs", found + ", and this LibTorch is built without CUDA",
+                        "build with one that has it (SMP_TORCH_DIR, docs/gpus.md)"});
+  } else if (facts.torch_gpus == 0) {
+    findings.push_back({Grade::kNote, "GPUs", found + ", of which LibTorch sees none",
+                        "see what nvidia-smi says, and whether CUDA_VISIBLE_DEVICES hides them"});
+  } else if (ranks_of(facts) > facts.torch_gpus) {
+    findings.push_back({Grade::kNote, "GPUs",
+                        concat(found, for_ranks(facts), ": with device = cuda some share one"),
+                        concat("start ", facts.torch_gpus, " ranks on this machine")});
+  } else {
+    findings.push_back({Grade::kGood, "GPUs", found, {}});
+  }
+}
+
 MachineFinding mpi(const MachineFacts& facts) {
   if (facts.mpi.empty()) {
     return {Grade::kBroken, "MPI", "there is no mpirun in PATH",
@@ -138,8 +176,13 @@ MachineFinding locked(const MachineFacts& facts) {
 }  // namespace
 
 std::vector<MachineFinding> check_machine(const MachineFacts& facts) {
-  return {cores(facts),         memory(facts),  products(facts), mpi(facts),
-          shared_memory(facts), reading(facts), files(facts),    locked(facts)};
+  std::vector<MachineFinding> findings{cores(facts), memory(facts), products(facts)};
+  add_gpus(facts, findings);
+  for (const auto& each :
+       {mpi(facts), shared_memory(facts), reading(facts), files(facts), locked(facts)}) {
+    findings.push_back(each);
+  }
+  return findings;
 }
 
 }  // namespace smp::base

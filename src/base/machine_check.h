@@ -21,6 +21,8 @@ struct MachineFacts {
   bool reads_other_processes = true;  ///< processes of one user may read each other's memory
   std::string blas;                   ///< of LibTorch: "mkl"
   double gflops = 0;                  ///< of one core, of a product of float32 matrices
+  std::vector<std::string> gpus;      ///< names of NVIDIA's in the machine
+  int torch_gpus = -1;                ///< that LibTorch can compute on; -1: it has no CUDA
   std::string mpi;                    ///< first line of mpirun --version; empty: there is none
   bool mpi_starts = true;             ///< mpirun starts two processes
   double mpi_start_seconds = 0;       ///< in which it does

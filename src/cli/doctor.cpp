@@ -5,6 +5,7 @@
 #include <ATen/Version.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -145,6 +146,31 @@ double speed_of_products() {
   return best;
 }
 
+// ---- GPUs --------------------------------------------------------------------------------------
+
+/// As NVIDIA's driver names them.
+std::vector<std::string> gpus_of_driver() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", error)) {
+    std::ifstream file(gpu.path() / "information");
+    const std::string key = "Model:";
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with(key)) continue;
+      names.push_back(
+          line.substr(std::min(line.size(), line.find_first_not_of(" \t", key.size()))));
+    }
+  }
+  return names;
+}
+
+/// -1: it has no CUDA.
+int gpus_of_torch() {
+  constexpr auto kCuda = c10::DeviceType::CUDA;
+  if (!c10::impl::hasDeviceGuardImpl(kCuda)) return -1;
+  return c10::impl::VirtualGuardImpl(kCuda).deviceCount();
+}
+
 // ---- MPI ---------------------------------------------------------------------------------------
 
 /// Starts `ranks` of this program as show_paths().
@@ -169,6 +195,8 @@ base::MachineFacts look(int ranks, std::string& paths) {
   facts.reads_other_processes = processes_read_each_other();
   facts.blas = name_of_blas();
   facts.gflops = speed_of_products();
+  facts.gpus = gpus_of_driver();
+  facts.torch_gpus = gpus_of_torch();
   facts.mpi = first_line(run("timeout 10 mpirun --version 2>/dev/null").text);
   if (facts.mpi.empty()) return facts;
   const base::SteadyClock clock;

@@ -43,6 +43,16 @@ TEST(MachineCheck, FindsNothingToDoOnAGoodMachine) {
   }
 }
 
+TEST(MachineCheck, NamesGpusThatAllRanksHave) {
+  auto facts = good_machine();
+  facts.gpus = {"NVIDIA H100", "NVIDIA H100", "NVIDIA A2", "NVIDIA H100"};
+  facts.torch_gpus = 4;
+  EXPECT_EQ(finding("GPUs", facts).grade, Grade::kGood);
+  EXPECT_EQ(finding("GPUs", facts).found, "1 x NVIDIA A2, 3 x NVIDIA H100");
+  facts.gpus.clear();  // as in some containers
+  EXPECT_EQ(finding("GPUs", facts).found, "4");
+}
+
 struct Flaw {
   const char* what;
   Grade grade;
@@ -59,6 +69,20 @@ TEST(MachineCheck, NamesEachFlawAndItsRemedy) {
        "the cgroup lets 1.5 run", "fewer ranks"},
       {"products", Grade::kNote, [](MachineFacts& m) { m.gflops = 2; }, "mkl, 2 GFLOP/s",
        "SMP_TORCH_DIR"},
+      {"GPUs", Grade::kNote, [](MachineFacts& m) { m.gpus = {"NVIDIA H100"}; },
+       "1 x NVIDIA H100, and this LibTorch is built without CUDA", "SMP_TORCH_DIR"},
+      {"GPUs", Grade::kNote,
+       [](MachineFacts& m) {
+         m.gpus = {"NVIDIA H100"};
+         m.torch_gpus = 0;
+       },
+       "of which LibTorch sees none", "CUDA_VISIBLE_DEVICES"},
+      {"GPUs", Grade::kNote,
+       [](MachineFacts& m) {
+         m.gpus = {"NVIDIA H100", "NVIDIA H100", "NVIDIA H100", "NVIDIA H100"};
+         m.torch_gpus = 2;
+       },
+       "4 x NVIDIA H100, of which LibTorch sees 2 for 4 ranks", "start 2 ranks"},
       {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi.clear(); }, "no mpirun", "apt-get"},
       {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi_starts = false; }, "cannot start",
        "--allow-run-as-root"},
