@@ -132,6 +132,7 @@ constexpr const char* kRemedy =
 
 void require_equal_values(const d2d::Communicator& stages, std::vector<Named> tensors) {
   std::vector<std::uint64_t> hashes;
+  hashes.reserve(tensors.size());
   for (const auto& [name, tensor, buffer] : tensors) {
     hashes.push_back(deferred::is_delayed(tensor) ? 0 : hash_of(tensor));
   }
@@ -203,6 +204,7 @@ std::uint64_t hash_of_drawn(const at::Tensor& slice) {
 void warn_of_equal_slices(const d2d::Communicator& holders, const NamedSlices& slices,
                           const std::vector<std::size_t>& places) {
   std::vector<std::uint64_t> own;
+  own.reserve(places.size());
   for (const auto place : places) own.push_back(hash_of_drawn(slices.tensors[place]));
   const auto all = gather_values(holders, own, "the values of slices");
   std::vector<std::string> names;

@@ -10,6 +10,8 @@
 namespace smp {
 namespace aliases_test {
 
+using namespace small_programs;
+
 using at::Tensor;
 using testing::HasSubstr;
 

@@ -11,6 +11,8 @@
 namespace smp {
 namespace odd_tensors_test {
 
+using namespace small_programs;
+
 using at::Tensor;
 using testing::AllOf;
 using testing::HasSubstr;

@@ -15,7 +15,7 @@
 #include "api/far_model.h"
 #include "api/two_ranks.h"
 
-namespace smp {
+namespace smp::small_programs {
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -148,4 +148,4 @@ inline void expect_as_alone(const Program& program) {
   }
 }
 
-}  // namespace smp
+}  // namespace smp::small_programs

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -32,7 +33,8 @@ class FaultReportDeathTest : public testing::Test {
 };
 
 TEST_F(FaultReportDeathTest, NamesWhatASegmentationFaultHit) {
-  EXPECT_EXIT(run([] { *reinterpret_cast<volatile int*>(16) = 1; }),
+  static volatile std::uintptr_t address = 16;  // which the compiler need not know
+  EXPECT_EXIT(run([] { *reinterpret_cast<volatile int*>(address) = 1; }),
               testing::KilledBySignal(SIGSEGV),
               std::string(kWho) + "ended by a segmentation fault .SIGSEGV. at address 0x10");
 }

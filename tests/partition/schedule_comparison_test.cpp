@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "partition/partitioner.h"
@@ -234,10 +236,19 @@ TEST(ScheduleComparison, RefusesAPlanThatIsNotOfTheStep) {
     }
     return "no error";
   };
-  EXPECT_EQ(error_of(PartitionPlan(2, {{"", 0}, {"a", 1}})), "no error");
-  EXPECT_THAT(error_of(PartitionPlan(3, {{"", 0}, {"a", 1}})),
+  const auto plan_of = [](int stages, const std::vector<std::string>& paths) {
+    std::vector<PartitionPlan::Row> rows;
+    for (const auto& path : paths) {
+      auto& row = rows.emplace_back();
+      row.path = path;
+      row.pp_rank = path.empty() ? 0 : 1;
+    }
+    return PartitionPlan(stages, std::move(rows));
+  };
+  EXPECT_EQ(error_of(plan_of(2, {"", "a"})), "no error");
+  EXPECT_THAT(error_of(plan_of(3, {"", "a"})),
               HasSubstr("the plan is for 3 stages, and its step for 2"));
-  EXPECT_THAT(error_of(PartitionPlan(2, {{"", 0}})),
+  EXPECT_THAT(error_of(plan_of(2, {""})),
               HasSubstr("the plan has 1 modules, and its step calls module 1"));
 }
 
