@@ -50,6 +50,16 @@ TEST(JobMachine, HasReplicasThatSumTheirGradients) {
   EXPECT_EQ(two.count, 2);
   EXPECT_EQ(two.bucket_bytes, 3 << 20);
   EXPECT_EQ(two.link.bytes_per_second, 4e9);
+  config.shard_optimizer_state = true;
+  const auto sharded = machine_of_four(config).replicas;
+  EXPECT_EQ(sharded.bucket_bytes, 0) << "which waits for the end";
+  EXPECT_FALSE(sharded.all_get_sums);
+  config.shard_optimizer_state = false;
+  config.pipeline_parallel_degree = 1;
+  config.tensor_parallel_degree = 2;
+  EXPECT_EQ(machine_of_four(config).replicas.count, 2) << "of each slice";
+  config.pipeline_parallel_degree = 2;
+  config.tensor_parallel_degree = 1;
   config.overlapping_allreduce = false;
   config.stages_per_node = 1;
   config.network_gbit = 8;

@@ -61,6 +61,17 @@ TEST(Simulator, TellsWhenStagesEndAndTheirLastBackwardBegins) {
   EXPECT_EQ(forward.last_backwards[1], 0);
 }
 
+/// Stage 0 has the first and the last of three modules. Its backward of microbatch 1 begins with
+/// the last one, 5-6, and goes on with the first, 7-8.
+TEST(Simulator, ABackwardInPiecesBeginsWithTheFirst) {
+  auto model = traced_chain({1, 1, 1});
+  model.trace.backward_ratio = 1;
+  const auto step = simulate_with(model, {0, 0, 1, 0}, ideal_machine(2), 0, {.microbatches = 2});
+  EXPECT_NEAR(step.seconds, 8, 1e-7);
+  EXPECT_NEAR(step.last_backwards[0], 5, 1e-7);
+  EXPECT_NEAR(step.ends[0], 8, 1e-7);
+}
+
 TEST(Simulator, TheSlowestStageSetsThePace) {
   const auto step = simulate_chain({0.1, 0.4, 0.2}, 0, {.microbatches = 50, .forward_only = true});
   EXPECT_NEAR(step.seconds, 0.1 + 50 * 0.4 + 0.2, 1e-7);
