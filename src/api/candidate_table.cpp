@@ -2,7 +2,7 @@
 #include "api/candidate_table.h"
 
 #include <algorithm>
-#include <cctype>
+#include <regex>
 #include <tuple>
 #include <utility>
 
@@ -13,23 +13,10 @@
 namespace smp {
 namespace {
 
-bool is_number(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
 /// "layers.3.out" as "layers.*.out".
 std::string without_numbers(const std::string& path) {
-  std::string text;
-  std::size_t begin = 0;
-  while (begin <= path.size()) {
-    const auto end = std::min(path.find('.', begin), path.size());
-    const auto part = path.substr(begin, end - begin);
-    if (begin > 0) text += '.';
-    text += is_number(part) ? "*" : part;
-    begin = end + 1;
-  }
-  return text;
+  static const std::regex number("(^|\\.)[0-9]+(?=\\.|$)");
+  return std::regex_replace(path, number, "$1*");
 }
 
 struct Line {

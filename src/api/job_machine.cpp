@@ -27,7 +27,7 @@ constexpr double kLatencyWithoutCore = 200e-6;
 /// perf/results/d2d.json, which is of a slower day).
 constexpr double kLentBytesPerSecond = 25e9;
 
-/// Of gradients that replicas add up, which are copied.
+/// Of gradients that replicas add up, which are copied; assumed, as of tensors that are not lent.
 constexpr double kCopiedBytesPerSecond = 4e9;
 
 /// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet

@@ -23,6 +23,9 @@ TEST(CandidateTable, HasALineForEachClassAndFate) {
           {"layers.1.norm", "LayerNormImpl", false, "not marked"},
           {"layers.2.out", "LinearImpl", true, "out_features 3 cannot be divided by 2"},
           {"", "EmbeddingImpl", false, "not marked"},
+          {"0.1.2", "LinearImpl", true, ""},
+          {"0.1.3", "LinearImpl", true, ""},
+          {"2d", "LinearImpl", true, ""},
       },
       2);
   EXPECT_THAT(
@@ -30,6 +33,8 @@ TEST(CandidateTable, HasALineForEachClassAndFate) {
                    ContainsRegex("layers\\.\\*\\.out +2 +LinearImpl +spread"),
                    ContainsRegex("layers\\.\\*\\.norm +2 +LayerNormImpl +whole: not marked"),
                    ContainsRegex("layers\\.2\\.out +1 +LinearImpl +whole: out_features 3"),
+                   ContainsRegex("\n\\*\\.\\*\\.\\* +2 +LinearImpl +spread"),
+                   ContainsRegex("\n2d +1 +LinearImpl +spread"),
                    ContainsRegex("\\(the model\\) +1 +EmbeddingImpl"), Not(HasSubstr("layers.0"))));
 }
 
