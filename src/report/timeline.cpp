@@ -30,7 +30,8 @@ constexpr double kLegendRow = 22;
 constexpr double kLong = 10'000;  // milliseconds, from where on times are in seconds
 constexpr double kMinWidthOfNumber = 13;
 constexpr std::size_t kMostArrows = 300;  // more hide what they lead to
-constexpr const char* kArrow = "#7d7d7d";
+constexpr const char* kArrow = "#9a9a9a";
+constexpr double kArrowWidth = 0.6;     // they cross bars
 constexpr const char* kAnswer = "3 2";  // dashes
 constexpr const char* kCritical = "#c2185b";
 constexpr const char* kIdle = "url(#idle)";
@@ -259,10 +260,12 @@ class TimelinePicture {
       const Point to{x(arrow.end), lane_top(arrow.to) + (down ? 0 : lanes_.height)};
       svg_.line(from, to,
                 {.stroke = kArrow,
+                 .stroke_width = kArrowWidth,
                  .dash = arrow.answer ? kAnswer : "",
                  .group = arrow.answer ? "answer" : "request"});
       const double back = down ? -4 : 4;
-      svg_.path({{to.x - 2, to.y + back}, to, {to.x + 2, to.y + back}}, {.stroke = kArrow});
+      svg_.path({{to.x - 2, to.y + back}, to, {to.x + 2, to.y + back}},
+                {.stroke = kArrow, .stroke_width = kArrowWidth});
     }
   }
 
