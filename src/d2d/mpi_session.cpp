@@ -481,8 +481,7 @@ void MpiSession::barrier() const { check_mpi(MPI_Barrier(world_.get()), "waiting
 void MpiSession::abort(int exit_code) const noexcept {
   std::fflush(stdout);
   std::fflush(stderr);
-  MPI_Abort(world_.get(), exit_code);
-  std::_Exit(exit_code);  // MPI_Abort may return
+  abort_mpi(world_.get(), exit_code);
 }
 
 void MpiSession::abort_job(int exit_code) noexcept {
@@ -490,7 +489,7 @@ void MpiSession::abort_job(int exit_code) noexcept {
   int over = 0;
   MPI_Initialized(&running);
   MPI_Finalized(&over);
-  if (running && !over) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  if (running && !over) abort_mpi(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }
 

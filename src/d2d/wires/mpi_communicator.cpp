@@ -1,6 +1,10 @@
 // d2d/wires/mpi_communicator.cpp: see the header.
 #include "d2d/wires/mpi_communicator.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <vector>
 
@@ -94,10 +98,22 @@ bool MpiMeeting::complete() {
   return done != 0;
 }
 
+void abort_mpi(MPI_Comm communicator, int exit_code) noexcept {
+  constexpr unsigned kSecondsForTheLauncher = 5;
+  std::signal(SIGALRM, [](int) { ::_exit(1); });
+  sigset_t alarms;
+  sigemptyset(&alarms);
+  sigaddset(&alarms, SIGALRM);
+  ::pthread_sigmask(SIG_UNBLOCK, &alarms, nullptr);
+  ::alarm(kSecondsForTheLauncher);
+  MPI_Abort(communicator, exit_code);
+  std::_Exit(exit_code);  // MPI_Abort may return
+}
+
 void end_job_at_exit() noexcept {
   if (std::exchange(ends_at_exit, true)) return;
   std::atexit([] {
-    if (!mpi_is_over()) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (!mpi_is_over()) abort_mpi(MPI_COMM_WORLD, 1);
   });
 }
 

@@ -61,6 +61,10 @@ class MpiMeeting {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
+/// MPI_Abort, and the end of this process even if its launcher does not answer: one that is
+/// stopped, or cannot be reached, would hold it for ever. That one is given 5 s.
+[[noreturn]] void abort_mpi(MPI_Comm communicator, int exit_code) noexcept;
+
 /// Ends the whole job once this process exits: not at once, so that the exception that is unwinding
 /// can still be reported by whoever catches it.
 void end_job_at_exit() noexcept;

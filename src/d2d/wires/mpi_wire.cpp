@@ -237,7 +237,7 @@ void MpiWire::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
     }
     std::fflush(stderr);
   }
-  if (!unwinding) MPI_Abort(control_.get(), 1);
+  if (!unwinding) abort_mpi(control_.get(), 1);
   // Until the process exits MPI may still write to what it was given: it is never freed.
   static_cast<void>(new auto(std::move(requests_)));
   end_job_at_exit();
