@@ -2,6 +2,7 @@
 #include "api/job_machine.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <map>
@@ -13,6 +14,7 @@
 #include "api/runtime.h"
 #include "base/cpu_socket.h"
 #include "base/device.h"
+#include "base/device_memory.h"
 #include "base/machine_memory.h"
 
 namespace smp {
@@ -58,6 +60,21 @@ std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
   return memory;
 }
 
+/// Of the accelerators that the ranks of this job compute on, all like this rank's; ranks of a host
+/// take them in turn (api/rank_device.h). Empty: nothing is known.
+std::vector<std::int64_t> memory_of_accelerators(const Runtime& runtime) {
+  const auto device = runtime.device();
+  const auto bytes = base::device_memory(device);
+  if (bytes == 0) return {};
+  const int devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+  std::vector<std::int64_t> memory;
+  for (const auto rank : runtime.topology().group(Group::kPp)) {
+    const auto neighbours = static_cast<int>(runtime.topology().group(Group::kLocal, rank).size());
+    memory.push_back(bytes / ((neighbours + devices - 1) / devices));
+  }
+  return memory;
+}
+
 /// As configured; else that of the devices; else that of this machine, of which every rank on a
 /// host gets the same. A job that is only planned runs elsewhere: nothing is known of its machines.
 std::vector<std::int64_t> memory_of_stages(const Runtime& runtime,
@@ -71,6 +88,7 @@ std::vector<std::int64_t> memory_of_stages(const Runtime& runtime,
   if (memory.size() == 1) memory.assign(ranks.size(), memory[0]);
   if (configured.empty()) memory = memory_of_devices(runtime, devices);
   if (!memory.empty()) return memory;
+  if (!runtime.device().is_cpu() && !runtime.plan_request()) return memory_of_accelerators(runtime);
   const auto bytes = base::machine_memory();
   if (runtime.plan_request() || bytes == 0) return memory;
   for (const auto rank : ranks) {
@@ -136,6 +154,15 @@ bool replicas_are_apart(const Runtime& runtime) {
   });
 }
 
+/// Ranks that sum gradients over one adapter of their machine, at about the same time.
+int ranks_of_adapter(const Runtime& runtime) {
+  const auto& config = runtime.config();
+  const int ranks = config.stages_per_node > 0
+                        ? config.stages_per_node
+                        : static_cast<int>(runtime.topology().group(Group::kLocal).size());
+  return (ranks + config.network_ports - 1) / config.network_ports;
+}
+
 /// As if all parameters were slices where ranks share distributed modules: most of such models is.
 simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::Machine& machine) {
   const auto& config = runtime.config();
@@ -149,10 +176,12 @@ simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::
   }
   const auto& links = machine.direct_links;
   const double direct = links.empty() ? 0 : *std::min_element(links.begin(), links.end());
-  replicas.link =
-      replicas_are_apart(runtime)
-          ? machine.network
-          : simulate::Machine::Link{machine.latency, direct > 0 ? direct : kCopiedBytesPerSecond};
+  if (replicas_are_apart(runtime)) {
+    replicas.link = machine.network;
+    replicas.link.bytes_per_second /= ranks_of_adapter(runtime);
+  } else {
+    replicas.link = {machine.latency, direct > 0 ? direct : kCopiedBytesPerSecond};
+  }
   return replicas;
 }
 

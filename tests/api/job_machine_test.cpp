@@ -66,6 +66,10 @@ TEST(JobMachine, HasReplicasThatSumTheirGradients) {
   const auto apart = machine_of_four(config).replicas;
   EXPECT_EQ(apart.bucket_bytes, 0);
   EXPECT_EQ(apart.link.bytes_per_second, 1e9);
+  config.stages_per_node = 2;
+  EXPECT_EQ(machine_of_four(config).replicas.link.bytes_per_second, 0.5e9) << "two on one adapter";
+  config.network_ports = 2;
+  EXPECT_EQ(machine_of_four(config).replicas.link.bytes_per_second, 1e9);
 }
 
 TEST(JobMachine, StagesOfOneSocketNeedNoPlaces) {
