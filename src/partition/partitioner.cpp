@@ -198,7 +198,7 @@ class Planner {
     const auto budget = static_cast<int>(std::clamp<std::int64_t>(
         kMostCalls / (sample * of_microbatch), kLeastJudgements, kMostJudgements));
     if (budget >= kBudgetForOtherCosts) add_by_other_costs(starts);
-    const double tree_seconds = judged(starts.front(), sample).step.seconds;
+    const double tree_seconds = judged(starts.front(), sample).seconds();
     const Judge judge = [&](const std::vector<int>& stages) {
       if (!every_stage_used(costs_, machine_, stages)) return kIdle;
       const Judgement judgement = judged(stages, sample);
@@ -229,13 +229,13 @@ class Planner {
 
   // Worse than all others if slower than the paper's algorithm.
   static double value(const Judgement& judgement, double tree_seconds) {
-    return judgement.value() * (judgement.step.seconds > tree_seconds ? kSlower : 1);
+    return judgement.value() * (judgement.seconds() > tree_seconds ? kSlower : 1);
   }
 
   double value(const Candidate& candidate) const {
     const Candidate& first = found_.front();
     const bool comparable = first.strategy == "tree" && first.judgement.fits();
-    const double limit = (comparable ? first : candidate).judgement.step.seconds;
+    const double limit = (comparable ? first : candidate).judgement.seconds();
     return value(candidate.judgement, limit);
   }
 

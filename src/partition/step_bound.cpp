@@ -2,6 +2,7 @@
 #include "partition/step_bound.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -101,50 +102,58 @@ std::vector<double> work_of_nodes(const Microbatch& microbatch, const CostTree& 
   return sums;
 }
 
-/// Brings down `before`, by node: the work of a microbatch before the node can compute for the
-/// first time. A caller can as soon as it is called: the runtime does before its requests what it
-/// only does between them to pass results on (kOnlyPassesOn).
-void note_work_before(const Microbatch& microbatch, const CostTree& costs, bool with_backward,
-                      std::vector<double>& before) {
-  const auto work = [&](const IntervalId& interval) {
+/// Of every node: seconds of a microbatch's forward before it can compute for the first time, and
+/// of its backward after the node has computed for the last time.
+struct Around {
+  explicit Around(std::size_t nodes)
+      : before(nodes, std::numeric_limits<double>::infinity()), after(before) {}
+  std::vector<double> before, after;
+};
+
+/// Brings them down to those of `microbatch`. A caller can compute as soon as it is called: the
+/// runtime does before its requests what it only does between them to pass results on
+/// (kOnlyPassesOn).
+void note_work_around(const Microbatch& microbatch, const CostTree& costs, Around& around) {
+  double before = 0, after = 0;
+  const auto pass = [&](const IntervalId& interval) {
     const auto& times = microbatch.least[Trace::index_of(interval)];
-    return times.forward + (with_backward ? times.backward : 0);
+    before += times.forward;
+    after += times.backward;
   };
-  double passed = 0;
   const auto enter = [&](int module) {
-    double& known = before[costs.node_of_module[module]];
-    known = std::min(known, passed);
+    const auto node = static_cast<std::size_t>(costs.node_of_module[module]);
+    around.before[node] = std::min(around.before[node], before);
+    around.after[node] = std::min(around.after[node], after);
   };
   std::vector<int> open;  // running calls, innermost last
   const auto leave_until = [&](int caller) {
-    for (; !open.empty() && open.back() != caller; open.pop_back()) {
-      passed += work({open.back(), false});
-    }
+    for (; !open.empty() && open.back() != caller; open.pop_back()) pass({open.back(), false});
   };
   enter(0);
   const auto& calls = microbatch.trace.calls;
   for (int i = 0; i < static_cast<int>(calls.size()); ++i) {
     leave_until(calls[i].caller);
-    passed += work({i, true});
+    pass({i, true});
     enter(calls[i].module);
     open.push_back(i);
   }
 }
 
-/// Of all nodes that compute, ascending: whichever microbatch comes to them first.
-std::vector<double> work_before_nodes(const std::vector<Microbatch>& microbatches,
-                                      const CostTree& costs, bool with_backward) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<double> by_node(costs.nodes.size(), kNever);
-  for (const auto& microbatch : microbatches) {
-    note_work_before(microbatch, costs, with_backward, by_node);
-  }
-  std::vector<double> before;
+/// Whichever microbatch comes to a node first, and whichever leaves it last.
+Around work_around_nodes(const std::vector<Microbatch>& microbatches, const CostTree& costs) {
+  Around around(costs.nodes.size());
+  for (const auto& microbatch : microbatches) note_work_around(microbatch, costs, around);
+  return around;
+}
+
+/// Of all nodes that compute, ascending: no two stages begin, or end, with the same one.
+std::vector<double> of_computing_nodes(const std::vector<double>& by_node, const CostTree& costs) {
+  std::vector<double> seconds;
   for (std::size_t n = 0; n < by_node.size(); ++n) {
-    if (by_node[n] < kNever && costs.nodes[n].seconds > 0) before.push_back(by_node[n]);
+    if (std::isfinite(by_node[n]) && costs.nodes[n].seconds > 0) seconds.push_back(by_node[n]);
   }
-  std::sort(before.begin(), before.end());
-  return before;
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
 }
 
 /// What all stages can compute in a second, if those of a host share its cores.
@@ -176,15 +185,20 @@ bool splits_backward(const StepSettings& settings, int stages) {
 double lost_work(const std::vector<Microbatch>& microbatches, const CostTree& costs,
                  const simulate::Machine& machine, const StepSettings& settings) {
   if (!machine.oversubscribed.empty()) return 0;
-  const bool ends_late = splits_backward(settings, machine.stages);
-  const auto before = work_before_nodes(microbatches, costs, !ends_late);
+  const auto around = work_around_nodes(microbatches, costs);
   std::vector<double> speeds;
   for (int stage = 0; stage < machine.stages; ++stage) speeds.push_back(machine.speed(stage));
   std::sort(speeds.begin(), speeds.end(), std::greater<>());
   double lost = 0;
-  for (std::size_t i = 0; i < std::min(speeds.size(), before.size()); ++i) {
-    lost += before[i] / speeds.front() * speeds[i];
-  }
+  const auto wait = [&](const std::vector<double>& by_node) {
+    const auto seconds = of_computing_nodes(by_node, costs);
+    for (std::size_t i = 0; i < std::min(speeds.size(), seconds.size()); ++i) {
+      lost += seconds[i] / speeds.front() * speeds[i];
+    }
+  };
+  wait(around.before);
+  // Gradients of weights that may come later fill the end.
+  if (!splits_backward(settings, machine.stages)) wait(around.after);
   return lost;
 }
 

@@ -48,6 +48,17 @@ void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine
   for (auto& count : step.messages) count = count * to / from;
 }
 
+// Gradients of weights that a schedule computes later are not final when the last backward begins.
+simulate::Machine::Replicas replicas_of_step(const simulate::Machine& machine,
+                                             const StepSettings& settings) {
+  auto replicas = machine.replicas;
+  for (int stage = 0; stage < machine.stages; ++stage) {
+    const int last = settings.microbatches - 1;
+    if (settings.schedule->splits_backward(stage, last)) replicas.bucket_bytes = 0;
+  }
+  return replicas;
+}
+
 // Of one set of gradients.
 std::vector<std::int64_t> gradient_bytes(const std::vector<StageMemory>& memory, int copies) {
   std::vector<std::int64_t> bytes;
@@ -78,7 +89,7 @@ int split_modules(const CostTree& costs, const std::vector<int>& stages) {
 }  // namespace
 
 double Judgement::value() const {
-  const double balanced = (step.seconds + replica_sums) * std::pow(to_bound, balance_weight);
+  const double balanced = seconds() * std::pow(to_bound, balance_weight);
   const double readable = balanced * (1 + kSplit * split_modules);
   return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
@@ -115,7 +126,7 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
                      settings_.optimizer_ratio, settings_.gradient_copies);
   if (trace_.source != simulate::CostSource::kCounts) {  // else seconds mean nothing
     judgement.replica_sums =
-        replica_sum_seconds(judgement.step, machine_.replicas,
+        replica_sum_seconds(judgement.step, replicas_of_step(machine_, settings_),
                             gradient_bytes(judgement.memory, settings_.gradient_copies));
   }
   judgement.balance_weight = settings_.balance_weight;

@@ -36,6 +36,8 @@ struct Judgement {
   int split_modules = 0;            ///< whose parts are on several stages
 
   bool fits() const { return missing == 0; }
+  /// Until the next step can begin.
+  double seconds() const { return step.seconds + replica_sums; }
   /// Smaller is better: seconds of the step and of sums after it, times `to_bound` to the power of
   /// `balance_weight`, and a little more for every module that a reader finds on several stages;
   /// what does not fit is worse than all that fits.

@@ -29,6 +29,7 @@ class TaskWalk {
       forward(program_.operations[i]);
     }
     settle(own.back.bytes);  // the gradient of its result, which may come before it begins
+    settle(arriving(own));
     for (int i = own.last; i >= 0; i = program_.operations[i].previous) {
       backward(program_.operations[i]);
     }
@@ -36,6 +37,18 @@ class TaskWalk {
   }
 
  private:
+  /// Gradients of the inputs of its requests, which may all come before the first is looked at: a
+  /// trace does not tell which requests need each other.
+  Bytes arriving(const Task& own) const {
+    Bytes bytes = 0;
+    for (int i = own.first; i >= 0; i = program_.operations[i].next) {
+      const int callee = program_.operations[i].callee;
+      if (callee < 0 || program_.tasks[callee].passed_on_by >= 0) continue;
+      bytes += program_.tasks[callee].there.bytes;
+    }
+    return bytes;
+  }
+
   void forward(const Operation& operation) {
     if (operation.callee < 0) {
       live_ += operation.activation_bytes;

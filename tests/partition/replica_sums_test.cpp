@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "partition/count_trace.h"
+#include "partition/partitioner.h"
 #include "partition/step_judge.h"
 #include "partition/strategies.h"
 #include "partition/tree_builder.h"
@@ -85,6 +86,30 @@ TEST(ReplicaSums, CountWherePlacementsAreJudged) {
   EXPECT_NEAR(judged(two, 2).replica_sums, two.seconds_for(400), 1e-12) << "one copy travels";
   EXPECT_NEAR(judged({2, {1e-3, 1e6}, 100}, 1).replica_sums, two.seconds_for(100), 1e-12)
       << "the last bucket";
+}
+
+/// A little slower than the paper's placement, but its gradients are there much sooner.
+TEST(ReplicaSums, MayMakeASlowerStepTheBetterOne) {
+  TreeBuilder build;
+  for (const char* path : {"a", "b"}) build.module(path, 40'000'000);
+  for (const char* path : {"c", "d"}) build.module(path, 400);
+  PartitionOptions options;
+  options.pp_size = 2;
+  options.microbatches = 4;
+  options.active_microbatches = 6;
+  options.memory_weight = 0;
+  options.trace = count_trace(build.tree);
+  options.trace.source = simulate::CostSource::kEstimated;
+  for (auto& call : options.trace.calls) call.after.seconds = 1e-3;
+  const auto stage_of = [&](const PartitionPlan& plan, const char* path) {
+    return plan.rows()[static_cast<std::size_t>(build.tree.find(path))].pp_rank;
+  };
+  const auto alone = make_plan(build.tree, options);
+  EXPECT_EQ(stage_of(alone, "a"), stage_of(alone, "b")) << "neighbours";
+  options.machine.replicas = {2, {1e-5, 4e9}};
+  const auto replicated = make_plan(build.tree, options);
+  EXPECT_NE(stage_of(replicated, "a"), stage_of(replicated, "b")) << "10 ms of sums instead of 20";
+  EXPECT_GT(replicated.summary()->chosen.step_seconds, alone.summary()->chosen.step_seconds);
 }
 
 TEST(ReplicaSums, AreNothingBesideCounts) {

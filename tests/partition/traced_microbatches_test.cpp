@@ -86,7 +86,43 @@ simulate::Trace other_way(const simulate::Trace& trace, std::uint64_t seed) {
   const auto kept = 1 + seed % other.calls.size();
   other.calls.resize(kept);
   for (auto& call : other.calls) call.after.seconds *= 0.5 + static_cast<double>(seed % 5);
+  // Some have no backward, and a longer forward.
+  if (seed % 3 == 0) {
+    for (auto& call : other.calls) {
+      call.after.seconds *= 3;
+      call.after.backward_seconds = 0;
+    }
+  }
   return other;
+}
+
+/// One microbatch begins early and ends late, the other the other way round: stages wait for
+/// neither as long as both together would make them.
+TEST(TracedMicrobatches, ThatWaitAtOtherEndsAreNoLongerThanTheBound) {
+  TreeBuilder build;
+  build.module("x", 4);
+  build.module("y", 4);
+  simulate::Trace trace;
+  trace.calls = {{.module = 1, .caller = -1}, {.module = 2, .caller = -1}};
+  const auto take = [](simulate::Trace& own, double xf, double xb, double yf, double yb) {
+    own.calls[0].after.seconds = xf;
+    own.calls[0].after.backward_seconds = xb;
+    own.calls[1].after.seconds = yf;
+    own.calls[1].after.backward_seconds = yb;
+    own.loss_call = 1;
+  };
+  simulate::Trace other = trace;
+  take(trace, 4, 8, 5, 5);
+  take(other, 10, 0, 4, 4);
+  trace.others = {other};
+  const auto costs = make_cost_tree(build.tree, trace, nothing_fixed(build.tree), {});
+  const auto machine = simulate::ideal_machine(2);
+  const auto schedule = schedule::make_schedule("interleaved", {2, 2, 2});
+  const StepSettings settings{2, schedule.get(), 0};
+  const StepJudge judge(build.tree, trace, costs, machine, settings);
+  const double shortest = shortest_step(judge, costs, 2);
+  EXPECT_LE(step_lower_bound(trace, costs, machine, settings), shortest);
+  EXPECT_LT(shortest, 25) << "what it would be if each stage waited for both";
 }
 
 TEST(TracedMicrobatches, TakeNoLessThanTheBound) {

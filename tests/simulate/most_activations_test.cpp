@@ -30,12 +30,15 @@ TEST(MostActivations, CountGradientsThatComeAtOnceForRequestsThatDoNotNeedEachOt
   TimedModel model;
   const int root = model.call(-1, 0);
   for (int i = 0; i < 2; ++i) {
-    model.trace.calls[model.call(root, 0.1, 1)].output_bytes = 100;
+    auto& call = model.trace.calls[model.call(root, 0.1, 1)];
+    call.input_bytes = 40;
+    call.output_bytes = 100;
   }
   const auto schedule = schedule::make_simple();
   const auto most = most_activations(model.trace, {0, 0, 1, 1}, ideal_machine(2),
                                      {.microbatches = 3, .schedule = schedule.get()});
   EXPECT_EQ(most[1], 3 * 2 * (1 + 100));
+  EXPECT_EQ(most[0], 3 * std::max(2 * 40, 100)) << "their inputs' gradients, or a result";
 }
 
 TEST(MostActivations, CountRequestsThatWaitUntilTheirMicrobatchMayEnter) {
