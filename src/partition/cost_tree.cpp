@@ -2,8 +2,10 @@
 #include "partition/cost_tree.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "base/check.h"
 #include "partition/node_groups.h"
@@ -15,6 +17,7 @@ namespace {
 struct OwnCosts {
   std::vector<std::int64_t> weight_bytes;
   std::vector<std::int64_t> gradient_bytes;
+  std::vector<double> stepped_bytes;
   std::vector<std::int64_t> activation_bytes;
   std::vector<double> seconds;
   std::vector<int> first_call;  // index in Trace::calls of whichever microbatch called it first
@@ -23,13 +26,14 @@ struct OwnCosts {
 constexpr int kNeverCalled = std::numeric_limits<int>::max();
 
 // A tied weight counts where it was registered first.
-std::vector<std::int64_t> bytes_of_weights(const ModuleTree& tree,
-                                           std::int64_t TreeParameter::*bytes) {
-  std::vector<std::int64_t> sums(tree.nodes.size(), 0);
+template <class Bytes>
+auto bytes_of_weights(const ModuleTree& tree, Bytes bytes) {
+  using Sum = std::decay_t<std::invoke_result_t<Bytes, const TreeParameter&>>;
+  std::vector<Sum> sums(tree.nodes.size(), 0);
   std::vector<bool> counted(tree.parameters.size(), false);
   for (std::size_t m = 0; m < tree.nodes.size(); ++m) {
     for (const OwnParameter& own : tree.nodes[m].parameters) {
-      if (!counted.at(own.parameter)) sums[m] += tree.parameters[own.parameter].*bytes;
+      if (!counted.at(own.parameter)) sums[m] += std::invoke(bytes, tree.parameters[own.parameter]);
       counted[own.parameter] = true;
     }
   }
@@ -58,7 +62,9 @@ OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
   const std::size_t count = tree.nodes.size();
   OwnCosts costs{bytes_of_weights(tree, &TreeParameter::bytes),
                  bytes_of_weights(tree, &TreeParameter::gradient_bytes),
-                 std::vector<std::int64_t>(count, 0), std::vector<double>(count, 0),
+                 bytes_of_weights(tree, &TreeParameter::stepped_bytes),
+                 std::vector<std::int64_t>(count, 0),
+                 std::vector<double>(count, 0),
                  std::vector<int>(count, kNeverCalled)};
   costs.first_call[0] = -1;
   for (std::size_t i = 0; i < trace.num_traced(); ++i) add_calls(costs, trace.of_microbatch(i));
@@ -152,6 +158,7 @@ void fill_in(CostTree& tree, const ModuleTree& modules, const OwnCosts& own,
       node.seconds += own.seconds[module];
       node.weight_bytes += own.weight_bytes[module];
       node.gradient_bytes += own.gradient_bytes[module];
+      node.stepped_bytes += own.stepped_bytes[module];
       node.buffer_bytes += modules.nodes[module].buffer_bytes;
       node.activation_bytes += own.activation_bytes[module];
     }

@@ -19,6 +19,7 @@ struct CostNode {
   double seconds = 0;         ///< own, of one microbatch: all calls together, and their backward
   std::int64_t weight_bytes = 0;      ///< own, each tied weight once
   std::int64_t gradient_bytes = 0;    ///< own, of weights that are trained
+  double stepped_bytes = 0;           ///< of these, what a rank keeps optimizer state of
   std::int64_t buffer_bytes = 0;      ///< own
   std::int64_t activation_bytes = 0;  ///< own, of one microbatch
   int fixed = -1;                     ///< stage it is pinned to, or -1

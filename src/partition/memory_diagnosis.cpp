@@ -32,18 +32,30 @@ class MemoryDiagnosis {
  private:
   std::string verdict() const {
     if (unfit_.all_by_hand) return "the model does not fit as it is placed by hand:";
-    const double bound =
-        memory_lower_bound(unfit_.tree, unfit_.costs, unfit_.machine, unfit_.settings);
+    const double bound = bound_of(unfit_.costs);
     if (bound > 1) {
-      char text[96];
+      const bool pinned = bound_of(without_pins()) <= 1;
+      char text[128];
       std::snprintf(text, sizeof text,
-                    "the model does not fit: however it is cut, some stage needs %.2f times its "
+                    "the model does not fit%s: however %s is cut, some stage needs %.2f times its "
                     "memory or more",
+                    pinned ? " with modules where they are pinned" : "", pinned ? "the rest" : "it",
                     bound);
       return text;
     }
     return "no placement was found that fits, which is no proof that there is none; the best one "
            "found:";
+  }
+
+  double bound_of(const CostTree& costs) const {
+    return memory_lower_bound(unfit_.tree, costs, unfit_.machine, unfit_.settings);
+  }
+
+  /// But that of the model itself, whose place is no pin.
+  CostTree without_pins() const {
+    CostTree costs = unfit_.costs;
+    for (std::size_t n = 1; n < costs.nodes.size(); ++n) costs.nodes[n].fixed = -1;
+    return costs;
   }
 
   std::int64_t limit(int stage) const { return unfit_.machine.memory[stage]; }

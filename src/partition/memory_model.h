@@ -31,15 +31,11 @@ struct Activations {
   std::vector<std::int64_t> most;
 };
 
-/// Of weights with so many bytes of gradients.
-/// @param optimizer_ratio  optimizer state over trained weights: SGD 0, momentum 1, Adam 2
-std::int64_t optimizer_bytes(std::int64_t gradient_bytes, double optimizer_ratio);
-
 /// Bytes of weights, gradients, optimizer state and buffers of a whole model, on one stage.
 double state_bytes(const ModuleTree& tree, double optimizer_ratio, int gradient_copies = 1);
 
 /// @param stages           of every module of the tree
-/// @param optimizer_ratio  as for optimizer_bytes()
+/// @param optimizer_ratio  optimizer state over trained weights: SGD 0, momentum 1, Adam 2
 /// @param gradient_copies  how often each gradient is held
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
                                         const Activations& activations, double optimizer_ratio,

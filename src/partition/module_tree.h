@@ -18,6 +18,11 @@ struct TreeParameter {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
   std::int64_t gradient_bytes = 0;  ///< none if it is frozen; the optimizer keeps as little of it
+  /// Ranks to one of which the optimizer's state of it is dealt (`shard_optimizer_state`).
+  int state_shares = 1;
+
+  /// Of which a rank keeps state, on average.
+  double stepped_bytes() const { return static_cast<double>(gradient_bytes) / state_shares; }
 };
 
 /// Buffers up to so many bytes are held by all ranks, since any code may read them: position ids,

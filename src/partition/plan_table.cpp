@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "partition/module_tree.h"
 #include "partition/short_text.h"
 #include "partition/text_table.h"
 
@@ -365,15 +366,37 @@ std::string origin_text(const PlanSummary& summary) {
       cores_text(summary));
 }
 
+// Where one module costs so much that all bounds are its own cost, they say nothing of the split.
+// Of stages that are alike only: else its cost over a stage's speed would have to be told.
+std::string bottleneck_text(const PartitionPlan& plan) {
+  const PlanSummary& summary = *plan.summary();
+  double largest = 0;
+  bool alike = true;
+  for (const StageSummary& stage : summary.stages) {
+    largest = std::max(largest, stage.cost);
+    alike = alike && stage.device == summary.stages.front().device;
+  }
+  const double bound = largest / summary.chosen.bottleneck_to_bound;
+  const auto row = std::find_if(plan.rows().begin(), plan.rows().end(),
+                                [&](const auto& own) { return own.cost > bound * (1 - 1e-6); });
+  if (!alike || summary.stages.size() < 2 || row == plan.rows().end()) {
+    return "bottleneck: cost of the largest stage over a bound that no split goes below";
+  }
+  return concat("bottleneck: cost of the largest stage over that of ", quoted_path(row->path),
+                " alone, which no split goes below");
+}
+
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan, int width) {
   const PlanSummary& summary = *plan.summary();
   std::string text = lines_of(origin_text(summary), width) + lines_of(links_text(summary), width) +
                      lines_of(bound_text(summary), width);
-  for (const char* line :
-       {"bottleneck: cost of the largest stage over a bound that no split goes below",
-        "memory: at most, with all microbatches in flight at their worst on that stage",
-        "cut: bytes that enter and leave a stage per microbatch in the forward pass"}) {
+  for (const std::string& line :
+       {bottleneck_text(plan),
+        std::string(
+            "memory: at most, with all microbatches in flight at their worst on that stage"),
+        std::string(
+            "cut: bytes that enter and leave a stage per microbatch in the forward pass")}) {
     text += lines_of(line, width);
   }
   std::size_t bound = 0;

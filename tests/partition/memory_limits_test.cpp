@@ -148,6 +148,17 @@ TEST(Partitioner, ClaimsNoProofWhereItHasNone) {
   EXPECT_EQ(refusal_of<ResourceError>(build.tree, options), "accepted") << "7 + 4, 5 + 4";
 }
 
+TEST(Partitioner, BlamesPinsWhereTheyAreTheReason) {
+  const auto build = four_modules();
+  auto options = ten_units_each();
+  for (auto& limit : options.machine.memory) limit = 8800;
+  options.pins = {{"m1", 0, "a test"}, {"m2", 0, "a test"}};  // 7 + 5 of 11
+  EXPECT_THAT(refusal_of<ResourceError>(build.tree, options),
+              AllOf(HasSubstr("the model does not fit with modules where they are pinned: however "
+                              "the rest is cut, some stage needs 1.09 times"),
+                    HasSubstr("\n  stage 0 needs ")));
+}
+
 TEST(Partitioner, SaysThatAPlacementByHandDoesNotFit) {
   const auto build = four_modules();
   auto options = ten_units_each();

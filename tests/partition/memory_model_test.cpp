@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "partition/cost_tree.h"
+#include "partition/count_trace.h"
+#include "partition/memory_bound.h"
 #include "partition/tree_builder.h"
 #include "support/model_families.h"
 
@@ -37,6 +40,25 @@ TEST(MemoryModel, GivesFrozenWeightsNeitherGradientsNorOptimizerState) {
   EXPECT_EQ(memory[0].weights, 480);
   EXPECT_EQ(memory[0].gradients, 400);
   EXPECT_EQ(memory[0].optimizer, 800);
+}
+
+TEST(MemoryModel, CountsThePartOfTheOptimizersStateThatARankKeeps) {
+  TreeBuilder build;
+  build.module("slice", 400);
+  build.module("whole", 80);
+  build.tree.parameters[0].state_shares = 2;
+  build.tree.parameters[1].state_shares = 8;
+  const auto memory = predict_memory(build.tree, {0, 0, 0}, {{0}, {0}}, 2);
+  EXPECT_EQ(memory[0].gradients, 480);
+  EXPECT_EQ(memory[0].optimizer, 2 * (400 + 80)) << "of each one rank has all";
+  build.module("slice too", 300);
+  build.module("a third", 200);
+  for (const int number : {2, 3}) build.tree.parameters[number].state_shares = 2;
+  const auto even = predict_memory(build.tree, {0, 0, 0, 0, 0}, {{0}, {0}}, 2);
+  EXPECT_EQ(even[0].optimizer, 2 * (300 + 200 + 80)) << "400 on one of two ranks, 500 on the other";
+  const auto costs =
+      make_cost_tree(build.tree, count_trace(build.tree), nothing_fixed(build.tree), {});
+  EXPECT_EQ(state_bytes(costs.nodes[1], 2, 1), 400 + 400 + 2 * 200);
 }
 
 /// Replicas add up gradients aside until the end of the step.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "partition/partitioner.h"
 #include "partition/plan_check.h"
 #include "partition/plan_example.h"
 #include "partition/text_table.h"
@@ -111,6 +112,24 @@ bottleneck: cost of the largest stage over a bound that no split goes below
 memory: at most, with all microbatches in flight at their worst on that stage
 cut: bytes that enter and leave a stage per microbatch in the forward pass
 )");
+}
+
+/// Its ratio says nothing of the split.
+TEST(PlanTable, NamesAModuleThatIsTheBoundByItself) {
+  const auto table_with = [](std::int64_t embedding) {
+    TreeBuilder build;
+    build.module("embed", embedding);
+    for (const char* path : {"a", "b", "c"}) build.module(path, 400);
+    PartitionOptions options;
+    options.pp_size = 2;
+    options.microbatches = 4;
+    options.active_microbatches = 4;
+    options.memory_weight = 1;
+    return make_plan(build.tree, options).table();
+  };
+  EXPECT_THAT(table_with(40'000),
+              HasSubstr("over that of \"embed\" alone, which no split goes below"));
+  EXPECT_THAT(table_with(400), HasSubstr("over a bound that no split goes below"));
 }
 
 TEST(PlanTable, NamesTheStageThatIsClosestToItsLimit) {
