@@ -2,7 +2,11 @@
 #include "deferred/meta_scope.h"
 
 #include <ATen/ops/broadcast_tensors.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "deferred/meta_kernels.h"
@@ -50,6 +54,21 @@ bool answer_by_shape(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   return true;
 }
 
+bool is_mask(const std::optional<at::Tensor>& index) {
+  return index && index->defined() &&
+         (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+}
+
+bool takes_indices(const c10::OperatorHandle& op) {
+  const auto& name = op.schema().name();
+  return name == "aten::index" || name == "aten::index_put" || name == "aten::index_put_" ||
+         name == "aten::_unsafe_index" || name == "aten::_index_put_impl_";
+}
+
+at::Tensor places(std::int64_t count, const at::Tensor& like) {
+  return at::empty({count}, like.options().dtype(at::kLong).device(at::kMeta));
+}
+
 /// As the tensor would have it.
 at::Scalar scalar_of(const at::Tensor& tensor, double value) {
   if (at::isFloatingType(tensor.scalar_type())) return value;
@@ -76,6 +95,46 @@ bool MetaScope::answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) 
   return true;
 }
 
+/// Operators whose results have as many elements as values decide: all there could be if the answer
+/// is true, else none (of different elements: one).
+bool MetaScope::answer_how_many(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+  const auto& name = op.schema().name();
+  if (!value_ || (name != "aten::nonzero" && name != "aten::_unique2")) return false;
+  const bool all = value_() != 0;
+  const auto tensor = stack[first_argument(op, stack)].toTensor();
+  const bool nonzero = name == "aten::nonzero";
+  const auto some = nonzero ? 0 : std::min<std::int64_t>(1, tensor.numel());
+  const auto count = all ? tensor.numel() : some;
+  torch::jit::drop(stack, op.schema().arguments().size());
+  if (nonzero) {
+    stack.emplace_back(at::empty({count, tensor.dim()}, places(0, tensor).options()));
+  } else {
+    stack.emplace_back(at::empty({count}, tensor.options().device(at::kMeta)));
+    stack.emplace_back(at::empty(tensor.sizes(), places(0, tensor).options()));
+    stack.emplace_back(places(count, tensor));
+  }
+  return true;
+}
+
+/// As if masks among the indices of `op` had all elements set, or none.
+void MetaScope::open_masks(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+  if (!value_ || !takes_indices(op)) return;
+  auto& indices = stack[first_argument(op, stack) + 1];
+  if (!indices.isList()) return;
+  c10::List<std::optional<at::Tensor>> opened;
+  bool any = false;
+  for (const std::optional<at::Tensor> index : indices.to<c10::List<std::optional<at::Tensor>>>()) {
+    if (!is_mask(index)) {
+      opened.push_back(index);
+      continue;
+    }
+    any = true;
+    const auto count = value_() != 0 ? index->numel() : 0;
+    for (std::int64_t d = 0; d < index->dim(); ++d) opened.push_back(places(count, *index));
+  }
+  if (any) indices = opened;
+}
+
 void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   auto* device = device_argument(op, stack);
   if (is_factory(op, stack)) {
@@ -83,7 +142,8 @@ void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   } else if (any_without_values(op, stack) || names_another_device(device)) {
     if (device != nullptr && device->isDevice()) *device = c10::Device(at::kMeta);
     map_arguments(op, stack, [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
-    if (answer_by_shape(op, stack) || answer(op, stack)) return;
+    open_masks(op, stack);
+    if (answer_by_shape(op, stack) || answer(op, stack) || answer_how_many(op, stack)) return;
   }
   const ReadablePointers readable(op, stack);
   op.callBoxed(&stack);

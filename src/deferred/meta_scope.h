@@ -16,7 +16,8 @@ namespace smp::deferred {
 /// parameters take part as they are, and stay so.
 class MetaScope final : private OperatorHook {
  public:
-  /// What code is given that asks for a value (`.item()`, a condition on a tensor).
+  /// What code is given that asks for a value (`.item()`, a condition on a tensor), or by values
+  /// how much there is (nonzero, unique, masks as indices): all there could be, unless it is 0.
   using Value = std::function<double()>;
 
   /// @param value  none: whoever asks gets LibTorch's NotImplementedError
@@ -25,6 +26,8 @@ class MetaScope final : private OperatorHook {
  private:
   void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
   bool answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
+  bool answer_how_many(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
+  void open_masks(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
   Value value_;
   HookScope scope_;

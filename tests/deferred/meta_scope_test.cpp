@@ -90,6 +90,26 @@ TEST(MetaScope, GivesTheValueThatItWasTold) {
   EXPECT_THROW(torch::ones({2}).item<float>(), c10::Error);
 }
 
+/// All there could be, or as little.
+TEST(MetaScope, SaysHowMuchThereIs) {
+  for (const bool all : {true, false}) {
+    MetaScope meta([all] { return all ? 1. : 0.; });
+    const auto rows = torch::rand({2, 3, 4}).requires_grad_();
+    const auto mask = torch::rand({2, 3}) > 0.5;
+    EXPECT_EQ(mask.nonzero().sizes(), at::IntArrayRef({all ? 6 : 0, 2}));
+    const auto picked = rows.index({mask});
+    EXPECT_EQ(picked.sizes(), at::IntArrayRef({all ? 6 : 0, 4}));
+    EXPECT_TRUE(picked.requires_grad());
+    EXPECT_EQ(rows.index_put({mask}, picked * 2).sizes(), rows.sizes());
+    EXPECT_EQ(rows.index({torch::zeros({5}, torch::kLong)}).size(0), 5) << "no mask";
+    const auto [unique, where, counts] = at::_unique2(rows, true, true, true);
+    EXPECT_EQ(unique.numel(), all ? 24 : 1);
+    EXPECT_EQ(where.sizes(), rows.sizes());
+    EXPECT_EQ(counts.sizes(), unique.sizes());
+    EXPECT_EQ(unique.scalar_type(), torch::kFloat);
+  }
+}
+
 TEST(MetaScope, EndsAndNests) {
   {
     MetaScope outer;
