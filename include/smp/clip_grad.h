@@ -19,7 +19,9 @@ namespace smp {
 /// several, of none (their gradient is on the rank that used them), all or only this rank's own;
 /// parameters without a gradient count nothing. Equal to torch::nn::utils::clip_grad_norm_ over the
 /// same parameters in one process, but that sparse gradients are scaled like dense ones; LibTorch
-/// leaves them as they are. Every rank calls it, after a step; one message a pair of ranks.
+/// leaves them as they are. Every rank calls it, after a step. Stages of a pipeline send each other
+/// one message, ranks that share slices or the optimizer's state one or two more; replicas find
+/// out at the end of the next step if they passed other options.
 ///
 /// @param norm_type  1, 2, any p, 0 (counts gradients), infinity
 /// @throws UsageError     inside a step, or after one under no_sync(); ranks pass other options; a
@@ -35,7 +37,8 @@ SMP_API double clip_grad_norm_(DistributedModelBase& model, double max_norm, dou
                                bool error_if_nonfinite = false);
 
 /// Clamps every element of the gradients that this rank holds to [-clip_value, clip_value]. Every
-/// rank calls it, after a step; nothing is sent. @throws UsageError  inside a step.
+/// rank calls it, after a step; nothing is sent, and ranks find out at the end of the next step if
+/// they passed other values. @throws UsageError  inside a step.
 SMP_API void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 SMP_API void clip_grad_value_(ModelList models, double clip_value);
 SMP_API void clip_grad_value_(DistributedModelBase& model, double clip_value);

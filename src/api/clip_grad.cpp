@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "api/placed_parameters.h"
 #include "api/runtime.h"
@@ -14,11 +15,21 @@
 #include "smp/distributed_model.h"
 
 namespace smp {
+namespace {
+
+/// Stages compare what they pass at once; replicas need not meet here, and compare at the next
+/// step.
+void note_clipping(const std::string& how) {
+  if (auto* runtime = Runtime::find_current()) runtime->facts().note_clipping(how);
+}
+
+}  // namespace
 
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                        bool error_if_nonfinite) {
   const auto total = total_norm_of_gradients(
       parameters, {"smp::clip_grad_norm_", norm_type, max_norm, error_if_nonfinite});
+  note_clipping(base::concat("to norm ", max_norm, " of order ", norm_type));
   if (!total.defined()) return 0;
   const at::NoGradGuard no_grad;
   const double norm = total.item<double>();
@@ -46,6 +57,7 @@ double clip_grad_norm_(DistributedModelBase& model, double max_norm, double norm
 
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   refuse_in_step("smp::clip_grad_value_");
+  note_clipping(base::concat("by value to ", clip_value));
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
     const auto& gradient = parameter.grad();

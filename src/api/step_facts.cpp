@@ -126,9 +126,12 @@ std::string StepFacts::take(const std::type_info& body, int microbatches, bool l
   facts.push_back({"zero_grad() since the last step", 0, zeroed_ ? "called" : "not called"});
   facts.push_back({"the number of optimizer.step() since the last step",
                    static_cast<double>(optimizer_steps_), ""});
+  facts.push_back({"gradients since the last step", 0,
+                   clipped_.empty() ? "not clipped" : "clipped " + clipped_});
   if (learns) {
     zeroed_ = false;
     optimizer_steps_ = 0;
+    clipped_.clear();
   }
   std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {

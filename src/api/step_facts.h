@@ -21,6 +21,8 @@ class StepFacts {
   void add_optimizer(std::weak_ptr<torch::optim::Optimizer> optimizer);
   void note_zero_grad() noexcept { zeroed_ = true; }
   void note_optimizer_step() noexcept { ++optimizer_steps_; }
+  /// @param how  "to norm 1 of order 2"
+  void note_clipping(const std::string& how) { clipped_ += clipped_.empty() ? how : ", " + how; }
 
   /// Everything, as bytes. Counting begins anew where the step learns: one that does not may be run
   /// by some replicas alone, between two that all of them run. Some microseconds.
@@ -40,6 +42,7 @@ class StepFacts {
   std::unordered_map<const std::type_info*, std::string> bodies_;
   bool zeroed_ = false;
   int optimizer_steps_ = 0;
+  std::string clipped_;  // how gradients were, in the order of calls
 };
 
 }  // namespace smp

@@ -27,19 +27,44 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What one rank knows: a norm for each tensor that it holds.
-struct Share {
+/// What all ranks must pass alike.
+struct Passed {
   double max_norm = 0;
   double norm_type = 0;
   bool error_if_nonfinite = false;
+};
+
+/// Empty if it is alike.
+std::string difference(const Passed& own, const Passed& other) {
+  if (own.max_norm == other.max_norm && own.norm_type == other.norm_type &&
+      own.error_if_nonfinite == other.error_if_nonfinite) {
+    return {};
+  }
+  return base::concat("ranks pass different options, max_norm ", own.max_norm, " and ",
+                      other.max_norm, ", norm_type ", own.norm_type, " and ", other.norm_type,
+                      ", error_if_nonfinite ", own.error_if_nonfinite, " and ",
+                      other.error_if_nonfinite, "; call it alike on every rank");
+}
+
+/// What one rank knows: a norm for each tensor that it holds.
+struct Share {
+  Passed passed;
   std::vector<std::int64_t> places;   ///< in the list of parameters
   std::vector<std::int64_t> strange;  ///< of these, those that no placed model has
   std::vector<at::Tensor> norms;
   std::string problem;  ///< why there is no norm: all stages say it together
 };
 
+/// Of those that share slices.
+struct SliceNorms {
+  Passed passed;
+  std::vector<at::Tensor> norms;
+};
+
 /// Of one replica: what it owns.
 struct OwnedNorms {
+  Passed passed;
+  std::string problem;
   std::vector<std::int64_t> places;
   std::vector<at::Tensor> norms;
 };
@@ -78,7 +103,7 @@ at::Tensor value_of(const at::Tensor& parameter) {
 
 Share own_share(const std::vector<at::Tensor>& parameters, const NormOptions& options,
                 TensorOf tensor_of) {
-  Share share{options.max_norm, options.norm_type, options.error_if_nonfinite, {}, {}, {}, {}};
+  Share share{{options.max_norm, options.norm_type, options.error_if_nonfinite}, {}, {}, {}, {}};
   auto* runtime = Runtime::find_current();
   const auto models = runtime == nullptr ? std::nullopt : std::optional<PlacedParameters>(*runtime);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -122,20 +147,24 @@ void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
       if (slices.contain(parameter)) sliced.push_back(i);
     }
   }
-  std::vector<at::Tensor> norms;
-  for (const auto i : sliced) norms.push_back(own.norms[i]);
-  const auto all = gather_values(runtime->slice_holders(), norms, "norms of slices");
+  SliceNorms slices{own.passed, {}};
+  for (const auto i : sliced) slices.norms.push_back(own.norms[i]);
+  const auto all = gather_values(runtime->slice_holders(), slices, "norms of slices");
   for (const auto& others : all) {
-    if (others.size() == sliced.size()) continue;
-    own.problem = base::concat(
-        "of ", sliced.size(), " slices of distributed modules that count here, ", others.size(),
-        " do on another tensor-parallel rank; call it alike on every rank, after the same steps");
-    return;
+    const auto other_options = difference(all[0].passed, others.passed);
+    if (!other_options.empty()) own.problem = other_options;
+    if (others.norms.size() != all[0].norms.size()) {
+      own.problem = base::concat(
+          "of ", all[0].norms.size(), " slices of distributed modules that count on one rank, ",
+          others.norms.size(),
+          " do on another tensor-parallel rank; call it alike on every rank, after the same steps");
+    }
   }
+  if (!own.problem.empty()) return;
   for (std::size_t k = 0; k < sliced.size(); ++k) {
     std::vector<at::Tensor> parts;
-    for (const auto& others : all) parts.push_back(others[k]);
-    own.norms[sliced[k]] = total_of(parts, own.norm_type);
+    for (const auto& others : all) parts.push_back(others.norms[k]);
+    own.norms[sliced[k]] = total_of(parts, own.passed.norm_type);
   }
 }
 
@@ -146,7 +175,7 @@ void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
   if (runtime == nullptr || !runtime->optimizer_shards().active()) return;
   const auto& shards = runtime->optimizer_shards();
   for (const bool slices : {false, true}) {
-    OwnedNorms owned;
+    OwnedNorms owned{own.passed, own.problem, {}, {}};
     for (std::size_t i = 0; i < own.places.size(); ++i) {
       const auto& parameter = parameters[static_cast<std::size_t>(own.places[i])];
       if (!shards.is_here(parameter) || shards.is_slice(parameter) != slices) continue;
@@ -156,6 +185,8 @@ void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
     const auto replicas = slices ? runtime->slice_replicas() : runtime->replicas();
     const auto all = gather_values(replicas, owned, "norms of sharded gradients");
     for (std::size_t r = 0; r < all.size(); ++r) {
+      if (own.problem.empty()) own.problem = all[r].problem;
+      if (own.problem.empty()) own.problem = difference(all[0].passed, all[r].passed);
       if (static_cast<int>(r) == replicas.rank()) continue;
       own.places.insert(own.places.end(), all[r].places.begin(), all[r].places.end());
       own.norms.insert(own.norms.end(), all[r].norms.begin(), all[r].norms.end());
@@ -168,11 +199,8 @@ std::vector<Share> all_shares(const Share& own, const char* caller) {
   if (runtime == nullptr) return {own};
   const auto shares = gather_values(runtime->communicator(Group::kPp), own, caller);
   for (const auto& share : shares) {
-    SMP_REQUIRE(share.max_norm == shares[0].max_norm && share.norm_type == shares[0].norm_type &&
-                    share.error_if_nonfinite == shares[0].error_if_nonfinite,
-                caller, ": ranks pass different options, max_norm ", shares[0].max_norm, " and ",
-                share.max_norm, ", norm_type ", shares[0].norm_type, " and ", share.norm_type,
-                "; call it alike on every rank");
+    const auto problem = difference(shares[0].passed, share.passed);
+    SMP_REQUIRE(problem.empty(), caller, ": ", problem);
   }
   for (const auto& share : shares) {
     SMP_REQUIRE(share.problem.empty(), caller, ": ", share.problem);
@@ -212,7 +240,7 @@ at::Tensor total_of_stages(const Share& own, const char* caller) {
   const auto shares = all_shares(own, caller);
   refuse_shared_strangers(shares, caller);
   const auto norms = in_order(shares);
-  return norms.empty() ? at::Tensor() : total_of(norms, own.norm_type);
+  return norms.empty() ? at::Tensor() : total_of(norms, own.passed.norm_type);
 }
 
 /// Else every rank has all of them.

@@ -13,7 +13,8 @@ namespace rank_agreement_test {
 using testing::AllOf;
 using testing::HasSubstr;
 
-auto step_of(FarModel& own) {
+template <class Model>
+auto step_of(Model& own) {
   return smp::step([&own](const at::Tensor& x) {
     const auto loss = own.model(x).pow(2).mean();
     own.model.backward(loss);
@@ -92,6 +93,49 @@ TEST(RankAgreement, LearningRatesThatDifferAreNamed) {
     options.lr(0.25);
     train(rows(4));
   });
+}
+
+struct ReplicatedModel {
+  ReplicatedModel() : net(FarModel::make()), model(net) {}
+  Top net;
+  DistributedModel<Top> model;
+};
+
+Config replicated() {
+  Config config;
+  config.pipeline_parallel_degree = 1;
+  config.microbatches = 2;
+  return config;
+}
+
+/// They need not meet where gradients are clipped.
+TEST(RankAgreement, ReplicasThatClipInOtherWaysAreNamed) {
+  struct Way {
+    std::function<void(ReplicatedModel&)> clip;
+    const char* named;
+  };
+  const std::vector<Way> ways{
+      {[](auto& own) { clip_grad_norm_(own.model, 1.0 + dp_rank()); },
+       "clipped to norm 1 of order 2 on rank 0, clipped to norm 2 of order 2 on rank 1"},
+      {[](auto& own) {
+         if (dp_rank() == 0) clip_grad_norm_(own.model, 1.0);
+       },
+       "clipped to norm 1 of order 2 on rank 0, not clipped on rank 1"},
+      {[](auto& own) { clip_grad_value_(own.model, 0.5 + dp_rank()); },
+       "clipped by value to 0.5 on rank 0, clipped by value to 1.5 on rank 1"}};
+  for (const auto& [clip, named] : ways) {
+    run_local(2,
+              [&clip = clip, &named = named] {
+                ReplicatedModel own;
+                auto train = step_of(own);
+                train(rows(4));
+                clip(own);
+                EXPECT_THAT(refusal<Error>([&] { train(rows(4)); }), HasSubstr(named));
+                clip_grad_norm_(own.model, 1);
+                train(rows(4));
+              },
+              replicated(), {1});
+  }
 }
 
 TEST(RankAgreement, SoAreOtherOptimizers) {
