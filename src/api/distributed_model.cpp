@@ -165,8 +165,8 @@ struct DistributedModelBase::State {
 static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& runtime,
                                                                torch::nn::Module& model) {
   auto candidates = replace_marked_modules(model);
-  for (const auto& [path, type, marked, obstacle] : candidates) {
-    if (runtime.topology().rank() != 0 || !marked) continue;
+  for (const auto& [path, type, marked, obstacle, built] : candidates) {
+    if (runtime.topology().rank() != 0 || !marked || built) continue;
     const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
     if (obstacle.empty()) {
       base::log(base::LogLevel::kInfo, who, "is spread over ", runtime.topology().tp_size(),
@@ -267,6 +267,7 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
   std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
+    runtime.optimizer_shards().note_shares(model->state_->description);
     to_plan.push_back(
         {&model->state_->description, model->state_->all_pins(), model->state_->optimizer_ratio});
     descriptions.push_back(&model->state_->description);

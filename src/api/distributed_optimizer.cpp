@@ -83,7 +83,7 @@ struct OptimizerShare::State {
   void shard(Runtime& runtime, const PlacedParameters& models);
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
-  void find_holders(const d2d::Communicator& ranks);
+  void find_holders(const d2d::Communicator& ranks, int replicas);
   void give_out(const d2d::Communicator& ranks);
   std::vector<at::Tensor> stepped(Runtime& runtime) const;
 
@@ -160,28 +160,24 @@ static void require_outside_of_steps(const Runtime* runtime, const char* what) {
               "come; call it after the step, on every rank");
 }
 
-/// Replicas average gradients of models only.
-static void refuse_in_replicas(const Runtime& runtime, const std::vector<at::Tensor>& strangers) {
-  if (runtime.num_replicas() == 1) return;
-  for (const auto& tensor : strangers) {
-    SMP_REQUIRE_AS(UnsupportedError, !tensor.grad().defined(),
-                   "smp::DistributedOptimizer: a tensor of no model, shape ", tensor.sizes(),
-                   ", has a gradient, which is not averaged over the ", runtime.num_replicas(),
-                   " replicas; register it as a parameter of a module");
-  }
-}
-
-/// An owner would step by the gradient of its own samples. The same on all replicas.
+/// An owner would step by the gradient of its own samples. Steps under no_sync() are the same on
+/// all replicas; which gradients they gave is not, so these tell each other.
 static void refuse_apart(Runtime& runtime, const std::vector<at::Tensor>& sharded) {
+  const auto& gradients = runtime.replica_gradients();
+  if (!gradients.left_apart(sharded)) return;
+  const auto all =
+      gather_values(runtime.replicas(), gradients.apart(sharded), "DistributedOptimizer::step");
   SMP_REQUIRE(
-      !runtime.replica_gradients().apart(sharded),
+      std::find(all.begin(), all.end(), true) == all.end(),
       "smp::DistributedOptimizer: step() after a step under no_sync(): each parameter is "
       "stepped by one replica (shard_optimizer_state), and gradients of the others have not "
       "come to it; make the last step before optimizer.step() without no_sync()");
 }
 
 /// Which rank has the gradient of each stranger.
-void OptimizerShare::State::find_holders(const d2d::Communicator& ranks) {
+/// @throws UnsupportedError  on all stages: there are replicas, which average gradients of models
+///                           only
+void OptimizerShare::State::find_holders(const d2d::Communicator& ranks, int replicas) {
   std::vector<std::int64_t> own;
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (strangers[i].grad().defined()) own.push_back(static_cast<std::int64_t>(i));
@@ -193,6 +189,11 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks) {
       SMP_REQUIRE(index < strangers.size(),
                   "smp::DistributedOptimizer: the optimizers of two ranks have other tensors "
                   "of no model; make them alike on every rank");
+      SMP_REQUIRE_AS(UnsupportedError, replicas == 1,
+                     "smp::DistributedOptimizer: a tensor of no model, shape ",
+                     strangers[index].sizes(), ", has a gradient on stage ", rank,
+                     ", which is not averaged over the ", replicas,
+                     " replicas; register it as a parameter of a module");
       auto& holder = holders[index];
       SMP_REQUIRE(holder == -1 || holder == static_cast<int>(rank),
                   "smp::DistributedOptimizer: a tensor of no model, shape ",
@@ -255,9 +256,7 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   }
   for (DistributedModelBase& model : models) {
     if (optimizer->param_groups().empty() || model.partitioned()) continue;
-    const double shares = runtime.optimizer_shards().active() ? runtime.num_replicas() : 1;
-    set_optimizer_ratio(model,
-                        states_per_weight(optimizer->param_groups().front().options()) / shares);
+    set_optimizer_ratio(model, states_per_weight(optimizer->param_groups().front().options()));
   }
   runtime.facts().add_optimizer(optimizer);
   state_ = std::make_shared<State>(std::move(optimizer));
@@ -304,9 +303,8 @@ void OptimizerShare::step() {
   if (state.strangers.empty()) {
     state.optimizer->step();
   } else {
-    refuse_in_replicas(*runtime, state.strangers);
     const auto ranks = runtime->communicator(Group::kPp);
-    state.find_holders(ranks);
+    state.find_holders(ranks, runtime->num_replicas());
     state.optimizer->step();
     state.give_out(ranks);
   }

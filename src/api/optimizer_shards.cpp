@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "api/describe_model.h"
 #include "api/runtime.h"
 #include "dp/replica_values.h"
 #include "dp/shard_plan.h"
@@ -33,6 +34,19 @@ std::vector<tp::SlicedParameters> slices_of(Runtime& runtime) {
 
 bool OptimizerShards::active() const noexcept {
   return runtime_.config().shard_optimizer_state && runtime_.num_replicas() > 1;
+}
+
+void OptimizerShards::note_shares(ModelDescription& model) const {
+  if (!runtime_.config().shard_optimizer_state) return;
+  const tp::SlicedParameters slices(*model.modules.front());
+  const auto& topology = runtime_.topology();
+  for (std::size_t m = 0; m < model.modules.size(); ++m) {
+    const auto own = model.modules[m]->named_parameters(/*recurse=*/false);
+    for (const auto& [name, number] : model.tree.nodes[m].parameters) {
+      auto& parameter = model.tree.parameters[static_cast<std::size_t>(number)];
+      parameter.state_shares = slices.contain(own[name]) ? topology.rdp_size() : topology.dp_size();
+    }
+  }
 }
 
 void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {

@@ -14,6 +14,7 @@
 namespace smp {
 
 class Runtime;
+struct ModelDescription;
 
 /// Of one rank; all replicas deal alike, without a message. Threads: the rank's.
 class OptimizerShards {
@@ -22,6 +23,9 @@ class OptimizerShards {
 
   /// Whether state is sharded: it is wished, and there are replicas.
   bool active() const noexcept;
+  /// Notes in `model`, which is to be placed, how many ranks will share the state of each
+  /// parameter, also of a job that is only planned.
+  void note_shares(ModelDescription& model) const;
   /// Gives an owner to each of `parameters`, which this rank holds, that has none: those of
   /// distributed modules among the replicas of the slice, others among all. Frozen ones count
   /// nothing. All replicas of the stage pass the same ones in the same order.

@@ -18,6 +18,22 @@
 
 namespace smp {
 
+/// What steps left apart stays so, whatever models come and go.
+void ReplicaGradients::forget() {
+  models_.clear();
+  places_.clear();
+  if (apart_.empty()) return;
+  std::unordered_set<const void*> alive;
+  for (const auto* model : runtime_.models()) {
+    for (const auto& parameter : model->base_module().parameters()) {
+      if (apart_.contains(parameter.unsafeGetTensorImpl())) {
+        alive.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+  apart_ = std::move(alive);
+}
+
 /// What two models share is averaged with the first.
 void ReplicaGradients::find_models() {
   std::unordered_set<const void*> seen;
@@ -104,9 +120,21 @@ void ReplicaGradients::begin_step() {
 
 void ReplicaGradients::take_means() {
   const at::NoGradGuard no_grad;
-  for (const auto& [parameter, gradient, divisor] : std::exchange(means_, {})) {
-    const auto& now = parameter.grad();
-    if (now.defined() && gradient.lock() == now.getIntrusivePtr()) now.mul_(divisor);
+  for (auto& mean : std::exchange(means_, {})) {
+    const auto& now = mean.parameter.grad();
+    if (!now.defined() || mean.gradient.lock() != now.getIntrusivePtr()) continue;
+    now.mul_(mean.divisor);
+    taken_.push_back(std::move(mean));
+  }
+}
+
+/// After a step that came to no sums: what is here counts once again.
+void ReplicaGradients::give_means_back() {
+  for (auto& mean : std::exchange(taken_, {})) {
+    const auto& now = mean.parameter.grad();
+    if (!now.defined() || mean.gradient.lock() != now.getIntrusivePtr()) continue;
+    now.div_(mean.divisor);
+    means_.push_back(std::move(mean));
   }
 }
 
@@ -169,6 +197,7 @@ void ReplicaGradients::end_early() noexcept {
 void ReplicaGradients::end_step() noexcept try {
   end_early();
   const at::NoGradGuard no_grad;
+  give_means_back();
   for (auto& model : models_) {
     if (!std::exchange(model.summed, false)) continue;
     const int batches = batches_of_slices();
@@ -183,6 +212,7 @@ void ReplicaGradients::end_step() noexcept try {
 }
 
 void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
+  taken_.clear();
   const auto same_slices = replicas_of_slices();
   const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -211,6 +241,13 @@ void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
 
 void ReplicaGradients::forget_apart(const std::vector<at::Tensor>& parameters) {
   for (const auto& parameter : parameters) apart_.erase(parameter.unsafeGetTensorImpl());
+}
+
+bool ReplicaGradients::left_apart(const std::vector<at::Tensor>& parameters) const {
+  if (apart_.empty()) return false;
+  return std::any_of(parameters.begin(), parameters.end(), [this](const auto& parameter) {
+    return apart_.contains(parameter.unsafeGetTensorImpl());
+  });
 }
 
 bool ReplicaGradients::apart(const std::vector<at::Tensor>& parameters) const {

@@ -33,11 +33,7 @@ class ReplicaGradients final : public server::GradientListener {
   explicit ReplicaGradients(Runtime& runtime) : runtime_(runtime) {}
 
   /// Models were placed, or are gone.
-  void forget() {
-    models_.clear();
-    places_.clear();
-    apart_.clear();
-  }
+  void forget();
   /// This rank's part of a step with gradients begins, models are placed. What becomes final may be
   /// added up at once. What replicas own alone, and has not been zeroed since it was averaged,
   /// counts for all of them; what lies in `.grad` of a slice, for all batches that go through it.
@@ -54,7 +50,10 @@ class ReplicaGradients final : public server::GradientListener {
   void on_pause() override;
   /// Buckets of the models that there are, so far; for tests.
   std::uint64_t averaged_early();
-  /// Whether some of `parameters` has a gradient that steps under a NoSync have left apart.
+  /// Whether steps under a NoSync have left gradients of some of `parameters` apart: the same on
+  /// all replicas.
+  bool left_apart(const std::vector<at::Tensor>& parameters) const;
+  /// Whether such a gradient is here.
   bool apart(const std::vector<at::Tensor>& parameters) const;
   /// The gradients of `parameters` are gone, or averaged.
   void forget_apart(const std::vector<at::Tensor>& parameters);
@@ -89,6 +88,7 @@ class ReplicaGradients final : public server::GradientListener {
   void find_models();
   int batches_of_slices();
   void take_means();
+  void give_means_back();
   void count_slices_for_batches();
   void begin_early();
   void end_early() noexcept;
@@ -101,6 +101,7 @@ class ReplicaGradients final : public server::GradientListener {
   std::vector<Model> models_;                      // empty: not known yet
   ska::flat_hash_map<const void*, Place> places_;  // by parameter
   std::vector<Mean> means_;                        // of parameters that are owned here
+  std::vector<Mean> taken_;                        // of these, those that count for all replicas
   std::unordered_set<const void*> apart_;          // parameters, by TensorImpl
 };
 

@@ -180,7 +180,7 @@ void GradientReducer::reduce(const std::vector<Report>& reports, std::uint64_t n
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (common_form(forms, i) == Form::kSparse) reduce_sparse(i);
   }
-  if (hook_) {
+  if (hook_ && replicas_.size() > 1) {  // else nothing travels that it could make smaller
     reduce_buckets<HookedMean>(forms, done, [&](auto& means, std::size_t i, auto gradients) {
       means.emplace_back(replicas_.lane(first_lane_ + buckets_.size() + i).named("gradients"),
                          number, *hook_, first_bucket_ + static_cast<std::int64_t>(i),

@@ -15,7 +15,7 @@ namespace smp::dp {
 /// Writes the values that `tensors` have on the member of `replicas` at position `root` into those
 /// of all others, in messages of about `bucket_bytes`. All members pass tensors of the same shapes
 /// and dtypes, in the same order. Suspends the calling fiber; the rank's thread.
-/// @throws UnsupportedError  a tensor is sparse, quantised or not on the CPU.
+/// @throws UnsupportedError  a tensor is sparse or quantised.
 /// @throws as d2d::Communicator, with a member that left or that makes another call.
 void take_values_of(int root, const d2d::Communicator& replicas,
                     const std::vector<at::Tensor>& tensors, std::int64_t bucket_bytes);

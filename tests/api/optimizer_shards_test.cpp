@@ -336,6 +336,80 @@ TEST(OptimizerShards, RefuseAStepWhoseGradientsWereKeptApart) {
             config_of(1, true), {1});
 }
 
+/// A model of which nothing is in the step comes and goes.
+TEST(OptimizerShards, RefuseItAlsoWhereAnotherModelIsGoneMeanwhile) {
+  run_local(2,
+            [] {
+              auto net = make_net();
+              DistributedModel model(net);
+              DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+              {
+                const auto apart = model.no_sync();
+                body(words(0, dp_rank()));
+              }
+              {
+                auto other = make_net();
+                DistributedModel(other).place();
+              }
+              EXPECT_THAT(refusal<UsageError>([&] { clip_grad_norm_(model, 1); }),
+                          HasSubstr("no_sync()"));
+              EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }),
+                          HasSubstr("step() after a step under no_sync()"));
+            },
+            config_of(1, true), {1});
+}
+
+/// One of them had no batch of which the parameter has a gradient: it would wait for the others.
+TEST(OptimizerShards, RefuseItOnReplicasWithoutGradientsToo) {
+  run_local(2,
+            [] {
+              auto net = make_net();
+              DistributedModel model(net);
+              DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+              {
+                const auto apart = model.no_sync();
+                body(words(0, dp_rank()));
+              }
+              for (const auto& parameter : model.parameters()) {
+                if (dp_rank() == 1) at::Tensor(parameter).mutable_grad().reset();
+              }
+              EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }),
+                          HasSubstr("step() after a step under no_sync()"));
+            },
+            config_of(1, true), {1});
+}
+
+/// A mean that nobody zeroed counts once in the step after one that fell over.
+TEST(OptimizerShards, KeepAMeanThroughAStepThatFails) {
+  run_local(2,
+            [] {
+              auto net = make_net();
+              DistributedModel model(net);
+              DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              bool fails = false;
+              auto body = step([&](const at::Tensor& x) {
+                if (fails) throw std::out_of_range("the body fell over");
+                model.backward(loss_of(model(x)));
+              });
+              body(words(0, dp_rank()));
+              std::map<std::string, at::Tensor> means;
+              for (const auto& [name, parameter] : model.local_named_parameters()) {
+                if (parameter.grad().defined()) means[name] = parameter.grad().clone();
+              }
+              EXPECT_FALSE(means.empty());
+              fails = true;
+              EXPECT_THROW(body(words(1, dp_rank())), std::exception);
+              for (const auto& [name, parameter] : model.local_named_parameters()) {
+                if (means.contains(name)) {
+                  EXPECT_TRUE(at::equal(parameter.grad(), means.at(name))) << name;
+                }
+              }
+            },
+            config_of(1, true), {1});
+}
+
 /// It would step what is owned here, and tell nobody.
 TEST(OptimizerShards, RefuseTheStepOfLibTorch) {
   for (const bool shard : {false, true}) {
