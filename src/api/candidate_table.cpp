@@ -26,6 +26,7 @@ struct Line {
 };
 
 std::string fate_of(const ReplacementCandidate& candidate) {
+  if (candidate.built) return "spread, as it was built";
   return candidate.obstacle.empty() ? "spread" : "whole: " + candidate.obstacle;
 }
 

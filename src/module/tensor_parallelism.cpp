@@ -4,6 +4,7 @@
 
 #include <torch/nn/module.h>
 
+#include "base/check.h"
 #include "base/fiber_local.h"
 #include "smp/call.h"
 
@@ -15,8 +16,10 @@ const base::FiberLocal<const tensor_parallelism>& innermost_mark() {
   return scope;
 }
 
-void mark(torch::nn::Module& module, bool enabled) {
-  if (auto* routed = dynamic_cast<RoutedBase*>(&module)) routed->smp_tensor_parallel = enabled;
+bool mark(torch::nn::Module& module, bool enabled) {
+  auto* const routed = dynamic_cast<RoutedBase*>(&module);
+  if (routed != nullptr) routed->smp_tensor_parallel = enabled;
+  return routed != nullptr;
 }
 
 }  // namespace
@@ -33,8 +36,11 @@ std::optional<bool> tensor_parallelism::wanted() noexcept {
 }
 
 void set_tensor_parallelism(torch::nn::Module& module, bool enabled) {
-  mark(module, enabled);
-  for (const auto& below : module.modules(/*include_self=*/false)) mark(*below, enabled);
+  bool any = mark(module, enabled);
+  for (const auto& below : module.modules(/*include_self=*/false)) any |= mark(*below, enabled);
+  SMP_REQUIRE(any || !enabled, "smp::set_tensor_parallelism: neither the ", module.name(),
+              " nor anything in it is routed, so nothing would be replaced; use the modules of "
+              "smp::nn, or declare its class with SMP_MODULE");
 }
 
 }  // namespace smp

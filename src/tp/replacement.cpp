@@ -83,6 +83,11 @@ class Replacing {
     if (!seen_.insert(&module).second) return;
     auto* const routed = dynamic_cast<RoutedBase*>(&module);
     if (routed != nullptr && routed->smp_stand_in) return;  // of a model wrapped before
+    if (dynamic_cast<const DistributedModule*>(&module) != nullptr) {
+      const auto type = routed != nullptr ? routed->smp_type_name() : module.name();
+      rows.push_back({path, type, /*marked=*/true, {}, /*built=*/true});
+      return;
+    }
     if (routed != nullptr && replaced(*routed, path)) return;
     for (const auto& child : module.named_children()) {
       visit(*child.value(), path.empty() ? child.key() : path + '.' + child.key());

@@ -26,6 +26,7 @@ TEST(CandidateTable, HasALineForEachClassAndFate) {
           {"0.1.2", "LinearImpl", true, ""},
           {"0.1.3", "LinearImpl", true, ""},
           {"2d", "LinearImpl", true, ""},
+          {"head", "DistributedLinearImpl", true, "", true},
       },
       2);
   EXPECT_THAT(
@@ -35,6 +36,7 @@ TEST(CandidateTable, HasALineForEachClassAndFate) {
                    ContainsRegex("layers\\.2\\.out +1 +LinearImpl +whole: out_features 3"),
                    ContainsRegex("\n\\*\\.\\*\\.\\* +2 +LinearImpl +spread"),
                    ContainsRegex("\n2d +1 +LinearImpl +spread"),
+                   ContainsRegex("head +1 +DistributedLinearImpl +spread, as it was built"),
                    ContainsRegex("\\(the model\\) +1 +EmbeddingImpl"), Not(HasSubstr("layers.0"))));
 }
 

@@ -171,6 +171,14 @@ TEST(Replacement, NeedsAMark) {
       << "a scope marks what is made in it";
 }
 
+TEST(Replacement, RefusesToMarkWhatCannotBe) {
+  torch::nn::Linear plain(4, 4);
+  EXPECT_THROW(set_tensor_parallelism(plain), UsageError);
+  set_tensor_parallelism(plain, false);
+  torch::nn::Sequential holder(nn::Linear(4, 4));
+  set_tensor_parallelism(holder);
+}
+
 TEST(Replacement, KnowsWhatCouldBeMarked) {
   std::map<std::string, std::string> unmarked;
   run_local(3,
@@ -192,6 +200,21 @@ TEST(Replacement, KnowsWhatCouldBeMarked) {
               for (const auto& row : replace_marked_modules(*net)) {
                 EXPECT_EQ(row.obstacle, row.path == "wide" ? "" : "not marked") << row.path;
               }
+            },
+            config_of(2), {1});
+}
+
+TEST(Replacement, ListsModulesThatWereBuiltDistributed) {
+  run_local(2,
+            [] {
+              nn::Sequential net(nn::DistributedLinear(4, 4), nn::Linear(4, 4));
+              set_tensor_parallelism(net);
+              const auto rows = replace_marked_modules(*net);
+              ASSERT_EQ(rows.size(), 2u);
+              EXPECT_TRUE(rows[0].built && rows[0].path == "0" && rows[0].obstacle.empty())
+                  << rows[0].obstacle;
+              EXPECT_THAT(rows[0].type, HasSubstr("DistributedLinearImpl"));
+              EXPECT_FALSE(rows[1].built);
             },
             config_of(2), {1});
 }

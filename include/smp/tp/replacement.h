@@ -84,13 +84,14 @@ void tp_register_with_module() {
   register_replacement(typeid(Original), replacement_rule<Original, Distributed>());
 }
 
-/// What became of a module of whose class a distributed implementation is registered, or of one
-/// with parameters and no children that is marked.
+/// What became of a module of whose class a distributed implementation is registered, of one with
+/// parameters and no children that is marked, or of one that was built as a distributed module.
 struct ReplacementCandidate {
   std::string path;
   std::string type;
   bool marked = false;
-  std::string obstacle;  ///< why it was not replaced; empty if it was
+  std::string obstacle;  ///< why it was not replaced; empty if it is spread
+  bool built = false;    ///< the program built it so: there was nothing to replace
 };
 
 /// Replaces the marked modules in `model` by the rules; DistributedModel does. @return one row for
