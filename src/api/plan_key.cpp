@@ -2,6 +2,7 @@
 #include "api/plan_key.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "base/random.h"
 #include "partition/plan_cache.h"
 #include "partition/plan_check.h"
+#include "server/execution_modes.h"
 #include "smp/version.h"
 
 namespace smp {
@@ -20,16 +22,27 @@ namespace {
 
 using base::concat;
 
+/// In which types operators run, what times depend on, and what values the trial draws.
+std::string text_of_run(const Config& config) {
+  std::string text = concat(" device ", config.device, " seed ", config.seed);
+  if (config.trace_repeats > 0) text += concat(" threads ", at::get_num_threads());
+  for (const auto& autocast : server::ExecutionModes::capture().autocast) {
+    text += autocast.enabled ? concat(" autocast ", autocast.dtype) : " -";
+  }
+  return text;
+}
+
 std::string text_of_settings(const PlanKeyFacts& facts) {
   const Config& config = facts.config;
-  std::string text =
-      concat(SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
-             facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
-             config.memory_weight, ' ', config.optimize, ' ', config.trace_repeats, ' ',
-             config.pipeline, ' ', config.active_microbatches.value_or(0), ' ',
-             facts.machine.promised_outputs, ' ', facts.preview.microbatches, ' ',
-             facts.preview.grad, ' ', facts.optimizer_ratio, ' ', facts.gradient_copies, ' ',
-             at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
+  std::string text = concat(
+      SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
+      facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
+      config.memory_weight, ' ', config.optimize, ' ', config.trace_repeats, ' ', config.pipeline,
+      ' ', config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
+      facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio, ' ',
+      facts.gradient_copies, ' ', config.shard_optimizer_state, ' ', config.prescaled_batch, ' ',
+      at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
+  text += text_of_run(config);
   if (facts.preview.body != nullptr) text += concat(" body ", facts.preview.body->name());
   for (int i = 0; i < facts.preview.traced; ++i) {
     text += concat(" arguments ", facts.preview.arguments_key(i));
@@ -96,9 +109,12 @@ std::string text_of_model(const PlanKeyFacts& facts) {
   std::string text;
   for (const auto& pin : facts.pins) text += concat(" pin ", pin.path, '=', pin.pp_rank);
   for (const auto* module : facts.model.modules) {
-    text += module->is_training() ? 't' : 'e';
+    text += concat(module->name(), module->is_training() ? 't' : 'e');
     for (const auto& parameter : module->parameters(/*recurse=*/false)) {
       text += concat(parameter.requires_grad() ? '+' : '-', parameter.device());
+    }
+    for (const auto& buffer : module->buffers(/*recurse=*/false)) {
+      if (buffer.defined()) text += concat(buffer.scalar_type(), buffer.sizes());
     }
   }
   return text;

@@ -24,10 +24,11 @@ struct PlanKeyFacts {
 };
 
 /// Equal if the same program would make the same plan for the same model, arguments and machine:
-/// its memory, on what its stages compute and where they are, what messages cost (where that was
-/// measured, to half an octave), the devices of the weights, and the host if modules are timed
-/// there. What a body and a `forward` do decides which weights and readers must be together, so the
-/// type of the body, the program's arguments, and size and date of its files are part of it.
+/// the modes that it calls the step in (autocast), its memory, on what its stages compute and where
+/// they are, what messages cost (where that was measured, to half an octave), the devices of the
+/// weights, and the host if modules are timed there. What a body and a `forward` do decides which
+/// weights and readers must be together, so the type of the body, the program's arguments, and size
+/// and date of its files are part of it.
 [[nodiscard]] std::uint64_t plan_key(const PlanKeyFacts& facts);
 
 /// Of modules, paths and weights, not of a placement.

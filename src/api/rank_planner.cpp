@@ -1,6 +1,8 @@
 // api/rank_planner.cpp: the cheapest source first.
 #include "api/rank_planner.h"
 
+#include <torch/nn/module.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "api/runtime.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "partition/kept_state.h"
 #include "partition/memory_model.h"
 #include "partition/plan_check.h"
 #include "partition/plan_simulation.h"
@@ -16,6 +19,7 @@
 #include "report/timeline.h"
 #include "report/trace_file.h"
 #include "simulate/device_profile.h"
+#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -32,6 +36,42 @@ int gradient_copies_of(const Runtime& runtime) {
       runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
   const bool beside = replicas > 1 && config.overlapping_allreduce && !config.shard_optimizer_state;
   return beside ? 2 : 1;
+}
+
+/// Where each rank reads samples of its own, a slice's gradient is taken to be of all of them: what
+/// code outside of the slice's module makes of it is in the loss of this rank alone.
+void warn_of_read_slices(const Runtime& runtime, const ModelDescription& model,
+                         const simulate::Trace& trace) {
+  const int ranks = runtime.topology().tp_size();
+  if (ranks == 1 || runtime.config().prescaled_batch || runtime.topology().rank() != 0) return;
+  const tp::SlicedParameters slices(*model.modules.front());
+  if (slices.empty()) return;
+  const auto named = model.modules.front()->named_parameters();
+  for (const auto& use : trace.foreign_uses) {
+    const auto& name = model.tree.parameters.at(static_cast<std::size_t>(use.parameter)).name;
+    const auto* const parameter = named.find(name);
+    if (parameter == nullptr || !slices.contain(*parameter)) continue;
+    base::log(
+        base::LogLevel::kWarning, "parameter '", name, "' is read by ",
+        partitioning::quoted_path(model.tree.nodes.at(static_cast<std::size_t>(use.module)).path),
+        " or by the step's body, outside of its module: of ", ranks,
+        " tensor-parallel ranks each sees a slice there, and a term of the loss made of it "
+        "counts 1/",
+        ranks, " of what it does in one process; multiply such a term by smp::tp_size()");
+  }
+}
+
+void warn_of_overruled_pins(const std::vector<partitioning::Pin>& program,
+                            const std::vector<partitioning::Pin>& file, const std::string& name) {
+  for (const auto& pin : program) {
+    const auto other = std::find_if(file.begin(), file.end(), [&](const auto& of_file) {
+      return of_file.path == pin.path && of_file.pp_rank != pin.pp_rank;
+    });
+    if (other == file.end()) continue;
+    base::log(base::LogLevel::kWarning, partitioning::quoted_path(pin.path), " is on stage ",
+              other->pp_rank, " as ", name, " has it, not on stage ", pin.pp_rank,
+              " as the program (", pin.origin, ") does; take one of the two away");
+  }
 }
 
 bool fits(const PlannedModel& model) {
@@ -169,6 +209,7 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
 /// @param traced  without calls if modules are counted; such a plan is not worth keeping
 PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
   simulate::Trace trace;
+  warn_of_read_slices(runtime_, *job.model.description, traced);
   if (is_worth_a_trace(job)) {
     trace = traced;
   } else {
@@ -201,6 +242,15 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.active_microbatches = *config_.active_microbatches;
   options.optimizer_ratio = job.model.optimizer_ratio;
   options.gradient_copies = gradient_copies_of(runtime_);
+  // Whoever reads what modules keep finds what one process would: the runtime lets one microbatch
+  // through after the other (api/step.cpp), whatever the schedule.
+  const auto state = partitioning::all_state(tree_of(job.model), trace.state);
+  if (std::any_of(state.begin(), state.end(),
+                  [](const auto& change) { return change.kind == simulate::StateKind::kShared; })) {
+    options.pipeline = "interleaved";
+    options.active_microbatches = 1;
+    options.machine.promised_outputs = false;
+  }
   // What a machine has is an estimate of what its ranks may take; a limit that was set is an order.
   options.refuse_unfit = !config_.stage_memory.empty();
   return options;
@@ -209,11 +259,15 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
 /// Those of the program, and of the plan file, which is first checked against the model.
 std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) const {
   if (config_.plan_file.empty()) return model.pins;
-  const auto file = partitioning::read_plan_file(config_.plan_file);
+  auto file = partitioning::read_plan_file(config_.plan_file);
   if (file.plan) {
     partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
-    return partitioning::pins_of(*file.plan, config_.plan_file);
+    file.pins = partitioning::pins_of(*file.plan, config_.plan_file);
   }
+  if (runtime_.topology().rank() == 0) {
+    warn_of_overruled_pins(model.pins, file.pins, config_.plan_file);
+  }
+  if (file.plan) return file.pins;
   auto pins = model.pins;
   pins.insert(pins.end(), file.pins.begin(), file.pins.end());
   return pins;

@@ -1,7 +1,9 @@
-// api/setting_agreement.cpp: hashes, then a line of text for each setting.
+// api/setting_agreement.cpp: hashes, then a few lines of text for each setting.
 #include "api/setting_agreement.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "base/check.h"
@@ -10,37 +12,59 @@
 namespace smp {
 namespace {
 
-using Lines = std::vector<std::string>;
+struct Setting {
+  std::string value, origin;
+};
+using Settings = std::map<std::string, Setting>;  // by key
 
-// "microbatches = 2" and "flag --smp.microbatches", by turns, in the same order on every rank.
+// Three lines a setting: "microbatches", "2", "flag --smp.microbatches".
 std::string text_of(const base::ResolvedConfig& config) {
   std::string text;
   for (const auto& row : config.shared_rows()) {
-    text += base::concat(row.key, " = ", row.value, '\n', row.origin, '\n');
+    text += base::concat(row.key, '\n', row.value, '\n', row.origin, '\n');
   }
   return text;
 }
 
-Lines lines_of(const std::string& text) {
-  Lines lines;
+Settings settings_of(const std::string& text) {
+  Settings settings;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
+  for (std::string key; std::getline(in, key);) {
+    auto& own = settings[key];
+    std::getline(in, own.value);
+    std::getline(in, own.origin);
+  }
+  return settings;
 }
 
-std::string said_by(std::size_t rank, const Lines& lines, std::size_t at) {
-  return base::concat("rank ", rank, " has ", lines.at(at), " (", lines.at(at + 1), ")");
+std::string said_by(std::size_t rank, const Settings& settings, const std::string& key) {
+  const auto found = settings.find(key);
+  if (found == settings.end()) return base::concat("rank ", rank, " does not know ", key);
+  return base::concat("rank ", rank, " has ", key, " = ", found->second.value, " (",
+                      found->second.origin, ")");
+}
+
+bool alike(const Settings& a, const Settings& b, const std::string& key) {
+  const auto in_a = a.find(key), in_b = b.find(key);
+  if (in_a == a.end() || in_b == b.end()) return in_a == a.end() && in_b == b.end();
+  return in_a->second.value == in_b->second.value;
 }
 
 // "rank 0 has ..., rank 1 has ...", of each setting in which some rank differs from the first.
-Lines differences(const std::vector<Lines>& all) {
-  Lines found;
-  for (std::size_t at = 0; at < all[0].size(); at += 2) {
-    const auto other = std::find_if(all.begin(), all.end(),
-                                    [&](const Lines& lines) { return lines.at(at) != all[0][at]; });
+// Ranks with other libraries may know other ones.
+std::vector<std::string> differences(const std::vector<Settings>& all) {
+  std::set<std::string> keys;
+  for (const auto& settings : all) {
+    for (const auto& [key, setting] : settings) keys.insert(key);
+  }
+  std::vector<std::string> found;
+  for (const auto& key : keys) {
+    const auto other = std::find_if(all.begin(), all.end(), [&](const Settings& settings) {
+      return !alike(settings, all[0], key);
+    });
     if (other == all.end()) continue;
-    found.push_back(said_by(0, all[0], at) + ", " +
-                    said_by(static_cast<std::size_t>(other - all.begin()), *other, at));
+    found.push_back(said_by(0, all[0], key) + ", " +
+                    said_by(static_cast<std::size_t>(other - all.begin()), *other, key));
   }
   return found;
 }
@@ -50,8 +74,8 @@ Lines differences(const std::vector<Lines>& all) {
 void require_same_settings(const GatherTexts& gather, const base::ResolvedConfig& config) {
   const auto hashes = gather(std::to_string(config.hash()));
   if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
-  std::vector<Lines> all;
-  for (const auto& text : gather(text_of(config))) all.push_back(lines_of(text));
+  std::vector<Settings> all;
+  for (const auto& text : gather(text_of(config))) all.push_back(settings_of(text));
   std::string text = "the settings of the ranks differ:";
   for (const auto& difference : differences(all)) text += " " + difference + ";";
   throw UsageError(text + " give every rank the same flags, environment and configuration file");

@@ -32,7 +32,8 @@ class PlanFiles : public testing::Test {
   ~PlanFiles() override { std::filesystem::remove(path_); }
 
   /// The plan of rank 0 after a step.
-  static PartitionPlan plan_with(Config config) {
+  /// @param pinned  stage of `b` by the program; -1: it has no say
+  static PartitionPlan plan_with(Config config, int pinned = -1) {
     config.microbatches = 2;
     config.plan_cache = "off";
     PartitionPlan plan;
@@ -41,6 +42,7 @@ class PlanFiles : public testing::Test {
         [&] {
           Net net;
           DistributedModel model(net);
+          if (pinned >= 0) model.set_partition("b", pinned);
           auto train = smp::step([&](const Tensor& x) {
             const auto loss = model(x).pow(2).mean();
             model.backward(loss);
@@ -83,6 +85,19 @@ TEST_F(PlanFiles, GetPredictions) {
     weights += stage.weights;
   }
   EXPECT_EQ(weights, 3 * (64 + 8) * 4);
+}
+
+TEST_F(PlanFiles, OverruleTheProgramAndSaySo) {
+  const auto made = plan_with({});
+  write_moved(made);
+  Config config;
+  config.plan_file = path_;
+  const base::LogCapture log;
+  const int by_program = made.stage_of("b");
+  EXPECT_NE(plan_with(config, by_program).stage_of("b"), by_program);
+  EXPECT_THAT(log.text(),
+              testing::AllOf(testing::HasSubstr("\"b\" is on stage "),
+                             testing::HasSubstr("as the program (set_partition) does")));
 }
 
 TEST_F(PlanFiles, AreHeldToTheMemoryThatWasSet) {

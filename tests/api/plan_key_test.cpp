@@ -2,6 +2,7 @@
 #include "api/plan_key.h"
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -123,6 +124,50 @@ TEST_F(PlanKey, HoldsTheArgumentsOfAllTracedMicrobatches) {
   EXPECT_NE(two, before);
   preview_.arguments_key = [](int microbatch) { return std::uint64_t{7} + 2 * microbatch; };
   EXPECT_NE(key(), two);
+}
+
+TEST_F(PlanKey, HoldsTheTypesThatOperatorsRunIn) {
+  const auto before = key();
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const auto mixed = key();
+  at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+  const auto half = key();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(std::set({before, mixed, half}).size(), 3u);
+  EXPECT_EQ(key(), before);
+}
+
+TEST_F(PlanKey, HoldsHowTheModelIsTried) {
+  const auto before = key();
+  config_.device = "cuda";
+  EXPECT_NE(key(), before) << "on shapes there";
+  config_.device = "cpu";
+  config_.seed += 1;
+  EXPECT_NE(key(), before) << "what it draws";
+  config_.seed -= 1;
+  config_.prescaled_batch = true;
+  EXPECT_NE(key(), before) << "what slices compute";
+  config_.prescaled_batch = false;
+  config_.shard_optimizer_state = true;
+  EXPECT_NE(key(), before) << "what the optimizer keeps";
+  config_.shard_optimizer_state = false;
+  EXPECT_EQ(key(), before);
+}
+
+struct Positions : torch::nn::Module {
+  explicit Positions(int count) { register_buffer("positions", torch::arange(count)); }
+};
+struct OtherPositions : Positions {
+  using Positions::Positions;
+};
+
+TEST_F(PlanKey, HoldsBuffersAndClassesOfModules) {
+  Positions few(8), as_few(8), more(16);
+  OtherPositions other(8);
+  EXPECT_EQ(key_of(describe_model(few)), key_of(describe_model(as_few)));
+  EXPECT_NE(key_of(describe_model(few)), key_of(describe_model(more)));
+  EXPECT_NE(key_of(describe_model(few)), key_of(describe_model(other)));
 }
 
 TEST_F(PlanKey, HoldsWhichWeightsAreTrained) {
