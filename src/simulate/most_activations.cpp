@@ -38,7 +38,8 @@ class TaskWalk {
 
  private:
   /// Gradients of the inputs of its requests, which may all come before the first is looked at: a
-  /// trace does not tell which requests need each other.
+  /// trace does not tell which requests need each other. Those in a row are taken to pass results
+  /// on, and gradients do not come here.
   Bytes arriving(const Task& own) const {
     Bytes bytes = 0;
     for (int i = own.first; i >= 0; i = program_.operations[i].next) {

@@ -93,6 +93,7 @@ TEST(ReplicaSums, MayMakeASlowerStepTheBetterOne) {
   TreeBuilder build;
   for (const char* path : {"a", "b"}) build.module(path, 40'000'000);
   for (const char* path : {"c", "d"}) build.module(path, 400);
+  build.tree.nodes[0].sequential = true;
   PartitionOptions options;
   options.pp_size = 2;
   options.microbatches = 4;
@@ -100,7 +101,8 @@ TEST(ReplicaSums, MayMakeASlowerStepTheBetterOne) {
   options.memory_weight = 0;
   options.trace = count_trace(build.tree);
   options.trace.source = simulate::CostSource::kEstimated;
-  for (auto& call : options.trace.calls) call.after.seconds = 1e-3;
+  for (auto& call : options.trace.calls) call.after.seconds = call.module == 0 ? 0 : 1e-3;
+  options.machine.handling = 4e-4;  // so that few requests are best
   const auto stage_of = [&](const PartitionPlan& plan, const char* path) {
     return plan.rows()[static_cast<std::size_t>(build.tree.find(path))].pp_rank;
   };

@@ -26,19 +26,24 @@ TEST(MostActivations, AreAllMicrobatchesAtTheirWorstAndOneOfThemComputing) {
 }
 
 /// Two requests of the body to stage 1, each with a result of 100 bytes and an activation of 1.
-TEST(MostActivations, CountGradientsThatComeAtOnceForRequestsThatDoNotNeedEachOther) {
+std::vector<std::int64_t> most_of_two_requests(double seconds_between, std::int64_t input_bytes) {
   TimedModel model;
   const int root = model.call(-1, 0);
   for (int i = 0; i < 2; ++i) {
     auto& call = model.trace.calls[model.call(root, 0.1, 1)];
-    call.input_bytes = 40;
+    call.before.seconds = i == 1 ? seconds_between : 0;
+    call.input_bytes = input_bytes;
     call.output_bytes = 100;
   }
   const auto schedule = schedule::make_simple();
-  const auto most = most_activations(model.trace, {0, 0, 1, 1}, ideal_machine(2),
-                                     {.microbatches = 3, .schedule = schedule.get()});
-  EXPECT_EQ(most[1], 3 * 2 * (1 + 100));
-  EXPECT_EQ(most[0], 3 * std::max(2 * 40, 100)) << "their inputs' gradients, or a result";
+  return most_activations(model.trace, {0, 0, 1, 1}, ideal_machine(2),
+                          {.microbatches = 3, .schedule = schedule.get()});
+}
+
+TEST(MostActivations, CountGradientsThatComeAtOnceForRequestsThatDoNotNeedEachOther) {
+  EXPECT_EQ(most_of_two_requests(0, 0)[1], 3 * 2 * (1 + 100));
+  EXPECT_EQ(most_of_two_requests(1, 60)[0], 3 * 2 * 60) << "of both inputs";
+  EXPECT_EQ(most_of_two_requests(0, 60)[0], 3 * 100) << "the first's result is the other's input";
 }
 
 TEST(MostActivations, CountRequestsThatWaitUntilTheirMicrobatchMayEnter) {
