@@ -212,14 +212,19 @@ std::string Report::json() const {
   return result.dump(2) + "\n";
 }
 
+void Report::save() const {
+  if (brief()) return;
+  base::create_directories(results_folder());
+  base::write_file(path(), json());
+}
+
 void Report::finish() const {
   std::fputs(table().c_str(), stdout);
   if (brief()) {
     std::puts("a brief run, not written: its numbers mean nothing");
     return;
   }
-  base::create_directories(results_folder());
-  base::write_file(path(), json());
+  save();
   std::printf("written to %s/%s.json\n", elsewhere() ? elsewhere() : "perf/results", name_.c_str());
 }
 

@@ -75,7 +75,9 @@ class Report {
   /// Values of the metrics that begin with `prefix`: of this run, and of earlier ones if kept.
   std::vector<double> values(const std::string& prefix) const;
 
-  /// Prints the table and, unless brief(), writes perf/results/NAME.json.
+  /// Writes perf/results/NAME.json, unless brief(): a long program keeps what it has so far.
+  void save() const;
+  /// Prints the table and saves.
   void finish() const;
 
  private:

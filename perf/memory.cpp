@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "d2d/heap_allocator.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
 #include "sample_cases.h"
@@ -40,6 +41,8 @@ struct Setting {
   Schedule schedule = Schedule::kSimple;
   int microbatches = 8;
   int steps = 1;
+  /// Tensors stay where they were made, and ranks borrow them (`lend_tensors`).
+  bool lent = false;
 };
 
 const char* name_of(Schedule schedule) {
@@ -112,8 +115,30 @@ std::vector<Comparison> of_all_ranks(const Comparison& own) {
 
 // ---- the report --------------------------------------------------------------------------------
 
+/// "simple.t5.adam.p4"
+std::string name_of(const Setting& setting, std::size_t ranks) {
+  return base::concat(name_of(setting.schedule), ".", setting.model, ".",
+                      setting.adam ? "adam" : "sgd", ".p", ranks);
+}
+
+/// Whose memory a tensor is in that one rank made and another keeps is no stage's business then:
+/// what all take together, each at its own worst moment, over what all may take together.
+void add_lent_row(Report& report, const Setting& setting, const std::vector<Comparison>& ranks) {
+  double measured = 0, most = 0, worst = 0;
+  for (const auto& own : ranks) {
+    measured += own.most_measured;
+    most += own.most_predicted;
+    worst = std::max(worst, own.of_most());
+  }
+  char note[96];
+  std::snprintf(note, sizeof note, "%.1f of %.1f MB; of the worst rank alone: %.3f", measured, most,
+                worst);
+  report.add("lent_of_most." + name_of(setting, ranks.size()), measured / most, "1", note);
+}
+
 /// "memory_error.simple.t5.adam.p4", of the worst rank.
 void add_row(Report& report, const Setting& setting, const std::vector<Comparison>& ranks) {
+  if (setting.lent) return add_lent_row(report, setting, ranks);
   const auto worst = std::max_element(ranks.begin(), ranks.end(),
                                       [](auto& a, auto& b) { return a.error() < b.error(); });
   std::string note = "rank: predicted/measured MB, most predicted/measured";
@@ -126,8 +151,7 @@ void add_row(Report& report, const Setting& setting, const std::vector<Compariso
     note += text;
     of_most = std::max(of_most, own.of_most());
   }
-  const auto name = base::concat(name_of(setting.schedule), ".", setting.model, ".",
-                                 setting.adam ? "adam" : "sgd", ".p", ranks.size());
+  const auto name = name_of(setting, ranks.size());
   report.add("memory_error." + name, worst->error(), "1", note);
   report.add("memory_of_most." + name, of_most, "1");
 }
@@ -146,6 +170,13 @@ void add_summary(Report& report, Schedule schedule, const std::string& suffix) {
              "largest of all steps over what the plan says to be the most; aim: at most 1");
 }
 
+void add_lent_summary(Report& report) {
+  const auto shares = report.values("lent_of_most.");
+  if (shares.empty()) return;
+  report.add("most_lent_of_most", *std::max_element(shares.begin(), shares.end()), "1",
+             "all ranks of the machine together, which lend each other tensors; aim: at most 1");
+}
+
 std::vector<Setting> all_settings() {
   std::vector<Setting> settings;
   for (const auto schedule : {Schedule::kSimple, Schedule::kInterleaved}) {
@@ -153,6 +184,7 @@ std::vector<Setting> all_settings() {
     for (const char* model : {"t5", "gpt", "unet", "recommender"}) {
       for (const bool adam : {true, false}) {
         settings.push_back({model, adam, schedule, simple ? 8 : 16, simple ? 1 : 11});
+        settings.push_back({model, adam, schedule, simple ? 8 : 16, simple ? 1 : 3, true});
       }
     }
   }
@@ -168,6 +200,7 @@ void run(int argc, char** argv) {
   app.add_option("--model", only, "one of them (default: all)")
       ->check(CLI::IsMember({"t5", "gpt", "unet", "recommender"}));
   if (!parse_options(app, argc, argv)) return;
+  d2d::HeapAllocator::install();  // below what counts, so that what it allocates can be lent
   support::count_tensor_bytes();
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() > 1, "perf memory needs at least 2 ranks; give --ranks");
@@ -179,6 +212,7 @@ void run(int argc, char** argv) {
     config.pipeline = name_of(setting.schedule);
     config.intra_op_threads = 1;
     config.plan_cache = "off";
+    config.lend_tensors = setting.lent;
     in_session(argc, argv, config, [&] {
       const auto ranks = of_all_ranks(train_model(setting));
       if (report) add_row(*report, setting, ranks);
@@ -187,6 +221,7 @@ void run(int argc, char** argv) {
   if (!report) return;
   add_summary(*report, Schedule::kSimple, "");
   add_summary(*report, Schedule::kInterleaved, ".interleaved");
+  add_lent_summary(*report);
   report->finish();
 }
 
