@@ -37,8 +37,8 @@ SMP_API double clip_grad_norm_(DistributedModelBase& model, double max_norm, dou
                                bool error_if_nonfinite = false);
 
 /// Clamps every element of the gradients that this rank holds to [-clip_value, clip_value]. Every
-/// rank calls it, after a step; nothing is sent, and ranks find out at the end of the next step if
-/// they passed other values. @throws UsageError  inside a step.
+/// rank calls it, after a step; nothing is sent, so nobody finds out where replicas pass other
+/// values. @throws UsageError  inside a step.
 SMP_API void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 SMP_API void clip_grad_value_(ModelList models, double clip_value);
 SMP_API void clip_grad_value_(DistributedModelBase& model, double clip_value);

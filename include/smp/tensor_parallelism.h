@@ -37,7 +37,7 @@ class SMP_API tensor_parallelism {
 };
 
 /// Marks `module` and everything below it, or takes their marks away. Before the model is wrapped.
-/// @throws UsageError  there is nothing to mark: none of them is routed.
+/// @throws UsageError  it has parameters, and nothing to mark: none of its modules is routed.
 SMP_API void set_tensor_parallelism(torch::nn::Module& module, bool enabled = true);
 /// The same for what a holder holds.
 template <class Holder>

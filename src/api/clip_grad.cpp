@@ -18,9 +18,10 @@ namespace smp {
 namespace {
 
 /// Stages compare what they pass at once; replicas need not meet here, and compare at the next
-/// step.
+/// step. One rank alone has nobody to compare with.
 void note_clipping(const std::string& how) {
-  if (auto* runtime = Runtime::find_current()) runtime->facts().note_clipping(how);
+  auto* runtime = Runtime::find_current();
+  if (runtime != nullptr && runtime->num_replicas() > 1) runtime->facts().note_clipping(how);
 }
 
 }  // namespace
@@ -57,7 +58,6 @@ double clip_grad_norm_(DistributedModelBase& model, double max_norm, double norm
 
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   refuse_in_step("smp::clip_grad_value_");
-  note_clipping(base::concat("by value to ", clip_value));
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
     const auto& gradient = parameter.grad();

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <unordered_set>
 
@@ -83,7 +84,7 @@ struct OptimizerShare::State {
   void shard(Runtime& runtime, const PlacedParameters& models);
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
-  void find_holders(const d2d::Communicator& ranks, int replicas);
+  void find_holders(const d2d::Communicator& ranks, const d2d::Communicator& replicas_of_stage);
   void give_out(const d2d::Communicator& ranks);
   std::vector<at::Tensor> stepped(Runtime& runtime) const;
 
@@ -177,10 +178,20 @@ static void refuse_apart(Runtime& runtime, const std::vector<at::Tensor>& sharde
 /// Which rank has the gradient of each stranger.
 /// @throws UnsupportedError  on all stages: there are replicas, which average gradients of models
 ///                           only
-void OptimizerShare::State::find_holders(const d2d::Communicator& ranks, int replicas) {
+void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
+                                         const d2d::Communicator& replicas_of_stage) {
   std::vector<std::int64_t> own;
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (strangers[i].grad().defined()) own.push_back(static_cast<std::int64_t>(i));
+  }
+  const int replicas = replicas_of_stage.size();
+  if (replicas > 1) {  // one may have come another way than the others
+    std::set<std::int64_t> anywhere;
+    for (const auto& of_replica :
+         gather_values(replicas_of_stage, own, "DistributedOptimizer::step")) {
+      anywhere.insert(of_replica.begin(), of_replica.end());
+    }
+    own.assign(anywhere.begin(), anywhere.end());
   }
   const auto all = gather_values(ranks, own, "DistributedOptimizer::step");
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -304,7 +315,7 @@ void OptimizerShare::step() {
     state.optimizer->step();
   } else {
     const auto ranks = runtime->communicator(Group::kPp);
-    state.find_holders(ranks, runtime->num_replicas());
+    state.find_holders(ranks, runtime->replicas());
     state.optimizer->step();
     state.give_out(ranks);
   }

@@ -2,7 +2,6 @@
 #include "api/job_machine.h"
 
 #include <ATen/Parallel.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <map>
@@ -16,6 +15,7 @@
 #include "base/device.h"
 #include "base/device_memory.h"
 #include "base/machine_memory.h"
+#include "d2d/wires/cuda_driver.h"
 
 namespace smp {
 namespace {
@@ -60,24 +60,20 @@ std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
   return memory;
 }
 
-/// Of the accelerators that the ranks of this job compute on, all like this rank's; ranks of a host
-/// take them in turn (api/rank_device.h). Empty: nothing is known.
-std::vector<std::int64_t> memory_of_accelerators(const Runtime& runtime) {
+/// Of the accelerators that the ranks of this job compute on, all like this rank's and shared by as
+/// many. Empty: nothing is known. All ranks call it.
+std::vector<std::int64_t> memory_of_accelerators(Runtime& runtime) {
   const auto device = runtime.device();
-  const auto bytes = base::device_memory(device);
+  const auto own = d2d::identity_of(device);
+  const auto all = gather_values(runtime.communicator(Group::kLocal), own, "GPUs of this machine");
+  const auto bytes = base::device_memory(device) / std::count(all.begin(), all.end(), own);
   if (bytes == 0) return {};
-  const int devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
-  std::vector<std::int64_t> memory;
-  for (const auto rank : runtime.topology().group(Group::kPp)) {
-    const auto neighbours = static_cast<int>(runtime.topology().group(Group::kLocal, rank).size());
-    memory.push_back(bytes / ((neighbours + devices - 1) / devices));
-  }
-  return memory;
+  return std::vector<std::int64_t>(static_cast<std::size_t>(runtime.topology().pp_size()), bytes);
 }
 
 /// As configured; else that of the devices; else that of this machine, of which every rank on a
 /// host gets the same. A job that is only planned runs elsewhere: nothing is known of its machines.
-std::vector<std::int64_t> memory_of_stages(const Runtime& runtime,
+std::vector<std::int64_t> memory_of_stages(Runtime& runtime,
                                            const std::vector<std::string>& devices) {
   const auto& configured = runtime.config().stage_memory;
   const auto ranks = runtime.topology().group(Group::kPp);

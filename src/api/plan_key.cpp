@@ -22,9 +22,9 @@ namespace {
 
 using base::concat;
 
-/// In which types operators run, what times depend on, and what values the trial draws.
+/// In which types operators run, and what times depend on.
 std::string text_of_run(const Config& config) {
-  std::string text = concat(" device ", config.device, " seed ", config.seed);
+  std::string text = concat(" device ", config.device);
   if (config.trace_repeats > 0) text += concat(" threads ", at::get_num_threads());
   for (const auto& autocast : server::ExecutionModes::capture().autocast) {
     text += autocast.enabled ? concat(" autocast ", autocast.dtype) : " -";
@@ -107,6 +107,9 @@ std::string text_of_hosts(const simulate::Machine& machine) {
 
 std::string text_of_model(const PlanKeyFacts& facts) {
   std::string text;
+  for (const auto& parameter : facts.model.tree.parameters) {
+    if (parameter.state_shares > 1) text += concat(" shares ", parameter.state_shares);
+  }
   for (const auto& pin : facts.pins) text += concat(" pin ", pin.path, '=', pin.pp_rank);
   for (const auto* module : facts.model.modules) {
     text += concat(module->name(), module->is_training() ? 't' : 'e');

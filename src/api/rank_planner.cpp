@@ -50,7 +50,10 @@ void warn_of_read_slices(const Runtime& runtime, const ModelDescription& model,
   for (const auto& use : trace.foreign_uses) {
     const auto& name = model.tree.parameters.at(static_cast<std::size_t>(use.parameter)).name;
     const auto* const parameter = named.find(name);
-    if (parameter == nullptr || !slices.contain(*parameter)) continue;
+    if (parameter == nullptr || !parameter->requires_grad() || !slices.contain(*parameter))
+      continue;
+    const auto* const reader = model.modules.at(static_cast<std::size_t>(use.module));
+    if (dynamic_cast<const DistributedModule*>(reader) != nullptr) continue;  // it knows
     base::log(
         base::LogLevel::kWarning, "parameter '", name, "' is read by ",
         partitioning::quoted_path(model.tree.nodes.at(static_cast<std::size_t>(use.module)).path),
@@ -63,7 +66,11 @@ void warn_of_read_slices(const Runtime& runtime, const ModelDescription& model,
 
 void warn_of_overruled_pins(const std::vector<partitioning::Pin>& program,
                             const std::vector<partitioning::Pin>& file, const std::string& name) {
-  for (const auto& pin : program) {
+  for (auto own = program.begin(); own != program.end(); ++own) {
+    const auto& pin = *own;
+    const bool outdated = std::any_of(own + 1, program.end(),
+                                      [&](const auto& later) { return later.path == pin.path; });
+    if (outdated) continue;
     const auto other = std::find_if(file.begin(), file.end(), [&](const auto& of_file) {
       return of_file.path == pin.path && of_file.pp_rank != pin.pp_rank;
     });
@@ -115,6 +122,15 @@ std::vector<PlannedModel> RankPlanner::plans() {
   // right.
   const bool trace = unknown && preview_ != nullptr && !config_.skip_tracing;
   const auto traces = trace ? traces_of_all(all) : std::vector<simulate::Trace>(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto state = partitioning::all_state(tree_of(all[i].model), traces[i].state);
+    one_at_a_time_ |= std::any_of(state.begin(), state.end(), [](const auto& change) {
+      return change.kind == simulate::StateKind::kShared;
+    });
+    if (trace && preview_->grad) {
+      warn_of_read_slices(runtime_, *all[i].model.description, traces[i]);
+    }
+  }
   return make_all(all, std::move(plans), traces);
 }
 
@@ -209,7 +225,6 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
 /// @param traced  without calls if modules are counted; such a plan is not worth keeping
 PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
   simulate::Trace trace;
-  warn_of_read_slices(runtime_, *job.model.description, traced);
   if (is_worth_a_trace(job)) {
     trace = traced;
   } else {
@@ -244,9 +259,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.gradient_copies = gradient_copies_of(runtime_);
   // Whoever reads what modules keep finds what one process would: the runtime lets one microbatch
   // through after the other (api/step.cpp), whatever the schedule.
-  const auto state = partitioning::all_state(tree_of(job.model), trace.state);
-  if (std::any_of(state.begin(), state.end(),
-                  [](const auto& change) { return change.kind == simulate::StateKind::kShared; })) {
+  if (one_at_a_time_) {
     options.pipeline = "interleaved";
     options.active_microbatches = 1;
     options.machine.promised_outputs = false;

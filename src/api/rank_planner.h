@@ -55,6 +55,7 @@ class RankPlanner {
   const std::vector<ModelToPlan>& models_;
   const StepPreview* preview_;
   const simulate::Machine& machine_;
+  bool one_at_a_time_ = false;  // microbatches, since some model of the session keeps shared state
   partitioning::PlanCache cache_;
 };
 

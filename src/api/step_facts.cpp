@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "smp/codec.h"
 
 namespace smp {
@@ -117,6 +118,27 @@ const std::string& StepFacts::name_of(const std::type_info& body) {
   return known->second;
 }
 
+void StepFacts::note_clipping(const std::string& how) {
+  constexpr std::size_t kMost = 8;
+  if (!clipped_.empty() && clipped_.back().how == how) {
+    ++clipped_.back().times;
+  } else if (clipped_.size() < kMost) {
+    clipped_.push_back({how, 1});
+  } else {
+    further_ = base::mix_key(further_, how);
+  }
+}
+
+std::string StepFacts::text_of_clipping() const {
+  std::string text;
+  for (const auto& [how, times] : clipped_) {
+    text += base::concat(text.empty() ? "" : ", ", how);
+    if (times > 1) text += base::concat(", ", times, " times");
+  }
+  if (further_ != 0) text += base::concat(", and further calls of number ", further_);
+  return text;
+}
+
 std::string StepFacts::take(const std::type_info& body, int microbatches, bool learns,
                             const std::string& gradients) {
   Facts facts;
@@ -127,11 +149,12 @@ std::string StepFacts::take(const std::type_info& body, int microbatches, bool l
   facts.push_back({"the number of optimizer.step() since the last step",
                    static_cast<double>(optimizer_steps_), ""});
   facts.push_back({"gradients since the last step", 0,
-                   clipped_.empty() ? "not clipped" : "clipped " + clipped_});
+                   clipped_.empty() ? "not clipped" : "clipped " + text_of_clipping()});
   if (learns) {
     zeroed_ = false;
     optimizer_steps_ = 0;
     clipped_.clear();
+    further_ = 0;
   }
   std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
@@ -169,7 +192,8 @@ std::string StepFacts::explain(int rank, const std::string& facts, int other,
                          shown(*pair.second), " on rank ", other);
   }
   return text +
-         "; every rank runs the same program, with the same steps, optimizers and learning rates";
+         "; every rank runs the same program, with the same steps, optimizers, learning rates and "
+         "calls of clip_grad_norm_";
 }
 
 }  // namespace smp

@@ -21,8 +21,8 @@ class StepFacts {
   void add_optimizer(std::weak_ptr<torch::optim::Optimizer> optimizer);
   void note_zero_grad() noexcept { zeroed_ = true; }
   void note_optimizer_step() noexcept { ++optimizer_steps_; }
-  /// @param how  "to norm 1 of order 2"
-  void note_clipping(const std::string& how) { clipped_ += clipped_.empty() ? how : ", " + how; }
+  /// @param how  "to norm 1 of order 2"; the same on all stages
+  void note_clipping(const std::string& how);
 
   /// Everything, as bytes. Counting begins anew where the step learns: one that does not may be run
   /// by some replicas alone, between two that all of them run. Some microseconds.
@@ -37,12 +37,19 @@ class StepFacts {
 
  private:
   const std::string& name_of(const std::type_info& body);
+  std::string text_of_clipping() const;
 
   std::vector<std::weak_ptr<torch::optim::Optimizer>> optimizers_;
   std::unordered_map<const std::type_info*, std::string> bodies_;
   bool zeroed_ = false;
   int optimizer_steps_ = 0;
-  std::string clipped_;  // how gradients were, in the order of calls
+  /// In the order of calls; of many that differ, the last ones are a number.
+  struct Clipping {
+    std::string how;
+    int times;
+  };
+  std::vector<Clipping> clipped_;
+  std::uint64_t further_ = 0;  // hash of those beyond
 };
 
 }  // namespace smp

@@ -58,6 +58,7 @@ struct Share {
 /// Of those that share slices.
 struct SliceNorms {
   Passed passed;
+  std::string problem;
   std::vector<at::Tensor> norms;
 };
 
@@ -128,7 +129,7 @@ std::string problem_of_replicas(const Share& own, const std::vector<at::Tensor>&
                         runtime->num_replicas(),
                         " replicas has its own; register it as a parameter of a module");
   }
-  if (gradients && runtime->replica_gradients().apart(parameters)) {
+  if (gradients && runtime->replica_gradients().left_apart(parameters)) {
     return "after a step under no_sync() gradients of replicas differ, and so would their norms; "
            "make the last step before it without no_sync()";
   }
@@ -147,12 +148,13 @@ void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
       if (slices.contain(parameter)) sliced.push_back(i);
     }
   }
-  SliceNorms slices{own.passed, {}};
+  SliceNorms slices{own.passed, own.problem, {}};
   for (const auto i : sliced) slices.norms.push_back(own.norms[i]);
   const auto all = gather_values(runtime->slice_holders(), slices, "norms of slices");
   for (const auto& others : all) {
     const auto other_options = difference(all[0].passed, others.passed);
     if (!other_options.empty()) own.problem = other_options;
+    if (own.problem.empty()) own.problem = others.problem;
     if (others.norms.size() != all[0].norms.size()) {
       own.problem = base::concat(
           "of ", all[0].norms.size(), " slices of distributed modules that count on one rank, ",

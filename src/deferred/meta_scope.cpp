@@ -40,7 +40,8 @@ at::Tensor select_all(const at::Tensor& tensor, const at::Tensor& mask) {
 }
 
 /// Operators whose answer depends on values, but of which a trace needs a shape only.
-bool answer_by_shape(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+/// @param none  nothing is selected
+bool answer_by_shape(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool none) {
   const auto& name = op.schema().name();
   if (name != "aten::equal" && name != "aten::masked_select") return false;
   if (!op.schema().overload_name().empty()) return false;
@@ -49,13 +50,13 @@ bool answer_by_shape(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (name == "aten::equal") {
     stack.emplace_back(same_tensor(a, b));
   } else {
-    stack.emplace_back(select_all(a, b));
+    stack.emplace_back(none ? select_all(a, b).narrow(0, 0, 0) : select_all(a, b));
   }
   return true;
 }
 
 bool is_mask(const std::optional<at::Tensor>& index) {
-  return index && index->defined() &&
+  return index && index->defined() && index->dim() > 0 &&
          (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
 }
 
@@ -100,6 +101,7 @@ bool MetaScope::answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) 
 bool MetaScope::answer_how_many(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
   const auto& name = op.schema().name();
   if (!value_ || (name != "aten::nonzero" && name != "aten::_unique2")) return false;
+  if (!op.schema().overload_name().empty()) return false;
   const bool all = value_() != 0;
   const auto tensor = stack[first_argument(op, stack)].toTensor();
   const bool nonzero = name == "aten::nonzero";
@@ -143,7 +145,8 @@ void MetaScope::run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (device != nullptr && device->isDevice()) *device = c10::Device(at::kMeta);
     map_arguments(op, stack, [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
     open_masks(op, stack);
-    if (answer_by_shape(op, stack) || answer(op, stack) || answer_how_many(op, stack)) return;
+    const bool none = value_ && op.schema().name() == "aten::masked_select" && value_() == 0;
+    if (answer_by_shape(op, stack, none) || answer(op, stack) || answer_how_many(op, stack)) return;
   }
   const ReadablePointers readable(op, stack);
   op.callBoxed(&stack);

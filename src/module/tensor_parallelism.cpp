@@ -38,7 +38,8 @@ std::optional<bool> tensor_parallelism::wanted() noexcept {
 void set_tensor_parallelism(torch::nn::Module& module, bool enabled) {
   bool any = mark(module, enabled);
   for (const auto& below : module.modules(/*include_self=*/false)) any |= mark(*below, enabled);
-  SMP_REQUIRE(any || !enabled, "smp::set_tensor_parallelism: neither the ", module.name(),
+  SMP_REQUIRE(any || !enabled || module.parameters().empty(),
+              "smp::set_tensor_parallelism: neither the ", module.name(),
               " nor anything in it is routed, so nothing would be replaced; use the modules of "
               "smp::nn, or declare its class with SMP_MODULE");
 }

@@ -366,24 +366,22 @@ std::string origin_text(const PlanSummary& summary) {
       cores_text(summary));
 }
 
-// Where one module costs so much that all bounds are its own cost, they say nothing of the split.
-// Of stages that are alike only: else its cost over a stage's speed would have to be told.
+// Where a stage is one module alone and its cost the bound, the ratio says nothing of the split.
 std::string bottleneck_text(const PartitionPlan& plan) {
+  constexpr double kAsPrinted = 5e-3;
   const PlanSummary& summary = *plan.summary();
-  double largest = 0;
-  bool alike = true;
-  for (const StageSummary& stage : summary.stages) {
-    largest = std::max(largest, stage.cost);
-    alike = alike && stage.device == summary.stages.front().device;
-  }
-  const double bound = largest / summary.chosen.bottleneck_to_bound;
-  const auto row = std::find_if(plan.rows().begin(), plan.rows().end(),
-                                [&](const auto& own) { return own.cost > bound * (1 - 1e-6); });
-  if (!alike || summary.stages.size() < 2 || row == plan.rows().end()) {
+  const auto largest =
+      std::max_element(summary.stages.begin(), summary.stages.end(),
+                       [](const auto& a, const auto& b) { return a.cost < b.cost; });
+  const bool at_bound = summary.chosen.bottleneck_to_bound < 1 + kAsPrinted;
+  const auto row = std::find_if(plan.rows().begin(), plan.rows().end(), [&](const auto& own) {
+    return own.cost > largest->cost * (1 - kAsPrinted);
+  });
+  if (summary.stages.size() < 2 || !at_bound || row == plan.rows().end()) {
     return "bottleneck: cost of the largest stage over a bound that no split goes below";
   }
-  return concat("bottleneck: cost of the largest stage over that of ", quoted_path(row->path),
-                " alone, which no split goes below");
+  return concat("bottleneck: cost of the largest stage, which is ", quoted_path(row->path),
+                " alone, over a bound that no split goes below");
 }
 
 // What the columns do not say by themselves.

@@ -83,12 +83,12 @@ class Replacing {
     if (!seen_.insert(&module).second) return;
     auto* const routed = dynamic_cast<RoutedBase*>(&module);
     if (routed != nullptr && routed->smp_stand_in) return;  // of a model wrapped before
-    if (dynamic_cast<const DistributedModule*>(&module) != nullptr) {
+    if (routed != nullptr && replaced(*routed, path)) return;
+    const auto* const distributed = dynamic_cast<const DistributedModule*>(&module);
+    if (distributed != nullptr && !distributed->sliced().empty()) {
       const auto type = routed != nullptr ? routed->smp_type_name() : module.name();
       rows.push_back({path, type, /*marked=*/true, {}, /*built=*/true});
-      return;
     }
-    if (routed != nullptr && replaced(*routed, path)) return;
     for (const auto& child : module.named_children()) {
       visit(*child.value(), path.empty() ? child.key() : path + '.' + child.key());
     }
@@ -102,7 +102,8 @@ class Replacing {
     const bool marked = routed.smp_tensor_parallel.value_or(false);
     if (rule == rules().end()) {  // a container, of which the modules are asked, or an unknown leaf
       auto& module = routed.smp_module();
-      if (marked && module.children().empty() && !module.parameters().empty()) {
+      const bool built = dynamic_cast<const DistributedModule*>(&module) != nullptr;
+      if (marked && !built && module.children().empty() && !module.parameters().empty()) {
         rows.push_back({path, type, marked, "no distributed implementation is registered"});
       }
       return false;

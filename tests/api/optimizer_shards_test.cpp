@@ -383,31 +383,33 @@ TEST(OptimizerShards, RefuseItOnReplicasWithoutGradientsToo) {
 
 /// A mean that nobody zeroed counts once in the step after one that fell over.
 TEST(OptimizerShards, KeepAMeanThroughAStepThatFails) {
-  run_local(2,
-            [] {
-              auto net = make_net();
-              DistributedModel model(net);
-              DistributedOptimizer optimizer(model, sgd(model.parameters()));
-              bool fails = false;
-              auto body = step([&](const at::Tensor& x) {
-                if (fails) throw std::out_of_range("the body fell over");
-                model.backward(loss_of(model(x)));
-              });
-              body(words(0, dp_rank()));
-              std::map<std::string, at::Tensor> means;
-              for (const auto& [name, parameter] : model.local_named_parameters()) {
-                if (parameter.grad().defined()) means[name] = parameter.grad().clone();
-              }
-              EXPECT_FALSE(means.empty());
-              fails = true;
-              EXPECT_THROW(body(words(1, dp_rank())), std::exception);
-              for (const auto& [name, parameter] : model.local_named_parameters()) {
-                if (means.contains(name)) {
-                  EXPECT_TRUE(at::equal(parameter.grad(), means.at(name))) << name;
+  std::map<std::string, at::Tensor> sums[2];  // without a failure, and with one
+  for (const bool failure : {false, true}) {
+    run_local(3,
+              [&] {
+                auto net = make_net();
+                DistributedModel model(net);
+                DistributedOptimizer optimizer(model, sgd(model.parameters()));
+                bool fails = false;
+                auto body = step([&](const at::Tensor& x) {
+                  if (fails) throw std::out_of_range("the body fell over");
+                  model.backward(loss_of(model(x)));
+                });
+                body(words(0, dp_rank()));
+                fails = failure;
+                if (failure) EXPECT_THROW(body(words(1, dp_rank())), std::exception);
+                fails = false;
+                body(words(2, dp_rank()));
+                for (const auto& [name, parameter] : model.local_named_parameters()) {
+                  if (parameter.grad().defined()) sums[failure][name] = parameter.grad().clone();
                 }
-              }
-            },
-            config_of(1, true), {1});
+              },
+              config_of(1, true), {1});
+  }
+  EXPECT_EQ(sums[0].size(), sums[1].size());
+  for (const auto& [name, sum] : sums[0]) {
+    EXPECT_TRUE(at::allclose(sums[1].at(name), sum, 1e-5, 1e-7)) << name;
+  }
 }
 
 /// It would step what is owned here, and tell nobody.

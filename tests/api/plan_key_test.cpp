@@ -143,9 +143,9 @@ TEST_F(PlanKey, HoldsHowTheModelIsTried) {
   config_.device = "cuda";
   EXPECT_NE(key(), before) << "on shapes there";
   config_.device = "cpu";
-  config_.seed += 1;
-  EXPECT_NE(key(), before) << "what it draws";
-  config_.seed -= 1;
+  model_.tree.parameters.at(0).state_shares = 2;
+  EXPECT_NE(key(), before) << "what the optimizer keeps on a rank";
+  model_.tree.parameters.at(0).state_shares = 1;
   config_.prescaled_batch = true;
   EXPECT_NE(key(), before) << "what slices compute";
   config_.prescaled_batch = false;

@@ -121,8 +121,14 @@ TEST(RankAgreement, ReplicasThatClipInOtherWaysAreNamed) {
          if (dp_rank() == 0) clip_grad_norm_(own.model, 1.0);
        },
        "clipped to norm 1 of order 2 on rank 0, not clipped on rank 1"},
-      {[](auto& own) { clip_grad_value_(own.model, 0.5 + dp_rank()); },
-       "clipped by value to 0.5 on rank 0, clipped by value to 1.5 on rank 1"}};
+      {[](auto& own) {
+         for (int i = 0; i < 100; ++i) clip_grad_norm_(own.model, 1.0 + (i >= 20 + dp_rank()));
+       },
+       "clipped to norm 1 of order 2, 20 times, to norm 2 of order 2, 80 times on rank 0"},
+      {[](auto& own) {
+         for (int i = 0; i < 100; ++i) clip_grad_norm_(own.model, 1.0 + i % (50 + dp_rank()));
+       },
+       "and further calls of number "}};
   for (const auto& [clip, named] : ways) {
     run_local(2,
               [&clip = clip, &named = named] {

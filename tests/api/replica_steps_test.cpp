@@ -289,14 +289,17 @@ TEST(ReplicaSteps, WithoutGradientsConcernNoOtherReplica) {
   });
 }
 
-/// On every rank, though it is used on stage 0 only: none waits for those that refuse.
-TEST(ReplicaSteps, RefuseTensorsOfNoModel) {
-  in_replicas([] {
+/// On every rank, though it is used on stage 0 only, perhaps of one replica: none waits for those
+/// that refuse.
+void refuse_a_tensor_of_no_model(bool in_all_replicas) {
+  in_replicas([in_all_replicas] {
     Trainer trainer;
     auto scale = torch::ones({}, torch::kDouble).requires_grad_();
     DistributedOptimizer optimizer(trainer.model, torch::optim::SGD({scale}, 0.1));
     auto train = smp::step([&](Tensor x) {
-      auto loss = (trainer.model(x, true) * scale).pow(2).mean();
+      auto y = trainer.model(x, true);
+      if (in_all_replicas || dp_rank() == 0) y = y * scale;
+      auto loss = y.pow(2).mean();
       trainer.model.backward(loss);
       return loss;
     });
@@ -306,6 +309,11 @@ TEST(ReplicaSteps, RefuseTensorsOfNoModel) {
                       HasSubstr("not averaged over the 2 replicas")));
     trainer.train(rows_of(dp_rank()));
   });
+}
+
+TEST(ReplicaSteps, RefuseTensorsOfNoModel) {
+  refuse_a_tensor_of_no_model(true);
+  refuse_a_tensor_of_no_model(false);
 }
 
 TEST(ReplicaSteps, SaveOneFileFromTheFirstReplica) {

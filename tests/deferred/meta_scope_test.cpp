@@ -101,6 +101,8 @@ TEST(MetaScope, SaysHowMuchThereIs) {
     EXPECT_EQ(picked.sizes(), at::IntArrayRef({all ? 6 : 0, 4}));
     EXPECT_TRUE(picked.requires_grad());
     EXPECT_EQ(rows.index_put({mask}, picked * 2).sizes(), rows.sizes());
+    EXPECT_EQ(mask.masked_select(mask).numel(), mask.nonzero().size(0));
+    EXPECT_EQ(rows.index({torch::indexing::None, mask[0][0]}).dim(), 5) << "a mask of one element";
     EXPECT_EQ(rows.index({torch::zeros({5}, torch::kLong)}).size(0), 5) << "no mask";
     const auto [unique, where, counts] = at::_unique2(rows, true, true, true);
     EXPECT_EQ(unique.numel(), all ? 24 : 1);

@@ -175,6 +175,8 @@ TEST(Replacement, RefusesToMarkWhatCannotBe) {
   torch::nn::Linear plain(4, 4);
   EXPECT_THROW(set_tensor_parallelism(plain), UsageError);
   set_tensor_parallelism(plain, false);
+  torch::nn::ReLU without_weights;
+  set_tensor_parallelism(without_weights);
   torch::nn::Sequential holder(nn::Linear(4, 4));
   set_tensor_parallelism(holder);
 }
@@ -215,6 +217,32 @@ TEST(Replacement, ListsModulesThatWereBuiltDistributed) {
                   << rows[0].obstacle;
               EXPECT_THAT(rows[0].type, HasSubstr("DistributedLinearImpl"));
               EXPECT_FALSE(rows[1].built);
+            },
+            config_of(2), {1});
+}
+
+/// A distributed module of the user's, with an ordinary layer in it.
+struct GatedImpl : DistributedModule {
+  GatedImpl() : inner(register_module("inner", nn::Linear(4, 4))) {
+    gate = register_slice("gate", torch::ones({4}), 0);
+  }
+  at::Tensor forward(const at::Tensor& x) { return inner(x); }
+  nn::Linear inner;
+  at::Tensor gate;
+};
+SMP_MODULE(Gated);
+
+TEST(Replacement, LooksIntoModulesThatWereBuiltDistributed) {
+  run_local(2,
+            [] {
+              Gated net;
+              set_tensor_parallelism(net);
+              const auto rows = replace_marked_modules(*net);
+              ASSERT_EQ(rows.size(), 2u);
+              EXPECT_TRUE(rows[0].built);
+              EXPECT_EQ(rows[1].path, "inner");
+              EXPECT_EQ(rows[1].obstacle, "");
+              EXPECT_EQ(net->inner->weight.sizes(), at::IntArrayRef({4, 2})) << "it is a slice now";
             },
             config_of(2), {1});
 }

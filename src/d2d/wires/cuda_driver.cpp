@@ -185,4 +185,10 @@ bool CudaDriver::done(Event event) {
   return true;
 }
 
+std::string identity_of(c10::Device device) try {
+  return device.is_cuda() ? CudaDriver(device).identity() : device.str();
+} catch (const std::exception&) {  // a driver that cannot be asked
+  return device.str();
+}
+
 }  // namespace smp::d2d

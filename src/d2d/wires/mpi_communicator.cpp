@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -100,12 +101,15 @@ bool MpiMeeting::complete() {
 
 void abort_mpi(MPI_Comm communicator, int exit_code) noexcept {
   constexpr unsigned kSecondsForTheLauncher = 5;
+  std::signal(SIGALRM, SIG_IGN);  // one that waits is no business of this
   std::signal(SIGALRM, [](int) { ::_exit(1); });
   sigset_t alarms;
   sigemptyset(&alarms);
   sigaddset(&alarms, SIGALRM);
   ::pthread_sigmask(SIG_UNBLOCK, &alarms, nullptr);
   ::alarm(kSecondsForTheLauncher);
+  std::fflush(stdout);
+  std::fflush(stderr);
   MPI_Abort(communicator, exit_code);
   std::_Exit(exit_code);  // MPI_Abort may return
 }
