@@ -43,6 +43,30 @@ BagOfWordsImpl<PlainLayers> with_gradients(int replicas) {
   return plain;
 }
 
+/// Runs `ask` on each rank, after a step of a model with slices.
+void after_a_step(int ranks, const Config& config,
+                  const std::function<void(DistributedModelBase&)>& ask) {
+  run_local(ranks,
+            [&] {
+              torch::manual_seed(3);
+              SlicedBag net;
+              DistributedModel model(net);
+              model.set_partition("", 0);
+              model.set_partition("first", pp_size() - 1);
+              const DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto train = step([&](const at::Tensor& tokens, const at::Tensor& targets) {
+                const auto loss = torch::mse_loss(model(tokens), targets);
+                model.backward(loss);
+                return loss;
+              });
+              const auto [tokens, targets] = samples(0, dp_rank());
+              train(tokens, targets);
+              ask(model);
+              grad_norm(model);  // nothing is left of what was refused
+            },
+            config, {1});
+}
+
 void expect_clipping(int pp, int rdp, bool shard, double type) {
   const auto plain = with_gradients(2 * rdp);
   const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.01, type);
@@ -53,41 +77,26 @@ void expect_clipping(int pp, int rdp, bool shard, double type) {
   std::set<std::string> seen;
   auto config = config_of(2, pp);
   config.shard_optimizer_state = shard;
-  run_local(2 * pp * rdp,
-            [&] {
-              torch::manual_seed(3);
-              SlicedBag net;
-              DistributedModel model(net);
-              model.set_partition("", 0);
-              model.set_partition("first", pp - 1);
-              const DistributedOptimizer optimizer(model, sgd(model.parameters()));
-              auto train = step([&](const at::Tensor& tokens, const at::Tensor& targets) {
-                const auto loss = torch::mse_loss(model(tokens), targets);
-                model.backward(loss);
-                return loss;
-              });
-              const auto [tokens, targets] = samples(0, dp_rank());
-              train(tokens, targets);
-              EXPECT_NEAR(grad_norm(model, type), norm, 1e-12 * norm);
-              EXPECT_NEAR(parameter_norm(model, type), of_values, 1e-12 * of_values);
-              EXPECT_FALSE(grad_overflow(model));
-              EXPECT_NEAR(clip_grad_norm_(model, 0.01, type), norm, 1e-12 * norm);
-              for (const auto& [name, parameter] : model.local_named_parameters()) {
-                if (shard && !parameter.grad().defined()) continue;
-                const auto own = slice_of(expected[name].grad(), name, tp_rank(), tp_size());
-                EXPECT_TRUE(torch::allclose(parameter.grad(), own, 1e-10, 1e-14)) << name;
-                seen.insert(name);
-              }
-              // One slice on one of the ranks that share it, or on its owner among them.
-              for (const auto& [name, parameter] : model.local_named_parameters()) {
-                const bool slice = parameter.sizes() != expected[name].sizes();
-                if (!slice || tp_rank() == 0 || !parameter.grad().defined()) continue;
-                parameter.grad().flatten()[0].fill_(std::numeric_limits<double>::infinity());
-                break;
-              }
-              EXPECT_TRUE(grad_overflow(model));
-            },
-            config, {1});
+  after_a_step(2 * pp * rdp, config, [&](DistributedModelBase& model) {
+    EXPECT_NEAR(grad_norm(model, type), norm, 1e-12 * norm);
+    EXPECT_NEAR(parameter_norm(model, type), of_values, 1e-12 * of_values);
+    EXPECT_FALSE(grad_overflow(model));
+    EXPECT_NEAR(clip_grad_norm_(model, 0.01, type), norm, 1e-12 * norm);
+    for (const auto& [name, parameter] : model.local_named_parameters()) {
+      if (shard && !parameter.grad().defined()) continue;
+      const auto own = slice_of(expected[name].grad(), name, tp_rank(), tp_size());
+      EXPECT_TRUE(torch::allclose(parameter.grad(), own, 1e-10, 1e-14)) << name;
+      seen.insert(name);
+    }
+    // One slice on one of the ranks that share it, or on its owner among them.
+    for (const auto& [name, parameter] : model.local_named_parameters()) {
+      const bool slice = parameter.sizes() != expected[name].sizes();
+      if (!slice || tp_rank() == 0 || !parameter.grad().defined()) continue;
+      parameter.grad().flatten()[0].fill_(std::numeric_limits<double>::infinity());
+      break;
+    }
+    EXPECT_TRUE(grad_overflow(model));
+  });
   EXPECT_EQ(seen.size(), expected.size());
 }
 
@@ -105,29 +114,8 @@ TEST(GroupNorms, AreThoseOfWholeParameters) {
   }
 }
 
-/// Runs `ask` on each of two ranks, after a step of a model whose slices they share.
-void after_a_step(const Config& config, const std::function<void(DistributedModelBase&)>& ask) {
-  run_local(2,
-            [&] {
-              torch::manual_seed(3);
-              SlicedBag net;
-              DistributedModel model(net);
-              const DistributedOptimizer optimizer(model, sgd(model.parameters()));
-              auto train = step([&](const at::Tensor& tokens, const at::Tensor& targets) {
-                const auto loss = torch::mse_loss(model(tokens), targets);
-                model.backward(loss);
-                return loss;
-              });
-              const auto [tokens, targets] = samples(0, dp_rank());
-              train(tokens, targets);
-              ask(model);
-              grad_norm(model);  // nothing is left of what was refused
-            },
-            config, {1});
-}
-
 TEST(GroupNorms, OfOtherOrdersAreRefusedOnAllRanksThatShareSlices) {
-  after_a_step(config_of(2), [](auto& model) {
+  after_a_step(2, config_of(2), [](auto& model) {
     EXPECT_THAT(refusal<UsageError>([&] { grad_norm(model, 1.0 + tp_rank()); }),
                 AllOf(HasSubstr("smp::grad_norm: ranks pass different options"),
                       HasSubstr("norm_type 1 and 2")));
@@ -141,14 +129,14 @@ TEST(GroupNorms, OfOtherOrdersAreRefusedOnAllRanksThatShareSlices) {
 TEST(GroupNorms, AndOnAllThatShareTheOptimizersState) {
   auto config = config_of(1);
   config.shard_optimizer_state = true;
-  after_a_step(config, [](auto& model) {
+  after_a_step(2, config, [](auto& model) {
     EXPECT_THAT(refusal<UsageError>([&] { grad_norm(model, 1.0 + dp_rank()); }),
                 HasSubstr("norm_type 1 and 2"));
   });
 }
 
 TEST(GroupNorms, OfFewerSlicesOnOneRankAreRefusedOnAll) {
-  after_a_step(config_of(2), [](auto& model) {
+  after_a_step(2, config_of(2), [](auto& model) {
     auto some = model.parameters();
     if (tp_rank() == 1) some.erase(some.begin());  // embed.weight
     EXPECT_THAT(refusal<UsageError>([&] { grad_norm(some); }), HasSubstr("slices"));
