@@ -12,22 +12,22 @@ namespace {
 
 /// The same memory under version counters of its own: whoever writes to a tensor of a sum that is
 /// given up must not be taken for one who breaks a promise.
-std::vector<at::Tensor> unwatched(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> same;
-  same.reserve(tensors.size());
-  for (const auto& tensor : tensors) same.push_back(tensor.variable_data());
-  return same;
+SumParts unwatched(SumParts parts) {
+  for (int position = 0; position < parts.size(); ++position) {
+    for (auto& piece : parts[position]) piece = piece.variable_data();
+  }
+  return parts;
 }
 
 }  // namespace
 
-SumAside::SumAside(const Communicator& members, const std::vector<at::Tensor>& tensors,
-                   std::int64_t divisor, std::uint64_t number, SumCodec* codec)
+SumAside::SumAside(const Communicator& members, SumParts parts, std::int64_t divisor,
+                   std::uint64_t number, SumCodec* codec)
     : members_(members),
       divisor_(divisor),
       codec_(codec),
-      parts_(unwatched(tensors), members.size()),
-      collective_(members_, number, SumParts::call(tensors), members.name_or("a sum of tensors")) {
+      parts_(unwatched(std::move(parts))),
+      collective_(members_, number, parts_.call(), members.name_or("a sum of tensors")) {
   for (int position = 0; position < members_.size(); ++position) {
     if (position == members_.rank() || parts_[position].empty()) continue;
     send(CollectivePhase::kExchange, position, parts_[position]);
@@ -69,6 +69,10 @@ void SumAside::add() {
   added_ = true;
   if (parts_[members_.rank()].empty()) return;
   sum_ = sum_of_all();
+  if (parts_.for_all()) send_sum();
+}
+
+void SumAside::send_sum() {
   Pieces sent = sum_;
   if (codec_ != nullptr) {  // all get what the others get
     sent = codec_->encode(sum_, members_.rank(), true);
@@ -122,7 +126,7 @@ void SumAside::write() {
   SMP_ASSERT(added_, "a sum is written that has not been added up");
   std::vector<Pieces> sums;
   for (int position = 0; position < members_.size(); ++position) {
-    const bool comes = position != members_.rank() && !parts_[position].empty();
+    const bool comes = parts_.for_all() && position != members_.rank() && !parts_[position].empty();
     sums.push_back(comes ? take(CollectivePhase::kResult, position) : Pieces());
   }
   sums[static_cast<std::size_t>(members_.rank())] = std::move(sum_);
@@ -131,7 +135,7 @@ void SumAside::write() {
   for (int position = 0; position < members_.size(); ++position) {
     auto& part = parts_[position];
     const auto& sum = sums[static_cast<std::size_t>(position)];
-    for (std::size_t i = 0; i < part.size(); ++i) part[i].copy_(sum[i]);
+    for (std::size_t i = 0; i < sum.size(); ++i) part[i].copy_(sum[i]);
   }
 }
 

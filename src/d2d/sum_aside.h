@@ -40,14 +40,20 @@ class SumAside {
   /// @param number   of this collective in the lane of `members`, higher than those before
   /// @param codec    nullptr: parts travel as they are; else outlives this
   SumAside(const Communicator& members, const std::vector<at::Tensor>& tensors,
-           std::int64_t divisor, std::uint64_t number, SumCodec* codec = nullptr);
+           std::int64_t divisor, std::uint64_t number, SumCodec* codec = nullptr)
+      : SumAside(members, SumParts(tensors, members.size()), divisor, number, codec) {}
+  /// The same of `parts`. Where tensors have owners, sums take memory for what is owned here only,
+  /// and what others own is never written.
+  SumAside(const Communicator& members, SumParts parts, std::int64_t divisor, std::uint64_t number,
+           SumCodec* codec = nullptr);
 
   /// `event`, which outlives this, is signalled whenever something arrives.
   void watch(fiber::Event& event) { collective_.watch(event); }
   /// Whether add() would not suspend.
   bool can_add() const;
   bool added() const noexcept { return added_; }
-  /// Once: sums up this member's part, and sends it to the others. Suspends until theirs have come.
+  /// Once: sums up this member's part, and sends it to those who get it. Suspends until the terms
+  /// of the others have come.
   void add();
   /// After add(): takes the sums of the others and writes all into the tensors. Suspends until they
   /// have come, and nothing is read any more.
@@ -60,6 +66,7 @@ class SumAside {
   Pieces take(CollectivePhase phase, int position);
   Pieces own_term();
   Pieces sum_of_all();
+  void send_sum();
 
   Communicator members_;
   std::int64_t divisor_;

@@ -3,18 +3,21 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace smp::d2d {
 
-SumInPlace::SumInPlace(const Communicator& members, const std::vector<at::Tensor>& tensors,
-                       std::int64_t divisor)
+SumInPlace::SumInPlace(const Communicator& members, SumParts parts, std::int64_t divisor)
     : members_(members),
       divisor_(divisor),
-      parts_(tensors, members.size()),
-      collective_(members_, SumParts::call(tensors), members.name_or("a sum of tensors")) {
+      parts_(std::move(parts)),
+      collective_(members_, parts_.call(), members.name_or("a sum of tensors")) {
   // What shares memory with another gets its own before that is sent, not when it is written to.
-  for (const auto& tensor : tensors) static_cast<void>(tensor.storage().mutable_data());
+  for (int position = 0; position < parts_.size(); ++position) {
+    for (const auto& piece : parts_[position]) static_cast<void>(piece.storage().mutable_data());
+  }
   for (int position = 0; position < members_.size(); ++position) {
     if (position == members_.rank() || parts_[position].empty()) continue;
     collective_.send_parts(CollectivePhase::kExchange, members_.members()[position],
@@ -34,6 +37,7 @@ void SumInPlace::add() {
   const auto& own = parts_[members_.rank()];
   if (own.empty()) return;
   add_all();
+  if (!parts_.for_all()) return;
   for (int position = 0; position < members_.size(); ++position) {
     if (position == members_.rank()) continue;
     collective_.send_parts(CollectivePhase::kResult, members_.members()[position], own);
@@ -62,7 +66,7 @@ void SumInPlace::add_all() {
 }
 
 void SumInPlace::finish() {
-  for (int position = 0; position < members_.size(); ++position) {
+  for (int position = 0; position < members_.size() && parts_.for_all(); ++position) {
     auto& part = parts_[position];
     if (position == members_.rank() || part.empty()) continue;
     const Pieces sums = take(CollectivePhase::kResult, position);

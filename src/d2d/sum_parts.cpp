@@ -36,7 +36,17 @@ SumParts::Pieces cut(const std::vector<at::Tensor>& rows, std::int64_t first, st
 
 }  // namespace
 
-SumParts::SumParts(const std::vector<at::Tensor>& tensors, int members) {
+SumParts::SumParts(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
+  const auto elements = count_elements(tensors);
+  const auto dtype = tensors.at(0).scalar_type();
+  const auto sizes = tensors.size() == 1 ? tensors[0].sizes() : at::IntArrayRef(elements);
+  call_ = {
+      kind, -1, static_cast<std::int32_t>(dtype),
+      std::string(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof sizes[0])};
+}
+
+SumParts::SumParts(const std::vector<at::Tensor>& tensors, int members)
+    : SumParts(CollectiveKind::kAllReduce, tensors) {
   const PlainData plain;
   const auto elements = count_elements(tensors);
   std::vector<at::Tensor> rows;
@@ -47,12 +57,18 @@ SumParts::SumParts(const std::vector<at::Tensor>& tensors, int members) {
   }
 }
 
-CollectiveCall SumParts::call(const std::vector<at::Tensor>& tensors) {
-  const auto elements = count_elements(tensors);
-  const auto dtype = tensors.at(0).scalar_type();
-  const auto sizes = tensors.size() == 1 ? tensors[0].sizes() : at::IntArrayRef(elements);
-  return {CollectiveKind::kAllReduce, -1, static_cast<std::int32_t>(dtype),
-          std::string(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof sizes[0])};
+SumParts SumParts::of_owners(const std::vector<std::vector<at::Tensor>>& tensors) {
+  std::vector<at::Tensor> all;
+  for (const auto& of_owner : tensors) all.insert(all.end(), of_owner.begin(), of_owner.end());
+  SumParts parts(CollectiveKind::kReduceScatter, all);
+  const PlainData plain;
+  for (const auto& of_owner : tensors) {
+    auto& pieces = parts.parts_.emplace_back();
+    for (const auto& tensor : of_owner) {
+      if (tensor.numel() > 0) pieces.push_back(row_of(tensor));
+    }
+  }
+  return parts;
 }
 
 bool SumParts::fit(const Pieces& pieces, int position) const {

@@ -24,15 +24,21 @@ struct PlainData {
 /// up: a sum of float16 may be infinite where the mean is not. Others are divided once, at the end.
 constexpr bool divides_terms(c10::ScalarType dtype) { return dtype == c10::ScalarType::Half; }
 
-/// Tensors as one row of elements, cut into as many parts as there are members.
+/// Tensors in as many parts as there are members. Of one dtype, one tensor at least, their elements
+/// adjacent.
 class SumParts {
  public:
   /// Pieces of the tensors, in their order, that make up a part.
   using Pieces = std::vector<at::Tensor>;
 
-  /// @param tensors  of one dtype, one at least, their elements adjacent
+  /// One row of elements, cut into equal parts. Every member gets the sums of all.
   SumParts(const std::vector<at::Tensor>& tensors, int members);
+  /// Whole tensors, by the position of the member that owns them. Nobody else gets their sums.
+  static SumParts of_owners(const std::vector<std::vector<at::Tensor>>& tensors);
 
+  int size() const noexcept { return static_cast<int>(parts_.size()); }
+  /// Whether every member gets all sums.
+  bool for_all() const noexcept { return call_.kind == CollectiveKind::kAllReduce; }
   /// What the member at `position` adds up; may be empty.
   const Pieces& operator[](int position) const {
     return parts_[static_cast<std::size_t>(position)];
@@ -40,11 +46,14 @@ class SumParts {
   Pieces& operator[](int position) { return parts_[static_cast<std::size_t>(position)]; }
 
   /// In which members must agree: the shape of one tensor, the elements of several.
-  static CollectiveCall call(const std::vector<at::Tensor>& tensors);
+  const CollectiveCall& call() const noexcept { return call_; }
   /// Whether `pieces` are of the shapes and the dtype of the part at `position`.
   bool fit(const Pieces& pieces, int position) const;
 
  private:
+  SumParts(CollectiveKind kind, const std::vector<at::Tensor>& tensors);
+
+  CollectiveCall call_;
   std::vector<Pieces> parts_;
 };
 

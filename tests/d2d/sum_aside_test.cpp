@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <random>
@@ -54,6 +55,64 @@ TEST(SumAside, GivesTheBitsOfASumInPlaceAndWritesNothingBefore) {
       expect_equal(aside, in_place, where);
     });
     EXPECT_THAT(job.failures, IsEmpty());
+  }
+}
+
+// Each owns one tensor, the last member none; one that nobody owns is not there.
+TEST(SumAside, OfOwnersIsForThemAloneAndHasTheSameBits) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const auto& group = kGroups[seed % kGroups.size()];
+    SimulatedJob job(4, seed);
+    job.on_ranks(group, [&](int rank, Communicators& own) {
+      const auto where = "seed " + std::to_string(seed) + ", rank " + std::to_string(rank);
+      const auto ranks = own.group(members(group));
+      const auto owned = [&](const std::vector<at::Tensor>& tensors) {
+        std::vector<std::vector<at::Tensor>> of_owner(group.size());
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          of_owner[i % std::max<std::size_t>(1, group.size() - 1)].push_back(tensors[i]);
+        }
+        return of_owner;
+      };
+      const auto for_all = contributions(rank, kShapes), terms = contributions(rank, kShapes);
+      const auto in_place = contributions(rank, kShapes), aside = contributions(rank, kShapes);
+      SumInPlace expected(ranks, for_all, 3);
+      expected.add();
+      expected.finish();
+      SumInPlace first(ranks, SumParts::of_owners(owned(in_place)), 3);
+      first.add();
+      first.finish();
+      SumAside sum(ranks.lane(7), SumParts::of_owners(owned(aside)), 3, seed);
+      sum.add();
+      own.group(members(group)).barrier();
+      expect_equal(aside, terms, where + ", before write()");
+      sum.write();
+      for (std::size_t owner = 0; owner < group.size(); ++owner) {
+        const auto& what = group[owner] == rank ? for_all : terms;
+        expect_equal(owned(in_place)[owner], owned(what)[owner], where + ", in place");
+        expect_equal(owned(aside)[owner], owned(what)[owner], where + ", aside");
+      }
+    });
+    EXPECT_THAT(job.failures, IsEmpty());
+  }
+}
+
+TEST(SumAside, OfOwnersSendsTermsOnly) {
+  SimulatedJob job(3);
+  job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+    const std::vector<std::vector<at::Tensor>> tensors{
+        contributions(rank, {{3000}, {900}}), {}, contributions(rank, {{2000}})};
+    SumAside sum(own.all().lane(1), SumParts::of_owners(tensors), 1, 1);
+    if (rank == 1) {
+      EXPECT_TRUE(sum.can_add());
+    }
+    sum.add();
+    sum.write();
+  });
+  const std::vector<std::uint64_t> elements{2000, 5900, 3900};
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto& counters = job.channel(rank).counters();
+    EXPECT_EQ(counters.tensor_bytes_sent, elements[static_cast<std::size_t>(rank)] * sizeof(float));
+    EXPECT_EQ(counters.frames_sent, rank == 1 ? 2u : 1u);
   }
 }
 
