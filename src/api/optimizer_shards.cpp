@@ -5,7 +5,7 @@
 
 #include "api/describe_model.h"
 #include "api/runtime.h"
-#include "dp/replica_values.h"
+#include "dp/owner_values.h"
 #include "dp/shard_plan.h"
 #include "smp/distributed_model.h"
 #include "tp/sliced_parameters.h"
@@ -133,9 +133,10 @@ void OptimizerShards::take_values(const std::vector<at::Tensor>& parameters) con
     if (owner_of(parameter) < 0) continue;
     (is_slice(parameter) ? slices : whole).push_back(parameter);
   }
-  const auto bytes = runtime_.bucket_bytes();
-  dp::take_values_of_owners(runtime_.slice_replicas(), slices, owners_of(slices), bytes);
-  dp::take_values_of_owners(runtime_.replicas(), whole, owners_of(whole), bytes);
+  dp::OwnerValues values(runtime_.bucket_bytes());
+  values.take(runtime_.slice_replicas(), slices, owners_of(slices));
+  values.take(runtime_.replicas(), whole, owners_of(whole));
+  values.finish();
 }
 
 }  // namespace smp

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "d2d/tensor_data.h"
+
 namespace smp::dp {
 namespace {
 
@@ -14,6 +16,15 @@ struct OpenBucket {
 };
 
 }  // namespace
+
+std::vector<TensorSize> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<TensorSize> sizes;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    d2d::check_sendable(tensors[i], i);
+    sizes.push_back({tensors[i].scalar_type(), static_cast<std::int64_t>(tensors[i].nbytes())});
+  }
+  return sizes;
+}
 
 std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<TensorSize>& tensors,
                                                    std::int64_t cap_bytes) {

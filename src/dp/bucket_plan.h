@@ -3,6 +3,7 @@
 // small ones).
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstddef>
@@ -16,6 +17,10 @@ struct TensorSize {
   c10::ScalarType dtype;
   std::int64_t bytes;
 };
+
+/// Of each of `tensors`. @throws UnsupportedError  one cannot be sent: it is sparse, say, or
+/// quantised
+std::vector<TensorSize> sizes_of(const std::vector<at::Tensor>& tensors);
 
 /// The most that the first bucket should have: it is the one that nothing was computed before.
 inline constexpr std::int64_t kFirstBucketBytes = 1 << 20;

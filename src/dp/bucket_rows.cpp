@@ -4,19 +4,30 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cstddef>
 #include <utility>
 
 namespace smp::dp {
 
-BucketRows::BucketRows(std::vector<at::Tensor> gradients) : gradients_(std::move(gradients)) {
+BucketRows::BucketRows(std::vector<at::Tensor> tensors, std::vector<int> owners)
+    : tensors_(std::move(tensors)), owners_(std::move(owners)) {
   const at::NoGradGuard no_grad;
-  for (const auto& gradient : gradients_) rows_.push_back(gradient.detach().contiguous());
+  for (const auto& tensor : tensors_) rows_.push_back(tensor.detach().contiguous());
+}
+
+d2d::SumParts BucketRows::parts(int replicas) const {
+  if (owners_.empty()) return {rows_, replicas};
+  std::vector<std::vector<at::Tensor>> of_owners(static_cast<std::size_t>(replicas));
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    of_owners.at(static_cast<std::size_t>(owners_.at(i))).push_back(rows_[i]);
+  }
+  return d2d::SumParts::of_owners(of_owners);
 }
 
 void BucketRows::write_back() const {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
-    if (!rows_[i].is_alias_of(gradients_[i])) gradients_[i].detach().copy_(rows_[i]);
+    if (!rows_[i].is_alias_of(tensors_[i])) tensors_[i].detach().copy_(rows_[i]);
   }
 }
 

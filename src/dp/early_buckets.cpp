@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "dp/shard_plan.h"
 
 namespace smp::dp {
 namespace {
@@ -23,10 +24,12 @@ std::uint64_t hash_of(const at::Tensor& row) {
 }  // namespace
 
 EarlyBuckets::EarlyBuckets(d2d::Communicator replicas, const std::vector<at::Tensor>& parameters,
+                           const std::vector<int>& owners,
                            const std::vector<std::vector<std::size_t>>& buckets,
                            std::uint64_t first_lane, int divisor)
     : replicas_(std::move(replicas)),
       parameters_(parameters),
+      owners_(owners),
       first_lane_(first_lane),
       divisor_(divisor),
       buckets_(buckets.size()),
@@ -78,9 +81,10 @@ void EarlyBuckets::begin(std::size_t number) {
     if (!usual) return;
     gradients.push_back(gradient);
   }
-  bucket.rows = std::make_unique<BucketRows>(std::move(gradients));
+  bucket.rows =
+      std::make_unique<BucketRows>(std::move(gradients), owners_among(owners_, bucket.expected));
   for (std::size_t i = 0; i < bucket.expected.size(); ++i) {
-    const auto& gradient = bucket.rows->gradients()[i];
+    const auto& gradient = bucket.rows->tensors()[i];
     bucket.sent.push_back({bucket.expected[i], gradient.const_data_ptr(),
                            static_cast<std::uint32_t>(gradient._version()),
                            hash_of(bucket.rows->rows()[i])});
@@ -89,8 +93,8 @@ void EarlyBuckets::begin(std::size_t number) {
     bucket.codec = std::make_unique<BucketCodec>(
         *hooked_.hook, hooked_.first_bucket + static_cast<std::int64_t>(number));
   }
-  bucket.sum = std::make_unique<d2d::SumAside>(lane_of(number), bucket.rows->rows(), divisor_,
-                                               number_, bucket.codec.get());
+  bucket.sum = std::make_unique<d2d::SumAside>(
+      lane_of(number), bucket.rows->parts(replicas_.size()), divisor_, number_, bucket.codec.get());
   bucket.sum->watch(*news_);
   ++begun_;
 }
@@ -107,7 +111,7 @@ bool EarlyBuckets::is_untouched(const Bucket& bucket) const {
   for (std::size_t i = 0; i < bucket.sent.size(); ++i) {
     const auto& [parameter, data, version, hash] = bucket.sent[i];
     const auto& gradient = parameters_[parameter].grad();
-    if (!gradient.is_same(bucket.rows->gradients()[i])) return false;
+    if (!gradient.is_same(bucket.rows->tensors()[i])) return false;
     if (gradient.const_data_ptr() != data) return false;
     if (static_cast<std::uint32_t>(gradient._version()) != version) return false;
     if (hash_of(gradient.detach().contiguous()) != hash) return false;

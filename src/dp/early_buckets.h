@@ -14,6 +14,8 @@
 //   finish        of those that count, sums are awaited and written. Of the others nothing remains,
 //                 and they are averaged as if nothing had begun
 //
+// Where parameters have owners, sums are made and written there alone.
+//
 // Until all have reported, nobody waits, so that a step may end in any way at any time.
 // Threads: the rank's.
 #pragma once
@@ -44,11 +46,13 @@ class EarlyBuckets {
 
   /// @param replicas    bucket i travels in their lane first_lane + i, which nobody else uses
   /// @param parameters  outlive this
+  /// @param owners      by parameter, positions in `replicas`, -1: nobody; empty: all have none.
+  ///                    Those of a bucket all have one, or none has. Outlive this
   /// @param buckets     numbers of parameters; outlive this
   /// @param divisor     of sums
   EarlyBuckets(d2d::Communicator replicas, const std::vector<at::Tensor>& parameters,
-               const std::vector<std::vector<std::size_t>>& buckets, std::uint64_t first_lane,
-               int divisor);
+               const std::vector<int>& owners, const std::vector<std::vector<std::size_t>>& buckets,
+               std::uint64_t first_lane, int divisor);
 
   /// A step begins, of a number that is higher than all before, the same on all replicas.
   /// @param expected  parameters that will have a dense gradient in every replica, by bucket; none:
@@ -93,6 +97,7 @@ class EarlyBuckets {
 
   const d2d::Communicator replicas_;
   const std::vector<at::Tensor>& parameters_;
+  const std::vector<int>& owners_;
   const std::uint64_t first_lane_;
   const int divisor_;
   std::vector<Bucket> buckets_;

@@ -16,10 +16,6 @@ at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
   return rows.size() == 1 ? rows[0] : at::cat(rows);
 }
 
-at::Tensor flattened(const std::vector<at::Tensor>& tensors, c10::ScalarType dtype) {
-  return tensors.empty() ? at::empty({0}, dtype) : flattened(tensors);
-}
-
 void unflatten_into(const std::vector<at::Tensor>& tensors, const at::Tensor& flat) {
   const at::NoGradGuard no_grad;
   std::int64_t start = 0;

@@ -10,8 +10,6 @@ namespace smp::dp {
 /// The elements of all `tensors`, each in the order of its indices, one tensor behind the other.
 /// May share memory with the only one of them.
 at::Tensor flattened(const std::vector<at::Tensor>& tensors);
-/// The same of tensors of this dtype, or of none.
-at::Tensor flattened(const std::vector<at::Tensor>& tensors, c10::ScalarType dtype);
 
 /// Writes the elements of `flat`, as flattened() put them, into `tensors`, which keep their memory
 /// and their strides. Nothing of it is recorded by autograd.

@@ -14,42 +14,33 @@
 #include "dp/bucket_codec.h"
 #include "dp/bucket_plan.h"
 #include "dp/bucket_rows.h"
-#include "dp/flat_tensors.h"
+#include "dp/shard_plan.h"
 
 namespace smp::dp {
 namespace {
 
-std::vector<TensorSize> sizes_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<TensorSize> sizes;
-  for (const auto& parameter : parameters) {
-    sizes.push_back({parameter.scalar_type(), static_cast<std::int64_t>(parameter.nbytes())});
-  }
-  return sizes;
-}
+using Buckets = std::vector<std::vector<std::size_t>>;
 
-/// Of parameters that nobody owns.
-std::vector<std::vector<std::size_t>> buckets_of(const std::vector<at::Tensor>& parameters,
-                                                 const std::vector<int>& owners,
-                                                 std::int64_t bucket_bytes) {
+/// Of the parameters that somebody owns, or of the others; both as backward comes to them.
+Buckets buckets_of(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
+                   bool owned, std::int64_t bucket_bytes) {
   std::vector<std::size_t> numbers;
-  std::vector<at::Tensor> shared;
+  std::vector<at::Tensor> chosen;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!owners.empty() && owners[i] >= 0) continue;
+    if (owned != (!owners.empty() && owners[i] >= 0)) continue;
     numbers.push_back(i);
-    shared.push_back(parameters[i]);
+    chosen.push_back(parameters[i]);
   }
-  auto buckets = plan_buckets(sizes_of(shared), bucket_bytes);
+  auto buckets = plan_buckets(sizes_of(chosen), bucket_bytes);
   for (auto& bucket : buckets) {
     for (auto& number : bucket) number = numbers[number];
   }
   return buckets;
 }
 
-std::vector<ShardRound> rounds_of(const std::vector<at::Tensor>& parameters,
-                                  const std::vector<int>& owners, int replicas,
-                                  std::int64_t bucket_bytes) {
-  if (owners.empty()) return {};
-  return plan_rounds(sizes_of(parameters), owners, replicas, bucket_bytes);
+Buckets joined(Buckets first, const Buckets& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
 }
 
 /// The gradient as a dense tensor of its own, made where there is none.
@@ -63,8 +54,10 @@ at::Tensor dense_gradient(const at::Tensor& parameter) {
 /// The mean of some gradients, in their place where their elements lie one after another.
 class BucketMean {
  public:
-  BucketMean(const d2d::Communicator& replicas, std::vector<at::Tensor> gradients, int divisor)
-      : rows_(std::move(gradients)), sum_(replicas, rows_.rows(), divisor) {}
+  BucketMean(const d2d::Communicator& replicas, std::vector<at::Tensor> gradients,
+             std::vector<int> owners, int divisor)
+      : rows_(std::move(gradients), std::move(owners)),
+        sum_(replicas, rows_.parts(replicas.size()), divisor) {}
   void add() { sum_.add(); }
   void finish() {
     sum_.finish();
@@ -104,11 +97,19 @@ GradientReducer::GradientReducer(d2d::Communicator replicas, std::vector<at::Ten
     : replicas_(std::move(replicas)),
       parameters_(std::move(parameters)),
       owners_(std::move(owners)),
-      buckets_(buckets_of(parameters_, owners_, bucket_bytes)),
-      rounds_(rounds_of(parameters_, owners_, replicas_.size(), bucket_bytes)),
+      buckets_(joined(buckets_of(parameters_, owners_, false, bucket_bytes),
+                      buckets_of(parameters_, owners_, true, bucket_bytes))),
       first_lane_(first_lane),
       divisor_(divisor > 0 ? divisor : replicas_.size()),
-      early_(replicas_, parameters_, buckets_, first_lane, divisor_) {}
+      early_(replicas_, parameters_, owners_, buckets_, first_lane, divisor_) {}
+
+void GradientReducer::set_hook(std::shared_ptr<CommHook> hook, std::int64_t first_bucket) {
+  const auto is_owned = [](int owner) { return owner >= 0; };
+  SMP_ASSERT(!hook || std::none_of(owners_.begin(), owners_.end(), is_owned),
+             "a communication hook of gradients that are summed up for owners");
+  hook_ = std::move(hook);
+  first_bucket_ = first_bucket;
+}
 
 /// What depends on the order of calls cannot be repeated, if it was in vain. A hook is shown whole
 /// buckets only. Where there is one replica, as of slices without others, nothing travels.
@@ -181,22 +182,15 @@ void GradientReducer::reduce(const std::vector<Report>& reports, std::uint64_t n
     if (common_form(forms, i) == Form::kSparse) reduce_sparse(i);
   }
   if (hook_ && replicas_.size() > 1) {  // else nothing travels that it could make smaller
-    reduce_buckets<HookedMean>(forms, done, [&](auto& means, std::size_t i, auto gradients) {
+    reduce_buckets<HookedMean>(forms, done, [&](auto& means, std::size_t i, const auto&) {
       means.emplace_back(replicas_.lane(first_lane_ + buckets_.size() + i).named("gradients"),
                          number, *hook_, first_bucket_ + static_cast<std::int64_t>(i),
-                         std::move(gradients), divisor_);
+                         all_gradients(buckets_[i], forms), divisor_);
     });
   } else {
-    reduce_buckets<BucketMean>(forms, done, [&](auto& means, std::size_t, auto gradients) {
-      means.emplace_back(replicas_, std::move(gradients), divisor_);
+    reduce_buckets<BucketMean>(forms, done, [&](auto& means, std::size_t, const auto& dense) {
+      means.emplace_back(replicas_, dense_gradients(dense), owners_among(owners_, dense), divisor_);
     });
-  }
-  for (const auto& round : rounds_) {
-    ShardRound dense{round.dtype, {}};
-    for (const auto& of_owner : round.of_owner) {
-      dense.of_owner.push_back(dense_ones(of_owner, forms));
-    }
-    reduce_to_owners(dense);
   }
   drop_what_others_own();
   expected_ = std::move(forms);
@@ -234,6 +228,7 @@ std::vector<at::Tensor> GradientReducer::all_gradients(const std::vector<std::si
 
 /// While the sums of one bucket travel, so do the parts of the next two; more at once would take
 /// memory for what comes from others.
+/// @param make  puts the mean of bucket i, of which these are dense, behind those under way
 template <class Mean, class Make>
 void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std::vector<bool>& done,
                                      Make&& make) {
@@ -241,7 +236,7 @@ void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std:
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const auto dense = dense_ones(buckets_[i], forms);
     if (done[i] || dense.empty()) continue;
-    make(under_way, i, hook_ ? all_gradients(buckets_[i], forms) : dense_gradients(dense));
+    make(under_way, i, dense);
     if (under_way.size() > 1) under_way[under_way.size() - 2].add();
     if (under_way.size() > 2) {
       under_way.front().finish();
@@ -250,21 +245,6 @@ void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std:
   }
   if (!under_way.empty()) under_way.back().add();
   for (auto& bucket : under_way) bucket.finish();
-}
-
-void GradientReducer::reduce_to_owners(const ShardRound& round) {
-  std::vector<at::Tensor> rows;
-  bool any = false;
-  const bool terms = d2d::divides_terms(round.dtype);
-  for (const auto& of_owner : round.of_owner) {
-    any |= !of_owner.empty();
-    auto row = flattened(dense_gradients(of_owner), round.dtype);
-    rows.push_back(terms ? row.div(divisor_) : row);
-  }
-  if (!any) return;
-  auto sum = replicas_.reduce_scatter_rows(rows);
-  const auto& own = round.of_owner[static_cast<std::size_t>(replicas_.rank())];
-  if (!own.empty()) unflatten_into(dense_gradients(own), terms ? sum : sum.div_(divisor_));
 }
 
 void GradientReducer::drop_what_others_own() const {

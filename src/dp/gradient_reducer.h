@@ -13,7 +13,6 @@
 
 #include "d2d/communicator.h"
 #include "dp/early_buckets.h"
-#include "dp/shard_plan.h"
 #include "smp/comm_hook.h"
 
 namespace smp::dp {
@@ -39,12 +38,10 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// What gradients go through on their way, from now on; nullptr: nothing.
+  /// What gradients go through on their way, from now on; nullptr: nothing. Of those that are
+  /// summed up for owners it must be nothing.
   /// @param first_bucket  the number by which the hook knows the first bucket
-  void set_hook(std::shared_ptr<CommHook> hook, std::int64_t first_bucket = 0) {
-    hook_ = std::move(hook);
-    first_bucket_ = first_bucket;
-  }
+  void set_hook(std::shared_ptr<CommHook> hook, std::int64_t first_bucket = 0);
   /// That a hook sees.
   std::int64_t buckets() const noexcept { return static_cast<std::int64_t>(buckets_.size()); }
 
@@ -90,15 +87,13 @@ class GradientReducer {
                                         const std::vector<Forms>& forms) const;
   template <class Mean, class Make>
   void reduce_buckets(const std::vector<Forms>& forms, const std::vector<bool>& done, Make&& make);
-  void reduce_to_owners(const ShardRound& round);
   void reduce_sparse(std::size_t parameter);
   void drop_what_others_own() const;
 
   const d2d::Communicator replicas_;
   const std::vector<at::Tensor> parameters_;
-  const std::vector<int> owners_;                        // empty: nobody
-  const std::vector<std::vector<std::size_t>> buckets_;  // of parameters without an owner
-  const std::vector<ShardRound> rounds_;                 // of those with one
+  const std::vector<int> owners_;                        // empty: nobody is one
+  const std::vector<std::vector<std::size_t>> buckets_;  // all of each is owned, or nothing
   const std::uint64_t first_lane_;
   const int divisor_;
   EarlyBuckets early_;

@@ -47,6 +47,18 @@ std::vector<int> plan_shards(const std::vector<std::int64_t>& bytes,
   return owners;
 }
 
+std::vector<int> owners_among(const std::vector<int>& owners,
+                              const std::vector<std::size_t>& parameters) {
+  std::vector<int> some;
+  if (owners.empty()) return some;
+  for (const auto parameter : parameters) {
+    if (owners.at(parameter) >= 0) some.push_back(owners[parameter]);
+  }
+  SMP_ASSERT(some.empty() || some.size() == parameters.size(), some.size(), " of ",
+             parameters.size(), " parameters have an owner");
+  return some;
+}
+
 std::vector<ShardRound> plan_rounds(const std::vector<TensorSize>& tensors,
                                     const std::vector<int>& owners, int replicas,
                                     std::int64_t cap_bytes) {

@@ -17,6 +17,11 @@ namespace smp::dp {
 std::vector<int> plan_shards(const std::vector<std::int64_t>& bytes,
                              std::vector<std::int64_t>& loads);
 
+/// Of some parameters, by number, that all have an owner or all have none: then it is empty.
+/// @param owners  of all parameters, -1: nobody; empty: all have none
+std::vector<int> owners_among(const std::vector<int>& owners,
+                              const std::vector<std::size_t>& parameters);
+
 /// What travels in one collective of all replicas.
 struct ShardRound {
   c10::ScalarType dtype;                           ///< of all its tensors

@@ -44,13 +44,18 @@ struct Deeds {
   bool fails = false;
 };
 
+/// None, or of some parameters.
+using Owners = std::vector<int>;
+const std::vector<Owners> kOwners{{}, {2, 0, -1, 2, 0}, {0, 1, 2, 0, 1}};
+
 /// One rank, whose steps begin early or not.
 class Replica {
  public:
-  Replica(d2d::Communicators& own, std::int64_t bucket_bytes, bool early)
+  Replica(d2d::Communicators& own, std::int64_t bucket_bytes, bool early, const Owners& owners = {})
       : own_(own),
         early_(early),
-        reducer_(own.all(), parameters, bucket_bytes, early ? kFirstLane : 10 * kFirstLane) {}
+        reducer_(own.all(), parameters, bucket_bytes, early ? kFirstLane : 10 * kFirstLane, 0,
+                 owners) {}
 
   /// @return whether all buckets with a gradient were averaged early
   bool step(std::uint64_t number, const Deeds& deeds, std::mt19937_64* delays = nullptr) {
@@ -112,6 +117,12 @@ void expect_same(const Replica& early, const Replica& late, const std::string& w
 
 Deeds all_used() { return {std::vector<bool>(kSizes.size(), true), {4, 3, 2, 1, 0}, {}, false}; }
 
+std::string text_of(const Owners& owners) {
+  std::string text;
+  for (const int owner : owners) text += ' ' + std::to_string(owner);
+  return text.empty() ? "without owners" : "owners" + text;
+}
+
 void on_replicas(std::uint64_t seed, const std::function<void(int, d2d::Communicators&)>& main) {
   d2d::SimulatedJob job(kReplicas, seed);
   job.on_ranks({0, 1, 2}, main);
@@ -128,15 +139,16 @@ using enum Early;
 
 /// Steps as `deeds_of` says, early and late, give the same gradients.
 void expect_bits_of_late(const std::function<Deeds(int replica, std::uint64_t step)>& deeds_of,
-                         const std::vector<Early>& early, bool accumulate = false) {
+                         const std::vector<Early>& early, bool accumulate, const Owners& owners) {
   for (const std::int64_t bucket_bytes : {1, 3000, 1 << 20}) {
     for (const std::uint64_t seed : {1, 2, 3}) {
       on_replicas(seed, [&](int rank, d2d::Communicators& own) {
-        Replica tested(own, bucket_bytes, true), reference(own, bucket_bytes, false);
+        Replica tested(own, bucket_bytes, true, owners);
+        Replica reference(own, bucket_bytes, false, owners);
         for (std::uint64_t step = 1; step <= early.size(); ++step) {
-          const auto where = "bucket " + std::to_string(bucket_bytes) + ", seed " +
-                             std::to_string(seed) + ", rank " + std::to_string(rank) + ", step " +
-                             std::to_string(step);
+          const auto where = text_of(owners) + ", bucket " + std::to_string(bucket_bytes) +
+                             ", seed " + std::to_string(seed) + ", rank " + std::to_string(rank) +
+                             ", step " + std::to_string(step);
           if (!accumulate) {
             tested.zero_grad();
             reference.zero_grad();
@@ -153,6 +165,11 @@ void expect_bits_of_late(const std::function<Deeds(int replica, std::uint64_t st
       });
     }
   }
+}
+
+void expect_bits_of_late(const std::function<Deeds(int replica, std::uint64_t step)>& deeds_of,
+                         const std::vector<Early>& early, bool accumulate = false) {
+  for (const auto& owners : kOwners) expect_bits_of_late(deeds_of, early, accumulate, owners);
 }
 
 TEST(EarlyBuckets, GiveTheBitsOfLateOnes) {
@@ -228,27 +245,93 @@ TEST(EarlyBuckets, NoticeGradientsThatAreChangedBeforeTheEnd) {
 }
 
 TEST(EarlyBuckets, TravelThoughElementsAreNotAdjacent) {
-  on_replicas(1, [](int rank, d2d::Communicators& own) {
-    Replica tested(own, 1 << 20, true), reference(own, 1 << 20, false);
-    for (std::uint64_t step = 1; step <= 3; ++step) {
-      for (auto* each : {&tested, &reference}) {
-        each->zero_grad();
-        at::Tensor(each->parameters[0]).mutable_grad() = at::zeros({30, 40}).t();
+  for (const auto& owners : kOwners) {
+    on_replicas(1, [&](int rank, d2d::Communicators& own) {
+      Replica tested(own, 1 << 20, true, owners), reference(own, 1 << 20, false, owners);
+      const bool here = owners.empty() || owners[0] == rank;
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        for (auto* each : {&tested, &reference}) {
+          each->zero_grad();
+          at::Tensor(each->parameters[0]).mutable_grad() = at::zeros({30, 40}).t();
+        }
+        EXPECT_EQ(tested.step(step, all_used()), step > 1);
+        reference.step(step, all_used());
+        if (here) {
+          EXPECT_FALSE(tested.parameters[0].grad().is_contiguous());
+        }
+        expect_same(tested, reference, text_of(owners) + ", rank " + std::to_string(rank));
       }
-      EXPECT_EQ(tested.step(step, all_used()), step > 1);
-      reference.step(step, all_used());
-      EXPECT_FALSE(tested.parameters[0].grad().is_contiguous());
-      expect_same(tested, reference, "rank " + std::to_string(rank));
+    });
+  }
+}
+
+// The sums of replicas that all get them.
+TEST(EarlyBuckets, OfOwnersGiveThemTheBitsThatAllWouldGet) {
+  for (const auto& owners : kOwners) {
+    for (const std::int64_t bucket_bytes : {1, 3000, 1 << 20}) {
+      on_replicas(4, [&](int rank, d2d::Communicators& own) {
+        Replica tested(own, bucket_bytes, true, owners), reference(own, bucket_bytes, false);
+        for (std::uint64_t step = 1; step <= 3; ++step) {
+          for (auto* each : {&tested, &reference}) each->zero_grad();
+          EXPECT_EQ(tested.step(step, all_used()), step > 1);
+          reference.step(step, all_used());
+          for (std::size_t i = 0; i < kSizes.size(); ++i) {
+            const auto& gradient = tested.parameters[i].grad();
+            const bool here = owners.empty() || owners[i] < 0 || owners[i] == rank;
+            ASSERT_EQ(gradient.defined(), here) << text_of(owners) << ", parameter " << i;
+            if (here) {
+              EXPECT_TRUE(at::equal(gradient, reference.parameters[i].grad()));
+            }
+          }
+        }
+      });
     }
+  }
+}
+
+/// Bytes of gradients that each rank sends in the second of two steps.
+std::vector<std::uint64_t> bytes_sent(bool early, const Owners& owners) {
+  std::vector<std::uint64_t> sent(kReplicas);
+  d2d::SimulatedJob job(kReplicas, 1);
+  job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
+    Replica replica(own, 3000, early, owners);
+    const auto so_far = [&] { return job.channel(rank).counters().tensor_bytes_sent; };
+    replica.step(1, all_used());
+    replica.zero_grad();
+    const auto before = so_far();
+    EXPECT_EQ(replica.step(2, all_used()), early);
+    sent[static_cast<std::size_t>(rank)] = so_far() - before;
   });
+  return sent;
+}
+
+TEST(EarlyBuckets, OfOwnersSendNothingBack) {
+  const Owners owners{0, 1, 2, 0, 1};
+  std::vector<std::uint64_t> not_owned(kReplicas, 0);
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < kSizes.size(); ++i) {
+    const auto bytes = at::zeros(kSizes[i]).nbytes();
+    all += bytes;
+    for (int rank = 0; rank < kReplicas; ++rank) {
+      if (owners[i] != rank) not_owned[static_cast<std::size_t>(rank)] += bytes;
+    }
+  }
+  for (const bool early : {true, false}) {
+    const auto sent = bytes_sent(early, owners);
+    EXPECT_EQ(sent, not_owned) << early;
+    EXPECT_EQ(sent[0] + sent[1] + sent[2], (kReplicas - 1) * all) << "(n-1)/n on each, on average";
+    const auto without = bytes_sent(early, {});
+    EXPECT_EQ(without[0] + without[1] + without[2], 2 * (kReplicas - 1) * all);
+  }
 }
 
 // What came early of a step that failed has no part in the next one, and `.grad` is left alone.
 TEST(EarlyBuckets, LeaveGradientsOfAFailedStepAlone) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto& owners = kOwners[seed % kOwners.size()];
     on_replicas(seed, [&](int rank, d2d::Communicators& own) {
       std::mt19937_64 delays(seed + static_cast<std::uint64_t>(rank));
-      Replica tested(own, 3000, true), reference(own, 3000, false);
+      Replica tested(own, 3000, true, owners), reference(own, 3000, false, owners);
       tested.step(1, all_used(), &delays);
       tested.zero_grad();
       auto deeds = all_used();
@@ -305,7 +388,8 @@ TEST(EarlyBuckets, AreAddedUpWithoutWaiting) {
   on_replicas(1, [](int, d2d::Communicators& own) {
     const auto parameters = make_parameters();
     const std::vector<std::vector<std::size_t>> buckets{{4, 3}, {2}, {1, 0}};
-    EarlyBuckets early(own.all(), parameters, buckets, kFirstLane, 1);
+    const std::vector<int> nobody;
+    EarlyBuckets early(own.all(), parameters, nobody, buckets, kFirstLane, 1);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       at::Tensor(parameters[i]).mutable_grad() = at::ones(kSizes[i]);
     }

@@ -13,12 +13,6 @@ TEST(FlatTensors, StandBehindEachOther) {
   EXPECT_TRUE(at::equal(flattened({a, b}), at::tensor({0., 1., 2., 3., 4., 5., 9.}, at::kDouble)));
 }
 
-TEST(FlatTensors, OfNoneHaveTheTypeThatIsAskedFor) {
-  EXPECT_EQ(flattened({}, at::kHalf).scalar_type(), at::kHalf);
-  EXPECT_EQ(flattened({}, at::kHalf).sizes(), at::IntArrayRef({0}));
-  EXPECT_TRUE(at::equal(flattened({at::ones({2})}, at::kFloat), at::ones({2})));
-}
-
 TEST(FlatTensors, ComeBackIntoTheMemoryAndStridesOfTensors) {
   const auto columns = at::zeros({3, 2}, at::kDouble).t();
   const auto scalar = at::zeros({}, at::kDouble);

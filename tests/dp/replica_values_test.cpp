@@ -1,4 +1,4 @@
-// Every replica gets the values of one, or of those that own them.
+// Every replica gets the values of one.
 #include "dp/replica_values.h"
 
 #include <gtest/gtest.h>
@@ -32,22 +32,6 @@ TEST(ReplicaValues, AreThoseOfTheRoot) {
         }
       });
     }
-  }
-}
-
-TEST(ReplicaValues, AreThoseOfTheOwnersIfTheyHaveOne) {
-  const std::vector<int> owners{2, 1, 0, -1, 2, 1};
-  for (const std::int64_t bucket : {8, 1 << 20}) {
-    d2d::SimulatedJob job(3);
-    job.on_ranks({2, 0, 1}, [&](int rank, d2d::Communicators& own) {
-      const auto group = own.group(d2d::members({1, 2, 0}));
-      const auto tensors = tensors_of(rank);
-      take_values_of_owners(group, tensors, owners, bucket);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        const int source = owners[i] < 0 ? rank : group.members()[owners[i]].value();
-        EXPECT_TRUE(at::equal(tensors[i], tensors_of(source)[i])) << i << " of rank " << rank;
-      }
-    });
   }
 }
 

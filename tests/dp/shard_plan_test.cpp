@@ -46,6 +46,13 @@ TEST(ShardPlan, FillsUpWhoHasLeast) {
   EXPECT_EQ(loads, (Bytes{100, 90, 90}));
 }
 
+TEST(ShardPlan, TellsTheOwnersOfSomeParameters) {
+  const std::vector<int> owners{2, -1, 0, -1, 1};
+  EXPECT_EQ(owners_among(owners, {4, 0, 2}), (std::vector<int>{1, 2, 0}));
+  EXPECT_EQ(owners_among(owners, {3, 1}), std::vector<int>());
+  EXPECT_EQ(owners_among({}, {0, 1}), std::vector<int>());
+}
+
 RC_GTEST_PROP(ShardRounds, HaveEveryOwnedTensorOnceWithItsOwner, ()) {
   const auto replicas = *rc::gen::inRange(1, 5);
   const auto count = *rc::gen::inRange<std::size_t>(0, 30);
