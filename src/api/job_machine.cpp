@@ -167,9 +167,7 @@ simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::
     replicas.count = runtime.topology().rdp_size();
   }
   replicas.all_get_sums = !config.shard_optimizer_state;
-  if (config.overlapping_allreduce && replicas.all_get_sums) {
-    replicas.bucket_bytes = runtime.bucket_bytes();
-  }
+  if (config.overlapping_allreduce) replicas.bucket_bytes = runtime.bucket_bytes();
   const auto& links = machine.direct_links;
   const double direct = links.empty() ? 0 : *std::min_element(links.begin(), links.end());
   if (replicas_are_apart(runtime)) {

@@ -29,12 +29,12 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
 }
 
 /// Sums over replicas are kept beside the gradients until the end of the step
-/// (dp/early_buckets.h), unless each replica owns a part of them.
+/// (dp/early_buckets.h), by all replicas or by those that step the parameter.
 int gradient_copies_of(const Runtime& runtime) {
   const auto& config = runtime.config();
   const int replicas =
       runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
-  const bool beside = replicas > 1 && config.overlapping_allreduce && !config.shard_optimizer_state;
+  const bool beside = replicas > 1 && config.overlapping_allreduce;
   return beside ? 2 : 1;
 }
 

@@ -23,8 +23,8 @@ int least_alive(const StepSettings& settings, int stages) {
 
 double state_bytes(const CostNode& node, double optimizer_ratio, int gradient_copies) {
   return static_cast<double>(node.weight_bytes + node.buffer_bytes) +
-         static_cast<double>(node.gradient_bytes) * gradient_copies +
-         node.stepped_bytes * optimizer_ratio;
+         static_cast<double>(node.gradient_bytes) +
+         node.stepped_bytes * (gradient_copies - 1 + optimizer_ratio);
 }
 
 double memory_lower_bound(const ModuleTree& tree, const CostTree& costs,

@@ -68,8 +68,10 @@ std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vecto
     }
   }
   for (std::size_t s = 0; s < memory.size(); ++s) {
-    memory[s].optimizer = std::llround(optimizer_ratio * largest_part(stepped[s]));
-    memory[s].gradients *= gradient_copies;
+    const double kept = largest_part(stepped[s]);  // by the rank that steps most
+    memory[s].optimizer = std::llround(optimizer_ratio * kept);
+    memory[s].sums = std::llround((gradient_copies - 1) * kept);
+    memory[s].gradients += memory[s].sums;
     memory[s].activations = activations.usual[s];
     memory[s].most_activations = std::max(activations.usual[s], activations.most[s]);
   }

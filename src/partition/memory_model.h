@@ -13,6 +13,7 @@ namespace smp::partitioning {
 struct StageMemory {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;  ///< and sums of them over replicas that are kept beside
+  std::int64_t sums = 0;       ///< of `gradients`, these sums
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
   /// And gradients and messages on their way: at the worst moment of the simulated step.
@@ -36,7 +37,8 @@ double state_bytes(const ModuleTree& tree, double optimizer_ratio, int gradient_
 
 /// @param stages           of every module of the tree
 /// @param optimizer_ratio  optimizer state over trained weights: SGD 0, momentum 1, Adam 2
-/// @param gradient_copies  how often each gradient is held
+/// @param gradient_copies  how often each gradient is held: itself, and sums over replicas by those
+///                         that get them, like the optimizer's state (TreeParameter::state_shares)
 std::vector<StageMemory> predict_memory(const ModuleTree& tree, const std::vector<int>& stages,
                                         const Activations& activations, double optimizer_ratio,
                                         int gradient_copies = 1);

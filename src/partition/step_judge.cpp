@@ -60,10 +60,10 @@ simulate::Machine::Replicas replicas_of_step(const simulate::Machine& machine,
 }
 
 // Of one set of gradients.
-std::vector<std::int64_t> gradient_bytes(const std::vector<StageMemory>& memory, int copies) {
+std::vector<std::int64_t> gradient_bytes(const std::vector<StageMemory>& memory) {
   std::vector<std::int64_t> bytes;
   bytes.reserve(memory.size());
-  for (const auto& stage : memory) bytes.push_back(stage.gradients / copies);
+  for (const auto& stage : memory) bytes.push_back(stage.gradients - stage.sums);
   return bytes;
 }
 
@@ -125,9 +125,8 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
       predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
                      settings_.optimizer_ratio, settings_.gradient_copies);
   if (trace_.source != simulate::CostSource::kCounts) {  // else seconds mean nothing
-    judgement.replica_sums =
-        replica_sum_seconds(judgement.step, replicas_of_step(machine_, settings_),
-                            gradient_bytes(judgement.memory, settings_.gradient_copies));
+    judgement.replica_sums = replica_sum_seconds(
+        judgement.step, replicas_of_step(machine_, settings_), gradient_bytes(judgement.memory));
   }
   judgement.balance_weight = settings_.balance_weight;
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;

@@ -67,8 +67,24 @@ TEST(MemoryModel, CountsSumsOverReplicasBesideTheGradients) {
   build.module("trained", 400);
   const auto memory = predict_memory(build.tree, {0, 0}, {{0}, {0}}, 2, /*gradient_copies=*/2);
   EXPECT_EQ(memory[0].gradients, 800);
+  EXPECT_EQ(memory[0].sums, 400);
   EXPECT_EQ(memory[0].optimizer, 800) << "of the gradients themselves";
   EXPECT_EQ(state_bytes(build.tree, 2, 2), 2000);
+}
+
+/// Where the parameter is stepped.
+TEST(MemoryModel, CountsSumsForOwnersOnTheRankThatKeepsMost) {
+  TreeBuilder build;
+  for (const auto bytes : {400, 300, 200}) build.module("m" + std::to_string(bytes), bytes);
+  for (auto& parameter : build.tree.parameters) parameter.state_shares = 2;
+  const auto memory =
+      predict_memory(build.tree, {0, 0, 0, 0}, {{0}, {0}}, 1, /*gradient_copies=*/2);
+  EXPECT_EQ(memory[0].sums, 500) << "300 and 200 on one of two ranks";
+  EXPECT_EQ(memory[0].gradients, 900 + 500);
+  EXPECT_EQ(memory[0].optimizer, 500);
+  const auto costs =
+      make_cost_tree(build.tree, count_trace(build.tree), nothing_fixed(build.tree), {});
+  EXPECT_EQ(state_bytes(costs.nodes[1], 1, 2), 400 + 400 + 200 + 200);
 }
 
 TEST(MemoryModel, CountsSmallBuffersOnEveryStage) {

@@ -53,6 +53,13 @@ TEST(ReplicaSums, BeginWithTheLastBackwardIfTheyMay) {
   EXPECT_DOUBLE_EQ(seconds_after(two, {0, 800}), 3);
 }
 
+TEST(ReplicaSums, ForOwnersBeginWithTheLastBackwardToo) {
+  Replicas two{2, {0, 50}, 50};
+  two.all_get_sums = false;  // 100 bytes a second
+  EXPECT_DOUBLE_EQ(seconds_after(two, {100, 0}), 0.5) << "the last bucket is left";
+  EXPECT_DOUBLE_EQ(seconds_after(two, {400, 0}), 1) << "4 seconds from 7 on";
+}
+
 /// Two modules of 400 bytes each, on two stages.
 Judgement judged(const Replicas& replicas, int gradient_copies,
                  simulate::CostSource source = simulate::CostSource::kMeasured) {
