@@ -1,6 +1,6 @@
 // Gradients that replicas add up while the step still runs: the same bits as at its end, whatever
 // the step does, and those of one process (docs/data_parallelism.md).
-#include "api/early_gradients_testing.h"
+#include "api/early_gradients_local.h"
 
 #include <gmock/gmock.h>
 
@@ -17,39 +17,6 @@ namespace early_gradients_test {
 using namespace early_gradients_testing;
 using testing::HasSubstr;
 
-constexpr int kReplicas = 2;
-
-Outcome train(const Program& program, bool overlap, std::uint64_t seed, double bucket_mb = 2e-3) {
-  Outcome outcome;
-  run_local(program.stages * kReplicas, [&] { train_rank(program, outcome); },
-            config_of(program, overlap, bucket_mb), {.seed = seed});
-  return outcome;
-}
-
-/// The same bits with and without, in other orders of events and other buckets.
-/// @return buckets averaged early, in the last of the runs
-std::uint64_t expect_bits_of_late(const Program& program) {
-  const auto expected = train(program, false, 1);
-  EXPECT_EQ(expected.early, 0u);
-  std::uint64_t early = 0;
-  for (const std::uint64_t seed : {1, 2, 3, 4}) {
-    SCOPED_TRACE(seed);
-    for (const double bucket_mb : {1e-6, 2e-3}) {
-      const auto own = train(program, true, seed, bucket_mb);
-      expect_same(own.gradients, expected.gradients);
-      expect_same(own.values, expected.values);
-      early = own.early;
-    }
-  }
-  return early;
-}
-
-Program of_stages(int stages) {
-  Program program;
-  program.stages = stages;
-  return program;
-}
-
 class EarlyGradients : public testing::TestWithParam<int> {
  protected:
   const int stages = GetParam();
@@ -63,8 +30,9 @@ TEST_P(EarlyGradients, HaveTheBitsOfLateOnes) {
 
 // All buckets of all steps but the first, in which nothing is known.
 TEST_P(EarlyGradients, AreAllWhereStepsAreAlike) {
-  const auto all = train(of_stages(stages), true, 1, 1000);
-  EXPECT_EQ(all.early, static_cast<std::uint64_t>(stages * kReplicas * (kSteps - 1)));
+  const auto program = of_stages(stages);
+  const auto all = train(program, true, 1, 1000);
+  EXPECT_EQ(all.early, static_cast<std::uint64_t>(stages * program.replicas * (kSteps - 1)));
 }
 
 /// Gradients of one process on the batches of all replicas, with plain LibTorch.
@@ -78,13 +46,13 @@ TEST_P(EarlyGradients, AreThoseOfOneProcessThoughReplicasTakeOtherWays) {
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     Tensor loss = torch::zeros({}, torch::kDouble);
-    for (int replica = 0; replica < kReplicas; ++replica) {
+    for (int replica = 0; replica < program.replicas; ++replica) {
       const bool rare = program.with_rare(step, replica);
-      loss = loss + net->forward(rows_of(step, replica), rare).pow(2).mean() / kReplicas;
+      loss = loss + net->forward(rows_of(step, replica), rare).pow(2).mean() / program.replicas;
     }
     loss.backward();
     for (const auto& item : net->named_parameters()) {
-      for (int rank = 0; rank < stages * kReplicas; ++rank) {
+      for (int rank = 0; rank < stages * program.replicas; ++rank) {
         const auto found = own.gradients.find(std::to_string(rank) + " step " +
                                               std::to_string(step) + " " + item.key());
         if (found == own.gradients.end()) continue;
@@ -174,7 +142,7 @@ TEST_P(EarlyGradients, DoNotMeetThoseOfGrad) {
 
 TEST_P(EarlyGradients, OfAFailedStepAreForgotten) {
   auto program = of_stages(stages);
-  std::vector<int> throws_left(static_cast<std::size_t>(stages * kReplicas));
+  std::vector<int> throws_left(static_cast<std::size_t>(stages * program.replicas));
   fail_in_last_backward(program, throws_left, {2, 4});
   EXPECT_GT(expect_bits_of_late(program), 0u);
 }
@@ -188,12 +156,6 @@ TEST(EarlyGradientsOfStaticMode, HaveTheBitsOfLateOnes) {
     };
     EXPECT_GT(expect_bits_of_late(program), 0u);
   }
-}
-
-TEST(EarlyGradientsOfShards, AreNone) {
-  auto program = of_stages(2);
-  program.configure = [](Config& config) { config.shard_optimizer_state = true; };
-  EXPECT_EQ(expect_bits_of_late(program), 0u);
 }
 
 // ---- hooks of communication --------------------------------------------------------------------

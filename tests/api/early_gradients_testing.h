@@ -50,13 +50,15 @@ struct Replica;
 /// How replicas train; what a rank does beside the usual things.
 struct Program {
   int stages = 1;
+  int replicas = 2;  ///< where they are not as many as there are processes for
   int microbatches = 3;
   std::function<bool(int step, int replica)> with_rare = [](int, int) { return true; };
   std::function<void(Replica&)> prepare;
   std::function<void(Replica&, int step)> before_step;
   std::function<void(Replica&, int step, const Tensor& loss)> backward;
   std::function<bool(int step)> zero_grad = [](int) { return true; };
-  std::set<int> failing;  // steps
+  std::function<bool(int step)> update = [](int) { return true; };  ///< optimizer.step() follows
+  std::set<int> failing;                                            // steps
   std::function<void(Config&)> configure;
 };
 
@@ -124,7 +126,7 @@ inline void train_rank(const Program& program, Outcome& outcome) {
       const auto& gradient = parameter.grad();
       outcome.gradients[where + name] = gradient.defined() ? gradient.clone() : Tensor();
     }
-    replica.optimizer.step();
+    if (program.update(step)) replica.optimizer.step();
   }
   for (const auto& [name, parameter] : replica.model.local_named_parameters()) {
     outcome.values[std::to_string(rank()) + " " + name] = parameter.detach().clone();

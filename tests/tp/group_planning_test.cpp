@@ -27,18 +27,24 @@ Config config_of(int pp) {
   return config;
 }
 
-/// Bytes of optimizer state that the plan counts, of a stage that holds the whole model.
-std::int64_t planned_state(bool shard, int replicas) {
-  std::int64_t bytes = 0;
+/// Bytes that the plan counts, of a stage that holds the whole model.
+struct Planned {
+  std::int64_t gradients = 0, state = 0;
+};
+
+Planned planned(bool shard, int replicas, bool overlap = true) {
+  Planned bytes;
   auto config = config_of(1);
   config.shard_optimizer_state = shard;
+  config.overlapping_allreduce = overlap;
   run_local(kTp * replicas,
             [&] {
               SlicedBag net;
               DistributedModel model(net);
               const DistributedOptimizer optimizer(model, torch::optim::Adam(model.parameters()));
               model.place();
-              if (rank() == 0) bytes = model.plan().summary()->stages.at(0).optimizer;
+              const auto& stage = model.plan().summary()->stages.at(0);
+              if (rank() == 0) bytes = {stage.gradients, stage.optimizer};
             },
             config, {1});
   return bytes;
@@ -50,10 +56,19 @@ TEST(GroupPlanning, CountsTheStateThatARankKeeps) {
   const int embed = 13 * 8 / kTp, first = 8 * 8 / kTp, second = 12 * 4 / kTp;
   const int slices = embed + first + second, biases = 8;
   const int whole = 8 * 12 + 12;
-  EXPECT_EQ(planned_state(false, 2), of(slices + biases + whole));
-  EXPECT_EQ(planned_state(true, 1), of(slices + 8 * 12))
+  EXPECT_EQ(planned(false, 2).state, of(slices + biases + whole));
+  EXPECT_EQ(planned(true, 1).state, of(slices + 8 * 12))
       << "the weight on one, biases on the other";
-  EXPECT_EQ(planned_state(true, 2), of(std::max(embed, first + second) + 8 * 12));
+  EXPECT_EQ(planned(true, 2).state, of(std::max(embed, first + second) + 8 * 12));
+}
+
+/// Beside the gradients, until the end of the step.
+TEST(GroupPlanning, CountsTheSumsThatARankKeeps) {
+  const int embed = 13 * 8 / kTp, first = 8 * 8 / kTp, second = 12 * 4 / kTp;
+  const int all = embed + first + second + 8 + 8 * 12 + 12;
+  EXPECT_EQ(planned(false, 2).gradients, 8 * 2 * all);
+  EXPECT_EQ(planned(true, 2).gradients, 8 * (all + std::max(embed, first + second) + 8 * 12));
+  EXPECT_EQ(planned(true, 2, false).gradients, 8 * all) << "at the end";
 }
 
 /// The warnings of a step whose loss has a term of `weight_of` the model.

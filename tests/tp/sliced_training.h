@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "api/runtime.h"
 #include "smp/smp.h"
 #include "smp/tp.h"
 
@@ -79,6 +81,7 @@ inline Samples samples(int step, int replica) {
 struct Training {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> tensors;
+  std::uint64_t early = 0;  ///< buckets that were added up while steps still ran
 
   void note(const std::string& when, const std::string& name, const at::Tensor& tensor) {
     ASSERT_TRUE(tensor.defined()) << when << name;
@@ -156,6 +159,7 @@ inline Training train_sliced(bool sparse = false, bool sharded = false,
   for (const auto& [name, parameter] : model.local_named_parameters()) {
     training.note("", name, parameter);
   }
+  training.early = Runtime::current().replica_gradients().averaged_early();
   return training;
 }
 
