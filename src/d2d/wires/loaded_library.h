@@ -6,9 +6,10 @@ namespace smp::d2d {
 
 /// What messages call a library, and where it comes from.
 struct LibraryOrigin {
-  const char* name;     ///< "UCX"
-  const char* package;  ///< of Debian
-  const char* version;  ///< the oldest that will do
+  const char* name;                          ///< "UCX"
+  const char* package;                       ///< of Debian
+  const char* version;                       ///< the oldest that will do
+  const char* instead = "transport = auto";  ///< the setting that does without
 };
 
 /// Stays loaded until the process ends.
