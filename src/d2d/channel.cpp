@@ -181,6 +181,10 @@ void Channel::guarded(Action&& action) noexcept {
   }
 }
 
+void Channel::end(const std::string& why) noexcept {
+  guarded([&] { throw PeerLostError(why); });
+}
+
 void Channel::fail(const std::string& what) noexcept {
   if (on_failure_) {
     on_failure_(what);

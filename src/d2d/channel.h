@@ -96,6 +96,8 @@ class Channel final : private WireHandler {
   /// Frames for a port without a receiver are kept until it has one.
   void set_receiver(Port port, Receiver receiver);
   void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
+  /// What this rank shares with others beside the channel is lost: as if a wire had failed.
+  void end(const std::string& why) noexcept;
   const ChannelCounters& counters() const noexcept { return counters_; }
   /// What ended this channel, with its rank; empty: nothing did. It moves nothing any more.
   const std::string& end() const noexcept { return end_; }

@@ -46,6 +46,10 @@ void Collective::send_result(GlobalRank peer, const at::Tensor& result) {
   send(CollectivePhase::kResult, peer, {}, result, nullptr);
 }
 
+void Collective::send_result(GlobalRank peer, std::string_view result) {
+  send(CollectivePhase::kResult, peer, result, {}, nullptr);
+}
+
 void Collective::send(CollectivePhase phase, GlobalRank peer, std::string_view bytes,
                       c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure) {
   const CollectiveHeader header(id_, phase, call_);
@@ -71,6 +75,8 @@ at::Tensor Collective::take_tensor(CollectivePhase phase, GlobalRank peer, at::I
   return std::move(payload.tensors[0]);
 }
 
-void Collective::await_departure() { owner_.inbox_.await(id_, *departure_, name_); }
+void Collective::await_departure() { await(*departure_); }
+
+void Collective::await(Departure& departure) { owner_.inbox_.await(id_, departure, name_); }
 
 }  // namespace smp::d2d

@@ -37,6 +37,7 @@ class Collective {
   void send_parts(CollectivePhase phase, GlobalRank peer, c10::ArrayRef<at::Tensor> parts);
   /// `result` belongs to nobody else.
   void send_result(GlobalRank peer, const at::Tensor& result);
+  void send_result(GlobalRank peer, std::string_view result);
 
   /// Suspends until the message is there; see CollectiveInbox::take.
   Payload take(CollectivePhase phase, GlobalRank peer);
@@ -52,6 +53,9 @@ class Collective {
   }
   /// Suspends until all parts have left.
   void await_departure();
+  /// Suspends until what `departure` counts is gone.
+  void await(Departure& departure);
+  const CollectiveId& id() const noexcept { return id_; }
 
  private:
   void send(CollectivePhase phase, GlobalRank peer, std::string_view bytes,

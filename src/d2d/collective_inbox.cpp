@@ -37,7 +37,9 @@ const char* name_of(CollectiveKind kind) {
 }  // namespace
 
 std::string CollectiveCall::text() const {
-  const std::string from = root >= 0 ? base::concat(" from rank ", root) : "";
+  const std::string from = root >= 0            ? base::concat(" from rank ", root)
+                           : root == kOnDevices ? " by the devices"
+                                                : "";
   if (root >= 0 && dtype < 0) return name_of(kind) + from;
   if (dtype < 0) return base::concat(name_of(kind), detail.empty() ? "" : " for ", detail);
   std::vector<std::int64_t> sizes(detail.size() / sizeof(std::int64_t));

@@ -55,7 +55,9 @@ struct CollectiveId {
 /// What a member calls; all members must call the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kBarrier;
-  std::int32_t root = -1;
+  /// Of the tensors of collectives that devices do (d2d/device_group.h), instead of a root.
+  static constexpr std::int32_t kOnDevices = -2;
+  std::int32_t root = -1;   ///< -1: none
   std::int32_t dtype = -1;  ///< a c10::ScalarType; -1: no tensor
   /// The shape of the tensor (8 bytes a dimension), or what is gathered: at most 512 bytes.
   std::string detail;

@@ -13,6 +13,8 @@
 #include "base/check.h"
 #include "d2d/collective.h"
 #include "d2d/collective_header.h"
+#include "d2d/device_agreement.h"
+#include "d2d/device_group.h"
 #include "d2d/sum_in_place.h"
 #include "d2d/tensor_data.h"
 
@@ -211,9 +213,25 @@ void Communicator::barrier() const {
 
 // ---- tensors ----
 
+DeviceGroup* Communicator::devices_for(CollectiveKind kind,
+                                       const at::Tensor& tensor) const noexcept {
+  const auto found = owner_->devices_.find(lane_.group);
+  if (found == owner_->devices_.end() || !found->second->takes(kind, tensor)) return nullptr;
+  return found->second.get();
+}
+
+at::Tensor Communicator::run_on(DeviceGroup& devices, CollectiveKind kind, const at::Tensor& tensor,
+                                at::IntArrayRef result_sizes, const char* what) const {
+  const auto call = call_on(kind, tensor.sizes(), tensor.scalar_type(), CollectiveCall::kOnDevices);
+  return devices.run(*this, call, what, tensor, result_sizes);
+}
+
 at::Tensor Communicator::all_reduce(const at::Tensor& tensor) const {
   const char* const what = name_or("an all_reduce");
   check_summable(tensor, what, owner_->rank());
+  if (auto* const devices = devices_for(CollectiveKind::kAllReduce, tensor)) {
+    return run_on(*devices, CollectiveKind::kAllReduce, tensor, tensor.sizes(), what);
+  }
   if (tensor.nbytes() <= kInlineBytes) return sum_everywhere(tensor, what);
   auto result = independent_copy(tensor);
   SumInPlace sum(named(what), {result}, 1);
@@ -235,6 +253,11 @@ at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {
   SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ", what,
               " of ", tensor.sizes(), " among ", size(),
               " ranks: the first dimension must be a multiple of their number.");
+  if (auto* const devices = devices_for(CollectiveKind::kReduceScatter, tensor)) {
+    std::vector<std::int64_t> part = tensor.sizes().vec();
+    part[0] /= size();
+    return run_on(*devices, CollectiveKind::kReduceScatter, tensor, part, what);
+  }
   Collective collective(*this, call_on(CollectiveKind::kReduceScatter, tensor), what);
   const Cut cut(tensor, size(), /*flat=*/false);
   for_each_other(
@@ -249,11 +272,14 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   check_tensor(tensor, what, owner_->rank());
   SMP_REQUIRE(tensor.dim() > 0, "rank ", owner_->rank(), ": ", what,
               " of a tensor without dimensions: there is no first one to join along.");
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  sizes[0] *= size();
+  if (auto* const devices = devices_for(CollectiveKind::kTensorAllGather, tensor)) {
+    return run_on(*devices, CollectiveKind::kTensorAllGather, tensor, sizes, what);
+  }
   Collective collective(*this, call_on(CollectiveKind::kTensorAllGather, tensor), what);
   const at::Tensor own = contiguous_data(detached(tensor));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
-  std::vector<std::int64_t> sizes = tensor.sizes().vec();
-  sizes[0] *= size();
   at::Tensor result = new_tensor(sizes, tensor.scalar_type(), tensor.device().type());
   join_exchanged(collective, *members_, owner_->rank(), own, result);
   collective.await_departure();
@@ -266,6 +292,9 @@ at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
   SMP_REQUIRE(tensor.dim() > 0 && tensor.size(0) % size() == 0, "rank ", owner_->rank(), ": ", what,
               " of ", tensor.sizes(), " among ", size(),
               " ranks: the first dimension must be a multiple of their number.");
+  if (auto* const devices = devices_for(CollectiveKind::kAllToAll, tensor)) {
+    return run_on(*devices, CollectiveKind::kAllToAll, tensor, tensor.sizes(), what);
+  }
   Collective collective(*this, call_on(CollectiveKind::kAllToAll, tensor), what);
   const Cut cut(tensor, size(), /*flat=*/false);
   for_each_other(
@@ -361,6 +390,7 @@ Communicators::Communicators(Channel& channel)
 }
 
 Communicators::~Communicators() {
+  devices_.clear();
   channel_.set_receiver(Port::kCollectives, [](GlobalRank, ArrivedFrame&&) {});
 }
 
@@ -374,6 +404,24 @@ Communicator Communicators::group(Members members) {
               ": this rank is not one of them; only members take part.");
   const CollectiveLane lane{hash_of(members), 0, 0};
   return {*this, std::make_shared<const Members>(std::move(members)), lane};
+}
+
+std::string Communicators::use_devices(const Communicator& group, const MakeDeviceCollectives& make,
+                                       c10::Device device, bool required) {
+  auto connected = connect_devices(group, make, device);
+  SMP_REQUIRE_AS(UnsupportedError, !required || connected.devices, "the devices of ",
+                 group.members().text(),
+                 " cannot do its collectives, as they are told to: ", connected.problem);
+  if (connected.devices) {
+    devices_[group.lane_.group] = std::make_unique<DeviceGroup>(
+        group, std::move(connected.devices), [this](const std::string& why) { channel_.end(why); });
+  }
+  return connected.problem;
+}
+
+void Communicators::abort(const std::string& why) {
+  inbox_.abort(why);
+  for (const auto& [group, devices] : devices_) devices->abort(why);
 }
 
 std::uint64_t& Communicators::sent(GlobalRank peer) {
@@ -397,6 +445,10 @@ void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
   }
   if (call.kind == CollectiveKind::kEpochFailed) {
     return inbox_.peer_failed_epoch(source, header.id().lane.epoch, bytes);
+  }
+  if (call.root == CollectiveCall::kOnDevices && header.phase() == CollectivePhase::kResult) {
+    const auto devices = devices_.find(header.id().lane.group);
+    if (devices != devices_.end()) devices->second->take_turn(header.id(), bytes);
   }
   inbox_.deliver(source, header.id(), header.phase(),
                  {std::move(call), {std::move(bytes), std::move(frame.tensors)}});

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,12 +16,14 @@
 
 #include "d2d/channel.h"
 #include "d2d/collective_inbox.h"
+#include "d2d/device_collectives.h"
 #include "d2d/members.h"
 
 namespace smp::d2d {
 
 class Collective;
 class Communicators;
+class DeviceGroup;
 
 /// A group of ranks, numbered by their position in it, and a lane. All members call the same
 /// collectives of a lane in the same order; lanes of a group, and groups, are independent of each
@@ -61,7 +64,10 @@ class Communicator {
 
   // On tensors. Results are new tensors without history; `tensor` may be changed once they are
   // there. Sums are taken in order of members at one place for each element, in the tensors' dtype,
-  // so that every member gets the same bits, whatever the timing.
+  // so that every member gets the same bits, whatever the timing. In groups of which
+  // Communicators::use_devices() has connected the devices these do it, by the first four of these
+  // calls and on types of elements that they know: in an order of their own, and results are there
+  // once what is on the current stream is done.
 
   /// The sum of all members' tensors. Each sends 2 (n-1)/n of the tensor's bytes in 2 (n-1)
   /// messages; up to kInlineBytes (n-1) times the tensor in n-1 messages.
@@ -104,6 +110,9 @@ class Communicator {
   template <class Action>
   void for_each_other(Action&& action) const;
   at::Tensor sum_everywhere(const at::Tensor& tensor, const char* what) const;
+  DeviceGroup* devices_for(CollectiveKind kind, const at::Tensor& tensor) const noexcept;
+  at::Tensor run_on(DeviceGroup& devices, CollectiveKind kind, const at::Tensor& tensor,
+                    at::IntArrayRef result_sizes, const char* what) const;
 
   Communicators* owner_;
   std::shared_ptr<const Members> members_;
@@ -126,6 +135,16 @@ class Communicators {
   /// Of all ranks of the channel.
   Communicator all() { return group(channel_.members()); }
 
+  /// Connects the devices of a group, for its collectives from now on, in all lanes. All members
+  /// call it in the same place of the group's lane 0, and none uses another lane before it returns.
+  /// Suspends the fiber.
+  /// @param make, device  of this rank's end
+  /// @param required      if not, a group whose devices cannot be connected goes on by messages
+  /// @return why it does; empty: its devices are connected
+  /// @throws UnsupportedError  they cannot be connected, but are required; on all members.
+  std::string use_devices(const Communicator& group, const MakeDeviceCollectives& make,
+                          c10::Device device, bool required);
+
   /// Tells every other rank of the channel how many messages it was sent, and that no more will
   /// come: "rank 2 left after step 41" (`why`, without the rank). There peer_left() follows.
   void announce_leaving(std::string_view why);
@@ -140,8 +159,8 @@ class Communicators {
   }
   /// Messages to `peer` so far.
   std::uint64_t sent_to(GlobalRank peer) { return sent(peer); }
-  /// Ends every wait, and later ones, with PeerLostError(`why`).
-  void abort(const std::string& why) { inbox_.abort(why); }
+  /// Ends every wait, and later ones, with PeerLostError(`why`), and what devices do together.
+  void abort(const std::string& why);
 
   // Epochs are numbered by the caller, in the order in which they end; each rank ends its own.
 
@@ -168,6 +187,7 @@ class Communicators {
   CollectiveInbox inbox_;
   std::vector<std::uint64_t> sent_;  // messages so far, by position in the channel
   LeftHandler on_left_;
+  std::map<std::uint64_t, std::unique_ptr<DeviceGroup>> devices_;  // by group
 };
 
 }  // namespace smp::d2d

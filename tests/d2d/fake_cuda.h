@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -43,6 +44,13 @@ class FakeCuda {
     while (step()) continue;
     for (const auto& stream : streams_) SMP_ASSERT(stream->empty(), "a stream waits for ever");
   }
+  /// A kernel on `stream`, which begins when it is its turn there and `ready`.
+  void put_kernel(void* stream, std::function<bool()> ready, std::function<void()> run) {
+    Work work{Work::kKernel};
+    work.ready = std::move(ready);
+    work.run = std::move(run);
+    static_cast<Stream*>(stream)->push_back(std::move(work));
+  }
   /// The GPUs do nothing.
   bool frozen = false;
   /// Whether handles of events may pass between processes.
@@ -57,12 +65,14 @@ class FakeCuda {
     int owners = 1;
   };
   struct Work {
-    enum Kind { kCopy, kRecord, kWait } kind = kCopy;
+    enum Kind { kCopy, kRecord, kWait, kKernel } kind = kCopy;
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     std::size_t bytes = 0;
     Event* event = nullptr;
     std::uint64_t record = 0;
+    std::function<bool()> ready{};
+    std::function<void()> run{};
   };
   using Stream = std::deque<Work>;
 
@@ -97,11 +107,13 @@ class FakeCuda {
     return true;
   }
   static bool can_do(const Work& work) {
+    if (work.kind == Work::kKernel) return work.ready();
     return work.kind != Work::kWait || work.event->happened >= work.record;
   }
   static void do_work(const Work& work) {
     if (work.kind == Work::kCopy) std::memcpy(work.to, work.from, work.bytes);
     if (work.kind == Work::kRecord) work.event->happened = work.record;
+    if (work.kind == Work::kKernel) work.run();
   }
 
   std::mt19937_64 random_;
