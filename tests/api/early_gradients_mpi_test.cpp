@@ -75,6 +75,17 @@ TEST_P(EarlyGradientsOverMpi, OfAFailedStepAreForgotten) {
   EXPECT_GT(expect_bits_of_late(program), 0u);
 }
 
+/// Of what each rank owns, and the values that all get from there.
+TEST_P(EarlyGradientsOverMpi, OfOwnersHaveTheBitsOfLateOnesAndOfReplicasThatAllStep) {
+  const auto plain = train(program, true, 2e-3, "auto");
+  program.configure = [](Config& config) { config.shard_optimizer_state = true; };
+  const auto early = expect_bits_of_late(program);
+  if (ranks_started() / program.stages > 1) {
+    EXPECT_GT(early, 0u);
+  }
+  expect_same(train(program, true, 2e-3, "auto").values, plain.values);
+}
+
 TEST_P(EarlyGradientsOverMpi, GoThroughHooks) {
   program.prepare = [](Replica& replica) {
     replica.model.register_comm_hook(bf16_compress_hook());

@@ -77,6 +77,22 @@ TEST(GatherInPlace, LetsTensorsBeChangedOnceItIsFinished) {
   }
 }
 
+/// Which is read from the tensors until then.
+TEST(GatherInPlace, IsFinishedWhenWhatItSendsHasLeft) {
+  SimulatedJob job(2);
+  bool finished = false;
+  job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+    const std::vector<std::vector<at::Tensor>> tensors{{contribution(rank, {3000})}, {}};
+    if (rank == 1) {
+      fiber::Scheduler::instance().sleep_for(1, kForTheTest);
+      EXPECT_FALSE(finished) << "a nanosecond after it began";
+    }
+    GatherInPlace(own.all(), SumParts::of_owners(tensors), kWhat).finish();
+    if (rank == 0) finished = true;
+  });
+  EXPECT_TRUE(finished);
+}
+
 TEST(GatherInPlace, SendsWhatTheFormulaSays) {
   SimulatedJob job(3);
   job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {

@@ -64,17 +64,19 @@ TEST(OwnerValues, ComeFromSeveralGroupsAtOnce) {
 TEST(OwnerValues, TravelInSeveralRoundsAtOnce) {
   d2d::SimulatedJob job(2, 1);
   job.on_ranks({0, 1}, [&](int rank, d2d::Communicators& own) {
-    const std::vector<at::Tensor> tensors{at::full({100}, rank), at::full({200}, rank + 1),
-                                          at::full({50}, rank + 2)};
+    const std::vector<int> owners{0, 0, 0, 1, 1, 1};
+    std::vector<at::Tensor> tensors;
+    for (std::size_t i = 0; i < owners.size(); ++i) tensors.push_back(at::full({100}, rank));
     const auto sent = [&] { return job.channel(0).counters().frames_sent; };
     OwnerValues values(8);
-    if (rank == 1) fiber::Scheduler::instance().sleep_for(base::kSecond, d2d::kForTheTest);
-    const auto before = sent();
-    values.take(own.all(), tensors, {0, 0, 0});
-    EXPECT_EQ(sent() - before, rank == 0 ? 3u : 0u) << "nobody waited for the other rank";
+    if (rank == 1) {
+      fiber::Scheduler::instance().sleep_for(base::kSecond, d2d::kForTheTest);
+      EXPECT_EQ(sent(), 3u) << "the other rank waits for none of the first three";
+    }
+    values.take(own.all(), tensors, owners);
     values.finish();
-    for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ(tensors[static_cast<std::size_t>(i)].min().item<float>(), i) << "rank " << rank;
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      EXPECT_EQ(tensors[i].min().item<std::int64_t>(), owners[i]) << "rank " << rank;
     }
   });
   EXPECT_THAT(job.failures, testing::IsEmpty());
