@@ -128,6 +128,10 @@ struct SMP_API Config {
   /// takes a GPU, in turn (smp::device()). Tensors go from GPU to GPU of a machine without a detour
   /// through its memory. Models are moved there by the program, before they are wrapped.
   std::string device = "cpu";
+  /// Who does the collectives of tensors of ranks that share layers (a TP_GROUP): "auto": NCCL, if
+  /// every one of them can load it and has a GPU of its own, else messages between the ranks;
+  /// "messages": always these; "nccl": NCCL, or an error that says which rank cannot, and why.
+  std::string device_collectives = "auto";
   /// "auto": memory that two ranks of one machine share, and MPI between machines; "ucx", "ofi":
   /// the same with UCX (InfiniBand, RoCE, TCP) or libfabric (EFA, TCP) between machines, without
   /// the order that MPI keeps; "mpi": MPI everywhere; "local": all ranks in one process on one

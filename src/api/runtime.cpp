@@ -102,9 +102,28 @@ Runtime::Runtime(Parts parts)
     require_equal(all, call_registry_hash(), "the set of routed modules",
                   "start the same program file on every rank");
   });
+  connect_devices();
   // Last: what is thrown above ends the wire, and the scheduler lives on.
   if (auto* const doorbell = routes().doorbell()) {
     fiber::Scheduler::instance().set_doorbell(doorbell);
+  }
+}
+
+/// Those of ranks that share layers: nobody else has collectives of tensors on devices.
+void Runtime::connect_devices() {
+  const auto& wanted = config().device_collectives;
+  const auto make = d2d::device_collectives_of(device().type());
+  if (wanted == "messages" || (wanted == "auto" && !make)) return;
+  if (parts_.plan_request || tensor_parallel_.size() == 1) return;
+  const auto& ranks = tensor_parallel_.ranks();
+  try {
+    const auto problem = communicators_.use_devices(ranks, make, device(), wanted == "nccl");
+    if (problem.empty() || ranks.rank() > 0) return;
+    base::log(base::LogLevel::kInfo, "collectives of ", ranks.members().text(),
+              " are done by messages: ", problem);
+  } catch (const UnsupportedError& error) {
+    if (ranks.rank() > 0) server::leave_to_another_rank(error.what(), ranks.members()[0]);
+    throw;
   }
 }
 

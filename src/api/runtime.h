@@ -175,6 +175,7 @@ class Runtime {
   d2d::Communicator several(Group which, int count) {
     return count > 1 ? communicator(which) : communicator({GlobalRank(topology().rank())});
   }
+  void connect_devices();
   void fail_meetings(std::int64_t step, const std::string& why) noexcept;
 
   /// Counts the sessions of this process, for messages.

@@ -178,6 +178,11 @@ std::vector<ConfigKey> runtime_keys() {
   return {
       key("device", "", &Config::device, any_device, "cpu",
           "on what this rank computes; cuda: each rank of a machine takes a GPU, in turn"),
+      key("device_collectives", "", &Config::device_collectives,
+          one_of({"auto", "nccl", "messages"}), "auto",
+          "who does the collectives of tensor-parallel ranks: NCCL, or messages between them; "
+          "auto: "
+          "NCCL if each of them can load it and has a GPU of its own (docs/gpus.md)"),
       key("transport", "", &Config::transport, one_of({"auto", "mpi", "ucx", "ofi", "local"}),
           "auto",
           "auto: shared memory on one machine, MPI between machines; ucx or ofi: the same with UCX "

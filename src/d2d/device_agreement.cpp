@@ -72,6 +72,22 @@ void wait_until_connected(DeviceCollectives& devices) {
   }
 }
 
+/// With an id of the leader's. @return as problems()
+std::string connect_all(const Communicator& ranks, DeviceCollectives& devices) {
+  std::string id;
+  auto problem = problems(ranks, [&] {
+    if (ranks.rank() == 0) id = devices.make_id();
+  });
+  if (!problem.empty()) return problem;
+  id = ranks.broadcast({std::move(id), {}}, ranks.members()[0]).bytes;
+  problem = problems(ranks, [&] {
+    devices.connect(id, ranks.rank(), ranks.size());
+    wait_until_connected(devices);
+  });
+  if (!problem.empty()) devices.abort();
+  return problem;
+}
+
 }  // namespace
 
 ConnectedDevices connect_devices(const Communicator& ranks, const MakeDeviceCollectives& make,
@@ -84,22 +100,10 @@ ConnectedDevices connect_devices(const Communicator& ranks, const MakeDeviceColl
     devices = make(device);
     own = devices->identity();
   });
-  if (!problem.empty()) return {nullptr, std::move(problem)};
-  problem = shared_device(ranks, own, devices->name());
-  if (!problem.empty()) return {nullptr, std::move(problem)};
-  std::string id;
-  problem = problems(ranks, [&] {
-    if (ranks.rank() == 0) id = devices->make_id();
-  });
-  if (!problem.empty()) return {nullptr, std::move(problem)};
-  id = ranks.broadcast({std::move(id), {}}, ranks.members()[0]).bytes;
-  problem = problems(ranks, [&] {
-    devices->connect(id, ranks.rank(), ranks.size());
-    wait_until_connected(*devices);
-  });
-  if (problem.empty()) return {std::move(devices), {}};
-  devices->abort();
-  return {nullptr, std::move(problem)};
+  if (problem.empty()) problem = shared_device(ranks, own, devices->name());
+  if (problem.empty()) problem = connect_all(ranks, *devices);
+  if (!problem.empty()) devices.reset();
+  return {std::move(devices), std::move(problem)};
 }
 
 }  // namespace smp::d2d

@@ -14,6 +14,7 @@ SCHEDULE = ("test_schedule", "*")
 ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
+DEVICES = ("test_d2d", "DeviceGroup.*:NcclCollectives.*")
 
 PLANTS = [
     # ---- answers and waits
@@ -205,4 +206,25 @@ PLANTS = [
     # ---- what a run leaves behind
     Plant("a span that runs has ended", "src/schedule/trace_ring.cpp",
           "std::atomic_ref(open_->end).store(time,", "std::atomic_ref(open_->end).store(time + 1,", [SCHEDULE]),
+    # ---- collectives of devices
+    Plant("another call is launched than the one whose turn it is", "src/d2d/launch_order.cpp",
+          "announced_.find(id);", "announced_.begin();", [DEVICES]),
+    Plant("the leader does not wait for all members", "src/d2d/device_group.cpp",
+          "if (peer != rank_) collective.take(", "if (peer != rank_ && rank_ != members_[0]) collective.take(",
+          [DEVICES]),
+    Plant("who has given up a call does not launch it", "src/d2d/device_group.cpp",
+          "    if (group_.rank_ == group_.members_[0]) group_.order_.withdraw(id_);", "    group_.order_.withdraw(id_);",
+          [DEVICES]),
+    Plant("a call that was given up may still get a turn in its epoch", "src/d2d/launch_order.cpp",
+          "epoch < turn.epoch", "epoch <= turn.epoch", [DEVICES]),
+    Plant("memory of a call that was given up is used too early", "src/d2d/launch_order.cpp",
+          "  if (!done.awaited) done.call->join();", "", [DEVICES]),
+    Plant("nobody is told that a device failed", "src/d2d/device_group.cpp", "  on_failure_(failure_);\n", "",
+          [DEVICES]),
+    Plant("NCCL does not wait for its input", "src/d2d/nccl_collectives.cpp",
+          "      owner_.gpu_->wait(owner_.stream_, computed_);\n", "", [DEVICES]),
+    Plant("nobody waits for what NCCL computes", "src/d2d/nccl_collectives.cpp",
+          "    owner_.gpu_->wait(caller_, done_);\n", "", [DEVICES]),
+    Plant("a call of NCCL that is in progress counts as launched", "src/d2d/nccl_collectives.cpp",
+          "    if (owner_.is_busy(\"a collective\")) return false;", "", [DEVICES]),
 ]
