@@ -306,60 +306,6 @@ at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
   return result;
 }
 
-at::Tensor Communicator::reduce_scatter_rows(const std::vector<at::Tensor>& rows) const {
-  const char* const what = name_or("a reduce_scatter of rows");
-  const auto own_rank = owner_->rank();
-  SMP_REQUIRE(rows.size() == static_cast<std::size_t>(size()), "rank ", own_rank, ": ", what,
-              " of ", rows.size(), " rows among ", size(), " ranks: each gets one.");
-  std::vector<std::int64_t> lengths;
-  for (const auto& row : rows) {
-    check_summable(row, what, own_rank);
-    SMP_REQUIRE(row.dim() == 1 && row.scalar_type() == rows[0].scalar_type(), "rank ", own_rank,
-                ": ", what, ": rows of elements of one type are wanted, got ", row.scalar_type(),
-                ' ', row.sizes(), " beside ", rows[0].scalar_type(), ' ', rows[0].sizes());
-    lengths.push_back(row.size(0));
-  }
-  Collective collective(
-      *this, call_on(CollectiveKind::kReduceScatter, lengths, rows[0].scalar_type()), what);
-  for_each_other([&](GlobalRank peer, int position) {
-    const auto& row = rows[static_cast<std::size_t>(position)];
-    if (row.numel() > 0) collective.send_part(peer, contiguous_data(detached(row)));
-  });
-  const at::Tensor own = contiguous_data(detached(rows[static_cast<std::size_t>(rank())]));
-  at::Tensor sum = own.numel() > 0 ? sum_of_parts(collective, *members_, own_rank, own)
-                                   : new_tensor({0}, own.scalar_type(), own.device().type());
-  collective.await_departure();
-  return sum;
-}
-
-std::vector<at::Tensor> Communicator::all_gather_rows(
-    const at::Tensor& row, const std::vector<std::int64_t>& lengths) const {
-  const char* const what = name_or("an all_gather of rows");
-  check_tensor(row, what, owner_->rank());
-  const auto own_place = static_cast<std::size_t>(rank());
-  SMP_REQUIRE(lengths.size() == static_cast<std::size_t>(size()) && row.dim() == 1 &&
-                  row.size(0) == lengths[own_place],
-              "rank ", owner_->rank(), ": ", what, ": this rank gives ", row.sizes(),
-              ", the lengths of the rows of ", size(), " ranks are ", at::IntArrayRef(lengths));
-  Collective collective(
-      *this, call_on(CollectiveKind::kTensorAllGather, lengths, row.scalar_type()), what);
-  const at::Tensor own = contiguous_data(detached(row));
-  if (own.numel() > 0) {
-    for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
-  }
-  std::vector<at::Tensor> all(lengths.size());
-  all[own_place] = own;
-  for_each_other([&](GlobalRank peer, int position) {
-    const auto place = static_cast<std::size_t>(position);
-    const std::int64_t length = lengths[place];
-    all[place] = length > 0 ? collective.take_tensor(CollectivePhase::kExchange, peer, {length},
-                                                     row.scalar_type())
-                            : new_tensor({0}, row.scalar_type(), row.device().type());
-  });
-  collective.await_departure();
-  return all;
-}
-
 at::Tensor Communicator::broadcast_tensor(const at::Tensor& own, at::IntArrayRef sizes,
                                           c10::ScalarType dtype, GlobalRank root) const {
   constexpr const char* kWhat = "a broadcast of a tensor";
@@ -440,6 +386,9 @@ void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
   CollectiveCall call = header.call();
   if (call.kind == CollectiveKind::kLeaving) {
     inbox_.peer_left(source, header.id().number, bytes);
+    for (const auto& [group, devices] : devices_) {
+      if (devices->has(source)) devices->member_left(base::concat("rank ", source, ' ', bytes));
+    }
     if (on_left_) on_left_(source, bytes);
     return;
   }

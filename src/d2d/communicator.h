@@ -84,14 +84,6 @@ class Communicator {
   /// bytes in n-1 messages.
   /// @throws UsageError  the first dimension cannot be divided by size().
   at::Tensor all_to_all(const at::Tensor& tensor) const;
-  /// As reduce_scatter, with parts of any lengths: `rows[i]`, a row of elements of any number, goes
-  /// to the member at position i. All rows have one dtype, and the same lengths on all members. An
-  /// empty row is not sent.
-  at::Tensor reduce_scatter_rows(const std::vector<at::Tensor>& rows) const;
-  /// As all_gather, of rows of any lengths: the member at position i gives one of `lengths[i]`
-  /// elements. @return by position
-  std::vector<at::Tensor> all_gather_rows(const at::Tensor& row,
-                                          const std::vector<std::int64_t>& lengths) const;
   /// The tensor of `root` on every member: itself there, a new one elsewhere. Members agree on
   /// `sizes` and `dtype`; `own` is read at the root only. The root sends it size() - 1 times, and
   /// returns when it has left.

@@ -80,10 +80,9 @@ std::string connect_all(const Communicator& ranks, DeviceCollectives& devices) {
   });
   if (!problem.empty()) return problem;
   id = ranks.broadcast({std::move(id), {}}, ranks.members()[0]).bytes;
-  problem = problems(ranks, [&] {
-    devices.connect(id, ranks.rank(), ranks.size());
-    wait_until_connected(devices);
-  });
+  problem = problems(ranks, [&] { devices.connect(id, ranks.rank(), ranks.size()); });
+  // Nobody waits for one that could not even begin.
+  if (problem.empty()) problem = problems(ranks, [&] { wait_until_connected(devices); });
   if (!problem.empty()) devices.abort();
   return problem;
 }

@@ -10,12 +10,17 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "d2d/collective.h"
 #include "d2d/tensor_data.h"
 #include "fiber/scheduler.h"
 
 namespace smp::d2d {
 namespace {
+
+constexpr base::Nanoseconds kLookEvery = base::kMillisecond;
+/// For what a member has launched before it left.
+constexpr base::Nanoseconds kGrace = 5 * base::kSecond;
 
 at::Tensor brought_to(c10::Device device, const at::Tensor& tensor) {
   if (tensor.device() == device) return tensor;
@@ -37,7 +42,12 @@ class DeviceGroup::Announcement {
   ~Announcement() {
     own_->awaited = false;
     if (group_.rank_ == group_.members_[0]) group_.order_.withdraw(id_);
-    if (own_->launch.in_flight == 0 && !joined_) join();
+    if (own_->launch.in_flight != 0 || joined_) return;
+    try {
+      join();
+    } catch (const std::exception& error) {  // what unwinds says more
+      base::log(base::LogLevel::kWarning, "rank ", group_.rank_, ": ", error.what());
+    }
   }
   Announcement(const Announcement&) = delete;
   Announcement& operator=(const Announcement&) = delete;
@@ -59,14 +69,14 @@ DeviceGroup::DeviceGroup(const Communicator& ranks, std::unique_ptr<DeviceCollec
                          OnFailure on_failure)
     : members_(ranks.members()),
       rank_(members_[ranks.rank()]),
-      exceptions_at_start_(std::uncaught_exceptions()),
       on_failure_(std::move(on_failure)),
       devices_(std::move(devices)),
       poll_(fiber::Scheduler::instance().add_poll([this] { return poll(); })) {}
 
+/// Also while an exception unwinds this rank: what others have launched with it is to end.
 DeviceGroup::~DeviceGroup() {
   poll_.reset();
-  if (failure_.empty() && std::uncaught_exceptions() == exceptions_at_start_) {
+  if (failure_.empty()) {
     devices_->close();
   } else {
     devices_->abort();
@@ -80,16 +90,21 @@ bool DeviceGroup::takes(CollectiveKind kind, const at::Tensor& tensor) const noe
 
 at::Tensor DeviceGroup::run(const Communicator& ranks, const CollectiveCall& call, const char* what,
                             const at::Tensor& tensor, at::IntArrayRef sizes) {
-  SMP_REQUIRE_AS(PeerLostError, failure_.empty(), "rank ", rank_, ": ", what, " of ",
-                 members_.text(), ": ", failure_);
+  require_working(what);
   Collective collective(ranks, call, what);
   at::Tensor input = brought_to(devices_->device(), contiguous_data(detached(tensor)));
   at::Tensor result = new_tensor(sizes, tensor.scalar_type(), tensor.device().type());
   Announcement own(*this, collective.id(), devices_->prepare(call.kind, std::move(input), result));
   agree(ranks, collective);
   collective.await(own.launch());
+  require_working(what);  // else what it launched was ended
   own.join();
   return result;
+}
+
+void DeviceGroup::require_working(const char* what) const {
+  SMP_REQUIRE_AS(PeerLostError, failure_.empty(), "rank ", rank_, ": ", what, " of ",
+                 members_.text(), ": ", failure_);
 }
 
 void DeviceGroup::agree(const Communicator& ranks, Collective& collective) {
@@ -126,20 +141,46 @@ bool DeviceGroup::launch() noexcept {
   if (!failure_.empty()) return false;
   try {
     return order_.launch();
-  } catch (const std::exception& error) {  // poll() tells the others
-    failure_ = base::concat("rank ", rank_, ": the collectives of ", members_.text(),
-                            " cannot go on: ", error.what());
+  } catch (const std::exception& error) {
+    fail(error.what());
     return false;
   }
 }
 
+/// poll() tells the others.
+void DeviceGroup::fail(const char* error) noexcept {
+  failure_ = base::concat("rank ", rank_, ": the collectives of ", members_.text(),
+                          " cannot go on: ", error);
+}
+
 bool DeviceGroup::poll() noexcept {
   const bool moved = launch();
+  if (failure_.empty()) look_at_devices();
   if (failure_.empty() || reported_) return moved;
   reported_ = true;
+  on_failure_(failure_);  // first: ending what devices do may take its time
   devices_->abort();
-  on_failure_(failure_);
   return true;
+}
+
+/// Errors also come after a launch. And of a member that left, the devices of the others would wait
+/// for ever, if it did not launch what they did.
+void DeviceGroup::look_at_devices() noexcept {
+  const auto now = fiber::Scheduler::instance().clock().now();
+  if (now - looked_ < kLookEvery) return;
+  looked_ = now;
+  try {
+    devices_->connected();
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+  if (deserted_ != 0 && now - deserted_ > kGrace) abort(why_left_);
+}
+
+void DeviceGroup::member_left(const std::string& why) {
+  if (deserted_ != 0) return;
+  deserted_ = fiber::Scheduler::instance().clock().now();
+  why_left_ = why;
 }
 
 void DeviceGroup::abort(const std::string& why) noexcept {

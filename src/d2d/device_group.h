@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "d2d/communicator.h"
 #include "d2d/device_collectives.h"
 #include "d2d/launch_order.h"
@@ -44,22 +45,30 @@ class DeviceGroup {
   void take_turn(const CollectiveId& id, std::string_view message);
   /// Ends what the devices do; later calls throw PeerLostError(`why`). Safe in a poll.
   void abort(const std::string& why) noexcept;
+  /// A member has left: what it has launched ends soon, or never. Safe in a poll.
+  void member_left(const std::string& why);
+  bool has(GlobalRank rank) const { return members_.contain(rank); }
 
  private:
   class Announcement;
 
   void agree(const Communicator& ranks, Collective& collective);
+  void require_working(const char* what) const;
   bool launch() noexcept;
   bool poll() noexcept;
+  void look_at_devices() noexcept;
+  void fail(const char* error) noexcept;
 
   const Members members_;
   const GlobalRank rank_;
-  const int exceptions_at_start_;
   const OnFailure on_failure_;
   std::unique_ptr<DeviceCollectives> devices_;
   LaunchOrder order_;  // its calls are of `devices_`
   std::string failure_;
   bool reported_ = false;
+  base::Nanoseconds looked_ = 0;
+  base::Nanoseconds deserted_ = 0;  // when a member left; 0: all are there
+  std::string why_left_;
   std::shared_ptr<void> poll_;
 };
 

@@ -20,7 +20,7 @@ void LaunchOrder::set_turn(const CollectiveId& id, std::uint64_t turn) {
   const auto found = announced_.find(id);
   SMP_ASSERT(found != announced_.end(), "turn ", turn, " is that of call ", id.number, " of lane ",
              id.lane.lane, ", which was not announced here");
-  const bool is_new = turns_.put(turn, {id.lane.epoch, std::move(found->second)});
+  const bool is_new = turns_.put(turn, {id, std::move(found->second)});
   announced_.erase(found);
   SMP_ASSERT(is_new, "turn ", turn, " came twice, the next one is ", turns_.next());
 }
@@ -39,10 +39,17 @@ void LaunchOrder::finish(const Turn& turn) {
   done.launch.in_flight = 0;
   if (done.launch.on_left != nullptr) done.launch.on_left->signal();
   if (!done.awaited) done.call->join();  // or its memory would be used again too early
-  // The leader has ended earlier epochs: what it gave no turn there gets none any more.
+  forget_given_up(turn.id);
+}
+
+/// The leader has ended earlier epochs, and earlier calls of a lane: what it gave no turn there
+/// gets none any more.
+void LaunchOrder::forget_given_up(const CollectiveId& before) {
   std::erase_if(announced_, [&](const auto& entry) {
-    const auto epoch = entry.first.lane.epoch;
-    return epoch != 0 && epoch < turn.epoch && !entry.second->awaited;
+    const auto& [lane, number] = entry.first;
+    const bool past = lane.epoch == 0 ? lane == before.lane && number < before.number
+                                      : lane.epoch < before.lane.epoch;
+    return past && !entry.second->awaited;
   });
 }
 

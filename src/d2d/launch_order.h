@@ -44,10 +44,11 @@ class LaunchOrder {
 
  private:
   struct Turn {
-    std::uint64_t epoch = 0;
+    CollectiveId id;
     std::shared_ptr<AnnouncedCall> call;
   };
   void finish(const Turn& turn);
+  void forget_given_up(const CollectiveId& before);
 
   std::map<CollectiveId, std::shared_ptr<AnnouncedCall>> announced_;
   InOrder<Turn> turns_;

@@ -3,12 +3,15 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "d2d/wires/cuda_driver.h"
 #include "smp/error.h"
 
@@ -46,6 +49,19 @@ int type_of(c10::ScalarType dtype) noexcept {
 
 bool is_sum(CollectiveKind kind) noexcept {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
+}
+
+/// Waits until all that was launched is done.
+bool finalized(const NcclLibrary& nccl, void* communicator) {
+  const base::SteadyClock clock;
+  const auto end = clock.now() + kLeaveDeadline;
+  int state = nccl.finalize(communicator);
+  while (state == NcclLibrary::kInProgress) {
+    if (clock.now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (nccl.get_async_error(communicator, &state) != NcclLibrary::kSuccess) return false;
+  }
+  return state == NcclLibrary::kSuccess;
 }
 
 std::string version_text(int version) {
@@ -217,32 +233,35 @@ void NcclCollectives::exchange_parts(const at::Tensor& input, const at::Tensor& 
 
 // ---- the end ----
 
-/// Waits until all that was launched is done.
-bool NcclCollectives::finalize() const try {
-  const base::SteadyClock clock;
-  const auto end = clock.now() + kLeaveDeadline;
-  require(nccl_.finalize(communicator_), "leaving");
-  while (is_busy("leaving")) {
-    if (clock.now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-} catch (const PeerLostError&) {  // nobody waits for its collectives any more
-  return false;
+/// NCCL waits for other ranks there, without a limit of its own: a thread does, and is left behind
+/// if it takes too long, with the communicator.
+void NcclCollectives::end(bool in_good_order) noexcept try {
+  auto* const communicator = std::exchange(communicator_, nullptr);
+  if (communicator == nullptr) return;
+  std::promise<void> over;
+  auto waiting = over.get_future();
+  std::thread thread([communicator, in_good_order, device = device_, nccl = &nccl_,
+                      over = std::move(over)]() mutable {
+    const c10::DeviceGuard guard(device);
+    if (in_good_order && finalized(*nccl, communicator)) {
+      nccl->destroy(communicator);
+    } else {
+      nccl->abort(communicator);
+    }
+    over.set_value();
+  });
+  const auto deadline = std::chrono::nanoseconds(2 * kLeaveDeadline);
+  if (waiting.wait_for(deadline) == std::future_status::ready) return thread.join();
+  thread.detach();
+  base::log(base::LogLevel::kWarning, "NCCL did not end its communicator on ", device_, " within ",
+            2 * kLeaveDeadline / base::kSecond, " s; it is left as it is");
+} catch (const std::exception& error) {
+  base::log(base::LogLevel::kWarning, "NCCL's communicator on ", device_,
+            " is left as it is: ", error.what());
 }
 
-void NcclCollectives::close() noexcept {
-  const c10::DeviceGuard device(device_);
-  if (communicator_ == nullptr) return;
-  if (!finalize()) return abort();
-  nccl_.destroy(std::exchange(communicator_, nullptr));
-}
-
-void NcclCollectives::abort() noexcept {
-  if (communicator_ == nullptr) return;
-  const c10::DeviceGuard device(device_);
-  nccl_.abort(std::exchange(communicator_, nullptr));
-}
+void NcclCollectives::close() noexcept { end(/*in_good_order=*/true); }
+void NcclCollectives::abort() noexcept { end(/*in_good_order=*/false); }
 
 std::unique_ptr<DeviceCollectives> make_nccl_collectives(c10::Device device) {
   return std::make_unique<NcclCollectives>(nccl(), std::make_unique<CudaDriver>(device), device);

@@ -50,7 +50,7 @@ class NcclCollectives final : public DeviceCollectives {
   bool is_busy(const char* what) const;
   void start(CollectiveKind kind, const at::Tensor& input, const at::Tensor& result);
   void exchange_parts(const at::Tensor& input, const at::Tensor& result);
-  bool finalize() const;
+  void end(bool in_good_order) noexcept;
   CudaDevice::Event take_event();
 
   const NcclLibrary& nccl_;

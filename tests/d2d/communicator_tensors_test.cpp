@@ -80,46 +80,6 @@ TEST(CommunicatorTensors, GathersTensorsAlongTheFirstDimension) {
   }
 }
 
-/// Of the row for the member at `position`; some have none.
-std::int64_t length_of(int position) { return position == 1 ? 0 : 3 + 700 * position; }
-
-TEST(CommunicatorTensors, ReducesRowsOfAnyLengthsInOrderOfMembers) {
-  for (const auto& group : kGroups) {
-    SimulatedJob job(4, 7);
-    job.on_ranks(group, [&](int rank, Communicators& own) {
-      const Communicator all = own.group(members(group));
-      std::vector<at::Tensor> rows;
-      for (int i = 0; i < all.size(); ++i) rows.push_back(contribution(rank + i, {length_of(i)}));
-      const auto sum = all.reduce_scatter_rows(rows);
-      auto expected = at::empty({length_of(all.rank())});
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        const auto row = contribution(group[i] + all.rank(), {length_of(all.rank())});
-        expected = i == 0 ? row : expected + row;
-      }
-      EXPECT_TRUE(at::equal(sum, expected)) << "rank " << rank;
-      EXPECT_FALSE(sum.is_alias_of(rows[static_cast<std::size_t>(all.rank())]));
-    });
-  }
-}
-
-TEST(CommunicatorTensors, GathersRowsOfAnyLengths) {
-  for (const auto& group : kGroups) {
-    SimulatedJob job(4, 8);
-    job.on_ranks(group, [&](int rank, Communicators& own) {
-      const Communicator all = own.group(members(group));
-      std::vector<std::int64_t> lengths;
-      for (int i = 0; i < all.size(); ++i) lengths.push_back(length_of(i));
-      const auto rows = all.all_gather_rows(contribution(rank, {length_of(all.rank())}), lengths);
-      ASSERT_EQ(rows.size(), group.size());
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        EXPECT_TRUE(at::equal(rows[i], contribution(group[i], {lengths[i]}))) << "rank " << rank;
-      }
-      EXPECT_THROW(all.all_gather_rows(at::ones({5}), lengths), UsageError);
-      EXPECT_THROW(all.reduce_scatter_rows({}), UsageError);
-    });
-  }
-}
-
 TEST(CommunicatorTensors, WhatWasSentMayBeChangedOnceTheCallReturns) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SimulatedJob job(3, seed);

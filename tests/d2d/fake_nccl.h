@@ -212,11 +212,12 @@ inline NcclLibrary FakeNccl::library() {
     auto& own = of(communicator);
     EXPECT_EQ(own.busy, 0);
     own.finalized = true;
-    current()->cuda_->finish();
-    return NcclLibrary::kSuccess;
+    own.busy = 2;
+    own.put = [] { current()->cuda_->finish(); };
+    return NcclLibrary::kInProgress;
   };
   all.destroy = [](void* communicator) {
-    EXPECT_TRUE(of(communicator).finalized);
+    EXPECT_TRUE(of(communicator).finalized && of(communicator).busy == 0);
     delete &of(communicator);
     --current()->communicators_;
     ++current()->destroyed;

@@ -276,6 +276,19 @@ TEST(NcclCollectives, ErrorsOfNcclEndTheRank) {
   EXPECT_EQ(gpus.nccl.aborted, 2);
 }
 
+TEST(NcclCollectives, ErrorsAfterALaunchEndTheRankAsWell) {
+  Gpus gpus(2, 1);
+  gpus.connect();
+  gpus.job->on_ranks({0, 1}, [](int, Communicators& own) { own.all().all_reduce(at::ones({3})); });
+  gpus.nccl.failing_state = 6;
+  gpus.job->run({[] {
+    for (int i = 0; i < 20; ++i) {
+      fiber::Scheduler::instance().sleep_for(base::kMillisecond, kForTheTest);
+    }
+  }});
+  EXPECT_EQ(gpus.nccl.aborted, 2);
+}
+
 TEST(NcclCollectives, AnOldNcclIsRefused) {
   Gpus gpus(1, 1);
   gpus.nccl.version = 21306;
