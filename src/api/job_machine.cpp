@@ -29,7 +29,7 @@ constexpr double kLatencyWithoutCore = 200e-6;
 /// perf/results/d2d.json, which is of a slower day).
 constexpr double kLentBytesPerSecond = 25e9;
 
-/// Of gradients that replicas add up, which are copied; assumed, as of tensors that are not lent.
+/// Of what collectives move, which is copied; assumed, as of tensors that are not lent.
 constexpr double kCopiedBytesPerSecond = 4e9;
 
 /// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet
@@ -150,6 +150,15 @@ bool replicas_are_apart(const Runtime& runtime) {
   });
 }
 
+/// Whether ranks that share modules are on several machines.
+bool sharers_are_apart(const Runtime& runtime) {
+  if (runtime.plan_request()) return false;
+  const auto& topology = runtime.topology();
+  const auto neighbours = topology.group(Group::kLocal);
+  const auto holders = topology.group(Group::kTp);
+  return !std::includes(neighbours.begin(), neighbours.end(), holders.begin(), holders.end());
+}
+
 /// Ranks that sum gradients over one adapter of their machine, at about the same time.
 int ranks_of_adapter(const Runtime& runtime) {
   const auto& config = runtime.config();
@@ -157,6 +166,13 @@ int ranks_of_adapter(const Runtime& runtime) {
                         ? config.stages_per_node
                         : static_cast<int>(runtime.topology().group(Group::kLocal).size());
   return (ranks + config.network_ports - 1) / config.network_ports;
+}
+
+/// Between ranks of a node.
+double copied_bytes_per_second(const simulate::Machine& machine) {
+  const auto& links = machine.direct_links;
+  const double direct = links.empty() ? 0 : *std::min_element(links.begin(), links.end());
+  return direct > 0 ? direct : kCopiedBytesPerSecond;
 }
 
 /// As if all parameters were slices where ranks share distributed modules: most of such models is.
@@ -167,16 +183,27 @@ simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::
     replicas.count = runtime.topology().rdp_size();
   }
   replicas.all_get_sums = !config.shard_optimizer_state;
-  if (config.overlapping_allreduce) replicas.bucket_bytes = runtime.bucket_bytes();
-  const auto& links = machine.direct_links;
-  const double direct = links.empty() ? 0 : *std::min_element(links.begin(), links.end());
+  if (begins_sums_early(runtime, machine)) replicas.bucket_bytes = runtime.bucket_bytes();
   if (replicas_are_apart(runtime)) {
     replicas.link = machine.network;
     replicas.link.bytes_per_second /= ranks_of_adapter(runtime);
   } else {
-    replicas.link = {machine.latency, direct > 0 ? direct : kCopiedBytesPerSecond};
+    replicas.link = {machine.latency, copied_bytes_per_second(machine)};
   }
   return replicas;
+}
+
+simulate::Machine::Sharers sharers_of(const Runtime& runtime, const simulate::Machine& machine) {
+  simulate::Machine::Sharers sharers;
+  sharers.count = runtime.topology().tp_size();
+  sharers.handling = machine.handling;
+  if (sharers_are_apart(runtime)) {
+    sharers.link = machine.network;
+    sharers.link.bytes_per_second /= ranks_of_adapter(runtime);
+  } else {
+    sharers.link = {machine.latency, copied_bytes_per_second(machine)};
+  }
+  return sharers;
 }
 
 /// Accelerators of one node are linked directly.
@@ -188,6 +215,12 @@ void link_devices(simulate::Machine& machine) {
 }
 
 }  // namespace
+
+bool begins_sums_early(const Runtime& runtime, const simulate::Machine& machine) {
+  if (!runtime.config().overlapping_allreduce || !runtime.device().is_cpu()) return false;
+  return std::all_of(machine.devices.begin(), machine.devices.end(),
+                     [](const auto& device) { return device == base::devices().front().name; });
+}
 
 std::vector<simulate::Machine::Place> places_of(const std::vector<int>& nodes,
                                                 const std::vector<int>& sockets, int ports) {
@@ -259,6 +292,7 @@ simulate::Machine machine_of_pipeline(Runtime& runtime) {
 simulate::Machine job_machine(Runtime& runtime) {
   auto machine = machine_of_pipeline(runtime);
   machine.replicas = replicas_of(runtime, machine);
+  machine.sharers = sharers_of(runtime, machine);
   return machine;
 }
 

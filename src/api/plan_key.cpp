@@ -87,6 +87,12 @@ std::string text_of_machine(const PlanKeyFacts& facts) {
                    replicas.all_get_sums, ' ', step_of(replicas.link.latency, measured), ' ',
                    step_of(replicas.link.bytes_per_second, measured));
   }
+  if (machine.sharers.count > 1) {
+    const auto& sharers = machine.sharers;
+    text += concat(" sharers ", sharers.count, ' ', step_of(sharers.link.latency, measured), ' ',
+                   step_of(sharers.handling, measured), ' ',
+                   step_of(sharers.link.bytes_per_second, measured));
+  }
   if (!machine.places.empty()) {
     for (const auto& link : {machine.across_sockets, machine.network}) {
       text += concat(" link ", step_of(link.latency, measured), ' ',

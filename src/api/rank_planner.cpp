@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/job_machine.h"
 #include "api/memory_shares.h"
 #include "api/plan_key.h"
 #include "api/runtime.h"
@@ -30,12 +31,10 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
 
 /// Sums over replicas are kept beside the gradients until the end of the step
 /// (dp/early_buckets.h), by all replicas or by those that step the parameter.
-int gradient_copies_of(const Runtime& runtime) {
-  const auto& config = runtime.config();
+int gradient_copies_of(const Runtime& runtime, const simulate::Machine& machine) {
   const int replicas =
       runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
-  const bool beside = replicas > 1 && config.overlapping_allreduce;
-  return beside ? 2 : 1;
+  return replicas > 1 && begins_sums_early(runtime, machine) ? 2 : 1;
 }
 
 /// Where each rank reads samples of its own, a slice's gradient is taken to be of all of them: what
@@ -140,7 +139,7 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
   std::vector<double> needs;
   for (const auto& model : models_) {
     needs.push_back(partitioning::state_bytes(tree_of(model), model.optimizer_ratio,
-                                              gradient_copies_of(runtime_)));
+                                              gradient_copies_of(runtime_, machine_)));
   }
   std::vector<Job> all;
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -188,7 +187,7 @@ std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& 
   for (const Job& job : jobs) descriptions.push_back(job.model.description);
   const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
                                         [this](const Job& job) { return is_worth_a_trace(job); });
-  return trace_models(runtime_, descriptions, *preview_, costs_wanted);
+  return trace_models(runtime_, descriptions, *preview_, machine_.sharers, costs_wanted);
 }
 
 /// Where a model does not fit in its part of the memory, it gets what the others left.
@@ -256,7 +255,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
   options.active_microbatches = *config_.active_microbatches;
   options.optimizer_ratio = job.model.optimizer_ratio;
-  options.gradient_copies = gradient_copies_of(runtime_);
+  options.gradient_copies = gradient_copies_of(runtime_, machine_);
   // Whoever reads what modules keep finds what one process would: the runtime lets one microbatch
   // through after the other (api/step.cpp), whatever the schedule.
   if (one_at_a_time_) {
@@ -289,7 +288,7 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
 /// Only with a preview.
 std::uint64_t RankPlanner::key_of(const Job& job) const {
   return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
-                   job.machine, gradient_copies_of(runtime_)});
+                   job.machine, gradient_copies_of(runtime_, machine_)});
 }
 
 }  // namespace smp

@@ -38,7 +38,7 @@ constexpr double kMuchLonger = 20;  // than an ordinary run: code that waits for
 class Attempts final : public server::StepEngine {
  public:
   Attempts(Runtime& runtime, const std::vector<const ModelDescription*>& models,
-           const StepPreview& preview)
+           const StepPreview& preview, const simulate::Machine::Sharers& sharers)
       : runtime_(runtime),
         preview_(preview),
         models_(models),
@@ -48,8 +48,16 @@ class Attempts final : public server::StepEngine {
                           [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
         tracer_(traced(models), runtime.config().seed, devices_of(runtime)) {
     runtime_.set_trial(this);
+    tp::TensorParallel::current().set_traffic_listener(
+        [this, sharers](const tp::Traffic& forward, const tp::Traffic& backward) {
+          tracer_.note_wait(sharers.seconds_for(forward.rounds, forward.bytes),
+                            sharers.seconds_for(backward.rounds, backward.bytes));
+        });
   }
-  ~Attempts() override { runtime_.set_trial(nullptr); }
+  ~Attempts() override {
+    tp::TensorParallel::current().set_traffic_listener(nullptr);
+    runtime_.set_trial(nullptr);
+  }
   Attempts(const Attempts&) = delete;
   Attempts& operator=(const Attempts&) = delete;
 
@@ -338,8 +346,9 @@ class Attempts final : public server::StepEngine {
 
 /// An evaluation is traced with gradients too: the plan is for training.
 Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
-                    const StepPreview& preview, bool costs_wanted) {
-  Attempts attempts(runtime, models, preview);
+                    const StepPreview& preview, const simulate::Machine::Sharers& sharers,
+                    bool costs_wanted) {
+  Attempts attempts(runtime, models, preview, sharers);
   std::optional<Traces> traces;
   // A count is rarely 0, and an index may be.
   for (const double value : {1.0, 0.0}) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/describe_model.h"
+#include "simulate/machine.h"
 #include "simulate/trace.h"
 
 namespace smp {
@@ -35,9 +36,12 @@ struct StepPreview {
 
 /// One trace a model. If the body cannot be run before placement a warning says why, and the traces
 /// are empty: without a call.
+/// @param sharers  what collectives of distributed modules take
 /// @param costs_wanted  else only what modules keep is, and a failure is no warning
 std::vector<simulate::Trace> trace_models(Runtime& runtime,
                                           const std::vector<const ModelDescription*>& models,
-                                          const StepPreview& preview, bool costs_wanted);
+                                          const StepPreview& preview,
+                                          const simulate::Machine::Sharers& sharers,
+                                          bool costs_wanted);
 
 }  // namespace smp

@@ -109,6 +109,9 @@ struct Tracer::State {
   std::vector<const base::Device*> devices;
   OperatorMeter meter;
   Watching watching = Watching::kNothing;
+  simulate::IntervalTimes waited;  // for other ranks, so far
+  /// Of each microbatch and model: by interval.
+  std::vector<std::vector<std::vector<simulate::IntervalTimes>>> waits;
   base::WorkClock clock;                   // of timed runs
   std::vector<const RoutedBase*> running;  // innermost last
   std::optional<LiveLog> live_log;
@@ -268,14 +271,27 @@ std::vector<simulate::Trace> Tracer::run(const Bodies& bodies, int repeats) {
     take_times(bodies[i], static_cast<int>(i), repeats, microbatches[i]);
   }
   auto traces = joined(std::move(microbatches));
+  add_waits(traces);
   const double share = repeats > 0 ? processor_share(state_->clock) : 1;
   for (auto& trace : traces) trace.processor_share = share;
   return traces;
 }
 
+/// After what was computed is known: messages take as long on whatever device, and no clock of one
+/// process sees them.
+void Tracer::add_waits(Traces& traces) const {
+  for (std::size_t m = 0; m < traces.size(); ++m) {
+    auto& trace = traces[m];
+    for (std::size_t i = 0; i < trace.num_traced(); ++i) {
+      simulate::add_times(i == 0 ? trace : trace.others[i - 1], state_->waits[i][m]);
+    }
+  }
+}
+
 /// Of each microbatch; of the first alone if all do the same.
 std::vector<Tracer::Traces> Tracer::take_sizes(const Bodies& bodies) {
   auto& states = state_->states;
+  state_->waits.clear();
   std::vector<Traces> microbatches;
   bool all_alike = true;
   for (int i = 0; i < static_cast<int>(bodies.size()); ++i) {
@@ -325,6 +341,7 @@ Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watch
   auto& state = *state_;
   state.watching = watching;
   state.meter = OperatorMeter(state.devices);
+  state.waited = {};
   state.failed_module.clear();
   state.running.clear();
   state.live_log.emplace();
@@ -354,7 +371,9 @@ void Tracer::note_sizes() {
   auto& state = *state_;
   auto& traces = state.recorder->traces();
   state.live_log->account(weight_storages(state.models), traces);
+  auto& waits = state.waits.emplace_back();
   for (std::size_t m = 0; m < traces.size(); ++m) {
+    waits.push_back(state.recorder->times_on(static_cast<int>(m), state.devices.size()));
     traces[m].device = state.devices.front()->name;
     for (std::size_t d = 1; d < state.devices.size(); ++d) {
       traces[m].profiles.push_back(simulate::profile_of(
@@ -363,9 +382,20 @@ void Tracer::note_sizes() {
   }
 }
 
+/// Waits are those of one more device, on which nothing computes.
 Reading Tracer::now() const {
-  if (state_->watching != Watching::kClock) return state_->meter.times();
-  return {{static_cast<double>(state_->clock.now()) / base::kSecond, 0, 0}};
+  if (state_->watching == Watching::kClock) {
+    return {{static_cast<double>(state_->clock.now()) / base::kSecond, 0, 0}};
+  }
+  auto reading = state_->meter.times();
+  reading.push_back(state_->waited);
+  return reading;
+}
+
+void Tracer::note_wait(double forward_seconds, double backward_seconds) {
+  const Bookkeeping own(*state_);
+  state_->waited.forward += forward_seconds;
+  state_->waited.backward += backward_seconds;
 }
 
 void Tracer::note_backward(const std::vector<at::Tensor>& roots) {

@@ -62,6 +62,8 @@ class Tracer final : public CallHandler {
 
   /// Backward of these would follow here in a step: their graph stays until it was looked at.
   void note_backward(const std::vector<at::Tensor>& roots);
+  /// The module that runs, or the body, would wait so long for other ranks in a step.
+  void note_wait(double forward_seconds, double backward_seconds);
   /// The module that runs, or the body, asked for the value of a tensor and was given `value`.
   void note_assumed(double value);
   /// The module that threw what left the body; empty for the body itself or the model.
@@ -95,6 +97,7 @@ class Tracer final : public CallHandler {
   void take_times(const Body& body, int microbatch, int repeats, Traces& traces);
   Traces joined(std::vector<Traces> microbatches) const;
   void note_sizes();
+  void add_waits(Traces& traces) const;
   Reading now() const;
   void note_passed(const std::vector<at::Tensor>& tensors);
   void note_handed(const std::vector<at::Tensor>& tensors, bool returned);

@@ -25,6 +25,12 @@ double traced_seconds(const Trace& trace) {
   return sum;
 }
 
+ComputeInterval& interval_of(Trace& trace, const IntervalId& id) {
+  if (id.call < 0) return trace.body_after;
+  auto& call = trace.calls[static_cast<std::size_t>(id.call)];
+  return id.before ? call.before : call.after;
+}
+
 /// The seconds that its times stand for stay.
 void set_speed(DeviceProfile& profile, double speed) {
   const double factor = speed / profile.speed;
@@ -53,6 +59,25 @@ DeviceProfile profile_of(const Trace& trace, std::string device,
   DeviceProfile profile{std::move(device), 1, std::move(seconds)};
   if (sum > 0 && traced > 0) set_speed(profile, traced / sum);
   return profile;
+}
+
+void add_times(Trace& trace, const std::vector<IntervalTimes>& seconds) {
+  SMP_ASSERT(seconds.size() == trace.num_intervals());
+  each_interval(trace, [&](const IntervalId& id) {
+    const auto& more = seconds[Trace::index_of(id)];
+    if (more.forward == 0 && more.backward == 0) return;
+    auto& own = interval_of(trace, id);
+    const auto times = trace.times_of(own);  // its backward may be known by a ratio only
+    own.seconds = times.forward + more.forward;
+    own.backward_seconds = times.backward + more.backward;
+    own.weight_seconds = times.weights + more.weights;
+    for (auto& profile : trace.profiles) {
+      auto& there = profile.times[Trace::index_of(id)];
+      there.forward += more.forward * profile.speed;
+      there.backward += more.backward * profile.speed;
+      there.weights += more.weights * profile.speed;
+    }
+  });
 }
 
 void share_device_speeds(Trace& trace) {

@@ -15,6 +15,9 @@ namespace smp::simulate {
 [[nodiscard]] DeviceProfile profile_of(const Trace& trace, std::string device,
                                        std::vector<IntervalTimes> seconds);
 
+/// Adds seconds to the times of every interval (Trace::index_of), on all devices alike.
+void add_times(Trace& trace, const std::vector<IntervalTimes>& seconds);
+
 /// Gives the profiles of all microbatches that were traced one speed a device, that of all
 /// together.
 void share_device_speeds(Trace& trace);

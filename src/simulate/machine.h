@@ -86,6 +86,20 @@ struct Machine {
   };
   Replicas replicas = {};
 
+  /// Ranks that share the modules of a stage. What their collectives take is in the times of the
+  /// trace already.
+  struct Sharers {
+    int count = 1;
+    Link link = {10e-6, 4e9};  ///< between two of a stage
+    double handling = 5e-6;    ///< as Machine::handling
+
+    /// Of `rounds`, in each of which all send something to all others, of `bytes` from each in all.
+    double seconds_for(int rounds, double bytes) const {
+      return rounds * (link.latency + 2 * (count - 1) * handling) + bytes / link.bytes_per_second;
+    }
+  };
+  Sharers sharers = {};
+
   /// Whether a result travels from its owner directly to the stage that it is passed on to (config
   /// key promised_outputs); else it goes through the stage of its caller.
   bool promised_outputs = true;

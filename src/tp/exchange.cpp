@@ -55,6 +55,30 @@ std::int64_t Exchange::cut_dim() const noexcept {
   return cuts ? split_dim_ : -1;
 }
 
+Traffic Exchange::traffic(int size, double bytes) const noexcept {
+  const double others = size - 1;
+  switch (kind_) {
+    case Kind::kGather:
+    case Kind::kJoinParts:
+      return {others * bytes, 1};
+    case Kind::kReduceScatter:
+    case Kind::kAllToAll:
+      return {others / size * bytes, 1};
+    case Kind::kSum:
+      return {2 * others / size * bytes, 2};
+    case Kind::kOwnPart:
+    case Kind::kIdentity:
+      break;
+  }
+  return {};
+}
+
+Traffic Exchange::traffic_of_dual(int size, double bytes) const noexcept {
+  const bool grows = kind_ == Kind::kGather || kind_ == Kind::kJoinParts;
+  const bool shrinks = kind_ == Kind::kReduceScatter || kind_ == Kind::kOwnPart;
+  return dual().traffic(size, grows ? bytes * size : shrinks ? bytes / size : bytes);
+}
+
 at::Tensor Exchange::run(const d2d::Communicator& ranks, const at::Tensor& tensor) const {
   const at::NoGradGuard no_history;
   const int size = ranks.size();

@@ -10,6 +10,12 @@
 
 namespace smp::tp {
 
+/// What a rank sends in a collective.
+struct Traffic {
+  double bytes = 0;
+  int rounds = 0;  ///< of messages to all others, each of which waits for those before
+};
+
 /// A value. Of the T ranks of a group each has a tensor of the same shape and dtype.
 class Exchange {
  public:
@@ -38,6 +44,10 @@ class Exchange {
   /// @throws std::out_of_range like c10::Error if it has no such dimension.
   Exchange of(std::int64_t num_dims) const;
   bool is_identity() const noexcept { return kind_ == Kind::kIdentity; }
+  /// Of each of `size` ranks, which has a tensor of so many bytes.
+  Traffic traffic(int size, double bytes) const noexcept;
+  /// The same of its dual, on the gradient of what comes out.
+  Traffic traffic_of_dual(int size, double bytes) const noexcept;
   /// The dimension that is cut into T parts, or -1.
   std::int64_t cut_dim() const noexcept;
 

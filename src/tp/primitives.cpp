@@ -69,6 +69,17 @@ at::Tensor with_memory(const at::Tensor& tensor) {
   return tensor.layout() != at::kStrided || tensor.has_storage() ? tensor : at::alias(tensor);
 }
 
+/// Instead of the exchange, which gives what it would if all ranks had this tensor.
+at::Tensor imagine(const Exchange& exchange, const at::Tensor& tensor, const TensorParallel& own) {
+  if (own.traffic_listener()) {
+    const auto bytes = static_cast<double>(tensor.numel() * tensor.element_size());
+    const bool returns = at::GradMode::is_enabled() && tensor.requires_grad();
+    own.traffic_listener()(exchange.traffic(own.size(), bytes),
+                           returns ? exchange.traffic_of_dual(own.size(), bytes) : tp::Traffic{});
+  }
+  return exchange.run_alone(own.size(), tensor);
+}
+
 at::Tensor carry_out(Exchange exchange, const at::Tensor& argument, const char* name) {
   auto& own = TensorParallel::current();
   SMP_REQUIRE(argument.defined(), name, " of an undefined tensor");
@@ -76,7 +87,7 @@ at::Tensor carry_out(Exchange exchange, const at::Tensor& argument, const char* 
   exchange = exchange.of(tensor.dim());
   check(exchange, tensor, own.size(), name);
   if (own.size() == 1) return tensor;
-  if (own.alone()) return exchange.run_alone(own.size(), tensor);
+  if (own.alone()) return imagine(exchange, tensor, own);
   const auto meeting = own.meet(name);
   auto result = run(exchange, meeting->forward(), *meeting, tensor);
   if (at::GradMode::is_enabled() && tensor.requires_grad()) {

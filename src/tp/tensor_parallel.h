@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/fiber_local.h"
 #include "d2d/communicator.h"
 #include "module/call_places.h"
+#include "tp/exchange.h"
 #include "tp/layout.h"
 
 namespace smp::tp {
@@ -67,6 +69,11 @@ class TensorParallel {
   /// then give what they would if every rank had this one's tensor, so that shapes are right.
   bool alone() const noexcept { return alone_; }
   void set_alone(bool alone) noexcept { alone_ = alone; }
+  /// Hears what each rank would send in a collective, and in its dual in backward (nothing, if it
+  /// would have none), while they are not carried out; nullptr: nobody does.
+  using TrafficListener = std::function<void(const Traffic& forward, const Traffic& backward)>;
+  void set_traffic_listener(TrafficListener listener) { listener_ = std::move(listener); }
+  const TrafficListener& traffic_listener() const noexcept { return listener_; }
   /// Plays the first of `size` ranks that do not exist.
   void pretend(int size) noexcept {
     size_ = size;
@@ -85,6 +92,7 @@ class TensorParallel {
   const bool prescaled_;
   int size_ = 0;  // 0: that of ranks_
   bool alone_ = false;
+  TrafficListener listener_;
 };
 
 }  // namespace smp::tp

@@ -112,6 +112,29 @@ TEST(Tracer, GivesTimeToTheCallThatSpendsIt) {
               1e-12);
 }
 
+/// Of a layer that waits for others while it runs.
+TEST(Tracer, AddsWhatAModuleWaitsForOtherRanks) {
+  Block net;
+  const auto x = torch::ones({5, 8});
+  const Described described(*net);
+  const auto run = [&](bool waits, int repeats) {
+    Tracer tracer({{&described.tree, &described.modules, &described.routed}}, 1);
+    return tracer.run({[&] {
+                        const auto y = net(x);
+                        if (waits) tracer.note_wait(2, 3);
+                        return std::vector{y};
+                      }},
+                      repeats)[0];
+  };
+  const auto with = run(true, 0), without = run(false, 0);
+  EXPECT_NEAR(with.body_after.seconds - without.body_after.seconds, 2, 1e-9);
+  EXPECT_NEAR(with.body_after.backward_seconds - without.body_after.backward_seconds, 3, 1e-9);
+  EXPECT_EQ(with.calls[1].after.seconds, without.calls[1].after.seconds);
+  const auto timed = run(true, 3);
+  EXPECT_NEAR(timed.body_after.seconds, 2, 0.5) << "by the clock";
+  EXPECT_NEAR(timed.body_after.backward_seconds, 3, 0.5);
+}
+
 TEST(Tracer, GivesTheSameNumbersOnMetaTensors) {
   Block net;
   const auto real = trace(*net, [&] { return std::vector{net(torch::ones({5, 8}))}; });

@@ -5,8 +5,11 @@
 #include <functional>
 #include <string>
 
+#include "api/job_machine.h"
+#include "api/runtime.h"
 #include "base/log.h"
 #include "support/refusal.h"
+#include "tp/exchange.h"
 #include "tp/sliced_training.h"
 
 namespace smp::tp {
@@ -104,6 +107,67 @@ TEST(GroupPlanning, WarnsOfSlicesThatAreReadOutsideOfTheirModule) {
   EXPECT_THAT(warnings_of(true, slice), Not(HasSubstr("is read by")));
   EXPECT_THAT(warnings_of(false, [](const SlicedBag& net) { return net->whole->weight; }),
               Not(HasSubstr("is read by")));
+}
+
+/// Layers of width 8, which compute next to nothing, on stage 0, and one on stage 1.
+struct ThinImpl : torch::nn::Module {
+  explicit ThinImpl(int layers) : top(register_module("top", nn::Linear(8, 8))) {
+    for (int i = 0; i < layers; ++i) {
+      thin.push_back(register_module("thin" + std::to_string(i), nn::DistributedLinear(8, 8)));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : thin) x = layer(x);
+    return top(x);
+  }
+  nn::Linear top;
+  std::vector<nn::DistributedLinear> thin;
+};
+SMP_MODULE(Thin);
+
+/// Of a step.
+double predicted_seconds(int layers) {
+  double seconds = 0;
+  run_local(2 * kTp,
+            [&] {
+              torch::manual_seed(3);
+              Thin net(layers);
+              DistributedModel model(net);
+              for (int i = 0; i < layers; ++i) model.set_partition("thin" + std::to_string(i), 0);
+              model.set_partition("top", 1);
+              auto train = step([&](const at::Tensor& x) {
+                const auto loss = model(x).square().mean();
+                model.backward(loss);
+                return loss;
+              });
+              train(torch::ones({kMicrobatches * 100, 8}));
+              if (rank() == 0) seconds = model.plan().summary()->chosen.step_seconds;
+            },
+            config_of(2), {1});
+  return seconds;
+}
+
+/// Of each layer an all-to-all and a reduce-scatter, and their duals in backward.
+TEST(GroupPlanning, CountsWhatDistributedModulesExchange) {
+  double exchanges = 0;
+  run_local(2 * kTp,
+            [&] {
+              const auto machine = job_machine(Runtime::current());
+              const double rows = 100 * 8 * sizeof(float);
+              const auto seconds = [&](const Exchange& exchange, double bytes) {
+                const auto there = exchange.traffic(kTp, bytes);
+                const auto back = exchange.traffic_of_dual(kTp, bytes);
+                return machine.sharers.seconds_for(there.rounds, there.bytes) +
+                       machine.sharers.seconds_for(back.rounds, back.bytes);
+              };
+              exchanges = seconds(Exchange::all_to_all(1, 0), rows) +
+                          seconds(Exchange::reduce_scatter(0), kTp * rows);
+            },
+            config_of(2), {1});
+  EXPECT_GT(exchanges, 4 * 10e-6) << "four collectives";
+  const double of_layer = (predicted_seconds(8) - predicted_seconds(1)) / 7 / kMicrobatches;
+  EXPECT_GT(of_layer, exchanges);
+  EXPECT_LT(of_layer, 2 * exchanges);
 }
 
 }  // namespace group_planning_test

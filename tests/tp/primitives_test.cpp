@@ -11,6 +11,7 @@
 
 #include "smp/error.h"
 #include "support/refusal.h"
+#include "tp/exchange.h"
 #include "tp/tp_group.h"
 
 namespace smp::tp {
@@ -345,6 +346,23 @@ TEST(PrimitiveTraffic, IsWhatTheFormulasSay) {
               std::pair(none, whole_part));
     EXPECT_EQ(sent(fwd_allreduce_for_tp), std::pair(sum, none));
     EXPECT_EQ(sent(bwd_allreduce_for_tp), std::pair(none, sum));
+    // What plans count.
+    const auto sent_of = [&](const Traffic& traffic) {
+      return Sent{static_cast<std::uint64_t>(traffic.rounds) * (n - 1),
+                  static_cast<std::uint64_t>(traffic.bytes)};
+    };
+    const auto counted = [&](const Exchange& exchange) {
+      const auto of_tensor = static_cast<double>(bytes);
+      return std::pair(sent_of(exchange.traffic(size, of_tensor)),
+                       sent_of(exchange.traffic_of_dual(size, of_tensor)));
+    };
+    EXPECT_EQ(counted(Exchange::gather(1)), std::pair(whole, parts_of_gathered));
+    EXPECT_EQ(counted(Exchange::reduce_scatter(1)), std::pair(parts, whole_part));
+    EXPECT_EQ(counted(Exchange::all_to_all(1, 0)), std::pair(parts, parts));
+    EXPECT_EQ(counted(Exchange::join_parts(1)), std::pair(whole, none));
+    EXPECT_EQ(counted(Exchange::own_part(1)), std::pair(none, whole_part));
+    EXPECT_EQ(counted(Exchange::sum()), std::pair(sum, none));
+    EXPECT_EQ(counted(Exchange::identity()), std::pair(none, sum));
   }
 }
 
