@@ -31,6 +31,9 @@ struct SMP_API Config {
   /// Whether replicas add up gradients while the last microbatch's backward still runs: takes
   /// memory for the sums until the step's end. The same bits as without.
   bool overlapping_allreduce = true;
+  /// Replicas that do not start from the same values: "equal" refuses them and names what differs,
+  /// "first" gives all of them those of the first.
+  std::string initial_values = "equal";
   /// Whether every step that computes gradients begins with the buffers (running statistics) of the
   /// first replica. Otherwise each replica keeps those of its own samples.
   bool broadcast_buffers = false;

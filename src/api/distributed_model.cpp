@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/candidate_table.h"
+#include "api/initial_values.h"
 #include "api/keep_whole.h"
 #include "api/model_placement.h"
 #include "api/model_state.h"
@@ -28,8 +29,8 @@
 #include "smp/clip_grad.h"
 #include "smp/join.h"
 #include "smp/tp/replacement.h"
+#include "tp/dropped_parameters.h"
 #include "tp/slice_sharing.h"
-#include "tp/sliced_parameters.h"
 
 namespace smp {
 namespace {
@@ -192,6 +193,17 @@ static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module
               "one a parameter of its own");
 }
 
+/// That another model had, in which a module with others came in their place.
+static void refuse_dropped_parameters(const Runtime& runtime, const torch::nn::Module& model) {
+  for (const auto& item : model.named_parameters()) {
+    const auto dropped = tp::name_of_dropped(item.value());
+    SMP_REQUIRE(dropped.empty(), "rank ", runtime.topology().rank(), ": parameter '", item.key(),
+                "' has lost its values: as '", dropped,
+                "' of another model it was replaced by those of a distributed module; wrap both in "
+                "one model, or do not mark what they share");
+  }
+}
+
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
   auto& runtime = Runtime::current();
   SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
@@ -201,6 +213,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
   }
   auto candidates = spread_marked_modules(runtime, *module);
   refuse_shared_slices(runtime, *module);
+  refuse_dropped_parameters(runtime, *module);
   state_ = std::make_unique<State>(runtime, std::move(module));
   state_->candidates = std::move(candidates);
   runtime.models().push_back(this);
@@ -251,16 +264,6 @@ void DistributedModelBase::place() {
   if (!state_->plan) place(state_->runtime(), {this}, nullptr);
 }
 
-/// Of replicas; slices of distributed modules differ between those that share them.
-static void take_values_of_first(Runtime& runtime, const torch::nn::Module& module,
-                                 const std::vector<at::Tensor>& held) {
-  const tp::SlicedParameters slices(module);
-  std::vector<at::Tensor> whole, sliced;
-  for (const auto& tensor : held) (slices.contain(tensor) ? sliced : whole).push_back(tensor);
-  dp::take_values_of(0, runtime.replicas(), whole, runtime.bucket_bytes());
-  dp::take_values_of(0, runtime.slice_replicas(), sliced, runtime.bucket_bytes());
-}
-
 void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
                                  const StepPreview* preview) {
   std::vector<ModelToPlan> to_plan;
@@ -291,8 +294,9 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     refuse_two_owners(runtime, *models[i], plans[i].plan);
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
+    const InitialValues values(runtime, *state.module);
     state.placement.emplace(runtime, state.description, *state.plan);
-    take_values_of_first(runtime, *state.module, state.placement->held_on(runtime.pp_rank()));
+    values.take(state.placement->held_on(runtime.pp_rank()));
     tried = tried && plans[i].state_known && !fills_caches(*state.plan);
     runtime.server().settings().attach(*state.module);
     const bool watched = plans[i].state_known && !keeps_state(*state.plan);

@@ -28,6 +28,7 @@ struct Named {
   std::string name;
   at::Tensor tensor;
   bool buffer = false;
+  std::uint64_t hash = 0;
 };
 
 std::vector<bool> placed_modules(const ModelDescription& model) {
@@ -63,14 +64,19 @@ std::vector<Named> tensors_of(const std::vector<const ModelDescription*>& models
   return all;
 }
 
+/// Its values are in memory, in a form that can be read.
+bool is_readable(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_meta() && !tensor.is_quantized() &&
+         !tensor.is_neg() && !tensor.is_conj() && !deferred::is_delayed(tensor);
+}
+
 /// Of type, shape and values, where there are values in memory.
 std::uint64_t hash_of(const at::Tensor& tensor) {
   std::uint64_t hash = XXH3_64bits(tensor.sizes().data(), tensor.sizes().size() * sizeof(long));
   hash = hash * 31 + static_cast<std::uint64_t>(tensor.scalar_type());
-  if (tensor.layout() != at::kStrided || tensor.is_meta()) return hash;
+  if (!is_readable(tensor)) return hash;
   const at::NoGradGuard no_grad;
   const auto dense = tensor.detach().cpu().contiguous();
-  if (dense.is_quantized() || dense.is_neg() || dense.is_conj()) return hash;
   return XXH3_64bits_withSeed(dense.const_data_ptr(), dense.nbytes(), hash);
 }
 
@@ -130,26 +136,99 @@ constexpr const char* kRemedy =
     "; build the same model on every rank: the same torch::manual_seed before it, the same "
     "arguments, the same file of weights";
 
-void require_equal_values(const d2d::Communicator& stages, std::vector<Named> tensors) {
+/// Instead of a hash: the values cannot be read.
+constexpr std::uint64_t kUnknown = 0;
+
+/// Reads every value.
+void add_hashes(std::vector<Named>& tensors) {
+  for (auto& own : tensors) {
+    own.hash = deferred::is_delayed(own.tensor) ? kUnknown : hash_of(own.tensor);
+  }
+}
+
+void require_equal_values(const d2d::Communicator& ranks, const std::vector<Named>& tensors) {
   std::vector<std::uint64_t> hashes;
   hashes.reserve(tensors.size());
-  for (const auto& [name, tensor, buffer] : tensors) {
-    hashes.push_back(deferred::is_delayed(tensor) ? 0 : hash_of(tensor));
-  }
-  auto all = gather_values(stages, hashes, "the values of the model");
+  for (const auto& own : tensors) hashes.push_back(own.hash);
+  auto all = gather_values(ranks, hashes, "the values of the model");
   for (;;) {
     const auto difference = first_difference(all);
     if (!difference) return;
-    const auto& [name, tensor, buffer] = tensors.at(difference->place);
-    const auto texts = gather_values(stages, text_of(tensor), "a value that differs");
-    const auto text = base::concat(
-        buffer ? "buffer '" : "parameter '", name, "' differs between ranks: on rank ",
-        stages.members()[0], " ", texts[0], "; on rank ", stages.members()[difference->member], " ",
-        texts[static_cast<std::size_t>(difference->member)], kRemedy);
+    const auto& [name, tensor, buffer, hash] = tensors.at(difference->place);
+    const auto texts = gather_values(ranks, text_of(tensor), "a value that differs");
+    const auto text = base::concat(buffer ? "buffer '" : "parameter '", name,
+                                   "' differs between ranks: on rank ", ranks.members()[0], " ",
+                                   texts[0], "; on rank ", ranks.members()[difference->member], " ",
+                                   texts[static_cast<std::size_t>(difference->member)], kRemedy);
     SMP_REQUIRE(buffer, text);
-    if (stages.rank() == 0) base::log(base::LogLevel::kWarning, text);
+    if (ranks.rank() == 0) base::log(base::LogLevel::kWarning, text);
     for (auto& own : all) own[difference->place] = 0;
   }
+}
+
+/// Of all ranks of the stage, those that ought to have `place` of `all` as member `own` has it.
+int first_of_same(const Runtime& runtime, const d2d::Communicator& ranks, int own, bool slice) {
+  if (!slice) return 0;
+  const auto tp_rank = [&](int member) {
+    return runtime.topology().coordinates(ranks.members()[member].value()).tp;
+  };
+  int first = 0;
+  while (tp_rank(first) != tp_rank(own)) ++first;
+  return first;
+}
+
+/// The first parameter that a rank does not have as the first one of its kind, and these two.
+struct Unequal {
+  std::size_t place;
+  int first, member;
+};
+
+std::optional<Unequal> first_unequal(const Runtime& runtime, const d2d::Communicator& ranks,
+                                     const std::vector<std::vector<std::uint64_t>>& all,
+                                     const std::vector<bool>& slices) {
+  for (std::size_t place = 0; place < slices.size(); ++place) {
+    const bool known = std::none_of(all.begin(), all.end(),
+                                    [&](const auto& own) { return own[place] == kUnknown; });
+    for (int member = 1; known && member < ranks.size(); ++member) {
+      const int first = first_of_same(runtime, ranks, member, slices[place]);
+      if (all[static_cast<std::size_t>(first)][place] !=
+          all[static_cast<std::size_t>(member)][place]) {
+        return Unequal{place, first, member};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// Before placement, while every stage has all of them: what differs in one ends the whole job.
+/// Slices are compared with those of the same part. Buffers are taken from the first replica
+/// anyway.
+void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+                            const std::vector<Named>& tensors) {
+  std::vector<tp::SlicedParameters> of_models;
+  for (const auto* model : models) of_models.emplace_back(*model->modules.front());
+  std::vector<std::uint64_t> hashes;
+  std::vector<bool> slices;
+  std::vector<const Named*> parameters;
+  for (const auto& own : tensors) {
+    if (own.buffer) continue;
+    parameters.push_back(&own);
+    hashes.push_back(is_readable(own.tensor) ? own.hash : kUnknown);
+    slices.push_back(std::any_of(of_models.begin(), of_models.end(),
+                                 [&](const auto& model) { return model.contain(own.tensor); }));
+  }
+  const auto ranks = runtime.replicas();
+  const auto all = gather_values(ranks, hashes, "the values of the model");
+  const auto found = first_unequal(runtime, ranks, all, slices);
+  if (!found) return;
+  const auto& own = *parameters[found->place];
+  const auto texts = gather_values(ranks, text_of(own.tensor), "a value that differs");
+  const auto [place, first, member] = *found;
+  throw UsageError(base::concat(
+      "parameter '", own.name, "' differs between ranks: on rank ", ranks.members()[first], " ",
+      texts[static_cast<std::size_t>(first)], "; on rank ", ranks.members()[member], " ",
+      texts[static_cast<std::size_t>(member)], kRemedy,
+      "; or set initial_values = \"first\", and all replicas begin with what the first one has"));
 }
 
 void require_equal_print(const d2d::Communicator& stages,
@@ -253,12 +332,30 @@ void require_equal_origins(const d2d::Communicator& holders,
 
 }  // namespace
 
+std::vector<bool> compared(Runtime& runtime, const std::vector<at::Tensor>& parameters) {
+  if (runtime.num_replicas() == 1 || runtime.config().initial_values != "equal") {
+    return std::vector<bool>(parameters.size(), false);
+  }
+  std::string readable;
+  for (const auto& parameter : parameters) readable += is_readable(parameter) ? '+' : '-';
+  std::vector<bool> on_all(parameters.size(), true);
+  for (const auto& own : gather_values(runtime.replicas(), readable, "which values can be read")) {
+    for (std::size_t i = 0; i < on_all.size(); ++i) on_all[i] = on_all[i] && own.at(i) == '+';
+  }
+  return on_all;
+}
+
 void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models) {
   const auto stages = runtime.communicator(Group::kPp);
+  const bool compares_replicas =
+      runtime.num_replicas() > 1 && runtime.config().initial_values == "equal";
+  auto tensors = tensors_of(models);
+  if (stages.size() > 1 || compares_replicas) add_hashes(tensors);
   if (stages.size() > 1) {
     require_equal_print(stages, models);
-    require_equal_values(stages, tensors_of(models));
+    require_equal_values(stages, tensors);
   }
+  if (compares_replicas) require_equal_replicas(runtime, models, tensors);
   const auto holders = runtime.slice_holders();
   if (holders.size() > 1) require_equal_origins(holders, models);
 }

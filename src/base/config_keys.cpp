@@ -70,6 +70,9 @@ std::vector<ConfigKey> pipeline_keys() {
       key("overlapping_allreduce", "", &Config::overlapping_allreduce, any_boolean(), "true",
           "whether replicas add up gradients while the last microbatch's backward still runs "
           "(docs/data_parallelism.md)"),
+      key("initial_values", "", &Config::initial_values, one_of({"equal", "first"}), "equal",
+          "replicas that do not start from the same values: equal refuses them, first gives all "
+          "those of the first (docs/data_parallelism.md)"),
       key("broadcast_buffers", "", &Config::broadcast_buffers, any_boolean(), "false",
           "whether steps that compute gradients begin with the buffers of the first replica "
           "(docs/data_parallelism.md)"),

@@ -193,13 +193,17 @@ TEST(ReplicaSteps, LeaveGradientsAloneUnderNoSync) {
 
 TEST(ReplicaSteps, StartFromTheValuesOfTheFirstReplica) {
   const auto whole = make_pair(40)->named_parameters();
-  in_replicas([&] {
-    Trainer trainer(40 + dp_rank());
-    trainer.model.place();
-    for (const auto& [name, parameter] : trainer.model.local_named_parameters()) {
-      EXPECT_TRUE(torch::equal(parameter, whole[name])) << name << " on rank " << rank();
-    }
-  });
+  auto config = two_stages();
+  config.initial_values = "first";
+  in_replicas(
+      [&] {
+        Trainer trainer(40 + dp_rank());
+        trainer.model.place();
+        for (const auto& [name, parameter] : trainer.model.local_named_parameters()) {
+          EXPECT_TRUE(torch::equal(parameter, whole[name])) << name << " on rank " << rank();
+        }
+      },
+      config);
 }
 
 TEST(ReplicaSteps, NameTheReplicaThatHasFewerBatches) {

@@ -136,6 +136,8 @@ std::vector<std::string> told_with_seeds(
     std::vector<std::uint64_t> seeds, int pp = 1,
     const std::function<void(SlicedBag&)>& change = [](SlicedBag&) {}) {
   std::vector<std::string> told(seeds.size());
+  auto config = config_of(2, pp);
+  config.initial_values = "first";
   run_local(static_cast<int>(seeds.size()),
             [&] {
               const auto own = static_cast<std::size_t>(rank());
@@ -147,7 +149,7 @@ std::vector<std::string> told_with_seeds(
               const torch::NoGradGuard no_grad;
               told[own] = end_of([&] { evaluate(torch::ones({6, 5}, torch::kLong)); });
             },
-            config_of(2, pp), {1});
+            config, {1});
   return told;
 }
 
