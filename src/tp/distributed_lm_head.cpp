@@ -19,9 +19,6 @@ namespace {
 constexpr const char* kModel = "DistributedTransformerLMHead";
 
 const TransformerLMHeadOptions& checked(const TransformerLMHeadOptions& options) {
-  SMP_REQUIRE(!options.attention.cross_attention, kModel,
-              ": layers with cross_attention need another sequence; leave it out, or build the "
-              "model of DistributedTransformerLayer");
   SMP_REQUIRE(options.attention.hidden_size == options.output.hidden_size, kModel,
               ": hidden_size is ", options.attention.hidden_size, " in attention and ",
               options.output.hidden_size, " in output; set both to the same");
@@ -76,41 +73,70 @@ DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
 
 DistributedTransformerLMHeadImpl::~DistributedTransformerLMHeadImpl() = default;
 
-at::Tensor DistributedTransformerLMHeadImpl::hidden_of(const at::Tensor& tokens,
-                                                       const at::Tensor& mask,
-                                                       const at::Tensor& types) {
-  auto& own = *parts_;
-  SMP_REQUIRE(tokens.defined() && tokens.dim() == 2 && tokens.size(1) <= options.num_positions,
-              kModel, ": tokens are ",
+void DistributedTransformerLMHeadImpl::require_fitting(const LanguageInputs& inputs) const {
+  const auto& tokens = inputs.tokens;
+  SMP_REQUIRE(tokens.defined() && tokens.dim() == 2, kModel, ": tokens are ",
               tokens.defined() ? base::concat(tokens.sizes()) : "undefined",
-              ", expected [batch, at most ", options.num_positions, "]; see num_positions");
-  SMP_REQUIRE(!types.defined() || !own.types.is_empty(), kModel,
+              ", expected [batch, at most ", options.num_positions, "]");
+  SMP_REQUIRE(inputs.positions.defined() || tokens.size(1) <= options.num_positions, kModel,
+              ": tokens are ", tokens.sizes(), ", expected [batch, at most ", options.num_positions,
+              "]; see num_positions");
+  SMP_REQUIRE(!inputs.types.defined() || !parts_->types.is_empty(), kModel,
               ": token types without num_token_types; set that option, or leave them out");
-  auto hidden =
-      own.vocabulary(tokens) + own.positions(at::arange(tokens.size(1), tokens.options()));
+  SMP_REQUIRE(inputs.cross_states.defined() == options.attention.cross_attention, kModel, ": ",
+              inputs.cross_states.defined()
+                  ? "cross_states, but layers have no cross-attention; set the option "
+                    "attention.cross_attention, or leave them out"
+                  : "layers have cross-attention; give them cross_states (hidden, scores or "
+                    "losses_of)");
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::embedded(const LanguageInputs& inputs) {
+  auto& own = *parts_;
+  const auto& tokens = inputs.tokens;
+  const auto positions =
+      inputs.positions.defined() ? inputs.positions : at::arange(tokens.size(1), tokens.options());
+  auto sum = own.vocabulary(tokens) + own.positions(positions);
   if (!own.types.is_empty()) {
-    hidden = hidden + own.types(types.defined() ? types : at::zeros_like(tokens));
+    sum = sum + own.types(inputs.types.defined() ? inputs.types : at::zeros_like(tokens));
   }
+  return at::dropout(sum, options.embedding_dropout_prob, is_training());
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::hidden(const LanguageInputs& inputs) {
+  require_fitting(inputs);
+  auto& own = *parts_;
   TransformerState state;
-  state.hidden = at::dropout(hidden, options.embedding_dropout_prob, is_training());
-  state.mask = mask;
+  state.hidden = embedded(inputs);
+  state.mask = inputs.mask;
+  state.cross_states = inputs.cross_states;
+  state.cross_mask = inputs.cross_mask;
   if (own.slices) state = tp::sliced(state);
   for (auto& layer : own.layers) state = layer(state);
   const auto last = own.slices ? tp::own_samples(state.hidden) : state.hidden;
   return own.norm.is_empty() ? last : own.norm(last);
 }
 
+at::Tensor DistributedTransformerLMHeadImpl::scores(const LanguageInputs& inputs) {
+  return parts_->vocabulary->scores(hidden(inputs));
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::losses_of(const LanguageInputs& inputs,
+                                                       const at::Tensor& labels) {
+  return parts_->vocabulary->losses(hidden(inputs), labels);
+}
+
 at::Tensor DistributedTransformerLMHeadImpl::forward(const at::Tensor& tokens,
                                                      const at::Tensor& mask,
                                                      const at::Tensor& types) {
-  return parts_->vocabulary->scores(hidden_of(tokens, mask, types));
+  return scores({tokens, mask, types, {}, {}, {}});
 }
 
 at::Tensor DistributedTransformerLMHeadImpl::losses(const at::Tensor& tokens,
                                                     const at::Tensor& labels,
                                                     const at::Tensor& mask,
                                                     const at::Tensor& types) {
-  return parts_->vocabulary->losses(hidden_of(tokens, mask, types), labels);
+  return losses_of({tokens, mask, types, {}, {}, {}}, labels);
 }
 
 }  // namespace smp::nn

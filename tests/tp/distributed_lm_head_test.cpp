@@ -58,23 +58,37 @@ struct PlainModelImpl : torch::nn::Module {
       last = register_module("norm", norm(options.attention.layernorm_epsilon));
     }
   }
-  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& kinds) {
+  at::Tensor hidden(const LanguageInputs& inputs) {
+    const auto& tokens = inputs.tokens;
     TransformerState state;
-    state.hidden = vocabulary(tokens) + positions(at::arange(tokens.size(1)));
+    state.hidden =
+        vocabulary(tokens) +
+        positions(inputs.positions.defined() ? inputs.positions : at::arange(tokens.size(1)));
     if (!types.is_empty()) {
-      state.hidden = state.hidden + types(kinds.defined() ? kinds : at::zeros_like(tokens));
+      state.hidden =
+          state.hidden + types(inputs.types.defined() ? inputs.types : at::zeros_like(tokens));
     }
-    state.mask = mask;
+    state.mask = inputs.mask;
+    state.cross_states = inputs.cross_states;
+    state.cross_mask = inputs.cross_mask;
     for (auto& layer : layers) state = layer(state);
-    const auto hidden = last.is_empty() ? state.hidden : last(state.hidden);
-    return torch::linear(hidden, vocabulary->weight);
+    return last.is_empty() ? state.hidden : last(state.hidden);
+  }
+  at::Tensor scores(const LanguageInputs& inputs) {
+    return torch::linear(hidden(inputs), vocabulary->weight);
+  }
+  at::Tensor losses_of(const LanguageInputs& inputs, const at::Tensor& labels) {
+    const auto options = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
+    return torch::nn::functional::cross_entropy(scores(inputs).flatten(0, 1), labels.flatten(),
+                                                options)
+        .view(labels.sizes());
+  }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& kinds) {
+    return scores({tokens, mask, kinds, {}, {}, {}});
   }
   at::Tensor losses(const at::Tensor& tokens, const at::Tensor& labels, const at::Tensor& mask,
                     const at::Tensor& kinds) {
-    const auto options = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
-    return torch::nn::functional::cross_entropy(forward(tokens, mask, kinds).flatten(0, 1),
-                                                labels.flatten(), options)
-        .view(labels.sizes());
+    return losses_of({tokens, mask, kinds, {}, {}, {}}, labels);
   }
   torch::nn::Embedding vocabulary, positions, types{nullptr};
   std::vector<PlainLayer> layers;
@@ -117,6 +131,61 @@ TEST(DistributedTransformerLMHead, EqualsThePlainModel) {
           whole_numbers(size, {2, 5}, kTokens), 1e-11);
     }
   }
+}
+
+enum class Asked { kHidden, kScores, kLosses };
+
+/// With all inputs, which follow from the tokens.
+template <class Model>
+struct WholeModelImpl : torch::nn::Module {
+  WholeModelImpl(const TransformerLMHeadOptions& options, Asked what)
+      : asked(what), model(register_module("model", Model(options))) {}
+  at::Tensor forward(const at::Tensor& tokens) {
+    LanguageInputs inputs;
+    inputs.tokens = tokens;
+    inputs.positions = (tokens + at::arange(tokens.size(1))) % kPositions;
+    inputs.types = tokens % kTypes;
+    const auto other = (tokens.narrow(1, 0, 4) * 3 + 1).to(at::kDouble).unsqueeze(-1);
+    inputs.cross_states = at::sin(other * at::arange(1, kHidden + 1, at::kDouble));
+    inputs.cross_mask = (tokens.narrow(1, 1, 4) > 9).to(at::kDouble).view({-1, 1, 1, 4}) * -1e4;
+    if (asked == Asked::kHidden) return model->hidden(inputs);
+    if (asked == Asked::kScores) return model->scores(inputs);
+    return model->losses_of(inputs, (tokens * 5 + 1) % kTokens);
+  }
+  const Asked asked;
+  Model model;
+};
+
+TEST(DistributedTransformerLMHead, TakesPositionsAndAnotherSequence) {
+  for (const auto asked : {Asked::kScores, Asked::kLosses}) {
+    for (const char* const layout : kLayouts) {
+      auto options = with_norms_before(small_options());
+      options.num_token_types = kTypes;
+      options.attention.cross_attention = true;
+      options.attention.optimize = options.output.optimize = layout;
+      SCOPED_TRACE(testing::Message() << layout << ", " << static_cast<int>(asked));
+      expect_as_plain([&] { return std::make_shared<WholeModelImpl<PlainModel>>(options, asked); },
+                      [&] {
+                        return std::make_shared<WholeModelImpl<nn::DistributedTransformerLMHead>>(
+                            options, asked);
+                      },
+                      whole_numbers(2, {2, 5}, kTokens), 1e-11);
+    }
+  }
+}
+
+/// Nothing is scored, but the table is read, by its other use.
+TEST(DistributedTransformerLMHead, GivesHiddenStatesWithoutScores) {
+  auto options = small_options();
+  options.num_token_types = kTypes;
+  options.attention.cross_attention = true;
+  expect_as_plain(
+      [&] { return std::make_shared<WholeModelImpl<PlainModel>>(options, Asked::kHidden); },
+      [&] {
+        return std::make_shared<WholeModelImpl<nn::DistributedTransformerLMHead>>(options,
+                                                                                  Asked::kHidden);
+      },
+      whole_numbers(2, {2, 5}, kTokens), 1e-11);
 }
 
 struct LanguageLossImpl : torch::nn::Module {
@@ -263,8 +332,11 @@ TEST(DistributedTransformerLMHead, RefusesWhatDoesNotFit) {
   on_group(job, 2, [](int) {
     auto options = small_options();
     options.attention.cross_attention = true;
-    EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
-                HasSubstr("layers with cross_attention need another sequence"));
+    nn::DistributedTransformerLMHead crossed(options);
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  crossed(at::zeros({2, 3}, at::kLong), at::Tensor(), at::Tensor());
+                }),
+                HasSubstr("layers have cross-attention; give them cross_states"));
     options = small_options();
     options.output.hidden_size = 16;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerLMHead model(options); }),
@@ -275,6 +347,11 @@ TEST(DistributedTransformerLMHead, RefusesWhatDoesNotFit) {
                 HasSubstr("tokens are [2, 7], expected [batch, at most 6]"));
     EXPECT_THAT(refusal<UsageError>([&] { model(tokens(3), at::Tensor(), tokens(3)); }),
                 HasSubstr("token types without num_token_types"));
+    LanguageInputs inputs;
+    inputs.tokens = tokens(3);
+    inputs.cross_states = at::zeros({2, 3, 8});
+    EXPECT_THAT(refusal<UsageError>([&] { model->scores(inputs); }),
+                HasSubstr("cross_states, but layers have no cross-attention"));
   });
 }
 

@@ -15,13 +15,23 @@
 namespace smp {
 
 struct TransformerLMHeadOptions {
-  AttentionLayerOptions attention = {};  ///< of every layer; without cross_attention
+  AttentionLayerOptions attention = {};  ///< of every layer, with cross-attention or without
   TransformerOutputLayerOptions output = {};
   std::int64_t num_layers = 12;
   std::int64_t vocab_size = 30522;    ///< any number
   std::int64_t num_positions = 1024;  ///< longest sequence
   std::int64_t num_token_types = 0;   ///< 0: there are none
   double embedding_dropout_prob = 0.1;
+};
+
+/// What a language model is given; all but the tokens may be left out.
+struct LanguageInputs {
+  at::Tensor tokens;     ///< [B, S] int64
+  at::Tensor mask;       ///< [B or 1, 1, 1, S], added to attention scores; undefined: none
+  at::Tensor types;      ///< [B, S] int64 of the token types; undefined: all 0, or there are none
+  at::Tensor positions;  ///< [B or 1, S] int64; undefined: 0 to S - 1
+  at::Tensor cross_states;  ///< [B, S', H] where layers have cross-attention, and only there
+  at::Tensor cross_mask;    ///< [B or 1, 1, 1, S']; undefined: none
 };
 
 namespace nn {
@@ -32,17 +42,23 @@ namespace nn {
 /// deviation of `attention`, all weights start from N(0, initializer_range).
 class SMP_API DistributedTransformerLMHeadImpl : public torch::nn::Module {
  public:
-  /// @throws UsageError  as the layers; layers with cross-attention; hidden sizes differ.
+  /// @throws UsageError  as the layers; hidden sizes differ.
   explicit DistributedTransformerLMHeadImpl(const TransformerLMHeadOptions& options);
   ~DistributedTransformerLMHeadImpl() override;
 
-  /// @param tokens  [B, S] int64
-  /// @param mask    [B or 1, 1, 1, S], added to attention scores; undefined: none
-  /// @param types   [B, S] int64 of the token types; undefined: all 0, or there are none
-  /// @return  scores [B, S, V] of what is at each position
+  /// What the layers give, after the last norm: [B, S, H]. @throws UsageError  inputs do not fit.
+  at::Tensor hidden(const LanguageInputs& inputs);
+  /// Scores [B, S, V] of what is at each position. @throws as hidden().
+  at::Tensor scores(const LanguageInputs& inputs);
+  /// Cross entropy of scores(inputs) and `labels` [B, S] (-100: costs nothing), in nats, [B, S].
+  /// Scores of the whole vocabulary are on no rank. @throws as hidden().
+  at::Tensor losses_of(const LanguageInputs& inputs, const at::Tensor& labels);
+
+  // Without positions and cross-attention.
+
+  /// As scores().
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& types);
-  /// Cross entropy of forward(tokens, mask, types) and `labels` [B, S] (-100: costs nothing), in
-  /// nats, [B, S]. Scores of the whole vocabulary are on no rank.
+  /// As losses_of().
   at::Tensor losses(const at::Tensor& tokens, const at::Tensor& labels, const at::Tensor& mask,
                     const at::Tensor& types);
 
@@ -50,10 +66,11 @@ class SMP_API DistributedTransformerLMHeadImpl : public torch::nn::Module {
 
  private:
   struct Parts;
-  at::Tensor hidden_of(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& types);
+  void require_fitting(const LanguageInputs& inputs) const;
+  at::Tensor embedded(const LanguageInputs& inputs);
   std::shared_ptr<Parts> parts_;
 };
-SMP_MODULE(DistributedTransformerLMHead, losses);
+SMP_MODULE(DistributedTransformerLMHead, losses, hidden, scores, losses_of);
 
 }  // namespace nn
 }  // namespace smp
