@@ -19,15 +19,41 @@ void require_sliceable(const torch::nn::EmbeddingOptions& options) {
                  "instead of one's own; leave it out, or use smp::nn::Embedding");
 }
 
+/// As torch::nn::Embedding does.
+void count_padding_from_start(torch::nn::EmbeddingOptions& options) {
+  if (!options.padding_idx()) return;
+  const auto index = *options.padding_idx();
+  const auto rows = options.num_embeddings();
+  SMP_REQUIRE(index >= -rows && index < rows, "DistributedEmbedding: padding_idx ", index,
+              " is none of ", rows, " rows; choose one from ", -rows, " to ", rows - 1);
+  if (index < 0) options.padding_idx(rows + index);
+}
+
+const at::Tensor& given_table(const torch::nn::EmbeddingOptions& options) {
+  const auto& table = options._weight();
+  SMP_REQUIRE(table.sizes() == at::IntArrayRef({options.num_embeddings(), options.embedding_dim()}),
+              "DistributedEmbedding: _weight is ", table.sizes(), ", expected [",
+              options.num_embeddings(), ", ", options.embedding_dim(), "]");
+  return table;
+}
+
 }  // namespace
 
-/// The whole table is made first, because its values are drawn as a whole.
 DistributedEmbeddingImpl::DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& with)
     : options(with) {
   require_sliceable(options);
-  const torch::nn::EmbeddingImpl whole(options);
-  options = whole.options;  // padding_idx counted from the end is counted from 0 there
-  weight = register_slice("weight", whole.weight, 1);
+  count_padding_from_start(options);
+  if (options._weight().defined()) {
+    weight = register_slice("weight", given_table(options), 1);
+    return;
+  }
+  const auto padding = options.padding_idx().value_or(-1);
+  const auto fill = [padding](const at::Tensor& rows, std::int64_t first) {
+    rows.normal_(0, 1);
+    if (padding >= first && padding < first + rows.size(0)) rows[padding - first].zero_();
+  };
+  weight =
+      register_drawn_slice("weight", {options.num_embeddings(), options.embedding_dim()}, 1, fill);
 }
 
 DistributedEmbeddingImpl::DistributedEmbeddingImpl(torch::nn::EmbeddingImpl& original)

@@ -2,6 +2,9 @@
 #include "smp/tp/distributed_linear.h"
 
 #include <ATen/ATen.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
 #include <ostream>
 
 #include "base/check.h"
@@ -9,18 +12,30 @@
 
 namespace smp::nn {
 
-/// The whole layer is made first, because its values are drawn as a whole.
+namespace {
+
+/// As torch::nn::Linear draws them; bounds depend on the length of rows only.
+void draw_weight(const at::Tensor& rows, std::int64_t) {
+  torch::nn::init::kaiming_uniform_(rows, std::sqrt(5));
+}
+at::Tensor drawn_bias(const torch::nn::LinearOptions& options) {
+  const double bound = 1 / std::sqrt(static_cast<double>(options.in_features()));
+  return at::empty({options.out_features()}).uniform_(-bound, bound);
+}
+
+}  // namespace
+
 DistributedLinearImpl::DistributedLinearImpl(const torch::nn::LinearOptions& with,
                                              LinearSplit channels)
     : options(with), split(channels) {
-  const torch::nn::LinearImpl whole(options);
   const bool outputs = split == LinearSplit::kOutputs;
-  weight = register_slice("weight", whole.weight, outputs ? 0 : 1);
+  weight = register_drawn_slice("weight", {options.out_features(), options.in_features()},
+                                outputs ? 0 : 1, draw_weight);
   if (!options.bias()) {
     bias = register_parameter("bias", at::Tensor(), false);
   } else {
-    bias = outputs ? register_slice("bias", whole.bias, 0)
-                   : register_parameter("bias", whole.bias.detach());
+    const auto whole = drawn_bias(options);
+    bias = outputs ? register_slice("bias", whole, 0) : register_parameter("bias", whole);
   }
 }
 

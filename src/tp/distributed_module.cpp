@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tp/drawn_slice.h"
 #include "tp/slice_part.h"
 #include "tp/tensor_parallel.h"
 
@@ -20,6 +21,14 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());
 }
 
+/// `dim`, counted from 0.
+std::int64_t wrapped(const torch::nn::Module& module, const std::string& name,
+                     const at::Tensor& whole, std::int64_t dim) {
+  SMP_REQUIRE(whole.defined() && whole.dim() > 0, module.name(), ": slice '", name,
+              "' of a tensor without dimensions");
+  return at::maybe_wrap_dim(dim, whole.dim());
+}
+
 }  // namespace
 
 DistributedModule::~DistributedModule() = default;
@@ -29,17 +38,29 @@ std::optional<std::int64_t> DistributedModule::slice_dim(const std::string& name
   return found == sliced_.end() ? std::nullopt : std::optional(found->second.dim);
 }
 
+std::int64_t DistributedModule::slice_size(const std::string& name, at::IntArrayRef sizes,
+                                           std::int64_t dim) const {
+  const int ranks = tp::TensorParallel::current().size();
+  SMP_REQUIRE(sizes[dim] % ranks == 0, this->name(), ": parameter '", name, "', shape ", sizes,
+              ", cannot be sliced along dimension ", dim, " for ", ranks,
+              " tensor-parallel ranks: ", sizes[dim], " cannot be divided by ", ranks,
+              "; choose a size that can, or another tensor_parallel_degree");
+  return sizes[dim] / ranks;
+}
+
+std::int64_t DistributedModule::padded_slice_size(const std::string& name, at::IntArrayRef sizes,
+                                                  std::int64_t dim, std::int64_t unit) const {
+  const int ranks = tp::TensorParallel::current().size();
+  SMP_REQUIRE(unit > 0 && sizes[dim] % unit == 0, this->name(), ": parameter '", name, "', shape ",
+              sizes, ", cannot be cut along dimension ", dim, " between units of ", unit,
+              " elements; choose a size that consists of them");
+  return (sizes[dim] / unit + ranks - 1) / ranks * unit;
+}
+
 at::Tensor DistributedModule::slice_of(const std::string& name, const at::Tensor& whole,
                                        std::int64_t dim) const {
-  const auto& own = tp::TensorParallel::current();
-  SMP_REQUIRE(whole.defined() && whole.dim() > 0, this->name(), ": slice '", name,
-              "' of a tensor without dimensions");
-  dim = at::maybe_wrap_dim(dim, whole.dim());
-  SMP_REQUIRE(whole.size(dim) % own.size() == 0, this->name(), ": parameter '", name, "', shape ",
-              whole.sizes(), ", cannot be sliced along dimension ", dim, " for ", own.size(),
-              " tensor-parallel ranks: ", whole.size(dim), " cannot be divided by ", own.size(),
-              "; choose a size that can, or another tensor_parallel_degree");
-  return tp::part_of(whole, dim, whole.size(dim) / own.size(), own.rank());
+  return tp::part_of(whole, dim, slice_size(name, whole.sizes(), dim),
+                     tp::TensorParallel::current().rank());
 }
 
 std::uint64_t DistributedModule::origin(const std::string& name) const {
@@ -49,39 +70,64 @@ std::uint64_t DistributedModule::origin(const std::string& name) const {
   return own[name]._version() == found->second.version ? found->second.hash : 0;
 }
 
+void DistributedModule::set_whole(const std::string& name, const at::Tensor& whole) {
+  const auto found = sliced_.find(name);
+  SMP_REQUIRE(found != sliced_.end(), this->name(), ": no slice has the name '", name, "'");
+  const auto [dim, size_of_whole] = found->second;
+  const auto slice = named_parameters(/*recurse=*/false)[name];
+  auto sizes = slice.sizes().vec();
+  sizes[static_cast<std::size_t>(dim)] = size_of_whole;
+  SMP_REQUIRE(whole.defined() && whole.sizes() == at::IntArrayRef(sizes), this->name(),
+              ": value for parameter '", name, "' is ",
+              whole.defined() ? base::concat(whole.sizes()) : "undefined", ", expected the whole, ",
+              at::IntArrayRef(sizes));
+  slice.set_data(tp::part_of(whole, dim, slice.size(dim), tp::TensorParallel::current().rank()));
+  origins_[name] = {hash_of_values(whole), static_cast<std::int64_t>(slice._version())};
+}
+
 at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor slice,
-                                            const at::Tensor& whole, std::int64_t dim,
+                                            std::uint64_t hash_of_whole, const ParameterSlice& of,
                                             bool requires_grad) {
-  dim = at::maybe_wrap_dim(dim, whole.dim());
-  sliced_.emplace(name, ParameterSlice{dim, whole.size(dim)});
+  sliced_.emplace(name, of);
   auto& registered = register_parameter(name, std::move(slice), requires_grad);
-  origins_.emplace(name, Origin{hash_of_values(whole), registered._version()});
+  origins_.emplace(name, Origin{hash_of_whole, registered._version()});
   return registered;
 }
 
 at::Tensor& DistributedModule::register_slice(const std::string& name, const at::Tensor& whole,
                                               std::int64_t dim, bool requires_grad) {
-  return register_cut(name, slice_of(name, whole, dim), whole, dim, requires_grad);
+  dim = wrapped(*this, name, whole, dim);
+  return register_cut(name, slice_of(name, whole, dim), hash_of_values(whole),
+                      {dim, whole.size(dim)}, requires_grad);
 }
 
 at::Tensor& DistributedModule::register_padded_slice(const std::string& name,
                                                      const at::Tensor& whole, std::int64_t dim,
                                                      std::int64_t unit) {
-  const auto& own = tp::TensorParallel::current();
-  SMP_REQUIRE(unit > 0 && whole.defined() && whole.dim() > 0 && whole.size(dim) % unit == 0,
-              this->name(), ": parameter '", name, "', shape ",
-              whole.defined() ? whole.sizes() : at::IntArrayRef(),
-              ", cannot be cut along dimension ", dim, " between units of ", unit,
-              " elements; choose a size that consists of them");
-  const auto units = (whole.size(dim) / unit + own.size() - 1) / own.size();
-  return register_cut(name, tp::part_of(whole, dim, units * unit, own.rank()), whole, dim, true);
+  dim = wrapped(*this, name, whole, dim);
+  const auto size = padded_slice_size(name, whole.sizes(), dim, unit);
+  return register_cut(name, tp::part_of(whole, dim, size, tp::TensorParallel::current().rank()),
+                      hash_of_values(whole), {dim, whole.size(dim)}, true);
+}
+
+at::Tensor& DistributedModule::register_drawn_slice(const std::string& name, at::IntArrayRef sizes,
+                                                    std::int64_t dim, const FillRows& fill,
+                                                    std::int64_t unit) {
+  SMP_REQUIRE(!sizes.empty(), this->name(), ": slice '", name, "' of a tensor without dimensions");
+  dim = at::maybe_wrap_dim(dim, static_cast<std::int64_t>(sizes.size()));
+  const auto size =
+      unit == 0 ? slice_size(name, sizes, dim) : padded_slice_size(name, sizes, dim, unit);
+  auto drawn = tp::draw_slice(sizes, dim, size, tp::TensorParallel::current().rank(), fill);
+  return register_cut(name, std::move(drawn.slice), drawn.hash, {dim, sizes[dim]}, true);
 }
 
 at::Tensor& DistributedModule::adopt_slice(const std::string& name, const at::Tensor& whole,
                                            std::int64_t dim) {
+  dim = wrapped(*this, name, whole, dim);
   const auto values = whole.detach();
   whole.set_data(slice_of(name, whole, dim));
-  return register_cut(name, whole, values, dim, whole.requires_grad());
+  return register_cut(name, whole, hash_of_values(values), {dim, values.size(dim)},
+                      whole.requires_grad());
 }
 
 at::Tensor& DistributedModule::adopt(const std::string& name, const at::Tensor& whole) {

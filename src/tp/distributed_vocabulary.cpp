@@ -3,26 +3,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/modules/embedding.h>
 
 #include "base/check.h"
 #include "smp/tp/batch_primitives.h"
 #include "smp/tp/split_cross_entropy.h"
+#include "tp/drawn_slice.h"
 #include "tp/tensor_parallel.h"
 
 namespace smp::nn {
 namespace {
 
 constexpr const char* kVocabulary = "DistributedVocabulary";
-
-/// Made as a whole, because its values are drawn as a whole.
-at::Tensor whole_table(std::int64_t num_tokens, std::int64_t width,
-                       std::optional<double> deviation) {
-  const torch::nn::EmbeddingImpl table(num_tokens, width);
-  const at::NoGradGuard no_grad;
-  if (deviation) at::Tensor(table.weight).normal_(0, *deviation);
-  return table.weight;
-}
 
 void require_tokens(const at::Tensor& tokens, std::int64_t num_tokens) {
   SMP_REQUIRE(
@@ -41,7 +32,15 @@ void require_tokens(const at::Tensor& tokens, std::int64_t num_tokens) {
 DistributedVocabularyImpl::DistributedVocabularyImpl(std::int64_t tokens, std::int64_t width,
                                                      std::optional<double> deviation)
     : num_tokens(tokens) {
-  weight = register_padded_slice("weight", whole_table(tokens, width, deviation), 0);
+  const auto draw = [&](const at::Tensor& rows, std::int64_t) {
+    rows.normal_(0, deviation.value_or(1));
+  };
+  if (deviation) {  // a table that is initialised twice, as in other implementations
+    tp::draw_rows(
+        {tokens, width}, [](const at::Tensor& rows, std::int64_t) { rows.normal_(0, 1); },
+        [](const at::Tensor&, std::int64_t) {});
+  }
+  weight = register_drawn_slice("weight", {tokens, width}, 0, draw, /*unit=*/1);
 }
 
 /// Exactly one rank adds a row to a sum of zeros, so vectors are those of the table to the bit.

@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -42,6 +43,10 @@ class SMP_API DistributedModule : public torch::nn::Module {
   /// Hash of the whole values that the slice `name` was cut from; 0 if they had none, are not in
   /// the memory of the CPU, or somebody has written to the slice since.
   std::uint64_t origin(const std::string& name) const;
+  /// Gives the slice `name` this rank's part of `whole`, whose dtype and device it takes over.
+  /// @throws UsageError  no slice has that name, or `whole` has other sizes than what it was cut
+  ///                     from.
+  void set_whole(const std::string& name, const at::Tensor& whole);
 
  protected:
   /// Registers as parameter `name` this rank's of T equal parts of `whole` along `dim`: a copy, so
@@ -57,6 +62,17 @@ class SMP_API DistributedModule : public torch::nn::Module {
   at::Tensor& register_padded_slice(const std::string& name, const at::Tensor& whole,
                                     std::int64_t dim, std::int64_t unit = 1);
 
+  /// Writes the values of some rows of a whole tensor, from row `first` on.
+  using FillRows = std::function<void(const at::Tensor& rows, std::int64_t first)>;
+  /// As register_slice() of a tensor of `sizes` and the default dtype that is too large to be in
+  /// memory as a whole: `fill` is given all rows once, in order, some at a time, of which this
+  /// rank's slice is kept. A piece has at least 16 elements if the whole has, and but for the last
+  /// a multiple of 16, so that LibTorch's initialisers draw the numbers that they draw at once.
+  /// @param unit  0: that dimension can be divided by T; else as of register_padded_slice()
+  /// @throws UsageError  as these
+  at::Tensor& register_drawn_slice(const std::string& name, at::IntArrayRef sizes, std::int64_t dim,
+                                   const FillRows& fill, std::int64_t unit = 0);
+
   /// For a module that stands in for another (smp/tp/replacement.h): makes `whole`, a parameter of
   /// that one, this rank's slice of it, and registers it. It stays the same tensor for optimizers.
   at::Tensor& adopt_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
@@ -64,9 +80,12 @@ class SMP_API DistributedModule : public torch::nn::Module {
   at::Tensor& adopt(const std::string& name, const at::Tensor& whole);
 
  private:
+  std::int64_t slice_size(const std::string& name, at::IntArrayRef sizes, std::int64_t dim) const;
+  std::int64_t padded_slice_size(const std::string& name, at::IntArrayRef sizes, std::int64_t dim,
+                                 std::int64_t unit) const;
   at::Tensor slice_of(const std::string& name, const at::Tensor& whole, std::int64_t dim) const;
-  at::Tensor& register_cut(const std::string& name, at::Tensor slice, const at::Tensor& whole,
-                           std::int64_t dim, bool requires_grad);
+  at::Tensor& register_cut(const std::string& name, at::Tensor slice, std::uint64_t hash_of_whole,
+                           const ParameterSlice& of, bool requires_grad);
 
   struct Origin {
     std::uint64_t hash = 0;
