@@ -65,6 +65,9 @@ class SMP_API StandIn {
   /// As CallEntry::run of `entry`, which is one of the module that it stands in for.
   virtual Packet run(const CallEntry& entry, Packet& arguments) = 0;
   virtual torch::nn::Module& module() noexcept = 0;
+
+  /// Its parameters and children are those of the module that it stands in for, too.
+  bool in_tree = false;
 };
 
 /// The part of a routed module that the library sees: its place in the model and its owner.

@@ -19,6 +19,7 @@
 namespace smp {
 
 class CommHook;
+class DistributedModule;
 class Runtime;
 class StateDict;
 struct LoadResult;
@@ -130,6 +131,18 @@ class SMP_API DistributedModelBase {
   /// Whether this rank owns `parameter`, or a buffer, by the tensor's identity: of each one rank
   /// does. Before placement true of all.
   bool owns(const at::Tensor& parameter) const;
+
+  // Of models with distributed modules (smp/tp.h; docs/tensor_parallelism.md).
+
+  /// By path; what stands in for a marked module under the path of that one.
+  std::vector<std::pair<std::string, const DistributedModule*>> distributed_modules() const;
+  /// Whether `parameter`, one of the model's, is a slice: of the samples of all ranks of the
+  /// TP_GROUP.
+  bool is_distributed_parameter(const at::Tensor& parameter) const;
+  /// Whose gradients are averaged over the DP_GROUP: all that are whole.
+  NamedTensors default_reducer_named_parameters() const;
+  /// Whose gradients are added up over the RDP_GROUP: the slices.
+  NamedTensors scaled_batch_reducer_named_parameters() const;
 
   torch::nn::Module& base_module() const noexcept;
 

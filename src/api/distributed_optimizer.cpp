@@ -25,6 +25,7 @@
 #include "api/whole_tensors.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "tp/dropped_parameters.h"
 
 namespace smp::detail {
 namespace {
@@ -155,6 +156,20 @@ void OptimizerShare::State::follow_placement(Runtime& runtime) {
   holders.resize(strangers.size(), -1);
 }
 
+/// It would step tensors that nobody uses, and those that are used not at all.
+static void refuse_dropped(const Runtime& runtime, torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const auto dropped = tp::name_of_dropped(parameter);
+      SMP_REQUIRE(dropped.empty(), "rank ", runtime.topology().rank(),
+                  ": smp::DistributedOptimizer of parameter '", dropped,
+                  "', which the model has no more: a distributed module with parameters of its own "
+                  "came in its place; make the optimizer of model.parameters() after the model was "
+                  "wrapped");
+    }
+  }
+}
+
 static void require_outside_of_steps(const Runtime* runtime, const char* what) {
   SMP_REQUIRE(runtime == nullptr || !runtime->in_step(), "smp::DistributedOptimizer: ", what,
               " in the body of a step, while gradients of this and other microbatches are still to "
@@ -258,6 +273,7 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
       "smp::DistributedOptimizer: LBFGS looks at all parameters at once, but each rank "
       "has its own only; use an optimizer that works element by element (SGD, Adam, ...)");
   auto& runtime = Runtime::current();
+  refuse_dropped(runtime, *optimizer);
   const auto doubles = remove_doubles(*optimizer);
   if (doubles > 0) {
     warn(runtime,

@@ -42,11 +42,13 @@ std::string name_of(const RoutedBase& module) {
 }  // namespace
 }  // namespace smp::detail
 
-/// torch::nn::Module befriends every Cloneable<T>; this one may set the name that name() shows.
+/// torch::nn::Module befriends every Cloneable<T>; this one may set the name that name() shows, and
+/// the mode of a module without those below it.
 template <>
 class torch::nn::Cloneable<smp::detail::NameAccess> {
  public:
   static std::optional<std::string>& name(Module& module) { return module.name_; }
+  static void set_training(Module& module, bool on) { module.is_training_ = on; }
 };
 
 namespace smp::detail {
@@ -58,11 +60,15 @@ bool name_after(torch::nn::Module& module, const std::type_info& impl) {
 }
 
 /// A stand-in is no part of the model: train() and what travels with a call reach the module that
-/// it stands in for.
+/// it stands in for, and its children if they are in the model.
 Packet run_stand_in(RoutedBase& module, const CallEntry& entry, Packet& arguments) {
   const bool training = module.smp_module().is_training();
   auto& own = module.smp_stand_in->module();
-  if (own.is_training() != training) own.train(training);
+  if (module.smp_stand_in->in_tree) {
+    torch::nn::Cloneable<NameAccess>::set_training(own, training);
+  } else if (own.is_training() != training) {
+    own.train(training);
+  }
   return module.smp_stand_in->run(entry, arguments);
 }
 

@@ -5,14 +5,17 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "base/check.h"
+#include "module/replace_contents.h"
 #include "smp/routed.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_layer_norm.h"
 #include "smp/tp/distributed_linear.h"
+#include "tp/dropped_parameters.h"
 #include "tp/tensor_parallel.h"
 
 namespace smp {
@@ -37,42 +40,44 @@ Rules& rules() {
   return all;
 }
 
-/// The places at which each parameter of a model is registered.
+/// The places at which each parameter and each module of a model is registered.
 class Sharing {
  public:
   explicit Sharing(const torch::nn::Module& model) {
-    add(model);
-    for (const auto& module : model.modules(/*include_self=*/false)) add(*module);
+    for (const auto* part : parts_of(model)) count(*part, holders_);
   }
-  /// A parameter of `module`, or of what is below it, that a module elsewhere has too; or empty.
+  /// "parameter 'weight'", or "module 'core'", of `module` or of what is below it, that a module
+  /// elsewhere has too; or empty.
   std::string shared_by(const torch::nn::Module& module) const {
-    std::map<const void*, std::size_t> within;
-    for (const auto* part : parts_of(module)) {
-      for (const auto& item : part->named_parameters(/*recurse=*/false)) {
-        if (item.value().defined()) ++within[item.value().unsafeGetTensorImpl()];
-      }
+    Holders within;
+    for (const auto* part : parts_of(module)) count(*part, within);
+    for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+      const auto* const part = item.value().get();
+      if (holders_.at(part) > within.at(part)) return "module '" + item.key() + "'";
     }
     for (const auto& item : module.named_parameters()) {
       const auto* const tensor = item.value().unsafeGetTensorImpl();
-      if (holders_.at(tensor) > within[tensor]) return item.key();
+      if (holders_.at(tensor) > within.at(tensor)) return "parameter '" + item.key() + "'";
     }
     return {};
   }
 
  private:
+  using Holders = std::map<const void*, std::size_t>;  // by TensorImpl, or module
+
   static std::set<const torch::nn::Module*> parts_of(const torch::nn::Module& module) {
     std::set<const torch::nn::Module*> parts{&module};
     for (const auto& part : module.modules(/*include_self=*/false)) parts.insert(part.get());
     return parts;
   }
-  void add(const torch::nn::Module& module) {
-    if (!seen_.insert(&module).second) return;
+  static void count(const torch::nn::Module& module, Holders& holders) {
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      if (item.value().defined()) ++holders_[item.value().unsafeGetTensorImpl()];
+      if (item.value().defined()) ++holders[item.value().unsafeGetTensorImpl()];
     }
+    for (const auto& child : module.named_children()) ++holders[child.value().get()];
   }
-  std::set<const torch::nn::Module*> seen_;
-  std::map<const void*, std::size_t> holders_;  // modules, by TensorImpl
+
+  Holders holders_;
 };
 
 class Replacing {
@@ -113,12 +118,32 @@ class Replacing {
     rows.push_back({path, type, marked, std::move(reason)});
     if (!rows.back().obstacle.empty()) return false;
     routed.smp_stand_in = rule->second.make(routed.smp_module());
+    take_over(routed.smp_module(), path, *routed.smp_stand_in);
     return true;
+  }
+
+  /// What stands in with parameters of its own takes the place of the original in the model.
+  static void take_over(torch::nn::Module& original, const std::string& path, StandIn& stand_in) {
+    auto& own = stand_in.module();
+    own.train(original.is_training());
+    const auto kept = tensors_of(own), known = tensors_of(original);
+    stand_in.in_tree = !std::includes(known.begin(), known.end(), kept.begin(), kept.end());
+    if (!stand_in.in_tree) return;
+    for (const auto& item : original.named_parameters()) {
+      if (kept.count(item.value().unsafeGetTensorImpl()) != 0) continue;
+      tp::note_dropped(item.value(), path.empty() ? item.key() : path + '.' + item.key());
+    }
+    module::replace_contents(original, own);
+  }
+  static std::set<const void*> tensors_of(const torch::nn::Module& module) {
+    std::set<const void*> tensors;
+    for (const auto& tensor : module.parameters()) tensors.insert(tensor.unsafeGetTensorImpl());
+    return tensors;
   }
 
   std::string obstacle(const torch::nn::Module& module, const ReplacementRule& rule) const {
     const auto shared = sharing_.shared_by(module);
-    if (!shared.empty()) return "it shares parameter '" + shared + "' with another module";
+    if (!shared.empty()) return "it shares " + shared + " with another module";
     for (const auto& item : module.named_parameters()) {
       if (item.value().is_meta()) {
         return "parameter '" + item.key() +
@@ -134,6 +159,10 @@ class Replacing {
 };
 
 }  // namespace
+
+void detail::require_of_rule(bool holds, const std::type_info& original, const char* problem) {
+  SMP_REQUIRE(holds, "replacement of ", type_name(original), ": ", problem);
+}
 
 void register_replacement(const std::type_info& impl, ReplacementRule rule) {
   rules().insert_or_assign(detail::type_name(impl), std::move(rule));

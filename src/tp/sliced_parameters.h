@@ -33,7 +33,7 @@ class SlicedParameters {
   bool empty() const noexcept { return slices_.empty(); }
 
  private:
-  void add(const torch::nn::Module& module);
+  void add(const DistributedModule& module);
 
   struct Sliced {
     ParameterSlice slice;

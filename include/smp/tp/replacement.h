@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -35,42 +36,149 @@ SMP_API void register_replacement(const std::type_info& impl, ReplacementRule ru
 
 namespace detail {
 
-/// A distributed module that answers calls of forward of another class, with the same signature.
-template <class Distributed, class Signature>
-class ForwardStandIn;
-template <class Distributed, bool Const, bool Noexcept, class R, class... A>
-class ForwardStandIn<Distributed, Signature<Const, Noexcept, R, A...>> final : public StandIn {
+/// What a hook of forward is, and what may be called without one.
+template <class Distributed, class Original, class Given>
+struct ForwardTypes;
+template <class Distributed, bool C, bool N, class R, class... A, bool DC, bool DN, class DR,
+          class... B>
+struct ForwardTypes<Distributed, Signature<C, N, R, A...>, Signature<DC, DN, DR, B...>> {
+  using Result = std::decay_t<R>;
+  using Given = std::decay_t<DR>;
+  using Arguments = std::tuple<std::decay_t<A>...>;
+  using Hook = std::function<std::tuple<std::decay_t<B>...>(std::decay_t<A>&...)>;
+  static constexpr bool kSameArguments =
+      requires(Distributed & module, std::decay_t<A>&... values) {
+    module.forward(values...);
+  };
+  static constexpr bool kSameResult = std::is_convertible_v<Given, Result>;
+};
+
+template <class Module>
+using ForwardSignature = typename SignatureOf<decltype(&Module::forward)>::type;
+template <class Original, class Distributed>
+using ForwardTypesOf =
+    ForwardTypes<Distributed, ForwardSignature<Original>, ForwardSignature<Distributed>>;
+
+}  // namespace detail
+
+/// What the program says of a distributed module that was not written for the class that it stands
+/// in for (paper App. E.3). Each may be left out where the types allow it. All run on every rank.
+template <class Original, class Distributed>
+struct ReplacementHooks {
+  using Types = detail::ForwardTypesOf<Original, Distributed>;
+
+  /// Makes the module from `original`, sizes and weights. If it has parameters of its own it takes
+  /// the place of `original` in the model, whose parameters and children are dropped: the names are
+  /// those that it has, below the path of `original`, and an optimizer is made after the model was
+  /// wrapped. set_whole_values() gives it the weights, in the dtype and on the device that they
+  /// have; what is frozen is `init`'s to say. Nothing: `Distributed(original)`.
+  std::function<std::shared_ptr<Distributed>(Original& original)> init = {};
+  /// From the arguments of Original::forward to those of Distributed::forward.
+  typename Types::Hook forward = {};
+  /// From the result of Distributed::forward to that of Original::forward.
+  std::function<typename Types::Result(typename Types::Given)> result = {};
+  /// Why `original` cannot be spread over `ranks` ranks, or empty. Nothing:
+  /// `Distributed::obstacle(original, ranks)`, or never where there is none.
+  std::function<std::string(const Original& original, int ranks)> obstacle = {};
+};
+
+namespace detail {
+
+/// A distributed module that answers calls of forward of another class.
+template <class Original, class Distributed>
+class ForwardStandIn final : public StandIn {
+  using Hooks = ReplacementHooks<Original, Distributed>;
+  using Types = typename Hooks::Types;
+
  public:
-  explicit ForwardStandIn(std::shared_ptr<Distributed> distributed)
-      : distributed_(std::move(distributed)) {}
+  ForwardStandIn(std::shared_ptr<Distributed> distributed, const Hooks& hooks)
+      : distributed_(std::move(distributed)), hooks_(hooks) {}
   Packet run(const CallEntry&, Packet& arguments) override {
     Reader in(arguments);
-    std::tuple<std::decay_t<A>...> values{in.get<std::decay_t<A>>()...};
+    auto values = read(in, static_cast<typename Types::Arguments*>(nullptr));
     in.finish();
     Writer out;
-    out.put<std::decay_t<R>>(
-        std::apply([this](auto&... value) { return distributed_->forward(value...); }, values));
+    out.put<typename Types::Result>(result_of(std::apply(
+        [this](auto&... value) -> typename Types::Given { return forward(value...); }, values)));
     return std::move(out).take();
   }
   torch::nn::Module& module() noexcept override { return *distributed_; }
 
  private:
-  std::shared_ptr<Distributed> distributed_;
+  template <class... A>
+  static std::tuple<A...> read(Reader& in, std::tuple<A...>*) {
+    return std::tuple<A...>{in.get<A>()...};
+  }
+  template <class... A>
+  typename Types::Given forward(A&... values) {
+    if constexpr (Types::kSameArguments) {
+      if (!hooks_.forward) return distributed_->forward(values...);
+    }
+    return std::apply([this](auto&&... given) { return distributed_->forward(given...); },
+                      hooks_.forward(values...));
+  }
+  typename Types::Result result_of(typename Types::Given given) {
+    if constexpr (Types::kSameResult) {
+      if (!hooks_.result) return given;
+    }
+    return hooks_.result(std::move(given));
+  }
+
+  const std::shared_ptr<Distributed> distributed_;
+  const Hooks hooks_;
 };
+
+/// @throws UsageError  unless `holds`, of modules of class `original`.
+SMP_API void require_of_rule(bool holds, const std::type_info& original, const char* problem);
+
+template <class Original, class Distributed>
+void require_hooks(const ReplacementHooks<Original, Distributed>& hooks) {
+  using Types = typename ReplacementHooks<Original, Distributed>::Types;
+  const auto& original = typeid(Original);
+  require_of_rule(hooks.init || std::is_constructible_v<Distributed, Original&>, original,
+                  "the distributed class has no constructor that takes the original; give the "
+                  "hook init");
+  require_of_rule(hooks.forward || Types::kSameArguments, original,
+                  "forward of the distributed class takes other arguments; give the hook forward");
+  require_of_rule(hooks.result || Types::kSameResult, original,
+                  "forward of the distributed class returns something else; give the hook result");
+}
+
+template <class Original, class Distributed>
+std::string obstacle_of(const ReplacementHooks<Original, Distributed>& hooks,
+                        const Original& original, int ranks) {
+  if (hooks.obstacle) return hooks.obstacle(original, ranks);
+  if constexpr (requires { Distributed::obstacle(original, ranks); }) {
+    return Distributed::obstacle(original, ranks);
+  } else {
+    return {};
+  }
+}
+
+template <class Original, class Distributed>
+std::shared_ptr<Distributed> distributed_of(const ReplacementHooks<Original, Distributed>& hooks,
+                                            Original& original) {
+  if constexpr (std::is_constructible_v<Distributed, Original&>) {
+    if (!hooks.init) return std::make_shared<Distributed>(original);
+  }
+  auto made = hooks.init(original);
+  require_of_rule(made != nullptr, typeid(Original), "the hook init returned no module");
+  return made;
+}
 
 }  // namespace detail
 
 /// See tp_register_with_module().
 template <class Original, class Distributed>
-ReplacementRule replacement_rule() {
-  static_assert(std::is_base_of_v<DistributedModule, Distributed>);
-  using Signature = typename detail::SignatureOf<decltype(&Original::forward)>::type;
-  return {[](const torch::nn::Module& original, int ranks) {
-            return Distributed::obstacle(dynamic_cast<const Original&>(original), ranks);
+ReplacementRule replacement_rule(const ReplacementHooks<Original, Distributed>& hooks = {}) {
+  static_assert(std::is_base_of_v<torch::nn::Module, Distributed>);
+  detail::require_hooks(hooks);
+  return {[hooks](const torch::nn::Module& original, int ranks) {
+            return detail::obstacle_of(hooks, dynamic_cast<const Original&>(original), ranks);
           },
-          [](torch::nn::Module& original) -> std::shared_ptr<StandIn> {
-            return std::make_shared<detail::ForwardStandIn<Distributed, Signature>>(
-                std::make_shared<Distributed>(dynamic_cast<Original&>(original)));
+          [hooks](torch::nn::Module& original) -> std::shared_ptr<StandIn> {
+            return std::make_shared<detail::ForwardStandIn<Original, Distributed>>(
+                detail::distributed_of(hooks, dynamic_cast<Original&>(original)), hooks);
           }};
 }
 
@@ -79,10 +187,20 @@ ReplacementRule replacement_rule() {
 ///
 ///     explicit Distributed(Original& original);   // adopt_slice() and adopt() its parameters
 ///     static std::string obstacle(const Original& original, int ranks);
+///
+/// or by any other module that is made of such, with hooks that say what differs. Neither forward
+/// is overloaded.
+/// @throws UsageError  a hook is missing that the types of the two classes need.
 template <class Original, class Distributed>
-void tp_register_with_module() {
-  register_replacement(typeid(Original), replacement_rule<Original, Distributed>());
+void tp_register_with_module(const ReplacementHooks<Original, Distributed>& hooks = {}) {
+  register_replacement(typeid(Original), replacement_rule<Original, Distributed>(hooks));
 }
+
+/// Copies whole tensors into the parameters of `module`, by name (`attention.query.weight`): of
+/// those that are sliced this rank's part. Parameters take over dtypes and devices. Threads: the
+/// rank's. @throws UsageError  a parameter is not named, or a name or a shape is wrong.
+SMP_API void set_whole_values(torch::nn::Module& module,
+                              const std::map<std::string, at::Tensor>& values);
 
 /// What became of a module of whose class a distributed implementation is registered, of one with
 /// parameters and no children that is marked, or of one that was built as a distributed module.
