@@ -1,6 +1,6 @@
 # A project outside the source tree: runs what the README says under "In your own project", in a scratch folder
 # instead of the user's, and with a LibTorch whose path has a space. Before that: a build of nothing yet does not
-# install half of itself.
+# install half of itself. After it: a project with a distributed module of its own.
 #
 #   cmake -DROOT=<source folder> -DBUILD=<build folder> -DWORK=<scratch folder> -DTORCH=<folder of LibTorch>
 #         -DLAUNCHER=<ccache or nothing> -P consumer_test.cmake
@@ -45,6 +45,18 @@ string(FIND "${said}" "in ${TORCH} (" found)
 if(found EQUAL -1)
   message(FATAL_ERROR "find_package(smp) did not take ${TORCH}:\n${said}")
 endif()
+
+# A distributed module of the project's own.
+execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${ROOT}/tests/consumer/spread -B ${WORK}/spread
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${WORK}/smp OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/spread OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+foreach(ranks 2 4)
+  execute_process(COMMAND mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n ${ranks} ${WORK}/spread/spread
+    OUTPUT_VARIABLE said ECHO_OUTPUT_VARIABLE COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT said MATCHES "prototypes over ${ranks} ranks: weights of 5 steps within ")
+    message(FATAL_ERROR "tests/consumer/spread on ${ranks} ranks said: ${said}")
+  endif()
+endforeach()
 
 # The tool has one name, whoever built it.
 execute_process(COMMAND ${WORK}/smp/bin/smp --help OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)

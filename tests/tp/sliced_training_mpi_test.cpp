@@ -1,4 +1,4 @@
-// The same over MPI: tp 2 alone, with two stages, with two replicas, and tp over all ranks.
+// The same over MPI: tp 2 alone, with stages, with replicas, with both, and tp over up to 4 ranks.
 #include "support/own_mpi.h"
 #include "tp/sliced_training.h"
 
@@ -11,7 +11,9 @@ int ranks_started() {
   return size;
 }
 
-void expect_as_in_one_process(int tp, int pp, bool prescaled = false) {
+void expect_as_in_one_process(int tp, int pp, bool prescaled = false,
+                              const char* placement = "cluster") {
+  SCOPED_TRACE(placement);
   const auto reference = train_in_one_process(ranks_started() / pp / (prescaled ? tp : 1));
   static int argc = 0;
   static char* argv[] = {nullptr};
@@ -20,6 +22,7 @@ void expect_as_in_one_process(int tp, int pp, bool prescaled = false) {
   config.pipeline_parallel_degree = pp;
   config.microbatches = kMicrobatches;
   config.prescaled_batch = prescaled;
+  config.placement_strategy = placement;
   const auto session = init(argc, argv, config);
   ASSERT_EQ(tp_size(), tp);
   ASSERT_EQ(pp_size(), pp);
@@ -33,15 +36,26 @@ void expect_as_in_one_process(int tp, int pp, bool prescaled = false) {
   EXPECT_EQ(all.size(), reference.tensors.size()) << "each tensor is on some stage";
 }
 
+/// The widths of the model can be divided by 4.
+int most_tensor_ranks() { return std::min(ranks_started(), 4); }
+
 TEST(SlicedTrainingOverMpi, OfTwoTensorRanks) { expect_as_in_one_process(2, 1); }
-TEST(SlicedTrainingOverMpi, OfAsManyTensorRanksAsThereAre) {
-  expect_as_in_one_process(ranks_started(), 1);
+TEST(SlicedTrainingOverMpi, OfUpToFourTensorRanks) {
+  expect_as_in_one_process(most_tensor_ranks(), 1);
 }
 TEST(SlicedTrainingOverMpi, OfTwoTensorRanksInStages) {
   expect_as_in_one_process(2, ranks_started() / 2);
 }
+TEST(SlicedTrainingOverMpi, OfAllThreeDegrees) {
+  if (ranks_started() < 8) GTEST_SKIP() << "needs 8 ranks";
+  for (const auto* const placement : {"DPT", "TPD", "PTD", "TDP", "PDT", "DTP"}) {
+    for (const bool prescaled : {false, true}) {
+      expect_as_in_one_process(2, 2, prescaled, placement);
+    }
+  }
+}
 TEST(SlicedTrainingOverMpi, OfOnePrescaledBatch) {
-  expect_as_in_one_process(ranks_started(), 1, true);
+  expect_as_in_one_process(most_tensor_ranks(), 1, true);
 }
 TEST(SlicedTrainingOverMpi, OfPrescaledBatchesInStages) {
   expect_as_in_one_process(2, ranks_started() / 2, true);
