@@ -306,6 +306,7 @@ TEST(ReplacementHooks, SetWholeValuesOfAllParameters) {
                       set_whole_values(*layer, {{"weight", weight}, {"bias", torch::ones(4)}});
                     }),
                     HasSubstr("'bias' is [4], expected [3]"));
+        const auto drawn = layer->origin("weight");
         const auto with = [&](const std::map<std::string, at::Tensor>& values) {
           return refusal<UsageError>([&] { set_whole_values(*layer, values); });
         };
@@ -318,6 +319,7 @@ TEST(ReplacementHooks, SetWholeValuesOfAllParameters) {
         EXPECT_EQ(layer->weight.scalar_type(), torch::kDouble);
         EXPECT_TRUE(at::equal(layer->weight.to(torch::kFloat), weight.narrow(1, 2 * tp_rank(), 2)));
         EXPECT_NE(layer->origin("weight"), 0u) << "what ranks compare";
+        EXPECT_NE(layer->origin("weight"), drawn);
         EXPECT_TRUE(at::equal(layer->bias, torch::ones(3)));
       },
       config_of(2, 1), {1});
