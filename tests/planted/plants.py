@@ -33,8 +33,9 @@ PLANTS = [
           [SERVER]),
     Plant("message of a failed step is read", "src/server/module_server.cpp",
           "} else if (in_step() && step == core_.step->number) {", "} else if (in_step()) {", [SERVER]),
-    Plant("swallowed error of a pass", "src/server/dynamic_engine.cpp",
-          "    failures_.fail_step(std::current_exception());\n    throw;", "    throw;", [SERVER, API]),
+    Plant("swallowed error of a pass", "src/server/body_backward.cpp",
+          "    throw;\n  } catch (...) {\n    failures_.fail_step(std::current_exception());\n    throw;",
+          "    throw;\n  } catch (...) {\n    throw;", [SERVER, API]),
     Plant("swallowed error of a remote forward", "src/server/call_router.cpp",
           "    failure = std::move(error);\n    arrived_.signal();", "    arrived_.signal();",
           [SERVER]),
@@ -48,10 +49,12 @@ PLANTS = [
           "    else bytes_ -= dense_bytes(again);\n"
           "    add(sum, std::move(gradient));\n  }\n  return delivered;", [SERVER]),
     Plant("dropped gradient after the first backward", "src/server/gradient_accumulator.cpp",
-          "    for (auto& rest : std::exchange(microbatches_[number].rest, {})) apply(std::move(rest.sum));",
-          "    for (auto& rest : std::exchange(microbatches_[number].rest, {})) {\n"
-          "      if (number > 0) {\n        waiting_.leave(rest.sum);\n"
-          "        continue;\n      }\n      apply(std::move(rest.sum));\n    }", [SERVER]),
+          "      apply(std::move(rest.sum), number, true);",
+          "      if (number > 0) {\n"
+          "        waiting_.leave(rest.sum);\n"
+          "        continue;\n"
+          "      }\n"
+          "      apply(std::move(rest.sum), number, true);", [SERVER]),
     Plant("gradient not cloned", "src/server/leaf_update.cpp",
           "  own_storage(leaf.variable, gradients[0]);\n", "", [SERVER, API]),
     Plant("wrong microbatch weight", "src/api/microbatches.cpp",
@@ -62,10 +65,10 @@ PLANTS = [
     Plant("kept graph is taken", "src/server/request_runner.cpp",
           "  if (request.keep_graph) return *record;\n", "", [SERVER]),
     Plant("hooks of a tensor are skipped", "src/server/backward_pass.cpp",
-          "(index, variable_list(node.num_outputs()), false);\n  call_tensor_hooks(node, inputs);",
-          "(index, variable_list(node.num_outputs()), false);", [SERVER]),
+          "(index, variable_list(node.num_outputs()), false);\n  }\n  call_tensor_hooks(node, inputs);",
+          "(index, variable_list(node.num_outputs()), false);\n  }", [SERVER]),
     Plant("nodes that nothing reached are executed", "src/server/backward_pass.cpp",
-          "  if (!entry.reached) return pass_on", "  if (false) return pass_on", [SERVER]),
+          "  if (!entry.reached && dynamic_cast", "  if (false && dynamic_cast", [SERVER]),
     Plant("a step of an unknown kind is not in order", "src/api/step.cpp",
           "if (!runtime_.step_kinds().has(kind_)) task_", "if (false) task_", [API]),
     Plant("gradient of an output goes to its neighbour", "src/server/request_runner.cpp",
@@ -193,7 +196,7 @@ PLANTS = [
           "  return entry.also_leaves && entry.node->post_hooks().empty() &&", "  return entry.also_leaves &&",
           [SERVER]),
     Plant("a call of another rank waits for the second part", "src/server/backward_graph.cpp",
-          "    entry.only_leaves = others == 0 && !async;", "    entry.only_leaves = others == 0;", [SERVER]),
+          "    entry.only_leaves = others == 0 && !waits;", "    entry.only_leaves = others == 0;", [SERVER]),
     Plant("a microbatch ends before its weights have gradients", "src/server/weight_parts.h",
           "    return own.left == 0;\n", "    return true;\n", [SERVER, SCHEDULES]),
     Plant("gradients of weights go first", "src/server/request_runner.cpp",
