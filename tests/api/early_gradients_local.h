@@ -37,6 +37,18 @@ inline std::uint64_t expect_bits_of_late(const Program& program) {
   return early;
 }
 
+/// Bodies scale gradients, past the version counter and by other factors in each replica: in step
+/// `when`, or -1: in all.
+inline void scale_in_bodies(Program& program, int when) {
+  program.backward = [when](Replica& replica, int step, const at::Tensor& loss) {
+    replica.model.backward(loss);
+    if (step != when && when >= 0) return;
+    for (const auto& parameter : replica.model.local_parameters()) {
+      if (parameter.grad().defined()) parameter.grad().data().mul_(0.25 + dp_rank());
+    }
+  };
+}
+
 inline Program of_stages(int stages) {
   Program program;
   program.stages = stages;

@@ -109,13 +109,7 @@ TEST(EarlyGradientsOfBodies, MayBeChangedByThem) {
   program.microbatches = 1;
   for (const int when : {3, -1}) {
     SCOPED_TRACE(when);
-    program.backward = [when](Replica& replica, int step, const Tensor& loss) {
-      replica.model.backward(loss);
-      if (step != when && when >= 0) return;
-      for (const auto& parameter : replica.model.local_parameters()) {
-        if (parameter.grad().defined()) parameter.grad().data().mul_(0.25 + dp_rank());
-      }
-    };
+    scale_in_bodies(program, when);
     const auto early = expect_bits_of_late(program);
     EXPECT_EQ(early > 0, when >= 0);
   }

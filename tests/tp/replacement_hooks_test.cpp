@@ -148,7 +148,7 @@ void expect_as_in_one_process(int tp, int pp, int ranks) {
               const auto dict = model.state_dict(kAllPpRanks);
               for (const auto& [name, value] : dict) {
                 ASSERT_EQ(reference.count(name), 1u) << name;
-                expect_near(value, reference.at(name), 1e-11, name);
+                expect_near(value, reference.at(name), 1e-12, name);
               }
             },
             config_of(tp, pp), {3});
