@@ -117,9 +117,20 @@ class Replacing {
     if (!marked) reason = reason.empty() ? "not marked" : "not marked, and " + reason;
     rows.push_back({path, type, marked, std::move(reason)});
     if (!rows.back().obstacle.empty()) return false;
-    routed.smp_stand_in = rule->second.make(routed.smp_module());
+    routed.smp_stand_in = made(routed, path, rule->second);
     take_over(routed.smp_module(), path, *routed.smp_stand_in);
     return true;
+  }
+
+  static std::shared_ptr<StandIn> made(RoutedBase& routed, const std::string& path,
+                                       const ReplacementRule& rule) {
+    try {
+      return rule.make(routed.smp_module());
+    } catch (const UsageError& error) {
+      throw UsageError(base::concat("module '", path.empty() ? "<root>" : path, "' (",
+                                    routed.smp_type_name(),
+                                    ") cannot be replaced as its rule says: ", error.what()));
+    }
   }
 
   /// What stands in with parameters of its own takes the place of the original in the model.

@@ -14,6 +14,12 @@ std::string below(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + '.' + name;
 }
 
+std::string names_of(const Values& values) {
+  std::string names;
+  for (const auto& [name, value] : values) names += " '" + name + "'";
+  return values.empty() ? " none" : names;
+}
+
 void set_value(const torch::nn::Module& module, const std::string& name,
                const at::Tensor& parameter, const at::Tensor& value) {
   SMP_REQUIRE(value.sizes() == parameter.sizes(), module.name(), ": value for parameter '", name,
@@ -43,11 +49,12 @@ void set_whole_values(torch::nn::Module& module, const Values& values) {
   for (const auto& item : parameters) {
     const auto found = values.find(item.key());
     SMP_REQUIRE(found != values.end() && found->second.defined(), "set_whole_values of ",
-                module.name(), ": no value for parameter '", item.key(), "'");
+                module.name(), ": no value for parameter '", item.key(), "'; given are",
+                names_of(values));
   }
   for (const auto& [name, value] : values) {
     SMP_REQUIRE(parameters.contains(name), "set_whole_values of ", module.name(), ": parameter '",
-                name, "' is none of its own");
+                name, "' is none of its own; leave it out");
   }
   set_values_of(module, "", values);
 }
