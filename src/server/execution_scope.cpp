@@ -171,7 +171,8 @@ const SettingsBoard::View& ExecutionScope::note_settings() noexcept {
   return settings_;
 }
 
-/// Before its first call a body may have switched anything; later its waits show what it did.
+/// Before its first call a body may have switched anything; later its calls and its end show what
+/// it did.
 void ExecutionScope::body_call_begins(const RoutedBase& module) {
   auto& board = services_.settings;
   if (!body_settings_.called()) {
@@ -201,13 +202,13 @@ void ExecutionScope::on_switch(bool running) noexcept {
   }
   if (running) {
     publish();
-    services_.settings.apply(settings_);
+    services_.settings.resume(settings_);
     if (statistics_) statistics_->on_switch(true);
     if (innermost_ != nullptr) innermost_->on_switch(true);
   } else {
     running_call.clear();
     watch_members();
-    note_settings();
+    services_.settings.suspend(settings_, part_);
     if (innermost_ != nullptr) innermost_->on_switch(false);
     if (statistics_) statistics_->on_switch(false);
   }

@@ -260,7 +260,9 @@ ForwardResponse RequestRunner::run_forward(PpRank source, ForwardRequest& reques
   inputs->belongs_to({request.module, request.microbatch, core_.step->number});
   const WatchedArguments arguments(request.arguments.tensors);
   auto result = run_module(*entry, module, request.arguments, arguments);
-  const bool changed = scope.note_settings() != settings;
+  const auto& left = scope.note_settings();
+  // Views may differ and say the same, if it was suspended between a switch and back.
+  const bool changed = left != settings && *left != *settings;
   auto response = keep_record(source, std::move(result), std::move(inputs), arguments, request,
                               identity, changed);
   if (changed) response.settings = board.read_all(part);

@@ -35,9 +35,15 @@ bool& training(torch::nn::Module& module) noexcept {
   return torch::nn::Cloneable<FlagAccess>::training(module);
 }
 
-bool requires_grad(const at::Tensor& parameter) noexcept {
-  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(
+/// Once there is one it stays as long as the parameter; nullptr: nobody has asked for gradients
+/// yet.
+const torch::autograd::AutogradMeta* meta_of(const at::Tensor& parameter) noexcept {
+  return static_cast<const torch::autograd::AutogradMeta*>(
       parameter.unsafeGetTensorImpl()->autograd_meta());
+}
+
+bool requires_grad(const at::Tensor& parameter) noexcept {
+  const auto* meta = meta_of(parameter);
   return meta != nullptr && meta->requires_grad_;
 }
 
@@ -75,12 +81,20 @@ void SettingsBoard::detach(const torch::nn::Module& root) noexcept {
     flag.module = nullptr;
     flag.parameter.reset();
   }
+  const auto is_gone = [this](std::uint32_t number) {
+    return flags_[number].module == nullptr && !flags_[number].parameter.defined();
+  };
+  std::erase_if(places_, [&](const Place& place) { return is_gone(place.number); });
+  std::erase_if(without_place_, is_gone);
   outdated_ = true;
 }
 
 void SettingsBoard::find_all() {
   outdated_ = false;
+  suspended_ = {};
   flags_.clear();
+  places_.clear();
+  without_place_.clear();
   numbers_.clear();
   subtrees_.clear();
   last_module_ = nullptr;
@@ -90,13 +104,18 @@ void SettingsBoard::find_all() {
 
 void SettingsBoard::add_module(torch::nn::Module& module, const torch::nn::Module& root,
                                const std::string& path) {
-  const auto is_new = [this](const void* what) {
-    return numbers_.emplace(what, static_cast<std::uint32_t>(flags_.size())).second;
-  };
+  const auto next = [this] { return static_cast<std::uint32_t>(flags_.size()); };
+  const auto is_new = [&](const void* what) { return numbers_.emplace(what, next()).second; };
   if (!is_new(&module)) return;
+  places_.push_back({&training(module), next()});
   flags_.push_back({&root, &module, {}, path});
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     if (!item.value().defined() || !is_new(item.value().unsafeGetTensorImpl())) continue;
+    if (const auto* meta = meta_of(item.value())) {
+      places_.push_back({&meta->requires_grad_, next()});
+    } else {
+      without_place_.push_back(next());
+    }
     flags_.push_back({&root, nullptr, item.value(), below(path, item.key())});
   }
   for (const auto& child : module.named_children()) {
@@ -143,6 +162,17 @@ bool SettingsBoard::get(std::uint32_t number) const noexcept {
   return flag.parameter.defined() && requires_grad(flag.parameter);
 }
 
+/// Flags that are gone count for nothing. No branches: nearly always none differs.
+bool SettingsBoard::says(const View& view) const noexcept {
+  if (view->size() != flags_.size()) return false;
+  const char* const flags = view->data();
+  int different = 0;
+  for (const auto& place : places_) different |= static_cast<int>(*place.on) ^ flags[place.number];
+  return different == 0 &&
+         std::all_of(without_place_.begin(), without_place_.end(),
+                     [&](auto number) { return get(number) == (flags[number] != 0); });
+}
+
 void SettingsBoard::set(std::uint32_t number, bool on) noexcept {
   auto& flag = flags_[number];
   if (flag.module != nullptr) {
@@ -156,6 +186,7 @@ void SettingsBoard::begin_step() {
   if (outdated_) find_all();
   if (base_->size() != flags_.size()) base_ = std::make_shared<std::vector<char>>(flags_.size());
   applied_ = base_;
+  suspended_ = {};
   note(base_);
   begin_of_step_ = base_;
   known_.clear();
@@ -167,7 +198,27 @@ void SettingsBoard::begin_microbatches_with(const View& left) {
   known_.clear();
 }
 
+/// Nobody has changed a flag since the execution was suspended.
+void SettingsBoard::settle() noexcept {
+  const auto [view, part] = std::exchange(suspended_, {});
+  if (view == nullptr) return;
+  if (part == nullptr) {
+    note(*view);
+  } else {
+    note(*view, *part);
+  }
+}
+
+void SettingsBoard::resume(const View& view) noexcept {
+  if (suspended_.view == &view) {
+    suspended_ = {};
+  } else {
+    apply(view);
+  }
+}
+
 void SettingsBoard::apply(const View& view) noexcept {
+  settle();
   if (view == applied_) return;
   for (std::uint32_t i = 0; i < view->size(); ++i) {
     if ((*view)[i] != (*applied_)[i]) set(i, (*view)[i] != 0);
@@ -190,10 +241,15 @@ void SettingsBoard::note_in(View& view, const Numbers& numbers) noexcept {
 }
 
 void SettingsBoard::note(View& view) noexcept {
+  if (suspended_.view == &view) suspended_ = {};
+  if (says(view)) return;
   note_in(view, std::views::iota(std::uint32_t{0}, static_cast<std::uint32_t>(view->size())));
 }
 
-void SettingsBoard::note(View& view, const Subtree& part) noexcept { note_in(view, part); }
+void SettingsBoard::note(View& view, const Subtree& part) noexcept {
+  if (suspended_.view == &view) suspended_ = {};
+  note_in(view, part);
+}
 
 // ---- what travels ------------------------------------------------------------------------------
 

@@ -47,8 +47,15 @@ class SettingsBoard {
   void begin_microbatches_with(const View& left);
   /// A step that failed leaves what it found.
   void apply_begin_of_step() noexcept { apply(begin_of_step_); }
-  /// Makes `view` what the modules say. `noted` must have seen everything that was changed.
+  /// Makes `view` what the modules say. What was changed before, note() or suspend() has seen.
   void apply(const View& view) noexcept;
+  /// The execution of `view` leaves the thread. What it changed, anywhere or in `part` only, is put
+  /// into `view` when another view is applied, if that comes before resume(): reading all flags of
+  /// a model takes longer than a message, and who waits for one mostly goes on himself. Both
+  /// outlive that.
+  void suspend(View& view, const Subtree* part) noexcept { suspended_ = {&view, part}; }
+  /// It has the thread again.
+  void resume(const View& view) noexcept;
   /// Puts what was changed since apply(view) into `view`: anywhere, or in `part` only.
   void note(View& view) noexcept;
   void note(View& view, const Subtree& part) noexcept;
@@ -80,6 +87,18 @@ class SettingsBoard {
     at::Tensor parameter;
     std::string name;
   };
+  /// Where a flag can be read at once; of those that are not gone. One beside the other: all are
+  /// read often.
+  struct Place {
+    const bool* on;
+    std::uint32_t number;
+  };
+  struct Suspended {
+    View* view = nullptr;  // nullptr: nobody
+    const Subtree* part = nullptr;
+  };
+  void settle() noexcept;
+  bool says(const View& view) const noexcept;
   void find_all();
   const Subtree& find_subtree(const torch::nn::Module& module);
   void add_module(torch::nn::Module& module, const torch::nn::Module& root,
@@ -94,6 +113,8 @@ class SettingsBoard {
   std::vector<torch::nn::Module*> roots_;
   bool outdated_ = false;  // a model is gone
   std::vector<Flag> flags_;
+  std::vector<Place> places_;
+  std::vector<std::uint32_t> without_place_;  // parameters that have never required a gradient
   std::unordered_map<const void*, std::uint32_t> numbers_;  // by Module or TensorImpl
   std::unordered_map<const torch::nn::Module*, Subtree> subtrees_;
   const torch::nn::Module* last_module_ = nullptr;  // the last asked for: a call asks often
@@ -101,6 +122,7 @@ class SettingsBoard {
   View base_ = std::make_shared<const std::vector<char>>();
   View begin_of_step_ = base_;
   View applied_ = base_;
+  Suspended suspended_;
   /// The last view of each part; callers rarely change their minds.
   struct Known {
     Settings settings;

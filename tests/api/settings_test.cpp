@@ -50,9 +50,17 @@ struct SwitchNestImpl : torch::nn::Module {
       : inner(register_module("inner", SwitchModal())),
         last(register_module("last", SwitchModal())) {}
   at::Tensor forward(const at::Tensor& x) { return last(inner(x)) - 0.1 * x; }
+  /// Leaves its parts as they were, but not while it waits.
+  at::Tensor there_and_back(const at::Tensor& x) {
+    last->eval();
+    const auto y = inner(x);
+    const auto z = last(y);
+    last->train();
+    return last(z);
+  }
   SwitchModal inner, last;
 };
-SMP_MODULE(SwitchNest);
+SMP_MODULE(SwitchNest, there_and_back);
 
 struct SwitchPairImpl : torch::nn::Module {
   SwitchPairImpl()
@@ -281,6 +289,20 @@ TEST(Settings, ABodyMaySetTheModesItNeedsAtItsBegin) {
 TEST(Settings, AModuleMaySwitchItsOwnParts) {
   compare(simple_body,
           [](SwitchPair& net, int) { net->far->quiet = net->nest->inner->quiet = true; });
+}
+
+/// Whatever runs meanwhile; and what its caller switches after it is no affair of its answer.
+TEST(Settings, AModuleMaySwitchAPartAndBack) {
+  compare(
+      [](SwitchPair& net, const at::Tensor& x, const Backward& backward) {
+        const auto y = net->nest->there_and_back(net->far(x));
+        net->nest->eval();
+        const auto loss = net->nest(y).pow(2).mean();
+        net->nest->train();
+        backward(loss);
+        return loss.detach();
+      },
+      nothing);
 }
 
 /// In a step whose calls return before they end: that it switched is known later.
