@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 #include <typeinfo>
 
 #include "server/executor.h"
@@ -32,9 +33,16 @@ bool has_hooks(Node& node) {
          !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-/// What LibTorch generates says that it is traceable: it does what it is known to do.
-bool may_run_user_code(Node& node) {
-  return has_hooks(node) || (node.num_outputs() > 0 && !node.is_traceable());
+/// What LibTorch generates does what it is known to do. By name: nodes of views, of every Linear's
+/// weight say, do not call themselves traceable as others do.
+bool is_generated(const Node& node) {
+  const std::string_view type = typeid(node).name();
+  return type.starts_with("N5torch8autograd9generated");
+}
+
+bool may_run_user_code(GraphNode& entry) {
+  auto& node = *entry.node;
+  return has_hooks(node) || (node.num_outputs() > 0 && !entry.generated && !node.is_traceable());
 }
 
 }  // namespace
@@ -43,6 +51,8 @@ BackwardGraph::BackwardGraph(const edge_list& root_edges, const edge_list& captu
                              bool accumulate) {
   const bool only_captures = !accumulate && !capture_edges.empty();
   const auto least = only_captures ? least_topological_number(capture_edges) : 0;
+  nodes.reserve(kFew);
+  targets.reserve(kFew);
   for (const auto& edge : root_edges) roots.push_back(target_of(edge));
   for (NodeIndex i = 0; i < nodes.size(); ++i) expand(i, least);
   add_captures(capture_edges);
@@ -50,12 +60,31 @@ BackwardGraph::BackwardGraph(const edge_list& root_edges, const edge_list& captu
   if (roots.size() == 1 && roots[0] != kNoNode) nodes[roots[0]].only_root = true;
 }
 
+NodeIndex BackwardGraph::find(Node* node) const {
+  if (nodes.size() > kFew) {
+    const auto found = index_.find(node);
+    return found == index_.end() ? kNoNode : found->second;
+  }
+  for (NodeIndex i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].node == node) return i;
+  }
+  return kNoNode;
+}
+
+NodeIndex BackwardGraph::add(Node* node) {
+  const auto index = static_cast<NodeIndex>(nodes.size());
+  if (index == kFew) {
+    for (NodeIndex i = 0; i < index; ++i) index_.emplace(nodes[i].node, i);
+  }
+  if (index >= kFew) index_.emplace(node, index);
+  nodes.emplace_back().node = node;
+  return index;
+}
+
 NodeIndex BackwardGraph::target_of(const Edge& edge) {
   if (!edge.is_valid()) return kNoNode;
-  const auto [found, added] =
-      index_.emplace(edge.function.get(), static_cast<NodeIndex>(nodes.size()));
-  if (added) nodes.emplace_back().node = edge.function.get();
-  const auto index = found->second;
+  auto index = find(edge.function.get());
+  if (index == kNoNode) index = add(edge.function.get());
   ++nodes[index].dependencies;
   return index;
 }
@@ -63,7 +92,8 @@ NodeIndex BackwardGraph::target_of(const Edge& edge) {
 void BackwardGraph::expand(NodeIndex index, std::uint64_t least) {
   Node& node = *nodes[index].node;
   nodes[index].first_target = static_cast<std::uint32_t>(targets.size());
-  runs_user_code = runs_user_code || may_run_user_code(node);
+  nodes[index].generated = is_generated(node);
+  runs_user_code = runs_user_code || may_run_user_code(nodes[index]);
   if (least > 0 && node.topological_nr() < least) {
     targets.resize(targets.size() + node.num_outputs(), kNoNode);
     return;
@@ -77,9 +107,9 @@ void BackwardGraph::expand(NodeIndex index, std::uint64_t least) {
 void BackwardGraph::add_captures(const edge_list& edges) {
   captures.resize(edges.size());
   for (std::uint32_t i = 0; i < edges.size(); ++i) {
-    const auto found = index_.find(edges[i].function.get());
-    if (found == index_.end()) continue;
-    auto& node = nodes[found->second];
+    const auto index = find(edges[i].function.get());
+    if (index == kNoNode) continue;
+    auto& node = nodes[index];
     captures[i] = {edges[i].input_nr, i, node.first_capture};
     node.first_capture = static_cast<int>(i);
   }
@@ -119,7 +149,8 @@ void BackwardGraph::find_what_only_leaves_need() {
       const auto target = targets[entry.first_target + i];
       if (target != kNoNode) ++(nodes[target].only_leaves ? leaves : others);
     }
-    const bool waits = dynamic_cast<module::WaitingNode*>(entry.node) != nullptr;
+    const bool waits =
+        !entry.generated && dynamic_cast<module::WaitingNode*>(entry.node) != nullptr;
     entry.only_leaves = others == 0 && !waits;
     entry.also_leaves = leaves > 0 && !entry.only_leaves;
   }

@@ -22,6 +22,7 @@ struct GraphNode {
   std::uint32_t dependencies = 0;         ///< gradients still to come
   int first_capture = -1;                 ///< in BackwardGraph::captures, or -1
   bool execute = true;                    ///< false: at most its tensor hooks run
+  bool generated = false;  ///< by LibTorch: it waits for nobody and runs its own code
   bool only_root = false;
   bool started_ahead = false;  ///< in a chain (AsyncNode::join_chain)
   bool only_leaves = false;    ///< a leaf, or there are leaves alone below it; see below
@@ -59,13 +60,18 @@ class BackwardGraph {
   bool runs_user_code = false;  ///< hooks or functions of the user's may be among the nodes
 
  private:
+  /// As many are found by looking at each of them, as in the graph of a layer.
+  static constexpr std::size_t kFew = 16;
+
   NodeIndex target_of(const torch::autograd::Edge& edge);
+  NodeIndex find(torch::autograd::Node* node) const;
+  NodeIndex add(torch::autograd::Node* node);
   void expand(NodeIndex index, std::uint64_t least_topological_number);
   void add_captures(const torch::autograd::edge_list& edges);
   void execute_only_towards_captures();
   std::vector<NodeIndex> upwards() const;
 
-  ska::flat_hash_map<torch::autograd::Node*, NodeIndex> index_;
+  ska::flat_hash_map<torch::autograd::Node*, NodeIndex> index_;  // if there are more than kFew
 };
 
 }  // namespace smp::server

@@ -133,7 +133,9 @@ void BackwardPass::evaluate(NodeIndex index) {
 
 void BackwardPass::execute(NodeIndex index, variable_list&& inputs) {
   Node& node = *graph_.nodes[index].node;
-  if (auto* waits = dynamic_cast<module::WaitingNode*>(&node)) {
+  auto* const waits =
+      graph_.nodes[index].generated ? nullptr : dynamic_cast<module::WaitingNode*>(&node);
+  if (waits != nullptr) {
     if (auto* here = dynamic_cast<module::SuspendingNode*>(waits)) {
       return suspend_in(index, *here, std::move(inputs));
     }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -144,10 +145,12 @@ class BoundaryInput final : public Node {
 NodePointer<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
                                          const TensorFlags& requires_grad);
 
-/// `node` as the accumulator of a leaf, or nullptr. Leaves have no next edges; the cast is too dear
-/// for every node.
+/// `node` as the accumulator of a leaf, or nullptr. Leaves have no next edges, and nothing derives
+/// from their class: a dynamic cast is too dear for every node.
 inline torch::autograd::AccumulateGrad* as_leaf(Node& node) noexcept {
-  return node.num_outputs() == 0 ? dynamic_cast<torch::autograd::AccumulateGrad*>(&node) : nullptr;
+  using torch::autograd::AccumulateGrad;
+  const bool is_leaf = node.num_outputs() == 0 && typeid(node) == typeid(AccumulateGrad);
+  return is_leaf ? static_cast<AccumulateGrad*>(&node) : nullptr;
 }
 
 /// Where gradients of leaves go, instead of straight into `.grad` (docs/design.md, Accumulation).
