@@ -7,13 +7,29 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <utility>
+
+#include "d2d/small_blocks.h"
 
 namespace smp::d2d {
 namespace {
+
+template <int kSize>
+void free_small(void* block) {
+  c10::profiledCPUMemoryReporter().Delete(block);
+  SmallBlocks::give(kSize, block);
+}
+
+/// By size.
+constexpr auto kFreeSmall = []<int... kSize>(std::integer_sequence<int, kSize...>) {
+  return std::array<c10::DeleterFnPtr, sizeof...(kSize)>{&free_small<kSize>...};
+}
+(std::make_integer_sequence<int, SmallBlocks::kSizes>());
 
 /// Address space, of which every rank of a machine maps that of every other: a part of the 128 TiB
 /// that there are.
@@ -23,20 +39,25 @@ std::atomic<bool> forked{false};
 
 class Allocator final : public c10::Allocator {
  public:
-  Allocator(std::unique_ptr<base::SharedHeap> heap, c10::Allocator& small)
-      : heap_(std::move(heap)), small_(small) {}
+  Allocator(std::unique_ptr<base::SharedHeap> heap, c10::Allocator& others)
+      : heap_(std::move(heap)), others_(others) {}
 
   c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes > 0 && bytes <= SmallBlocks::kMost) {
+      const int size = SmallBlocks::size_for(bytes);
+      return told(SmallBlocks::take(size), bytes, kFreeSmall[static_cast<std::size_t>(size)]);
+    }
     void* const block = bytes >= HeapAllocator::kLeast ? heap_->allocate(bytes) : nullptr;
-    if (block == nullptr) return small_.allocate(bytes);
-    c10::profiledCPUMemoryReporter().New(block, bytes);
-    return {block, block, &free_any, c10::Device(c10::DeviceType::CPU)};
+    if (block == nullptr) return others_.allocate(bytes);
+    return told(block, bytes, &free_any);
   }
   /// LibTorch gives it blocks that are older than this allocator, too.
   c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    const auto deleter = data.get_deleter();
     return data.get() == data.get_context() &&
-           (data.get_deleter() == &free_any || data.get_deleter() == small_.raw_deleter());
+           (deleter == &free_any || deleter == others_.raw_deleter() ||
+            std::find(kFreeSmall.begin(), kFreeSmall.end(), deleter) != kFreeSmall.end());
   }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
@@ -44,17 +65,21 @@ class Allocator final : public c10::Allocator {
   base::SharedHeap& heap() noexcept { return *heap_; }
 
  private:
+  static c10::DataPtr told(void* block, std::size_t bytes, c10::DeleterFnPtr free) {
+    c10::profiledCPUMemoryReporter().New(block, bytes);
+    return {block, block, free, c10::Device(c10::DeviceType::CPU)};
+  }
   static void free_any(void* block);
 
   std::unique_ptr<base::SharedHeap> heap_;
-  c10::Allocator& small_;
+  c10::Allocator& others_;
 };
 
 /// Never destroyed: tensors of static duration are freed after everything else.
 Allocator* installed = nullptr;
 
 void Allocator::free_any(void* block) {
-  if (!installed->heap_->contains(block)) return installed->small_.raw_deleter()(block);
+  if (!installed->heap_->contains(block)) return installed->others_.raw_deleter()(block);
   c10::profiledCPUMemoryReporter().Delete(block);
   installed->heap_->free(block);
 }
@@ -75,11 +100,11 @@ std::uint64_t addresses() noexcept {
 }
 
 Allocator* make_allocator() {
-  auto* const small = c10::GetCPUAllocator();
+  auto* const others = c10::GetCPUAllocator();
   const auto bytes = addresses();
-  if (small != c10::GetDefaultCPUAllocator() || bytes == 0) return nullptr;
+  if (others != c10::GetDefaultCPUAllocator() || bytes == 0) return nullptr;
   auto heap = base::SharedHeap::make(bytes);
-  return heap ? new Allocator(std::move(heap), *small) : nullptr;
+  return heap ? new Allocator(std::move(heap), *others) : nullptr;
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace smp::d2d {
 
 /// LibTorch's allocator for CPU tensors of at least kLeast bytes, from the first install() to the
-/// end of the process. Smaller ones, and those that find no room, come from LibTorch's own. Any
+/// end of the process. Small ones are SmallBlocks; what is between, and what finds no room, comes
+/// from LibTorch's own. Any
 /// thread may allocate. What the child of a fork() writes is its own, but what it only reads there
 /// may be what the parent has written since: it is no snapshot (base/shared_heap.h).
 class HeapAllocator {
