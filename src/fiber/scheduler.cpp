@@ -55,12 +55,13 @@ void Event::wait(const WaitReason& reason) {
 void Event::rest(const WaitReason& reason) {
   auto& own = *current_fiber();
   own.waiting = &reason;
-  Scheduler::instance().spin_for(*this);
+  auto& scheduler = Scheduler::instance();
+  scheduler.spin_for(*this, scheduler.clock().now());
   const bool by_itself = set_;
-  Scheduler::instance().suspend_until_set(*this);
+  scheduler.suspend_until_set(*this);
   own.waiting = nullptr;
   // Whom the scheduler wakes is the first among those that are ready.
-  if (by_itself) Scheduler::instance().yield_to_those_before(own.priority);
+  if (by_itself) scheduler.yield_to_those_before(own.priority);
 }
 
 void Scheduler::wait_for(Event& event, const WaitReason& reason) {
@@ -69,7 +70,7 @@ void Scheduler::wait_for(Event& event, const WaitReason& reason) {
   own.waiting = &reason;
   own.waiting_since = clock().now();
   state_->waiting.push_back(&own);
-  spin_for(event);
+  spin_for(event, own.waiting_since);
   suspend_until_set(event);
   std::erase(state_->waiting, &own);
   own.waiting = nullptr;
@@ -86,10 +87,9 @@ void Scheduler::suspend_until_set(Event& event) {
 
 /// The waiting fiber polls itself while no other fiber is ready: an answer that comes soon costs no
 /// switch.
-void Scheduler::spin_for(const Event& event) {
+void Scheduler::spin_for(const Event& event, base::Nanoseconds start) {
   auto& state = *state_;
   if (state.simulation != nullptr) return;
-  const auto start = state.steady.now();
   const auto limit = state.idler.spin();
   do {
     state.poll_all();

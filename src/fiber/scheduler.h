@@ -169,7 +169,7 @@ class Scheduler {
   ~Scheduler();
   void wait_for(Event& event, const WaitReason& reason);
   void suspend_until_set(Event& event);
-  void spin_for(const Event& event);
+  void spin_for(const Event& event, base::Nanoseconds start);
   std::unique_ptr<State> state_;
 };
 

@@ -20,11 +20,12 @@ void TurnTaker::take_turn() {
   auto& own = *fiber::current_fiber();
   if (at::in_parallel_region()) return;  // nothing may be suspended there
   const bool passes_on = schedule::is_passing_on(own.priority);
-  const auto turn = policy_.begin(passes_on, scheduler_.clock().now(),
-                                  scheduler_.any_waiting_for_peer(), !scheduler_.simulated());
+  const auto now = scheduler_.clock().now();
+  const auto turn =
+      policy_.begin(passes_on, now, scheduler_.any_waiting_for_peer(), !scheduler_.simulated());
   if (!turn.due) return;
   own.priority = schedule::without_passing_on(own.priority);
-  give_way(turn.patience);
+  give_way(now, turn.patience);
 }
 
 void TurnTaker::give_way() {
@@ -34,12 +35,11 @@ void TurnTaker::give_way() {
   // What comes in pieces needs a look for each.
   for (int i = 0; i < kLooks && !scheduler_.simulated() && scheduler_.poll_all(); ++i) {
   }
-  give_way(0);
+  give_way(0, 0);
 }
 
-void TurnTaker::give_way(base::Nanoseconds patience) {
+void TurnTaker::give_way(base::Nanoseconds start, base::Nanoseconds patience) {
   const auto priority = fiber::current_fiber()->priority;
-  const auto start = scheduler_.clock().now();
   if (!scheduler_.simulated()) scheduler_.poll_all();
   scheduler_.yield_to_those_before(priority);
   bool paid_off = false;

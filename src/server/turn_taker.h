@@ -20,7 +20,7 @@ class TurnTaker {
   void give_way();
 
  private:
-  void give_way(base::Nanoseconds patience);
+  void give_way(base::Nanoseconds start, base::Nanoseconds patience);
 
   fiber::Scheduler& scheduler_;
   schedule::YieldPolicy policy_;
