@@ -86,6 +86,22 @@ TEST_F(ShmRingTest, AReaderSeesNoHeaderInTheBytesOfOldRecords) {
   }
 }
 
+TEST_F(ShmRingTest, WhereARecordDoesNotFitBeforeTheEndNothingOldIsFound) {
+  // Bytes that look like a header at the begin of each line, the first among them.
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(write(std::string(writer_.most_payload(), '\xff')));
+    read();
+  }
+  for (int line = 0; line < 14; ++line) {
+    ASSERT_TRUE(write("x"));
+    read();
+  }
+  ASSERT_NE(writer_.begin(writer_.most_payload()), nullptr) << "two lines are left, it takes four";
+  EXPECT_EQ(read(), "(none)") << "it is not committed";
+  ASSERT_TRUE(write(std::string(writer_.most_payload(), 'y')));
+  EXPECT_EQ(read(), std::string(writer_.most_payload(), 'y'));
+}
+
 TEST_F(ShmRingTest, TheLargestRecordFitsWhereverTheRingStands) {
   for (int start = 0; start < 40; ++start) {
     ASSERT_TRUE(write("x"));
