@@ -18,10 +18,12 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "d2d/mpi_session.h"
+#include "fiber/scheduler.h"
 #include "harness.h"
 #include "heap_allocations.h"
 #include "models/gpt.h"
 #include "schedule/trace_ring.h"
+#include "server/worker_pool.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 
@@ -361,6 +363,37 @@ void report_smallest_module(std::optional<Report>& report, const InSession& in_s
   }
 }
 
+/// Microseconds a task that does nothing: from the look for messages that finds it to its end, when
+/// the worker that ran it is idle again, among all that a rank of a session looks for.
+double dispatch_us() {
+  int left = rounds(10000);
+  const int tasks = left;
+  fiber::Event done;
+  server::WorkerPool workers(
+      std::size_t{1} << 20, [](server::WorkerTask&&) {},
+      [&] {
+        if (left == 0) done.signal();
+      });
+  const auto poll = fiber::Scheduler::instance().add_poll([&] {
+    if (left == 0 || workers.busy() > 0) return false;
+    --left;
+    workers.launch(server::BodyTask{0}, 0);
+    return true;
+  });
+  return microseconds([&] { done.wait({"tasks that do nothing", "", -1, -1}); }) / tasks;
+}
+
+void report_dispatch(std::optional<Report>& report, const InSession& in_session) {
+  std::vector<double> times;
+  in_session(Mode::kStatic, [&] {
+    for (int round = 0; round < rounds(20); ++round) {
+      if (rank() == 0) times.push_back(dispatch_us());
+    }
+    barrier();
+  });
+  if (report) report->add_samples("dispatch.us_per_task", times, "us", "aim: at most 1");
+}
+
 void report_bytes(std::optional<Report>& report, const InSession& in_session) {
   double promised = 0, relayed = 0;
   in_session(Mode::kDynamic, [&] { promised = bytes_of_chain(); });
@@ -405,6 +438,7 @@ void run(int argc, char** argv) {
   };
   if (mpi.size() == 2) {
     report_chain(report, session);
+    report_dispatch(report, session);
     report_smallest_module(report, session);
     report_gpt(report, session);
   } else {
