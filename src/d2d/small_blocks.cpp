@@ -50,7 +50,7 @@ std::size_t SmallBlocks::kept(int size) noexcept {
 }
 
 int SmallBlocks::size_for(std::size_t bytes) noexcept {
-  return bytes <= 64 ? 0 : std::bit_width(bytes - 1) - 6;
+  return bytes <= 64 ? 0 : static_cast<int>(std::bit_width(bytes - 1)) - 6;
 }
 
 void* SmallBlocks::take(int size) {

@@ -6,7 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <ranges>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -243,7 +243,9 @@ void SettingsBoard::note_in(View& view, const Numbers& numbers) noexcept {
 void SettingsBoard::note(View& view) noexcept {
   if (suspended_.view == &view) suspended_ = {};
   if (says(view)) return;
-  note_in(view, std::views::iota(std::uint32_t{0}, static_cast<std::uint32_t>(view->size())));
+  Subtree all(view->size());
+  std::iota(all.begin(), all.end(), 0);
+  note_in(view, all);
 }
 
 void SettingsBoard::note(View& view, const Subtree& part) noexcept {
