@@ -53,8 +53,8 @@ TEST_F(BackwardGraphTest, EveryEdgeLeadsToItsNode) {
   auto y = x_;
   for (std::size_t operators = 1; operators <= 40; ++operators) {
     y = y * y;
-    const BackwardGraph graph({torch::autograd::impl::gradient_edge(y)},
-                              {torch::autograd::impl::gradient_edge(x_)}, true);
+    const auto end = torch::autograd::impl::gradient_edge(y);
+    const BackwardGraph graph({end}, {torch::autograd::impl::gradient_edge(x_), end}, true);
     ASSERT_EQ(graph.nodes.size(), operators + 1);
     std::set<const torch::autograd::Node*> nodes;
     for (const auto& entry : graph.nodes) {
@@ -67,6 +67,7 @@ TEST_F(BackwardGraphTest, EveryEdgeLeadsToItsNode) {
     }
     EXPECT_EQ(nodes.size(), graph.nodes.size());
     EXPECT_EQ(graph.nodes.back().first_capture, 0) << "the leaf is found last";
+    EXPECT_EQ(graph.nodes.front().first_capture, 1);
   }
 }
 
