@@ -10,9 +10,9 @@ namespace smp::d2d {
 
 /// LibTorch's allocator for CPU tensors of at least kLeast bytes, from the first install() to the
 /// end of the process. Small ones are SmallBlocks; what is between, and what finds no room, comes
-/// from LibTorch's own. Any
-/// thread may allocate. What the child of a fork() writes is its own, but what it only reads there
-/// may be what the parent has written since: it is no snapshot (base/shared_heap.h).
+/// from LibTorch's own. Any thread may allocate. What the child of a fork() writes is its own, but
+/// what it only reads there may be what the parent has written since: it is no snapshot
+/// (base/shared_heap.h).
 class HeapAllocator {
  public:
   static constexpr std::size_t kLeast = std::size_t{64} << 10;

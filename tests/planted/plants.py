@@ -197,6 +197,8 @@ PLANTS = [
           [SERVER]),
     Plant("a call of another rank waits for the second part", "src/server/backward_graph.cpp",
           "    entry.only_leaves = others == 0 && !waits;", "    entry.only_leaves = others == 0;", [SERVER]),
+    Plant("what a suspended body switched stays for the next", "src/server/settings_board.cpp",
+          "  settle();\n  if (view == applied_) return;", "  if (view == applied_) return;", [SERVER]),
     Plant("a microbatch ends before its weights have gradients", "src/server/weight_parts.h",
           "    return own.left == 0;\n", "    return true;\n", [SERVER, SCHEDULES]),
     Plant("gradients of weights go first", "src/server/request_runner.cpp",
