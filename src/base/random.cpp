@@ -4,7 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
-#include <bit>
 #include <utility>
 #include <vector>
 
@@ -45,17 +44,25 @@ void fill_numbers(std::uint32_t* numbers, std::uint64_t key) noexcept {
   hash_places(numbers, key);
 }
 
+/// The numbers of a generator, which LibTorch hands out by value only: three copies of 2.5 KB a call.
+/// An explicit instantiation may name what is private ([temp.spec.general]).
+template <at::mt19937 at::CPUGeneratorImpl::*kEngine, at::mt19937_data_pod at::mt19937::*kData>
+struct StateAccess {
+  friend at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) noexcept {
+    return generator.*kEngine.*kData;
+  }
+};
+at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) noexcept;
+template struct StateAccess<&at::CPUGeneratorImpl::engine_, &at::mt19937::data_>;
+
 /// The engine's own seeding uses 32 bits of the seed and is a serial chain; this uses all 64.
 void fill(at::CPUGeneratorImpl& generator, std::uint64_t key) {
-  // Kept, so that it need not be zeroed: all of it is written below.
-  static thread_local at::mt19937_data_pod state{};
+  auto& state = state_of(generator);
   state.seed_ = key;
   state.seeded_ = true;
   state.left_ = 1;
   state.next_ = 0;
   fill_numbers(state.state_.data(), splitmix64(key));
-  // All that an engine consists of. Its constructor would seed it, which costs more than the rest.
-  generator.set_engine(std::bit_cast<at::mt19937>(state));
   generator.set_next_float_normal_sample({});
   generator.set_next_double_normal_sample({});
 }
