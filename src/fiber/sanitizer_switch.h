@@ -1,7 +1,7 @@
 // fiber/sanitizer_switch.h: tells AddressSanitizer which stack comes next. Debian's Boost.Context
 // is not instrumented, but pick_next() is the last code of ours before the jump, so both halves of
 // the annotation may be given there, back to back. ThreadSanitizer needs nothing: all fibers of one
-// OS thread are one thread to it.
+// OS thread are one thread to it, and it keeps no list of calls (cmake/smp_defaults.cmake).
 #pragma once
 
 #include <cstddef>
