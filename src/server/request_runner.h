@@ -1,20 +1,20 @@
 // server/request_runner.h: runs what other ranks ask for (paper §4.2, App. B).
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
-#include "module/node_pointer.h"
-#include "server/early_requests.h"
+#include "server/backward_requests.h"
 #include "server/failure_control.h"
-#include "server/kept_outputs.h"
-#include "server/promised_gradients.h"
+#include "server/forward_requests.h"
+#include "server/request_entry.h"
 #include "server/server_core.h"
-#include "server/watched_arguments.h"
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Forward and backward requests of a step, and the records that lie between them. Threads: the
+/// rank's.
 class RequestRunner {
  public:
   RequestRunner(ServerCore& core, FailureControl& failures);
@@ -29,65 +29,29 @@ class RequestRunner {
   void on_message(PpRank source, const ReleaseOutputs& message);
 
   // On a worker. What the module or a hook throws goes to the caller as an ErrorResponse.
-  void run(ForwardTask&& task);
-  void run(BackwardTask&& task);
+  void run(ForwardTask&& task) { forward_.run(std::move(task)); }
+  void run(BackwardTask&& task) { backward_.run(std::move(task)); }
 
   /// Of a microbatch, by word of pp_rank 0. It ends here once no weight part of it is left.
-  void forward_done(int microbatch);
-  void microbatch_done(int microbatch);
+  void forward_done(int microbatch) { entry_.forward_done(microbatch); }
+  void microbatch_done(int microbatch) { entry_.microbatch_done(microbatch); }
 
   /// The step is over.
   void end_step() noexcept;
   /// What waits for tensors of other ranks, for reports.
-  const WaitingRequests& waiting() const noexcept { return waiting_; }
+  const WaitingRequests& waiting() const noexcept { return forward_.waiting(); }
   /// Microbatch and module of each whose forward has ended here.
-  std::vector<std::pair<std::int32_t, ModuleId>> backwards_waiting() const;
+  std::vector<std::pair<std::int32_t, ModuleId>> backwards_waiting() const {
+    return backward_.waiting();
+  }
   /// Frees the records that others released. On a fiber: it runs destructors of user code.
   void free_released();
 
  private:
-  struct WeightWork;
-  template <class Run>
-  void answer(PpRank source, RequestId request, ExecutionScope& scope, Run&& run);
-  void start(WaitingRequests::Forward&& forward, bool input_failed);
-  void start(BackwardTask&& task, bool input_failed);
-  void enter(ForwardTask&& task);
-  void start_entering();
-  void drop(int microbatch);
-  void take_promised(ForwardRequest& request) const;
-  ForwardResponse run_forward(PpRank source, ForwardRequest& request,
-                              const ExecutionIdentity& identity);
-  Packet run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,
-                    const WatchedArguments& arguments);
-  std::vector<KeptOutput> kept_outputs(const std::vector<at::Tensor>& tensors,
-                                       const char* path) const;
-  ForwardResponse keep_record(PpRank source, Packet&& result, NodePointer<BoundaryInput> inputs,
-                              const WatchedArguments& arguments, const ForwardRequest& request,
-                              const ExecutionIdentity& identity, bool changed_settings);
-  ErrorResponse not_run(RequestId request, ModuleId module, std::int32_t microbatch,
-                        const char* what) const;
-  void launch(BackwardTask&& task);
-  RecordId record_of(const BackwardTask& task) const;
-  bool has_one_number(RecordId record, std::int32_t output) const;
-  variable_list run_backward_of(BackwardRequest& request, ExecutionScope& scope,
-                                std::optional<WeightWork>& rest);
-  void run_rest(WeightWork& rest, ExecutionScope& scope);
-  void end_microbatch(int microbatch);
-  BackwardResponse response_to(PpRank caller, BackwardRequest& request, variable_list&& gradients,
-                               const char* path);
-  void send_along(const GradientRoute& route, PassedOn&& message);
-  void fail_routes(PpRank caller, const BackwardRequest& request);
-  SettingsBoard::View settings_of(const BackwardRequest& request, const Record& record);
-  variable_list gradients_of_inputs(const Record& record, const edge_list& roots,
-                                    variable_list&& gradients, bool keep_graph);
-  Record take_record(const BackwardRequest& request) const;
-
   ServerCore& core_;
-  FailureControl& failures_;
-  KeptOutputs kept_;
-  WaitingRequests waiting_;
-  PromisedGradients promised_;
-  EarlyRequests early_;
+  RequestEntry entry_;
+  BackwardRequests backward_;
+  ForwardRequests forward_;
 };
 
 }  // namespace smp::server
