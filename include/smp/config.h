@@ -145,6 +145,12 @@ struct SMP_API Config {
   /// (`data_ptr()`) taken before a tensor went to another rank must not be written through after;
   /// set it to false if yours are.
   bool lend_tensors = true;
+  /// Whether a second thread of each rank moves tensors while the rank computes, so that they are
+  /// there when it looks for them. Worth it between machines (`transport = "ucx"` or "ofi") where
+  /// cores are free: without shared memory, tensors move only while both ranks look. Has no effect,
+  /// and a line says so, where tensors also go over MPI or between GPUs: those paths are one
+  /// thread's.
+  bool progress_thread = false;
   /// Whether calls of modules on other ranks return at once, with tensors whose values come when
   /// they are used, and go from rank to rank without a detour through their caller (smp/wait.h).
   bool promised_outputs = true;

@@ -52,7 +52,22 @@ base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int w
   return base::resolve_config(input);
 }
 
+/// If the settings say so, and the wires allow it.
+void start_progress_thread(d2d::Channel& channel, const Config& config) {
+  if (!config.progress_thread || channel.routes().bound_to_one_thread() != nullptr) return;
+  channel.move_beside_rank();
+}
+
+void warn_of_progress_thread(Runtime& runtime) {
+  const auto* const bound = runtime.routes().bound_to_one_thread();
+  if (!runtime.config().progress_thread || bound == nullptr) return;
+  runtime.warnings().note(base::concat(
+      "configuration: progress_thread = true has no effect: only a rank's own thread may call ",
+      bound->name(), ", over which it reaches others (between machines, transport = ucx or ofi)"));
+}
+
 void warn_of_settings(Runtime& runtime) {
+  warn_of_progress_thread(runtime);
   for (const std::string& warning : runtime.resolved_config().warnings()) {
     runtime.warnings().note("configuration: " + warning);
   }
@@ -201,6 +216,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
   parts.channel =
       std::make_unique<d2d::Channel>(routes_of(*parts.mpi, parts.config.values(), parts.device));
+  start_progress_thread(*parts.channel, parts.config.values());
   auto runtime = std::make_unique<Runtime>(std::move(parts));
   warn_of_settings(*runtime);
   return Session(std::move(runtime));

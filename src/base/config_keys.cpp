@@ -194,6 +194,9 @@ std::vector<ConfigKey> runtime_keys() {
       key("lend_tensors", "", &Config::lend_tensors, any_boolean(), "true",
           "ranks that share memory lend each other large tensors instead of copying them; whoever "
           "writes first gets a copy"),
+      key("progress_thread", "", &Config::progress_thread, any_boolean(), "false",
+          "a second thread of each rank moves tensors while the rank computes; for transport = ucx "
+          "or ofi between machines, where cores are free"),
       key("promised_outputs", "", &Config::promised_outputs, any_boolean(), "true",
           "whether calls of modules on other ranks return before their values are there"),
       key("static_mode", "", &Config::static_mode, any_boolean(), "false",

@@ -44,8 +44,8 @@ void fill_numbers(std::uint32_t* numbers, std::uint64_t key) noexcept {
   hash_places(numbers, key);
 }
 
-/// The numbers of a generator, which LibTorch hands out by value only: three copies of 2.5 KB a call.
-/// An explicit instantiation may name what is private ([temp.spec.general]).
+/// The numbers of a generator, which LibTorch hands out by value only: three copies of 2.5 KB a
+/// call. An explicit instantiation may name what is private ([temp.spec.general]).
 template <at::mt19937 at::CPUGeneratorImpl::*kEngine, at::mt19937_data_pod at::mt19937::*kData>
 struct StateAccess {
   friend at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) noexcept {

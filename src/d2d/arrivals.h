@@ -1,5 +1,5 @@
 // d2d/arrivals.h: frames that have come in part: their control bytes are here, tensors are missing.
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,8 @@ class Arrivals {
   std::optional<Arrival> read(GlobalRank source, ByteBuffer&& control, const Routes& routes);
   /// One of the tensors under `token` has come; the frame if it was the last.
   std::optional<Arrival> received(Token token);
+  /// No tensor is missing.
+  bool empty() const noexcept { return incomplete_.empty(); }
 
  private:
   struct Incomplete {

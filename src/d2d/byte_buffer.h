@@ -1,5 +1,5 @@
 // d2d/byte_buffer.h: uninitialised bytes of changing size, and a pool of them.
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,9 @@ Channel::Channel(Routes routes)
 Channel::~Channel() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   const base::Nanoseconds patience = routes_.patience(unwinding || state_ == State::kFailed);
-  if (patience > 0 && !close(patience)) {
+  const bool left = patience == 0 || close(patience);
+  progress_.reset();
+  if (!left) {
     const bool failed = state_ == State::kFailed;
     if (failed && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
     routes_.give_up(failed ? 0 : patience, unwinding);
@@ -38,6 +40,7 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
                    std::shared_ptr<Departure> departure) {
   check_can_send(peer);
   const FrameToSend frame{port, header, body, tensors};
+  const auto lock = own_wires();
   Wire& control = routes_.control(peer);
   ByteBuffer bytes = control.buffers().take();
   // What collectives send is part of what they go on to write.
@@ -77,10 +80,13 @@ void ChannelCounters::count_sent(const FrameToSend& frame, int peer) {
 }
 
 void Channel::on_sent(Token token) {
-  guarded([&] {
-    const std::optional<std::string> changed = departures_.finish(token);
-    if (changed) fail(base::concat("rank ", rank(), ": ", *changed));
-  });
+  if (beside_thread_) return moved_.sent.push_back(token);
+  guarded([&] { finish_sent(token); });
+}
+
+void Channel::finish_sent(Token token) {
+  const std::optional<std::string> changed = departures_.finish(token);
+  if (changed) fail(base::concat("rank ", rank(), ": ", *changed));
 }
 
 // ---- receiving ----
@@ -89,33 +95,122 @@ bool Channel::poll() {
   if (polling_ || state_ == State::kFailed) return false;
   polling_ = true;
   bool moved = true;
-  guarded([&] {
-    moved = deliver_kept() | routes_.poll();
-    if (!received_.empty()) moved |= deliver_received();
-  });
+  guarded([&] { moved = beside_thread_ ? poll_and_tell() : poll_and_deliver(); });
   polling_ = false;
   return moved;
 }
 
+bool Channel::poll_and_deliver() {
+  bool moved = any_kept_ && deliver_kept();
+  moved |= routes_.poll();
+  routes_.take_back_loans();
+  if (!received_.empty()) moved |= deliver_received();
+  return moved;
+}
+
 void Channel::check_links() {
-  guarded([&] { routes_.check_links(); });
+  guarded([&] {
+    const auto lock = own_wires();
+    routes_.check_links();
+  });
+}
+
+bool Channel::drained() const noexcept {
+  const auto lock = own_wires();
+  return routes_.drained();
 }
 
 void Channel::on_control(GlobalRank source, ByteBuffer&& bytes) {
-  guarded([&] {
+  const auto take = [&] {
     // It may be an answer, which tells that what it answers has arrived: let go of that first, so
     // that whoever gets the answer may write to it.
     routes_.complete_beside(routes_.control(source));
-    std::optional<Arrival> arrival = arrivals_.read(source, std::move(bytes), routes_);
-    if (arrival) deliver(std::move(*arrival));
+    return arrivals_.read(source, std::move(bytes), routes_);
+  };
+  if (beside_thread_) {
+    if (auto arrival = take()) moved_.arrived.push_back(std::move(*arrival));
+    return;
+  }
+  guarded([&] {
+    if (auto arrival = take()) deliver(std::move(*arrival));
   });
 }
 
 void Channel::on_received(Token token) {
-  guarded([&] {
-    std::optional<Arrival> arrival = arrivals_.received(token);
-    if (arrival) received_.push_back(std::move(*arrival));
-  });
+  const auto take = [&] {
+    auto& whole = beside_thread_ ? moved_.arrived : received_;
+    if (auto arrival = arrivals_.received(token)) whole.push_back(std::move(*arrival));
+  };
+  if (beside_thread_) return take();
+  guarded(take);
+}
+
+// ---- with a progress thread ----
+
+void Channel::move_beside_rank() {
+  const auto* const bound = routes_.bound_to_one_thread();
+  SMP_REQUIRE(bound == nullptr, "rank ", rank(), ": a progress thread beside the wire ",
+              bound->name(), ", which only the thread of the rank may call; use other wires.");
+  if (beside_thread_) return;
+  beside_thread_ = true;
+  progress_ = std::make_unique<ProgressThread>([this] { return move_aside(); });
+}
+
+/// For what the progress thread calls as well; nothing where there is none.
+std::unique_lock<std::mutex> Channel::own_wires() const {
+  if (!beside_thread_) return {};
+  std::unique_lock lock(wires_, std::try_to_lock);
+  if (lock) return lock;
+  if (progress_) progress_->set_owner_waits(true);  // or it might be first again and again
+  lock.lock();
+  if (progress_) progress_->set_owner_waits(false);
+  return lock;
+}
+
+/// On the progress thread. LibTorch sees new tensors there, and no others.
+ProgressThread::Motion Channel::move_aside() noexcept {
+  using Motion = ProgressThread::Motion;
+  const std::lock_guard lock(wires_);
+  if (moved_.failure) return Motion::kNone;
+  if (poll_wires()) return Motion::kSome;
+  return arrivals_.empty() && routes_.drained() ? Motion::kNone : Motion::kAwaited;
+}
+
+/// What moved, and what went wrong, is in moved_ afterwards. @return whether bytes moved
+bool Channel::poll_wires() noexcept {
+  if (moved_.failure) return false;
+  try {
+    const bool moved = routes_.poll();
+    // What has arrived may be an answer; see deliver_received().
+    for (std::size_t seen = 0; seen < moved_.arrived.size();) {
+      seen = moved_.arrived.size();
+      routes_.complete();
+    }
+    moved_.any |= moved;
+    return routes_.take_stir() || moved;
+  } catch (...) {
+    moved_.any = true;
+    moved_.failure = std::current_exception();
+    return true;
+  }
+}
+
+/// Like poll_and_deliver(), but receivers, who may send, are called when nobody needs the wires.
+bool Channel::poll_and_tell() {
+  const bool delivered = any_kept_ && deliver_kept();
+  Moved news;
+  {
+    const auto lock = own_wires();
+    poll_wires();
+    routes_.take_back_loans();
+    std::swap(news, moved_);
+    moved_.failure = news.failure;  // a wire that is broken is left alone
+  }
+  if (progress_) progress_->note_owner_moved();
+  for (const Token token : news.sent) finish_sent(token);
+  for (Arrival& arrival : news.arrived) deliver(std::move(arrival));
+  if (news.failure) std::rethrow_exception(news.failure);
+  return delivered || news.any;
 }
 
 // It may be an answer as well, and wires look at transfers a few at a time.
@@ -134,6 +229,7 @@ void Channel::deliver(Arrival&& arrival) {
     hand_over(std::move(arrival));
   } else {
     inlet.kept.push_back(std::move(arrival));
+    any_kept_ = true;
   }
 }
 
@@ -148,13 +244,19 @@ void Channel::hand_over(Arrival&& arrival) {
     const Receiver& receiver = inlets_[static_cast<std::size_t>(frame.port)].receiver;
     receiver(arrival.source, {frame.header, frame.body, std::move(frame.tensors)});
   }
+  const auto lock = own_wires();
   routes_.control(arrival.source).buffers().give(std::move(arrival.control));
 }
 
 bool Channel::deliver_kept() {
   bool moved = false;
+  any_kept_ = false;
   for (Inlet& inlet : inlets_) {
-    if (!inlet.receiver || inlet.kept.empty()) continue;
+    if (inlet.kept.empty()) continue;
+    if (!inlet.receiver) {
+      any_kept_ = true;
+      continue;
+    }
     for (Arrival& arrival : std::exchange(inlet.kept, {})) hand_over(std::move(arrival));
     moved = true;
   }
@@ -177,6 +279,7 @@ void Channel::guarded(Action&& action) noexcept {
     state_ = State::kFailed;
     end_ = error.what();
     if (!end_.starts_with("rank ")) end_ = base::concat("rank ", rank(), ": ", end_);
+    progress_.reset();
     fail(end_);
   }
 }
@@ -204,13 +307,21 @@ bool Channel::close(base::Nanoseconds deadline) {
   bool left = false;
   for (int idle = 0; state_ != State::kFailed; ++idle) {
     if (poll()) idle = 0;
-    guarded([&] { left = routes_.leave(); });
+    guarded([&] {
+      const auto lock = own_wires();
+      left = routes_.leave();
+    });
     if (left) break;
     if (clock.now() > end) return false;
     wait_politely(idle);
   }
-  if (left) state_ = State::kClosed;
-  return left;
+  if (!left) return false;
+  progress_.reset();  // it has nothing to look for where nobody is
+  guarded([&] {
+    for (const Token token : std::exchange(moved_.sent, {})) finish_sent(token);
+  });
+  state_ = State::kClosed;
+  return true;
 }
 
 }  // namespace smp::d2d

@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +19,7 @@
 #include "d2d/arrivals.h"
 #include "d2d/departures.h"
 #include "d2d/frame_codec.h"
+#include "d2d/progress_thread.h"
 #include "d2d/route.h"
 
 namespace smp::d2d {
@@ -84,10 +87,15 @@ class Channel final : private WireHandler {
   /// Advances sends and receives, hands complete frames to the receivers; true if anything moved.
   /// Independent of LibTorch's thread-local state (inference mode and friends).
   bool poll();
+  /// From now on a thread of its own moves tensors while nobody polls. Receivers, the failure
+  /// handler and whoever waits for a departure are told by poll() as before.
+  /// @throws UsageError         a wire is bound to the rank's thread: bound_to_one_thread()
+  /// @throws std::system_error  the machine has no more threads.
+  void move_beside_rank();
   /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
   void check_links();
   /// No send of this rank is in flight.
-  bool drained() const noexcept { return routes_.drained(); }
+  bool drained() const noexcept;
   /// Leaves together with all other ranks: waits until the sends of all have arrived. Frames that
   /// arrive meanwhile are dropped. False if the others did not come within `deadline`: call it
   /// again, or end the job. Blocks.
@@ -108,12 +116,24 @@ class Channel final : private WireHandler {
     Receiver receiver;
     std::vector<Arrival> kept;  // for want of a receiver
   };
+  struct Moved {  // what nobody was told of yet
+    bool any = false;
+    std::vector<Token> sent;
+    std::vector<Arrival> arrived;
+    std::exception_ptr failure;
+  };
 
   void on_control(GlobalRank source, ByteBuffer&& bytes) override;
   void on_sent(Token token) override;
   void on_received(Token token) override;
 
+  std::unique_lock<std::mutex> own_wires() const;
   void check_can_send(GlobalRank peer) const;
+  bool poll_and_deliver();
+  bool poll_and_tell();
+  ProgressThread::Motion move_aside() noexcept;
+  bool poll_wires() noexcept;
+  void finish_sent(Token token);
   bool deliver_received();
   void deliver(Arrival&& arrival);
   void hand_over(Arrival&& arrival);
@@ -135,6 +155,13 @@ class Channel final : private WireHandler {
   Departures departures_;
   Arrivals arrivals_;
   std::vector<Arrival> received_;  // whole since their last tensor came; not delivered yet
+  bool any_kept_ = false;          // by an inlet
+  // With a progress thread: what it shares with the rank's, under the lock, are the wires,
+  // arrivals_ and moved_.
+  bool beside_thread_ = false;  // for good
+  mutable std::mutex wires_;
+  Moved moved_;
+  std::unique_ptr<ProgressThread> progress_;  // the last: it uses the others
 };
 
 }  // namespace smp::d2d

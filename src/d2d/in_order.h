@@ -1,5 +1,5 @@
 // d2d/in_order.h: numbered things that come in any order, and go on in that of their numbers.
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <cstddef>

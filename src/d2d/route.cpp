@@ -81,6 +81,12 @@ Loans* Routes::loans(GlobalRank peer) const {
   return loans_ && loans_->reaches(peer) ? loans_.get() : nullptr;
 }
 
+const Wire* Routes::bound_to_one_thread() const noexcept {
+  const auto bound = std::find_if(polled_.begin(), polled_.end(),
+                                  [](const Wire* wire) { return !wire->takes_other_threads(); });
+  return bound == polled_.end() ? nullptr : *bound;
+}
+
 void Routes::choose(const std::vector<WireUse>& uses) {
   for (const GlobalRank peer : members_) {
     Row& row = rows_.emplace_back();
@@ -104,8 +110,17 @@ bool Routes::uses(std::uint8_t wire) const {
 bool Routes::poll() {
   bool moved = false;
   for (auto* const wire : polled_) moved |= wire->poll();
-  if (loans_) loans_->take_back();
   return moved;
+}
+
+bool Routes::take_stir() noexcept {
+  bool any = false;
+  for (auto* const wire : polled_) any |= wire->take_stir();
+  return any;
+}
+
+void Routes::take_back_loans() {
+  if (loans_) loans_->take_back();
 }
 
 void Routes::complete() {

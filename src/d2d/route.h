@@ -1,5 +1,5 @@
 // d2d/route.h: which wire carries what to whom. Paper: App. G.1 (the communication initiator).
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <concepts>
@@ -53,6 +53,8 @@ class Routes {
     return row(peer).data[static_cast<std::size_t>(kind)];
   }
   const DataWires& data(GlobalRank peer) const { return row(peer).data; }
+  /// A wire in use that only the rank's thread may call; nullptr: there is none.
+  const Wire* bound_to_one_thread() const noexcept;
   /// Through which `peer` borrows large tensors, and lends them; nullptr: not at all.
   Loans* loans(GlobalRank peer) const;
 
@@ -60,6 +62,10 @@ class Routes {
 
   /// A wire that no row names, here or at a peer, is not polled.
   bool poll();
+  /// Whether bytes have moved on any wire since the last call; see Wire.
+  bool take_stir() noexcept;
+  /// Frees what ranks that borrowed it have given back; see Loans.
+  void take_back_loans();
   /// Reports the transfers of every wire.
   void complete();
   /// Reports the transfers of every wire but `control`, which has just done so itself.

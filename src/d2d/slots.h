@@ -1,4 +1,4 @@
-// d2d/slots.h: things with numbers that are used again. Threads: the rank's thread only.
+// d2d/slots.h: things with numbers that are used again. Threads: one at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,13 @@
 // d2d/wire.h: the bytes of one path between ranks: small control messages in order, and bulk data
-// on demand. Paper: §6, App. G. Threads: the rank's thread only; nothing here suspends a fiber.
+// on demand. Paper: §6, App. G. Threads: the rank's, and d2d/progress_thread.h's, one at a time;
+// nothing here suspends a fiber.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/doorbell.h"
@@ -61,6 +63,9 @@ class Wire {
   bool reaches(GlobalRank peer) const noexcept { return peer != rank_ && members_.contain(peer); }
   /// Whether send() and receive() take bytes that lie there.
   virtual bool reaches(MemoryKind kind) const noexcept { return kind == MemoryKind::kHost; }
+  /// Whether complete() and poll() may be called on other threads than the rank's while it calls
+  /// nothing here, and receive() with them.
+  virtual bool takes_other_threads() const noexcept { return false; }
 
   /// `handler` outlives its use; nullptr: what arrives is lost.
   void set_handler(WireHandler* handler) noexcept;
@@ -83,6 +88,8 @@ class Wire {
   /// it answers has left.
   /// @throws PeerLostError  the path is broken.
   virtual bool poll() = 0;
+  /// Whether bytes have moved since the last call, also of transfers that are not complete yet.
+  bool take_stir() noexcept { return std::exchange(stirs_, false); }
   /// To be called again and again while nothing moves: starts to compare with every peer what was
   /// sent and what has arrived. If something is lost, a poll() some seconds later throws.
   virtual void check_links() {}
@@ -108,11 +115,13 @@ class Wire {
  protected:
   Wire(GlobalRank rank, Members members);
   WireHandler& handler() const noexcept { return *handler_; }
+  void note_stir() noexcept { stirs_ = true; }
 
  private:
   GlobalRank rank_;
   Members members_;
   WireHandler* handler_;
+  bool stirs_ = false;
 };
 
 /// Waits without using up the core: give way first, then sleep 100 us a time.

@@ -111,6 +111,7 @@ class Cluster {
       SMP_ASSERT(clock.now() < end, "the channels did not get there within 60 s; ", state());
       advance();
     }
+    advance();  // who has a progress thread is told by the poll that follows
   }
   void run_until_arrived(std::size_t frames) {
     run_until([frames](Player& player) { return player.arrived.size() >= frames; });

@@ -10,37 +10,13 @@
 #include <optional>
 
 #include "d2d/channel_contract.h"
+#include "d2d/host_shm_cluster.h"
 #include "d2d/wire_contract.h"
 
 namespace smp::d2d {
 namespace host_shm_wire_test {
 
 Members three_ranks() { return Members({GlobalRank(3), GlobalRank(0), GlobalRank(4)}); }
-
-enum class Fetches { kNothing, kLarge };
-
-HostShmProcesses own_process(const Members& members, Fetches fetches) {
-  return {std::vector<std::int64_t>(static_cast<std::size_t>(members.size()), ::getpid()),
-          fetches == Fetches::kLarge};
-}
-
-/// One for each of `members`.
-std::vector<std::unique_ptr<Wire>> make_wires(const Members& members, const HostShmOptions& options,
-                                              const HostShmProcesses& processes) {
-  const auto bytes = HostShmSegment::bytes_for(members.size(), options);
-  std::vector<base::SharedMemory> owned;
-  for (int i = 0; i < members.size(); ++i) owned.push_back(*base::SharedMemory::make(bytes));
-  std::vector<std::unique_ptr<Wire>> wires;
-  for (const GlobalRank rank : members) {
-    std::vector<base::SharedMemory> mapped;
-    for (const auto& memory : owned) {
-      mapped.push_back(*base::SharedMemory::open(memory.address(), bytes));
-    }
-    wires.push_back(
-        std::make_unique<HostShmWire>(rank, members, std::move(mapped), options, processes));
-  }
-  return wires;
-}
 
 class HostShmWires : public WireCluster {
  public:
@@ -51,8 +27,6 @@ class HostShmWires : public WireCluster {
     }
   }
 };
-/// A few short records fill a ring, and a few pieces all blocks.
-constexpr HostShmOptions kScarce{.ring_lines = 16, .block_bytes = 4096, .blocks = 3};
 struct ScarceHostShmWires : HostShmWires {
   ScarceHostShmWires() : HostShmWires(kScarce) {}
 };
@@ -68,15 +42,6 @@ using AllHostShmWires = testing::Types<HostShmWires, ScarceHostShmWires, Fetchin
                                        ScarceFetchingHostShmWires>;
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_wire_test, WireContract, AllHostShmWires);
 
-class HostShmCluster : public Cluster {
- public:
-  explicit HostShmCluster(const HostShmOptions& options = {}, Fetches fetches = Fetches::kNothing) {
-    const auto members = Members::all(4);
-    for (auto& wire : make_wires(members, options, own_process(members, fetches))) {
-      players_.push_back(std::make_unique<Player>(Routes(std::move(wire))));
-    }
-  }
-};
 struct ScarceHostShmCluster : HostShmCluster {
   ScarceHostShmCluster() : HostShmCluster(kScarce) {}
 };

@@ -79,6 +79,14 @@ class NetworkCluster : public Cluster {
   }
 };
 
+/// The same, with a second thread for each rank.
+template <class Network>
+struct NetworkClusterWithThreads : NetworkCluster<Network> {
+  NetworkClusterWithThreads() {
+    for (auto& player : this->players_) player->channel->move_beside_rank();
+  }
+};
+
 /// Two ranks, of which one may go without a word.
 template <class Network>
 class NetworkPair : public testing::Test {
@@ -185,5 +193,39 @@ REGISTER_TYPED_TEST_SUITE_P(NetworkPair, ARankThatIsGoneIsLost, LeavesWhenBothHa
                             LookingWhetherAPeerIsThereIsNoProgress,
                             ReceivingLessThanWasSentIsAnError,
                             ASenderThatIsGoneInTheMiddleOfATransferIsLost);
+
+// ---- a rank that computes ----------------------------------------------------------------------
+
+template <class Network>
+class NetworkBesideComputing : public testing::Test {
+ protected:
+  Player& sender() { return *cluster_.players()[0]; }
+  Player& receiver() { return *cluster_.players()[1]; }
+  /// While only rank 0 polls.
+  bool leaves_within(base::Nanoseconds most) {
+    const base::SteadyClock clock;
+    for (const auto end = clock.now() + most; clock.now() < end;) {
+      sender().channel->poll();
+      if (sender().channel->drained()) return true;
+    }
+    return false;
+  }
+  NetworkCluster<Network> cluster_;
+};
+TYPED_TEST_SUITE_P(NetworkBesideComputing);
+
+TYPED_TEST_P(NetworkBesideComputing, GetsATensorWithAThreadAndNoneWithout) {
+  const auto large = at::rand({4 << 20});
+  this->sender().send(1, {"large", {large}});
+  EXPECT_FALSE(this->leaves_within(100 * base::kMillisecond)) << "nobody polls at the receiver";
+  this->receiver().channel->move_beside_rank();
+  EXPECT_TRUE(this->leaves_within(30 * base::kSecond));
+  EXPECT_TRUE(this->receiver().arrived.empty()) << "it has not polled";
+  this->cluster_.run_until(
+      [](Player& player) { return player.rank() != 1 || player.arrived.size() == 1; });
+  EXPECT_TRUE(this->receiver().arrived.at(0).frame.tensors[0].equal(large));
+}
+
+REGISTER_TYPED_TEST_SUITE_P(NetworkBesideComputing, GetsATensorWithAThreadAndNoneWithout);
 
 }  // namespace smp::d2d

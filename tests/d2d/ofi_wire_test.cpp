@@ -267,9 +267,11 @@ TEST(OfiEndpoint, RefusesOneOfAnotherProvider) {
 
 using AllWires = testing::Types<NetworkWires<Tcp>, NetworkWires<TinyPieces>,
                                 NetworkWires<RegisteredMemory>, NetworkWires<Unordered>>;
-using AllClusters = testing::Types<NetworkCluster<Tcp>, NetworkCluster<Unordered>>;
+using AllClusters =
+    testing::Types<NetworkCluster<Tcp>, NetworkClusterWithThreads<Tcp>, NetworkCluster<Unordered>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_wire_test, WireContract, AllWires);
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_wire_test, NetworkPair, Tcp);
+INSTANTIATE_TYPED_TEST_SUITE_P(ofi_wire_test, NetworkBesideComputing, Tcp);
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_wire_test, ChannelContract, AllClusters);
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_wire_test, ChannelTensorsContract, AllClusters);
 

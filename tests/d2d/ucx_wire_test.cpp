@@ -22,8 +22,10 @@ struct Ucx {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, WireContract, NetworkWires<Ucx>);
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, NetworkPair, Ucx);
-INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, ChannelContract, NetworkCluster<Ucx>);
-INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, ChannelTensorsContract, NetworkCluster<Ucx>);
+using AllClusters = testing::Types<NetworkCluster<Ucx>, NetworkClusterWithThreads<Ucx>>;
+INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, ChannelContract, AllClusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, ChannelTensorsContract, AllClusters);
+INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, NetworkBesideComputing, Ucx);
 
 }  // namespace ucx_wire_test
 }  // namespace smp::d2d

@@ -25,6 +25,7 @@ MPIRUN = []
 SECONDS_TO_TELL = 60.0
 NET = "10.77.0"
 NETWORKS = "ucx", "ofi"   # between machines, besides MPI
+ONE_BESIDE = (2, "ucx", "true"), (2, "ofi", "true")   # a rank to kill while threads look on
 
 
 def succeeds(*line):
@@ -130,6 +131,9 @@ class TwoHostsTest(unittest.TestCase):
         over_mpi = self.loss("--smp.transport", "mpi")
         for transport in *NETWORKS, "auto":
             self.assertEqual(self.loss("--smp.transport", transport), over_mpi, transport)
+        for transport in NETWORKS:
+            beside = self.loss("--smp.transport", transport, "--smp.progress_thread", "true")
+            self.assertEqual(beside, over_mpi, f"{transport} with a progress thread")
 
     def test_a_slow_link(self):
         if not shutil.which("tc") or not succeeds(
@@ -141,9 +145,9 @@ class TwoHostsTest(unittest.TestCase):
             self.assertEqual(self.loss("--smp.transport", transport), fast, transport)
 
     def test_a_killed_rank(self):
-        for rank, transport in itertools.product((1, 2), NETWORKS):
-            with self.subTest(rank=rank, transport=transport):
-                job = self.start("large", 1_000_000, "--smp.transport", transport)
+        for rank, transport, beside in (*itertools.product((1, 2), NETWORKS, ("false",)), *ONE_BESIDE):
+            with self.subTest(rank=rank, transport=transport, progress_thread=beside):
+                job = self.start("large", 1_000_000, "--smp.transport", transport, "--smp.progress_thread", beside)
                 self.assertTrue(job.wait_for_step(3), "".join(job.output))
                 os.kill(job.pids[rank], signal.SIGKILL)
                 status, text, seconds = self.end_of(job)

@@ -1,5 +1,5 @@
 // d2d/wires/completions.h: transfers that are done, until they are told.
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <cstddef>

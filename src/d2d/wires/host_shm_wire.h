@@ -1,5 +1,5 @@
 // d2d/wires/host_shm_wire.h: bytes between processes of one machine, through memory that they
-// share. Paper: §6, App. G.2. Threads: the rank's thread only; nothing here blocks.
+// share. Paper: §6, App. G.2. Threads: one at a time; nothing here blocks.
 #pragma once
 
 #include <atomic>
@@ -49,6 +49,7 @@ class HostShmWire final : public Wire {
               const HostShmWire* beside = nullptr);
 
   const char* name() const noexcept override { return "host_shm"; }
+  bool takes_other_threads() const noexcept override { return true; }
   BufferPool& buffers() noexcept override { return buffers_; }
   void post(GlobalRank peer, ByteBuffer&& bytes) override;
   void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;

@@ -1,6 +1,6 @@
 // d2d/wires/ofi_endpoint.h: libfabric as one object: a reliable datagram endpoint, which sends
 // messages to all others and writes into their memory, with all that it needs.
-// Threads: the rank's thread only (FI_THREAD_DOMAIN); no call waits.
+// Threads: one at a time (FI_THREAD_DOMAIN); no call waits.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // d2d/wires/ofi_handle.h: libfabric's objects, closed by whoever owns them.
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <memory>

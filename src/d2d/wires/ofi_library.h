@@ -1,5 +1,5 @@
 // d2d/wires/ofi_library.h: libfabric's functions, loaded when they are first asked for: a job that
-// does not use libfabric has none of it in its process. Threads: the rank's thread only.
+// does not use libfabric has none of it in its process. Threads: one at a time.
 #pragma once
 
 #include <rdma/fabric.h>

@@ -1,5 +1,5 @@
 // d2d/wires/ofi_memory.h: memory that an endpoint of libfabric knows, for as long as this lives.
-// Threads: the rank's thread only.
+// Threads: one at a time.
 #pragma once
 
 #include <cstdint>

@@ -331,6 +331,7 @@ bool OfiWire::complete() {
     completions_.clear();
     endpoint_->read(completions_);
     if (completions_.empty()) break;
+    note_stir();
     for (const auto& completion : completions_) told |= finish(completion);
   }
   start_waiting();

@@ -1,5 +1,5 @@
 // d2d/wires/ofi_wire.h: bytes between machines over libfabric: EFA, or TCP.
-// Paper: §6, App. G.1. Threads: the rank's thread only; nothing here blocks.
+// Paper: §6, App. G.1. Threads: one at a time; nothing here blocks.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +47,7 @@ class OfiWire final : public Wire {
   ~OfiWire() override;
 
   const char* name() const noexcept override { return "ofi"; }
+  bool takes_other_threads() const noexcept override { return true; }
   BufferPool& buffers() noexcept override { return buffers_; }
   void post(GlobalRank peer, ByteBuffer&& bytes) override;
   void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;

@@ -1,5 +1,5 @@
 // d2d/wires/ucx_library.h: UCX's functions, loaded when they are first asked for: a job that does
-// not use UCX has none of it in its process. Threads: the rank's thread only.
+// not use UCX has none of it in its process. Threads: one at a time.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -204,7 +204,7 @@ void UcxWire::require_no_loss() {
 }
 
 bool UcxWire::complete() {
-  worker_->progress();
+  if (worker_->progress()) note_stir();
   bool any = false;
   while (!done_.empty()) {  // the handler may start others
     any = true;

@@ -1,5 +1,5 @@
 // d2d/wires/ucx_wire.h: bytes between machines over UCX: InfiniBand, RoCE, or TCP.
-// Paper: §6, App. G.1. Threads: the rank's thread only; nothing here blocks but the destructor.
+// Paper: §6, App. G.1. Threads: one at a time; nothing here blocks but the destructor.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,7 @@ class UcxWire final : public Wire {
   ~UcxWire() override;
 
   const char* name() const noexcept override { return "ucx"; }
+  bool takes_other_threads() const noexcept override { return true; }
   BufferPool& buffers() noexcept override { return buffers_; }
   void post(GlobalRank peer, ByteBuffer&& bytes) override;
   void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;

@@ -32,7 +32,7 @@ ucp_context_h make_context() {
 UcxWorker::UcxWorker() : context_(make_context()) {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   auto status = ucx().worker_create(context_, &params, &worker_);
   ucp_address_t* address = nullptr;
   std::size_t length = 0;

@@ -1,5 +1,5 @@
 // d2d/wires/ucx_worker.h: UCX as one object: a context, one worker of it, and its address.
-// Threads: the rank's thread only (UCS_THREAD_MODE_SINGLE).
+// Threads: any, one at a time (UCS_THREAD_MODE_SERIALIZED).
 #pragma once
 
 #include <memory>
