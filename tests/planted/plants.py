@@ -15,6 +15,7 @@ ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
 DEVICES = ("test_d2d", "DeviceGroup.*:NcclCollectives.*")
+PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
 PLANTS = [
     # ---- answers and waits
@@ -211,6 +212,18 @@ PLANTS = [
     # ---- what a run leaves behind
     Plant("a span that runs has ended", "src/schedule/trace_ring.cpp",
           "std::atomic_ref(open_->end).store(time,", "std::atomic_ref(open_->end).store(time + 1,", [SCHEDULE]),
+    # ---- the progress thread
+    Plant("the other thread tells of what has left", "src/d2d/channel.cpp",
+          "  if (beside_thread_) return moved_.sent.push_back(token);\n", "", [PROGRESS]),
+    Plant("a wire that broke beside its rank is told to nobody", "src/d2d/channel.cpp",
+          "    moved_.any = true;\n    moved_.failure = std::current_exception();\n", "", [PROGRESS]),
+    Plant("the thread does not give way to a rank that waits", "src/d2d/progress_thread.cpp",
+          "    return owner_waits_.load(std::memory_order_relaxed) ||\n           owner_moves_",
+          "    return owner_moves_", [PROGRESS]),
+    Plant("the thread looks though its owner does", "src/d2d/progress_thread.cpp",
+          "    if (owner_moves_.load(std::memory_order_relaxed) == seen) {", "    {", [PROGRESS]),
+    Plant("exit() does not wait for a look", "src/d2d/progress_thread.cpp",
+          "      own.moving.lock();\n", "", [PROGRESS]),
     # ---- collectives of devices
     Plant("another call is launched than the one whose turn it is", "src/d2d/launch_order.cpp",
           "announced_.find(id);", "announced_.begin();", [DEVICES]),
