@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -153,7 +154,13 @@ void Channel::move_beside_rank() {
               bound->name(), ", which only the thread of the rank may call; use other wires.");
   if (beside_thread_) return;
   beside_thread_ = true;
-  progress_ = std::make_unique<ProgressThread>([this] { return move_aside(); });
+  try {
+    progress_ = std::make_unique<ProgressThread>([this] { return move_aside(); });
+  } catch (const std::system_error& error) {
+    throw UnsupportedError(base::concat("rank ", rank(), ": no progress thread: ", error.what(),
+                                        "; allow this user more processes (ulimit -u, or the "
+                                        "container's limit), or set progress_thread = false"));
+  }
 }
 
 /// For what the progress thread calls as well; nothing where there is none.

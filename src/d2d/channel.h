@@ -89,8 +89,8 @@ class Channel final : private WireHandler {
   bool poll();
   /// From now on a thread of its own moves tensors while nobody polls. Receivers, the failure
   /// handler and whoever waits for a departure are told by poll() as before.
-  /// @throws UsageError         a wire is bound to the rank's thread: bound_to_one_thread()
-  /// @throws std::system_error  the machine has no more threads.
+  /// @throws UsageError        a wire is bound to the rank's thread: bound_to_one_thread()
+  /// @throws UnsupportedError  the machine has no more threads.
   void move_beside_rank();
   /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
   void check_links();

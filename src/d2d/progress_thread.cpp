@@ -3,16 +3,17 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <shared_mutex>
 #include <utility>
 
 #include "base/clock.h"
+#include "fiber/idler.h"
 
 namespace smp::d2d {
 namespace {
@@ -21,16 +22,13 @@ constexpr base::Nanoseconds kShortestSleep = 50 * base::kMicrosecond;
 constexpr base::Nanoseconds kLongestSleep = 500 * base::kMicrosecond;
 /// After bytes have moved: the next are near.
 constexpr base::Nanoseconds kSpin = 20 * base::kMicrosecond;
-
-void sleep_for(base::Nanoseconds duration) noexcept {
-  const timespec pause{0, static_cast<long>(duration)};
-  ::nanosleep(&pause, nullptr);
-}
+/// For a look that is under way at exit(); one that takes longer is broken.
+constexpr auto kPatienceAtExit = std::chrono::seconds(5);
 
 /// exit() ends no thread, and takes away the libraries that it calls.
 struct Exit {
   std::atomic<bool> begun{false};
-  std::shared_mutex moving;  // whoever moves shares it, and exit() takes it for good
+  std::shared_timed_mutex moving;  // whoever moves shares it, and exit() takes it for good
   const pid_t process = ::getpid();
 };
 
@@ -40,7 +38,7 @@ Exit& exit_of_process() {
       auto& own = exit_of_process();
       if (own.process != ::getpid()) return;  // a forked child has none of these threads
       own.begun = true;
-      own.moving.lock();
+      static_cast<void>(own.moving.try_lock_for(kPatienceAtExit));
     });
     return new Exit();
   }();
@@ -70,7 +68,7 @@ void ProgressThread::run(const std::stop_token& stop) {
   auto next_sleep = kShortestSleep;
   while (!stop.stop_requested()) {
     const auto seen = owner_moves_.load(std::memory_order_relaxed);
-    sleep_for(next_sleep);
+    fiber::sleep_briefly(next_sleep);
     auto motion = Motion::kNone;
     if (owner_moves_.load(std::memory_order_relaxed) == seen) {
       const std::shared_lock lock(exit_of_process().moving, std::try_to_lock);

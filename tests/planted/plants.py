@@ -223,7 +223,7 @@ PLANTS = [
     Plant("the thread looks though its owner does", "src/d2d/progress_thread.cpp",
           "    if (owner_moves_.load(std::memory_order_relaxed) == seen) {", "    {", [PROGRESS]),
     Plant("exit() does not wait for a look", "src/d2d/progress_thread.cpp",
-          "      own.moving.lock();\n", "", [PROGRESS]),
+          "      static_cast<void>(own.moving.try_lock_for(kPatienceAtExit));\n", "", [PROGRESS]),
     # ---- collectives of devices
     Plant("another call is launched than the one whose turn it is", "src/d2d/launch_order.cpp",
           "announced_.find(id);", "announced_.begin();", [DEVICES]),
