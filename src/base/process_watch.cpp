@@ -3,7 +3,6 @@
 #include "base/process_watch.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -11,6 +10,8 @@
 
 #include <cerrno>
 #include <utility>
+
+#include "base/signals_blocked.h"
 
 namespace smp::base {
 namespace {
@@ -80,12 +81,8 @@ ProcessWatch::ProcessWatch(const std::vector<std::int64_t>& processes,
                            std::function<void(std::size_t)> on_end)
     : ends_(std::make_unique<Ends>(processes, std::move(on_end))) {
   if (ends_->stop < 0) return;
-  // Whoever installed a handler expects it on a thread of the program's.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { ends_->wait(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ProcessWatch::~ProcessWatch() {

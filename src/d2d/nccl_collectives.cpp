@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/signals_blocked.h"
 #include "d2d/wires/cuda_driver.h"
 #include "smp/error.h"
 
@@ -240,6 +242,7 @@ void NcclCollectives::end(bool in_good_order) noexcept try {
   if (communicator == nullptr) return;
   std::promise<void> over;
   auto waiting = over.get_future();
+  std::optional<base::SignalsBlocked> blocked(std::in_place);
   std::thread thread([communicator, in_good_order, device = device_, nccl = &nccl_,
                       over = std::move(over)]() mutable {
     const c10::DeviceGuard guard(device);
@@ -250,6 +253,7 @@ void NcclCollectives::end(bool in_good_order) noexcept try {
     }
     over.set_value();
   });
+  blocked.reset();
   const auto deadline = std::chrono::nanoseconds(2 * kLeaveDeadline);
   if (waiting.wait_for(deadline) == std::future_status::ready) return thread.join();
   thread.detach();

@@ -1,18 +1,17 @@
 // d2d/progress_thread.cpp: see the header.
 #include "d2d/progress_thread.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <shared_mutex>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/signals_blocked.h"
 #include "fiber/idler.h"
 
 namespace smp::d2d {
@@ -49,19 +48,10 @@ Exit& exit_of_process() {
 
 ProgressThread::ProgressThread(std::function<Motion()> move) : move_(std::move(move)) { start(); }
 
-/// Whoever installed a handler of a signal expects it on a thread of the program's.
 void ProgressThread::start() {
   exit_of_process();  // from now on: what the thread uses is loaded already
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const base::SignalsBlocked blocked;
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 void ProgressThread::run(const std::stop_token& stop) {

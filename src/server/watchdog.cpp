@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/pulse.h"
+#include "base/signals_blocked.h"
 #include "base/transport_call.h"
 #include "server/running_call.h"
 
@@ -204,6 +205,7 @@ Watchdog::Session::Session(const Limits& limits, std::function<void()> end_job) 
   state.limits = limits;
   state.end_job = std::move(end_job);
   if (!std::exchange(state.started, true)) {
+    const base::SignalsBlocked blocked;
     std::thread([&state] { Watch(state).run(); }).detach();
   }
   state.changed.notify_one();
