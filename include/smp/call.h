@@ -29,9 +29,11 @@ struct Packet {
   std::vector<at::Tensor> tensors;
 };
 
+class RoutedBase;
+
 /// Runs a registered call on the owner: takes the arguments out of `arguments`, calls the method
 /// of `module`, and returns its packed result.
-using Thunk = Packet (*)(torch::nn::Module& module, Packet& arguments);
+using Thunk = Packet (*)(RoutedBase& module, Packet& arguments);
 
 /// One remotely callable method of one module type with one signature.
 struct CallEntry {
@@ -78,6 +80,10 @@ class SMP_API RoutedBase {
 
   /// The module this is part of.
   virtual torch::nn::Module& smp_module() noexcept = 0;
+  /// The module as a class of the user's, if `impl` is the one that was made routed; else nullptr.
+  /// Each request asks, and a dynamic_cast across the layers of a routed module takes longer than
+  /// unpacking a tensor.
+  virtual void* smp_as(const std::type_info& impl) noexcept = 0;
   /// The user's class name.
   virtual std::string smp_type_name() const = 0;
   /// Why calls of this module cannot cross ranks, or empty. Such a module runs with its parent.

@@ -55,6 +55,9 @@ class RoutedRoot : public Impl, public RoutedBase {
   RoutedRoot(Rewrap, const Impl& plain) : Impl(plain) {}
 
   torch::nn::Module& smp_module() noexcept override { return *this; }
+  void* smp_as(const std::type_info& impl) noexcept override {
+    return impl == typeid(Impl) ? static_cast<Impl*>(this) : nullptr;
+  }
   std::string smp_type_name() const override { return type_name(typeid(Impl)); }
   bool smp_draws_random() const noexcept override { return draws_random_v<Impl>; }
   StateUse smp_state_use() const noexcept override { return state_use<Impl>(); }

@@ -114,9 +114,8 @@ void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
       "that calls it."));
 }
 
-void fail_wrong_module(const torch::nn::Module& module, const CallEntry& entry) {
-  SMP_ASSERT(false, "'", entry.signature, "' was asked of a module of type ",
-             type_name(typeid(module)));
+void fail_wrong_module(const RoutedBase& module, const CallEntry& entry) {
+  SMP_ASSERT(false, "'", entry.signature, "' was asked of ", name_of(module));
 }
 
 void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {

@@ -156,8 +156,8 @@ const CallEntry& SequentialImpl::joint_entry() {
   return entry;
 }
 
-Packet SequentialImpl::run(torch::nn::Module& module, Packet& arguments) {
-  auto* self = dynamic_cast<SequentialImpl*>(&module);
+Packet SequentialImpl::run(RoutedBase& module, Packet& arguments) {
+  auto* self = static_cast<SequentialImpl*>(module.smp_as(typeid(SequentialImpl)));
   if (self == nullptr) smp::detail::fail_wrong_module(module, forward_entry());
   Reader in(arguments);
   const auto first = static_cast<std::size_t>(in.get<std::uint64_t>());

@@ -477,7 +477,7 @@ std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, P
       note_handed(arguments.tensors, /*returned=*/false);
       state.live_log->note_arguments(arguments.tensors);
     }
-    auto returned = entry.run(module.smp_module(), arguments);
+    auto returned = entry.run(module, arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
     if (sizes) note_result(returned.tensors);
     return returned;

@@ -44,9 +44,9 @@ bool is_unusual(const ForwardRequest& request) {
 
 /// A joint call is none of the program's: what it runs are calls.
 Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
-  if (entry.joint) return entry.run(module.smp_module(), arguments);
+  if (entry.joint) return entry.run(module, arguments);
   const LocalCall bracket(*module::call_handler().get(), module);
-  return entry.run(module.smp_module(), arguments);
+  return entry.run(module, arguments);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ class FakeHandler final : public CallHandler {
     auto& twin = *modules_.at({owner, module.smp_place.path});
     const int caller = std::exchange(here_, owner);
     const CallEntry* known = find_call(entry.key);
-    Packet answer = known->run(twin, arguments);
+    Packet answer = known->run(dynamic_cast<RoutedBase&>(twin), arguments);
     here_ = caller;
     return answer;
   }

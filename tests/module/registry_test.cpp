@@ -8,7 +8,7 @@
 namespace smp {
 namespace {
 
-Packet nothing(torch::nn::Module&, Packet&) { return {}; }
+Packet nothing(RoutedBase&, Packet&) { return {}; }
 
 struct One {};
 struct Other {};

@@ -159,6 +159,17 @@ TEST(Routed, CallsPlainlyBetweenSteps) {
   EXPECT_TRUE(scale.handler.requests.empty());
 }
 
+TEST(Routed, RunsNoCallOnAModuleOfAnotherClass) {
+  using Forward =
+      smp::detail::RoutedCall<smp::detail::SmpMethod_forward, ScaleImpl, Tensor, const Tensor&>;
+  TwoScales other;
+  Packet arguments;
+  EXPECT_THROW(Forward::entry().run(*other, arguments), InternalError);
+  Scale scale(3);
+  EXPECT_EQ(scale->smp_as(typeid(ScaleImpl)), static_cast<ScaleImpl*>(scale.get()));
+  EXPECT_EQ(scale->smp_as(typeid(TwoScalesImpl)), nullptr);
+}
+
 TEST(Routed, ReturnsAnEmptyValueWhenTheStepIsFailing) {
   Remote<Scale> scale;
   scale.handler.answers_nothing = true;

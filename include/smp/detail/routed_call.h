@@ -26,8 +26,7 @@ SMP_API std::string obstacle_text(const char* method, int argument, const std::t
 /// For a remote call of an entry that cannot run remotely.
 [[noreturn]] SMP_API void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
                                              const std::string& obstacle);
-[[noreturn]] SMP_API void fail_wrong_module(const torch::nn::Module& module,
-                                            const CallEntry& entry);
+[[noreturn]] SMP_API void fail_wrong_module(const RoutedBase& module, const CallEntry& entry);
 /// Runs `entry` by what stands in for `module`, in the training mode that `module` has now.
 SMP_API Packet run_stand_in(RoutedBase& module, const CallEntry& entry, Packet& arguments);
 
@@ -133,13 +132,10 @@ class RoutedCall {
     }
   }
 
-  static Packet run(torch::nn::Module& module, Packet& arguments) {
-    auto* self = dynamic_cast<Self*>(&module);
+  static Packet run(RoutedBase& module, Packet& arguments) {
+    auto* const self = static_cast<Self*>(module.smp_as(typeid(Self)));
     if (self == nullptr) fail_wrong_module(module, entry());
-    auto* const routed = dynamic_cast<RoutedBase*>(&module);
-    if (routed != nullptr && routed->smp_stand_in) {
-      return run_stand_in(*routed, entry(), arguments);
-    }
+    if (module.smp_stand_in) return run_stand_in(module, entry(), arguments);
     Reader in(arguments);
     std::tuple<Received<A>...> received{Received<A>(in)...};
     in.finish();

@@ -41,6 +41,9 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   void to(torch::Device device, bool non_blocking = false) override;
 
   torch::nn::Module& smp_module() noexcept override { return *this; }
+  void* smp_as(const std::type_info& impl) noexcept override {
+    return impl == typeid(SequentialImpl) ? this : nullptr;
+  }
   std::string smp_type_name() const override { return "smp::nn::SequentialImpl"; }
   std::string smp_cannot_cross() const override;
   bool smp_draws_random() const noexcept override;
@@ -106,7 +109,7 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   const RoutedBase* sendable(std::size_t index) const;
   static const CallEntry& forward_entry();
   static const CallEntry& joint_entry();
-  static Packet run(torch::nn::Module& module, Packet& arguments);
+  static Packet run(RoutedBase& module, Packet& arguments);
   static const bool registered_;  // at load time, on every rank
 
   std::vector<AnyModule> modules_;
