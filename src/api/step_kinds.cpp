@@ -10,7 +10,7 @@ namespace smp {
 
 StepKinds::Kind StepKinds::kind_of(Runtime& runtime, const std::type_info& body, bool grad) {
   const auto key = base::mix_key(std::type_index(body).hash_code(), grad ? 1 : 0);
-  return base::mix_key(key, runtime.server().settings().training_key());
+  return base::mix_key(key, runtime.server().settings().flags().training_key());
 }
 
 }  // namespace smp

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 #include <typeinfo>
 
 #include "server/executor.h"
@@ -33,16 +32,11 @@ bool has_hooks(Node& node) {
          !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-/// What LibTorch generates does what it is known to do. By name: nodes of views, of every Linear's
-/// weight say, do not call themselves traceable as others do.
-bool is_generated(const Node& node) {
-  const std::string_view type = typeid(node).name();
-  return type.starts_with("N5torch8autograd9generated");
-}
-
-bool may_run_user_code(GraphNode& entry) {
+/// What LibTorch and this library make does what it is known to do.
+bool may_run_user_code(const GraphNode& entry) {
   auto& node = *entry.node;
-  return has_hooks(node) || (node.num_outputs() > 0 && !entry.generated && !node.is_traceable());
+  if (has_hooks(node)) return true;
+  return entry.kind == NodeKind::kOther && node.num_outputs() > 0 && !node.is_traceable();
 }
 
 }  // namespace
@@ -92,7 +86,7 @@ NodeIndex BackwardGraph::target_of(const Edge& edge) {
 void BackwardGraph::expand(NodeIndex index, std::uint64_t least) {
   Node& node = *nodes[index].node;
   nodes[index].first_target = static_cast<std::uint32_t>(targets.size());
-  nodes[index].generated = is_generated(node);
+  nodes[index].kind = kind_of(node);
   runs_user_code = runs_user_code || may_run_user_code(nodes[index]);
   if (least > 0 && node.topological_nr() < least) {
     targets.resize(targets.size() + node.num_outputs(), kNoNode);
@@ -141,7 +135,7 @@ void BackwardGraph::find_what_only_leaves_need() {
   for (const auto index : upwards()) {
     auto& entry = nodes[index];
     if (entry.node->num_outputs() == 0) {
-      entry.only_leaves = as_leaf(*entry.node) != nullptr;
+      entry.only_leaves = entry.kind == NodeKind::kLeaf;
       continue;
     }
     std::uint32_t leaves = 0, others = 0;
@@ -149,9 +143,7 @@ void BackwardGraph::find_what_only_leaves_need() {
       const auto target = targets[entry.first_target + i];
       if (target != kNoNode) ++(nodes[target].only_leaves ? leaves : others);
     }
-    const bool waits =
-        !entry.generated && dynamic_cast<module::WaitingNode*>(entry.node) != nullptr;
-    entry.only_leaves = others == 0 && !waits;
+    entry.only_leaves = others == 0 && !waits_for_others(entry.kind);
     entry.also_leaves = leaves > 0 && !entry.only_leaves;
   }
 }

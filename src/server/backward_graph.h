@@ -9,6 +9,8 @@
 #include <limits>
 #include <vector>
 
+#include "server/node_kind.h"
+
 namespace smp::server {
 
 using NodeIndex = std::uint32_t;
@@ -22,7 +24,7 @@ struct GraphNode {
   std::uint32_t dependencies = 0;         ///< gradients still to come
   int first_capture = -1;                 ///< in BackwardGraph::captures, or -1
   bool execute = true;                    ///< false: at most its tensor hooks run
-  bool generated = false;  ///< by LibTorch: it waits for nobody and runs its own code
+  NodeKind kind = NodeKind::kOther;
   bool only_root = false;
   bool started_ahead = false;  ///< in a chain (AsyncNode::join_chain)
   bool only_leaves = false;    ///< a leaf, or there are leaves alone below it; see below

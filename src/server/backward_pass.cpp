@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/heartbeat.h"
 #include "base/random.h"
+#include "server/execution_scope.h"
 #include "server/gradient_chain.h"
 #include "server/gradient_sum.h"
 #include "server/inside_node.h"
@@ -51,6 +52,7 @@ void validate(const Node& node, variable_list& outputs) {
 }  // namespace
 
 variable_list BackwardPass::run(const edge_list& roots, variable_list&& gradients) {
+  const OwnCodeOnly own(graph_.runs_user_code ? nullptr : ExecutionScope::current());
   // Filling a generator takes as long as ten nodes.
   std::optional<base::RandomScope> random;
   if (options_.random_key && graph_.runs_user_code) random.emplace(*options_.random_key);
@@ -119,7 +121,7 @@ void BackwardPass::evaluate(NodeIndex index) {
   keep_captures(entry, inputs);
   if (give_to_sink(node, inputs)) return;
   if (entry.started_ahead) return give_place(index);
-  if (!entry.reached && dynamic_cast<module::SuspendingNode*>(&node) == nullptr) {
+  if (!entry.reached && entry.kind != NodeKind::kSuspending) {
     return pass_on(index, variable_list(node.num_outputs()), false);
   }
   call_tensor_hooks(node, inputs);
@@ -132,20 +134,19 @@ void BackwardPass::evaluate(NodeIndex index) {
 }
 
 void BackwardPass::execute(NodeIndex index, variable_list&& inputs) {
+  const auto kind = graph_.nodes[index].kind;
   Node& node = *graph_.nodes[index].node;
-  auto* const waits =
-      graph_.nodes[index].generated ? nullptr : dynamic_cast<module::WaitingNode*>(&node);
-  if (waits != nullptr) {
-    if (auto* here = dynamic_cast<module::SuspendingNode*>(waits)) {
-      return suspend_in(index, *here, std::move(inputs));
-    }
-    return start(index, static_cast<AsyncNode&>(*waits), std::move(inputs));
+  if (kind == NodeKind::kSuspending) {
+    return suspend_in(index, static_cast<module::SuspendingNode&>(node), std::move(inputs));
+  }
+  if (kind == NodeKind::kAsync) {
+    return start(index, static_cast<AsyncNode&>(node), std::move(inputs));
   }
   variable_list kept;
   const bool has_post_hooks = !node.post_hooks().empty();
   if (has_post_hooks) kept = inputs;
   variable_list outputs;
-  if (typeid(node) == typeid(BoundaryInput)) {
+  if (kind == NodeKind::kBoundary) {
     static_cast<BoundaryInput&>(node).take(std::move(inputs), options_.boundary);
   } else {
     outputs = compute(graph_.nodes[index], Targets::kAll, std::move(inputs));
@@ -325,7 +326,7 @@ void BackwardPass::run_put_off() {
 
 void BackwardPass::keep_captures(const GraphNode& entry, const variable_list& inputs) {
   const auto* const async =
-      entry.first_capture < 0 ? nullptr : dynamic_cast<const AsyncNode*>(entry.node);
+      entry.kind == NodeKind::kAsync ? static_cast<const AsyncNode*>(entry.node) : nullptr;
   for (int i = entry.first_capture; i >= 0; i = graph_.captures[i].next) {
     const auto& capture = graph_.captures[i];
     if (async != nullptr) async->require_whole_gradient(capture.input);

@@ -192,7 +192,7 @@ SettingsBoard::View BackwardRequests::settings_of(const BackwardRequest& request
   if (!request.settings) return record.settings;
   auto& board = core_.scopes.settings;
   const auto& module = core_.scopes.modules.module(record.module);
-  const auto& part = board.subtree(const_cast<RoutedBase&>(module).smp_module());
+  const auto& part = board.flags().subtree(const_cast<RoutedBase&>(module).smp_module());
   return board.view_of(part, *request.settings);
 }
 

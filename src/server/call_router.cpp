@@ -399,7 +399,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
 /// What the execution switched, as its caller sees it from now on.
 Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) {
   auto& board = core_.scopes.settings;
-  const auto& part = board.subtree(module.smp_module());
+  const auto& part = board.flags().subtree(module.smp_module());
   board.write(part, changed);
   return board.read(part);
 }
@@ -468,7 +468,7 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
   request.position = scope.next_call(calls);
   request.after_first_backward = scope.identity().after_first_backward;
   auto& settings = core_.scopes.settings;
-  request.settings = settings.read(settings.subtree(module.smp_module()));
+  request.settings = settings.read(settings.flags().subtree(module.smp_module()));
   request.modes = ExecutionModes::capture();
   const auto& tensors = arguments.tensors;
   // Without grad mode too: the module may ask, hook an argument, or switch the mode on.

@@ -230,8 +230,8 @@ void DynamicEngine::check_left_settings() const {
     if (first == before.end()) continue;
     const auto flag = static_cast<std::size_t>(first - before.begin());
     const auto& board = core_.scopes.settings;
-    SMP_REQUIRE(false, "the step's body leaves ", board.describe(flag, *first != 0),
-                " in microbatch ", i - 1, " and ", board.describe(flag, *second != 0),
+    SMP_REQUIRE(false, "the step's body leaves ", board.flags().describe(flag, *first != 0),
+                " in microbatch ", i - 1, " and ", board.flags().describe(flag, *second != 0),
                 " in microbatch ", i,
                 "; microbatches run at the same time, so each must leave the same modes behind");
   }
@@ -249,7 +249,7 @@ void DynamicEngine::leave_settings(ExecutionScope& scope) {
     return board.begin_microbatches_with(left);
   }
   if (step.task.microbatches > 1) {
-    scope.body_settings().require_repeatable(board, board.base(), left);
+    scope.body_settings().require_repeatable(board.flags(), board.base(), left);
   }
   if (left == board.base() || *left == *board.base()) return;
   if (step.left_settings.empty()) {

@@ -1,6 +1,8 @@
 // server/execution_scope.cpp: the chain of calls on a fiber's stack.
 #include "server/execution_scope.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -37,7 +39,7 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
       outer_scope_(current_scope().get()) {
   if (identity.module != kBody) {
     if (auto* module = services.modules.find(identity.module)) {
-      part_ = &services.settings.subtree(module->smp_module());
+      part_ = &services.settings.flags().subtree(module->smp_module());
     }
   }
   current_scope().set(this);
@@ -178,13 +180,14 @@ void ExecutionScope::body_call_begins(const RoutedBase& module) {
   if (!body_settings_.called()) {
     board.note(settings_);
   } else {
-    board.note(settings_, board.subtree(const_cast<RoutedBase&>(module).smp_module()));
+    board.note(settings_, board.flags().subtree(const_cast<RoutedBase&>(module).smp_module()));
   }
   body_settings_.call_begins(settings_);
 }
 
 void ExecutionScope::body_call_ends(const RoutedBase& module) noexcept {
-  const auto& part = services_.settings.subtree(const_cast<RoutedBase&>(module).smp_module());
+  const auto& part =
+      services_.settings.flags().subtree(const_cast<RoutedBase&>(module).smp_module());
   services_.settings.note(settings_, part);
   body_settings_.call_ends(settings_, part);
 }
@@ -208,10 +211,29 @@ void ExecutionScope::on_switch(bool running) noexcept {
   } else {
     running_call.clear();
     watch_members();
-    services_.settings.suspend(settings_, part_);
+    leave_settings();
     if (innermost_ != nullptr) innermost_->on_switch(false);
     if (statistics_) statistics_->on_switch(false);
   }
+}
+
+void ExecutionScope::leave_settings() noexcept {
+  if (!own_code_only_) {
+    services_.settings.suspend(settings_, part_);
+  } else if (!std::exchange(noted_, true)) {
+    note_settings();
+  }
+}
+
+OwnCodeOnly::OwnCodeOnly(ExecutionScope* scope) noexcept
+    : scope_(scope), before_(scope != nullptr && scope->own_code_only_) {
+  if (scope_ == nullptr) return;
+  scope_->own_code_only_ = true;
+  scope_->noted_ = false;
+}
+
+OwnCodeOnly::~OwnCodeOnly() {
+  if (scope_ != nullptr) scope_->own_code_only_ = before_;
 }
 
 void ExecutionScope::measure(const base::Clock* clock) noexcept {
@@ -309,7 +331,7 @@ void CallScope::on_switch(bool running) noexcept {
 }
 
 OrderKey CallScope::key() const {
-  std::vector<std::uint32_t> inwards;
+  c10::SmallVector<std::uint32_t, 16> inwards;
   for (const auto* call = this; call != nullptr; call = call->outer_) {
     inwards.push_back(call->ordinal_);
   }

@@ -17,6 +17,7 @@
 #include "fiber/scheduler.h"
 #include "module/call_places.h"
 #include "schedule/phase.h"
+#include "server/body_settings.h"
 #include "server/deferred_statistics.h"
 #include "server/gradient_accumulator.h"
 #include "server/ids.h"
@@ -82,6 +83,8 @@ class ExecutionScope final : public fiber::Activity {
 
   /// Of the running fiber, or nullptr.
   static ExecutionScope* current() noexcept;
+  /// Although there is an OwnCodeOnly, code of the user's has run.
+  void note_user_code() noexcept { noted_ = false; }
 
   const ExecutionIdentity& identity() const noexcept { return identity_; }
   const ScopeServices& services() const noexcept { return services_; }
@@ -157,8 +160,10 @@ class ExecutionScope final : public fiber::Activity {
 
  private:
   friend class CallScope;
+  friend class OwnCodeOnly;
 
   void watch_members() noexcept;
+  void leave_settings() noexcept;
   void record(bool running) noexcept;
 
   ScopeServices& services_;
@@ -178,12 +183,30 @@ class ExecutionScope final : public fiber::Activity {
   std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;
   SettingsBoard::View settings_;
   const SettingsBoard::Subtree* part_ = nullptr;  // what it may change; nullptr: everything
+  bool own_code_only_ = false;                    // OwnCodeOnly
+  bool noted_ = false;                            // settings_, since that began
   BodySettings body_settings_;
   fiber::Activity* outer_activity_;
   ExecutionScope* outer_scope_;
   const base::Clock* stopwatch_ = nullptr;
   base::Nanoseconds measured_ = 0;  // up to when it last left the thread
   base::Nanoseconds since_ = 0;     // it has the thread
+};
+
+/// While it lives, no code of the user's runs in `scope`, which cannot switch anything then: when
+/// it leaves the thread, the modules are looked at once, and not again. A backward pass leaves for
+/// every remote call, and to look at all flags of a model takes as long as a small layer.
+class OwnCodeOnly {
+ public:
+  /// @param scope  nullptr: nothing is done
+  explicit OwnCodeOnly(ExecutionScope* scope) noexcept;
+  ~OwnCodeOnly();
+  OwnCodeOnly(const OwnCodeOnly&) = delete;
+  OwnCodeOnly& operator=(const OwnCodeOnly&) = delete;
+
+ private:
+  ExecutionScope* const scope_;
+  const bool before_;
 };
 
 /// One call of a module that runs here: its place in the program, random numbers, running

@@ -162,7 +162,7 @@ ForwardResponse ForwardRequests::run_forward(PpRank source, ForwardRequest& requ
   SMP_ASSERT(entry != nullptr && entry->run != nullptr, core_.scopes.modules.path(request.module),
              ", call ", request.call);
   auto& board = core_.scopes.settings;
-  const auto& part = board.subtree(module.smp_module());
+  const auto& part = board.flags().subtree(module.smp_module());
   const auto settings = board.view_of(part, request.settings);
   auto& scope = *ExecutionScope::current();
   scope.set_settings(settings);

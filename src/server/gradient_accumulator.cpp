@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "module/node_pointer.h"
+#include "server/execution_scope.h"
 #include "server/leaf_update.h"
 
 namespace smp::server {
@@ -298,7 +299,9 @@ void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch,
                                 bool after_first_backward) {
   waiting_.leave(sum);
   std::optional<base::RandomScope> random;
-  if (random_key_ && has_hooks(*sum.leaf)) {
+  const bool hooked = has_hooks(*sum.leaf);
+  if (auto* const scope = hooked ? ExecutionScope::current() : nullptr) scope->note_user_code();
+  if (random_key_ && hooked) {
     const auto& leaf = static_cast<const Leaf&>(*sum.leaf).variable;
     random.emplace(base::mix_key(random_key_(static_cast<int>(microbatch), leaf),
                                  after_first_backward ? "later hooks" : "hooks"));

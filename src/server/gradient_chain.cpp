@@ -26,8 +26,9 @@ void add_follower(BackwardGraph& graph, ChainLink& link, c10::ArrayRef<ChainEdge
   if (entry.dependencies != edges.size() || !may_be_ahead(entry)) return;
   const auto same_input = [](const ChainEdge& a, const ChainEdge& b) { return a.input == b.input; };
   if (std::adjacent_find(edges.begin(), edges.end(), same_input) != edges.end()) return;
-  auto* const next = dynamic_cast<AsyncNode*>(entry.node);
-  if (next == nullptr || !link.node->can_pass_on_to(*next, options)) return;
+  if (entry.kind != NodeKind::kAsync) return;
+  auto* const next = static_cast<AsyncNode*>(entry.node);
+  if (!link.node->can_pass_on_to(*next, options)) return;
   entry.started_ahead = true;
   auto& follower = chain.emplace_back(ChainLink{edges.front().target, next});
   for (const auto& edge : edges) {

@@ -177,7 +177,7 @@ std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
   auto& board = router.core_.scopes.settings;
   auto* module = router.core_.scopes.modules.find(module_);
   if (module == nullptr) return std::nullopt;
-  const auto& part = board.subtree(module->smp_module());
+  const auto& part = board.flags().subtree(module->smp_module());
   if (board.read(part) == settings_) return std::nullopt;
   return board.read_all(part);
 }

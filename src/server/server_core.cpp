@@ -33,9 +33,10 @@ std::uint64_t ServerCore::random_key(int microbatch) const noexcept {
 
 /// A rank numbers its own parameters only. What the program has made has no lasting number.
 std::uint64_t ServerCore::random_key_of_hooks(int microbatch, const at::Tensor& leaf) {
-  const auto number = scopes.settings.number_of(leaf);
+  const auto number = scopes.settings.flags().number_of(leaf);
   const auto other = std::min(parameters.of(leaf), parameters.placed());
-  return base::mix_key(random_key(microbatch), number ? *number : scopes.settings.size() + other);
+  return base::mix_key(random_key(microbatch),
+                       number ? *number : scopes.settings.flags().size() + other);
 }
 
 }  // namespace smp::server

@@ -8,7 +8,7 @@
 
 namespace smp::server {
 
-/// One flag a module, then one a parameter, in the order of SettingsBoard::subtree(). Nearly always
+/// One flag a module, then one a parameter, in the order of SettingFlags::subtree(). Nearly always
 /// every one of them is on, and then nothing is sent.
 struct Settings {
   bool plain = true;        ///< all flags are on; the rest has no meaning then

@@ -47,7 +47,6 @@ class ExchangeNode final : public module::SuspendingNode {
     if (backward_.is_identity()) return {gradient};
     return {smp::run(backward_, meeting_->backward(), *meeting_, gradient)};
   }
-  bool is_traceable() override { return true; }  // it calls no code of the user's
   std::string name() const override { return name_; }
 
  private:

@@ -193,6 +193,41 @@ TEST_F(ExecutionScopeTest, ScopesOfAFiberNestAndOthersSeeNone) {
   EXPECT_EQ(fiber::current_fiber()->activity, nullptr);
 }
 
+/// A scope leaves the thread, and another one has it with what the step began with.
+TEST_F(ExecutionScopeTest, WithOwnCodeAloneItsSwitchesAreLookedForOnce) {
+  rank_.services.settings.attach(*rank_.modules[0]);
+  rank_.services.settings.begin_step();
+  auto& module = *rank_.modules[0];
+  ExecutionScope one(rank_.services, of(1), {}, kKey);
+  const auto other_runs = [&] {
+    one.on_switch(false);
+    rank_.services.settings.apply(rank_.services.settings.base());
+    const bool trains = module.is_training();
+    one.on_switch(true);
+    return trains;
+  };
+  module.eval();
+  {
+    const OwnCodeOnly own(&one);
+    EXPECT_TRUE(other_runs()) << "switched before";
+    EXPECT_FALSE(module.is_training());
+    const auto view = one.settings();
+    EXPECT_TRUE(other_runs());
+    EXPECT_EQ(one.settings(), view);
+    EXPECT_FALSE(module.is_training());
+    one.note_user_code();
+    module.train();
+    EXPECT_TRUE(other_runs());
+    EXPECT_TRUE(module.is_training()) << "by a hook, say";
+    module.eval();
+    EXPECT_FALSE(other_runs()) << "nobody looks: it cannot have happened";
+  }
+  module.train();
+  module.eval();
+  EXPECT_TRUE(other_runs()) << "user code again";
+  const OwnCodeOnly nobody(nullptr);
+}
+
 TEST_F(ExecutionScopeTest, SaysWhoAndWhatItIs) {
   const auto text_of = [](const ExecutionScope& scope) {
     char text[256];

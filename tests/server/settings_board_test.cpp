@@ -72,7 +72,7 @@ TEST_F(SettingsBoardTest, ThreeTakeTurns) {
 }
 
 TEST_F(SettingsBoardTest, OfAPartOnlyItsOwnFlagsAreLookedAt) {
-  const auto& second = board_.subtree(part(1));
+  const auto& second = board_.flags().subtree(part(1));
   board_.resume(one_);
   part(0).eval();
   part(1).eval();
@@ -97,6 +97,11 @@ TEST_F(SettingsBoardTest, AParameterThatNeverHadAGradientMayGetOne) {
   board_.suspend(two_, nullptr);
   board_.resume(one_);
   EXPECT_TRUE(bias.requires_grad());
+  board_.suspend(one_, nullptr);
+  board_.resume(two_);
+  bias.set_requires_grad(true);
+  board_.note(two_);
+  EXPECT_NE(two_, board_.base()) << "as any other one's, now that it has been on once";
 }
 
 TEST_F(SettingsBoardTest, AStepBeginsWithWhatTheModulesSay) {
