@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -81,12 +82,20 @@ void set_idle_policy(const Config& config, bool oversubscribed) {
   fiber::Scheduler::install().set_idle_policy(policy);
 }
 
+/// mpirun may bind a rank to fewer cores than the machine has.
+int num_own_cores() {
+  cpu_set_t own;
+  if (sched_getaffinity(0, sizeof own, &own) != 0) return num_cores();
+  return std::max(1, CPU_COUNT(&own));
+}
+
 /// Cores are shared by the ranks of a machine, unless the user decided otherwise.
 void set_intra_op_threads(const Config& config, int local_size) {
   if (config.intra_op_threads > 0) {
     at::set_num_threads(config.intra_op_threads);
   } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    at::set_num_threads(std::max(1, num_cores() / std::max(1, local_size)));
+    const int share = std::max(1, num_cores() / std::max(1, local_size));
+    at::set_num_threads(std::min(share, num_own_cores()));
   }
 }
 
