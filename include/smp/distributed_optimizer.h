@@ -35,25 +35,41 @@ class SMP_API OptimizerShare {
   /// To be called before each step of the optimizer. What it gives throws UsageError where a step
   /// that is not one of step() would leave replicas with different values.
   std::function<void()> step_guard() const;
+  /// To be called before torch::save() and torch::load() of the optimizer, with their names. What
+  /// it gives throws UsageError where a rank has a part of the optimizer only.
+  std::function<void(const char* action)> archive_guard() const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
 };
 
-/// A LibTorch optimizer that asks before each step, whoever makes it.
+/// A LibTorch optimizer that asks before each step, whoever makes it, and before it is written or
+/// read as a whole.
 template <class Base>
 class GuardedOptimizer final : public Base {
  public:
   explicit GuardedOptimizer(Base&& plain) : Base(std::move(plain)) {}
-  void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
+  void set_guards(const OptimizerShare& share) {
+    step_guard_ = share.step_guard();
+    archive_guard_ = share.archive_guard();
+  }
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
-    if (guard_) guard_();
+    if (step_guard_) step_guard_();
     return Base::step(std::move(closure));
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    if (archive_guard_) archive_guard_("torch::save()");
+    Base::save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    if (archive_guard_) archive_guard_("torch::load()");
+    Base::load(archive);
   }
 
  private:
-  std::function<void()> guard_;
+  std::function<void()> step_guard_;
+  std::function<void(const char*)> archive_guard_;
 };
 
 }  // namespace detail
@@ -93,7 +109,7 @@ class DistributedOptimizer {
       : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
   DistributedOptimizer(ModelList models, Optimizer optimizer)
       : optimizer_(std::make_shared<Guarded>(std::move(optimizer))), share_(optimizer_, models) {
-    if constexpr (kGuarded) static_cast<Guarded&>(*optimizer_).set_guard(share_.step_guard());
+    if constexpr (kGuarded) static_cast<Guarded&>(*optimizer_).set_guards(share_);
   }
 
   /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no

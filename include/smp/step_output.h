@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ SMP_API at::Tensor stack(const std::vector<at::Tensor>& outputs);
 template <class T>
 class StepOutput {
  public:
+  using Mean = std::conditional_t<std::is_integral_v<T>, double, T>;
+  using Sum = std::conditional_t<std::is_same_v<T, bool>, std::int64_t, T>;
+
   StepOutput() = default;
   StepOutput(std::vector<T> outputs, std::vector<double> weights, bool here)
       : outputs_(std::move(outputs)), weights_(std::move(weights)), here_(here) {}
@@ -38,21 +42,21 @@ class StepOutput {
   const std::vector<double>& weights() const { return weights_; }
 
   /// Sum of weight times value, like the losses in backward: with "mean" the value for the whole
-  /// batch. Tensors have one shape.
-  T reduce_mean() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
+  /// batch, of integers a double. @throws UsageError  tensors of several shapes.
+  Mean reduce_mean() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       double sum = 0;
       for (std::size_t i = 0; i < outputs().size(); ++i) sum += weights_[i] * outputs_[i];
-      return static_cast<T>(sum);
+      return static_cast<Mean>(sum);
     } else {
       return detail::reduce_mean(outputs(), weights_);
     }
   }
-  /// Sum without weights. Tensors have one shape.
-  T reduce_sum() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
+  /// Sum without weights; of truth values, how many are true. @throws UsageError  as above.
+  Sum reduce_sum() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
-      T sum{};
-      for (const T& value : outputs()) sum += value;
+      Sum sum{};
+      for (const auto value : outputs()) sum += value;
       return sum;
     } else {
       return detail::reduce_sum(outputs());

@@ -47,6 +47,8 @@ std::exception_ptr attempt(const std::function<void()>& action) {
 }  // namespace
 
 void save_safetensors(const StateDict& dict, const std::string& path) {
+  const auto* const runtime = Runtime::find_current();
+  if (dict.empty() && runtime != nullptr && runtime->topology().pp_rank() != 0) return;
   const auto [written, aliases] = checkpoint::find_aliases(dict);
   std::vector<TensorInfo> infos;
   for (const std::size_t i : written) {

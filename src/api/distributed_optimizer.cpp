@@ -94,6 +94,7 @@ struct OptimizerShare::State {
   std::vector<int> holders;           // stages that step them; -1: none yet
   std::vector<at::Tensor> sharded;    // parameters of the stage, of which replicas step shares
   bool stepping = false;              // in OptimizerShare::step()
+  bool divided = false;               // ranks have different parts of the groups or their state
 };
 
 /// Takes out of `group` whatever others step, with the state that some optimizers are built with.
@@ -146,6 +147,8 @@ void OptimizerShare::State::follow_placement(Runtime& runtime) {
     leave(group, [&](const at::Tensor& tensor) { return models.foreign(tensor); });
   slice(runtime);
   if (runtime.optimizer_shards().active()) shard(runtime, models);
+  const auto& topology = runtime.topology();
+  divided = topology.pp_size() > 1 || topology.tp_size() > 1 || !sharded.empty();
   for (auto& group : optimizer->param_groups()) {
     for (const auto& tensor : group.params()) {
       if (models.known(tensor)) continue;
@@ -312,6 +315,20 @@ std::function<void()> OptimizerShare::step_guard() const {
                 "shard_optimizer_state it would step the parameters whose state is on this rank, "
                 "and no other replica would get their "
                 "values; call step() of the smp::DistributedOptimizer itself, on every rank");
+  };
+}
+
+std::function<void(const char*)> OptimizerShare::archive_guard() const {
+  return [weak = std::weak_ptr<State>(state_)](const char* action) {
+    const auto state = weak.lock();
+    const auto* const runtime = Runtime::find_current();
+    if (!state || !runtime) return;
+    SMP_REQUIRE(!state->divided, "rank ", runtime->topology().rank(), ": ", action,
+                " of the LibTorch optimizer in an smp::DistributedOptimizer: this rank steps a "
+                "part of the parameters, and each rank would write another part into the file, or "
+                "take another one's state for its own; call smp::optimizer_state_dict() and "
+                "smp::load_optimizer_state_dict() on every rank, and write the dict with "
+                "smp::save_safetensors()");
   };
 }
 

@@ -264,7 +264,18 @@ void require_outputs(bool here, std::size_t count) {
   SMP_REQUIRE(count > 0, "this StepOutput is empty: no step filled it");
 }
 
+static void require_equal_shapes(const std::vector<at::Tensor>& outputs, const char* what) {
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    SMP_REQUIRE(outputs[i].sizes() == outputs[0].sizes(), "smp::StepOutput::", what,
+                "(): microbatches 0 and ", i, " gave tensors of shapes ", outputs[0].sizes(),
+                " and ", outputs[i].sizes(),
+                ", whose elements do not belong together; join them "
+                "with concat(), or let the body return a sum");
+  }
+}
+
 at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs, const std::vector<double>& weights) {
+  require_equal_shapes(outputs, "reduce_mean");
   at::NoGradGuard no_grad;
   auto mean = outputs[0] * weights[0];
   for (std::size_t i = 1; i < outputs.size(); ++i) mean += outputs[i] * weights[i];
@@ -272,6 +283,7 @@ at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs, const std::vector
 }
 
 at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs) {
+  require_equal_shapes(outputs, "reduce_sum");
   at::NoGradGuard no_grad;
   auto sum = outputs[0].clone();
   for (std::size_t i = 1; i < outputs.size(); ++i) sum += outputs[i];

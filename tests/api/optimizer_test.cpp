@@ -2,11 +2,17 @@
 // tensors of no model, groups, shared modules; and models that share modules or follow each other.
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <memory>
+#include <sstream>
+#include <string>
 
 #include "api/chain_model.h"
+#include "smp/checkpoint.h"
 
 namespace smp {
 namespace optimizer_test {
@@ -102,6 +108,58 @@ TEST(DistributedOptimizer, StepsAParameterThatIsGivenTwiceOnce) {
                    "weight");
     }
   });
+}
+
+/// torch::save() of all ranks into one file would keep the state of one.
+TEST(DistributedOptimizer, IsWrittenByItselfOnlyWhereItIsWhole) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    on_ranks(ranks, [ranks] {
+      FarModel own;
+      DistributedOptimizer optimizer(own.model, torch::optim::Adam(own.model.parameters(), 0.1));
+      std::stringstream file;
+      EXPECT_EQ(refusal<UsageError>([&] { torch::save(*optimizer, file); }), "accepted")
+          << "nothing is placed yet";
+      smp::step([&](Tensor x) { own.model.backward(own.model(x).sum()); })(rows(4));
+      optimizer.step();
+      for (const bool load : {false, true}) {
+        const auto answer = refusal<UsageError>([&] {
+          if (load) {
+            torch::load(*optimizer, file);
+          } else {
+            std::stringstream after;
+            torch::save(*optimizer, after);
+          }
+        });
+        if (ranks == 1) {
+          EXPECT_EQ(answer, "accepted");
+        } else {
+          EXPECT_THAT(answer, HasSubstr(load ? "torch::load()" : "torch::save()"));
+          EXPECT_THAT(answer, HasSubstr("smp::optimizer_state_dict()"));
+        }
+      }
+    });
+  }
+}
+
+TEST(DistributedOptimizer, EveryRankMayWriteItsStateDict) {
+  const auto path =
+      testing::TempDir() + "smp_optimizer_" + std::to_string(::getpid()) + ".safetensors";
+  on_ranks(2, [&] {
+    FarModel own;
+    DistributedOptimizer optimizer(own.model, torch::optim::Adam(own.model.parameters(), 0.1));
+    smp::step([&](Tensor x) { own.model.backward(own.model(x).sum()); })(rows(4));
+    optimizer.step();
+    const auto state = optimizer_state_dict(own.model, optimizer);
+    EXPECT_EQ(state.empty(), rank() == 1);
+    if (rank() == 1) barrier();
+    save_safetensors(state, path);  // first rank 0, then rank 1, which has nothing
+    if (rank() == 0) barrier();
+    barrier();
+    load_optimizer_state_dict(own.model, optimizer,
+                              rank() == 0 ? load_safetensors(path) : StateDict());
+  });
+  std::remove(path.c_str());
 }
 
 TEST(DistributedOptimizer, IsNotSteppedInABody) {

@@ -47,6 +47,30 @@ TEST(StepOutputs, AreStackedConcatenatedAndSummed) {
   });
 }
 
+TEST(StepOutputs, OfIntegersAndTruthValuesAreNotRounded) {
+  const StepOutput<int> correct({1, 0, 0, 1}, {0.25, 0.25, 0.25, 0.25}, true);
+  EXPECT_EQ(correct.reduce_mean(), 0.5);
+  EXPECT_EQ(correct.reduce_sum(), 2);
+  const StepOutput<bool> good({true, false, true, true}, {0.25, 0.25, 0.25, 0.25}, true);
+  EXPECT_EQ(good.reduce_mean(), 0.75);
+  EXPECT_EQ(good.reduce_sum(), 3);
+  const StepOutput<float> loss({1.5F, 2.5F}, {0.5, 0.5}, true);
+  static_assert(std::is_same_v<decltype(loss.reduce_mean()), float>);
+  EXPECT_EQ(loss.reduce_mean(), 2);
+}
+
+TEST(StepOutputs, OfSeveralShapesAreNotAdded) {
+  const StepOutput<Tensor> uneven({torch::ones({2}), torch::ones({1})}, {0.6, 0.4}, true);
+  for (const bool mean : {false, true}) {
+    EXPECT_THAT(
+        refusal([&] { static_cast<void>(mean ? uneven.reduce_mean() : uneven.reduce_sum()); }),
+        testing::AllOf(HasSubstr(mean ? "reduce_mean" : "reduce_sum"),
+                       HasSubstr("microbatches 0 and 1"), HasSubstr("[2] and [1]"),
+                       HasSubstr("concat()")));
+  }
+  EXPECT_EQ(uneven.concat().numel(), 3);
+}
+
 TEST(StepOutputs, CarryNoHistory) {
   on_ranks(2, [] {
     FarModel own;
