@@ -81,8 +81,8 @@ class SMP_API RoutedBase {
   /// The module this is part of.
   virtual torch::nn::Module& smp_module() noexcept = 0;
   /// The module as a class of the user's, if `impl` is the one that was made routed; else nullptr.
-  /// Each request asks, and a dynamic_cast across the layers of a routed module takes longer than
-  /// unpacking a tensor.
+  /// In place of a dynamic_cast across the layers of a routed module, because each request asks on
+  /// its way to the method.
   virtual void* smp_as(const std::type_info& impl) noexcept = 0;
   /// The user's class name.
   virtual std::string smp_type_name() const = 0;

@@ -13,8 +13,8 @@
 namespace smp {
 
 /// Writes `dict` to a safetensors file, which Python's `safetensors` reads; this rank alone does.
-/// Every rank may call it with what state_dict() or optimizer_state_dict() gave: where that is
-/// empty because another stage has it, nothing is written. The file appears under its name when it
+/// Every stage of a pipeline may call it with what state_dict() or optimizer_state_dict() gave: an
+/// empty dict is another stage's there, and is not written. The file appears under its name when it
 /// is complete, on disk. A tensor with several names is written once; load_safetensors() gives it
 /// all of them again, other programs see the first.
 /// @throws ResourceError     the disk is full or the folder not writable; an old file stays.

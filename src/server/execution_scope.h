@@ -195,7 +195,7 @@ class ExecutionScope final : public fiber::Activity {
 
 /// While it lives, no code of the user's runs in `scope`, which cannot switch anything then: when
 /// it leaves the thread, the modules are looked at once, and not again. A backward pass leaves for
-/// every remote call, and to look at all flags of a model takes as long as a small layer.
+/// every remote call, and to look at them is to read every flag of the model.
 class OwnCodeOnly {
  public:
   /// @param scope  nullptr: nothing is done

@@ -16,8 +16,8 @@ enum class NodeKind : std::uint8_t {
   kSuspending,  ///< module::SuspendingNode
 };
 
-/// A pass asks once a node. Casts and comparisons of names take longer than small nodes compute, so
-/// the types of LibTorch and of this library, which stay loaded, are remembered. Threads: any.
+/// A pass asks once a node, so casts and comparisons of names are made once a type: those of
+/// LibTorch and of this library, which stay loaded, are remembered. Threads: any.
 NodeKind kind_of(const torch::autograd::Node& node);
 
 inline bool waits_for_others(NodeKind kind) noexcept {

@@ -135,7 +135,7 @@ void SettingFlags::list(const torch::nn::Module& module, std::vector<char>& seen
   for (const auto& child : module.named_children()) list(*child.value(), seen, part);
 }
 
-// ---- how they are
+// ---- how they are ------------------------------------------------------------------------------
 
 bool SettingFlags::get(std::uint32_t number) const noexcept {
   const auto& flag = flags_[number];

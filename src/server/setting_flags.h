@@ -25,7 +25,7 @@ class SettingFlags {
 
   /// Adds the modules and parameters of a model; all numbers are new.
   void attach(torch::nn::Module& root);
-  /// The model ends, and its modules may. Its flags are off from now on, and nobody switches them.
+  /// The model ends, and its modules may. Its flags keep their numbers, and count for nothing.
   void detach(const torch::nn::Module& root) noexcept;
   /// New numbers if a model is gone. @return whether
   bool renumber();
