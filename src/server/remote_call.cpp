@@ -219,6 +219,7 @@ void RemoteCall::complete(variable_list&& gradients, std::exception_ptr error) n
     if (on_early_answer_ != nullptr) on_early_answer_->signal();
     return;
   }
+  early_ = Early::kNo;  // the pass that it was begun for has it; another one begins anew
   const auto alive = std::move(running_);
   std::exchange(done_, {})(std::move(gradients), std::move(error));
 }

@@ -131,6 +131,88 @@ TEST(EarlyBackward, OfAModuleThatCallsOthers) {
   }
 }
 
+/// What the first pass did not reach is there for the second, which comes another way.
+TEST(EarlyBackward, LeavesItsCallsToALaterPass) {
+  const PieceImpl::Act ignores = [](PieceImpl& self, const Tensor&) {
+    return self.weight.square().mean();
+  };
+  const auto two_losses = [](auto&& backward, PiecesImpl& net, const Tensor& x) {
+    auto& p = net.pieces;
+    const auto y = p[0](x);
+    backward(p[1](y));
+    backward(p[2](y));
+  };
+  const std::vector<PieceImpl::Act> acts{multiply, ignores, loss_of};
+  Results reference;
+  Pieces alone(acts);
+  const auto x = rows(2);
+  for (int step = 0; step < kSteps; ++step) {
+    two_losses([](const Tensor& loss) { loss.backward(); }, *alone, x);
+  }
+  for (const auto& item : alone->named_parameters()) {
+    note(reference, item.key(), item.value().grad());
+  }
+  for (const auto& ranks : {std::vector{1, 2, 3}, std::vector{1, 1, 2}, std::vector{1, 1, 1}}) {
+    Config config;
+    config.plan_cache = "off";
+    Results results;
+    std::uint64_t early = 0;
+    run_local(
+        4,
+        [&] {
+          Pieces net(acts);
+          DistributedModel<Pieces> model(net);
+          model.set_partition("", 0);
+          for (std::size_t i = 0; i < ranks.size(); ++i) {
+            model.set_partition("p" + std::to_string(i), ranks[i]);
+          }
+          auto train = smp::step([&](Tensor input) {
+            two_losses([&](const Tensor& loss) { model.backward(loss); }, *net, input);
+          });
+          for (int step = 0; step < kSteps; ++step) train(x);
+          early += Runtime::current().server().core().counters.early;
+          for (const auto& [name, parameter] : model.local_named_parameters()) {
+            note(results, name, parameter.grad());
+          }
+        },
+        config);
+    EXPECT_GT(early, 0u);
+    expect_close(results, reference);
+  }
+}
+
+TEST(EarlyBackward, ASecondPassOverAFreedGraphIsRefused) {
+  const std::vector<PieceImpl::Act> acts{multiply, loss_of};
+  for (const auto& ranks : {std::vector{1, 1}, std::vector{1, 2}}) {
+    run_local(
+        3,
+        [&] {
+          Pieces net(acts);
+          DistributedModel<Pieces> model(net);
+          model.set_partition("", 0);
+          for (std::size_t i = 0; i < 2; ++i) {
+            model.set_partition("p" + std::to_string(i), ranks[i]);
+          }
+          bool twice = false;
+          auto train = smp::step([&](Tensor x) {
+            const auto loss = chain(*net, x);
+            model.backward(loss);
+            if (twice) model.backward(loss);
+          });
+          for (int step = 0; step < kSteps; ++step) train(rows(2));
+          twice = true;
+          std::string text;
+          try {
+            train(rows(2));
+          } catch (const std::exception& error) {
+            text = error.what();
+          }
+          EXPECT_THAT(text, HasSubstr("Trying to backward through the graph a second time"));
+        },
+        Config{.plan_cache = "off"});
+  }
+}
+
 /// A hook wants to see the gradient; the loss is looked at, or is one of two; another call runs.
 TEST(EarlyBackward, IsLeftToThePassWhereSomebodyTakesPart) {
   const std::vector<PieceImpl::Act> acts{multiply, multiply, loss_of, loss_of};
