@@ -176,10 +176,11 @@ void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
   auto* runtime = Runtime::find_current();
   if (runtime == nullptr || !runtime->optimizer_shards().active()) return;
   const auto& shards = runtime->optimizer_shards();
+  const auto num_own = own.places.size();  // those of others, in lists of theirs, are put behind
   for (const bool slices : {false, true}) {
     OwnedNorms owned{own.passed, own.problem, {}, {}};
-    for (std::size_t i = 0; i < own.places.size(); ++i) {
-      const auto& parameter = parameters[static_cast<std::size_t>(own.places[i])];
+    for (std::size_t i = 0; i < num_own; ++i) {
+      const auto& parameter = parameters.at(static_cast<std::size_t>(own.places[i]));
       if (!shards.is_here(parameter) || shards.is_slice(parameter) != slices) continue;
       owned.places.push_back(own.places[i]);
       owned.norms.push_back(own.norms[i]);

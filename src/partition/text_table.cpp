@@ -46,6 +46,7 @@ int text_width(std::string_view text) {
 
 std::vector<std::string> wrapped(std::string_view text, int width) {
   std::vector<std::string> lines;
+  width = std::max(width, 1);
   while (text_width(text) > width) {
     const std::size_t most = prefix_bytes(text, width);
     const std::size_t blank = text.substr(0, most + 1).rfind(' ');

@@ -412,6 +412,26 @@ TEST(OptimizerShards, KeepAMeanThroughAStepThatFails) {
   }
 }
 
+/// Places of others are in lists of theirs, which may be longer.
+TEST(OptimizerShards, NormsOfARanksOwnListAreThoseOfTheModel) {
+  run_local(3,
+            [&] {
+              auto net = make_net();
+              DistributedModel model(net);
+              DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+              body(words(0, dp_rank()));
+              const double of_model = clip_grad_norm_(model, 1e9);
+              std::vector<at::Tensor> own;
+              for (const auto& group : optimizer.param_groups()) {
+                own.insert(own.end(), group.params().begin(), group.params().end());
+              }
+              EXPECT_LT(own.size(), model.parameters().size());
+              EXPECT_NEAR(clip_grad_norm_(own, 1e9), of_model, 1e-6 * of_model);
+            },
+            config_of(1, true), {1});
+}
+
 /// It would step what is owned here, and tell nobody.
 TEST(OptimizerShards, RefuseTheStepOfLibTorch) {
   for (const bool shard : {false, true}) {

@@ -47,6 +47,8 @@ TEST(TextTable, GoesOnInTheNextLine) {
 TEST(TextTable, BreaksBehindBlanksOrWhereItMust) {
   EXPECT_THAT(wrapped("", 5), ElementsAre(""));
   EXPECT_THAT(wrapped("12345", 5), ElementsAre("12345"));
+  EXPECT_THAT(wrapped("12", 0), ElementsAre("1", "2")) << "where nobody knows a width";
+  EXPECT_THAT(wrapped("12", -3), ElementsAre("1", "2"));
   EXPECT_THAT(wrapped("12345 78", 5), ElementsAre("12345", "78"));
   EXPECT_THAT(wrapped("1234567890", 4), ElementsAre("1234", "5678", "90"));
   EXPECT_THAT(wrapped("a.bc.def", 6), ElementsAre("a.bc.", "def")) << "of paths, whole names";
