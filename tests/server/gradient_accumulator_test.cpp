@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,8 @@
 #include <set>
 #include <vector>
 
+#include "fiber/scheduler.h"
+#include "server/execution_scope.h"
 #include "server/gradient_accumulator_testing.h"
 #include "smp/error.h"
 
@@ -38,6 +41,33 @@ TEST_F(GradientAccumulatorTest, TakesMicrobatchesInOrder) {
   EXPECT_EQ(weight_.grad(), 7);
   EXPECT_EQ(accumulator_.waiting_bytes(), 0u);
   EXPECT_EQ(accumulator_.most_waiting_bytes(), 2 * sizeof(float));
+}
+
+/// Whichever pass completes the sum: it may have no code of the user's itself.
+TEST_F(GradientAccumulatorTest, WhatAHookSwitchesIsLookedFor) {
+  fiber::Scheduler::install();
+  const base::SteadyClock clock;
+  ScopeServices services(GlobalRank(0), clock);
+  torch::nn::Linear layer(2, 2);
+  services.settings.attach(*layer);
+  services.settings.begin_step();
+  ExecutionScope scope(services, {kBody, 0, schedule::Phase::kForward, false, {}}, {}, 1);
+  const OwnCodeOnly own(&scope);
+  const auto trains_for_another_one = [&] {
+    scope.on_switch(false);
+    services.settings.apply(services.settings.base());
+    const bool trains = layer->is_training();
+    scope.on_switch(true);
+    return trains;
+  };
+  EXPECT_TRUE(trains_for_another_one());
+  weight_.on_hook = [&] { layer->eval(); };
+  const auto id = record(0);
+  accumulator_.mark_forward_done(0);
+  put_and_close(id, 1);
+  EXPECT_FALSE(layer->is_training());
+  EXPECT_TRUE(trains_for_another_one());
+  EXPECT_FALSE(layer->is_training()) << "the hook's own";
 }
 
 TEST_F(GradientAccumulatorTest, WaitsForTheForwardToEnd) {
