@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/copy_on_write.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::d2d {
@@ -45,17 +46,35 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
   Wire& control = routes_.control(peer);
   ByteBuffer bytes = control.buffers().take();
   // What collectives send is part of what they go on to write.
-  Loans* const loans = port == Port::kServer ? routes_.loans(peer) : nullptr;
+  const bool of_server = port == Port::kServer;
+  Loans* const loans = of_server ? routes_.loans(peer) : nullptr;
   encode_frame(frame, routes_.data(peer), next_transfer_, bytes, data_tensors_, loans);
   counters_.count_sent(frame, members().position(peer));
   control.post(peer, std::move(bytes));
   for (DataTensor& data : data_tensors_) {
+    auto memory = of_server ? keep_memory(data.tensor) : nullptr;
     const std::span<const std::byte> elements(
         static_cast<const std::byte*>(data.tensor.const_data_ptr()), data.tensor.nbytes());
-    const Token token = departures_.start(peer, data.index, std::move(data.tensor), departure);
+    const Token token =
+        departures_.start(peer, data.index, std::move(data.tensor), std::move(memory), departure);
     routes_.wires()[data.wire]->send(elements, peer, data.transfer, token);
   }
   data_tensors_.clear();
+}
+
+/// A storage is not its memory: one that shares it, because it was lent or cloned, gets another as
+/// soon as somebody takes a pointer to write, be it only to read; and the others may end before
+/// what is sent from there has left. Where ranks lend, any storage may come to share its memory
+/// meanwhile. A small part of a large one is copied, lest a write copies all of that.
+c10::intrusive_ptr<c10::StorageImpl> Channel::keep_memory(at::Tensor& tensor) const {
+  if (!tensor.is_cpu()) return nullptr;
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (!routes_.lends() && !shares_memory(storage)) return nullptr;
+  if (tensor.nbytes() < storage.nbytes() / 2) {
+    tensor = independent_copy(tensor);
+    return nullptr;
+  }
+  return shared_until_written(storage);
 }
 
 void Channel::check_can_send(GlobalRank peer) const {

@@ -73,7 +73,8 @@ class Channel final : private WireHandler {
   /// Starts sending and returns at once. Header, body and tensors up to kInlineBytes are copied.
   /// Larger tensors leave without a copy: they are kept alive, without their autograd history, and
   /// one whose `_version()` moved before it had left is reported. Where ranks lend each other
-  /// memory, those of the server are lent (d2d/loans.h), and may be written to at once.
+  /// memory, those of the server are lent (d2d/loans.h) or leave copy-on-write, a small part of a
+  /// large storage as a copy, and may be written to at once.
   /// @param departure  counts tensors that have not left yet
   /// Tensors of a GPU go to the peer's GPU over a wire that reaches its memory, stream-ordered:
   /// nobody waits for the GPU. Where there is none they travel through host memory, and this call
@@ -128,6 +129,7 @@ class Channel final : private WireHandler {
   void on_received(Token token) override;
 
   std::unique_lock<std::mutex> own_wires() const;
+  c10::intrusive_ptr<c10::StorageImpl> keep_memory(at::Tensor& tensor) const;
   void check_can_send(GlobalRank peer) const;
   bool poll_and_deliver();
   bool poll_and_tell();

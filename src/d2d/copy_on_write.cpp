@@ -3,6 +3,7 @@
 #include "d2d/copy_on_write.h"
 
 #include <c10/core/impl/COW.h>
+#include <c10/util/ParallelGuard.h>
 
 #include <mutex>
 
@@ -12,10 +13,12 @@ namespace smp::d2d {
 #if SMP_STORAGES_CAN_BE_WATCHED
 namespace {
 
-/// A thread that comes second, or one whose storage was resized before, finds nothing to do.
+/// A thread that comes second, or one whose storage was resized before, finds nothing to do; which
+/// is why this may happen inside of a parallel loop, where LibTorch's own may not.
 void copy_if_shared(c10::StorageImpl* storage) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
+  const c10::ParallelGuard not_in_a_loop(false);
   if (c10::impl::cow::is_cow_data_ptr(storage->data_ptr())) {
     c10::impl::cow::materialize_cow(storage);
   }
@@ -44,4 +47,9 @@ c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl& stor
 c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl&) { return nullptr; }
 
 #endif
+
+bool shares_memory(const c10::StorageImpl& storage) noexcept {
+  return c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
+}
+
 }  // namespace smp::d2d

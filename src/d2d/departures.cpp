@@ -17,10 +17,12 @@ std::uint32_t version_of(const at::Tensor& tensor) {
 }  // namespace
 
 Token Departures::start(GlobalRank peer, std::size_t index, at::Tensor tensor,
+                        c10::intrusive_ptr<c10::StorageImpl> memory,
                         std::shared_ptr<Departure> departure) {
   if (departure) ++departure->in_flight;
   const std::uint32_t version = version_of(tensor);
-  return tensors_.put({peer, index, version, std::move(tensor), std::move(departure)});
+  return tensors_.put(
+      {peer, index, version, std::move(tensor), std::move(memory), std::move(departure)});
 }
 
 std::optional<std::string> Departures::finish(Token token) {
@@ -30,7 +32,7 @@ std::optional<std::string> Departures::finish(Token token) {
     departure->on_left->signal();
   }
   const std::uint32_t version = version_of(departed.tensor);
-  if (version == departed.version) return std::nullopt;
+  if (version == departed.version || departed.memory) return std::nullopt;
   return base::concat("tensor ", departed.index, " ", departed.tensor.sizes(),
                       " was changed in place while it was being sent to rank ", departed.peer,
                       " (version ", departed.version, " became ", version,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -31,9 +32,11 @@ class Departures {
  public:
   /// `tensor` is tensor number `index` of a frame to `peer`. It shares its version counter with the
   /// sender's tensor, unless it is a copy, of which nobody else knows.
+  /// @param memory  what keeps its memory as it is, whoever writes to it (d2d/copy_on_write.h);
+  /// nullptr: writes reach it
   Token start(GlobalRank peer, std::size_t index, at::Tensor tensor,
-              std::shared_ptr<Departure> departure);
-  /// Lets go of the tensor. A text if it was changed while it was on its way.
+              c10::intrusive_ptr<c10::StorageImpl> memory, std::shared_ptr<Departure> departure);
+  /// Lets go of the tensor. A text if its memory was changed while it was on its way.
   std::optional<std::string> finish(Token token);
 
  private:
@@ -42,6 +45,7 @@ class Departures {
     std::size_t index = 0;
     std::uint32_t version = 0;
     at::Tensor tensor;
+    c10::intrusive_ptr<c10::StorageImpl> memory;
     std::shared_ptr<Departure> departure;
   };
   Slots<Departing> tensors_;

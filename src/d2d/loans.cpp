@@ -53,9 +53,36 @@ class Loans::Lender {
   base::SharedMemory heap_, table_;
 };
 
+/// Borrowed memory whose storage has got its own, because somebody writes to it. The operation that
+/// does may still read the old: it stays until the borrower polls again. Threads: any.
+class Loans::Left {
+ public:
+  void add(at::DataPtr&& memory) {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    memory_.push_back(std::move(memory));
+    any_.store(true, std::memory_order_release);
+  }
+  void give_back(bool for_good) {
+    if (!for_good && !any_.load(std::memory_order_acquire)) return;
+    std::vector<at::DataPtr> memory;
+    const std::lock_guard lock(mutex_);
+    ended_ |= for_good;
+    any_.store(false, std::memory_order_relaxed);
+    memory.swap(memory_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<at::DataPtr> memory_;
+  std::atomic<bool> any_ = false;
+  bool ended_ = false;  // nobody polls any more
+};
+
 /// What the DataPtr of a borrowed tensor holds.
 struct Loans::Borrowed {
   std::shared_ptr<Lender> lender;
+  std::shared_ptr<Left> left;
   std::uint32_t slot;
 
   static void end(void* borrowed) {
@@ -68,8 +95,10 @@ struct Loans::Borrowed {
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
     if (storage->data_ptr().get_deleter() != &end) return;
-    storage->set_data_ptr_noswap(
-        storage->allocator()->clone(storage->data_ptr().get(), storage->nbytes()));
+    auto memory = storage->allocator()->clone(storage->data_ptr().get(), storage->nbytes());
+    std::swap(memory, storage->_mutable_data_ptr_no_checks());
+    const auto left = static_cast<Borrowed*>(memory.get_context())->left;
+    left->add(std::move(memory));
   }
 };
 
@@ -81,13 +110,17 @@ std::unique_ptr<Loans> Loans::make(base::SharedHeap* heap) {
 }
 
 Loans::Loans(base::SharedHeap& heap, base::SharedMemory table)
-    : heap_(heap), table_(std::move(table)), out_(std::make_unique<std::vector<Storage>>(kSlots)) {
+    : heap_(heap),
+      table_(std::move(table)),
+      left_(std::make_shared<Left>()),
+      out_(std::make_unique<std::vector<Storage>>(kSlots)) {
   for (std::uint32_t slot = kSlots; slot-- > 0;) free_slots_.push_back(slot);
 }
 
 /// What is still out may be read for as long as the borrower likes.
 Loans::~Loans() {
   take_back();
+  left_->give_back(/*for_good=*/true);
   if (lent_ > 0) static_cast<void>(out_.release());
 }
 
@@ -142,6 +175,7 @@ bool Loans::is_borrowed(const at::Tensor& tensor) noexcept {
 }
 
 void Loans::take_back() {
+  left_->give_back(/*for_good=*/false);
   if (lent_ == 0) return;
   const auto returns = table().returns.load(std::memory_order_acquire);
   if (returns == seen_returns_) return;
@@ -170,7 +204,8 @@ at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
                  rank_, ": rank ", lender, " lends ", bytes, " bytes at ", offset,
                  ", outside of its memory; do all ranks run the same build?");
   auto* const data = const_cast<std::byte*>(heap.data() + offset);  // only read
-  c10::DataPtr borrowed(data, new Borrowed{from, slot}, &Borrowed::end, c10::DeviceType::CPU);
+  c10::DataPtr borrowed(data, new Borrowed{from, left_, slot}, &Borrowed::end,
+                        c10::DeviceType::CPU);
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(borrowed), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);

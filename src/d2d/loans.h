@@ -25,8 +25,8 @@ using LoanId = std::uint64_t;
 /// Both sides go on with the same memory, which nobody writes to: the lender's storage becomes
 /// copy-on-write (c10/core/impl/COW.h), and so is the borrower's, which cannot be written to at
 /// all. So whoever writes to a tensor gets memory of its own first. The lender keeps the memory
-/// until the borrower's storage has ended, or been written to. Pointers to elements that were taken
-/// before a tensor was lent must not be written through after.
+/// until the borrower's storage has ended, or been written to and polled since. Pointers to
+/// elements that were taken before a tensor was lent must not be written through after.
 class Loans {
  public:
   /// A rank, as its process tells others where its memory is.
@@ -58,7 +58,8 @@ class Loans {
   at::Tensor borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes, c10::ScalarType dtype);
   /// Whether the elements lie in memory of another rank, which may only be read.
   static bool is_borrowed(const at::Tensor& tensor) noexcept;
-  /// Lets go of what came back; quick if nothing did.
+  /// Lets go of what came back, and gives back what this rank had borrowed and has written to since
+  /// the last call; quick if nothing is to be done.
   void take_back();
   /// Loans that are out.
   std::size_t lent() const noexcept { return lent_; }
@@ -66,6 +67,7 @@ class Loans {
  private:
   struct Table;
   class Lender;
+  class Left;
   struct Borrowed;
   using Storage = c10::intrusive_ptr<c10::StorageImpl>;
 
@@ -77,7 +79,8 @@ class Loans {
   GlobalRank rank_;
   Members members_;
   std::vector<std::shared_ptr<Lender>> lenders_;  // by position
-  std::unique_ptr<std::vector<Storage>> out_;     // by slot
+  std::shared_ptr<Left> left_;
+  std::unique_ptr<std::vector<Storage>> out_;  // by slot
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t seen_returns_ = 0;
   std::size_t lent_ = 0;

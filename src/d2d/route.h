@@ -57,6 +57,8 @@ class Routes {
   const Wire* bound_to_one_thread() const noexcept;
   /// Through which `peer` borrows large tensors, and lends them; nullptr: not at all.
   Loans* loans(GlobalRank peer) const;
+  /// Whether some peer borrows.
+  bool lends() const noexcept { return loans_ != nullptr; }
 
   // All wires at once; see Wire.
 

@@ -126,6 +126,25 @@ TYPED_TEST_P(LoansContract, SendsWhatCannotBeLent) {
   }
 }
 
+/// Which is not lent: too small, or a small part of something large. That is not copied for it.
+TYPED_TEST_P(LoansContract, WhatIsSentMayBeWrittenToAsWell) {
+  const auto small = at::full({8000}, 2), large = at::full({8 * kLentFloats}, 3);
+  const auto* const memory = large.const_data_ptr();
+  const auto part = large.narrow(0, kLentFloats, kLentFloats);
+  this->send_to_all([&](int, int, int) { return Frame{"", {small, part}}; });
+  small.add_(1);
+  part.add_(1);
+  EXPECT_EQ(large.const_data_ptr(), memory);
+  this->cluster_.run_until_arrived(this->peers());
+  for (auto& player : this->cluster_.players()) {
+    EXPECT_THAT(player->failures, testing::IsEmpty());
+    for (const auto& mail : player->arrived) {
+      EXPECT_TRUE(mail.frame.tensors[0].eq(2).all().template item<bool>());
+      EXPECT_TRUE(mail.frame.tensors[1].eq(3).all().template item<bool>());
+    }
+  }
+}
+
 TYPED_TEST_P(LoansContract, LendsPartsAndWhatIsNotContiguous) {
   const auto base = at::arange(2 * kLentFloats).view({2, kLentFloats});
   const std::vector<at::Tensor> tensors{base[1], base.t(), base.to(at::kBFloat16)};
@@ -231,8 +250,8 @@ TYPED_TEST_P(LoansContract, MemoryIsUsedAgainAndAgainWithoutAMixture) {
 REGISTER_TYPED_TEST_SUITE_P(LoansContract, CarriesTensorsInOneMessageWithoutADeparture,
                             NobodySeesWhatAnotherWrites, MemoryComesBackWhenTheLastTensorEnds,
                             MemoryComesBackFromWhoWrites, SendsWhatCannotBeLent,
-                            LendsPartsAndWhatIsNotContiguous, GivesNormalTensorsUnderInferenceMode,
-                            WhatIsNotTheServersIsNotLent, SendsWhatIsTooMuchToLend,
-                            MemoryIsUsedAgainAndAgainWithoutAMixture);
+                            WhatIsSentMayBeWrittenToAsWell, LendsPartsAndWhatIsNotContiguous,
+                            GivesNormalTensorsUnderInferenceMode, WhatIsNotTheServersIsNotLent,
+                            SendsWhatIsTooMuchToLend, MemoryIsUsedAgainAndAgainWithoutAMixture);
 
 }  // namespace smp::d2d

@@ -100,9 +100,32 @@ TEST_F(LoansOfTwo, AForkedChildGivesNothingBackAndWritesNowhereElse) {
 TEST_F(LoansOfTwo, ALoanEndsWhenTheBorrowerWrites) {
   auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
   tensor.add_(1);
+  borrower().take_back();
   lender().take_back();
   EXPECT_EQ(lender().lent(), 0u);
   EXPECT_EQ(tensor.min().item<float>(), 10);
+}
+
+/// An operator may have taken a pointer to read before it took the one to write.
+TEST_F(LoansOfTwo, WhoWritesMayGoOnReadingUntilHePolls) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  const auto* const before = tensor.const_data_ptr<float>();
+  tensor.add_(1);
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 1u);
+  const auto next = at::full({kLentFloats}, 3, at::kFloat);
+  EXPECT_EQ(before[kLentFloats - 1], 9);
+  borrower().take_back();
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 0u);
+}
+
+TEST_F(LoansOfTwo, WhoWritesAfterHisSessionGivesBackAtOnce) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  loans_[1].reset();
+  tensor.add_(1);
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 0u);
 }
 
 TEST_F(LoansOfTwo, ABorrowedTensorCanBeLentOnOnlyOnceItIsOnesOwn) {
@@ -175,6 +198,7 @@ TEST_F(LoansOfTwo, ThreadsMayWriteAtOnce) {
     EXPECT_THAT(sums, testing::Each(9.0 * kMany));
     EXPECT_EQ(places[0], places[2]) << "one copy, or none";
     EXPECT_EQ(places[1], places[3]);
+    borrower().take_back();
     lender().take_back();
     EXPECT_EQ(lender().lent(), 0u);
   }
