@@ -244,7 +244,9 @@ at::Tensor Communicator::sum_everywhere(const at::Tensor& tensor, const char* wh
   Collective collective(*this, call_on(CollectiveKind::kAllReduce, tensor), what);
   const at::Tensor own = contiguous_data(detached(tensor));
   for_each_other([&](GlobalRank peer, int) { collective.send_part(peer, own); });
-  return sum_of_parts(collective, *members_, owner_->rank(), own);
+  auto sum = sum_of_parts(collective, *members_, owner_->rank(), own);
+  collective.await_departure();  // the caller may write to it next; one of a device is no copy
+  return sum;
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {

@@ -376,14 +376,15 @@ std::unique_ptr<Loans> MpiSession::connect_loans() const {
   return loans;
 }
 
-/// A wire may hold back what it calls sent until it is polled again. All ranks call it.
+/// A wire may hold back what it calls sent until it is polled again. All ranks call it; nullptr:
+/// this one has no wire.
 /// @return what was wrong meanwhile
-std::string MpiSession::poll_until_all_come(Wire& wire, base::Nanoseconds patience) const try {
+std::string MpiSession::poll_until_all_come(Wire* wire, base::Nanoseconds patience) const try {
   const base::SteadyClock clock;
   const base::Nanoseconds end = clock.now() + patience;
   MpiMeeting meeting(world_);
   for (int idle = 0; !meeting.complete() && clock.now() < end; ++idle) {
-    if (wire.poll()) idle = 0;
+    if (wire != nullptr && wire->poll()) idle = 0;
     wait_politely(idle);
   }
   return {};
@@ -391,31 +392,55 @@ std::string MpiSession::poll_until_all_come(Wire& wire, base::Nanoseconds patien
   return error.what();
 }
 
+/// What of it goes wrong on one rank all ranks hear of, so that nobody waits for that rank.
+/// @throws  this rank's own exception; or PeerLostError, with that of another
+template <class Action>
+void MpiSession::together(const std::string& what, const std::string& remedy,
+                          Action&& action) const {
+  std::exception_ptr own;
+  std::string problem;
+  try {
+    problem = action();
+  } catch (const PeerLostError& error) {
+    problem = error.what();
+  } catch (const std::exception& error) {
+    problem = error.what();
+    own = std::current_exception();
+  }
+  const auto problems = all_gather(problem);
+  if (own) std::rethrow_exception(own);
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    SMP_REQUIRE_AS(PeerLostError, problems[rank].empty(), "rank ", rank, ": ", what, problems[rank],
+                   remedy);
+  }
+}
+
 /// Every rank makes an endpoint, tells all its address, and tries the wire.
 /// @param variables  of the environment, by which a user may help
 template <class Endpoint, class NetworkWire>
 std::unique_ptr<Wire> MpiSession::connect_network(const char* name, const char* variables) const {
   std::unique_ptr<Endpoint> endpoint;
-  std::string problem;
-  try {
+  together("", "", [&] {
     endpoint = std::make_unique<Endpoint>();
-  } catch (const PeerLostError& error) {
-    problem = error.what();
-  }
-  const auto problems = all_gather(problem);
-  const auto addresses = all_gather(endpoint ? endpoint->address() : "");
-  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-    SMP_REQUIRE_AS(PeerLostError, problems[rank].empty(), "rank ", rank, ": ", problems[rank]);
-  }
-  auto wire =
-      std::make_unique<NetworkWire>(rank_, Members::all(size()), std::move(endpoint), addresses);
-  const auto wrong = probe(*wire, kProbePatience);
-  const auto later = poll_until_all_come(*wire, 2 * kProbePatience);
-  const auto findings = all_gather(wrong.empty() ? later : wrong);
-  for (std::size_t rank = 0; rank < findings.size(); ++rank) {
-    SMP_REQUIRE_AS(PeerLostError, findings[rank].empty(), "rank ", rank, ": trying ", name, ": ",
-                   findings[rank], "; look at ", variables, ", or use transport = auto");
-  }
+    return std::string();
+  });
+  const auto addresses = all_gather(endpoint->address());
+  std::unique_ptr<NetworkWire> wire;
+  together(base::concat("trying ", name, ": "),
+           base::concat("; look at ", variables, ", or use transport = auto"), [&] {
+             std::string wrong;
+             std::exception_ptr error;
+             try {
+               wire = std::make_unique<NetworkWire>(rank_, Members::all(size()),
+                                                    std::move(endpoint), addresses);
+               wrong = probe(*wire, kProbePatience);
+             } catch (...) {
+               error = std::current_exception();  // others may be in need of this one's polls
+             }
+             const auto later = poll_until_all_come(wire.get(), 2 * kProbePatience);
+             if (error) std::rethrow_exception(error);
+             return wrong.empty() ? later : wrong;
+           });
   return wire;
 }
 

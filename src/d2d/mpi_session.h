@@ -102,12 +102,14 @@ class MpiSession {
  private:
   bool meet_to_finalize(base::Nanoseconds deadline) const;
   Members ranks_of_this_host() const;
-  std::string poll_until_all_come(Wire& wire, base::Nanoseconds patience) const;
+  std::string poll_until_all_come(Wire* wire, base::Nanoseconds patience) const;
   std::unique_ptr<HostShmWire> share_rings(const HostShmOptions& options,
                                            const HostShmWire* beside) const;
   std::unique_ptr<Wire> try_cuda_ipc(c10::Device device, const HostShmWire& beside,
                                      bool shared_events, std::string& problem) const;
   std::vector<std::string> gather_from(const Members& members, const std::string& own) const;
+  template <class Action>
+  void together(const std::string& what, const std::string& remedy, Action&& action) const;
   template <class Endpoint, class NetworkWire>
   std::unique_ptr<Wire> connect_network(const char* name, const char* variables) const;
 

@@ -64,7 +64,14 @@ UcxWire::UcxWire(GlobalRank rank, Members members, std::unique_ptr<UcxWorker> wo
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->wire = this;
     peers_.back()->rank = this->members()[static_cast<int>(i)];
-    if (peers_.back()->rank != rank) connect(*peers_.back(), addresses[i]);
+  }
+  try {
+    for (std::size_t i = 0; i < size; ++i) {
+      if (peers_[i]->rank != rank) connect(*peers_[i], addresses[i]);
+    }
+  } catch (...) {
+    disconnect();
+    throw;
   }
 }
 
@@ -81,8 +88,10 @@ void UcxWire::connect(Peer& peer, const std::string& address) {
                  "; look at UCX_TLS and UCX_NET_DEVICES, or use transport = auto");
 }
 
+UcxWire::~UcxWire() { disconnect(); }
+
 /// Waits until UCX lets go of the memory that it was given.
-UcxWire::~UcxWire() {
+void UcxWire::disconnect() noexcept {
   std::vector<void*> closing;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -100,6 +109,7 @@ UcxWire::~UcxWire() {
     }
     ucx().request_free(request);
   }
+  worker_.reset();  // what it still calls back needs peers and operations
 }
 
 // ---- operations --------------------------------------------------------------------------------

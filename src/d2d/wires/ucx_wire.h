@@ -68,6 +68,7 @@ class UcxWire final : public Wire {
     return *peers_[static_cast<std::size_t>(members().position(rank))];
   }
   void connect(Peer& peer, const std::string& address);
+  void disconnect() noexcept;
   Operation& make(Kind kind, Peer& peer, Token token, std::size_t bytes);
   template <class Start>
   void start(Operation& operation, Start&& start);
