@@ -62,8 +62,9 @@ void BackwardRequests::clear() noexcept {
 
 void BackwardRequests::launch(BackwardTask&& task) {
   // It may overtake the word that the microbatch's forward is done. smp::grad() may be in the
-  // midst of it.
-  if (!task.request.only_inputs) {
+  // midst of it; and where the body runs it says so itself, with what it has recorded: a loss whose
+  // backward has begun early may come back here before.
+  if (!task.request.only_inputs && !core_.port.is_first()) {
     core_.accumulator.mark_forward_done(task.request.microbatch);
     entry_.forward_done(task.request.microbatch);
   }

@@ -93,29 +93,48 @@ class BodyCall {
   const RoutedBase& module_;
 };
 
-/// Arguments that are promised go where they are needed without coming here; those that cannot are
-/// fetched. One tensor that is two arguments stays one.
-std::vector<PromisedInput> take_promises(std::vector<at::Tensor>& tensors) {
-  std::vector<PromisedInput> taken;
+PromisedCall* promised_call_of(const PromiseOf& promise) noexcept {
+  return static_cast<PromisedCall*>(promise.values);
+}
+
+bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
+  return std::count_if(tensors.begin(), tensors.end(),
+                       [&](const auto& other) { return other.is_same(tensors[index]); }) > 1;
+}
+
+/// Those arguments that are promised and cannot go where they are needed without coming here. One
+/// tensor that is two arguments stays one.
+void fetch_what_is_not_passed_on(std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 0; i < tensors.size();) {
+    const auto given = tensors[i];
+    auto* const call = promised_call_of(promise_of(given));
+    if (guard_of(given) == nullptr ||
+        (call != nullptr && !is_twice(tensors, i) && call->passes_on())) {
+      ++i;
+      continue;
+    }
+    const auto value = fetched(given);
+    for (auto& tensor : tensors) {
+      if (tensor.is_same(given)) tensor = value;
+    }
+    // Calls of earlier arguments may have ended while this waited.
+    i = call == nullptr ? i + 1 : 0;
+  }
+}
+
+/// All others, without a wait between this and the request.
+std::vector<PromisedInput> name_promises(const std::vector<at::Tensor>& tensors, PpRank owner,
+                                         OutputUses& uses) {
+  std::vector<PromisedInput> named;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     if (guard_of(tensors[i]) == nullptr) continue;
     const auto promise = promise_of(tensors[i]);
-    const auto times = std::count_if(tensors.begin(), tensors.end(),
-                                     [&](const auto& other) { return other.is_same(tensors[i]); });
-    const auto name = promise.values == nullptr || times > 1
-                          ? std::nullopt
-                          : static_cast<PromisedCall*>(promise.values)->name_of(promise.index);
-    if (name) {
-      taken.push_back({i, *name});
-      continue;
-    }
-    const auto promised = tensors[i];
-    const auto value = fetched(promised);
-    for (auto& tensor : tensors) {
-      if (tensor.is_same(promised)) tensor = value;
-    }
+    auto* const call = promised_call_of(promise);
+    if (call == nullptr) continue;
+    named.push_back({i, call->name_of(promise.index)});
+    if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());
   }
-  return taken;
+  return named;
 }
 
 ModuleId id_of(const RoutedBase& module) { return ModuleId{module.smp_place.index}; }
@@ -352,7 +371,9 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   auto& scope = *ExecutionScope::current();
   note_work(scope);
   if (scope.calls_from_body()) watch_statistics_of_body();
-  auto promised = take_promises(arguments.tensors);
+  fetch_what_is_not_passed_on(arguments.tensors);
+  OutputUses uses;
+  auto promised = name_promises(arguments.tensors, owner, uses);
   auto request = forward_request(module, entry, std::move(arguments), traits.calls);
   // The answer may be about them as they are here.
   const c10::SmallVector<at::Tensor, 4> own(request.arguments.tensors.begin(),
@@ -368,7 +389,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   ++core_.counters.forward_requests;
   auto* expected = may_be_promised ? expected_.find(key) : nullptr;
   if (expected != nullptr && expected->promise_next()) {
-    return promise(std::move(request), owner, *expected, own);
+    return promise(std::move(request), owner, *expected, own, std::move(uses));
   }
   AwaitedResult awaited;
   const OpenRequest open(core_, awaited);
@@ -419,7 +440,7 @@ bool CallRouter::may_pass_on() const {
 }
 
 Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
-                           at::ArrayRef<at::Tensor> own) {
+                           at::ArrayRef<at::Tensor> own, OutputUses&& uses) {
   auto& scope = *ExecutionScope::current();
   request.keep_outputs = expected.passed_on || !expected.fetched;
   request.withhold_outputs = request.keep_outputs && !expected.fetched;
@@ -427,7 +448,7 @@ Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResul
   for (auto& tensor : request.arguments.tensors) {
     if (tensor.defined() && tensor.nbytes() > d2d::kInlineBytes) tensor = clone_on_write(tensor);
   }
-  auto call = std::make_shared<PromisedCall>(*this, owner, request, expected, own);
+  auto call = std::make_shared<PromisedCall>(*this, owner, request, expected, own, std::move(uses));
   request.request = core_.step->requests.add(call.get());
   call->set_request(request.request);
   send(owner, request, true);

@@ -2,6 +2,8 @@
 // that leave (paper §4.1).
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <memory>
 #include <optional>
 
@@ -11,6 +13,9 @@
 #include "smp/call.h"
 
 namespace smp::server {
+
+class OutputUse;
+using OutputUses = c10::SmallVector<OutputUse, 2>;
 
 /// Threads: the rank's.
 class CallRouter final : public CallHandler {
@@ -66,7 +71,7 @@ class CallRouter final : public CallHandler {
   bool may_promise(const CallTraits& traits) const;
   bool may_pass_on() const;
   Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
-                 at::ArrayRef<at::Tensor> own);
+                 at::ArrayRef<at::Tensor> own, OutputUses&& uses);
   void send(PpRank owner, ForwardRequest& request, bool in_row);
   void note_answer(RequestId request);
   Settings take_settings(RoutedBase& module, const Settings& changed);

@@ -54,6 +54,7 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
 }
 
 ExecutionScope::~ExecutionScope() {
+  for (const auto& call : finished_calls_) call->abandon();
   for (const auto& call : open_calls_) call->abandon();
   running_call.clear();
   note_settings();
@@ -84,8 +85,10 @@ std::uint32_t ExecutionScope::next_place(PpRank owner) {
 
 void ExecutionScope::finish_calls() {
   std::exception_ptr first;
-  // What a result turns out to be may be asked for in the midst of it.
+  // What a result turns out to be may be asked for in the midst of it. They stay as long as the
+  // execution, whatever comes: the program may have results of the last, and so all before it.
   const auto calls = std::exchange(open_calls_, {});
+  for (const auto& call : calls) finished_calls_.add(call);
   for (const auto& call : calls) {
     try {
       call->finish();
@@ -95,13 +98,13 @@ void ExecutionScope::finish_calls() {
       if (!first) first = std::current_exception();
     }
   }
-  finished_calls_.insert(finished_calls_.end(), calls.begin(), calls.end());
   if (first) std::rethrow_exception(first);
 }
 
 void ExecutionScope::fetch_promises() {
   finish_calls();
-  for (const auto& call : std::exchange(finished_calls_, {})) call->fetch_all();
+  const auto calls = std::exchange(finished_calls_, {});
+  for (const auto& call : calls) call->fetch_all();
 }
 
 ExecutionScope* ExecutionScope::current() noexcept { return current_scope().get(); }

@@ -102,7 +102,7 @@ class LinkFollower {
     const auto through_record = links_through_record();
     for (std::size_t k = 0; k < outputs_.size(); ++k) {
       if (!requires_grad[k]) {
-        node->add_input_metadata(torch::autograd::Node::undefined_input{});
+        add_input_without_history(*node, outputs_[k]);
       } else if (!through_record.empty() && through_record[k] != nullptr) {
         const auto& link = *through_record[k];
         outputs_[k] = guarded(follow(link, source_of(link)), node);
@@ -152,6 +152,14 @@ class LinkFollower {
 };
 
 }  // namespace
+
+void add_input_without_history(torch::autograd::Node& node, const at::Tensor& output) {
+  if (output.defined()) {
+    node.add_input_metadata(output);
+  } else {
+    node.add_input_metadata(torch::autograd::Node::undefined_input{});
+  }
+}
 
 void follow_links(std::string_view note, std::vector<at::Tensor>& outputs,
                   at::ArrayRef<at::Tensor> arguments, const TensorFlags& requires_grad,

@@ -24,4 +24,8 @@ void follow_links(std::string_view note, std::vector<at::Tensor>& outputs,
                   at::ArrayRef<at::Tensor> arguments, const TensorFlags& requires_grad,
                   const NodePointer<torch::autograd::Node>& node, const char* path);
 
+/// An input of `node` for an output that needs no gradient, or is undefined. A promise of it may
+/// have been used as if it needed one: then LibTorch compares what comes with the output's shape.
+void add_input_without_history(torch::autograd::Node& node, const at::Tensor& output);
+
 }  // namespace smp::server

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/inner_outputs.h"
+#include "server/node_hooks.h"
 #include "server/output_links.h"
 #include "server/tensor_layout.h"
 #include "server/tensor_memory.h"
@@ -31,13 +32,6 @@ bool is_view_of(const at::Tensor& tensor, const at::Tensor& base) {
   return view != nullptr && view->get_backward_view().base_.is_same(base);
 }
 
-/// Hooks want to see the gradient of the tensor that they were given to.
-bool has_hooks(const at::Tensor& tensor) {
-  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
-  return meta != nullptr &&
-         (!meta->hooks_.empty() || meta->cpp_hooks_list_ != nullptr || meta->retains_grad_);
-}
-
 /// Views of one operator, which LibTorch lets nobody write to. Others of that kind come from a
 /// custom function, whose backward may be anything.
 bool is_plain_multi_view(const at::Tensor& tensor) {
@@ -53,7 +47,7 @@ LinkKind kind_of_link(const at::Tensor& output, const at::Tensor& source, bool g
   if (!is_view_of(output, source)) {
     return differentiable ? LinkKind::kThroughRecord : LinkKind::kDetached;
   }
-  if (differentiable && has_hooks(output)) return LinkKind::kThroughRecord;
+  if (differentiable && is_hooked(output)) return LinkKind::kThroughRecord;
   switch (view_of(output)->get_creation_meta()) {
     case CreationMeta::DEFAULT:
       return LinkKind::kView;
@@ -164,7 +158,7 @@ class LinkTaker {
 
   void take_same(std::size_t k, LinkSource source, std::size_t index) {
     const auto& output = outputs_[k];
-    const bool hooked = output.requires_grad() && has_hooks(output) && output_memory_[k] != nullptr;
+    const bool hooked = output.requires_grad() && is_hooked(output) && output_memory_[k] != nullptr;
     const auto view = hooked ? view_in(output, output) : std::nullopt;
     if (!view) return put(k, LinkKind::kSame, source, index);
     put(k, LinkKind::kThroughRecord, source, index, view);

@@ -2,6 +2,7 @@
 #include "server/node_hooks.h"
 
 #include <torch/csrc/autograd/cpp_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <optional>
 #include <string_view>
@@ -66,6 +67,12 @@ void call_tensor_hooks(Node& node, variable_list& inputs) {
   if (stands_for_many(node)) return call_hooks_of_reached(node, inputs);
   for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
   for (const auto& [input, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+}
+
+bool is_hooked(const at::Tensor& tensor) noexcept {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta != nullptr &&
+         (!meta->hooks_.empty() || meta->cpp_hooks_list_ != nullptr || meta->retains_grad_);
 }
 
 }  // namespace smp::server

@@ -12,6 +12,7 @@
 #include "server/hooked_arguments.h"
 #include "server/inside_node.h"
 #include "server/link_follower.h"
+#include "server/node_hooks.h"
 #include "server/output_links.h"
 #include "server/output_shapes.h"
 #include "server/remote_exception.h"
@@ -85,7 +86,8 @@ class PromisedCall::Waiter {
 };
 
 PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request,
-                           ExpectedResult& expected, at::ArrayRef<at::Tensor> own)
+                           ExpectedResult& expected, at::ArrayRef<at::Tensor> own,
+                           OutputUses&& uses)
     : router_(router.self_),
       owner_(owner),
       module_(request.module),
@@ -100,6 +102,7 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
       from_body_(ExecutionScope::current()->calls_from_body()),
       expected_(expected),
       arguments_(own.begin(), own.end()),
+      uses_(std::move(uses)),
       outputs_(expected.outputs.size()),
       num_live_(expected.outputs.size()) {
   for (const auto& tensor : arguments_) versions_.push_back(version_of(tensor));
@@ -129,14 +132,16 @@ Packet PromisedCall::promises() {
   return packet;
 }
 
-std::optional<OutputName> PromisedCall::name_of(std::size_t index) {
+bool PromisedCall::passes_on() noexcept {
   const auto router = router_.lock();
   const bool in_step =
       router != nullptr && router->core_.in_good_step() && router->core_.step->number == step_;
   expected_.passed_on = true;
-  if (!kept_ || !in_step || failure_ || aborted_ || linked_) return std::nullopt;
-  if (answer_ && answer_->withheld.empty() && !settled_) return std::nullopt;
-  if (settled_ && !not_sent_) return std::nullopt;
+  if (!kept_ || !in_step || failure_ || aborted_ || linked_) return false;
+  return settled_ ? not_sent_ : !answer_ || !answer_->withheld.empty();
+}
+
+OutputName PromisedCall::name_of(std::size_t index) {
   outputs_.at(index).passed_on = true;
   return OutputName{owner_, request_, static_cast<std::uint32_t>(index)};
 }
@@ -202,12 +207,23 @@ void PromisedCall::forget(std::size_t index) noexcept {
   auto& output = outputs_[index];
   if (!std::exchange(output.live, false)) return;
   output.value.reset();
+  let_go();
+}
+
+void PromisedCall::let_go() noexcept {
   if (--num_live_ > 0) return;
   const auto router = router_.lock();
   if (router == nullptr) return;
   expected_.fetched = fetched_;
   expected_.at_once = at_once_;
   if (kept_) router->release_outputs(owner_, step_, request_);
+}
+
+OutputUse::OutputUse(std::shared_ptr<PromisedCall> call) : call_(std::move(call)) {
+  ++call_->num_live_;
+}
+OutputUse::~OutputUse() {
+  if (call_ != nullptr) call_->let_go();
 }
 
 // ---- the end of the call -----------------------------------------------------------------------
@@ -246,6 +262,7 @@ void PromisedCall::finish() {
   const auto alive = shared_from_this();
   await_end();
   if (failure_) {
+    forget_inputs();
     // Its cause is an earlier call's.
     if (std::exchange(thrown_, true) || failure_->of_input) return;
     throw_remote(*failure_);
@@ -268,7 +285,14 @@ void PromisedCall::fetch_all() {
   }
 }
 
+/// Each holds, by its arguments, the call before it.
+void PromisedCall::forget_inputs() noexcept {
+  arguments_.clear();
+  uses_.clear();
+}
+
 void PromisedCall::abandon() noexcept {
+  forget_inputs();
   if (ended()) return;
   aborted_ = true;
   const auto router = router_.lock();
@@ -280,8 +304,18 @@ void PromisedCall::abandon() noexcept {
 
 // ---- the answer is used ------------------------------------------------------------------------
 
+/// The program may catch what this throws, and its results would lack their history.
 void PromisedCall::settle() {
   if (std::exchange(settled_, true)) return;
+  try {
+    use_answer();
+  } catch (...) {
+    router_in_step().failures_.fail_step(std::current_exception());
+    throw;
+  }
+}
+
+void PromisedCall::use_answer() {
   auto answer = std::move(*answer_);
   answer_.emplace();
   TensorFlags requires_grad;
@@ -305,11 +339,16 @@ void PromisedCall::settle() {
     auto& output = outputs_[i];
     if (!output.live || not_sent_) continue;
     output.value = linked_ ? fetched(outputs[i]) : std::move(outputs[i]);
+    SMP_REQUIRE_AS(
+        UnsupportedError, !output.value.defined() || can_be_guarded(output.value), who(),
+        ": tensor ", i, " of its result is ", output.value.layout(),
+        ", and was dense in earlier calls like this one; call smp::wait() on its results "
+        "(smp/wait.h), or set promised_outputs to false");
     SMP_REQUIRE(output.value.defined(), who(), ": tensor ", i,
                 " of its result is undefined, and was defined in earlier calls like this one; call "
                 "smp::wait() on its results (smp/wait.h), or set promised_outputs to false");
   }
-  arguments_.clear();
+  forget_inputs();
   node_.reset();
 }
 
@@ -369,6 +408,7 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
   if (linked_) require_unchanged_arguments(answer, outputs.size());
   const auto passing = arguments_among(answer, outputs.size());
   if (linked_) require_that_consumers_are_right(passing);
+  if (linked_) require_no_hooks(answer, outputs.size());
   if (node_ != nullptr) {
     node_->keep_gradients(hooked);
     node_->set_inner(std::move(answer.inner));
@@ -411,6 +451,22 @@ void PromisedCall::require_that_consumers_are_right(
   }
 }
 
+/// Hooks of a linked output saw what comes to the promise; in one process it is another tensor, and
+/// they see what comes to that. One with a gradient of its own keeps its place in the node.
+void PromisedCall::require_no_hooks(const ForwardResponse& answer, std::size_t num_outputs) const {
+  const auto told = OutputLinks::from_note(answer.links, num_outputs, arguments_.size());
+  for (const auto& link : told.links) {
+    const auto& promise = outputs_.at(link.output).promise;
+    auto impl = promise && !link.passes_record() ? promise->lock() : nullptr;
+    if (impl == nullptr) continue;
+    const at::Tensor tensor(std::move(impl));
+    SMP_REQUIRE_AS(UnsupportedError, !is_hooked(tensor), who(), ": tensor ", link.output,
+                   " of its result has a hook or retains its gradient, and shares memory with its "
+                   "arguments or with another tensor of its result, unlike in earlier calls. Call "
+                   "smp::wait() on it before (smp/wait.h), or set promised_outputs to false");
+  }
+}
+
 void PromisedCall::give_history_to_arguments(const std::vector<RemoteCall::Passing>& passing,
                                              std::vector<at::Tensor>& outputs,
                                              const TensorFlags& requires_grad) {
@@ -423,7 +479,7 @@ void PromisedCall::give_history_to_arguments(const std::vector<RemoteCall::Passi
     } else if (requires_grad[i]) {
       torch::autograd::set_history(outputs[i], node_);
     } else {
-      node_->add_input_metadata(torch::autograd::Node::undefined_input{});
+      add_input_without_history(*node_, outputs[i]);
     }
   }
 }

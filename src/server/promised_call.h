@@ -2,6 +2,8 @@
 // promises (docs/design.md, Promised outputs). Threads: the rank's.
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,14 +19,36 @@
 
 namespace smp::server {
 
+class PromisedCall;
+
+/// Outputs of a call that its owner needs for a later request to itself. It asks for them when that
+/// has come, which a large tensor of it may delay, so they are not released before its answer. The
+/// caller asks owners of other requests (CallRouter::send).
+class OutputUse {
+ public:
+  explicit OutputUse(std::shared_ptr<PromisedCall> call);
+  ~OutputUse();
+  OutputUse(OutputUse&&) noexcept = default;
+  OutputUse(const OutputUse&) = delete;
+  OutputUse& operator=(const OutputUse&) = delete;
+  OutputUse& operator=(OutputUse&& other) noexcept {
+    call_.swap(other.call_);
+    return *this;
+  }
+
+ private:
+  std::shared_ptr<PromisedCall> call_;
+};
+
 class PromisedCall final : public PromisedValues,
                            public OpenCall,
                            public ResponseTarget,
                            public std::enable_shared_from_this<PromisedCall> {
  public:
   /// @param own  the arguments as the caller has them
+  /// @param uses  of outputs of earlier calls, for `request`
   PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request, ExpectedResult& expected,
-               at::ArrayRef<at::Tensor> own);
+               at::ArrayRef<at::Tensor> own, OutputUses&& uses);
   ~PromisedCall() override;
   PromisedCall(const PromisedCall&) = delete;
   PromisedCall& operator=(const PromisedCall&) = delete;
@@ -33,9 +57,11 @@ class PromisedCall final : public PromisedValues,
   void set_request(RequestId request) noexcept;
   /// What the caller gets.
   Packet promises();
-  /// How the owner knows output `index`, to be passed on; nothing: its value is here, or must be
-  /// fetched.
-  std::optional<OutputName> name_of(std::size_t index);
+  /// Whether its outputs can be passed on by name; else their values are here, or must be fetched.
+  /// Somebody would pass them on: the owner of calls like this one keeps them from now on.
+  bool passes_on() noexcept;
+  /// How the owner knows output `index`, which is passed on.
+  OutputName name_of(std::size_t index);
 
   // PromisedValues
   Value value(std::size_t index) override;
@@ -55,6 +81,7 @@ class PromisedCall final : public PromisedValues,
   void on_abort() noexcept override;
 
  private:
+  friend class OutputUse;
   class Fetch;
   struct Output {
     at::Tensor value;  // once it is here
@@ -68,10 +95,13 @@ class PromisedCall final : public PromisedValues,
   std::string who() const;
   CallRouter& router_in_step() const;
   void require_that_it_can_wait() const;
+  void let_go() noexcept;
+  void forget_inputs() noexcept;
   void await_end();
   void end() noexcept;
   bool ended() const noexcept { return answer_ || failure_ || aborted_; }
   void settle();
+  void use_answer();
   std::vector<at::Tensor> outputs_of(ForwardResponse& answer, TensorFlags& requires_grad);
   bool is_as_expected(const ForwardResponse& answer, const std::vector<at::Tensor>& outputs,
                       const TensorFlags& requires_grad) const;
@@ -80,6 +110,7 @@ class PromisedCall final : public PromisedValues,
   std::vector<RemoteCall::Passing> arguments_among(const ForwardResponse& answer,
                                                    std::size_t num_outputs) const;
   void require_unchanged_arguments(const ForwardResponse& answer, std::size_t num_outputs) const;
+  void require_no_hooks(const ForwardResponse& answer, std::size_t num_outputs) const;
   void require_that_consumers_are_right(const std::vector<RemoteCall::Passing>& passing) const;
   void give_history_to_arguments(const std::vector<RemoteCall::Passing>& passing,
                                  std::vector<at::Tensor>& outputs,
@@ -102,10 +133,11 @@ class PromisedCall final : public PromisedValues,
   RequestId request_;
   ExpectedResult& expected_;
   std::vector<at::Tensor> arguments_;    // until the answer was used
+  OutputUses uses_;                      // as well
   std::vector<std::uint32_t> versions_;  // of those
   NodePointer<RemoteCall> node_;         // until the answer was used
   std::vector<Output> outputs_;
-  std::size_t num_live_ = 0;
+  std::size_t num_live_ = 0;  // and uses
 
   std::optional<ForwardResponse> answer_;
   std::optional<Failure> failure_;

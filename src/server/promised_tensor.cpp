@@ -131,10 +131,11 @@ void fetch(const at::Tensor& tensor) {
   auto [value, is_linked] = values->value(guard->index());
   guard = promise_guard_of(tensor);  // the wait may have suspended the fiber
   if (guard == nullptr || guard->stand_in().defined()) return;
-  if (is_linked) return guard->set_stand_in(std::move(value));
-  if (value.requires_grad() && !tensor.requires_grad()) {
+  // Hooks of a tensor are those of its edge, and what is used from now on is the stand-in.
+  if (value.requires_grad() && (is_linked || !tensor.requires_grad())) {
     torch::autograd::impl::set_gradient_edge(tensor, torch::autograd::impl::gradient_edge(value));
   }
+  if (is_linked) return guard->set_stand_in(std::move(value));
   unguard(tensor, value);
 }
 

@@ -63,15 +63,28 @@ void WaitingRequests::ended(Row row) {
   start_next(row);
 }
 
+// One that fails at once ends at once: who starts it goes on with the next, so that a row of many
+// does not take a stack of many frames.
 void WaitingRequests::start_next(Row row) {
+  if (rows_.at(row).starting) return;
+  while (auto next = take_next(row)) {
+    rows_.at(row).starting = true;
+    start_(std::move(next->forward), next->failed);
+    const auto state = rows_.find(row);
+    if (state == rows_.end()) return;  // the step has failed
+    state->second.starting = false;
+  }
+}
+
+std::optional<WaitingRequests::Waiting> WaitingRequests::take_next(Row row) {
   auto& state = rows_.at(row);
   const auto next = state.waiting.find(state.next);
-  if (state.runs || next == state.waiting.end() || next->second.missing > 0) return;
+  if (state.runs || next == state.waiting.end() || next->second.missing > 0) return std::nullopt;
   auto waiting = std::move(next->second);
   state.waiting.erase(next);
   ++state.next;
   state.runs = true;
-  start_(std::move(waiting.forward), waiting.failed);
+  return waiting;
 }
 
 std::size_t WaitingRequests::size() const noexcept {

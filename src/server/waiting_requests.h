@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,10 +59,12 @@ class WaitingRequests {
     std::map<std::uint32_t, Waiting> waiting;  // by place
     std::uint32_t next = 0;
     bool runs = false;
+    bool starting = false;  // start_next() is in the midst of it
   };
   static Row row_of(PpRank source, const ForwardRequest& request);
   static void put(Waiting& waiting, PassedOn&& message);
   void start_next(Row row);
+  std::optional<Waiting> take_next(Row row);
 
   const Start start_;
   const std::function<void(PpRank, const PassOn&)> ask_;

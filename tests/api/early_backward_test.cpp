@@ -103,30 +103,35 @@ TEST(EarlyBackward, OfAModuleThatCallsOthers) {
   for (const auto& item : alone->named_parameters()) {
     note(reference, item.key(), item.value().grad());
   }
-  for (const char* pipeline : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
-    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-      Config config;
-      config.microbatches = kMicrobatches;
-      config.plan_cache = "off";
-      config.pipeline = pipeline;
-      Results results;
-      run_local(3,
-                [&] {
-                  DistributedModel<Nest> model(Nest{});
-                  model.set_partition("", 0);
-                  model.set_partition("loss", 1);
-                  model.set_partition("loss.far", 2);
-                  auto train = smp::step([&](Tensor x) { model.backward(model(x)); });
-                  for (int step = 0; step < kSteps; ++step) {
-                    model.zero_grad();
-                    train(rows(2 * kMicrobatches));
-                  }
-                  for (const auto& [name, parameter] : model.local_named_parameters()) {
-                    note(results, name, parameter.grad());
-                  }
-                },
-                config, {.seed = seed});
-      expect_close(results, reference);
+  const auto expect_as_alone_with = [&](int far, const char* pipeline, std::uint64_t seed) {
+    SCOPED_TRACE(testing::Message() << far << ", " << pipeline << ", seed " << seed);
+    Config config;
+    config.microbatches = kMicrobatches;
+    config.plan_cache = "off";
+    config.pipeline = pipeline;
+    Results results;
+    run_local(3,
+              [&] {
+                DistributedModel<Nest> model(Nest{});
+                model.set_partition("", 0);
+                model.set_partition("loss", 1);
+                model.set_partition("loss.far", far);
+                auto train = smp::step([&](Tensor x) { model.backward(model(x)); });
+                for (int step = 0; step < kSteps; ++step) {
+                  model.zero_grad();
+                  train(rows(2 * kMicrobatches));
+                }
+                for (const auto& [name, parameter] : model.local_named_parameters()) {
+                  note(results, name, parameter.grad());
+                }
+              },
+              config, {.seed = seed});
+    expect_close(results, reference);
+  };
+  // On rank 0 as well, where the body has not gone on by then.
+  for (const int far : {2, 0}) {
+    for (const char* pipeline : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
+      for (std::uint64_t seed = 1; seed <= 5; ++seed) expect_as_alone_with(far, pipeline, seed);
     }
   }
 }

@@ -65,6 +65,51 @@ TEST(PromisedOutputs, HaveSeveralConsumersOrNone) {
   expect_as_alone(program, {{1, 1, 1, 1}, {1, 2, 3, 1}});
 }
 
+/// The second request comes after the word that nobody will ask for its argument any more.
+TEST(PromisedOutputs, MayBeNeededByARequestWithALargeTensor) {
+  const Program program{std::vector<PieceImpl::Act>(2, multiply),
+                        [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto large = x.repeat({20000, 1});
+                          auto y = p[0](x.narrow(0, 0, 1));
+                          const auto [a, b] = p[1]->both(large, y);
+                          const auto mean = y.mean();
+                          y.reset();
+                          return mean + a.mean() + b.mean();
+                        }};
+  expect_as_alone(program, {{1, 1}, {1, 2}});
+}
+
+/// A second promise has to be fetched, which takes a while, and the first one is used meanwhile.
+TEST(PromisedOutputs, MayBeUsedWhileAnotherArgumentIsFetched) {
+  const Program program{std::vector<PieceImpl::Act>(3, multiply),
+                        [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto y = p[0](x), z = p[1](x);
+                          const auto [a, b] = p[2]->both(z, z);
+                          return (p[2]->both(y, z).first * a).sum() + y.mean() + b.mean();
+                        }};
+  expect_as_alone(program, {{1, 2, 1}, {1, 1, 2}});
+}
+
+TEST(PromisedOutputs, MayTurnOutToNeedNoGradient) {
+  for (const bool second : {false, true}) {
+    const PieceImpl::Act sometimes = [second](PieceImpl& self, const Tensor& x) {
+      const auto y = multiply(self, x);
+      return running_step == (second ? 2 : 3) ? y.detach() : y;
+    };
+    const Program chained{{multiply, sometimes, multiply},
+                          [](PiecesImpl& net, const Tensor& x) { return chain(net, x).sum(); }};
+    expect_as_alone(chained, {{1, 1, 1}, {1, 2, 1}, {1, 2, 3}});
+    const Program used{{sometimes, multiply}, [](PiecesImpl& net, const Tensor& x) {
+                         auto& p = net.pieces;
+                         const auto [a, b] = p[0]->both(x, x);
+                         return (a * p[1](b)).sum() + (b * x).sum() + p[1](x).sum();
+                       }};
+    expect_as_alone(used, {{1, 1}, {1, 2}});
+  }
+}
+
 TEST(PromisedOutputs, MayBePairsAndOneTensorTwice) {
   const Program program{std::vector<PieceImpl::Act>(3, multiply),
                         [](PiecesImpl& net, const Tensor& x) {
@@ -151,6 +196,110 @@ TEST(PromisedOutputs, MayTurnOutToBeTheArgument) {
                               return p[3](p[2](z)).sum() + (y * z).mean();
                             }};
     expect_as_alone(used_here, {{1, 1, 1, 1}, {1, 2, 3, 1}});
+  }
+}
+
+/// Then hooks of the result are hooks of the argument: late ones are, and early ones are refused.
+TEST(PromisedOutputs, HooksOfAResultThatTurnsOutToBeTheArgument) {
+  for (const bool early : {false, true}) {
+    const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+      return running_step < 3 ? multiply(self, x) : x;
+    };
+    const Program program{{multiply, sometimes, multiply},
+                          [early](PiecesImpl& net, const Tensor& x) {
+                            auto& p = net.pieces;
+                            const auto y = p[1](p[0](x));
+                            const auto add_hook = [&] {
+                              y.register_hook([](const Tensor& gradient) { return gradient * 3; });
+                            };
+                            if (early) add_hook();
+                            const auto z = p[2](x);  // else y would be awaited
+                            const auto sum = y.sum();
+                            if (!early) add_hook();
+                            return sum + (z * y).sum() + y.square().mean();
+                          }};
+    if (!early) {
+      expect_as_alone(program, {{1, 2, 1}, {1, 1, 1}});
+    } else {
+      EXPECT_THAT(refusal<UnsupportedError>([&] {
+                    run_on({1, 2, 1}, program, true);
+                  }),
+                  AllOf(HasSubstr("module 'p1'"), HasSubstr("has a hook or retains its gradient"),
+                        HasSubstr("smp::wait()")));
+    }
+  }
+}
+
+/// One that is linked does not keep its neighbours from having hooks.
+TEST(PromisedOutputs, HooksBesideAResultThatTurnsOutToBeTheArgument) {
+  const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+    return running_step < 3 ? multiply(self, x) : x;
+  };
+  const Program program{{multiply, sometimes}, [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto [sum, same] = p[1]->both(p[0](x), x * 2);
+                          sum.register_hook([](const Tensor& gradient) { return gradient * 3; });
+                          return (p[0](x) * sum).sum() + same.sum();
+                        }};
+  expect_as_alone(program, {{1, 2}, {1, 1}});
+}
+
+/// What its results are is not known then, so the step cannot go on, whoever catches that.
+TEST(PromisedOutputs, WhoseAnswerIsRefusedEndTheStepThoughTheRefusalIsCaught) {
+  const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+    return running_step < 2 ? multiply(self, x) : x.view({2, 3});
+  };
+  const Program program{{multiply, sometimes, multiply}, [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto y = p[1](p[0](x));
+                          const auto z = p[2](y);
+                          try {
+                            EXPECT_TRUE(y.sum().defined());
+                          } catch (const UnsupportedError&) {
+                          }
+                          return (z * x).sum();
+                        }};
+  EXPECT_THAT(refusal<UnsupportedError>([&] {
+                run_on({1, 2, 1}, program, true);
+              }),
+              AllOf(HasSubstr("module 'p1'"), HasSubstr("shares memory with its arguments")));
+}
+
+TEST(PromisedOutputs, ThatTurnOutToBeSparseAreRefused) {
+  const Program program{{multiply,
+                         [](PieceImpl& self, const Tensor& x) {
+                           const auto y = multiply(self, x);
+                           return running_step < 2 ? y : y.to_sparse();
+                         }},
+                        [](PiecesImpl& net, const Tensor& x) {
+                          const auto y = chain(net, x), z = net.pieces[0](x);
+                          return z.sum() + y.sum();
+                        }};
+  EXPECT_THAT(refusal<UnsupportedError>([&] {
+                run_on({1, 1}, program, true);
+              }),
+              AllOf(HasSubstr("module 'p1'"), HasSubstr("was dense in earlier calls")));
+}
+
+/// As many calls as a deep network has: they fail one after the other, and end so.
+TEST(PromisedOutputs, LongRowsOfFailedCallsNeedNoDeepStack) {
+  const PieceImpl::Act fails = [](PieceImpl& self, const Tensor& x) {
+    if (running_step == 2) throw std::runtime_error("of no use");
+    return multiply(self, x);
+  };
+  for (const bool keeps : {false, true}) {
+    Tensor kept;
+    const Program program{{fails, multiply}, [&](PiecesImpl& net, const Tensor& x) {
+                            auto& p = net.pieces;
+                            auto y = p[0](x);
+                            for (int i = 0; i < 4000; ++i) y = p[1](y);
+                            if (keeps) kept = y;
+                            return y.sum();
+                          }};
+    EXPECT_THAT(refusal<std::runtime_error>([&] {
+                  run_on({1, 1}, program, true, 1, "simple");
+                }),
+                HasSubstr("of no use"));
   }
 }
 

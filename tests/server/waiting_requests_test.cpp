@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,32 @@ TEST_F(WaitingRequestsTest, StartInOrderAndOneAfterTheOther) {
   end();
   add(5, 3, 13);
   EXPECT_THAT(started_, ElementsAre(10, 11, 12, 13));
+}
+
+/// One that fails ends in the midst of its start.
+TEST_F(WaitingRequestsTest, ARowThatFailsNeedsNoDeepStack) {
+  int depth = 0, deepest = 0, ended = 0;
+  WaitingRequests* all = nullptr;
+  WaitingRequests waiting(
+      [&](WaitingRequests::Forward&& forward, bool failed) {
+        deepest = std::max(deepest, ++depth);
+        ended += failed ? 1 : 0;
+        all->ended(forward.row);
+        --depth;
+      },
+      [](PpRank, const PassOn&) {});
+  all = &waiting;
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    ForwardRequest request;
+    request.request = {i, 1};
+    request.row = 5;
+    request.place = i;
+    request.promised.push_back({0, {kOther, {90, 1}, 0}});
+    waiting.add({kCaller, std::move(request), {}}, kSelf);
+  }
+  for (std::uint32_t i = 1000; i-- > 0;) waiting.take({kCaller, {i, 1}, 0, true, {}});
+  EXPECT_EQ(ended, 1000);
+  EXPECT_EQ(deepest, 1);
 }
 
 TEST_F(WaitingRequestsTest, OfOtherExecutionsDoNotWaitForEachOther) {
