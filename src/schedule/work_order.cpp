@@ -16,6 +16,13 @@ int WorkOrder::place(Phase phase, int microbatch) const noexcept {
   return places_[index(phase, microbatch)];
 }
 
+bool WorkOrder::has_backward() const noexcept {
+  for (int microbatch = 0; microbatch < microbatches(); ++microbatch) {
+    if (place(Phase::kBackward, microbatch) >= 0) return true;
+  }
+  return false;
+}
+
 std::int64_t RecordedOrder::priority(Phase phase, int microbatch,
                                      const Progress& progress) const noexcept {
   const auto by_rule = base_.priority(phase, microbatch, progress);

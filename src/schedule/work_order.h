@@ -23,6 +23,8 @@ class WorkOrder {
   void note(Phase phase, int microbatch) noexcept;
   /// From 0; -1: it did not begin.
   int place(Phase phase, int microbatch) const noexcept;
+  /// Of any microbatch.
+  bool has_backward() const noexcept;
 
  private:
   static constexpr std::size_t index(Phase phase, int microbatch) noexcept {

@@ -208,10 +208,16 @@ void DynamicEngine::note_end(StepEnded& message) {
     }
   } else {
     const bool news = news_ || !message.buffers.empty();
-    message.fastest = recorded_.ended(news, core_.clock.now() - core_.step->start);
+    message.fastest = recorded_.ended(news, kind_of_step(), core_.clock.now() - core_.step->start);
   }
   message.keep_order = recorded_.may_replay();
   message.in_order = core_.scopes.modules.any_in_order();
+}
+
+RecordedSteps::Kind DynamicEngine::kind_of_step() const noexcept {
+  using Kind = RecordedSteps::Kind;
+  if (!core_.step->task.in_full) return Kind::kOther;
+  return core_.step->work.has_backward() ? Kind::kTraining : Kind::kForward;
 }
 
 void DynamicEngine::remember_order(const StepEnded& message) {

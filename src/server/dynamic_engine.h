@@ -65,6 +65,7 @@ class DynamicEngine final : public StepEngine {
   void require_same_facts(GlobalRank other, const std::string& facts) const;
   void end();
   void note_end(StepEnded& message);
+  RecordedSteps::Kind kind_of_step() const noexcept;
   void remember_order(const StepEnded& message);
   StepEnded last_message() const;
   void take_outputs();

@@ -21,25 +21,36 @@ class RecordedSteps {
 
   /// The next step may be replayed.
   [[nodiscard]] bool may_replay() const noexcept { return wanted_ && alike_ >= kSteps; }
+  /// What a step's order is good for.
+  enum class Kind : std::uint8_t {
+    kOther,     ///< nothing: other ranks do not know how many microbatches it had
+    kForward,   ///< it only evaluates
+    kTraining,  ///< with backward: better, and good for evaluations as well
+  };
   /// A step ended with all that ranks say at an end, after `duration`.
   /// @param news  some rank said what it had not said before
-  /// @return whether it is the fastest so far: later steps shall keep to its order
-  bool ended(bool news, base::Nanoseconds duration) noexcept {
+  /// @return whether later steps shall keep to its order: it is the fastest of its kind so far, and
+  /// none of a better kind was seen
+  bool ended(bool news, Kind kind, base::Nanoseconds duration) noexcept {
     if (news) forget();
     if (!news) ++alike_;
-    if (!wanted_ || duration >= fastest_) return false;
+    if (!wanted_ || kind < kind_ || kind == Kind::kOther) return false;
+    if (kind == kind_ && duration >= fastest_) return false;
+    kind_ = kind;
     fastest_ = duration;
     return true;
   }
   /// A step failed, or a rank had something to say after one that was replayed.
   void forget() noexcept {
     alike_ = 0;
+    kind_ = Kind::kOther;
     fastest_ = std::numeric_limits<base::Nanoseconds>::max();
   }
 
  private:
   bool wanted_;
-  std::int64_t alike_ = 0;  // steps in a row
+  std::int64_t alike_ = 0;    // steps in a row
+  Kind kind_ = Kind::kOther;  // of the fastest
   base::Nanoseconds fastest_ = std::numeric_limits<base::Nanoseconds>::max();
 };
 

@@ -13,11 +13,13 @@
 
 namespace smp::server {
 
-/// The same on all ranks of a pipeline but for `body`, `weights` and `outputs`.
+/// The same on all ranks of a pipeline but for `body`, `weights` and `outputs`, and that pp_rank 0
+/// alone knows of a batch with fewer rows than microbatches.
 struct StepTask {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
   std::int64_t first_microbatch = 0;  ///< number of microbatch 0 in the whole job's batch
+  bool in_full = true;  ///< pp_rank 0: as many microbatches as the other ranks are told
   bool broadcast_outputs = true;
   bool one_at_a_time = false;                ///< a microbatch starts when the one before has ended
   std::function<void(int microbatch)> body;  ///< pp_rank 0 only

@@ -21,7 +21,9 @@ TEST(WorkOrder, CountsFirstBeginnings) {
   order.note(kF, 1);
   order.note(kF, 0);
   order.note(kF, 1);
+  EXPECT_FALSE(order.has_backward());
   order.note(kB, 1);
+  EXPECT_TRUE(order.has_backward());
   order.note(Phase::kOptimizer, 0);
   order.note(kF, 3);
   order.note(kF, -1);
