@@ -25,12 +25,18 @@
 #include "smp/detail/fields.h"
 #include "smp/export.h"
 
+namespace torch::data {
+template <typename Data, typename Target>
+struct Example;  // torch/data/example.h
+}
+
 namespace smp {
 
 /// Takes values of type T apart and puts them together again. Ready for: numbers, bool, enums,
 /// strings, tensors (also undefined ones), at::Scalar, torch::Device, optional, vector, array,
-/// pair, tuple, map, unordered_map, variant, any nesting of these, and aggregate structs of them
-/// (no base class, no C array, at most 32 members). Specialise it for a type of your own:
+/// pair, tuple, map, unordered_map, variant, torch::data::Example, any nesting of these, and
+/// aggregate structs of them (no base class, no C array, at most 32 members). Specialise it for a
+/// type of your own:
 /// @code
 ///   template <> struct smp::Codec<Money> {
 ///     static void encode(smp::Writer& out, const Money& money) { out.put(money.cents()); }
@@ -202,6 +208,11 @@ struct HoldsOnlyTensors<std::tuple<T...>> : HoldsOnlyTensors<Parts<T...>> {};
 template <class T, std::size_t N>
 struct HoldsOnlyTensors<std::array<T, N>>
     : std::bool_constant<N != 0 && HoldsOnlyTensors<T>::value> {};
+template <class Data, class Target>
+struct HoldsOnlyTensors<torch::data::Example<Data, Target>>
+    : HoldsOnlyTensors<Parts<Data, Target>> {};
+template <class Data>
+struct HoldsOnlyTensors<torch::data::Example<Data, void>> : HoldsOnlyTensors<Data> {};
 /// One with a Codec of the user's may write anything.
 template <class T>
 requires(PlainStruct<T>&& Composite<T>) struct HoldsOnlyTensors<T>
@@ -310,6 +321,29 @@ struct Codec<std::pair<First, Second>> {
   }
   static std::pair<First, Second> decode(Reader& in) {
     return detail::get_all<std::pair<First, Second>>(in, SmpParts{});
+  }
+};
+
+/// What a data loader gives: data and target, or data alone.
+template <class Data, class Target>
+struct Codec<torch::data::Example<Data, Target>> {
+  using SmpParts = detail::Parts<Data, Target>;
+  static void encode(Writer& out, const torch::data::Example<Data, Target>& value) {
+    detail::put_all(out, value.data, value.target);
+  }
+  static torch::data::Example<Data, Target> decode(Reader& in) {
+    return detail::get_all<torch::data::Example<Data, Target>>(in, SmpParts{});
+  }
+};
+
+template <class Data>
+struct Codec<torch::data::Example<Data, void>> {
+  using SmpParts = detail::Parts<Data>;
+  static void encode(Writer& out, const torch::data::Example<Data, void>& value) {
+    out.put(value.data);
+  }
+  static torch::data::Example<Data, void> decode(Reader& in) {
+    return detail::get_all<torch::data::Example<Data, void>>(in, SmpParts{});
   }
 };
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,9 @@ namespace smp {
 struct StepOptions {
   /// Slices of the batch; default: Config::microbatches. A batch with fewer rows makes fewer.
   std::optional<int> microbatches;
-  /// Numbers (from 0) of arguments that every microbatch gets whole. Such an argument must not be
-  /// changed in place.
+  /// Numbers (from 0) of arguments that every microbatch gets whole: those that have no rows, and
+  /// those of a type that cannot be taken apart (smp/codec.h), of which a warning says so else.
+  /// Such an argument must not be changed in place.
   std::set<int> non_split;
   /// Axis along which an argument is split, by its number; default 0.
   std::map<int, int> split_axes;
@@ -50,7 +52,8 @@ namespace detail {
 /// One argument of a step, taken apart: how to split it.
 struct StepArgument {
   Packet packet;
-  bool splits = false;  ///< its type can be taken apart
+  bool splits = false;                        ///< its type can be taken apart
+  const std::type_info* undivided = nullptr;  ///< its type, if that cannot be and it may have rows
 };
 
 /// What a step returns to its template: the outputs of all microbatches.
@@ -92,12 +95,21 @@ decltype(auto) unpack_argument(Packet& slice, T& original) {
   }
 }
 
+/// Pointers of all kinds, references, and code: what has no rows itself.
+template <class T>
+inline constexpr bool stands_for_another_v =
+    !std::is_class_v<T> || std::is_constructible_v<bool, const T&> || requires(const T& value) {
+  value.get();
+};
+
 template <class T>
 StepArgument take_apart(const T& argument) {
   if constexpr (is_crossable_v<T>) {
     return {pack(argument), true};
-  } else {
+  } else if constexpr (stands_for_another_v<T>) {
     return {};
+  } else {
+    return {{}, false, &typeid(T)};
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <xxhash.h>
 
@@ -47,6 +48,19 @@ Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const St
 
 bool Microbatches::splits(std::size_t argument) const {
   return arguments_[argument].splits && options_.non_split.count(static_cast<int>(argument)) == 0;
+}
+
+std::vector<std::string> Microbatches::doubtful() const {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < arguments_.size() && count_ > 1; ++i) {
+    const auto* const type = arguments_[i].undivided;
+    if (type == nullptr || options_.non_split.count(static_cast<int>(i)) > 0) continue;
+    texts.push_back(base::concat(
+        "argument ", i, " of a step is of type ", c10::demangle(type->name()),
+        ", which cannot be taken apart: every microbatch gets the whole. If it holds a batch, pass "
+        "its tensors or give it a codec (smp/codec.h); if not, StepOptions::non_split says so"));
+  }
+  return texts;
 }
 
 int Microbatches::axis_of(std::size_t argument, const at::Tensor& tensor) const {

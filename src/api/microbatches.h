@@ -37,6 +37,9 @@ class Microbatches {
   std::uint64_t preview_key(int microbatch) const;
   /// Of all arguments: types, shapes and a hash of values, "Long [8, 16] #3f...".
   std::string digest() const;
+  /// Of arguments that all microbatches get whole because their type cannot be taken apart, though
+  /// nobody said that it is meant: a text each.
+  std::vector<std::string> doubtful() const;
   /// @throws UsageError if an argument that all microbatches share was changed in place.
   void check_unchanged(int microbatch) const;
 

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "api/microbatches.h"
 #include "api/model_state.h"
@@ -14,6 +17,7 @@
 #include "api/runtime.h"
 #include "api/tracing.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "deferred/meta_scope.h"
 #include "server/exception_text.h"
 #include "smp/distributed_model.h"
@@ -31,6 +35,14 @@ void own_all(Packet& packet) {
     tensor = tensor.detach();
     const bool alone = tensor.has_storage() && tensor.storage().use_count() == 1;
     if (!alone) tensor = tensor.clone();
+  }
+}
+
+/// Of each text, in a process.
+void warn_once(const std::vector<std::string>& texts) {
+  static std::set<std::string> said;
+  for (const auto& text : texts) {
+    if (said.insert(text).second) base::log_text(base::LogLevel::kWarning, text);
   }
 }
 
@@ -185,10 +197,12 @@ class StepRun {
     if (options.weights.empty()) options.weights = config.loss_weights;
     inputs_.emplace(std::move(arguments), options, task_.microbatches, loss());
     task_.microbatches = inputs_->count();
+    task_.in_full = task_.microbatches == wanted_;
     task_.weights = inputs_->weights();
     result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
     result_.outputs.back() = pack(inputs_->weights());
     task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
+    if (runtime_.topology().rank() == 0) warn_once(inputs_->doubtful());
   }
 
   StepPreview preview_of(const StepBody& body) const {

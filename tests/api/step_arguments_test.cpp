@@ -1,6 +1,12 @@
 // What a step does with its arguments: what is split and how, what is passed whole, and batches
 // that do not divide (paper §4.3).
+#include <torch/data/example.h>
 #include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "api/far_model.h"
 #include "api/two_ranks.h"
@@ -153,6 +159,66 @@ TEST(StepArguments, WhatCannotBeSplitIsRefused) {
     EXPECT_THAT(refused_step<UsageError>(0, [&] { beyond(rows(4)); }),
                 AllOf(HasSubstr("[4, 3]"), HasSubstr("along axis 2")));
     look(rows(4));
+  });
+}
+
+/// Of a class, not a struct: nobody knows what it holds.
+class Sealed {
+ public:
+  explicit Sealed(Tensor x) : x_(std::move(x)) {}
+  const Tensor& x() const { return x_; }
+
+ private:
+  Tensor x_;
+};
+
+/// What ranks say while they run `body` once on `argument`, in two microbatches.
+template <class Argument>
+std::string warnings_of(Argument&& argument, const StepOptions& options = {}) {
+  testing::internal::CaptureStderr();
+  on_ranks(2, [&] {
+    int calls = 0;
+    auto look = smp::step([&](Tensor, auto&&) { ++calls; }, options);
+    look(rows(4), argument);
+    EXPECT_EQ(calls, rank() == 0 ? 2 : 0);
+  });
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(StepArguments, AWarningSaysThatTheWholeOfAnUnknownClassIsPassed) {
+  Sealed sealed(rows(3));
+  StepOptions options;
+  options.non_split = {1};
+  EXPECT_EQ(warnings_of(sealed, options), "") << "it is meant";
+  EXPECT_THAT(warnings_of(sealed),
+              AllOf(HasSubstr("argument 1 of a step is of type"), HasSubstr("Sealed"),
+                    HasSubstr("every microbatch gets the whole"), HasSubstr("non_split")));
+  EXPECT_EQ(warnings_of(sealed), "") << "once is enough";
+}
+
+TEST(StepArguments, NobodyExpectsRowsOfWhatStandsForSomethingElse) {
+  Sealed sealed(rows(3));
+  EXPECT_EQ(warnings_of(&sealed), "");
+  EXPECT_EQ(warnings_of(std::make_shared<Sealed>(rows(3))), "");
+  EXPECT_EQ(warnings_of(std::ref(sealed)), "");
+  EXPECT_EQ(warnings_of(std::function<void()>([] {})), "");
+  EXPECT_EQ(warnings_of("a literal"), "");
+  EXPECT_EQ(warnings_of(nullptr), "");
+}
+
+/// What a data loader with Stack<> gives.
+TEST(StepArguments, ExamplesOfADataLoaderAreSplit) {
+  on_ranks(2, [] {
+    using torch::data::Example;
+    auto sums = smp::step([](Example<> batch) {
+      return std::tuple((batch.data.sum(1) * batch.target).sum(), batch.data.size(0));
+    });
+    const auto [sum, length] = sums(Example<>(rows(5), rows(5).select(1, 0)));
+    EXPECT_THAT(length.outputs(), ElementsAre(3, 2));
+    EXPECT_DOUBLE_EQ(sum.reduce_sum().item<double>(),
+                     (rows(5).sum(1) * rows(5).select(1, 0)).sum().item<double>());
+    auto count = smp::step([](torch::data::TensorExample batch) { return batch.data.size(0); });
+    EXPECT_THAT(count(torch::data::TensorExample(rows(5))).outputs(), ElementsAre(3, 2));
   });
 }
 
