@@ -170,7 +170,8 @@ struct SMP_API Config {
   /// What a rank does while it waits: "spin" (lowest latency), "yield" (gives its core away), or
   /// "auto": yield where ranks outnumber cores.
   std::string idle_policy = "auto";
-  /// LibTorch threads per rank; 0 means cores divided by the ranks of this machine.
+  /// LibTorch threads per rank; 0 means the cores that the ranks of this machine may use (by their
+  /// masks and the limits of their cgroup), divided by their number.
   int intra_op_threads = 0;
 };
 

@@ -46,7 +46,7 @@ class Runtime {
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
     std::unique_ptr<d2d::Channel> channel;  // between all ranks of the job
     c10::Device device{c10::DeviceType::CPU};
-    int cores = 0;                       ///< of this machine; 0: as many as ranks
+    int cores = 0;  ///< of this machine, that its ranks may use; 0: as many as ranks
     bool independent_pipelines = false;  ///< StartOptions
     /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.
     std::optional<PlanRequest> plan_request;
@@ -76,7 +76,7 @@ class Runtime {
   /// On which this rank computes.
   c10::Device device() const noexcept { return parts_.device; }
   const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
-  /// Of this machine; 0: as many as ranks.
+  /// Of this machine, that its ranks may use; 0: as many as ranks.
   int cores() const noexcept { return parts_.cores; }
 
   server::ModuleServer& server() noexcept { return server_; }

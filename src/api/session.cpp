@@ -3,11 +3,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 #include <utility>
 
 #include "api/exchange.h"
@@ -16,6 +14,7 @@
 #include "api/setting_agreement.h"
 #include "api/start.h"
 #include "base/check.h"
+#include "base/cores.h"
 #include "base/log.h"
 #include "base/pulse.h"
 #include "d2d/wires/local_wire.h"
@@ -27,8 +26,6 @@
 
 namespace smp {
 namespace {
-
-int num_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 /// LibTorch's headers and library must be of one version: objects cross between them.
 void check_torch_version() {
@@ -82,20 +79,28 @@ void set_idle_policy(const Config& config, bool oversubscribed) {
   fiber::Scheduler::install().set_idle_policy(policy);
 }
 
-/// mpirun may bind a rank to fewer cores than the machine has.
-int num_own_cores() {
-  cpu_set_t own;
-  if (sched_getaffinity(0, sizeof own, &own) != 0) return num_cores();
-  return std::max(1, CPU_COUNT(&own));
+/// What the ranks of this machine have together. A container may have some of its cores or a share
+/// of their time only, and mpirun may bind each rank to cores of its own.
+int cores_of_ranks(const d2d::MpiSession& mpi) {
+  const auto all = mpi.all_gather(base::own_cores());
+  const auto& machines = mpi.machine_of_rank();
+  std::vector<std::string> here;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (machines[rank] == machines[mpi.rank().index()]) here.push_back(all[rank]);
+  }
+  const int cores = base::num_cores(here);
+  const double processors = base::processors_of_cgroup();
+  return processors > 0 ? std::clamp(static_cast<int>(processors), 1, cores) : cores;
 }
 
 /// Cores are shared by the ranks of a machine, unless the user decided otherwise.
-void set_intra_op_threads(const Config& config, int local_size) {
+/// @param cores  that they have together
+void set_intra_op_threads(const Config& config, int cores, int local_size) {
   if (config.intra_op_threads > 0) {
     at::set_num_threads(config.intra_op_threads);
   } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    const int share = std::max(1, num_cores() / std::max(1, local_size));
-    at::set_num_threads(std::min(share, num_own_cores()));
+    const int share = std::max(1, cores / std::max(1, local_size));
+    at::set_num_threads(std::min(share, base::num_cores({base::own_cores()})));
   }
 }
 
@@ -220,9 +225,9 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
   parts.topology = Topology(arrangement, rank);
-  parts.cores = num_cores();
+  parts.cores = cores_of_ranks(*parts.mpi);
   set_idle_policy(parts.config.values(), parts.oversubscribed());
-  set_intra_op_threads(parts.config.values(), parts.mpi->local_size());
+  set_intra_op_threads(parts.config.values(), parts.cores, parts.mpi->local_size());
   parts.channel =
       std::make_unique<d2d::Channel>(routes_of(*parts.mpi, parts.config.values(), parts.device));
   start_progress_thread(*parts.channel, parts.config.values());

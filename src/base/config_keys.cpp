@@ -215,7 +215,8 @@ std::vector<ConfigKey> runtime_keys() {
       key("idle_policy", "", &Config::idle_policy, one_of({"auto", "spin", "yield"}), "auto",
           "what a waiting rank does; auto yields where ranks outnumber cores", Scope::kRank),
       key("intra_op_threads", "", &Config::intra_op_threads, between(0, kMostThreads), "0",
-          "LibTorch threads per rank; 0 means cores divided by the ranks of this machine",
+          "LibTorch threads per rank; 0 means the cores that the ranks of this machine may use, "
+          "divided by their number",
           Scope::kRank),
   };
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "base/check.h"
@@ -47,11 +48,17 @@ int write_all(int descriptor, std::string_view text) noexcept {
   return 0;
 }
 
-std::string temporary_beside(const std::string& path) { return concat(path, ".new.", ::getpid()); }
+// A new file beside `path`, of nobody else: processes of several machines or containers may have
+// one number, and write one path.
+std::string temporary_beside(const std::string& path) {
+  std::random_device random;
+  return concat(path, ".new.", ::getpid(), '.', random(), random());
+}
+constexpr int kNewFile = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
 
 // Writes `content` to the new file `path`; 0 or an errno.
 int write_new(const std::string& path, std::string_view content, Durability durability) {
-  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+  const Descriptor file(path, kNewFile);
   if (!file.ok()) return errno;
   if (const int error = write_all(file.get(), content)) return error;
   return durability == Durability::kSynced && ::fsync(file.get()) != 0 ? errno : 0;
@@ -112,7 +119,7 @@ void write_file(const std::string& path, std::string_view content, Durability du
 ReplacementFile::ReplacementFile(std::string path)
     : path_(std::move(path)),
       temporary_(temporary_beside(path_)),
-      descriptor_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+      descriptor_(::open(temporary_.c_str(), kNewFile, 0644)) {
   if (descriptor_ < 0) fail("write", path_, errno);
 }
 

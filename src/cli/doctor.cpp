@@ -22,11 +22,11 @@
 #include <sstream>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/cross_memory.h"
 #include "base/machine_check.h"
 #include "base/machine_memory.h"
@@ -58,24 +58,6 @@ Output run(const std::string& command) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // ---- limits ------------------------------------------------------------------------------------
-
-/// How many processors this process's cgroup, or one above it, may use at once; 0: no limit.
-double processors_of_cgroup() {
-  std::ifstream own("/proc/self/cgroup");
-  std::string line, path;
-  while (std::getline(own, line)) {
-    if (line.starts_with("0::")) path = line.substr(4);
-  }
-  double least = 0;
-  for (auto folder = fs::path("/sys/fs/cgroup") / path;; folder = folder.parent_path()) {
-    std::ifstream file(folder / "cpu.max");
-    double quota = 0, period = 0;
-    if (file >> quota >> period && period > 0) {
-      least = least == 0 ? quota / period : std::min(least, quota / period);
-    }
-    if (folder == "/sys/fs/cgroup" || !folder.has_relative_path()) return least;
-  }
-}
 
 std::int64_t limit_of(int resource) {
   rlimit limit{};
@@ -185,8 +167,8 @@ Output start_job(int ranks) {
 base::MachineFacts look(int ranks, std::string& paths) {
   base::MachineFacts facts;
   facts.ranks = ranks;
-  facts.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  facts.processors = processors_of_cgroup();
+  facts.cores = base::num_cores({base::own_cores()});
+  facts.processors = base::processors_of_cgroup();
   facts.memory = base::machine_memory();
   facts.shared_room = shared_room();
   facts.open_files = limit_of(RLIMIT_NOFILE);
