@@ -5,8 +5,13 @@
 
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "api/model_exchange.h"
 #include "api/runtime.h"
@@ -115,13 +120,46 @@ StateDict load_safetensors(const std::string& path) {
   return dict;
 }
 
+namespace {
+
+/// What a file has, under those of the names that it tells of which `model` knows.
+checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& model) {
+  const auto file = std::make_shared<SafetensorsReader>(path);
+  std::set<std::string> known, stored;
+  for (const auto& [tensor, names] : checkpoint::tensors_of(model)) {
+    known.insert(names.begin(), names.end());
+  }
+  for (const auto& tensor : file->tensors()) stored.insert(tensor.info.name);
+  auto metadata = file->metadata();
+  std::map<std::string, std::vector<std::string>> aliases;
+  for (auto& [alias, name] : checkpoint::take_aliases(metadata, path)) {
+    if (known.count(alias) > 0 && stored.count(alias) == 0) aliases[name].push_back(alias);
+  }
+  checkpoint::Offer offer;
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < file->tensors().size(); ++i) {
+    auto info = file->tensors()[i].info;
+    auto names = aliases[info.name];
+    if (names.empty() || known.count(info.name) > 0) names.push_back(info.name);
+    for (auto& name : names) {
+      info.name = std::move(name);
+      offer.tensors.push_back(info);
+      numbers.push_back(i);
+    }
+  }
+  offer.read = [file, numbers = std::move(numbers)](std::size_t i) {
+    return file->read(numbers[i]);
+  };
+  return offer;
+}
+
+}  // namespace
+
 LoadResult load_safetensors(DistributedModelBase& model, const std::string& path, bool strict) {
   checkpoint::Offer offer;
   if (between_steps("load_safetensors").is_first_stage()) {
     try {
-      const auto file = std::make_shared<SafetensorsReader>(path);
-      for (const auto& tensor : file->tensors()) offer.tensors.push_back(tensor.info);
-      offer.read = [file](std::size_t i) { return file->read(i); };
+      offer = offer_of(path, model.base_module());
     } catch (const std::exception& error) {
       offer.problem = error.what();
     }

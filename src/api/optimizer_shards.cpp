@@ -13,13 +13,27 @@
 namespace smp {
 namespace {
 
-/// Of the state that an optimizer will keep, up to a factor.
-std::vector<std::int64_t> loads_of(const std::vector<at::Tensor>& parameters) {
+/// Of those that are trained, or of those that are not; 0 for the others.
+std::vector<std::int64_t> bytes_of(const std::vector<at::Tensor>& parameters, bool trained) {
   std::vector<std::int64_t> bytes;
   for (const auto& parameter : parameters) {
-    bytes.push_back(parameter.requires_grad() ? static_cast<std::int64_t>(parameter.nbytes()) : 0);
+    const bool counts = parameter.requires_grad() == trained;
+    bytes.push_back(counts ? static_cast<std::int64_t>(parameter.nbytes()) : 0);
   }
   return bytes;
+}
+
+/// Owners, by the state that an optimizer will keep, up to a factor. What is frozen has none: it is
+/// dealt out on top, so that it evens out if it is trained later, and counts for nobody.
+std::vector<int> deal_out(const std::vector<at::Tensor>& parameters,
+                          std::vector<std::int64_t>& loads) {
+  auto owners = dp::plan_shards(bytes_of(parameters, true), loads);
+  auto loads_with_frozen = loads;
+  const auto of_frozen = dp::plan_shards(bytes_of(parameters, false), loads_with_frozen);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].requires_grad()) owners[i] = of_frozen[i];
+  }
+  return owners;
 }
 
 /// Of all models.
@@ -67,7 +81,7 @@ void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {
 void OptimizerShards::deal_slices(const std::vector<at::Tensor>& slices) {
   const auto replicas = runtime_.slice_replicas();
   slice_loads_.resize(static_cast<std::size_t>(replicas.size()));
-  add(slices, dp::plan_shards(loads_of(slices), slice_loads_), replicas, true);
+  add(slices, deal_out(slices, slice_loads_), replicas, true);
 }
 
 void OptimizerShards::deal_whole(const std::vector<at::Tensor>& parameters) {
@@ -78,8 +92,8 @@ void OptimizerShards::deal_whole(const std::vector<at::Tensor>& parameters) {
     const auto rank = replicas.members()[static_cast<int>(i)].value();
     loads[i] += slice_loads_[static_cast<std::size_t>(runtime_.topology().coordinates(rank).rdp)];
   }
-  const auto bytes = loads_of(parameters);
-  const auto owners = dp::plan_shards(bytes, loads);
+  const auto owners = deal_out(parameters, loads);
+  const auto bytes = bytes_of(parameters, true);
   for (std::size_t i = 0; i < owners.size(); ++i) {
     whole_loads_[static_cast<std::size_t>(owners[i])] += bytes[i];
   }

@@ -51,7 +51,7 @@ std::string describe(const std::exception_ptr& problem) {
 }
 
 std::uint64_t hash_of(const at::Tensor& tensor) {
-  const auto data = d2d::contiguous_data(tensor);
+  const auto data = d2d::contiguous_data(tensor.cpu());
   return checksum(data.numel() > 0 ? data.const_data_ptr() : nullptr, data.nbytes());
 }
 

@@ -74,9 +74,10 @@ LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<Te
 std::string problem_with(const std::vector<NamedTensor>& tensors, const StateDict& dict,
                          bool strict) {
   for (const auto& [name, tensor] : dict) {
-    if (tensor.layout() != at::kStrided || tensor.is_quantized() || !tensor.device().is_cpu()) {
-      return base::concat(name, " is no dense tensor on the CPU; convert it");
+    if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+      return base::concat(name, " is no dense tensor; convert it with to_dense()");
     }
+    if (tensor.is_meta()) return base::concat(name, " is a meta tensor, which has no values");
   }
   if (!strict) return {};
   for (const auto& [tensor, names] : tensors) {
@@ -89,7 +90,7 @@ std::string problem_with(const std::vector<NamedTensor>& tensors, const StateDic
         first = &values;
         first_name = &name;
       } else if (!values.is_same(*first) && first->sizes() == values.sizes() &&
-                 !at::equal(first->to(values.scalar_type()), values)) {
+                 !at::equal(first->to(values.options()), values)) {
         return base::concat("the model has one tensor under the names ", *first_name, " and ", name,
                             ", but the dict has different values for "
                             "them. Untie the model's parameters, or load with strict = false, "

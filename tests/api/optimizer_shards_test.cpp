@@ -244,6 +244,29 @@ TEST(OptimizerShards, AreEachOnOneReplicaAndEven) {
   }
 }
 
+/// Whoever trains them later finds their state on all replicas.
+TEST(OptimizerShards, OfFrozenParametersAreEvenToo) {
+  for (const bool all : {false, true}) {
+    std::set<int> owners;
+    run_local(4,
+              [&] {
+                auto net = make_net();
+                for (auto& parameter : net->parameters()) {
+                  if (all || parameter.dim() == 2) parameter.set_requires_grad(false);
+                }
+                DistributedModel model(net);
+                DistributedOptimizer optimizer(model, adam(model.parameters()));
+                model.place();
+                for (const auto& parameter : net->parameters()) {
+                  if (parameter.requires_grad()) continue;
+                  owners.insert(Runtime::current().optimizer_shards().owner_of(parameter));
+                }
+              },
+              config_of(1, true), {3});
+    EXPECT_EQ(owners.size(), 4u) << all;
+  }
+}
+
 /// Adagrad has a state for every parameter from its construction.
 TEST(OptimizerShards, LeaveNothingBehindOfAStateThatWasThereBefore) {
   const auto adagrad = [](const Parameters& parameters) {

@@ -198,5 +198,55 @@ TEST(ModelFile, IsWrittenAndReadByRankZeroAlone) {
   std::filesystem::remove(path);
 }
 
+/// Strictly: nobody misses a name that his model does not have.
+TEST(ModelFile, OfTiedParametersFillsAModelThatHasOneOfTheNames) {
+  const auto path = testing::TempDir() + "one_name." + std::to_string(getpid()) + ".safetensors";
+  struct Pair : torch::nn::Module {
+    Pair(const char* first, const char* second) {
+      const auto weight = register_parameter(first, torch::randn({3, 2}));
+      if (second != nullptr) register_parameter(second, weight);
+    }
+  };
+  for (const char* name : {"first", "second"}) {
+    on_ranks(1, [&] {
+      torch::manual_seed(1);
+      DistributedModel tied(std::make_shared<Pair>("first", "second"));
+      tied.place();
+      save_safetensors(tied, path);
+      const auto saved = tied.state_dict().at("second");
+      DistributedModel one(std::make_shared<Pair>(name, nullptr));
+      one.place();
+      load_safetensors(one, path);
+      EXPECT_TRUE(torch::equal(one.state_dict().at(name), saved)) << name;
+    });
+  }
+  std::filesystem::remove(path);
+}
+
+/// As in the dict of the file: what was one tensor under two names may be two in another model.
+TEST(ModelFile, OfTiedParametersFillsAModelWhereTheyAreNot) {
+  const auto path = testing::TempDir() + "tied." + std::to_string(getpid()) + ".safetensors";
+  const auto expected = plain_dict();
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    spread(model);
+    model.place();
+    save_safetensors(model, path);
+  });
+  on_ranks(3, [&] {
+    torch::manual_seed(77);
+    Net net(/*tied=*/false);
+    net->to(torch::kDouble);
+    DistributedModel model(net);
+    spread(model, 1);
+    model.place();
+    const auto result = load_safetensors(model, path);
+    EXPECT_TRUE(result.missing_keys.empty());
+    EXPECT_TRUE(result.unexpected_keys.empty());
+    expect_same(model.state_dict(kAllPpRanks), expected);
+  });
+  std::filesystem::remove(path);
+}
+
 }  // namespace model_state_test
 }  // namespace smp::model_state

@@ -50,11 +50,12 @@ struct HeadImpl : torch::nn::Module {
 };
 
 struct NetImpl : torch::nn::Module {
-  NetImpl() {
+  explicit NetImpl(bool tied = true) {
     register_module("table", table);
     register_module("blocks", blocks);
     for (int i = 0; i < 3; ++i) blocks->push_back(Block());
-    head = register_module("head", std::make_shared<HeadImpl>(table->weight));
+    head = register_module(
+        "head", std::make_shared<HeadImpl>(tied ? table->weight : table->weight.detach().clone()));
   }
   Tensor forward(const Tensor& x) {
     Tensor h = table(x);

@@ -65,6 +65,27 @@ INSTANTIATE_TEST_SUITE_P(Mixes, GptOnDevice,
                                          Mix{2, 2, 2}, Mix{1, 2, 1, true},
                                          Mix{2, 1, 2, false, true}));
 
+/// Those of a checkpoint are on the CPU, those of state_dict() where the model is.
+TEST(GptOnDevice, TakesADictOfItsOwnDeviceBack) {
+  const auto rank_main = [] {
+    const auto text = small_text();
+    Trainer trainer(small_recipe(), text);
+    trainer.step();
+    auto& model = trainer.model();
+    const auto before = model.state_dict();
+    smp::StateDict copies;
+    for (const auto& [name, tensor] : before) copies.insert(name, tensor.clone());
+    if (smp::rank() == 0) EXPECT_FALSE(copies.begin()->second.is_cpu());
+    trainer.step();
+    model.load_state_dict(copies);
+    const auto after = model.state_dict();
+    for (const auto& [name, tensor] : copies) {
+      EXPECT_TRUE(torch::equal(after.at(name).cpu(), tensor.cpu())) << name;
+    }
+  };
+  smp::run_local(2, rank_main, config_of({2, 1, 1}), {1});
+}
+
 /// Values on the device are compared as those on the CPU are.
 TEST(GptOnDevice, IsRefusedWhereRanksHaveDifferentValues) {
   const auto refused = [](const smp::Config& config, auto&& make_recipe, auto&& make_text) {
