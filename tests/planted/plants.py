@@ -15,6 +15,8 @@ ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
 DEVICES = ("test_d2d", "DeviceGroup.*:NcclCollectives.*")
+MEMORY = ("test_d2d", "Departures*:CopyOnWrite*:LoansOfTwo.*:loans_test/*")
+EARLY = ("test_api", "EarlyBackward.*")
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
 PLANTS = [
@@ -180,7 +182,9 @@ PLANTS = [
     Plant("steps after news are replayed", "src/server/recorded_steps.h",
           "    if (news) forget();\n    if (!news) ++alike_;", "    ++alike_;", [SERVER]),
     Plant("the order of the last recorded step is kept, not the fastest",
-          "src/server/recorded_steps.h", "|| duration >= fastest_) return", ") return", [SERVER]),
+          "src/server/recorded_steps.h", "kind == kind_ && duration >= fastest_", "false", [SERVER]),
+    Plant("a step that evaluates sets the order of those that train", "src/server/recorded_steps.h",
+          "kind < kind_ || ", "", [SERVER]),
     Plant("steps under windows are replayed", "src/server/dynamic_engine.cpp",
           "         !core_.step->progress.has_list();", "         true;", [STATIC]),
     Plant("nobody keeps to the recorded order", "src/server/dynamic_engine.cpp",
@@ -264,4 +268,44 @@ PLANTS = [
           "    owner_.gpu_->wait(caller_, done_);\n", "", [DEVICES]),
     Plant("a call of NCCL that is in progress counts as launched", "src/d2d/nccl_collectives.cpp",
           "    if (owner_.is_busy(\"a collective\")) return false;", "", [DEVICES]),
+    # ---- memory that shares
+    Plant("what is sent is in memory that its tensor may leave", "src/d2d/channel.cpp",
+          "of_server ? keep_memory(data.tensor) : nullptr", "nullptr", [MEMORY]),
+    Plant("memory is let go of before what is sent from there has left", "src/d2d/departures.cpp",
+          "std::move(tensor), std::move(memory), std::move(departure)", "std::move(tensor), {}, std::move(departure)",
+          [MEMORY]),
+    Plant("a write to a part of a batch copies the batch", "src/d2d/channel.cpp",
+          "tensor.nbytes() < storage.nbytes() / 2", "false", [MEMORY]),
+    Plant("no pointer may be taken in a parallel loop", "src/d2d/copy_on_write.cpp",
+          "  const c10::ParallelGuard not_in_a_loop(false);\n", "", [MEMORY]),
+    Plant("who writes gives back what he still reads", "src/d2d/loans.cpp",
+          "    left->add(std::move(memory));\n", "", [MEMORY]),
+    # ---- promises that are kept otherwise
+    Plant("outputs are released before a request that needs them has come", "src/server/call_router.cpp",
+          "    if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());\n", "", [PROMISED]),
+    Plant("a result that needs no gradient has no shape", "src/server/link_follower.cpp",
+          "  if (output.defined()) {\n    node.add_input_metadata(output);\n  } else {", "  {", [PROMISED]),
+    Plant("an early backward ends the forward of the body", "src/server/backward_requests.cpp",
+          " && !core_.port.is_first()", "", [EARLY]),
+    Plant("a step goes on after an answer that nobody could use", "src/server/promised_call.cpp",
+          "    router_in_step().failures_.fail_step(std::current_exception());\n    throw;", "    throw;", [PROMISED]),
+    Plant("late hooks of a result that is the argument see nothing", "src/server/promised_tensor.cpp",
+          "(is_linked || !tensor.requires_grad())", "!tensor.requires_grad()", [PROMISED]),
+    Plant("early hooks of a result that is the argument are lost", "src/server/promised_call.cpp",
+          "  if (linked_) require_no_hooks(answer, outputs.size());\n", "", [PROMISED]),
+    Plant("a row of failures takes a deep stack", "src/server/waiting_requests.cpp",
+          "  if (rows_.at(row).starting) return;\n", "", [SERVER]),
+    Plant("failed calls keep each other", "src/server/promised_call.cpp",
+          "  if (failure_) {\n    forget_inputs();\n", "  if (failure_) {\n", [PROMISED]),
+    # ---- files and arguments
+    Plant("a temporary file is named by the process", "src/base/files.cpp",
+          ", '.', random(), random()", "", [("test_base", "Files.*")]),
+    Plant("what is frozen is dealt to one replica", "src/api/optimizer_shards.cpp",
+          "owners[i] = of_frozen[i];", "owners[i] = owners[i];", [("test_api", "OptimizerShards.*")]),
+    Plant("an alias of a file is not read", "src/api/checkpoint.cpp",
+          "aliases[name].push_back(alias);", "aliases[name];", [("test_checkpoint", "ModelFile.*")]),
+    Plant("a name that the model lacks is unexpected", "src/api/checkpoint.cpp",
+          "names.empty() || known.count(info.name) > 0", "true", [("test_checkpoint", "ModelFile.*")]),
+    Plant("an undivided argument is nobody's affair", "src/api/microbatches.cpp",
+          "type == nullptr || options_", "true || options_", [("test_api", "StepArguments.*")]),
 ]
