@@ -102,23 +102,30 @@ bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
                        [&](const auto& other) { return other.is_same(tensors[index]); }) > 1;
 }
 
-/// Those arguments that are promised and cannot go where they are needed without coming here. One
-/// tensor that is two arguments stays one.
+/// An ordinary tensor, or a promise that goes where it is needed without coming here. One tensor
+/// that is two arguments stays one.
+bool needs_no_fetch(const std::vector<at::Tensor>& tensors, std::size_t index) {
+  const auto& tensor = tensors[index];
+  if (guard_of(tensor) == nullptr) return true;
+  auto* const call = promised_call_of(promise_of(tensor));
+  return call != nullptr && !is_twice(tensors, index) && call->passes_on();
+}
+
 void fetch_what_is_not_passed_on(std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 0; i < tensors.size();) {
-    const auto given = tensors[i];
-    auto* const call = promised_call_of(promise_of(given));
-    if (guard_of(given) == nullptr ||
-        (call != nullptr && !is_twice(tensors, i) && call->passes_on())) {
+    if (needs_no_fetch(tensors, i)) {
       ++i;
       continue;
     }
+    const auto given = tensors[i];
     const auto value = fetched(given);
     for (auto& tensor : tensors) {
       if (tensor.is_same(given)) tensor = value;
     }
-    // Calls of earlier arguments may have ended while this waited.
-    i = call == nullptr ? i + 1 : 0;
+    // What another tensor guards stays as it is. Calls of earlier arguments may have ended while
+    // this waited.
+    const bool fetched_it = guard_of(value) == nullptr || !value.is_same(given);
+    i = fetched_it ? 0 : i + 1;
   }
 }
 

@@ -262,7 +262,6 @@ void PromisedCall::finish() {
   const auto alive = shared_from_this();
   await_end();
   if (failure_) {
-    forget_inputs();
     // Its cause is an earlier call's.
     if (std::exchange(thrown_, true) || failure_->of_input) return;
     throw_remote(*failure_);

@@ -136,6 +136,69 @@ TEST(EarlyBackward, OfAModuleThatCallsOthers) {
   }
 }
 
+/// A large result beside it comes later than requests of its backward, which go to rank 0 as well:
+/// there the body has not gone on, nor recorded itself.
+struct BusyLossImpl : torch::nn::Module {
+  BusyLossImpl() : far(register_module("far", Piece(multiply))) {}
+  std::pair<Tensor, Tensor> forward(const Tensor& x) {
+    const auto y = far(x);
+    return {y.square().mean(), y.repeat({2000, 1})};
+  }
+  Piece far;
+};
+SMP_MODULE(BusyLoss);
+struct BusyNestImpl : torch::nn::Module {
+  BusyNestImpl()
+      : first(register_module("first", Piece(multiply))),
+        loss(register_module("loss", BusyLoss())) {}
+  std::pair<Tensor, Tensor> forward(const Tensor& x) { return loss(first(x)); }
+  Piece first;
+  BusyLoss loss;
+};
+SMP_MODULE(BusyNest);
+
+TEST(EarlyBackward, MayComeBackBeforeTheBodyGoesOn) {
+  Results reference;
+  BusyNest alone;
+  for (const auto& x : rows(2 * kMicrobatches).chunk(kMicrobatches)) {
+    (alone(x).first / kMicrobatches).backward();
+  }
+  for (const auto& item : alone->named_parameters()) {
+    note(reference, item.key(), item.value().grad());
+  }
+  for (const char* pipeline : {"interleaved", "1f1b", "zero_bubble"}) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      Config config;
+      config.microbatches = kMicrobatches;
+      config.plan_cache = "off";
+      config.pipeline = pipeline;
+      Results results;
+      run_local(2,
+                [&] {
+                  DistributedModel<BusyNest> model(BusyNest{});
+                  model.set_partition("", 0);
+                  model.set_partition("loss", 1);
+                  model.set_partition("loss.far", 0);
+                  auto train = smp::step([&](Tensor x) {
+                    const auto [loss, large] = model(x);
+                    model.backward(loss);
+                    return large.detach().sum();
+                  });
+                  for (int step = 0; step < kSteps; ++step) {
+                    model.zero_grad();
+                    train(rows(2 * kMicrobatches));
+                  }
+                  for (const auto& [name, parameter] : model.local_named_parameters()) {
+                    note(results, name, parameter.grad());
+                  }
+                  if (rank() == 0) EXPECT_GE(Runtime::current().server().core().counters.early, 1u);
+                },
+                config, {.seed = seed});
+      expect_close(results, reference);
+    }
+  }
+}
+
 /// What the first pass did not reach is there for the second, which comes another way.
 TEST(EarlyBackward, LeavesItsCallsToALaterPass) {
   const PieceImpl::Act ignores = [](PieceImpl& self, const Tensor&) {

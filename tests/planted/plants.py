@@ -296,7 +296,7 @@ PLANTS = [
     Plant("a row of failures takes a deep stack", "src/server/waiting_requests.cpp",
           "  if (rows_.at(row).starting) return;\n", "", [SERVER]),
     Plant("failed calls keep each other", "src/server/promised_call.cpp",
-          "  if (failure_) {\n    forget_inputs();\n", "  if (failure_) {\n", [PROMISED]),
+          "  forget_inputs();\n  if (ended()) return;", "  if (ended()) return;", [PROMISED]),
     # ---- files and arguments
     Plant("a temporary file is named by the process", "src/base/files.cpp",
           ", '.', random(), random()", "", [("test_base", "Files.*")]),
