@@ -376,15 +376,14 @@ std::unique_ptr<Loans> MpiSession::connect_loans() const {
   return loans;
 }
 
-/// A wire may hold back what it calls sent until it is polled again. All ranks call it; nullptr:
-/// this one has no wire.
+/// A wire may hold back what it calls sent until it is polled again. All ranks call it.
 /// @return what was wrong meanwhile
-std::string MpiSession::poll_until_all_come(Wire* wire, base::Nanoseconds patience) const try {
+std::string MpiSession::poll_until_all_come(Wire& wire, base::Nanoseconds patience) const try {
   const base::SteadyClock clock;
   const base::Nanoseconds end = clock.now() + patience;
   MpiMeeting meeting(world_);
   for (int idle = 0; !meeting.complete() && clock.now() < end; ++idle) {
-    if (wire != nullptr && wire->poll()) idle = 0;
+    if (wire.poll()) idle = 0;
     wait_politely(idle);
   }
   return {};
@@ -392,7 +391,8 @@ std::string MpiSession::poll_until_all_come(Wire* wire, base::Nanoseconds patien
   return error.what();
 }
 
-/// What of it goes wrong on one rank all ranks hear of, so that nobody waits for that rank.
+/// `action` gives what is wrong, or nothing; what is on one rank, or is thrown there, all ranks
+/// hear of, so that nobody waits for that rank. All ranks call it.
 /// @throws  this rank's own exception; or PeerLostError, with that of another
 template <class Action>
 void MpiSession::together(const std::string& what, const std::string& remedy,
@@ -425,22 +425,19 @@ std::unique_ptr<Wire> MpiSession::connect_network(const char* name, const char* 
     return std::string();
   });
   const auto addresses = all_gather(endpoint->address());
+  const auto what = base::concat("trying ", name, ": ");
+  const auto remedy = base::concat("; look at ", variables, ", or use transport = auto");
   std::unique_ptr<NetworkWire> wire;
-  together(base::concat("trying ", name, ": "),
-           base::concat("; look at ", variables, ", or use transport = auto"), [&] {
-             std::string wrong;
-             std::exception_ptr error;
-             try {
-               wire = std::make_unique<NetworkWire>(rank_, Members::all(size()),
-                                                    std::move(endpoint), addresses);
-               wrong = probe(*wire, kProbePatience);
-             } catch (...) {
-               error = std::current_exception();  // others may be in need of this one's polls
-             }
-             const auto later = poll_until_all_come(wire.get(), 2 * kProbePatience);
-             if (error) std::rethrow_exception(error);
-             return wrong.empty() ? later : wrong;
-           });
+  together(what, remedy, [&] {
+    wire =
+        std::make_unique<NetworkWire>(rank_, Members::all(size()), std::move(endpoint), addresses);
+    return std::string();
+  });
+  together(what, remedy, [&] {
+    const auto wrong = probe(*wire, kProbePatience);
+    const auto later = poll_until_all_come(*wire, 2 * kProbePatience);
+    return wrong.empty() ? later : wrong;
+  });
   return wire;
 }
 

@@ -102,7 +102,7 @@ class MpiSession {
  private:
   bool meet_to_finalize(base::Nanoseconds deadline) const;
   Members ranks_of_this_host() const;
-  std::string poll_until_all_come(Wire* wire, base::Nanoseconds patience) const;
+  std::string poll_until_all_come(Wire& wire, base::Nanoseconds patience) const;
   std::unique_ptr<HostShmWire> share_rings(const HostShmOptions& options,
                                            const HostShmWire* beside) const;
   std::unique_ptr<Wire> try_cuda_ipc(c10::Device device, const HostShmWire& beside,

@@ -88,7 +88,7 @@ void ExecutionScope::finish_calls() {
   // What a result turns out to be may be asked for in the midst of it. They stay as long as the
   // execution, whatever comes: the program may have results of the last, and so all before it.
   const auto calls = std::exchange(open_calls_, {});
-  for (const auto& call : calls) finished_calls_.add(call);
+  finished_calls_.insert(finished_calls_.end(), calls.begin(), calls.end());
   for (const auto& call : calls) {
     try {
       call->finish();

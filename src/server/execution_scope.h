@@ -23,7 +23,7 @@
 #include "server/ids.h"
 #include "server/message.h"
 #include "server/module_table.h"
-#include "server/open_calls.h"
+#include "server/open_call.h"
 #include "server/settings_board.h"
 #include "server/span_recorder.h"
 
@@ -91,14 +91,14 @@ class ExecutionScope final : public fiber::Activity {
   /// It could not be sent.
   void give_back_place(PpRank owner) noexcept { --places_[owner.index()]; }
   bool has_open_calls() const noexcept { return !open_calls_.empty(); }
-  const OpenCalls& open_calls() const noexcept { return open_calls_; }
+  const std::vector<std::shared_ptr<OpenCall>>& open_calls() const noexcept { return open_calls_; }
   /// The number of calls so far, of those that left and of those here.
   std::uint64_t num_calls() const noexcept { return num_calls_; }
   /// Whether one that came after the first `number` has left, or has ended here.
   bool has_worked_since(std::uint64_t number) const noexcept { return last_worked_ > number; }
   /// Something that a call which waits would have put off was done.
   void note_work() noexcept { last_worked_ = ++num_calls_; }
-  void add(std::shared_ptr<OpenCall> call) { open_calls_.add(std::move(call)); }
+  void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
   /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
   /// may have thrown before.
   void run(c10::function_ref<void()> code);
@@ -164,7 +164,7 @@ class ExecutionScope final : public fiber::Activity {
   std::uint32_t places_taken_ = 0;  // of next_place_in_program(), at the top
   std::uint64_t row_ = 0;
   std::vector<std::uint32_t> places_;  // next ones, by owner
-  OpenCalls open_calls_, finished_calls_;
+  std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;
   SettingsBoard::View settings_;
   const SettingsBoard::Subtree* part_ = nullptr;  // what it may change; nullptr: everything
   bool own_code_only_ = false;                    // OwnCodeOnly
