@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "d2d/channel.h"
+#include "d2d/job_wires.h"
 #include "d2d/loans.h"
 #include "d2d/mpi_session.h"
 #include "d2d/wires/host_shm_wire.h"
@@ -306,8 +307,8 @@ void compare(std::optional<Report>& report, const Contestants& all, std::size_t 
 /// Tensors handed over beside the same tensors sent over our wires and as MPI sends bytes.
 void compare_tensors(std::optional<Report>& report, const d2d::MpiSession& mpi, std::size_t size) {
   const bool first = mpi.rank() == GlobalRank(0);
-  TensorsOverChannel lent(mpi.fastest_routes({.lend = true})),
-      sent(mpi.fastest_routes({.lend = false}));
+  TensorsOverChannel lent(fastest_routes(mpi, {.lend = true})),
+      sent(fastest_routes(mpi, {.lend = false}));
   PlainMpi plain(first ? 1 : 0);
   std::vector<double> over, read, sent_over, sent_read, mpi_send;
   for (int round = 0; round < rounds(kRounds); ++round) {
@@ -349,11 +350,11 @@ Contestants contestants(const d2d::MpiSession& mpi, const std::string& kind) {
   const auto add = [&](const std::string& name, std::unique_ptr<Wire> wire) {
     all.paths.push_back(std::make_unique<OverWire>(name + kind, std::move(wire)));
   };
-  add("host_shm", mpi.connect_host_shm());
+  add("host_shm", connect_host_shm(mpi));
   all.paths.push_back(std::make_unique<PlainMpi>(mpi.rank() == GlobalRank(0) ? 1 : 0));
   add("mpi_wire", mpi.connect_all());
-  add("ucx_wire", mpi.connect_ucx());
-  add("ofi_wire", mpi.connect_ofi());
+  add("ucx_wire", connect_ucx(mpi));
+  add("ofi_wire", connect_ofi(mpi));
   return all;
 }
 

@@ -18,6 +18,7 @@
 #include "api/rank_device.h"
 #include "base/check.h"
 #include "d2d/channel.h"
+#include "d2d/job_wires.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
 
@@ -131,8 +132,8 @@ void compare_all(const d2d::MpiSession& mpi, c10::Device device) {
   const bool first = mpi.rank() == GlobalRank(0);
   auto report = report_of_ranks(mpi.rank().value(), "gpu");
   std::vector<std::unique_ptr<Way>> ways;
-  ways.push_back(std::make_unique<Way>("cuda_ipc", mpi.fastest_routes({.device = device})));
-  ways.push_back(std::make_unique<Way>("host_memory", mpi.fastest_routes({})));
+  ways.push_back(std::make_unique<Way>("cuda_ipc", fastest_routes(mpi, {.device = device})));
+  ways.push_back(std::make_unique<Way>("host_memory", fastest_routes(mpi, {})));
   if (first) std::printf("%s\n", ways[0]->path().c_str());
   const std::vector<std::size_t> sizes{4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20};
   const std::vector<std::size_t> few{4 << 10, 1 << 20};

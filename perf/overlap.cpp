@@ -13,13 +13,14 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "d2d/channel.h"
+#include "d2d/job_wires.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
 
 namespace smp::perf {
 namespace {
 
-using Network = d2d::MpiSession::Network;
+using Network = d2d::Network;
 
 constexpr int kBlocks = 5;                 // with and without a thread, by turns
 constexpr int kRounds = 5;                 // of a block, after one that is not counted
@@ -29,7 +30,7 @@ constexpr std::int64_t kFloats = 4 << 20;  // 16 MiB
 class Way {
  public:
   Way(const d2d::MpiSession& mpi, Network network, bool progress_thread)
-      : channel_(mpi.fastest_routes({.shared_memory = false, .network = network})) {
+      : channel_(fastest_routes(mpi, {.shared_memory = false, .network = network})) {
     channel_.set_receiver(d2d::Port::kServer, [this](GlobalRank, d2d::ArrivedFrame&& frame) {
       came_ = std::move(frame.tensors.front());
     });

@@ -17,6 +17,8 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/pulse.h"
+#include "d2d/job_wires.h"
+#include "d2d/tensor_data.h"
 #include "d2d/wires/local_wire.h"
 #include "module/registry.h"
 #include "server/common_errors.h"
@@ -157,13 +159,13 @@ void show_pulse(const d2d::MpiSession& mpi) {
 }
 
 d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device) {
-  d2d::MpiSession::RouteOptions options;
+  d2d::RouteOptions options;
   options.device = device;
   options.lend = config.lend_tensors;
   options.shared_memory = config.transport != "mpi";
-  if (config.transport == "ucx") options.network = d2d::MpiSession::Network::kUcx;
-  if (config.transport == "ofi") options.network = d2d::MpiSession::Network::kOfi;
-  return mpi.fastest_routes(options);
+  if (config.transport == "ucx") options.network = d2d::Network::kUcx;
+  if (config.transport == "ofi") options.network = d2d::Network::kOfi;
+  return d2d::fastest_routes(mpi, options);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@
 #include "base/machine_check.h"
 #include "base/machine_memory.h"
 #include "d2d/channel.h"
+#include "d2d/job_wires.h"
 #include "d2d/mpi_session.h"
 
 namespace smp::cli {
@@ -219,7 +220,7 @@ int examine_machine(int ranks) {
 
 void show_paths() {
   const d2d::MpiSession session;
-  d2d::Channel channel(session.fastest_routes());
+  d2d::Channel channel(d2d::fastest_routes(session));
   const auto& routes = channel.routes();
   std::ostringstream text;
   for (const GlobalRank peer : routes.members()) {

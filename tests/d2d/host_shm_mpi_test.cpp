@@ -7,6 +7,7 @@
 
 #include "base/cross_memory.h"
 #include "d2d/channel_contract.h"
+#include "d2d/job_wires.h"
 #include "d2d/loans_contract.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
@@ -20,7 +21,7 @@ constexpr base::Nanoseconds kDeadline = 60 * base::kSecond;
 class HostShmWires : public WireCluster {
  public:
   HostShmWires() {
-    ends_.push_back(std::make_unique<WireEnd>(shared_mpi_session().connect_host_shm()));
+    ends_.push_back(std::make_unique<WireEnd>(connect_host_shm(shared_mpi_session())));
   }
   ~HostShmWires() override { EXPECT_TRUE(ends_.front()->wire().close(kDeadline)); }
 };
@@ -62,7 +63,7 @@ class AutoCluster : public Cluster {
  public:
   explicit AutoCluster(bool lend = false) {
     players_.push_back(
-        std::make_unique<Player>(shared_mpi_session().fastest_routes({.lend = lend})));
+        std::make_unique<Player>(fastest_routes(shared_mpi_session(), {.lend = lend})));
   }
   ~AutoCluster() override { EXPECT_TRUE(channel().close(kDeadline)); }
   Channel& channel() { return *players_.front()->channel; }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "d2d/channel_cluster.h"
+#include "d2d/job_wires.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
 
@@ -19,19 +20,17 @@ inline constexpr base::Nanoseconds kNetworkDeadline = 60 * base::kSecond;
 template <auto kConnect>
 class NetworkMpiWires : public WireCluster {
  public:
-  NetworkMpiWires() {
-    ends_.push_back(std::make_unique<WireEnd>((shared_mpi_session().*kConnect)()));
-  }
+  NetworkMpiWires() { ends_.push_back(std::make_unique<WireEnd>(kConnect(shared_mpi_session()))); }
   ~NetworkMpiWires() override { EXPECT_TRUE(ends_.front()->wire().close(kNetworkDeadline)); }
 };
 
 /// As between machines. For channel_contract.h and channel_tensors_contract.h.
-template <MpiSession::Network kNetwork>
+template <Network kNetwork>
 class NetworkMpiCluster : public Cluster {
  public:
   NetworkMpiCluster() {
     players_.push_back(std::make_unique<Player>(
-        shared_mpi_session().fastest_routes({.shared_memory = false, .network = kNetwork})));
+        fastest_routes(shared_mpi_session(), {.shared_memory = false, .network = kNetwork})));
   }
   ~NetworkMpiCluster() override { EXPECT_TRUE(players_.front()->channel->close(kNetworkDeadline)); }
 };

@@ -6,8 +6,8 @@
 namespace smp::d2d {
 namespace ofi_mpi_test {
 
-using OfiWires = NetworkMpiWires<&MpiSession::connect_ofi>;
-using OfiCluster = NetworkMpiCluster<MpiSession::Network::kOfi>;
+using OfiWires = NetworkMpiWires<&connect_ofi>;
+using OfiCluster = NetworkMpiCluster<Network::kOfi>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, WireContract, OfiWires);
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, ChannelContract, OfiCluster);
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, ChannelTensorsContract, OfiCluster);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "d2d/job_wires.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/simulated_job.h"
 #include "fiber/scheduler.h"
@@ -63,7 +64,7 @@ void expect_right_sums(Routes routes) {
 }
 
 TEST(SumInPlaceMpi, IsRightThoughTensorsAreChangedAtOnce) {
-  expect_right_sums(shared_mpi_session().fastest_routes());
+  expect_right_sums(fastest_routes(shared_mpi_session()));
 }
 
 TEST(SumInPlaceMpi, IsRightOverMpiToo) { expect_right_sums(shared_mpi_session().connect_all()); }

@@ -6,8 +6,8 @@
 namespace smp::d2d {
 namespace ucx_mpi_test {
 
-using UcxWires = NetworkMpiWires<&MpiSession::connect_ucx>;
-using UcxCluster = NetworkMpiCluster<MpiSession::Network::kUcx>;
+using UcxWires = NetworkMpiWires<&connect_ucx>;
+using UcxCluster = NetworkMpiCluster<Network::kUcx>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_mpi_test, WireContract, UcxWires);
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_mpi_test, ChannelContract, UcxCluster);
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_mpi_test, ChannelTensorsContract, UcxCluster);

@@ -12,6 +12,7 @@
 #include "api/rank_device.h"
 #include "base/clock.h"
 #include "d2d/channel.h"
+#include "d2d/job_wires.h"
 #include "d2d/mpi_session.h"
 #include "d2d/wires/host_shm_wire.h"
 #include "support/own_mpi.h"
@@ -86,9 +87,9 @@ TEST(GpuFrames, BringEverySizeToEveryoneAtOnce) {
   const auto device = take_device("cuda", session.local_rank());
   for (const bool straight : {true, false}) {
     SCOPED_TRACE(straight ? "straight" : "through host memory");
-    MpiSession::RouteOptions options;
+    RouteOptions options;
     if (straight) options.device = device;
-    Channel channel(session.fastest_routes(options));
+    Channel channel(fastest_routes(session, options));
     if (straight && session.rank().value() == 0) {
       std::printf("%s\n", channel.routes().table().c_str());
     }
@@ -101,9 +102,9 @@ TEST(GpuFrames, BringEverySizeToEveryoneAtOnce) {
 TEST(GpuFrames, WithoutAGpuThereIsNoWayBetweenGpus) {
   if (has_gpu()) GTEST_SKIP() << "there is a GPU here";
   const MpiSession session;
-  const auto rings = session.connect_host_shm();
+  const auto rings = connect_host_shm(session);
   if (rings == nullptr) GTEST_SKIP() << "this machine refuses shared memory";
-  EXPECT_EQ(session.connect_cuda_ipc(c10::Device(c10::DeviceType::CUDA, 0), *rings), nullptr);
+  EXPECT_EQ(connect_cuda_ipc(session, c10::Device(c10::DeviceType::CUDA, 0), *rings), nullptr);
   EXPECT_TRUE(rings->close(60 * base::kSecond));
 }
 
