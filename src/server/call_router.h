@@ -10,6 +10,7 @@
 #include "server/expected_results.h"
 #include "server/failure_control.h"
 #include "server/server_core.h"
+#include "server/state_watch.h"
 #include "smp/call.h"
 
 namespace smp::server {
@@ -20,7 +21,8 @@ using OutputUses = c10::SmallVector<OutputUse, 2>;
 /// Threads: the rank's.
 class CallRouter final : public CallHandler {
  public:
-  CallRouter(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
+  CallRouter(ServerCore& core, FailureControl& failures, StateWatch& states)
+      : core_(core), failures_(failures), states_(states) {}
 
   // CallHandler
   Where where(const RoutedBase& module) override;
@@ -39,12 +41,6 @@ class CallRouter final : public CallHandler {
   void release(PpRank owner, std::int64_t step, RecordId record);
   /// The outputs of a promised call will not be asked for any more; else as release().
   void release_outputs(PpRank owner, std::int64_t step, RequestId request) noexcept;
-  /// Before the end of a step, which commits them. The step fails if other code wrote running
-  /// statistics that wait for their order.
-  void require_own_statistics() noexcept;
-  /// A body called a module, or ends: its own normalisation layers may have been trained and then
-  /// evaluated. What they were trained with must have been collected.
-  void watch_statistics_of_body() noexcept;
   /// Sends what release() put off because a message was being received.
   void flush_releases();
 
@@ -60,12 +56,6 @@ class CallRouter final : public CallHandler {
   friend class PromisedCall;
 
   void note_work(const ExecutionScope& scope) const noexcept;
-  void await_order(ModuleId module);
-  void on_state(const ModuleTable::Entry& entry) noexcept;
-  void on_untried_state(const ModuleTable::Entry* entry, const char* what, bool harmful) noexcept;
-  void watch_statistics(const StatisticsWatch& layers, const ModuleTable::Entry* entry) noexcept;
-  void require_unchanged_copy(const ModuleTable::Entry& entry) const;
-  void on_buffer_write(ModuleId module, const ModuleTable::Entry& entry, int microbatch) noexcept;
   ForwardRequest forward_request(RoutedBase& module, const CallEntry& entry, Packet&& arguments,
                                  std::uint32_t calls) const;
   bool may_promise(const CallTraits& traits) const;
@@ -84,6 +74,7 @@ class CallRouter final : public CallHandler {
   };
   ServerCore& core_;
   FailureControl& failures_;
+  StateWatch& states_;
   std::vector<Release> to_release_;                         // not sent yet
   std::vector<std::vector<RequestId>> outputs_to_release_;  // by owner, not sent yet
   ExpectedResults expected_;

@@ -32,8 +32,9 @@ struct StepsRunning {
 void DynamicEngine::begin(const StepTask& task) {
   core_.port.begin_step();
   auto own = task;
-  if (keeps_order_ && !task.one_at_a_time) {
-    own.schedule = &order_.emplace(*task.schedule, best_order_);
+  const auto order = orders_.find(task.microbatches);
+  if (keeps_order_ && !task.one_at_a_time && order != orders_.end()) {
+    own.schedule = &order_.emplace(*task.schedule, order->second);
   }
   core_.step =
       std::make_unique<StepState>(core_.port.step(), own, core_.port.rank(), core_.clock.now());
@@ -109,7 +110,7 @@ void DynamicEngine::tell_others(const Message& message) {
 /// unless it is replayed.
 void DynamicEngine::finish_gradients() {
   if (core_.step->failed()) return;
-  router_.require_own_statistics();
+  states_.require_own_statistics();
   if (core_.step->failed()) return;
   FinishGradients finished;
   try {
@@ -208,7 +209,8 @@ void DynamicEngine::note_end(StepEnded& message) {
     }
   } else {
     const bool news = news_ || !message.buffers.empty();
-    message.fastest = recorded_.ended(news, kind_of_step(), core_.clock.now() - core_.step->start);
+    message.fastest = recorded_.ended(news, kind_of_step(), core_.step->task.microbatches,
+                                      core_.clock.now() - core_.step->start);
   }
   message.keep_order = recorded_.may_replay();
   message.in_order = core_.scopes.modules.any_in_order();
@@ -221,7 +223,7 @@ RecordedSteps::Kind DynamicEngine::kind_of_step() const noexcept {
 }
 
 void DynamicEngine::remember_order(const StepEnded& message) {
-  if (message.fastest) best_order_ = core_.step->work;
+  if (message.fastest) orders_[core_.step->task.microbatches] = core_.step->work;
   keeps_order_ = message.keep_order;
   if (message.in_order) core_.scopes.modules.all_know_of_order();
   core_.scopes.modules.may_be_replayed(keeps_order_ && !core_.port.is_first());
@@ -377,7 +379,7 @@ void DynamicEngine::run(BodyTask task) {
       fetch_outputs(microbatch);
       leave_settings(scope);
       scope.collect_statistics();
-      router_.watch_statistics_of_body();
+      states_.watch_statistics_of_body();
     } catch (const StepAborted&) {
       // The failure is known already.
     } catch (...) {

@@ -2,6 +2,7 @@
 // them (paper §4.1, §4.3).
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "schedule/work_order.h"
@@ -19,11 +20,12 @@ namespace smp::server {
 class DynamicEngine final : public StepEngine {
  public:
   DynamicEngine(ServerCore& core, CallRouter& router, RequestRunner& runner,
-                FailureControl& failures)
+                FailureControl& failures, StateWatch& states)
       : core_(core),
         router_(router),
         runner_(runner),
         failures_(failures),
+        states_(states),
         backward_(core, failures, [this](int microbatch) { forward_done(microbatch); }),
         recorded_(core.options.static_mode) {}
 
@@ -82,11 +84,12 @@ class DynamicEngine final : public StepEngine {
   CallRouter& router_;
   RequestRunner& runner_;
   FailureControl& failures_;
+  StateWatch& states_;
   BodyBackward backward_;
   RecordedSteps recorded_;  // pp_rank 0
   bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
-  schedule::WorkOrder best_order_;  // of this rank, in the fastest of the recorded steps
-  bool keeps_order_ = false;        // later steps do
+  std::map<int, schedule::WorkOrder> orders_;  // of this rank, in the fastest of the recorded steps
+  bool keeps_order_ = false;                   // later steps do
   std::optional<schedule::RecordedOrder> order_;  // of the running step, if it does
   std::shared_ptr<d2d::Departure> outputs_leaving_;
 };

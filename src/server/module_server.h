@@ -87,9 +87,10 @@ class ModuleServer {
   ServerCore core_;
   FailureControl failures_{core_};
   CallPlaces places_{core_};
-  CallRouter router_{core_, failures_};
+  StateWatch states_{core_, failures_};
+  CallRouter router_{core_, failures_, states_};
   RequestRunner runner_{core_, failures_};
-  DynamicEngine engine_{core_, router_, runner_, failures_};
+  DynamicEngine engine_{core_, router_, runner_, failures_, states_};
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <map>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -29,29 +30,31 @@ class RecordedSteps {
   };
   /// A step ended with all that ranks say at an end, after `duration`.
   /// @param news  some rank said what it had not said before
-  /// @return whether later steps shall keep to its order: it is the fastest of its kind so far, and
-  /// none of a better kind was seen
-  bool ended(bool news, Kind kind, base::Nanoseconds duration) noexcept {
+  /// @return whether later steps of as many microbatches shall keep to its order: it is the fastest
+  /// of its kind so far, and none of a better kind was seen
+  bool ended(bool news, Kind kind, int microbatches, base::Nanoseconds duration) {
     if (news) forget();
     if (!news) ++alike_;
-    if (!wanted_ || kind < kind_ || kind == Kind::kOther) return false;
-    if (kind == kind_ && duration >= fastest_) return false;
-    kind_ = kind;
-    fastest_ = duration;
+    if (!wanted_ || kind == Kind::kOther) return false;
+    const Order step(kind, -duration);
+    const auto [best, is_first] = best_.try_emplace(microbatches, step);
+    if (!is_first && step <= best->second) return false;
+    best->second = step;
     return true;
   }
   /// A step failed, or a rank had something to say after one that was replayed.
   void forget() noexcept {
     alike_ = 0;
-    kind_ = Kind::kOther;
-    fastest_ = std::numeric_limits<base::Nanoseconds>::max();
+    best_.clear();
   }
 
  private:
+  /// Kind, and how fast it was.
+  using Order = std::pair<Kind, base::Nanoseconds>;
+
   bool wanted_;
-  std::int64_t alike_ = 0;    // steps in a row
-  Kind kind_ = Kind::kOther;  // of the fastest
-  base::Nanoseconds fastest_ = std::numeric_limits<base::Nanoseconds>::max();
+  std::int64_t alike_ = 0;     // steps in a row
+  std::map<int, Order> best_;  // by microbatches
 };
 
 }  // namespace smp::server

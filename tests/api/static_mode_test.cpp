@@ -6,6 +6,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -266,6 +267,33 @@ TEST(StaticMode, KeepsToTheOrderOfARecordedStep) {
       config_of(Mode::kStatic, 4));
 }
 
+TEST(StaticMode, KeepsAnOrderForEachNumberOfMicrobatches) {
+  run_local(
+      2,
+      [] {
+        Probes net;
+        DistributedModel<Probes> model(net);
+        model.set_partition("", 0);
+        model.set_partition("there", 1);
+        const auto body = [&](const Tensor& x) { model.backward(model(x).sum()); };
+        auto two = smp::step(body, {.microbatches = 2});
+        auto four = smp::step(body);
+        for (int step = 0; step < kRecorded + 2; ++step) {
+          two(rows(4));
+          if (step >= kRecorded && rank() == 0) {
+            EXPECT_THAT(
+                std::vector(net->here->priorities.begin(), net->here->priorities.begin() + 2),
+                testing::ElementsAre(0, 1));
+          }
+          four(rows(4));
+          if (step >= kRecorded && rank() == 0) {
+            EXPECT_THAT(net->here->priorities, testing::ElementsAre(0, 1, 2, 3));
+          }
+        }
+      },
+      config_of(Mode::kStatic, 4));
+}
+
 // ---- what ranks must know of each other --------------------------------------------------------
 
 constexpr int kLater = kRecorded + 3;  // a step that is replayed
@@ -407,6 +435,54 @@ TEST(StaticMode, NoticesABufferThatItsOwnerChanges) {
         EXPECT_THAT(own.begin()->second, AllOf(HasSubstr("buffer far.calls"), HasSubstr("stale")));
       }
     }
+  }
+}
+
+/// Reads a buffer that another module has.
+struct UserImpl : torch::nn::Module {
+  explicit UserImpl(Tensor read) : table(std::move(read)) {
+    weight = register_parameter("weight", torch::ones({3}, torch::kDouble));
+  }
+  Tensor forward(const Tensor& x) { return x * weight + table; }
+  Tensor table, weight;
+};
+SMP_MODULE(User);
+
+struct SharedTableImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return user(far(x)); }
+  Counting far = register_module("far", Counting());
+  User user = register_module("user", User(far->calls));
+};
+SMP_MODULE(SharedTable);
+
+/// As by a loop that warms something up, while steps are replayed.
+TEST(StaticMode, TakesABufferThatAllRanksChangeAlike) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE(seed);
+    run_local(3,
+              [&] {
+                SharedTable net;
+                DistributedModel<SharedTable> model(net);
+                model.set_partition("", 0);
+                model.set_partition("far", 1);
+                model.set_partition("user", 2);
+                auto train = smp::step([&](const Tensor& x) {
+                  auto y = model(x).sum();
+                  model.backward(y);
+                  return y;
+                });
+                for (int step = 0; step < kLater + 6; ++step) {
+                  if (step >= kLater) {
+                    const at::NoGradGuard no_grad;
+                    net->far->calls += 7;
+                  }
+                  const double sum = train(rows(4)).reduce_sum().item<double>();
+                  const double added = 12.0 * 7 * std::max(0, step + 1 - kLater);
+                  EXPECT_NEAR(sum, rows(4).sum().item<double>() + added, 1e-9) << step;
+                }
+                if (rank() == 0) EXPECT_GE(replayed(), 1U);
+              },
+              config_of(Mode::kStatic, 2), {.seed = seed});
   }
 }
 

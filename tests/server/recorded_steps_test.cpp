@@ -10,14 +10,14 @@ constexpr auto kTraining = RecordedSteps::Kind::kTraining,
                kEvaluation = RecordedSteps::Kind::kForward, kRest = RecordedSteps::Kind::kOther;
 
 void end(RecordedSteps& steps, int times) {
-  for (int i = 0; i < times; ++i) steps.ended(/*news=*/false, kTraining, 10);
+  for (int i = 0; i < times; ++i) steps.ended(/*news=*/false, kTraining, 4, 10);
 }
 
 TEST(RecordedSteps, FollowFiveThatEndedAlike) {
   RecordedSteps steps(true);
   for (int i = 0; i < RecordedSteps::kSteps; ++i) {
     EXPECT_FALSE(steps.may_replay()) << i;
-    steps.ended(false, kTraining, 10);
+    steps.ended(false, kTraining, 4, 10);
   }
   EXPECT_TRUE(steps.may_replay());
 }
@@ -25,7 +25,7 @@ TEST(RecordedSteps, FollowFiveThatEndedAlike) {
 TEST(RecordedSteps, AreCountedAnewAfterNewsAndFailures) {
   RecordedSteps steps(true);
   end(steps, 4);
-  steps.ended(/*news=*/true, kTraining, 10);
+  steps.ended(/*news=*/true, kTraining, 4, 10);
   end(steps, 4);
   EXPECT_FALSE(steps.may_replay());
   end(steps, 1);
@@ -38,33 +38,42 @@ TEST(RecordedSteps, AreCountedAnewAfterNewsAndFailures) {
 
 TEST(RecordedSteps, KeepToTheOrderOfTheFastest) {
   RecordedSteps steps(true);
-  EXPECT_TRUE(steps.ended(false, kTraining, 20));
-  EXPECT_FALSE(steps.ended(false, kTraining, 30));
-  EXPECT_FALSE(steps.ended(false, kTraining, 20));
-  EXPECT_TRUE(steps.ended(false, kTraining, 19));
-  EXPECT_TRUE(steps.ended(/*news=*/true, kTraining, 25))
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 20));
+  EXPECT_FALSE(steps.ended(false, kTraining, 4, 30));
+  EXPECT_FALSE(steps.ended(false, kTraining, 4, 20));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 19));
+  EXPECT_TRUE(steps.ended(/*news=*/true, kTraining, 4, 25))
       << "those before may have done something else";
-  EXPECT_FALSE(steps.ended(false, kTraining, 25));
+  EXPECT_FALSE(steps.ended(false, kTraining, 4, 25));
   steps.forget();
-  EXPECT_TRUE(steps.ended(false, kTraining, 100));
-  EXPECT_FALSE(RecordedSteps(false).ended(false, kTraining, 1));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 100));
+  EXPECT_FALSE(RecordedSteps(false).ended(false, kTraining, 4, 1));
 }
 
 TEST(RecordedSteps, ThatEvaluateSetNoOrderForThoseThatTrain) {
   RecordedSteps steps(true);
-  EXPECT_TRUE(steps.ended(false, kEvaluation, 10)) << "nothing better is known";
-  EXPECT_TRUE(steps.ended(false, kTraining, 30));
-  EXPECT_FALSE(steps.ended(false, kEvaluation, 9));
-  EXPECT_FALSE(steps.ended(false, kTraining, 30));
-  EXPECT_TRUE(steps.ended(false, kTraining, 29));
+  EXPECT_TRUE(steps.ended(false, kEvaluation, 4, 10)) << "nothing better is known";
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 30));
+  EXPECT_FALSE(steps.ended(false, kEvaluation, 4, 9));
+  EXPECT_FALSE(steps.ended(false, kTraining, 4, 30));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 29));
 }
 
 TEST(RecordedSteps, OfARestOfABatchSetNoOrder) {
   RecordedSteps steps(true);
-  EXPECT_FALSE(steps.ended(false, kRest, 5));
-  EXPECT_TRUE(steps.ended(false, kTraining, 30));
-  EXPECT_FALSE(steps.ended(false, kRest, 5));
-  EXPECT_TRUE(steps.ended(false, kTraining, 29));
+  EXPECT_FALSE(steps.ended(false, kRest, 4, 5));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 30));
+  EXPECT_FALSE(steps.ended(false, kRest, 4, 5));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 29));
+}
+
+TEST(RecordedSteps, OfAnotherNumberOfMicrobatchesSetAnOrderOfTheirOwn) {
+  RecordedSteps steps(true);
+  EXPECT_TRUE(steps.ended(false, kTraining, 2, 5));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 30));
+  EXPECT_FALSE(steps.ended(false, kTraining, 2, 6));
+  EXPECT_TRUE(steps.ended(false, kTraining, 2, 4));
+  EXPECT_TRUE(steps.ended(false, kTraining, 4, 29));
 }
 
 TEST(RecordedSteps, AreNoneUnlessWanted) {
