@@ -14,14 +14,15 @@
 #include "api/candidate_table.h"
 #include "api/initial_values.h"
 #include "api/keep_whole.h"
+#include "api/model_pins.h"
 #include "api/model_placement.h"
 #include "api/model_state.h"
 #include "api/planning.h"
 #include "api/runtime.h"
+#include "api/shared_parts.h"
 #include "api/show_plans.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "dp/replica_values.h"
 #include "server/executor.h"
 #include "server/leaf_guards.h"
@@ -78,42 +79,6 @@ class UntouchedSettings {
  private:
   server::SettingsBoard board_;
 };
-/// Routed modules of `living` that `gone`, which may have ended, had too.
-std::vector<RoutedBase*> common_modules(const ModelDescription& gone,
-                                        const ModelDescription& living) {
-  const std::unordered_set<const RoutedBase*> before(gone.routed.begin(), gone.routed.end());
-  std::vector<RoutedBase*> common;
-  for (auto* module : living.routed) {
-    if (module != nullptr && before.count(module) != 0) common.push_back(module);
-  }
-  return common;
-}
-
-/// A model and what of its parameters and modules tells whether it shares some with another.
-std::unordered_set<const void*> parts_of(const torch::nn::Module& module) {
-  std::unordered_set<const void*> parts;
-  for (const auto& part : module.modules()) parts.insert(part.get());
-  for (const auto& parameter : module.parameters()) parts.insert(parameter.unsafeGetTensorImpl());
-  return parts;
-}
-
-bool overlap(const std::unordered_set<const void*>& a, const std::unordered_set<const void*>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const void* part) { return b.count(part) != 0; });
-}
-
-/// The first of `models`, and those that share nothing with those before them, are taken out.
-std::vector<DistributedModelBase*> take_independent(std::vector<DistributedModelBase*>& models) {
-  std::vector<DistributedModelBase*> taken;
-  std::vector<DistributedModelBase*> left;
-  std::unordered_set<const void*> seen;
-  for (auto* model : models) {
-    const auto parts = parts_of(model->base_module());
-    (overlap(parts, seen) ? left : taken).push_back(model);
-    seen.insert(parts.begin(), parts.end());
-  }
-  models = std::move(left);
-  return taken;
-}
 
 }  // namespace
 
@@ -142,8 +107,6 @@ struct DistributedModelBase::State {
   std::shared_ptr<int> no_sync_scopes = std::make_shared<int>(0);
   std::shared_ptr<CommHook> comm_hook;
 
-  std::vector<partitioning::Pin> all_pins() const;
-  void add_pins_of_placed_modules(std::vector<partitioning::Pin>& all) const;
   bool owns(const at::Tensor& tensor) const {
     return !placement || placement->is_on(rank_, tensor);
   }
@@ -271,8 +234,9 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
     runtime.optimizer_shards().note_shares(model->state_->description);
+    const auto& state = *model->state_;
     to_plan.push_back(
-        {&model->state_->description, model->state_->all_pins(), model->state_->optimizer_ratio});
+        {&state.description, all_pins(state.description, state.pins), state.optimizer_ratio});
     descriptions.push_back(&model->state_->description);
   }
   runtime.say_once([&] { keep_whole(descriptions, runtime.config().keep_whole); });
@@ -318,44 +282,6 @@ const std::string& simulation_of(const DistributedModelBase& model) {
 
 void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
   model.state_->optimizer_ratio = optimizer_ratio;
-}
-
-/// Scopes of smp::partition come first: set_partition is more specific.
-std::vector<partitioning::Pin> DistributedModelBase::State::all_pins() const {
-  std::vector<partitioning::Pin> all;
-  for (std::size_t i = 0; i < description.routed.size(); ++i) {
-    const auto* routed = description.routed[i];
-    if (routed != nullptr && routed->smp_pin) {
-      all.push_back(
-          {description.tree.nodes[i].path, *routed->smp_pin, "a scope of smp::partition"});
-    }
-  }
-  all.insert(all.end(), pins.begin(), pins.end());
-  add_pins_of_placed_modules(all);
-  return all;
-}
-
-/// Modules that another wrapper has placed, or one that is gone, stay where their values are.
-void DistributedModelBase::State::add_pins_of_placed_modules(
-    std::vector<partitioning::Pin>& all) const {
-  for (std::size_t i = 0; i < description.routed.size(); ++i) {
-    const auto* routed = description.routed[i];
-    if (routed == nullptr || !routed->smp_place.placed()) continue;
-    const auto& path = description.tree.nodes[i].path;
-    const int owner = routed->smp_place.owner.value();
-    for (const auto& pin : pins) {
-      SMP_REQUIRE(pin.path != path || pin.pp_rank == owner, "set_partition(\"", path, "\", ",
-                  pin.pp_rank, "): another smp::DistributedModel has placed this module on stage ",
-                  owner, " already, where its parameters are; leave it there");
-    }
-    SMP_REQUIRE(!path.empty() || owner == 0, "smp::DistributedModel of module '",
-                routed->smp_place.path, "': another smp::DistributedModel has placed it on stage ",
-                owner,
-                ", but a model of its own begins on stage 0; call it in the body through the "
-                "other model's module, or place it there with set_partition(\"",
-                routed->smp_place.path, "\", 0)");
-    all.push_back({path, owner, "another smp::DistributedModel"});
-  }
 }
 
 /// The parameters that two models share must be on one rank. The same on all ranks.

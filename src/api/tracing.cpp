@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <iterator>
