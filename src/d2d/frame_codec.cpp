@@ -185,6 +185,28 @@ Prefix prefix_of(const FrameToSend& frame, const Measure& measure) {
           {}};
 }
 
+/// What one frame lends, which nobody borrows if the frame is not sent after all.
+class FrameLoans {
+ public:
+  explicit FrameLoans(Loans* loans) : loans_(loans) {}
+  FrameLoans(const FrameLoans&) = delete;
+  FrameLoans& operator=(const FrameLoans&) = delete;
+  ~FrameLoans() {
+    for (const LoanId id : lent_) loans_->withdraw(id);
+  }
+
+  std::optional<LoanId> lend(const at::Tensor& elements) {
+    auto id = loans_ == nullptr ? std::nullopt : loans_->lend(elements);
+    if (id) lent_.push_back(*id);
+    return id;
+  }
+  void keep() noexcept { lent_.clear(); }
+
+ private:
+  Loans* loans_;
+  std::vector<LoanId> lent_;
+};
+
 void write_texts(const FrameToSend& frame, const Prefix& prefix, const Layout& layout,
                  std::byte* control) {
   std::memcpy(control, &prefix, sizeof prefix);
@@ -217,6 +239,7 @@ void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& 
   write_texts(frame, prefix, layout, control.data());
   zero_gap(control.data(), layout.end_of_body, layout.inline_section);
   TensorWriter writer(control.data(), layout);
+  FrameLoans lent(loans);  // a tensor further on may be too large to be copied
   for (std::size_t i = 0; i < frame.tensors.size(); ++i) {
     const at::Tensor& tensor = frame.tensors[i];
     if (!tensor.defined()) {
@@ -228,8 +251,7 @@ void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& 
       at::Tensor elements = staged ? on_host(tensor) : contiguous_data(detached(tensor));
       // Networks cannot register memory that may not be written to; and a copy can be lent.
       if (Loans::is_borrowed(elements)) elements = independent_copy(elements);
-      const auto loan = loans == nullptr ? std::nullopt : loans->lend(elements);
-      if (loan) {
+      if (const auto loan = lent.lend(elements)) {
         writer.put_lent(tensor, *loan, staged);
         continue;
       }
@@ -239,6 +261,7 @@ void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& 
       data.push_back({i, next_transfer++, wire, kind, std::move(elements)});
     }
   }
+  lent.keep();
 }
 
 // ---- reading ----

@@ -26,6 +26,9 @@ static_assert(kSlots <= 1U << kSlotBits);
 constexpr LoanId id_of(std::uint32_t slot, std::uint64_t offset) noexcept {
   return offset << kSlotBits | slot;
 }
+constexpr std::uint32_t slot_of(LoanId id) noexcept {
+  return static_cast<std::uint32_t>(id & ((1U << kSlotBits) - 1));
+}
 
 }  // namespace
 
@@ -170,6 +173,14 @@ std::optional<LoanId> Loans::lend(const at::Tensor& tensor) {
   return id_of(slot, offset);
 }
 
+void Loans::withdraw(LoanId id) noexcept {
+  const auto slot = slot_of(id);
+  table().out[slot].store(0, std::memory_order_relaxed);
+  (*out_)[slot].reset();
+  free_slots_.push_back(slot);
+  --lent_;
+}
+
 bool Loans::is_borrowed(const at::Tensor& tensor) noexcept {
   return tensor.storage().data_ptr().get_deleter() == &Borrowed::end;
 }
@@ -194,7 +205,7 @@ at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
                  " lends a tensor, and its memory is not mapped here; do all ranks run the same "
                  "build?");
   auto& from = lenders_[static_cast<std::size_t>(members_.position(lender))];
-  const auto slot = static_cast<std::uint32_t>(id & ((1U << kSlotBits) - 1));
+  const auto slot = slot_of(id);
   const auto offset = id >> kSlotBits;
   std::uint64_t bytes = c10::elementSize(dtype);
   for (const auto size : sizes) bytes *= static_cast<std::uint64_t>(size);

@@ -53,6 +53,8 @@ class Loans {
   /// `tensor`, which is contiguous, until one borrower has given it back. Nothing if it is small,
   /// not in the heap, a small part of something large, or too much is lent already: send it.
   std::optional<LoanId> lend(const at::Tensor& tensor);
+  /// Nobody was told of `id`: it can be lent anew.
+  void withdraw(LoanId id) noexcept;
   /// What `lender` lent as `id`; each loan is borrowed once. A contiguous tensor without history.
   /// @throws InternalError  it cannot have lent that.
   at::Tensor borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes, c10::ScalarType dtype);

@@ -169,6 +169,23 @@ TEST_F(LoansOfTwo, WhatTheLenderCannotHaveLentIsAnError) {
   EXPECT_THROW(borrower().borrow(GlobalRank(2), id, {kLentFloats}, at::kFloat), InternalError);
 }
 
+TEST_F(LoansOfTwo, WhatAFrameLentIsWithdrawnIfItCannotBeSent) {
+  DataWires wires;
+  wires.fill(0);
+  const auto whole = at::ones({kLentFloats});
+  const auto too_large = at::ones({1}).expand({std::int64_t{1} << 61});
+  TransferId transfer = 0;
+  ByteBuffer control;
+  std::vector<DataTensor> data;
+  const auto encode = [&](at::TensorList tensors) {
+    encode_frame({Port::kServer, {}, {}, tensors}, wires, transfer, control, data, &lender());
+  };
+  EXPECT_THROW(encode({whole, too_large}), c10::Error);
+  EXPECT_EQ(lender().lent(), 0U);
+  encode({whole});
+  EXPECT_EQ(lender().lent(), 1U);
+}
+
 TEST_F(LoansOfTwo, ResizingABorrowedTensorCopiesIt) {
   auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
   tensor.resize_({2 * kLentFloats});
