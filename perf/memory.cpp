@@ -107,12 +107,6 @@ Comparison train_model(const Setting& setting) {
   return train<RecommenderCase>(setting);
 }
 
-std::vector<Comparison> of_all_ranks(const Comparison& own) {
-  std::vector<Comparison> all;
-  for (int rank = 0; rank < size(); ++rank) all.push_back(broadcast(own, rank));
-  return all;
-}
-
 // ---- the report --------------------------------------------------------------------------------
 
 /// "simple.t5.adam.p4"
@@ -214,7 +208,7 @@ void run(int argc, char** argv) {
     config.plan_cache = "off";
     config.lend_tensors = setting.lent;
     in_session(argc, argv, config, [&] {
-      const auto ranks = of_all_ranks(train_model(setting));
+      const auto ranks = all_gather(train_model(setting));
       if (report) add_row(*report, setting, ranks);
     });
   }

@@ -90,11 +90,7 @@ nn::Sequential make_stages(const StageTimes& times, Placed placed) {
   return stages;
 }
 
-std::vector<std::vector<Sleep>> sleeps_of_all_ranks() {
-  std::vector<std::vector<Sleep>> all;
-  for (int root = 0; root < size(); ++root) all.push_back(broadcast(slept, root));
-  return all;
-}
+std::vector<std::vector<Sleep>> sleeps_of_all_ranks() { return all_gather(slept); }
 
 double varied(double milliseconds, double jitter, std::uint64_t key) {
   return milliseconds * std::max(0.0, 1 + jitter * simulate::noise(key));

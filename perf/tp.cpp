@@ -143,7 +143,7 @@ at::Tensor batch_of(const Way& way) {
 /// Over all samples.
 double mean_over_ranks(double own) {
   double sum = 0;
-  for (int root = 0; root < size(); ++root) sum += broadcast(own, root);
+  for (const double one : all_gather(own)) sum += one;
   return sum / size();
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -32,45 +33,63 @@ class SMP_API OptimizerShare {
   /// Steps; tensors of no model have the same values on every rank afterwards.
   void step();
   void zero_grad(bool set_to_none);
-  /// To be called before each step of the optimizer. What it gives throws UsageError where a step
-  /// that is not one of step() would leave replicas with different values.
-  std::function<void()> step_guard() const;
-  /// To be called before torch::save() and torch::load() of the optimizer, with their names. What
-  /// it gives throws UsageError where a rank has a part of the optimizer only.
-  std::function<void(const char* action)> archive_guard() const;
 
  private:
   struct State;
+  void set_guards();
+
   std::shared_ptr<State> state_;
 };
 
-/// A LibTorch optimizer that asks before each step, whoever makes it, and before it is written or
-/// read as a whole.
+/// What is asked before an optimizer steps, whoever makes it, and before it is written or read as a
+/// whole. Each throws UsageError where a rank has a part of the optimizer only.
+struct SMP_API OptimizerGuards {
+  std::function<void()> before_step;
+  std::function<void(const char* action)> before_archive;
+};
+
+/// A LibTorch optimizer with guards.
 template <class Base>
-class GuardedOptimizer final : public Base {
+class GuardedOptimizer final : public Base, public OptimizerGuards {
  public:
   explicit GuardedOptimizer(Base&& plain) : Base(std::move(plain)) {}
-  void set_guards(const OptimizerShare& share) {
-    step_guard_ = share.step_guard();
-    archive_guard_ = share.archive_guard();
-  }
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
-    if (step_guard_) step_guard_();
+    if (before_step) before_step();
     return Base::step(std::move(closure));
   }
   void save(torch::serialize::OutputArchive& archive) const override {
-    if (archive_guard_) archive_guard_("torch::save()");
+    if (before_archive) before_archive("torch::save()");
     Base::save(archive);
   }
   void load(torch::serialize::InputArchive& archive) override {
-    if (archive_guard_) archive_guard_("torch::load()");
+    if (before_archive) before_archive("torch::load()");
     Base::load(archive);
   }
-
- private:
-  std::function<void()> step_guard_;
-  std::function<void(const char*)> archive_guard_;
 };
+
+/// `plain` with guards if its class is not final.
+template <class Optimizer>
+std::shared_ptr<Optimizer> make_guarded(Optimizer&& plain) {
+  if constexpr (std::is_final_v<Optimizer>) {
+    return std::make_shared<Optimizer>(std::move(plain));
+  } else {
+    return std::make_shared<GuardedOptimizer<Optimizer>>(std::move(plain));
+  }
+}
+/// The same of LibTorch's own, moved out of `chosen`. One of another class stays where it is,
+/// without guards.
+/// @throws UsageError        nullptr
+/// @throws UnsupportedError  it is of another class, and state is sharded
+SMP_API std::shared_ptr<torch::optim::Optimizer> guard_chosen(
+    std::unique_ptr<torch::optim::Optimizer> chosen);
+
+template <class Optimizer>
+std::shared_ptr<Optimizer> make_guarded(std::unique_ptr<Optimizer> chosen) {
+  if constexpr (!std::is_abstract_v<Optimizer>) {
+    if (chosen && typeid(*chosen) == typeid(Optimizer)) return make_guarded(std::move(*chosen));
+  }
+  return std::static_pointer_cast<Optimizer>(guard_chosen(std::move(chosen)));
+}
 
 }  // namespace detail
 
@@ -78,6 +97,13 @@ class GuardedOptimizer final : public Base {
 ///
 ///     smp::DistributedOptimizer optimizer(model, torch::optim::AdamW(model.parameters(), 1e-3));
 ///     smp::DistributedOptimizer both({generator, critic}, torch::optim::Adam(groups));
+///
+/// One that is chosen at run time is given as a pointer, and lives on behind *optimizer, not where
+/// it was: make learning-rate schedulers afterwards. (With `shard_optimizer_state` one of a class
+/// of your own is given as a pointer to that class, or by value.)
+///
+///     std::unique_ptr<torch::optim::Optimizer> chosen = choose(net->parameters());
+///     smp::DistributedOptimizer optimizer(model, std::move(chosen));
 ///
 /// Its parameters may be those of any models, and learnable tensors of no model: such a tensor is
 /// stepped by the rank whose code gave it a gradient (bodies run on the first stage), and the
@@ -97,20 +123,21 @@ template <class Optimizer>
 class DistributedOptimizer {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,
                 "smp::DistributedOptimizer wraps a torch::optim optimizer");
-  static constexpr bool kGuarded = !std::is_final_v<Optimizer>;
-  using Guarded =
-      typename std::conditional_t<kGuarded, std::type_identity<detail::GuardedOptimizer<Optimizer>>,
-                                  std::type_identity<Optimizer>>::type;
 
  public:
   /// @param model  whose memory plan counts this optimizer's state
   /// @throws UnsupportedError  `optimizer` is LBFGS, which needs all parameters at once.
-  DistributedOptimizer(DistributedModelBase& model, Optimizer optimizer)
+  DistributedOptimizer(DistributedModelBase& model,
+                       Optimizer&& optimizer) requires(!std::is_abstract_v<Optimizer>)
       : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
-  DistributedOptimizer(ModelList models, Optimizer optimizer)
-      : optimizer_(std::make_shared<Guarded>(std::move(optimizer))), share_(optimizer_, models) {
-    if constexpr (kGuarded) static_cast<Guarded&>(*optimizer_).set_guards(share_);
-  }
+  DistributedOptimizer(ModelList models,
+                       Optimizer&& optimizer) requires(!std::is_abstract_v<Optimizer>)
+      : optimizer_(detail::make_guarded(std::move(optimizer))), share_(optimizer_, models) {}
+  /// @throws UsageError  nullptr
+  DistributedOptimizer(DistributedModelBase& model, std::unique_ptr<Optimizer> optimizer)
+      : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
+  DistributedOptimizer(ModelList models, std::unique_ptr<Optimizer> optimizer)
+      : optimizer_(detail::make_guarded(std::move(optimizer))), share_(optimizer_, models) {}
 
   /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
   ///                     model has gradients on two ranks, or on another one than before; state

@@ -1,6 +1,7 @@
 // smp/run_log.h: what a training run leaves behind: numbers per step, the plan, pictures.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ struct RunLogOptions {
   /// A loss worth comparing with, drawn as a dashed line.
   std::optional<double> loss_baseline = {};
   std::string loss_baseline_name = "baseline";
+  /// How often append() was called by the job that this one goes on for: lines are numbered on.
+  std::int64_t lines_before = 0;
 };
 
 /// A folder `runs/NAME-YYYYmmdd-HHMMSS` (UTC) that rank 0 fills: run.json, plan.json, metrics.jsonl
@@ -39,6 +42,7 @@ class SMP_API RunLog {
  public:
   /// @param model  outlives this object
   /// @throws ResourceError  the folder cannot be made.
+  /// @throws UsageError     options are wrong.
   RunLog(const std::string& name, const DistributedModelBase& model,
          const RunLogOptions& options = {});
   /// Without finish(), on rank 0: draws what it can from its own files, and logs what it cannot.
@@ -52,9 +56,9 @@ class SMP_API RunLog {
   /// The last step's timing, the same on every rank. Every rank calls it, outside of steps.
   StepTiming measure();
 
-  /// Appends a line to metrics.jsonl: the number of the step, counted from 1, these numbers in
-  /// their order, and the last measure(). "loss" is what loss.svg shows. Does nothing on other
-  /// ranks than 0.
+  /// Appends a line to metrics.jsonl: the number of the step, counted from 1 (after
+  /// RunLogOptions::lines_before), these numbers in their order, and the last measure(). "loss" is
+  /// what loss.svg shows. Does nothing on other ranks than 0.
   void append(const std::vector<std::pair<std::string, double>>& numbers);
 
   /// Collects the last step's trace and draws the pictures. Every rank calls it, outside of steps.

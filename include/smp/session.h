@@ -118,10 +118,11 @@ SMP_API void barrier(Group which = Group::kWorld);
 
 namespace detail {
 SMP_API Packet broadcast(Packet own, int root, Group which);
-}
+SMP_API std::vector<Packet> all_gather(Packet own, Group which);
+}  // namespace detail
 
 /// `value` of rank `root` (a global rank) on every rank of the group; what others pass is not read.
-/// Outside of steps. Tensors arrive as new ones without history.
+/// Outside of steps. Tensors are new ones without history.
 /// @throws as barrier(); UsageError if `root` is not in the group.
 template <class T>
 T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
@@ -131,6 +132,26 @@ T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
   Packet packet = detail::broadcast(std::move(writer).take(), root, which);
   Reader reader(packet);
   return reader.get<T>();
+}
+
+/// `value` of every rank of the group, in order of ranks, on every rank: numbers to add up,
+/// tensors to join. Outside of steps. Tensors are new ones without history. (While a job is only
+/// planned there is rank 0 alone, whose value stands for all.)
+///
+///     double sum = 0;  // over all samples, of whichever replica
+///     for (double of_replica : smp::all_gather(loss, smp::Group::kDp)) sum += of_replica;
+///
+/// @throws as barrier()
+template <class T>
+std::vector<T> all_gather(const T& value, Group which = Group::kWorld) {
+  static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
+  Writer writer;
+  writer.put(value);
+  std::vector<T> values;
+  for (Packet& packet : detail::all_gather(std::move(writer).take(), which)) {
+    values.push_back(Reader(packet).get<T>());
+  }
+  return values;
 }
 
 }  // namespace smp

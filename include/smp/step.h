@@ -47,6 +47,16 @@ struct StepOptions {
 /// it; what a body does to the world outside, such as to a file that it writes, happens.
 SMP_API bool is_tracing() noexcept;
 
+/// How many steps, training or not, this rank has begun, of this job and of those that
+/// set_step_count() counts. The random numbers of a step are those of its number.
+SMP_API std::int64_t step_count();
+/// For a job that goes on where another one ended: its next step draws the numbers that the other's
+/// next one would have drawn, and no masks are repeated. Every rank calls it, outside of steps,
+/// with what step_count() was when the checkpoint was written: where replicas have run different
+/// numbers of steps (evaluation on one of them, smp::Join), with the largest of smp::all_gather().
+/// @throws UsageError  in a step; negative; ranks pass other numbers.
+SMP_API void set_step_count(std::int64_t count);
+
 namespace detail {
 
 /// One argument of a step, taken apart: how to split it.

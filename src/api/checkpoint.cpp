@@ -164,6 +164,7 @@ LoadResult load_safetensors(DistributedModelBase& model, const std::string& path
       offer.problem = error.what();
     }
   }
+  offer.source = "the file " + path;
   return load_model(model, std::move(offer), strict, "load_safetensors");
 }
 

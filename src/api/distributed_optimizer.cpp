@@ -11,11 +11,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <typeinfo>
 #include <unordered_set>
 
 #include "api/exchange.h"
@@ -74,12 +76,42 @@ class Stepping {
   bool& flag_;
 };
 
+/// Its class is exactly `Kind`: what is derived from it would lose its own part.
+template <class Kind>
+bool guard_as(std::unique_ptr<torch::optim::Optimizer>& chosen,
+              std::shared_ptr<torch::optim::Optimizer>& result) {
+  if (typeid(*chosen) != typeid(Kind)) return false;
+  result = make_guarded(std::move(static_cast<Kind&>(*chosen)));
+  return true;
+}
+
 }  // namespace
+
+std::shared_ptr<torch::optim::Optimizer> guard_chosen(
+    std::unique_ptr<torch::optim::Optimizer> chosen) {
+  using namespace torch::optim;
+  SMP_REQUIRE(chosen != nullptr, "smp::DistributedOptimizer of a pointer to no optimizer");
+  std::shared_ptr<Optimizer> result;
+  const bool known = guard_as<SGD>(chosen, result) || guard_as<Adam>(chosen, result) ||
+                     guard_as<AdamW>(chosen, result) || guard_as<Adagrad>(chosen, result) ||
+                     guard_as<RMSprop>(chosen, result);
+  if (known) return result;
+  auto* const runtime = Runtime::find_current();
+  SMP_REQUIRE_AS(UnsupportedError, runtime == nullptr || !runtime->optimizer_shards().active(),
+                 "smp::DistributedOptimizer of a pointer to torch::optim::Optimizer, with "
+                 "shard_optimizer_state: it points to a ",
+                 c10::demangle(typeid(*chosen).name()),
+                 ", whose own step() could not be refused; give a std::unique_ptr of that class, "
+                 "or the optimizer by value");
+  return chosen;
+}
 
 struct OptimizerShare::State {
   explicit State(std::shared_ptr<torch::optim::Optimizer> wrapped)
       : optimizer(std::move(wrapped)) {}
 
+  void require_whole_step() const;
+  void require_whole_state(const char* action) const;
   void follow_placement(Runtime& runtime);
   void slice(Runtime& runtime);
   void shard(Runtime& runtime, const PlacedParameters& models);
@@ -96,6 +128,28 @@ struct OptimizerShare::State {
   bool stepping = false;              // in OptimizerShare::step()
   bool divided = false;               // ranks have different parts of the groups or their state
 };
+
+/// Of a step that is not one of OptimizerShare::step().
+void OptimizerShare::State::require_whole_step() const {
+  const auto* const runtime = Runtime::find_current();
+  if (runtime == nullptr || stepping) return;
+  SMP_REQUIRE(sharded.empty(), "rank ", runtime->topology().rank(),
+              ": step() of the LibTorch optimizer in an smp::DistributedOptimizer. With "
+              "shard_optimizer_state it would step the parameters whose state is on this rank, "
+              "and no other replica would get their "
+              "values; call step() of the smp::DistributedOptimizer itself, on every rank");
+}
+
+void OptimizerShare::State::require_whole_state(const char* action) const {
+  const auto* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return;
+  SMP_REQUIRE(!divided, "rank ", runtime->topology().rank(), ": ", action,
+              " of the LibTorch optimizer in an smp::DistributedOptimizer: this rank steps a "
+              "part of the parameters, and each rank would write another part into the file, or "
+              "take another one's state for its own; call smp::optimizer_state_dict() and "
+              "smp::load_optimizer_state_dict() on every rank, and write the dict with "
+              "smp::save_safetensors()");
+}
 
 /// Takes out of `group` whatever others step, with the state that some optimizers are built with.
 template <class Others>
@@ -290,6 +344,7 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   }
   runtime.facts().add_optimizer(optimizer);
   state_ = std::make_shared<State>(std::move(optimizer));
+  set_guards();
   bool any_placed = runtime.models().empty();
   for (auto* model : runtime.models()) {
     any_placed |= model->partitioned();
@@ -301,36 +356,22 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   if (any_placed) state_->follow_placement(runtime);
 }
 
+/// The optimizer may outlive its share.
+void OptimizerShare::set_guards() {
+  auto* const guards = dynamic_cast<OptimizerGuards*>(state_->optimizer.get());
+  if (guards == nullptr) return;
+  const std::weak_ptr<State> weak = state_;
+  guards->before_step = [weak] {
+    if (const auto alive = weak.lock()) alive->require_whole_step();
+  };
+  guards->before_archive = [weak](const char* action) {
+    if (const auto alive = weak.lock()) alive->require_whole_state(action);
+  };
+}
+
 OptimizerShare::~OptimizerShare() = default;
 OptimizerShare::OptimizerShare(OptimizerShare&&) noexcept = default;
 OptimizerShare& OptimizerShare::operator=(OptimizerShare&&) noexcept = default;
-
-std::function<void()> OptimizerShare::step_guard() const {
-  return [weak = std::weak_ptr<State>(state_)] {
-    const auto state = weak.lock();
-    const auto* const runtime = Runtime::find_current();
-    if (!state || !runtime || state->stepping) return;
-    SMP_REQUIRE(state->sharded.empty(), "rank ", runtime->topology().rank(),
-                ": step() of the LibTorch optimizer in an smp::DistributedOptimizer. With "
-                "shard_optimizer_state it would step the parameters whose state is on this rank, "
-                "and no other replica would get their "
-                "values; call step() of the smp::DistributedOptimizer itself, on every rank");
-  };
-}
-
-std::function<void(const char*)> OptimizerShare::archive_guard() const {
-  return [weak = std::weak_ptr<State>(state_)](const char* action) {
-    const auto state = weak.lock();
-    const auto* const runtime = Runtime::find_current();
-    if (!state || !runtime) return;
-    SMP_REQUIRE(!state->divided, "rank ", runtime->topology().rank(), ": ", action,
-                " of the LibTorch optimizer in an smp::DistributedOptimizer: this rank steps a "
-                "part of the parameters, and each rank would write another part into the file, or "
-                "take another one's state for its own; call smp::optimizer_state_dict() and "
-                "smp::load_optimizer_state_dict() on every rank, and write the dict with "
-                "smp::save_safetensors()");
-  };
-}
 
 void OptimizerShare::step() {
   auto* runtime = Runtime::find_current();

@@ -92,10 +92,12 @@ class PendingLoad {
  public:
   PendingLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,
               const char* what)
-      : tensors_(checkpoint::tensors_of(model.base_module())),
+      : source_(base::concat(what, ": ", offer.source)),
+        tensors_(checkpoint::tensors_of(model.base_module())),
         whole_(Runtime::current(), model),
         exchange_(ranks, std::move(offer), what),
-        plan_(checkpoint::plan_load(whole_.shapes(tensors_), exchange_.tensors(), strict)) {}
+        plan_(
+            checkpoint::plan_load(whole_.shapes(tensors_), exchange_.tensors(), strict, source_)) {}
 
   const LoadResult& result() const { return plan_.result; }
   bool is_delayed() const {
@@ -119,6 +121,7 @@ class PendingLoad {
   }
 
  private:
+  std::string source_;  // of the values, for messages
   std::vector<NamedTensor> tensors_;
   WholeTensors whole_;
   Exchange exchange_;
@@ -170,6 +173,7 @@ LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, con
 
 Offer offer_of(StateDict dict) {
   Offer offer;
+  offer.source = "the dict";
   std::vector<at::Tensor> values;
   for (const auto& [name, tensor] : dict) {
     offer.tensors.push_back(TensorInfo::of(name, tensor));

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <exception>
+#include <unordered_set>
 
 #include "api/model_exchange.h"
 #include "api/runtime.h"
@@ -25,23 +26,25 @@ std::vector<at::Tensor> detached(const std::vector<NamedTensor>& tensors) {
   return values;
 }
 
-/// The distributed model that knows `tensor` and keeps it on another rank, if there is one.
-const DistributedModelBase* keeper_elsewhere(const at::Tensor& tensor) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr) return nullptr;
+/// Tensors that distributed models know, and keep on other ranks.
+std::unordered_set<const void*> kept_elsewhere() {
+  std::unordered_set<const void*> kept;
+  auto* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return kept;
   for (const auto* model : runtime->models()) {
-    if (!model->partitioned() || model->owns(tensor)) continue;
+    if (!model->partitioned()) continue;
     for (const auto& named : tensors_of(model->base_module())) {
-      if (named.tensor.is_same(tensor)) return model;
+      if (!model->owns(named.tensor)) kept.insert(named.tensor.unsafeGetTensorImpl());
     }
   }
-  return nullptr;
+  return kept;
 }
 
 void require_values_here(const std::vector<NamedTensor>& tensors, const char* what) {
+  const auto elsewhere = kept_elsewhere();
   for (const auto& [tensor, names] : tensors) {
     SMP_REQUIRE(!deferred::is_delayed(tensor), what, ": ", deferred::no_values_yet(names[0]));
-    SMP_REQUIRE(keeper_elsewhere(tensor) == nullptr, what, ": ", names[0],
+    SMP_REQUIRE(elsewhere.count(tensor.unsafeGetTensorImpl()) == 0, what, ": ", names[0],
                 " lives on another rank: call it on the smp::DistributedModel, on every rank");
   }
 }
@@ -60,7 +63,7 @@ LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict, boo
   const auto problem = checkpoint::problem_with(tensors, dict, strict);
   SMP_REQUIRE(problem.empty(), "load_state_dict: ", problem);
   const auto offer = offer_of(dict);
-  auto plan = checkpoint::plan_load(tensors, offer.tensors, strict);
+  auto plan = checkpoint::plan_load(tensors, offer.tensors, strict, "load_state_dict: the dict");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (plan.sources[i]) checkpoint::store(tensors[i].tensor, offer.read(*plan.sources[i]));
   }

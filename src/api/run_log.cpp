@@ -167,7 +167,8 @@ struct RunLog::State {
   std::string folder = {};
   std::optional<base::AppendFile> metrics = {}, events = {};  // on the writer
   std::optional<StepTiming> timing = {};
-  int lines = 0;
+  std::int64_t lines_before = 0;  // of an earlier job
+  std::int64_t lines = 0;
   bool plan_written = false;
   bool finished = false;
   bool complete = true;  // so far; a line after one that is missing or torn would mislead
@@ -181,16 +182,23 @@ struct RunLog::State {
   std::optional<base::MappedFile> ring_file = {};
   std::optional<schedule::TraceRing> ring = {};
 
+  /// Whether this rank is a stage of the model's first replica, whose steps are recorded.
+  bool of_first_pipeline() const {
+    return runtime.communicator(Group::kPp).members()[0] == GlobalRank(kWriter);
+  }
   bool writes() const { return runtime.topology().rank() == kWriter && !runtime.plan_request(); }
   std::string file(const std::string& name) const { return concat(folder, "/", name); }
   std::string own_ring() const { return file(report::ring_file(runtime.topology().pp_rank())); }
 
   void start(const std::string& name, const RunLogOptions& options) {
+    SMP_REQUIRE(options.lines_before >= 0, "RunLogOptions::lines_before is ", options.lines_before,
+                "; lines count from 0");
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
     if (writes()) folder = make_folder(options.parent_folder, name, utc);
-    folder = value_of_first(runtime.communicator(Group::kPp), folder);
+    folder = value_of_first(runtime.learners(), folder);
     if (!writes()) return;
+    lines_before = options.lines_before;
     base::write_file(file(report::kRunFile), description(name, utc, options));
     metrics.emplace(file(report::kMetricsFile));
     events.emplace(file(report::kEventFile));
@@ -236,7 +244,7 @@ struct RunLog::State {
       metrics->append_line(report::metrics_line(line));
       farewell->set_count(lines);
       const Line curves(line.begin() + 1, line.end());
-      events->append(report::event_record(seconds_since_1970(), lines, curves));
+      events->append(report::event_record(seconds_since_1970(), lines_before + lines, curves));
     });
   }
 
@@ -244,7 +252,7 @@ struct RunLog::State {
   void start_recording() {
     auto& recorder = runtime.server().recorder();
     recorder.enable(true);
-    if (folder.empty() || runtime.plan_request()) return;
+    if (!of_first_pipeline() || runtime.plan_request()) return;
     try {
       base::create_directories(folder);  // of another machine
       ring_file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
@@ -279,7 +287,7 @@ struct RunLog::State {
     } catch (const Error& error) {
       if (!std::exchange(warned, true)) {
         base::log(base::LogLevel::kWarning, "the run goes on, its log in ", folder,
-                  " is incomplete from step ", lines, " on: ", error.what());
+                  " is incomplete from step ", lines_before + lines, " on: ", error.what());
       }
       complete = false;
     }
@@ -359,7 +367,8 @@ StepTiming RunLog::measure() {
 
 void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) {
   if (!state_->writes()) return;
-  std::vector<std::pair<std::string, double>> line = {{"step", ++state_->lines}};
+  std::vector<std::pair<std::string, double>> line = {
+      {"step", static_cast<double>(state_->lines_before + ++state_->lines)}};
   line.insert(line.end(), numbers.begin(), numbers.end());
   if (state_->timing) {
     line.emplace_back("step_seconds", state_->timing->seconds);
@@ -374,8 +383,9 @@ std::vector<std::string> RunLog::finish() {
   timeline.module_paths = state_->module_paths();
   state_->write_traffic();
   state_->write_memory();
+  const bool records_ring = state_->ring_file.has_value();
   state_->stop_recording();
-  base::remove_file(state_->own_ring());
+  if (records_ring) base::remove_file(state_->own_ring());
   state_->finished = true;
   state_->farewell.reset();
   if (!state_->writes()) return {};

@@ -125,6 +125,9 @@ class Runtime {
   /// Steps with gradients that this rank has begun among its replicas.
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
   void count_shared_step() noexcept { ++shared_steps_; }
+  /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
+  std::int64_t earlier_steps() const noexcept { return earlier_steps_; }
+  void set_earlier_steps(std::int64_t count) noexcept { earlier_steps_ = count; }
   /// The loop that runs, if replicas may have different numbers of batches; not owned.
   const Join* join() const noexcept { return join_; }
   void set_join(const Join* join) noexcept { join_ = join; }
@@ -204,6 +207,7 @@ class Runtime {
   ReplicaGradients replica_gradients_{*this};
   OptimizerShards optimizer_shards_{*this};
   std::int64_t shared_steps_ = 0;
+  std::int64_t earlier_steps_ = 0;
   const Join* join_ = nullptr;
   StepFacts facts_;
   SharedWarnings warnings_;

@@ -277,6 +277,13 @@ Runtime& outside_of_step(const char* what) {
   return runtime;
 }
 
+/// What a rank gives is not what it gets: others have new tensors without history, too.
+void copy_tensors(Packet& packet) {
+  for (auto& tensor : packet.tensors) {
+    if (tensor.defined()) tensor = d2d::independent_copy(tensor);
+  }
+}
+
 }  // namespace
 
 void barrier(Group which) { outside_of_step("smp::barrier").communicator(which).barrier(); }
@@ -288,8 +295,22 @@ Packet detail::broadcast(Packet own, int root, Group which) {
               root, " is not in the group");
   SMP_REQUIRE(!runtime.plan_request() || root == rank(), "smp::broadcast from rank ", root,
               ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
-  return to_packet(
+  auto packet = to_packet(
       runtime.communicator(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
+  if (root == rank()) copy_tensors(packet);
+  return packet;
+}
+
+std::vector<Packet> detail::all_gather(Packet own, Group which) {
+  auto& runtime = outside_of_step("smp::all_gather");
+  const auto ranks = runtime.communicator(which);
+  std::vector<Packet> packets;
+  for (auto& payload : ranks.all_gather(to_payload(std::move(own)), "smp::all_gather")) {
+    packets.push_back(to_packet(std::move(payload)));
+  }
+  copy_tensors(packets[static_cast<std::size_t>(ranks.rank())]);
+  if (!runtime.plan_request()) return packets;
+  return {runtime.topology().group(which).size(), packets[0]};
 }
 
 }  // namespace smp

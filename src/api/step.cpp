@@ -22,6 +22,26 @@
 #include "server/exception_text.h"
 #include "smp/distributed_model.h"
 
+namespace smp {
+
+std::int64_t step_count() {
+  auto& runtime = Runtime::current();
+  return runtime.earlier_steps() + runtime.server().steps();
+}
+
+void set_step_count(std::int64_t count) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.in_step(), "rank ", runtime.topology().rank(), ": smp::set_step_count(",
+              count, ") inside a step; call it before, on every rank");
+  require_equal(runtime.communicator(Group::kWorld), static_cast<std::uint64_t>(count),
+                "the count given to smp::set_step_count",
+                "read it from the checkpoint on one rank, and give it to all with smp::broadcast");
+  SMP_REQUIRE(count >= 0, "smp::set_step_count(", count, "): steps count from 0");
+  runtime.set_earlier_steps(count - runtime.server().steps());
+}
+
+}  // namespace smp
+
 namespace smp::detail {
 namespace {
 
@@ -60,6 +80,7 @@ class StepRun {
     task_.microbatches = options.microbatches.value_or(config.microbatches);
     wanted_ = task_.microbatches;
     task_.schedule = &runtime.schedule();
+    task_.earlier_steps = runtime.earlier_steps();
     if (among_replicas_.shared()) {
       task_.first_microbatch = std::int64_t{runtime.batch_number()} * wanted_;
     }
@@ -76,6 +97,7 @@ class StepRun {
     prepare_models(runtime_, preview ? &*preview : nullptr);
     take_buffers();
     keep_state_in_order(body);
+    warn_of_idle_stages();
     try {
       among_replicas_.begin();
       run_pipeline();
@@ -138,6 +160,20 @@ class StepRun {
       if (!runtime_.step_kinds().has(kind_)) task_.one_at_a_time = true;
     }
     if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
+  }
+
+  /// A microbatch is on one stage at a time, unless it has calls that do not wait for each other.
+  void warn_of_idle_stages() const {
+    const int stages = runtime_.topology().pp_size();
+    if (runtime_.topology().rank() != 0 || !modes_.grad || wanted_ >= stages) return;
+    if (!inputs_ || runtime_.models().empty()) return;
+    if (runtime_.server().modules().shared_state()) return;  // one after the other anyway
+    warn_once({base::concat("a step of ", wanted_, wanted_ == 1 ? " microbatch" : " microbatches",
+                            " on ", stages, " stages: ", stages - wanted_,
+                            " of them or more may be idle at any time. Two microbatches for each "
+                            "stage, or more, keep them busy: set microbatches, or "
+                            "StepOptions::microbatches, to ",
+                            2 * stages, " if the batch has as many rows")});
   }
 
   void compare_ranks(const StepBody& body) {

@@ -24,6 +24,8 @@ struct Offer {
   /// Those that all ranks which offer them read together, because each has a part: one element for
   /// each of `tensors`, or empty. They are read there also if another rank gives them.
   std::vector<bool> together = {};
+  /// "the file weights.safetensors", for messages.
+  std::string source = {};
   /// Why the rank cannot take part; then nobody does.
   std::string problem;
 };

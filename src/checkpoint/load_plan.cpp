@@ -32,7 +32,7 @@ std::string mismatch(const TensorInfo& model, const TensorInfo& offered) {
 }  // namespace
 
 LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<TensorInfo>& offered,
-                   bool strict) {
+                   bool strict, const std::string& source) {
   std::unordered_map<std::string, std::size_t> place;
   for (std::size_t i = 0; i < offered.size(); ++i) place.emplace(offered[i].name, i);
   LoadPlan plan;
@@ -60,14 +60,11 @@ LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<Te
     add_list(complaints, "missing", plan.result.missing_keys);
     add_list(complaints, "unexpected", plan.result.unexpected_keys);
   }
-  SMP_REQUIRE(complaints.empty(),
-              "load_state_dict: the dict does not fit the model; nothing was "
-              "loaded.",
-              complaints,
-              strict
-                  ? "\nIf missing and unexpected names are as they should be, load with strict = "
-                    "false"
-                  : "");
+  SMP_REQUIRE(
+      complaints.empty(), source, " does not fit the model; nothing was loaded.", complaints,
+      strict ? "\nIf missing and unexpected names are as they should be, load with strict = "
+               "false"
+             : "");
   return plan;
 }
 

@@ -18,10 +18,10 @@ struct LoadPlan {
   LoadResult result;
 };
 
-/// Depends on names, shapes and dtypes only.
+/// Depends on names, shapes and dtypes only. @param source  of `offered`, for the message
 /// @throws UsageError  everything that PyTorch refuses, in one text.
 LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<TensorInfo>& offered,
-                   bool strict);
+                   bool strict, const std::string& source);
 
 /// What is wrong with `dict` as values for `tensors` whatever else it lacks; empty: nothing.
 /// @param strict  different values for two names of one tensor are wrong

@@ -27,7 +27,8 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
       }) {}
 
 std::uint64_t ServerCore::random_key(int microbatch) const noexcept {
-  const auto key = base::mix_key(options.seed, static_cast<std::uint64_t>(step->number));
+  const auto number = static_cast<std::uint64_t>(step->task.earlier_steps + step->number);
+  const auto key = base::mix_key(options.seed, number);
   return base::mix_key(key, static_cast<std::uint64_t>(step->task.first_microbatch + microbatch));
 }
 

@@ -18,6 +18,7 @@ namespace smp::server {
 struct StepTask {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
+  std::int64_t earlier_steps = 0;     ///< before the first one, whose random numbers were drawn
   std::int64_t first_microbatch = 0;  ///< number of microbatch 0 in the whole job's batch
   bool in_full = true;  ///< pp_rank 0: as many microbatches as the other ranks are told
   bool broadcast_outputs = true;

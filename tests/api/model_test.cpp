@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <string>
+#include <vector>
 
 #include "api/runtime.h"
+#include "api/two_ranks.h"
 #include "zoo/differential.h"
 
 namespace smp::zoo {
@@ -174,6 +177,37 @@ TEST(Session, BroadcastsAndMeets) {
     EXPECT_EQ(size(), 4);
     EXPECT_EQ(pp_size(), 4);
     EXPECT_EQ(group(Group::kPp), (std::vector<int>{0, 1, 2, 3}));
+  });
+}
+
+TEST(Session, GathersWhatEachRankHas) {
+  Config config;
+  config.pipeline_parallel_degree = 2;
+  run_local(
+      4,
+      [&] {
+        EXPECT_EQ(all_gather(rank() * 1.5), (std::vector<double>{0, 1.5, 3, 4.5}));
+        EXPECT_EQ(all_gather(std::to_string(rank()), Group::kDp),
+                  (std::vector<std::string>{std::to_string(group(Group::kDp).at(0)),
+                                            std::to_string(group(Group::kDp).at(1))}));
+        const auto tensors =
+            all_gather(torch::full({2000}, rank(), torch::kDouble).requires_grad_(), Group::kPp);
+        ASSERT_EQ(tensors.size(), 2U);
+        for (std::size_t stage = 0; stage < 2; ++stage) {
+          EXPECT_TRUE(torch::equal(tensors[stage].to(torch::kLong),
+                                   torch::full({2000}, group(Group::kPp).at(stage), torch::kLong)));
+          EXPECT_FALSE(tensors[stage].requires_grad());
+        }
+        const auto own = torch::zeros({3});
+        all_gather(own)[static_cast<std::size_t>(rank())].fill_(1);
+        broadcast(own, 0).fill_(1);
+        EXPECT_EQ(own.sum().item<float>(), 0) << "what comes is new";
+      },
+      config);
+  run_local(2, [] {
+    auto inside = step([] { all_gather(1); });
+    EXPECT_THAT(refused_step<UsageError>(0, inside),
+                testing::HasSubstr("smp::all_gather was called inside a step"));
   });
 }
 

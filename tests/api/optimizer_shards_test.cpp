@@ -478,6 +478,21 @@ TEST(OptimizerShards, RefuseTheStepOfLibTorch) {
                 moved.step();
                 body(words(1, dp_rank()));
                 moved.step();
+                DistributedOptimizer chosen(
+                    model, std::unique_ptr<torch::optim::Optimizer>(
+                               std::make_unique<torch::optim::SGD>(model.parameters(), 0.1)));
+                EXPECT_THAT(refusal<UsageError>([&] { chosen->step(); }), expected);
+                struct OwnSgd : torch::optim::SGD {
+                  using SGD::SGD;
+                };
+                DistributedOptimizer own(model, std::make_unique<OwnSgd>(model.parameters(), 0.1));
+                EXPECT_THAT(refusal<UsageError>([&] { own->step(); }), expected);
+                std::unique_ptr<torch::optim::Optimizer> hidden =
+                    std::make_unique<OwnSgd>(model.parameters(), 0.1);
+                EXPECT_THAT(refusal<UnsupportedError>(
+                                [&] { DistributedOptimizer unknown(model, std::move(hidden)); }),
+                            shard ? testing::Matcher<std::string>(HasSubstr("OwnSgd"))
+                                  : testing::Matcher<std::string>("accepted"));
               },
               config_of(1, shard), {1});
   }

@@ -1,15 +1,23 @@
 // smp::DistributedOptimizer against a plain LibTorch optimizer in one process: several models,
 // tensors of no model, groups, shared modules; and models that share modules or follow each other.
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 #include <torch/types.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "api/chain_model.h"
 #include "smp/checkpoint.h"
@@ -107,6 +115,86 @@ TEST(DistributedOptimizer, StepsAParameterThatIsGivenTwiceOnce) {
       expect_close(own.far()->linear->weight.detach(), plain->far->linear->weight.detach(),
                    "weight");
     }
+  });
+}
+
+using Chosen = std::unique_ptr<torch::optim::Optimizer>;
+using Choose = std::function<Chosen(const std::vector<Tensor>&)>;
+
+/// What a job may read from its command line.
+std::map<std::string, Choose> choices() {
+  using namespace torch::optim;
+  const auto of = []<class Kind, class Options>(std::type_identity<Kind>, Options options) {
+    return [options](const std::vector<Tensor>& all) {
+      return Chosen(std::make_unique<Kind>(all, options));
+    };
+  };
+  return {{"SGD", of(std::type_identity<SGD>(), SGDOptions(0.1).momentum(0.9))},
+          {"Adam", of(std::type_identity<Adam>(), AdamOptions(0.1))},
+          {"AdamW", of(std::type_identity<AdamW>(), AdamWOptions(0.1))},
+          {"Adagrad", of(std::type_identity<Adagrad>(), AdagradOptions(0.1))},
+          {"RMSprop", of(std::type_identity<RMSprop>(), RMSpropOptions(0.1).centered(true))}};
+}
+
+TEST(DistributedOptimizer, ChosenAtRunTimeEqualsOneProcess) {
+  for (const auto& [name, choose] : choices()) {
+    SCOPED_TRACE(name);
+    auto plain = FarModel::make();
+    const auto reference = choose(plain->parameters());
+    for (int step = 0; step < 3; ++step) {
+      reference->zero_grad();
+      for (const auto& x : rows(4).chunk(2)) (plain(x).sum() / 2).backward();
+      reference->step();
+    }
+    on_ranks(2, [&plain = plain, &choose = choose] {
+      FarModel own;
+      DistributedOptimizer optimizer(own.model, choose(own.model.parameters()));
+      auto train = smp::step([&](Tensor x) { own.model.backward(own.model(x).sum()); });
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        train(rows(4));
+        optimizer.step();
+      }
+      std::stringstream file;
+      EXPECT_THAT(refusal<UsageError>([&] { torch::save(*optimizer, file); }),
+                  HasSubstr("smp::optimizer_state_dict()"));
+      const auto state = optimizer_state_dict(own.model, optimizer);
+      load_optimizer_state_dict(own.model, optimizer, state);
+      if (rank() == 1) {
+        expect_close(own.far()->linear->weight.detach(), plain->far->linear->weight.detach(),
+                     "weight");
+      }
+    });
+  }
+}
+
+/// Has more than its base has.
+struct CountingSgd : torch::optim::SGD {
+  using SGD::SGD;
+  Tensor step(LossClosure closure = nullptr) override {
+    ++steps;
+    return SGD::step(std::move(closure));
+  }
+  int steps = 0;
+};
+
+TEST(DistributedOptimizer, ChosenAtRunTimeKeepsAClassOfTheUsersOwn) {
+  on_ranks(1, [] {
+    FarModel own;
+    auto made = std::make_unique<CountingSgd>(own.model.parameters(), 0.1);
+    const auto* const counting = made.get();
+    DistributedOptimizer optimizer(own.model, Chosen(std::move(made)));
+    smp::step([&](Tensor x) { own.model.backward(own.model(x).sum()); })(rows(4));
+    optimizer.step();
+    EXPECT_EQ(counting->steps, 1);
+    EXPECT_EQ(&*optimizer, counting);
+    auto again = std::make_unique<CountingSgd>(own.model.parameters(), 0.1);
+    DistributedOptimizer<CountingSgd> of_its_class(own.model, std::move(again));
+    of_its_class.step();
+    EXPECT_EQ(of_its_class->steps, 1);
+    EXPECT_NE(dynamic_cast<detail::OptimizerGuards*>(&*of_its_class), nullptr);
+    EXPECT_THAT(refusal<UsageError>([&] { DistributedOptimizer none(own.model, Chosen()); }),
+                HasSubstr("a pointer to no optimizer"));
   });
 }
 

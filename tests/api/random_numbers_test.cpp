@@ -294,6 +294,46 @@ TEST(RandomNumbers, NeitherRanksNorScheduleNorTimingMatter) {
   }
 }
 
+/// What a job draws in `steps` steps after `before`.
+std::vector<at::Tensor> drawn_after(std::int64_t before, int steps) {
+  std::vector<at::Tensor> all;
+  on_ranks(2, [&] {
+    TwoModels own;
+    if (before > 0) set_step_count(before);
+    auto train = smp::step([&](const at::Tensor& x) { return draw(own, x); });
+    for (int i = 0; i < steps; ++i) {
+      EXPECT_EQ(step_count(), before + i);
+      const auto drawn = train(at::zeros({2, 8}, at::kDouble)).concat(1);
+      if (rank() == 0) all.push_back(drawn);
+    }
+  });
+  return all;
+}
+
+TEST(RandomNumbers, OfAJobThatGoesOnAreThoseThatTheOtherWouldHaveDrawn) {
+  const auto whole = drawn_after(0, 5);
+  const auto rest = drawn_after(3, 2);
+  ASSERT_EQ(rest.size(), 2U);
+  EXPECT_TRUE(at::equal(rest[0], whole[3]));
+  EXPECT_TRUE(at::equal(rest[1], whole[4]));
+  EXPECT_FALSE(at::equal(rest[0], whole[0]));
+}
+
+TEST(RandomNumbers, ACountOfStepsIsTheSameOnAllRanks) {
+  on_ranks(2, [] {
+    EXPECT_THAT(refusal<UsageError>([] { set_step_count(3 + rank()); }),
+                testing::HasSubstr("the count given to smp::set_step_count"));
+    EXPECT_THAT(refusal<UsageError>([] { set_step_count(-1); }),
+                testing::HasSubstr("steps count from 0"));
+    EXPECT_EQ(step_count(), 0);
+    auto inside = smp::step([] { set_step_count(7); });
+    EXPECT_THAT(refused_step<UsageError>(0, inside), testing::HasSubstr("inside a step"));
+    EXPECT_EQ(step_count(), 1);
+    set_step_count(9);
+    EXPECT_EQ(step_count(), 9);
+  });
+}
+
 /// Asks a module that others ask too.
 struct AskerImpl : torch::nn::Module {
   explicit AskerImpl(nn::Dropout shared) : drop(register_module("drop", std::move(shared))) {}

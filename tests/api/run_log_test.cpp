@@ -272,6 +272,33 @@ TEST_F(RunLogOfTwoRanks, LeavesNothingForACrashBehindIfItEndsWell) {
   EXPECT_FALSE(report::trace_from_json(read("trace.json"), "trace.json").unfinished);
 }
 
+TEST_F(RunLogOfTwoRanks, TellsReplicasItsFolderAndCountsOn) {
+  Config config;
+  config.pipeline_parallel_degree = 1;
+  run_local(
+      2,
+      [&] {
+        nn::Sequential net(nn::Linear(4, 1));
+        DistributedModel model(net);
+        RunLog log("two", model, {.parent_folder = parent_, .lines_before = 40});
+        folders_[rank()] = log.folder();
+        smp::step([&](at::Tensor x) { model.backward(model(x).mean()); })(torch::ones({4, 4}));
+        log.measure();
+        log.append({{"loss", 1}});
+        const auto ring = folders_[0] + "/rank-0.ring";
+        if (rank() == 1) log.finish();
+        barrier();
+        if (rank() == 0) EXPECT_TRUE(std::filesystem::exists(ring)) << "nobody else's";
+        if (rank() == 0) log.finish();
+        barrier();
+        EXPECT_FALSE(std::filesystem::exists(ring));
+      },
+      config);
+  EXPECT_THAT(folders_[0], StartsWith(parent_ + "/two-2"));
+  EXPECT_EQ(folders_[1], folders_[0]);
+  EXPECT_THAT(read("metrics.jsonl"), StartsWith("{\"step\":41,\"loss\":1"));
+}
+
 TEST_F(RunLogOfTwoRanks, GivesEveryRunAFolderOfItsOwn) {
   train(1, [](RunLog& log) { log.finish(); });
   const std::string first = folders_[0];

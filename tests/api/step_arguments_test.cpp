@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -194,6 +195,28 @@ TEST(StepArguments, AWarningSaysThatTheWholeOfAnUnknownClassIsPassed) {
               AllOf(HasSubstr("argument 1 of a step is of type"), HasSubstr("Sealed"),
                     HasSubstr("every microbatch gets the whole"), HasSubstr("non_split")));
   EXPECT_EQ(warnings_of(sealed), "") << "once is enough";
+}
+
+TEST(StepArguments, AWarningSaysThatMicrobatchesAreTooFewForTheStages) {
+  const auto warnings = [](std::optional<int> microbatches, std::int64_t batch, bool trains) {
+    testing::internal::CaptureStderr();
+    const auto run = [&] {
+      FarModel own;
+      StepOptions options;
+      options.microbatches = microbatches;
+      const torch::AutoGradMode mode(trains);
+      smp::step([&](Tensor x) { return own.model(x); }, options)(rows(batch));
+    };
+    on_ranks(7, run, /*microbatches=*/5);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warnings(7, 14, true), "");
+  EXPECT_EQ(warnings(7, 3, true), "") << "the rest of the samples";
+  EXPECT_EQ(warnings(5, 14, false), "") << "who evaluates may have few";
+  EXPECT_THAT(warnings({}, 14, true),
+              AllOf(HasSubstr("a step of 5 microbatches on 7 stages: 2 of them or more may be"),
+                    HasSubstr("StepOptions::microbatches, to 14")));
+  EXPECT_EQ(warnings(5, 14, true), "") << "once is enough";
 }
 
 TEST(StepArguments, NobodyExpectsRowsOfWhatStandsForSomethingElse) {

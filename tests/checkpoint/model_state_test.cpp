@@ -191,6 +191,14 @@ TEST(ModelFile, IsWrittenAndReadByRankZeroAlone) {
                 HasSubstr("cannot write /nowhere/x: No such file"));
     EXPECT_THAT(refusal([&] { load_safetensors(model, "/nowhere/x"); }),
                 HasSubstr("cannot read /nowhere/x: No such file"));
+    StateDict odd;
+    odd.insert("odd", torch::ones({1}));
+    const auto other = path + "." + std::to_string(rank());
+    save_safetensors(odd, other);
+    EXPECT_THAT(refusal([&] { load_safetensors(model, other); }),
+                testing::AllOf(HasSubstr("load_safetensors: the file " + other + " does not fit"),
+                               HasSubstr("unexpected: odd")));
+    std::filesystem::remove(other);
     std::ofstream(path, std::ios::app) << "x";
     EXPECT_THAT(refusal([&] { load_safetensors(model, path); }), HasSubstr("damaged safetensors"));
     expect_same(model.state_dict(kAllPpRanks), expected);

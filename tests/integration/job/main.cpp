@@ -206,7 +206,7 @@ int train(const Orders& orders) {
 }
 
 int run(int argc, char** argv) {
-  auto session = smp::init(argc, argv, {.microbatches = 2});
+  auto session = smp::init(argc, argv, {.microbatches = 4});
   // One write, so that lines of several ranks do not mix.
   std::cout << "rank " + std::to_string(smp::rank()) + " pid " + std::to_string(::getpid()) + "\n"
             << std::flush;
