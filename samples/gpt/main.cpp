@@ -51,11 +51,22 @@ void introduce(const Options& options, const Text& text) {
               text.unigram_entropy());
 }
 
-/// Losses that one process has; none where that is not asked for.
+/// Starts from what options name. @return  whether that is where one process would start
+bool start(Trainer& trainer, const Options& options) {
+  if (!options.weights.empty()) {
+    trainer.model().load_state_dict(from_public_gpt2(smp::load_safetensors(options.weights)));
+  }
+  const bool resumed = !options.checkpoint.empty() && trainer.resume(options.checkpoint);
+  if (resumed && smp::rank() == 0) {
+    std::printf("resumes after step %ld of %s\n", trainer.steps(), options.checkpoint.c_str());
+  }
+  return options.weights.empty() && !resumed;
+}
+
+/// Losses that one process has.
 std::vector<double> reference(const Options& options, const Text& text) {
   std::vector<double> losses;
-  const bool wanted = options.weights.empty() && !smp::is_planning();
-  if (smp::rank() == 0 && wanted) {
+  if (smp::rank() == 0 && !smp::is_planning()) {
     const auto steps = std::min(options.check, options.steps);
     losses = train_in_one_process(options.recipe, text, steps, smp::device()).losses;
   }
@@ -74,20 +85,26 @@ void compare(const std::vector<double>& together, const std::vector<double>& alo
   if (!(difference < kTolerance)) throw std::runtime_error("the two trainings came apart");
 }
 
+bool saves_after(std::int64_t step, const Options& options) {
+  const bool at_stride = options.save_every > 0 && step % options.save_every == 0;
+  return !options.checkpoint.empty() && (at_stride || step == options.steps);
+}
+
 void train(const Options& options, const Text& text) {
-  const auto alone = reference(options, text);
   Trainer trainer(options.recipe, text);
-  if (!options.weights.empty()) {
-    trainer.model().load_state_dict(from_public_gpt2(smp::load_safetensors(options.weights)));
-  }
-  smp::RunLog log("gpt", trainer.model(), {.loss_unit = "nats per byte"});
+  const bool comparable = start(trainer, options);
+  const auto alone = comparable ? reference(options, text) : std::vector<double>();
+  smp::RunLog log("gpt", trainer.model(),
+                  {.loss_unit = "nats per byte", .lines_before = trainer.steps()});
   const auto stride = std::max<std::int64_t>(1, options.steps / kLines);
   std::vector<double> losses;
-  for (std::int64_t step = 1; step <= options.steps; ++step) {
+  while (trainer.steps() < options.steps) {
     losses.push_back(trainer.step());
     const auto timing = log.measure();
     log.append({{"loss", losses.back()}});
     if (!alone.empty() && losses.size() == alone.size()) compare(losses, alone);
+    const auto step = trainer.steps();
+    if (saves_after(step, options)) trainer.save(options.checkpoint);
     if (smp::rank() == 0 && (step % stride == 0 || step == options.steps)) {
       std::printf("step    %ld/%ld   loss %.3f   %.2f s\n", step, options.steps, losses.back(),
                   timing.seconds);

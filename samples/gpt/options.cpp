@@ -32,6 +32,10 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--seed", recipe.seed, "Of the first weights and of the text's windows");
   app.add_option("--data", options.data, "Text to train on: a file");
   app.add_option("--weights", options.weights, "Start from these: safetensors with GPT-2's names");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "Save into this folder, and go on from what is there");
+  app.add_option("--save-every", options.save_every, "Steps; 0: at the end only")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--check", options.check, "Steps whose losses must equal those of one process")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--generate", options.generate, "Bytes to write at the end")

@@ -24,7 +24,9 @@ struct Options {
   std::int64_t generate = 200;  ///< bytes that are written at the end
   std::string prompt = "The ";
   std::filesystem::path data = default_text();
-  std::filesystem::path weights;  ///< to start from; empty: drawn
+  std::filesystem::path weights;     ///< to start from; empty: drawn
+  std::filesystem::path checkpoint;  ///< where the job saves and goes on from; empty: it does not
+  std::int64_t save_every = 0;       ///< steps; 0: at the end only
 };
 
 /// Reads the command line; flags of the library (`--smp.KEY VALUE`) are left to smp::init.

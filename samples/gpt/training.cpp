@@ -2,10 +2,27 @@
 #include "training.h"
 
 #include <algorithm>
+#include <fstream>
+#include <ios>
 #include <stdexcept>
+#include <string>
 
 namespace gpt {
 namespace {
+
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kLatest = "latest";  // names the folder of the last checkpoint
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+
+/// A job that ends in the midst of it leaves the old note.
+void note_latest(const std::filesystem::path& folder, const std::string& name) {
+  std::ofstream note;
+  note.exceptions(std::ios::failbit | std::ios::badbit);
+  note.open(folder / "latest.new");
+  note << name << '\n';
+  note.close();
+  std::filesystem::rename(folder / "latest.new", folder / kLatest);
+}
 
 torch::optim::AdamW adam(const std::vector<Tensor>& parameters, const Recipe& recipe) {
   auto options = torch::optim::AdamWOptions(recipe.learning_rate);
@@ -15,9 +32,7 @@ torch::optim::AdamW adam(const std::vector<Tensor>& parameters, const Recipe& re
 
 double mean_over_replicas(double own) {
   double sum = 0;
-  for (const int member : smp::group(smp::Group::kDp)) {
-    sum += smp::broadcast(own, member, smp::Group::kDp);
-  }
+  for (const double one : smp::all_gather(own, smp::Group::kDp)) sum += one;
   return sum / smp::dp_size();
 }
 
@@ -86,6 +101,38 @@ double Trainer::step() {
   model_.clip_grad_norm_(kMaxGradientNorm);
   optimizer_.step();
   return mean_over_replicas(loss);
+}
+
+void Trainer::save(const std::filesystem::path& folder) {
+  const auto name = "step-" + std::to_string(steps_);
+  if (smp::rank() == 0) std::filesystem::create_directories(folder / name);
+  smp::barrier();
+  smp::save_safetensors(model_, folder / name / kModelFile);
+  auto state = smp::optimizer_state_dict(model_, optimizer_);
+  const auto counts = smp::all_gather(smp::step_count());  // of replicas
+  const auto count = *std::max_element(counts.begin(), counts.end());
+  if (smp::rank() == 0) {
+    state.metadata["steps"] = std::to_string(steps_);
+    state.metadata["step_count"] = std::to_string(count);
+    smp::save_safetensors(state, folder / name / kOptimizerFile);
+    note_latest(folder, name);
+  }
+  smp::barrier();
+}
+
+bool Trainer::resume(const std::filesystem::path& folder) {
+  std::string name;
+  if (smp::rank() == 0) std::ifstream(folder / kLatest) >> name;
+  name = smp::broadcast(name);
+  if (name.empty()) return false;
+  smp::load_safetensors(model_, folder / name / kModelFile);
+  smp::StateDict state;
+  if (smp::pp_rank() == 0) state = smp::load_safetensors(folder / name / kOptimizerFile);
+  smp::load_optimizer_state_dict(model_, optimizer_, state);
+  const auto metadata = smp::broadcast(state.metadata);
+  steps_ = std::stoll(metadata.at("steps"));
+  smp::set_step_count(std::stoll(metadata.at("step_count")));
+  return true;
 }
 
 /// All microbatches continue the same text, each with draws of its own; the first one's is kept.

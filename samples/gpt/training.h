@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,14 @@ class Trainer {
 
   /// One more step. @return  the loss of the whole batch
   double step();
+
+  /// How many steps the model has been trained for, in this job and before it.
+  std::int64_t steps() const { return steps_; }
+
+  /// Writes all that a later job needs to go on, on any number of ranks, to FOLDER/step-N.
+  void save(const std::filesystem::path& folder);
+  /// Goes on from what was last saved there. @return  whether there is anything
+  bool resume(const std::filesystem::path& folder);
 
   /// The bytes that follow `prompt`, drawn one after the other; of the first replica, on all ranks.
   /// @param prompt  not empty; of what is longer than the model sees, the end counts
