@@ -67,9 +67,9 @@ class GuardedOptimizer final : public Base, public OptimizerGuards {
   }
 };
 
-/// `plain` with guards if its class is not final.
+/// What is moved out of `plain`, with guards if its class is not final.
 template <class Optimizer>
-std::shared_ptr<Optimizer> make_guarded(Optimizer&& plain) {
+std::shared_ptr<Optimizer> guard_moved(Optimizer& plain) {
   if constexpr (std::is_final_v<Optimizer>) {
     return std::make_shared<Optimizer>(std::move(plain));
   } else {
@@ -84,9 +84,9 @@ SMP_API std::shared_ptr<torch::optim::Optimizer> guard_chosen(
     std::unique_ptr<torch::optim::Optimizer> chosen);
 
 template <class Optimizer>
-std::shared_ptr<Optimizer> make_guarded(std::unique_ptr<Optimizer> chosen) {
+std::shared_ptr<Optimizer> guard_pointee(std::unique_ptr<Optimizer> chosen) {
   if constexpr (!std::is_abstract_v<Optimizer>) {
-    if (chosen && typeid(*chosen) == typeid(Optimizer)) return make_guarded(std::move(*chosen));
+    if (chosen && typeid(*chosen) == typeid(Optimizer)) return guard_moved(*chosen);
   }
   return std::static_pointer_cast<Optimizer>(guard_chosen(std::move(chosen)));
 }
@@ -132,12 +132,12 @@ class DistributedOptimizer {
       : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
   DistributedOptimizer(ModelList models,
                        Optimizer&& optimizer) requires(!std::is_abstract_v<Optimizer>)
-      : optimizer_(detail::make_guarded(std::move(optimizer))), share_(optimizer_, models) {}
+      : optimizer_(detail::guard_moved(optimizer)), share_(optimizer_, models) {}
   /// @throws UsageError  nullptr
   DistributedOptimizer(DistributedModelBase& model, std::unique_ptr<Optimizer> optimizer)
       : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
   DistributedOptimizer(ModelList models, std::unique_ptr<Optimizer> optimizer)
-      : optimizer_(detail::make_guarded(std::move(optimizer))), share_(optimizer_, models) {}
+      : optimizer_(detail::guard_pointee(std::move(optimizer))), share_(optimizer_, models) {}
 
   /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
   ///                     model has gradients on two ranks, or on another one than before; state

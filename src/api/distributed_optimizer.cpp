@@ -81,7 +81,7 @@ template <class Kind>
 bool guard_as(std::unique_ptr<torch::optim::Optimizer>& chosen,
               std::shared_ptr<torch::optim::Optimizer>& result) {
   if (typeid(*chosen) != typeid(Kind)) return false;
-  result = make_guarded(std::move(static_cast<Kind&>(*chosen)));
+  result = guard_moved(static_cast<Kind&>(*chosen));
   return true;
 }
 

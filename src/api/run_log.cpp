@@ -323,6 +323,7 @@ struct RunLog::State {
   std::vector<std::string> module_paths() const {
     std::vector<std::string> paths;
     const auto& modules = runtime.server().modules();
+    paths.reserve(modules.size());
     for (int id = 0; id < static_cast<int>(modules.size()); ++id) {
       paths.emplace_back(modules.path(server::ModuleId{id}));
     }

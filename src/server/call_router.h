@@ -10,7 +10,7 @@
 #include "server/expected_results.h"
 #include "server/failure_control.h"
 #include "server/server_core.h"
-#include "server/state_watch.h"
+#include "server/state_check.h"
 #include "smp/call.h"
 
 namespace smp::server {
@@ -21,7 +21,7 @@ using OutputUses = c10::SmallVector<OutputUse, 2>;
 /// Threads: the rank's.
 class CallRouter final : public CallHandler {
  public:
-  CallRouter(ServerCore& core, FailureControl& failures, StateWatch& states)
+  CallRouter(ServerCore& core, FailureControl& failures, StateCheck& states)
       : core_(core), failures_(failures), states_(states) {}
 
   // CallHandler
@@ -74,7 +74,7 @@ class CallRouter final : public CallHandler {
   };
   ServerCore& core_;
   FailureControl& failures_;
-  StateWatch& states_;
+  StateCheck& states_;
   std::vector<Release> to_release_;                         // not sent yet
   std::vector<std::vector<RequestId>> outputs_to_release_;  // by owner, not sent yet
   ExpectedResults expected_;

@@ -20,7 +20,7 @@ namespace smp::server {
 class DynamicEngine final : public StepEngine {
  public:
   DynamicEngine(ServerCore& core, CallRouter& router, RequestRunner& runner,
-                FailureControl& failures, StateWatch& states)
+                FailureControl& failures, StateCheck& states)
       : core_(core),
         router_(router),
         runner_(runner),
@@ -84,7 +84,7 @@ class DynamicEngine final : public StepEngine {
   CallRouter& router_;
   RequestRunner& runner_;
   FailureControl& failures_;
-  StateWatch& states_;
+  StateCheck& states_;
   BodyBackward backward_;
   RecordedSteps recorded_;  // pp_rank 0
   bool news_ = false;       // pp_rank 0: some rank has said something new of the running step

@@ -87,7 +87,7 @@ class ModuleServer {
   ServerCore core_;
   FailureControl failures_{core_};
   CallPlaces places_{core_};
-  StateWatch states_{core_, failures_};
+  StateCheck states_{core_, failures_};
   CallRouter router_{core_, failures_, states_};
   RequestRunner runner_{core_, failures_};
   DynamicEngine engine_{core_, router_, runner_, failures_, states_};

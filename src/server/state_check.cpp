@@ -1,5 +1,5 @@
-// server/state_watch.cpp: what was noticed, and what becomes of this step and the later ones.
-#include "server/state_watch.h"
+// server/state_check.cpp: what was noticed, and what becomes of this step and the later ones.
+#include "server/state_check.h"
 
 #include <exception>
 #include <string>
@@ -27,7 +27,7 @@ std::string no_trial_run_showed_it(const char* later, const char* trait) {
 }  // namespace
 
 /// Code of the user's is about to run in the module.
-void StateWatch::enter(CallScope& call) {
+void StateCheck::enter(CallScope& call) {
   auto& watch = call.entry().watch;
   if (watch.on() && watch.enter(call.microbatch())) on_state(call.entry());
   auto& buffers = call.entry().buffers;
@@ -44,7 +44,7 @@ void StateWatch::enter(CallScope& call) {
   watch_statistics(call.entry().statistics, &call.entry());
 }
 
-void StateWatch::leave(CallScope& call) noexcept {
+void StateCheck::leave(CallScope& call) noexcept {
   auto& watch = call.entry().watch;
   if (watch.on() && watch.leave(call.microbatch())) on_state(call.entry());
   auto& buffers = call.entry().buffers;
@@ -55,7 +55,7 @@ void StateWatch::leave(CallScope& call) noexcept {
 
 /// No trial run showed that the module writes its buffers. From now on microbatches enter it in
 /// order; what was written out of order cannot be mended.
-void StateWatch::on_buffer_write(const ModuleTable::Entry& entry, int microbatch) noexcept try {
+void StateCheck::on_buffer_write(const ModuleTable::Entry& entry, int microbatch) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
   if (entry.buffers.keeps_state()) core_.scopes.modules.note_order(entry);
   const auto& task = core_.step->task;
@@ -81,7 +81,7 @@ void StateWatch::on_buffer_write(const ModuleTable::Entry& entry, int microbatch
 /// @param entry    of the module; nullptr: the step's body
 /// @param what     happened
 /// @param harmful  to this step, which fails
-void StateWatch::on_untried_state(const ModuleTable::Entry* entry, const char* what,
+void StateCheck::on_untried_state(const ModuleTable::Entry* entry, const char* what,
                                   bool harmful) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
   const bool first = core_.port.is_first();
@@ -102,7 +102,7 @@ void StateWatch::on_untried_state(const ModuleTable::Entry* entry, const char* w
 
 /// Layers that evaluate read statistics. What was trained before them in the same step may not be
 /// committed yet.
-void StateWatch::watch_statistics(const StatisticsWatch& layers,
+void StateCheck::watch_statistics(const StatisticsWatch& layers,
                                   const ModuleTable::Entry* entry) noexcept {
   if (layers.layers().empty()) return;
   auto& scopes = core_.scopes;
@@ -116,11 +116,11 @@ void StateWatch::watch_statistics(const StatisticsWatch& layers,
   }
 }
 
-void StateWatch::watch_statistics_of_body() noexcept {
+void StateCheck::watch_statistics_of_body() noexcept {
   watch_statistics(core_.scopes.modules.statistics_of_body(), nullptr);
 }
 
-void StateWatch::require_own_statistics() noexcept {
+void StateCheck::require_own_statistics() noexcept {
   if (core_.scopes.one_at_a_time) return;
   const auto* entry = core_.scopes.modules.with_written_statistics(core_.port.rank());
   if (entry == nullptr) return;
@@ -131,7 +131,7 @@ void StateWatch::require_own_statistics() noexcept {
 }
 
 /// What a module keeps for its own later calls is read and written in the order of one process.
-void StateWatch::await_order(ModuleId module) {
+void StateCheck::await_order(ModuleId module) {
   const auto& entry = core_.scopes.modules.at(module);
   if (!entry.in_order) return;
   auto& order = core_.step->order;
@@ -148,7 +148,7 @@ void StateWatch::await_order(ModuleId module) {
 
 /// A module that is not known to keep state does. Where nothing can have read too much or too
 /// little yet, later steps do what is right.
-void StateWatch::on_state(const ModuleTable::Entry& entry) noexcept try {
+void StateCheck::on_state(const ModuleTable::Entry& entry) noexcept try {
   // Elsewhere it would not make microbatches run one after the other, only seem so.
   const bool with_readers = core_.port.is_first();
   if (with_readers) core_.scopes.modules.note_state();
@@ -178,7 +178,7 @@ void StateWatch::on_state(const ModuleTable::Entry& entry) noexcept try {
 }
 
 /// Code here that sets members of a module elsewhere sets those of a copy that never runs.
-void StateWatch::require_unchanged_copy(const ModuleTable::Entry& entry) const {
+void StateCheck::require_unchanged_copy(const ModuleTable::Entry& entry) const {
   auto& copy = entry.copy;
   SMP_REQUIRE(
       !copy.on() || !copy.changed(), "rank ", core_.port.name(),

@@ -1,4 +1,4 @@
-// server/state_watch.h: what modules keep between calls (members, buffers, running statistics), and
+// server/state_check.h: what modules keep between calls (members, buffers, running statistics), and
 // whether microbatches that interleave find what one process would (docs/design.md, State of
 // modules).
 #pragma once
@@ -14,9 +14,9 @@ class CallScope;
 /// Looks on at each call of a module that runs on this rank. Where a module turns out to keep state
 /// and nothing can be wrong yet, later steps keep the order of microbatches; else the step fails.
 /// Threads: the rank's.
-class StateWatch {
+class StateCheck {
  public:
-  StateWatch(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
+  StateCheck(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
 
   /// Before a call of `module`: if that keeps state, earlier microbatches go first. Suspends.
   /// @throws UnsupportedError  a later microbatch has been there.
