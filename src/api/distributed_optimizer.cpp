@@ -90,14 +90,18 @@ bool guard_as(std::unique_ptr<torch::optim::Optimizer>& chosen,
 std::shared_ptr<torch::optim::Optimizer> guard_chosen(
     std::unique_ptr<torch::optim::Optimizer> chosen) {
   using namespace torch::optim;
-  SMP_REQUIRE(chosen != nullptr, "smp::DistributedOptimizer of a pointer to no optimizer");
+  auto* const runtime = Runtime::find_current();
+  const auto who =
+      runtime == nullptr ? std::string() : base::concat("rank ", runtime->topology().rank(), ": ");
+  SMP_REQUIRE(chosen != nullptr, who,
+              "smp::DistributedOptimizer of a pointer to no optimizer; make the optimizer first, "
+              "and give each only once");
   std::shared_ptr<Optimizer> result;
   const bool known = guard_as<SGD>(chosen, result) || guard_as<Adam>(chosen, result) ||
                      guard_as<AdamW>(chosen, result) || guard_as<Adagrad>(chosen, result) ||
                      guard_as<RMSprop>(chosen, result);
   if (known) return result;
-  auto* const runtime = Runtime::find_current();
-  SMP_REQUIRE_AS(UnsupportedError, runtime == nullptr || !runtime->optimizer_shards().active(),
+  SMP_REQUIRE_AS(UnsupportedError, runtime == nullptr || !runtime->optimizer_shards().active(), who,
                  "smp::DistributedOptimizer of a pointer to torch::optim::Optimizer, with "
                  "shard_optimizer_state: it points to a ",
                  c10::demangle(typeid(*chosen).name()),

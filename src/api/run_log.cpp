@@ -191,8 +191,9 @@ struct RunLog::State {
   std::string own_ring() const { return file(report::ring_file(runtime.topology().pp_rank())); }
 
   void start(const std::string& name, const RunLogOptions& options) {
-    SMP_REQUIRE(options.lines_before >= 0, "RunLogOptions::lines_before is ", options.lines_before,
-                "; lines count from 0");
+    SMP_REQUIRE(options.lines_before >= 0, "rank ", runtime.topology().rank(),
+                ": RunLogOptions::lines_before is ", options.lines_before,
+                "; give it how often the job before called append()");
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
     if (writes()) folder = make_folder(options.parent_folder, name, utc);

@@ -36,7 +36,8 @@ void set_step_count(std::int64_t count) {
   require_equal(runtime.communicator(Group::kWorld), static_cast<std::uint64_t>(count),
                 "the count given to smp::set_step_count",
                 "read it from the checkpoint on one rank, and give it to all with smp::broadcast");
-  SMP_REQUIRE(count >= 0, "smp::set_step_count(", count, "): steps count from 0");
+  SMP_REQUIRE(count >= 0, "rank ", runtime.topology().rank(), ": smp::set_step_count(", count,
+              "): steps count from 0; give it what smp::step_count() was");
   runtime.set_earlier_steps(count - runtime.server().steps());
 }
 

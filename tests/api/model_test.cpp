@@ -2,10 +2,12 @@
 // simple communication.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "api/plan_request.h"
 #include "api/runtime.h"
 #include "api/two_ranks.h"
 #include "zoo/differential.h"
@@ -209,6 +211,19 @@ TEST(Session, GathersWhatEachRankHas) {
     EXPECT_THAT(refused_step<UsageError>(0, inside),
                 testing::HasSubstr("smp::all_gather was called inside a step"));
   });
+}
+
+/// Programs take one value a rank out of it, also while `smp plan` runs them.
+TEST(Session, OfAJobThatIsOnlyPlannedGathersAsManyValues) {
+  setenv(kPlanRanksVariable, "4", /*overwrite=*/1);
+  {
+    int argc = 0;
+    char* argv[] = {nullptr};
+    const auto session = init(argc, argv, {.pipeline_parallel_degree = 2});
+    EXPECT_EQ(all_gather(7), std::vector<int>(4, 7));
+    EXPECT_EQ(all_gather(7, Group::kDp), std::vector<int>(2, 7));
+  }
+  unsetenv(kPlanRanksVariable);
 }
 
 TEST(Session, ReportsADeadlockWithTheTableOfWhoWaits) {

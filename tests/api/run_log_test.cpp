@@ -299,6 +299,13 @@ TEST_F(RunLogOfTwoRanks, TellsReplicasItsFolderAndCountsOn) {
   EXPECT_THAT(read("metrics.jsonl"), StartsWith("{\"step\":41,\"loss\":1"));
 }
 
+TEST_F(RunLogOfTwoRanks, RefusesANegativeNumberOfLines) {
+  run_local(1, [&] {
+    DistributedModel model(nn::Sequential(nn::Linear(4, 1)));
+    EXPECT_THROW(RunLog("two", model, {.parent_folder = parent_, .lines_before = -1}), UsageError);
+  });
+}
+
 TEST_F(RunLogOfTwoRanks, GivesEveryRunAFolderOfItsOwn) {
   train(1, [](RunLog& log) { log.finish(); });
   const std::string first = folders_[0];
