@@ -26,7 +26,8 @@ Channel::~Channel() {
   progress_.reset();
   if (!left) {
     const bool failed = state_ == State::kFailed;
-    if (failed && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
+    const bool told_handler = on_failure_ != nullptr;  // else it was printed
+    if (failed && told_handler && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
     routes_.give_up(failed ? 0 : patience, unwinding);
     // Until the process exits a wire may still write to what it was given: it is never freed.
     static_cast<void>(new Departures(std::move(departures_)));
@@ -318,7 +319,7 @@ void Channel::fail(const std::string& what) noexcept {
   if (on_failure_) {
     on_failure_(what);
   } else {
-    std::fprintf(stderr, "%s\n", what.c_str());
+    std::fprintf(stderr, "smp: %s\n", what.c_str());
   }
 }
 

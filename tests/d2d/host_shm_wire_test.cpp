@@ -203,14 +203,17 @@ class HostShmLoss : public testing::Test {
     if (process_ == 0) {
       for (;;) pause();
     }
-    const Members both = Members::all(2);
-    for (auto& wire : make_wires(both, {}, {{::getpid(), process_}, false})) {
-      ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
-    }
+    connect({});
   }
   ~HostShmLoss() override {
     ::kill(process_, SIGKILL);
     waitpid(process_, nullptr, 0);
+  }
+  void connect(const HostShmOptions& options) {
+    ends_.clear();
+    for (auto& wire : make_wires(Members::all(2), options, {{::getpid(), process_}, false})) {
+      ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
+    }
   }
   WireEnd& end(int rank) { return *ends_[static_cast<std::size_t>(rank)]; }
 
@@ -251,11 +254,20 @@ TEST_F(HostShmLoss, IsNoneOfWhoHasLeft) {
   EXPECT_TRUE(end(0).wire().leave());
 }
 
-TEST_F(HostShmLoss, LetsTheOthersLeave) {
+TEST_F(HostShmLoss, IsLeftToTheLauncherForAWhileByWhoLeaves) {
   EXPECT_FALSE(end(0).wire().leave());
   kill();
-  EXPECT_TRUE(end(0).wire().leave());
+  EXPECT_FALSE(end(0).wire().leave());
   EXPECT_EQ(loss(), "") << "the job ends anyway";
+}
+
+TEST_F(HostShmLoss, IsSaidByWhoLeavesIfNobodyEndsTheJob) {
+  connect({.launcher_patience = 0});
+  EXPECT_FALSE(end(0).wire().leave());
+  kill();
+  EXPECT_THAT([&] { end(0).wire().leave(); },
+              testing::ThrowsMessage<PeerLostError>(
+                  base::concat("rank 0: rank 1 is gone: its process ", process_, " has ended")));
 }
 
 }  // namespace host_shm_wire_test

@@ -133,6 +133,31 @@ TYPED_TEST_P(NetworkPair, ARankThatIsGoneIsLost) {
   EXPECT_THROW(this->wires_[0]->post(GlobalRank(1), {}), PeerLostError);
 }
 
+/// Last words among them.
+TYPED_TEST_P(NetworkPair, AllThatARankSaidBeforeItWentIsRead) {
+  constexpr int kMessages = 100;  // more than one look takes
+  this->greet();
+  WireEnd staying(std::move(this->wires_[0]));
+  auto going = std::make_unique<WireEnd>(std::move(this->wires_[1]));
+  for (int i = 0; i < kMessages; ++i) going->post(GlobalRank(0), Bytes(10, std::byte(i)));
+  while (!going->wire().drained()) {
+    going->wire().poll();
+    staying.wire().complete();  // without reading them
+  }
+  going.reset();  // without a goodbye
+  const base::SteadyClock clock;
+  const auto end = clock.now() + 30 * base::kSecond;
+  const auto listen = [&] {
+    while (clock.now() < end) {
+      staying.wire().poll();
+      staying.wire().check_links();
+    }
+  };
+  EXPECT_THROW(listen(), PeerLostError);
+  ASSERT_EQ(staying.control[1].size(), kMessages);
+  EXPECT_EQ(staying.control[1].back(), Bytes(10, std::byte(kMessages - 1)));
+}
+
 TYPED_TEST_P(NetworkPair, LeavesWhenBothHaveSaidGoodbye) {
   auto& wires = this->wires_;
   this->greet();
@@ -188,7 +213,8 @@ TYPED_TEST_P(NetworkPair, ASenderThatIsGoneInTheMiddleOfATransferIsLost) {
               testing::AllOf(testing::HasSubstr("rank 0"), testing::HasSubstr("rank 1")));
 }
 
-REGISTER_TYPED_TEST_SUITE_P(NetworkPair, ARankThatIsGoneIsLost, LeavesWhenBothHaveSaidGoodbye,
+REGISTER_TYPED_TEST_SUITE_P(NetworkPair, ARankThatIsGoneIsLost, AllThatARankSaidBeforeItWentIsRead,
+                            LeavesWhenBothHaveSaidGoodbye,
                             ARankThatHasSaidGoodbyeAndClosedIsNotLost,
                             LookingWhetherAPeerIsThereIsNoProgress,
                             ReceivingLessThanWasSentIsAnError,

@@ -24,6 +24,8 @@ MPIRUN = []
 
 # A killed rank ends the job within 2 s on a free machine; a busy one gets one more.
 SECONDS_TO_END = 3.0
+# Those who leave let the launcher end the job for 2 s, then try to end it for 5 s.
+SECONDS_TO_NOTICE_WHILE_LEAVING = 2 + 5 + SECONDS_TO_END
 SECONDS_TO_START = 60.0
 
 
@@ -154,30 +156,45 @@ class KilledRank(unittest.TestCase):
         for rank in (1, 2, 3):
             self.kill(rank, "large")
 
-
-    def test_while_the_launcher_looks_away(self):
-        """The kernel tells the other ranks, within 0.05 s where they get a core at once."""
-        job = RunningJob(4, "train", 1_000_000)
+    def kill_while_the_launcher_is_stopped(self, job, rank):
+        """The seconds until all ranks are gone, and what they said."""
         try:
-            self.assertTrue(job.wait_for_step(5), "".join(job.output))
             os.kill(job.process.pid, signal.SIGSTOP)
             start = time.monotonic()
-            os.kill(job.pids[2], signal.SIGKILL)
+            os.kill(job.pids[rank], signal.SIGKILL)
             while any(map(is_alive, job.pids.values())) and time.monotonic() - start < SECONDS_TO_START:
                 time.sleep(0.002)
             seconds = time.monotonic() - start
-            print(f"rank 2 killed while mpirun was stopped: the others ended after {seconds:.3f} s", flush=True)
+            print(f"rank {rank} killed while mpirun was stopped: the others ended after {seconds:.3f} s", flush=True)
             os.kill(job.process.pid, signal.SIGCONT)
             job.wait()
             job.reader.join()
             text = "".join(job.output)
-            self.assertLess(seconds, SECONDS_TO_END)
-            self.assertEqual(re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE), ["2"], text)
-            self.assertEqual(len(lines_of_ours(text)), 1, text)
+            return seconds, text
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(job.process.pid, signal.SIGCONT)
             job.close()
+
+    def test_while_the_launcher_looks_away(self):
+        """The kernel tells the other ranks, within 0.05 s where they get a core at once."""
+        job = RunningJob(4, "train", 1_000_000)
+        self.assertTrue(job.wait_for_step(5), "".join(job.output))
+        seconds, text = self.kill_while_the_launcher_is_stopped(job, 2)
+        self.assertLess(seconds, SECONDS_TO_END)
+        self.assertEqual(re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE), ["2"], text)
+        self.assertEqual(len(lines_of_ours(text)), 1, text)
+
+    def test_while_the_others_leave(self):
+        job = RunningJob(4, "linger", 3, 2)
+        self.assertTrue(job.wait_for_step(3), "".join(job.output))
+        time.sleep(0.5)  # by then they wait for rank 2
+        seconds, text = self.kill_while_the_launcher_is_stopped(job, 2)
+        said = re.findall(r"^smp: rank (\d): rank (\d) is gone", text, re.MULTILINE)
+        self.assertLessEqual(set(said), {("0", "2"), ("1", "2"), ("3", "2")}, text)
+        self.assertNotEqual(said, [], text)
+        self.assertEqual(len(said), len(set(said)), text)
+        self.assertLess(seconds, SECONDS_TO_NOTICE_WHILE_LEAVING)
 
 
 class KilledLauncher(unittest.TestCase):

@@ -351,4 +351,14 @@ PLANTS = [
           "  lent.keep();\n", "", [("test_d2d", "LoansOfTwo.*")]),
     Plant("nobody says which file does not fit", "src/api/checkpoint.cpp",
           '"the file " + path', '"a file"', [("test_checkpoint", "ModelFile.*:ModelState.*")]),
+    # ---- ranks that are gone
+    Plant("who leaves waits for a rank that is gone", "src/d2d/wires/host_shm_wire.cpp",
+          "  require_no_loss_for_long();\n  if (!drained())", "  if (!drained())", [("test_d2d", "HostShmLoss.*")]),
+    Plant("who leaves does not wait for the launcher", "src/d2d/wires/host_shm_wire.cpp",
+          "  if (now - *lost_since_ >= options_.launcher_patience) require_no_loss();", "  require_no_loss();",
+          [("test_d2d", "HostShmLoss.*")]),
+    Plant("last words over UCX are not read", "src/d2d/wires/ucx_wire.cpp",
+          "if (!moved) require_no_loss();", "require_no_loss();", [("test_d2d", "ucx_wire_test*")]),
+    Plant("what a lost rank sent over UCX is refused", "src/d2d/wires/ucx_wire.cpp",
+          "if (kind != Kind::kControlReceive) require_no_loss();", "require_no_loss();", [("test_d2d", "ucx_wire_test*")]),
 ]

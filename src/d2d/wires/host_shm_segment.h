@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/clock.h"
 #include "base/shared_memory.h"
 #include "d2d/wires/shm_ring.h"
 
@@ -18,6 +19,9 @@ struct HostShmOptions {
   std::size_t blocks = 1024;           ///< for pieces on their way to all peers
   /// Least bytes of a transfer that the receiver fetches from where it lies, if that is allowed.
   std::size_t least_fetched = 32 << 10;
+  /// How long whoever leaves beside one that is lost lets the launcher end the job, in nanoseconds:
+  /// it says why, and once.
+  base::Nanoseconds launcher_patience = 2 * base::kSecond;
 };
 
 /// Written by its owner, but for what the readers give back. Begins as zeros:

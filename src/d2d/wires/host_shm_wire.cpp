@@ -356,13 +356,30 @@ void HostShmWire::require_no_loss() const {
   }
 }
 
-/// Who has left sends no more, so all of it is in the ring already. Who is lost never comes.
+bool HostShmWire::any_lost() const noexcept {
+  if (!any_ended_.load(std::memory_order_acquire)) return false;
+  for (int i = 0; i < members().size(); ++i) {
+    if (i != position_ && is_lost(i)) return true;
+  }
+  return false;
+}
+
+/// With a rank that has ended the job ends as a rule, and this process with it.
+void HostShmWire::require_no_loss_for_long() {
+  if (!any_lost()) return;
+  const auto now = base::SteadyClock().now();
+  if (!lost_since_) lost_since_ = now;
+  if (now - *lost_since_ >= options_.launcher_patience) require_no_loss();
+}
+
+/// Who has left sends no more, so all of it is in the ring already.
 bool HostShmWire::leave() {
   leaving_ = true;
+  require_no_loss_for_long();
   if (!drained()) return false;
   segments_[static_cast<std::size_t>(position_)].left().store(1, std::memory_order_release);
   for (int i = 0; i < members().size(); ++i) {
-    if (i == position_ || is_lost(i)) continue;
+    if (i == position_) continue;
     const auto index = static_cast<std::size_t>(i);
     if (segments_[index].left().load(std::memory_order_acquire) == 0) return false;
     if (peers_[index].in.front()) return false;

@@ -38,7 +38,8 @@ struct HostShmProcesses {
 /// empty, tells the sender when that is done.
 ///
 /// The kernel tells when a peer's process ends (base/process_watch.h). One that has not left is
-/// lost then: once all that it sent was read, poll() throws.
+/// lost then: once all that it sent was read, poll() throws; while this rank leaves, leave() does,
+/// if nobody has ended the job meanwhile (HostShmOptions::launcher_patience).
 class HostShmWire final : public Wire {
  public:
   /// @param segments   of each member, by position, of
@@ -124,7 +125,9 @@ class HostShmWire final : public Wire {
   void on_offer(int source, const Offer& offer);
   void fetch(int source, const Posted& posted, const Offer& offer);
   bool is_lost(int position) const noexcept;
+  bool any_lost() const noexcept;
   void require_no_loss() const;
+  void require_no_loss_for_long();
 
   HostShmOptions options_;
   HostShmProcesses processes_;
@@ -139,6 +142,7 @@ class HostShmWire final : public Wire {
   std::size_t waiting_ = 0;                // in the queues of all peers
   Completions completions_;
   bool leaving_ = false;
+  std::optional<base::Nanoseconds> lost_since_ = {};  // that a peer is, as far as leave() saw
   std::vector<std::atomic<bool>> ended_;  // processes, by position
   std::atomic<bool> any_ended_ = false;
   base::ProcessWatch watch_;  // the last: its thread writes the others

@@ -5,6 +5,7 @@
 //     integration_job loss STEPS           the same, and rank 0 prints the last loss
 //     integration_job leave STEPS RANK     RANK returns from main after STEPS steps; others go on
 //     integration_job throw STEPS RANK     RANK throws after STEPS steps; others go on
+//     integration_job linger STEPS RANK    trains, and RANK never ends its session
 //     integration_job sleep SECONDS RANK   a module on RANK sleeps in microbatch 1 of the second
 //                                          step
 //     integration_job mutex 0 RANK         a module on RANK holds a mutex across a remote call
@@ -142,7 +143,7 @@ smp::RunLogOptions in_temporary_folder() {
 
 bool only_trains(const std::string& action) {
   return action == "train" || action == "large" || action == "loss" || action == "report" ||
-         action == "doubles" || action == "full" || action == "log";
+         action == "doubles" || action == "full" || action == "log" || action == "linger";
 }
 
 /// In the second step, or before it.
@@ -202,6 +203,7 @@ int train(const Orders& orders) {
   }
   if (log) log->finish();
   if (log && smp::rank() == 0) std::filesystem::remove_all(log->folder());
+  while (orders.action == "linger" && orders.are_mine()) ::pause();
   return 0;
 }
 
