@@ -62,6 +62,9 @@ struct Contestant {
   bool fast = false;
   double jitter = 0;
 
+  /// Of a stage: the planner is to have a choice.
+  int modules() const { return placed == Placed::kByHand ? 1 : 4; }
+
   std::string prefix() const {
     return (name == "interleaved" ? "" : name + ".") +
            std::string(placed == Placed::kByHand ? "" : "planned.");
@@ -89,14 +92,13 @@ std::vector<Contestant> contestants() {
           {"jitter20.zero_bubble_2_more", "zero_bubble+2", kByHand, false, kJitter}};
 }
 
-/// By hand one module a rank, for the planner four times as many, each a quarter as long.
+/// All modules are equally long, lest what the machine adds to each sleep weighs more in some.
 Measurement measure(const Options& options, const Contestant& contestant) {
   constexpr int kRecorded = 7;  // then steps are replayed
-  const int parts = contestant.placed == Placed::kByHand ? 1 : 4;
-  const auto modules = static_cast<std::size_t>(size()) * static_cast<std::size_t>(parts);
+  const auto modules = static_cast<std::size_t>(size() * contestant.modules());
   Measurement result;
-  result.times = {std::vector<double>(modules, options.forward_ms / parts),
-                  std::vector<double>(modules, options.backward_ms / parts), contestant.jitter,
+  result.times = {std::vector<double>(modules, options.forward_ms),
+                  std::vector<double>(modules, options.backward_ms), contestant.jitter,
                   contestant.splits_backward() ? 0.5 : 0};
   const int warm_up = contestant.fast && !brief() ? kRecorded : 1;
   for (const auto& step : run_sleeping_steps(result.times, options.microbatches, options.steps,
@@ -119,7 +121,7 @@ double ideal_ms(const Options& options, const Contestant& contestant, const Stag
                                                       : times.backward_of(stage, action.microbatch);
                                          });
   }
-  const double cell = options.forward_ms + options.backward_ms;
+  const double cell = contestant.modules() * (options.forward_ms + options.backward_ms);
   // I = W = B / 2: the bubble is (p - 1)(F + I - W).
   return m * cell + (p - 1) * (contestant.splits_backward() ? options.forward_ms : cell);
 }
@@ -129,7 +131,10 @@ std::string note_of(const Options& options, const Contestant& contestant) {
                             " ms, B = " + std::to_string(std::lround(options.backward_ms)) +
                             " ms; ";
   const std::string what = contestant.pipeline + (contestant.fast ? ", fast mode" : "") +
-                           (contestant.placed == Placed::kByHand ? "" : ", placed by the planner");
+                           (contestant.placed == Placed::kByHand
+                                ? ""
+                                : ", placed by the planner, " +
+                                      std::to_string(contestant.modules()) + " modules a stage");
   if (contestant.jitter > 0) {
     return what + ", " + times + "sleeps vary by 20 %; over 1F1B to the letter, computed";
   }
@@ -147,7 +152,8 @@ void add_rows(Report& report, const Options& options, const Contestant& contesta
   report.add(prefix + "step_over_ideal" + setting, median(ratios), "1",
              note_of(options, contestant));
   report.add(prefix + "step_over_ideal.p90" + setting, percentile(ratios, 0.9), "1");
-  const double nominal = options.microbatches * (options.forward_ms + options.backward_ms);
+  const double nominal =
+      options.microbatches * contestant.modules() * (options.forward_ms + options.backward_ms);
   report.add(prefix + "slept_over_nominal" + setting, median(measured.slept_ms) / nominal, "1",
              "how late the machine wakes sleepers");
   report.add(prefix + "ranks_inside_modules" + setting, measured.ranks_inside, "1",
@@ -163,8 +169,8 @@ std::optional<Options> parse(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "to measure")->check(CLI::PositiveNumber);
   app.add_option("--schedule", options.schedule, "name of rows; default: all");
-  app.add_option("--forward-ms", options.forward_ms, "F")->check(CLI::PositiveNumber);
-  app.add_option("--backward-ms", options.backward_ms, "B")->check(CLI::PositiveNumber);
+  app.add_option("--forward-ms", options.forward_ms, "F of a module")->check(CLI::PositiveNumber);
+  app.add_option("--backward-ms", options.backward_ms, "B of a module")->check(CLI::PositiveNumber);
   if (!parse_options(app, argc, argv)) return std::nullopt;
   return options;
 }

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -426,9 +427,27 @@ void report_gpt(std::optional<Report>& report, const InSession& in_session) {
                       "written down; aim: at most 1.02");
 }
 
+struct Part {
+  std::string name;
+  void (*report)(std::optional<Report>&, const InSession&);
+  int ranks = 2;
+};
+
+const std::vector<Part>& parts() {
+  static const std::vector<Part> all{{"chain", report_chain},
+                                     {"dispatch", report_dispatch},
+                                     {"smallest_module", report_smallest_module},
+                                     {"gpt", report_gpt},
+                                     {"bytes", report_bytes, 3}};
+  return all;
+}
+
 void run(int argc, char** argv) {
   CLI::App app("What steps cost beside their computation", "smp perf modes");
   app.footer("--ranks P starts P ranks; without it 2 for times, then 3 for bytes.");
+  std::vector<std::string> names, wanted;
+  for (const Part& part : parts()) names.push_back(part.name);
+  app.add_option("--part", wanted, "to measure (default: all)")->check(CLI::IsMember(names));
   if (!parse_options(app, argc, argv)) return;
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() == 2 || mpi.size() == 3, "perf modes runs on 2 or 3 ranks");
@@ -436,13 +455,10 @@ void run(int argc, char** argv) {
   const auto session = [&](Mode mode, const std::function<void()>& body) {
     in_session(argc, argv, config_of(mode), body);
   };
-  if (mpi.size() == 2) {
-    report_chain(report, session);
-    report_dispatch(report, session);
-    report_smallest_module(report, session);
-    report_gpt(report, session);
-  } else {
-    report_bytes(report, session);
+  for (const Part& part : parts()) {
+    const bool is_wanted =
+        wanted.empty() || std::find(wanted.begin(), wanted.end(), part.name) != wanted.end();
+    if (is_wanted && part.ranks == mpi.size()) part.report(report, session);
   }
   if (report) report->finish();
 }
