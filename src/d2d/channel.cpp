@@ -12,6 +12,23 @@
 #include "d2d/tensor_data.h"
 
 namespace smp::d2d {
+namespace {
+
+/// A program may write to what it handed on, as in one process. And a storage is not its memory:
+/// one that shares it, because it was lent or cloned, gets another as soon as somebody takes a
+/// pointer to write, be it only to read; and the others may end before what is sent from there has
+/// left. A small part of a large one is copied, lest a write copies all of that.
+c10::intrusive_ptr<c10::StorageImpl> keep_memory(at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return nullptr;
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (tensor.nbytes() < storage.nbytes() / 2) {
+    tensor = independent_copy(tensor);
+    return nullptr;
+  }
+  return shared_until_written(storage);
+}
+
+}  // namespace
 
 Channel::Channel(Routes routes)
     : routes_(std::move(routes)), exceptions_at_start_(std::uncaught_exceptions()) {
@@ -61,21 +78,6 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
     routes_.wires()[data.wire]->send(elements, peer, data.transfer, token);
   }
   data_tensors_.clear();
-}
-
-/// A storage is not its memory: one that shares it, because it was lent or cloned, gets another as
-/// soon as somebody takes a pointer to write, be it only to read; and the others may end before
-/// what is sent from there has left. Where ranks lend, any storage may come to share its memory
-/// meanwhile. A small part of a large one is copied, lest a write copies all of that.
-c10::intrusive_ptr<c10::StorageImpl> Channel::keep_memory(at::Tensor& tensor) const {
-  if (!tensor.is_cpu()) return nullptr;
-  auto& storage = *tensor.storage().unsafeGetStorageImpl();
-  if (!routes_.lends() && !shares_memory(storage)) return nullptr;
-  if (tensor.nbytes() < storage.nbytes() / 2) {
-    tensor = independent_copy(tensor);
-    return nullptr;
-  }
-  return shared_until_written(storage);
 }
 
 void Channel::check_can_send(GlobalRank peer) const {

@@ -71,10 +71,10 @@ class Channel final : private WireHandler {
   const Routes& routes() const noexcept { return routes_; }
 
   /// Starts sending and returns at once. Header, body and tensors up to kInlineBytes are copied.
-  /// Larger tensors leave without a copy: they are kept alive, without their autograd history, and
-  /// one whose `_version()` moved before it had left is reported. Where ranks lend each other
-  /// memory, those of the server are lent (d2d/loans.h) or leave copy-on-write, a small part of a
-  /// large storage as a copy, and may be written to at once.
+  /// Larger tensors leave without a copy, and are kept alive, without their autograd history. Those
+  /// of the server may be written to at once: they are lent (d2d/loans.h) or leave copy-on-write, a
+  /// small part of a large storage as a copy. Of others, and where LibTorch has no copy-on-write
+  /// (memory of a GPU among them), one whose `_version()` moved before it had left is reported.
   /// @param departure  counts tensors that have not left yet
   /// Tensors of a GPU go to the peer's GPU over a wire that reaches its memory, stream-ordered:
   /// nobody waits for the GPU. Where there is none they travel through host memory, and this call
@@ -129,7 +129,6 @@ class Channel final : private WireHandler {
   void on_received(Token token) override;
 
   std::unique_lock<std::mutex> own_wires() const;
-  c10::intrusive_ptr<c10::StorageImpl> keep_memory(at::Tensor& tensor) const;
   void check_can_send(GlobalRank peer) const;
   bool poll_and_deliver();
   bool poll_and_tell();

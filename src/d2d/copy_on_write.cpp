@@ -48,8 +48,4 @@ c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl&) { r
 
 #endif
 
-bool shares_memory(const c10::StorageImpl& storage) noexcept {
-  return c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
-}
-
 }  // namespace smp::d2d

@@ -10,7 +10,4 @@ namespace smp::d2d {
 /// read belongs to the memory that was shared. nullptr: somebody else manages the memory.
 c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl& storage);
 
-/// Whether `storage` is one of those, and has not been written to since; it may be the last.
-bool shares_memory(const c10::StorageImpl& storage) noexcept;
-
 }  // namespace smp::d2d

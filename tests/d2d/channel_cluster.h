@@ -50,8 +50,8 @@ struct Player {
       arrived.push_back({source, std::move(frame)});
     });
   }
-  void on_arrival(std::function<void(int, Frame&&)> receiver) {
-    channel->set_receiver(Port::kServer, [receiver](GlobalRank source, ArrivedFrame&& frame) {
+  void on_arrival(std::function<void(int, Frame&&)> receiver, Port port = Port::kServer) {
+    channel->set_receiver(port, [receiver](GlobalRank source, ArrivedFrame&& frame) {
       receiver(source.value(), to_frame(std::move(frame)));
     });
   }

@@ -86,8 +86,9 @@ class ChannelExchange : public testing::Test {
     expect_exchange([&](int, int, int) { return Frame{"tensors", tensors}; });
   }
 
-  // Ranks 0 and 1 pass frames back and forth, and each changes its tensor when it has got one. Rank
-  // 0's tensor is large, rank 1's is of `elements`; `others` go along, which nobody changes.
+  // Ranks 0 and 1 pass frames of collectives back and forth, whose tensors nobody protects, and
+  // each changes its tensor when it has got one. Rank 0's tensor is large, rank 1's is of
+  // `elements`; `others` go along, which nobody changes.
   void expect_no_reports(std::int64_t elements, std::size_t others = 0) {
     const std::vector<at::Tensor> unchanged(others, at::zeros({2000}));
     constexpr std::size_t kRounds = 100;
@@ -99,13 +100,14 @@ class ChannelExchange : public testing::Test {
       const auto pass_on = [self, tensor, unchanged] {
         auto tensors = unchanged;
         tensors.push_back(tensor);
-        self->send(1 - self->rank(), Frame{"", std::move(tensors)});
+        self->send(1 - self->rank(), Frame{"", std::move(tensors)}, Port::kCollectives);
       };
-      self->on_arrival([self, tensor, pass_on](int source, Frame&& frame) {
+      const auto pass_back = [self, tensor, pass_on](int source, Frame&& frame) {
         self->arrived.push_back({source, std::move(frame)});
         tensor.add_(1);
         if (self->arrived.size() < kRounds) pass_on();
-      });
+      };
+      self->on_arrival(pass_back, Port::kCollectives);
       if (self->rank() == 0) pass_on();
     }
     cluster_.run_until(

@@ -1,5 +1,6 @@
 // What a channel promises about tensors, over any wires: those that arrive have a storage of their
-// own and no history; those that are sent are kept until they have left, and must not change.
+// own and no history; those that are sent are kept until they have left, and those of the server
+// may change meanwhile.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/torch_features.h"
 #include "d2d/channel_exchange.h"
 
 namespace smp::d2d {
@@ -87,15 +89,34 @@ TYPED_TEST_P(ChannelTensorsContract, NeedsSmallTensorsOnlyDuringTheCall) {
   }
 }
 
-TYPED_TEST_P(ChannelTensorsContract, ReportsATensorThatWasChangedInFlight) {
+TYPED_TEST_P(ChannelTensorsContract, AllowsChangesOfWhatTheServerSends) {
+  if (!SMP_STORAGES_CAN_BE_WATCHED) GTEST_SKIP() << "LibTorch cannot share memory until a write";
+  const at::Tensor whole = at::zeros({1 << 20}), large = at::zeros({1 << 20});
+  const at::Tensor part = large.narrow(0, 1 << 10, 1 << 16);
+  const auto* const memory = large.const_data_ptr();
+  this->send_to_all([&](int, int, int) { return Frame{"changed", {whole, part}}; });
+  whole.add_(1);
+  part.add_(1);
+  EXPECT_EQ(large.const_data_ptr(), memory) << "all of it was copied for a part";
+  this->cluster_.run_until_arrived(this->cluster_.size() - 1);
+  for (auto& player : this->cluster_.players()) {
+    EXPECT_THAT(player->failures, testing::IsEmpty());
+    for (const auto& mail : player->arrived) {
+      EXPECT_EQ(mail.frame.tensors[0].sum().template item<float>(), 0);
+      EXPECT_EQ(mail.frame.tensors[1].sum().template item<float>(), 0);
+    }
+  }
+}
+
+TYPED_TEST_P(ChannelTensorsContract, ReportsATensorOfACollectiveThatWasChangedInFlight) {
   at::Tensor tensor = at::zeros({1 << 20});
   for (auto& player : this->cluster_.players()) {
     if (player->rank() != 0) continue;
-    player->send(1, Frame{"changed", {at::ones({1}), tensor}});
+    player->send(1, Frame{"changed", {at::ones({1}), tensor}}, Port::kCollectives);
     tensor.add_(1);
   }
   this->cluster_.run_until(
-      [](Player& player) { return player.rank() != 1 || !player.arrived.empty(); });
+      [](Player& player) { return player.rank() != 1 || !player.collectives.empty(); });
   for (auto& player : this->cluster_.players()) {
     if (player->rank() != 0) {
       EXPECT_THAT(player->failures, testing::IsEmpty());
@@ -149,9 +170,10 @@ REGISTER_TYPED_TEST_SUITE_P(ChannelTensorsContract, GivesNormalTensorsUnderInfer
                             ArrivesWithoutHistoryAndLeavesTheSendersTensorAlone,
                             GivesEveryTensorItsOwnStorage, LetsGoOfTensorsThatHaveLeft,
                             KeepsTensorsAliveWithoutTheirHistory,
-                            NeedsSmallTensorsOnlyDuringTheCall,
-                            ReportsATensorThatWasChangedInFlight, AllowsChangesOfWhatItCopied,
-                            AllowsChangesOnceTheAnswerIsThere, AllowsChangesOnceASmallAnswerIsThere,
+                            NeedsSmallTensorsOnlyDuringTheCall, AllowsChangesOfWhatTheServerSends,
+                            ReportsATensorOfACollectiveThatWasChangedInFlight,
+                            AllowsChangesOfWhatItCopied, AllowsChangesOnceTheAnswerIsThere,
+                            AllowsChangesOnceASmallAnswerIsThere,
                             AllowsChangesOnceAnAnswerOfManyTensorsIsThere,
                             TellsWhenTensorsHaveLeft);
 

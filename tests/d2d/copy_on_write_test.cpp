@@ -2,6 +2,7 @@
 #include "d2d/copy_on_write.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/COW.h>
 #include <c10/util/ParallelGuard.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,10 @@
 
 namespace smp::d2d {
 namespace copy_on_write_test {
+
+bool shares_memory(const c10::StorageImpl& storage) {
+  return c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
+}
 
 class CopyOnWriteTest : public testing::Test {
  protected:
