@@ -57,7 +57,8 @@ struct Clock {
 class CudaIpcWires : private Clock, public WireCluster {
  public:
   explicit CudaIpcWires(const CudaIpcOptions& options = {}, bool simulated = false, int gpus = 100)
-      : world_({.clock = simulated ? &clock : nullptr}, 11, options, 3, gpus),
+      : edges_{options.page_bytes, options.piece_pages * options.page_bytes},
+        world_({.clock = simulated ? &clock : nullptr}, 11, options, 3, gpus),
         simulated_(simulated) {
     for (auto& wire : world_.wires) ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
   }
@@ -68,6 +69,8 @@ class CudaIpcWires : private Clock, public WireCluster {
     EXPECT_EQ(world_.cuda.use_count(), 1) << "what was left in order is freed";
   }
   MemoryKind kind() const override { return MemoryKind::kCuda; }
+  /// Of a page, and of the longest piece.
+  std::vector<std::size_t> edges() const override { return edges_; }
 
  protected:
   void advance() override {
@@ -78,6 +81,7 @@ class CudaIpcWires : private Clock, public WireCluster {
   void settle() override { world_.cuda->finish(); }
 
  private:
+  std::vector<std::size_t> edges_;
   World world_;
   bool simulated_;
 };

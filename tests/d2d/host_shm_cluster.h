@@ -24,6 +24,13 @@ inline HostShmProcesses own_process(const Members& members, Fetches fetches) {
           fetches == Fetches::kLarge};
 }
 
+/// Sizes at which a wire with `options` changes its way: of a record of control bytes, of a piece,
+/// of what is fetched instead.
+inline std::vector<std::size_t> edges_of(const HostShmOptions& options) {
+  return {options.ring_lines / 4 * ShmRing::kLine - ShmRing::kHeader, options.block_bytes,
+          2 * options.block_bytes, options.least_fetched};
+}
+
 /// One for each of `members`.
 inline std::vector<std::unique_ptr<Wire>> make_wires(const Members& members,
                                                      const HostShmOptions& options,

@@ -7,6 +7,7 @@
 
 #include "base/cross_memory.h"
 #include "d2d/channel_contract.h"
+#include "d2d/host_shm_cluster.h"
 #include "d2d/job_wires.h"
 #include "d2d/loans_contract.h"
 #include "d2d/shared_mpi_session.h"
@@ -24,6 +25,7 @@ class HostShmWires : public WireCluster {
     ends_.push_back(std::make_unique<WireEnd>(connect_host_shm(shared_mpi_session())));
   }
   ~HostShmWires() override { EXPECT_TRUE(ends_.front()->wire().close(kDeadline)); }
+  std::vector<std::size_t> edges() const override { return edges_of({}); }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(host_shm_mpi_test, WireContract, HostShmWires);
 

@@ -21,11 +21,16 @@ Members three_ranks() { return Members({GlobalRank(3), GlobalRank(0), GlobalRank
 class HostShmWires : public WireCluster {
  public:
   explicit HostShmWires(const HostShmOptions& options = {}, const Members& members = three_ranks(),
-                        Fetches fetches = Fetches::kNothing) {
+                        Fetches fetches = Fetches::kNothing)
+      : edges_(edges_of(options)) {
     for (auto& wire : make_wires(members, options, own_process(members, fetches))) {
       ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
     }
   }
+  std::vector<std::size_t> edges() const override { return edges_; }
+
+ private:
+  std::vector<std::size_t> edges_;
 };
 struct ScarceHostShmWires : HostShmWires {
   ScarceHostShmWires() : HostShmWires(kScarce) {}
@@ -192,6 +197,39 @@ TEST_F(HostShmPair, DoesNotLeaveBeforeItsSendsHaveLeft) {
   end(0).wire().send(bytes, GlobalRank(1), 1, 1);
   EXPECT_FALSE(end(0).wire().leave());
   EXPECT_FALSE(end(1).wire().leave()) << "rank 0 has not come";
+}
+
+// ---- receivers of different patience ----------------------------------------------------------
+
+/// One that computes and takes nothing holds up nobody else.
+TEST(HostShmWireTest, ADeafReceiverDoesNotGetAllBlocks) {
+  const Members all = Members::all(4);
+  std::vector<std::unique_ptr<WireEnd>> ends;
+  for (auto& wire : make_wires(all, {.blocks = 6}, own_process(all, Fetches::kNothing))) {
+    ends.push_back(std::make_unique<WireEnd>(std::move(wire)));
+  }
+  const Bytes large(std::size_t{1} << 20, std::byte(1)), other(std::size_t{1} << 20, std::byte(2));
+  for (const int deaf : {1, 3}) ends[0]->wire().send(large, GlobalRank(deaf), 1, 10);
+  Bytes place(other.size());
+  ends[2]->wire().receive(place, GlobalRank(0), 2, 20);
+  ends[0]->wire().send(other, GlobalRank(2), 2, 30);
+  for (int i = 0; i < 1000 && ends[2]->received.empty(); ++i) {
+    ends[0]->wire().poll();
+    ends[2]->wire().poll();
+  }
+  EXPECT_EQ(place, other);
+  EXPECT_EQ(ends[0]->sent, std::vector<Token>{30});
+  for (const int deaf : {1, 3}) {
+    Bytes late(large.size());
+    ends[static_cast<std::size_t>(deaf)]->wire().receive(late, GlobalRank(0), 1, 40);
+    for (int i = 0; i < 1000 && ends[static_cast<std::size_t>(deaf)]->received.empty(); ++i) {
+      ends[0]->wire().poll();
+      ends[static_cast<std::size_t>(deaf)]->wire().poll();
+    }
+    EXPECT_EQ(late, large);
+  }
+  ends[0]->wire().poll();
+  EXPECT_TRUE(ends[0]->wire().drained());
 }
 
 // ---- a process that ends -----------------------------------------------------------------------

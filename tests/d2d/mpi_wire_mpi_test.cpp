@@ -19,11 +19,20 @@ constexpr base::Nanoseconds kLeaveDeadline = 60 * base::kSecond;
 class MpiWires : public WireCluster {
  public:
   explicit MpiWires(MpiWireOptions options = {})
-      : MpiWires(shared_mpi_session().connect_all(options)) {}
+      : MpiWires(shared_mpi_session().connect_all(options)) {
+    if (options.chunk_bytes > kLongestTested) return;
+    edges_.insert(edges_.end(), {options.chunk_bytes, 2 * options.chunk_bytes});
+  }
   explicit MpiWires(std::unique_ptr<Wire> wire) {
     ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
   }
   ~MpiWires() override { EXPECT_TRUE(ends_.front()->wire().close(kLeaveDeadline)); }
+  std::vector<std::size_t> edges() const override { return edges_; }
+
+ private:
+  static constexpr std::size_t kLongestTested = 1 << 20;
+  // Control bytes are received at once up to here, and about here MPI begins to ask first.
+  std::vector<std::size_t> edges_{4'096};
 };
 struct ChunkedMpiWires : MpiWires {
   ChunkedMpiWires() : MpiWires({.chunk_bytes = 10'000}) {}

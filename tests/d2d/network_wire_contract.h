@@ -1,6 +1,7 @@
 // What wires between machines promise, run on each of them over the loopback device of this one.
 // A `Network` has a name for messages, `kName`, and makes connected wires:
-// `static std::vector<std::unique_ptr<Wire>> make_wires(const Members&)`.
+// `static std::vector<std::unique_ptr<Wire>> make_wires(const Members&)`. If it has sizes at which
+// it changes its way, `static std::vector<std::size_t> edges()` names them.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -60,6 +61,10 @@ class NetworkWires : public WireCluster {
     for (auto& wire : Network::make_wires(members)) {
       ends_.push_back(std::make_unique<WireEnd>(std::move(wire)));
     }
+  }
+  std::vector<std::size_t> edges() const override {
+    if constexpr (requires { Network::edges(); }) return Network::edges();
+    return {};
   }
   ~NetworkWires() override {
     std::vector<Wire*> wires;

@@ -2,11 +2,17 @@
 #include "d2d/channel_contract.h"
 #include "d2d/network_mpi_contract.h"
 #include "d2d/wire_contract.h"
+#include "d2d/wires/ofi_wire.h"
 
 namespace smp::d2d {
 namespace ofi_mpi_test {
 
-using OfiWires = NetworkMpiWires<&connect_ofi>;
+struct OfiWires : NetworkMpiWires<&connect_ofi> {
+  std::vector<std::size_t> edges() const override {
+    const OfiWireOptions options;
+    return {options.frame_bytes - sizeof(OfiTrailer), options.segment_bytes};
+  }
+};
 using OfiCluster = NetworkMpiCluster<Network::kOfi>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, WireContract, OfiWires);
 INSTANTIATE_TYPED_TEST_SUITE_P(ofi_mpi_test, ChannelContract, OfiCluster);

@@ -30,8 +30,15 @@ std::vector<std::unique_ptr<Wire>> connect(const Members& members,
       members, [&] { return std::make_unique<Endpoint>(endpoint_options); }, options);
 }
 
+/// Of a segment, and of control bytes that fill frames.
+std::vector<std::size_t> edges_of(const OfiWireOptions& options = {}) {
+  const std::size_t room = options.frame_bytes - sizeof(OfiTrailer);
+  return {room, 2 * room, options.segment_bytes, 2 * options.segment_bytes};
+}
+
 struct Tcp {
   static constexpr const char* kName = "libfabric";
+  static std::vector<std::size_t> edges() { return edges_of(); }
   static std::vector<std::unique_ptr<Wire>> make_wires(const Members& members) {
     return connect<OfiEndpoint>(members);
   }
@@ -39,14 +46,17 @@ struct Tcp {
 
 /// Messages of many frames, transfers of many segments.
 struct TinyPieces {
+  static constexpr OfiWireOptions kOptions{.frame_bytes = 512, .segment_bytes = 1'000};
+  static std::vector<std::size_t> edges() { return edges_of(kOptions); }
   static std::vector<std::unique_ptr<Wire>> make_wires(const Members& members) {
-    return connect<OfiEndpoint>(members, {.frame_bytes = 512, .segment_bytes = 1'000});
+    return connect<OfiEndpoint>(members, kOptions);
   }
 };
 
 /// What libfabric's TCP provider does on request: memory named by address, with keys of its own.
 /// What is sent is registered as well, as EFA wants it.
 struct RegisteredMemory {
+  static std::vector<std::size_t> edges() { return edges_of(); }
   static std::vector<std::unique_ptr<Wire>> make_wires(const Members& members) {
     return connect<OfiEndpoint>(members, {}, {.memory_modes = FI_MR_BASIC, .register_local = true});
   }
@@ -72,8 +82,10 @@ class UnorderedEndpoint final : public OfiEndpoint {
 };
 
 struct Unordered {
+  static constexpr OfiWireOptions kOptions{.frame_bytes = 512, .segment_bytes = 5'000};
+  static std::vector<std::size_t> edges() { return edges_of(kOptions); }
   static std::vector<std::unique_ptr<Wire>> make_wires(const Members& members) {
-    return connect<UnorderedEndpoint>(members, {.frame_bytes = 512, .segment_bytes = 5'000});
+    return connect<UnorderedEndpoint>(members, kOptions);
   }
 };
 

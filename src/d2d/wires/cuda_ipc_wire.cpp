@@ -55,6 +55,7 @@ void CudaIpcWire::set_aside() {
     events_.push_back(device_->make_event(options_.shared_events));
     free_events_.push_back(i);
   }
+  lent_.resize(options_.events);
   produced_ = device_->make_event(/*shared=*/false);
   copies_ = device_->make_stream();
   arena_ = device_->allocate(static_cast<std::size_t>(members().size()) * options_.pages *
@@ -227,6 +228,7 @@ bool CudaIpcWire::send_pieces(GlobalRank rank, Outgoing& transfer) {
     if (!page) return false;
     const Piece piece{transfer.id, transfer.done, size, *page, free_events_.back()};
     free_events_.pop_back();
+    lent_[piece.event] = {rank, piece};
     device_->copy(to.place + *page * options_.page_bytes, transfer.bytes.data() + transfer.done,
                   size, copies_);
     device_->record(events_[piece.event], copies_);
@@ -277,6 +279,12 @@ bool CudaIpcWire::finish_done() {
 
 /// The receiver is done with it, and so its copy into the window is done as well.
 void CudaIpcWire::on_free(GlobalRank source, const Piece& piece) {
+  const auto* const lent =
+      piece.event < lent_.size() && lent_[piece.event] ? &*lent_[piece.event] : nullptr;
+  SMP_ASSERT(lent != nullptr && lent->to == source && lent->piece == piece, "rank ", rank(),
+             ": rank ", source, " gives back ", piece.size, " bytes at page ", piece.page,
+             " with event ", piece.event, ", which it was not lent");
+  lent_[piece.event].reset();
   peer(source).window.give_back(piece.page, pages_of(piece.size));
   free_events_.push_back(piece.event);
   std::erase_if(copying_, [&](const Copying& copying) {
@@ -309,6 +317,7 @@ void CudaIpcWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferI
 }
 
 void CudaIpcWire::on_piece(GlobalRank source, const Piece& piece) {
+  check_place(source, piece);
   auto& from = peer(source);
   const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
                                    [&](const Posted& each) { return each.id == piece.id; });
@@ -319,19 +328,20 @@ void CudaIpcWire::on_piece(GlobalRank source, const Piece& piece) {
   from.receives.erase(posted);
 }
 
-void CudaIpcWire::check(GlobalRank source, const Posted& posted, const Piece& piece) const {
-  SMP_ASSERT(piece.size <= posted.missing && piece.offset <= posted.bytes.size() &&
-                 piece.size <= posted.bytes.size() - piece.offset,
-             "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ", source,
-             ", which sent ", piece.size, " at ", piece.offset);
-  SMP_ASSERT(piece.event < options_.events && piece.page < options_.pages &&
-                 pages_of(piece.size) <= options_.pages - piece.page,
+/// It lies in the window of its sender.
+void CudaIpcWire::check_place(GlobalRank source, const Piece& piece) const {
+  SMP_ASSERT(piece.event < options_.events && piece.page < options_.pages && piece.size > 0 &&
+                 piece.size <= std::uint64_t{options_.pages - piece.page} * options_.page_bytes,
              "rank ", rank(), ": rank ", source, " sent ", piece.size, " bytes at page ",
              piece.page, " with event ", piece.event);
 }
 
+/// Pieces come in order, so one that is lost or comes twice is seen.
 void CudaIpcWire::copy_out(GlobalRank source, Posted& posted, const Piece& piece) {
-  check(source, posted, piece);
+  SMP_ASSERT(piece.size <= posted.missing && piece.offset == posted.bytes.size() - posted.missing,
+             "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ", source,
+             ", which sent ", piece.size, " at ", piece.offset, " when ", posted.missing,
+             " were missing");
   const auto& from = peer(source);
   if (from.shares_events) device_->wait(posted.stream, from.events[piece.event]);
   device_->copy(posted.bytes.data() + piece.offset,

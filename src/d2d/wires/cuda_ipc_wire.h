@@ -94,6 +94,7 @@ class CudaIpcWire final : public Wire {
     std::uint64_t size = 0;
     std::uint32_t page = 0;
     std::uint32_t event = 0;
+    bool operator==(const Piece&) const = default;
   };
   struct Outgoing {
     std::span<const std::byte> bytes;
@@ -105,7 +106,7 @@ class CudaIpcWire final : public Wire {
     std::uint32_t event = 0;
     Token token = 0;
   };
-  struct Unannounced {
+  struct SentPiece {
     GlobalRank to;
     Piece piece;
   };
@@ -150,7 +151,7 @@ class CudaIpcWire final : public Wire {
   void on_piece(GlobalRank source, const Piece& piece);
   void on_free(GlobalRank source, const Piece& piece);
   void copy_out(GlobalRank source, Posted& posted, const Piece& piece);
-  void check(GlobalRank source, const Posted& posted, const Piece& piece) const;
+  void check_place(GlobalRank source, const Piece& piece) const;
 
   std::unique_ptr<Wire> messages_;
   std::unique_ptr<CudaDevice> device_;
@@ -164,7 +165,8 @@ class CudaIpcWire final : public Wire {
   std::vector<CudaDevice::Event> free_readings_;  // events
   std::vector<Peer> peers_;                       // by position; that of this rank is not used
   std::deque<Copying> copying_;                   // oldest first
-  std::deque<Unannounced> unannounced_;           // oldest first
+  std::vector<std::optional<SentPiece>> lent_;    // pages and events that are, by event
+  std::deque<SentPiece> unannounced_;             // oldest first
   std::deque<Reading> reading_;                   // oldest first
   std::size_t waiting_ = 0;                       // in the queues of all peers
   Completions completions_;

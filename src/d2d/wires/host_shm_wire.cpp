@@ -15,6 +15,9 @@ namespace {
 
 enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece, kOffer };
 
+/// Blocks that are kept for each receiver, if there are so many.
+constexpr std::size_t kReserve = 16;
+
 /// Records read from one peer before the next has its turn.
 constexpr int kMostRecords = 32;
 
@@ -50,6 +53,8 @@ HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::Sha
                       {segments_[index].ring(position_), options_.ring_lines},
                       doorbell_of(i, beside)});
   }
+  reserve_ = std::min(kReserve, options_.blocks / static_cast<std::size_t>(std::max(1, size - 1)));
+  receivers_.resize(options_.blocks);
   for (auto block = static_cast<std::uint32_t>(options_.blocks); block-- > 0;) {
     free_blocks_.push_back(block);
   }
@@ -107,7 +112,7 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
   while (data.done < data.bytes.size()) {
     auto* const place = to.out.begin(sizeof(Piece));
     if (place == nullptr) return false;
-    const auto block = take_block();
+    const auto block = take_block(to);
     if (!block) return false;
     const auto size = std::min(data.bytes.size() - data.done, options_.block_bytes);
     const Piece piece{data.id, data.done, *block, static_cast<std::uint32_t>(size)};
@@ -126,7 +131,7 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
 bool HostShmWire::offer(Peer& to, const DataToSend& data) {
   auto* const place = to.out.begin(sizeof(Offer));
   if (place == nullptr) return false;
-  const auto block = take_block();
+  const auto block = take_block(to);
   if (!block) return false;
   used_blocks_.pop_back();
   const Offer offer{data.id, reinterpret_cast<std::uint64_t>(data.bytes.data()), data.bytes.size(),
@@ -143,17 +148,19 @@ void HostShmWire::take_back_offered() {
   auto& own = segments_[static_cast<std::size_t>(position_)];
   std::erase_if(offered_, [&](const Offered& offered) {
     if (own.in_use(offered.block).load(std::memory_order_acquire) != 0) return false;
-    free_blocks_.push_back(offered.block);
+    free_block(offered.block);
     completions_.note_sent(offered.token);
     return true;
   });
 }
 
-/// What found no room before.
+/// What found no room before; of those who wait another is first each time.
 bool HostShmWire::send_waiting() {
   if (waiting_ == 0) return false;
   const auto before = waiting_;
-  for (auto& to : peers_) {
+  first_to_send_ = (first_to_send_ + 1) % peers_.size();
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    auto& to = peers_[(first_to_send_ + i) % peers_.size()];
     while (!to.control.empty() && send_control(to, to.control.front())) {
       to.control.pop_front();
       --waiting_;
@@ -166,15 +173,34 @@ bool HostShmWire::send_waiting() {
   return waiting_ < before;
 }
 
+/// All receivers together are left what is kept for them.
+bool HostShmWire::may_take_block(const Peer& to) const noexcept {
+  if (free_blocks_.empty()) return false;
+  if (to.blocks < reserve_) return true;
+  std::size_t kept = 0;
+  for (int i = 0; i < members().size(); ++i) {
+    const auto& other = peers_[static_cast<std::size_t>(i)];
+    if (i != position_ && other.blocks < reserve_) kept += reserve_ - other.blocks;
+  }
+  return free_blocks_.size() > kept;
+}
+
 /// The one that was free for the shortest time: it may be in a cache.
-std::optional<std::uint32_t> HostShmWire::take_block() {
+std::optional<std::uint32_t> HostShmWire::take_block(Peer& to) {
   take_back_blocks(/*all=*/false);
-  if (free_blocks_.empty()) take_back_blocks(/*all=*/true);
-  if (free_blocks_.empty()) return std::nullopt;
+  if (!may_take_block(to)) take_back_blocks(/*all=*/true);
+  if (!may_take_block(to)) return std::nullopt;
   const auto block = free_blocks_.back();
   free_blocks_.pop_back();
   used_blocks_.push_back(block);
+  receivers_[block] = &to;
+  ++to.blocks;
   return block;
+}
+
+void HostShmWire::free_block(std::uint32_t block) {
+  --receivers_[block]->blocks;
+  free_blocks_.push_back(block);
 }
 
 /// @param all  also those behind one that is still in use
@@ -184,13 +210,13 @@ void HostShmWire::take_back_blocks(bool all) {
     return own.in_use(block).load(std::memory_order_acquire) == 0;
   };
   while (!used_blocks_.empty() && is_free(used_blocks_.front())) {
-    free_blocks_.push_back(used_blocks_.front());
+    free_block(used_blocks_.front());
     used_blocks_.pop_front();
   }
   if (!all) return;
   std::erase_if(used_blocks_, [&](std::uint32_t block) {
     if (!is_free(block)) return false;
-    free_blocks_.push_back(block);
+    free_block(block);
     return true;
   });
 }
@@ -219,6 +245,8 @@ void HostShmWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferI
 }
 
 void HostShmWire::on_offer(int source, const Offer& offer) {
+  SMP_ASSERT(offer.block < options_.blocks, "rank ", rank(), ": rank ", members()[source],
+             " offers ", offer.size, " bytes with block ", offer.block);
   auto& from = peers_[static_cast<std::size_t>(source)];
   const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
                                    [&](const Posted& each) { return each.id == offer.id; });
@@ -251,9 +279,11 @@ void HostShmWire::give_back(int source, std::uint32_t block) noexcept {
 }
 
 void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
-  SMP_ASSERT(piece.size <= posted.missing && piece.offset + piece.size <= posted.bytes.size(),
+  // Pieces come in order, so one that is lost or comes twice is seen.
+  SMP_ASSERT(piece.size <= posted.missing && piece.offset == posted.bytes.size() - posted.missing,
              "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ",
-             members()[source], ", which sent ", piece.size, " at ", piece.offset);
+             members()[source], ", which sent ", piece.size, " at ", piece.offset, " when ",
+             posted.missing, " were missing");
   auto& segment = segments_[static_cast<std::size_t>(source)];
   std::memcpy(posted.bytes.data() + piece.offset, segment.block(piece.block), piece.size);
   give_back(source, piece.block);
@@ -261,6 +291,9 @@ void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
 }
 
 void HostShmWire::on_piece(int source, const Piece& piece) {
+  SMP_ASSERT(piece.block < options_.blocks && piece.size > 0 && piece.size <= options_.block_bytes,
+             "rank ", rank(), ": rank ", members()[source], " sent ", piece.size,
+             " bytes in block ", piece.block);
   auto& from = peers_[static_cast<std::size_t>(source)];
   const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
                                    [&](const Posted& each) { return each.id == piece.id; });
@@ -296,7 +329,8 @@ void HostShmWire::read(int source, const ShmRing::Record& record) {
   }
   if (record.kind == kOffer) {
     Offer offer;
-    SMP_ASSERT(record.payload.size() == sizeof offer, record.payload.size(), " bytes");
+    SMP_ASSERT(record.payload.size() == sizeof offer, "rank ", rank(), ": rank ", members()[source],
+               " offers something in ", record.payload.size(), " bytes");
     std::memcpy(&offer, record.payload.data(), sizeof offer);
     from.in.pop();
     return on_offer(source, offer);

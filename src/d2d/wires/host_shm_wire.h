@@ -31,7 +31,8 @@ struct HostShmProcesses {
 /// back. So what is large is written and read at the same time, and no piece waits for another:
 /// whoever has no place yet leaves the pieces where they are, and a sender who finds no free block
 /// or no room in a ring goes on when he polls next. Receivers learn of their places from control
-/// bytes, which need no blocks, so blocks always come back.
+/// bytes, which need no blocks, so blocks always come back. A receiver who computes and takes
+/// nothing does not get all blocks: some are left for each other.
 ///
 /// Where processes may read each other's memory, large data is not copied into blocks: the record
 /// tells where it lies, the receiver fetches it from there, and the block of the record, left
@@ -104,6 +105,7 @@ class HostShmWire final : public Wire {
     std::vector<Posted> receives{};
     std::vector<Piece> pieces{};  // that nobody receives yet
     std::vector<Offer> offers{};
+    std::size_t blocks = 0;  // on their way to the peer
   };
 
   base::Doorbell doorbell_of(int position, const HostShmWire* beside) const noexcept;
@@ -115,7 +117,9 @@ class HostShmWire final : public Wire {
   bool offer(Peer& to, const DataToSend& data);
   void take_back_offered();
   bool send_waiting();
-  std::optional<std::uint32_t> take_block();
+  bool may_take_block(const Peer& to) const noexcept;
+  std::optional<std::uint32_t> take_block(Peer& to);
+  void free_block(std::uint32_t block);
   void take_back_blocks(bool all);
   bool read_from(int source);
   void read(int source, const ShmRing::Record& record);
@@ -135,7 +139,10 @@ class HostShmWire final : public Wire {
   int position_;
   base::Doorbell doorbell_;
   BufferPool buffers_;
-  std::deque<Peer> peers_;  // by position; that of this rank is not used
+  std::deque<Peer> peers_;         // by position; that of this rank is not used
+  std::size_t reserve_;            // blocks that each peer can have, whatever others hold
+  std::vector<Peer*> receivers_;   // of each block, the last
+  std::size_t first_to_send_ = 0;  // position, among those for whom something waits
   std::vector<std::uint32_t> free_blocks_;
   std::deque<std::uint32_t> used_blocks_;  // oldest first
   std::vector<Offered> offered_;           // not fetched yet
@@ -143,7 +150,7 @@ class HostShmWire final : public Wire {
   Completions completions_;
   bool leaving_ = false;
   std::optional<base::Nanoseconds> lost_since_ = {};  // that a peer is, as far as leave() saw
-  std::vector<std::atomic<bool>> ended_;  // processes, by position
+  std::vector<std::atomic<bool>> ended_;              // processes, by position
   std::atomic<bool> any_ended_ = false;
   base::ProcessWatch watch_;  // the last: its thread writes the others
 };

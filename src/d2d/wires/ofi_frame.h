@@ -25,7 +25,7 @@ struct OfiTrailer {
   std::uint32_t source = 0;         ///< position of the sender
   std::uint16_t received = 0;       ///< TransferIds before the trailer
   OfiFrameKind kind = OfiFrameKind::kControl;
-  bool last = true;  ///< kControl: the last part
+  std::uint8_t last = 1;  ///< kControl: 1 for the last part, else 0; no bool: others write it
 };
 
 /// The receiver lets the sender of a transfer write it to its place.

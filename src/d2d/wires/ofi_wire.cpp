@@ -118,9 +118,13 @@ void OfiWire::send(std::span<const std::byte> bytes, GlobalRank peer, TransferId
 void OfiWire::start_transfer(Outgoing& transfer) {
   auto& to = *transfer.peer;
   const auto& grant = transfer.grant;
-  if (grant.bytes != transfer.bytes.size() || grant.segment == 0) {
+  if (grant.bytes != transfer.bytes.size()) {
     return lose(base::concat("sending ", transfer.bytes.size(), " bytes to rank ", to.rank,
                              ", which receives ", grant.bytes, " bytes"));
+  }
+  if (grant.segment == 0 || grant.segment > endpoint_->longest()) {
+    return lose(base::concat("sending ", transfer.bytes.size(), " bytes to rank ", to.rank,
+                             ", which receives ", grant.segment, " bytes at a time"));
   }
   // Where the bytes lie, instead of copies of them in memory that stays registered: a copy costs
   // more than registering, which providers that need it remember.
@@ -401,15 +405,11 @@ void OfiWire::tell(Peer& to, TransferId received) {
 
 void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   const auto frame = operation.frame.first(std::min(bytes, operation.frame.size()));
-  OfiTrailer trailer;
-  bool makes_sense = frame.size() >= sizeof trailer;
-  if (makes_sense) {
-    trailer = trailer_of(frame);
-    makes_sense = trailer.source < peers_.size() && peers_[trailer.source]->rank != rank() &&
-                  sizeof trailer + trailer.received * sizeof(TransferId) <= frame.size() &&
-                  trailer.message_bytes <= kLongestMessage;
+  if (!makes_sense(frame)) {
+    return lose(
+        base::concat("a frame over libfabric came that makes no sense (", frame.size(), " bytes)"));
   }
-  if (!makes_sense) return lose("a frame over libfabric came that makes no sense");
+  const auto trailer = trailer_of(frame);
   auto& source = *peers_[trailer.source];
   source.refused_since = 0;
   if (trailer.kind == OfiFrameKind::kGrants) {
@@ -426,11 +426,37 @@ void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   if (source.frames.ready()) make_readable(source);
 }
 
+/// Whether a rank of this job may have written it: all that it counts is there, and no more.
+bool OfiWire::makes_sense(std::span<const std::byte> frame) const {
+  if (frame.size() < sizeof(OfiTrailer)) return false;
+  const auto trailer = trailer_of(frame);
+  const std::size_t received = trailer.received * sizeof(TransferId);
+  const std::size_t room = frame.size() - sizeof trailer;
+  if (trailer.source >= peers_.size() || peers_[trailer.source]->rank == rank() ||
+      received > room || trailer.last > 1) {
+    return false;
+  }
+  const std::size_t bytes = room - received;
+  switch (trailer.kind) {
+    case OfiFrameKind::kControl:
+      return bytes <= trailer.message_bytes && trailer.message_bytes <= kLongestMessage;
+    case OfiFrameKind::kGrants:
+      return received == 0 && bytes > 0 && bytes % sizeof(OfiGrant) == 0;
+    case OfiFrameKind::kGoodbye:
+    case OfiFrameKind::kNothing:
+      return bytes == 0;
+  }
+  return false;
+}
+
 void OfiWire::take_grants(Peer& from, std::span<const std::byte> grants) {
   for (; grants.size() >= sizeof(OfiGrant); grants = grants.subspan(sizeof(OfiGrant))) {
     OfiGrant grant;
     std::memcpy(&grant, grants.data(), sizeof grant);
     auto& transfer = from.outgoing[grant.id];
+    if (transfer.is_granted) {  // it is being sent already
+      return lose(base::concat("rank ", from.rank, " granted transfer ", grant.id, " twice"));
+    }
     transfer.peer = &from;
     transfer.id = grant.id;
     transfer.grant = grant;
@@ -497,6 +523,14 @@ void OfiWire::note_received(Peer& source, std::span<const std::byte> frame) {
     std::memcpy(&received, id, sizeof received);
     const auto transfer = source.outgoing.find(received);
     if (transfer == source.outgoing.end()) continue;
+    const auto& sent = transfer->second;
+    const bool has_left = sent.is_sent && sent.written == sent.bytes.size();
+    if (!has_left || sent.is_awaited) {  // to wait for it could be for ever
+      lose(base::concat("rank ", source.rank, " received transfer ", received, " of ",
+                        sent.bytes.size(), " bytes, of which ", sent.written, " were sent",
+                        sent.is_awaited ? ", twice" : ""));
+      continue;
+    }
     transfer->second.is_awaited = true;
     ++source.awaited;
   }
@@ -506,7 +540,7 @@ void OfiWire::note_received(Peer& source, std::span<const std::byte> frame) {
 bool OfiWire::hand_on(Peer& source, ByteBuffer&& frame) {
   const auto trailer = trailer_of(frame.span());
   const std::size_t bytes = frame.size() - sizeof trailer - trailer.received * sizeof(TransferId);
-  if (bytes == trailer.message_bytes && trailer.last) {
+  if (bytes == trailer.message_bytes && trailer.last && source.arrived == 0) {
     frame.resize(bytes);
   } else {
     if (!append(source, frame.span().first(bytes), trailer)) {
@@ -524,8 +558,10 @@ bool OfiWire::hand_on(Peer& source, ByteBuffer&& frame) {
 bool OfiWire::append(Peer& source, std::span<const std::byte> part, const OfiTrailer& trailer) {
   if (source.arrived == 0) source.arriving.resize(trailer.message_bytes);
   const auto all = source.arrived + part.size();
-  SMP_ASSERT(trailer.last ? all == source.arriving.size() : all <= source.arriving.size(), "rank ",
-             source.rank, " sent ", all, " bytes of a message of ", source.arriving.size());
+  const auto size = source.arriving.size();
+  SMP_ASSERT(trailer.message_bytes == size && (trailer.last ? all == size : all <= size), "rank ",
+             source.rank, " sent ", all, " bytes of a message of ", size, ", then of ",
+             trailer.message_bytes);
   if (!part.empty()) std::memcpy(source.arriving.data() + source.arrived, part.data(), part.size());
   source.arrived = trailer.last ? 0 : source.arrived + part.size();
   return trailer.last;

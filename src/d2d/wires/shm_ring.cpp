@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "base/check.h"
+
 namespace smp::d2d {
 namespace {
 
@@ -63,16 +65,28 @@ std::byte* ShmRingReader::line(std::uint64_t number) const noexcept {
   return memory_ + (1 + number % lines_) * ShmRing::kLine;
 }
 
-std::optional<ShmRing::Record> ShmRingReader::front() noexcept {
+/// A writer skips only what is too short for the longest record.
+void ShmRingReader::skip() {
+  const auto left = lines_ - read_ % lines_;
+  SMP_ASSERT(left < lines_ / 4, "a record in shared memory ends the ring at line ", read_ % lines_,
+             " of ", lines_);
+  word(line(read_)).store(0, std::memory_order_relaxed);
+  give_back(read_ + left);
+}
+
+std::optional<ShmRing::Record> ShmRingReader::front() {
   auto header = word(line(read_)).load(std::memory_order_acquire);
   if (header == header_of(kSkip, 0)) {
-    word(line(read_)).store(0, std::memory_order_relaxed);
-    give_back(read_ + lines_ - read_ % lines_);
+    skip();
     header = word(line(read_)).load(std::memory_order_acquire);
   }
   if (header == 0) return std::nullopt;
   const auto size = static_cast<std::uint32_t>(header);
-  next_ = read_ + lines_for(size);
+  const auto next = read_ + lines_for(size);
+  SMP_ASSERT(size <= ShmRing::most_payload(lines_) && read_ % lines_ + (next - read_) <= lines_,
+             "a record in shared memory has ", size, " bytes at line ", read_ % lines_, " of ",
+             lines_);
+  next_ = next;
   return ShmRing::Record{static_cast<std::uint32_t>(header >> 32),
                          {line(read_) + ShmRing::kHeader, size}};
 }

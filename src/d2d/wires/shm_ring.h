@@ -19,6 +19,10 @@ struct ShmRing {
 
   /// Memory of a ring, which begins as zeros on a line boundary.
   static constexpr std::size_t bytes_for(std::size_t lines) noexcept { return (lines + 1) * kLine; }
+  /// Most bytes of one record: several always fit.
+  static constexpr std::size_t most_payload(std::size_t lines) noexcept {
+    return lines / 4 * kLine - kHeader;
+  }
 
   struct Record {
     std::uint32_t kind = 0;
@@ -32,10 +36,7 @@ class ShmRingWriter {
   /// @param memory  of ShmRing::bytes_for(`lines`), mapped as long as this lives
   ShmRingWriter(std::byte* memory, std::size_t lines) noexcept;
 
-  /// Most bytes of one record: several always fit.
-  std::size_t most_payload() const noexcept {
-    return lines_ / 4 * ShmRing::kLine - ShmRing::kHeader;
-  }
+  std::size_t most_payload() const noexcept { return ShmRing::most_payload(lines_); }
   /// Where the payload of the next record goes; nullptr: there is no room yet. Followed by
   /// commit(), or not at all.
   /// @param size  at most most_payload()
@@ -61,12 +62,14 @@ class ShmRingReader {
   ShmRingReader(std::byte* memory, std::size_t lines) noexcept;
 
   /// The oldest record, valid until pop().
-  [[nodiscard]] std::optional<ShmRing::Record> front() noexcept;
+  /// @throws InternalError  what is there is no record of a writer's.
+  [[nodiscard]] std::optional<ShmRing::Record> front();
   /// Gives the room of front() back.
   void pop() noexcept;
 
  private:
   std::byte* line(std::uint64_t number) const noexcept;
+  void skip();
   void give_back(std::uint64_t end) noexcept;
 
   std::byte* memory_;

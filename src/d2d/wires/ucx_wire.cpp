@@ -28,6 +28,8 @@ int source_of(std::uint64_t tag) { return static_cast<int>(tag >> kSourceShift &
 
 /// Control messages read in one poll.
 constexpr int kMostControl = 32;
+/// Bytes of one; a longer one is no message of ours.
+constexpr std::size_t kLongestControl = std::size_t{1} << 30;
 constexpr base::Nanoseconds kToClose = 2 * base::kSecond;
 
 }  // namespace
@@ -240,12 +242,24 @@ bool UcxWire::poll() {
   return moved;
 }
 
+/// Whoever learns a worker's address can send to it.
+UcxWire::Peer& UcxWire::sender_of(std::uint64_t tag, std::size_t bytes) {
+  const auto source = static_cast<std::size_t>(source_of(tag));
+  SMP_REQUIRE_AS(
+      PeerLostError,
+      source < peers_.size() && peers_[source]->endpoint != nullptr && bytes <= kLongestControl,
+      "rank ", rank(), ": a message over UCX came that makes no sense (position ", source,
+      " among ", peers_.size(), " ranks, ", bytes,
+      " bytes): another program sends to this job, or a rank is broken");
+  return *peers_[source];
+}
+
 bool UcxWire::receive_control() {
   ucp_tag_recv_info_t info;
   const auto message = ucx().tag_probe(worker_->get(), tag_of(TagKind::kControl, 0), kKindMask,
                                        /*remove=*/1, &info);
   if (message == nullptr) return false;
-  auto& source = *peers_[static_cast<std::size_t>(source_of(info.sender_tag))];
+  auto& source = sender_of(info.sender_tag, info.length);
   auto& operation = make(Kind::kControlReceive, source, 0, info.length);
   operation.number = source.probed++;
   operation.control = buffers_.take();
@@ -275,7 +289,7 @@ void UcxWire::take_goodbyes() {
     ucp_request_param_t params{};
     void* const request = ucx().tag_receive_message(worker_->get(), nullptr, 0, message, &params);
     if (UCS_PTR_IS_PTR(request)) ucx().request_free(request);
-    peers_[static_cast<std::size_t>(source_of(info.sender_tag))]->has_left = true;
+    sender_of(info.sender_tag, info.length).has_left = true;
   }
 }
 

@@ -77,6 +77,7 @@ class UcxWire final : public Wire {
   static std::string loss_of(const Operation& operation);
   void lose(Peer& peer, const std::string& what);
   void require_no_loss();
+  Peer& sender_of(std::uint64_t tag, std::size_t bytes);
   bool receive_control();
   void hand_on_complete(Peer& source);
   void take_goodbyes();
