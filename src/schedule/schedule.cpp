@@ -2,20 +2,14 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "base/check.h"
-#include "schedule/list_check.h"
-#include "schedule/list_generators.h"
 #include "schedule/list_schedule.h"
+#include "schedule/named_lists.h"
 
 namespace smp::schedule {
 namespace {
-
-constexpr std::string_view kFilePrefix = "file:";
 
 class Simple final : public Schedule {
  public:
@@ -59,35 +53,6 @@ int usual_lead(const StepShape& shape) {
   return std::clamp(to_spare, 0, shape.pp_size);
 }
 
-/// "1f1b+2": lists for ranks that may keep more microbatches.
-struct GeneratorName {
-  std::string_view generator;
-  int more = 0;
-};
-
-/// @param most  no schedule uses more than that
-GeneratorName split_name(std::string_view name, int most) {
-  const auto plus = name.find('+');
-  if (plus == std::string_view::npos) return {name, 0};
-  const auto digits = name.substr(plus + 1);
-  int more = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), more);
-  const bool is_number = error == std::errc() && end == digits.data() + digits.size() && more >= 0;
-  return {is_number ? name.substr(0, plus) : std::string_view(), std::min(more, most)};
-}
-
-std::unique_ptr<Schedule> from_file(const std::string& name, const StepShape& shape) {
-  const auto path = name.substr(kFilePrefix.size());
-  auto lists = ScheduleLists::read(path);
-  SMP_REQUIRE(lists.pp_size() == shape.pp_size, path, ": a schedule for ", lists.pp_size(),
-              " ranks, and the pipeline has ", shape.pp_size);
-  SMP_REQUIRE(lists.microbatches == shape.microbatches, path, ": a schedule for ",
-              lists.microbatches, " microbatches, and a step has ", shape.microbatches,
-              "; change the file or the key microbatches");
-  check_lists(lists, path);
-  return make_list_schedule(name, lists);
-}
-
 }  // namespace
 
 std::unique_ptr<Schedule> make_simple() { return std::make_unique<Simple>(); }
@@ -100,20 +65,11 @@ std::unique_ptr<Schedule> make_interleaved(int active_microbatches, int lead) {
 }
 
 std::unique_ptr<Schedule> make_schedule(const std::string& name, const StepShape& shape) {
-  const auto [pp_size, microbatches, active_microbatches] = shape;
   if (name == "simple") return make_simple();
-  if (name == "interleaved") return make_interleaved(active_microbatches, usual_lead(shape));
-  const auto [generator, more] = split_name(name, microbatches);
-  if (generator == "1f1b") {
-    return make_list_schedule(name, one_forward_one_backward_lists(pp_size, microbatches, more));
+  if (name == "interleaved") {
+    return make_interleaved(shape.active_microbatches, usual_lead(shape));
   }
-  if (generator == "zero_bubble") {
-    return make_list_schedule(name, zero_bubble_lists(pp_size, microbatches, more));
-  }
-  SMP_REQUIRE(name.starts_with(kFilePrefix), "unknown pipeline schedule \"", name,
-              "\"; use \"simple\", \"interleaved\", \"1f1b\", \"zero_bubble\" (or "
-              "\"1f1b+N\", \"zero_bubble+N\") or \"file:PATH\"");
-  return from_file(name, shape);
+  return make_list_schedule(name, lists_named(name, shape));
 }
 
 }  // namespace smp::schedule
