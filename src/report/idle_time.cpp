@@ -33,6 +33,7 @@ class Gaps {
     for (std::size_t rank = 0; rank < timeline_.ranks.size(); ++rank) {
       found.ranks.push_back(times_of(rank, found.whole));
     }
+    tell_imbalance(found);
     for (auto& [who, time] : awaited_) {
       found.awaited.push_back({std::get<0>(who), std::get<1>(who), std::get<2>(who), time});
     }
@@ -78,6 +79,39 @@ class Gaps {
       time = span.end;
     }
     return time;
+  }
+
+  /// Out of the classes that would be as long in a perfect schedule: time on the way, or for other
+  /// reasons, comes of the messages and not of the plan.
+  void tell_imbalance(IdleTime& found) const {
+    const auto busy = work_of_ranks();
+    const auto most = busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end());
+    const auto step = whole_step(timeline_);
+    for (std::size_t rank = 0; rank < busy.size(); ++rank) {
+      auto& times = found.ranks[rank];
+      const auto& spans = timeline_.ranks[rank].spans;
+      auto missing = most - busy[rank];
+      const auto take = [&](Nanoseconds& time, Nanoseconds limit) {
+        const auto taken = std::clamp<Nanoseconds>(missing, 0, std::max<Nanoseconds>(0, limit));
+        time -= taken;
+        times.imbalance += taken;
+        missing -= taken;
+      };
+      take(times.for_work, times.for_work);
+      take(times.filling, times.filling);
+      // What the rank drained in the step before comes of that one.
+      if (!spans.empty()) take(times.draining, step.end - spans.back().end);
+    }
+  }
+
+  /// As the bubble counts it.
+  std::vector<Nanoseconds> work_of_ranks() const {
+    const auto& ranks = timeline_.ranks;
+    const bool shared = std::any_of(ranks.begin(), ranks.end(),
+                                    [](const auto& rank) { return rank.oversubscribed; });
+    std::vector<Nanoseconds> work;
+    for (const auto& rank : ranks) work.push_back(shared ? rank.busy_cpu() : rank.busy_wall());
+    return work;
   }
 
   /// While the pipeline fills, a rank may wait for another whose step has not begun.

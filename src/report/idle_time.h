@@ -21,8 +21,13 @@ struct RankTimes {
   base::Nanoseconds filling = 0;    ///< before its first span: the pipeline fills
   /// After its last span, of this step and of the one before: it drains, or others are still busy.
   base::Nanoseconds draining = 0;
-  base::Nanoseconds for_work =
-      0;  ///< between spans, until another rank had sent what it waited for
+  /// Between spans, until another rank had sent what it waited for.
+  base::Nanoseconds for_work = 0;
+  /// What it would be idle even in a perfect schedule, because others have more to do: how much
+  /// longer the busiest rank was busy in this step, as far as `for_work`, and then `filling` and
+  /// `draining` of this step, hold so much, which are shorter by that. Where ranks outnumber cores
+  /// processor time is compared.
+  base::Nanoseconds imbalance = 0;
   base::Nanoseconds transport = 0;  ///< between spans, while that was on its way
   base::Nanoseconds other = 0;      ///< not known: between spans with no message, before the step
   base::Nanoseconds without_core = 0;  ///< of busy: where ranks outnumber cores

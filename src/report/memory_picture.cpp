@@ -18,13 +18,17 @@ using partitioning::short_bytes;
 
 constexpr double kWidth = 1000;
 constexpr double kLeft = 84;
-constexpr double kRight = 190;  // for the sums
+constexpr double kRight = 190;    // for the sums
+constexpr double kMeasured = 80;  // right of them, for what was measured
 constexpr double kTop = 96;
 constexpr double kAxis = 40;
 constexpr double kMinWidthOfNumber = 62;
 constexpr const char* kOver = "#c22f2f";
 constexpr const char* kAtMost = "#fff1e8";
+constexpr const char* kMark = "#1f2a6b";
+constexpr double kMarkWidth = 4;
 
+constexpr const char* kMeaningOfMark = "measured";
 constexpr const char* kMeaningOfRest = "if all microbatches in flight are there";
 
 struct Kind {
@@ -49,10 +53,18 @@ Unit unit_for(double bytes) {
   return {"KiB", 1 << 10};
 }
 
+// Of each of `stages`, or empty if nothing is known of them.
+MemoryUse of_stages(MemoryUse measured, std::size_t stages) {
+  measured.resize(stages);
+  return any_measured(measured) ? measured : MemoryUse();
+}
+
 class MemoryPicture {
  public:
-  explicit MemoryPicture(const PartitionPlan& plan)
+  MemoryPicture(const PartitionPlan& plan, const MemoryUse& measured)
       : summary_(*plan.summary()),
+        measured_(of_stages(measured, summary_.stages.size())),
+        right_(measured_.empty() ? kRight : kRight + kMeasured),
         bar_(summary_.stages.size() > 24 ? 15 : 28),
         gap_(summary_.stages.size() > 24 ? 4 : 9),
         svg_(kWidth, kTop + rows_height() + kAxis + 8) {
@@ -60,7 +72,8 @@ class MemoryPicture {
       most_ = std::max(most_, stage.most_memory());
       limit_ = std::max(limit_, stage.memory_limit);
     }
-    const auto needed = static_cast<double>(std::max<std::int64_t>(most_, 1));
+    const auto took = measured_.empty() ? 0 : *most_measured();
+    const auto needed = static_cast<double>(std::max({std::int64_t{1}, most_, took}));
     const auto limit = static_cast<double>(limit_);
     full_ = 1.04 * (limit < 3 * needed ? std::max(needed, limit) : needed);
   }
@@ -74,8 +87,12 @@ class MemoryPicture {
 
  private:
   double rows_height() const { return static_cast<double>(summary_.stages.size()) * (bar_ + gap_); }
+  double sums_left() const { return kWidth - right_ + 10; }
   double length(std::int64_t bytes) const {
-    return static_cast<double>(bytes) / full_ * (kWidth - kLeft - kRight);
+    return static_cast<double>(bytes) / full_ * (kWidth - kLeft - right_);
+  }
+  MemoryUse::const_iterator most_measured() const {
+    return std::max_element(measured_.begin(), measured_.end());
   }
 
   void draw_head() {
@@ -87,23 +104,36 @@ class MemoryPicture {
     svg_.text({20, 46},
               concat("at the worst moment of a training step of ", summary_.microbatches,
                      summary_.microbatches == 1 ? " microbatch" : " microbatches", ", schedule ",
-                     summary_.pipeline),
+                     summary_.pipeline, measured_text()),
               {.fill = "#555555"});
+    const double apart = measured_.empty() ? 18 : 8;  // so that one entry more fits
     double left = 20;
     for (const Kind& kind : kKinds) {
       svg_.rectangle({left, 59}, 16, 13,
                      {.fill = kind.color, .stroke = "#9a9a9a", .group = "legend"});
       svg_.text({left + 22, 70}, kind.name);
-      left += 22 + text_length(kind.name, 12) + 18;
+      left += 22 + text_length(kind.name, 12) + apart;
     }
     svg_.rectangle({left, 59}, 16, 13,
                    {.fill = kAtMost, .stroke = "#e0b59a", .dash = "3 3", .group = "legend"});
     svg_.text({left + 22, 70}, kMeaningOfRest);
-    left += 22 + text_length(kMeaningOfRest, 12) + 18;
+    left += 22 + text_length(kMeaningOfRest, 12) + apart;
+    if (!measured_.empty()) {
+      svg_.rectangle({left + 6, 57}, kMarkWidth, 17, {.fill = kMark, .group = "legend"});
+      svg_.text({left + 16, 70}, kMeaningOfMark);
+      left += 16 + text_length(kMeaningOfMark, 12) + apart;
+    }
     if (limit_ == 0) return;
     svg_.line({left + 8, 58}, {left + 8, 73},
               {.fill = "", .stroke = kOver, .stroke_width = 2, .dash = "4 3"});
     svg_.text({left + 16, 70}, "limit");
+  }
+
+  std::string measured_text() const {
+    if (measured_.empty()) return {};
+    const auto most = most_measured();
+    return concat("; measured: at most ", short_bytes(*most), " (stage ", most - measured_.begin(),
+                  ")");
   }
 
   std::string limit_text() const {
@@ -123,7 +153,10 @@ class MemoryPicture {
       svg_.text({x, bottom + 14}, tick_label(tick, distance),
                 {.anchor = "middle", .group = "tick"});
     }
-    svg_.text({(kLeft + kWidth - kRight) / 2, bottom + 32}, unit.name, {.anchor = "middle"});
+    svg_.text({(kLeft + kWidth - right_) / 2, bottom + 32}, unit.name, {.anchor = "middle"});
+    if (measured_.empty()) return;
+    svg_.text({sums_left(), kTop - 10}, "predicted", {.fill = "#666666"});
+    svg_.text({kWidth - kMeasured, kTop - 10}, "measured", {.fill = kMark});
   }
 
   void draw_stage(std::size_t index) {
@@ -139,7 +172,8 @@ class MemoryPicture {
     }
     draw_rest(stage, left, top);
     draw_limit(stage, top);
-    svg_.text({kWidth - kRight + 10, y}, sum_text(stage),
+    draw_measured(index, top);
+    svg_.text({sums_left(), y}, sum_text(stage),
               {.fill = is_over(stage) ? kOver : "#333333", .bold = true, .group = "sum"});
   }
 
@@ -180,7 +214,21 @@ class MemoryPicture {
               {.fill = "", .stroke = kOver, .stroke_width = 2, .dash = "4 3", .group = "limit"});
   }
 
+  // The mark reaches beyond its bar, so that it is seen on any part of it.
+  void draw_measured(std::size_t stage, double top) {
+    if (measured_.empty() || measured_[stage] == 0) return;
+    const auto text = short_bytes(measured_[stage]);
+    const double beyond = gap_ / 4;
+    svg_.rectangle({kLeft + length(measured_[stage]) - kMarkWidth / 2, top - beyond}, kMarkWidth,
+                   bar_ + 2 * beyond, {.fill = kMark, .group = "measured"},
+                   concat("measured: ", text));
+    svg_.text({kWidth - kMeasured, top + bar_ / 2 + 4}, text,
+              {.fill = kMark, .bold = true, .group = "took"});
+  }
+
   const PlanSummary& summary_;
+  const MemoryUse measured_;  // of each stage; empty: of none
+  double right_;
   double bar_;
   double gap_;
   SvgWriter svg_;
@@ -191,9 +239,9 @@ class MemoryPicture {
 
 }  // namespace
 
-std::string draw_memory(const PartitionPlan& plan) {
+std::string draw_memory(const PartitionPlan& plan, const MemoryUse& measured) {
   SMP_ASSERT(plan.summary().has_value());
-  return MemoryPicture(plan).draw();
+  return MemoryPicture(plan, measured).draw();
 }
 
 }  // namespace smp::report

@@ -1,6 +1,8 @@
 // report/memory_use.cpp: one list.
 #include "report/memory_use.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/json.h"
 
@@ -11,6 +13,10 @@ constexpr const char* kFormat = "smp-memory";
 constexpr std::int64_t kMost = std::int64_t{1} << 52;  // bytes
 
 }  // namespace
+
+bool any_measured(const MemoryUse& stages) {
+  return std::any_of(stages.begin(), stages.end(), [](auto bytes) { return bytes > 0; });
+}
 
 std::string memory_use_to_json(const MemoryUse& stages) {
   return base::json_text({{"format", kFormat}, {"peak_bytes", stages}}) + "\n";

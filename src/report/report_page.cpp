@@ -1,11 +1,10 @@
 // report/report_page.cpp: its sections.
 #include "report/report_page.h"
 
-#include <algorithm>
-#include <cstdio>
-
 #include "base/check.h"
 #include "base/json.h"
+#include "report/bubble_table.h"
+#include "report/memory_table.h"
 #include "report/timeline_page.h"
 
 namespace smp::report {
@@ -14,45 +13,28 @@ namespace {
 using base::Json;
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string percent(double share) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%.1f %%", 100 * share);
-  return text;
-}
-
-int num_microbatches(const StepTimeline& timeline) {
-  int number = 0;
-  for (const auto& rank : timeline.ranks) {
-    for (const auto& span : rank.spans) number = std::max(number, span.microbatch + 1);
-  }
-  return number;
-}
-
-/// Of p equal stages and m microbatches: (p - 1) / (m + p - 1).
-double ideal_bubble(const StepTimeline& timeline) {
-  const auto stages = static_cast<double>(timeline.ranks.size());
-  return (stages - 1) / (num_microbatches(timeline) + stages - 1);
-}
-
-void add_bubbles(HtmlPage& page, const RunReport& report) {
-  const auto* const any = report.step        ? &*report.step
-                          : report.simulated ? &*report.simulated
-                                             : nullptr;
-  if (any == nullptr || any->ranks.empty()) return;
-  Rows rows = {{"bubble", ""}};
-  if (report.step) rows.push_back({"measured", percent(schedule::bubble(report.step->ranks))});
-  if (report.simulated) {
-    const auto drawn = schedule::bubble(report.simulated->ranks);
-    rows.push_back({"simulated", percent(report.promised_bubble.value_or(drawn))});
-  }
-  rows.push_back({"of equal stages without any delay", percent(ideal_bubble(*any))});
-  page.table(rows);
+/// The bubble of the whole step that was simulated, of which the drawn one may be a part.
+Bubbles bubbles_of(const RunReport& report) {
+  const auto* const any = report.step ? &*report.step : &*report.simulated;
+  Bubbles bubbles{
+      .measured = {}, .simulated = report.simulated_bubble, .ideal = ideal_bubble(*any)};
+  if (report.step) bubbles.measured = schedule::bubble(report.step->ranks);
+  return bubbles;
 }
 
 void add_picture(HtmlPage& page, const char* heading, const std::string& svg) {
   if (svg.empty()) return;
   page.heading(heading);
   page.picture(svg);
+}
+
+/// As a picture, and as numbers if there is something to hold the predicted ones against.
+void add_memory(HtmlPage& page, const RunReport& report) {
+  add_picture(page, "Memory", report.memory_picture);
+  if (report.measured_memory.empty()) return;
+  if (report.memory_picture.empty()) page.heading("Memory");
+  page.table(report.measured_memory);
+  page.paragraph(kMeasuredMemory);
 }
 
 void add_configuration(HtmlPage& page, const std::string& configuration) {
@@ -85,16 +67,16 @@ std::string draw_report(const RunReport& report) {
   add_picture(page, "Loss", report.loss_picture);
   if (report.step) {
     page.heading("One step");
-    add_bubbles(page, report);
+    add_bubbles(page, bubbles_of(report));
     add_timeline(page, *report.step);
   }
   add_picture(page, "Messages", report.traffic_picture);
   add_picture(page, "Partition", report.partition_picture);
   if (!report.plan_table.empty()) page.hidden("The plan as a table", report.plan_table);
-  add_picture(page, "Memory", report.memory_picture);
+  add_memory(page, report);
   if (report.simulated) {
     page.heading("The step that was simulated for the plan");
-    if (!report.step) add_bubbles(page, report);
+    if (!report.step) add_bubbles(page, bubbles_of(report));
     add_timeline(page, *report.simulated);
   }
   add_configuration(page, report.configuration);

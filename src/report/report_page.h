@@ -19,8 +19,10 @@ struct RunReport {
   std::string loss_picture;  ///< SVG, as the other pictures
   std::optional<StepTimeline> step, simulated;
   /// Of the plan's whole step, of which `simulated` may be a part.
-  std::optional<double> promised_bubble;
+  std::optional<double> simulated_bubble;
   std::string traffic_picture, partition_picture, memory_picture;
+  /// memory_rows(), if something was measured.
+  std::vector<std::vector<std::string>> measured_memory;
   std::string plan_table;
   std::string configuration;  ///< JSON: of each key an object with "value" and "origin"
 };

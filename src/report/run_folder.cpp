@@ -11,8 +11,10 @@
 #include "base/json.h"
 #include "report/chrome_trace.h"
 #include "report/memory_picture.h"
+#include "report/memory_table.h"
 #include "report/metrics_table.h"
 #include "report/partition_picture.h"
+#include "report/perfetto_trace.h"
 #include "report/report_page.h"
 #include "report/run_summary.h"
 #include "report/timeline_page.h"
@@ -129,13 +131,12 @@ class RunPictures {
     describe_run();
     if (has(kMetricsFile)) draw_metrics();
     find_unfinished_step();
+    read_plan();
+    read_memory();
     if (has(kTraceFile)) draw_step();
     if (has(kTrafficFile)) draw_messages();
-    if (has(kPlanFile)) draw_plan();
-    if (has(kSimulationFile)) {
-      report_.simulated = read_trace(in(folder_, kSimulationFile));
-      write(kSimulationPicture, draw_timeline(*report_.simulated));
-    }
+    if (plan_) draw_plan();
+    if (report_.simulated) write(kSimulationPicture, draw_timeline(*report_.simulated));
     if (!written_.empty()) write(kReportPage, draw_report(report_));
     return std::move(written_);
   }
@@ -178,10 +179,32 @@ class RunPictures {
     base::write_file(in(folder_, kTraceFile), trace_to_json(*step));
   }
 
+  /// And the step that was simulated for it.
+  void read_plan() {
+    if (has(kPlanFile)) plan_ = PartitionPlan::read(in(folder_, kPlanFile));
+    if (!has(kSimulationFile)) return;
+    report_.simulated = read_trace(in(folder_, kSimulationFile));
+    report_.simulated_bubble = promise() != nullptr ? promise()->chosen.bubble
+                                                    : schedule::bubble(report_.simulated->ranks);
+  }
+
+  /// Of a run that was killed, or still runs, there is none.
+  void read_memory() {
+    if (!has(kMemoryFile)) return;
+    const auto path = in(folder_, kMemoryFile);
+    measured_ = memory_use_from_json(base::read_file(path), path);
+    if (any_measured(measured_)) report_.measured_memory = memory_rows(measured_, promise());
+  }
+
+  /// What the plan predicts; null: nothing.
+  const PlanSummary* promise() const {
+    return plan_ && plan_->summary() ? &*plan_->summary() : nullptr;
+  }
+
   void draw_step() {
     report_.step = read_trace(in(folder_, kTraceFile));
     write(kTimelinePicture, draw_timeline(*report_.step));
-    write(kTimelinePage, draw_timeline_page(*report_.step));
+    write(kTimelinePage, draw_timeline_page(*report_.step, report_.simulated_bubble));
   }
 
   void draw_messages() {
@@ -191,16 +214,16 @@ class RunPictures {
   }
 
   void draw_plan() {
-    const PartitionPlan plan = PartitionPlan::read(in(folder_, kPlanFile));
-    report_.plan_table = plan.table();
-    report_.partition_picture = write(kPartitionPicture, draw_partition(plan));
-    if (!plan.summary()) return;
-    report_.promised_bubble = plan.summary()->chosen.bubble;
-    report_.memory_picture = write(kMemoryPicture, draw_memory(plan));
+    report_.plan_table = plan_->table();
+    report_.partition_picture = write(kPartitionPicture, draw_partition(*plan_));
+    if (promise() == nullptr) return;
+    report_.memory_picture = write(kMemoryPicture, draw_memory(*plan_, measured_));
   }
 
   const std::string folder_;
   RunDescription description_;
+  std::optional<PartitionPlan> plan_;
+  MemoryUse measured_;
   RunReport report_;
   std::vector<std::string> written_;
 };
@@ -303,12 +326,14 @@ std::string summarise_run(const std::string& folder, int width) {
   return run_summary(facts, width);
 }
 
-std::string export_trace(const std::string& folder, const std::string& file) {
+std::string export_trace(const std::string& folder, const std::string& file, TraceFormat format) {
+  const bool perfetto = format == TraceFormat::kPerfetto;
   for (const char* const trace : {kTraceFile, kSimulationFile}) {
     const auto path = in(folder, trace);
     if (!base::file_exists(path)) continue;
-    const auto target = file.empty() ? in(folder, kChromeTrace) : file;
-    base::write_file(target, to_chrome_trace(read_trace(path)));
+    const auto target = file.empty() ? in(folder, perfetto ? kPerfettoTrace : kChromeTrace) : file;
+    const auto step = read_trace(path);
+    base::write_file(target, perfetto ? to_perfetto_trace(step) : to_chrome_trace(step));
     return target;
   }
   throw UsageError(

@@ -12,12 +12,12 @@
 #include "base/json.h"
 #include "partition/short_text.h"
 #include "partition/text_table.h"
+#include "report/memory_table.h"
 
 namespace smp::report {
 namespace {
 
 using base::concat;
-using partitioning::short_bytes;
 using partitioning::short_seconds;
 using partitioning::TextTable;
 
@@ -112,34 +112,19 @@ std::string steps_table(const RunFacts& facts, int width) {
 
 std::string memory_table(const RunFacts& facts, int width) {
   const bool predicted = facts.plan && facts.plan->summary();
-  if (facts.memory.empty() && !predicted) return {};
-  TextTable table({{"memory"}, {"measured", true}, {"predicted", true}, {"at most", true}});
-  const auto stages = std::max(facts.memory.size(),
-                               predicted ? facts.plan->summary()->stages.size() : std::size_t{0});
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    std::vector<std::string> cells = {concat("stage ", stage), kNothing, kNothing, kNothing};
-    if (stage < facts.memory.size() && facts.memory[stage] > 0) {
-      cells[1] = short_bytes(facts.memory[stage]);
-    }
-    if (predicted && stage < facts.plan->summary()->stages.size()) {
-      const auto& summary = facts.plan->summary()->stages[stage];
-      cells[2] = short_bytes(summary.memory());
-      cells[3] = short_bytes(summary.most_memory());
-    }
-    table.add_row(std::move(cells));
-  }
+  const auto rows = memory_rows(facts.memory, predicted ? &*facts.plan->summary() : nullptr);
+  if (rows.empty()) return {};
+  std::vector<TextTable::Column> columns;
+  for (const auto& title : rows.front()) columns.push_back({title, !columns.empty()});
+  TextTable table(std::move(columns));
+  for (auto row = rows.begin() + 1; row != rows.end(); ++row) table.add_row(*row);
   return table.finish(width);
 }
 
 std::string remarks(const RunFacts& facts, int width) {
   std::string text;
   if (facts.steps > 1) text = "Medians, without the first step. ";
-  if (!facts.memory.empty()) {
-    text +=
-        "Measured memory is the most that the process took beyond what it had before there was a "
-        "model: with the batch, with what operators take inside, with what the heap keeps, and "
-        "with what other ranks have lent it; predicted are tensors alone.";
-  }
+  if (!facts.memory.empty()) text += kMeasuredMemory;
   std::string lines;
   for (const auto& line : partitioning::wrapped(text, width)) lines += line + "\n";
   return text.empty() ? text : lines;

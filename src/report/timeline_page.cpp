@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "report/bubble_table.h"
 #include "report/critical_path.h"
 #include "report/idle_time.h"
 #include "report/step_arrows.h"
@@ -140,7 +141,7 @@ void add_times_table(HtmlPage& page, const StepTimeline& timeline, const IdleTim
     const char* name;
     Nanoseconds RankTimes::*time;
   };
-  constexpr std::array<Column, 10> kColumns = {
+  constexpr std::array<Column, 11> kColumns = {
       {{"optimizer.step()", &RankTimes::optimizer},
        {"host: the program between steps", &RankTimes::host},
        {"smp between steps", &RankTimes::library},
@@ -148,6 +149,7 @@ void add_times_table(HtmlPage& page, const StepTimeline& timeline, const IdleTim
        {"of it without a core", &RankTimes::without_core},
        {"before its first work", &RankTimes::filling},
        {"waiting for work of others", &RankTimes::for_work},
+       {"idle as others have more to do", &RankTimes::imbalance},
        {"for messages on their way", &RankTimes::transport},
        {"idle for other reasons", &RankTimes::other},
        {"after its last work", &RankTimes::draining}}};
@@ -178,6 +180,17 @@ void add_time_before(HtmlPage& page, const StepTimeline& timeline, const IdleTim
       "data or logs (sand); and smp, which gets the step ready, ends the one before and waits for "
       "other ranks (dark grey). Shares are of ",
       milliseconds(idle.whole.length()), ", that time and the step."));
+}
+
+Bubbles bubbles_of(const StepTimeline& timeline, std::optional<double> simulated) {
+  Bubbles bubbles{.measured = {}, .simulated = simulated, .ideal = ideal_bubble(timeline)};
+  const auto own = schedule::bubble(timeline.ranks);
+  if (!timeline.simulated) {
+    bubbles.measured = own;
+  } else if (!simulated) {
+    bubbles.simulated = own;
+  }
+  return bubbles;
 }
 
 /// Whose work kept whom waiting.
@@ -218,8 +231,10 @@ void add_timeline(HtmlPage& page, const StepTimeline& timeline) {
   if (!path.empty()) add_path_table(page, timeline, path);
 }
 
-std::string draw_timeline_page(const StepTimeline& timeline) {
+std::string draw_timeline_page(const StepTimeline& timeline,
+                               std::optional<double> simulated_bubble) {
   HtmlPage page(title_of(timeline));
+  add_bubbles(page, bubbles_of(timeline, simulated_bubble));
   add_timeline(page, timeline);
   return std::move(page).finish();
 }

@@ -2,6 +2,7 @@
 // module path, and where each rank's idle time lies. Threads: any.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "report/html_page.h"
@@ -13,6 +14,8 @@ namespace smp::report {
 void add_timeline(HtmlPage& page, const StepTimeline& timeline);
 
 /// A page of its own: one HTML file.
-std::string draw_timeline_page(const StepTimeline& timeline);
+/// @param simulated_bubble  of the plan's whole step, to hold that of `timeline` against
+std::string draw_timeline_page(const StepTimeline& timeline,
+                               std::optional<double> simulated_bubble = std::nullopt);
 
 }  // namespace smp::report

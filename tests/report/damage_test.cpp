@@ -20,6 +20,7 @@
 #include "report/chrome_trace.h"
 #include "report/memory_use.h"
 #include "report/metrics_table.h"
+#include "report/perfetto_trace.h"
 #include "report/plan_schedules.h"
 #include "report/run_folder.h"
 #include "report/timeline_page.h"
@@ -139,6 +140,7 @@ class Folder {
       draw_timeline(step);
       draw_timeline_page(step);
       to_chrome_trace(step);
+      to_perfetto_trace(step);
     });
     add(kTrafficFile,
         traffic_to_json({3, {{0, 4}, {5, 0}}, {{0, 9}, {8, 0}}, {{"", "mpi"}, {"mpi", ""}}}),

@@ -41,18 +41,20 @@ StepTimeline two_ranks() {
   return timeline;
 }
 
-std::array<base::Nanoseconds, 7> parts(const RankTimes& times) {
-  return {times.busy / kMs,      times.filling / kMs, times.draining / kMs,    times.for_work / kMs,
-          times.transport / kMs, times.other / kMs,   times.without_core / kMs};
+std::array<base::Nanoseconds, 8> parts(const RankTimes& times) {
+  return {times.busy / kMs,     times.filling / kMs,     times.draining / kMs,
+          times.for_work / kMs, times.imbalance / kMs,   times.transport / kMs,
+          times.other / kMs,    times.without_core / kMs};
 }
 
 TEST(IdleTime, IsForWorkTransportOrNeither) {
   const auto timeline = two_ranks();
   const auto found = idle_time(timeline, arrows_of(timeline));
   ASSERT_EQ(found.ranks.size(), 2u);
-  EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 0, 10, 40, 5, 5, 0));
+  // It waited for 40, of which 13 because the other has as much more to do.
+  EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 0, 10, 27, 13, 5, 5, 0));
   // The request was sent before its gap, and came at its end.
-  EXPECT_THAT(parts(found.ranks[1]), ElementsAre(33, 12, 30, 0, 5, 0, 0));
+  EXPECT_THAT(parts(found.ranks[1]), ElementsAre(33, 12, 30, 0, 0, 5, 0, 0));
   ASSERT_EQ(found.awaited.size(), 2u);
   EXPECT_EQ(found.awaited[0].rank, 0u);
   EXPECT_EQ(found.awaited[0].awaited, 1u);
@@ -65,8 +67,8 @@ TEST(IdleTime, IsForWorkTransportOrNeither) {
 TEST(IdleTime, OfARankAddsUpToTheStep) {
   const auto timeline = two_ranks();
   for (const auto& times : idle_time(timeline, arrows_of(timeline)).ranks) {
-    EXPECT_EQ(times.busy + times.filling + times.draining + times.for_work + times.transport +
-                  times.other,
+    EXPECT_EQ(times.busy + times.filling + times.draining + times.for_work + times.imbalance +
+                  times.transport + times.other,
               80 * kMs);
   }
 }
@@ -74,7 +76,7 @@ TEST(IdleTime, OfARankAddsUpToTheStep) {
 TEST(IdleTime, WithoutMessagesHasNoReason) {
   const auto timeline = two_ranks();
   const auto found = idle_time(timeline, {});
-  EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 0, 10, 0, 0, 50, 0));
+  EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 0, 0, 0, 10, 0, 50, 0));
   EXPECT_THAT(found.awaited, IsEmpty());
 }
 
@@ -99,13 +101,13 @@ TEST(IdleTime, TellsWhatWasBetweenStepsFromFillingAndDraining) {
   EXPECT_EQ(first.optimizer, 10 * kMs);
   EXPECT_EQ(first.host, 25 * kMs);
   EXPECT_EQ(first.library, 5 * kMs);
-  EXPECT_THAT(parts(first), ElementsAre(20, 0, 10, 40, 5, 5, 0));
+  EXPECT_THAT(parts(first), ElementsAre(20, 0, 10, 27, 13, 5, 5, 0));
   const auto& second = found.ranks[1];
   EXPECT_EQ(second.optimizer, 5 * kMs);
   EXPECT_EQ(second.host, 8 * kMs);
   EXPECT_EQ(second.library, 0);
   // It was 5 ms later at the end of the step before, and nothing was recorded in 2.
-  EXPECT_THAT(parts(second), ElementsAre(33, 32, 35, 0, 5, 2, 0));
+  EXPECT_THAT(parts(second), ElementsAre(33, 32, 35, 0, 0, 5, 2, 0));
 }
 
 TEST(IdleTime, BetweenStepsAddsUpToo) {
@@ -116,7 +118,7 @@ TEST(IdleTime, BetweenStepsAddsUpToo) {
   timeline.ranks[3].spans.clear();
   for (const auto& times : idle_time(timeline, {}).ranks) {
     EXPECT_EQ(times.optimizer + times.host + times.library + times.busy + times.filling +
-                  times.draining + times.for_work + times.transport + times.other,
+                  times.draining + times.for_work + times.imbalance + times.transport + times.other,
               120 * kMs);
   }
 }
@@ -136,6 +138,68 @@ TEST(IdleTime, NamesWhatKeepsTheFirstRankFromItsStep) {
   EXPECT_EQ(late->time, 15 * kMs);
 }
 
+/// Rank 1 works 40 of 60 ms, rank 0 20: from 5 on, and in the end. In the 35 between it waits until
+/// the answer leaves at 48 and comes at 50.
+StepTimeline one_twice_as_busy() {
+  StepTimeline timeline;
+  timeline.ranks.resize(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    timeline.ranks[rank].pp_rank = rank;
+    timeline.ranks[rank].start = 1000 * kMs;
+    timeline.ranks[rank].end = 1060 * kMs;
+  }
+  timeline.ranks[0].spans = {span(5, 15, -1), span(50, 60, -1)};
+  timeline.ranks[1].spans = {span(8, 48, 0)};
+  timeline.ranks[0].requests = {event(8, Kind::kAsked), event(50, Kind::kReceived)};
+  timeline.ranks[1].requests = {event(8, Kind::kBegun), event(48, Kind::kAnswered)};
+  return timeline;
+}
+
+TEST(IdleTime, ForWorkThatNoScheduleWouldSpareIsImbalance) {
+  const auto timeline = one_twice_as_busy();
+  const auto found = idle_time(timeline, arrows_of(timeline));
+  EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 5, 0, 13, 20, 2, 0, 0));
+  EXPECT_THAT(parts(found.ranks[1]), ElementsAre(40, 8, 12, 0, 0, 0, 0, 0));
+}
+
+TEST(IdleTime, OfEqualRanksIsNoImbalance) {
+  auto timeline = one_twice_as_busy();
+  timeline.ranks[1].spans = {span(8, 28, 0)};
+  for (const auto& times : idle_time(timeline, arrows_of(timeline)).ranks) {
+    EXPECT_EQ(times.busy, 20 * kMs);
+    EXPECT_EQ(times.imbalance, 0);
+  }
+}
+
+/// Rank 1 works for 70 of 80 ms; rank 0 from 15 to 35 and from 36 to 50, and waits for work in the
+/// 1 between.
+TEST(IdleTime, ImbalanceBeyondWaitingForWorkIsOfFillingAndThenOfDraining) {
+  auto timeline = one_twice_as_busy();
+  for (auto& rank : timeline.ranks) rank.end = 1080 * kMs;
+  timeline.ranks[0].spans = {span(15, 35, -1), span(36, 50, -1)};
+  timeline.ranks[1].spans = {span(0, 70, 0)};
+  timeline.ranks[0].requests = {event(20, Kind::kAsked), event(36, Kind::kReceived)};
+  timeline.ranks[1].requests = {event(21, Kind::kBegun), event(36, Kind::kAnswered)};
+  const auto arrows = arrows_of(timeline);
+  // 36 less to do: 1 of the gap, 15 of the start, and 20 of the end's 30.
+  EXPECT_THAT(parts(idle_time(timeline, arrows).ranks[0]), ElementsAre(34, 0, 10, 0, 36, 0, 0, 0));
+  // Before the step rank 0 had drained for 100, which is no part of it.
+  timeline.ranks[0].between = {span(0, 5, -1, Phase::kHost)};
+  timeline.ranks[1].between = {span(-100, 0, -1, Phase::kHost)};
+  timeline.ranks[1].spans = {span(0, 80, 0)};
+  const auto times = idle_time(timeline, arrows).ranks[0];
+  EXPECT_THAT(parts(times), ElementsAre(34, 0, 100, 0, 41, 0, 0, 0));
+  EXPECT_EQ(times.host, 5 * kMs);
+}
+
+TEST(IdleTime, ImbalanceIsOfProcessorTimeWhereRanksOutnumberCores) {
+  auto timeline = one_twice_as_busy();
+  timeline.ranks[1].oversubscribed = true;
+  const auto found = idle_time(timeline, arrows_of(timeline));
+  // Processors ran for half of what the bars cover: 10 and 20.
+  EXPECT_THAT(parts(found.ranks[0]), ElementsAre(20, 5, 0, 23, 10, 2, 0, 0));
+}
+
 TEST(IdleTime, SaysHowLongARankHadNoCore) {
   auto timeline = two_ranks();
   timeline.ranks[0].oversubscribed = true;
@@ -145,7 +209,7 @@ TEST(IdleTime, SaysHowLongARankHadNoCore) {
 TEST(IdleTime, OfARankThatDidNothingIsTheWholeStep) {
   auto timeline = two_ranks();
   timeline.ranks[1].spans.clear();
-  EXPECT_THAT(parts(idle_time(timeline, {}).ranks[1]), ElementsAre(0, 80, 0, 0, 0, 0, 0));
+  EXPECT_THAT(parts(idle_time(timeline, {}).ranks[1]), ElementsAre(0, 60, 0, 0, 20, 0, 0, 0));
   EXPECT_THAT(idle_time({}, {}).ranks, IsEmpty());
 }
 

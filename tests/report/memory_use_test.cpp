@@ -18,6 +18,12 @@ TEST(MemoryUse, IsReadAsItWasWritten) {
   EXPECT_EQ(memory_use_from_json(memory_use_to_json(stages), "m.json"), stages);
 }
 
+TEST(MemoryUse, MayBeKnownOfSomeStage) {
+  EXPECT_TRUE(any_measured({0, 7}));
+  EXPECT_FALSE(any_measured({0, 0}));
+  EXPECT_FALSE(any_measured({}));
+}
+
 TEST(MemoryUse, RefusesOtherFilesAndNumbersByName) {
   const auto refused = [](const std::string& text) {
     return refusal([&] { std::ignore = memory_use_from_json(text, "m.json"); });

@@ -1,8 +1,10 @@
 // Boxes that account for every module, heights that add up, bars that add up, text that fits.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <map>
 #include <numeric>
+#include <regex>
 
 #include "base/check.h"
 #include "partition/plan_example.h"
@@ -210,6 +212,52 @@ TEST(MemoryPicture, ShowsLimitsAndWhoIsAboveThem) {
               ElementsAre("33.0 MiB of 32.0 MiB", "25.0 MiB to 27.5 MiB", "22.5 MiB to 27.5 MiB"));
   example.machine.memory = {1 << 30, 1 << 30, 1 << 30};
   EXPECT_THAT(draw_memory(example.plan()), HasSubstr("limit 1.0 GiB (beyond the right edge)"));
+}
+
+TEST(MemoryPicture, MarksWhatWasMeasured) {
+  const PartitionPlan plan = t5_example().plan();
+  const std::string svg = draw_memory(plan, {30 << 20, 0, 40 << 20});
+  const auto marks = elements(svg, "rect", "measured");
+  ASSERT_EQ(marks.size(), 2u) << "nothing is known of stage 1";
+  const auto end_of = [&](const char* kind, std::size_t which) {
+    const auto bar = elements(svg, "rect", kind).at(which);
+    return number(bar, "x") + number(bar, "width");
+  };
+  const auto middle = [](const std::string& mark) {
+    return number(mark, "x") + number(mark, "width") / 2;
+  };
+  // On the scale of the bars: that of stage 0 ends at its 33 MiB.
+  const double left = number(elements(svg, "rect", "weights").at(0), "x");
+  const double pixels = (end_of("activations", 0) - left) / 33;  // a MiB
+  EXPECT_NEAR(middle(marks[0]), left + 30 * pixels, 0.1);
+  EXPECT_NEAR(middle(marks[1]), left + 40 * pixels, 0.1);
+  EXPECT_LT(middle(marks[1]), number(elements(svg, "text", "sum").at(0), "x")) << "it is seen";
+  // Each on the bar of its stage.
+  const auto bars = elements(svg, "rect", "weights");
+  EXPECT_NEAR(number(marks[1], "y") - number(bars.at(2), "y"),
+              number(marks[0], "y") - number(bars.at(0), "y"), 0.1);
+  EXPECT_LT(std::abs(number(marks[0], "y") - number(bars.at(0), "y")), 5);
+  EXPECT_THAT(texts(svg, "took"), ElementsAre("30.0 MiB", "40.0 MiB"));
+  EXPECT_THAT(svg, HasSubstr(">measured</text>")) << "the legend";
+  EXPECT_THAT(svg, HasSubstr("measured: at most 40.0 MiB (stage 2)"));
+}
+
+TEST(MemoryPicture, HasRoomForTheWholeLegend) {
+  PlanExample example = t5_example();
+  example.machine.memory = {32 << 20, 32 << 20, 32 << 20};
+  const std::string svg = draw_memory(example.plan(), {1, 1, 1});
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(svg, match, std::regex("<text x=\"([0-9.]*)\"[^>]*>limit<")));
+  EXPECT_LT(std::stod(match[1]) + text_length("limit", 12), 1000);
+}
+
+TEST(MemoryPicture, OfNothingMeasuredIsAsItWas) {
+  const PartitionPlan plan = t5_example().plan();
+  const std::string svg = draw_memory(plan);
+  EXPECT_THAT(svg, Not(HasSubstr("measured")));
+  EXPECT_EQ(draw_memory(plan, {0, 0, 0}), svg);
+  EXPECT_EQ(draw_memory(plan, {0, 0, 0, 5}), svg) << "the plan has no such stage";
+  EXPECT_EQ(elements(draw_memory(plan, {1 << 20}), "rect", "measured").size(), 1u);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include "base/files.h"
 #include "partition/plan_example.h"
 #include "report/chrome_trace.h"
+#include "report/memory_use.h"
+#include "report/perfetto_trace.h"
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
 #include "support/refusal.h"
@@ -149,6 +151,59 @@ TEST_F(RunFolder, ShowsTheBubbleThatThePlanPromises) {
   EXPECT_THAT(base::read_file(in(kReportPage)), HasSubstr("<th>simulated</th><td>43.2 %</td>"));
 }
 
+TEST_F(RunFolder, ShowsThatBubbleBesideTheStepItself) {
+  StepTimeline timeline;
+  timeline.ranks.resize(3);
+  base::write_file(in(kTraceFile), trace_to_json(timeline));
+  draw_run(folder_);
+  EXPECT_THAT(base::read_file(in(kTimelinePage)),
+              AllOf(HasSubstr("<th>measured</th>"), Not(HasSubstr("<th>simulated</th>"))));
+  const auto plan = partitioning::t5_example().plan();
+  auto summary = *plan.summary();
+  summary.chosen.bubble = 0.4321;
+  write_plan(folder_, PartitionPlan(3, plan.rows(), summary), trace_to_json(timeline));
+  draw_run(folder_);
+  for (const char* const page : {kTimelinePage, kReportPage}) {
+    EXPECT_THAT(base::read_file(in(page)), AllOf(HasSubstr("<th>measured</th>"),
+                                                 HasSubstr("<th>simulated</th><td>43.2 %</td>"),
+                                                 HasSubstr("of equal stages without any delay")));
+  }
+  write_plan(folder_, PartitionPlan(3, plan.rows()), trace_to_json(timeline));
+  draw_run(folder_);
+  EXPECT_THAT(base::read_file(in(kTimelinePage)), HasSubstr("<th>simulated</th><td>"));
+}
+
+TEST_F(RunFolder, ShowsTheMemoryThatWasMeasuredBesideThatPredicted) {
+  const auto plan = partitioning::t5_example().plan();
+  write_plan(folder_, plan, "");
+  base::write_file(in(kMemoryFile), memory_use_to_json({30 << 20, 0, 40 << 20}));
+  draw_run(folder_);
+  EXPECT_EQ(elements(base::read_file(in(kMemoryPicture)), "rect", "measured").size(), 2u);
+  const auto page = base::read_file(in(kReportPage));
+  EXPECT_EQ(elements(page, "rect", "measured").size(), 2u);
+  EXPECT_THAT(
+      page, AllOf(HasSubstr("<th>stage 0</th><td>30.0 MiB</td><td>33.0 MiB</td><td>33.0 MiB</td>"),
+                  HasSubstr("<th>stage 1</th><td>-</td><td>25.0 MiB</td><td>27.5 MiB</td>"),
+                  HasSubstr("Measured memory is the most")));
+  write_plan(folder_, PartitionPlan(3, plan.rows()), "");
+  draw_run(folder_);
+  EXPECT_THAT(base::read_file(in(kReportPage)),
+              AllOf(HasSubstr("<h2>Memory</h2>"),
+                    HasSubstr("<th>stage 0</th><td>30.0 MiB</td><td>-</td><td>-</td>")));
+}
+
+/// As a killed run leaves it, and one on a system that does not tell memory.
+TEST_F(RunFolder, SaysNothingOfMemoryThatWasNotMeasured) {
+  write_plan(folder_, partitioning::t5_example().plan(), "");
+  draw_run(folder_);
+  const auto page = base::read_file(in(kReportPage));
+  EXPECT_THAT(page, AllOf(HasSubstr("Predicted memory of each stage"), Not(HasSubstr("Measured")),
+                          Not(HasSubstr("measured<")), Not(HasSubstr("measured:"))));
+  base::write_file(in(kMemoryFile), memory_use_to_json({0, 0, 0}));
+  draw_run(folder_);
+  EXPECT_EQ(base::read_file(in(kReportPage)), page);
+}
+
 TEST_F(RunFolder, LeavesOutWhatAPlanByHandDoesNotPredict) {
   const PartitionPlan plan = partitioning::t5_example().plan();
   write_plan(folder_, PartitionPlan(3, plan.rows()), "");
@@ -200,6 +255,8 @@ TEST_F(RunFolder, ExportsItsStepForOtherViewers) {
   EXPECT_EQ(base::read_file(in(kChromeTrace)), to_chrome_trace(timeline));
   EXPECT_EQ(export_trace(folder_, in("elsewhere.json")), in("elsewhere.json"));
   EXPECT_EQ(base::read_file(in("elsewhere.json")), to_chrome_trace(timeline));
+  EXPECT_EQ(export_trace(folder_, "", TraceFormat::kPerfetto), in(kPerfettoTrace));
+  EXPECT_EQ(base::read_file(in(kPerfettoTrace)), to_perfetto_trace(timeline));
 }
 
 TEST_F(RunFolder, IsToldFromOtherFolders) {

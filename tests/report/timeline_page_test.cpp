@@ -67,6 +67,30 @@ TEST(TimelinePage, IsOneFile) {
                     HasSubstr("decoder.\\u003c/script>"), Not(HasSubstr("decoder.</script>"))));
 }
 
+TEST(TimelinePage, TellsIdleTimeBecauseOfImbalance) {
+  // Rank 0 is busy for 40 ms, rank 1 for 35, and begins at 15.
+  EXPECT_THAT(draw_timeline_page(two_ranks()),
+              AllOf(HasSubstr("idle as others have more to do"),
+                    HasSubstr("<td>10.00 ms (10.0 %)</td><td>5.00 ms (5.0 %)</td>")));
+  auto timeline = two_ranks();
+  timeline.ranks[0].spans.back().start += 5 * kMs;
+  EXPECT_THAT(draw_timeline_page(timeline), Not(HasSubstr("others have more")));
+}
+
+TEST(TimelinePage, HoldsItsBubbleAgainstOthers) {
+  const char* const measured = "<th>measured</th><td>62.5 %</td>";
+  const char* const ideal = "<th>of equal stages without any delay</th><td>50.0 %</td>";
+  EXPECT_THAT(
+      draw_timeline_page(two_ranks(), 0.4321),
+      AllOf(HasSubstr(measured), HasSubstr("<th>simulated</th><td>43.2 %</td>"), HasSubstr(ideal)));
+  EXPECT_THAT(draw_timeline_page(two_ranks()),
+              AllOf(HasSubstr(measured), HasSubstr(ideal), Not(HasSubstr("<th>simulated"))));
+  auto timeline = two_ranks();
+  timeline.simulated = true;
+  EXPECT_THAT(draw_timeline_page(timeline), AllOf(HasSubstr("<th>simulated</th><td>62.5 %</td>"),
+                                                  HasSubstr(ideal), Not(HasSubstr("measured"))));
+}
+
 TEST(TimelinePage, OfASimulationSaysSo) {
   auto timeline = two_ranks();
   timeline.simulated = true;
