@@ -1,15 +1,16 @@
-# `smp plan FILE --schedule ...` prints the expected table, and says what is wrong with a schedule.
+# `smp plan FILE --schedule ...` prints the expected table, and says what is wrong with a schedule;
+# `smp schedule` prints lists and checks them.
 #   cmake -DSMP=<the tool> -DDATA=<tests/data/schedules> -P plan_schedules_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
-# Sets output, error and status of `smp plan <arguments>`.
-function(plan)
-  execute_process(COMMAND ${SMP} plan ${ARGN} WORKING_DIRECTORY ${DATA}
-    OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE rc)
-  set(output "${out}" PARENT_SCOPE)
-  set(error "${err}" PARENT_SCOPE)
-  set(status "${rc}" PARENT_SCOPE)
-endfunction()
+# Sets output, error and status of `smp <arguments>`.
+macro(call)
+  execute_process(COMMAND ${SMP} ${ARGN} WORKING_DIRECTORY ${DATA}
+    OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
+endmacro()
+macro(plan)
+  call(plan ${ARGN})
+endmacro()
 
 function(expect_error text)
   plan(${ARGN})
@@ -59,3 +60,24 @@ file(COPY ${DATA}/plan.json DESTINATION ${WORK})
 expect_error("there is no ${WORK}/trace-simulated.json" ${WORK}/plan.json --schedule all)
 file(WRITE ${WORK}/trace-simulated.json "{\"format\": \"smp-trace\"}")
 expect_error("there is no \"step\"" ${WORK}/plan.json --schedule all)
+
+# ---- smp schedule
+
+function(expect_schedule text exit)
+  call(schedule ${ARGN})
+  string(FIND "${output}${error}" "${text}" place)
+  if(NOT status EQUAL exit OR place LESS 0)
+    message(SEND_ERROR "schedule ${ARGN}: expected exit ${exit} and\n${text}\nfound exit ${status}\n${output}${error}")
+  endif()
+endfunction()
+
+expect_schedule("rank 2: F0 B0 F1 B1 F2 B2 F3 B3" 0 1f1b --ranks 3 --microbatches 4)
+expect_schedule("wrote ${WORK}/saved.txt" 0 zero_bubble+1 --ranks 3 --microbatches 4 --out ${WORK}/saved.txt)
+call(schedule file:${WORK}/saved.txt --ranks 3 --microbatches 4)
+file(READ ${WORK}/saved.txt saved)
+if(NOT status EQUAL 0 OR NOT output STREQUAL saved)
+  message(SEND_ERROR "what was saved comes back as\n${output}${error}\nand was\n${saved}")
+endif()
+expect_schedule("microbatches kept on the rank would be 3, and 2" 2 1f1b --ranks 3 --microbatches 4 --keep 2)
+expect_schedule("has no lists" 2 interleaved --ranks 3 --microbatches 4)
+expect_schedule("broken.txt: rank 2, position 8" 2 file:broken.txt --ranks 3 --microbatches 4)

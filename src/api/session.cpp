@@ -158,13 +158,12 @@ void show_pulse(const d2d::MpiSession& mpi) {
   if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
 }
 
-d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device) {
-  d2d::RouteOptions options;
+/// @param warnings  of this rank, for when all meet
+d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
+                      std::vector<std::string>& warnings) {
+  auto options = d2d::route_options(config.transport, config.lend_tensors);
   options.device = device;
-  options.lend = config.lend_tensors;
-  options.shared_memory = config.transport != "mpi";
-  if (config.transport == "ucx") options.network = d2d::Network::kUcx;
-  if (config.transport == "ofi") options.network = d2d::Network::kOfi;
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
   return d2d::fastest_routes(mpi, options);
 }
 
@@ -230,10 +229,12 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   parts.cores = cores_of_ranks(*parts.mpi);
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.cores, parts.mpi->local_size());
-  parts.channel =
-      std::make_unique<d2d::Channel>(routes_of(*parts.mpi, parts.config.values(), parts.device));
+  std::vector<std::string> of_routes;
+  parts.channel = std::make_unique<d2d::Channel>(
+      routes_of(*parts.mpi, parts.config.values(), parts.device, of_routes));
   start_progress_thread(*parts.channel, parts.config.values());
   auto runtime = std::make_unique<Runtime>(std::move(parts));
+  for (auto& text : of_routes) runtime->warnings().note(std::move(text));
   warn_of_settings(*runtime);
   return Session(std::move(runtime));
 }

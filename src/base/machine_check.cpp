@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "base/excerpt.h"
 
 namespace smp::base {
 namespace {
@@ -115,19 +116,51 @@ void add_gpus(const MachineFacts& facts, std::vector<MachineFinding>& findings) 
   }
 }
 
+/// What a job that failed says: an error of ours, or else the first paragraph.
+std::string gist_of(const std::string& said) {
+  constexpr std::size_t kMost = 400;
+  const std::string error = "error: ";
+  std::string paragraph;
+  bool ended = false;
+  for (std::size_t start = 0, end; start < said.size(); start = end + 1) {
+    end = std::min(said.find('\n', start), said.size());
+    const auto line = said.substr(start, end - start);
+    if (line.starts_with(error)) return excerpt(line.substr(error.size()), kMost);
+    const bool empty = line.find_first_not_of("- \t\r") == std::string::npos;
+    ended |= empty && !paragraph.empty();
+    if (!empty && !ended) paragraph += (paragraph.empty() ? "" : " ") + line;
+  }
+  return paragraph.empty() ? "it does not say why" : excerpt(paragraph, kMost);
+}
+
 MachineFinding mpi(const MachineFacts& facts) {
   if (facts.mpi.empty()) {
     return {Grade::kBroken, "MPI", "there is no mpirun in PATH",
             "apt-get install openmpi-bin libopenmpi-dev"};
   }
   if (!facts.mpi_starts) {
-    return {Grade::kBroken, "MPI", facts.mpi + ", which cannot start two processes here",
+    return {Grade::kBroken, "MPI",
+            concat(facts.mpi, ", which cannot start a job here: ", gist_of(facts.job_said)),
             "see what `mpirun -n 2 --oversubscribe true` says; as root add --allow-run-as-root"};
   }
   const auto found = concat(facts.mpi, ", starts in ", rounded(facts.mpi_start_seconds, "s"));
   if (facts.mpi_start_seconds < kSlowStart) return {Grade::kGood, "MPI", found, {}};
   return {Grade::kNote, "MPI", found,
           "on one machine --mca pml ob1 --mca btl vader,self looks for no network"};
+}
+
+/// Of a job that MPI started.
+void add_paths(const MachineFacts& facts, std::vector<MachineFinding>& findings) {
+  if (facts.mpi.empty() || !facts.mpi_starts) return;
+  const auto with = "with transport = " + facts.transport;
+  if (facts.paths_work) {
+    findings.push_back({Grade::kGood, "paths", with + " all ranks reach each other", {}});
+    return;
+  }
+  const auto said = gist_of(facts.job_said);  // an error says what to do after its first "; "
+  const auto end = said.find("; ");
+  findings.push_back({Grade::kBroken, "paths", with + " a job fails: " + said.substr(0, end),
+                      end == std::string::npos ? "SMP_TRANSPORT=auto" : said.substr(end + 2)});
 }
 
 MachineFinding shared_memory(const MachineFacts& facts) {
@@ -164,6 +197,15 @@ MachineFinding files(const MachineFacts& facts) {
           concat("ulimit -n ", 2 * wanted)};
 }
 
+/// Memory that processes share counts as a file.
+MachineFinding longest_file(const MachineFacts& facts) {
+  if (facts.longest_file < 0) return {Grade::kGood, "longest file", "without limit", {}};
+  return {Grade::kNote, "longest file",
+          bytes(facts.longest_file) +
+              ": ranks lend no tensors, and may not share memory at all, if that is too little",
+          "ulimit -f unlimited"};
+}
+
 MachineFinding locked(const MachineFacts& facts) {
   const auto found =
       facts.locked_memory < 0 ? std::string("without limit") : bytes(facts.locked_memory);
@@ -178,8 +220,10 @@ MachineFinding locked(const MachineFacts& facts) {
 std::vector<MachineFinding> check_machine(const MachineFacts& facts) {
   std::vector<MachineFinding> findings{cores(facts), memory(facts), products(facts)};
   add_gpus(facts, findings);
+  findings.push_back(mpi(facts));
+  add_paths(facts, findings);
   for (const auto& each :
-       {mpi(facts), shared_memory(facts), reading(facts), files(facts), locked(facts)}) {
+       {shared_memory(facts), reading(facts), files(facts), longest_file(facts), locked(facts)}) {
     findings.push_back(each);
   }
   return findings;

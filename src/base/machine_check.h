@@ -22,10 +22,14 @@ struct MachineFacts {
   std::string blas;                   ///< of LibTorch: "mkl"
   double gflops = 0;                  ///< of one core, of a product of float32 matrices
   std::vector<std::string> gpus;      ///< names of NVIDIA's in the machine
+  std::int64_t longest_file = -1;     ///< bytes, that a process may write; -1: without limit
   int torch_gpus = -1;                ///< that LibTorch can compute on; -1: it has no CUDA
   std::string mpi;                    ///< first line of mpirun --version; empty: there is none
-  bool mpi_starts = true;             ///< mpirun starts two processes
+  bool mpi_starts = true;             ///< mpirun starts a job of `ranks`, two at least
   double mpi_start_seconds = 0;       ///< in which it does
+  std::string transport = "auto";     ///< the setting with which that job was started
+  bool paths_work = true;             ///< its ranks reached each other
+  std::string job_said;               ///< on stderr, as mpirun and its ranks wrote it
 };
 
 /// One thing that was looked at.

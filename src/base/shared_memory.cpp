@@ -1,4 +1,5 @@
-// base/shared_memory.cpp: memfd_create, and the door to it in /proc.
+// base/shared_memory.cpp: memfd_create, and the door to it in /proc. What is refused leaves errno
+// behind, for base/shared_memory_refusal.h.
 #include "base/shared_memory.h"
 
 #include <fcntl.h>
@@ -7,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <utility>
 
@@ -25,6 +27,13 @@ bool may_be_so_long(std::size_t bytes) noexcept {
   return ::getrlimit(RLIMIT_FSIZE, &files) != 0 || bytes <= files.rlim_cur;
 }
 
+/// Leaves errno as it is.
+void close_quietly(int descriptor) noexcept {
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+}
+
 }  // namespace
 
 std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes,
@@ -37,13 +46,16 @@ std::optional<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes,
 }
 
 std::optional<SharedMemory> SharedMemory::make(std::size_t bytes) noexcept {
-  if (!may_be_so_long(bytes)) return std::nullopt;
+  if (!may_be_so_long(bytes)) {
+    errno = EFBIG;
+    return std::nullopt;
+  }
   const int descriptor = ::memfd_create("smp", MFD_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
   auto made = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0
                   ? map(descriptor, bytes, Access::kReadAndWrite)
                   : std::nullopt;
-  if (!made) ::close(descriptor);
+  if (!made) close_quietly(descriptor);
   return made;
 }
 
@@ -54,8 +66,10 @@ std::optional<SharedMemory> SharedMemory::open(const Address& address, std::size
                 static_cast<long long>(address.descriptor));
   const int descriptor = ::open(path, (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
-  auto opened = file_of(descriptor) == address.file ? map(descriptor, bytes, access) : std::nullopt;
-  ::close(descriptor);
+  const bool same = file_of(descriptor) == address.file;
+  if (!same) errno = ESTALE;
+  auto opened = same ? map(descriptor, bytes, access) : std::nullopt;
+  close_quietly(descriptor);
   if (opened) opened->address_ = {address.process, -1, address.file};
   return opened;
 }

@@ -12,16 +12,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <sstream>
+#include <map>
+#include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -30,31 +30,16 @@
 #include "base/cross_memory.h"
 #include "base/machine_check.h"
 #include "base/machine_memory.h"
-#include "d2d/channel.h"
-#include "d2d/job_wires.h"
-#include "d2d/mpi_session.h"
+#include "base/shared_memory_refusal.h"
+#include "base/transport_check.h"
+#include "cli/job_paths.h"
+#include "cli/shell.h"
+#include "d2d/wires/wire_libraries.h"
 
 namespace smp::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// What a shell command prints, and its exit status; -1: it could not be started.
-struct Output {
-  int status = -1;
-  std::string text;
-};
-
-Output run(const std::string& command) {
-  Output output;
-  FILE* const pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return output;
-  std::array<char, 4096> part{};
-  while (std::fgets(part.data(), part.size(), pipe) != nullptr) output.text += part.data();
-  const int status = ::pclose(pipe);
-  output.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return output;
-}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -154,18 +139,37 @@ int gpus_of_torch() {
   return c10::impl::VirtualGuardImpl(kCuda).deviceCount();
 }
 
-// ---- MPI ---------------------------------------------------------------------------------------
+// ---- transports --------------------------------------------------------------------------------
 
-/// Starts `ranks` of this program as show_paths().
-Output start_job(int ranks) {
-  const auto self = fs::read_symlink("/proc/self/exe").string();
-  const char* const as_root =
-      ::geteuid() == 0 ? "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " : "";
-  return run(base::concat(as_root, "timeout 60 mpirun --oversubscribe -n ", ranks, " '", self,
-                          "' doctor --paths 2>/dev/null"));
+/// Of the environment, those of the libraries that carry bytes.
+std::map<std::string, std::string> transport_variables() {
+  std::map<std::string, std::string> found;
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string variable = *each;
+    const auto name = variable.substr(0, variable.find('='));
+    const bool theirs =
+        name.starts_with("UCX_") || name.starts_with("FI_") || name.starts_with("OMPI_MCA_");
+    if (theirs) found[name] = variable.substr(std::min(variable.size(), name.size() + 1));
+  }
+  return found;
 }
 
-base::MachineFacts look(int ranks, std::string& paths) {
+/// Networks as TCP names them, and adapters.
+std::vector<std::string> interfaces() {
+  std::vector<std::string> names;
+  for (const char* const folder : {"/sys/class/net", "/sys/class/infiniband"}) {
+    std::error_code error;
+    for (const auto& each : fs::directory_iterator(folder, error)) {
+      names.push_back(each.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// ---- all together ------------------------------------------------------------------------------
+
+base::MachineFacts look_at_machine(int ranks) {
   base::MachineFacts facts;
   facts.ranks = ranks;
   facts.cores = base::num_cores({base::own_cores()});
@@ -174,6 +178,7 @@ base::MachineFacts look(int ranks, std::string& paths) {
   facts.shared_room = shared_room();
   facts.open_files = limit_of(RLIMIT_NOFILE);
   facts.locked_memory = limit_of(RLIMIT_MEMLOCK);
+  facts.longest_file = base::longest_file();
   facts.fast_network = has_fast_network();
   facts.reads_other_processes = processes_read_each_other();
   facts.blas = name_of_blas();
@@ -181,14 +186,45 @@ base::MachineFacts look(int ranks, std::string& paths) {
   facts.gpus = gpus_of_driver();
   facts.torch_gpus = gpus_of_torch();
   facts.mpi = first_line(run("timeout 10 mpirun --version 2>/dev/null").text);
-  if (facts.mpi.empty()) return facts;
-  const base::SteadyClock clock;
-  const auto start = clock.now();
-  const auto job = start_job(std::max(2, ranks));
-  facts.mpi_starts = job.status == 0;
-  facts.mpi_start_seconds = static_cast<double>(clock.now() - start) / base::kSecond;
-  paths = job.text;
   return facts;
+}
+
+TriedJob start_job(const PathSettings& settings, base::MachineFacts& facts) {
+  facts.transport = settings.transport_of_job();
+  if (facts.mpi.empty()) return {};
+  auto job = try_job(std::max(2, facts.ranks));
+  facts.mpi_starts = job.started;
+  facts.mpi_start_seconds = job.seconds;
+  facts.paths_work = job.worked;
+  facts.job_said = job.said;
+  return job;
+}
+
+base::TransportFacts look_at_transports(const base::MachineFacts& machine) {
+  base::TransportFacts facts;
+  facts.transport = machine.transport;
+  facts.cores =
+      machine.processors > 0 ? std::min<double>(machine.processors, machine.cores) : machine.cores;
+  facts.ranks = machine.ranks > 0 ? machine.ranks : std::max(1, static_cast<int>(facts.cores));
+  facts.reads_other_processes = machine.reads_other_processes;
+  facts.fast_network = machine.fast_network;
+  facts.environment = transport_variables();
+  facts.interfaces = interfaces();
+  facts.ucx = d2d::look_at_ucx();  // from here on the environment has what wires set
+  facts.ofi = d2d::look_at_ofi();
+  return facts;
+}
+
+base::MachineFinding finding_of(const PathSettings& settings) {
+  using Grade = base::MachineFinding::Grade;
+  if (!settings.problem.empty()) {
+    return {Grade::kBroken, "settings", settings.problem, "`smp config` lists all settings"};
+  }
+  const auto found = base::concat("transport = ", settings.transport, " (", settings.origin, ")");
+  if (settings.transport != "local") return {Grade::kGood, "settings", found, {}};
+  return {Grade::kNote, "settings",
+          found + ": all ranks are in one process, started by smp::run_local; looked at is auto",
+          "for ranks that mpirun starts, unset it"};
 }
 
 const char* word_of(base::MachineFinding::Grade grade) {
@@ -206,30 +242,23 @@ const char* word_of(base::MachineFinding::Grade grade) {
 }  // namespace
 
 int examine_machine(int ranks) {
-  std::string paths;
-  const auto findings = base::check_machine(look(ranks, paths));
+  const auto settings = path_settings();
+  auto machine = look_at_machine(ranks);
+  const auto job = start_job(settings, machine);
+  auto findings = base::check_machine(machine);
+  findings.push_back(finding_of(settings));
+  for (auto& each : base::check_transports(look_at_transports(machine))) {
+    findings.push_back(std::move(each));
+  }
   bool broken = false;
   for (const auto& each : findings) {
     std::printf("%-7s %-14s %s\n", word_of(each.grade), each.what.c_str(), each.found.c_str());
     if (!each.remedy.empty()) std::printf("%-22s -> %s\n", "", each.remedy.c_str());
     broken |= each.grade == base::MachineFinding::Grade::kBroken;
   }
-  std::fputs(paths.c_str(), stdout);
+  std::fputs(job.paths.c_str(), stdout);
+  if (!job.said.empty()) std::printf("        the job said:\n%s", job.said.c_str());
   return broken ? 1 : 0;
-}
-
-void show_paths() {
-  const d2d::MpiSession session;
-  d2d::Channel channel(d2d::fastest_routes(session));
-  const auto& routes = channel.routes();
-  std::ostringstream text;
-  for (const GlobalRank peer : routes.members()) {
-    if (peer == routes.rank()) continue;
-    text << "        rank " << routes.rank() << " to " << peer << "    over " << routes.path(peer)
-         << '\n';
-  }
-  if (routes.rank() == GlobalRank(0)) std::fputs(text.str().c_str(), stdout);
-  channel.close(60 * base::kSecond);
 }
 
 }  // namespace smp::cli

@@ -3,14 +3,11 @@
 
 namespace smp::cli {
 
-/// Prints what base/machine_check.h says of this machine, and the paths between ranks that it
-/// really starts. Takes a few seconds.
+/// Prints what base/machine_check.h and base/transport_check.h say of this machine, the paths
+/// between ranks of a job that it really starts (cli/job_paths.h), and what that job said. Takes a
+/// few seconds.
 /// @param ranks  that are to run here; 0: one a core
 /// @return 1 if a job would fail, else 0
 int examine_machine(int ranks);
-
-/// What examine_machine() starts under mpirun: rank 0 prints over which paths it reaches the
-/// others.
-void show_paths();
 
 }  // namespace smp::cli

@@ -14,9 +14,12 @@
 #include "base/edit_distance.h"
 #include "base/terminal.h"
 #include "cli/doctor.h"
+#include "cli/job_paths.h"
 #include "cli/plan_program.h"
 #include "report/plan_schedules.h"
 #include "report/run_folder.h"
+#include "schedule/list_check.h"
+#include "schedule/named_lists.h"
 #include "smp/error.h"
 #include "smp/plan.h"
 #include "smp/version.h"
@@ -25,6 +28,9 @@ namespace {
 
 constexpr int kUsageExit = 2;    // change the call, the settings or a file
 constexpr int kFailureExit = 1;  // anything else
+
+constexpr const char* kChrome = "chrome";  // formats of traces
+constexpr const char* kPerfetto = "perfetto";
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
@@ -35,9 +41,13 @@ void report(const std::string& folder) {
   for (const std::string& picture : pictures) print("wrote " + picture + "\n");
 }
 
-void export_trace(const std::string& folder, const std::string& file) {
-  print("wrote " + smp::report::export_trace(folder, file) +
-        ": open it at https://ui.perfetto.dev or in chrome://tracing\n");
+void export_trace(const std::string& folder, const std::string& file, const std::string& format) {
+  const bool perfetto = format == kPerfetto;
+  const auto written = smp::report::export_trace(
+      folder, file,
+      perfetto ? smp::report::TraceFormat::kPerfetto : smp::report::TraceFormat::kChrome);
+  print("wrote " + written + ": open it at https://ui.perfetto.dev" +
+        (perfetto ? "" : " or in chrome://tracing") + "\n");
 }
 
 void print_plan(const std::string& path) {
@@ -76,11 +86,22 @@ int guarded(const std::function<void()>& action) {
   }
 }
 
+struct ScheduleToPrint {
+  std::string name;
+  int ranks = 0;
+  int microbatches = 0;
+  int most_kept = 0;  // 0: any number
+  std::string file;
+};
+
 // What the verbs are given, and how the process shall exit. Lives as long as the parser.
 struct Call {
-  std::string folder, trace_file;  // report, trace
-  std::string plan;                // plan
+  std::string folder;      // report, trace
+  std::string trace_file;  // trace
+  std::string trace_format = kChrome;
+  std::string plan;  // plan
   smp::cli::ProgramToPlan to_plan;
+  ScheduleToPrint schedule;
   std::string config_file;  // config
   int ranks = 0;
   bool brief = false;
@@ -101,9 +122,15 @@ void add_trace(CLI::App& app, Call& call) {
       "trace", "Write the last recorded step of a run as Chrome and Perfetto read it");
   verb->add_option("RUN", call.folder, "Folder of the run, or of a plan")->required();
   verb->add_option("--out", call.trace_file,
-                   "File to write (default: trace-chrome.json of the run)");
-  verb->callback(
-      [&call] { call.exit_code = guarded([&] { export_trace(call.folder, call.trace_file); }); });
+                   "File to write (default: trace-chrome.json or trace.pftrace of the run)");
+  verb->add_option(
+          "--format", call.trace_format,
+          "chrome (default): JSON, for other viewers too; perfetto: Perfetto's own, smaller")
+      ->check(CLI::IsMember({kChrome, kPerfetto}));
+  verb->callback([&call] {
+    call.exit_code =
+        guarded([&] { export_trace(call.folder, call.trace_file, call.trace_format); });
+  });
 }
 
 // A run's folder stands for the plan in it.
@@ -162,6 +189,36 @@ void add_plan(CLI::App& app, Call& call) {
   });
 }
 
+void print_schedule(const ScheduleToPrint& wanted) {
+  const auto lists = smp::schedule::lists_named(
+      wanted.name, {.pp_size = wanted.ranks, .microbatches = wanted.microbatches});
+  smp::schedule::check_lists(lists, wanted.name, wanted.most_kept);
+  if (wanted.file.empty()) return print(lists.to_text());
+  lists.write(wanted.file);
+  print("wrote " + wanted.file + ": change it and train with pipeline = file:" + wanted.file +
+        "\n");
+}
+
+void add_schedule(CLI::App& app, Call& call) {
+  auto& wanted = call.schedule;
+  auto* verb = app.add_subcommand(
+      "schedule", "Print a pipeline schedule as lists, which you may change, or check your own");
+  verb->add_option("NAME", wanted.name,
+                   "simple, 1f1b, zero_bubble, 1f1b+N, zero_bubble+N, file:PATH")
+      ->required();
+  verb->add_option("--ranks", wanted.ranks, "Of the pipeline")
+      ->required()
+      ->check(CLI::Range(1, smp::base::kMostStages));
+  verb->add_option("--microbatches", wanted.microbatches, "Of a step")
+      ->required()
+      ->check(CLI::Range(1, smp::base::kMostMicrobatches));
+  verb->add_option("--keep", wanted.most_kept,
+                   "Refuse lists under which a rank keeps the activations of more microbatches")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--out", wanted.file, "File to write (default: print)");
+  verb->callback([&call] { call.exit_code = guarded([&] { print_schedule(call.schedule); }); });
+}
+
 void add_config(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
       "config",
@@ -178,10 +235,11 @@ void add_config(CLI::App& app, Call& call) {
 
 void add_doctor(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
-      "doctor", "Look whether this machine is fit for a job: cores, memory, BLAS, MPI, limits");
+      "doctor",
+      "Look whether this machine is fit for a job: cores, memory, BLAS, MPI, networks, limits");
   verb->add_option("--ranks", call.ranks, "That are to run on this machine (default: one a core)")
       ->check(CLI::Range(1, smp::base::kMostStages));
-  verb->add_flag("--paths", call.paths, "Under mpirun: over which paths rank 0 reaches the others");
+  verb->add_flag("--paths", call.paths, "Under mpirun: over which paths ranks reach each other");
   verb->callback([&call] {
     int found = 0;
     call.exit_code = guarded([&] {
@@ -216,7 +274,8 @@ int main(int argc, char** argv) {
   app.name("smp");
   app.footer(
       "The script ./smp of the source folder is another program: it builds this tool and passes\n"
-      "report, plan, config and doctor on to it; demo, test, build, install and perf are its own.");
+      "report, trace, plan, schedule, config and doctor on to it; demo, test, build, install and "
+      "perf are its own.");
   app.set_version_flag("--version", "smp " SMP_VERSION " (LibTorch " SMP_TORCH_VERSION ")");
   app.require_subcommand(1);
   Call call;
@@ -224,6 +283,7 @@ int main(int argc, char** argv) {
   add_report(app, call);
   add_trace(app, call);
   add_plan(app, call);
+  add_schedule(app, call);
   add_config(app, call);
   add_doctor(app, call);
   const int refused = guarded([&] { require_known_command(app, argc, argv); });

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -99,12 +100,30 @@ std::uint64_t addresses() noexcept {
   return std::min(pages * base::SharedHeap::kPage, kMostAddresses);
 }
 
+/// Of make_allocator(). As long-lived as what it tells of.
+base::MemoryRefusal& told_refusal() {
+  static auto& refusal = *new base::MemoryRefusal;
+  return refusal;
+}
+
+Allocator* refuse(base::MemoryRefusal refusal) {
+  told_refusal() = std::move(refusal);
+  return nullptr;
+}
+
 Allocator* make_allocator() {
   auto* const others = c10::GetCPUAllocator();
+  if (others != c10::GetDefaultCPUAllocator()) {
+    return refuse({"the program has set an allocator of its own for CPU tensors", {}});
+  }
   const auto bytes = addresses();
-  if (others != c10::GetDefaultCPUAllocator() || bytes == 0) return nullptr;
+  if (bytes == 0) {
+    return refuse({"the machine counts addresses as memory (vm.overcommit_memory = 2)",
+                   "sysctl vm.overcommit_memory=0"});
+  }
   auto heap = base::SharedHeap::make(bytes);
-  return heap ? new Allocator(std::move(heap), *others) : nullptr;
+  if (!heap) return refuse(base::refusal_to_make(errno, bytes, base::longest_file()));
+  return new Allocator(std::move(heap), *others);
 }
 
 }  // namespace
@@ -124,6 +143,8 @@ base::SharedHeap* HeapAllocator::install() {
   }();
   return once ? &installed->heap() : nullptr;
 }
+
+const base::MemoryRefusal& HeapAllocator::refusal() noexcept { return told_refusal(); }
 
 bool HeapAllocator::in_forked_child() noexcept { return forked.load(std::memory_order_relaxed); }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/shared_heap.h"
+#include "base/shared_memory_refusal.h"
 
 namespace smp::d2d {
 
@@ -20,6 +21,8 @@ class HeapAllocator {
   /// The heap; nullptr if the machine refuses one, or the program has set another allocator than
   /// LibTorch's own before. The first call decides. Threads: while no other allocates.
   static base::SharedHeap* install();
+  /// Why install() returned nullptr, whenever that was.
+  static const base::MemoryRefusal& refusal() noexcept;
   /// Whether this process is the child of a fork() after install(): what its parent shares with
   /// others is not its affair.
   static bool in_forked_child() noexcept;

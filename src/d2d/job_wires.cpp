@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "base/cross_memory.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
+#include "base/shared_memory_refusal.h"
 #include "d2d/heap_allocator.h"
 #include "d2d/wire_probe.h"
 #include "d2d/wires/cuda_driver.h"
@@ -81,8 +83,11 @@ bool all_say(bool yes, const MpiCommunicator& ranks) {
 
 /// `bytes` of each rank of `host`, mapped here, in order; fewer where the machine refuses some. All
 /// of them call it, and go on offering their own.
-std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiCommunicator& host) {
+/// @param refusal  what was refused to this rank; what another one does not offer is its affair
+std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiCommunicator& host,
+                                                base::MemoryRefusal& refusal) {
   auto own = base::SharedMemory::make(bytes);
+  if (!own) refusal = base::refusal_to_make(errno, bytes, base::longest_file());
   std::vector<base::SharedMemory::Address> addresses(static_cast<std::size_t>(host.size()));
   const auto address = own ? own->address() : base::SharedMemory::Address();
   check_mpi(MPI_Allgather(&address, sizeof address, MPI_BYTE, addresses.data(), sizeof address,
@@ -90,9 +95,11 @@ std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiComm
             "sharing memory");
   std::vector<base::SharedMemory> all;
   for (int i = 0; i < host.size(); ++i) {
-    auto memory = i == host.rank()
-                      ? std::exchange(own, std::nullopt)
-                      : base::SharedMemory::open(addresses[static_cast<std::size_t>(i)], bytes);
+    const auto& of_rank = addresses[static_cast<std::size_t>(i)];
+    auto memory = i == host.rank() ? std::exchange(own, std::nullopt)
+                                   : base::SharedMemory::open(of_rank, bytes);
+    const bool offered = of_rank.file != 0;
+    if (!memory && offered && refusal.reason.empty()) refusal = base::refusal_to_open(errno);
     if (memory) all.push_back(std::move(*memory));
   }
   return all;
@@ -127,9 +134,9 @@ bool can_read_memory_of(const std::vector<std::int64_t>& processes, const MpiCom
 }
 
 std::unique_ptr<HostShmWire> share_rings(const MpiSession& job, const HostShmOptions& options,
-                                         const HostShmWire* beside) {
+                                         const HostShmWire* beside, base::MemoryRefusal& refusal) {
   const MpiCommunicator host = MpiCommunicator::of_this_host(job.world().get());
-  auto segments = exchange_memory(HostShmSegment::bytes_for(host.size(), options), host);
+  auto segments = exchange_memory(HostShmSegment::bytes_for(host.size(), options), host, refusal);
   // All have it, or nobody uses it: ranks number their wires alike.
   if (!all_say(segments.size() == static_cast<std::size_t>(host.size()), job.world()))
     return nullptr;
@@ -146,10 +153,40 @@ std::unique_ptr<HostShmWire> share_rings(const MpiSession& job, const HostShmOpt
   return all_say(wire != nullptr, job.world()) ? std::move(wire) : nullptr;
 }
 
-}  // namespace
+/// If something was refused to this rank. The others only follow, and say nothing.
+/// @param loss  what the job does without
+/// @param setting  that asks for the same; empty: none
+void warn_of(const base::MemoryRefusal& refusal, const std::string& loss,
+             const std::string& setting, const WarnOfRoutes& warn) {
+  if (refusal.reason.empty()) return;
+  auto text = base::concat(loss, ": ", refusal.reason);
+  if (!refusal.remedy.empty()) text += "; remedy: " + refusal.remedy;
+  if (!setting.empty()) text += base::concat("; or ", setting, " if that is wanted");
+  if (warn) return warn(text);
+  base::log(base::LogLevel::kWarning, text);
+}
 
-std::unique_ptr<HostShmWire> connect_host_shm(const MpiSession& job) {
-  auto wire = share_rings(job, {}, nullptr);
+const char* name_of(Network network) {
+  switch (network) {
+    case Network::kUcx:
+      return "UCX";
+    case Network::kOfi:
+      return "libfabric";
+    case Network::kMpi:
+      break;
+  }
+  return "MPI";
+}
+
+/// @param instead  carries what shared memory does not
+std::unique_ptr<HostShmWire> connect_rings(const MpiSession& job, Network instead,
+                                           const WarnOfRoutes& warn) {
+  base::MemoryRefusal refusal;
+  auto wire = share_rings(job, {}, nullptr, refusal);
+  warn_of(refusal,
+          base::concat("ranks of this machine cannot share memory, so the whole job uses ",
+                       name_of(instead), ", which is slower"),
+          instead == Network::kMpi ? "transport = mpi" : "", warn);
   if (!wire) return nullptr;
   // What shared memory does not carry, MPI will.
   const auto wrong = probe(*wire, kProbePatience);
@@ -160,15 +197,39 @@ std::unique_ptr<HostShmWire> connect_host_shm(const MpiSession& job) {
   return wire;
 }
 
-std::unique_ptr<Loans> connect_loans(const MpiSession& job) {
+/// @return what is to be lent; nullptr: see `refusal`
+std::unique_ptr<Loans> make_loans(base::MemoryRefusal& refusal) {
+  auto* const heap = HeapAllocator::install();
+  if (heap == nullptr) {
+    refusal = HeapAllocator::refusal();
+    return nullptr;
+  }
+  auto loans = Loans::make(heap);
+  if (!loans) refusal = base::refusal_to_make(errno, 0, base::longest_file());
+  return loans;
+}
+
+}  // namespace
+
+std::unique_ptr<HostShmWire> connect_host_shm(const MpiSession& job, const WarnOfRoutes& warn) {
+  return connect_rings(job, Network::kMpi, warn);
+}
+
+std::unique_ptr<Loans> connect_loans(const MpiSession& job, const WarnOfRoutes& warn) {
   const MpiCommunicator host = MpiCommunicator::of_this_host(job.world().get());
-  auto loans = Loans::make(HeapAllocator::install());
+  base::MemoryRefusal refusal;
+  auto loans = make_loans(refusal);
   const auto own = loans ? loans->offer() : Loans::Offer();
   std::vector<Loans::Offer> offers(static_cast<std::size_t>(host.size()));
   check_mpi(
       MPI_Allgather(&own, sizeof own, MPI_BYTE, offers.data(), sizeof own, MPI_BYTE, host.get()),
       "offering memory");
   const bool connected = loans && loans->connect(job.rank(), job.ranks_of_this_host(), offers);
+  const bool all_offer = std::all_of(offers.begin(), offers.end(),
+                                     [](const auto& offer) { return offer.heap_bytes > 0; });
+  if (!connected && all_offer) refusal = base::refusal_to_open(errno);
+  warn_of(refusal, "ranks of this machine copy large tensors instead of lending them",
+          "lend_tensors = false", warn);
   if (!all_say(connected, host)) return nullptr;
   loans->stop_offering();
   return loans;
@@ -213,9 +274,10 @@ std::vector<std::string> gather_from(const MpiSession& job, const Members& membe
 std::unique_ptr<Wire> try_cuda_ipc(const MpiSession& job, c10::Device device,
                                    const HostShmWire& beside, bool shared_events,
                                    std::string& problem) {
-  auto messages = share_rings(job, {.blocks = 1}, &beside);
+  base::MemoryRefusal refusal;
+  auto messages = share_rings(job, {.blocks = 1}, &beside, refusal);
   if (!messages) {
-    problem = "the machine refuses shared memory";
+    problem = refusal.reason.empty() ? "the machine refuses shared memory" : refusal.reason;
     return nullptr;
   }
   const Members members = messages->members();
@@ -321,13 +383,24 @@ std::unique_ptr<Wire> connect_ofi(const MpiSession& job) {
   return connect_network<OfiEndpoint, OfiWire>(job, "libfabric", "FI_PROVIDER and FI_TCP_IFACE");
 }
 
+RouteOptions route_options(const std::string& transport, bool lend_tensors) {
+  RouteOptions options;
+  options.lend = lend_tensors;
+  options.shared_memory = transport != "mpi";
+  if (transport == "ucx") options.network = Network::kUcx;
+  if (transport == "ofi") options.network = Network::kOfi;
+  return options;
+}
+
 Routes fastest_routes(const MpiSession& job, const RouteOptions& options) {
   std::vector<WireUse> uses;
   std::unique_ptr<Loans> loans;
-  if (auto shared = job.size() > 1 && options.shared_memory ? connect_host_shm(job) : nullptr) {
+  if (auto shared = job.size() > 1 && options.shared_memory
+                        ? connect_rings(job, options.network, options.warn)
+                        : nullptr) {
     const HostShmWire& rings = *shared;
     uses.push_back({std::move(shared)});
-    if (options.lend) loans = connect_loans(job);
+    if (options.lend) loans = connect_loans(job, options.warn);
     if (options.device.is_cuda()) {
       auto gpus = connect_cuda_ipc(job, options.device, rings);
       if (gpus) uses.push_back({std::move(gpus), /*control=*/false});

@@ -35,7 +35,7 @@ MachineFinding finding(const std::string& what, const MachineFacts& facts) {
 
 TEST(MachineCheck, FindsNothingToDoOnAGoodMachine) {
   const auto findings = check_machine(good_machine());
-  EXPECT_EQ(findings.size(), 8u);
+  EXPECT_EQ(findings.size(), 10u);
   for (const auto& each : findings) {
     EXPECT_EQ(each.grade, Grade::kGood) << each.what << ": " << each.found;
     EXPECT_THAT(each.found, testing::Not(IsEmpty())) << each.what;
@@ -84,8 +84,24 @@ TEST(MachineCheck, NamesEachFlawAndItsRemedy) {
        },
        "4 x NVIDIA H100, of which LibTorch sees 2 for 4 ranks", "start 2 ranks"},
       {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi.clear(); }, "no mpirun", "apt-get"},
-      {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi_starts = false; }, "cannot start",
+      {"MPI", Grade::kBroken,
+       [](MachineFacts& m) {
+         m.mpi_starts = false;
+         m.job_said = "-----\nThere are not\nenough slots.\n\nMore of it\n";
+       },
+       "cannot start a job here: There are not enough slots.", "--allow-run-as-root"},
+      {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi_starts = false; }, "does not say why",
        "--allow-run-as-root"},
+      {"paths", Grade::kBroken,
+       [](MachineFacts& m) {
+         m.transport = "ucx";
+         m.paths_work = false;
+         m.job_said =
+             "[smp W rank 0] noise\nerror: rank 1: there is no UCX; install it, or do not\n";
+       },
+       "with transport = ucx a job fails: rank 1: there is no UCX", "install it, or do not"},
+      {"paths", Grade::kBroken, [](MachineFacts& m) { m.paths_work = false; },
+       "with transport = auto a job fails: it does not say why", "SMP_TRANSPORT=auto"},
       {"MPI", Grade::kNote, [](MachineFacts& m) { m.mpi_start_seconds = 5; }, "starts in 5 s",
        "vader"},
       {"/dev/shm", Grade::kBroken, [](MachineFacts& m) { m.shared_room = 19 << 20; },
@@ -96,6 +112,8 @@ TEST(MachineCheck, NamesEachFlawAndItsRemedy) {
        "copied twice", "ptrace_scope"},
       {"open files", Grade::kNote, [](MachineFacts& m) { m.open_files = 35; },
        "35 a process, about 36 are needed for 4 ranks", "ulimit -n 72"},
+      {"longest file", Grade::kNote, [](MachineFacts& m) { m.longest_file = 4 << 20; },
+       "4 MiB: ranks lend no tensors", "ulimit -f unlimited"},
       {"locked memory", Grade::kNote,
        [](MachineFacts& m) {
          m.fast_network = true;
@@ -126,6 +144,20 @@ TEST(MachineCheck, WithoutANumberOfRanksThereIsOneForEachCoreThatMayRun) {
   EXPECT_THAT(finding("cores", facts).found,
               AllOf(HasSubstr("8 for 1 rank"), HasSubstr("lets 1.5 run")));
   EXPECT_EQ(finding("cores", facts).grade, Grade::kGood);
+}
+
+TEST(MachineCheck, QuotesOnlyTheFirstParagraphOfAJobThatDoesNotStart) {
+  auto facts = good_machine();
+  facts.mpi_starts = false;
+  facts.job_said = "----\n\nNo\nslots.\n \nMuch more.\n";
+  EXPECT_THAT(finding("MPI", facts).found, testing::EndsWith(": No slots."));
+}
+
+TEST(MachineCheck, SaysNothingOfPathsWhereMpiStartsNoJob) {
+  auto facts = good_machine();
+  facts.mpi_starts = false;
+  facts.paths_work = false;
+  for (const auto& each : check_machine(facts)) EXPECT_NE(each.what, "paths");
 }
 
 TEST(MachineCheck, LittleLockedMemoryDoesNotMatterWithoutAnAdapterThatWantsIt) {

@@ -3,11 +3,14 @@ message that says who.
 
     jobs_test.py JOB MPIRUN... -- [unittest arguments]
 
-JOB is the program of job/main.cpp, MPIRUN the command that starts it.
+JOB is the program of job/main.cpp, MPIRUN the command that starts it. SMP_BUILT names the folder of the built tool
+smp, without which nothing is drawn.
 """
 
 import contextlib
 import ctypes
+import glob
+import json
 import os
 import re
 import signal
@@ -27,6 +30,10 @@ SECONDS_TO_END = 3.0
 # Those who leave let the launcher end the job for 2 s, then try to end it for 5 s.
 SECONDS_TO_NOTICE_WHILE_LEAVING = 2 + 5 + SECONDS_TO_END
 SECONDS_TO_START = 60.0
+
+REPLAYED = ("--smp.static_mode", "true", "--smp.fast_mode", "true")
+REPLAYED_STEP = 10  # by then steps are replayed, as rank 0 says once
+SAID_OF_REPLAY = "static_mode: from step "
 
 
 def command(*ranks_and_arguments, mpirun=None):
@@ -114,11 +121,12 @@ class RunningJob:
 class KilledRank(unittest.TestCase):
     """SIGKILL of any rank in the middle of training ends the job, and nothing is left."""
 
-    def kill(self, rank, action="train", *settings):
+    def kill(self, rank, action="train", *settings, step=5):
+        """What the job said."""
         before = set(os.listdir("/dev/shm"))
         job = RunningJob(4, action, 1_000_000, *settings)
         try:
-            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            self.assertTrue(job.wait_for_step(step), "".join(job.output))
             os.kill(job.pids[rank], signal.SIGKILL)
             status, seconds = job.wait()
             print(f"rank {rank} killed: the job ended after {seconds:.2f} s", flush=True)
@@ -133,6 +141,7 @@ class KilledRank(unittest.TestCase):
             self.assertEqual(os.listdir(job.shared_memory.name), [])
             ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}
             self.assertEqual(ours, set())
+            return text
         finally:
             job.close()
 
@@ -147,6 +156,10 @@ class KilledRank(unittest.TestCase):
 
     def test_rank_3(self):
         self.kill(3)
+
+    def test_rank_of_a_replayed_step(self):
+        text = self.kill(2, "train", *REPLAYED, step=REPLAYED_STEP)
+        self.assertIn(SAID_OF_REPLAY, text)
 
     def test_rank_whose_memory_others_read(self):
         for rank in (1, 2, 3):
@@ -195,6 +208,80 @@ class KilledRank(unittest.TestCase):
         self.assertNotEqual(said, [], text)
         self.assertEqual(len(said), len(set(said)), text)
         self.assertLess(seconds, SECONDS_TO_NOTICE_WHILE_LEAVING)
+
+
+class KilledRun(unittest.TestCase):
+    """What a run leaves one of whose ranks was killed can be drawn, up to the step in which it ended."""
+
+    STEP = 12
+
+    @staticmethod
+    def words(file):
+        """What a reader sees of a page."""
+        with open(file, encoding="utf-8") as page:
+            seen = re.sub(r"<(style|script)\b.*?</\1>", "", page.read(), flags=re.DOTALL)
+        return " ".join(re.sub(r"<[^>]*>", " ", seen).split())
+
+    def leave_a_run(self, folder, rank, *settings):
+        """The folder of a run that ended when `rank` was killed."""
+        os.environ["TMPDIR"] = folder
+        try:
+            job = RunningJob(4, "log", 1_000_000, *settings)
+        finally:
+            del os.environ["TMPDIR"]
+        try:
+            self.assertTrue(job.wait_for_step(self.STEP), "".join(job.output))
+            os.kill(job.pids[rank], signal.SIGKILL)
+            status, _ = job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            self.assertNotEqual(status, 0, text)
+            self.assertEqual(re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE), [str(rank)], text)
+        finally:
+            job.close()
+        found = glob.glob(f"{folder}/smp_integration_job/log-*")
+        self.assertEqual(len(found), 1, text)
+        return found[0]
+
+    def tool(self, command, run_folder):
+        """What the tool smp says of a run."""
+        done = subprocess.run([os.path.join(os.environ["SMP_BUILT"], "smp-cli"), command, run_folder],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_TO_START)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def drawn(self, rank, *settings):
+        if "SMP_BUILT" not in os.environ:
+            self.skipTest("SMP_BUILT does not say where the tool smp is")
+        with tempfile.TemporaryDirectory() as folder:
+            run_folder = self.leave_a_run(folder, rank, *settings)
+            said = self.tool("report", run_folder)
+            found = re.search(r"log on 4 ranks, .*: (\d+) steps; it still runs, or did not end as it should", said)
+            self.assertIsNotNone(found, said)
+            steps = int(found[1])
+            self.assertGreaterEqual(steps, self.STEP - 1, said)  # the last may not have been written down
+            with open(f"{run_folder}/metrics.csv", encoding="utf-8") as table:
+                logged = [line.split(",")[0] for line in table]
+            self.assertEqual(logged, ["step", *map(str, range(1, steps + 1))])
+            page = self.words(f"{run_folder}/report.html")
+            self.assertRegex(page, rf"last logged step step {steps} loss \d")
+            page = self.words(f"{run_folder}/timeline.html")
+            last = re.search(r"Step (\d+), in which the run ended: .* on 4 ranks", page)
+            self.assertIsNotNone(last, page)
+            self.assertIn(int(last[1]), (steps, steps + 1))
+            self.assertIn(f"wrote {run_folder}/trace-chrome.json", self.tool("trace", run_folder))
+            with open(f"{run_folder}/trace-chrome.json", encoding="utf-8") as trace:
+                events = json.load(trace)["traceEvents"]
+            named = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+            self.assertEqual(named, {f"rank {number}" for number in range(4)})
+            self.assertTrue(any(event["ph"] == "X" for event in events))
+
+    def test_that_recorded_its_steps(self):
+        for rank in (0, 2):
+            self.drawn(rank)
+
+    def test_that_replayed_its_steps(self):
+        self.drawn(2, *REPLAYED)
 
 
 class KilledLauncher(unittest.TestCase):
@@ -252,10 +339,11 @@ class StoppedRank(unittest.TestCase):
         self.assertRegex(text, rf"rank {rank} is stopped.*nothing was seen of it for [0-6](\.\d)? s")
         return stopped
 
-    def stopped(self, rank):
-        job = RunningJob(4, "train", 1_000_000, *self.LIMITS)
+    def stopped(self, rank, *settings, step=5):
+        """What the job said."""
+        job = RunningJob(4, "train", 1_000_000, *self.LIMITS, *settings)
         try:
-            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            self.assertTrue(job.wait_for_step(step), "".join(job.output))
             os.kill(job.pids[rank], signal.SIGSTOP)
             status, seconds = job.wait()
             job.reader.join()
@@ -267,6 +355,7 @@ class StoppedRank(unittest.TestCase):
             self.assertEqual(len(re.findall(r"^smp: ", text, re.MULTILINE)), 1, text)
             last = text[text.index("\nsmp: "):]
             self.assertRegex(last, r"rank \d,? ?.* waits for .*, for [3-6](\.\d)? s")
+            return text
         finally:
             job.close()
 
@@ -278,6 +367,9 @@ class StoppedRank(unittest.TestCase):
 
     def test_three(self):
         self.stopped(3)
+
+    def test_in_a_replayed_step(self):
+        self.assertIn(SAID_OF_REPLAY, self.stopped(1, *REPLAYED, step=REPLAYED_STEP))
 
     def test_that_is_let_go_on_only_gets_a_report(self):
         job = RunningJob(4, "train", 1_000_000, "--smp.stall_seconds", 1)

@@ -18,6 +18,7 @@ OfiLibrary load_ofi(const char* file) {
   fabric.load("fi_dupinfo", all.dupinfo);
   fabric.load("fi_fabric", all.fabric);
   fabric.load("fi_strerror", all.strerror);
+  fabric.load("fi_version", all.version);
   return all;
 }
 

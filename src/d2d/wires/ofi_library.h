@@ -14,6 +14,7 @@ struct OfiLibrary {
   decltype(&::fi_dupinfo) dupinfo;
   decltype(&::fi_fabric) fabric;
   decltype(&::fi_strerror) strerror;
+  decltype(&::fi_version) version;
 };
 
 /// The functions. The first call loads them, and lets EFA's processes fork unless the environment

@@ -15,6 +15,7 @@ UcxLibrary load_ucx(const char* ucp_file, const char* ucs_file) {
   const LoadedLibrary ucp(ucp_file, origin);
   UcxLibrary all{};
   ucp.load("ucp_config_read", all.config_read);
+  ucp.load("ucp_get_version_string", all.version_string);
   ucp.load("ucp_config_release", all.config_release);
   ucp.load("ucp_init_version", all.init_version);
   ucp.load("ucp_cleanup", all.cleanup);

@@ -8,6 +8,7 @@ namespace smp::d2d {
 
 /// Named as in ucp.h.
 struct UcxLibrary {
+  decltype(&::ucp_get_version_string) version_string;
   decltype(&::ucp_config_read) config_read;
   decltype(&::ucp_config_release) config_release;
   decltype(&::ucp_init_version) init_version;

@@ -49,6 +49,7 @@ namespace {
 
 constexpr int kLayers = 4;
 constexpr int kManySteps = 1'000'000;
+constexpr int kNamedSteps = 12;  // the first ones: in static mode the last of them are replayed
 
 double seconds_to_sleep = 0;
 std::string mischief;  // of a module, in microbatch 1
@@ -196,7 +197,9 @@ int train(const Orders& orders) {
     if (orders.action == "loss" && number == last && smp::rank() == 0) {
       std::printf("loss %a\n", loss.reduce_mean().item<double>());
     }
-    if (smp::rank() == 0 && number < 10) std::cout << "step " + std::to_string(number) << std::endl;
+    if (smp::rank() == 0 && number <= kNamedSteps) {
+      std::cout << "step " + std::to_string(number) << std::endl;
+    }
     if (!leaves || number < orders.amount || !orders.are_mine()) continue;
     if (orders.action == "leave") return 0;
     if (orders.action == "throw") throw std::runtime_error("the disk is full");
