@@ -302,13 +302,13 @@ void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
     request.row = scope.row();
     request.place = scope.next_place(owner);
   }
+  core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   try {
     core_.port.send(owner, request);
   } catch (...) {
     if (in_row) scope.give_back_place(owner);
     throw;
   }
-  core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   core_.counters.passed_on += request.promised.size();
   for (const auto& input : request.promised) {
     if (input.source.owner == owner) continue;  // it asks itself
@@ -393,8 +393,8 @@ void CallRouter::on_message(PassedOn&& message) {
 // ---- backward of remote calls ------------------------------------------------------------------
 
 void CallRouter::request_backward(PpRank owner, const BackwardRequest& request) {
-  core_.port.send(owner, request);
   core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
+  core_.port.send(owner, request);
   ++core_.counters.backward_requests;
   core_.counters.passed_on += request.promised.size();
 }

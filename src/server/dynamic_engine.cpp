@@ -25,6 +25,26 @@ struct StepsRunning {
   ~StepsRunning() { --module::steps_running(); }
 };
 
+/// Why ranks must be told in the running step how far each microbatch has come, whether steps end
+/// alike or not; nullptr: they need not.
+const char* what_needs_messages(const ServerCore& core) {
+  const auto& step = *core.step;
+  if (step.task.one_at_a_time) return "modules keep state, so microbatches run one after the other";
+  if (core.scopes.modules.any_in_order()) return "microbatches enter a module in order";
+  if (step.progress.has_list()) {
+    return "the pipeline schedule lets ranks begin what others have made room for "
+           "(interleaved and simple do not)";
+  }
+  return nullptr;
+}
+
+void warn_if_not_replayed(const ServerCore& core) {
+  const char* const why = what_needs_messages(core);
+  if (why == nullptr || core.port.size() == 1) return;
+  base::log(base::LogLevel::kWarning, "rank ", core.port.name(),
+            ": static_mode: steps keep their control messages, because ", why);
+}
+
 }  // namespace
 
 // ---- the step ----------------------------------------------------------------------------------
@@ -49,12 +69,9 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.scopes.modules.begin_step(core_.port.rank());
 }
 
-/// Where microbatches enter modules in order, or a rank only when others have ended there, ranks
-/// must be told how far each has come.
 bool DynamicEngine::may_replay() const {
   return core_.port.is_first() && core_.port.size() > 1 && recorded_.may_replay() &&
-         !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order() &&
-         !core_.step->progress.has_list();
+         what_needs_messages(core_) == nullptr;
 }
 
 void DynamicEngine::run() {
@@ -209,8 +226,10 @@ void DynamicEngine::note_end(StepEnded& message) {
     }
   } else {
     const bool news = news_ || !message.buffers.empty();
+    const bool knew = recorded_.may_replay();
     message.fastest = recorded_.ended(news, kind_of_step(), core_.step->task.microbatches,
                                       core_.clock.now() - core_.step->start);
+    if (!knew && recorded_.may_replay()) warn_if_not_replayed(core_);
   }
   message.keep_order = recorded_.may_replay();
   message.in_order = core_.scopes.modules.any_in_order();

@@ -27,8 +27,9 @@ class RequestAnswer {
       if (core_.step->failed()) failures_.throw_aborted();
       auto response = run();
       response.request = request;
-      core_.port.send(source, response);
+      // First: its receiver may go on before this thread does.
       core_.scopes.recorder.note(RequestKind::kAnswered, source, request);
+      core_.port.send(source, response);
     } catch (const StepAborted&) {
       throw;
     } catch (...) {

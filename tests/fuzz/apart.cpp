@@ -24,6 +24,7 @@ constexpr std::size_t kMaxText = 4000;
 /// A result on its way through the pipe.
 struct Head {
   int verdict = 0;
+  int replayed = 0;
   std::uint32_t length = 0;
 };
 
@@ -63,6 +64,7 @@ class Child {
     Head head;
     if (!read_all(&head, sizeof head)) return fail(result);
     result.verdict = static_cast<Verdict>(head.verdict);
+    result.replayed = head.replayed;
     result.text.resize(head.length);
     return read_all(result.text.data(), head.length) || fail(result);
   }
@@ -72,6 +74,7 @@ class Child {
     const auto text = result.text.substr(0, kMaxText);
     Head head;
     head.verdict = static_cast<int>(result.verdict);
+    head.replayed = result.replayed;
     head.length = static_cast<std::uint32_t>(text.size());
     std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
     bytes += text;

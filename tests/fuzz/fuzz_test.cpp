@@ -22,7 +22,7 @@
 namespace smp::fuzz {
 namespace {
 
-constexpr std::uint64_t kPrograms = 300;
+constexpr std::uint64_t kPrograms = 250;
 constexpr std::uint64_t kFirstSeed = 1;
 constexpr std::uint64_t kShrunk = 3;  // failures made smaller; others are printed as they are
 constexpr double kShrinkSeconds = 20;
@@ -52,6 +52,7 @@ class Tally {
   void note(const Program& program, const Result& result) {
     count("all programs", result.verdict);
     for (const auto& feature : features(program)) count(feature, result.verdict);
+    if (result.verdict == Verdict::kEqual && result.replayed > 0) ++replaying_;
     if (result.verdict == Verdict::kRefused) ++refusals_[result.text];
     if (result.verdict == Verdict::kBothThrow) ++throws_[result.text.substr(0, 90)];
   }
@@ -66,6 +67,7 @@ class Tally {
                 << std::setw(12) << counts[1] << std::setw(9) << counts[2] << std::setw(9)
                 << counts[3] << "\n";
     }
+    std::cout << std::setw(6) << replaying_ << " equal with steps that were replayed\n";
     for (const auto& [reason, times] : refusals_) {
       std::cout << std::setw(6) << times << " refused: " << reason << "\n";
     }
@@ -75,6 +77,8 @@ class Tally {
   }
 
   int of(Verdict verdict) const { return counts_.at("all programs")[column(verdict)]; }
+  /// Programs that are equal, with steps that were replayed.
+  int replaying() const { return replaying_; }
   int all() const {
     int sum = 0;
     for (const int count : counts_.at("all programs")) sum += count;
@@ -91,6 +95,7 @@ class Tally {
 
   std::map<std::string, std::array<int, 4>> counts_;
   std::map<std::string, int> refusals_, throws_;
+  int replaying_ = 0;
 };
 
 std::string command(std::uint64_t seed) {
@@ -114,6 +119,7 @@ TEST(Fuzz, RandomProgramsEqualOneProcessOrAreRefused) {
   const auto first = number("SMP_FUZZ_SEED", kFirstSeed);
   const bool shows = !environment("SMP_FUZZ_SHOW", "").empty();
   const auto without = left_out();
+  const bool replays = without.count("static mode") == 0;
   const auto program = [&](int i) { return generate(first + static_cast<unsigned>(i), without); };
   Tally tally;
   const auto shrinks = number("SMP_FUZZ_SHRINK", kShrunk);
@@ -132,6 +138,7 @@ TEST(Fuzz, RandomProgramsEqualOneProcessOrAreRefused) {
   if (programs < 100 || failures >= most) return;
   EXPECT_LE(tally.of(Verdict::kRefused) * 5, tally.all()) << "too much is refused";
   EXPECT_GE(tally.of(Verdict::kEqual) * 2, tally.all()) << "too little is compared";
+  EXPECT_TRUE(!replays || tally.replaying() * 20 >= tally.all()) << "too little is replayed";
 }
 
 }  // namespace

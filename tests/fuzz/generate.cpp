@@ -82,6 +82,7 @@ class Generator {
     place();
     // Drawn last: programs of earlier seeds stay what they were but for that.
     if (draw("loss of a module", .3)) program_.body.loss_rank = dice_.below(program_.ranks);
+    mode();
     return std::move(program_);
   }
 
@@ -107,6 +108,17 @@ class Generator {
     p.evaluates = draw("evaluates", .15);
     constexpr std::array kDelays{1e-7, 1e-6, 1e-4, 1e-2};
     p.mean_delay = kDelays[static_cast<std::size_t>(dice_.below(kDelays.size()))];
+  }
+
+  /// Steps enough that the last three can be replayed.
+  void mode() {
+    auto& p = program_;
+    const bool is_static = draw("static mode", .4);
+    const bool is_fast = draw("fast mode", .5);
+    if (!is_static) return;
+    p.static_mode = true;
+    p.fast_mode = is_fast;
+    p.steps = 8;
   }
 
   int add_module(int parent, int depth, const std::string& path) {

@@ -129,6 +129,17 @@ Result judge_failure(const std::vector<Trace>& ranks, const Trace& reference) {
   return {Verdict::kUndocumented, where + first.error};
 }
 
+Result judge_traces(const std::vector<Trace>& ranks, const Trace& reference) {
+  if (origin(ranks) != nullptr) return judge_failure(ranks, reference);
+  if (const char* reason = reason_to_run(reference.error)) return {Verdict::kBothThrow, reason};
+  if (!reference.error.empty()) {
+    return {Verdict::kUnnoticed,
+            "step " + std::to_string(reference.failed_at) + ": " + first_line(reference.error)};
+  }
+  const auto text = difference(ranks, reference);
+  return text.empty() ? Result{} : Result{Verdict::kDifferent, text};
+}
+
 }  // namespace
 
 const char* name_of(Verdict verdict) {
@@ -166,14 +177,9 @@ Result judge(const Program& program) {
     return {text.find("deadlock") != std::string::npos ? Verdict::kHang : Verdict::kUndocumented,
             "the session: " + text};
   }
-  if (origin(ranks) != nullptr) return judge_failure(ranks, reference);
-  if (const char* reason = reason_to_run(reference.error)) return {Verdict::kBothThrow, reason};
-  if (!reference.error.empty()) {
-    return {Verdict::kUnnoticed,
-            "step " + std::to_string(reference.failed_at) + ": " + first_line(reference.error)};
-  }
-  const auto text = difference(ranks, reference);
-  return text.empty() ? Result{} : Result{Verdict::kDifferent, text};
+  auto result = judge_traces(ranks, reference);
+  result.replayed = ranks[0].replayed;
+  return result;
 }
 
 }  // namespace smp::fuzz

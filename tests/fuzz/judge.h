@@ -25,6 +25,7 @@ inline bool is_failure(Verdict verdict) { return verdict > Verdict::kRefused; }
 struct Result {
   Verdict verdict = Verdict::kEqual;
   std::string text;  ///< what differs, or the message
+  int replayed = 0;  ///< steps without control messages
 };
 
 /// Runs it. In this process: a crash or an endless loop is the caller's. Sets LibTorch's default

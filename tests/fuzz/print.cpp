@@ -52,7 +52,11 @@ class Printer {
          << ", delay " << p.mean_delay << ", "
          << (p.planner ? (p.trial ? "planner with a trial run" : "planner that counts")
                        : "placed by hand, rest on 0")
-         << (p.evaluates ? ", evaluated before" : "") << "\n";
+         << (p.evaluates ? ", evaluated before" : "")
+         << (p.fast_mode     ? ", fast mode"
+             : p.static_mode ? ", static mode"
+                             : "")
+         << "\n";
   }
 
   std::string name(int number) const {
@@ -278,6 +282,8 @@ std::set<std::string> features(const Program& program) {
   };
   note(program.planner, "planner");
   note(program.evaluates, "evaluates");
+  note(program.static_mode, "static mode");
+  note(program.fast_mode, "fast mode");
   note(body.models == 2, "two models");
   note(body.backwards > 1, "several backwards");
   note(body.as_list, "backward of a list");

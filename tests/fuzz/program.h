@@ -101,6 +101,8 @@ struct Program {
   bool planner = false;                  ///< the library decides about what is not pinned
   bool trial = true;                     ///< the planner runs the body once
   bool evaluates = false;                ///< a step of evaluation comes first
+  bool static_mode = false;              ///< steps are replayed, once enough are recorded
+  bool fast_mode = false;                ///< with static_mode only
   double mean_delay = 1e-6;              ///< of a message, in simulated seconds
 };
 

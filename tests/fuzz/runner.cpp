@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/runtime.h"
 #include "fuzz/nodes.h"
 #include "smp/smp.h"
 
@@ -247,6 +248,7 @@ class Rank {
       trace_.failed_at = step;
       check_session();
     }
+    trace_.replayed = static_cast<int>(Runtime::current().server().core().counters.replayed);
     return std::move(trace_);
   }
 
@@ -371,7 +373,9 @@ std::vector<Trace> run_ranks(const Program& program) {
   config.microbatches = program.microbatches;
   config.pipeline = program.schedule;
   config.plan_cache = "off";
-  config.promised_outputs = program.seed % 3 != 0;
+  config.promised_outputs = program.seed % 3 != 0 || program.fast_mode;
+  config.static_mode = program.static_mode;
+  config.fast_mode = program.fast_mode;
   config.skip_tracing = !program.trial;
   config.auto_partition = program.planner;
   if (!program.planner) config.default_partition = 0;

@@ -20,6 +20,7 @@ struct Trace {
   std::string error;
   int failed_at = -2;     ///< step, kPlacing, or -2: nowhere
   std::string aftermath;  ///< what the session said after the failure
+  int replayed = 0;       ///< steps without control messages; rank 0 knows
 };
 
 /// In one process, without this library.

@@ -89,6 +89,12 @@ Change fewer(int Program::*member, int least) {
 void change_settings(std::vector<Change>& changes) {
   changes.push_back(setting(&Program::steps, 1));
   changes.push_back(setting(&Program::evaluates, false));
+  changes.push_back(setting(&Program::fast_mode, false));
+  changes.push_back([](Program& program) {
+    const bool on = program.static_mode;
+    program.static_mode = program.fast_mode = false;
+    return on;
+  });
   changes.push_back(setting(&Program::planner, false));
   changes.push_back(setting(&Program::trial, false));
   changes.push_back(setting(&Program::schedule, std::string("simple")));

@@ -191,7 +191,7 @@ PLANTS = [
     Plant("the order of other microbatches is kept", "src/server/dynamic_engine.cpp",
           "orders_.find(task.microbatches)", "orders_.begin()", [STATIC]),
     Plant("steps under windows are replayed", "src/server/dynamic_engine.cpp",
-          "         !core_.step->progress.has_list();", "         true;", [STATIC]),
+          "  if (step.progress.has_list()) {", "  if (false) {", [STATIC]),
     Plant("nobody keeps to the recorded order", "src/server/dynamic_engine.cpp",
           "  if (keeps_order_ &&", "  if (false &&", [STATIC]),
     # ---- a backward in two parts
@@ -361,4 +361,19 @@ PLANTS = [
           "if (!moved) require_no_loss();", "require_no_loss();", [("test_d2d", "ucx_wire_test*")]),
     Plant("what a lost rank sent over UCX is refused", "src/d2d/wires/ucx_wire.cpp",
           "if (kind != Kind::kControlReceive) require_no_loss();", "require_no_loss();", [("test_d2d", "ucx_wire_test*")]),
+    # ---- a wire among unequal receivers, and strangers
+    Plant("what the server sends is not protected", "src/d2d/channel.cpp",
+          "of_server ? keep_memory(data.tensor) : nullptr", "nullptr", [("test_d2d", "*AllowsChangesOfWhatTheServerSends")]),
+    Plant("all is copied for a small part", "src/d2d/channel.cpp",
+          "if (tensor.nbytes() < storage.nbytes() / 2) {", "if (false) {", [("test_d2d", "*AllowsChangesOfWhatTheServerSends")]),
+    Plant("a deaf receiver gets all blocks", "src/d2d/wires/host_shm_wire.cpp",
+          "return free_blocks_.size() > kept;", "return true;", [("test_d2d", "HostShmWireTest.*")]),
+    Plant("blocks of a receiver are never counted back", "src/d2d/wires/host_shm_wire.cpp",
+          "  --receivers_[block]->blocks;\n", "", [("test_d2d", "HostShmWireTest.*:host_shm*")]),
+    Plant("UCX reads what a stranger sends", "src/d2d/wires/ucx_wire.cpp",
+          "source < peers_.size() && peers_[source]->endpoint != nullptr &&", "true ||",
+          [("test_d2d", "UcxWireTest.*")]),
+    Plant("saved lists lose the microbatches that a rank may keep more", "src/schedule/named_lists.cpp",
+          "return zero_bubble_lists(shape.pp_size, shape.microbatches, more);",
+          "return zero_bubble_lists(shape.pp_size, shape.microbatches);", [("test_schedule", "NamedLists.*")]),
 ]

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,13 +56,16 @@ enum class Time { kSimulated, kReal };
 class LocalServers {
  public:
   /// In real time messages arrive at once.
-  explicit LocalServers(int ranks, std::uint64_t seed = 1, Time time = Time::kSimulated)
+  /// @param fixed_delay  of each message, in simulated time; otherwise it is drawn
+  explicit LocalServers(int ranks, std::uint64_t seed = 1, Time time = Time::kSimulated,
+                        std::optional<base::Nanoseconds> fixed_delay = std::nullopt)
       : clock_(seed),
         simulation_(time == Time::kSimulated ? &clock_ : nullptr),
         servers_(static_cast<std::size_t>(ranks)),
         channels_(static_cast<std::size_t>(ranks)) {
     d2d::LocalOptions options;
     options.clock = simulation_;
+    options.fixed_delay = fixed_delay;
     hub_ = std::make_shared<d2d::LocalHub>(ranks, options);
     for (int rank = 0; rank < ranks; ++rank) stages_.emplace_back(rank);
   }
@@ -100,6 +104,8 @@ class LocalServers {
   /// While its rank runs.
   ModuleServer& server(int rank) { return *servers_.at(static_cast<std::size_t>(rank)); }
   d2d::Channel& channel(PpRank rank) const { return *channels_.at(rank.index()); }
+  /// Simulated, since the ranks began.
+  base::Nanoseconds now() const noexcept { return clock_.now(); }
   /// Suspends the calling fiber.
   static void sleep(base::Nanoseconds time) {
     fiber::Scheduler::instance().sleep_for(time, {"the test", "", -1, -1});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,83 @@ TEST(PromisedCall, SoDoGradients) {
 
 TEST(PromisedCall, WhereTheCallerTakesPartItNeedsTheValues) {
   EXPECT_EQ(traffic_of({1, 0, 1, 0}).tensors, 4u);
+}
+
+// ---- how many messages follow each other -------------------------------------------------------
+
+/// One-way messages that a body waited for one after the other, since computing takes no simulated
+/// time, and every message the same.
+struct Hops {
+  std::int64_t forward = 0, backward = 0;
+  friend bool operator==(const Hops&, const Hops&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const Hops& hops) {
+  return out << hops.forward << " forward, " << hops.backward << " backward";
+}
+
+constexpr base::Nanoseconds kDelay = base::kMillisecond;
+
+/// The clock sets those apart that leave at once, by a nanosecond each.
+std::int64_t hops_of(base::Nanoseconds duration) {
+  EXPECT_LT(duration % kDelay, base::kMicrosecond);
+  return duration / kDelay;
+}
+
+/// Of the last of five steps, with one microbatch of `rows` rows.
+Hops hops_of(const std::vector<int>& owners, bool promised, std::int64_t rows) {
+  std::map<std::string, int> places;
+  for (std::size_t i = 0; i < owners.size(); ++i) places[std::to_string(i)] = owners[i];
+  LocalServers servers(1 + *std::max_element(owners.begin(), owners.end()), 1, Time::kSimulated,
+                       kDelay);
+  servers.options().promised_outputs = promised;
+  const auto schedule = schedule::make_simple();
+  Hops hops;
+  servers.run([&](ModuleServer& server) {
+    Row model(static_cast<int>(owners.size()));
+    place_modules(server, *model, places);
+    for (int step = 0; step < 5; ++step) {
+      StepTask task;
+      task.schedule = schedule.get();
+      task.weights = {1};
+      task.body = [&](int) {
+        const auto x = at::ones({rows, 2}).requires_grad_();
+        const auto begin = servers.now();
+        const auto y = model(x);
+        EXPECT_EQ(y[0][1].item<float>(), std::ldexp(1.0F, static_cast<int>(owners.size())));
+        const auto middle = servers.now();
+        server.engine().backward({y}, {at::ones_like(y)}, /*keep_graph=*/false);
+        EXPECT_TRUE(x.grad().defined());
+        hops = {hops_of(middle - begin), hops_of(servers.now() - middle)};
+      };
+      server.run_step(task);
+    }
+  });
+  return hops;
+}
+
+/// k calls, each of which needs the result of the one before: there, from owner to owner, and back.
+/// Through the caller it is there and back for each. So it is with gradients.
+TEST(PromisedCall, AChainOfKCallsWaitsForOneMessageMoreThanItHasCalls) {
+  for (const std::int64_t rows : {1, 8192}) {
+    for (int k = 1; k <= 6; ++k) {
+      std::vector<int> owners;
+      for (int i = 1; i <= k; ++i) owners.push_back(i);
+      SCOPED_TRACE(testing::Message() << k << " calls with " << rows << " rows");
+      EXPECT_EQ(hops_of(owners, true, rows), (Hops{k + 1, k + 1}));
+      EXPECT_EQ(hops_of(owners, false, rows), (Hops{2 * k, 2 * k}));
+    }
+  }
+}
+
+TEST(PromisedCall, AChainThatComesBackToARankWaitsForAsManyMessages) {
+  EXPECT_EQ(hops_of({1, 2, 1, 2}, true, 1), (Hops{5, 5}));
+  EXPECT_EQ(hops_of({1, 2, 1, 2}, false, 1), (Hops{8, 8}));
+}
+
+/// What its owner keeps for itself does not travel.
+TEST(PromisedCall, AChainOnOneRankWaitsForTwoMessages) {
+  EXPECT_EQ(hops_of({1, 1, 1, 1}, true, 1), (Hops{2, 2}));
+  EXPECT_EQ(hops_of({1, 1, 1, 1}, false, 1), (Hops{8, 8}));
 }
 
 }  // namespace promised_call_test
