@@ -3,11 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "api/runtime.h"
+#include "base/check.h"
 #include "d2d/mpi_session.h"
 #include "harness.h"
 #include "schedule/list_generators.h"
@@ -51,15 +54,18 @@ double mean_slept(const std::vector<std::vector<Sleep>>& ranks) {
 struct Measurement {
   std::vector<double> step_ms, slept_ms;
   int ranks_inside = 0;
+  std::vector<int> most_kept;  ///< microbatches, by rank
   StageTimes times;
 };
+
+enum class Mode { kDynamic, kStatic, kFast };
 
 /// What is compared with an ideal.
 struct Contestant {
   std::string name;  ///< of its rows
   std::string pipeline;
   Placed placed = Placed::kByHand;
-  bool fast = false;
+  Mode mode = Mode::kDynamic;
   double jitter = 0;
 
   /// Of a stage: the planner is to have a choice.
@@ -80,16 +86,19 @@ std::vector<Contestant> contestants() {
           {"interleaved", "interleaved", kByPlanner},
           {"simple", "simple"},
           {"simple", "simple", kByPlanner},
-          {"fast", "interleaved", kByHand, true},
-          {"fast", "interleaved", kByPlanner, true},
+          {"static", "interleaved", kByHand, Mode::kStatic},
+          {"static", "interleaved", kByPlanner, Mode::kStatic},
+          {"fast", "interleaved", kByHand, Mode::kFast},
+          {"fast", "interleaved", kByPlanner, Mode::kFast},
           {"1f1b", "1f1b"},
+          {"1f1b", "1f1b", kByPlanner},
           {"1f1b_2_more", "1f1b+2"},
           {"zero_bubble", "zero_bubble"},
           {"zero_bubble_2_more", "zero_bubble+2"},
-          {"jitter20", "interleaved", kByHand, false, kJitter},
-          {"jitter20.1f1b", "1f1b", kByHand, false, kJitter},
-          {"jitter20.1f1b_2_more", "1f1b+2", kByHand, false, kJitter},
-          {"jitter20.zero_bubble_2_more", "zero_bubble+2", kByHand, false, kJitter}};
+          {"jitter20", "interleaved", kByHand, Mode::kDynamic, kJitter},
+          {"jitter20.1f1b", "1f1b", kByHand, Mode::kDynamic, kJitter},
+          {"jitter20.1f1b_2_more", "1f1b+2", kByHand, Mode::kDynamic, kJitter},
+          {"jitter20.zero_bubble_2_more", "zero_bubble+2", kByHand, Mode::kDynamic, kJitter}};
 }
 
 /// All modules are equally long, lest what the machine adds to each sleep weighs more in some.
@@ -100,12 +109,17 @@ Measurement measure(const Options& options, const Contestant& contestant) {
   result.times = {std::vector<double>(modules, options.forward_ms),
                   std::vector<double>(modules, options.backward_ms), contestant.jitter,
                   contestant.splits_backward() ? 0.5 : 0};
-  const int warm_up = contestant.fast && !brief() ? kRecorded : 1;
+  const bool replays = contestant.mode != Mode::kDynamic;
+  const int warm_up = replays && !brief() ? kRecorded : 1;
+  result.most_kept.resize(static_cast<std::size_t>(size()));
   for (const auto& step : run_sleeping_steps(result.times, options.microbatches, options.steps,
                                              contestant.placed, warm_up)) {
     result.step_ms.push_back(step.milliseconds);
     result.slept_ms.push_back(mean_slept(step.sleeps));
     result.ranks_inside = std::max(result.ranks_inside, most_at_once(step.sleeps));
+    for (std::size_t rank = 0; rank < step.most_kept.size(); ++rank) {
+      result.most_kept[rank] = std::max(result.most_kept[rank], step.most_kept[rank]);
+    }
   }
   return result;
 }
@@ -130,7 +144,10 @@ std::string note_of(const Options& options, const Contestant& contestant) {
   const std::string times = "F = " + std::to_string(std::lround(options.forward_ms)) +
                             " ms, B = " + std::to_string(std::lround(options.backward_ms)) +
                             " ms; ";
-  const std::string what = contestant.pipeline + (contestant.fast ? ", fast mode" : "") +
+  const std::string mode = contestant.mode == Mode::kDynamic  ? ""
+                           : contestant.mode == Mode::kStatic ? ", static mode"
+                                                              : ", fast mode";
+  const std::string what = contestant.pipeline + mode +
                            (contestant.placed == Placed::kByHand
                                 ? ""
                                 : ", placed by the planner, " +
@@ -139,7 +156,24 @@ std::string note_of(const Options& options, const Contestant& contestant) {
     return what + ", " + times + "sleeps vary by 20 %; over 1F1B to the letter, computed";
   }
   if (contestant.splits_backward()) return what + ", " + times + "over m (F + B) + (p - 1) F";
-  return what + ", " + times + "aim: at most 1.05";
+  return what + ", " + times + "aim: at most " + (size() == 2 ? "1.03" : "1.05");
+}
+
+/// Microbatches that the schedule lets each rank keep.
+std::vector<int> kept_by_schedule(int microbatches) {
+  const auto& schedule = Runtime::current().schedule();
+  std::vector<int> kept;
+  for (int rank = 0; rank < size(); ++rank) {
+    kept.push_back(schedule.most_alive(rank, microbatches));
+  }
+  return kept;
+}
+
+/// "4 3 2 1".
+std::string spaced(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
+  return text;
 }
 
 void add_rows(Report& report, const Options& options, const Contestant& contestant,
@@ -158,6 +192,21 @@ void add_rows(Report& report, const Options& options, const Contestant& contesta
              "how late the machine wakes sleepers");
   report.add(prefix + "ranks_inside_modules" + setting, measured.ranks_inside, "1",
              "most at one time");
+  if (contestant.placed == Placed::kByPlanner) return;  // executions there are no microbatches
+  const auto allowed = kept_by_schedule(options.microbatches);
+  const auto sum = [](const std::vector<int>& all) {
+    return std::accumulate(all.begin(), all.end(), 0.0);
+  };
+  for (std::size_t rank = 0; rank < allowed.size(); ++rank) {
+    SMP_REQUIRE(measured.most_kept[rank] <= allowed[rank], contestant.pipeline, ": rank ", rank,
+                " kept the activations of ", measured.most_kept[rank],
+                " microbatches, and its "
+                "schedule allows ",
+                allowed[rank]);
+  }
+  report.add(prefix + "kept_over_schedule" + setting, sum(measured.most_kept) / sum(allowed), "1",
+             "microbatches kept at most by rank: " + spaced(measured.most_kept) +
+                 "; allowed: " + spaced(allowed));
 }
 
 /// Empty if only the help was wanted.
@@ -180,7 +229,8 @@ Config config_of(const Options& options, const Contestant& contestant) {
                 .pipeline = contestant.pipeline,
                 .plan_cache = "off",
                 .intra_op_threads = 1};
-  config.static_mode = config.fast_mode = contestant.fast;
+  config.static_mode = contestant.mode != Mode::kDynamic;
+  config.fast_mode = contestant.mode == Mode::kFast;
   // Operators that sleep cost nothing.
   if (contestant.placed == Placed::kByPlanner) config.trace_repeats = 3;
   return config;

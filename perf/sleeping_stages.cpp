@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,18 @@ namespace {
 /// Of this rank, in the running step.
 std::vector<Sleep> slept;
 
+/// Executions that this rank keeps activations of.
+class KeptExecutions {
+ public:
+  void begin_step() { kept_ = most_ = 0; }
+  void begin() { most_ = std::max(most_, ++kept_); }
+  void end() { --kept_; }
+  int most() const { return most_; }
+
+ private:
+  int kept_ = 0, most_ = 0;
+} kept_executions;
+
 void sleep_for(double milliseconds, bool backward) {
   const base::SteadyClock clock;
   const auto now_ms = [&] { return static_cast<double>(clock.now()) / base::kMillisecond; };
@@ -41,18 +54,23 @@ void sleep_for(double milliseconds, bool backward) {
 
 class BackwardSleep final : public torch::autograd::Node {
  public:
-  explicit BackwardSleep(double milliseconds) : milliseconds_(milliseconds) {}
+  /// @param parts_left  of the backward of the execution, this one among them
+  BackwardSleep(double milliseconds, std::shared_ptr<int> parts_left)
+      : milliseconds_(milliseconds), parts_left_(std::move(parts_left)) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     sleep_for(milliseconds_, true);
+    if (--*parts_left_ == 0) kept_executions.end();
     return std::move(gradients);
   }
 
  private:
   double milliseconds_;
+  std::shared_ptr<int> parts_left_;
 };
 
-at::Tensor with_backward_sleep(const at::Tensor& x, double milliseconds) {
-  const auto node = make_node<BackwardSleep>(milliseconds);
+at::Tensor with_backward_sleep(const at::Tensor& x, double milliseconds,
+                               const std::shared_ptr<int>& parts_left) {
+  const auto node = make_node<BackwardSleep>(milliseconds, parts_left);
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   auto result = x.detach();
   torch::autograd::set_history(result, node);
@@ -65,11 +83,13 @@ struct StageImpl : torch::nn::Module {
       : weight(register_parameter("weight", at::ones({1}))), times_(times), number_(number) {}
   at::Tensor forward(const at::Tensor& x) {
     const int microbatch = std::max(0, current_microbatch());
+    kept_executions.begin();
     sleep_for(times_.forward_of(number_, microbatch), false);
     const double backward = times_.backward_of(number_, microbatch);
     const double of_weight = backward * times_.weight_share;
-    const auto factor = of_weight > 0 ? with_backward_sleep(weight, of_weight) : weight;
-    auto y = with_backward_sleep(x, backward - of_weight) * factor;
+    const auto parts = std::make_shared<int>(of_weight > 0 ? 2 : 1);
+    const auto factor = of_weight > 0 ? with_backward_sleep(weight, of_weight, parts) : weight;
+    auto y = with_backward_sleep(x, backward - of_weight, parts) * factor;
     return number_ + 1 == times_.forward.size() ? y.sum() : y;
   }
   at::Tensor weight;
@@ -127,10 +147,12 @@ std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microb
   std::vector<SleepingStep> results;
   for (int i = 0; i < warm_up + steps; ++i) {
     slept.clear();
+    kept_executions.begin_step();
     barrier();
     const double duration = microseconds([&] { train(batch); }) / 1000;
     auto sleeps = sleeps_of_all_ranks();
-    if (i >= warm_up) results.push_back({duration, std::move(sleeps)});
+    auto kept = all_gather(kept_executions.most());
+    if (i >= warm_up) results.push_back({duration, std::move(sleeps), std::move(kept)});
   }
   return results;
 }

@@ -29,6 +29,9 @@ struct Sleep {
 struct SleepingStep {
   double milliseconds = 0;
   std::vector<std::vector<Sleep>> sleeps;  ///< by rank
+  /// By rank, the most executions of modules at one time that have begun their forward and not
+  /// ended their backward: with one module a rank, microbatches whose activations it keeps.
+  std::vector<int> most_kept;
 };
 
 /// Calls `body` in a session of its own; a program may have one after another.
