@@ -201,9 +201,8 @@ std::vector<ConfigKey> runtime_keys() {
           "whether calls of modules on other ranks return before their values are there"),
       key("static_mode", "", &Config::static_mode, any_boolean(), "false",
           "whether steps that end like those before need no control messages (pipeline = "
-          "interleaved "
-          "or simple); without fast_mode tensors then go through the caller of a module; what is "
-          "wrong at a step's very end may be told a step later"),
+          "interleaved or simple); without fast_mode tensors then go through the caller of a "
+          "module; what is wrong at a step's very end may be told a step later"),
       key("fast_mode", "", &Config::fast_mode, any_boolean(), "false",
           "with static_mode: tensors go from rank to rank without a detour through their caller"),
       key("fiber_stack_bytes", "", &Config::fiber_stack_bytes,
