@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "d2d/wire.h"
@@ -43,11 +42,14 @@ inline std::size_t segments_of(std::size_t bytes, std::size_t segment) {
   return (bytes + segment - 1) / segment;
 }
 
+/// Bytes of control data in one message; a longer one is none of ours.
+inline constexpr std::uint64_t kLongestOfiMessage = std::uint64_t{1} << 30;
+
 /// The trailer of a received frame; `bytes` holds one at least.
-inline OfiTrailer trailer_of(std::span<const std::byte> bytes) {
-  OfiTrailer trailer;
-  std::memcpy(&trailer, bytes.data() + bytes.size() - sizeof trailer, sizeof trailer);
-  return trailer;
-}
+[[nodiscard]] OfiTrailer trailer_of(std::span<const std::byte> bytes);
+
+/// Whether another of `ranks` ranks may have written it, which is not at position `own`: all that
+/// it counts is there, and no more.
+[[nodiscard]] bool makes_sense(std::span<const std::byte> frame, int ranks, int own);
 
 }  // namespace smp::d2d

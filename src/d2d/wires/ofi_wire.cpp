@@ -22,7 +22,6 @@ constexpr int kMostReads = 64;
 constexpr int kMostFramesRead = 64;
 constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
 /// What a frame may announce: no channel sends more (frame_codec.cpp).
-constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
 
 template <class Thing>
 void keep_until_exit(Thing thing) {
@@ -405,7 +404,7 @@ void OfiWire::tell(Peer& to, TransferId received) {
 
 void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   const auto frame = operation.frame.first(std::min(bytes, operation.frame.size()));
-  if (!makes_sense(frame)) {
+  if (!makes_sense(frame, members().size(), members().position(rank()))) {
     return lose(
         base::concat("a frame over libfabric came that makes no sense (", frame.size(), " bytes)"));
   }
@@ -424,29 +423,6 @@ void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
                              " was to come"));
   }
   if (source.frames.ready()) make_readable(source);
-}
-
-/// Whether a rank of this job may have written it: all that it counts is there, and no more.
-bool OfiWire::makes_sense(std::span<const std::byte> frame) const {
-  if (frame.size() < sizeof(OfiTrailer)) return false;
-  const auto trailer = trailer_of(frame);
-  const std::size_t received = trailer.received * sizeof(TransferId);
-  const std::size_t room = frame.size() - sizeof trailer;
-  if (trailer.source >= peers_.size() || peers_[trailer.source]->rank == rank() ||
-      received > room || trailer.last > 1) {
-    return false;
-  }
-  const std::size_t bytes = room - received;
-  switch (trailer.kind) {
-    case OfiFrameKind::kControl:
-      return bytes <= trailer.message_bytes && trailer.message_bytes <= kLongestMessage;
-    case OfiFrameKind::kGrants:
-      return received == 0 && bytes > 0 && bytes % sizeof(OfiGrant) == 0;
-    case OfiFrameKind::kGoodbye:
-    case OfiFrameKind::kNothing:
-      return bytes == 0;
-  }
-  return false;
 }
 
 void OfiWire::take_grants(Peer& from, std::span<const std::byte> grants) {

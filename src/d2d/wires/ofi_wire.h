@@ -145,7 +145,6 @@ class OfiWire final : public Wire {
   bool finish_segment(std::uint32_t receive);
   void tell(Peer& to, TransferId received);
   void take_frame(Operation& operation, std::size_t bytes);
-  bool makes_sense(std::span<const std::byte> frame) const;
   void take_grants(Peer& from, std::span<const std::byte> grants);
   void post_receives();
 
