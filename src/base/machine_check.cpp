@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/byte_text.h"
 #include "base/check.h"
 #include "base/excerpt.h"
 
@@ -31,11 +32,6 @@ std::string rounded(double value, const char* unit) {
   char text[64];
   std::snprintf(text, sizeof text, "%.3g %s", value, unit);
   return text;
-}
-
-std::string bytes(std::int64_t count) {
-  return count < kGiB ? rounded(static_cast<double>(count) / kMiB, "MiB")
-                      : rounded(static_cast<double>(count) / kGiB, "GiB");
 }
 
 double usable_cores(const MachineFacts& facts) {
@@ -64,7 +60,7 @@ MachineFinding memory(const MachineFacts& facts) {
   if (facts.memory == 0) return {Grade::kGood, "memory", "unknown", {}};
   return {Grade::kGood,
           "memory",
-          bytes(facts.memory) + ", " + bytes(facts.memory / ranks_of(facts)) + " a rank",
+          byte_text(facts.memory) + ", " + byte_text(facts.memory / ranks_of(facts)) + " a rank",
           {}};
 }
 
@@ -166,12 +162,12 @@ void add_paths(const MachineFacts& facts, std::vector<MachineFinding>& findings)
 MachineFinding shared_memory(const MachineFacts& facts) {
   const auto wanted = kSharedRoomOfRank * ranks_of(facts);
   if (facts.shared_room >= wanted) {
-    return {Grade::kGood, "/dev/shm", bytes(facts.shared_room) + " free", {}};
+    return {Grade::kGood, "/dev/shm", byte_text(facts.shared_room) + " free", {}};
   }
   const auto found = facts.shared_room < 0
                          ? std::string("there is none")
-                         : concat(bytes(facts.shared_room), " free, Open MPI wants ", bytes(wanted),
-                                  for_ranks(facts));
+                         : concat(byte_text(facts.shared_room), " free, Open MPI wants ",
+                                  byte_text(wanted), for_ranks(facts));
   return {Grade::kBroken, "/dev/shm", found,
           "docker run --shm-size=1g, or mpirun --mca btl_vader_backing_directory FOLDER"};
 }
@@ -201,14 +197,14 @@ MachineFinding files(const MachineFacts& facts) {
 MachineFinding longest_file(const MachineFacts& facts) {
   if (facts.longest_file < 0) return {Grade::kGood, "longest file", "without limit", {}};
   return {Grade::kNote, "longest file",
-          bytes(facts.longest_file) +
+          byte_text(facts.longest_file) +
               ": ranks lend no tensors, and may not share memory at all, if that is too little",
           "ulimit -f unlimited"};
 }
 
 MachineFinding locked(const MachineFacts& facts) {
   const auto found =
-      facts.locked_memory < 0 ? std::string("without limit") : bytes(facts.locked_memory);
+      facts.locked_memory < 0 ? std::string("without limit") : byte_text(facts.locked_memory);
   const bool enough = facts.locked_memory < 0 || facts.locked_memory >= kLockedMemory;
   if (enough || !facts.fast_network) return {Grade::kGood, "locked memory", found, {}};
   return {Grade::kNote, "locked memory", found + ", and there is an InfiniBand or RoCE adapter",

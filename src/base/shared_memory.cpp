@@ -1,5 +1,4 @@
-// base/shared_memory.cpp: memfd_create, and the door to it in /proc. What is refused leaves errno
-// behind, for base/shared_memory_refusal.h.
+// base/shared_memory.cpp: memfd_create, and the door to it in /proc.
 #include "base/shared_memory.h"
 
 #include <fcntl.h>

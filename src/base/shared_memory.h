@@ -20,7 +20,7 @@ class SharedMemory {
     std::uint64_t file = 0;  ///< what the descriptor must be; elsewhere it is something else
   };
 
-  /// `bytes` zeros, or nothing if the machine refuses.
+  /// `bytes` zeros, or nothing if the machine refuses: errno says why, and so it does of open().
   static std::optional<SharedMemory> make(std::size_t bytes) noexcept;
   enum class Access : bool { kRead, kReadAndWrite };
   /// The memory at `address`, or nothing: another machine or container, or it is not offered. Who

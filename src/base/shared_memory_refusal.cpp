@@ -4,9 +4,9 @@
 #include <sys/resource.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <system_error>
 
+#include "base/byte_text.h"
 #include "base/check.h"
 
 namespace smp::base {
@@ -14,25 +14,14 @@ namespace {
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
-std::string size_text(double bytes) {
-  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
-  char text[64];
-  if (bytes < kGiB) {
-    std::snprintf(text, sizeof text, "%.4g MiB", bytes / kMiB);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f GiB", bytes / kGiB);
-  }
-  return text;
-}
-
 }  // namespace
 
 MemoryRefusal refusal_to_make(int error, std::size_t bytes, std::int64_t longest_file) {
-  const auto needed = size_text(static_cast<double>(bytes)) + " are needed";
+  const auto needed = byte_text(static_cast<std::int64_t>(bytes)) + " are needed";
   switch (error) {
     case EFBIG:
       return {concat(text_of(error), " (", needed, ", and `ulimit -f` allows ",
-                     size_text(static_cast<double>(longest_file)), ")"),
+                     byte_text(longest_file), ")"),
               "`ulimit -f unlimited` in the shell that starts the ranks"};
     case ENOMEM:
       return {concat(text_of(error), " (", needed, " of addresses)"),

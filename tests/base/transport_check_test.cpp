@@ -58,74 +58,75 @@ struct Case {
 };
 
 /// Each spoils one thing only: whatever else is found is good.
+const Case kFlaws[] = {
+    {[](TransportFacts& f) {
+       f.transport = "ucx";
+       f.ucx = {"", "", "loading UCX failed: no such file; install it (Debian: libucx0)"};
+     },
+     "UCX", "transport = ucx needs it: loading UCX failed: no such file; no UCX_*",
+     "install it (Debian: libucx0)", Grade::kBroken},
+    {[](TransportFacts& f) {
+       f.transport = "ofi";
+       f.ofi = {"", "", "no reason"};
+     },
+     "libfabric", "needs it: no reason", "transport = auto", Grade::kBroken},
+    {[](TransportFacts& f) { f.environment["UCX_TLS"] = "self,sm, cma"; }, "UCX",
+     "UCX_TLS = self,sm, cma reaches no other machine", "tcp"},
+    {[](TransportFacts& f) { f.environment["UCX_NET_DEVICES"] = "eth0,eth7,mlx5_1:1"; }, "UCX",
+     "UCX_NET_DEVICES names eth7, mlx5_1, which", "eth0, lo, mlx5_0"},
+    {[](TransportFacts& f) {
+       f.transport = "ucx";
+       f.environment["UCX_NET_DEVICES"] = "eth7";
+     },
+     "UCX", "names eth7", "unset UCX_NET_DEVICES", Grade::kBroken},
+    {[](TransportFacts& f) {
+       f.transport = "ofi";
+       f.environment["FI_TCP_IFACE"] = "eth7";
+     },
+     "libfabric", "FI_TCP_IFACE names eth7", "unset FI_TCP_IFACE", Grade::kBroken},
+    {[](TransportFacts& f) { f.ofi.uses = "shm"; }, "libfabric", "shm reaches no other machine",
+     "FI_PROVIDER"},
+    {[](TransportFacts& f) {
+       f.transport = "ofi";
+       f.fast_network = true;
+     },
+     "libfabric", "TCP is used, and there is a faster adapter", "fi_info"},
+    {[](TransportFacts& f) { f.ranks = 5; }, "MPI settings", "5 ranks take turns on 4 cores",
+     "mpi_yield_when_idle 1"},
+    {[](TransportFacts& f) {
+       f.ranks = 2;
+       f.cores = 1;
+       f.environment["OMPI_MCA_mpi_yield_when_idle"] = "0";
+     },
+     "MPI settings", "2 ranks take turns on 1 core,", "OMPI_MCA_mpi_yield_when_idle=1"},
+    {[](TransportFacts& f) { f.reads_other_processes = false; }, "MPI settings",
+     "which is forbidden here", "btl_vader_single_copy_mechanism=none"},
+    {[](TransportFacts& f) {
+       f.transport = "mpi";
+       f.environment["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none";
+     },
+     "MPI settings", "copies large messages twice", "unset OMPI_MCA_btl_vader_single"},
+    {[](TransportFacts& f) {
+       f.ucx.version.clear();
+       f.environment["OMPI_MCA_pml"] = "ucx";
+     },
+     "MPI settings", "OMPI_MCA_pml = ucx, and UCX is not there", "ob1", Grade::kBroken},
+    {[](TransportFacts& f) { f.environment["OMPI_MCA_btl"] = "vader,tcp"; }, "MPI settings",
+     "OMPI_MCA_btl = vader,tcp: without self", "add self", Grade::kBroken},
+    {[](TransportFacts& f) {
+       f.transport = "mpi";
+       f.environment["OMPI_MCA_btl"] = "self,tcp";
+     },
+     "MPI settings", "OMPI_MCA_btl = self,tcp: ranks of a machine", "add vader"},
+    {[](TransportFacts& f) {
+       f.transport = "mpi";
+       f.environment["OMPI_MCA_btl"] = "^vader";
+     },
+     "MPI settings", "OMPI_MCA_btl = ^vader: ranks of a machine", "unset OMPI_MCA_btl"},
+};
+
 TEST(TransportCheck, NamesEachFlawAndItsRemedy) {
-  const Case flaws[] = {
-      {[](TransportFacts& f) {
-         f.transport = "ucx";
-         f.ucx = {"", "", "loading UCX failed: no such file; install it (Debian: libucx0)"};
-       },
-       "UCX", "transport = ucx needs it: loading UCX failed: no such file; no UCX_*",
-       "install it (Debian: libucx0)", Grade::kBroken},
-      {[](TransportFacts& f) {
-         f.transport = "ofi";
-         f.ofi = {"", "", "no reason"};
-       },
-       "libfabric", "needs it: no reason", "transport = auto", Grade::kBroken},
-      {[](TransportFacts& f) { f.environment["UCX_TLS"] = "self,sm, cma"; }, "UCX",
-       "UCX_TLS = self,sm, cma reaches no other machine", "tcp"},
-      {[](TransportFacts& f) { f.environment["UCX_NET_DEVICES"] = "eth0,eth7,mlx5_1:1"; }, "UCX",
-       "UCX_NET_DEVICES names eth7, mlx5_1, which", "eth0, lo, mlx5_0"},
-      {[](TransportFacts& f) {
-         f.transport = "ucx";
-         f.environment["UCX_NET_DEVICES"] = "eth7";
-       },
-       "UCX", "names eth7", "unset UCX_NET_DEVICES", Grade::kBroken},
-      {[](TransportFacts& f) {
-         f.transport = "ofi";
-         f.environment["FI_TCP_IFACE"] = "eth7";
-       },
-       "libfabric", "FI_TCP_IFACE names eth7", "unset FI_TCP_IFACE", Grade::kBroken},
-      {[](TransportFacts& f) { f.ofi.uses = "shm"; }, "libfabric", "shm reaches no other machine",
-       "FI_PROVIDER"},
-      {[](TransportFacts& f) {
-         f.transport = "ofi";
-         f.fast_network = true;
-       },
-       "libfabric", "TCP is used, and there is a faster adapter", "fi_info"},
-      {[](TransportFacts& f) { f.ranks = 5; }, "MPI settings", "5 ranks take turns on 4 cores",
-       "mpi_yield_when_idle 1"},
-      {[](TransportFacts& f) {
-         f.ranks = 2;
-         f.cores = 1;
-         f.environment["OMPI_MCA_mpi_yield_when_idle"] = "0";
-       },
-       "MPI settings", "2 ranks take turns on 1 core,", "OMPI_MCA_mpi_yield_when_idle=1"},
-      {[](TransportFacts& f) { f.reads_other_processes = false; }, "MPI settings",
-       "which is forbidden here", "btl_vader_single_copy_mechanism=none"},
-      {[](TransportFacts& f) {
-         f.transport = "mpi";
-         f.environment["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none";
-       },
-       "MPI settings", "copies large messages twice", "unset OMPI_MCA_btl_vader_single"},
-      {[](TransportFacts& f) {
-         f.ucx.version.clear();
-         f.environment["OMPI_MCA_pml"] = "ucx";
-       },
-       "MPI settings", "OMPI_MCA_pml = ucx, and UCX is not there", "ob1", Grade::kBroken},
-      {[](TransportFacts& f) { f.environment["OMPI_MCA_btl"] = "vader,tcp"; }, "MPI settings",
-       "OMPI_MCA_btl = vader,tcp: without self", "add self", Grade::kBroken},
-      {[](TransportFacts& f) {
-         f.transport = "mpi";
-         f.environment["OMPI_MCA_btl"] = "self,tcp";
-       },
-       "MPI settings", "OMPI_MCA_btl = self,tcp: ranks of a machine", "add vader"},
-      {[](TransportFacts& f) {
-         f.transport = "mpi";
-         f.environment["OMPI_MCA_btl"] = "^vader";
-       },
-       "MPI settings", "OMPI_MCA_btl = ^vader: ranks of a machine", "unset OMPI_MCA_btl"},
-  };
-  for (const Case& flaw : flaws) {
+  for (const Case& flaw : kFlaws) {
     auto facts = good_machine();
     flaw.make(facts);
     int flaws_found = 0;
