@@ -200,9 +200,7 @@ void add_rows(Report& report, const Options& options, const Contestant& contesta
   for (std::size_t rank = 0; rank < allowed.size(); ++rank) {
     SMP_REQUIRE(measured.most_kept[rank] <= allowed[rank], contestant.pipeline, ": rank ", rank,
                 " kept the activations of ", measured.most_kept[rank],
-                " microbatches, and its "
-                "schedule allows ",
-                allowed[rank]);
+                " microbatches, and its schedule allows ", allowed[rank]);
   }
   report.add(prefix + "kept_over_schedule" + setting, sum(measured.most_kept) / sum(allowed), "1",
              "microbatches kept at most by rank: " + spaced(measured.most_kept) +

@@ -42,7 +42,8 @@ void warn_if_not_replayed(const ServerCore& core) {
   const char* const why = what_needs_messages(core);
   if (why == nullptr || core.port.size() == 1) return;
   base::log(base::LogLevel::kWarning, "rank ", core.port.name(),
-            ": static_mode: steps keep their control messages, because ", why);
+            ": static_mode: steps keep their control messages, because ", why,
+            "; it has no effect, so leave it out, or change that");
 }
 
 }  // namespace
