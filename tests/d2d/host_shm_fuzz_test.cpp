@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/shared_memory.h"
 #include "d2d/host_shm_cluster.h"
 #include "d2d/wire_end.h"
@@ -107,6 +108,16 @@ class HostShmRound {
       end_->wire().poll();
     });
   }
+  /// What is said of one record.
+  std::string read(const ShmPiece& piece) {
+    return complaint([&] {
+      end_->wire().receive(place_.bytes(), GlobalRank(1), piece.id, 1);
+      const auto record = bytes_of(piece);
+      std::copy(record.begin(), record.end(), other_->begin(record.size()));
+      other_->commit(kInBlock);
+      end_->wire().poll();
+    });
+  }
   bool intact() const { return place_.intact(); }
 
  private:
@@ -150,6 +161,19 @@ class HostShmRound {
   std::optional<HostShmSegment> segment_;
   std::optional<ShmRingWriter> other_;
 };
+
+TEST(HostShmFuzz, APieceLiesInOneBlock) {
+  EXPECT_EQ(HostShmRound(1).read({.id = 1, .offset = 0, .block = 2, .size = 4096}), "");
+  for (const ShmPiece& piece : {ShmPiece{.id = 1, .offset = 0, .block = 2, .size = 4097},
+                                ShmPiece{.id = 1, .offset = 0, .block = 2, .size = 0},
+                                ShmPiece{.id = 1, .offset = 0, .block = 3, .size = 4096}}) {
+    EXPECT_THAT(
+        HostShmRound(1).read(piece),
+        HasSubstr(base::concat("rank 1 sent ", piece.size, " bytes in block ", piece.block)));
+  }
+  EXPECT_THAT(HostShmRound(1).read({.id = 1, .offset = 1, .block = 0, .size = 10}),
+              HasSubstr("which sent 10 at 1"));
+}
 
 TEST(HostShmFuzz, ARecordOfAHostShmWireIsReadOrRefused) {
   int refused = 0;

@@ -27,6 +27,12 @@ class DamagingEndpoint final : public OfiEndpoint {
  public:
   int send(std::span<const std::byte> bytes, void* descriptor, std::uint64_t peer,
            OfiOperation& operation) override {
+    if (grants_twice && trailer_of(bytes).kind == OfiFrameKind::kGrants) {
+      auto* const frame = const_cast<std::byte*>(bytes.data());  // of kFrameBytes
+      std::memmove(frame + sizeof(OfiGrant), frame, bytes.size());
+      return OfiEndpoint::send({frame, bytes.size() + sizeof(OfiGrant)}, descriptor, peer,
+                               operation);
+    }
     if (!damage || frames_before-- != 0) {
       return OfiEndpoint::send(bytes, descriptor, peer, operation);
     }
@@ -39,6 +45,7 @@ class DamagingEndpoint final : public OfiEndpoint {
 
   std::optional<DamagedBytes> damage = std::nullopt;
   std::uint64_t frames_before = 0;
+  bool grants_twice = false;
 
  private:
   Bytes damaged(Bytes frame) {
@@ -114,6 +121,13 @@ class OfiRound {
     damaging.damage.emplace(seed);
     damaging.frames_before = random_.below(12);
   }
+  /// Instead of the damage.
+  void grant_twice() {
+    for (auto* const endpoint : endpoints_) {
+      endpoint->damage.reset();
+      endpoint->grants_twice = true;
+    }
+  }
   /// What somebody said. Whoever is told to wait for a frame that never comes may wait.
   std::string run() {
     return complaint([&] {
@@ -169,6 +183,13 @@ TEST(OfiFuzz, AFrameOverLibfabricIsReadOrItsSenderIsLost) {
     EXPECT_THAT(text, HasSubstr("rank ")) << "round " << round;
   }
   EXPECT_GT(refused, rounds / 4);
+}
+
+/// Else it would be written twice, the second time from memory that is its owner's again.
+TEST(OfiFuzz, ATransferIsGrantedOnce) {
+  OfiRound two(1);
+  two.grant_twice();
+  EXPECT_THAT(two.run(), testing::ContainsRegex("rank [01] granted transfer [0-2] twice"));
 }
 
 }  // namespace ofi_fuzz_test

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "smp/error.h"
+
 namespace smp::d2d {
 namespace shm_ring_test {
 
@@ -51,6 +53,13 @@ TEST_F(ShmRingTest, RecordsComeInOrder) {
   EXPECT_EQ(record->kind, 7u);
   EXPECT_EQ(read(), std::string(200, 'c'));
   EXPECT_EQ(read(), "(none)");
+}
+
+/// What says that the rest of the ring is left out.
+TEST_F(ShmRingTest, OnlyAShortRestIsSkipped) {
+  const std::uint64_t skip = std::uint64_t{0xffff'ffff} << 32;
+  std::memcpy(memory_[1].bytes, &skip, sizeof skip);
+  EXPECT_THROW((void)reader_.front(), InternalError);
 }
 
 TEST_F(ShmRingTest, AFullRingTakesNoMore) {

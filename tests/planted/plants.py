@@ -376,4 +376,10 @@ PLANTS = [
     Plant("saved lists lose the microbatches that a rank may keep more", "src/schedule/named_lists.cpp",
           "return zero_bubble_lists(shape.pp_size, shape.microbatches, more);",
           "return zero_bubble_lists(shape.pp_size, shape.microbatches);", [("test_schedule", "NamedLists.*")]),
+    Plant("a transfer over libfabric is granted twice", "src/d2d/wires/ofi_wire.cpp",
+          "if (transfer.is_granted) {", "if (false) {", [("test_d2d", "OfiFuzz.*")]),
+    Plant("most of a ring is skipped", "src/d2d/wires/shm_ring.cpp",
+          "SMP_ASSERT(left < lines_ / 4,", "SMP_ASSERT(left < lines_ || true,", [("test_d2d", "ShmRingTest.*")]),
+    Plant("a piece reaches beyond its block", "src/d2d/wires/host_shm_wire.cpp",
+          "piece.size > 0 && piece.size <= options_.block_bytes", "true", [("test_d2d", "HostShmFuzz.*")]),
 ]
