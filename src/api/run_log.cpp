@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/process_memory.h"
+#include "d2d/frame_codec.h"
 #include "report/event_file.h"
 #include "report/memory_use.h"
 #include "report/run_folder.h"
@@ -108,11 +109,12 @@ Sent sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
   Sent sent;
   const auto& now = runtime.traffic();
   const auto& port = runtime.server().core().port;
+  const auto memory = d2d::memory_kind(runtime.device().type()).value_or(d2d::MemoryKind::kHost);
   for (int stage = 0; stage < port.size(); ++stage) {
     const GlobalRank name = port.name(PpRank(stage));
     const auto peer = name.index();
     const bool itself = name == port.name();
-    sent.paths.push_back(itself ? "" : runtime.routes().path(name));
+    sent.paths.push_back(itself ? "" : runtime.routes().path(name, memory));
     sent.messages.push_back(now.sent_to[peer].frames - before.sent_to[peer].frames);
     sent.bytes.push_back(now.sent_to[peer].tensor_bytes - before.sent_to[peer].tensor_bytes);
   }

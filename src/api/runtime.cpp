@@ -91,6 +91,8 @@ Runtime::Runtime(Parts parts)
       schedule_(make_schedule(parts_)),
       server_(*parts_.channel, ranks_there(parts_, Group::kPp), server_options(parts_),
               [this](const std::string& why) { communicators_.abort(why); }) {
+  parts_.channel->set_deadline(
+      static_cast<base::Nanoseconds>(config().abort_seconds * static_cast<double>(base::kSecond)));
   places_.server = &server_;
   server_.set_failure_handler(
       [this](std::int64_t step, const std::string& why) { fail_meetings(step, why); });

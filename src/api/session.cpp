@@ -12,11 +12,13 @@
 #include "api/rank_device.h"
 #include "api/runtime.h"
 #include "api/setting_agreement.h"
+#include "api/shared_warnings.h"
 #include "api/start.h"
 #include "base/check.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/pulse.h"
+#include "d2d/frame_codec.h"
 #include "d2d/job_wires.h"
 #include "d2d/tensor_data.h"
 #include "d2d/wires/local_wire.h"
@@ -158,6 +160,15 @@ void show_pulse(const d2d::MpiSession& mpi) {
   if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
 }
 
+/// Once, from rank 0: what it sends goes over these.
+void tell_paths(const d2d::Routes& routes, c10::Device device) {
+  if (routes.rank() != GlobalRank(0)) return;
+  const auto memory = d2d::memory_kind(device.type()).value_or(d2d::MemoryKind::kHost);
+  for (const auto& [path, peers] : routes.paths(memory)) {
+    base::log(base::LogLevel::kInfo, "rank 0 to ", names_of(peers), " over ", path);
+  }
+}
+
 /// @param warnings  of this rank, for when all meet
 d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
                       std::vector<std::string>& warnings) {
@@ -232,6 +243,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   std::vector<std::string> of_routes;
   parts.channel = std::make_unique<d2d::Channel>(
       routes_of(*parts.mpi, parts.config.values(), parts.device, of_routes));
+  tell_paths(parts.channel->routes(), parts.device);
   start_progress_thread(*parts.channel, parts.config.values());
   auto runtime = std::make_unique<Runtime>(std::move(parts));
   for (auto& text : of_routes) runtime->warnings().note(std::move(text));

@@ -74,17 +74,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 /// "rank 0 to 1-3    over host_shm", a line for each path.
 std::string rows_of(const d2d::Routes& routes) {
-  std::vector<std::pair<std::string, std::vector<GlobalRank>>> paths;
-  for (const GlobalRank peer : routes.members()) {
-    if (peer == routes.rank()) continue;
-    auto path = routes.path(peer);
-    if (paths.empty() || paths.back().first != path) {
-      paths.emplace_back(std::move(path), std::vector<GlobalRank>());
-    }
-    paths.back().second.push_back(peer);
-  }
   std::string rows;
-  for (const auto& [path, peers] : paths) {
+  for (const auto& [path, peers] : routes.paths()) {
     const auto names = names_of(peers);  // "ranks 1-3"
     rows += base::concat("        rank ", routes.rank(), " to ", names.substr(names.find(' ') + 1),
                          "    over ", path, '\n');

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/byte_text.h"
 #include "base/check.h"
 
 namespace smp::d2d {
@@ -12,7 +13,10 @@ std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
   ReadFrame frame = decode_frame(control.span(), data_tensors_, {}, {routes.loans(source), source});
   Arrival arrival{source, std::move(frame), std::move(control)};
   if (data_tensors_.empty()) return arrival;
-  const Token token = incomplete_.put({std::move(arrival), data_tensors_.size()});
+  std::size_t bytes = 0;
+  for (const DataTensor& data : data_tensors_) bytes += data.tensor.nbytes();
+  const Token token =
+      incomplete_.put({std::move(arrival), data_tensors_.size(), bytes, clock_.now()});
   for (const DataTensor& data : data_tensors_) {
     const std::span<std::byte> place(static_cast<std::byte*>(data.tensor.mutable_data_ptr()),
                                      data.tensor.nbytes());
@@ -20,6 +24,22 @@ std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
   }
   data_tensors_.clear();
   return std::nullopt;
+}
+
+std::string Arrivals::overdue(base::Nanoseconds deadline) const {
+  constexpr auto kEachByte = base::kSecond / 1'000'000;
+  const auto now = clock_.now();
+  for (std::size_t i = 0; i < incomplete_.bound(); ++i) {
+    const auto& frame = incomplete_[i];
+    const auto allowed = deadline + kEachByte * static_cast<base::Nanoseconds>(frame.bytes);
+    if (frame.missing == 0 || now - frame.since <= allowed) continue;
+    return base::concat(frame.missing, frame.missing == 1 ? " tensor" : " tensors",
+                        " of a message from rank ", frame.arrival.source, " (",
+                        base::byte_text(static_cast<std::int64_t>(frame.bytes)),
+                        " in all) did not come within ", (now - frame.since) / base::kSecond,
+                        " s, though the message itself has come");
+  }
+  return {};
 }
 
 Wire& Arrivals::wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const {

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "d2d/byte_buffer.h"
 #include "d2d/frame_codec.h"
 #include "d2d/route.h"
@@ -31,16 +33,22 @@ class Arrivals {
   std::optional<Arrival> received(Token token);
   /// No tensor is missing.
   bool empty() const noexcept { return incomplete_.empty(); }
+  /// Of which frame tensors have been missing for longer than `deadline`, and another second for
+  /// each MB, in words; empty: of none.
+  std::string overdue(base::Nanoseconds deadline) const;
 
  private:
   struct Incomplete {
     Arrival arrival;
     std::size_t missing = 0;  // tensors
+    std::size_t bytes = 0;    // of all that were
+    base::Nanoseconds since = 0;
   };
   Wire& wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const;
 
   std::vector<DataTensor> data_tensors_;  // of the frame at hand
   Slots<Incomplete> incomplete_;
+  base::SteadyClock clock_;
 };
 
 }  // namespace smp::d2d

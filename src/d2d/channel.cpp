@@ -125,10 +125,20 @@ bool Channel::poll() {
 
 bool Channel::poll_and_deliver() {
   bool moved = any_kept_ && deliver_kept();
+  require_in_time();
   moved |= routes_.poll();
   routes_.take_back_loans();
   if (!received_.empty()) moved |= deliver_received();
   return moved;
+}
+
+void Channel::require_in_time() {
+  constexpr std::uint32_t kPollsToLook = 1024;  // so that it costs nothing
+  if (deadline_ == 0 || arrivals_.empty() || ++polls_ % kPollsToLook != 0) return;
+  const auto late = arrivals_.overdue(deadline_);
+  SMP_REQUIRE_AS(PeerLostError, late.empty(), "rank ", rank(), ": ", late,
+                 ": the network loses data, or that rank does not send; restart from a checkpoint, "
+                 "or raise abort_seconds");
 }
 
 void Channel::check_links() {
@@ -230,6 +240,7 @@ bool Channel::poll_and_tell() {
   Moved news;
   {
     const auto lock = own_wires();
+    require_in_time();
     poll_wires();
     routes_.take_back_loans();
     std::swap(news, moved_);

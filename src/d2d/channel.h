@@ -93,6 +93,9 @@ class Channel final : private WireHandler {
   /// @throws UsageError        a wire is bound to the rank's thread: bound_to_one_thread()
   /// @throws UnsupportedError  the machine has no more threads.
   void move_beside_rank();
+  /// From now on the channel fails if tensors of a message have not come within `deadline` after
+  /// the message, and another second for each MB, whatever else moves; 0: they may come late.
+  void set_deadline(base::Nanoseconds deadline) noexcept { deadline_ = deadline; }
   /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
   void check_links();
   /// No send of this rank is in flight.
@@ -142,6 +145,7 @@ class Channel final : private WireHandler {
   template <class Action>
   void guarded(Action&& action) noexcept;
   void fail(const std::string& what) noexcept;
+  void require_in_time();
 
   Routes routes_;
   State state_ = State::kOpen;
@@ -157,6 +161,8 @@ class Channel final : private WireHandler {
   Arrivals arrivals_;
   std::vector<Arrival> received_;  // whole since their last tensor came; not delivered yet
   bool any_kept_ = false;          // by an inlet
+  base::Nanoseconds deadline_ = 0;
+  std::uint32_t polls_ = 0;  // while tensors were missing
   // With a progress thread: what it shares with the rank's, under the lock, are the wires,
   // arrivals_ and moved_.
   bool beside_thread_ = false;  // for good

@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -350,9 +351,34 @@ std::string poll_until_all_come(const MpiSession& job, Wire& wire, base::Nanosec
   return error.what();
 }
 
+/// By which ranks of the job know each other, told over MPI: networks carry messages of anyone who
+/// has learnt an address.
+std::uint64_t secret_of(const MpiSession& job) {
+  std::uint64_t own = 0;
+  if (job.rank() == GlobalRank(0)) {
+    std::random_device source;
+    own = std::uint64_t{source()} << 32 | source();
+  }
+  return std::stoull(job.all_gather(std::to_string(own))[0]);
+}
+
+std::unique_ptr<Wire> make_wire(const MpiSession& job, std::unique_ptr<UcxWorker> worker,
+                                const std::vector<std::string>& addresses, std::uint64_t secret) {
+  return std::make_unique<UcxWire>(job.rank(), Members::all(job.size()), std::move(worker),
+                                   addresses, secret);
+}
+
+std::unique_ptr<Wire> make_wire(const MpiSession& job, std::unique_ptr<OfiEndpoint> endpoint,
+                                const std::vector<std::string>& addresses, std::uint64_t secret) {
+  OfiWireOptions options;
+  options.secret = secret;
+  return std::make_unique<OfiWire>(job.rank(), Members::all(job.size()), std::move(endpoint),
+                                   addresses, options);
+}
+
 /// Every rank makes an endpoint, tells all its address, and tries the wire.
 /// @param variables  of the environment, by which a user may help
-template <class Endpoint, class NetworkWire>
+template <class Endpoint>
 std::unique_ptr<Wire> connect_network(const MpiSession& job, const char* name,
                                       const char* variables) {
   const auto what = base::concat("trying ", name, ": ");
@@ -360,10 +386,10 @@ std::unique_ptr<Wire> connect_network(const MpiSession& job, const char* name,
   std::unique_ptr<Endpoint> endpoint;
   JointStep(job, [&] { endpoint = std::make_unique<Endpoint>(); }).require("", "");
   const auto addresses = job.all_gather(endpoint->address());
-  std::unique_ptr<NetworkWire> wire;
+  const auto secret = secret_of(job);
+  std::unique_ptr<Wire> wire;
   JointStep(job, [&] {
-    wire = std::make_unique<NetworkWire>(job.rank(), Members::all(job.size()), std::move(endpoint),
-                                         addresses);
+    wire = make_wire(job, std::move(endpoint), addresses, secret);
   }).require(what, remedy);
   JointStep(job, [&] {
     const auto wrong = probe(*wire, kProbePatience);
@@ -376,11 +402,11 @@ std::unique_ptr<Wire> connect_network(const MpiSession& job, const char* name,
 }  // namespace
 
 std::unique_ptr<Wire> connect_ucx(const MpiSession& job) {
-  return connect_network<UcxWorker, UcxWire>(job, "UCX", "UCX_TLS and UCX_NET_DEVICES");
+  return connect_network<UcxWorker>(job, "UCX", "UCX_TLS and UCX_NET_DEVICES");
 }
 
 std::unique_ptr<Wire> connect_ofi(const MpiSession& job) {
-  return connect_network<OfiEndpoint, OfiWire>(job, "libfabric", "FI_PROVIDER and FI_TCP_IFACE");
+  return connect_network<OfiEndpoint>(job, "libfabric", "FI_PROVIDER and FI_TCP_IFACE");
 }
 
 RouteOptions route_options(const std::string& transport, bool lend_tensors) {

@@ -170,12 +170,31 @@ void Routes::set_handler(WireHandler* handler) noexcept {
   for (const auto& wire : wires_) wire->set_handler(handler);
 }
 
-std::string Routes::path(GlobalRank peer) const {
-  const auto number = data(peer, MemoryKind::kHost);
+std::string Routes::path(GlobalRank peer, MemoryKind memory) const {
   const std::string control_name = control(peer).name();
+  if (memory != MemoryKind::kHost) {
+    const auto direct = data(peer, memory);
+    if (direct != kNoWire)
+      return base::concat(control_name, ", tensors over ", wires_[direct]->name());
+    return base::concat(path(peer), ", tensors through host memory");
+  }
+  const auto number = data(peer, memory);
   if (loans(peer) != nullptr) return base::concat(control_name, ", large tensors lent");
   if (wires_[number].get() == &control(peer)) return control_name;
   return base::concat(control_name, ", tensors over ", wires_[number]->name());
+}
+
+std::vector<std::pair<std::string, std::vector<GlobalRank>>> Routes::paths(
+    MemoryKind memory) const {
+  std::vector<std::pair<std::string, std::vector<GlobalRank>>> all;
+  for (const GlobalRank peer : members_) {
+    if (peer == rank()) continue;
+    auto next = path(peer, memory);
+    if (all.empty() || all.back().first != next)
+      all.emplace_back(std::move(next), std::vector<GlobalRank>());
+    all.back().second.push_back(peer);
+  }
+  return all;
 }
 
 std::string Routes::table() const {

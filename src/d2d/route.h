@@ -84,7 +84,11 @@ class Routes {
   void set_handler(WireHandler* handler) noexcept;
 
   /// "host_shm", or "mpi, tensors over host_shm": what goes to `peer`, which must be reached.
-  std::string path(GlobalRank peer) const;
+  /// @param memory  in which tensors lie
+  std::string path(GlobalRank peer, MemoryKind memory = MemoryKind::kHost) const;
+  /// Every path, and which peers it leads to: neighbours among the members stand together.
+  std::vector<std::pair<std::string, std::vector<GlobalRank>>> paths(
+      MemoryKind memory = MemoryKind::kHost) const;
   /// One line for each peer, for people.
   std::string table() const;
 

@@ -26,6 +26,7 @@ class Slots {
   }
   /// Valid until the next put().
   T& operator[](std::uint64_t number) { return values_[number]; }
+  const T& operator[](std::uint64_t number) const { return values_[number]; }
   T take(std::uint64_t number) {
     --in_use_;
     free_.push_back(number);

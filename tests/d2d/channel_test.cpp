@@ -85,6 +85,60 @@ TEST(Channel, LosesTheFrameThatTheHubIsToldTo) {
   EXPECT_EQ(cluster.hub().frames_sent(), 3u);
 }
 
+/// Says that data has left, and sends none.
+class LosesData final : public Wire, private WireHandler {
+ public:
+  explicit LosesData(std::unique_ptr<Wire> wire)
+      : Wire(wire->rank(), wire->members()), wire_(std::move(wire)) {
+    wire_->set_handler(this);
+  }
+  const char* name() const noexcept override { return "lossy"; }
+  BufferPool& buffers() noexcept override { return wire_->buffers(); }
+  void post(GlobalRank peer, ByteBuffer&& bytes) override { wire_->post(peer, std::move(bytes)); }
+  void send(std::span<const std::byte>, GlobalRank, TransferId, Token) override {}
+  void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override {
+    wire_->receive(bytes, peer, id, token);
+  }
+  bool complete() override { return wire_->complete(); }
+  bool poll() override { return wire_->poll(); }
+  bool drained() const noexcept override { return wire_->drained(); }
+  bool leave() override { return wire_->leave(); }
+
+ private:
+  void on_control(GlobalRank source, ByteBuffer&& bytes) override {
+    handler().on_control(source, std::move(bytes));
+  }
+  void on_sent(Token token) override { handler().on_sent(token); }
+  void on_received(Token token) override { handler().on_received(token); }
+
+  std::unique_ptr<Wire> wire_;
+};
+
+/// Other messages go on coming all the time.
+TEST(Channel, FailsIfATensorDoesNotComeWithinTheDeadline) {
+  const auto hub = std::make_shared<LocalHub>(2);
+  Channel sender(std::make_unique<LosesData>(std::make_unique<LocalWire>(hub, GlobalRank(0))));
+  Channel receiver(std::make_unique<LocalWire>(hub, GlobalRank(1)));
+  int received = 0;
+  std::string failure;
+  receiver.set_receiver(Port::kServer, [&](GlobalRank, ArrivedFrame&&) { ++received; });
+  receiver.set_failure_handler([&](const std::string& what) { failure = what; });
+  receiver.set_deadline(base::kSecond / 10);
+  sender.send(GlobalRank(1), Port::kServer, {}, "", at::ones({5000}));
+  const base::SteadyClock clock;
+  const auto begin = clock.now();
+  while (failure.empty() && clock.now() < begin + 30 * base::kSecond) {
+    sender.send(GlobalRank(1), Port::kServer, {}, "text", {});
+    receiver.poll();
+  }
+  EXPECT_GT(clock.now() - begin, base::kSecond / 10);
+  EXPECT_GT(received, 100);
+  EXPECT_THAT(failure, AllOf(HasSubstr("rank 1: 1 tensor of a message from rank 0 (0.0191 MiB in "
+                                       "all) did not come within 0 s"),
+                             HasSubstr("abort_seconds")));
+  EXPECT_EQ(receiver.end(), failure);
+}
+
 // The answer comes over the wire that is polled first; the tensor left over the other.
 TEST(Channel, LetsGoOfWhatHasLeftBeforeItReadsAnAnswerOverAnotherWire) {
   LocalCluster cluster({}, 2, separate_planes);

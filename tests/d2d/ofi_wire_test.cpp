@@ -253,6 +253,15 @@ TEST_F(OfiPair, AFrameThatAnnouncesTooMuchIsRefusedBeforeMemoryIsTaken) {
   EXPECT_THAT(loss, testing::HasSubstr("rank 1: a frame over libfabric came that makes no sense"));
 }
 
+TEST_F(OfiPair, WhoDoesNotKnowTheSecretIsNotHeard) {
+  endpoints_[0]->alter = [](OfiTrailer& trailer) { trailer.secret ^= 1; };
+  for (int i = 0; i < 200; ++i) ends_[0]->post(GlobalRank(1), Bytes(5));  // all of the receives
+  poll(1'000);
+  EXPECT_TRUE(ends_[1]->control[0].empty());
+  ends_[1]->post(GlobalRank(0), Bytes(6));
+  poll_until([&] { return ends_[0]->control[1].size() == 1; });
+}
+
 TEST_F(OfiPair, AMessageThatEndsTooEarlyIsNotHandedOn) {
   endpoints_[0]->alter = [](OfiTrailer& trailer) { trailer.message_bytes += 100; };
   ends_[0]->post(GlobalRank(1), Bytes(2'000));

@@ -114,11 +114,24 @@ TEST(Routes, ReachWhatAnyWireReaches) {
 TEST(Routes, PrintAsATableWithALineForEachPeer) {
   EXPECT_EQ(three_wires().path(GlobalRank(1)), "mpi, tensors over shm");
   EXPECT_EQ(three_wires().path(GlobalRank(2)), "mpi");
+  EXPECT_EQ(three_wires().path(GlobalRank(1), MemoryKind::kCuda), "mpi, tensors over ipc");
+  EXPECT_EQ(three_wires().path(GlobalRank(3), MemoryKind::kCuda),
+            "mpi, tensors through host memory");
   EXPECT_EQ(three_wires().table(),
             "rank 0 to  control  host data  cuda data  neuron data\n"
             "1  mpi 2  shm 0  ipc 1  -\n"
             "2  mpi 2  mpi 2  ipc 1  -\n"
             "3  mpi 2  mpi 2  -  -");
+}
+
+TEST(Routes, NamePeersOfOnePathTogether) {
+  using Paths = std::vector<std::pair<std::string, std::vector<GlobalRank>>>;
+  const GlobalRank one(1), two(2), three(3);
+  EXPECT_EQ(three_wires().paths(),
+            (Paths{{"mpi, tensors over shm", {one}}, {"mpi", {two, three}}}));
+  EXPECT_EQ(three_wires().paths(MemoryKind::kCuda),
+            (Paths{{"mpi, tensors over ipc", {one, two}},
+                   {"mpi, tensors through host memory", {three}}}));
 }
 
 TEST(Routes, RefuseToLeaveAPeerWithoutAPlane) {

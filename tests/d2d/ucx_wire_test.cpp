@@ -27,19 +27,52 @@ INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, ChannelContract, AllClusters);
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, ChannelTensorsContract, AllClusters);
 INSTANTIATE_TYPED_TEST_SUITE_P(ucx_wire_test, NetworkBesideComputing, Ucx);
 
-/// It believes that the job has more ranks than it has.
-TEST(UcxWireTest, AMessageOfAStrangerIsRefused) {
-  const auto wires = Ucx::make_wires(Members::all(2));  // sets what UCX is to use
+/// Workers of three ranks, and what they listen on.
+struct ThreeWorkers {
+  ThreeWorkers() {
+    Ucx::make_wires(Members::all(2));  // sets what UCX is to use
+    for (int i = 0; i < 3; ++i) {
+      workers.push_back(std::make_unique<UcxWorker>());
+      addresses.push_back(workers.back()->address());
+    }
+  }
+  /// Rank `rank` of a job of `size` ranks.
+  std::unique_ptr<UcxWire> wire(int rank, int size, std::uint64_t secret) {
+    return std::make_unique<UcxWire>(
+        GlobalRank(rank), Members::all(size), std::move(workers[static_cast<std::size_t>(rank)]),
+        std::vector(addresses.begin(), addresses.begin() + size), secret);
+  }
   std::vector<std::unique_ptr<UcxWorker>> workers;
   std::vector<std::string> addresses;
-  for (int i = 0; i < 3; ++i) {
-    workers.push_back(std::make_unique<UcxWorker>());
-    addresses.push_back(workers.back()->address());
+};
+
+/// Control bytes and a transfer that was asked for under the same number.
+TEST(UcxWireTest, WhoDoesNotKnowTheSecretIsNotHeard) {
+  ThreeWorkers three;
+  WireEnd first(three.wire(0, 3, 77)), second(three.wire(1, 3, 77)), stranger(three.wire(2, 3, 78));
+  Bytes place(9, std::byte{1});
+  first.wire().receive(place, GlobalRank(2), 4, 1);
+  stranger.post(GlobalRank(0), Bytes(5));
+  stranger.wire().send(Bytes(9, std::byte{2}), GlobalRank(0), 4, 1);
+  const base::SteadyClock clock;
+  const auto poll_all = [&] {
+    for (auto* const end : {&first, &second, &stranger}) end->wire().poll();
+  };
+  for (const auto end = clock.now() + base::kSecond; clock.now() < end;) poll_all();
+  EXPECT_TRUE(first.control.empty());
+  EXPECT_EQ(place, Bytes(9, std::byte{1}));
+  second.post(GlobalRank(0), Bytes(6));
+  for (const auto end = clock.now() + 30 * base::kSecond;
+       clock.now() < end && first.control[1].empty();) {
+    poll_all();
   }
-  WireEnd job(std::make_unique<UcxWire>(GlobalRank(0), Members::all(2), std::move(workers[0]),
-                                        std::vector(addresses.begin(), addresses.begin() + 2)));
-  WireEnd stranger(
-      std::make_unique<UcxWire>(GlobalRank(2), Members::all(3), std::move(workers[2]), addresses));
+  EXPECT_EQ(first.control[1].size(), 1u);
+}
+
+/// It believes that the job has more ranks than it has.
+TEST(UcxWireTest, AMessageFromNowhereIsRefused) {
+  ThreeWorkers three;
+  WireEnd job(three.wire(0, 2, 77)), stranger(three.wire(2, 3, 77));
   stranger.post(GlobalRank(0), Bytes(5));
   const base::SteadyClock clock;
   const auto end = clock.now() + 30 * base::kSecond;

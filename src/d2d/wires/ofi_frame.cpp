@@ -11,6 +11,10 @@ OfiTrailer trailer_of(std::span<const std::byte> bytes) {
   return trailer;
 }
 
+bool is_of_job(std::span<const std::byte> frame, std::uint64_t secret) {
+  return frame.size() >= sizeof(OfiTrailer) && trailer_of(frame).secret == secret;
+}
+
 bool makes_sense(std::span<const std::byte> frame, int ranks, int own) {
   if (frame.size() < sizeof(OfiTrailer)) return false;
   const auto trailer = trailer_of(frame);

@@ -19,6 +19,7 @@ enum class OfiFrameKind : std::uint8_t {
 /// At the end of each frame, so that the control bytes before it can be handed on where they lie.
 /// Between the two: the numbers of transfers that the sender of the frame has received as a whole.
 struct OfiTrailer {
+  std::uint64_t secret = 0;         ///< of the job
   std::uint64_t number = 0;         ///< counts the frames of one rank to another
   std::uint64_t message_bytes = 0;  ///< kControl: of all parts
   std::uint32_t source = 0;         ///< position of the sender
@@ -47,6 +48,9 @@ inline constexpr std::uint64_t kLongestOfiMessage = std::uint64_t{1} << 30;
 
 /// The trailer of a received frame; `bytes` holds one at least.
 [[nodiscard]] OfiTrailer trailer_of(std::span<const std::byte> bytes);
+
+/// Whether whoever wrote it knows the job's secret.
+[[nodiscard]] bool is_of_job(std::span<const std::byte> frame, std::uint64_t secret);
 
 /// Whether another of `ranks` ranks may have written it, which is not at position `own`: all that
 /// it counts is there, and no more.

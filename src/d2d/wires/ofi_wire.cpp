@@ -221,6 +221,7 @@ OfiWire::Operation* OfiWire::free_frame(const Peer& to) const {
 bool OfiWire::start_frame(Peer& to, Operation& operation, std::size_t bytes,
                           const OfiTrailer& trailer) {
   auto named = trailer;
+  named.secret = options_.secret;
   named.source = static_cast<std::uint32_t>(members().position(rank()));
   std::memcpy(operation.frame.data() + bytes, &named, sizeof named);
   operation.peer = &to;
@@ -404,6 +405,7 @@ void OfiWire::tell(Peer& to, TransferId received) {
 
 void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   const auto frame = operation.frame.first(std::min(bytes, operation.frame.size()));
+  if (!is_of_job(frame, options_.secret)) return;
   if (!makes_sense(frame, members().size(), members().position(rank()))) {
     return lose(
         base::concat("a frame over libfabric came that makes no sense (", frame.size(), " bytes)"));

@@ -31,6 +31,8 @@ struct OfiWireOptions {
   /// How long libfabric may take nothing for a peer that it could reach before, while nothing comes
   /// from there, until that peer is lost.
   base::Nanoseconds patience = 5 * base::kSecond;
+  /// Of the job, in every frame: those without it are never looked at.
+  std::uint64_t secret = 0;
 };
 
 /// Nothing that libfabric carries is taken to come in the order sent: EFA promises none.

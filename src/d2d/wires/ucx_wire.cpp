@@ -11,16 +11,17 @@
 namespace smp::d2d {
 namespace {
 
-// A tag is a kind (2 bits), the sender's position (14 bits) and a number (48 bits).
+// A tag is a kind (2 bits), the sender's position (14 bits) and a number (48 bits): of data the
+// transfer's, with the job's secret in it, else the secret.
 constexpr unsigned kKindShift = 62;
 constexpr unsigned kSourceShift = 48;
 constexpr std::uint64_t kSourceMask = 0x3fff;
 constexpr std::uint64_t kNumberMask = (std::uint64_t{1} << kSourceShift) - 1;
-constexpr std::uint64_t kKindMask = std::uint64_t{3} << kKindShift;
+constexpr std::uint64_t kFromAnyone = ~(kSourceMask << kSourceShift);  // of those in the secret
 constexpr std::uint64_t kWholeTag = ~std::uint64_t{0};
 enum class TagKind : std::uint64_t { kData, kControl, kGoodbye };
 
-std::uint64_t tag_of(TagKind kind, int source, std::uint64_t number = 0) {
+std::uint64_t tag_of(TagKind kind, int source, std::uint64_t number) {
   return static_cast<std::uint64_t>(kind) << kKindShift |
          static_cast<std::uint64_t>(source) << kSourceShift | (number & kNumberMask);
 }
@@ -58,8 +59,8 @@ struct UcxWire::Callbacks {
 };
 
 UcxWire::UcxWire(GlobalRank rank, Members members, std::unique_ptr<UcxWorker> worker,
-                 const std::vector<std::string>& addresses)
-    : Wire(rank, std::move(members)), worker_(std::move(worker)) {
+                 const std::vector<std::string>& addresses, std::uint64_t secret)
+    : Wire(rank, std::move(members)), worker_(std::move(worker)), secret_(secret) {
   const auto size = static_cast<std::size_t>(this->members().size());
   SMP_ASSERT(addresses.size() == size && size <= kSourceMask, addresses.size(), " addresses");
   for (std::size_t i = 0; i < size; ++i) {
@@ -153,13 +154,13 @@ void UcxWire::send_tagged(std::span<const std::byte> bytes, std::uint64_t tag,
 void UcxWire::post(GlobalRank to, ByteBuffer&& bytes) {
   auto& operation = make(Kind::kControlSend, peer(to), 0, bytes.size());
   operation.control = std::move(bytes);
-  send_tagged(operation.control.span(), tag_of(TagKind::kControl, members().position(rank())),
-              operation);
+  send_tagged(operation.control.span(),
+              tag_of(TagKind::kControl, members().position(rank()), secret_), operation);
 }
 
 void UcxWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id, Token token) {
   auto& operation = make(Kind::kSend, peer(to), token, bytes.size());
-  send_tagged(bytes, tag_of(TagKind::kData, members().position(rank()), id), operation);
+  send_tagged(bytes, tag_of(TagKind::kData, members().position(rank()), id ^ secret_), operation);
 }
 
 void UcxWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id, Token token) {
@@ -167,8 +168,8 @@ void UcxWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id
   start(operation, [&](ucp_request_param_t& params) {
     params.cb.recv = &Callbacks::on_received;
     return ucx().tag_receive(worker_->get(), bytes.data(), bytes.size(),
-                             tag_of(TagKind::kData, members().position(from), id), kWholeTag,
-                             &params);
+                             tag_of(TagKind::kData, members().position(from), id ^ secret_),
+                             kWholeTag, &params);
   });
 }
 
@@ -242,22 +243,21 @@ bool UcxWire::poll() {
   return moved;
 }
 
-/// Whoever learns a worker's address can send to it.
+/// A rank of a broken job, or one that is told that it is in another.
 UcxWire::Peer& UcxWire::sender_of(std::uint64_t tag, std::size_t bytes) {
   const auto source = static_cast<std::size_t>(source_of(tag));
   SMP_REQUIRE_AS(
       PeerLostError,
       source < peers_.size() && peers_[source]->endpoint != nullptr && bytes <= kLongestControl,
       "rank ", rank(), ": a message over UCX came that makes no sense (position ", source,
-      " among ", peers_.size(), " ranks, ", bytes,
-      " bytes): another program sends to this job, or a rank is broken");
+      " among ", peers_.size(), " ranks, ", bytes, " bytes): do all ranks run the same build?");
   return *peers_[source];
 }
 
 bool UcxWire::receive_control() {
   ucp_tag_recv_info_t info;
-  const auto message = ucx().tag_probe(worker_->get(), tag_of(TagKind::kControl, 0), kKindMask,
-                                       /*remove=*/1, &info);
+  const auto message = ucx().tag_probe(worker_->get(), tag_of(TagKind::kControl, 0, secret_),
+                                       kFromAnyone, /*remove=*/1, &info);
   if (message == nullptr) return false;
   auto& source = sender_of(info.sender_tag, info.length);
   auto& operation = make(Kind::kControlReceive, source, 0, info.length);
@@ -284,8 +284,9 @@ void UcxWire::hand_on_complete(Peer& source) {
 
 void UcxWire::take_goodbyes() {
   ucp_tag_recv_info_t info;
-  while (auto* const message = ucx().tag_probe(worker_->get(), tag_of(TagKind::kGoodbye, 0),
-                                               kKindMask, /*remove=*/1, &info)) {
+  while (auto* const message =
+             ucx().tag_probe(worker_->get(), tag_of(TagKind::kGoodbye, 0, secret_), kFromAnyone,
+                             /*remove=*/1, &info)) {
     ucp_request_param_t params{};
     void* const request = ucx().tag_receive_message(worker_->get(), nullptr, 0, message, &params);
     if (UCS_PTR_IS_PTR(request)) ucx().request_free(request);
@@ -305,7 +306,7 @@ bool UcxWire::leave() {
   if (leaving_ == Leaving::kNo) {
     if (!drained()) return false;
     for_each_peer([&](Peer& peer) {
-      send_tagged({}, tag_of(TagKind::kGoodbye, members().position(rank())),
+      send_tagged({}, tag_of(TagKind::kGoodbye, members().position(rank()), secret_),
                   make(Kind::kControlSend, peer, 0, 0));
     });
     leaving_ = Leaving::kWaiting;

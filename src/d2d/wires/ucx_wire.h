@@ -25,8 +25,10 @@ namespace smp::d2d {
 class UcxWire final : public Wire {
  public:
   /// @param addresses  of the workers of all `members`, by position; all construct theirs
+  /// @param secret  of the job, part of every tag: messages of those who do not know it are never
+  /// looked at
   UcxWire(GlobalRank rank, Members members, std::unique_ptr<UcxWorker> worker,
-          const std::vector<std::string>& addresses);
+          const std::vector<std::string>& addresses, std::uint64_t secret = 0);
   ~UcxWire() override;
 
   const char* name() const noexcept override { return "ucx"; }
@@ -83,6 +85,7 @@ class UcxWire final : public Wire {
   void take_goodbyes();
 
   std::unique_ptr<UcxWorker> worker_;
+  const std::uint64_t secret_;
   BufferPool buffers_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by position; that of this rank has no endpoint
   std::vector<std::unique_ptr<Operation>> operations_;
