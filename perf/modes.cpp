@@ -327,6 +327,9 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
               "static_mode and fast_mode");
   report->add("static.control_messages_per_step", repeated.control_messages, "1",
               "of both ranks; aim: 0");
+  report->add("fast.control_messages_per_step", fast.control_messages, "1",
+              "of both ranks; aim: 0");
+  report->add("dynamic.control_messages_per_step", promised.control_messages, "1", "of both ranks");
   report->add("awaited.control_messages_per_step", awaited.control_messages, "1", "of both ranks");
   const std::string allocations =
       "of operator new in a warm step, both ranks, per module and microbatch, forward and "

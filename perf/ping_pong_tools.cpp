@@ -47,7 +47,7 @@ std::optional<double> last_field(const std::string& printed, std::size_t index,
 }
 
 PingPongTool ucx_perftest() {
-  return {"ucx_perftest", "tag_lat, median; the same bytes again and again",
+  return {"ucx_perftest", "tag_lat, median; the same bytes again and again", /*writes_anew=*/false,
           [](std::size_t bytes, int trips) {
             const auto port = base::concat("ucx_perftest -p ", next_port());
             return both(port, base::concat(port, " 127.0.0.1 -t tag_lat -s ", bytes, " -n ", trips,
@@ -58,6 +58,7 @@ PingPongTool ucx_perftest() {
 
 PingPongTool fi_pingpong() {
   return {"fi_pingpong", "provider shm, mean; the same bytes again and again",
+          /*writes_anew=*/false,
           [](std::size_t bytes, int trips) {
             const auto port = next_port();
             const auto what = base::concat(" -p shm -e rdm -I ", trips, " -S ", bytes);
@@ -68,7 +69,7 @@ PingPongTool fi_pingpong() {
 }
 
 PingPongTool mpi_without_single_copy(const std::string& plain_mpi) {
-  return {"mpi_send_twice_copied", "btl_vader_single_copy_mechanism none",
+  return {"mpi_send_twice_copied", "btl_vader_single_copy_mechanism none", /*writes_anew=*/true,
           [plain_mpi](std::size_t bytes, int) {
             return base::concat(
                 "timeout 60 mpirun -q --allow-run-as-root --oversubscribe --bind-to none --mca pml "

@@ -14,6 +14,7 @@ namespace smp::perf {
 struct PingPongTool {
   std::string name;
   std::string note;
+  bool writes_anew;  ///< what it sends, before each trip
   /// A shell command that prints the time, for messages of `bytes` bytes, `trips` times there and
   /// back.
   std::function<std::string(std::size_t bytes, int trips)> command;
