@@ -1,5 +1,5 @@
 """browser_test.py BROWSER RUNS: opens the pages of the last run in the folder RUNS in a real browser without network:
-nothing goes wrong there, and the timeline zooms and finds modules."""
+nothing goes wrong there, and the timeline zooms, moves, tells what is under the pointer and finds modules."""
 
 import pathlib
 import re
@@ -9,17 +9,64 @@ import tempfile
 
 browser, runs = sys.argv[1], pathlib.Path(sys.argv[2])
 
-# What a reader would do with each timeline, and what it says then.
+# What a reader would do with each timeline, by events as his mouse and keys make them, and what comes of it.
 USE = """<script>
-const said = window.timelines.map(timeline => {
-  const [from, to] = timeline.view();
-  timeline.look(from + (to - from) / 4, from + (to - from) / 2);
+const left = 76;  // of the first lane
+const said = [...document.querySelectorAll(".timeline")].map((root, number) => {
+  const timeline = window.timelines[number], canvas = root.querySelector("canvas"), tip = root.querySelector(".tip");
+  const box = canvas.getBoundingClientRect(), width = box.width - left;
+  const at = (kind, type, x, y, more) => canvas.dispatchEvent(
+    new kind(type, {clientX: box.left + left + x, clientY: box.top + y, bubbles: true, cancelable: true, ...more}));
+  const near = (a, b) => Math.abs(a - b) < 10 * (timeline.view()[1] - timeline.view()[0]) / width;  // some pixels
+  canvas.setPointerCapture = () => {};  // there is no pointer
+  const whole = timeline.view();
+  const under = () => timeline.view()[0] + (timeline.view()[1] - timeline.view()[0]) / 4;
+
+  const kept = under();
+  at(WheelEvent, "wheel", width / 4, 40, {deltaY: -400});
   const zoomed = timeline.view();
-  timeline.find("encoder");
-  return `${Math.round((to - from) / (zoomed[1] - zoomed[0]))} times larger`;
+  const larger = (whole[1] - whole[0]) / (zoomed[1] - zoomed[0]);
+  const results = [Math.abs(larger - Math.E) < 1e-6 && near(under(), kept) ? "zooms about the pointer" : "zooms " + larger];
+
+  at(PointerEvent, "pointerdown", width / 2, 40, {});
+  at(PointerEvent, "pointermove", width / 2 - width / 10, 40, {});
+  at(PointerEvent, "pointerup", width / 2 - width / 10, 40, {});
+  const tenth = (zoomed[1] - zoomed[0]) / 10;
+  results.push(near(timeline.view()[0] - zoomed[0], tenth) ? "moves" : "moves by " + (timeline.view()[0] - zoomed[0]));
+
+  const tips = new Set();
+  for (let y = 30; y < box.height; y += 10) {
+    for (let x = 2; x < width; x += 3) {
+      at(PointerEvent, "pointermove", x, y, {});
+      if (tip.style.display === "block") tips.add(tip.textContent);
+    }
+  }
+  const good = [...tips].filter(text => /^(forward|backward) of \\S.*\\nmicrobatch \\d+\\n.* from .*/.test(text));
+  results.push(good.length > 5 ? "tells what is under the pointer" : "tells " + [...tips].slice(0, 3).join("|"));
+  at(PointerEvent, "pointerleave", 0, 0, {});
+  if (tip.style.display !== "none") results.push("does not stop telling");
+
+  at(MouseEvent, "dblclick", width / 2, 40, {});
+  const again = timeline.view();
+  results.push(again[0] <= whole[0] && again[1] === whole[1] ? "shows all again" : "shows " + again);
+
+  const colours = () => {
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+    copy.drawImage(canvas, 0, 0);
+    return new Set(new Uint32Array(copy.getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;
+  };
+  const before = colours();
+  const search = root.querySelector("input");
+  search.value = "ENCODER";
+  search.dispatchEvent(new Event("input"));
+  results.push(before > 20 && colours() !== before ? "fades what is not sought" : `has ${before} colours`);
+  return results.join(", ");
 });
-document.title = "used: " + said.join(", ");
+document.title = "used: " + said.join("; ");
 </script></body>"""
+
+WORKS = ("zooms about the pointer, moves, tells what is under the pointer, shows all again, "
+         "fades what is not sought")
 
 
 def open_page(text):
@@ -52,7 +99,7 @@ def main():
         dom, complaints = open_page(page.replace("</body>", USE))
         check(not complaints, name, "complains:", *complaints)
         title = re.search("<title>(.*?)</title>", dom)
-        wanted = "used: " + ", ".join(["4 times larger"] * timelines)
+        wanted = "used: " + "; ".join([WORKS] * timelines)
         check(title and title[1] == wanted, name, "says", title and title[1], "instead of", wanted)
         found = re.findall(r'class="found">(\d+) intervals', dom)
         check(len(found) == timelines and all(int(number) > 0 for number in found), name, "finds", found)
