@@ -16,12 +16,51 @@ struct End {
   base::Nanoseconds time;
 };
 
+/// Caller and number.
+using Name = std::pair<std::int32_t, std::int64_t>;
+
 struct Request {
-  std::vector<End> causes;  // the request itself, and tensors for it
+  std::vector<End> causes;   // the request itself, and tensors for it
+  std::vector<Name> makers;  // requests whose outputs came unasked
   std::optional<End> begun, answered, received;
 };
 
-void add(Request& request, std::size_t rank, const RequestEvent& event) {
+/// All requests of a step, from the events of its ranks.
+class Requests {
+ public:
+  explicit Requests(const StepTimeline& timeline) {
+    for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+      Request* latest = nullptr;  // that has begun
+      for (const auto& event : timeline.ranks[rank].requests) add(rank, event, latest);
+    }
+  }
+
+  const std::map<Name, Request>& all() const noexcept { return all_; }
+  /// Who made an output has answered when it left.
+  std::vector<End> causes_of(const Request& request) const {
+    auto causes = request.causes;
+    for (const auto& name : request.makers) {
+      const auto maker = all_.find(name);
+      if (maker == all_.end() || !maker->second.answered) continue;
+      const auto& left = *maker->second.answered;
+      causes.push_back({left.rank, std::min(left.time, request.begun->time)});
+    }
+    return causes;
+  }
+
+ private:
+  void add(std::size_t rank, const RequestEvent& event, Request*& latest);
+
+  std::map<Name, Request> all_;
+};
+
+void Requests::add(std::size_t rank, const RequestEvent& event, Request*& latest) {
+  const Name name{event.caller, event.request};
+  if (event.kind == RequestEvent::Kind::kTook) {
+    if (latest != nullptr) latest->makers.push_back(name);
+    return;
+  }
+  auto& request = all_[name];
   const End end{rank, event.time};
   switch (event.kind) {
     case RequestEvent::Kind::kAsked:
@@ -30,6 +69,7 @@ void add(Request& request, std::size_t rank, const RequestEvent& event) {
       break;
     case RequestEvent::Kind::kBegun:
       request.begun = end;
+      latest = &request;
       break;
     case RequestEvent::Kind::kAnswered:
       request.answered = end;
@@ -37,22 +77,19 @@ void add(Request& request, std::size_t rank, const RequestEvent& event) {
     case RequestEvent::Kind::kReceived:
       request.received = end;
       break;
+    case RequestEvent::Kind::kTook:
+      break;
   }
 }
 
 }  // namespace
 
 std::vector<Arrow> arrows_of(const StepTimeline& timeline) {
-  std::map<std::pair<std::int32_t, std::int64_t>, Request> requests;
-  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-    for (const auto& event : timeline.ranks[rank].requests) {
-      add(requests[{event.caller, event.request}], rank, event);
-    }
-  }
+  const Requests requests(timeline);
   std::vector<Arrow> arrows;
-  for (const auto& [name, request] : requests) {
+  for (const auto& [name, request] : requests.all()) {
     if (request.begun) {
-      for (const auto& cause : request.causes) {
+      for (const auto& cause : requests.causes_of(request)) {
         arrows.push_back({cause.rank, request.begun->rank, cause.time, request.begun->time, false});
       }
     }

@@ -65,7 +65,7 @@ RequestEvent event_from_json(const Json& numbers, const std::string& name) {
   using Kind = RequestEvent::Kind;
   require_integers(numbers, kEventNumbers, "an event of a request", name);
   const auto kind = json_element<int>(numbers, 3, name);
-  SMP_REQUIRE(kind >= 0 && kind <= static_cast<int>(Kind::kReceived), name, ": ", kind,
+  SMP_REQUIRE(kind >= 0 && kind <= static_cast<int>(Kind::kTook), name, ": ", kind,
               " is no kind of event");
   return {json_element<Nanoseconds>(numbers, 0, name), json_element<std::int32_t>(numbers, 1, name),
           json_element<std::int64_t>(numbers, 2, name), static_cast<Kind>(kind)};

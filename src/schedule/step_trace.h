@@ -30,6 +30,7 @@ struct RequestEvent {
     kBegun,     ///< the owner runs it
     kAnswered,  ///< the owner sent the answer
     kReceived,  ///< the caller has the answer
+    kTook,      ///< the request that has just begun here has an output of this one, sent unasked
   };
   base::Nanoseconds time = 0;  ///< SteadyClock
   std::int32_t caller = -1;    ///< pp_rank

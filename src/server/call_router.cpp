@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "d2d/frame_codec.h"
 #include "module/node_pointer.h"
 #include "server/clone_on_write.h"
@@ -138,7 +139,8 @@ std::vector<PromisedInput> name_promises(const std::vector<at::Tensor>& tensors,
     const auto promise = promise_of(tensors[i]);
     auto* const call = promised_call_of(promise);
     if (call == nullptr) continue;
-    named.push_back({i, call->name_of(promise.index)});
+    named.push_back(call->pass_on(promise.index, owner));
+    named.back().index = i;
     if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());
   }
   return named;
@@ -217,7 +219,9 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   const c10::SmallVector<at::Tensor, 4> own(request.arguments.tensors.begin(),
                                             request.arguments.tensors.end());
   const bool may_be_promised = may_promise(traits);
-  const auto key = may_be_promised ? ExpectedResults::key_of(request) : 0;
+  const bool recorded = core_.options.static_mode;
+  const auto key = may_be_promised || recorded ? ExpectedResults::key_of(request) : 0;
+  auto* const place = recorded ? follow_record(request, key) : nullptr;
   for (const auto& input : promised) request.arguments.tensors[input.index].reset();
   request.promised = std::move(promised);
   request.forms = take_forms(request.arguments.tensors, "argument", module.smp_place.path);
@@ -227,7 +231,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   ++core_.counters.forward_requests;
   auto* expected = may_be_promised ? expected_.find(key) : nullptr;
   if (expected != nullptr && expected->promise_next()) {
-    return promise(std::move(request), owner, *expected, own, std::move(uses));
+    return promise(std::move(request), owner, *expected, own, std::move(uses), place);
   }
   AwaitedResult awaited;
   const OpenRequest open(core_, awaited);
@@ -277,16 +281,39 @@ bool CallRouter::may_pass_on() const {
          !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();
 }
 
+/// Static mode: where the call stands among those of its execution.
+RecordedFlow::Call* CallRouter::follow_record(const ForwardRequest& request, std::uint64_t kind) {
+  auto& scope = *ExecutionScope::current();
+  const auto [call, departs] = flow_.next(scope.way(), kind);
+  if (departs && core_.step->keeps_to_record) tell_departure(request);
+  return call;
+}
+
+void CallRouter::tell_departure(const ForwardRequest& request) {
+  constexpr int kMostTold = 8;
+  if (departures_told_ >= kMostTold) return;
+  base::log(base::LogLevel::kInfo, "rank ", core_.port.name(), ": static_mode: microbatch ",
+            request.microbatch, " of step ", core_.step->number, " calls module '",
+            core_.scopes.modules.path(request.module),
+            "' where no step before did, or with other types; this way is recorded as well",
+            ++departures_told_ == kMostTold ? "; more of this is not told" : "");
+}
+
 Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
-                           at::ArrayRef<at::Tensor> own, OutputUses&& uses) {
+                           at::ArrayRef<at::Tensor> own, OutputUses&& uses,
+                           RecordedFlow::Call* recorded) {
   auto& scope = *ExecutionScope::current();
   request.keep_outputs = expected.passed_on || !expected.fetched;
   request.withhold_outputs = request.keep_outputs && !expected.fetched;
+  if (recorded != nullptr && core_.step->keeps_to_record && request.keep_outputs) {
+    request.ahead = recorded->ahead();
+  }
   // The caller may write to them before they have left.
   for (auto& tensor : request.arguments.tensors) {
     if (tensor.defined() && tensor.nbytes() > d2d::kInlineBytes) tensor = clone_on_write(tensor);
   }
-  auto call = std::make_shared<PromisedCall>(*this, owner, request, expected, own, std::move(uses));
+  auto call = std::make_shared<PromisedCall>(*this, owner, request, expected, own, std::move(uses),
+                                             recorded);
   request.request = core_.step->requests.add(call.get());
   call->set_request(request.request);
   send(owner, request, true);
@@ -302,6 +329,7 @@ void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
     request.row = scope.row();
     request.place = scope.next_place(owner);
   }
+  request.releases = take_releases(owner);
   core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   try {
     core_.port.send(owner, request);
@@ -311,7 +339,7 @@ void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
   }
   core_.counters.passed_on += request.promised.size();
   for (const auto& input : request.promised) {
-    if (input.source.owner == owner) continue;  // it asks itself
+    if (input.source.owner == owner || input.ahead) continue;  // it asks itself; nobody need ask
     core_.port.send(input.source.owner, Message(PassOn{input.source.request, input.source.output,
                                                        owner, request.request, input.index}));
   }
@@ -348,6 +376,7 @@ void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
   if (!response.record && response.links.empty()) return;
   NodePointer<RemoteCall> node;
   if (response.record) {
+    note_record(core_.step->number, request.microbatch);
     node = make_node<RemoteCall>(*this, owner, response.record, request.module, request.settings);
     node->keep_gradients(hooked);
     node->set_inner(std::move(response.inner));
@@ -392,15 +421,32 @@ void CallRouter::on_message(PassedOn&& message) {
 
 // ---- backward of remote calls ------------------------------------------------------------------
 
-void CallRouter::request_backward(PpRank owner, const BackwardRequest& request) {
+void CallRouter::request_backward(PpRank owner, BackwardRequest&& request) {
+  request.releases = take_releases(owner);
   core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   core_.port.send(owner, request);
   ++core_.counters.backward_requests;
   core_.counters.passed_on += request.promised.size();
+  auto& ends = core_.step->ends;
+  if (!ends) return;
+  if (!request.only_inputs) ends->asked(request.microbatch, owner);
+  if (!request.keep_graph) ends->record_gone(request.microbatch);
 }
 
-void CallRouter::release(PpRank owner, std::int64_t step, RecordId record) {
+void CallRouter::note_record(std::int64_t step, int microbatch) noexcept {
+  if (!core_.in_good_step() || step != core_.step->number || !core_.step->ends) return;
+  core_.step->ends->record_kept(microbatch);
+}
+
+void CallRouter::backward_not_begun(PpRank owner, std::int64_t step, int microbatch) noexcept {
+  if (!core_.in_good_step() || step != core_.step->number || !core_.step->ends) return;
+  core_.step->ends->not_begun(microbatch, owner);
+  core_.step->ends->record_kept(microbatch);
+}
+
+void CallRouter::release(PpRank owner, std::int64_t step, int microbatch, RecordId record) {
   if (!core_.in_good_step() || step != core_.step->number) return;
+  if (core_.step->ends) core_.step->ends->record_gone(microbatch);
   to_release_.push_back({owner, record});
   if (core_.port.receiving()) {
     core_.server.wake.signal();
@@ -413,12 +459,23 @@ void CallRouter::release_outputs(PpRank owner, std::int64_t step, RequestId requ
   if (!core_.in_good_step() || step != core_.step->number) return;
   outputs_to_release_.resize(static_cast<std::size_t>(core_.port.size()));
   outputs_to_release_[owner.index()].push_back(request);
-  core_.server.wake.signal();
+  if (!core_.step->keeps_to_record) core_.server.wake.signal();
+}
+
+/// In steps that do without control messages.
+std::vector<RequestId> CallRouter::take_releases(PpRank owner) {
+  if (!core_.step->keeps_to_record || owner.index() >= outputs_to_release_.size()) return {};
+  return std::exchange(outputs_to_release_[owner.index()], {});
+}
+
+void CallRouter::end_step() {
+  for (auto& requests : outputs_to_release_) requests.clear();
+  flush_releases();
 }
 
 void CallRouter::flush_releases() {
   for (std::size_t owner = 0; owner < outputs_to_release_.size(); ++owner) {
-    if (outputs_to_release_[owner].empty()) continue;
+    if (outputs_to_release_[owner].empty() || core_.step->keeps_to_record) continue;
     ReleaseOutputs message{std::exchange(outputs_to_release_[owner], {})};
     if (!core_.in_good_step()) continue;
     core_.port.send(PpRank(static_cast<int>(owner)), Message(std::move(message)));

@@ -9,6 +9,7 @@
 
 #include "server/expected_results.h"
 #include "server/failure_control.h"
+#include "server/recorded_flow.h"
 #include "server/server_core.h"
 #include "server/state_check.h"
 #include "smp/call.h"
@@ -35,14 +36,20 @@ class CallRouter final : public CallHandler {
 
   /// The backward of a remote call begins. Whoever made the request has its name in the step's
   /// table.
-  void request_backward(PpRank owner, const BackwardRequest& request);
+  void request_backward(PpRank owner, BackwardRequest&& request);
+  /// Another rank keeps a record, of a call of this one.
+  void note_record(std::int64_t step, int microbatch) noexcept;
+  /// The owner has not run it, and keeps its record.
+  void backward_not_begun(PpRank owner, std::int64_t step, int microbatch) noexcept;
   /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
   /// nothing needs to be said. Called by destructors of graphs, in polls too.
-  void release(PpRank owner, std::int64_t step, RecordId record);
+  void release(PpRank owner, std::int64_t step, int microbatch, RecordId record);
   /// The outputs of a promised call will not be asked for any more; else as release().
   void release_outputs(PpRank owner, std::int64_t step, RequestId request) noexcept;
   /// Sends what release() put off because a message was being received.
   void flush_releases();
+  /// What was not said about the step's outputs need not be said.
+  void end_step();
 
   /// Answers of other ranks; those nobody waits for, of an earlier failed call, are dropped.
   void on_message(ForwardResponse&& response);
@@ -60,8 +67,11 @@ class CallRouter final : public CallHandler {
                                  std::uint32_t calls) const;
   bool may_promise(const CallTraits& traits) const;
   bool may_pass_on() const;
+  RecordedFlow::Call* follow_record(const ForwardRequest& request, std::uint64_t kind);
+  void tell_departure(const ForwardRequest& request);
   Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
-                 at::ArrayRef<at::Tensor> own, OutputUses&& uses);
+                 at::ArrayRef<at::Tensor> own, OutputUses&& uses, RecordedFlow::Call* recorded);
+  std::vector<RequestId> take_releases(PpRank owner);
   void send(PpRank owner, ForwardRequest& request, bool in_row);
   void note_answer(RequestId request);
   Settings take_settings(RoutedBase& module, const Settings& changed);
@@ -78,6 +88,8 @@ class CallRouter final : public CallHandler {
   std::vector<Release> to_release_;                         // not sent yet
   std::vector<std::vector<RequestId>> outputs_to_release_;  // by owner, not sent yet
   ExpectedResults expected_;
+  RecordedFlow flow_;
+  int departures_told_ = 0;
   std::shared_ptr<CallRouter> self_{this, [](CallRouter*) {}};  // for graphs that may outlive it
 };
 

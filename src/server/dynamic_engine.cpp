@@ -31,10 +31,6 @@ const char* what_needs_messages(const ServerCore& core) {
   const auto& step = *core.step;
   if (step.task.one_at_a_time) return "modules keep state, so microbatches run one after the other";
   if (core.scopes.modules.any_in_order()) return "microbatches enter a module in order";
-  if (step.progress.has_list()) {
-    return "the pipeline schedule lets ranks begin what others have made room for "
-           "(interleaved and simple do not)";
-  }
   return nullptr;
 }
 
@@ -59,7 +55,11 @@ void DynamicEngine::begin(const StepTask& task) {
   }
   core_.step =
       std::make_unique<StepState>(core_.port.step(), own, core_.port.rank(), core_.clock.now());
+  core_.step->keeps_to_record = keeps_order_ && !task.one_at_a_time;
   core_.step->replayed = may_replay();
+  if (core_.step->replayed && core_.step->progress.has_list()) {
+    core_.step->ends.emplace(task.microbatches, core_.port.size());
+  }
   news_ = false;
   core_.server.waits_for_workers = false;
   core_.accumulator.begin(task.microbatches, task.gradients);
@@ -122,6 +122,16 @@ bool DynamicEngine::ranks_are_done() const noexcept {
 /// What a replayed step does without.
 void DynamicEngine::tell_others(const Message& message) {
   if (!core_.step->replayed) core_.port.send_to_others(message);
+}
+
+/// Under windows a rank waits until a microbatch has ended there, if it does not see that itself.
+void DynamicEngine::tell_end(const MicrobatchDone& message) {
+  const auto& step = *core_.step;
+  if (!step.ends) return tell_others(message);
+  for (int rank = 1; rank < core_.port.size(); ++rank) {
+    if (!step.ends->must_be_told(message.microbatch, PpRank(rank))) continue;
+    core_.port.send(PpRank(rank), Message(message));
+  }
 }
 
 /// The last gradients run hooks of the user. No rank's step succeeds before those of all have,
@@ -198,7 +208,7 @@ void DynamicEngine::end() {
   }
   step.records.clear();
   runner_.end_step();
-  router_.flush_releases();
+  router_.end_step();
   auto& settings = core_.scopes.settings;
   if (step.failed()) {
     settings.apply_begin_of_step();
@@ -422,7 +432,7 @@ void DynamicEngine::fetch_outputs(int microbatch) const {
 void DynamicEngine::body_finished(const ExecutionIdentity& body) {
   runner_.microbatch_done(body.microbatch);
   core_.step->order.forward_done(body.microbatch);
-  tell_others(MicrobatchDone{body.microbatch});
+  tell_end(MicrobatchDone{body.microbatch});
   auto& progress = core_.step->progress;
   progress.body_finished(body.microbatch);
   core_.step->gate.open(progress);

@@ -61,6 +61,7 @@ class DynamicEngine final : public StepEngine {
   bool ranks_are_done() const noexcept;
   bool may_replay() const;
   void tell_others(const Message& message);
+  void tell_end(const MicrobatchDone& message);
   void finish_gradients();
   void tell_first_stage(FinishGradients&& finished);
   void tell_others_to_finish(const FinishGradients& own);

@@ -34,6 +34,7 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
       caller_random_(position.random_key),
       base_key_(base_key),
       calls_(position.ordinal),
+      way_(identity.module),
       settings_(services.settings.base()),
       outer_activity_(std::exchange(fiber::current_fiber()->activity, this)),
       outer_scope_(current_scope().get()) {

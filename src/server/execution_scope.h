@@ -24,6 +24,7 @@
 #include "server/message.h"
 #include "server/module_table.h"
 #include "server/open_call.h"
+#include "server/recorded_flow.h"
 #include "server/settings_board.h"
 #include "server/span_recorder.h"
 
@@ -99,6 +100,8 @@ class ExecutionScope final : public fiber::Activity {
   /// Something that a call which waits would have put off was done.
   void note_work() noexcept { last_worked_ = ++num_calls_; }
   void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
+  /// The calls that left so far.
+  RecordedFlow::Way& way() noexcept { return way_; }
   /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
   /// may have thrown before.
   void run(c10::function_ref<void()> code);
@@ -162,6 +165,7 @@ class ExecutionScope final : public fiber::Activity {
   std::uint64_t num_calls_ = 0;
   std::uint64_t last_worked_ = 0;   // number of the latest call that left or has ended
   std::uint32_t places_taken_ = 0;  // of next_place_in_program(), at the top
+  RecordedFlow::Way way_;
   std::uint64_t row_ = 0;
   std::vector<std::uint32_t> places_;  // next ones, by owner
   std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;

@@ -59,7 +59,9 @@ ForwardRequests::ForwardRequests(ServerCore& core, FailureControl& failures, Req
       early_(early),
       answer_(core, failures),
       kept_([this](PpRank to, PassedOn&& message) {
-        core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
+        if (!message.ahead) {
+          core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
+        }
         if (to == core_.port.rank()) return waiting_.take(std::move(message));
         core_.port.send(to, Message(std::move(message)));
       }),
@@ -78,7 +80,7 @@ void ForwardRequests::on_message(PpRank source, ForwardRequest&& request) {
       request.microbatch, request.position.caller.child(request.position.ordinal),
       request.after_first_backward);
   ++core_.counters.executed_forward;
-  if (request.keep_outputs) kept_.expect({source, request.request});
+  if (request.keep_outputs) kept_.expect({source, request.request}, request.ahead);
   if (request.row != 0) {
     waiting_.add({source, std::move(request), execution}, core_.port.rank());
   } else {
@@ -113,8 +115,8 @@ void ForwardRequests::on_message(PpRank source, const PassOn& message) {
 
 void ForwardRequests::on_message(PassedOn&& message) { waiting_.take(std::move(message)); }
 
-void ForwardRequests::on_message(PpRank source, const ReleaseOutputs& message) {
-  for (const auto& request : message.requests) kept_.release({source, request});
+void ForwardRequests::release(PpRank caller, const std::vector<RequestId>& requests) {
+  for (const auto& request : requests) kept_.release({caller, request});
 }
 
 void ForwardRequests::clear() noexcept {
@@ -143,8 +145,11 @@ void ForwardRequests::run(ForwardTask&& task) {
 }
 
 /// Of this rank's own outputs each request gets one that it may write to.
-void ForwardRequests::take_promised(ForwardRequest& request) const {
+void ForwardRequests::take_promised(PpRank caller, ForwardRequest& request) const {
   for (auto& input : request.promised) {
+    if (input.ahead) {
+      core_.scopes.recorder.note(RequestKind::kTook, caller, input.source.request);
+    }
     if (input.source.owner == core_.port.rank()) {
       for (auto& tensor : input.tensors) {
         if (tensor.defined()) tensor = clone_on_write(tensor);
@@ -169,7 +174,7 @@ ForwardResponse ForwardRequests::run_forward(PpRank source, ForwardRequest& requ
   const ModesScope modes(request.modes);
   restore_forms(request.forms, request.arguments.tensors);
   request.requires_grad.truncate(request.arguments.tensors.size());
-  take_promised(request);
+  take_promised(source, request);
   auto inputs = make_boundary(request.arguments.tensors, request.requires_grad);
   inputs->belongs_to({request.module, request.microbatch, core_.step->number});
   const WatchedArguments arguments(request.arguments.tensors);

@@ -28,7 +28,8 @@ class ForwardRequests {
   void on_message(PpRank source, const PassOn& message);
   /// An argument.
   void on_message(PassedOn&& message);
-  void on_message(PpRank source, const ReleaseOutputs& message);
+  /// Outputs of these requests of `caller` will not be asked for any more.
+  void release(PpRank caller, const std::vector<RequestId>& requests);
 
   /// On a worker. What the module throws goes to the caller as an ErrorResponse.
   void run(ForwardTask&& task);
@@ -40,7 +41,7 @@ class ForwardRequests {
  private:
   void start(WaitingRequests::Forward&& forward, bool input_failed);
   void failed(const RequestName& name, ExecutionId execution);
-  void take_promised(ForwardRequest& request) const;
+  void take_promised(PpRank caller, ForwardRequest& request) const;
   ForwardResponse run_forward(PpRank source, ForwardRequest& request,
                               const ExecutionIdentity& identity);
   Packet run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,

@@ -62,7 +62,7 @@ enum PromiseFlag : std::uint8_t { kKeepOutputs = 1, kWithholdOutputs = 2 };
 /// Of the end of a step.
 enum StepEndedFlag : std::uint8_t { kReplayed = 1, kFastest = 2, kKeepOrder = 4, kInOrder = 8 };
 /// Of tensors that are passed on, in the body.
-enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2, kUnusual = 4 };
+enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2, kUnusual = 4, kAhead = 8 };
 
 inline constexpr std::size_t kFlagsInHeader = 64;  ///< of settings, or of tensors
 inline constexpr std::size_t kShortKey = 30;       ///< bytes, the first of which is the length

@@ -7,6 +7,13 @@
 
 namespace smp::server {
 
+void KeptOutputs::expect(const RequestName& name, const std::vector<SendAhead>& ahead) {
+  auto& entry = entries_[name];
+  for (const auto& [output, to] : ahead) {
+    entry.asked.push_back({name.request, output, to, name.request, output, /*ahead=*/true});
+  }
+}
+
 void KeptOutputs::keep(const RequestName& name, std::vector<KeptOutput>&& outputs, bool unusual) {
   auto& entry = entries_.at(name);
   entry.outputs = std::move(outputs);
@@ -42,6 +49,7 @@ void KeptOutputs::release(const RequestName& name) {
 void KeptOutputs::send(PpRank caller, const Entry& entry, const PassOn& message) const {
   PassedOn answer{caller, message.consumer, message.index, entry.failed};
   answer.unusual = entry.unusual;
+  answer.ahead = message.ahead;
   if (!entry.failed) {
     SMP_ASSERT(message.output < entry.outputs.size(), "output ", message.output, " of ",
                entry.outputs.size());

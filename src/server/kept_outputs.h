@@ -36,8 +36,8 @@ class KeptOutputs {
   using Send = std::function<void(PpRank to, PassedOn&& message)>;
   explicit KeptOutputs(Send send) : send_(std::move(send)) {}
 
-  /// A request came whose outputs will be kept.
-  void expect(const RequestName& name) { entries_[name]; }
+  /// A request came whose outputs will be kept, and some of them sent at once.
+  void expect(const RequestName& name, const std::vector<SendAhead>& ahead = {});
   /// Its outputs, to be sent to whoever asked for them meanwhile.
   /// @param unusual  PassedOn::unusual
   void keep(const RequestName& name, std::vector<KeptOutput>&& outputs, bool unusual);

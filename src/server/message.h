@@ -44,10 +44,19 @@ struct OutputName {
   std::uint32_t output = 0;
 };
 
+/// An output of a request that goes to another rank unasked, because it did in the steps before:
+/// there it is an input of a later request, which names it (static_mode and fast_mode).
+struct SendAhead {
+  std::uint32_t output = 0;
+  PpRank to;
+  friend bool operator==(const SendAhead&, const SendAhead&) = default;
+};
+
 /// A tensor of a request that comes from where it was made instead of with the request.
 struct PromisedInput {
   std::uint32_t index = 0;  ///< among the request's tensors, where an undefined one stands
   OutputName source = {};   ///< of a forward; gradients come unasked
+  bool ahead = false;       ///< it comes unasked: SendAhead
   std::vector<at::Tensor> tensors = {};  ///< once it came, as take_forms() left it
   Note forms = {};
   bool unusual = false;  ///< PassedOn::unusual
@@ -72,6 +81,8 @@ struct ForwardRequest {
   /// Of the caller's requests to one rank that run one after the other; 0: it waits for each.
   std::uint64_t row = 0;
   std::uint32_t place = 0;  ///< in that row; a request with large tensors may be overtaken
+  std::vector<SendAhead> ahead = {};     ///< of its outputs
+  std::vector<RequestId> releases = {};  ///< ReleaseOutputs that travels along
 };
 
 /// Its answer. Outputs carry no history; those with `requires_grad` belong to the record.
@@ -117,6 +128,7 @@ struct BackwardRequest {
   std::vector<PromisedInput> promised = {};  ///< of the gradients
   std::vector<GradientRoute> routes = {};    ///< gradients that do not go to the caller
   std::optional<EarlyStart> early = {};
+  std::vector<RequestId> releases = {};  ///< ReleaseOutputs that travels along
 };
 
 /// Its answer: gradients of the execution's inputs.
@@ -140,18 +152,20 @@ struct PassOn {
   PpRank to;  ///< the rank that runs the later one; the caller's own: it wants the values
   RequestId consumer;
   std::uint32_t index = 0;  ///< PromisedInput::index
+  bool ahead = false;       ///< PassedOn::ahead; such a one is not sent
 };
 
 /// That output, or a gradient on its route, for request `consumer` of `caller`.
 struct PassedOn {
   PpRank caller;
-  RequestId consumer;
-  std::uint32_t index = 0;
-  bool failed = false;  ///< what should have made it threw; the caller is told what
+  RequestId consumer;       ///< ahead: the request that made it
+  std::uint32_t index = 0;  ///< ahead: of the output
+  bool failed = false;      ///< what should have made it threw; the caller is told what
   std::vector<at::Tensor> tensors = {};
   Note forms = {};
   bool gradient = false;  ///< for a backward request; may be undefined: there is none
   bool unusual = false;   ///< an output of a call that ended otherwise than was promised of it
+  bool ahead = false;     ///< SendAhead: which request it is for is not known yet
 };
 
 /// Outputs of these requests will not be asked for any more.

@@ -27,10 +27,19 @@ ExecutionModes modes_of(const wire::ForwardHeader& header) {
 }
 
 constexpr std::size_t kAny = std::size_t{1} << 32;
+/// In a note, which has at most 65,535 bytes (wire::Body).
+constexpr std::size_t kMostNumbers = 1 << 16;
 
 RequestId request_of(NumberReader& in) {
   const auto slot = static_cast<std::uint32_t>(in.index(kAny));
   return {slot, static_cast<std::uint32_t>(in.index(kAny))};
+}
+
+/// All that are left.
+std::vector<RequestId> requests_of(NumberReader& in) {
+  std::vector<RequestId> requests;
+  while (!in.at_end()) requests.push_back(request_of(in));
+  return requests;
 }
 
 void take_promises(std::string_view text, ForwardRequest& message) {
@@ -40,13 +49,19 @@ void take_promises(std::string_view text, ForwardRequest& message) {
   message.withhold_outputs = (flags & wire::kWithholdOutputs) != 0;
   message.row = static_cast<std::uint64_t>(in.get());
   message.place = static_cast<std::uint32_t>(in.index(kAny));
-  while (!in.at_end()) {
+  for (auto left = in.index(kMostNumbers); left > 0; --left) {
     auto& input = message.promised.emplace_back();
     input.index = static_cast<std::uint32_t>(in.index(kAny));
     input.source.owner = PpRank(static_cast<int>(in.index(kAny)));
     input.source.request = request_of(in);
     input.source.output = static_cast<std::uint32_t>(in.index(kAny));
+    input.ahead = in.index(2) == 1;
   }
+  for (auto left = in.index(kMostNumbers); left > 0; --left) {
+    const auto output = static_cast<std::uint32_t>(in.index(kAny));
+    message.ahead.push_back({output, PpRank(static_cast<int>(in.index(kAny)))});
+  }
+  message.releases = requests_of(in);
 }
 
 PassOn pass_on(const d2d::ArrivedFrame& frame, const wire::Start& start) {
@@ -67,10 +82,11 @@ PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   message.consumer = start.request;
   message.caller = PpRank(static_cast<int>(in.index(kAny)));
   message.index = static_cast<std::uint32_t>(in.index(kAny));
-  const auto flags = in.index(8);
+  const auto flags = in.index(16);
   message.failed = (flags & wire::kFailed) != 0;
   message.gradient = (flags & wire::kGradient) != 0;
   message.unusual = (flags & wire::kUnusual) != 0;
+  message.ahead = (flags & wire::kAhead) != 0;
   message.forms = std::string(in.rest());
   message.tensors = std::move(frame.tensors);
   return message;
@@ -78,9 +94,7 @@ PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
 
 ReleaseOutputs release_outputs(const d2d::ArrivedFrame& frame) {
   NumberReader in(wire::text_of(frame.body));
-  ReleaseOutputs message;
-  while (!in.at_end()) message.requests.push_back(request_of(in));
-  return message;
+  return {requests_of(in)};
 }
 
 ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
@@ -131,13 +145,14 @@ void take_routes(std::string_view text, BackwardRequest& message) {
   for (auto& input : message.promised) {
     input.index = static_cast<std::uint32_t>(in.index(message.gradients.size()));
   }
-  while (!in.at_end()) {
+  for (auto left = in.index(kMostNumbers); left > 0; --left) {
     auto& route = message.routes.emplace_back();
     route.gradient = static_cast<std::uint32_t>(in.index(kAny));
     route.to = PpRank(static_cast<int>(in.index(kAny)));
     route.consumer = request_of(in);
     route.index = static_cast<std::uint32_t>(in.index(kAny));
   }
+  message.releases = requests_of(in);
 }
 
 EarlyStart early_start(std::string_view text) {

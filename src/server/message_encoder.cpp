@@ -34,19 +34,31 @@ void put_modes(const ExecutionModes& modes, wire::ForwardHeader& header) {
   }
 }
 
+void put(NumberWriter& out, RequestId request) {
+  out.put(request.slot);
+  out.put(request.generation);
+}
+
 std::string text_of_promises(std::uint8_t flags, const ForwardRequest& message) {
   std::string text;
   NumberWriter out(text);
   out.put(flags);
   out.put(static_cast<std::int64_t>(message.row));
   out.put(message.place);
+  out.put(static_cast<std::int64_t>(message.promised.size()));
   for (const auto& input : message.promised) {
     out.put(input.index);
     out.put(input.source.owner.value());
-    out.put(input.source.request.slot);
-    out.put(input.source.request.generation);
+    put(out, input.source.request);
     out.put(input.source.output);
+    out.put(input.ahead ? 1 : 0);
   }
+  out.put(static_cast<std::int64_t>(message.ahead.size()));
+  for (const auto& way : message.ahead) {
+    out.put(way.output);
+    out.put(way.to.value());
+  }
+  for (const auto& request : message.releases) put(out, request);
   return text;
 }
 
@@ -54,24 +66,27 @@ void put_promises(const ForwardRequest& message, wire::Start& start, wire::Extra
   const auto flags =
       static_cast<std::uint8_t>(flag(message.keep_outputs, wire::kKeepOutputs) |
                                 flag(message.withhold_outputs, wire::kWithholdOutputs));
-  if (flags == 0 && message.row == 0 && message.promised.empty()) return;
+  if (flags == 0 && message.row == 0 && message.promised.empty() && message.releases.empty()) {
+    return;
+  }
   start.flags |= wire::kPromises;
   extra.put_note(text_of_promises(flags, message));
 }
 
 void put_routes(const BackwardRequest& message, wire::Start& start, wire::ExtraWriter& body) {
-  if (message.promised.empty() && message.routes.empty()) return;
+  if (message.promised.empty() && message.routes.empty() && message.releases.empty()) return;
   std::string text;
   NumberWriter out(text);
   out.put(static_cast<std::int64_t>(message.promised.size()));
   for (const auto& input : message.promised) out.put(input.index);
+  out.put(static_cast<std::int64_t>(message.routes.size()));
   for (const auto& route : message.routes) {
     out.put(route.gradient);
     out.put(route.to.value());
-    out.put(route.consumer.slot);
-    out.put(route.consumer.generation);
+    put(out, route.consumer);
     out.put(route.index);
   }
+  for (const auto& request : message.releases) put(out, request);
   start.flags |= wire::kPromises;
   body.put_note(text);
 }
@@ -80,8 +95,7 @@ void put_early(const EarlyStart& early, wire::Start& start, wire::ExtraWriter& b
   start.flags |= wire::kEarly;
   std::string text;
   NumberWriter out(text);
-  out.put(early.forward.slot);
-  out.put(early.forward.generation);
+  put(out, early.forward);
   out.put(early.output);
   text.append(reinterpret_cast<const char*>(&early.weight), sizeof early.weight);
   body.put_note(text);
@@ -144,8 +158,7 @@ struct SendRest {
     NumberWriter out(body);
     out.put(message.output);
     out.put(message.to.value());
-    out.put(message.consumer.slot);
-    out.put(message.consumer.generation);
+    put(out, message.consumer);
     out.put(message.index);
     post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassOn, step, message.request)), body);
   }
@@ -155,7 +168,7 @@ struct SendRest {
     out.put(message.caller.value());
     out.put(message.index);
     out.put(flag(message.failed, wire::kFailed) | flag(message.gradient, wire::kGradient) |
-            flag(message.unusual, wire::kUnusual));
+            flag(message.unusual, wire::kUnusual) | flag(message.ahead, wire::kAhead));
     body += message.forms;
     post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassedOn, step, message.consumer)),
          body, message.tensors);
@@ -163,10 +176,7 @@ struct SendRest {
   void operator()(const ReleaseOutputs& message) const {
     std::string body;
     NumberWriter out(body);
-    for (const auto& request : message.requests) {
-      out.put(request.slot);
-      out.put(request.generation);
-    }
+    for (const auto& request : message.requests) put(out, request);
     post_start(wire::Kind::kReleaseOutputs, -1, body);
   }
   void operator()(const ReleaseRecord& message) const {

@@ -87,7 +87,7 @@ class PromisedCall::Waiter {
 
 PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request,
                            ExpectedResult& expected, at::ArrayRef<at::Tensor> own,
-                           OutputUses&& uses)
+                           OutputUses&& uses, RecordedFlow::Call* recorded)
     : router_(router.self_),
       owner_(owner),
       module_(request.module),
@@ -101,6 +101,8 @@ PromisedCall::PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& req
       number_(ExecutionScope::current()->num_calls()),
       from_body_(ExecutionScope::current()->calls_from_body()),
       expected_(expected),
+      recorded_(recorded),
+      ahead_(request.ahead),
       arguments_(own.begin(), own.end()),
       uses_(std::move(uses)),
       outputs_(expected.outputs.size()),
@@ -141,9 +143,17 @@ bool PromisedCall::passes_on() noexcept {
   return settled_ ? not_sent_ : !answer_ || !answer_->withheld.empty();
 }
 
-OutputName PromisedCall::name_of(std::size_t index) {
+PromisedInput PromisedCall::pass_on(std::size_t index, PpRank consumer) {
   outputs_.at(index).passed_on = true;
-  return OutputName{owner_, request_, static_cast<std::uint32_t>(index)};
+  const auto output = static_cast<std::uint32_t>(index);
+  PromisedInput input{0, {owner_, request_, output}};
+  if (consumer == owner_) return input;
+  const SendAhead way{output, consumer};
+  went_.push_back(way);
+  const auto ahead = std::find(ahead_.begin(), ahead_.end(), way);
+  input.ahead = ahead != ahead_.end();
+  if (input.ahead) ahead_.erase(ahead);
+  return input;
 }
 
 // ---- values ------------------------------------------------------------------------------------
@@ -216,6 +226,7 @@ void PromisedCall::let_go() noexcept {
   if (router == nullptr) return;
   expected_.fetched = fetched_;
   expected_.at_once = at_once_;
+  if (recorded_ != nullptr) recorded_->went(std::move(went_));
   if (kept_) router->release_outputs(owner_, step_, request_);
 }
 
@@ -332,6 +343,7 @@ void PromisedCall::use_answer() {
     router.take_settings(module, *answer.settings);
     if (from_body_) ExecutionScope::current()->body_call_ends(module);
   }
+  if (answer.record) router.note_record(step_, microbatch_);
   give_history(answer, outputs, requires_grad);
   not_sent_ = !answer.withheld.empty();
   for (std::size_t i = 0; i < outputs_.size(); ++i) {

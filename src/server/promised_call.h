@@ -15,6 +15,7 @@
 #include "server/execution_scope.h"
 #include "server/expected_results.h"
 #include "server/promised_tensor.h"
+#include "server/recorded_flow.h"
 #include "server/remote_call.h"
 
 namespace smp::server {
@@ -47,8 +48,9 @@ class PromisedCall final : public PromisedValues,
  public:
   /// @param own  the arguments as the caller has them
   /// @param uses  of outputs of earlier calls, for `request`
+  /// @param recorded  what this call did in earlier steps; nullptr: nobody writes it down
   PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request, ExpectedResult& expected,
-               at::ArrayRef<at::Tensor> own, OutputUses&& uses);
+               at::ArrayRef<at::Tensor> own, OutputUses&& uses, RecordedFlow::Call* recorded);
   ~PromisedCall() override;
   PromisedCall(const PromisedCall&) = delete;
   PromisedCall& operator=(const PromisedCall&) = delete;
@@ -60,8 +62,8 @@ class PromisedCall final : public PromisedValues,
   /// Whether its outputs can be passed on by name; else their values are here, or must be fetched.
   /// Somebody would pass them on: the owner of calls like this one keeps them from now on.
   bool passes_on() noexcept;
-  /// How the owner knows output `index`, which is passed on.
-  OutputName name_of(std::size_t index);
+  /// Output `index` as an input of a request to `consumer`; input 0, which the caller may change.
+  PromisedInput pass_on(std::size_t index, PpRank consumer);
 
   // PromisedValues
   Value value(std::size_t index) override;
@@ -132,6 +134,9 @@ class PromisedCall final : public PromisedValues,
   const bool from_body_;
   RequestId request_;
   ExpectedResult& expected_;
+  RecordedFlow::Call* const recorded_;   // as long as the router
+  std::vector<SendAhead> ahead_;         // that no request has named yet
+  std::vector<SendAhead> went_;          // where outputs were passed on to
   std::vector<at::Tensor> arguments_;    // until the answer was used
   OutputUses uses_;                      // as well
   std::vector<std::uint32_t> versions_;  // of those

@@ -33,7 +33,7 @@ void RemoteCall::release_resources() {
 
 void RemoteCall::drop() noexcept {
   if (std::exchange(used_, true) || !record_) return;
-  if (const auto router = router_.lock()) router->release(owner_, step_, record_);
+  if (const auto router = router_.lock()) router->release(owner_, step_, microbatch_, record_);
 }
 
 const char* RemoteCall::path() const noexcept {
@@ -122,7 +122,7 @@ void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
   request.early = start;
   request.early->forward = forward_;
   if (start.output >= 0) request.gradients.resize(num_results_);
-  router_.lock()->request_backward(owner_, request);
+  router_.lock()->request_backward(owner_, std::move(request));
 }
 
 void RemoteCall::leave_early() noexcept {
@@ -187,6 +187,12 @@ bool RemoteCall::has_passed_on(std::uint32_t output) const {
   return output < routed.size() && routed[output] != '\0';
 }
 
+/// Its owner keeps the record.
+void RemoteCall::not_reached() noexcept {
+  used_ = false;
+  if (const auto router = router_.lock()) router->note_record(step_, microbatch_);
+}
+
 bool RemoteCall::uses_itself(std::uint32_t input) const {
   const auto inner = inner_.view();
   return input < inner.size() && inner[input] != '\0';
@@ -238,6 +244,7 @@ void RemoteCall::on_backward(BackwardResponse&& response) noexcept {
 void RemoteCall::on_error(Failure&& failure) noexcept {
   if (!failure.of_input) return complete({}, remote_exception(failure));
   used_ = false;
+  if (const auto router = router_.lock()) router->backward_not_begun(owner_, step_, microbatch_);
   complete({}, nullptr);
   if (early_ == Early::kAnswered) early_ = Early::kNotBegun;
 }

@@ -63,7 +63,7 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   void leave_early() noexcept;
 
   bool has_passed_on(std::uint32_t output) const override;
-  void not_reached() noexcept override { used_ = false; }
+  void not_reached() noexcept override;
   void unpack(variable_list& gradients) override;
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }

@@ -12,10 +12,12 @@ RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
       forward_(core, failures, entry_, backward_.early()) {}
 
 void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
+  forward_.release(source, request.releases);
   forward_.on_message(source, std::move(request));
 }
 
 void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
+  forward_.release(source, request.releases);
   backward_.on_message(source, std::move(request));
 }
 
@@ -29,7 +31,7 @@ void RequestRunner::on_message(PassedOn&& message) {
 }
 
 void RequestRunner::on_message(PpRank source, const ReleaseOutputs& message) {
-  forward_.on_message(source, message);
+  forward_.release(source, message.requests);
 }
 
 void RequestRunner::on_message(ReleaseRecord&& message) {

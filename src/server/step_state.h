@@ -11,6 +11,7 @@
 #include "schedule/step_progress.h"
 #include "schedule/work_order.h"
 #include "server/backward_gate.h"
+#include "server/end_news.h"
 #include "server/entry_gate.h"
 #include "server/message.h"
 #include "server/microbatch_order.h"
@@ -75,9 +76,11 @@ struct StepState {
   /// On pp_rank 0: what the bodies left, by microbatch; empty as long as all left what they found.
   std::vector<SettingsBoard::View> left_settings;
 
-  bool replayed = false;      ///< on pp_rank 0: without control messages
-  bool finish_asked = false;  ///< by pp_rank 0: all microbatches are done
-  int ranks_finished = 0;     ///< on pp_rank 0: that have summed their gradients
+  bool keeps_to_record = false;  ///< the steps before were recorded, for this one to be like them
+  bool replayed = false;         ///< on pp_rank 0: without control messages
+  std::optional<EndNews> ends;   ///< on pp_rank 0: replayed under windows
+  bool finish_asked = false;     ///< by pp_rank 0: all microbatches are done
+  int ranks_finished = 0;        ///< on pp_rank 0: that have summed their gradients
   std::optional<StepEnded> ended;
 };
 

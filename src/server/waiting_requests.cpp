@@ -24,12 +24,37 @@ void WaitingRequests::add(Forward&& request, PpRank self) {
   }
   // The answer may come at once, and start requests.
   for (const auto& input : promised) {
-    if (input.source.owner != self) continue;
-    ask_(name.caller, {input.source.request, input.source.output, self, name.request, input.index});
+    if (input.ahead) {
+      await_ahead(name, input);
+    } else if (input.source.owner == self) {
+      ask_(name.caller,
+           {input.source.request, input.source.output, self, name.request, input.index});
+    }
   }
 }
 
+void WaitingRequests::await_ahead(const RequestName& name, const PromisedInput& input) {
+  const AheadName source{{name.caller, input.source.request}, input.source.output};
+  missing_ahead_[source] = {name.request, input.index};
+  if (auto came = ahead_.extract(source)) take(std::move(came.mapped()));
+}
+
+/// Whether it is known by now which request `message` is for, which it names then.
+bool WaitingRequests::take_ahead(PassedOn& message) {
+  const AheadName source{{message.caller, message.consumer}, message.index};
+  const auto to = missing_ahead_.extract(source);
+  if (to.empty()) {
+    ahead_.insert_or_assign(source, std::move(message));
+    return false;
+  }
+  message.consumer = to.mapped().consumer;
+  message.index = to.mapped().index;
+  message.ahead = false;
+  return true;
+}
+
 void WaitingRequests::take(PassedOn&& message) {
+  if (message.ahead && !take_ahead(message)) return;
   const RequestName name{message.caller, message.consumer};
   const auto found = missing_.find(name);
   if (found == missing_.end()) {
@@ -88,7 +113,7 @@ std::optional<WaitingRequests::Waiting> WaitingRequests::take_next(Row row) {
 }
 
 std::size_t WaitingRequests::size() const noexcept {
-  std::size_t size = too_early_.size();
+  std::size_t size = too_early_.size() + ahead_.size();
   for (const auto& [row, state] : rows_) size += state.waiting.size();
   return size;
 }
@@ -108,6 +133,8 @@ void WaitingRequests::clear() noexcept {
   rows_.clear();
   missing_.clear();
   too_early_.clear();
+  ahead_.clear();
+  missing_ahead_.clear();
 }
 
 }  // namespace smp::server

@@ -39,7 +39,7 @@ class WaitingRequests {
 
   /// @param self  this rank
   void add(Forward&& request, PpRank self);
-  /// A tensor for one of them, which may come later itself.
+  /// A tensor for one of them, which may come later itself, or never if the tensor came ahead.
   void take(PassedOn&& message);
   /// A request of `row` has ended; the next may start.
   void ended(Row row);
@@ -61,7 +61,16 @@ class WaitingRequests {
     bool runs = false;
     bool starting = false;  // start_next() is in the midst of it
   };
+  /// An output that comes ahead: the name of the request that makes it, and its index.
+  using AheadName = std::pair<RequestName, std::uint32_t>;
+  /// A request of the same caller, and which input.
+  struct AheadFor {
+    RequestId consumer;
+    std::uint32_t index;
+  };
   static Row row_of(PpRank source, const ForwardRequest& request);
+  void await_ahead(const RequestName& name, const PromisedInput& input);
+  bool take_ahead(PassedOn& message);
   static void put(Waiting& waiting, PassedOn&& message);
   void start_next(Row row);
   std::optional<Waiting> take_next(Row row);
@@ -71,6 +80,8 @@ class WaitingRequests {
   std::map<Row, RowState> rows_;
   std::map<RequestName, std::pair<Row, std::uint32_t>> missing_;  // whose inputs have not come
   std::map<RequestName, std::vector<PassedOn>> too_early_;        // before their requests
+  std::map<AheadName, PassedOn> ahead_;                           // as well
+  std::map<AheadName, AheadFor> missing_ahead_;                   // to which requests they go
 };
 
 }  // namespace smp::server

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -114,14 +115,21 @@ const Program kByChance{way_by_chance, batch_by_chance};
 struct Trained {
   std::map<std::string, Tensor> parameters;
   std::vector<double> losses;
-  std::uint64_t replayed = 0;          // steps
-  std::uint64_t control_messages = 0;  // of all ranks, in the steps that could be replayed
+  std::uint64_t replayed = 0;                   // steps
+  std::vector<std::uint64_t> control_messages;  // of all ranks, by step
+
+  /// In the steps from `first` on.
+  std::uint64_t control_messages_from(int first) const {
+    return std::accumulate(control_messages.begin() + first, control_messages.end(),
+                           std::uint64_t{0});
+  }
 };
 
 /// Piece i lives on rank i modulo `ranks`, the body on rank 0.
 Trained train(Mode mode, int ranks, int steps, const Program& program, std::uint64_t seed = 1,
               const char* pipeline = "interleaved") {
   Trained trained;
+  trained.control_messages.resize(static_cast<std::size_t>(steps));
   const auto rank_main = [&] {
     torch::manual_seed(5);
     Net net;
@@ -136,9 +144,8 @@ Trained train(Mode mode, int ranks, int steps, const Program& program, std::uint
       model.backward(loss);
       return loss.detach().to(torch::kDouble);
     });
-    std::uint64_t before = 0;
     for (; step < steps; ++step) {
-      if (step == kRecorded) before = control_messages();
+      const auto before = control_messages();
       optimizer.zero_grad();
       const auto batch = program.batch(step);
       const auto numbers =
@@ -146,8 +153,8 @@ Trained train(Mode mode, int ranks, int steps, const Program& program, std::uint
       const auto loss = run(batch, numbers).reduce_mean();
       if (rank() == 0) trained.losses.push_back(loss.item<double>());
       optimizer.step();
+      trained.control_messages[static_cast<std::size_t>(step)] += control_messages() - before;
     }
-    trained.control_messages += control_messages() - before;
     trained.replayed += replayed();
     for (const auto& [name, parameter] : model.local_named_parameters()) {
       trained.parameters[name] = parameter.detach().clone();
@@ -177,11 +184,53 @@ TEST(StaticMode, NeedsNoControlMessagesAfterFiveSteps) {
     // ForwardDone and MicrobatchDone to each rank and of each microbatch; FinishGradients there and
     // back.
     EXPECT_EQ(
-        dynamic.control_messages,
+        dynamic.control_messages_from(kRecorded),
         static_cast<std::uint64_t>((kSteps - kRecorded) * (ranks - 1) * (2 * kMicrobatches + 2)));
-    EXPECT_EQ(repeated.control_messages, 0u);
+    EXPECT_EQ(repeated.control_messages_from(kRecorded), 0u);
     expect_same_bits(repeated, dynamic);
   }
+}
+
+/// Whoever makes a tensor knows by then where it will go, and releases travel along.
+TEST(FastMode, NeedsNoControlMessagesEither) {
+  constexpr int kSteps = 12;
+  for (const int ranks : {2, 3, 4}) {
+    const auto promised = train(Mode::kPromised, ranks, kSteps, kStraight);
+    const auto fast = train(Mode::kFast, ranks, kSteps, kStraight);
+    EXPECT_EQ(fast.control_messages_from(kRecorded), 0u) << ranks;
+    expect_same_bits(fast, promised);
+  }
+}
+
+/// Microbatch 3 leaves p2 out, from some step on.
+constexpr int kBranches = kRecorded + 2;
+const Program kBranch{[](NetImpl& net, Tensor x, int step, int microbatch) {
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    if (i != 2 || microbatch != 3 || step < kBranches) x = net.pieces[i](x);
+  }
+  return x;
+}};
+
+/// What comes before a branch cannot know which way its result will go: that is asked for. Behind
+/// it all is known again.
+TEST(FastMode, TellsOfAWayThatNoStepTookBeforeAndRecordsIt) {
+  constexpr int kSteps = kBranches + 5;
+  const auto relayed = train(Mode::kRelayed, 4, kSteps, kBranch);
+  testing::internal::CaptureStderr();
+  const auto fast = train(Mode::kFast, 4, kSteps, kBranch);
+  const auto told = testing::internal::GetCapturedStderr();
+  const auto line = "rank 0: static_mode: microbatch 3 of step " + std::to_string(kBranches + 1) +
+                    " calls module 'p3' where no step before did";
+  EXPECT_THAT(told, testing::HasSubstr(line));
+  EXPECT_EQ(told.find("where no step"), told.rfind("where no step")) << told;
+  expect_same_bits(fast, relayed);
+  EXPECT_EQ(fast.replayed, static_cast<std::uint64_t>(kSteps - kRecorded));
+  const std::vector<std::uint64_t> before(fast.control_messages.begin() + kRecorded,
+                                          fast.control_messages.begin() + kBranches);
+  const std::vector<std::uint64_t> after(fast.control_messages.begin() + kBranches,
+                                         fast.control_messages.end());
+  EXPECT_THAT(before, testing::Each(0u));
+  EXPECT_THAT(after, testing::Each(testing::AllOf(testing::Ge(1u), testing::Le(3u))));
 }
 
 TEST(StaticMode, ComputesTheSameBitsInEveryMode) {
@@ -208,19 +257,78 @@ TEST(StaticMode, StaysRightWhateverWayCodeTakes) {
   }
 }
 
-/// Its ranks must be told which microbatches have ended.
-TEST(StaticMode, DoesNotReplayStepsUnderWindows) {
-  constexpr int kSteps = kRecorded + 8;
-  for (const auto& program : {kStraight, kByChance}) {
-    const auto dynamic = train(Mode::kPromised, 3, kSteps, program, 1, "1f1b");
-    testing::internal::CaptureStderr();
-    const auto repeated = train(Mode::kFast, 3, kSteps, program, 1, "1f1b");
-    EXPECT_THAT(testing::internal::GetCapturedStderr(),
-                testing::HasSubstr("static_mode: steps keep their control messages, because the "
-                                   "pipeline schedule"));
-    EXPECT_EQ(repeated.replayed, 0u);
-    expect_same_bits(repeated, dynamic);
+constexpr const char* kWindows[] = {"1f1b", "zero_bubble"};
+
+/// By its backward requests a rank sees which microbatches have ended.
+TEST(StaticMode, NeedsNoControlMessagesUnderWindowsEither) {
+  constexpr int kSteps = kRecorded + 6;
+  for (const char* pipeline : kWindows) {
+    const auto dynamic = train(Mode::kPromised, 3, kSteps, kStraight, 1, pipeline);
+    EXPECT_GT(dynamic.control_messages_from(kRecorded), 0u);
+    for (const auto mode : {Mode::kStatic, Mode::kFast}) {
+      const auto repeated = train(mode, 3, kSteps, kStraight, 1, pipeline);
+      EXPECT_EQ(repeated.replayed, static_cast<std::uint64_t>(kSteps - kRecorded)) << pipeline;
+      EXPECT_EQ(repeated.control_messages_from(kRecorded), 0u) << pipeline;
+      expect_same_bits(repeated, dynamic);
+    }
   }
+}
+
+/// Microbatches leave out ranks, whose windows wait for them all the same.
+TEST(StaticMode, IsRightUnderWindowsWhateverWayCodeTakes) {
+  constexpr int kSteps = kRecorded + 60;
+  for (const char* pipeline : kWindows) {
+    const auto dynamic = train(Mode::kPromised, 3, kSteps, kByChance, 1, pipeline);
+    for (const auto mode : {Mode::kStatic, Mode::kFast}) {
+      const auto repeated = train(mode, 3, kSteps, kByChance, 1, pipeline);
+      EXPECT_EQ(repeated.replayed, static_cast<std::uint64_t>(kSteps - kRecorded)) << pipeline;
+      expect_same_bits(repeated, dynamic);
+    }
+  }
+}
+
+/// From some step on a result that needs a gradient outlives its microbatch, and so does the record
+/// on the rank that made it.
+TEST(StaticMode, DoesNotWaitUnderWindowsForRecordsThatTheProgramKeeps) {
+  std::vector<Tensor> kept;
+  const Program keeps{[&kept](NetImpl& net, Tensor x, int step, int) {
+    for (auto& piece : net.pieces) x = piece(x);
+    if (step >= kRecorded + 2) kept.push_back(net.pieces[1](x));
+    return x;
+  }};
+  constexpr int kSteps = kRecorded + 5;
+  const auto dynamic = train(Mode::kPromised, 3, kSteps, keeps, 1, "1f1b");
+  for (const auto mode : {Mode::kStatic, Mode::kFast}) {
+    kept.clear();
+    expect_same_bits(train(mode, 3, kSteps, keeps, 1, "1f1b"), dynamic);
+  }
+  kept.clear();
+}
+
+/// Steps that only evaluate have no backward requests.
+TEST(StaticMode, EvaluatesUnderWindows) {
+  auto config = config_of(Mode::kStatic, kMicrobatches);
+  config.pipeline = "1f1b";
+  const auto rank_main = [] {
+    torch::manual_seed(5);
+    Net net;
+    DistributedModel model(net);
+    model.set_partition("", 0);
+    for (int i = 0; i < kPieces; ++i) model.set_partition("p" + std::to_string(i), i % 3);
+    net->eval();
+    auto run = smp::step([&](Tensor x) {
+      const at::NoGradGuard none;
+      for (auto& piece : net->pieces) x = piece(x);
+      return x.sum();
+    });
+    std::vector<double> sums;
+    for (int step = 0; step < kRecorded + 3; ++step) {
+      sums.push_back(run(rows(kMicrobatches)).reduce_mean().item<double>());
+    }
+    EXPECT_THAT(sums, testing::Each(testing::Eq(sums[0])));
+    EXPECT_EQ(replayed(), rank() == 0 ? 3u : 0u);
+  };
+  run_local(3, rank_main, config, {.seed = 1});
 }
 
 /// Notes what goes first on its rank: the keys of the forwards of four microbatches.

@@ -75,8 +75,23 @@ TEST(StepArrows, ATensorOfAnotherRankIsACauseToo) {
                           Row{1, 0, 65, 68}));
 }
 
+/// Rank 1's request 7 has run on rank 2, and what it made went on to rank 1's next request unasked.
+TEST(StepArrows, ATensorThatCameUnaskedIsACauseFromWhoMadeIt) {
+  auto timeline = three_ranks();
+  auto& events = timeline.ranks[1].requests;
+  events.push_back(event(70, 0, 9, Kind::kBegun));
+  events.push_back(event(70, 1, 7, Kind::kTook));
+  events.push_back(event(70, 1, 77, Kind::kTook));  // of another step
+  EXPECT_THAT(rows_of(arrows_of(timeline)),
+              ElementsAre(Row{0, 1, 9, 12}, Row{1, 2, 20, 26}, Row{2, 1, 50, 54}, Row{1, 0, 65, 68},
+                          Row{2, 1, 50, 70}));
+}
+
 TEST(StepArrows, SurviveTheTraceFile) {
-  const auto read = trace_from_json(trace_to_json(three_ranks()), "trace.json");
+  auto timeline = three_ranks();
+  timeline.ranks[2].requests.push_back(event(79, 1, 77, Kind::kTook));
+  const auto read = trace_from_json(trace_to_json(timeline), "trace.json");
+  EXPECT_EQ(read.ranks[2].requests.back().kind, Kind::kTook);
   EXPECT_EQ(read.ranks[1].requests.size(), 4u);
   EXPECT_EQ(arrows_of(read).size(), 4u);
   EXPECT_EQ(arrows_of(read)[1].end, 26 * kMs) << "since the start of the step";

@@ -73,6 +73,23 @@ TEST_F(KeptOutputsTest, MayBeAskedForAndReleasedBeforeTheirRequestComes) {
   EXPECT_EQ(kept_.size(), 0u);
 }
 
+TEST_F(KeptOutputsTest, GoAheadToWhoeverWillNeedThem) {
+  kept_.expect(kName, {{1, PpRank(2)}, {0, PpRank(3)}});
+  kept_.release(kName);
+  EXPECT_TRUE(sent_.empty());
+  keep();
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[0].first, 2);
+  EXPECT_EQ(value(0), 8);
+  EXPECT_TRUE(sent_[0].second.ahead);
+  EXPECT_EQ(sent_[0].second.caller, PpRank(0));
+  EXPECT_EQ(sent_[0].second.consumer, kRequest) << "the name under which it is known";
+  EXPECT_EQ(sent_[0].second.index, 1u);
+  EXPECT_EQ(sent_[1].first, 3);
+  EXPECT_EQ(sent_[1].second.index, 0u);
+  EXPECT_EQ(kept_.size(), 0u);
+}
+
 TEST_F(KeptOutputsTest, OfAFailedRequestAreAWord) {
   kept_.expect(kName);
   kept_.pass_on(PpRank(0), to(2, 1, 0));

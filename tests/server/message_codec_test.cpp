@@ -106,7 +106,10 @@ void expect_equal(const ForwardRequest& got, const ForwardRequest& sent) {
     EXPECT_EQ(got.promised[i].source.owner, sent.promised[i].source.owner);
     EXPECT_EQ(got.promised[i].source.request, sent.promised[i].source.request);
     EXPECT_EQ(got.promised[i].source.output, sent.promised[i].source.output);
+    EXPECT_EQ(got.promised[i].ahead, sent.promised[i].ahead);
   }
+  EXPECT_EQ(got.ahead, sent.ahead);
+  EXPECT_EQ(got.releases, sent.releases);
   EXPECT_EQ(got.arguments.bytes, sent.arguments.bytes);
   ASSERT_EQ(got.arguments.tensors.size(), sent.arguments.tensors.size());
   for (std::size_t i = 0; i < sent.arguments.tensors.size(); ++i) {
@@ -213,6 +216,28 @@ TEST_F(MessageCodecTest, PromisesOfARequest) {
   }
 }
 
+TEST_F(MessageCodecTest, WhatIsSaidOfOutputsAlongWithARequest) {
+  auto sent = request_with(1, 0);
+  sent.releases = {{70'000, 0xffffffffu}, {3, 4}};
+  expect_equal(cross(sent), sent);
+  sent.promised.push_back({0, {PpRank(3), {4, 5}, 6}, /*ahead=*/true});
+  sent.promised.push_back({1, {PpRank(3), {4, 5}, 7}, /*ahead=*/false});
+  expect_equal(cross(sent), sent);
+  sent.releases.clear();
+  sent.keep_outputs = true;
+  sent.ahead = {{70'000, PpRank(9)}, {0, PpRank(1)}};
+  expect_equal(cross(sent), sent);
+  for (const bool routes : {false, true}) {
+    BackwardRequest backward{{5, 6}, {7, 8}, 3, true, false, std::vector<at::Tensor>(4),
+                             false,  {},     {}};
+    if (routes) backward.routes.push_back({2, PpRank(1), {7, 8}, 5});
+    backward.releases = {{70'000, 0xffffffffu}, {3, 4}};
+    const auto got = cross(backward);
+    EXPECT_EQ(got.releases, backward.releases);
+    EXPECT_EQ(got.routes.size(), backward.routes.size());
+  }
+}
+
 TEST_F(MessageCodecTest, AnEarlyStart) {
   for (const bool more : {false, true}) {
     BackwardRequest sent;
@@ -250,7 +275,9 @@ TEST_F(MessageCodecTest, OutputsThatArePassedOnOrWithheld) {
     auto sent =
         PassedOn{PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3), !failed};
     sent.unusual = failed;
+    sent.ahead = !failed;
     const auto passed = cross_rare(sent);
+    EXPECT_EQ(passed.ahead, !failed);
     EXPECT_EQ(passed.gradient, !failed);
     EXPECT_EQ(passed.unusual, failed);
     EXPECT_EQ(passed.caller, PpRank(2));

@@ -111,6 +111,54 @@ TEST_F(WaitingRequestsTest, WaitForAllInputsAndAskForThoseOfTheirOwnRank) {
   EXPECT_EQ(waiting_.size(), 0u);
 }
 
+/// Output `output` of request 90 is input 0 of request `number`, and nobody has to ask for it.
+class InputsThatComeAhead : public WaitingRequestsTest {
+ protected:
+  void add_consumer(std::uint32_t number, std::uint32_t output, std::uint32_t place) {
+    ForwardRequest request;
+    request.request = {number, 1};
+    request.row = 5;
+    request.place = place;
+    request.promised.push_back({0, {kOther, {90, 1}, output}, /*ahead=*/true});
+    waiting_.add({kCaller, std::move(request), {}}, kSelf);
+  }
+  void give_ahead(std::uint32_t output, PpRank caller = kCaller, bool failed = false) {
+    PassedOn message{caller, {90, 1}, output, failed, {at::ones({1})}};
+    message.ahead = true;
+    waiting_.take(std::move(message));
+  }
+};
+
+TEST_F(InputsThatComeAhead, MayComeBeforeTheRequestOrAfterIt) {
+  give_ahead(7);
+  give_ahead(8, PpRank(3));  // a request of the same number, of another caller
+  EXPECT_EQ(waiting_.size(), 2u);
+  add_consumer(10, 8, 0);
+  EXPECT_THAT(started_, IsEmpty());
+  give_ahead(8);
+  EXPECT_THAT(started_, ElementsAre(10));
+  end();
+  add_consumer(11, 7, 1);
+  EXPECT_THAT(started_, ElementsAre(10, 11));
+  EXPECT_THAT(asked_, IsEmpty());
+  EXPECT_EQ(waiting_.size(), 1u);
+  waiting_.clear();
+  EXPECT_EQ(waiting_.size(), 0u);
+}
+
+TEST_F(InputsThatComeAhead, OfACallThatFailedFailTheirRequest) {
+  give_ahead(7, kCaller, /*failed=*/true);
+  add_consumer(10, 7, 0);
+  EXPECT_THAT(failed_, ElementsAre(10));
+}
+
+TEST_F(InputsThatComeAhead, AreForgottenWithTheStep) {
+  add_consumer(10, 7, 0);
+  waiting_.clear();
+  give_ahead(7);
+  EXPECT_THAT(started_, IsEmpty());
+}
+
 TEST_F(WaitingRequestsTest, MayComeAfterTheirInputs) {
   give(10, 0);
   EXPECT_EQ(waiting_.size(), 1u);
