@@ -305,11 +305,11 @@ TEST(StaticMode, DoesNotWaitUnderWindowsForRecordsThatTheProgramKeeps) {
   kept.clear();
 }
 
-/// Steps that only evaluate have no backward requests.
-TEST(StaticMode, EvaluatesUnderWindows) {
-  auto config = config_of(Mode::kStatic, kMicrobatches);
-  config.pipeline = "1f1b";
-  const auto rank_main = [] {
+/// Control messages of all ranks in each of the steps, which only evaluate, on 3 ranks.
+std::vector<std::uint64_t> messages_of_evaluations(Mode mode, const char* pipeline) {
+  constexpr int kSteps = kRecorded + 3;
+  std::vector<std::uint64_t> messages(kSteps);
+  const auto rank_main = [&] {
     torch::manual_seed(5);
     Net net;
     DistributedModel model(net);
@@ -322,13 +322,29 @@ TEST(StaticMode, EvaluatesUnderWindows) {
       return x.sum();
     });
     std::vector<double> sums;
-    for (int step = 0; step < kRecorded + 3; ++step) {
+    for (auto& of_step : messages) {
+      const auto before = control_messages();
       sums.push_back(run(rows(kMicrobatches)).reduce_mean().item<double>());
+      of_step += control_messages() - before;
     }
     EXPECT_THAT(sums, testing::Each(testing::Eq(sums[0])));
     EXPECT_EQ(replayed(), rank() == 0 ? 3u : 0u);
   };
+  auto config = config_of(mode, kMicrobatches);
+  config.pipeline = pipeline;
   run_local(3, rank_main, config, {.seed = 1});
+  return {messages.begin() + kRecorded, messages.end()};
+}
+
+TEST(FastMode, EvaluatesWithoutControlMessages) {
+  EXPECT_THAT(messages_of_evaluations(Mode::kFast, "interleaved"), testing::Each(0u));
+}
+
+/// No backward request says that a microbatch has ended, so both ranks are told of each.
+TEST(StaticMode, TellsRanksUnderWindowsWhatHasEndedIfNothingElseDoes) {
+  for (const auto mode : {Mode::kStatic, Mode::kFast}) {
+    EXPECT_THAT(messages_of_evaluations(mode, "1f1b"), testing::Each(2u * kMicrobatches));
+  }
 }
 
 /// Notes what goes first on its rank: the keys of the forwards of four microbatches.

@@ -44,7 +44,6 @@ def started(*arguments):
 def kill(number, dice):
     """Its seconds until the end."""
     rank = dice.randrange(RANKS)
-    before = set(os.listdir("/dev/shm"))
     job = started(dice.choice(("train", "large")), 1_000_000)
     try:
         time.sleep(dice.uniform(0, 1))
@@ -57,9 +56,7 @@ def kill(number, dice):
         require(named == [str(rank)], f"rank {rank}: gone are {named}", text)
         require(len(jobs_test.lines_of_ours(text)) == 1, f"rank {rank}: more was said", text)
         require(not any(map(is_alive, job.pids.values())), f"rank {rank}: processes are left", text)
-        require(not os.listdir(job.shared_memory.name), f"rank {rank}: shared memory is left", text)
-        ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}
-        require(not ours, f"rank {rank}: {ours} is left in /dev/shm", text)
+        require(not job.left(), f"rank {rank}: {job.left()} is left", text)
         require(seconds < 10, f"rank {rank}: {seconds:.1f} s until the end", text)
     finally:
         job.close()

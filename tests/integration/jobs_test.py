@@ -22,6 +22,8 @@ import threading
 import time
 import unittest
 
+from apart import Apart
+
 JOB = ""
 MPIRUN = []
 
@@ -56,6 +58,18 @@ def lines_of_ours(text):
     return re.findall(r"^(?:smp: |\[smp [WE]).*", text, re.MULTILINE)
 
 
+def results_of(text):
+    """What each rank says of what it has computed, losses and checksums in all bits (results.h)."""
+    number = "-?0x[0-9a-fp.+-]+"
+    found = re.findall(rf"^results of rank (\d+): (sum [0-9a-f]{{16}}, losses(?: {number})+)$", text, re.MULTILINE)
+    return {int(rank): said for rank, said in found}
+
+
+def traffic_of(text):
+    """Paths and bytes from rank to rank, as a job's run log has them."""
+    return json.loads(re.search(r"^traffic (.*)$", text, re.MULTILINE)[1])
+
+
 def is_alive(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
@@ -67,11 +81,15 @@ def is_alive(pid):
 class RunningJob:
     """A job in the background: its ranks' process numbers and the steps it has made."""
 
-    def __init__(self, ranks, *arguments, backing_directory=True, mpirun=None):
+    def __init__(self, ranks, *arguments, own_folders=True, temporary=None, mpirun=None):
+        """@param own_folders  it has folders of its own for MPI's shared memory and for temporary files
+        @param temporary  that for temporary files, if it is to outlive the job"""
         self.shared_memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="jobs_test_")
+        self.temporary = tempfile.TemporaryDirectory(prefix="jobs_test_", ignore_cleanup_errors=True)
         environment = dict(os.environ)
-        if backing_directory:
+        if own_folders:
             environment["OMPI_MCA_btl_vader_backing_directory"] = self.shared_memory.name
+            environment["TMPDIR"] = temporary or self.temporary.name
         self.ranks = ranks
         self.pids = {}
         self.output = []
@@ -107,6 +125,11 @@ class RunningJob:
             time.sleep(0.01)
         return status, time.monotonic() - start
 
+    def left(self):
+        """What is in its folders."""
+        return [os.path.join(folder.name, name) for folder in (self.shared_memory, self.temporary)
+                for name in os.listdir(folder.name)]
+
     def close(self):
         if self.process.poll() is None:
             self.process.kill()
@@ -116,6 +139,7 @@ class RunningJob:
         self.reader.join()
         self.process.stdout.close()
         self.shared_memory.cleanup()
+        self.temporary.cleanup()
 
 
 class KilledRank(unittest.TestCase):
@@ -123,7 +147,6 @@ class KilledRank(unittest.TestCase):
 
     def kill(self, rank, action="train", *settings, step=5):
         """What the job said."""
-        before = set(os.listdir("/dev/shm"))
         job = RunningJob(4, action, 1_000_000, *settings)
         try:
             self.assertTrue(job.wait_for_step(step), "".join(job.output))
@@ -138,9 +161,7 @@ class KilledRank(unittest.TestCase):
                              [(str(rank), str(job.pids[rank]))], text)
             self.assertEqual(len(lines_of_ours(text)), 1, text)
             self.assertEqual([pid for pid in job.pids.values() if is_alive(pid)], [])
-            self.assertEqual(os.listdir(job.shared_memory.name), [])
-            ours = {name for name in set(os.listdir("/dev/shm")) - before if "smp" in name}
-            self.assertEqual(ours, set())
+            self.assertEqual(job.left(), [])
             return text
         finally:
             job.close()
@@ -224,11 +245,7 @@ class KilledRun(unittest.TestCase):
 
     def leave_a_run(self, folder, rank, *settings):
         """The folder of a run that ended when `rank` was killed."""
-        os.environ["TMPDIR"] = folder
-        try:
-            job = RunningJob(4, "log", 1_000_000, *settings)
-        finally:
-            del os.environ["TMPDIR"]
+        job = RunningJob(4, "log", 1_000_000, *settings, temporary=folder)
         try:
             self.assertTrue(job.wait_for_step(self.STEP), "".join(job.output))
             os.kill(job.pids[rank], signal.SIGKILL)
@@ -298,7 +315,7 @@ class KilledLauncher(unittest.TestCase):
         return found
 
     def test_in_the_middle_of_training(self):
-        job = RunningJob(4, "train", 1_000_000, backing_directory=False)
+        job = RunningJob(4, "train", 1_000_000, own_folders=False)
         try:
             self.assertTrue(job.wait_for_step(5), "".join(job.output))
             segments = self.segments(job)
@@ -312,7 +329,7 @@ class KilledLauncher(unittest.TestCase):
             job.close()
 
     def test_a_job_that_ends_well_leaves_nothing_and_says_nothing(self):
-        job = RunningJob(4, "train", 300, backing_directory=False)
+        job = RunningJob(4, "train", 300, own_folders=False)
         try:
             self.assertTrue(job.wait_for_step(5), "".join(job.output))
             segments = self.segments(job)
@@ -324,6 +341,142 @@ class KilledLauncher(unittest.TestCase):
             self.assertEqual(segments & set(os.listdir("/dev/shm")), set())
         finally:
             job.close()
+
+
+class DeathNotice(unittest.TestCase):
+    """Who waits for a rank that is killed learns of it from the kernel, whatever the launcher does."""
+
+    SECONDS_TO_KNOW = 0.05
+    TRIES = 5  # of which the best counts: on a busy machine a rank gets a core late
+
+    def seconds_until_known(self, *settings):
+        """From the signal until the last of the others knows, both read by these processes themselves."""
+        job = RunningJob(4, "watch", 1000, 2, *settings)
+        try:
+            self.assertTrue(job.wait_for_step(1), "".join(job.output))
+            time.sleep(0.3)  # by then the others wait for rank 2, which sleeps
+            os.kill(job.process.pid, signal.SIGSTOP)
+            killed = time.monotonic_ns()
+            os.kill(job.pids[2], signal.SIGKILL)
+            while any(map(is_alive, job.pids.values())) and time.monotonic_ns() - killed < SECONDS_TO_START * 1e9:
+                time.sleep(0.002)
+            os.kill(job.process.pid, signal.SIGCONT)
+            job.wait()
+            job.reader.join()
+            text = "".join(job.output)
+            said = re.findall(r"^rank (\d) knows at (\d+)$", text, re.MULTILINE)
+            known = {int(rank): int(when) for rank, when in said}
+            self.assertEqual(set(known), {0, 1, 3}, text)
+            self.assertGreater(min(known.values()), killed, text)
+            return (max(known.values()) - killed) / 1e9
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job.process.pid, signal.SIGCONT)
+            job.close()
+
+    def best(self, *settings):
+        seconds = []
+        while len(seconds) < self.TRIES and min(seconds, default=1) > self.SECONDS_TO_KNOW:
+            seconds.append(self.seconds_until_known(*settings))
+        print("all others knew after", ", ".join(f"{each * 1000:.1f} ms" for each in seconds), flush=True)
+        self.assertLess(min(seconds), self.SECONDS_TO_KNOW)
+
+    def test_of_who_spins_while_it_waits(self):
+        self.best("--smp.idle_policy", "spin")
+
+    def test_of_who_yields_while_it_waits(self):
+        self.best("--smp.idle_policy", "yield")
+
+    def test_of_who_has_networks_beside(self):
+        for transport in "ucx", "ofi":
+            self.best("--smp.transport", transport)
+
+
+class Leftovers(unittest.TestCase):
+    """However a job ends, no file, no folder, no socket and no memory with a name is left of it."""
+
+    TRANSPORTS = "auto", "mpi", "ucx", "ofi"
+
+    def setUp(self):
+        try:
+            self.apart = Apart(JOB)
+        except OSError as problem:
+            self.skipTest(str(problem))
+        self.addCleanup(self.apart.close)
+        self.assertEqual(self.apart.content(), set())
+
+    def end(self, *arguments, by=None, but=lambda name: False):
+        """@param by  ends the job in the midst of training; else it ends by itself
+        @param but  of what may be left, by its name"""
+        for transport in self.TRANSPORTS:
+            with self.subTest(transport=transport):
+                job = RunningJob(3, *arguments, "--smp.transport", transport, own_folders=False,
+                                 mpirun=self.apart.inside(*MPIRUN))
+                try:
+                    if by is not None:
+                        self.assertTrue(job.wait_for_step(3), "".join(job.output))
+                        self.assertNotEqual(self.apart.content(), set(), "MPI has a folder while it runs")
+                        by(job)
+                    job.wait()
+                    job.reader.join()
+                    text = "".join(job.output)
+                    self.assertEqual(len(job.pids), 3, text)
+                    self.assertEqual([pid for pid in job.pids.values() if is_alive(pid)], [], text)
+                    self.assertEqual(self.apart.left(but), set(), text)
+                finally:
+                    job.close()
+
+    def test_after_the_last_step(self):
+        self.end("train", 20)
+
+    def test_after_an_exception(self):
+        self.end("throw", 5, 1)
+
+    def test_after_an_exception_of_a_module(self):
+        self.end("module", 0, 1)
+
+    def test_after_a_fault(self):
+        self.end("fault", 0, 1)
+
+    def test_after_a_rank_was_killed(self):
+        self.end("large", 1_000_000, by=lambda job: os.kill(job.pids[1], signal.SIGKILL))
+
+    def test_after_a_rank_was_asked_to_end(self):
+        self.end("train", 1_000_000, by=lambda job: os.kill(job.pids[1], signal.SIGTERM))
+
+    def test_after_the_job_was_asked_to_end(self):
+        self.end("train", 1_000_000, by=lambda job: job.process.terminate())
+
+    def test_after_the_launcher_was_killed(self):
+        """Nobody is left who would remove its own folder."""
+        self.end("train", 1_000_000, by=lambda job: job.process.kill(), but=lambda name: name.startswith("/tmp/ompi."))
+
+
+class SmallSharedMemory(unittest.TestCase):
+    """A container's /dev/shm of 64 MiB is enough for tensors of any size: the same bits as elsewhere."""
+
+    ROWS = 500_000  # 16 MB for each tensor of a batch; each rank holds several
+
+    def trained(self, *settings, mpirun=None):
+        line = command((4, "traffic", 2, self.ROWS, "--smp.intra_op_threads", 1, *settings), mpirun=mpirun)
+        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(lines_of_ours(done.stdout), [], "a path that does not work is left for another one")
+        results = results_of(done.stdout)
+        self.assertEqual(set(results), set(range(4)), done.stdout)
+        self.assertGreater(sum(map(sum, traffic_of(done.stdout)["bytes"])), 64 << 20)
+        return results
+
+    def test_of_a_container(self):
+        try:
+            apart = Apart(JOB, shared_memory="64m")
+        except OSError as problem:
+            self.skipTest(str(problem))
+        self.addCleanup(apart.close)
+        here = self.trained()
+        for settings in (), ("--smp.lend_tensors", "false"), ("--smp.transport", "mpi"):
+            with self.subTest(settings=settings):
+                self.assertEqual(self.trained(*settings, mpirun=apart.inside(*MPIRUN)), here)
 
 
 class StoppedRank(unittest.TestCase):
@@ -522,11 +675,7 @@ class Interrupted(unittest.TestCase):
 
     def interrupt(self, send):
         with tempfile.TemporaryDirectory() as folder:
-            os.environ["TMPDIR"] = folder
-            try:
-                job = RunningJob(3, "log", 1_000_000)
-            finally:
-                del os.environ["TMPDIR"]
+            job = RunningJob(3, "log", 1_000_000, temporary=folder)
             try:
                 self.assertTrue(job.wait_for_step(5), "".join(job.output))
                 send(job)

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import unittest
 
+from jobs_test import results_of
+
 JOB = ""
 MPIRUN = []
 STEPS = "4"
@@ -44,44 +46,44 @@ class RefusedMemory(unittest.TestCase):
     """A rank that may not write long files shares no memory with others."""
 
     def trained(self, *blocks, environment=None):
-        """What the job warned about, and its last loss."""
+        """What the job warned about, and what its ranks have computed."""
         status, text = run(*blocks, environment=environment)
         self.assertEqual(status, 0, text)
-        loss = re.search(r"loss (\S+)", text)
-        self.assertTrue(loss, text)
-        return re.findall(r"^\[smp W.*", text, re.MULTILINE), loss[1]
+        results = results_of(text)
+        self.assertEqual(set(results), {0, 1, 2}, text)
+        return re.findall(r"^\[smp W.*", text, re.MULTILINE), results
 
     @classmethod
     def setUpClass(cls):
         cls.job = [JOB, "loss", STEPS]
-        warnings, cls.loss = cls().trained((3, *cls.job))
+        warnings, cls.results = cls().trained((3, *cls.job))
         cls().assertEqual(warnings, [])   # without a limit
 
     def test_of_one_rank_is_told_once_and_the_job_trains_over_mpi(self):
-        warnings, loss = self.trained((1, *self.job), (1, *limited(MIB, *self.job)), (1, *self.job))
-        self.assertEqual(loss, self.loss)
+        warnings, results = self.trained((1, *self.job), (1, *limited(MIB, *self.job)), (1, *self.job))
+        self.assertEqual(results, self.results)
         self.assertEqual(len(warnings), 1, warnings)
         self.assertRegex(warnings[0], r"rank 1: ranks of this machine cannot share memory, so the whole job uses MPI")
         self.assertRegex(warnings[0], r"File too large \(\S+ MiB are needed, and `ulimit -f` allows 1 MiB\)")
         self.assertRegex(warnings[0], r"`ulimit -f unlimited`.*or transport = mpi if that is wanted")
 
     def test_of_all_ranks_is_told_once(self):
-        warnings, loss = self.trained((3, *limited(MIB, *self.job)))
-        self.assertEqual(loss, self.loss)
+        warnings, results = self.trained((3, *limited(MIB, *self.job)))
+        self.assertEqual(results, self.results)
         self.assertEqual(len(warnings), 1, warnings)
         self.assertIn("ranks 0-2: ranks of this machine cannot share memory", warnings[0])
 
     def test_of_what_is_lent_leaves_shared_memory(self):
-        warnings, loss = self.trained((3, *limited(256 * MIB, *self.job)))
-        self.assertEqual(loss, self.loss)
+        warnings, results = self.trained((3, *limited(256 * MIB, *self.job)))
+        self.assertEqual(results, self.results)
         self.assertEqual(len(warnings), 1, warnings)
         self.assertIn("ranks 0-2: ranks of this machine copy large tensors instead of lending them", warnings[0])
         self.assertRegex(warnings[0], r"allows 256 MiB\).*or lend_tensors = false if that is wanted")
 
     def test_that_is_not_wanted_says_nothing(self):
         for environment, size in ({"SMP_TRANSPORT": "mpi"}, MIB), ({"SMP_LEND_TENSORS": "false"}, 256 * MIB):
-            warnings, loss = self.trained((3, *limited(size, *self.job)), environment=environment)
-            self.assertEqual(loss, self.loss)
+            warnings, results = self.trained((3, *limited(size, *self.job)), environment=environment)
+            self.assertEqual(results, self.results)
             self.assertEqual(warnings, [], environment)
 
 

@@ -2,12 +2,15 @@
 //
 //     integration_job train STEPS          trains
 //     integration_job large STEPS          the same, with tensors that others read in this rank
-//     integration_job loss STEPS           the same, and rank 0 prints the last loss
+//     integration_job loss STEPS [ROWS]    the same, and each rank prints the losses and a checksum
+//                                          of what it holds
+//     integration_job traffic STEPS [ROWS] the same, and rank 0 prints what went over which path
 //     integration_job leave STEPS RANK     RANK returns from main after STEPS steps; others go on
 //     integration_job throw STEPS RANK     RANK throws after STEPS steps; others go on
 //     integration_job linger STEPS RANK    trains, and RANK never ends its session
 //     integration_job sleep SECONDS RANK   a module on RANK sleeps in microbatch 1 of the second
 //                                          step
+//     integration_job watch SECONDS RANK   as sleep, and who learns that a rank is lost says when
 //     integration_job mutex 0 RANK         a module on RANK holds a mutex across a remote call
 //     integration_job barrier 0 RANK       a module on RANK calls MPI_Barrier in the second step
 //     integration_job loop 0 RANK          a module on RANK never ends in the second step
@@ -34,20 +37,27 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include "../results.h"
 
 namespace {
 
 constexpr int kLayers = 4;
+constexpr int kFeatures = 8;
 constexpr int kManySteps = 1'000'000;
 constexpr int kNamedSteps = 12;  // the first ones: in static mode the last of them are replayed
 
@@ -80,7 +90,7 @@ void misbehave() {
 }
 
 struct LayerImpl : torch::nn::Module {
-  LayerImpl() : linear(register_module("linear", smp::nn::Linear(8, 8))) {}
+  LayerImpl() : linear(register_module("linear", smp::nn::Linear(kFeatures, kFeatures))) {}
   at::Tensor forward(const at::Tensor& x) {
     if (smp::current_microbatch() == 1) misbehave();
     return x + linear(x).tanh();
@@ -121,11 +131,22 @@ smp::nn::Sequential make_net(bool guarded = false) {
   return net;
 }
 
+/// Rows, features and batches all differ: who takes a row, a microbatch or a step for another one
+/// computes other bits.
+at::Tensor batch(int rows, int number) {
+  constexpr std::int64_t kPrime = 20'000'003;  // more than a batch has elements
+  const auto elements =
+      torch::arange(std::int64_t{rows} * kFeatures) + std::int64_t{12'347} * number;
+  const auto numbers = (elements * 1'000'003 % kPrime).to(torch::kDouble) / kPrime - 0.5;
+  return numbers.to(torch::kFloat).reshape({rows, kFeatures});
+}
+
 /// What one rank is told to do.
 struct Orders {
   std::string action;
   double amount = 0;  // steps or seconds
   int rank = -1;
+  int rows = 8;
   bool are_mine() const { return smp::rank() == rank; }
 };
 
@@ -142,14 +163,35 @@ smp::RunLogOptions in_temporary_folder() {
   return options;
 }
 
+bool prints_results(const std::string& action) { return action == "loss" || action == "traffic"; }
+
+/// One write, so that lines of several ranks do not mix.
+void say(const std::string& line) { std::cout << line + "\n" << std::flush; }
+
+/// What went over which path, in one line.
+void say_traffic(const smp::RunLog& log) {
+  std::ifstream file(log.folder() + "/traffic.json");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  say("traffic " + text);
+}
+
+/// By the clock that all processes of a machine share.
+void say_when_a_loss_is_known() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  say("rank " + std::to_string(smp::rank()) + " knows at " +
+      std::to_string(std::chrono::nanoseconds(now).count()));
+}
+
 bool only_trains(const std::string& action) {
-  return action == "train" || action == "large" || action == "loss" || action == "report" ||
+  return prints_results(action) || action == "train" || action == "large" || action == "report" ||
          action == "doubles" || action == "full" || action == "log" || action == "linger";
 }
 
 /// In the second step, or before it.
 void begin_mischief(const Orders& orders) {
-  if (orders.action == "sleep" || orders.action == "catch") seconds_to_sleep = orders.amount;
+  if (orders.action == "sleep" || orders.action == "catch" || orders.action == "watch")
+    seconds_to_sleep = orders.amount;
   if (orders.action == "absent") {
     std::this_thread::sleep_for(std::chrono::duration<double>(orders.amount));
   }
@@ -169,15 +211,15 @@ int train(const Orders& orders) {
   }
   std::optional<smp::RunLog> log;
   if (orders.action == "full") fill_disk();
-  if (orders.action == "full" || orders.action == "log") {
+  if (orders.action == "full" || orders.action == "log" || orders.action == "traffic") {
     log.emplace(orders.action, model, in_temporary_folder());
   }
   auto parameters = model.parameters();
   if (orders.action == "doubles") parameters.push_back(parameters.front());
   smp::DistributedOptimizer optimizer(model, torch::optim::SGD(parameters, 1e-3));
-  auto step = smp::step([&](at::Tensor x) {
+  auto step = smp::step([&](at::Tensor x, at::Tensor target) {
     if (orders.action == "trial") MPI_Barrier(MPI_COMM_WORLD);
-    const auto loss_of = [&] { return model(x).square().mean(); };
+    const auto loss_of = [&] { return (model(x) - target).square().mean(); };
     const bool must_not_throw = mischief == "noexcept";
     if (must_not_throw && smp::current_microbatch() == 1) throw std::runtime_error("the other one");
     auto loss = must_not_throw ? [&]() noexcept { return loss_of(); }() : loss_of();
@@ -186,17 +228,23 @@ int train(const Orders& orders) {
   });
   const bool trains = only_trains(orders.action);
   const bool leaves = orders.action == "leave" || orders.action == "throw";
-  const int rows = orders.action == "large" || orders.action == "loss" ? 100'000 : 8;
   const int last = trains ? static_cast<int>(orders.amount) : leaves ? kManySteps : 3;
+  const auto run_step = [&](int number) {
+    try {
+      return step(batch(orders.rows, number), batch(orders.rows, -number));
+    } catch (const smp::PeerLostError&) {
+      if (orders.action == "watch") say_when_a_loss_is_known();
+      throw;
+    }
+  };
+  std::vector<double> losses;
   for (int number = 1; number <= last; ++number) {
     if (!trains && !leaves && number == 2 && orders.are_mine()) begin_mischief(orders);
     optimizer.zero_grad();
-    const auto loss = step(torch::ones({rows, 8}));
+    const auto loss = run_step(number);
     optimizer.step();
     if (log) log->append({{"loss", loss.reduce_mean().item<double>()}});
-    if (orders.action == "loss" && number == last && smp::rank() == 0) {
-      std::printf("loss %a\n", loss.reduce_mean().item<double>());
-    }
+    if (prints_results(orders.action)) losses.push_back(loss.reduce_mean().item<double>());
     if (smp::rank() == 0 && number <= kNamedSteps) {
       std::cout << "step " + std::to_string(number) << std::endl;
     }
@@ -204,7 +252,9 @@ int train(const Orders& orders) {
     if (orders.action == "leave") return 0;
     if (orders.action == "throw") throw std::runtime_error("the disk is full");
   }
+  if (prints_results(orders.action)) say(smp::results(losses, model));
   if (log) log->finish();
+  if (orders.action == "traffic" && smp::rank() == 0) say_traffic(*log);
   if (log && smp::rank() == 0) std::filesystem::remove_all(log->folder());
   while (orders.action == "linger" && orders.are_mine()) ::pause();
   return 0;
@@ -212,9 +262,7 @@ int train(const Orders& orders) {
 
 int run(int argc, char** argv) {
   auto session = smp::init(argc, argv, {.microbatches = 4});
-  // One write, so that lines of several ranks do not mix.
-  std::cout << "rank " + std::to_string(smp::rank()) + " pid " + std::to_string(::getpid()) + "\n"
-            << std::flush;
+  say("rank " + std::to_string(smp::rank()) + " pid " + std::to_string(::getpid()));
   Orders orders{argc > 1 ? argv[1] : "train", 3};
   if (orders.action == "plan") {
     smp::DistributedModel model(make_net());
@@ -223,7 +271,8 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (argc > 2) orders.amount = std::stod(argv[2]);
-  if (argc > 3) orders.rank = std::stoi(argv[3]);
+  if (prints_results(orders.action) || orders.action == "large") orders.rows = 100'000;
+  if (argc > 3) (prints_results(orders.action) ? orders.rows : orders.rank) = std::stoi(argv[3]);
   if (orders.action != "catch") return train(orders);
   for (;;) {
     try {
