@@ -149,7 +149,8 @@ PromisedInput PromisedCall::pass_on(std::size_t index, PpRank consumer) {
   PromisedInput input{0, {owner_, request_, output}};
   if (consumer == owner_) return input;
   const SendAhead way{output, consumer};
-  went_.push_back(way);
+  // A second request there asks for it again.
+  if (std::find(went_.begin(), went_.end(), way) == went_.end()) went_.push_back(way);
   const auto ahead = std::find(ahead_.begin(), ahead_.end(), way);
   input.ahead = ahead != ahead_.end();
   if (input.ahead) ahead_.erase(ahead);

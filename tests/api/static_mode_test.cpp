@@ -336,6 +336,19 @@ std::vector<std::uint64_t> messages_of_evaluations(Mode mode, const char* pipeli
   return {messages.begin() + kRecorded, messages.end()};
 }
 
+/// It comes unasked once.
+TEST(FastMode, PassesAResultOnToTwoRequestsOfOneRank) {
+  const Program twice{[](NetImpl& net, const Tensor& x, int, int) {
+    const auto y = net.pieces[1](x);
+    const auto first = net.pieces[2](y), second = net.pieces[2](y);
+    return net.pieces[4](first) + net.pieces[4](second);
+  }};
+  constexpr int kSteps = kRecorded + 4;
+  const auto fast = train(Mode::kFast, 3, kSteps, twice);
+  expect_same_bits(fast, train(Mode::kRelayed, 3, kSteps, twice));
+  EXPECT_EQ(fast.control_messages_from(kRecorded), 4u * kMicrobatches) << "of the second";
+}
+
 TEST(FastMode, EvaluatesWithoutControlMessages) {
   EXPECT_THAT(messages_of_evaluations(Mode::kFast, "interleaved"), testing::Each(0u));
 }
