@@ -132,9 +132,15 @@ bool Channel::poll_and_deliver() {
   return moved;
 }
 
+/// A rank that was busy with other things for longer than the deadline first takes what has come
+/// meanwhile: it must have asked for what is missing that often.
 void Channel::require_in_time() {
-  constexpr std::uint32_t kPollsToLook = 1024;  // so that it costs nothing
-  if (deadline_ == 0 || arrivals_.empty() || ++polls_ % kPollsToLook != 0) return;
+  constexpr std::uint32_t kPollsToAsk = 1 << 18;  // half a second, or more where the thread sleeps
+  if (deadline_ == 0 || arrivals_.empty()) {
+    polls_ = 0;
+    return;
+  }
+  if (++polls_ % kPollsToAsk != 0) return;
   const auto late = arrivals_.overdue(deadline_);
   SMP_REQUIRE_AS(PeerLostError, late.empty(), "rank ", rank(), ": ", late,
                  ": the network loses data, or that rank does not send; restart from a checkpoint, "

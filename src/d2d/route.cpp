@@ -171,7 +171,7 @@ void Routes::set_handler(WireHandler* handler) noexcept {
 }
 
 std::string Routes::path(GlobalRank peer, MemoryKind memory) const {
-  const std::string control_name = control(peer).name();
+  std::string control_name = control(peer).name();
   if (memory != MemoryKind::kHost) {
     const auto direct = data(peer, memory);
     if (direct != kNoWire)

@@ -2,6 +2,12 @@
 // time, and what only channels in one process can show.
 #include "d2d/channel.h"
 
+#include <unistd.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "d2d/channel_contract.h"
 #include "d2d/local_cluster.h"
 
@@ -85,17 +91,23 @@ TEST(Channel, LosesTheFrameThatTheHubIsToldTo) {
   EXPECT_EQ(cluster.hub().frames_sent(), 3u);
 }
 
-/// Says that data has left, and sends none.
-class LosesData final : public Wire, private WireHandler {
+/// Sends no data until it is told to.
+class HoldsData final : public Wire, private WireHandler {
  public:
-  explicit LosesData(std::unique_ptr<Wire> wire)
+  explicit HoldsData(std::unique_ptr<Wire> wire)
       : Wire(wire->rank(), wire->members()), wire_(std::move(wire)) {
     wire_->set_handler(this);
   }
   const char* name() const noexcept override { return "lossy"; }
   BufferPool& buffers() noexcept override { return wire_->buffers(); }
   void post(GlobalRank peer, ByteBuffer&& bytes) override { wire_->post(peer, std::move(bytes)); }
-  void send(std::span<const std::byte>, GlobalRank, TransferId, Token) override {}
+  void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id,
+            Token token) override {
+    held_.push_back([=, this] { wire_->send(bytes, peer, id, token); });
+  }
+  void send_held() {
+    for (const auto& send : std::exchange(held_, {})) send();
+  }
   void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override {
     wire_->receive(bytes, peer, id, token);
   }
@@ -112,12 +124,13 @@ class LosesData final : public Wire, private WireHandler {
   void on_received(Token token) override { handler().on_received(token); }
 
   std::unique_ptr<Wire> wire_;
+  std::vector<std::function<void()>> held_;
 };
 
 /// Other messages go on coming all the time.
 TEST(Channel, FailsIfATensorDoesNotComeWithinTheDeadline) {
   const auto hub = std::make_shared<LocalHub>(2);
-  Channel sender(std::make_unique<LosesData>(std::make_unique<LocalWire>(hub, GlobalRank(0))));
+  Channel sender(std::make_unique<HoldsData>(std::make_unique<LocalWire>(hub, GlobalRank(0))));
   Channel receiver(std::make_unique<LocalWire>(hub, GlobalRank(1)));
   int received = 0;
   std::string failure;
@@ -137,6 +150,27 @@ TEST(Channel, FailsIfATensorDoesNotComeWithinTheDeadline) {
                                        "all) did not come within 0 s"),
                              HasSubstr("abort_seconds")));
   EXPECT_EQ(receiver.end(), failure);
+}
+
+/// It was away for longer than the deadline, and what it misses comes now.
+TEST(Channel, WhoWasBusyForLongTakesWhatComes) {
+  const auto hub = std::make_shared<LocalHub>(2);
+  auto wire = std::make_unique<HoldsData>(std::make_unique<LocalWire>(hub, GlobalRank(0)));
+  auto& holds = *wire;
+  Channel sender(std::move(wire));
+  Channel receiver(std::make_unique<LocalWire>(hub, GlobalRank(1)));
+  int received = 0;
+  receiver.set_receiver(Port::kServer, [&](GlobalRank, ArrivedFrame&&) { ++received; });
+  receiver.set_deadline(base::kSecond / 20);
+  sender.send(GlobalRank(1), Port::kServer, {}, "", at::ones({5000}));
+  receiver.poll();
+  ::usleep(200'000);
+  for (int i = 0; i < 10'000; ++i) receiver.poll();
+  holds.send_held();
+  while (receiver.poll()) {
+  }
+  EXPECT_EQ(received, 1);
+  EXPECT_EQ(receiver.end(), "");
 }
 
 // The answer comes over the wire that is polled first; the tensor left over the other.
