@@ -167,6 +167,13 @@ struct SMP_API Config {
   double stall_seconds = 30;
   /// Stall after which all waits of a rank end with PeerLostError, in seconds; 0 means never.
   double abort_seconds = 600;
+  /// Silence after which a machine of the job counts as gone, or the network to it as cut, in
+  /// seconds; 0 means that ranks of different machines do not watch each other. Kernels exchange
+  /// the signs of life, so a rank may compute, or be stopped, for as long as it likes.
+  double keep_alive_seconds = 15;
+  /// The network interface over which they do, by its name on this rank's machine: "eth0".
+  /// Default: any over which the other is reached.
+  std::string keep_alive_interface = {};
   /// What a rank does while it waits: "spin" (lowest latency), "yield" (gives its core away), or
   /// "auto": yield where ranks outnumber cores.
   std::string idle_policy = "auto";

@@ -175,6 +175,8 @@ d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Dev
   auto options = d2d::route_options(config.transport, config.lend_tensors);
   options.device = device;
   options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  options.keep_alive = static_cast<base::Nanoseconds>(config.keep_alive_seconds * base::kSecond);
+  options.keep_alive_interface = config.keep_alive_interface;
   return d2d::fastest_routes(mpi, options);
 }
 

@@ -178,6 +178,11 @@ std::vector<ConfigKey> step_keys() {
 std::vector<ConfigKey> runtime_keys() {
   const Rule<std::string> any_device{"cpu, cuda or another name of LibTorch's",
                                      [](const std::string&) { return true; }};
+  const Rule<double> any_silence{"0, or a number from 3 to 86400", [](double value) {
+                                   return value == 0 || (value >= 3 && value <= 86400);
+                                 }};
+  const Rule<std::string> any_interface{"the name of a network interface",
+                                        [](const std::string&) { return true; }};
   return {
       key("device", "", &Config::device, any_device, "cpu",
           "on what this rank computes; cuda: each rank of a machine takes a GPU, in turn"),
@@ -214,6 +219,11 @@ std::vector<ConfigKey> runtime_keys() {
       key("abort_seconds", "", &Config::abort_seconds, between(0.0, kMostSeconds), "600",
           "seconds of stall after which all waits end with an error, and then the job; 0 means "
           "never"),
+      key("keep_alive_seconds", "", &Config::keep_alive_seconds, any_silence, "15",
+          "seconds of silence after which another machine counts as gone or cut off; 0 means that "
+          "ranks of different machines do not watch each other"),
+      key("keep_alive_interface", "", &Config::keep_alive_interface, any_interface, "any",
+          "name of the network interface over which they do", Scope::kRank),
       key("idle_policy", "", &Config::idle_policy, one_of({"auto", "spin", "yield"}), "auto",
           "what a waiting rank does; auto yields where ranks outnumber cores", Scope::kRank),
       key("intra_op_threads", "", &Config::intra_op_threads, between(0, kMostThreads), "0",

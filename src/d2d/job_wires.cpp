@@ -13,6 +13,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "base/shared_memory.h"
 #include "base/shared_memory_refusal.h"
 #include "d2d/heap_allocator.h"
+#include "d2d/keep_alive_links.h"
 #include "d2d/wire_probe.h"
 #include "d2d/wires/cuda_driver.h"
 #include "d2d/wires/cuda_ipc_wire.h"
@@ -409,6 +411,52 @@ std::unique_ptr<Wire> connect_ofi(const MpiSession& job) {
   return connect_network<OfiEndpoint>(job, "libfabric", "FI_PROVIDER and FI_TCP_IFACE");
 }
 
+namespace {
+
+bool is_on_one_machine(const MpiSession& job) {
+  const auto& machines = job.machine_of_rank();
+  return std::all_of(machines.begin(), machines.end(),
+                     [&](int machine) { return machine == machines.front(); });
+}
+
+void warn_of_unreached(const std::vector<std::string>& machines, const WarnOfRoutes& warn) {
+  if (machines.empty()) return;
+  std::string names;
+  for (const auto& machine : machines) names += (names.empty() ? "'" : ", '") + machine + "'";
+  const auto text = base::concat(
+      "ranks of this machine cannot watch those of ", names,
+      ", because no TCP connection could be made: if that machine falls silent, it is noticed "
+      "when the transport gives up, or after abort_seconds; open TCP between the machines, name "
+      "the network interface (keep_alive_interface), or set keep_alive_seconds = 0");
+  if (warn) return warn(text);
+  base::log(base::LogLevel::kWarning, text);
+}
+
+/// nullptr: nobody is to be watched.
+std::unique_ptr<KeepAlive> watch_other_machines(const MpiSession& job,
+                                                const RouteOptions& options) {
+  if (options.keep_alive == 0 || is_on_one_machine(job)) return nullptr;
+  std::optional<KeepAliveOffer> offer;
+  JointStep(job, [&] { offer.emplace(options.keep_alive_interface, job.size()); }).require("", "");
+  const KeepAliveMeeting meeting{job.rank(),
+                                 job.machine_of_rank(),
+                                 [&](const std::string& own) { return job.all_gather(own); },
+                                 secret_of(job),
+                                 {.silence = options.keep_alive}};
+  std::vector<std::string> unreached;
+  try {
+    auto keep_alive = connect_keep_alive(meeting, std::move(*offer), unreached);
+    warn_of_unreached(unreached, options.warn);
+    return keep_alive;
+  } catch (const std::system_error& error) {
+    base::log(base::LogLevel::kWarning, "rank ", job.rank(),
+              " cannot watch those of other machines: ", error.what());
+    return nullptr;
+  }
+}
+
+}  // namespace
+
 RouteOptions route_options(const std::string& transport, bool lend_tensors) {
   RouteOptions options;
   options.lend = lend_tensors;
@@ -435,7 +483,7 @@ Routes fastest_routes(const MpiSession& job, const RouteOptions& options) {
   if (job.size() > 1 && options.network == Network::kUcx) uses.push_back({connect_ucx(job)});
   if (job.size() > 1 && options.network == Network::kOfi) uses.push_back({connect_ofi(job)});
   uses.push_back({job.connect_all()});
-  return Routes(std::move(uses), std::move(loans));
+  return Routes(std::move(uses), std::move(loans), watch_other_machines(job, options));
 }
 
 }  // namespace smp::d2d

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "d2d/loans.h"
 #include "d2d/mpi_session.h"
 #include "d2d/route.h"
@@ -46,11 +47,14 @@ struct RouteOptions {
   bool shared_memory = true;        ///< on a machine
   Network network = Network::kMpi;  ///< where there is no shared memory
   c10::Device device{c10::DeviceType::CPU};  ///< this rank's
+  base::Nanoseconds keep_alive = 0;          ///< as the setting keep_alive_seconds; 0: none
+  std::string keep_alive_interface{};        ///< empty: any
   WarnOfRoutes warn{};
 };
 /// @param transport, lend_tensors  as the settings of these names; "local" is taken for "auto"
 RouteOptions route_options(const std::string& transport, bool lend_tensors);
-/// Between all ranks of the job: shared memory on a machine, a network between machines.
+/// Between all ranks of the job: shared memory on a machine, a network between machines, and
+/// connections by which ranks of different machines watch each other.
 Routes fastest_routes(const MpiSession& job, const RouteOptions& options = {});
 
 }  // namespace smp::d2d

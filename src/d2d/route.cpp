@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/keep_alive.h"
 #include "d2d/loans.h"
 
 namespace smp::d2d {
@@ -46,7 +47,11 @@ std::vector<WireUse> Routes::for_everything(std::unique_ptr<Wire> wire) {
 Routes::Routes(std::vector<WireUse> wires) : Routes(std::move(wires), nullptr) {}
 
 Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans)
-    : loans_(std::move(loans)) {
+    : Routes(std::move(wires), std::move(loans), nullptr) {}
+
+Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
+               std::unique_ptr<KeepAlive> keep_alive)
+    : loans_(std::move(loans)), keep_alive_(std::move(keep_alive)) {
   SMP_REQUIRE(!wires.empty() && wires.size() < kNoWire, "routes over ", wires.size(),
               " wires; between 1 and ", int{kNoWire} - 1, " are possible.");
   for (const WireUse& use : wires) {
@@ -110,6 +115,7 @@ bool Routes::uses(std::uint8_t wire) const {
 bool Routes::poll() {
   bool moved = false;
   for (auto* const wire : polled_) moved |= wire->poll();
+  if (!moved && keep_alive_) keep_alive_->require_no_loss();  // what the lost had sent is there
   return moved;
 }
 
@@ -153,6 +159,7 @@ bool Routes::drained() const noexcept {
 bool Routes::leave() {
   bool left = true;
   for (const auto& wire : wires_) left &= wire->leave();
+  if (left && keep_alive_) keep_alive_->leave();
   return left;
 }
 

@@ -14,6 +14,7 @@
 
 namespace smp::d2d {
 
+class KeepAlive;
 class Loans;
 
 /// A wire and what it may carry.
@@ -37,6 +38,9 @@ class Routes {
   explicit Routes(std::vector<WireUse> wires);
   /// @param loans  for large tensors between ranks that it reaches, instead of any wire; or nullptr
   Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans);
+  /// @param keep_alive  with ranks of other machines, whatever the wires notice; or nullptr
+  Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
+         std::unique_ptr<KeepAlive> keep_alive);
   Routes(Routes&&) noexcept;
   ~Routes();
 
@@ -63,6 +67,7 @@ class Routes {
   // All wires at once; see Wire.
 
   /// A wire that no row names, here or at a peer, is not polled.
+  /// @throws PeerLostError  a wire is broken, or a rank of another machine is lost.
   bool poll();
   /// Whether bytes have moved on any wire since the last call; see Wire.
   bool take_stir() noexcept;
@@ -106,6 +111,7 @@ class Routes {
 
   std::vector<std::unique_ptr<Wire>> wires_;
   std::unique_ptr<Loans> loans_;
+  std::unique_ptr<KeepAlive> keep_alive_;
   std::vector<Wire*> polled_;
   Members members_;
   std::vector<Row> rows_;  // by position among the members

@@ -29,6 +29,9 @@ RANKS_OF_A_HOST = 2
 NET = "10.77.0"
 NETWORKS = "ucx", "ofi"   # between machines, besides MPI
 SAME_BITS = "--smp.intra_op_threads", 1   # sums of several threads would have others
+UNWATCHED = "--smp.keep_alive_seconds", 0
+SILENCE = 4   # seconds
+WATCHED = "--smp.keep_alive_seconds", SILENCE, "--smp.keep_alive_interface", "smplink", "--smp.abort_seconds", 0
 ONE_BESIDE = (2, "ucx", "true"), (2, "ofi", "true")   # a rank to kill while threads look on
 
 
@@ -231,7 +234,7 @@ class TwoHostsTest(unittest.TestCase):
         """No stall ends the job, only the loss of a peer."""
         for side in "ab":   # else a quarter of an hour, if something was under way
             self.hosts.within(side, "sh", "-c", "echo 5 > /proc/sys/net/ipv4/tcp_retries2")
-        told, text = self.cut_link("--smp.transport", transport, "--smp.abort_seconds", 0)
+        told, text = self.cut_link("--smp.transport", transport, "--smp.abort_seconds", 0, *UNWATCHED)
         found = re.match(rf"smp: rank (\d): {lost_over(transport, '([0-3])')}", told)
         self.assertIsNotNone(found, text)
         self.assert_other_host(found[1], [found[2]], told)
@@ -244,7 +247,8 @@ class TwoHostsTest(unittest.TestCase):
 
     def stall(self, transport):
         """Who does not answer is on the other host."""
-        told, text = self.cut_link("--smp.transport", transport, "--smp.stall_seconds", 4, "--smp.abort_seconds", 8)
+        told, text = self.cut_link("--smp.transport", transport, "--smp.stall_seconds", 4, "--smp.abort_seconds", 8,
+                                   *UNWATCHED)
         found = re.match(r"smp: rank (\d): nothing happened for \d+ s in step", told)
         self.assertIsNotNone(found, text)
         silent = re.findall(r"rank (\d) does not answer", text)
@@ -256,6 +260,65 @@ class TwoHostsTest(unittest.TestCase):
 
     def test_a_link_cut_under_ofi_that_nobody_tells_of(self):
         self.stall("ofi")
+
+    def test_a_link_cut_between_ranks_that_watch_each_other(self):
+        """No kernel gives up, no stall ends the job, whatever the transport."""
+        for transport, beside in ("auto", "false"), ("ucx", "false"), ("ofi", "false"), ("ucx", "true"):
+            with self.subTest(transport=transport, progress_thread=beside):
+                start = time.monotonic()
+                told, text = self.cut_link("--smp.transport", transport, "--smp.progress_thread", beside, *WATCHED)
+                found = re.match(r"smp: rank (\d): rank (\d) is gone, or the network to its machine '(\w+)' is cut: "
+                                 rf"the machine gave no sign of life for {SILENCE} s \(.+\); ", told)
+                self.assertIsNotNone(found, text)
+                self.assert_other_host(found[1], [found[2]], told)
+                self.assertEqual(found[3], self.hosts.names["ab"[int(found[2]) // RANKS_OF_A_HOST]])
+                self.assertGreater(time.monotonic() - start, SILENCE / 2)
+                self.hosts.within("a", "ip", "link", "set", "smplink", "up")
+                self.hosts.wait_for_link("a")
+
+    def test_a_rank_that_is_stopped_is_alive(self):
+        job = self.start("traffic", 100, "--smp.transport", "ucx", *WATCHED)
+        self.assertTrue(job.wait_for_step(3), "".join(job.output))
+        os.kill(job.pids[2], signal.SIGSTOP)
+        time.sleep(2.5 * SILENCE)
+        self.assertIsNone(job.process.poll(), "it was over before")
+        os.kill(job.pids[2], signal.SIGCONT)
+        status, text, _ = self.end_of(job)
+        self.assertEqual(status, 0, text)
+        self.assertNotIn("gone", text)
+
+    def test_a_rank_that_ends_under_a_launcher_that_looks_away(self):
+        """libfabric would tell some seconds later."""
+        job = self.start("large", 1_000_000, "--smp.transport", "ofi", *WATCHED)
+        self.assertTrue(job.wait_for_step(3), "".join(job.output))
+        os.kill(job.process.pid, signal.SIGSTOP)
+        os.kill(job.pids[2], signal.SIGKILL)
+        time.sleep(6)   # what ranks say goes through it
+        os.kill(job.process.pid, signal.SIGCONT)
+        status, text, _ = self.end_of(job)
+        self.assertNotEqual(status, 0)
+        self.assertRegex(text, rf"smp: rank [01]: rank 2 is gone: its process {job.pids[2]} on 'smp\d+b' has ended; ")
+
+    def test_an_interface_that_is_missing(self):
+        status, text, _ = self.end_of(self.start("traffic", 1, "--smp.keep_alive_interface", "eth77"))
+        self.assertNotEqual(status, 0)
+        names = "|".join(self.hosts.names.values())
+        self.assertRegex(text, rf"keep_alive_interface = eth77: '(?:{names})' has no interface of this name that is up "
+                               rf"and has an address; it has smplink \({NET}\.[12]\)")
+
+    def test_hosts_that_do_not_reach_each_other_over_an_interface(self):
+        """Two devices of their own with one address, as containers' bridges have: the job trains, and says so."""
+        for side in "ab":
+            self.hosts.within(side, "ip", "link", "add", "bridge77", "type", "veth", "peer", "name", "bridge78")
+            self.hosts.within(side, "ip", "link", "set", "bridge78", "up")
+            self.hosts.within(side, "ip", "addr", "add", "10.99.0.1/24", "dev", "bridge77")
+            self.hosts.within(side, "ip", "link", "set", "bridge77", "up")
+        status, text, _ = self.end_of(self.start("traffic", 1, "--smp.keep_alive_interface", "bridge77"))
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"cannot watch those of 'smp\d+[ab]', because no TCP connection could be made")
+        status, text, _ = self.end_of(self.start("traffic", 1))
+        self.assertEqual(status, 0, text)
+        self.assertNotIn("cannot watch", text)
 
 
 if __name__ == "__main__":
