@@ -56,10 +56,50 @@ TEST_F(ShmRingTest, RecordsComeInOrder) {
 }
 
 /// What says that the rest of the ring is left out.
-TEST_F(ShmRingTest, OnlyAShortRestIsSkipped) {
+TEST_F(ShmRingTest, TheBeginningIsNotSkipped) {
   const std::uint64_t skip = std::uint64_t{0xffff'ffff} << 32;
   std::memcpy(memory_[1].bytes, &skip, sizeof skip);
   EXPECT_THROW((void)reader_.front(), InternalError);
+}
+
+/// A reader who keeps up gets them in the same lines again and again.
+TEST(ShmRing, BeginsAnewWhereAllIsRead) {
+  constexpr std::size_t kMany = 1024, kShort = 100, kMost = 70 * ShmRing::kLine;
+  struct alignas(64) Line {
+    std::byte bytes[ShmRing::kLine] = {};
+  };
+  std::vector<Line> memory(ShmRing::bytes_for(kMany) / ShmRing::kLine);
+  ShmRingWriter writer(memory[0].bytes, kMany);
+  ShmRingReader reader(memory[0].bytes, kMany);
+  const auto line_of = [&](const std::byte* place) {
+    return static_cast<std::size_t>(place - memory[1].bytes) / ShmRing::kLine;
+  };
+  std::size_t farthest = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::size_t size = i % 7 == 0 ? kMost : kShort;
+    auto* const place = writer.begin(size);
+    ASSERT_NE(place, nullptr) << "after " << i;
+    farthest = std::max(farthest, line_of(place));
+    std::memset(place, 0xff, size);  // like headers
+    writer.commit(3);
+    const auto record = reader.front();
+    ASSERT_TRUE(record);
+    EXPECT_EQ(record->payload.size(), size);
+    reader.pop();
+    EXPECT_FALSE(reader.front());
+  }
+  EXPECT_LT(farthest, 2 * 70u);
+  // Not beside one that waits to be read.
+  std::size_t last = 0;
+  for (int i = 0; i < 300; ++i) {
+    auto* const place = writer.begin(kShort);
+    ASSERT_NE(place, nullptr);
+    writer.commit(1);
+    if (i > 0) reader.front(), reader.pop();
+    EXPECT_TRUE(i < 2 || line_of(place) > last) << i;
+    last = line_of(place);
+  }
+  EXPECT_GT(last, 500u);
 }
 
 TEST_F(ShmRingTest, AFullRingTakesNoMore) {

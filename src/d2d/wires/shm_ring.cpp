@@ -8,7 +8,7 @@
 namespace smp::d2d {
 namespace {
 
-/// In the place of a record that does not fit before the end of the memory.
+/// In the place of the next record where that is at the beginning of the memory.
 constexpr std::uint32_t kSkip = 0xffff'ffff;
 
 std::atomic_ref<std::uint64_t> word(std::byte* place) noexcept {
@@ -40,10 +40,22 @@ bool ShmRingWriter::has_room(std::uint64_t end) noexcept {
   return end - read_ <= lines_;
 }
 
+/// A reader who keeps up finds records in the same few lines again and again, which stay in both
+/// cores' caches: so where he has read all of them, the next begins the memory anew. Asking costs
+/// a cache line, so it is done every few lines.
+bool ShmRingWriter::may_restart() noexcept {
+  constexpr std::uint64_t kFewLines = 64;
+  if (record_ / kFewLines == written_ / kFewLines) return false;
+  read_ = word(memory_).load(std::memory_order_acquire);
+  return read_ == written_;
+}
+
 std::byte* ShmRingWriter::begin(std::size_t size) noexcept {
   const auto needed = lines_for(size);
   const auto left = lines_ - written_ % lines_;  // before the end of the memory
-  record_ = needed <= left ? written_ : written_ + left;
+  const bool fits = needed <= left;
+  const bool restarts = fits && left < lines_ && left + needed <= lines_ && may_restart();
+  record_ = fits && !restarts ? written_ : written_ + left;
   if (!has_room(record_ + needed)) return nullptr;
   if (record_ != written_) {
     word(line(written_)).store(header_of(kSkip, 0), std::memory_order_release);
@@ -65,11 +77,10 @@ std::byte* ShmRingReader::line(std::uint64_t number) const noexcept {
   return memory_ + (1 + number % lines_) * ShmRing::kLine;
 }
 
-/// A writer skips only what is too short for the longest record.
+/// A writer who is at the beginning stays there.
 void ShmRingReader::skip() {
   const auto left = lines_ - read_ % lines_;
-  SMP_ASSERT(left < lines_ / 4, "a record in shared memory ends the ring at line ", read_ % lines_,
-             " of ", lines_);
+  SMP_ASSERT(left < lines_, "a record in shared memory skips a whole ring of ", lines_, " lines");
   word(line(read_)).store(0, std::memory_order_relaxed);
   give_back(read_ + left);
 }

@@ -47,6 +47,7 @@ class ShmRingWriter {
  private:
   std::byte* line(std::uint64_t number) const noexcept;
   bool has_room(std::uint64_t end) noexcept;
+  bool may_restart() noexcept;
 
   std::byte* memory_;
   std::uint64_t lines_;
