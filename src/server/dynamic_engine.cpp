@@ -59,6 +59,7 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.step->replayed = may_replay();
   if (core_.step->replayed && core_.step->progress.has_list()) {
     core_.step->ends.emplace(task.microbatches, core_.port.size());
+    if (tells_all_ends_) core_.step->ends->tell_all();
   }
   news_ = false;
   core_.server.waits_for_workers = false;
@@ -126,12 +127,23 @@ void DynamicEngine::tell_others(const Message& message) {
 
 /// Under windows a rank waits until a microbatch has ended there, if it does not see that itself.
 void DynamicEngine::tell_end(const MicrobatchDone& message) {
-  const auto& step = *core_.step;
+  auto& step = *core_.step;
   if (!step.ends) return tell_others(message);
-  for (int rank = 1; rank < core_.port.size(); ++rank) {
-    if (!step.ends->must_be_told(message.microbatch, PpRank(rank))) continue;
-    core_.port.send(PpRank(rank), Message(message));
+  for (const PpRank rank : step.ends->to_tell(message.microbatch))
+    core_.port.send(rank, Message(message));
+}
+
+/// Nothing has moved for a while: perhaps a rank waits for the end of a microbatch that has ended.
+bool DynamicEngine::tell_all_ends() {
+  if (!core_.in_good_step() || !core_.step->ends) return false;
+  const auto untold = core_.step->ends->untold();
+  if (untold.empty()) return false;
+  tells_all_ends_ = true;
+  core_.step->ends->tell_all();
+  for (const auto& [microbatch, ranks] : untold) {
+    for (const PpRank rank : ranks) core_.port.send(rank, Message(MicrobatchDone{microbatch}));
   }
+  return true;
 }
 
 /// The last gradients run hooks of the user. No rank's step succeeds before those of all have,

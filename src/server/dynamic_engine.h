@@ -50,6 +50,9 @@ class DynamicEngine final : public StepEngine {
   /// Of a step that is over here, because it was replayed.
   void on_late_message(PpRank source, const FinishGradients& message);
   void on_message(StepEnded&& message);
+  /// To be called while nothing moves: a replayed step says what it withholds. @return whether it
+  /// did
+  bool tell_all_ends();
 
   // On a worker.
   void run(BodyTask task);
@@ -90,7 +93,8 @@ class DynamicEngine final : public StepEngine {
   RecordedSteps recorded_;  // pp_rank 0
   bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
   std::map<int, schedule::WorkOrder> orders_;  // of this rank, in the fastest of the recorded steps
-  bool keeps_order_ = false;                   // later steps do
+  bool tells_all_ends_ = false;  // pp_rank 0: a replayed step stood still while ends were withheld
+  bool keeps_order_ = false;     // later steps do
   std::optional<schedule::RecordedOrder> order_;  // of the running step, if it does
   std::shared_ptr<d2d::Departure> outputs_leaving_;
 };

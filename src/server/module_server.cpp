@@ -43,7 +43,10 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
                    {[this](double seconds) { stall_report_.ask(seconds); },
                     [this](double seconds) { stall_report_.refresh(seconds); },
                     [this](double seconds) { return end_stall(seconds); },
-                    [&channel] { channel.check_links(); }}),
+                    [this, &channel] {
+                      channel.check_links();
+                      tell_what_is_withheld();
+                    }}),
       idle_(std::make_unique<Idle>(core_.port.name())) {
   explain_uncaught_exceptions();
   explain_faults();

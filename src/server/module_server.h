@@ -62,6 +62,9 @@ class ModuleServer {
   /// Ends every wait of this rank: PeerLostError with `why` outside, a failed step inside of steps.
   /// Safe in a poll.
   void abandon(const std::string& why);
+  /// While nothing moves: what steps without control messages leave out, and some rank may wait for
+  /// after all. @return whether there was something. Safe in a poll.
+  bool tell_what_is_withheld() { return engine_.tell_all_ends(); }
 
   /// For tests and reports.
   const ServerCore& core() const noexcept { return core_; }

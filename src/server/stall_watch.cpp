@@ -7,7 +7,7 @@
 namespace smp::server {
 namespace {
 
-constexpr double kSecondsToCheckLinks = 1;
+constexpr double kSecondsToCheck = 1;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void StallWatch::poll(bool waiting, bool progress) {
   const auto now = clock_.now();
   if (stalled_since_ == 0) stalled_since_ = now;
   const double seconds = static_cast<double>(now - stalled_since_) / base::kSecond;
-  if (seconds >= kSecondsToCheckLinks) calls_.check_links();
+  if (seconds >= kSecondsToCheck) calls_.check();
   const bool due = limits_.report_seconds > 0 && seconds >= limits_.report_seconds;
   if (due && !std::exchange(reported_, true)) calls_.report(seconds);
   if (limits_.abort_seconds <= 0) return;

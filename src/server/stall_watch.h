@@ -23,7 +23,7 @@ class StallWatch {
     std::function<void(double seconds)> report;
     std::function<void(double seconds)> prepare;  ///< shortly before the end: ask once more
     std::function<bool(double seconds)> abort;    ///< again and again, until it returns true
-    std::function<void()> check_links;            ///< again and again, while the stall lasts
+    std::function<void()> check;                  ///< again and again, while the stall lasts
   };
   StallWatch(const base::Clock& clock, Limits limits, Calls calls)
       : clock_(clock), limits_(limits), calls_(std::move(calls)) {}

@@ -305,6 +305,73 @@ TEST(StaticMode, DoesNotWaitUnderWindowsForRecordsThatTheProgramKeeps) {
   kept.clear();
 }
 
+/// Where neither members nor the program show them.
+std::vector<Tensor> hidden_results;
+bool hides_results = false;
+
+/// On one rank, its piece on another, which it calls a second time.
+struct HoarderImpl : torch::nn::Module {
+  HoarderImpl() : piece(register_module("piece", Piece())) {}
+  Tensor forward(const Tensor& x) {
+    auto y = piece(x);
+    if (hides_results) hidden_results.push_back(piece(y));
+    return y;
+  }
+  Piece piece;
+};
+SMP_MODULE(Hoarder);
+
+}  // namespace static_mode_test
+template <>
+inline constexpr bool private_state_v<static_mode_test::HoarderImpl> = true;
+namespace static_mode_test {
+
+struct HoarderNetImpl : torch::nn::Module {
+  HoarderNetImpl()
+      : hoarder(register_module("hoarder", Hoarder())), last(register_module("last", Piece())) {}
+  Hoarder hoarder;
+  Piece last;
+};
+TORCH_MODULE(HoarderNet);
+
+/// Nobody but the hoarder's rank knows what the rank that it calls must keep, and that one is asked
+/// for a backward by rank 0, which tells it nothing therefore.
+TEST(StaticMode, DoesNotWaitUnderWindowsForRecordsThatNobodySees) {
+  constexpr int kHides = kRecorded + 2, kSteps = kHides + 3;
+  const auto losses = [](Mode mode) {
+    std::vector<double> all;
+    const auto rank_main = [&] {
+      torch::manual_seed(5);
+      HoarderNet net;
+      DistributedModel model(net);
+      model.set_partition("", 0);
+      model.set_partition("hoarder", 1);
+      model.set_partition("hoarder.piece", 2);
+      model.set_partition("last", 2);
+      auto run = smp::step([&](const Tensor& x) {
+        auto loss = net->last(net->hoarder(x)).sum();
+        model.backward(loss);
+        return loss;
+      });
+      for (int step = 0; step < kSteps; ++step) {
+        hides_results = step == kHides;
+        const auto loss = run(rows(kMicrobatches)).reduce_mean().item<double>();
+        if (rank() == 0) all.push_back(loss);
+      }
+      if (rank() == 0) EXPECT_EQ(replayed(), mode == Mode::kPromised ? 0u : kSteps - kRecorded);
+    };
+    auto config = config_of(mode, kMicrobatches);
+    config.pipeline = "1f1b";
+    config.abort_seconds = 20;
+    run_local(3, rank_main, config, {.seed = 1});
+    hidden_results.clear();
+    return all;
+  };
+  const auto dynamic = losses(Mode::kPromised);
+  EXPECT_EQ(losses(Mode::kStatic), dynamic);
+  EXPECT_EQ(losses(Mode::kFast), dynamic);
+}
+
 /// Control messages of all ranks in each of the replayed steps, which only evaluate, on 3 ranks. No
 /// request follows with which rank 1 could be told that its result was passed on.
 std::vector<std::uint64_t> messages_of_evaluations(Mode mode, const char* pipeline) {

@@ -18,6 +18,7 @@ DEVICES = ("test_d2d", "DeviceGroup.*:NcclCollectives.*")
 CHOSEN = ("test_api", "DistributedOptimizer.*")
 MEMORY = ("test_d2d", "Departures*:CopyOnWrite*:LoansOfTwo.*:loans_test/*")
 EARLY = ("test_api", "EarlyBackward.*")
+ALIVE = ("test_d2d", "KeepAlive*")
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
 PLANTS = [
@@ -192,12 +193,13 @@ PLANTS = [
     Plant("the order of other microbatches is kept", "src/server/dynamic_engine.cpp",
           "orders_.find(task.microbatches)", "orders_.begin()", [STATIC]),
     Plant("nobody is told of ends under windows", "src/server/dynamic_engine.cpp",
-          "    if (!step.ends->must_be_told(message.microbatch, PpRank(rank))) continue;", "    continue;", [STATIC]),
-    Plant("all are told of ends under windows", "src/server/dynamic_engine.cpp",
-          "    if (!step.ends->must_be_told(message.microbatch, PpRank(rank))) continue;\n", "", [STATIC]),
+          "step.ends->to_tell(message.microbatch))", "std::vector<PpRank>())", [STATIC]),
+    Plant("all are told of ends under windows", "src/server/end_news.h",
+          "return all || !asked_.at(at);", "return true;", [("test_server", "EndNews.*"), STATIC]),
+    Plant("what is withheld is never told", "src/server/dynamic_engine.cpp",
+          "  if (!core_.in_good_step() || !core_.step->ends) return false;", "  return false;", [STATIC]),
     Plant("a record that is left is not counted", "src/server/end_news.h",
-          "    return records_.at(static_cast<std::size_t>(microbatch)) != 0 ||\n           !asked_",
-          "    return !asked_", [("test_server", "EndNews.*"), STATIC]),
+          "return all || !asked_.at(at);", "return !asked_.at(at);", [("test_server", "EndNews.*"), STATIC]),
     Plant("nobody keeps to the recorded order", "src/server/dynamic_engine.cpp",
           "  if (keeps_order_ &&", "  if (false &&", [STATIC]),
     # ---- a backward in two parts
@@ -384,8 +386,8 @@ PLANTS = [
           "return zero_bubble_lists(shape.pp_size, shape.microbatches);", [("test_schedule", "NamedLists.*")]),
     Plant("a transfer over libfabric is granted twice", "src/d2d/wires/ofi_wire.cpp",
           "if (transfer.is_granted) {", "if (false) {", [("test_d2d", "OfiFuzz.*")]),
-    Plant("most of a ring is skipped", "src/d2d/wires/shm_ring.cpp",
-          "SMP_ASSERT(left < lines_ / 4,", "SMP_ASSERT(left < lines_ || true,", [("test_d2d", "ShmRingTest.*")]),
+    Plant("a whole ring is skipped", "src/d2d/wires/shm_ring.cpp",
+          "SMP_ASSERT(left < lines_,", "SMP_ASSERT(left < lines_ || true,", [("test_d2d", "ShmRingTest.*")]),
     Plant("a piece reaches beyond its block", "src/d2d/wires/host_shm_wire.cpp",
           "piece.size > 0 && piece.size <= options_.block_bytes", "true", [("test_d2d", "HostShmFuzz.*")]),
     # ---- what is sent ahead
@@ -428,4 +430,20 @@ PLANTS = [
           "kPollsToAsk = 1 << 18;", "kPollsToAsk = 1 << 10;", [("test_d2d", "Channel.*")]),
     Plant("GPU tensors are said to go over the host's path", "src/d2d/route.cpp",
           "  if (memory != MemoryKind::kHost) {", "  if (false) {", [("test_d2d", "Routes.*")]),
+    # ---- ranks of different machines watch each other
+    Plant("a rank that has left is missed", "src/d2d/keep_alive.cpp", "  if (from.has_left) return false;\n", "", [ALIVE]),
+    Plant("a rank that leaves says nothing", "src/d2d/keep_alive.cpp",
+          "  for (Watched& rank : ranks_) rank.peer.connection.send(std::span(&kLeaves, 1));\n", "", [ALIVE]),
+    Plant("no launcher is waited for", "src/d2d/keep_alive.cpp", "< options_.launcher_patience", "< 0", [ALIVE]),
+    Plant("strangers are taken for ranks", "src/d2d/keep_alive_links.cpp",
+          "hello != Hello{meeting_.secret, hello.from, own_} ||", "hello.to != own_ ||", [ALIVE]),
+    Plant("nobody asks whether a call was answered", "src/d2d/keep_alive_links.cpp",
+          "if (read_names(texts[static_cast<std::size_t>(rank)]).contains(own_)) ", "", [ALIVE]),
+    Plant("the kernel waits for longer than it was told", "src/base/tcp_socket.cpp",
+          "static_cast<unsigned>(silence / kMillisecond)", "static_cast<unsigned>(silence / kMicrosecond)",
+          [("test_base", "TcpSocket.*")]),
+    Plant("a ring begins anew beside what waits to be read", "src/d2d/wires/shm_ring.cpp",
+          "  return read_ == written_;", "  return true;", [("test_d2d", "ShmRing*")]),
+    Plant("a ring never begins anew", "src/d2d/wires/shm_ring.cpp",
+          "  return read_ == written_;", "  return false;", [("test_d2d", "ShmRing*")]),
 ]
