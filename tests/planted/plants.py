@@ -446,4 +446,9 @@ PLANTS = [
           "  return read_ == written_;", "  return true;", [("test_d2d", "ShmRing*")]),
     Plant("a ring never begins anew", "src/d2d/wires/shm_ring.cpp",
           "  return read_ == written_;", "  return false;", [("test_d2d", "ShmRing*")]),
+    Plant("old payload lies where the next header will", "src/d2d/wires/shm_ring.cpp",
+          "  clean(written_);\n", "", [("test_d2d", "ShmRing*")]),
+    Plant("a header that was read stays", "src/d2d/wires/shm_ring.cpp",
+          "  word(line(read_)).store(0, std::memory_order_relaxed);\n  give_back(next_);", "  give_back(next_);",
+          [("test_d2d", "ShmRing*")]),
 ]

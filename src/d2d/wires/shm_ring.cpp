@@ -1,7 +1,9 @@
 // d2d/wires/shm_ring.cpp: headers, wrapping, and who may write where.
 #include "d2d/wires/shm_ring.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 
 #include "base/check.h"
 
@@ -28,7 +30,7 @@ constexpr std::uint64_t lines_for(std::uint64_t payload) noexcept {
 // The first line holds how many lines the reader has given back; the records follow.
 
 ShmRingWriter::ShmRingWriter(std::byte* memory, std::size_t lines) noexcept
-    : memory_(memory), lines_(lines) {}
+    : memory_(memory), lines_(lines), dirty_(lines, 0) {}
 
 std::byte* ShmRingWriter::line(std::uint64_t number) const noexcept {
   return memory_ + (1 + number % lines_) * ShmRing::kLine;
@@ -44,7 +46,7 @@ bool ShmRingWriter::has_room(std::uint64_t end) noexcept {
 /// cores' caches: so where he has read all of them, the next begins the memory anew. Asking costs
 /// a cache line, so it is done every few lines.
 bool ShmRingWriter::may_restart() noexcept {
-  constexpr std::uint64_t kFewLines = 64;
+  constexpr std::uint64_t kFewLines = 128;
   if (record_ / kFewLines == written_ / kFewLines) return false;
   read_ = word(memory_).load(std::memory_order_acquire);
   return read_ == written_;
@@ -62,12 +64,23 @@ std::byte* ShmRingWriter::begin(std::size_t size) noexcept {
     written_ = record_;
   }
   payload_ = static_cast<std::uint32_t>(size);
+  std::fill_n(dirty_.begin() + static_cast<std::ptrdiff_t>(record_ % lines_) + 1, needed - 1, 1);
   return line(record_) + ShmRing::kHeader;
 }
 
 void ShmRingWriter::commit(std::uint32_t kind) noexcept {
   written_ = record_ + lines_for(payload_);
+  clean(written_);
   word(line(record_)).store(header_of(kind, payload_), std::memory_order_release);
+}
+
+/// A line that is not free is not dirty: there begins the oldest record that is not read. Nor is
+/// the first line of the memory ever, where the writer goes on after a skip.
+void ShmRingWriter::clean(std::uint64_t number) noexcept {
+  char& dirty = dirty_[number % lines_];
+  if (dirty == 0) return;
+  dirty = 0;
+  word(line(number)).store(0, std::memory_order_relaxed);
 }
 
 ShmRingReader::ShmRingReader(std::byte* memory, std::size_t lines) noexcept
@@ -103,9 +116,7 @@ std::optional<ShmRing::Record> ShmRingReader::front() {
 }
 
 void ShmRingReader::pop() noexcept {
-  for (auto number = read_; number < next_; ++number) {
-    word(line(number)).store(0, std::memory_order_relaxed);
-  }
+  word(line(read_)).store(0, std::memory_order_relaxed);
   give_back(next_);
 }
 

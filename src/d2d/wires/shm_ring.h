@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace smp::d2d {
 
 /// A ring of cache lines. A record begins on a line with a header of 8 bytes, which is not zero and
 /// is written last: so the reader looks at one line to learn that a record came, and a short record
-/// is in it. The reader zeroes the first word of every line that it has read, so what it finds at
-/// the next place is zero until a new header is there.
+/// is in it. What the reader finds at the next place is zero until a new header is there: he zeroes
+/// each header that he has read, and the writer, before he writes one, the place of the next, if
+/// that lies where payload was. Nobody else writes to lines of payload, which would have to travel
+/// for it.
 struct ShmRing {
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kHeader = 8;
@@ -48,6 +51,7 @@ class ShmRingWriter {
   std::byte* line(std::uint64_t number) const noexcept;
   bool has_room(std::uint64_t end) noexcept;
   bool may_restart() noexcept;
+  void clean(std::uint64_t number) noexcept;
 
   std::byte* memory_;
   std::uint64_t lines_;
@@ -55,6 +59,7 @@ class ShmRingWriter {
   std::uint64_t read_ = 0;     // lines that the reader had given back when asked last
   std::uint64_t record_ = 0;   // where the record begins
   std::uint32_t payload_ = 0;  // of the record, bytes
+  std::vector<char> dirty_;    // of each line, whether its first word may be payload
 };
 
 /// The end that reads.
