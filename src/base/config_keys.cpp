@@ -178,8 +178,8 @@ std::vector<ConfigKey> step_keys() {
 std::vector<ConfigKey> runtime_keys() {
   const Rule<std::string> any_device{"cpu, cuda or another name of LibTorch's",
                                      [](const std::string&) { return true; }};
-  const Rule<double> any_silence{"0, or a number from 3 to 86400", [](double value) {
-                                   return value == 0 || (value >= 3 && value <= 86400);
+  const Rule<double> any_silence{"0, or a number from 5 to 3600", [](double value) {
+                                   return value == 0 || (value >= 5 && value <= 3600);
                                  }};
   const Rule<std::string> any_interface{"the name of a network interface",
                                         [](const std::string&) { return true; }};

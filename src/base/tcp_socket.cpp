@@ -126,15 +126,14 @@ bool TcpSocket::receive(std::span<std::byte> bytes, Nanoseconds patience) noexce
   return true;
 }
 
-/// The kernel counts in seconds. What was sent and not acknowledged is waited for as long.
+/// The kernel asks after half of the time, and again and again for the other half. It counts in
+/// seconds. What was sent and not acknowledged is waited for as long.
 void TcpSocket::keep_alive(Nanoseconds silence) noexcept {
   constexpr int kQuestions = 5;
   const auto seconds = static_cast<int>(silence / kSecond);
-  const int pause = std::max(1, seconds / (2 * kQuestions));
   set(file_, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(file_, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds - kQuestions * pause));
-  set(file_, IPPROTO_TCP, TCP_KEEPINTVL, pause);
-  set(file_, IPPROTO_TCP, TCP_KEEPCNT, kQuestions);
+  set(file_, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
+  set(file_, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / (2 * kQuestions)));
   set(file_, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(silence / kMillisecond));
 }
 

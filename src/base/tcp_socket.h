@@ -12,7 +12,7 @@
 
 namespace smp::base {
 
-/// A file that is closed with it. One at a time on any thread.
+/// A file that is closed with it. One thread may send while another one receives.
 class TcpSocket {
  public:
   TcpSocket() = default;
@@ -36,7 +36,7 @@ class TcpSocket {
   bool receive(std::span<std::byte> bytes, Nanoseconds patience) noexcept;
 
   /// From now on the kernel asks the other machine's for a sign of life while nothing moves, and
-  /// ends the connection (ETIMEDOUT, or what the network said) after `silence`, of at least 3 s.
+  /// ends the connection (ETIMEDOUT, or what the network said) after `silence`, 5 s to an hour.
   void keep_alive(Nanoseconds silence) noexcept;
 
  private:

@@ -100,7 +100,7 @@ void KeepAlive::look() const {
                    "keep_alive_seconds if the network may be silent for longer");
     SMP_REQUIRE_AS(PeerLostError, now - closed_at < options_.launcher_patience, "rank ", own_,
                    ": rank ", number, " is gone: its process ", process, " on '", host,
-                   "' has ended; restart from a checkpoint");
+                   "' has ended, or given up its connection; restart from a checkpoint");
   }
 }
 

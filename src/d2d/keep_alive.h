@@ -31,7 +31,7 @@ struct KeepAliveOptions {
   base::Nanoseconds launcher_patience = 2 * base::kSecond;
 };
 
-/// Idle connections, one for each rank of another machine. The kernels at both ends keep them
+/// Idle connections to ranks of other machines. The kernels at both ends keep them
 /// alive, so a rank that computes, sleeps or is stopped counts as alive; the kernel closes those of
 /// a process that ends, and ends those of a machine that is silent. A thread sleeps at all of them.
 /// Threads: one at a time.

@@ -2,7 +2,6 @@
 // well, so a stranger who answers, or who calls, is never watched.
 #include "d2d/keep_alive_links.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,16 +110,30 @@ class Meeting {
   std::vector<std::string> unreached() const {
     std::set<std::string> hosts;
     for (std::size_t rank = 0; rank < offers_.size(); ++rank) {
-      if (is_elsewhere(static_cast<int>(rank)) && !answered_.contains(static_cast<int>(rank)))
+      if (is_to_watch(static_cast<int>(rank)) && !answered_.contains(static_cast<int>(rank)))
         hosts.insert(offers_[rank].host);
     }
     return {hosts.begin(), hosts.end()};
   }
 
  private:
-  bool is_elsewhere(int rank) const {
+  /// Its number among the ranks of its machine, and how many these are.
+  std::pair<int, int> place(int rank) const {
     const auto& machines = meeting_.machine_of_rank;
-    return machines[static_cast<std::size_t>(rank)] != machines[meeting_.own.index()];
+    const auto own = machines.begin() + rank;
+    return {static_cast<int>(std::count(machines.begin(), own, *own)),
+            static_cast<int>(std::count(machines.begin(), machines.end(), *own))};
+  }
+
+  /// Of each other machine one rank or a few, so that every rank is watched from every machine: a
+  /// process may have few files open. Whoever finds a loss ends, and its machine's others see that.
+  bool is_to_watch(int rank) const {
+    const auto& machines = meeting_.machine_of_rank;
+    if (machines[static_cast<std::size_t>(rank)] == machines[meeting_.own.index()]) return false;
+    const auto [own, ranks_here] = place(own_);
+    const auto [other, ranks_there] = place(rank);
+    const int pairs = std::min(ranks_here, ranks_there);
+    return own % pairs == other % pairs;
   }
 
   std::set<int> connected() const {
@@ -131,14 +144,18 @@ class Meeting {
     return ranks;
   }
 
-  /// The higher ranks of other machines.
+  /// The higher ranks. An address that this machine has as well leads nowhere else: the bridge of
+  /// its containers.
   void call() {
+    std::set<std::string> own_addresses;
+    for (auto& each : base::network_addresses()) own_addresses.insert(std::move(each.address));
     std::vector<Attempt> attempts;
     for (int rank = own_ + 1; rank < static_cast<int>(offers_.size()); ++rank) {
-      if (!is_elsewhere(rank)) continue;
+      if (!is_to_watch(rank)) continue;
       Attempt& attempt = attempts.emplace_back(Attempt{rank, {}});
       for (const auto& [address, port] : offers_[static_cast<std::size_t>(rank)].doors)
-        attempt.sockets.push_back(base::TcpSocket::to(address, port));
+        if (!own_addresses.contains(address))
+          attempt.sockets.push_back(base::TcpSocket::to(address, port));
     }
     try_for(kPatience, [&] {
       // Each is looked at.

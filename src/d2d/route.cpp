@@ -115,7 +115,6 @@ bool Routes::uses(std::uint8_t wire) const {
 bool Routes::poll() {
   bool moved = false;
   for (auto* const wire : polled_) moved |= wire->poll();
-  if (!moved && keep_alive_) keep_alive_->require_no_loss();  // what the lost had sent is there
   return moved;
 }
 
@@ -142,6 +141,7 @@ void Routes::complete_beside(const Wire& control) {
 
 void Routes::check_links() {
   for (auto* const wire : polled_) wire->check_links();
+  if (keep_alive_) keep_alive_->require_no_loss();
 }
 
 base::Doorbell* Routes::doorbell() const noexcept {
@@ -159,7 +159,7 @@ bool Routes::drained() const noexcept {
 bool Routes::leave() {
   bool left = true;
   for (const auto& wire : wires_) left &= wire->leave();
-  if (left && keep_alive_) keep_alive_->leave();
+  if (keep_alive_) left ? keep_alive_->leave() : keep_alive_->require_no_loss();
   return left;
 }
 

@@ -67,7 +67,6 @@ class Routes {
   // All wires at once; see Wire.
 
   /// A wire that no row names, here or at a peer, is not polled.
-  /// @throws PeerLostError  a wire is broken, or a rank of another machine is lost.
   bool poll();
   /// Whether bytes have moved on any wire since the last call; see Wire.
   bool take_stir() noexcept;
@@ -77,6 +76,8 @@ class Routes {
   void complete();
   /// Reports the transfers of every wire but `control`, which has just done so itself.
   void complete_beside(const Wire& control);
+  /// @throws PeerLostError  a rank of another machine is lost. As long as something moves nobody
+  /// asks: ranks may watch each other over another network than their tensors take.
   void check_links();
   /// Of the first wire that has one, by which peers of this machine are reached; else nullptr.
   base::Doorbell* doorbell() const noexcept;

@@ -59,7 +59,7 @@ void DynamicEngine::begin(const StepTask& task) {
   core_.step->replayed = may_replay();
   if (core_.step->replayed && core_.step->progress.has_list()) {
     core_.step->ends.emplace(task.microbatches, core_.port.size());
-    if (tells_all_ends_) core_.step->ends->tell_all();
+    if (steps_that_stood_still_ > 1) core_.step->ends->hide_nothing();
   }
   news_ = false;
   core_.server.waits_for_workers = false;
@@ -133,15 +133,21 @@ void DynamicEngine::tell_end(const MicrobatchDone& message) {
     core_.port.send(rank, Message(message));
 }
 
-/// Nothing has moved for a while: perhaps a rank waits for the end of a microbatch that has ended.
+/// Perhaps a rank waits for the end of a microbatch that has ended. Or another one computes for
+/// long, so later steps withhold as before unless it happens again.
 bool DynamicEngine::tell_all_ends() {
   if (!core_.in_good_step() || !core_.step->ends) return false;
-  const auto untold = core_.step->ends->untold();
+  auto& ends = *core_.step->ends;
+  const auto untold = ends.take_untold();
   if (untold.empty()) return false;
-  tells_all_ends_ = true;
-  core_.step->ends->tell_all();
-  for (const auto& [microbatch, ranks] : untold) {
-    for (const PpRank rank : ranks) core_.port.send(rank, Message(MicrobatchDone{microbatch}));
+  ++steps_that_stood_still_;
+  ends.hide_nothing();
+  try {
+    for (const auto& [microbatch, ranks] : untold) {
+      for (const PpRank rank : ranks) core_.port.send(rank, Message(MicrobatchDone{microbatch}));
+    }
+  } catch (...) {  // a peer is lost
+    failures_.fail_step(std::current_exception());
   }
   return true;
 }

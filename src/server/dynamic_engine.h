@@ -93,8 +93,8 @@ class DynamicEngine final : public StepEngine {
   RecordedSteps recorded_;  // pp_rank 0
   bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
   std::map<int, schedule::WorkOrder> orders_;  // of this rank, in the fastest of the recorded steps
-  bool tells_all_ends_ = false;  // pp_rank 0: a replayed step stood still while ends were withheld
-  bool keeps_order_ = false;     // later steps do
+  int steps_that_stood_still_ = 0;             // pp_rank 0: while ends were withheld
+  bool keeps_order_ = false;                   // later steps do
   std::optional<schedule::RecordedOrder> order_;  // of the running step, if it does
   std::shared_ptr<d2d::Departure> outputs_leaving_;
 };

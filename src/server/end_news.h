@@ -37,11 +37,11 @@ class EndNews {
     const bool all = tells_all_ || records_.at(static_cast<std::size_t>(microbatch)) != 0;
     return tell(microbatch, [&](std::size_t at) { return all || !asked_.at(at); });
   }
-  /// From now on everyone is to be told.
-  void tell_all() noexcept { tells_all_ = true; }
+  /// From now on everyone is to be told of every end.
+  void hide_nothing() noexcept { tells_all_ = true; }
   /// A rank may keep what this one cannot see: a graph that a module holds of a call of its own.
   /// @return microbatches that have ended, each with those who were not told
-  [[nodiscard]] std::vector<std::pair<int, std::vector<PpRank>>> untold() {
+  [[nodiscard]] std::vector<std::pair<int, std::vector<PpRank>>> take_untold() {
     std::vector<std::pair<int, std::vector<PpRank>>> all;
     for (const int microbatch : ended_) {
       auto ranks = tell(microbatch, [](std::size_t) { return true; });

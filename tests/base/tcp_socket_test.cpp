@@ -52,7 +52,9 @@ int option(const TcpSocket& socket, int level, int name) {
 }
 
 TEST(TcpSocket, CarriesBytesBothWays) {
-  for (const char* const address : {"127.0.0.1", "127.0.0.2"}) {
+  std::vector<std::string> addresses{"127.0.0.1"};
+  if (TcpListener::at("::1", 1)) addresses.emplace_back("::1");
+  for (const auto& address : addresses) {
     Pair pair = connected(address);
     std::array<char, 5> got{};
     ASSERT_TRUE(pair.one.send(bytes_of("hello")));
@@ -98,15 +100,15 @@ TEST(TcpSocket, ConnectsToNumbersOnly) {
   EXPECT_FALSE(TcpListener::at("localhost", 1));
 }
 
-/// Questions begin early enough for all of them to go unanswered within the silence.
+/// Several questions may go unanswered.
 TEST(TcpSocket, TheKernelAsksWithinTheSilence) {
-  for (const int seconds : {3, 4, 15, 600}) {
+  for (const int seconds : {5, 6, 15, 3600}) {
     Pair pair = connected();
     pair.one.keep_alive(seconds * kSecond);
     EXPECT_EQ(option(pair.one, SOL_SOCKET, SO_KEEPALIVE), 1);
     const int idle = option(pair.one, IPPROTO_TCP, TCP_KEEPIDLE);
     EXPECT_GE(idle, 1);
-    EXPECT_LT(idle, seconds);
+    EXPECT_LE(idle + 3 * option(pair.one, IPPROTO_TCP, TCP_KEEPINTVL), seconds);
     EXPECT_EQ(option(pair.one, IPPROTO_TCP, TCP_USER_TIMEOUT), 1000 * seconds);
     EXPECT_EQ(option(pair.other, SOL_SOCKET, SO_KEEPALIVE), 0);
   }

@@ -66,14 +66,14 @@ TEST(EndNews, EveryoneIsToldOnceAtMost) {
   news.asked(2, kFirst);
   EXPECT_THAT(news.to_tell(2), ElementsAre(kSecond));
   EXPECT_THAT(news.to_tell(0), ElementsAre(kFirst, kSecond));
-  EXPECT_THAT(news.untold(), ElementsAre(Pair(2, ElementsAre(kFirst)))) << "1 has not ended";
-  EXPECT_THAT(news.untold(), IsEmpty());
+  EXPECT_THAT(news.take_untold(), ElementsAre(Pair(2, ElementsAre(kFirst)))) << "1 has not ended";
+  EXPECT_THAT(news.take_untold(), IsEmpty());
 }
 
 TEST(EndNews, EveryoneMayBeToldAtOnce) {
   EndNews news(1, 3);
   news.asked(0, kFirst);
-  news.tell_all();
+  news.hide_nothing();
   EXPECT_THAT(news.to_tell(0), ElementsAre(kFirst, kSecond));
 }
 
