@@ -136,6 +136,22 @@ TEST(KeepAliveLinks, StrangersWhoCallAreNotTaken) {
   EXPECT_THAT(job.loss(2, kLong), HasSubstr("rank 0 is gone"));
 }
 
+/// Connections to a stranger are made, but rank 2 says that nobody has come.
+TEST(KeepAliveLinks, StrangersWhoAnswerAreNotTaken) {
+  const auto stranger = base::TcpListener::at("127.0.0.1", 1);
+  ASSERT_TRUE(stranger);
+  const Job job([&](std::vector<std::string>& texts, int call) {
+    if (call != 0) return;
+    std::istringstream words(texts[2]);
+    std::string process, host;
+    words >> process >> host;
+    texts[2] = process + ' ' + host + " 127.0.0.1 " + std::to_string(stranger->port());
+  });
+  EXPECT_THAT(job.unreached(0), SizeIs(1));
+  EXPECT_THAT(job.unreached(2), SizeIs(1));
+  for (const int rank : {1, 3, 4}) EXPECT_THAT(job.unreached(rank), IsEmpty());
+}
+
 TEST(KeepAliveLinks, AMachineThatIsNotReachedIsTold) {
   Job job([](std::vector<std::string>& texts, int call) {
     if (call != 0) return;
