@@ -4,13 +4,12 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/nn/module.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <string>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/host_name.h"
 #include "base/random.h"
 #include "partition/plan_cache.h"
 #include "partition/plan_check.h"
@@ -61,11 +60,6 @@ std::string step_of(double number, bool measured) {
   return concat(number > 0 ? std::lround(kStepsOfAnOctave * std::log2(number)) : 0);
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
 /// The host counts where a clock did.
 std::string text_of_machine(const PlanKeyFacts& facts) {
   const auto& machine = facts.machine;
@@ -76,7 +70,7 @@ std::string text_of_machine(const PlanKeyFacts& facts) {
   text += concat(facts.config.stage_memory.empty() ? " offered" : " set", " messages ",
                  step_of(machine.latency, measured), ' ', step_of(machine.handling, measured), ' ',
                  step_of(machine.bytes_per_second, measured));
-  if (measured) text += concat(" host ", host_name());
+  if (measured) text += concat(" host ", base::host_name());
   for (const auto& device : machine.devices) text += concat(" device ", device);
   for (const auto& place : machine.places) {
     text += concat(" place ", place.node, ' ', place.socket, ' ', place.port);

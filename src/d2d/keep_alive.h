@@ -31,9 +31,9 @@ struct KeepAliveOptions {
   base::Nanoseconds launcher_patience = 2 * base::kSecond;
 };
 
-/// Idle connections to ranks of other machines. The kernels at both ends keep them
-/// alive, so a rank that computes, sleeps or is stopped counts as alive; the kernel closes those of
-/// a process that ends, and ends those of a machine that is silent. A thread sleeps at all of them.
+/// Idle connections to ranks of other machines. The kernels at both ends keep them alive, so a rank
+/// that computes, sleeps or is stopped counts as alive; the kernel closes those of a process that
+/// ends, and ends those of a machine that is silent. A thread sleeps at all of them.
 /// Threads: one at a time.
 class KeepAlive {
  public:
@@ -54,8 +54,8 @@ class KeepAlive {
  private:
   struct Watched {
     WatchedRank peer;
-    bool has_left = false;       // the watching thread's
-    std::atomic<int> error = 0;  // how its connection was closed; 0: by the end of its process
+    bool has_left = false;                    // the watching thread's
+    std::atomic<int> error = 0;               // how its connection was closed; 0: by the other end
     std::atomic<std::int64_t> closed_at = 0;  // 0: it is not
   };
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/host_name.h"
 
 namespace smp::d2d {
 namespace {
@@ -28,9 +29,10 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
+/// One word.
 std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "?";
+  const auto name = base::host_name();
+  return name.empty() ? "?" : name;
 }
 
 /// What another rank offers.
@@ -223,7 +225,7 @@ KeepAliveOffer::KeepAliveOffer(const std::string& interface, int ranks) {
     }
     SMP_REQUIRE(false, "keep_alive_interface = ", interface, ": '", host_name(),
                 "' has no interface of this name that is up and has an address; it has ",
-                others.empty() ? "none" : others, '.');
+                others.empty() ? "none" : others, "; name one that leads to the other machines.");
   }
   for (const auto& each : addresses) {
     auto listener = base::TcpListener::at(each.address, ranks);

@@ -159,7 +159,12 @@ bool Routes::drained() const noexcept {
 bool Routes::leave() {
   bool left = true;
   for (const auto& wire : wires_) left &= wire->leave();
-  if (keep_alive_) left ? keep_alive_->leave() : keep_alive_->require_no_loss();
+  if (!keep_alive_) return left;
+  if (left) {
+    keep_alive_->leave();
+  } else {
+    keep_alive_->require_no_loss();
+  }
   return left;
 }
 
