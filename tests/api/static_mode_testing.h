@@ -1,4 +1,5 @@
-// What tests of static and fast mode share: the four ways in which steps can run, and a module.
+// What tests of static and fast mode share: the four ways in which steps can run, and a training
+// whose control flow may change in every microbatch.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +8,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "api/runtime.h"
 #include "server/recorded_steps.h"
@@ -47,6 +53,57 @@ struct PieceImpl : torch::nn::Module {
   torch::nn::Linear linear;
 };
 SMP_MODULE(Piece);
+
+constexpr int kPieces = 5;
+constexpr int kMicrobatches = 8;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    for (auto& piece : pieces) {
+      piece = register_module("p" + std::to_string(&piece - pieces.data()), Piece());
+    }
+  }
+  std::array<Piece, kPieces> pieces;
+};
+TORCH_MODULE(Net);
+
+/// kMicrobatches rows.
+Tensor plain_batch(int step);
+
+/// What one training does.
+struct Program {
+  std::function<Tensor(NetImpl& net, Tensor x, int step, int microbatch)> way;
+  std::function<Tensor(int step)> batch = plain_batch;
+};
+
+/// One piece after the other.
+extern const Program kStraight;
+/// Whom it calls, how often, with how many rows of which dtype, and what it uses: another one in
+/// every step and microbatch.
+extern const Program kByChance;
+
+struct Trained {
+  std::map<std::string, Tensor> parameters;
+  std::vector<double> losses;
+  std::uint64_t replayed = 0;                   // steps
+  std::vector<std::uint64_t> control_messages;  // of all ranks, by step
+
+  /// In the steps from `first` on.
+  std::uint64_t control_messages_from(int first) const;
+};
+
+/// Piece i lives on rank i modulo `ranks`, the body on rank 0.
+Trained train(Mode mode, int ranks, int steps, const Program& program, std::uint64_t seed = 1,
+              const char* pipeline = "interleaved");
+
+void expect_same_bits(const Trained& one, const Trained& other);
+
+/// Of this rank, so far.
+std::uint64_t control_messages();
+
+/// Control messages of all ranks in each of the replayed steps, which only evaluate, on 3 ranks. No
+/// request follows with which rank 1 could be told that its result was passed on.
+std::vector<std::uint64_t> messages_of_evaluations(Mode mode, const char* pipeline);
 
 }  // namespace static_mode_test
 }  // namespace smp
