@@ -2,14 +2,17 @@
 // closed formulas (perf/peers/models.py has the same ones), a few steps whenever it is its turn.
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,7 +39,24 @@ struct Options {
 
 struct Answer {
   std::vector<double> milliseconds, losses;
+  std::vector<double> page_faults{};    ///< of all ranks, in each step
+  std::vector<double> busiest_share{};  ///< of the processor time of all ranks, in each step
 };
+
+/// Of this process so far.
+struct Used {
+  double page_faults = 0;  ///< without those that read something from a disk
+  double seconds = 0;      ///< of a processor
+};
+
+Used used() {
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return {static_cast<double>(usage.ru_minflt), seconds(usage.ru_utime) + seconds(usage.ru_stime)};
+}
 
 // ---- the formulas ------------------------------------------------------------------------------
 
@@ -95,6 +115,7 @@ Turn plain(const Options& options, Net net, Loss loss_of, const BatchOf& batch_o
     for (; steps > 0; --steps) {
       const auto [inputs, labels] = batch_of(step++);
       double sum = 0;
+      const auto before = used();
       answer.milliseconds.push_back(microseconds([&] {
                                       optimizer->zero_grad();
                                       const auto x = inputs.chunk(microbatches),
@@ -107,6 +128,7 @@ Turn plain(const Options& options, Net net, Loss loss_of, const BatchOf& batch_o
                                       optimizer->step();
                                     }) /
                                     1000);
+      answer.page_faults.push_back(used().page_faults - before.page_faults);
       answer.losses.push_back(sum);
     }
     return answer;
@@ -117,10 +139,17 @@ Tensor own_rows(const Tensor& all) {
   return all.chunk(dp_size())[static_cast<std::size_t>(dp_rank())];
 }
 
-double mean_over_replicas(double own) {
-  double sum = 0;
-  for (const double one : all_gather(own, Group::kDp)) sum += one;
-  return sum / dp_size();
+double sum_over(const std::vector<double>& all) {
+  return std::accumulate(all.begin(), all.end(), 0.0);
+}
+
+/// Of the step that began with `before`; all ranks call it.
+void note_use(Answer& answer, const Used& before) {
+  const auto after = used();
+  const auto seconds = all_gather(after.seconds - before.seconds);
+  answer.page_faults.push_back(sum_over(all_gather(after.page_faults - before.page_faults)));
+  answer.busiest_share.push_back(*std::max_element(seconds.begin(), seconds.end()) /
+                                 sum_over(seconds));
 }
 
 using Place = std::function<void(DistributedModelBase&)>;
@@ -144,6 +173,7 @@ Turn distributed(const Options& options, Net net, Loss loss_of, const BatchOf& b
       const auto inputs = own_rows(batch.first), labels = own_rows(batch.second);
       double loss = 0;
       barrier();
+      const auto before = used();
       answer.milliseconds.push_back(
           microseconds([&] {
             optimizer->zero_grad();
@@ -152,7 +182,8 @@ Turn distributed(const Options& options, Net net, Loss loss_of, const BatchOf& b
             barrier();
           }) /
           1000);
-      answer.losses.push_back(mean_over_replicas(loss));
+      note_use(answer, before);
+      answer.losses.push_back(sum_over(all_gather(loss, Group::kDp)) / dp_size());
     }
     return answer;
   };
@@ -230,8 +261,11 @@ void take_turns(const std::string& folder, Turn turn) {
   for (std::string line; std::getline(turns, line) && line != "end";) {
     const auto answer = turn(std::stoi(line.substr(line.find(' ') + 1)));
     if (rank() != 0) continue;
-    answers << fmt::format("{{\"ms\": [{}], \"losses\": [{}]}}\n",
-                           fmt::join(answer.milliseconds, ", "), fmt::join(answer.losses, ", "))
+    answers << fmt::format(
+                   "{{\"ms\": [{}], \"losses\": [{}], \"page_faults\": [{}], \"busiest_share\": "
+                   "[{}]}}\n",
+                   fmt::join(answer.milliseconds, ", "), fmt::join(answer.losses, ", "),
+                   fmt::join(answer.page_faults, ", "), fmt::join(answer.busiest_share, ", "))
             << std::flush;
   }
 }

@@ -31,6 +31,10 @@ OTHERS = [Entry("rpc", "rpc"), Entry("deepspeed", "deepspeed")]
 SMP, SMP_BY_HAND = Entry(OURS, OURS), Entry("smp_by_hand", "smp_by_hand")
 DDP, SMP_REPLICAS = Entry("ddp", "ddp"), Entry("smp_replicas", "smp_replicas")
 AT_END = Entry("smp_replicas_at_end", "smp_replicas_at_end")  # of the backward, instead of meanwhile
+KEPT = "_kept_heap"  # with what LibTorch frees kept by the C library, so that pages are cleared only once
+KEPT_HEAP = [Entry(entry.name + KEPT, entry.family + KEPT, entry.alone) for entry in (LIBTORCH, SMP, SMP_BY_HAND)]
+# 32 MiB is the largest that glibc accepts; tensors of these models are smaller.
+KEEP_HEAP = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={32 << 20}:glibc.malloc.trim_threshold={1 << 40}"}
 OUR_VARIANTS = {
     OURS: "planned",
     "smp_by_hand": "by_hand",
@@ -63,9 +67,9 @@ def replicas(workload: str, ranks: int, seconds: float) -> Part:
 
 
 PARTS = {
-    "gpt.p2": training("gpt", 2, 8, [SMP, SMP_BY_HAND], 100),
+    "gpt.p2": training("gpt", 2, 8, [SMP, SMP_BY_HAND, *KEPT_HEAP], 120),
     "gpt.p4": training("gpt", 4, 16, [SMP, SMP_BY_HAND], 120),
-    "t5.p2": training("t5", 2, 8, [SMP, SMP_BY_HAND], 100),
+    "t5.p2": training("t5", 2, 8, [SMP, SMP_BY_HAND, *KEPT_HEAP], 120),
     "t5.p4": training("t5", 4, 16, [SMP], 110),
     "gpt.r2": replicas("gpt", 2, 120),
     "sleep.p4": Part(Setting("sleep", 4, 16), [SMP, *PIPELINING, *OTHERS], 5, 90),
@@ -83,11 +87,13 @@ class Comparison:
         self.failed = False
 
     def start(self, entry: Entry, setting: Setting) -> Ranks:
-        if entry.name in OUR_VARIANTS:
+        name = entry.name.removesuffix(KEPT)
+        if name in OUR_VARIANTS:
             program = self.programs / "perf_peers"
             if entry in (SMP_REPLICAS, AT_END):  # which share the microbatches of a step
                 setting = replace(setting, microbatches=setting.microbatches // setting.ranks)
-            return our_ranks(self.mpirun, program, OUR_VARIANTS[entry.name], setting)
+            environment = KEEP_HEAP if entry.name.endswith(KEPT) else {}
+            return our_ranks(self.mpirun, program, OUR_VARIANTS[name], setting, environment)
         return torch_ranks(entry.family, setting)
 
     def run(self, name: str) -> None:
@@ -120,10 +126,17 @@ class Comparison:
             self.rows.add_samples(f"{part}.{name}.step_ms", samples, "ms", f"{len(samples)} rounds; {about}")
             if name != ONE_PROCESS and name in measured.differences:
                 self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
+            if faults := measured.page_faults.get(name):
+                self.rows.add(f"{part}.{name}.page_faults_per_step", median(faults), "1", "of all ranks")
             if not name.startswith(ONE_PROCESS):
-                shares = [ideal * one / own for one, own in zip(alone, samples)]
-                note = f"ideal: {ideal:.3f} of the step of one process of torch"
+                kept = name.endswith(KEPT)
+                whole = measured.milliseconds[LIBTORCH.name + KEPT] if kept else alone
+                shares = [ideal * one / own for one, own in zip(whole, samples)]
+                note = f"ideal: {ideal:.3f} of the step of one process of {'LibTorch, likewise' if kept else 'torch'}"
                 self.rows.add_samples(f"{part}.{name}.share_of_ideal", shares, "1", note)
+            if busiest := measured.busiest_share.get(name):
+                note = f"of the processor time of all ranks; equal stages: {1 / setting.ranks:.3f}"
+                self.rows.add(f"{part}.{name}.busiest_rank_share", median(busiest), "1", note)
             self.add_over_ours(part, name, measured)
 
     def add_over_ours(self, part: str, name: str, measured: Measured) -> None:

@@ -35,6 +35,9 @@ class Measured:
     differences: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
+    # In a step, of those who count them: page faults of all ranks, and how much of their processor time the busiest has.
+    page_faults: dict[str, list[float]] = field(default_factory=dict)
+    busiest_share: dict[str, list[float]] = field(default_factory=dict)
 
 
 Start = Callable[[Entry, Setting], Ranks]
@@ -86,6 +89,8 @@ class Contest:
             answer = self.turn(entry, 1)
             samples = self.measured.milliseconds.setdefault(entry.name, [])
             samples.append(answer["ms"][0] if answer else float("nan"))
+            for kind in ("page_faults", "busiest_share"):
+                getattr(self.measured, kind).setdefault(entry.name, []).extend(answer.get(kind, []))
 
     def turn(self, entry: Entry, steps: int) -> dict[str, list[float]]:
         """Nothing if it has failed. New processes train the first steps again, which are answered if `steps` is 0."""

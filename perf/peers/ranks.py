@@ -41,10 +41,15 @@ def why(log: str) -> str:
 
 
 class Ranks:
-    """Processes that hold the same models' parts; each has a pipe for commands, rank 0 one for answers."""
+    """Processes that hold the same models' parts; each has a pipe for commands, rank 0 one for answers.
 
-    def __init__(self, count: int) -> None:
+    If they are `restless`, they are stopped between turns: idle threads of TensorPipe look for messages without a
+    pause, which takes a core from whoever's turn it is.
+    """
+
+    def __init__(self, count: int, restless: bool = False) -> None:
         self.count = count
+        self.restless = restless
         self.folder = Path(mkdtemp(prefix="smp-peers-"))
         self.processes: list[subprocess.Popen[bytes]] = []
         self.commands = [self.pipe(f"turn.{rank}") for rank in range(count)]
@@ -65,6 +70,20 @@ class Ranks:
         )  # fmt: skip
 
     def turn(self, variant: str, steps: int, seconds: float) -> dict[str, list[float]]:
+        self.signal(signal.SIGCONT)
+        try:
+            return self.answer(variant, steps, seconds)
+        finally:
+            self.signal(signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        if not self.restless:
+            return
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+
+    def answer(self, variant: str, steps: int, seconds: float) -> dict[str, list[float]]:
         for command in self.commands:
             os.write(command, f"{variant} {steps}\n".encode())
         end = time.monotonic() + seconds
@@ -86,6 +105,7 @@ class Ranks:
         return why(next((text for text in texts if "Error" in text), "\n".join(texts)))
 
     def stop(self) -> None:
+        self.signal(signal.SIGCONT)
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()  # mpirun ends its ranks
@@ -103,7 +123,7 @@ class Ranks:
 
 
 def torch_ranks(family: str, setting: Setting) -> Ranks:
-    ranks = Ranks(setting.ranks)
+    ranks = Ranks(setting.ranks, restless=True)
     port = free_ports()
     environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(FOLDER)}
     for rank in range(setting.ranks):
@@ -113,7 +133,7 @@ def torch_ranks(family: str, setting: Setting) -> Ranks:
     return ranks
 
 
-def our_ranks(mpirun: list[str], program: Path, variant: str, setting: Setting) -> Ranks:
+def our_ranks(mpirun: list[str], program: Path, variant: str, setting: Setting, environment: dict[str, str]) -> Ranks:
     ranks = Ranks(setting.ranks)
     options = ["-n", str(setting.ranks)]
     if setting.ranks > (os.cpu_count() or 1):
@@ -122,5 +142,6 @@ def our_ranks(mpirun: list[str], program: Path, variant: str, setting: Setting) 
     for name in ("microbatches", "rows", "length", "learning_rate", "forward_ms", "backward_ms"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(setting, name))]
     arguments += ["--tiny"] if setting.tiny else []
-    ranks.start([*mpirun, *options, str(program), *arguments], {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+    environment = environment | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    ranks.start([*mpirun, *options, str(program), *arguments], environment)
     return ranks
