@@ -12,6 +12,9 @@
 
 namespace smp::d2d {
 
+/// Of probes while a job starts.
+inline constexpr base::Nanoseconds kProbePatience = 20 * base::kSecond;
+
 /// Where the data of a probe lies: memory that the wire reaches, and perhaps the host does not.
 class ProbeMemory {
  public:

@@ -10,6 +10,7 @@
 #include "d2d/host_shm_cluster.h"
 #include "d2d/job_wires.h"
 #include "d2d/loans_contract.h"
+#include "d2d/machine_wires.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
 #include "d2d/wires/host_shm_wire.h"

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "d2d/channel_cluster.h"
 #include "d2d/job_wires.h"
+#include "d2d/network_wires.h"
 #include "d2d/shared_mpi_session.h"
 #include "d2d/wire_contract.h"
 

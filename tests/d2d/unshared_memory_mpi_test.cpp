@@ -10,6 +10,7 @@
 #include "d2d/channel.h"
 #include "d2d/heap_allocator.h"
 #include "d2d/job_wires.h"
+#include "d2d/machine_wires.h"
 #include "d2d/shared_mpi_session.h"
 
 namespace smp::d2d {
