@@ -2,6 +2,7 @@
 #include "d2d/job_wires.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -17,16 +18,16 @@
 namespace smp::d2d {
 namespace {
 
-const char* name_of(Network network) {
+InsteadOfMemory instead_of_memory(Network network) {
   switch (network) {
     case Network::kUcx:
-      return "UCX";
+      return {"UCX", ""};
     case Network::kOfi:
-      return "libfabric";
+      return {"libfabric", ""};
     case Network::kMpi:
       break;
   }
-  return "MPI";
+  return {};
 }
 
 bool is_on_one_machine(const MpiSession& job) {
@@ -86,7 +87,7 @@ Routes fastest_routes(const MpiSession& job, const RouteOptions& options) {
   std::vector<WireUse> uses;
   std::unique_ptr<Loans> loans;
   if (auto shared = job.size() > 1 && options.shared_memory
-                        ? connect_host_shm(job, options.warn, name_of(options.network))
+                        ? connect_host_shm(job, options.warn, instead_of_memory(options.network))
                         : nullptr) {
     const HostShmWire& rings = *shared;
     uses.push_back({std::move(shared)});

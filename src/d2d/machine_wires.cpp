@@ -130,18 +130,18 @@ std::unique_ptr<HostShmWire> share_rings(const MpiSession& job, const HostShmOpt
 }
 
 std::unique_ptr<HostShmWire> connect_host_shm(const MpiSession& job, const WarnOfRoutes& warn,
-                                              const std::string& instead) {
+                                              const InsteadOfMemory& instead) {
   base::MemoryRefusal refusal;
   auto wire = share_rings(job, {}, nullptr, refusal);
   warn_of(refusal,
-          base::concat("ranks of this machine cannot share memory, so the whole job uses ", instead,
-                       ", which is slower"),
-          instead == "MPI" ? "transport = mpi" : "", warn);
+          base::concat("ranks of this machine cannot share memory, so the whole job uses ",
+                       instead.name, ", which is slower"),
+          instead.setting, warn);
   if (!wire) return nullptr;
-  // What shared memory does not carry, MPI will.
   const auto wrong = probe(*wire, kProbePatience);
   if (!wrong.empty()) {
-    base::log(base::LogLevel::kWarning, "shared memory does not work here, MPI is used: ", wrong);
+    base::log(base::LogLevel::kWarning, "shared memory does not work here, ", instead.name,
+              " is used: ", wrong);
   }
   if (!all_say(wrong.empty(), job.world())) return nullptr;
   return wire;

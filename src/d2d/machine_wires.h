@@ -18,11 +18,17 @@ namespace smp::d2d {
 /// with the same trouble have alike. Without one it is logged at once.
 using WarnOfRoutes = std::function<void(const std::string&)>;
 
+/// What carries the bytes where shared memory does not.
+struct InsteadOfMemory {
+  std::string name = "MPI";
+  std::string setting = "transport = mpi";  ///< that asks for it alone; empty: none does
+};
+
 /// A wire between the ranks of this machine (there may be no others) through memory that they
 /// share, tried with real bytes; nothing, and a warning, if some machine of the job refuses it.
-/// @param instead  carries what shared memory does not, for the warning
+/// @param instead  for the warning
 std::unique_ptr<HostShmWire> connect_host_shm(const MpiSession& job, const WarnOfRoutes& warn = {},
-                                              const std::string& instead = "MPI");
+                                              const InsteadOfMemory& instead = {});
 /// Such a wire, not tried yet.
 /// @param beside   another one of this rank, whose doorbell it rings as well; nullptr: none
 /// @param refusal  what was refused to this rank

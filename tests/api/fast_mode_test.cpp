@@ -2,6 +2,7 @@
 // mode).
 #include <gmock/gmock.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -37,8 +37,8 @@ struct HoarderNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(HoarderNet);
 
-std::vector<double> train_hoarder(int steps, int hides) {
-  std::vector<double> losses;
+HoarderSteps train_hoarder(int steps, int hides) {
+  HoarderSteps trained;
   torch::manual_seed(5);
   HoarderNet net;
   DistributedModel model(net);
@@ -52,11 +52,13 @@ std::vector<double> train_hoarder(int steps, int hides) {
     return loss;
   });
   for (int step = 0; step < steps; ++step) {
-    hides_results = step == hides;
+    hides_results = step >= hides;
+    const auto before = control_messages();
     const auto loss = run(plain_batch(step)).reduce_mean().item<double>();
-    if (rank() == 0) losses.push_back(loss);
+    if (rank() == 0) trained.losses.push_back(loss);
+    trained.control_messages.push_back(control_messages() - before);
   }
-  return losses;
+  return trained;
 }
 
 void forget_what_is_hidden() { hidden_results.clear(); }

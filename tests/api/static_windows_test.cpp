@@ -77,7 +77,7 @@ TEST(StaticMode, DoesNotWaitUnderWindowsForRecordsThatNobodySees) {
     config.abort_seconds = 20;
     run_local(3,
               [&] {
-                auto own = train_hoarder(kSteps, kHides);
+                auto own = train_hoarder(kSteps, kHides).losses;
                 if (rank() != 0) return;
                 all = std::move(own);
                 EXPECT_EQ(replayed(), mode == Mode::kPromised ? 0u : kSteps - kRecorded);
