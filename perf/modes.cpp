@@ -93,11 +93,14 @@ struct ChainImpl : torch::nn::Module {
     for (int i = 0; i < kModules; ++i) links.push_back(register_module(name_of(i), Link()));
   }
   Tensor forward(Tensor x) {
-    for (auto& link : links) x = link(x);
+    // In one of two orders, if it branches: each link with its neighbour, which lives elsewhere.
+    const std::size_t other = branches && current_microbatch() % 2 != 0 ? 1 : 0;
+    for (std::size_t i = 0; i < links.size(); ++i) x = links[i ^ other](x);
     return x;
   }
   static std::string name_of(int link) { return "link" + std::to_string(link); }
   std::vector<Link> links;
+  bool branches = false;
 };
 SMP_MODULE(Chain);
 
@@ -163,9 +166,10 @@ double sum_of_ranks(double own) {
   return sum;
 }
 
-void measure_chain(ChainTimes& times, bool with_alone = false) {
+void measure_chain(ChainTimes& times, bool with_alone = false, bool branches = false) {
   torch::manual_seed(1);
   auto alone = Chain(), net = Chain();
+  net->branches = branches;
   DistributedModel model(net);
   alternate_links(model, 0);
   auto train = step([&](const Tensor& x) { model.backward(model(x).sum()); });
@@ -303,7 +307,7 @@ void measure_recording(std::vector<double>& ratios) {
 using InSession = std::function<void(Mode mode, const std::function<void()>& body)>;
 
 void report_chain(std::optional<Report>& report, const InSession& in_session) {
-  ChainTimes promised, awaited, repeated, fast, recorded;
+  ChainTimes promised, awaited, repeated, fast, recorded, branching, branching_fast;
   for (int round = 0; round < rounds(3); ++round) {
     in_session(Mode::kDynamic, [&] { measure_chain(promised, /*with_alone=*/true); });
     in_session(Mode::kDynamic, [&] {
@@ -313,6 +317,8 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
     in_session(Mode::kAwaited, [&] { measure_chain(awaited); });
     in_session(Mode::kStatic, [&] { measure_chain(repeated); });
     in_session(Mode::kFast, [&] { measure_chain(fast); });
+    in_session(Mode::kStatic, [&] { measure_chain(branching, false, /*branches=*/true); });
+    in_session(Mode::kFast, [&] { measure_chain(branching_fast, false, /*branches=*/true); });
   }
   if (!report) return;
   const double dynamic = median(promised.distributed), alone = median(promised.alone);
@@ -325,6 +331,15 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
               "static_mode; aim: at most 11");
   report->add("chain64.fast.us_per_module", median(fast.distributed), "us",
               "static_mode and fast_mode");
+  const std::string branches = "every other microbatch calls the modules in another order";
+  report->add("chain64.static.branching_over_not",
+              median(branching.distributed) / median(repeated.distributed), "1", branches);
+  report->add("chain64.fast.branching_over_not",
+              median(branching_fast.distributed) / median(fast.distributed), "1", branches);
+  report->add("static.branching.control_messages_per_step", branching.control_messages, "1",
+              "of both ranks");
+  report->add("fast.branching.control_messages_per_step", branching_fast.control_messages, "1",
+              "of both ranks");
   report->add("static.control_messages_per_step", repeated.control_messages, "1",
               "of both ranks; aim: 0");
   report->add("fast.control_messages_per_step", fast.control_messages, "1",

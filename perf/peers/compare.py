@@ -126,15 +126,18 @@ class Comparison:
             self.rows.add_samples(f"{part}.{name}.step_ms", samples, "ms", f"{len(samples)} rounds; {about}")
             if name != ONE_PROCESS and name in measured.differences:
                 self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
-            if faults := measured.page_faults.get(name):
+            if faults := measured.of_kind(name, "page_faults"):
                 self.rows.add(f"{part}.{name}.page_faults_per_step", median(faults), "1", "of all ranks")
             if not name.startswith(ONE_PROCESS):
-                kept = name.endswith(KEPT)
-                whole = measured.milliseconds[LIBTORCH.name + KEPT] if kept else alone
-                shares = [ideal * one / own for one, own in zip(whole, samples)]
-                note = f"ideal: {ideal:.3f} of the step of one process of {'LibTorch, likewise' if kept else 'torch'}"
+                shares = [ideal * one / own for one, own in zip(alone, samples)]
+                note = f"ideal: {ideal:.3f} of the step of one process of torch"
                 self.rows.add_samples(f"{part}.{name}.share_of_ideal", shares, "1", note)
-            if busiest := measured.busiest_share.get(name):
+            if name.startswith(OURS):
+                kept = KEPT if name.endswith(KEPT) else ""
+                shares = [ideal * one / own for one, own in zip(measured.milliseconds[LIBTORCH.name + kept], samples)]
+                note = "of the same loop in C++" + (", which keeps its heap as well" if kept else "")
+                self.rows.add_samples(f"{part}.{name}.share_of_ideal_of_libtorch", shares, "1", note)
+            if busiest := measured.of_kind(name, "busiest_share"):
                 note = f"of the processor time of all ranks; equal stages: {1 / setting.ranks:.3f}"
                 self.rows.add(f"{part}.{name}.busiest_rank_share", median(busiest), "1", note)
             self.add_over_ours(part, name, measured)

@@ -13,6 +13,8 @@ LONGEST_TURN_S = 90
 LEAST_ROUNDS = 5
 TOLERANCE = 1e-5  # float32 sums of another order differ by some 1e-7, losses without the sums of tied gradients by 1e-4
 ONE_PROCESS = "one_process"
+# What our programs count in a step: page faults of all ranks, and how much of their processor time the busiest has.
+USED = ("page_faults", "busiest_share")
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,16 @@ class Entry:
 
 @dataclass
 class Measured:
-    """Of all entries, by name; index i is round i."""
+    """Of all entries, by name."""
 
-    milliseconds: dict[str, list[float]] = field(default_factory=dict)
+    milliseconds: dict[str, list[float]] = field(default_factory=dict)  # index i is round i; nan: it has failed
     differences: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
-    # In a step, of those who count them: page faults of all ranks, and how much of their processor time the busiest has.
-    page_faults: dict[str, list[float]] = field(default_factory=dict)
-    busiest_share: dict[str, list[float]] = field(default_factory=dict)
+    used: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # by name and kind (USED), a number a step
+
+    def of_kind(self, name: str, kind: str) -> list[float]:
+        return self.used.get((name, kind), [])
 
 
 Start = Callable[[Entry, Setting], Ranks]
@@ -89,8 +92,8 @@ class Contest:
             answer = self.turn(entry, 1)
             samples = self.measured.milliseconds.setdefault(entry.name, [])
             samples.append(answer["ms"][0] if answer else float("nan"))
-            for kind in ("page_faults", "busiest_share"):
-                getattr(self.measured, kind).setdefault(entry.name, []).extend(answer.get(kind, []))
+            for kind in USED:
+                self.measured.used.setdefault((entry.name, kind), []).extend(answer.get(kind, []))
 
     def turn(self, entry: Entry, steps: int) -> dict[str, list[float]]:
         """Nothing if it has failed. New processes train the first steps again, which are answered if `steps` is 0."""

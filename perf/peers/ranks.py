@@ -43,8 +43,9 @@ def why(log: str) -> str:
 class Ranks:
     """Processes that hold the same models' parts; each has a pipe for commands, rank 0 one for answers.
 
-    If they are `restless`, they are stopped between turns: idle threads of TensorPipe look for messages without a
-    pause, which takes a core from whoever's turn it is.
+    If they are `restless`, they are stopped between turns: idle threads of torch (of TensorPipe, for one) look for
+    messages without a pause, which takes half a core and more from whoever's turn it is. Ranks of ours sleep in their
+    pipes. If this program is killed, the kernel wakes and ends what is stopped, as each has a process group of its own.
     """
 
     def __init__(self, count: int, restless: bool = False) -> None:
@@ -70,20 +71,20 @@ class Ranks:
         )  # fmt: skip
 
     def turn(self, variant: str, steps: int, seconds: float) -> dict[str, list[float]]:
-        self.signal(signal.SIGCONT)
+        self.send_signal(signal.SIGCONT)
         try:
-            return self.answer(variant, steps, seconds)
+            return self.take_turn(variant, steps, seconds)
         finally:
-            self.signal(signal.SIGSTOP)
+            self.send_signal(signal.SIGSTOP)
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if not self.restless:
             return
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, number)
 
-    def answer(self, variant: str, steps: int, seconds: float) -> dict[str, list[float]]:
+    def take_turn(self, variant: str, steps: int, seconds: float) -> dict[str, list[float]]:
         for command in self.commands:
             os.write(command, f"{variant} {steps}\n".encode())
         end = time.monotonic() + seconds
@@ -105,7 +106,7 @@ class Ranks:
         return why(next((text for text in texts if "Error" in text), "\n".join(texts)))
 
     def stop(self) -> None:
-        self.signal(signal.SIGCONT)
+        self.send_signal(signal.SIGCONT)
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()  # mpirun ends its ranks
