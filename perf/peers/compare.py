@@ -132,9 +132,10 @@ class Comparison:
                 shares = [ideal * one / own for one, own in zip(alone, samples)]
                 note = f"ideal: {ideal:.3f} of the step of one process of torch"
                 self.rows.add_samples(f"{part}.{name}.share_of_ideal", shares, "1", note)
-            if name.startswith(OURS):
-                kept = KEPT if name.endswith(KEPT) else ""
-                shares = [ideal * one / own for one, own in zip(measured.milliseconds[LIBTORCH.name + kept], samples)]
+            kept = KEPT if name.endswith(KEPT) else ""
+            libtorch = measured.milliseconds.get(LIBTORCH.name + kept)  # not in brief runs
+            if name.startswith(OURS) and libtorch:
+                shares = [ideal * one / own for one, own in zip(libtorch, samples)]
                 note = "of the same loop in C++" + (", which keeps its heap as well" if kept else "")
                 self.rows.add_samples(f"{part}.{name}.share_of_ideal_of_libtorch", shares, "1", note)
             if busiest := measured.of_kind(name, "busiest_share"):
