@@ -160,16 +160,21 @@ struct ChainTimes {
   double allocations = 0;
 };
 
+struct ChainRun {
+  bool with_alone = false;  ///< beside steps of one process, by turns
+  bool branches = false;    ///< ChainImpl::branches
+};
+
 double sum_of_ranks(double own) {
   double sum = 0;
   for (const double one : all_gather(own)) sum += one;
   return sum;
 }
 
-void measure_chain(ChainTimes& times, bool with_alone = false, bool branches = false) {
+void measure_chain(ChainTimes& times, const ChainRun& run = {}) {
   torch::manual_seed(1);
   auto alone = Chain(), net = Chain();
-  net->branches = branches;
+  net->branches = run.branches;
   DistributedModel model(net);
   alternate_links(model, 0);
   auto train = step([&](const Tensor& x) { model.backward(model(x).sum()); });
@@ -184,10 +189,10 @@ void measure_chain(ChainTimes& times, bool with_alone = false, bool branches = f
     if (i == kWarmUpSteps) before = told();
     barrier();
     const auto distributed = microseconds([&] { train(batch); });
-    const auto in_one_process = rank() == 0 && with_alone ? alone_us(loss_of, batch) : 0;
+    const auto in_one_process = rank() == 0 && run.with_alone ? alone_us(loss_of, batch) : 0;
     if (i < kWarmUpSteps) continue;
     times.distributed.push_back(distributed / (kModules * kMicrobatches));
-    if (with_alone) times.alone.push_back(in_one_process / (kModules * kMicrobatches));
+    if (run.with_alone) times.alone.push_back(in_one_process / (kModules * kMicrobatches));
   }
   times.control_messages = sum_of_ranks(told() - before) / steps;
   const auto x = at::randn({1, 16}).requires_grad_();
@@ -309,7 +314,7 @@ using InSession = std::function<void(Mode mode, const std::function<void()>& bod
 void report_chain(std::optional<Report>& report, const InSession& in_session) {
   ChainTimes promised, awaited, repeated, fast, recorded, branching, branching_fast;
   for (int round = 0; round < rounds(3); ++round) {
-    in_session(Mode::kDynamic, [&] { measure_chain(promised, /*with_alone=*/true); });
+    in_session(Mode::kDynamic, [&] { measure_chain(promised, {.with_alone = true}); });
     in_session(Mode::kDynamic, [&] {
       const Recording recording;
       measure_chain(recorded);
@@ -317,8 +322,8 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
     in_session(Mode::kAwaited, [&] { measure_chain(awaited); });
     in_session(Mode::kStatic, [&] { measure_chain(repeated); });
     in_session(Mode::kFast, [&] { measure_chain(fast); });
-    in_session(Mode::kStatic, [&] { measure_chain(branching, false, /*branches=*/true); });
-    in_session(Mode::kFast, [&] { measure_chain(branching_fast, false, /*branches=*/true); });
+    in_session(Mode::kStatic, [&] { measure_chain(branching, {.branches = true}); });
+    in_session(Mode::kFast, [&] { measure_chain(branching_fast, {.branches = true}); });
   }
   if (!report) return;
   const double dynamic = median(promised.distributed), alone = median(promised.alone);
