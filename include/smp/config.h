@@ -155,11 +155,12 @@ struct SMP_API Config {
   /// they are used, and go from rank to rank without a detour through their caller (smp/wait.h).
   bool promised_outputs = true;
   /// Steps that end like the five before them need no control messages: requests and answers are
-  /// all that travels. Code may take other ways at any time. Without `fast_mode`, tensors go
-  /// through the caller of a module (paper §4.4).
+  /// all that travels. Code may take other ways at any time (paper §4.4).
   bool static_mode = false;
-  /// With `static_mode`: tensors go from rank to rank without a detour through their caller.
-  bool fast_mode = false;
+  /// With `static_mode`, where outputs are promised: tensors go from rank to rank without a detour
+  /// through their caller, and unasked where they went in the steps before. If false, they go
+  /// through the caller of a module.
+  bool fast_mode = true;
   /// Stack of each worker fiber, in bytes. Raise it if a deep module reports an overflow.
   std::int64_t fiber_stack_bytes = 1 << 20;
   /// Stall (something waits, no message moves, nothing starts) after which a rank reports whom it

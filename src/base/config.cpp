@@ -205,7 +205,7 @@ class ConfigResolver {
   }
 
   void check_modes() {
-    if (!values().fast_mode) return;
+    if (!values().fast_mode || !given("fast_mode")) return;
     if (!values().static_mode) {
       problem(named("fast_mode"),
               " needs static_mode; set static_mode to true as well, or leave "

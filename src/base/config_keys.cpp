@@ -206,11 +206,10 @@ std::vector<ConfigKey> runtime_keys() {
           "whether calls of modules on other ranks return before their values are there"),
       key("static_mode", "", &Config::static_mode, any_boolean(), "false",
           "whether steps that end like those before need no control messages; "
-          "without fast_mode tensors then go through the caller of a "
-          "module; what is wrong at a step's very end may be told a step later"),
-      key("fast_mode", "", &Config::fast_mode, any_boolean(), "false",
+          "what is wrong at a step's very end may be told a step later"),
+      key("fast_mode", "", &Config::fast_mode, any_boolean(), "true",
           "with static_mode: tensors go from rank to rank without a detour through their caller, "
-          "and unasked where they went in the steps before"),
+          "and unasked where they went in the steps before; false: through the caller"),
       key("fiber_stack_bytes", "", &Config::fiber_stack_bytes,
           between<std::int64_t>(256 << 10, std::int64_t{1} << 46), "1048576",
           "stack of each worker fiber; raise it if a deep module overflows it"),

@@ -238,6 +238,15 @@ TEST(Config, RefusesFastModeByItself) {
   EXPECT_THAT(refusal_of(input), HasSubstr("contradicts promised_outputs = false"));
 }
 
+TEST(Config, TakesFastModeAsAPartOfStaticMode) {
+  ConfigInput input = with_flag("static_mode", "true", 2);
+  EXPECT_TRUE(resolve_config(input).values().fast_mode);
+  // Nobody has asked for fast_mode, so there is nothing to contradict.
+  input.flags.emplace_back("promised_outputs", "false");
+  EXPECT_FALSE(resolve_config(input).values().promised_outputs);
+  EXPECT_FALSE(resolve_config(with_flag("fast_mode", "false", 2)).values().fast_mode);
+}
+
 TEST(Config, RefusesImpossibleDegrees) {
   EXPECT_THAT(refusal_of(with_flag("partitions", "8", 4)),
               AllOf(HasSubstr("partitions = 8 (flag --smp.partitions)"),
