@@ -48,6 +48,7 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
                       tell_what_is_withheld();
                     }}),
       idle_(std::make_unique<Idle>(core_.port.name())) {
+  core_.scopes.recorder.shares_cores(options.oversubscribed);
   explain_uncaught_exceptions();
   explain_faults();
   explain_exit_in_modules();

@@ -1,6 +1,7 @@
 // server/span_recorder.cpp: at most one span is open.
 #include "server/span_recorder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace smp::server {
@@ -37,7 +38,8 @@ void SpanRecorder::begin(std::int32_t microbatch, std::int32_t module,
   if (!enabled_) return;
   if (open_) end();
   open_ = true;
-  current_ = {clock_.now(), 0, base::thread_cpu_time(), microbatch, module, phase};
+  const auto now = clock_.now();
+  current_ = {now, 0, processor_.at(now), microbatch, module, phase};
   if (ring_ != nullptr) ring_->begin(current_);
 }
 
@@ -48,7 +50,8 @@ void SpanRecorder::end() noexcept {
 void SpanRecorder::end_at(base::Nanoseconds time) noexcept {
   open_ = false;
   current_.end = time;
-  current_.cpu = base::thread_cpu_time() - current_.cpu;
+  // What was trusted may turn out to have been less.
+  current_.cpu = std::max<base::Nanoseconds>(0, processor_.at(time) - current_.cpu);
   if (ring_ != nullptr) ring_->end(current_.end, current_.cpu);
   spans_.push_back(current_);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/thread_time.h"
 #include "schedule/step_trace.h"
 #include "schedule/trace_ring.h"
 #include "server/ids.h"
@@ -16,13 +17,19 @@ namespace smp::server {
 using RequestKind = schedule::RequestEvent::Kind;
 
 /// Collects spans and messages; off by default, cheap when off. Threads: the rank's, at every
-/// switch of fibers while it is on: two looks at the clock and two at the thread's processor time a
-/// span; one look at the clock a message.
+/// switch of fibers while it is on: two looks at the clock and at most two at the thread's
+/// processor time a span; one look at the clock a message.
 class SpanRecorder {
  public:
   explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
   void enable(bool on) noexcept;
   bool enabled() const noexcept { return enabled_; }
+  /// Whether ranks outnumber cores, which is assumed. If not, a span of less than 20 us, or what
+  /// follows another one so soon, counts as if the thread had had its core throughout, unless the
+  /// kernel was asked meanwhile: asking takes longer than such a module.
+  void shares_cores(bool yes) noexcept {
+    processor_ = base::ThreadTime(yes ? 0 : 20 * base::kMicrosecond);
+  }
   /// Writes all of it to `ring` too, which outlives its use; nullptr: no more.
   void write_to(schedule::TraceRing* ring) noexcept { ring_ = ring; }
   /// Of the rank's step.
@@ -51,6 +58,7 @@ class SpanRecorder {
   bool enabled_ = false;
   bool open_ = false;
   bool between_steps_ = false;  // one has ended well since recording began
+  base::ThreadTime processor_;
   schedule::Span current_;
   schedule::TraceRing* ring_ = nullptr;
   std::vector<schedule::Span> spans_;

@@ -61,6 +61,29 @@ TEST(SpanRecorder, ClosesTheOpenSpanWhenAnotherBegins) {
   EXPECT_EQ(spans[1].end, 9);
 }
 
+// Where it has a core of its own, short spans are not worth a question to the kernel.
+TEST(SpanRecorder, TrustsThatAShortSpanHadItsCore) {
+  constexpr base::Nanoseconds kLong = 30 * base::kMicrosecond;
+  for (const bool shared : {false, true}) {
+    SCOPED_TRACE(shared);
+    ManualClock clock;
+    SpanRecorder recorder(clock);
+    recorder.shares_cores(shared);
+    recorder.enable(true);
+    recorder.begin(0, 0, Phase::kForward);
+    clock.time = 5 * base::kMicrosecond;
+    recorder.begin(0, 0, Phase::kForward);
+    clock.time += kLong;
+    recorder.end();
+    const auto spans = recorder.take();
+    ASSERT_EQ(spans.size(), 2u);
+    // This clock stands still meanwhile, so the thread's time has little to do with it.
+    EXPECT_EQ(spans[0].cpu == 5 * base::kMicrosecond, !shared);
+    EXPECT_NE(spans[1].cpu, kLong) << "long enough to be asked for";
+    EXPECT_GE(spans[1].cpu, 0);
+  }
+}
+
 TEST(SpanRecorder, ClosesAnOpenSpanAfterBeingSwitchedOff) {
   ManualClock clock;
   SpanRecorder recorder(clock);
