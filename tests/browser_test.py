@@ -1,5 +1,6 @@
 """browser_test.py BROWSER RUNS: opens the pages of the last run in the folder RUNS in a real browser without network:
-nothing goes wrong there, and the timeline zooms, moves, tells what is under the pointer and finds modules."""
+nothing goes wrong there, and the timeline zooms, moves, tells what is under the pointer and finds modules. Pictures of the
+pages, as readers see them, are left beside RUNS. Skipped (77) where there is no browser."""
 
 import pathlib
 import re
@@ -8,6 +9,9 @@ import sys
 import tempfile
 
 browser, runs = sys.argv[1], pathlib.Path(sys.argv[2])
+if browser.endswith("NOTFOUND"):
+    print("skipped: there is no Chromium on this machine; .ci/run installs one")
+    sys.exit(77)
 
 # What a reader would do with each timeline, by events as his mouse and keys make them, and what comes of it.
 USE = """<script>
@@ -69,14 +73,14 @@ WORKS = ("zooms about the pointer, moves, tells what is under the pointer, shows
          "fades what is not sought")
 
 
-def open_page(text):
-    """The page as the browser leaves it, and what it complained about."""
+def open_page(text, what="--dump-dom"):
+    """What the browser makes of the page, its text unless `what` says otherwise, and what it complained about."""
     with tempfile.TemporaryDirectory() as folder:
         page = pathlib.Path(folder) / "page.html"
         page.write_text(text)
         done = subprocess.run(
             [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
-             "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1320,2000", "--dump-dom",
+             "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1320,2000", what,
              f"--user-data-dir={folder}/profile", page.as_uri()],
             capture_output=True, text=True, timeout=60, check=False)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
@@ -87,15 +91,26 @@ def check(condition, *what):
         sys.exit(" ".join(str(part) for part in what))
 
 
+def picture_of(text, path):
+    """How many bytes it takes, which grows with what there is to see."""
+    path.unlink(missing_ok=True)
+    _, complaints = open_page(text, f"--screenshot={path}")
+    check(path.exists() and path.read_bytes().startswith(b"\x89PNG"), "no picture of", path.stem, *complaints)
+    return path.stat().st_size
+
+
 def main():
     _, complaints = open_page("<html><body><script>noSuchFunction()</script></body></html>")
     check(len(complaints) == 1, "an error in a page goes unnoticed:", complaints)
     _, complaints = open_page("<html><meta http-equiv='Content-Security-Policy' content=\"default-src 'none'\">"
                               "<body><img src='http://example.org/x.png'></body></html>")
     check(complaints, "a page that asks the network goes unnoticed")
+    blank = picture_of("<html><body></body></html>", runs.parent / "blank.png")
     run = sorted(runs.glob("demo-*"))[-1]
     for name, timelines in {"report.html": 2, "timeline.html": 1}.items():
         page = (run / name).read_text()
+        seen = picture_of(page, (runs.parent / name).with_suffix(".png"))
+        check(seen > 5 * blank, name, "looks empty:", seen, "bytes, a blank page", blank)
         dom, complaints = open_page(page.replace("</body>", USE))
         check(not complaints, name, "complains:", *complaints)
         title = re.search("<title>(.*?)</title>", dom)

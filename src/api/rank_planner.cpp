@@ -17,7 +17,7 @@
 #include "partition/plan_check.h"
 #include "partition/plan_simulation.h"
 #include "partition/planned_step.h"
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 #include "report/trace_file.h"
 #include "simulate/device_profile.h"
 #include "tp/sliced_parameters.h"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "report/html_page.h"
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 

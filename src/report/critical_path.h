@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "report/step_arrows.h"
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 

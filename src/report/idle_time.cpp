@@ -30,10 +30,12 @@ class Gaps {
   IdleTime look() {
     IdleTime found;
     found.whole = with_time_before(timeline_);
+    gaps_.resize(timeline_.ranks.size());
     for (std::size_t rank = 0; rank < timeline_.ranks.size(); ++rank) {
       found.ranks.push_back(times_of(rank, found.whole));
     }
     tell_imbalance(found);
+    found.gaps = std::move(gaps_);
     for (auto& [who, time] : awaited_) {
       found.awaited.push_back({std::get<0>(who), std::get<1>(who), std::get<2>(who), time});
     }
@@ -50,32 +52,42 @@ class Gaps {
     times.busy = trace.busy_wall();
     if (trace.oversubscribed)
       times.without_core = std::max<Nanoseconds>(0, times.busy - trace.busy_cpu());
-    const auto begin = look_before(trace, whole.start, times);
+    const auto begin = look_before(rank, whole.start, times);
     const auto first = spans.empty() ? whole.end : spans.front().start;
-    times.filling = first - begin;
-    if (!spans.empty()) times.draining += whole.end - spans.back().end;
+    times.filling = add_gap(rank, {{begin, first}, IdleGap::Kind::kFilling});
     find_late_callers({begin, first}, rank);
     for (std::size_t i = 1; i < spans.size(); ++i) {
       explain({spans[i - 1].end, spans[i].start}, rank, times);
     }
+    if (spans.empty()) return times;
+    times.draining += add_gap(rank, {{spans.back().end, whole.end}, IdleGap::Kind::kDraining});
     return times;
   }
 
+  /// @return how long it is
+  Nanoseconds add_gap(std::size_t rank, IdleGap&& gap) {
+    const auto length = gap.time.length();
+    if (length > 0) gaps_[rank].push_back(std::move(gap));
+    return length;
+  }
+
   /// What the rank did from `time` on until its step began. @return when that was
-  Nanoseconds look_before(const StepTrace& trace, Nanoseconds time, RankTimes& times) const {
+  Nanoseconds look_before(std::size_t rank, Nanoseconds time, RankTimes& times) {
+    const auto& trace = timeline_.ranks[rank];
     if (trace.between.empty()) {
       const auto begin = whole_step(timeline_).start;
-      times.other += begin - time;
+      times.other += add_gap(rank, {{time, begin}});
       return begin;
     }
-    times.draining += trace.between.front().start - time;  // of the step before
-    time = trace.between.front().start;
+    const auto began = trace.between.front().start;
+    times.draining += add_gap(rank, {{time, began}, IdleGap::Kind::kDraining});  // one step before
+    time = began;
     for (const Span& span : trace.between) {
       auto& sum = span.phase == Phase::kOptimizer ? times.optimizer
                   : span.phase == Phase::kHost    ? times.host
                                                   : times.library;
       sum += span.end - span.start;
-      times.other += span.start - time;
+      times.other += add_gap(rank, {{time, span.start}});
       time = span.end;
     }
     return time;
@@ -126,15 +138,17 @@ class Gaps {
     if (gap.length() <= 0) return;
     const Arrow* const cause = last_arrow(gap, rank);
     if (cause == nullptr) {
-      times.other += gap.length();
+      times.other += add_gap(rank, {gap});
       return;
     }
+    const auto from = cause->from;
     const auto sent = std::clamp(cause->start, gap.start, gap.end);
     const auto came = std::clamp(cause->end, sent, gap.end);
-    times.for_work += sent - gap.start;
-    times.transport += came - sent;
-    times.other += gap.end - came;
-    attribute({gap.start, sent}, rank, cause->from, timeline_.ranks[cause->from].spans);
+    auto work = attribute({gap.start, sent}, rank, from, timeline_.ranks[from].spans);
+    times.for_work +=
+        add_gap(rank, {{gap.start, sent}, IdleGap::Kind::kForWork, from, std::move(work)});
+    times.transport += add_gap(rank, {{sent, came}, IdleGap::Kind::kTransport, from});
+    times.other += add_gap(rank, {{came, gap.end}});
   }
 
   const Arrow* last_arrow(const TimeInterval& gap, std::size_t rank) const {
@@ -146,20 +160,27 @@ class Gaps {
     return *(next - 1);
   }
 
-  /// To what `awaited` did in that time, which is in `spans`.
-  void attribute(const TimeInterval& time, std::size_t rank, std::size_t awaited,
-                 const std::vector<Span>& spans) {
+  /// To what `awaited` did in that time, which is in `spans`. @return what it did longest; or empty
+  std::string attribute(const TimeInterval& time, std::size_t rank, std::size_t awaited,
+                        const std::vector<Span>& spans) {
+    const Span* longest = nullptr;
+    Nanoseconds most = 0;
     auto span = std::partition_point(spans.begin(), spans.end(),
                                      [&](const Span& own) { return own.end <= time.start; });
     for (; span != spans.end() && span->start < time.end; ++span) {
       const auto length = std::min(span->end, time.end) - std::max(span->start, time.start);
       awaited_[{rank, awaited, work_name(timeline_, *span)}] += length;
+      if (length <= most) continue;
+      most = length;
+      longest = &*span;
     }
+    return longest == nullptr ? std::string() : work_name(timeline_, *longest);
   }
 
   const StepTimeline& timeline_;
   std::vector<std::vector<const Arrow*>> arrows_to_;  // in order of their ends
   std::map<std::tuple<std::size_t, std::size_t, std::string>, Nanoseconds> awaited_;
+  std::vector<std::vector<IdleGap>> gaps_;  // of each rank
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "report/step_arrows.h"
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 
@@ -42,10 +42,20 @@ struct AwaitedWork {
   base::Nanoseconds time = 0;  ///< that `rank` was idle while `awaited` did it
 };
 
+/// A time in which a rank had nothing to do, and why; the kinds are those of RankTimes.
+struct IdleGap {
+  enum class Kind { kFilling, kDraining, kForWork, kTransport, kOther };
+  TimeInterval time;
+  Kind kind = Kind::kOther;
+  std::size_t awaited = 0;  ///< kForWork and kTransport: for whom, a place in StepTimeline::ranks
+  std::string work = {};    ///< kForWork: what that rank did meanwhile, most of the time
+};
+
 struct IdleTime {
-  TimeInterval whole;                ///< since the earliest end of the step before, if known
-  std::vector<RankTimes> ranks;      ///< of each, in order
-  std::vector<AwaitedWork> awaited;  ///< longest first
+  TimeInterval whole;                      ///< since the earliest end of the step before, if known
+  std::vector<RankTimes> ranks;            ///< of each, in order
+  std::vector<std::vector<IdleGap>> gaps;  ///< of each, in order of time; no imbalance is in them
+  std::vector<AwaitedWork> awaited;        ///< longest first
 };
 
 /// A gap between two spans of a rank ends because a message came, the latest one in it. Up to the

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 

@@ -17,6 +17,7 @@
 #include "report/perfetto_trace.h"
 #include "report/report_page.h"
 #include "report/run_summary.h"
+#include "report/timeline.h"
 #include "report/timeline_page.h"
 #include "report/trace_file.h"
 #include "report/traffic.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "report/loss_chart.h"
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 #include "smp/plan.h"
 
 namespace smp::report {

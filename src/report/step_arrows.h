@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 

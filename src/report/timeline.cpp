@@ -2,12 +2,14 @@
 #include "report/timeline.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <utility>
 
 #include "base/check.h"
 #include "report/critical_path.h"
+#include "report/idle_time.h"
 #include "report/step_arrows.h"
 #include "report/svg_writer.h"
 
@@ -34,10 +36,40 @@ constexpr const char* kArrow = "#9a9a9a";
 constexpr double kArrowWidth = 0.6;     // they cross bars
 constexpr const char* kAnswer = "3 2";  // dashes
 constexpr const char* kCritical = "#c2185b";
-constexpr const char* kIdle = "url(#idle)";
 constexpr const char* kOptimizer = "#9a9a9a";
 constexpr const char* kHost = "#e3d5b0";
 constexpr const char* kLibrary = "#5f5f5f";
+
+/// How idle time of a kind is drawn, and what the legend says of it.
+struct IdleStyle {
+  const char* name;  // of the pattern and of its elements
+  const char* ground;
+  const char* stroke;
+  const char* text;
+};
+const IdleStyle& style_of(IdleGap::Kind kind) {
+  static constexpr IdleStyle kFill{"idle-fill", "#f4f4f4", "#c4c4c4", "idle: fills or drains"};
+  static constexpr IdleStyle kWork{"idle-work", "#fff4de", "#e0a53c",
+                                   "waits for work of another rank"};
+  static constexpr IdleStyle kTransport{"idle-transport", "#eef0ff", "#7f8ce0",
+                                        "waits for what is on its way"};
+  static constexpr IdleStyle kOther{"idle", "#fafafa", "#d6d6d6", "idle for other reasons"};
+  switch (kind) {
+    case IdleGap::Kind::kFilling:
+    case IdleGap::Kind::kDraining:
+      return kFill;
+    case IdleGap::Kind::kForWork:
+      return kWork;
+    case IdleGap::Kind::kTransport:
+      return kTransport;
+    case IdleGap::Kind::kOther:
+      break;
+  }
+  return kOther;
+}
+constexpr std::array kIdleKinds{IdleGap::Kind::kFilling, IdleGap::Kind::kForWork,
+                                IdleGap::Kind::kTransport, IdleGap::Kind::kOther};
+std::string fill_of(IdleGap::Kind kind) { return concat("url(#", style_of(kind).name, ")"); }
 
 double milliseconds(Nanoseconds time) { return static_cast<double>(time) / 1e6; }
 
@@ -87,8 +119,9 @@ class TimelinePicture {
   explicit TimelinePicture(const StepTimeline& timeline)
       : timeline_(timeline),
         arrows_(arrows_of(timeline)),
+        idle_(idle_time(timeline, arrows_)),
         lanes_(lanes_for(timeline.ranks.size())),
-        svg_(kWidth, kTop + lanes_height() + kAxis + 2 * kLegendRow + 14) {
+        svg_(kWidth, kTop + lanes_height() + kAxis + 3 * kLegendRow + 14) {
     const auto whole = whole_step(timeline);
     start_ = whole.start;
     end_ = std::max(whole.end, start_ + 1);
@@ -98,7 +131,10 @@ class TimelinePicture {
   }
 
   std::string draw() {
-    svg_.define_hatch("idle", "#fafafa", "#d6d6d6");
+    for (const auto kind : kIdleKinds) {
+      const auto& style = style_of(kind);
+      svg_.define_hatch(style.name, style.ground, style.stroke);
+    }
     draw_title();
     draw_axis();
     for (std::size_t lane = 0; lane < timeline_.ranks.size(); ++lane) draw_lane(lane);
@@ -190,7 +226,8 @@ class TimelinePicture {
               concat(timeline_.simulated ? "stage " : "rank ", rank.pp_rank),
               {.size = lanes_.text, .anchor = "end", .bold = true});
     svg_.rectangle({kLeft, top}, kWidth - kLeft - kRight, lanes_.height,
-                   {.fill = kIdle, .group = "lane"});
+                   {.fill = fill_of(IdleGap::Kind::kOther), .group = "lane"});
+    for (const IdleGap& gap : idle_.gaps[lane]) draw_gap(gap, top);
     for (const auto* spans : {&rank.between, &rank.spans}) {
       for (std::size_t first = 0; first < spans->size();) {
         const std::size_t next = end_of_bar(*spans, first);
@@ -200,6 +237,33 @@ class TimelinePicture {
     }
     draw_sums(rank, top);
   }
+
+  // Shorter ones keep the ground of the lane.
+  void draw_gap(const IdleGap& gap, double top) {
+    const double left = x(gap.time.start), width = x(gap.time.end) - left;
+    if (width < kSeen / 2) return;
+    svg_.rectangle({left, top}, width, lanes_.height,
+                   {.fill = fill_of(gap.kind), .group = style_of(gap.kind).name}, tip(gap));
+  }
+
+  std::string tip(const IdleGap& gap) const {
+    const auto time = concat(": ", duration(gap.time.length()));
+    switch (gap.kind) {
+      case IdleGap::Kind::kFilling:
+        return concat("idle, no work has come yet", time);
+      case IdleGap::Kind::kDraining:
+        return concat("idle, no work is left", time);
+      case IdleGap::Kind::kForWork:
+        return concat("waits for rank ", name_of(gap.awaited),
+                      gap.work.empty() ? "" : concat(", ", gap.work), time);
+      case IdleGap::Kind::kTransport:
+        return concat("waits for what rank ", name_of(gap.awaited), " has sent", time);
+      case IdleGap::Kind::kOther:
+        break;
+    }
+    return concat("idle", time);
+  }
+  int name_of(std::size_t rank) const { return timeline_.ranks[rank].pp_rank; }
 
   double text_y(double top) const { return top + lanes_.height / 2 + 4; }
 
@@ -307,7 +371,6 @@ class TimelinePicture {
     double left = kLeft;
     left = legend_entry(left, y, span_color(0, Phase::kForward), "light: forward");
     left = legend_entry(left, y, span_color(0, Phase::kBackward), "dark: backward");
-    left = legend_entry(left, y, kIdle, "idle");
     if (before_ > 0) {
       left = legend_entry(left, y, kOptimizer, name_between_steps(Phase::kOptimizer));
       left = legend_entry(left, y, kHost, name_between_steps(Phase::kHost));
@@ -319,6 +382,11 @@ class TimelinePicture {
     }
     if (!arrows_.empty()) {
       legend_line(left, y, {.stroke = kCritical, .stroke_width = 2}, "critical path");
+    }
+    y += kLegendRow;
+    left = kLeft;
+    for (const auto kind : kIdleKinds) {
+      left = legend_entry(left, y, fill_of(kind), style_of(kind).text);
     }
     y += kLegendRow;
     svg_.text({kLeft, y}, "microbatch");
@@ -337,6 +405,7 @@ class TimelinePicture {
 
   const StepTimeline& timeline_;
   const std::vector<Arrow> arrows_;
+  const IdleTime idle_;
   Lanes lanes_;
   SvgWriter svg_;
   Nanoseconds start_ = 0;  // of the step
@@ -348,70 +417,6 @@ class TimelinePicture {
 };
 
 }  // namespace
-
-const char* phase_name(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return "forward";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kOptimizer:
-      return "optimizer";
-    case Phase::kWeightGradient:
-      return "weight gradients";
-    case Phase::kOther:
-      return "smp";
-    case Phase::kHost:
-      return "host";
-  }
-  return "";
-}
-
-const char* name_between_steps(Phase phase) {
-  switch (phase) {
-    case Phase::kOptimizer:
-      return "optimizer.step()";
-    case Phase::kHost:
-      return "the program between steps";
-    case Phase::kOther:
-      return "smp between steps";
-    default:
-      return "";
-  }
-}
-
-std::string module_name(const StepTimeline& timeline, int module) {
-  if (module < 0) return "the step body";
-  if (module >= static_cast<int>(timeline.module_paths.size())) return concat("module ", module);
-  const std::string& path = timeline.module_paths[static_cast<std::size_t>(module)];
-  return path.empty() ? "the model" : path;
-}
-
-std::string step_name(const StepTimeline& timeline) {
-  if (timeline.simulated || timeline.ranks.empty()) return "Simulated step";
-  return concat("Step ", timeline.ranks.front().step,
-                timeline.unfinished ? ", in which the run ended" : "");
-}
-
-TimeInterval whole_step(const StepTimeline& timeline) {
-  if (timeline.ranks.empty()) return {};
-  TimeInterval whole{timeline.ranks.front().start, timeline.ranks.front().end};
-  for (const StepTrace& rank : timeline.ranks) {
-    whole = {std::min(whole.start, rank.start), std::max(whole.end, rank.end)};
-    for (const Span& span : rank.spans) {
-      whole = {std::min(whole.start, span.start), std::max(whole.end, span.end)};
-    }
-  }
-  return whole;
-}
-
-TimeInterval with_time_before(const StepTimeline& timeline) {
-  auto whole = whole_step(timeline);
-  for (const StepTrace& rank : timeline.ranks) {
-    if (!rank.between.empty()) whole.start = std::min(whole.start, rank.between.front().start);
-  }
-  return whole;
-}
 
 std::string draw_timeline(const StepTimeline& timeline) { return TimelinePicture(timeline).draw(); }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "report/html_page.h"
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 
 namespace smp::report {
 

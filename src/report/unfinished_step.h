@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "report/timeline.h"
+#include "report/step_timeline.h"
 #include "schedule/trace_ring.h"
 
 namespace smp::report {

@@ -23,6 +23,7 @@
 #include "report/perfetto_trace.h"
 #include "report/plan_schedules.h"
 #include "report/run_folder.h"
+#include "report/timeline.h"
 #include "report/timeline_page.h"
 #include "report/trace_file.h"
 #include "report/traffic.h"

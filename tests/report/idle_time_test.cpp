@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 namespace smp::report {
 namespace idle_time_test {
@@ -62,6 +63,28 @@ TEST(IdleTime, IsForWorkTransportOrNeither) {
   EXPECT_EQ(found.awaited[0].time, 25 * kMs);
   EXPECT_EQ(found.awaited[1].work, "forward of a");
   EXPECT_EQ(found.awaited[1].time, 8 * kMs);
+}
+
+TEST(IdleTime, IsToldGapByGap) {
+  using Gap = IdleGap::Kind;
+  const auto timeline = two_ranks();
+  const auto found = idle_time(timeline, arrows_of(timeline));
+  const auto told = [&](std::size_t rank) {
+    std::vector<std::tuple<Gap, base::Nanoseconds, base::Nanoseconds>> all;
+    for (const auto& gap : found.gaps.at(rank)) {
+      all.emplace_back(gap.kind, gap.time.start / kMs - 1000, gap.time.end / kMs - 1000);
+    }
+    return all;
+  };
+  EXPECT_THAT(told(0),
+              ElementsAre(std::tuple(Gap::kForWork, 10, 50), std::tuple(Gap::kTransport, 50, 55),
+                          std::tuple(Gap::kOther, 55, 60), std::tuple(Gap::kDraining, 70, 80)));
+  EXPECT_THAT(told(1),
+              ElementsAre(std::tuple(Gap::kFilling, 0, 12), std::tuple(Gap::kTransport, 20, 25),
+                          std::tuple(Gap::kDraining, 50, 80)));
+  EXPECT_EQ(found.gaps[0][0].awaited, 1u);
+  EXPECT_EQ(found.gaps[0][0].work, "backward of b") << "25 ms, and 8 of the forward of a";
+  EXPECT_EQ(found.gaps[1][1].awaited, 0u);
 }
 
 TEST(IdleTime, OfARankAddsUpToTheStep) {

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "report/svg_reader.h"
 #include "report/trace_file.h"
 #include "support/refusal.h"
@@ -94,6 +96,33 @@ TEST(Timeline, NamesModulesUnderTheMouse) {
           "<title>backward of decoder.block.0, microbatch 0: 20.0 ms, processor 10.0 ms</title>"));
   EXPECT_THAT(svg, HasSubstr("forward of the step body, microbatch 0"));
   EXPECT_THAT(svg, HasSubstr("forward of module 99"));
+}
+
+// Rank 0 asks rank 1 at 20 and goes on at 60, with an answer that was sent at 50 and came at 55.
+TEST(Timeline, TellsWhyARankIsIdle) {
+  auto timeline = two_ranks();
+  const auto event = [](int time, schedule::RequestEvent::Kind kind) {
+    return schedule::RequestEvent{(1000 + time) * kMs, 0, 7, kind};
+  };
+  using Kind = schedule::RequestEvent::Kind;
+  timeline.ranks[0].requests = {event(20, Kind::kAsked), event(55, Kind::kReceived)};
+  timeline.ranks[1].requests = {event(30, Kind::kBegun), event(50, Kind::kAnswered)};
+  const std::string svg = draw_timeline(timeline);
+  const auto lane = number(elements(svg, "rect", "lane")[0], "width");  // 100 ms
+  const auto shares = [&](const char* kind) {
+    std::vector<double> found;
+    for (const auto& gap : elements(svg, "rect", kind)) {
+      found.push_back(std::round(100 * number(gap, "width") / lane));
+    }
+    return found;
+  };
+  EXPECT_THAT(shares("idle-work"), ElementsAre(30));
+  EXPECT_THAT(shares("idle-transport"), ElementsAre(5));
+  EXPECT_THAT(shares("idle-fill"), ElementsAre(5, 10, 50)) << "rank 0 drains, rank 1 fills, drains";
+  EXPECT_THAT(shares("idle"), ElementsAre(5, 5)) << "before it goes on, between its backwards";
+  EXPECT_THAT(svg, HasSubstr("waits for rank 1, backward of decoder.block.0: 30.0 ms"));
+  EXPECT_THAT(svg, HasSubstr("waits for what rank 1 has sent: 5.00 ms"));
+  EXPECT_THAT(svg, HasSubstr(">waits for work of another rank<"));
 }
 
 TEST(Timeline, WarnsWhereRanksOutnumberCores) {
