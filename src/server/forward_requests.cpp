@@ -144,13 +144,14 @@ void ForwardRequests::run(ForwardTask&& task) {
   entry_.drop(request.microbatch);
 }
 
-/// Of this rank's own outputs each request gets one that it may write to.
+/// Of this rank's own outputs, and of what several requests take, each gets one that it may write
+/// to.
 void ForwardRequests::take_promised(PpRank caller, ForwardRequest& request) const {
   for (auto& input : request.promised) {
     if (input.ahead) {
       core_.scopes.recorder.note(RequestKind::kTook, caller, input.source.request);
     }
-    if (input.source.owner == core_.port.rank()) {
+    if (input.source.owner == core_.port.rank() || input.shared) {
       for (auto& tensor : input.tensors) {
         if (tensor.defined()) tensor = clone_on_write(tensor);
       }

@@ -9,8 +9,8 @@ namespace smp::server {
 
 void KeptOutputs::expect(const RequestName& name, const std::vector<SendAhead>& ahead) {
   auto& entry = entries_[name];
-  for (const auto& [output, to] : ahead) {
-    entry.asked.push_back({name.request, output, to, name.request, output, /*ahead=*/true});
+  for (const auto& [output, to, times] : ahead) {
+    entry.asked.push_back({name.request, output, to, name.request, output, /*ahead=*/true, times});
   }
 }
 
@@ -50,6 +50,7 @@ void KeptOutputs::send(PpRank caller, const Entry& entry, const PassOn& message)
   PassedOn answer{caller, message.consumer, message.index, entry.failed};
   answer.unusual = entry.unusual;
   answer.ahead = message.ahead;
+  answer.times = message.times;
   if (!entry.failed) {
     SMP_ASSERT(message.output < entry.outputs.size(), "output ", message.output, " of ",
                entry.outputs.size());

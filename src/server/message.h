@@ -45,10 +45,11 @@ struct OutputName {
 };
 
 /// An output of a request that goes to another rank unasked, because it did in the steps before:
-/// there it is an input of a later request, which names it (static_mode and fast_mode).
+/// there it is an input of later requests, which name it (static_mode and fast_mode).
 struct SendAhead {
   std::uint32_t output = 0;
   PpRank to;
+  std::uint32_t times = 1;  ///< that requests there take it; it goes once
   friend bool operator==(const SendAhead&, const SendAhead&) = default;
 };
 
@@ -57,6 +58,7 @@ struct PromisedInput {
   std::uint32_t index = 0;  ///< among the request's tensors, where an undefined one stands
   OutputName source = {};   ///< of a forward; gradients come unasked
   bool ahead = false;       ///< it comes unasked: SendAhead
+  bool shared = false;      ///< other requests take it as well: it is not to be written to
   std::vector<at::Tensor> tensors = {};  ///< once it came, as take_forms() left it
   Note forms = {};
   bool unusual = false;  ///< PassedOn::unusual
@@ -153,6 +155,7 @@ struct PassOn {
   RequestId consumer;
   std::uint32_t index = 0;  ///< PromisedInput::index
   bool ahead = false;       ///< PassedOn::ahead; such a one is not sent
+  std::uint32_t times = 1;  ///< ahead: SendAhead::times
 };
 
 /// That output, or a gradient on its route, for request `consumer` of `caller`.
@@ -163,9 +166,11 @@ struct PassedOn {
   bool failed = false;      ///< what should have made it threw; the caller is told what
   std::vector<at::Tensor> tensors = {};
   Note forms = {};
-  bool gradient = false;  ///< for a backward request; may be undefined: there is none
-  bool unusual = false;   ///< an output of a call that ended otherwise than was promised of it
-  bool ahead = false;     ///< SendAhead: which request it is for is not known yet
+  bool gradient = false;    ///< for a backward request; may be undefined: there is none
+  bool unusual = false;     ///< an output of a call that ended otherwise than was promised of it
+  bool ahead = false;       ///< SendAhead: which request it is for is not known yet
+  std::uint32_t times = 1;  ///< ahead: how many requests will take it
+  bool shared = false;      ///< here, once it came: PromisedInput::shared
 };
 
 /// Outputs of these requests will not be asked for any more.

@@ -35,6 +35,13 @@ RequestId request_of(NumberReader& in) {
   return {slot, static_cast<std::uint32_t>(in.index(kAny))};
 }
 
+/// Of SendAhead, which is for one request at least.
+std::uint32_t times_of(NumberReader& in) {
+  const auto times = static_cast<std::uint32_t>(in.index(kAny));
+  SMP_ASSERT(times > 0, "an output that goes ahead for nobody");
+  return times;
+}
+
 /// All that are left.
 std::vector<RequestId> requests_of(NumberReader& in) {
   std::vector<RequestId> requests;
@@ -59,7 +66,8 @@ void take_promises(std::string_view text, ForwardRequest& message) {
   }
   for (auto left = in.index(kMostNumbers); left > 0; --left) {
     const auto output = static_cast<std::uint32_t>(in.index(kAny));
-    message.ahead.push_back({output, PpRank(static_cast<int>(in.index(kAny)))});
+    const PpRank to(static_cast<int>(in.index(kAny)));
+    message.ahead.push_back({output, to, times_of(in)});
   }
   message.releases = requests_of(in);
 }
@@ -87,6 +95,7 @@ PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   message.gradient = (flags & wire::kGradient) != 0;
   message.unusual = (flags & wire::kUnusual) != 0;
   message.ahead = (flags & wire::kAhead) != 0;
+  message.times = times_of(in);
   message.forms = std::string(in.rest());
   message.tensors = std::move(frame.tensors);
   return message;

@@ -57,6 +57,7 @@ std::string text_of_promises(std::uint8_t flags, const ForwardRequest& message) 
   for (const auto& way : message.ahead) {
     out.put(way.output);
     out.put(way.to.value());
+    out.put(way.times);
   }
   for (const auto& request : message.releases) put(out, request);
   return text;
@@ -169,6 +170,7 @@ struct SendRest {
     out.put(message.index);
     out.put(flag(message.failed, wire::kFailed) | flag(message.gradient, wire::kGradient) |
             flag(message.unusual, wire::kUnusual) | flag(message.ahead, wire::kAhead));
+    out.put(message.times);
     body += message.forms;
     post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassedOn, step, message.consumer)),
          body, message.tensors);

@@ -148,12 +148,20 @@ PromisedInput PromisedCall::pass_on(std::size_t index, PpRank consumer) {
   const auto output = static_cast<std::uint32_t>(index);
   PromisedInput input{0, {owner_, request_, output}};
   if (consumer == owner_) return input;
-  const SendAhead way{output, consumer};
-  // A second request there asks for it again.
-  if (std::find(went_.begin(), went_.end(), way) == went_.end()) went_.push_back(way);
-  const auto ahead = std::find(ahead_.begin(), ahead_.end(), way);
+  const auto way_among = [&](std::vector<SendAhead>& ways) {
+    return std::find_if(ways.begin(), ways.end(), [&](const SendAhead& way) {
+      return way.output == output && way.to == consumer;
+    });
+  };
+  if (const auto way = way_among(went_); way != went_.end()) {
+    ++way->times;
+  } else {
+    went_.push_back({output, consumer});
+  }
+  // Requests beyond those of the steps before ask for it.
+  const auto ahead = way_among(ahead_);
   input.ahead = ahead != ahead_.end();
-  if (input.ahead) ahead_.erase(ahead);
+  if (input.ahead && --ahead->times == 0) ahead_.erase(ahead);
   return input;
 }
 

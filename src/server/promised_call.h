@@ -135,8 +135,8 @@ class PromisedCall final : public PromisedValues,
   RequestId request_;
   ExpectedResult& expected_;
   RecordedFlow::Call* const recorded_;   // as long as the router
-  std::vector<SendAhead> ahead_;         // that no request has named yet
-  std::vector<SendAhead> went_;          // where outputs were passed on to, each once
+  std::vector<SendAhead> ahead_;         // as often as requests have not named them yet
+  std::vector<SendAhead> went_;          // where outputs were passed on to
   std::vector<at::Tensor> arguments_;    // until the answer was used
   OutputUses uses_;                      // as well
   std::vector<std::uint32_t> versions_;  // of those

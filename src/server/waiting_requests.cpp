@@ -35,26 +35,34 @@ void WaitingRequests::add(Forward&& request, PpRank self) {
 
 void WaitingRequests::await_ahead(const RequestName& name, const PromisedInput& input) {
   const AheadName source{{name.caller, input.source.request}, input.source.output};
-  missing_ahead_[source] = {name.request, input.index};
-  if (auto came = ahead_.extract(source)) take(std::move(came.mapped()));
+  const AheadFor to{name.request, input.index};
+  if (ahead_.contains(source)) return give_ahead(source, to);
+  missing_ahead_[source].push_back(to);
 }
 
-/// Whether it is known by now which request `message` is for, which it names then.
-bool WaitingRequests::take_ahead(PassedOn& message) {
+void WaitingRequests::take_ahead(PassedOn&& message) {
   const AheadName source{{message.caller, message.consumer}, message.index};
-  const auto to = missing_ahead_.extract(source);
-  if (to.empty()) {
-    ahead_.insert_or_assign(source, std::move(message));
-    return false;
-  }
-  message.consumer = to.mapped().consumer;
-  message.index = to.mapped().index;
+  message.shared = message.times > 1;
+  ahead_.insert_or_assign(source, std::move(message));
+  auto missing = missing_ahead_.extract(source);
+  if (missing.empty()) return;
+  for (const auto& to : missing.mapped()) give_ahead(source, to);
+}
+
+void WaitingRequests::give_ahead(const AheadName& name, const AheadFor& to) {
+  const auto came = ahead_.find(name);
+  SMP_ASSERT(came != ahead_.end(), "output ", name.second, " went ahead for fewer requests");
+  const bool last = --came->second.times == 0;
+  auto message = last ? std::move(came->second) : came->second;
+  if (last) ahead_.erase(came);
+  message.consumer = to.consumer;
+  message.index = to.index;
   message.ahead = false;
-  return true;
+  take(std::move(message));
 }
 
 void WaitingRequests::take(PassedOn&& message) {
-  if (message.ahead && !take_ahead(message)) return;
+  if (message.ahead) return take_ahead(std::move(message));
   const RequestName name{message.caller, message.consumer};
   const auto found = missing_.find(name);
   if (found == missing_.end()) {
@@ -77,6 +85,7 @@ void WaitingRequests::put(Waiting& waiting, PassedOn&& message) {
     input.tensors = std::move(message.tensors);
     input.forms = std::move(message.forms);
     input.unusual = message.unusual;
+    input.shared = message.shared;
     return;
   }
   SMP_ASSERT(false, "tensor ", message.index, " was not promised");

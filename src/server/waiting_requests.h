@@ -39,7 +39,8 @@ class WaitingRequests {
 
   /// @param self  this rank
   void add(Forward&& request, PpRank self);
-  /// A tensor for one of them, which may come later itself, or never if the tensor came ahead.
+  /// A tensor for one of them, or several if it came ahead; they may come later themselves, or
+  /// never if it came ahead.
   void take(PassedOn&& message);
   /// A request of `row` has ended; the next may start.
   void ended(Row row);
@@ -70,7 +71,8 @@ class WaitingRequests {
   };
   static Row row_of(PpRank source, const ForwardRequest& request);
   void await_ahead(const RequestName& name, const PromisedInput& input);
-  bool take_ahead(PassedOn& message);
+  void take_ahead(PassedOn&& message);
+  void give_ahead(const AheadName& name, const AheadFor& to);
   static void put(Waiting& waiting, PassedOn&& message);
   void start_next(Row row);
   std::optional<Waiting> take_next(Row row);
@@ -80,8 +82,8 @@ class WaitingRequests {
   std::map<Row, RowState> rows_;
   std::map<RequestName, std::pair<Row, std::uint32_t>> missing_;  // whose inputs have not come
   std::map<RequestName, std::vector<PassedOn>> too_early_;        // before their requests
-  std::map<AheadName, PassedOn> ahead_;                           // as well
-  std::map<AheadName, AheadFor> missing_ahead_;                   // to which requests they go
+  std::map<AheadName, PassedOn> ahead_;  // came, and as many requests as `times` will take it
+  std::map<AheadName, std::vector<AheadFor>> missing_ahead_;  // to which requests they go
 };
 
 }  // namespace smp::server

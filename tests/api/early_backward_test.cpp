@@ -139,7 +139,9 @@ void expect_as_alone_with(int far, std::uint64_t seeds, const auto& use) {
                     note(results, name, parameter.grad());
                   }
                   const auto early = Runtime::current().server().core().counters.early;
-                  if (rank() == 0 && pipeline != std::string("simple")) EXPECT_GE(early, 1u);
+                  if (rank() == 0 && pipeline != std::string("simple")) {
+                    EXPECT_GE(early, 1u);
+                  }
                 },
                 config, {.seed = seed});
       expect_close(results, reference);

@@ -53,7 +53,7 @@ TEST(FastMode, TellsOfAWayThatNoStepTookBeforeAndRecordsIt) {
   EXPECT_THAT(after, testing::Each(testing::AllOf(testing::Ge(1u), testing::Le(3u))));
 }
 
-/// It comes unasked once.
+/// It comes once for both.
 TEST(FastMode, PassesAResultOnToTwoRequestsOfOneRank) {
   const Program twice{[](NetImpl& net, const Tensor& x, int, int) {
     const auto y = net.pieces[1](x);
@@ -63,7 +63,120 @@ TEST(FastMode, PassesAResultOnToTwoRequestsOfOneRank) {
   constexpr int kSteps = kRecorded + 4;
   const auto fast = train(Mode::kFast, 3, kSteps, twice);
   expect_same_bits(fast, train(Mode::kRelayed, 3, kSteps, twice));
-  EXPECT_EQ(fast.control_messages_from(kRecorded), 4u * kMicrobatches) << "of the second";
+  EXPECT_EQ(fast.control_messages_from(kRecorded), 0u);
+}
+
+/// How often differs from microbatch to microbatch, and from step to step: what did not go ahead is
+/// asked for, and what did for nobody is dropped.
+TEST(FastMode, PassesAResultOnToAsManyRequestsAsThereAre) {
+  const Program some{[](NetImpl& net, const Tensor& x, int step, int microbatch) {
+    const auto y = net.pieces[1](x);
+    Tensor sum = net.pieces[2](y);
+    for (int i = (step / 3 + microbatch) % 4; i > 0; --i) sum = sum + net.pieces[2](y);
+    return sum;
+  }};
+  constexpr int kSteps = kRecorded + 12;
+  const auto fast = train(Mode::kFast, 3, kSteps, some);
+  expect_same_bits(fast, train(Mode::kRelayed, 3, kSteps, some));
+  EXPECT_EQ(fast.replayed, static_cast<std::uint64_t>(kSteps - kRecorded));
+}
+
+/// Keeps its argument for the backward.
+struct SavesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return (x * x * weight).sum(); }
+  Tensor weight = register_parameter("weight", torch::linspace(-1, 1, 3));
+};
+SMP_MODULE(Saves);
+
+struct WritesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const at::NoGradGuard none;
+    return Tensor(x).add_(1).sum();
+  }
+};
+SMP_MODULE(Writes);
+
+struct SharedInputImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const auto y = makes(x);
+    const auto saved = saves(y);
+    return saved + writes(y);
+  }
+  Piece makes = register_module("makes", Piece());
+  Saves saves = register_module("saves", Saves());
+  Writes writes = register_module("writes", Writes());
+};
+SMP_MODULE(SharedInput);
+
+/// Gradients of the weight of SavesImpl and of `makes` in one step after the other.
+std::vector<Tensor> gradients_of_shared_input(Mode mode) {
+  std::vector<Tensor> gradients;
+  run_local(
+      3,
+      [&] {
+        torch::manual_seed(3);
+        SharedInput net;
+        net->eval();
+        DistributedModel model(net);
+        for (const auto& [path, stage] :
+             {std::pair{"", 0}, {"makes", 1}, {"saves", 2}, {"writes", 2}}) {
+          model.set_partition(path, stage);
+        }
+        auto run = smp::step([&](const Tensor& x) { model.backward(model(x)); });
+        for (int step = 0; step < kRecorded + 2; ++step) {
+          model.zero_grad();
+          run(plain_batch(step));
+          const auto own = rank() == 1   ? net->makes->linear->weight.grad()
+                           : rank() == 2 ? net->saves->weight.grad()
+                                         : Tensor();
+          const auto all =
+              all_gather(own.defined() ? own.to(torch::kDouble).sum().item<double>() : 0);
+          if (rank() == 0) gradients.push_back(torch::tensor(all));
+        }
+      },
+      config_of(mode, kMicrobatches));
+  return gradients;
+}
+
+/// Each request has a tensor of its own: one may write to it while the other has it saved.
+TEST(FastMode, WhoTakesAResultTogetherWithOthersMayWriteToIt) {
+  const auto fast = gradients_of_shared_input(Mode::kFast);
+  const auto relayed = gradients_of_shared_input(Mode::kRelayed);
+  ASSERT_EQ(fast.size(), relayed.size());
+  for (std::size_t step = 0; step < fast.size(); ++step) {
+    EXPECT_TRUE(torch::equal(fast[step], relayed[step])) << fast[step] << relayed[step];
+  }
+}
+
+/// Of rank 0, in replayed steps.
+std::uint64_t promised_calls(const Config& config) {
+  std::uint64_t calls = 0;
+  run_local(
+      2,
+      [&] {
+        Net net;
+        DistributedModel model(net);
+        for (int i = 0; i < kPieces; ++i) model.set_partition("p" + std::to_string(i), i % 2);
+        model.set_partition("", 0);
+        auto run = smp::step(
+            [&](const Tensor& x) { model.backward(net->pieces[3](net->pieces[1](x)).sum()); });
+        const auto promised = [] { return Runtime::current().server().core().counters.promised; };
+        for (int step = 0; step < kRecorded; ++step) run(plain_batch(step));
+        const auto before = promised();
+        for (int step = 0; step < 3; ++step) run(plain_batch(step));
+        if (rank() == 0) calls = promised() - before;
+      },
+      config);
+  return calls;
+}
+
+TEST(FastMode, IsWhatStaticModeComesWith) {
+  EXPECT_TRUE(Config{.static_mode = true}.fast_mode);
+  Config config = config_of(Mode::kFast, kMicrobatches);
+  config.fast_mode = Config().fast_mode;
+  EXPECT_EQ(promised_calls(config), 3u * kMicrobatches) << "the body needs the last one's at once";
+  config.fast_mode = false;
+  EXPECT_EQ(promised_calls(config), 0u);
 }
 
 TEST(FastMode, EvaluatesWithoutControlMessages) {

@@ -420,7 +420,9 @@ TEST(OptimizerShards, KeepAMeanThroughAStepThatFails) {
                 });
                 body(words(0, dp_rank()));
                 fails = failure;
-                if (failure) EXPECT_THROW(body(words(1, dp_rank())), std::exception);
+                if (failure) {
+                  EXPECT_THROW(body(words(1, dp_rank())), std::exception);
+                }
                 fails = false;
                 body(words(2, dp_rank()));
                 for (const auto& [name, parameter] : model.local_named_parameters()) {

@@ -119,7 +119,9 @@ TEST(StaticMode, KeepsAnOrderForEachNumberOfMicrobatches) {
         model.set_partition("", 0);
         model.set_partition("there", 1);
         const auto body = [&](const Tensor& x) { model.backward(model(x).sum()); };
-        auto two = smp::step(body, {.microbatches = 2});
+        StepOptions halves;
+        halves.microbatches = 2;
+        auto two = smp::step(body, halves);
         auto four = smp::step(body);
         for (int step = 0; step < kRecorded + 2; ++step) {
           two(rows(4));

@@ -25,7 +25,9 @@ HoarderSteps train_in_session(Mode mode) {
   config.abort_seconds = 60;
   const auto session = init(argc, argv, config);
   auto trained = train_hoarder(kSteps, kHides);
-  if (rank() == 0) EXPECT_EQ(replayed(), mode == Mode::kPromised ? 0u : kSteps - kRecorded);
+  if (rank() == 0) {
+    EXPECT_EQ(replayed(), mode == Mode::kPromised ? 0u : kSteps - kRecorded);
+  }
   forget_what_is_hidden();
   return trained;
 }

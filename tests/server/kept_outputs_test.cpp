@@ -74,7 +74,7 @@ TEST_F(KeptOutputsTest, MayBeAskedForAndReleasedBeforeTheirRequestComes) {
 }
 
 TEST_F(KeptOutputsTest, GoAheadToWhoeverWillNeedThem) {
-  kept_.expect(kName, {{1, PpRank(2)}, {0, PpRank(3)}});
+  kept_.expect(kName, {{1, PpRank(2), 4}, {0, PpRank(3)}});
   kept_.release(kName);
   EXPECT_TRUE(sent_.empty());
   keep();
@@ -85,8 +85,10 @@ TEST_F(KeptOutputsTest, GoAheadToWhoeverWillNeedThem) {
   EXPECT_EQ(sent_[0].second.caller, PpRank(0));
   EXPECT_EQ(sent_[0].second.consumer, kRequest) << "the name under which it is known";
   EXPECT_EQ(sent_[0].second.index, 1u);
+  EXPECT_EQ(sent_[0].second.times, 4u);
   EXPECT_EQ(sent_[1].first, 3);
   EXPECT_EQ(sent_[1].second.index, 0u);
+  EXPECT_EQ(sent_[1].second.times, 1u);
   EXPECT_EQ(kept_.size(), 0u);
 }
 

@@ -225,7 +225,7 @@ TEST_F(MessageCodecTest, WhatIsSaidOfOutputsAlongWithARequest) {
   expect_equal(cross(sent), sent);
   sent.releases.clear();
   sent.keep_outputs = true;
-  sent.ahead = {{70'000, PpRank(9)}, {0, PpRank(1)}};
+  sent.ahead = {{70'000, PpRank(9), 300}, {0, PpRank(1)}};
   expect_equal(cross(sent), sent);
   for (const bool routes : {false, true}) {
     BackwardRequest backward{{5, 6}, {7, 8}, 3, true, false, std::vector<at::Tensor>(4),
@@ -276,8 +276,10 @@ TEST_F(MessageCodecTest, OutputsThatArePassedOnOrWithheld) {
         PassedOn{PpRank(2), {5, 6}, 7, failed, {at::full({3}, 4)}, std::string("a\0b", 3), !failed};
     sent.unusual = failed;
     sent.ahead = !failed;
+    sent.times = failed ? 1 : 300;
     const auto passed = cross_rare(sent);
     EXPECT_EQ(passed.ahead, !failed);
+    EXPECT_EQ(passed.times, sent.times);
     EXPECT_EQ(passed.gradient, !failed);
     EXPECT_EQ(passed.unusual, failed);
     EXPECT_EQ(passed.caller, PpRank(2));

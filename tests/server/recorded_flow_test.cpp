@@ -50,6 +50,8 @@ TEST(RecordedFlow, ACallsResultsGoAheadOnceTheyWentTheSameWaysTwice) {
   EXPECT_THAT(call.ahead(), IsEmpty());
   call.went({kTo2});
   EXPECT_THAT(call.ahead(), ElementsAre(kTo2));
+  call.went({{0, PpRank(2), 3}});
+  EXPECT_THAT(call.ahead(), IsEmpty()) << "for more requests than before";
   call.went({});
   call.went({});
   EXPECT_THAT(call.ahead(), IsEmpty());

@@ -38,12 +38,14 @@ class WaitingRequestsTest : public testing::Test {
   void end() { waiting_.ended(rows_.back()); }
 
   std::vector<std::uint32_t> started_, failed_;
+  std::vector<bool> shared_;  // PromisedInput::shared of their inputs
   std::vector<WaitingRequests::Row> rows_;
   std::vector<std::uint32_t> asked_;  // slots of sources
   WaitingRequests waiting_{
       [this](WaitingRequests::Forward&& forward, bool failed) {
         for (const auto& input : forward.request.promised) {
           EXPECT_EQ(input.tensors.empty(), false);
+          shared_.push_back(input.shared);
         }
         (failed ? failed_ : started_).push_back(forward.request.request.slot);
         rows_.push_back(forward.row);
@@ -122,9 +124,11 @@ class InputsThatComeAhead : public WaitingRequestsTest {
     request.promised.push_back({0, {kOther, {90, 1}, output}, /*ahead=*/true});
     waiting_.add({kCaller, std::move(request), {}}, kSelf);
   }
-  void give_ahead(std::uint32_t output, PpRank caller = kCaller, bool failed = false) {
+  void give_ahead(std::uint32_t output, PpRank caller = kCaller, bool failed = false,
+                  std::uint32_t times = 1) {
     PassedOn message{caller, {90, 1}, output, failed, {at::ones({1})}};
     message.ahead = true;
+    message.times = times;
     waiting_.take(std::move(message));
   }
 };
@@ -144,6 +148,26 @@ TEST_F(InputsThatComeAhead, MayComeBeforeTheRequestOrAfterIt) {
   EXPECT_EQ(waiting_.size(), 1u);
   waiting_.clear();
   EXPECT_EQ(waiting_.size(), 0u);
+}
+
+/// Two of three requests are there before it, in either order.
+TEST_F(InputsThatComeAhead, ComeOnceForSeveralRequests) {
+  add_consumer(11, 7, 1);
+  add_consumer(10, 7, 0);
+  give_ahead(7, kCaller, /*failed=*/false, /*times=*/3);
+  EXPECT_THAT(started_, ElementsAre(10));
+  end();
+  EXPECT_THAT(started_, ElementsAre(10, 11));
+  EXPECT_EQ(waiting_.size(), 1u) << "kept for the third";
+  end();
+  add_consumer(12, 7, 2);
+  EXPECT_THAT(started_, ElementsAre(10, 11, 12));
+  EXPECT_EQ(waiting_.size(), 0u);
+  EXPECT_THAT(shared_, ElementsAre(true, true, true));
+  end();
+  add_consumer(13, 8, 3);
+  give_ahead(8);
+  EXPECT_FALSE(shared_.back());
 }
 
 TEST_F(InputsThatComeAhead, OfACallThatFailedFailTheirRequest) {
