@@ -18,8 +18,8 @@
 namespace smp::d2d {
 
 /// Where bytes of the data plane lie.
-enum class MemoryKind : std::uint8_t { kHost, kCuda, kNeuron };
-inline constexpr std::size_t kMemoryKinds = 3;
+enum class MemoryKind : std::uint8_t { kHost, kCuda };
+inline constexpr std::size_t kMemoryKinds = 2;
 
 /// Wires for data, by MemoryKind, each by its number in the list that all ranks have.
 using DataWires = std::array<std::uint8_t, kMemoryKinds>;

@@ -13,6 +13,7 @@
 #include "server/inside_node.h"
 #include "server/link_follower.h"
 #include "server/node_hooks.h"
+#include "server/output_fetch.h"
 #include "server/output_links.h"
 #include "server/output_shapes.h"
 #include "server/remote_exception.h"
@@ -28,48 +29,6 @@ constexpr const char* kNotKnown =
     "Call smp::wait() on it (smp/wait.h), or set promised_outputs to false";
 
 }  // namespace
-
-/// The values of one output, asked for because they did not come with the answer.
-class PromisedCall::Fetch final : public ResponseTarget {
- public:
-  explicit Fetch(PromisedCall& call) : call_(call), core_(call.router_in_step().core_) {
-    id_ = core_.step->requests.add(this);
-  }
-  ~Fetch() {
-    if (core_.step != nullptr) core_.step->requests.take(id_);
-  }
-  Fetch(const Fetch&) = delete;
-  Fetch& operator=(const Fetch&) = delete;
-
-  void ask(std::size_t index) {
-    core_.port.send(call_.owner_, Message(PassOn{call_.request_, static_cast<std::uint32_t>(index),
-                                                 core_.port.rank(), id_, 0}));
-    ++core_.counters.fetched;
-  }
-  /// Undefined if the step failed.
-  at::Tensor wait(const fiber::WaitReason& reason) {
-    await_answer(arrived_, reason);
-    if (!message_ || message_->failed) return {};
-    restore_forms(message_->forms, message_->tensors);
-    return message_->tensors.at(0);
-  }
-
- private:
-  void on_forward(ForwardResponse&&) noexcept override { arrived_.signal(); }
-  void on_backward(BackwardResponse&&) noexcept override { arrived_.signal(); }
-  void on_error(Failure&&) noexcept override { arrived_.signal(); }
-  void on_abort() noexcept override { arrived_.signal(); }
-  void on_passed_on(PassedOn&& message) noexcept override {
-    message_ = std::move(message);
-    arrived_.signal();
-  }
-
-  PromisedCall& call_;
-  ServerCore& core_;
-  RequestId id_;
-  fiber::Event arrived_;
-  std::optional<PassedOn> message_;
-};
 
 /// An event among `all` as long as it lives: waiting may be refused, by an exception.
 class PromisedCall::Waiter {
@@ -203,9 +162,9 @@ PromisedValues::Value PromisedCall::value(std::size_t index) {
   if (!std::exchange(fetched_, true)) {
     at_once_ = !ExecutionScope::current()->has_worked_since(number_);
   }
-  std::optional<Fetch> fetch;
+  std::optional<OutputFetch> fetch;
   if (withheld_ && (!answer_ || !answer_->withheld.empty() || not_sent_) && !failure_) {
-    fetch.emplace(*this).ask(index);
+    fetch.emplace(router.core_, owner_, request_).ask(static_cast<std::uint32_t>(index));
   }
   await_end();
   if (failure_) throw_failure();

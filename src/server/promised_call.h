@@ -84,7 +84,6 @@ class PromisedCall final : public PromisedValues,
 
  private:
   friend class OutputUse;
-  class Fetch;
   struct Output {
     at::Tensor value;  // once it is here
     std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> promise;
