@@ -209,8 +209,7 @@ void report_chain(std::optional<Report>& report, const InSession& in_session) {
   report->add("awaited.control_messages_per_step", awaited.control_messages, "1", "of both ranks");
   const std::string allocations =
       "of operator new in a warm step, both ranks, per module and microbatch, forward and "
-      "backward; "
-      "without those of the modules' own forward";
+      "backward; without those of the modules' own forward";
   report->add("dynamic.allocations_per_step", promised.allocations, "1", allocations);
   report->add("awaited.allocations_per_step", awaited.allocations, "1", allocations);
   report->add("static.allocations_per_step", replayed.allocations, "1", allocations);

@@ -16,6 +16,7 @@ inline constexpr int kWarmUpSteps = 6;  ///< results are promised from the third
 
 enum class Mode { kDynamic, kAwaited, kStatic, kRelayedStatic };
 
+/// On one thread, with kMicrobatches, and without a plan of earlier runs.
 Config config_of(Mode mode);
 
 /// Runs `body` in a session of its own in that mode.

@@ -205,7 +205,14 @@ class ConfigResolver {
   }
 
   void check_modes() {
-    if (!values().fast_mode || !given("fast_mode")) return;
+    if (!given("fast_mode")) return;
+    if (!values().fast_mode && !values().static_mode) {
+      result_.warnings_.push_back(
+          concat(named("fast_mode"),
+                 " has no effect without static_mode; promised_outputs = false makes results go "
+                 "through their callers"));
+    }
+    if (!values().fast_mode) return;
     if (!values().static_mode) {
       problem(named("fast_mode"),
               " needs static_mode; set static_mode to true as well, or leave "

@@ -5,9 +5,10 @@
 
 namespace smp::base {
 
-/// thread_cpu_time() is a call of the kernel and takes as long as a small module. This asks at most
-/// once in `trusted` nanoseconds and takes the thread to have had its core in between: what is told
-/// is too much by at most so long. Threads: one.
+/// thread_cpu_time() is a call of the kernel and takes some tenths of a microsecond. This asks at
+/// most once in `trusted` nanoseconds and takes the thread to have had its core in between. So what
+/// is told may be too much by so long, and the difference of two such times wrong by so long either
+/// way. Threads: one.
 class ThreadTime {
  public:
   /// @param trusted  0: asks every time

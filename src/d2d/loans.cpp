@@ -82,15 +82,35 @@ class Loans::Left {
   bool ended_ = false;  // nobody polls any more
 };
 
-/// What the DataPtr of a borrowed tensor holds.
-struct Loans::Borrowed {
-  std::shared_ptr<Lender> lender;
-  std::shared_ptr<Left> left;
-  std::uint32_t slot;
+/// Goes back once nobody has it any more.
+class Loans::Loan {
+ public:
+  Loan(std::shared_ptr<Lender> lender, std::uint32_t slot) noexcept
+      : lender_(std::move(lender)), slot_(slot) {}
+  ~Loan() { lender_->give_back(slot_); }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
 
-  static void end(void* borrowed) {
-    const std::unique_ptr<Borrowed> owned(static_cast<Borrowed*>(borrowed));
-    owned->lender->give_back(owned->slot);
+ private:
+  const std::shared_ptr<Lender> lender_;
+  const std::uint32_t slot_;
+};
+
+/// What the DataPtr of a borrowed storage holds.
+struct Loans::Borrowed {
+  std::shared_ptr<const Loan> loan;
+  std::shared_ptr<Left> left;
+
+  static void end(void* borrowed) { delete static_cast<Borrowed*>(borrowed); }
+  static Storage storage(void* data, std::size_t bytes, const Borrowed& borrowed) {
+    c10::DataPtr memory(data, new Borrowed(borrowed), &end, c10::DeviceType::CPU);
+    auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                         std::move(memory), c10::GetCPUAllocator(),
+                                                         /*resizable=*/true);
+#if SMP_STORAGES_CAN_BE_WATCHED  // else nothing is ever lent
+    storage->set_materializer(&copy_before_writing);
+#endif
+    return storage;
   }
   /// Before somebody writes to `storage`: from now on its memory is its own, as it is for a thread
   /// that comes second.
@@ -181,6 +201,13 @@ void Loans::withdraw(LoanId id) noexcept {
   --lent_;
 }
 
+c10::intrusive_ptr<c10::StorageImpl> Loans::twin(const c10::StorageImpl& storage) {
+  const auto& memory = storage.data_ptr();
+  if (memory.get_deleter() != &Borrowed::end) return nullptr;
+  return Borrowed::storage(memory.get(), storage.nbytes(),
+                           *static_cast<const Borrowed*>(memory.get_context()));
+}
+
 bool Loans::is_borrowed(const at::Tensor& tensor) noexcept {
   return tensor.storage().data_ptr().get_deleter() == &Borrowed::end;
 }
@@ -215,14 +242,7 @@ at::Tensor Loans::borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes,
                  rank_, ": rank ", lender, " lends ", bytes, " bytes at ", offset,
                  ", outside of its memory; do all ranks run the same build?");
   auto* const data = const_cast<std::byte*>(heap.data() + offset);  // only read
-  c10::DataPtr borrowed(data, new Borrowed{from, left_, slot}, &Borrowed::end,
-                        c10::DeviceType::CPU);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       std::move(borrowed), c10::GetCPUAllocator(),
-                                                       /*resizable=*/true);
-#if SMP_STORAGES_CAN_BE_WATCHED  // else nothing is ever lent
-  storage->set_materializer(&Borrowed::copy_before_writing);
-#endif
+  auto storage = Borrowed::storage(data, bytes, {std::make_shared<const Loan>(from, slot), left_});
   c10::InferenceMode normal(false);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
                                                          c10::DispatchKeySet(c10::DispatchKey::CPU),

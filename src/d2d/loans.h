@@ -25,7 +25,7 @@ using LoanId = std::uint64_t;
 /// Both sides go on with the same memory, which nobody writes to: the lender's storage becomes
 /// copy-on-write (c10/core/impl/COW.h), and so is the borrower's, which cannot be written to at
 /// all. So whoever writes to a tensor gets memory of its own first. The lender keeps the memory
-/// until the borrower's storage has ended, or been written to and polled since. Pointers to
+/// until the borrower's storages have ended, or been written to and polled since. Pointers to
 /// elements that were taken before a tensor was lent must not be written through after.
 class Loans {
  public:
@@ -58,6 +58,9 @@ class Loans {
   /// What `lender` lent as `id`; each loan is borrowed once. A contiguous tensor without history.
   /// @throws InternalError  it cannot have lent that.
   at::Tensor borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes, c10::ScalarType dtype);
+  /// Another storage of the memory that `storage` has borrowed, which the lender keeps until all of
+  /// them have ended; nullptr: it has not borrowed any.
+  static c10::intrusive_ptr<c10::StorageImpl> twin(const c10::StorageImpl& storage);
   /// Whether the elements lie in memory of another rank, which may only be read.
   static bool is_borrowed(const at::Tensor& tensor) noexcept;
   /// Lets go of what came back, and gives back what this rank had borrowed and has written to since
@@ -70,6 +73,7 @@ class Loans {
   struct Table;
   class Lender;
   class Left;
+  class Loan;
   struct Borrowed;
   using Storage = c10::intrusive_ptr<c10::StorageImpl>;
 

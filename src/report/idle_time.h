@@ -42,7 +42,8 @@ struct AwaitedWork {
   base::Nanoseconds time = 0;  ///< that `rank` was idle while `awaited` did it
 };
 
-/// A time in which a rank had nothing to do, and why; the kinds are those of RankTimes.
+/// A time in which a rank had nothing to do, and why; the kinds are those of RankTimes, of which
+/// `imbalance` is a part that has no place in time.
 struct IdleGap {
   enum class Kind { kFilling, kDraining, kForWork, kTransport, kOther };
   TimeInterval time;

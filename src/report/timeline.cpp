@@ -48,7 +48,7 @@ struct IdleStyle {
   const char* text;
 };
 const IdleStyle& style_of(IdleGap::Kind kind) {
-  static constexpr IdleStyle kFill{"idle-fill", "#f4f4f4", "#c4c4c4", "idle: fills or drains"};
+  static constexpr IdleStyle kFill{"idle-fill", "#edf3ee", "#a9c4b0", "idle: fills or drains"};
   static constexpr IdleStyle kWork{"idle-work", "#fff4de", "#e0a53c",
                                    "waits for work of another rank"};
   static constexpr IdleStyle kTransport{"idle-transport", "#eef0ff", "#7f8ce0",
@@ -67,6 +67,7 @@ const IdleStyle& style_of(IdleGap::Kind kind) {
   }
   return kOther;
 }
+/// One of each style.
 constexpr std::array kIdleKinds{IdleGap::Kind::kFilling, IdleGap::Kind::kForWork,
                                 IdleGap::Kind::kTransport, IdleGap::Kind::kOther};
 std::string fill_of(IdleGap::Kind kind) { return concat("url(#", style_of(kind).name, ")"); }
@@ -386,6 +387,8 @@ class TimelinePicture {
     y += kLegendRow;
     left = kLeft;
     for (const auto kind : kIdleKinds) {
+      const bool awaits = kind == IdleGap::Kind::kForWork || kind == IdleGap::Kind::kTransport;
+      if (awaits && arrows_.empty()) continue;  // nobody knows of messages
       left = legend_entry(left, y, fill_of(kind), style_of(kind).text);
     }
     y += kLegendRow;

@@ -9,9 +9,19 @@
 #include <utility>
 
 #include "d2d/copy_on_write.h"
+#include "d2d/loans.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::server {
+namespace {
+
+/// nullptr: somebody else manages the memory.
+c10::intrusive_ptr<c10::StorageImpl> second_storage(c10::StorageImpl& storage) {
+  auto borrowed = d2d::Loans::twin(storage);
+  return borrowed ? std::move(borrowed) : d2d::shared_until_written(storage);
+}
+
+}  // namespace
 
 at::Tensor clone_on_write(const at::Tensor& tensor) {
   const c10::InferenceMode no_inference(false);
@@ -21,7 +31,7 @@ at::Tensor clone_on_write(const at::Tensor& tensor) {
     return d2d::detached(tensor).resolve_conj().resolve_neg();
   }
   auto storage = tensor.has_storage() && tensor.layout() == c10::kStrided && tensor.is_cpu()
-                     ? d2d::shared_until_written(*tensor.storage().unsafeGetStorageImpl())
+                     ? second_storage(*tensor.storage().unsafeGetStorageImpl())
                      : nullptr;
   if (storage == nullptr) return d2d::detached(tensor).clone();  // of a GPU, or somebody else's
   auto impl = c10::make_intrusive<c10::TensorImpl>(

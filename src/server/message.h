@@ -170,7 +170,7 @@ struct PassedOn {
   bool unusual = false;     ///< an output of a call that ended otherwise than was promised of it
   bool ahead = false;       ///< SendAhead: which request it is for is not known yet
   std::uint32_t times = 1;  ///< ahead: how many requests will take it
-  bool shared = false;      ///< here, once it came: PromisedInput::shared
+  bool shared = false;      ///< said by no sender: who takes it shares it (PromisedInput::shared)
 };
 
 /// Outputs of these requests will not be asked for any more.

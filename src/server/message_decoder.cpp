@@ -35,7 +35,7 @@ RequestId request_of(NumberReader& in) {
   return {slot, static_cast<std::uint32_t>(in.index(kAny))};
 }
 
-/// Of SendAhead, which is for one request at least.
+/// Of what goes ahead: it is for one request at least.
 std::uint32_t times_of(NumberReader& in) {
   const auto times = static_cast<std::uint32_t>(in.index(kAny));
   SMP_ASSERT(times > 0, "an output that goes ahead for nobody");
@@ -95,7 +95,7 @@ PassedOn passed_on(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   message.gradient = (flags & wire::kGradient) != 0;
   message.unusual = (flags & wire::kUnusual) != 0;
   message.ahead = (flags & wire::kAhead) != 0;
-  message.times = times_of(in);
+  if (message.ahead) message.times = times_of(in);
   message.forms = std::string(in.rest());
   message.tensors = std::move(frame.tensors);
   return message;

@@ -170,7 +170,7 @@ struct SendRest {
     out.put(message.index);
     out.put(flag(message.failed, wire::kFailed) | flag(message.gradient, wire::kGradient) |
             flag(message.unusual, wire::kUnusual) | flag(message.ahead, wire::kAhead));
-    out.put(message.times);
+    if (message.ahead) out.put(message.times);
     body += message.forms;
     post(channel, peer, wire::bytes_of(start_of(wire::Kind::kPassedOn, step, message.consumer)),
          body, message.tensors);

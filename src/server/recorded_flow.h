@@ -2,6 +2,7 @@
 // other, and which ways their results went (docs/design.md, Static mode; paper §4.4). Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -21,20 +22,28 @@ class RecordedFlow {
   class Call {
    public:
     /// Where its results will go, if they went the same ways the last two times; else nothing.
-    const std::vector<SendAhead>& ahead() const noexcept {
-      static const std::vector<SendAhead> none;
-      return alike_ ? ways_ : none;
-    }
-    /// Where they went this time.
+    const std::vector<SendAhead>& ahead() const noexcept { return ahead_; }
+    /// Where they went this time. Whether the last request got a name or a value may be for timing
+    /// to decide, so the times may differ: as many as the lesser are certain, others ask.
     void went(std::vector<SendAhead>&& ways) {
-      alike_ = known_ && ways == ways_;
+      ahead_.clear();
+      if (known_ && std::ranges::equal(ways, ways_, same_way)) {
+        for (std::size_t i = 0; i < ways.size(); ++i) {
+          ahead_.push_back({ways[i].output, ways[i].to, std::min(ways[i].times, ways_[i].times)});
+        }
+      }
       known_ = true;
       ways_ = std::move(ways);
     }
 
    private:
-    std::vector<SendAhead> ways_;
-    bool known_ = false, alike_ = false;
+    static bool same_way(const SendAhead& a, const SendAhead& b) noexcept {
+      return a.output == b.output && a.to == b.to;
+    }
+
+    std::vector<SendAhead> ways_;   // of the last time
+    std::vector<SendAhead> ahead_;  // of the next
+    bool known_ = false;
   };
   /// The calls that an execution has made so far.
   class Way {

@@ -24,9 +24,9 @@ class SpanRecorder {
   explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
   void enable(bool on) noexcept;
   bool enabled() const noexcept { return enabled_; }
-  /// Whether ranks outnumber cores, which is assumed. If not, a span of less than 20 us, or what
-  /// follows another one so soon, counts as if the thread had had its core throughout, unless the
-  /// kernel was asked meanwhile: asking takes longer than such a module.
+  /// Whether ranks outnumber cores, which is assumed. If not, the kernel is asked for the processor
+  /// time at most every 20 us (base/thread_time.h): asking at both ends of each span made spans of
+  /// a few microseconds a third longer.
   void shares_cores(bool yes) noexcept {
     processor_ = base::ThreadTime(yes ? 0 : 20 * base::kMicrosecond);
   }

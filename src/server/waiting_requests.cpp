@@ -46,7 +46,10 @@ void WaitingRequests::take_ahead(PassedOn&& message) {
   ahead_.insert_or_assign(source, std::move(message));
   auto missing = missing_ahead_.extract(source);
   if (missing.empty()) return;
-  for (const auto& to : missing.mapped()) give_ahead(source, to);
+  for (const auto& to : missing.mapped()) {
+    if (!ahead_.contains(source)) return;  // the step has failed
+    give_ahead(source, to);
+  }
 }
 
 void WaitingRequests::give_ahead(const AheadName& name, const AheadFor& to) {

@@ -66,19 +66,25 @@ TEST(FastMode, PassesAResultOnToTwoRequestsOfOneRank) {
   EXPECT_EQ(fast.control_messages_from(kRecorded), 0u);
 }
 
-/// How often differs from microbatch to microbatch, and from step to step: what did not go ahead is
-/// asked for, and what did for nobody is dropped.
+/// What did not go ahead is asked for, and what did for nobody is dropped.
 TEST(FastMode, PassesAResultOnToAsManyRequestsAsThereAre) {
-  const Program some{[](NetImpl& net, const Tensor& x, int step, int microbatch) {
+  const auto requests = [](int step) {
+    return step < kRecorded + 3 ? 3 : step < kRecorded + 6 ? 1 : 4;
+  };
+  const Program some{[=](NetImpl& net, const Tensor& x, int step, int) {
     const auto y = net.pieces[1](x);
     Tensor sum = net.pieces[2](y);
-    for (int i = (step / 3 + microbatch) % 4; i > 0; --i) sum = sum + net.pieces[2](y);
+    for (int i = 1; i < requests(step); ++i) sum = sum + net.pieces[2](y);
     return sum;
   }};
-  constexpr int kSteps = kRecorded + 12;
+  constexpr int kSteps = kRecorded + 9;
   const auto fast = train(Mode::kFast, 3, kSteps, some);
   expect_same_bits(fast, train(Mode::kRelayed, 3, kSteps, some));
   EXPECT_EQ(fast.replayed, static_cast<std::uint64_t>(kSteps - kRecorded));
+  for (int step = kRecorded; step < kSteps; ++step) {
+    const bool asks = step == kRecorded + 6;  // for more than the steps before
+    EXPECT_EQ(fast.control_messages.at(static_cast<std::size_t>(step)) > 0, asks) << step;
+  }
 }
 
 /// Keeps its argument for the backward.

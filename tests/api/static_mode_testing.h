@@ -34,7 +34,7 @@ inline Config config_of(Mode mode, int microbatches) {
   config.plan_cache = "off";
   config.promised_outputs = mode != Mode::kRelayed;
   config.static_mode = mode == Mode::kStatic || mode == Mode::kFast;
-  config.fast_mode = mode == Mode::kFast;
+  config.fast_mode = mode != Mode::kStatic;
   return config;
 }
 

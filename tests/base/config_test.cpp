@@ -244,7 +244,21 @@ TEST(Config, TakesFastModeAsAPartOfStaticMode) {
   // Nobody has asked for fast_mode, so there is nothing to contradict.
   input.flags.emplace_back("promised_outputs", "false");
   EXPECT_FALSE(resolve_config(input).values().promised_outputs);
-  EXPECT_FALSE(resolve_config(with_flag("fast_mode", "false", 2)).values().fast_mode);
+  ConfigInput code;
+  code.code.static_mode = true;
+  code.code.promised_outputs = false;
+  EXPECT_TRUE(resolve_config(code).values().static_mode);
+}
+
+TEST(Config, WarnsOfFastModeThatIsOffByItself) {
+  const auto resolved = resolve_config(with_flag("fast_mode", "false", 2));
+  EXPECT_FALSE(resolved.values().fast_mode);
+  EXPECT_THAT(resolved.warnings(),
+              testing::Contains(AllOf(HasSubstr("fast_mode = false"), HasSubstr("no effect"))));
+  ConfigInput input = with_flag("fast_mode", "false", 2);
+  input.flags.emplace_back("static_mode", "true");
+  EXPECT_THAT(resolve_config(input).warnings(),
+              testing::Not(testing::Contains(HasSubstr("fast_mode"))));
 }
 
 TEST(Config, RefusesImpossibleDegrees) {

@@ -106,6 +106,26 @@ TEST_F(LoansOfTwo, ALoanEndsWhenTheBorrowerWrites) {
   EXPECT_EQ(tensor.min().item<float>(), 10);
 }
 
+TEST_F(LoansOfTwo, ALoanEndsWithTheLastOfItsStorages) {
+  auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());
+  auto twin = Loans::twin(*tensor.storage().unsafeGetStorageImpl());
+  ASSERT_TRUE(twin);
+  auto other = at::empty({0}, at::kFloat);
+  other.set_(c10::Storage(std::move(twin)), 0, {kLentFloats}, {1});
+  EXPECT_EQ(other.const_data_ptr(), tensor.const_data_ptr());
+  EXPECT_TRUE(Loans::is_borrowed(other));
+  other.add_(1);
+  EXPECT_EQ(other.min().item<float>(), 10);
+  EXPECT_EQ(tensor.min().item<float>(), 9);
+  EXPECT_FALSE(Loans::twin(*other.storage().unsafeGetStorageImpl())) << "it has its own memory";
+  borrower().take_back();
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 1u);
+  tensor.reset();
+  lender().take_back();
+  EXPECT_EQ(lender().lent(), 0u);
+}
+
 /// An operator may have taken a pointer to read before it took the one to write.
 TEST_F(LoansOfTwo, WhoWritesMayGoOnReadingUntilHePolls) {
   auto tensor = borrow(lender().lend(at::full({kLentFloats}, 9, at::kFloat)).value());

@@ -54,7 +54,7 @@ class Printer {
                        : "placed by hand, rest on 0")
          << (p.evaluates ? ", evaluated before" : "")
          << (p.fast_mode     ? ", fast mode"
-             : p.static_mode ? ", static mode"
+             : p.static_mode ? ", static mode without fast mode"
                              : "")
          << "\n";
   }

@@ -375,7 +375,7 @@ std::vector<Trace> run_ranks(const Program& program) {
   config.plan_cache = "off";
   config.promised_outputs = program.seed % 3 != 0 || program.fast_mode;
   config.static_mode = program.static_mode;
-  config.fast_mode = program.fast_mode;
+  config.fast_mode = program.fast_mode || !program.static_mode;
   config.skip_tracing = !program.trial;
   config.auto_partition = program.planner;
   if (!program.planner) config.default_partition = 0;

@@ -33,7 +33,7 @@ SECONDS_TO_END = 3.0
 SECONDS_TO_NOTICE_WHILE_LEAVING = 2 + 5 + SECONDS_TO_END
 SECONDS_TO_START = 60.0
 
-REPLAYED = ("--smp.static_mode", "true", "--smp.fast_mode", "true")
+REPLAYED = ("--smp.static_mode", "true")
 REPLAYED_STEP = 10  # by then steps are replayed, as rank 0 says once
 SAID_OF_REPLAY = "static_mode: from step "
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace smp::report {
 namespace {
 
@@ -49,9 +51,18 @@ TEST(StepTimeline, NamesTheStep) {
   EXPECT_EQ(step_name(timeline), "Simulated step");
 }
 
-TEST(StepTimeline, NamesOnlyWorkBetweenStepsForItself) {
-  EXPECT_STREQ(name_between_steps(Phase::kOptimizer), "optimizer.step()");
-  EXPECT_STREQ(name_between_steps(Phase::kForward), "");
+TEST(StepTimeline, NamesPhasesAndWorkBetweenSteps) {
+  const std::tuple<Phase, const char*, const char*> all[] = {
+      {Phase::kForward, "forward", ""},
+      {Phase::kBackward, "backward", ""},
+      {Phase::kWeightGradient, "weight gradients", ""},
+      {Phase::kOptimizer, "optimizer", "optimizer.step()"},
+      {Phase::kHost, "host", "the program between steps"},
+      {Phase::kOther, "smp", "smp between steps"}};
+  for (const auto& [phase, name, between] : all) {
+    EXPECT_STREQ(phase_name(phase), name);
+    EXPECT_STREQ(name_between_steps(phase), between);
+  }
 }
 
 }  // namespace

@@ -86,11 +86,12 @@ Trained train(const Mode& mode, const Places& places, int steps) {
 }
 
 TEST(T5Modes, GiveTheSameBitsAfter200Steps) {
-  const auto relayed = train({"relayed", false, false, false}, kSpread, kSteps);
+  const auto relayed = train({"relayed", false, false, true}, kSpread, kSteps);
   ASSERT_EQ(relayed.losses.size(), static_cast<std::size_t>(kSteps));
   EXPECT_LT(relayed.losses.back(), relayed.losses.front()) << "it learns";
-  for (const Mode& mode : {Mode{"promised", true, false, false}, Mode{"static", true, true, false},
-                           Mode{"fast", true, true, true}}) {
+  for (const Mode& mode :
+       {Mode{"promised", true, false, true}, Mode{"static, relayed", true, true, false},
+        Mode{"fast", true, true, true}}) {
     SCOPED_TRACE(mode.name);
     const auto other = train(mode, kSpread, kSteps);
     EXPECT_EQ(other.losses, relayed.losses);
@@ -103,10 +104,11 @@ TEST(T5Modes, GiveTheSameBitsAfter200Steps) {
 }
 
 TEST(T5Modes, ReplayedStepsHaveNoControlMessages) {
-  const auto relayed = train({"relayed", false, false, false}, kWholeEncoder, 20);
+  const auto relayed = train({"relayed", false, false, true}, kWholeEncoder, 20);
   for (const bool fast : {false, true}) {
     SCOPED_TRACE(fast);
-    const auto other = train({"static", true, true, fast}, kWholeEncoder, 20);
+    const auto other =
+        train({fast ? "fast" : "static, relayed", true, true, fast}, kWholeEncoder, 20);
     EXPECT_EQ(other.losses, relayed.losses);
     EXPECT_EQ(other.control_messages, 0u);
   }

@@ -4,7 +4,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
+
+#include "d2d/heap_allocator.h"
+#include "d2d/loans.h"
 
 namespace smp::server {
 namespace clone_on_write_test {
@@ -60,6 +64,29 @@ TEST(CloneOnWrite, OfMemoryOfSomebodyElse) {
   const auto clone = clone_on_write(at::from_blob(values.data(), {4}, [](void*) {}));
   values[2] = 9;
   EXPECT_EQ(clone[2].item<float>(), 1);
+}
+
+/// Not even of what another rank has lent, which is large.
+TEST(CloneOnWrite, CopiesNothingOfABorrowedTensor) {
+  constexpr int kFloats = 1 << 16;
+  std::vector<std::unique_ptr<d2d::Loans>> loans;
+  std::vector<d2d::Loans::Offer> offers;
+  for (int rank = 0; rank < 2; ++rank) {
+    loans.push_back(d2d::Loans::make(d2d::HeapAllocator::install()));
+    offers.push_back(loans.back()->offer());
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(loans[static_cast<std::size_t>(rank)]->connect(GlobalRank(rank),
+                                                               d2d::Members::all(2), offers));
+  }
+  const auto id = loans[0]->lend(at::full({kFloats}, 9, at::kFloat));
+  ASSERT_TRUE(id.has_value());
+  const auto borrowed = loans[1]->borrow(GlobalRank(0), *id, {kFloats}, at::kFloat);
+  const auto clone = clone_on_write(borrowed);
+  EXPECT_EQ(clone.const_data_ptr(), borrowed.const_data_ptr());
+  clone.add_(1);
+  EXPECT_EQ(clone.min().item<float>(), 10);
+  EXPECT_EQ(borrowed.min().item<float>(), 9);
 }
 
 }  // namespace clone_on_write_test

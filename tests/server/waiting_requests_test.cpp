@@ -170,6 +170,23 @@ TEST_F(InputsThatComeAhead, ComeOnceForSeveralRequests) {
   EXPECT_FALSE(shared_.back());
 }
 
+TEST_F(InputsThatComeAhead, OfACallThatFailedFailAllTheirRequests) {
+  add_consumer(10, 7, 0);
+  give_ahead(7, kCaller, /*failed=*/true, /*times=*/2);
+  end();
+  add_consumer(11, 7, 1);
+  EXPECT_THAT(failed_, ElementsAre(10, 11));
+  EXPECT_EQ(waiting_.size(), 0u);
+}
+
+TEST_F(InputsThatComeAhead, MayBeTakenByFewerThanWereTold) {
+  give_ahead(7, kCaller, /*failed=*/false, /*times=*/3);
+  add_consumer(10, 7, 0);
+  EXPECT_EQ(waiting_.size(), 1u);
+  waiting_.clear();
+  EXPECT_EQ(waiting_.size(), 0u);
+}
+
 TEST_F(InputsThatComeAhead, OfACallThatFailedFailTheirRequest) {
   give_ahead(7, kCaller, /*failed=*/true);
   add_consumer(10, 7, 0);
