@@ -35,13 +35,12 @@ class MemoryDiagnosis {
     const double bound = bound_of(unfit_.costs);
     if (bound > 1) {
       const bool pinned = bound_of(without_pins()) <= 1;
-      char text[128];
-      std::snprintf(text, sizeof text,
-                    "the model does not fit%s: however %s is cut, some stage needs %.2f times its "
-                    "memory or more",
-                    pinned ? " with modules where they are pinned" : "", pinned ? "the rest" : "it",
-                    bound);
-      return text;
+      char times[32];
+      std::snprintf(times, sizeof times, "%.2f", bound);
+      return concat(
+          "the model does not fit",
+          pinned ? " with modules where they are pinned: however the rest" : ": however it",
+          " is cut, some stage needs ", times, " times its memory or more");
     }
     return "no placement was found that fits, which is no proof that there is none; the best one "
            "found:";

@@ -288,7 +288,9 @@ TEST_F(RunLogOfTwoRanks, TellsReplicasItsFolderAndCountsOn) {
         const auto ring = folders_[0] + "/rank-0.ring";
         if (rank() == 1) log.finish();
         barrier();
-        if (rank() == 0) EXPECT_TRUE(std::filesystem::exists(ring)) << "nobody else's";
+        if (rank() == 0) {
+          EXPECT_TRUE(std::filesystem::exists(ring)) << "nobody else's";
+        }
         if (rank() == 0) log.finish();
         barrier();
         EXPECT_FALSE(std::filesystem::exists(ring));

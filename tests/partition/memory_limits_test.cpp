@@ -155,7 +155,7 @@ TEST(Partitioner, BlamesPinsWhereTheyAreTheReason) {
   options.pins = {{"m1", 0, "a test"}, {"m2", 0, "a test"}};  // 7 + 5 of 11
   EXPECT_THAT(refusal_of<ResourceError>(build.tree, options),
               AllOf(HasSubstr("the model does not fit with modules where they are pinned: however "
-                              "the rest is cut, some stage needs 1.09 times"),
+                              "the rest is cut, some stage needs 1.09 times its memory or more\n"),
                     HasSubstr("\n  stage 0 needs ")));
 }
 
