@@ -193,6 +193,32 @@ TEST_F(InputsThatComeAhead, OfACallThatFailedFailTheirRequest) {
   EXPECT_THAT(failed_, ElementsAre(10));
 }
 
+/// The first of two that start ends the step.
+TEST_F(InputsThatComeAhead, AreForgottenWhileTheyAreGiven) {
+  WaitingRequests* all = nullptr;
+  int started = 0;
+  WaitingRequests waiting(
+      [&](WaitingRequests::Forward&&, bool) {
+        ++started;
+        all->clear();
+      },
+      [](PpRank, const PassOn&) {});
+  all = &waiting;
+  for (const std::uint32_t number : {10u, 11u}) {
+    ForwardRequest request;
+    request.request = {number, 1};
+    request.row = number;
+    request.promised.push_back({0, {kOther, {90, 1}, 7}, /*ahead=*/true});
+    waiting.add({kCaller, std::move(request), {}}, kSelf);
+  }
+  PassedOn message{kCaller, {90, 1}, 7, false, {at::ones({1})}};
+  message.ahead = true;
+  message.times = 2;
+  waiting.take(std::move(message));
+  EXPECT_EQ(started, 1);
+  EXPECT_EQ(waiting.size(), 0u);
+}
+
 TEST_F(InputsThatComeAhead, AreForgottenWithTheStep) {
   add_consumer(10, 7, 0);
   waiting_.clear();
