@@ -388,8 +388,9 @@ class TimelinePicture {
     left = kLeft;
     for (const auto kind : kIdleKinds) {
       const bool awaits = kind == IdleGap::Kind::kForWork || kind == IdleGap::Kind::kTransport;
-      if (awaits && arrows_.empty()) continue;  // nobody knows of messages
-      left = legend_entry(left, y, fill_of(kind), style_of(kind).text);
+      if (awaits && arrows_.empty()) continue;  // nobody knows of messages, or of other reasons
+      const bool unknown = kind == IdleGap::Kind::kOther && arrows_.empty();
+      left = legend_entry(left, y, fill_of(kind), unknown ? "idle" : style_of(kind).text);
     }
     y += kLegendRow;
     svg_.text({kLeft, y}, "microbatch");

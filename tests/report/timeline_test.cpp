@@ -159,6 +159,7 @@ TEST(Timeline, SaysThatItWasSimulated) {
   EXPECT_THAT(svg, HasSubstr("predicted from the plan, not measured"));
   EXPECT_THAT(svg, HasSubstr(">stage 1<"));
   EXPECT_THAT(svg, Not(HasSubstr("waits for"))) << "nothing is known of messages";
+  EXPECT_THAT(svg, HasSubstr(">idle<"));
   EXPECT_THAT(svg, Not(HasSubstr("processor")));
   EXPECT_TRUE(trace_from_json(trace_to_json(timeline), "t.json").simulated);
   EXPECT_FALSE(trace_from_json(trace_to_json(two_ranks()), "t.json").simulated);
