@@ -81,12 +81,17 @@ TEST(CloneOnWrite, CopiesNothingOfABorrowedTensor) {
   }
   const auto id = loans[0]->lend(at::full({kFloats}, 9, at::kFloat));
   ASSERT_TRUE(id.has_value());
-  const auto borrowed = loans[1]->borrow(GlobalRank(0), *id, {kFloats}, at::kFloat);
-  const auto clone = clone_on_write(borrowed);
-  EXPECT_EQ(clone.const_data_ptr(), borrowed.const_data_ptr());
-  clone.add_(1);
-  EXPECT_EQ(clone.min().item<float>(), 10);
-  EXPECT_EQ(borrowed.min().item<float>(), 9);
+  {
+    const auto borrowed = loans[1]->borrow(GlobalRank(0), *id, {kFloats}, at::kFloat);
+    const auto clone = clone_on_write(borrowed);
+    EXPECT_EQ(clone.const_data_ptr(), borrowed.const_data_ptr());
+    clone.add_(1);
+    EXPECT_EQ(clone.min().item<float>(), 10);
+    EXPECT_EQ(borrowed.min().item<float>(), 9);
+  }
+  loans[1]->take_back();
+  loans[0]->take_back();
+  EXPECT_EQ(loans[0]->lent(), 0U);
 }
 
 }  // namespace clone_on_write_test
