@@ -43,6 +43,11 @@ inline std::size_t segments_of(std::size_t bytes, std::size_t segment) {
   return (bytes + segment - 1) / segment;
 }
 
+/// Transfers that a frame of `bytes` bytes can name.
+constexpr std::size_t most_received_in(std::size_t bytes) {
+  return (bytes - sizeof(OfiTrailer)) / sizeof(TransferId);
+}
+
 /// Bytes of control data in one message; a longer one is none of ours.
 inline constexpr std::uint64_t kLongestOfiMessage = std::uint64_t{1} << 30;
 

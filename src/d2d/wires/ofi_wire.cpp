@@ -21,7 +21,6 @@ constexpr std::size_t kWritesPerPeer = 16;
 constexpr int kMostReads = 64;
 constexpr int kMostFramesRead = 64;
 constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
-/// What a frame may announce: no channel sends more (frame_codec.cpp).
 
 template <class Thing>
 void keep_until_exit(Thing thing) {
@@ -43,8 +42,7 @@ OfiWire::OfiWire(GlobalRank rank, Members members, std::unique_ptr<OfiEndpoint> 
                  ": this provider of libfabric sends no more than ", endpoint_->longest(),
                  " bytes at a time; choose another one with FI_PROVIDER");
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    peers_.push_back(std::make_unique<Peer>());
-    peers_.back()->rank = this->members()[static_cast<int>(i)];
+    peers_.push_back(std::make_unique<Peer>(this->members()[static_cast<int>(i)]));
     if (peers_.back()->rank != rank) peers_.back()->address = endpoint_->peer(addresses[i]);
   }
   make_frames();
@@ -97,7 +95,7 @@ void OfiWire::post(GlobalRank peer, ByteBuffer&& bytes) {
 }
 
 void OfiWire::queue(Peer& to, OfiFrameKind kind, ByteBuffer&& bytes) {
-  to.messages.push_back({kind, std::move(bytes), 0});
+  to.outbox.put(kind, std::move(bytes));
   ++waiting_;
 }
 
@@ -167,49 +165,14 @@ bool OfiWire::start_grants(Peer& to) {
   return true;
 }
 
-/// The last frame of a message goes only when all that was received before has been told.
 void OfiWire::start_messages(Peer& to) {
-  while (!to.messages.empty()) {
+  while (!to.outbox.empty()) {
     auto* const operation = free_frame(to);
     if (operation == nullptr) return;
-    OfiTrailer trailer;
-    const auto bytes = fill_next(to, operation->frame, trailer);
-    const auto received = trailer.received * sizeof(TransferId);
-    if (!start_frame(to, *operation, bytes + received, trailer)) return;
-    ++to.next_number;
-    to.received.erase(to.received.begin(), to.received.begin() + trailer.received);
-    auto& message = to.messages.front();
-    message.done += bytes;
-    if (!trailer.last) continue;
-    buffers_.give(std::move(message.bytes));
-    to.messages.pop_front();
-    --waiting_;
+    const auto next = to.outbox.write_next(operation->frame);
+    if (!start_frame(to, *operation, next.bytes, next.trailer)) return;
+    if (to.outbox.pass(next, buffers_)) --waiting_;
   }
-}
-
-/// Writes the next part of the first message, and what was received; returns the bytes of that
-/// part.
-std::size_t OfiWire::fill_next(const Peer& to, std::span<std::byte> frame,
-                               OfiTrailer& trailer) const {
-  const auto& message = to.messages.front();
-  const std::size_t received = std::min(to.received.size(), most_received());
-  const std::size_t room = frame.size() - sizeof(OfiTrailer) - received * sizeof(TransferId);
-  const std::size_t bytes = std::min(message.bytes.size() - message.done, room);
-  if (bytes > 0) std::memcpy(frame.data(), message.bytes.span().data() + message.done, bytes);
-  for (std::size_t i = 0; i < received; ++i) {
-    std::memcpy(frame.data() + bytes + i * sizeof(TransferId), &to.received[i], sizeof(TransferId));
-  }
-  trailer.number = to.next_number;
-  trailer.message_bytes = message.bytes.size();
-  trailer.received = static_cast<std::uint16_t>(received);
-  trailer.kind = message.kind;
-  trailer.last = received == to.received.size() && message.done + bytes == message.bytes.size();
-  return bytes;
-}
-
-/// Transfers that a frame can name.
-std::size_t OfiWire::most_received() const noexcept {
-  return (options_.frame_bytes - sizeof(OfiTrailer)) / sizeof(TransferId);
 }
 
 OfiWire::Operation* OfiWire::free_frame(const Peer& to) const {
@@ -374,7 +337,7 @@ bool OfiWire::finish_write(Operation& operation, bool failed) {
     return false;
   }
   const auto token = transfer.token;
-  if (transfer.is_awaited && --to.awaited == 0) make_readable(to);
+  if (transfer.is_awaited && to.inbox.is_over()) make_readable(to);
   to.outgoing.erase(transfer.id);
   --sends_in_flight_;
   handler().on_sent(token);
@@ -397,8 +360,8 @@ bool OfiWire::finish_segment(std::uint32_t receive) {
 
 /// The peer is told by the next frame; one is made if there are many to tell.
 void OfiWire::tell(Peer& to, TransferId received) {
-  to.received.push_back(received);
-  if (to.received.size() >= most_received() && to.messages.empty()) {
+  to.outbox.tell(received);
+  if (to.outbox.untold() >= most_received_in(options_.frame_bytes) && to.outbox.empty()) {
     queue(to, OfiFrameKind::kNothing);
   }
 }
@@ -419,12 +382,12 @@ void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   auto copy = buffers_.take();  // its buffer goes back to the endpoint, whatever it waits for
   copy.resize(frame.size());
   std::memcpy(copy.data(), frame.data(), frame.size());
-  if (!source.frames.put(trailer.number, std::move(copy))) {
+  if (!source.inbox.put(std::move(copy))) {
     return lose(base::concat("frame ", trailer.number, " from rank ", source.rank,
-                             " over libfabric came, and frame ", source.frames.next(),
+                             " over libfabric came, and frame ", source.inbox.next(),
                              " was to come"));
   }
-  if (source.frames.ready()) make_readable(source);
+  if (source.inbox.has_next()) make_readable(source);
 }
 
 void OfiWire::take_grants(Peer& from, std::span<const std::byte> grants) {
@@ -470,79 +433,40 @@ bool OfiWire::read_frames(Reading reading) {
 /// An answer tells that what it answers has left, but what was written may be over here later than
 /// it is there. So each frame names what its sender had received, and waits for that.
 bool OfiWire::read_frames_of(Peer& source, Reading reading) {
+  auto& inbox = source.inbox;
   bool told = false;
-  for (int i = 0; source.frames.ready(); ++i) {
-    const auto& next = source.frames.front();
-    if (!std::exchange(source.is_noted, true)) note_received(source, next.span());
-    if (source.awaited > 0) return told;  // made readable by the last of them
-    const auto trailer = trailer_of(next.span());
-    const bool is_control = trailer.kind == OfiFrameKind::kControl;
+  for (int i = 0; inbox.has_next(); ++i) {
+    inbox.note_received([&](TransferId received) { return must_wait(source, received); });
+    if (inbox.waits()) return told;  // made readable by the last of them
+    const auto kind = inbox.next_kind();
+    const bool is_control = kind == OfiFrameKind::kControl;
     if (i == kMostFramesRead || (is_control && reading == Reading::kNoControl)) {
       make_readable(source);
       return told;
     }
-    auto frame = *source.frames.take();
-    source.is_noted = false;
-    source.has_left |= trailer.kind == OfiFrameKind::kGoodbye;
-    if (is_control) {
-      told |= hand_on(source, std::move(frame));
-    } else {
-      buffers_.give(std::move(frame));
-    }
+    source.has_left |= kind == OfiFrameKind::kGoodbye;
+    auto message = inbox.take(buffers_);
+    if (!message) continue;
+    complete();
+    handler().on_control(source.rank, std::move(*message));
+    told = true;
   }
   return told;
 }
 
-void OfiWire::note_received(Peer& source, std::span<const std::byte> frame) {
-  const auto count = trailer_of(frame).received;
-  const auto* id = frame.data() + frame.size() - sizeof(OfiTrailer) - count * sizeof(TransferId);
-  for (int i = 0; i < count; ++i, id += sizeof(TransferId)) {
-    TransferId received;
-    std::memcpy(&received, id, sizeof received);
-    const auto transfer = source.outgoing.find(received);
-    if (transfer == source.outgoing.end()) continue;
-    const auto& sent = transfer->second;
-    const bool has_left = sent.is_sent && sent.written == sent.bytes.size();
-    if (!has_left || sent.is_awaited) {  // to wait for it could be for ever
-      lose(base::concat("rank ", source.rank, " received transfer ", received, " of ",
-                        sent.bytes.size(), " bytes, of which ", sent.written, " were sent",
-                        sent.is_awaited ? ", twice" : ""));
-      continue;
-    }
-    transfer->second.is_awaited = true;
-    ++source.awaited;
+/// Whether a frame that says so has come before `received` is over here.
+bool OfiWire::must_wait(Peer& source, TransferId received) {
+  const auto transfer = source.outgoing.find(received);
+  if (transfer == source.outgoing.end()) return false;
+  auto& sent = transfer->second;
+  const bool has_left = sent.is_sent && sent.written == sent.bytes.size();
+  if (!has_left || sent.is_awaited) {  // to wait for it could be for ever
+    lose(base::concat("rank ", source.rank, " received transfer ", received, " of ",
+                      sent.bytes.size(), " bytes, of which ", sent.written, " were sent",
+                      sent.is_awaited ? ", twice" : ""));
+    return false;
   }
-}
-
-/// A message of one frame is handed on where it lies. Whether the handler was told of a message.
-bool OfiWire::hand_on(Peer& source, ByteBuffer&& frame) {
-  const auto trailer = trailer_of(frame.span());
-  const std::size_t bytes = frame.size() - sizeof trailer - trailer.received * sizeof(TransferId);
-  if (bytes == trailer.message_bytes && trailer.last && source.arrived == 0) {
-    frame.resize(bytes);
-  } else {
-    if (!append(source, frame.span().first(bytes), trailer)) {
-      buffers_.give(std::move(frame));
-      return false;
-    }
-    std::swap(frame, source.arriving);
-  }
-  complete();
-  handler().on_control(source.rank, std::move(frame));
-  return true;
-}
-
-/// Whether the message is complete.
-bool OfiWire::append(Peer& source, std::span<const std::byte> part, const OfiTrailer& trailer) {
-  if (source.arrived == 0) source.arriving.resize(trailer.message_bytes);
-  const auto all = source.arrived + part.size();
-  const auto size = source.arriving.size();
-  SMP_ASSERT(trailer.message_bytes == size && (trailer.last ? all == size : all <= size), "rank ",
-             source.rank, " sent ", all, " bytes of a message of ", size, ", then of ",
-             trailer.message_bytes);
-  if (!part.empty()) std::memcpy(source.arriving.data() + source.arrived, part.data(), part.size());
-  source.arrived = trailer.last ? 0 : source.arrived + part.size();
-  return trailer.last;
+  return sent.is_awaited = true;
 }
 
 // ---- links, losses, leaving --------------------------------------------------------------------
@@ -552,7 +476,7 @@ void OfiWire::check_links() {
   if (now - checked_ < kBetweenChecks) return;
   checked_ = now;
   for_each_peer([this](Peer& peer) {
-    const bool is_busy = !peer.messages.empty() || peer.frames_in_flight > 0;
+    const bool is_busy = !peer.outbox.empty() || peer.frames_in_flight > 0;
     if (peer.has_left || is_busy) return;
     queue(peer, OfiFrameKind::kNothing);
     start_waiting_for(peer);

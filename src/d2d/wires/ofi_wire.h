@@ -13,12 +13,13 @@
 
 #include "base/clock.h"
 #include "d2d/byte_buffer.h"
-#include "d2d/in_order.h"
 #include "d2d/slots.h"
 #include "d2d/wire.h"
 #include "d2d/wires/ofi_endpoint.h"
 #include "d2d/wires/ofi_frame.h"
+#include "d2d/wires/ofi_inbox.h"
 #include "d2d/wires/ofi_memory.h"
+#include "d2d/wires/ofi_outbox.h"
 
 namespace smp::d2d {
 
@@ -83,11 +84,6 @@ class OfiWire final : public Wire {
     std::size_t missing = 0;  // segments
     OfiMemory memory;
   };
-  struct Message {  // to be sent
-    OfiFrameKind kind = OfiFrameKind::kControl;
-    ByteBuffer bytes;
-    std::size_t done = 0;
-  };
   enum class Kind : std::uint8_t { kFrame, kReceive, kWrite };
   struct Operation : OfiOperation {
     Kind kind = Kind::kFrame;
@@ -97,28 +93,24 @@ class OfiWire final : public Wire {
     std::span<std::byte> frame;
   };
   struct Peer {
-    GlobalRank rank;
+    explicit Peer(GlobalRank peer) : rank(peer), inbox(peer) {}
+
+    const GlobalRank rank;
     std::uint64_t address = 0;  // as the endpoint names it
     bool has_left = false;
     bool is_reached = false;              // something was sent there
     base::Nanoseconds refused_since = 0;  // libfabric takes nothing for it; 0: it does
     base::Nanoseconds refused_last = 0;
 
-    std::deque<Message> messages;     // not started, or not all of the first
-    std::deque<OfiGrant> grants;      // not started
-    std::deque<Outgoing*> writing;    // with segments that are not started
-    std::deque<TransferId> received;  // as a whole, which the peer has not been told
-    std::uint64_t next_number = 0;
+    OfiOutbox outbox;
+    std::deque<OfiGrant> grants;    // not started
+    std::deque<Outgoing*> writing;  // with segments that are not started
     std::size_t frames_in_flight = 0;
     std::size_t writes_in_flight = 0;
     std::unordered_map<TransferId, Outgoing> outgoing;
 
-    InOrder<ByteBuffer> frames;  // that have come
+    OfiInbox inbox;
     bool is_readable = false;
-    bool is_noted = false;    // what the next frame says was received
-    std::size_t awaited = 0;  // of that, what is not over here
-    ByteBuffer arriving;      // control bytes of which a part has come
-    std::size_t arrived = 0;  // bytes of that part
   };
 
   Peer& peer(GlobalRank rank) {
@@ -134,8 +126,6 @@ class OfiWire final : public Wire {
   bool start_grants(Peer& to);
   void start_messages(Peer& to);
   void start_writes(Peer& to);
-  std::size_t fill_next(const Peer& to, std::span<std::byte> frame, OfiTrailer& trailer) const;
-  std::size_t most_received() const noexcept;
   Operation* free_frame(const Peer& to) const;
   bool start_frame(Peer& to, Operation& operation, std::size_t bytes, const OfiTrailer& trailer);
   void start_transfer(Outgoing& transfer);
@@ -154,9 +144,7 @@ class OfiWire final : public Wire {
   bool read_frames(Reading reading);
   bool read_frames_of(Peer& source, Reading reading);
   void make_readable(Peer& source);
-  void note_received(Peer& source, std::span<const std::byte> frame);
-  bool hand_on(Peer& source, ByteBuffer&& frame);
-  static bool append(Peer& source, std::span<const std::byte> part, const OfiTrailer& trailer);
+  bool must_wait(Peer& source, TransferId received);
 
   void refuse(Peer& to);
   void lose(const std::string& what);
