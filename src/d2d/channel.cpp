@@ -1,6 +1,8 @@
 // d2d/channel.cpp: see the header.
 #include "d2d/channel.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -60,24 +62,40 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
                    std::shared_ptr<Departure> departure) {
   check_can_send(peer);
   const FrameToSend frame{port, header, body, tensors};
-  const auto lock = own_wires();
+  auto lock = own_wires();
   Wire& control = routes_.control(peer);
   ByteBuffer bytes = control.buffers().take();
   // What collectives send is part of what they go on to write.
   const bool of_server = port == Port::kServer;
   Loans* const loans = of_server ? routes_.loans(peer) : nullptr;
   encode_frame(frame, routes_.data(peer), next_transfer_, bytes, data_tensors_, loans);
+  // Copies, for which there may be no memory, before the peer hears of the frame.
+  c10::SmallVector<c10::intrusive_ptr<c10::StorageImpl>, 8> memory;
+  for (DataTensor& data : data_tensors_) {
+    memory.push_back(of_server ? keep_memory(data.tensor) : nullptr);
+  }
   counters_.count_sent(frame, members().position(peer));
   control.post(peer, std::move(bytes));
-  for (DataTensor& data : data_tensors_) {
-    auto memory = of_server ? keep_memory(data.tensor) : nullptr;
-    const std::span<const std::byte> elements(
-        static_cast<const std::byte*>(data.tensor.const_data_ptr()), data.tensor.nbytes());
-    const Token token =
-        departures_.start(peer, data.index, std::move(data.tensor), std::move(memory), departure);
-    routes_.wires()[data.wire]->send(elements, peer, data.transfer, token);
+  try {
+    for (std::size_t i = 0; i < data_tensors_.size(); ++i) {
+      send_tensor(peer, data_tensors_[i], std::move(memory[i]), departure);
+    }
+  } catch (const PeerLostError&) {  // the peer waits for the rest of the frame
+    lock = {};
+    guarded([] { throw; });
+    throw;
   }
   data_tensors_.clear();
+}
+
+void Channel::send_tensor(GlobalRank peer, DataTensor& data,
+                          c10::intrusive_ptr<c10::StorageImpl> memory,
+                          const std::shared_ptr<Departure>& departure) {
+  const std::span<const std::byte> elements(
+      static_cast<const std::byte*>(data.tensor.const_data_ptr()), data.tensor.nbytes());
+  const Token token =
+      departures_.start(peer, data.index, std::move(data.tensor), std::move(memory), departure);
+  routes_.wires()[data.wire]->send(elements, peer, data.transfer, token);
 }
 
 void Channel::check_can_send(GlobalRank peer) const {

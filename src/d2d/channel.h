@@ -80,8 +80,8 @@ class Channel final : private WireHandler {
   /// nobody waits for the GPU. Where there is none they travel through host memory, and this call
   /// waits until they are computed.
   /// @throws UsageError     `peer` is out of range or this rank.
-  /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. Later calls say
-  ///                        what happened at first.
+  /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. If the channel
+  ///                        has failed, later calls say why.
   void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,
             c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure = nullptr);
 
@@ -95,6 +95,8 @@ class Channel final : private WireHandler {
   void move_beside_rank();
   /// From now on the channel fails if tensors of a message have not come within `deadline` after
   /// the message, and another second for each MB, whatever else moves; 0: they may come late.
+  /// Looked at every 2^18 polls: at once where a rank waits and spins, after two minutes where it
+  /// sleeps between polls, later where it computes meanwhile.
   void set_deadline(base::Nanoseconds deadline) noexcept { deadline_ = deadline; }
   /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
   void check_links();
@@ -133,6 +135,8 @@ class Channel final : private WireHandler {
 
   std::unique_lock<std::mutex> own_wires() const;
   void check_can_send(GlobalRank peer) const;
+  void send_tensor(GlobalRank peer, DataTensor& data, c10::intrusive_ptr<c10::StorageImpl> memory,
+                   const std::shared_ptr<Departure>& departure);
   bool poll_and_deliver();
   bool poll_and_tell();
   ProgressThread::Motion move_aside() noexcept;

@@ -72,24 +72,17 @@ void check_summable(const at::Tensor& tensor, const char* what, GlobalRank rank)
 // Cuts are views that share the version counter of `tensor`, unless it has to be copied.
 class Cut {
  public:
-  /// Into equal parts along the first dimension, or of all elements in a row.
-  Cut(const at::Tensor& tensor, int parts, bool flat)
-      : whole_(contiguous_data(detached(tensor))), parts_(parts) {
-    const at::NoGradGuard no_history;
-    if (flat) whole_ = whole_.view({-1});
-  }
+  /// Into equal parts along the first dimension, which is a multiple of their number.
+  Cut(const at::Tensor& tensor, int parts)
+      : whole_(contiguous_data(detached(tensor))), rows_(whole_.size(0) / parts) {}
   at::Tensor part(int position) const {
     const at::NoGradGuard no_history;
-    return whole_.narrow(0, begin(position), begin(position + 1) - begin(position));
+    return whole_.narrow(0, position * rows_, rows_);
   }
 
  private:
-  std::int64_t begin(int position) const {
-    return whole_.size(0) / parts_ * position +
-           std::min<std::int64_t>(position, whole_.size(0) % parts_);
-  }
-  at::Tensor whole_;
-  int parts_;
+  const at::Tensor whole_;
+  const std::int64_t rows_;  // of a part
 };
 
 void add_to(at::Tensor& sum, const at::Tensor& term) {
@@ -261,7 +254,7 @@ at::Tensor Communicator::reduce_scatter(const at::Tensor& tensor) const {
     return run_on(*devices, CollectiveKind::kReduceScatter, tensor, part, what);
   }
   Collective collective(*this, call_on(CollectiveKind::kReduceScatter, tensor), what);
-  const Cut cut(tensor, size(), /*flat=*/false);
+  const Cut cut(tensor, size());
   for_each_other(
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
   at::Tensor sum = sum_of_parts(collective, *members_, owner_->rank(), cut.part(rank()));
@@ -298,7 +291,7 @@ at::Tensor Communicator::all_to_all(const at::Tensor& tensor) const {
     return run_on(*devices, CollectiveKind::kAllToAll, tensor, tensor.sizes(), what);
   }
   Collective collective(*this, call_on(CollectiveKind::kAllToAll, tensor), what);
-  const Cut cut(tensor, size(), /*flat=*/false);
+  const Cut cut(tensor, size());
   for_each_other(
       [&](GlobalRank peer, int position) { collective.send_part(peer, cut.part(position)); });
   const at::Tensor own = cut.part(rank());
@@ -408,17 +401,29 @@ void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
 void Communicators::fail_epoch(std::uint64_t epoch, const Members& others, const std::string& why) {
   inbox_.fail_epoch(epoch, rank(), why);
   const CollectiveHeader header = CollectiveHeader::epoch_failed(epoch);
-  for (const GlobalRank peer : others) {
-    if (peer != rank()) send(peer, header.bytes(), why, {}, nullptr);
-  }
+  tell_each(others, [&](GlobalRank peer) { send(peer, header.bytes(), why, {}, nullptr); });
 }
 
 void Communicators::announce_leaving(std::string_view why) {
-  for (const GlobalRank peer : channel_.members()) {
-    if (peer == rank()) continue;
+  tell_each(channel_.members(), [&](GlobalRank peer) {
     const CollectiveHeader header = CollectiveHeader::leaving(sent(peer));
     channel_.send(peer, Port::kCollectives, header.bytes(), why, {});
+  });
+}
+
+/// One that is gone keeps nobody else from hearing it. Throws what kept the first.
+template <class Tell>
+void Communicators::tell_each(const Members& members, Tell&& tell) const {
+  std::exception_ptr first;
+  for (const GlobalRank peer : members) {
+    if (peer == rank()) continue;
+    try {
+      tell(peer);
+    } catch (const Error&) {
+      if (!first) first = std::current_exception();
+    }
   }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace smp::d2d

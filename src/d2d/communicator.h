@@ -171,6 +171,8 @@ class Communicators {
   friend class Communicator;
 
   std::uint64_t& sent(GlobalRank peer);
+  template <class Tell>
+  void tell_each(const Members& members, Tell&& tell) const;
   void send(GlobalRank peer, std::span<const std::byte> header, std::string_view bytes,
             c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure);
   void receive(GlobalRank source, ArrivedFrame&& frame);

@@ -70,7 +70,8 @@ class DeviceCollectives {
 
   /// In good order: all members end it, and have launched the same calls. May block for seconds.
   virtual void close() noexcept = 0;
-  /// Frees streams from calls that will never end. Nothing is called after it but close().
+  /// Frees streams from calls that will never end; may block for seconds. Nothing is called after
+  /// it but close().
   virtual void abort() noexcept = 0;
 };
 

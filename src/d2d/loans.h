@@ -1,6 +1,6 @@
 // d2d/loans.h: tensors that ranks of one machine lend each other instead of copying them.
-// Paper: §6, App. G.2 (which copies into shared memory). Threads: the rank's thread only, but
-// borrowed tensors may end on any.
+// Paper: §6, App. G.2 (which copies into shared memory). Threads: one at a time, but borrowed
+// tensors may end on any.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 // d2d/machine_wires.h: what ranks of one machine share: rings and tensors that they lend each
-// other. What one machine of the job refuses, no rank uses. Threads: the one that made the
-// MpiSession. All ranks of the job call each of these.
+// other. Where one machine of the job refuses rings, no rank uses them; whether tensors are lent is
+// each machine's own affair. Threads: the one that made the MpiSession. All ranks of the job call
+// each of these.
 #pragma once
 
 #include <functional>

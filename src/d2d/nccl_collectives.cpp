@@ -133,7 +133,7 @@ NcclCollectives::NcclCollectives(const NcclLibrary& nccl, std::unique_ptr<CudaDe
 NcclCollectives::~NcclCollectives() {
   abort();
   for (auto* const event : free_events_) gpu_->free_event(event);
-  gpu_->free_stream(stream_);
+  if (!left_behind_) gpu_->free_stream(stream_);
 }
 
 void NcclCollectives::require(int result, const char* what) const {
@@ -245,18 +245,26 @@ void NcclCollectives::end(bool in_good_order) noexcept try {
   std::optional<base::SignalsBlocked> blocked(std::in_place);
   std::thread thread([communicator, in_good_order, device = device_, nccl = &nccl_,
                       over = std::move(over)]() mutable {
-    const c10::DeviceGuard guard(device);
-    if (in_good_order && finalized(*nccl, communicator)) {
-      nccl->destroy(communicator);
-    } else {
-      nccl->abort(communicator);
+    try {
+      const c10::DeviceGuard guard(device);
+      if (in_good_order && finalized(*nccl, communicator)) {
+        nccl->destroy(communicator);
+      } else {
+        nccl->abort(communicator);
+      }
+      over.set_value();
+    } catch (...) {  // CUDA has failed for good, say
+      over.set_exception(std::current_exception());
     }
-    over.set_value();
   });
   blocked.reset();
   const auto deadline = std::chrono::nanoseconds(2 * kLeaveDeadline);
-  if (waiting.wait_for(deadline) == std::future_status::ready) return thread.join();
+  if (waiting.wait_for(deadline) == std::future_status::ready) {
+    thread.join();
+    return waiting.get();
+  }
   thread.detach();
+  left_behind_ = true;
   base::log(base::LogLevel::kWarning, "NCCL did not end its communicator on ", device_, " within ",
             2 * kLeaveDeadline / base::kSecond, " s; it is left as it is");
 } catch (const std::exception& error) {

@@ -57,6 +57,7 @@ class NcclCollectives final : public DeviceCollectives {
   std::unique_ptr<CudaDevice> gpu_;
   const c10::Device device_;
   CudaDevice::Stream stream_ = nullptr;
+  bool left_behind_ = false;  // a thread still ends the communicator, and its work on the stream
   std::vector<CudaDevice::Event> free_events_;
   void* communicator_ = nullptr;
   int size_ = 0;

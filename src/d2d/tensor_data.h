@@ -1,5 +1,5 @@
 // d2d/tensor_data.h: the elements of tensors as bytes, outside of autograd and LibTorch's modes.
-// Threads: the rank's thread only.
+// Threads: any, one for each tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -281,7 +281,8 @@ TEST_F(HostShmLoss, IsSaidOnceAllThatCameIsRead) {
   kill();
   EXPECT_EQ(loss(), "") << "it may have said why it ends";
   EXPECT_EQ(end(0).control[1].size(), 1u);
-  EXPECT_EQ(loss(), base::concat("rank 0: rank 1 is gone: its process ", process_, " has ended"));
+  EXPECT_EQ(loss(), base::concat("rank 0: rank 1 is gone: its process ", process_,
+                                 " has ended; restart from a checkpoint"));
   EXPECT_EQ(end(1).wire().poll(), false) << "to itself nothing has happened";
 }
 
@@ -330,9 +331,9 @@ TEST_F(HostShmLoss, IsSaidByWhoLeavesIfNobodyEndsTheJob) {
   connect({.launcher_patience = 0});
   EXPECT_FALSE(end(0).wire().leave());
   kill();
-  EXPECT_THAT([&] { end(0).wire().leave(); },
-              testing::ThrowsMessage<PeerLostError>(
-                  base::concat("rank 0: rank 1 is gone: its process ", process_, " has ended")));
+  EXPECT_THAT([&] { end(0).wire().leave(); }, testing::ThrowsMessage<PeerLostError>(base::concat(
+                                                  "rank 0: rank 1 is gone: its process ", process_,
+                                                  " has ended; restart from a checkpoint")));
 }
 
 }  // namespace host_shm_wire_test

@@ -263,6 +263,44 @@ TEST_F(OfiPair, WhoDoesNotKnowTheSecretIsNotHeard) {
   poll_until([&] { return ends_[0]->control[1].size() == 1; });
 }
 
+/// Longer than the places for messages, so that nobody can read whether it has the secret.
+TEST_F(OfiPair, AMessageThatIsTooLongIsNotHeard) {
+  OfiEndpoint stranger;
+  const auto peer = stranger.peer(endpoints_[1]->address());
+  const Bytes bytes(1'000);
+  const auto memory = stranger.register_source(bytes);
+  std::vector<OfiOperation> operations(20);  // more than there are places
+  std::vector<OfiCompletion> over;
+  for (auto& operation : operations) {
+    poll_until([&] {
+      stranger.read(over);
+      return stranger.send(bytes, memory.descriptor(), peer, operation) == 0;
+    });
+  }
+  poll_until([&] {
+    stranger.read(over);
+    return over.size() == operations.size();
+  });
+  ends_[0]->post(GlobalRank(1), Bytes(5));
+  ends_[1]->post(GlobalRank(0), Bytes(6));
+  poll_until([&] { return ends_[1]->control[0].size() == 1 && ends_[0]->control[1].size() == 1; });
+  EXPECT_EQ(ends_[1]->control[0][0].size(), 5U);
+}
+
+/// It had said goodbye, and its process ended before all was there.
+TEST_F(OfiPair, WhatDoesNotReachARankThatHasLeftIsOver) {
+  Bytes bytes(5'000'000), place(5'000'000);
+  wire(1).receive(place, GlobalRank(0), 1, 1);
+  poll_until([&] { return wire(1).drained(); });
+  wire(1).leave();
+  poll_until([&] { return wire(1).drained(); });
+  poll(1'000);
+  endpoints_[0]->failure = "reset";
+  wire(0).send(bytes, GlobalRank(1), 1, 1);
+  poll_until([&] { return wire(0).drained(); });
+  EXPECT_EQ(ends_[0]->sent.size(), 1U);
+}
+
 TEST_F(OfiPair, AMessageThatEndsTooEarlyIsNotHandedOn) {
   endpoints_[0]->alter = [](OfiTrailer& trailer) { trailer.message_bytes += 100; };
   ends_[0]->post(GlobalRank(1), Bytes(2'000));

@@ -384,9 +384,9 @@ bool HostShmWire::is_lost(int position) const noexcept {
 void HostShmWire::require_no_loss() const {
   for (int i = 0; i < members().size(); ++i) {
     if (i == position_ || !is_lost(i)) continue;
-    throw PeerLostError(
-        base::concat("rank ", rank(), ": rank ", members()[i], " is gone: its process ",
-                     processes_.numbers[static_cast<std::size_t>(i)], " has ended"));
+    throw PeerLostError(base::concat(
+        "rank ", rank(), ": rank ", members()[i], " is gone: its process ",
+        processes_.numbers[static_cast<std::size_t>(i)], " has ended; restart from a checkpoint"));
   }
 }
 

@@ -13,8 +13,9 @@ namespace smp::d2d {
 namespace {
 
 constexpr int kControlTag = 1;
-// Up to here MPI has the whole message when the probe sees it, so that receiving cannot block.
-constexpr int kReceivedAtOnce = 4096;
+// Up to here MPI has the whole message when the probe sees it, so that receiving cannot block: Open
+// MPI sends 4 KiB at once to a process of the same machine, its own header among them.
+constexpr int kReceivedAtOnce = 2048;
 // Looking for what others say of their links costs as much as a poll, and has time.
 constexpr std::uint32_t kIdlePollsPerLook = 16;
 

@@ -218,6 +218,7 @@ void OfiEndpoint::read_error(std::vector<OfiCompletion>& completions) {
   auto& completion = completions.emplace_back();
   completion.operation = static_cast<OfiOperation*>(entry.op_context);
   completion.error = error_text(entry.err);
+  completion.is_too_long = entry.err == FI_ETRUNC;
   const char* const more = ::fi_cq_strerror(completions_.get(), entry.prov_errno, entry.err_data,
                                             text.data(), text.size());
   if (more != nullptr && *more != '\0' && completion.error != more) {

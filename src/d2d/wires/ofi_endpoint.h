@@ -26,6 +26,7 @@ struct OfiCompletion {
   std::size_t bytes = 0;              ///< of a received message
   std::uint32_t immediate = 0;        ///< what the writer of another rank said
   std::string error;                  ///< why it failed; empty: it did not
+  bool is_too_long = false;           ///< it failed: a message that is longer than any of ours
 };
 
 struct OfiEndpointOptions {

@@ -309,7 +309,8 @@ bool OfiWire::complete() {
 bool OfiWire::finish(const OfiCompletion& completion) {
   const bool failed = !completion.error.empty();
   auto* const operation = static_cast<Operation*>(completion.operation);
-  if (failed) fail(operation, completion.error);
+  // One that is too long is of a stranger, whatever it says.
+  if (failed && !completion.is_too_long) fail(operation, completion.error);
   if (operation == nullptr) return !failed && finish_segment(completion.immediate);
   switch (operation->kind) {
     case Kind::kFrame:
@@ -333,15 +334,21 @@ bool OfiWire::finish_write(Operation& operation, bool failed) {
   --to.writes_in_flight;
   --transfer.writes_in_flight;
   free_writes_.push_back(&operation);
-  if (failed || transfer.written < transfer.bytes.size() || transfer.writes_in_flight > 0) {
-    return false;
-  }
+  if (failed && !to.has_left) return false;
+  if (failed) give_up(transfer);
+  if (transfer.written < transfer.bytes.size() || transfer.writes_in_flight > 0) return false;
   const auto token = transfer.token;
   if (transfer.is_awaited && to.inbox.is_over()) make_readable(to);
   to.outgoing.erase(transfer.id);
   --sends_in_flight_;
   handler().on_sent(token);
   return true;
+}
+
+/// What goes to a peer that has left need not arrive.
+void OfiWire::give_up(Outgoing& transfer) {
+  transfer.written = transfer.bytes.size();
+  waiting_ -= std::erase(transfer.peer->writing, &transfer);
 }
 
 bool OfiWire::finish_segment(std::uint32_t receive) {
@@ -483,7 +490,7 @@ void OfiWire::check_links() {
   });
 }
 
-/// What goes to a peer that has left need not arrive.
+/// What goes to a peer that has left is no loss.
 void OfiWire::fail(const Operation* operation, const std::string& why) {
   if (operation == nullptr || operation->peer == nullptr) {
     return lose(base::concat("receiving over libfabric failed (", why, ')'));

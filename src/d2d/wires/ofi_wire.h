@@ -134,6 +134,7 @@ class OfiWire final : public Wire {
 
   bool finish(const OfiCompletion& completion);
   bool finish_write(Operation& operation, bool failed);
+  void give_up(Outgoing& transfer);
   bool finish_segment(std::uint32_t receive);
   void tell(Peer& to, TransferId received);
   void take_frame(Operation& operation, std::size_t bytes);

@@ -174,10 +174,12 @@ void UcxWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id
 }
 
 void UcxWire::finish(Operation& operation) {
-  const bool failed = operation.status != UCS_OK && !operation.peer->has_left;
-  if (failed) lose(*operation.peer, loss_of(operation));
   const auto kind = operation.kind;
   const auto token = operation.token;
+  const bool is_receive = kind == Kind::kReceive || kind == Kind::kControlReceive;
+  // What goes to a peer that has left need not arrive; what has not come is not there.
+  const bool failed = operation.status != UCS_OK && (is_receive || !operation.peer->has_left);
+  if (failed) lose(*operation.peer, loss_of(operation));
   if (kind == Kind::kFlush) --flushes_in_flight_;
   if (kind == Kind::kSend || kind == Kind::kControlSend) --sends_in_flight_;
   if (kind == Kind::kControlSend) buffers_.give(std::move(operation.control));
