@@ -164,8 +164,13 @@ Runtime::~Runtime() {
   *alive_ = false;
   if (routes().doorbell() != nullptr) fiber::Scheduler::instance().set_doorbell(nullptr);
   if (!parts_.channel->end().empty()) return;  // nobody can be told
-  server_.leave_job();
-  communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
+  try {
+    server_.leave_job();
+    communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
+  } catch (const Error& error) {
+    base::log(base::LogLevel::kWarning,
+              "not all ranks could be told that this one leaves: ", error.what());
+  }
 }
 
 std::unique_ptr<server::Watchdog::Session> Runtime::watch(const Config& config,

@@ -81,6 +81,7 @@ class StepRun {
     task_.microbatches = options.microbatches.value_or(config.microbatches);
     wanted_ = task_.microbatches;
     task_.schedule = &runtime.schedule();
+    require_listed();
     task_.earlier_steps = runtime.earlier_steps();
     if (among_replicas_.shared()) {
       task_.first_microbatch = std::int64_t{runtime.batch_number()} * wanted_;
@@ -112,6 +113,15 @@ class StepRun {
   }
 
  private:
+  /// On every rank, though the first may have rows for fewer.
+  void require_listed() const {
+    const auto* list = task_.schedule->list(runtime_.topology().pp_rank());
+    SMP_REQUIRE(list == nullptr || wanted_ <= list->microbatches(), "rank ",
+                runtime_.topology().rank(), ": a step of ", wanted_,
+                " microbatches, and pipeline = ", task_.schedule->name(), " lists ",
+                list->microbatches(),
+                ": set microbatches to the largest number, or take pipeline = interleaved");
+  }
   /// The step of a replica without a batch.
   StepResult idle() {
     ReplicaStep::Batch none;

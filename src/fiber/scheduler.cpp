@@ -48,7 +48,8 @@ void Event::signal() noexcept {
 void Event::wait(const WaitReason& reason) {
   if (std::exchange(set_, false)) return;
   SMP_REQUIRE(!at::in_parallel_region(), "a fiber cannot wait for ", reason.what,
-              " inside at::parallel_for: call ", reason.module_path, " outside of it");
+              " inside at::parallel_for: call ",
+              *reason.module_path == 0 ? "what waits" : reason.module_path, " outside of it");
   Scheduler::instance().wait_for(*this, reason);
 }
 

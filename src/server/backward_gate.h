@@ -1,10 +1,8 @@
 // server/backward_gate.h: bodies that wait until the schedule lets them begin their backward.
 #pragma once
 
-#include <map>
-
-#include "fiber/scheduler.h"
 #include "schedule/step_progress.h"
+#include "server/waiting_fibers.h"
 
 namespace smp::server {
 
@@ -19,8 +17,8 @@ class BackwardGate {
   void open_all() noexcept;
 
  private:
-  std::map<int, fiber::Event*> waiting_;  // by microbatch
-  bool closed_ = false;                   // by open_all(): for good
+  WaitingFibers waiting_;  // of a microbatch each
+  bool closed_ = false;    // by open_all(): for good
 };
 
 }  // namespace smp::server

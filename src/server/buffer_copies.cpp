@@ -93,6 +93,7 @@ bool BufferCopies::is_gone(Entry& entry) const {
 void BufferCopies::begin_step() noexcept {
   for (auto& entry : entries_) {
     if (entry.tensor.defined()) entry.at_begin = version_of(entry.tensor);
+    entry.reported = false;
   }
 }
 
@@ -103,7 +104,8 @@ std::string BufferCopies::report() {
     if (is_gone(entry)) continue;
     const bool copy = entry.owner != rank_;
     if (copy && entry.guard && !entry.guard->used()) continue;
-    const bool changed = has_changed(entry);
+    const bool unheard = std::exchange(entry.unheard, false);
+    const bool changed = has_changed(entry) || unheard;
     if (copy && entry.guard) watch(entry);
     if (!copy && !changed) continue;
     const bool committed = std::exchange(entry.committed, false);
@@ -114,6 +116,7 @@ std::string BufferCopies::report() {
                             : (in_step ? Event::kChangedInStep : Event::kChanged);
     const Line line{number, event, hash, copy ? entry.first : 0};
     report.append(reinterpret_cast<const char*>(&line), sizeof line);
+    entry.reported = !copy;
   }
   return report;
 }
@@ -179,10 +182,12 @@ std::string BufferCopies::judge() {
   return changes;
 }
 
-/// What judge() returned may have reached nobody.
+/// What report() and judge() returned may have reached nobody.
 void BufferCopies::drop() noexcept {
   noted_.clear();
+  told_.clear();
   for (auto& [number, change] : changed_) change.told = false;
+  for (auto& entry : entries_) entry.unheard |= std::exchange(entry.reported, false);
 }
 
 void BufferCopies::follow(std::string_view changes) {

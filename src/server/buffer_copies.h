@@ -85,6 +85,8 @@ class BufferCopies {
     std::uint64_t first = 0;               // of those of the beginning; 0: not known
     bool committed = false;                // at the end of the last step
     bool told = false;                     // an original: no copy can be right any more
+    bool reported = false;                 // an original: in the running step
+    bool unheard = false;                  // it was, and that step failed
   };
   /// By the owner between steps or in the step; to a copy in the step.
   enum class Event : std::uint32_t { kChanged, kChangedInStep, kCopyUsed, kCopyChanged };

@@ -1,6 +1,7 @@
 // server/call_router.cpp: a call becomes a request, and its answer gets a history.
 #include "server/call_router.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -206,6 +207,10 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
               "' lives on rank ", core_.port.name(owner),
               " and was called inside the backward of an autograd node, which cannot wait for it; "
               "call it in a tensor hook, or place it on this rank");
+  SMP_REQUIRE(!at::in_parallel_region(), "rank ", core_.port.name(), ": module '",
+              module.smp_place.path, "' lives on rank ", core_.port.name(owner),
+              " and was called inside at::parallel_for, where nothing can wait for it; call it "
+              "outside, or place it on this rank");
   states_.require_unchanged_copy(core_.scopes.modules.at(id_of(module)));
   const BodyCall from_body(module);
   auto& scope = *ExecutionScope::current();
@@ -233,6 +238,20 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   if (expected != nullptr && expected->promise_next()) {
     return promise(std::move(request), owner, *expected, own, std::move(uses), place);
   }
+  auto response = await_result(request, owner);
+  if (!response) return std::nullopt;
+  if (response->settings) request.settings = take_settings(module, *response->settings);
+  restore_forms(response->forms, response->result.tensors);
+  if (may_be_promised && expected == nullptr) {
+    expected_.learn(key, *response, request.modes.grad);
+  }
+  attach_history(*response, owner, request, own);
+  return std::move(response->result);
+}
+
+/// Nothing: the step failed, and the stack unwinds already.
+std::optional<ForwardResponse> CallRouter::await_result(ForwardRequest& request, PpRank owner) {
+  auto& scope = *ExecutionScope::current();
   AwaitedResult awaited;
   const OpenRequest open(core_, awaited);
   request.request = open.id();
@@ -249,14 +268,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
     if (failures_.swallow_while_unwinding()) return std::nullopt;
     failures_.throw_aborted();
   }
-  auto& response = *awaited.response;
-  if (response.settings) request.settings = take_settings(module, *response.settings);
-  restore_forms(response.forms, response.result.tensors);
-  if (may_be_promised && expected == nullptr) {
-    expected_.learn(key, response, request.modes.grad);
-  }
-  attach_history(response, owner, request, own);
-  return std::move(response.result);
+  return std::move(awaited.response);
 }
 
 /// What the execution switched, as its caller sees it from now on.
@@ -353,7 +365,9 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
   request.call = entry.key;
   request.microbatch = scope.identity().microbatch;
   request.position = scope.next_call(calls);
-  request.after_first_backward = scope.identity().after_first_backward;
+  // What a hook calls comes after the forward, whether or not its owner has heard that it is done.
+  request.after_first_backward =
+      scope.identity().after_first_backward || scope.identity().phase == schedule::Phase::kBackward;
   auto& settings = core_.scopes.settings;
   request.settings = settings.read(settings.flags().subtree(module.smp_module()));
   request.modes = ExecutionModes::capture();
@@ -448,10 +462,11 @@ void CallRouter::release(PpRank owner, std::int64_t step, int microbatch, Record
   if (!core_.in_good_step() || step != core_.step->number) return;
   if (core_.step->ends) core_.step->ends->record_gone(microbatch);
   to_release_.push_back({owner, record});
-  if (core_.port.receiving()) {
-    core_.server.wake.signal();
-  } else {
+  if (core_.port.receiving()) return core_.server.wake.signal();
+  try {
     flush_releases();
+  } catch (...) {  // a peer is lost, and this may be a destructor
+    failures_.fail_step(std::current_exception());
   }
 }
 
@@ -462,10 +477,16 @@ void CallRouter::release_outputs(PpRank owner, std::int64_t step, RequestId requ
   if (!core_.step->keeps_to_record) core_.server.wake.signal();
 }
 
-/// In steps that do without control messages.
+/// In steps that do without control messages. No more than a request has room for: the step's end
+/// frees them all.
 std::vector<RequestId> CallRouter::take_releases(PpRank owner) {
+  constexpr std::ptrdiff_t kMost = 1024;
   if (!core_.step->keeps_to_record || owner.index() >= outputs_to_release_.size()) return {};
-  return std::exchange(outputs_to_release_[owner.index()], {});
+  auto& all = outputs_to_release_[owner.index()];
+  if (std::ssize(all) <= kMost) return std::exchange(all, {});
+  std::vector<RequestId> last(all.end() - kMost, all.end());
+  all.resize(all.size() - last.size());
+  return last;
 }
 
 void CallRouter::end_step() {

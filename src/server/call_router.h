@@ -69,6 +69,7 @@ class CallRouter final : public CallHandler {
   bool may_pass_on() const;
   RecordedFlow::Call* follow_record(const ForwardRequest& request, std::uint64_t kind);
   void tell_departure(const ForwardRequest& request);
+  std::optional<ForwardResponse> await_result(ForwardRequest& request, PpRank owner);
   Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
                  at::ArrayRef<at::Tensor> own, OutputUses&& uses, RecordedFlow::Call* recorded);
   std::vector<RequestId> take_releases(PpRank owner);

@@ -99,10 +99,10 @@ void DynamicEngine::serve_until(bool (DynamicEngine::*done)() const noexcept) {
 
 /// What a poll may only note down, because it runs LibTorch code or user code.
 void DynamicEngine::run_deferred() {
-  runner_.free_released();
-  router_.flush_releases();
-  if (core_.step->failed()) return;
   try {
+    runner_.free_released();
+    router_.flush_releases();
+    if (core_.step->failed()) return;
     core_.accumulator.settle();
     if (core_.step->task.gradients != nullptr) core_.step->task.gradients->on_pause();
   } catch (...) {
@@ -158,15 +158,16 @@ void DynamicEngine::finish_gradients() {
   if (core_.step->failed()) return;
   states_.require_own_statistics();
   if (core_.step->failed()) return;
-  FinishGradients finished;
   try {
     core_.accumulator.finish();
+    if (core_.step->failed()) return;  // while a hook waited
+    FinishGradients finished;
     finished.buffers = core_.copies.report();
     finished.in_order = core_.scopes.modules.has_news_of_order();
+    core_.port.is_first() ? tell_others_to_finish(finished) : tell_first_stage(std::move(finished));
   } catch (...) {
-    return failures_.fail_step(std::current_exception());
+    failures_.fail_step(std::current_exception());
   }
-  core_.port.is_first() ? tell_others_to_finish(finished) : tell_first_stage(std::move(finished));
 }
 
 /// A step that was to be replayed is not if something new is to be compared.
@@ -179,7 +180,7 @@ void DynamicEngine::tell_others_to_finish(const FinishGradients& own) {
   core_.port.send_to_others(FinishGradients{});
 }
 
-void DynamicEngine::tell_first_stage(FinishGradients&& finished) try {
+void DynamicEngine::tell_first_stage(FinishGradients&& finished) {
   const auto& step = *core_.step;
   const bool news = core_.copies.is_news(core_.port.name(), finished.buffers) || finished.in_order;
   const bool replayed = step.ended && step.ended->replayed;
@@ -187,8 +188,6 @@ void DynamicEngine::tell_first_stage(FinishGradients&& finished) try {
   if (replayed && !news) return;
   finished.facts = step.task.facts;
   core_.port.send(PpRank(0), Message(std::move(finished)));
-} catch (...) {
-  failures_.fail_step(std::current_exception());
 }
 
 void DynamicEngine::require_same_facts(GlobalRank other, const std::string& facts) const {
@@ -224,9 +223,13 @@ void DynamicEngine::end() {
       failures_.fail_step(std::current_exception());
     }
   }
-  step.records.clear();
-  runner_.end_step();
-  router_.end_step();
+  try {
+    step.records.clear();
+    runner_.end_step();
+    router_.end_step();
+  } catch (...) {  // a peer is lost
+    failures_.fail_step(std::current_exception());
+  }
   auto& settings = core_.scopes.settings;
   if (step.failed()) {
     settings.apply_begin_of_step();

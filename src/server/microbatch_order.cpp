@@ -1,27 +1,9 @@
-// server/microbatch_order.cpp: a count that goes up, and who waits for it.
+// server/microbatch_order.cpp: a count that goes up.
 #include "server/microbatch_order.h"
 
 #include <algorithm>
 
 namespace smp::server {
-
-/// An event among `all` as long as it lives: waiting may be refused, by an exception.
-class MicrobatchOrder::Waiter {
- public:
-  Waiter(std::vector<std::pair<int, fiber::Event*>>& all, int microbatch) : all_(all) {
-    all_.emplace_back(microbatch, &turn_);
-  }
-  ~Waiter() {
-    std::erase_if(all_, [this](const auto& waiter) { return waiter.second == &turn_; });
-  }
-  Waiter(const Waiter&) = delete;
-  Waiter& operator=(const Waiter&) = delete;
-  fiber::Event& turn() const { return turn_; }
-
- private:
-  std::vector<std::pair<int, fiber::Event*>>& all_;
-  mutable fiber::Event turn_;
-};
 
 void MicrobatchOrder::forward_done(int microbatch) noexcept {
   const auto index = static_cast<std::size_t>(microbatch);
@@ -32,18 +14,13 @@ void MicrobatchOrder::forward_done(int microbatch) noexcept {
     ++turn_;
   }
   if (turn_ == before) return;
-  for (const auto& [waiter, event] : waiting_) {
-    if (waiter <= turn_) event->signal();
-  }
+  waiting_.wake([this](int waiter) { return waiter <= turn_; });
 }
 
 void MicrobatchOrder::pass(int microbatch, const char* module_path) {
   const fiber::WaitReason reason{"lower microbatches to leave what keeps state", module_path, -1,
                                  microbatch};
-  while (!has_turn(microbatch)) {
-    const Waiter waiter(waiting_, microbatch);
-    waiter.turn().wait(reason);
-  }
+  while (!has_turn(microbatch)) waiting_.wait(microbatch, reason);
 }
 
 int MicrobatchOrder::enter(int module, int microbatch) {
@@ -55,7 +32,7 @@ int MicrobatchOrder::enter(int module, int microbatch) {
 
 void MicrobatchOrder::open_all() noexcept {
   closed_ = true;
-  for (const auto& [waiter, event] : waiting_) event->signal();
+  waiting_.wake_all();
 }
 
 }  // namespace smp::server

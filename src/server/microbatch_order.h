@@ -2,10 +2,9 @@
 // one process.
 #pragma once
 
-#include <utility>
 #include <vector>
 
-#include "fiber/scheduler.h"
+#include "server/waiting_fibers.h"
 
 namespace smp::server {
 
@@ -31,13 +30,11 @@ class MicrobatchOrder {
   void open_all() noexcept;
 
  private:
-  class Waiter;
-
-  std::vector<bool> done_;                              // by microbatch
-  int turn_ = 0;                                        // all below have done their forward pass
-  bool closed_ = false;                                 // by open_all(): for good
-  std::vector<std::pair<int, fiber::Event*>> waiting_;  // by whom
-  std::vector<int> highest_;                            // by module; -1: none
+  std::vector<bool> done_;    // by microbatch
+  int turn_ = 0;              // all below have done their forward pass
+  bool closed_ = false;       // by open_all(): for good
+  WaitingFibers waiting_;     // of a microbatch each
+  std::vector<int> highest_;  // by module; -1: none
 };
 
 }  // namespace smp::server

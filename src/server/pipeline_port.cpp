@@ -29,9 +29,16 @@ void PipelinePort::require_open() const {
 bool PipelinePort::has_failed() const noexcept { return !channel_.end().empty(); }
 
 void PipelinePort::send_to_others(const Message& message) {
+  std::exception_ptr first;  // one that is gone keeps nobody else from hearing it
   for (int stage = 0; stage < size(); ++stage) {
-    if (PpRank(stage) != rank_) send(PpRank(stage), message);
+    if (PpRank(stage) == rank_) continue;
+    try {
+      send(PpRank(stage), message);
+    } catch (const PeerLostError&) {
+      if (!first) first = std::current_exception();
+    }
   }
+  if (first) std::rethrow_exception(first);
 }
 
 void PipelinePort::send_to_others(const StepEnded& message,

@@ -95,8 +95,8 @@ Packet PromisedCall::promises() {
 
 bool PromisedCall::passes_on() noexcept {
   const auto router = router_.lock();
-  const bool in_step =
-      router != nullptr && router->core_.in_good_step() && router->core_.step->number == step_;
+  if (router == nullptr) return false;  // and what it expected is gone with it
+  const bool in_step = router->core_.in_good_step() && router->core_.step->number == step_;
   expected_.passed_on = true;
   if (!kept_ || !in_step || failure_ || aborted_ || linked_) return false;
   return settled_ ? not_sent_ : !answer_ || !answer_->withheld.empty();
@@ -144,8 +144,9 @@ CallRouter& PromisedCall::router_in_step() const {
   SMP_REQUIRE(
       router != nullptr && router->core_.step != nullptr && router->core_.step->number == step_,
       who(),
-      ": a tensor that it has promised was used after its step had failed; do not keep what "
-      "a failed step leaves");
+      ": a tensor that it has promised, and that has not come, was used after its step was over; "
+      "do "
+      "not keep what a failed step or a failed call leaves");
   return *router;
 }
 

@@ -102,6 +102,9 @@ void RemoteCall::join_chain(const BackwardOptions& options, Completion done) {
     return;
   }
   auto& router = router_for(options);
+  SMP_REQUIRE(!used_, "Trying to backward through the graph a second time: that of remote module '",
+              path(), "', microbatch ", microbatch_,
+              ", was freed by the first backward; keep it with retain_graph");
   if (!options.keep_graph) used_ = true;
   done_ = std::move(done);
   running_ = owner_of<RemoteCall>(this);

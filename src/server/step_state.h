@@ -23,8 +23,8 @@
 
 namespace smp::server {
 
-/// Takes the answer to a request, in a poll: it neither throws nor suspends. Exactly one of these
-/// is called, once.
+/// Takes the answer to a request, in a poll: it neither throws nor suspends. One of these is
+/// called, once, unless the target was taken out of the table before.
 class ResponseTarget {
  public:
   virtual void on_forward(ForwardResponse&& response) noexcept = 0;

@@ -66,6 +66,33 @@ TEST(FastMode, PassesAResultOnToTwoRequestsOfOneRank) {
   EXPECT_EQ(fast.control_messages_from(kRecorded), 0u);
 }
 
+/// More of one microbatch than a request can name.
+TEST(FastMode, LetsGoOfManyResults) {
+  constexpr int kSteps = kRecorded + 2;
+  const Program loop{[](NetImpl& net, Tensor x, int step, int microbatch) {
+    const int calls = step == kSteps - 1 && microbatch < 2 ? 4'500 : 2;
+    for (int i = 0; i < calls; ++i) x = net.pieces[1](x);
+    return x;
+  }};
+  EXPECT_EQ(train(Mode::kFast, 2, kSteps, loop).replayed, 2U);
+}
+
+/// A hook calls a module of a rank that has not heard that the forward is done.
+TEST(FastMode, HooksMayCallModules) {
+  const Program hooked{[](NetImpl& net, const Tensor& x, int, int) {
+    const auto y = net.pieces[1](x);
+    y.register_hook([&net](const Tensor& gradient) {
+      const at::AutoGradMode on(true);
+      return net.pieces[2](gradient.detach().requires_grad_()).detach();
+    });
+    return net.pieces[4](net.pieces[2](y));
+  }};
+  constexpr int kSteps = kRecorded + 4;
+  const auto fast = train(Mode::kFast, 3, kSteps, hooked);
+  expect_same_bits(fast, train(Mode::kRelayed, 3, kSteps, hooked));
+  EXPECT_EQ(fast.replayed, 4U);
+}
+
 /// What did not go ahead is asked for, and what did for nobody is dropped.
 TEST(FastMode, PassesAResultOnToAsManyRequestsAsThereAre) {
   const auto requests = [](int step) {

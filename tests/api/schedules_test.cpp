@@ -81,6 +81,23 @@ TEST_F(ScheduleFile, ThatIsWrongEndsTheStart) {
               HasSubstr("rank 2, position 1, B0: F0 must come first"));
 }
 
+/// On every rank, before anybody begins.
+TEST_F(ScheduleFile, WithFewerMicrobatchesThanAStepIsRefused) {
+  const auto refused = refusal<UsageError>([&] {
+    run_local(
+        3,
+        [] {
+          DistributedModel<Chain> model(make_chain());
+          auto train = smp::step([&](at::Tensor x) { model.backward(model(x).square().mean()); },
+                                 {.microbatches = 6});
+          train(rows(6));
+        },
+        config_with("1f1b"));
+  });
+  EXPECT_THAT(refused, HasSubstr("a step of 6 microbatches, and pipeline = 1f1b lists 3"));
+  EXPECT_THAT(refused, HasSubstr("set microbatches to the largest number"));
+}
+
 // ---- a backward in two parts --------------------------------------------------------------------
 
 TEST_F(ScheduleFile, WeightGradientsMayComeLast) {

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "schedule/schedule.h"
+#include "server/dead_frames.h"
+#include "support/refusal.h"
 
 namespace smp::server {
 namespace {
@@ -72,6 +75,15 @@ TEST_F(BackwardGateTest, ABodyWithoutBackwardCountsToo) {
   gate_.open(progress_);
   let_run();
   EXPECT_THAT(passed_, ElementsAre(0, 1));
+}
+
+TEST_F(BackwardGateTest, ForgetsWhoWasNotAllowedToWait) {
+  progress_.forward_finished(1);
+  std::string refused;
+  test::inside_parallel_for(
+      [&] { refused = refusal<UsageError>([&] { gate_.pass(progress_, 1); }); });
+  EXPECT_THAT(refused, ::testing::HasSubstr("call what waits outside of it"));
+  EXPECT_TRUE(test::leaves_dead_frames_alone([&] { gate_.open_all(); }));
 }
 
 TEST_F(BackwardGateTest, StaysOpenWhenTheStepFails) {

@@ -136,6 +136,17 @@ TEST_F(BufferCopiesTest, HearOfAChangeAgainIfTheStepFailed) {
   EXPECT_THAT(refusal([&] { copy().sum(); }), HasSubstr("(which changed it)"));
 }
 
+TEST_F(BufferCopiesTest, HearOfAChangeAgainIfItsReportWasLost) {
+  original().add_(1);
+  EXPECT_NE(ranks_[1].copies.report(), "");
+  for (auto& rank : ranks_) rank.copies.drop();  // another rank had failed first
+  for (auto& rank : ranks_) rank.copies.begin_step();
+  end_step();
+  EXPECT_THAT(refusal([&] { copy().sum(); }), HasSubstr("(which changed it)"));
+  for (auto& rank : ranks_) rank.copies.begin_step();
+  EXPECT_EQ(ranks_[1].copies.report(), "") << "once";
+}
+
 TEST_F(BufferCopiesTest, ReportNothingIfNothingHappened) {
   for (auto& rank : ranks_) EXPECT_EQ(rank.copies.report(), "");
   EXPECT_EQ(ranks_[0].copies.judge(), "");
