@@ -1,4 +1,4 @@
-# The other libraries, all Debian packages (./smp installs them). None shows in a public header but Boost.PFR.
+# The other libraries, all Debian packages (./smp installs them). None shows in a public header.
 
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED CONFIG COMPONENTS fiber context)

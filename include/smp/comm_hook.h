@@ -42,8 +42,8 @@ class SMP_API CommHook {
 
   /// What travels instead of `elements`.
   /// @param elements  [n], n > 0, contiguous, of the gradients' dtype; not to be changed or kept
-  /// @return dense tensors on the CPU, of memory that nobody writes to any more; the same number on
-  ///         all replicas
+  /// @return dense tensors, of memory that nobody writes to any more; the same number on all
+  ///         replicas
   virtual std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) = 0;
 
   /// The inverse, as far as there is one.

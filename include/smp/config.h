@@ -53,8 +53,8 @@ struct SMP_API Config {
 
   // Pipeline.
 
-  /// Slices of each batch that travel through the stages independently. 1 means no overlap; about
-  /// 4 per stage keeps the stages busy.
+  /// Slices of each batch that travel through the stages independently. 1 means no overlap; 2
+  /// per stage or more keep stages busy, with 4 they stand still for a fifth of a step at most.
   int microbatches = 1;
   /// "interleaved" mixes forwards and backwards and so holds few activations; "simple" runs all
   /// forwards, then all backwards; "1f1b" and "zero_bubble" keep to lists; "file:PATH" your own

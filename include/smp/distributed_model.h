@@ -65,8 +65,8 @@ class SMP_API DistributedModelBase {
   NamedTensors local_named_parameters() const;
   NamedTensors local_named_buffers() const;
 
-  /// Of this rank's copy: call it on every rank, between steps. A request to a module whose owner
-  /// is in another mode than its caller fails.
+  /// Of this rank's copy, between steps. A call carries its caller's modes to the rank that runs
+  /// the module, so those of pp_rank 0 decide for what the body calls.
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;

@@ -36,8 +36,8 @@ struct RunLogOptions {
 /// and the same for TensorBoard as the run goes; trace.json, the pictures (loss, timeline,
 /// partition, memory) and report.html, which shows all of it, at its end.
 /// Every rank makes one, after smp::init, with the same arguments. From then on steps record when
-/// which module ran (a pipeline's step takes as long as without; tiny modules that call each other,
-/// 5 us more a call), and what was between them: an optimizer's step(), or the program itself.
+/// which module ran (a pipeline's step takes as long as without; a remote call there and back half
+/// a microsecond more), and what was between them: an optimizer's step(), or the program itself.
 class SMP_API RunLog {
  public:
   /// @param model  outlives this object

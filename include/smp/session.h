@@ -86,8 +86,9 @@ SMP_API int pp_size();
 /// Among the ranks that share the layers of distributed modules (docs/tensor_parallelism.md).
 SMP_API int tp_rank();
 SMP_API int tp_size();
-/// Among the ranks that run the same stage on other samples: the number of this replica, and how
-/// many there are. Each replica reads samples of its own (docs/data_parallelism.md).
+/// Among all ranks that run the same stage: dp_size() is tp_size() times rdp_size(). Without tensor
+/// parallelism, the number of this replica. Which samples are its own, data_shard() says in every
+/// case (docs/data_parallelism.md).
 SMP_API int dp_rank();
 SMP_API int dp_size();
 /// Among those that hold the same slices of distributed modules; dp_rank() if there are none.

@@ -1,4 +1,7 @@
 // smp/smp.h: everything a training program needs.
+//
+// "Threads: the rank's" in these headers: only the thread that called smp::init() may use it.
+// Bodies of steps and modules run on fibers of that thread.
 #pragma once
 
 #include "smp/checkpoint.h"

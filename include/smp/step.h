@@ -26,8 +26,8 @@ struct StepOptions {
   /// Slices of the batch; default: Config::microbatches. A batch with fewer rows makes fewer.
   std::optional<int> microbatches;
   /// Numbers (from 0) of arguments that every microbatch gets whole: those that have no rows, and
-  /// those of a type that cannot be taken apart (smp/codec.h), of which a warning says so else.
-  /// Such an argument must not be changed in place.
+  /// those of a type that cannot be taken apart (smp/codec.h). One of those that is not named here
+  /// is passed whole as well, with a warning. Such an argument must not be changed in place.
   std::set<int> non_split;
   /// Axis along which an argument is split, by its number; default 0.
   std::map<int, int> split_axes;

@@ -22,7 +22,8 @@ SMP_API at::Tensor stack(const std::vector<at::Tensor>& outputs);
 }  // namespace detail
 
 /// One value a microbatch, in microbatch order, without autograd history. All members but weights()
-/// throw UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs).
+/// throw UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs), and
+/// where there are none: in a replica without a batch (smp/join.h).
 template <class T>
 class StepOutput {
  public:
@@ -62,11 +63,12 @@ class StepOutput {
       return detail::reduce_sum(outputs());
     }
   }
-  /// The rows of all microbatches along `axis`; the other sizes agree.
+  /// The rows of all microbatches along `axis`; the other sizes agree, and there is a dimension: of
+  /// scalars, stack(). @throws c10::Error  they do not fit.
   at::Tensor concat(int axis = 0) const requires std::is_same_v<T, at::Tensor> {
     return detail::concat(outputs(), axis);
   }
-  /// [microbatches, ...]; the outputs have one shape.
+  /// [microbatches, ...]; the outputs have one shape. @throws c10::Error  they have not.
   at::Tensor stack() const requires std::is_same_v<T, at::Tensor> {
     return detail::stack(outputs());
   }

@@ -18,13 +18,14 @@ struct GptConfig {
   std::int64_t vocabulary = 256;
   std::int64_t length = 64;  ///< longest sequence
   std::int64_t width = 64;
-  std::int64_t heads = 4;  ///< a multiple of the tensor-parallel degree
+  std::int64_t heads = 4;
   std::int64_t layers = 4;
   /// Whether embedding and head are spread over the ranks by bytes, so that no rank has whole
   /// scores; else they are whole on each.
   bool split_vocabulary = false;
 
-  /// "demo"; "tiny"; "small", of a few million parameters; or "gpt2", of 124 million.
+  /// "demo"; "tiny"; "small", of a few million parameters; or "gpt2", of 163 million: the published
+  /// one's 124 and a head of its own, which that one shares with its embedding.
   static GptConfig preset(const std::string& name);
   static std::vector<std::string> preset_names();
 

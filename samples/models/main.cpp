@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   try {
     models::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "models: %s\n", error.what());
+    smp::report_error(error);
     return 1;
   }
   return 0;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -175,10 +177,7 @@ void compare(const std::vector<double>& together, const std::vector<double>& alo
   if (!(difference < kTolerance)) throw std::runtime_error("the two trainings came apart");
 }
 
-void run(int argc, char** argv) {
-  auto parsed = parse_options(argc, argv);
-  if (!parsed) return;
-  auto& options = *parsed;
+void run(int argc, char** argv, Options& options) {
   auto session = smp::init(argc, argv,
                            {.pipeline_parallel_degree = 1,
                             .tensor_parallel_degree = options.tensor_parallel,
@@ -195,8 +194,10 @@ void run(int argc, char** argv) {
     if (epoch == 0 && options.check > 0) compare(losses, alone);
     const auto ranking = trainer.rank();
     if (smp::rank() != 0) continue;
-    std::printf("epoch %d: loss %.4f, HR@10 %.3f, NDCG@10 %.3f of %.0f users\n", epoch + 1,
-                losses.back(), ranking.hit_ratio(), ranking.ndcg(), ranking.users);
+    const double loss =
+        std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+    std::printf("epoch %d: loss %.4f, HR@10 %.3f, NDCG@10 %.3f of %.0f users\n", epoch + 1, loss,
+                ranking.hit_ratio(), ranking.ndcg(), ranking.users);
   }
 }
 
@@ -204,8 +205,15 @@ void run(int argc, char** argv) {
 }  // namespace ncf
 
 int main(int argc, char** argv) {
+  std::optional<ncf::Options> options;
   try {
-    ncf::run(argc, argv);
+    options = ncf::parse_options(argc, argv);
+  } catch (const std::invalid_argument& error) {  // all ranks have the same command line
+    if (ncf::is_first_rank()) smp::report_error(error);
+    return 1;
+  }
+  try {
+    if (options) ncf::run(argc, argv, *options);
   } catch (const std::exception& error) {
     smp::report_error(error);
     return 1;

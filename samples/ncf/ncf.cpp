@@ -35,7 +35,7 @@ nn::Embedding NcfImpl::table(const std::string& name, std::int64_t rows, std::in
   auto made = register_module(
       name, nn::Embedding(torch::nn::EmbeddingOptions(rows, width).sparse(sparse_)));
   const torch::NoGradGuard no_grad;
-  made->weight.mul_(0.1);  // small at first, as in the paper of He et al.
+  made->weight.mul_(0.1);  // small at first: a deviation of 0.1
   return made;
 }
 

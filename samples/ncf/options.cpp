@@ -3,9 +3,27 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace ncf {
+namespace {
+
+/// CLI11 hands back what it does not know: the library's flags, or a mistake.
+void refuse_unknown_words(const std::vector<std::string>& words) {
+  bool value_may_follow = false;
+  for (const auto& word : words) {
+    const bool is_library_flag = word.rfind("--smp.", 0) == 0;
+    if (!is_library_flag && !value_may_follow) {
+      throw std::invalid_argument("unknown argument '" + word + "'; --help lists what there is");
+    }
+    value_may_follow = is_library_flag && word.find('=') == std::string::npos;
+  }
+}
+
+}  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
@@ -35,18 +53,21 @@ std::optional<Options> parse_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
+    if (is_first_rank()) std::fputs(app.help().c_str(), stdout);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(error.what());
   }
-  for (const auto& word : app.remaining()) {
-    if (word.rfind("--", 0) == 0 && word.rfind("--smp.", 0) != 0) {
-      throw std::invalid_argument("unknown argument '" + word + "'; --help lists what there is");
-    }
-  }
+  refuse_unknown_words(app.remaining());
   options.config = NcfConfig::preset(options.size);
   return options;
+}
+
+bool is_first_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
+  }
+  return true;
 }
 
 }  // namespace ncf

@@ -25,8 +25,12 @@ struct Options {
 };
 
 /// Reads the command line; flags of the library (`--smp.KEY VALUE`) are left to smp::init.
-/// Returns nothing if help was asked for and has been printed.
+/// Returns nothing if help was asked for and has been printed on the first rank.
 /// @throws std::invalid_argument  naming what is wrong with the command line.
 std::optional<Options> parse_options(int argc, char** argv);
+
+/// Whether this process is the one that talks. It works before smp::init too, by what launchers
+/// tell the processes they start.
+bool is_first_rank();
 
 }  // namespace ncf

@@ -1,6 +1,6 @@
 // samples/quickstart/main.cpp: a complete program, shown in the README.
 //
-//     mpirun -n 4 quickstart
+//     mpirun --oversubscribe -n 4 build/release/samples/quickstart/quickstart
 // README begin
 #include <smp/smp.h>
 #include <torch/torch.h>
@@ -35,5 +35,12 @@ int main(int argc, char** argv) {
     optimizer.step();
     if (smp::rank() == 0 && step % 10 == 0) std::printf("step %d  loss %.4f\n", step, loss);
   }
+
+  torch::NoGradGuard no_grad;  // an evaluation is a step, too
+  model.eval();
+  auto predict = smp::step([&](torch::Tensor x) { return model(x); });
+  auto x = torch::randn({64, 16});
+  auto loss = torch::mse_loss(predict(x).concat(), x.sin().sum(1, true)).item<float>();
+  if (smp::rank() == 0) std::printf("new rows  loss %.4f\n", loss);
 }
 // README end

@@ -73,9 +73,4 @@ std::string format(const char* pattern, ...) {
   return text;
 }
 
-void say_error(const std::string& text) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "%-*s%s\n", kTopicWidth, "error", text.c_str());
-}
-
 }  // namespace t5

@@ -32,7 +32,4 @@ class Console {
 /// printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...);
 
-/// Prints "error   text" on stderr.
-void say_error(const std::string& text);
-
 }  // namespace t5

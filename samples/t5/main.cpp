@@ -102,23 +102,28 @@ void train(const Options& options, const Corpus* corpus) {
   report.finish();
 }
 
-void run(int argc, char** argv) {
-  const auto options = parse_options(argc, argv);
-  if (!options) return;
-  auto session = smp::init(argc, argv, library_settings(*options));
-  check_ranks(*options);
-  const auto corpus = read_text(*options);
-  train(*options, corpus ? &*corpus : nullptr);
+void run(int argc, char** argv, const Options& options) {
+  auto session = smp::init(argc, argv, library_settings(options));
+  check_ranks(options);
+  const auto corpus = read_text(options);
+  train(options, corpus ? &*corpus : nullptr);
 }
 
 }  // namespace
 }  // namespace t5
 
 int main(int argc, char** argv) {
+  std::optional<t5::Options> options;
   try {
-    t5::run(argc, argv);
+    options = t5::parse_options(argc, argv);
+  } catch (const std::invalid_argument& error) {  // all ranks have the same command line
+    if (t5::is_first_rank()) smp::report_error(error);
+    return 1;
+  }
+  try {
+    if (options) t5::run(argc, argv, *options);
   } catch (const std::exception& error) {
-    if (t5::is_first_rank()) t5::say_error(error.what());
+    smp::report_error(error);
     return 1;
   }
   return 0;

@@ -23,8 +23,9 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--rows", options.rows, "Windows of text in one step")->check(positive);
   app.add_option("--microbatches", options.microbatches, "Slices of a step that travel alone")
       ->check(positive);
-  app.add_option("--schedule", options.schedule, "Which microbatch may run next")
-      ->check(CLI::IsMember({"interleaved", "simple", "1f1b"}));
+  app.add_option("--schedule", options.schedule,
+                 "Which microbatch may run next: interleaved, simple, 1f1b, zero_bubble, file:PATH "
+                 "(docs/schedules.md)");
   app.add_option("--data", options.data, "Text to train on: a file, or a folder of files");
   app.add_option("--config,--size", options.config_name, "Size of the T5")
       ->check(CLI::IsMember(T5Config::preset_names()));

@@ -63,8 +63,8 @@ struct AttentionLayerOptions {
   bool pre_layernorm = false;
   bool post_layernorm = true;  ///< one of the two, or both
   /// G: so many heads of queries share one of keys and values, A/G of them (Ainslie et al., GQA,
-  /// 2023). Nothing: as many as heads. Where T divides neither G nor G is A, "speed" keeps keys and
-  /// values whole on every rank, which computes those that it needs.
+  /// 2023). Nothing: as many as heads. If T does not divide G, and G is not A, "speed" keeps the
+  /// weights of keys and values whole on every rank, which computes those heads that it needs.
   std::optional<std::int64_t> num_key_value_heads = {};
   std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
 };

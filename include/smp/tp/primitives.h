@@ -9,9 +9,9 @@
 // result: it may be the argument itself, or share memory with it.
 //
 // All throw UsageError if no session runs, a dimension is none of the tensor's or cannot be divided
-// by T, or ranks disagree in shape, dtype or call; UnsupportedError if the tensor is sparse, not on
-// the CPU or (sums) of a type that cannot be added; PeerLostError if the step failed on another
-// rank of the group, or it left. Threads: the rank's.
+// by T, or ranks disagree in shape, dtype or call; UnsupportedError if the tensor is sparse,
+// nested, quantized, on the meta device or (sums) of a type that cannot be added; PeerLostError if
+// the step failed on another rank of the group, or it left. Threads: the rank's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
