@@ -24,7 +24,7 @@ ByteBuffer bytes_of(std::string_view text) {
 class OfiOutboxTest : public ::testing::Test {
  protected:
   /// Frames with room for `room` bytes before their trailer.
-  explicit OfiOutboxTest(std::size_t room = 3 * kId) : memory_(room + sizeof(OfiTrailer)) {}
+  explicit OfiOutboxTest(std::size_t room = 3 * kId + 4) : memory_(room + sizeof(OfiTrailer)) {}
 
   /// The text of the next frame, what it says was received, and whether it ended a message.
   struct Sent {
