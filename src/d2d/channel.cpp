@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/keep_until_exit.h"
 #include "d2d/copy_on_write.h"
 #include "d2d/tensor_data.h"
 
@@ -49,8 +50,8 @@ Channel::~Channel() {
     if (failed && told_handler && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
     routes_.give_up(failed ? 0 : patience, unwinding);
     // Until the process exits a wire may still write to what it was given: it is never freed.
-    static_cast<void>(new Departures(std::move(departures_)));
-    static_cast<void>(new Arrivals(std::move(arrivals_)));
+    base::keep_until_exit(std::move(departures_));
+    base::keep_until_exit(std::move(arrivals_));
   }
   routes_.set_handler(nullptr);
 }

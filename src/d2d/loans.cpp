@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/keep_until_exit.h"
 #include "base/torch_features.h"
 #include "d2d/copy_on_write.h"
 #include "d2d/heap_allocator.h"
@@ -144,7 +145,7 @@ Loans::Loans(base::SharedHeap& heap, base::SharedMemory table)
 Loans::~Loans() {
   take_back();
   left_->give_back(/*for_good=*/true);
-  if (lent_ > 0) static_cast<void>(out_.release());
+  if (lent_ > 0) base::keep_until_exit(std::move(out_));
 }
 
 Loans::Table& Loans::table() const noexcept {

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/keep_until_exit.h"
 #include "base/log.h"
 #include "base/signals_blocked.h"
 #include "d2d/wires/cuda_driver.h"
@@ -86,7 +87,10 @@ class NcclCollectives::Call final : public DeviceCall {
         done_(owner.take_event()) {
     owner_.gpu_->record(computed_, caller_);
   }
+  /// What failed in between may still be under way on the GPU.
   ~Call() override {
+    if (started_ && !joined_)
+      owner_.unfinished_.insert(owner_.unfinished_.end(), {input_, result_});
     owner_.free_events_.push_back(computed_);
     owner_.free_events_.push_back(done_);
   }
@@ -105,6 +109,7 @@ class NcclCollectives::Call final : public DeviceCall {
 
   void join() override {
     owner_.gpu_->wait(caller_, done_);
+    joined_ = true;
     auto* const current = owner_.gpu_->current_stream();
     if (current != caller_) owner_.gpu_->wait(current, done_);
   }
@@ -118,6 +123,7 @@ class NcclCollectives::Call final : public DeviceCall {
   const CudaDevice::Event computed_;
   const CudaDevice::Event done_;
   bool started_ = false;
+  bool joined_ = false;  // the caller's stream waits for it
 };
 
 NcclCollectives::NcclCollectives(const NcclLibrary& nccl, std::unique_ptr<CudaDevice> gpu,
@@ -261,10 +267,12 @@ void NcclCollectives::end(bool in_good_order) noexcept try {
   const auto deadline = std::chrono::nanoseconds(2 * kLeaveDeadline);
   if (waiting.wait_for(deadline) == std::future_status::ready) {
     thread.join();
-    return waiting.get();
+    waiting.get();
+    return unfinished_.clear();
   }
   thread.detach();
   left_behind_ = true;
+  base::keep_until_exit(std::move(unfinished_));
   base::log(base::LogLevel::kWarning, "NCCL did not end its communicator on ", device_, " within ",
             2 * kLeaveDeadline / base::kSecond, " s; it is left as it is");
 } catch (const std::exception& error) {

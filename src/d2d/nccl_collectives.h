@@ -59,6 +59,7 @@ class NcclCollectives final : public DeviceCollectives {
   CudaDevice::Stream stream_ = nullptr;
   bool left_behind_ = false;  // a thread still ends the communicator, and its work on the stream
   std::vector<CudaDevice::Event> free_events_;
+  std::vector<at::Tensor> unfinished_;  // of calls that failed after they were launched
   void* communicator_ = nullptr;
   int size_ = 0;
 };

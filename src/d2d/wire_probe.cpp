@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/keep_until_exit.h"
 
 namespace smp::d2d {
 namespace {
@@ -139,7 +140,7 @@ std::string probe(Wire& wire, base::Nanoseconds patience, std::unique_ptr<ProbeM
   }
   wire.set_handler(nullptr);
   // What did not come in time may come later, into memory that must be there still.
-  if (!wrong.empty()) static_cast<void>(probe.release());
+  if (!wrong.empty()) base::keep_until_exit(std::move(probe));
   return wrong;
 }
 

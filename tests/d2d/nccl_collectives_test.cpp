@@ -279,7 +279,13 @@ TEST(NcclCollectives, ErrorsOfNcclEndTheRank) {
 TEST(NcclCollectives, ErrorsAfterALaunchEndTheRankAsWell) {
   Gpus gpus(2, 1);
   gpus.connect();
-  gpus.job->on_ranks({0, 1}, [](int, Communicators& own) { own.all().all_reduce(at::ones({3})); });
+  // The memory is the played GPU's until its streams are done, as an allocator of GPUs has it.
+  std::vector<at::Tensor> kept;
+  gpus.job->on_ranks({0, 1}, [&](int, Communicators& own) {
+    const auto ones = at::ones({3});
+    const auto sum = own.all().all_reduce(ones);
+    kept.insert(kept.end(), {ones, sum});
+  });
   gpus.nccl.failing_state = 6;
   gpus.job->run({[] {
     for (int i = 0; i < 20; ++i) {

@@ -48,12 +48,12 @@ struct ThreeWorkers {
 
 /// Control bytes and a transfer that was asked for under the same number.
 TEST(UcxWireTest, WhoDoesNotKnowTheSecretIsNotHeard) {
+  Bytes place(9, std::byte{1}), sent(9, std::byte{2});
   ThreeWorkers three;
   WireEnd first(three.wire(0, 3, 77)), second(three.wire(1, 3, 77)), stranger(three.wire(2, 3, 78));
-  Bytes place(9, std::byte{1});
   first.wire().receive(place, GlobalRank(2), 4, 1);
   stranger.post(GlobalRank(0), Bytes(5));
-  stranger.wire().send(Bytes(9, std::byte{2}), GlobalRank(0), 4, 1);
+  stranger.wire().send(sent, GlobalRank(0), 4, 1);
   const base::SteadyClock clock;
   const auto poll_all = [&] {
     for (auto* const end : {&first, &second, &stranger}) end->wire().poll();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/keep_until_exit.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
@@ -82,7 +83,7 @@ CudaIpcWire::~CudaIpcWire() {
   }
   // Left without the others: they may write here still, and to free anything would wait for what
   // a process that is gone should have done. The end of this process frees all of it.
-  static_cast<void>(device_.release());
+  base::keep_until_exit(std::move(device_));
 }
 
 /// Every member of a machine with several GPUs has some to share, and the others have none.

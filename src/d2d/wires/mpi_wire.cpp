@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/keep_until_exit.h"
 #include "base/transport_call.h"
 
 namespace smp::d2d {
@@ -240,7 +241,7 @@ void MpiWire::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
   }
   if (!unwinding) abort_mpi(control_.get(), 1);
   // Until the process exits MPI may still write to what it was given: it is never freed.
-  static_cast<void>(new auto(std::move(requests_)));
+  base::keep_until_exit(std::move(requests_));
   end_job_at_exit();
 }
 

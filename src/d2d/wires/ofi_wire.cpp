@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/keep_until_exit.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
@@ -21,12 +22,6 @@ constexpr std::size_t kWritesPerPeer = 16;
 constexpr int kMostReads = 64;
 constexpr int kMostFramesRead = 64;
 constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
-
-template <class Thing>
-void keep_until_exit(Thing thing) {
-  static auto& kept = *new std::vector<Thing>;  // nothing is destroyed at exit either
-  kept.push_back(std::move(thing));
-}
 
 }  // namespace
 
@@ -56,10 +51,10 @@ OfiWire::~OfiWire() {
     endpoint_->shut();
     return;
   }
-  keep_until_exit(std::move(operations_));
-  keep_until_exit(std::move(frame_memory_));
-  keep_until_exit(std::move(frame_registration_));
-  keep_until_exit(std::move(endpoint_));
+  base::keep_until_exit(std::move(operations_));
+  base::keep_until_exit(std::move(frame_memory_));
+  base::keep_until_exit(std::move(frame_registration_));
+  base::keep_until_exit(std::move(endpoint_));
 }
 
 template <class Action>
