@@ -68,25 +68,24 @@ TEST(FastMode, PassesAResultOnToTwoRequestsOfOneRank) {
 
 /// More of one microbatch than the next request can name.
 TEST(FastMode, LetsGoOfManyResults) {
-  run_local(
-      2,
-      [] {
-        Net net;
-        DistributedModel model(net);
-        model.set_partition("", 0);
-        model.set_partition("p1", 1);
-        int calls = 2;
-        auto run = smp::step([&](Tensor x) {
-          const at::NoGradGuard none;
-          for (int i = 0; i < calls; ++i) x = net->pieces[1](x);
-          return x.sum();
-        });
-        for (int step = 0; step < kRecorded; ++step) run(rows(8));
-        calls = 4'500;
-        run(rows(8));
-        EXPECT_EQ(replayed(), rank() == 0 ? 1U : 0U);
-      },
-      config_of(Mode::kFast, 8), {.seed = 1});
+  run_local(2,
+            [] {
+              Net net;
+              DistributedModel model(net);
+              model.set_partition("", 0);
+              model.set_partition("p1", 1);
+              int calls = 2;
+              auto run = smp::step([&](Tensor x) {
+                const at::NoGradGuard none;
+                for (int i = 0; i < calls; ++i) x = net->pieces[1](x);
+                return x.sum();
+              });
+              for (int step = 0; step < kRecorded; ++step) run(rows(8));
+              calls = 4'500;
+              run(rows(8));
+              EXPECT_EQ(replayed(), rank() == 0 ? 1U : 0U);
+            },
+            config_of(Mode::kFast, 8), {.seed = 1});
 }
 
 /// A hook calls a module of a rank that has not heard that the forward is done.
