@@ -167,7 +167,7 @@ Runtime::~Runtime() {
   try {
     server_.leave_job();
     communicators_.announce_leaving(base::concat("left after step ", server_.steps()));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // nothing may leave a destructor
     base::log(base::LogLevel::kWarning,
               "not all ranks could be told that this one leaves: ", error.what());
   }

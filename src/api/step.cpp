@@ -122,6 +122,7 @@ class StepRun {
                 list->microbatches(),
                 ": set microbatches to the largest number, or take pipeline = interleaved");
   }
+
   /// The step of a replica without a batch.
   StepResult idle() {
     ReplicaStep::Batch none;
