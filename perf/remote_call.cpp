@@ -68,8 +68,9 @@ void ping_pong(Samples& samples) {
   }
 }
 
+/// `here`: the same product and its gradient in plain LibTorch, which every call contains.
 struct CallSamples {
-  Samples forward, forward_backward, forward_without_grad;
+  Samples forward, forward_backward, forward_without_grad, here, here_backward;
 };
 
 /// The calls of one round: a step with one microbatch, whose body calls the module in a loop.
@@ -81,15 +82,17 @@ class Calls {
     auto round = step([&](at::Tensor x) {
       x.requires_grad_();
       for (int call = 0; call < kWarmUpCalls + kCallsPerRound; ++call) {
-        const CallSamples sample = once(x);
-        if (call >= kWarmUpCalls) append(samples, sample);
+        once(x, call >= kWarmUpCalls ? samples : not_counted_);
+      }
+      for (int call = 0; call < kWarmUpCalls + kCallsPerRound; ++call) {
+        here(call >= kWarmUpCalls ? samples : not_counted_);
       }
     });
     round(rank() == 0 ? at::randn({4}) : at::Tensor());
   }
 
  private:
-  CallSamples once(const at::Tensor& x) {
+  void once(const at::Tensor& x, CallSamples& samples) {
     const base::SteadyClock clock;
     const auto start = clock.now();
     const auto y = smp::wait(model_(x));
@@ -99,20 +102,30 @@ class Calls {
     const at::NoGradGuard no_grad;
     smp::wait(model_(x));
     const auto end = clock.now();
-    return {{us(forward - start)}, {us(backward - start)}, {us(end - backward)}};
+    samples.forward.push_back(us(forward - start));
+    samples.forward_backward.push_back(us(backward - start));
+    samples.forward_without_grad.push_back(us(end - backward));
+  }
+
+  void here(CallSamples& samples) {
+    const base::SteadyClock clock;
+    const auto start = clock.now();
+    const auto y = x_here_ * w_here_;
+    const auto forward = clock.now();
+    y.backward(gradient_);
+    const auto backward = clock.now();
+    samples.here.push_back(us(forward - start));
+    samples.here_backward.push_back(us(backward - start));
   }
 
   static double us(base::Nanoseconds duration) {
     return static_cast<double>(duration) / base::kMicrosecond;
   }
-  static void append(CallSamples& all, const CallSamples& one) {
-    all.forward.push_back(one.forward[0]);
-    all.forward_backward.push_back(one.forward_backward[0]);
-    all.forward_without_grad.push_back(one.forward_without_grad[0]);
-  }
 
   DistributedModel<Model>& model_;
   at::Tensor gradient_ = at::ones({4});
+  at::Tensor x_here_ = at::randn({4}).requires_grad_(), w_here_ = at::ones({1}).requires_grad_();
+  CallSamples not_counted_;
 };
 
 void add_percentiles(Report& report, const std::string& name, const Samples& samples,
@@ -136,6 +149,19 @@ void add_calls(Report& report, const std::string& prefix, const CallSamples& cal
                   over + "under NoGradGuard");
 }
 
+/// What no call can do without: the product itself and the way there.
+void add_plain(Report& report, const CallSamples& calls, double round_trip) {
+  const double here = percentile(calls.here, 0.5);
+  const double here_backward = percentile(calls.here_backward, 0.5);
+  report.add("here.forward.p50_us", here, "us", "x * w in plain LibTorch, in the same body");
+  report.add("here.forward_backward.p50_us", here_backward, "us", "and backward() of it");
+  report.add("added.forward.p50_us", percentile(calls.forward, 0.5) - here - round_trip, "us",
+             "forward less the product and a ping-pong");
+  report.add("forward_backward_over_here.p50",
+             percentile(calls.forward_backward, 0.5) / here_backward, "1",
+             "on the other rank over plain LibTorch on this one");
+}
+
 void add_rows(Report& report, const Measured& shared, const Measured& over_mpi) {
   add_calls(report, "", shared.calls, "through shared memory; ",
             "aim: p50 at most 2.5 where both cores are free", "aim: p50 at most 8");
@@ -154,6 +180,7 @@ void add_rows(Report& report, const Measured& shared, const Measured& over_mpi) 
   report.add("forward_backward_over_pingpong.p50",
              percentile(shared.calls.forward_backward, 0.5) / round_trip, "1", "aim: below 22");
   report.add("forward_over_mpi.p50", forward(shared) / forward(over_mpi), "1");
+  add_plain(report, shared.calls, round_trip);
   const std::string reference =
       "not of this run: torch.distributed.rpc (TensorPipe) of torch 2.13, another 2-core machine";
   report.add("torch_rpc.forward.p50_us", 480, "us", reference);
