@@ -19,6 +19,7 @@
 #include <iostream>
 
 #include "base/check.h"
+#include "base/pulse.h"
 
 namespace smp {
 namespace {
@@ -29,6 +30,7 @@ constexpr int kThrew = 87;
 
 /// Nothing that the work does by itself may end in this process's own atexit handlers, or be seen.
 void prepare_child() {
+  base::PulseBoard::leave();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);

@@ -9,6 +9,7 @@
 
 #include "api/common_buffers.h"
 #include "base/check.h"
+#include "module/path_below.h"
 #include "smp/nn/sequential.h"
 
 namespace smp {
@@ -52,7 +53,7 @@ class Walk {
     }
     const int node = add_node(module, path, parent);
     for (const auto& child : module.named_children()) {
-      visit(*child.value(), path.empty() ? child.key() : path + "." + child.key(), node);
+      visit(*child.value(), path_below(path, child.key()), node);
     }
   }
 
@@ -79,8 +80,7 @@ class Walk {
     if (routed != nullptr) own.state_use = routed->smp_state_use();
     own.sequential = dynamic_cast<const nn::SequentialImpl*>(&module) != nullptr;
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-      const int number = number_of(parameter.value(),
-                                   path.empty() ? parameter.key() : path + "." + parameter.key());
+      const int number = number_of(parameter.value(), path_below(path, parameter.key()));
       description.tree.nodes[static_cast<std::size_t>(node)].parameters.push_back(
           {parameter.key(), number});
     }

@@ -10,13 +10,10 @@
 #include "api/runtime.h"
 #include "base/check.h"
 #include "deferred/delayed_tensors.h"
+#include "module/path_below.h"
 
 namespace smp {
 namespace {
-
-std::string join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
-}
 
 server::KeptState state_of(const PartitionPlan::Row& row) {
   if (row.state == "shared") return server::KeptState::kShared;
@@ -58,11 +55,11 @@ void ModelPlacement::find_tensors(const ModelDescription& description, const Par
     const auto& module = *description.modules[i];
     const auto& path = description.tree.nodes[i].path;
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      note({join(path, item.key()), item.value(), owner, server::Held::kParameter, false});
+      note({path_below(path, item.key()), item.value(), owner, server::Held::kParameter, false});
     }
     for (const auto& item : module.named_buffers(/*recurse=*/false)) {
       if (!item.value().defined()) continue;
-      note({join(path, item.key()), item.value(), owner, server::Held::kBuffer,
+      note({path_below(path, item.key()), item.value(), owner, server::Held::kBuffer,
             stays_everywhere(module, item.value())});
     }
   }

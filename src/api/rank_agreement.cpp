@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
+#include "module/path_below.h"
 #include "server/foreign_parameters.h"
 #include "tp/sliced_parameters.h"
 
@@ -49,7 +50,7 @@ std::vector<Named> tensors_of(const std::vector<const ModelDescription*>& models
     for (const auto& item : tensors) {
       if (!item.value().defined()) continue;
       if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-      all.push_back({path.empty() ? item.key() : path + "." + item.key(), item.value(), buffer});
+      all.push_back({path_below(path, item.key()), item.value(), buffer});
     }
   };
   for (const auto* model : models) {

@@ -43,6 +43,11 @@ void PulseBoard::join(PulseBoard board, int rank) {
   joined = kept;
 }
 
+void PulseBoard::leave() noexcept {
+  detail::pulse = &before_joining;
+  joined = nullptr;
+}
+
 int ranks_on_board() noexcept {
   const auto* const board = joined.load();
   return board == nullptr ? 0 : board->ranks();

@@ -49,6 +49,9 @@ class PulseBoard {
   /// From now on own_pulse() is that of `rank` here, and pulse_of() looks here. Once a process; the
   /// board is never taken down, since other threads read it.
   static void join(PulseBoard board, int rank);
+  /// In a forked child, before anything else: what it does is not what its parent does. From now on
+  /// it is on no board.
+  static void leave() noexcept;
 
  private:
   SharedMemory memory_;

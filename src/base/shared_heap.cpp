@@ -30,7 +30,7 @@ std::unique_ptr<SharedHeap> SharedHeap::make(std::size_t bytes) noexcept {
 
 SharedHeap::SharedHeap(SharedMemory memory) : memory_(std::move(memory)) {
   memory_.keep_from_dumps();
-  add_free(0, {size(), 0});
+  add_free(0, {size(), {}});
 }
 
 void* SharedHeap::allocate(std::size_t bytes) {
@@ -40,9 +40,11 @@ void* SharedHeap::allocate(std::size_t bytes) {
   if (fit == sizes_.end()) return nullptr;
   const auto offset = fit->second;
   Range range = take_free(free_.find(offset));
-  const auto reused = std::min(range.touched, needed);
   if (range.size > needed) {
-    add_free(offset + needed, {range.size - needed, range.touched - reused});
+    const auto rest = std::max(range.touched.begin, offset + needed);
+    const bool any = rest < range.touched.end;
+    add_free(offset + needed,
+             {range.size - needed, any ? Touched{rest, range.touched.end} : Touched{}});
   }
   used_.emplace(offset, needed);
   used_bytes_ += needed;
@@ -59,12 +61,12 @@ void SharedHeap::free(void* block) {
   used_.erase(found);
   used_bytes_ -= bytes;
   recently_used_ = std::max(used_bytes_, recently_used_ - recently_used_ / kMemoryOfPeaks);
-  Range range{bytes, bytes};
+  Range range{bytes, {offset, offset + bytes}};
   const auto next = free_.find(offset + bytes);
   if (next != free_.end()) {
     const auto behind = take_free(next);
     range.size += behind.size;
-    range.touched += behind.touched;
+    range.touched = joined(range.touched, behind.touched);
   }
   const auto at = free_.lower_bound(offset);
   if (at != free_.begin()) {
@@ -73,7 +75,7 @@ void SharedHeap::free(void* block) {
       offset = previous->first;
       const auto before = take_free(previous);
       range.size += before.size;
-      range.touched += before.touched;
+      range.touched = joined(before.touched, range.touched);
     }
   }
   add_free(offset, range);
@@ -85,15 +87,21 @@ void SharedHeap::trim() {
   give_back_beyond(0);
 }
 
+SharedHeap::Touched SharedHeap::joined(const Touched& one, const Touched& other) noexcept {
+  if (one.bytes() == 0) return other;
+  if (other.bytes() == 0) return one;
+  return {std::min(one.begin, other.begin), std::max(one.end, other.end)};
+}
+
 void SharedHeap::add_free(std::size_t offset, Range range) {
   free_.emplace(offset, range);
   sizes_.emplace(range.size, offset);
-  kept_bytes_ += range.touched;
+  kept_bytes_ += range.touched.bytes();
 }
 
 SharedHeap::Range SharedHeap::take_free(Ranges::iterator range) {
   const auto taken = range->second;
-  kept_bytes_ -= taken.touched;
+  kept_bytes_ -= taken.touched.bytes();
   sizes_.erase({taken.size, range->first});
   free_.erase(range);
   return taken;
@@ -104,11 +112,11 @@ void SharedHeap::give_back_beyond(std::size_t bytes) {
   for (auto each = sizes_.rbegin(); each != sizes_.rend() && used_bytes_ + kept_bytes_ > bytes;
        ++each) {
     auto& range = free_.find(each->second)->second;
-    if (range.touched == 0) continue;
+    if (range.touched.bytes() == 0) continue;
     // In a forked child, whose memory is its own, this fails, and all of it stays.
     if (::madvise(start() + each->second, range.size, MADV_REMOVE) != 0) return;
-    kept_bytes_ -= range.touched;
-    range.touched = 0;
+    kept_bytes_ -= range.touched.bytes();
+    range.touched = {};
   }
 }
 

@@ -63,12 +63,19 @@ class SharedHeap {
   void after_fork_in_child() noexcept;
 
  private:
+  /// Of a range: from the first byte that may take memory to behind the last. Counting bytes alone
+  /// would not say on which side of a cut they lie.
+  struct Touched {
+    std::size_t begin = 0, end = 0;  // offsets in the heap; equal: there are none
+    std::size_t bytes() const noexcept { return end - begin; }
+  };
   struct Range {
     std::size_t size = 0;
-    std::size_t touched = 0;  // at most so many bytes of memory
+    Touched touched;
   };
   using Ranges = std::map<std::size_t, Range>;  // by offset
 
+  static Touched joined(const Touched& one, const Touched& other) noexcept;
   std::byte* start() const noexcept { return memory_.bytes().data(); }
   void add_free(std::size_t offset, Range range);
   Range take_free(Ranges::iterator range);

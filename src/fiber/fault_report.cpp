@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
 
 #include "base/pulse.h"
 #include "fiber/stack_pool.h"
@@ -66,7 +65,8 @@ void on_fault(int signal, siginfo_t* info, void*) {
   char text[1024];
   const int length = explain(*fault, *info, *who == '\0' ? "a process" : who, text, sizeof text);
   const auto bytes = std::min(static_cast<std::size_t>(length), sizeof text - 1);
-  if (write(STDERR_FILENO, text, bytes) < 0) std::_Exit(1);
+  if (write(STDERR_FILENO, text, bytes) < 0) {  // nobody will read it; the end is the same
+  }
   base::own_pulse().spoke = true;
   // Returning runs the faulting instruction again, now under the previous handler; what was sent is
   // sent again.
@@ -75,12 +75,13 @@ void on_fault(int signal, siginfo_t* info, void*) {
 }
 
 void use_alternate_stack() {
-  static thread_local std::unique_ptr<char[]> alternate;
-  if (alternate) return;
+  // Never freed: what runs as the process exits may fault as well.
+  static thread_local char* alternate = nullptr;
+  if (alternate != nullptr) return;
   const std::size_t bytes = 64 * 1024;
-  alternate = std::make_unique<char[]>(bytes);
+  alternate = new char[bytes];
   stack_t stack{};
-  stack.ss_sp = alternate.get();
+  stack.ss_sp = alternate;
   stack.ss_size = bytes;
   sigaltstack(&stack, nullptr);
 }

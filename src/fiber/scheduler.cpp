@@ -34,6 +34,12 @@ void describe_thread(char* text, std::size_t size) {
   if (fiber != nullptr && fiber->activity != nullptr) fiber->activity->describe(text, size);
 }
 
+void require_that_it_may_wait(const WaitReason& reason) {
+  SMP_REQUIRE(!at::in_parallel_region(), "a fiber cannot wait for ", reason.what,
+              " inside at::parallel_for: call ",
+              *reason.module_path == 0 ? "what waits" : reason.module_path, " outside of it");
+}
+
 }  // namespace
 
 // ---- waiting -----------------------------------------------------------------------------------
@@ -47,9 +53,7 @@ void Event::signal() noexcept {
 
 void Event::wait(const WaitReason& reason) {
   if (std::exchange(set_, false)) return;
-  SMP_REQUIRE(!at::in_parallel_region(), "a fiber cannot wait for ", reason.what,
-              " inside at::parallel_for: call ",
-              *reason.module_path == 0 ? "what waits" : reason.module_path, " outside of it");
+  require_that_it_may_wait(reason);
   Scheduler::instance().wait_for(*this, reason);
 }
 
@@ -191,6 +195,7 @@ bool Scheduler::yield_to_those_before(Priority priority) {
 }
 
 void Scheduler::sleep_for(base::Nanoseconds duration, const WaitReason& reason) {
+  require_that_it_may_wait(reason);  // before a timer knows of the event
   Event woken;
   if (auto* sim = state_->simulation) {
     sim->at(sim->now() + duration, [&woken] { woken.signal(); });

@@ -17,8 +17,8 @@ class SequentialCall final : public AnyCall {
 
   std::shared_ptr<torch::nn::Module> module() const override { return module_; }
   const std::type_info& type() const noexcept override { return typeid(SequentialImpl); }
-  std::shared_ptr<AnyCall> on(std::shared_ptr<torch::nn::Module> module) const override {
-    return make_call(std::dynamic_pointer_cast<SequentialImpl>(std::move(module)));
+  std::shared_ptr<AnyCall> clone(std::optional<torch::Device> device) const override {
+    return make_call(std::dynamic_pointer_cast<SequentialImpl>(module_->clone(device)));
   }
   AnyValue forward(Values&& arguments) override {
     return module_->any_forward(std::move(arguments));
@@ -50,8 +50,8 @@ class ForeignCall final : public AnyCall {
 
   std::shared_ptr<torch::nn::Module> module() const override { return module_.ptr(); }
   const std::type_info& type() const noexcept override { return module_.type_info(); }
-  std::shared_ptr<AnyCall> on(std::shared_ptr<torch::nn::Module>) const override {
-    return make_call(module_.clone());
+  std::shared_ptr<AnyCall> clone(std::optional<torch::Device> device) const override {
+    return make_call(module_.clone(device));
   }
   AnyValue forward(Values&& a) override {
     switch (a.size()) {
@@ -123,7 +123,7 @@ detail::AnyCall& AnyModule::call() const {
 
 AnyModule AnyModule::clone(std::optional<torch::Device> device) const {
   AnyModule copy;
-  if (call_ != nullptr) copy.call_ = call_->on(ptr()->clone(device));
+  if (call_ != nullptr) copy.call_ = call_->clone(device);
   return copy;
 }
 

@@ -122,6 +122,7 @@ void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
   if (const auto* from = dynamic_cast<const RoutedBase*>(&original)) {
     if (auto* to = dynamic_cast<RoutedBase*>(&copy)) {
       to->smp_pin = from->smp_pin;
+      to->smp_tensor_parallel = from->smp_tensor_parallel;
     }
   }
   const auto children = original.children();

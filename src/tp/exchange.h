@@ -41,7 +41,7 @@ class Exchange {
   /// So does what follows joined parts.
   Exchange dual() const;
   /// The same for a tensor of `num_dims` dimensions: none of them counted from the end.
-  /// @throws std::out_of_range like c10::Error if it has no such dimension.
+  /// @throws c10::IndexError if it has no such dimension.
   Exchange of(std::int64_t num_dims) const;
   bool is_identity() const noexcept { return kind_ == Kind::kIdentity; }
   /// Of each of `size` ranks, which has a tensor of so many bytes.

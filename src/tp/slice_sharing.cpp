@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "module/path_below.h"
 #include "smp/call.h"
 #include "smp/tp/distributed_module.h"
 
@@ -15,10 +16,6 @@ namespace smp::tp {
 namespace {
 
 using torch::nn::Module;
-
-std::string below(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + '.' + name;
-}
 
 /// Modules and their paths, the model itself first; each once.
 std::vector<std::pair<std::string, const Module*>> modules_of(const Module& model) {
@@ -37,7 +34,7 @@ class SliceHolders {
       const auto* const routed = dynamic_cast<const RoutedBase*>(module);
       if (routed == nullptr || !routed->smp_stand_in) continue;
       for (const auto& [own, part] : modules_of(routed->smp_stand_in->module())) {
-        add(below(path, own), *part, *module);
+        add(path_below(path, own), *part, *module);
       }
     }
   }
@@ -62,7 +59,7 @@ class SliceHolders {
     const auto parameters = module.named_parameters(/*recurse=*/false);
     for (const auto& [name, slice] : distributed->sliced()) {
       const auto* const tensor = parameters[name].unsafeGetTensorImpl();
-      auto& holder = holders_.try_emplace(tensor, Holder{below(path, name), {}}).first->second;
+      auto& holder = holders_.try_emplace(tensor, Holder{path_below(path, name), {}}).first->second;
       for (const auto& part : modules_of(root)) holder.modules.insert(part.second);
     }
   }
@@ -78,7 +75,7 @@ std::optional<SharedSlice> find_shared_slice(const Module& model) {
     for (const auto& item : module->named_parameters(/*recurse=*/false)) {
       if (!item.value().defined()) continue;
       const auto* const slice = holders.held_elsewhere(item.value(), *module);
-      if (slice != nullptr) return SharedSlice{*slice, below(path, item.key())};
+      if (slice != nullptr) return SharedSlice{*slice, path_below(path, item.key())};
     }
   }
   return std::nullopt;

@@ -3,16 +3,13 @@
 #include <torch/nn/module.h>
 
 #include "base/check.h"
+#include "module/path_below.h"
 #include "smp/tp/replacement.h"
 
 namespace smp {
 namespace {
 
 using Values = std::map<std::string, at::Tensor>;
-
-std::string below(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + '.' + name;
-}
 
 std::string names_of(const Values& values) {
   std::string names;
@@ -30,7 +27,7 @@ void set_value(const torch::nn::Module& module, const std::string& name,
 void set_values_of(torch::nn::Module& module, const std::string& path, const Values& values) {
   auto* const distributed = dynamic_cast<DistributedModule*>(&module);
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    const auto& value = values.at(below(path, item.key()));
+    const auto& value = values.at(path_below(path, item.key()));
     if (distributed != nullptr && distributed->slice_dim(item.key())) {
       distributed->set_whole(item.key(), value);
     } else {
@@ -38,7 +35,7 @@ void set_values_of(torch::nn::Module& module, const std::string& path, const Val
     }
   }
   for (const auto& child : module.named_children()) {
-    set_values_of(*child.value(), below(path, child.key()), values);
+    set_values_of(*child.value(), path_below(path, child.key()), values);
   }
 }
 

@@ -25,7 +25,7 @@ TEST(Pulse, CountsBeatsWithoutABoard) {
   EXPECT_EQ(pulse_of(0), nullptr);
 }
 
-/// In a child: a board is never left.
+/// In a child: a board is never taken down.
 int seen_on_a_board() {
   PulseBoard::join(board_of(3), 2);
   beat();
@@ -50,6 +50,24 @@ int accused_on_a_board() {
   if (accuser_of(0) != 1) return 1;
   if (accuser_of(1) != 2 || second.accuser != 2 || accuser_of(1) != 2) return 2;
   return 0;
+}
+
+/// In a child, as those of trial runs: what it says is not said by its parent.
+int silent_after_leaving() {
+  auto board = board_of(2);
+  auto& own = board.of(1);
+  PulseBoard::join(std::move(board), 1);
+  const auto beats = own.beats.load();
+  PulseBoard::leave();
+  beat();
+  own_pulse().spoke = true;
+  if (own.spoke || own.beats != beats || &own_pulse() == &own) return 1;
+  return ranks_on_board() == 0 && pulse_of(1) == nullptr ? 0 : 2;
+}
+
+TEST(PulseDeathTest, WhoLeftTheBoardIsNotSeenThere) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(silent_after_leaving()), testing::ExitedWithCode(0), "");
 }
 
 TEST(PulseDeathTest, TheFirstRankThatEndsTheJobForAStoppedOneIsItsAccuser) {

@@ -56,6 +56,27 @@ TEST(SharedHeap, GivesTheSameMemoryAgain) {
   }
 }
 
+/// What was given back lies before what was not, in one range that is cut between.
+TEST(SharedHeap, KnowsWhichSideOfACutTakesMemory) {
+  const auto heap = SharedHeap::make(10 * kMiB);
+  auto* const first = heap->allocate(3 * kMiB);
+  auto* const second = heap->allocate(3 * kMiB);
+  auto* const third = heap->allocate(4 * kMiB);
+  std::memset(first, 1, 3 * kMiB);
+  std::memset(second, 1, 3 * kMiB);
+  heap->free(first);
+  heap->trim();
+  EXPECT_EQ(resident(*heap), 3 * kMiB);
+  heap->free(second);
+  EXPECT_EQ(heap->allocate(3 * kMiB), first);
+  EXPECT_EQ(heap->usage().kept, 3 * kMiB) << "that of the second";
+  heap->trim();
+  EXPECT_EQ(heap->usage().kept, 0u);
+  EXPECT_EQ(resident(*heap), 0u);
+  heap->free(first);
+  heap->free(third);
+}
+
 TEST(SharedHeap, IsFullWhenItIs) {
   const auto heap = SharedHeap::make(4 * kMiB);
   auto* const most = heap->allocate(3 * kMiB);

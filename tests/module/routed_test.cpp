@@ -211,6 +211,7 @@ TEST(Routed, RefusesToSendWhatCannotCross) {
 TEST(Routed, ClonesIntoARoutedModule) {
   TwoScales net;
   net->first->smp_pin = 3;
+  net->first->smp_tensor_parallel = true;
   auto copy = std::dynamic_pointer_cast<TwoScales::Impl>(net->clone());
   ASSERT_NE(copy, nullptr);
   torch::NoGradGuard no_grad;
@@ -218,6 +219,8 @@ TEST(Routed, ClonesIntoARoutedModule) {
   EXPECT_TRUE(is_filled(copy->forward(kOnes), 6));
   EXPECT_EQ(copy->name(), "smp::test::TwoScalesImpl");
   EXPECT_EQ(copy->first->smp_pin, 3);
+  EXPECT_EQ(copy->first->smp_tensor_parallel, true);
+  EXPECT_EQ(copy->second->smp_tensor_parallel, std::nullopt);
   FakeHandler handler({copy, net.ptr()}, {{"first", 1}});
   EXPECT_TRUE(is_filled(copy->forward(kOnes), 300));
 }

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -47,8 +48,8 @@ class SMP_API AnyCall {
 
   virtual std::shared_ptr<torch::nn::Module> module() const = 0;
   virtual const std::type_info& type() const noexcept = 0;
-  /// The same kind of call on `module`, which is of the same type.
-  virtual std::shared_ptr<AnyCall> on(std::shared_ptr<torch::nn::Module> module) const = 0;
+  /// The same kind of call on a copy of its module, there if a device is named.
+  virtual std::shared_ptr<AnyCall> clone(std::optional<torch::Device> device) const = 0;
 
   virtual AnyValue forward(Values&& arguments) = 0;
 
@@ -90,8 +91,9 @@ class TypedCall<Module, smp::detail::Signature<C, N, R, A...>> final : public An
 
   std::shared_ptr<torch::nn::Module> module() const override { return module_; }
   const std::type_info& type() const noexcept override { return typeid(Module); }
-  std::shared_ptr<AnyCall> on(std::shared_ptr<torch::nn::Module> module) const override {
-    return std::make_shared<TypedCall>(std::dynamic_pointer_cast<Module>(std::move(module)));
+  std::shared_ptr<AnyCall> clone(std::optional<torch::Device> device) const override {
+    const torch::nn::Module& module = *module_;  // which may hide clone()
+    return std::make_shared<TypedCall>(std::dynamic_pointer_cast<Module>(module.clone(device)));
   }
 
   AnyValue forward(Values&& arguments) override { return call<sizeof...(A)>(arguments); }
