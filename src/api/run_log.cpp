@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/process_memory.h"
-#include "d2d/frame_codec.h"
+#include "d2d/wire.h"
 #include "report/event_file.h"
 #include "report/memory_use.h"
 #include "report/run_folder.h"

@@ -5,13 +5,14 @@
 
 #include "base/byte_text.h"
 #include "base/check.h"
+#include "d2d/frame_decoder.h"
 
 namespace smp::d2d {
 
 std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
                                       const Routes& routes) {
-  ReadFrame frame = decode_frame(control.span(), data_tensors_, {}, {routes.loans(source), source});
-  Arrival arrival{source, std::move(frame), std::move(control)};
+  Arrival arrival{source, decode(source, control, routes), {}};
+  arrival.control = std::move(control);
   if (data_tensors_.empty()) return arrival;
   std::size_t bytes = 0;
   for (const DataTensor& data : data_tensors_) bytes += data.tensor.nbytes();
@@ -24,6 +25,14 @@ std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
   }
   data_tensors_.clear();
   return std::nullopt;
+}
+
+ReadFrame Arrivals::decode(GlobalRank source, const ByteBuffer& control, const Routes& routes) try {
+  return decode_frame(control.span(), data_tensors_, {}, {routes.loans(source), source});
+} catch (const InternalError& error) {
+  throw InternalError(base::concat("from rank ", source, ": ", error.what()));
+} catch (const UnsupportedError& error) {
+  throw UnsupportedError(base::concat("from rank ", source, ": ", error.what()));
 }
 
 std::string Arrivals::overdue(base::Nanoseconds deadline) const {

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "d2d/byte_buffer.h"
-#include "d2d/frame_codec.h"
+#include "d2d/frame.h"
 #include "d2d/route.h"
 #include "d2d/slots.h"
 #include "smp/rank.h"
@@ -27,7 +27,8 @@ struct Arrival {
 class Arrivals {
  public:
   /// The frame in `control`, or nothing if tensors are to come: they are received under one token.
-  /// @throws InternalError  the bytes are malformed.
+  /// @throws InternalError     the bytes are malformed.
+  /// @throws UnsupportedError  LibTorch has no such device here.
   std::optional<Arrival> read(GlobalRank source, ByteBuffer&& control, const Routes& routes);
   /// One of the tensors under `token` has come; the frame if it was the last.
   std::optional<Arrival> received(Token token);
@@ -44,6 +45,7 @@ class Arrivals {
     std::size_t bytes = 0;    // of all that were
     base::Nanoseconds since = 0;
   };
+  ReadFrame decode(GlobalRank source, const ByteBuffer& control, const Routes& routes);
   Wire& wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const;
 
   std::vector<DataTensor> data_tensors_;  // of the frame at hand

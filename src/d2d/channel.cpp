@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/keep_until_exit.h"
 #include "d2d/copy_on_write.h"
+#include "d2d/frame_encoder.h"
 #include "d2d/tensor_data.h"
 
 namespace smp::d2d {
@@ -60,7 +61,7 @@ Channel::~Channel() {
 
 void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header,
                    std::string_view body, c10::ArrayRef<at::Tensor> tensors,
-                   std::shared_ptr<Departure> departure) {
+                   const std::shared_ptr<Departure>& departure) {
   check_can_send(peer);
   const FrameToSend frame{port, header, body, tensors};
   auto lock = own_wires();

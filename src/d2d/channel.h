@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "d2d/arrivals.h"
 #include "d2d/departures.h"
-#include "d2d/frame_codec.h"
+#include "d2d/frame.h"
 #include "d2d/progress_thread.h"
 #include "d2d/route.h"
 
@@ -83,7 +83,8 @@ class Channel final : private WireHandler {
   /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. If the channel
   ///                        has failed, later calls say why.
   void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,
-            c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure = nullptr);
+            c10::ArrayRef<at::Tensor> tensors,
+            const std::shared_ptr<Departure>& departure = nullptr);
 
   /// Advances sends and receives, hands complete frames to the receivers; true if anything moved.
   /// Independent of LibTorch's thread-local state (inference mode and friends).

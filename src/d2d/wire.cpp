@@ -21,6 +21,12 @@ Nobody nobody;
 
 }  // namespace
 
+std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept {
+  if (device == c10::DeviceType::CPU) return MemoryKind::kHost;
+  if (device == c10::DeviceType::CUDA) return MemoryKind::kCuda;
+  return std::nullopt;
+}
+
 Wire::Wire(GlobalRank rank, Members members)
     : rank_(rank), members_(std::move(members)), handler_(&nobody) {
   SMP_REQUIRE(members_.contain(rank), "rank ", rank, ": connecting the ranks ", members_,

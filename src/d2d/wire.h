@@ -3,9 +3,12 @@
 // nothing here suspends a fiber.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -20,6 +23,8 @@ namespace smp::d2d {
 /// Where bytes of the data plane lie.
 enum class MemoryKind : std::uint8_t { kHost, kCuda };
 inline constexpr std::size_t kMemoryKinds = 2;
+/// Of memory on `device`; nothing: no wire reaches any such memory.
+std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept;
 
 /// Wires for data, by MemoryKind, each by its number in the list that all ranks have.
 using DataWires = std::array<std::uint8_t, kMemoryKinds>;

@@ -8,20 +8,20 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "d2d/frame_codec.h"
+#include "d2d/frame.h"
 #include "module/node_pointer.h"
+#include "server/awaited_result.h"
 #include "server/clone_on_write.h"
-#include "server/guarded_tensor.h"
 #include "server/hooked_arguments.h"
 #include "server/inside_node.h"
 #include "server/link_follower.h"
+#include "server/promised_arguments.h"
 #include "server/promised_call.h"
 #include "server/remote_call.h"
 #include "server/remote_exception.h"
@@ -29,51 +29,6 @@
 
 namespace smp::server {
 namespace {
-
-/// The answer to a forward request, awaited on the caller's stack.
-class AwaitedResult final : public ResponseTarget {
- public:
-  std::optional<ForwardResponse> response;
-  std::optional<Failure> failure;
-
-  void wait(const fiber::WaitReason& reason) {
-    await_answer(arrived_, reason);
-    SMP_ASSERT(!misplaced_, reason.module_path, ": a backward answer to a forward request");
-  }
-
- private:
-  void on_forward(ForwardResponse&& answer) noexcept override {
-    response = std::move(answer);
-    arrived_.signal();
-  }
-  void on_backward(BackwardResponse&&) noexcept override {
-    misplaced_ = true;
-    arrived_.signal();
-  }
-  void on_error(Failure&& error) noexcept override {
-    failure = std::move(error);
-    arrived_.signal();
-  }
-  void on_abort() noexcept override { arrived_.signal(); }
-
-  fiber::Event arrived_;
-  bool misplaced_ = false;
-};
-
-/// A request whose answer may come as long as this lives, on the caller's stack.
-class OpenRequest {
- public:
-  OpenRequest(ServerCore& core, ResponseTarget& target)
-      : core_(core), id_(core.step->requests.add(&target)) {}
-  ~OpenRequest() { core_.step->requests.take(id_); }
-  OpenRequest(const OpenRequest&) = delete;
-  OpenRequest& operator=(const OpenRequest&) = delete;
-  RequestId id() const noexcept { return id_; }
-
- private:
-  ServerCore& core_;
-  RequestId id_;
-};
 
 /// A remote call that a body itself makes.
 class BodyCall {
@@ -94,58 +49,6 @@ class BodyCall {
   ExecutionScope* scope_ = nullptr;
   const RoutedBase& module_;
 };
-
-PromisedCall* promised_call_of(const PromiseOf& promise) noexcept {
-  return static_cast<PromisedCall*>(promise.values);
-}
-
-bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
-  return std::count_if(tensors.begin(), tensors.end(),
-                       [&](const auto& other) { return other.is_same(tensors[index]); }) > 1;
-}
-
-/// An ordinary tensor, or a promise that goes where it is needed without coming here. One tensor
-/// that is two arguments stays one.
-bool needs_no_fetch(const std::vector<at::Tensor>& tensors, std::size_t index) {
-  const auto& tensor = tensors[index];
-  if (guard_of(tensor) == nullptr) return true;
-  auto* const call = promised_call_of(promise_of(tensor));
-  return call != nullptr && !is_twice(tensors, index) && call->passes_on();
-}
-
-void fetch_what_is_not_passed_on(std::vector<at::Tensor>& tensors) {
-  for (std::size_t i = 0; i < tensors.size();) {
-    if (needs_no_fetch(tensors, i)) {
-      ++i;
-      continue;
-    }
-    const auto given = tensors[i];
-    const auto value = fetched(given);
-    for (auto& tensor : tensors) {
-      if (tensor.is_same(given)) tensor = value;
-    }
-    // What another tensor guards stays as it is. Calls of earlier arguments may have ended while
-    // this waited.
-    const bool fetched_it = guard_of(value) == nullptr || !value.is_same(given);
-    i = fetched_it ? 0 : i + 1;
-  }
-}
-
-/// All others, without a wait between this and the request.
-std::vector<PromisedInput> name_promises(const std::vector<at::Tensor>& tensors, PpRank owner,
-                                         OutputUses& uses) {
-  std::vector<PromisedInput> named;
-  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    if (guard_of(tensors[i]) == nullptr) continue;
-    const auto promise = promise_of(tensors[i]);
-    auto* const call = promised_call_of(promise);
-    if (call == nullptr) continue;
-    named.push_back(call->pass_on(promise.index, owner));
-    named.back().index = i;
-    if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());
-  }
-  return named;
-}
 
 ModuleId id_of(const RoutedBase& module) { return ModuleId{module.smp_place.index}; }
 

@@ -22,8 +22,8 @@ std::uint8_t flag(bool on, std::uint8_t bit) { return on ? bit : std::uint8_t{0}
 
 void post(d2d::Channel& channel, GlobalRank peer, std::span<const std::byte> header,
           std::string_view body = {}, c10::ArrayRef<at::Tensor> tensors = {},
-          std::shared_ptr<d2d::Departure> departure = nullptr) {
-  channel.send(peer, d2d::Port::kServer, header, body, tensors, std::move(departure));
+          const std::shared_ptr<d2d::Departure>& departure = nullptr) {
+  channel.send(peer, d2d::Port::kServer, header, body, tensors, departure);
 }
 
 void put_modes(const ExecutionModes& modes, wire::ForwardHeader& header) {
@@ -116,7 +116,7 @@ void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& sta
 }
 
 void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
-                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
+                  const StepEnded& message, const std::shared_ptr<d2d::Departure>& departure) {
   const auto flags = static_cast<std::uint8_t>(
       flag(message.replayed, wire::kReplayed) | flag(message.fastest, wire::kFastest) |
       flag(message.keep_order, wire::kKeepOrder) | flag(message.in_order, wire::kInOrder));
@@ -137,7 +137,7 @@ void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
     tensors.insert(tensors.end(), output.tensors.begin(), output.tensors.end());
   }
   post(channel, peer, wire::bytes_of(start_of(wire::Kind::kStepEnded, step, {}, -1, flags)),
-       body.bytes(), tensors, std::move(departure));
+       body.bytes(), tensors, departure);
 }
 
 /// Most of them are little more than their name.
@@ -297,8 +297,8 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 }
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
-                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure) {
-  send_outputs(channel, peer, step, message, std::move(departure));
+                  const StepEnded& message, const std::shared_ptr<d2d::Departure>& departure) {
+  send_outputs(channel, peer, step, message, departure);
 }
 
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,

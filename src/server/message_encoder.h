@@ -28,6 +28,6 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 
 /// @param departure  counts the tensors that have not left yet
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
-                  const StepEnded& message, std::shared_ptr<d2d::Departure> departure);
+                  const StepEnded& message, const std::shared_ptr<d2d::Departure>& departure);
 
 }  // namespace smp::server

@@ -128,7 +128,9 @@ void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
   router_.lock()->request_backward(owner_, std::move(request));
 }
 
+/// One that was asked in vain, and has not said so yet, does not begin: no gradient comes to it.
 void RemoteCall::leave_early() noexcept {
+  if (early_ == Early::kAsked) note_not_begun();
   early_ = Early::kNo;
   early_gradients_.clear();
   early_error_ = nullptr;
@@ -247,9 +249,13 @@ void RemoteCall::on_backward(BackwardResponse&& response) noexcept {
 void RemoteCall::on_error(Failure&& failure) noexcept {
   if (!failure.of_input) return complete({}, remote_exception(failure));
   used_ = false;
-  if (const auto router = router_.lock()) router->backward_not_begun(owner_, step_, microbatch_);
+  note_not_begun();
   complete({}, nullptr);
   if (early_ == Early::kAnswered) early_ = Early::kNotBegun;
+}
+
+void RemoteCall::note_not_begun() const noexcept {
+  if (const auto router = router_.lock()) router->backward_not_begun(owner_, step_, microbatch_);
 }
 
 void RemoteCall::on_abort() noexcept { complete({}, std::make_exception_ptr(StepAborted{})); }

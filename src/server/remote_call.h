@@ -88,6 +88,7 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
                               const Paths& paths) const;
   std::optional<Settings> changed_settings(CallRouter& router) const;
   void complete(variable_list&& gradients, std::exception_ptr error) noexcept;
+  void note_not_begun() const noexcept;
   void drop() noexcept;
 
   std::weak_ptr<CallRouter> router_;  // a graph may outlive its session

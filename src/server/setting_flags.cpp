@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "module/path_below.h"
 
 namespace smp::server {
 namespace {
@@ -43,10 +44,6 @@ const torch::autograd::AutogradMeta* meta_of(const at::Tensor& parameter) noexce
 bool requires_grad(const at::Tensor& parameter) noexcept {
   const auto* meta = meta_of(parameter);
   return meta != nullptr && meta->requires_grad_;
-}
-
-std::string below(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
 }
 
 }  // namespace
@@ -97,10 +94,10 @@ void SettingFlags::add_module(torch::nn::Module& module, const torch::nn::Module
     const auto* const meta = meta_of(item.value());
     if (meta == nullptr) without_place_.push_back(next());
     places_.push_back(meta == nullptr ? &kOff : &meta->requires_grad_);
-    flags_.push_back({&root, nullptr, item.value(), below(path, item.key())});
+    flags_.push_back({&root, nullptr, item.value(), path_below(path, item.key())});
   }
   for (const auto& child : module.named_children()) {
-    add_module(*child.value(), root, below(path, child.key()));
+    add_module(*child.value(), root, path_below(path, child.key()));
   }
 }
 

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "d2d/frame_codec.h"
+#include "d2d/frame.h"
 #include "d2d/tensor_data.h"
 #include "server/tensor_layout.h"
 

@@ -12,6 +12,7 @@
 
 #include "api/piece_programs.h"
 #include "api/runtime.h"
+#include "server/recorded_steps.h"
 
 namespace smp {
 namespace early_backward_test {
@@ -333,6 +334,49 @@ TEST(EarlyBackward, DoesNotBeginIfACallEndsOtherwiseThanPromised) {
     return multiply(self, x);
   };
   expect_as_alone({{multiply, hooks, multiply, loss_of}, chained}, {{1, 2, 3, 1}, {0, 1, 2, 3}});
+}
+
+/// In static mode rank 0 tells ends to those who do not see them: here to the rank of p1, which
+/// keeps no record in two steps. The others are asked for a backward, once in vain.
+TEST(EarlyBackward, ThatDidNotBeginIsNotCountedAsAsked) {
+  constexpr int kRecorded = server::RecordedSteps::kSteps, kLast = kRecorded + 6;
+  constexpr int kDeparting = 2, kRunning = 8;  // steps, microbatches
+  const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+    const int since = running_step - kRecorded;
+    const bool departs = since >= 1 && since <= kDeparting;
+    return departs ? x : multiply(self, x);
+  };
+  for (const char* pipeline : {"1f1b", "zero_bubble"}) {
+    Config config;
+    config.microbatches = kRunning;
+    config.plan_cache = "off";
+    config.pipeline = pipeline;
+    config.static_mode = true;
+    std::uint64_t replayed = 0, early = 0, told = 0;
+    run_local(4,
+              [&] {
+                Pieces net(std::vector<PieceImpl::Act>{multiply, sometimes, multiply, loss_of});
+                DistributedModel<Pieces> model(net);
+                model.set_partition("", 0);
+                for (int i = 0; i < 4; ++i) model.set_partition("p" + std::to_string(i), i);
+                auto train = smp::step([&](Tensor x) { model.backward(chain(*net, x)); });
+                const auto& core = Runtime::current().server().core();
+                std::uint64_t before = 0;
+                for (int step = 0; step < kLast; ++step) {
+                  barrier();
+                  running_step = step;
+                  if (step == kRecorded) before = core.port.control_messages();
+                  train(rows(2 * kRunning));
+                }
+                told += core.port.control_messages() - before;
+                replayed += core.counters.replayed;
+                early += core.counters.early;
+              },
+              config, {.seed = 1});
+    EXPECT_EQ(replayed, static_cast<std::uint64_t>(kLast - kRecorded)) << pipeline;
+    EXPECT_GT(early, 0u) << pipeline;
+    EXPECT_EQ(told, static_cast<std::uint64_t>(kDeparting * kRunning)) << pipeline;
+  }
 }
 
 /// More than one number: the caller says what it says without promises.

@@ -10,7 +10,8 @@
 #include <thread>
 
 #include "d2d/channel_contract.h"
-#include "d2d/frame_codec.h"
+#include "d2d/frame_decoder.h"
+#include "d2d/frame_encoder.h"
 #include "d2d/heap_allocator.h"
 #include "d2d/loans_contract.h"
 #include "d2d/wires/local_hub.h"

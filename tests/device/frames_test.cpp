@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "d2d/channel_cluster.h"
+#include "d2d/frame_decoder.h"
+#include "d2d/frame_encoder.h"
 #include "d2d/local_cluster.h"
 #include "d2d/simulated_job.h"
 #include "d2d/tensor_data.h"

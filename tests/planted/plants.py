@@ -30,7 +30,7 @@ PLANTS = [
           "    if (one.arrived && !one.taken) std::swap(one.node, at(first).node);\n"
           "  }\n"
           "  auto& oldest = at(first);\n  oldest.taken = true;", [SERVER]),
-    Plant("lost wake-up", "src/server/call_router.cpp",
+    Plant("lost wake-up", "src/server/awaited_result.h",
           "    response = std::move(answer);\n    arrived_.signal();",
           "    response = std::move(answer);\n    if (response->record) arrived_.signal();", [SERVER]),
     Plant("message of the next step is dropped", "src/server/module_server.cpp",
@@ -41,7 +41,7 @@ PLANTS = [
     Plant("swallowed error of a pass", "src/server/body_backward.cpp",
           "    throw;\n  } catch (...) {\n    failures_.fail_step(std::current_exception());\n    throw;",
           "    throw;\n  } catch (...) {\n    throw;", [SERVER, API]),
-    Plant("swallowed error of a remote forward", "src/server/call_router.cpp",
+    Plant("swallowed error of a remote forward", "src/server/awaited_result.h",
           "    failure = std::move(error);\n    arrived_.signal();", "    arrived_.signal();",
           [SERVER]),
     Plant("failed microbatch never done", "src/server/dynamic_engine.cpp",
@@ -295,7 +295,7 @@ PLANTS = [
     Plant("who writes gives back what he still reads", "src/d2d/loans.cpp",
           "    left->add(std::move(memory));\n", "", [MEMORY]),
     # ---- promises that are kept otherwise
-    Plant("outputs are released before a request that needs them has come", "src/server/call_router.cpp",
+    Plant("outputs are released before a request that needs them has come", "src/server/promised_arguments.cpp",
           "    if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());\n", "", [PROMISED]),
     Plant("a result that needs no gradient has no shape", "src/server/link_follower.cpp",
           "  if (output.defined()) {\n    node.add_input_metadata(output);\n  } else {", "  {", [PROMISED]),
@@ -354,9 +354,9 @@ PLANTS = [
           "!of_first_pipeline() || runtime", "runtime", [("test_api", "RunLog*")]),
     Plant("lines of a run count from 1", "src/api/run_log.cpp",
           "    lines_before = options.lines_before;\n", "", [("test_api", "RunLog*")]),
-    Plant("what a frame lent stays lent though it was not sent", "src/d2d/frame_codec.cpp",
+    Plant("what a frame lent stays lent though it was not sent", "src/d2d/frame_encoder.cpp",
           "for (const LoanId id : lent_) loans_->withdraw(id);", "", [("test_d2d", "LoansOfTwo.*")]),
-    Plant("what a frame lent is taken back at once", "src/d2d/frame_codec.cpp",
+    Plant("what a frame lent is taken back at once", "src/d2d/frame_encoder.cpp",
           "  lent.keep();\n", "", [("test_d2d", "LoansOfTwo.*")]),
     Plant("nobody says which file does not fit", "src/api/checkpoint.cpp",
           '"the file " + path', '"a file"', [("test_checkpoint", "ModelFile.*:ModelState.*")]),

@@ -224,19 +224,13 @@ base::Nanoseconds MpiWire::patience(bool unwinding) const noexcept {
 
 void MpiWire::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
   if (std::exchange(closed_, true)) return;
-  if (!job_ends_at_exit()) {  // another wire has said it
-    if (waited > 0) {
-      std::fprintf(stderr,
-                   "smp: rank %d leaves its transport%s, and not all other ranks came along within "
-                   "%lld s: ending the whole job.\n",
-                   rank().value(), unwinding ? " because of an exception" : "",
-                   static_cast<long long>(waited / base::kSecond));
-    } else {
-      std::fprintf(stderr,
-                   "smp: rank %d leaves its transport, which has failed: ending the whole "
-                   "job.\n",
-                   rank().value());
-    }
+  // Another wire has said it, or the failure of this one was told.
+  if (!job_ends_at_exit() && waited > 0) {
+    std::fprintf(stderr,
+                 "smp: rank %d leaves its transport%s, and not all other ranks came along within "
+                 "%lld s: ending the whole job.\n",
+                 rank().value(), unwinding ? " because of an exception" : "",
+                 static_cast<long long>(waited / base::kSecond));
     std::fflush(stderr);
   }
   if (!unwinding) abort_mpi(control_.get(), 1);

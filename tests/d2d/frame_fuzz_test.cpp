@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "d2d/frame_codec.h"
+#include "d2d/frame_decoder.h"
+#include "d2d/frame_encoder.h"
 #include "d2d/wire_fuzz.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
-namespace frame_codec_fuzz_test {
+namespace frame_fuzz_test {
 
 using testing::AnyOf;
 using testing::HasSubstr;
@@ -31,7 +32,7 @@ Bytes control_of(std::uint64_t seed) {
   return {control.span().begin(), control.span().end()};
 }
 
-TEST(FrameCodecFuzz, AFrameIsReadOrSaidToBeMalformed) {
+TEST(FrameFuzz, AFrameIsReadOrSaidToBeMalformed) {
   constexpr FrameLimits kLimits{.tensor_bytes = 1 << 20};
   int refused = 0;
   const int rounds = fuzz_rounds(20'000);
@@ -55,5 +56,5 @@ TEST(FrameCodecFuzz, AFrameIsReadOrSaidToBeMalformed) {
   EXPECT_GT(refused, rounds / 3);
 }
 
-}  // namespace frame_codec_fuzz_test
+}  // namespace frame_fuzz_test
 }  // namespace smp::d2d

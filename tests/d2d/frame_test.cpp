@@ -1,6 +1,4 @@
 // Control buffers: what is written is read again, and nothing malformed does harm.
-#include "d2d/frame_codec.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
@@ -11,6 +9,8 @@
 #include <random>
 
 #include "base/home_device.h"
+#include "d2d/frame_decoder.h"
+#include "d2d/frame_encoder.h"
 #include "smp/error.h"
 #include "support/refusal.h"
 
@@ -115,7 +115,7 @@ at::Tensor named_gpu_tensor(c10::DeviceIndex index, std::int64_t elements) {
 }
 
 /// Wires know the streams of one GPU: what another computes may not be there yet.
-TEST(FrameCodec, SendsOnlyTensorsOfHomeStraight) {
+TEST(Frames, SendsOnlyTensorsOfHomeStraight) {
   const auto send = [](const at::Tensor& tensor) {
     ByteBuffer control;
     std::vector<DataTensor> data;
@@ -136,7 +136,7 @@ TEST(FrameCodec, SendsOnlyTensorsOfHomeStraight) {
   base::set_home_device(c10::DeviceType::CPU);
 }
 
-TEST(FrameCodec, PutsSmallTensorsIntoTheControlBuffer) {
+TEST(Frames, PutsSmallTensorsIntoTheControlBuffer) {
   const SampleFrame sent = sample_frame();
   std::vector<DataTensor> data;
   const CodedBytes control = encoded(sent);
@@ -151,7 +151,7 @@ TEST(FrameCodec, PutsSmallTensorsIntoTheControlBuffer) {
   EXPECT_EQ(read.tensors[2].sizes(), sent.tensors[2].sizes());
 }
 
-TEST(FrameCodec, ListsLargeTensorsOnBothSides) {
+TEST(Frames, ListsLargeTensorsOnBothSides) {
   const SampleFrame sent{"", "", {at::ones({3000}), at::ones({2}), at::ones({64, 64})}};
   std::vector<DataTensor> sending;
   const CodedBytes control = encoded(sent, &sending);
@@ -170,7 +170,7 @@ TEST(FrameCodec, ListsLargeTensorsOnBothSides) {
       << "sent without a copy";
 }
 
-TEST(FrameCodec, GivesLargeTensorsWithoutHistoryButWithTheirVersion) {
+TEST(Frames, GivesLargeTensorsWithoutHistoryButWithTheirVersion) {
   const at::Tensor result = at::ones({3000}).requires_grad_() * 2;
   std::vector<DataTensor> sending;
   encoded({"", "", {result}}, &sending);
@@ -184,14 +184,14 @@ TEST(FrameCodec, GivesLargeTensorsWithoutHistoryButWithTheirVersion) {
   EXPECT_EQ(sending[0].tensor._version(), version + 1);
 }
 
-TEST(FrameCodec, WritesEqualFramesAsEqualBytes) {
+TEST(Frames, WritesEqualFramesAsEqualBytes) {
   const SampleFrame frame{"h", "b", {at::ones({1}, at::kByte), at::ones({3}, at::kByte)}};
   EXPECT_EQ(encoded(frame), encoded(frame));
   const CodedBytes bytes = encoded(frame);
   EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{0xee}), 0) << "gaps are zero";
 }
 
-TEST(FrameCodec, HasTheSizeOfItsFormula) {
+TEST(Frames, HasTheSizeOfItsFormula) {
   EXPECT_EQ(encoded({}).size(), 32u);
   EXPECT_EQ(encoded({"1234", "123456", {}}).size(), 32u + 4 + 6 + 6);
   EXPECT_EQ(encoded({"", "", {at::Tensor()}}).size(), 32u + 16);
@@ -199,14 +199,14 @@ TEST(FrameCodec, HasTheSizeOfItsFormula) {
   EXPECT_EQ(encoded({"", "", {at::ones({1, 3000})}}).size(), 32u + 16 + 16);
 }
 
-TEST(FrameCodec, CarriesThePort) {
+TEST(Frames, CarriesThePort) {
   SampleFrame frame = sample_frame();
   frame.port = Port::kCollectives;
   std::vector<DataTensor> data;
   EXPECT_EQ(decode_frame(encoded(frame), data).port, Port::kCollectives);
 }
 
-TEST(FrameCodec, RemembersNothingOfTheFrameBefore) {
+TEST(Frames, RemembersNothingOfTheFrameBefore) {
   ByteBuffer control;
   std::vector<DataTensor> data;
   TransferId next_transfer = 0;
@@ -220,20 +220,20 @@ TEST(FrameCodec, RemembersNothingOfTheFrameBefore) {
   EXPECT_THAT(read.tensors, testing::IsEmpty());
 }
 
-TEST(FrameCodec, NamesTheVersionItExpects) {
+TEST(Frames, NamesTheVersionItExpects) {
   CodedBytes older = encoded(sample_frame());
   older[3] = std::byte{'1'};
   EXPECT_THAT(error_of(older),
               testing::AllOf(testing::HasSubstr("same build"), testing::HasSubstr("version")));
 }
 
-TEST(FrameCodec, RefusesATensorOfTooManyDimensions) {
+TEST(Frames, RefusesATensorOfTooManyDimensions) {
   const at::Tensor tensor = at::ones(std::vector<std::int64_t>(64, 1));
   EXPECT_TRUE(accepts(encoded({"", "", {tensor}})));
   EXPECT_THROW(encoded({"", "", {tensor.unsqueeze(0)}}), UnsupportedError);
 }
 
-TEST(FrameCodec, RefusesABufferCutAnywhere) {
+TEST(Frames, RefusesABufferCutAnywhere) {
   const CodedBytes whole = encoded(sample_frame());
   EXPECT_TRUE(accepts(whole));
   for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -241,13 +241,13 @@ TEST(FrameCodec, RefusesABufferCutAnywhere) {
   }
 }
 
-TEST(FrameCodec, RefusesBytesBehindTheEnd) {
+TEST(Frames, RefusesBytesBehindTheEnd) {
   CodedBytes longer = encoded(sample_frame());
   longer.push_back({});
   EXPECT_FALSE(accepts(longer));
 }
 
-TEST(FrameCodec, SurvivesEveryFlippedBitOutsideTheElements) {
+TEST(Frames, SurvivesEveryFlippedBitOutsideTheElements) {
   const CodedBytes whole =
       encoded({"h", "b", {at::ones({2}), at::Tensor(), at::ones({30, 40}), at::ones({0})}});
   int accepted = 0;
@@ -263,7 +263,7 @@ TEST(FrameCodec, SurvivesEveryFlippedBitOutsideTheElements) {
   EXPECT_LT(accepted, kOtherContents + 40);
 }
 
-TEST(FrameCodec, SurvivesRandomDamage) {
+TEST(Frames, SurvivesRandomDamage) {
   const CodedBytes whole = encoded(sample_frame());
   std::mt19937_64 random(3);
   int accepted = 0;
@@ -278,7 +278,7 @@ TEST(FrameCodec, SurvivesRandomDamage) {
   EXPECT_LT(accepted, 20'000);
 }
 
-TEST(FrameCodec, RefusesNoise) {
+TEST(Frames, RefusesNoise) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 2'000; ++round) {
     CodedBytes noise(random() % 300);
@@ -287,7 +287,7 @@ TEST(FrameCodec, RefusesNoise) {
   }
 }
 
-TEST(FrameCodec, RefusesTensorsBeyondTheLimit) {
+TEST(Frames, RefusesTensorsBeyondTheLimit) {
   const auto elements = static_cast<std::int64_t>(kTightLimits.tensor_bytes / 4);
   EXPECT_TRUE(accepts(encoded({"", "", {at::ones({elements})}})));
   EXPECT_FALSE(accepts(encoded({"", "", {at::ones({elements + 1})}})));
