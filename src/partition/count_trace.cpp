@@ -1,6 +1,8 @@
 // partition/count_trace.cpp: one walk over the tree.
 #include "partition/count_trace.h"
 
+#include "partition/kept_state.h"
+
 namespace smp::partitioning {
 namespace {
 
@@ -31,5 +33,11 @@ class CountingWalk {
 }  // namespace
 
 simulate::Trace count_trace(const ModuleTree& tree) { return CountingWalk(tree).trace; }
+
+simulate::Trace trace_to_plan(const ModuleTree& tree, const simulate::Trace& traced) {
+  simulate::Trace trace = traced.calls_nothing() ? count_trace(tree) : traced;
+  trace.state = all_state(tree, traced.state);
+  return trace;
+}
 
 }  // namespace smp::partitioning

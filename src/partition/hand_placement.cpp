@@ -1,6 +1,11 @@
 // partition/hand_placement.cpp: finds the modules that pins mean, then passes stages down.
 #include "partition/hand_placement.h"
 
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 #include "base/check.h"
 #include "base/edit_distance.h"
 #include "partition/placement_rules.h"
@@ -37,7 +42,15 @@ class Pins {
       : tree_(tree),
         pp_size_(pp_size),
         hand_{std::vector<int>(tree.nodes.size(), -1), std::vector<std::string>(tree.nodes.size())},
-        pin_(tree.nodes.size(), nullptr) {}
+        pin_(tree.nodes.size(), nullptr) {
+    // A plan file pins every module.
+    for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
+      node_of_.try_emplace(tree.nodes[i].path, static_cast<int>(i));
+      for (const auto& alias : tree.nodes[i].aliases) {
+        node_of_.try_emplace(alias, static_cast<int>(i));
+      }
+    }
+  }
 
   void follow(const Pin& pin) {
     const std::string fault = fault_of(pin);
@@ -45,7 +58,7 @@ class Pins {
       faults_.push_back(concat(lead(pin), ": ", fault));
       return;
     }
-    const int node = tree_.find(pin.path);
+    const int node = node_of_.at(pin.path);
     pin_[node] = &pin;
     hand_.stages[node] = pin.pp_rank;
     hand_.reasons[node] = concat("placed by ", pin.origin);
@@ -66,8 +79,9 @@ class Pins {
 
   // Empty if the pin, on its own, can be followed.
   std::string fault_of(const Pin& pin) const {
-    const int node = tree_.find(pin.path);
-    if (node < 0) return unknown_path(tree_, pin.path);
+    const auto found = node_of_.find(pin.path);
+    if (found == node_of_.end()) return unknown_path(tree_, pin.path);
+    const int node = found->second;
     if (pin.pp_rank < 0 || pin.pp_rank >= pp_size_) {
       return concat("there are ", pp_size_, " stages, numbered from 0");
     }
@@ -93,6 +107,7 @@ class Pins {
   }
 
   const ModuleTree& tree_;
+  std::unordered_map<std::string, int> node_of_;  // by path and alias
   const int pp_size_;
   HandPlacement hand_;
   std::vector<const Pin*> pin_;  // of every module: the one that is followed

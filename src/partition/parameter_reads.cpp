@@ -3,6 +3,8 @@
 
 #include <torch/nn/module.h>
 
+#include "module/path_below.h"
+
 namespace smp::partitioning {
 namespace {
 
@@ -40,8 +42,7 @@ ParameterReads::ParameterReads(const std::vector<TracedModel>& models) : uses_(m
       const auto& path = nodes[i].path;
       for (const auto& item : (*models[m].modules)[i]->named_buffers(/*recurse=*/false)) {
         if (!item.value().defined()) continue;
-        add_buffer(static_cast<int>(m), ancestors[i],
-                   path.empty() ? item.key() : path + "." + item.key(), item.value());
+        add_buffer(static_cast<int>(m), ancestors[i], path_below(path, item.key()), item.value());
       }
     }
   }

@@ -12,7 +12,6 @@
 #include "partition/count_trace.h"
 #include "partition/explain.h"
 #include "partition/hand_placement.h"
-#include "partition/kept_state.h"
 #include "partition/memory_diagnosis.h"
 #include "partition/stage_use.h"
 #include "partition/step_bound.h"
@@ -53,7 +52,7 @@ class Planner {
       : tree_(tree),
         options_(options),
         hand_(follow_pins(tree, options.pins, options.pp_size)),
-        trace_(trace_of(tree, options.trace)),
+        trace_(trace_to_plan(tree, options.trace)),
         machine_(machine_of(options)),
         costs_(
             make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
@@ -77,13 +76,6 @@ class Planner {
   }
 
  private:
-  /// What the program says about state counts whether anything was run or not.
-  static simulate::Trace trace_of(const ModuleTree& tree, const simulate::Trace& traced) {
-    simulate::Trace trace = traced.calls_nothing() ? count_trace(tree) : traced;
-    trace.state = all_state(tree, traced.state);
-    return trace;
-  }
-
   static simulate::Machine machine_of(const PartitionOptions& options) {
     simulate::Machine machine = options.machine;
     machine.stages = options.pp_size;
@@ -102,7 +94,10 @@ class Planner {
     SMP_REQUIRE(stage >= 0 && stage < machine_.stages, "default_partition is ", stage,
                 "; there are ", machine_.stages, " stages, numbered from 0");
     for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
-      if (hand_.reasons[m].empty()) hand_.reasons[m] = "placed by default_partition";
+      const bool follows_another = costs_.nodes[costs_.node_of_module[m]].fixed >= 0;
+      if (hand_.reasons[m].empty() && !follows_another) {
+        hand_.reasons[m] = "placed by default_partition";
+      }
     }
     add(kByHand, fixed_stages(stage));
   }
@@ -176,7 +171,8 @@ class Planner {
         " modules, ", movable,
         " of them can run on a rank of their own, tied weights count as one piece); use at most ",
         std::max(use.free + use.served, 1),
-        " ranks, or declare more of its modules with SMP_MODULE"));
+        " stages (ranks / tensor_parallel_degree / replicas), or declare more of its modules with "
+        "SMP_MODULE"));
   }
 
   std::vector<int> used(std::vector<int> stages) const {
@@ -198,7 +194,9 @@ class Planner {
     const auto budget = static_cast<int>(std::clamp<std::int64_t>(
         kMostCalls / (sample * of_microbatch), kLeastJudgements, kMostJudgements));
     if (budget >= kBudgetForOtherCosts) add_by_other_costs(starts);
-    const double tree_seconds = judged(starts.front(), sample).seconds();
+    const Judgement tree = judged(starts.front(), sample);
+    const double tree_seconds =
+        tree.fits() ? tree.seconds() : std::numeric_limits<double>::infinity();
     const Judge judge = [&](const std::vector<int>& stages) {
       if (!every_stage_used(costs_, machine_, stages)) return kIdle;
       const Judgement judgement = judged(stages, sample);

@@ -39,11 +39,10 @@ std::string text_of_file(const std::filesystem::path& path) {
                       written.count(), ' ');
 }
 
-/// Libraries of the system hold no modules. The program itself has no name here.
+/// Any of them may hold modules, wherever it is installed. The program itself has no name here.
 int add_library(dl_phdr_info* library, std::size_t, void* text) {
   const std::string_view name = library->dlpi_name;
-  const bool of_system = name.starts_with("/lib") || name.starts_with("/usr/lib");
-  if (name.starts_with('/') && !of_system) *static_cast<std::string*>(text) += text_of_file(name);
+  if (name.starts_with('/')) *static_cast<std::string*>(text) += text_of_file(name);
   return 0;
 }
 

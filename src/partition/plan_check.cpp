@@ -95,8 +95,9 @@ PartitionPlan plan_of(const ModuleTree& tree, const std::vector<int>& stages, in
 void check_plan(const PartitionPlan& plan, const ModuleTree& tree, int pp_size,
                 const std::string& name) {
   SMP_REQUIRE(plan.pp_size() == pp_size, name, ": made for ", plan.pp_size(),
-              " stages, but this run has ", pp_size, "; start ", plan.pp_size(),
-              " ranks, or leave plan_file out to make a new plan");
+              " stages, but this run has ", pp_size,
+              "; start as many ranks as make that many stages (stages x tensor_parallel_degree x "
+              "replicas), or leave plan_file out to make a new plan");
   const std::string difference = first_difference(plan.rows(), describe(tree));
   SMP_REQUIRE(difference.empty(), name, ": made for another model: ", difference,
               "; leave plan_file out to make a new plan");
@@ -129,7 +130,8 @@ PlanFile read_plan_file(const std::string& path) {
   const std::string text = read_named_file(path);
   const Json json = base::parse_json(text, path);
   PlanFile file;
-  if (json.is_object() && json.contains("format")) {
+  // A module may have that name: then it is a stage.
+  if (json.is_object() && json.contains("format") && json["format"].is_string()) {
     file.plan = PartitionPlan::from_json(text, path);
   } else {
     file.pins = pins_of(json, path);

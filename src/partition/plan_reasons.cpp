@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "partition/placement_rules.h"
 #include "partition/short_text.h"
 
 namespace smp::partitioning {
@@ -103,14 +104,10 @@ class Reasoner {
         if (other != module) ties_[module] = concat("tied with ", name_of(tree_, other));
       }
     }
+    const auto holders = holders_of_parameters(tree_);
     for (const simulate::WeightUse& use : trace.foreign_uses) {
-      for (std::size_t holder = 0; holder < tree_.nodes.size(); ++holder) {
-        const auto& held = tree_.nodes[holder].parameters;
-        const bool holds = std::any_of(held.begin(), held.end(), [&](const OwnParameter& own) {
-          return own.parameter == use.parameter;
-        });
-        if (!holds || static_cast<int>(holder) == use.module) continue;
-        ties_[holder] = concat("read by ", name_of(tree_, use.module));
+      for (const int holder : holders.at(static_cast<std::size_t>(use.parameter))) {
+        if (holder != use.module) ties_[holder] = concat("read by ", name_of(tree_, use.module));
       }
     }
     for (const simulate::BufferUse& use : trace.buffer_uses) {

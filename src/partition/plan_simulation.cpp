@@ -21,7 +21,7 @@ int shown_microbatches(const simulate::Trace& trace, int microbatches) {
 
 simulate::SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOptions& options,
                                       const PartitionPlan& plan) {
-  const simulate::Trace trace = options.trace.calls_nothing() ? count_trace(tree) : options.trace;
+  const simulate::Trace trace = trace_to_plan(tree, options.trace);
   simulate::Machine machine = options.machine;
   machine.stages = plan.pp_size();
   const auto schedule = schedule::make_schedule(options.pipeline, shape_of(options));

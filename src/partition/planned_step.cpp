@@ -428,8 +428,7 @@ PlannedStep PlannedStep::from_json(const std::string& text, const std::string& n
 
 PlannedStep planned_step(const ModuleTree& tree, const PartitionOptions& options) {
   PlannedStep step;
-  step.trace = options.trace.calls_nothing() ? count_trace(tree) : options.trace;
-  step.trace.state = options.trace.state;
+  step.trace = trace_to_plan(tree, options.trace);
   step.machine = options.machine;
   step.machine.stages = options.pp_size;
   step.pipeline = options.pipeline;

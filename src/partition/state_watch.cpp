@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -173,6 +174,18 @@ void StateWatch::note_normalisation(int model, int module, const at::Tensor& sta
   }
 }
 
+/// In an order that does not follow addresses: what is said of a module is the same in every run.
+std::vector<const StateWatch::Held*> StateWatch::held_by(int model) const {
+  std::vector<const Held*> all;
+  for (const auto& [storage, held] : held_) {
+    if (held.model == model) all.push_back(&held);
+  }
+  std::sort(all.begin(), all.end(), [](const Held* one, const Held* other) {
+    return std::tie(one->module, one->name) < std::tie(other->module, other->name);
+  });
+  return all;
+}
+
 const RoutedBase* StateWatch::routed_root(int model) const {
   return models_[static_cast<std::size_t>(model)].routed->front();
 }
@@ -214,17 +227,18 @@ std::vector<simulate::StateChange> StateWatch::changes(int model) const {
       found[static_cast<int>(i)] = {static_cast<int>(i), StateKind::kShared, watched.what};
     }
   }
-  for (const auto& [storage, held] : held_) {
-    if (held.model == model && held.normalises && held.trains && held.called_apart) {
+  for (const Held* const each : held_by(model)) {
+    const Held& held = *each;
+    if (held.normalises && held.trains && held.called_apart) {
       found[held.routed] = {held.routed, StateKind::kShared,
                             base::concat("writes '", held.name, "', as calls of others do")};
     }
-    if (held.model == model && held.normalises && held.trains && held.evaluates) {
+    if (held.normalises && held.trains && held.evaluates) {
       found[held.routed] = {
           held.routed, StateKind::kShared,
           base::concat("writes '", held.name, "', which it reads in evaluation mode")};
     }
-    if (held.model != model || !held.written || (held.normalises && !held.by_others)) continue;
+    if (!held.written || (held.normalises && !held.by_others)) continue;
     auto& change =
         found.try_emplace(held.routed, simulate::StateChange{held.routed, StateKind::kOrdered, {}})
             .first->second;

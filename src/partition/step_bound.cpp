@@ -173,9 +173,8 @@ double capacity(const simulate::Machine& machine) {
 
 bool splits_backward(const StepSettings& settings, int stages) {
   for (int stage = 0; stage < stages; ++stage) {
-    for (int microbatch = 0; microbatch < settings.microbatches; ++microbatch) {
-      if (settings.schedule->splits_backward(stage, microbatch)) return true;
-    }
+    if (schedule::splits_any_backward(*settings.schedule, stage, settings.microbatches))
+      return true;
   }
   return false;
 }

@@ -53,8 +53,9 @@ simulate::Machine::Replicas replicas_of_step(const simulate::Machine& machine,
                                              const StepSettings& settings) {
   auto replicas = machine.replicas;
   for (int stage = 0; stage < machine.stages; ++stage) {
-    const int last = settings.microbatches - 1;
-    if (settings.schedule->splits_backward(stage, last)) replicas.bucket_bytes = 0;
+    if (schedule::splits_any_backward(*settings.schedule, stage, settings.microbatches)) {
+      replicas.bucket_bytes = 0;
+    }
   }
   return replicas;
 }

@@ -64,6 +64,13 @@ std::unique_ptr<Schedule> make_interleaved(int active_microbatches, int lead) {
   return std::make_unique<Interleaved>(active_microbatches, lead);
 }
 
+bool splits_any_backward(const Schedule& schedule, int pp_rank, int microbatches) noexcept {
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+    if (schedule.splits_backward(pp_rank, microbatch)) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<Schedule> make_schedule(const std::string& name, const StepShape& shape) {
   if (name == "simple") return make_simple();
   if (name == "interleaved") {

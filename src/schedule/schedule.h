@@ -50,13 +50,17 @@ class Schedule {
   virtual bool splits_backward(int /*pp_rank*/, int /*microbatch*/) const noexcept { return false; }
 };
 
+/// Of any of `microbatches`.
+[[nodiscard]] bool splits_any_backward(const Schedule& schedule, int pp_rank,
+                                       int microbatches) noexcept;
+
 /// All forwards, then all backwards. Keeps every microbatch in flight, so it has no cap.
 [[nodiscard]] std::unique_ptr<Schedule> make_simple();
 
 /// At most `active_microbatches` in flight: one forward, one backward, chosen opportunistically.
 /// What is ready runs in the order of its microbatches, forwards with a lead: a backward goes
-/// before forwards of its own microbatch and of those that come `lead` or more after it. (In the
-/// paper every ready backward goes before every forward, §4.3.)
+/// before forwards of microbatches that come `lead` or more after it: without a lead, of its own as
+/// well. (In the paper every ready backward goes before every forward, §4.3.)
 /// @param lead  microbatches; make_schedule() takes up to pp_size if so many are in flight beyond
 ///              those that fill the pipeline
 /// @throws UsageError  `active_microbatches` is below 1

@@ -77,10 +77,7 @@ class TaskWalk {
 };
 
 bool splits_backward(const SimulationOptions& options, int stage) {
-  for (int microbatch = 0; microbatch < options.microbatches; ++microbatch) {
-    if (options.schedule->splits_backward(stage, microbatch)) return true;
-  }
-  return false;
+  return schedule::splits_any_backward(*options.schedule, stage, options.microbatches);
 }
 
 /// What a microbatch asks of each stage, at its worst moments.
@@ -90,12 +87,12 @@ struct Needs {
   std::vector<Bytes> settled, computing, inputs;
 };
 
-Needs needs_of(const StepProgram& program, std::size_t traced, const Machine& machine,
-               const SimulationOptions& options) {
-  Needs needs(static_cast<std::size_t>(machine.stages));
+/// @param splits  whether a stage may compute weight gradients later
+Needs needs_of(const StepProgram& program, std::size_t traced, const std::vector<bool>& splits) {
+  Needs needs(splits.size());
   for (int task = program.bodies[traced]; task < program.end_of(traced); ++task) {
     const int stage = program.tasks[task].stage;
-    const auto worst = TaskWalk(program, splits_backward(options, stage)).run(task);
+    const auto worst = TaskWalk(program, splits[static_cast<std::size_t>(stage)]).run(task);
     needs.settled[stage] += worst.settled;
     needs.computing[stage] = std::max(needs.computing[stage], worst.computing);
     needs.inputs[stage] += program.tasks[task].there.bytes;
@@ -107,11 +104,13 @@ Needs needs_of(const StepProgram& program, std::size_t traced, const Machine& ma
 Needs worst_needs(const StepProgram& program, const Machine& machine,
                   const SimulationOptions& options) {
   Needs worst(static_cast<std::size_t>(machine.stages));
+  std::vector<bool> splits;
+  for (int s = 0; s < machine.stages; ++s) splits.push_back(splits_backward(options, s));
   const auto take = [](std::vector<Bytes>& most, const std::vector<Bytes>& own) {
     for (std::size_t s = 0; s < most.size(); ++s) most[s] = std::max(most[s], own[s]);
   };
   for (std::size_t traced = 0; traced < program.num_traced(); ++traced) {
-    const auto own = needs_of(program, traced, machine, options);
+    const auto own = needs_of(program, traced, splits);
     take(worst.settled, own.settled);
     take(worst.computing, own.computing);
     take(worst.inputs, own.inputs);

@@ -121,13 +121,13 @@ TEST(Partitioner, NeverMovesAModuleThatCannotLeaveItsParent) {
 
 TEST(Partitioner, SaysWhyThereAreTooFewModules) {
   EXPECT_THAT(refusal_of<ResourceError>(chain(3, 100).tree, on_stages(4)),
-              AllOf(HasSubstr("4 stages but only 3 pieces"), HasSubstr("use at most 3 ranks"),
+              AllOf(HasSubstr("4 stages but only 3 pieces"), HasSubstr("use at most 3 stages"),
                     HasSubstr("SMP_MODULE")));
   TreeBuilder build;
   build.bound("inner", 100);
   EXPECT_THAT(refusal_of<ResourceError>(build.tree, on_stages(2)),
               AllOf(HasSubstr("only 0 pieces"), HasSubstr("2 modules, 0 of them"),
-                    HasSubstr("use at most 1 ranks")));
+                    HasSubstr("use at most 1 stages")));
 }
 
 TEST(Partitioner, FollowsPinsAndSplitsTheRestAroundThem) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "partition/plan_check.h"
 #include "partition/planning.h"
 #include "partition/tree_builder.h"
 
@@ -93,8 +94,8 @@ TEST(Partitioner, KeepsTheRulesOnAnyModel) {
     const int pp_size = *rc::gen::inRange(1, 6);
     std::vector<int> used(pp_size, 0);
     try {
-      // make_plan itself throws UsageError if a rule is broken; nothing was placed by hand here.
       const PartitionPlan plan = make_plan(tree, on_stages(pp_size));
+      check_plan(plan, tree, pp_size, "the plan");  // UsageError if it breaks a rule
       for (const auto& row : plan.rows()) ++used.at(row.pp_rank);
       std::int64_t sum = 0;
       for (const auto& row : plan.rows()) sum += row.bytes;

@@ -28,6 +28,20 @@ TEST(PlanSimulation, TakesAsLongAsThePlanSays) {
   EXPECT_NEAR(step.bubble, plan.summary()->chosen.bubble, 1e-9);
 }
 
+/// With state in order every result goes through the caller, in the plan and in its timeline.
+TEST(PlanSimulation, TakesAsLongAsThePlanSaysIfAModuleKeepsOrder) {
+  const ModuleTree free = encoder_decoder(4, 4000, 1000, true);
+  ModuleTree tree = free;
+  tree.nodes.back().state_use = StateUse::kOrdered;
+  PartitionOptions options = options_for(tree, 3);
+  options.machine.latency = 1e-3;
+  const PartitionPlan plan = make_plan(tree, options);
+  ASSERT_TRUE(plan.summary());
+  const double seconds = simulate_plan(tree, options, plan).seconds;
+  EXPECT_NEAR(seconds, plan.summary()->chosen.step_seconds, 1e-9);
+  EXPECT_GT(seconds, simulate_plan(free, options, plan).seconds);
+}
+
 TEST(PlanSimulation, ShowsWhatEveryStageDoes) {
   const ModuleTree tree = encoder_decoder(4, 4000, 1000, true);
   const PartitionOptions options = options_for(tree, 3);

@@ -124,7 +124,7 @@ TEST(Plan, IsReadAndComparedInTimeThatGrowsWithItsLength) {
 TEST(Plan, RefusesAnotherNumberOfStages) {
   EXPECT_THAT(refusal([] { check_plan(even_plan(small_tree(), 2), small_tree(), 4, "p.json"); }),
               AllOf(HasSubstr("p.json: made for 2 stages, but this run has 4"),
-                    HasSubstr("start 2 ranks")));
+                    HasSubstr("make that many stages")));
 }
 
 TEST(Plan, NamesTheFirstDifferenceFromTheModel) {
@@ -177,6 +177,8 @@ TEST(PlanFile, IsAPlanOrAShortMapOfPins) {
   EXPECT_EQ(file.pins[0].path, "middle");
   EXPECT_EQ(file.pins[0].pp_rank, 1);
   EXPECT_EQ(file.pins[0].origin, path);
+  base::write_file(path, R"({"format": 1})");  // a module of that name
+  EXPECT_EQ(read_plan_file(path).pins.at(0).path, "format");
   base::write_file(path, R"({"middle": "one"})");
   EXPECT_THAT(refusal([&] { read_plan_file(path); }),
               HasSubstr("must be an integer, found \"one\""));
