@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "base/check.h"
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
+#include "checkpoint/load_plan.h"
 #include "checkpoint/safetensors_file.h"
 #include "smp/error.h"
 
@@ -123,8 +125,8 @@ StateDict load_safetensors(const std::string& path) {
 namespace {
 
 /// What a file has, under those of the names that it tells of which `model` knows.
-checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& model) {
-  const auto file = std::make_shared<SafetensorsReader>(path);
+checkpoint::Offer offer_of(const std::shared_ptr<SafetensorsReader>& file, const std::string& path,
+                           const torch::nn::Module& model) {
   std::set<std::string> known, stored;
   for (const auto& [tensor, names] : checkpoint::tensors_of(model)) {
     known.insert(names.begin(), names.end());
@@ -147,10 +149,31 @@ checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& mod
       numbers.push_back(i);
     }
   }
+  offer.read_first = true;
   offer.read = [file, numbers = std::move(numbers)](std::size_t i) {
     return file->read(numbers[i]);
   };
   return offer;
+}
+
+/// Of what the model has as one tensor, and the file as several.
+std::string problem_with_ties(const SafetensorsReader& file, const torch::nn::Module& model) {
+  std::unordered_map<std::string, std::size_t> place;
+  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
+    place.emplace(file.tensors()[i].info.name, i);
+  }
+  for (const auto& tied : checkpoint::tensors_of(model)) {
+    StateDict stored;
+    for (const auto& name : tied.names) {
+      const auto found = place.find(name);
+      if (tied.names.size() > 1 && found != place.end()) {
+        stored.insert(name, file.read(found->second));
+      }
+    }
+    auto problem = checkpoint::problem_with({tied}, stored, /*strict=*/true);
+    if (!problem.empty()) return problem;
+  }
+  return {};
 }
 
 }  // namespace
@@ -159,7 +182,9 @@ LoadResult load_safetensors(DistributedModelBase& model, const std::string& path
   checkpoint::Offer offer;
   if (between_steps("load_safetensors").is_first_stage()) {
     try {
-      offer = offer_of(path, model.base_module());
+      const auto file = std::make_shared<SafetensorsReader>(path);
+      offer = offer_of(file, path, model.base_module());
+      if (strict) offer.problem = problem_with_ties(*file, model.base_module());
     } catch (const std::exception& error) {
       offer.problem = error.what();
     }

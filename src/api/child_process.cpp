@@ -27,6 +27,7 @@ namespace {
 constexpr int kAnswered = 0;
 constexpr int kExited = 86;  // the work called exit()
 constexpr int kThrew = 87;
+constexpr char kWhole = '\n';  // ends an answer
 
 /// Nothing that the work does by itself may end in this process's own atexit handlers, or be seen.
 void prepare_child() {
@@ -45,7 +46,7 @@ void prepare_child() {
 [[noreturn]] void run_child(const std::function<std::string()>& work, int pipe) {
   try {
     prepare_child();
-    const std::string answer = work();
+    const std::string answer = work() + kWhole;
     for (std::size_t at = 0; at < answer.size();) {
       const auto sent = ::write(pipe, answer.data() + at, answer.size() - at);
       if (sent < 0 && errno != EINTR) ::_exit(kThrew);
@@ -107,10 +108,18 @@ ChildAnswer in_child_process(const std::function<std::string()>& work, double se
   ::close(pipe[0]);
   if (!in_time) ::kill(child, SIGKILL);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  pid_t ended;
+  while ((ended = ::waitpid(child, &status, 0)) < 0 && errno == EINTR) {
   }
+  // Where the program itself has taken the status, or ignores SIGCHLD, the answer tells.
+  const std::string unknown = ended < 0 ? std::strerror(errno) : "";
   if (!in_time) return {{}, base::concat("did not end within ", seconds, " s")};
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kAnswered) return {std::move(bytes), {}};
+  const bool ended_well = ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == kAnswered);
+  if (ended_well && bytes.ends_with(kWhole)) {
+    bytes.pop_back();
+    return {std::move(bytes), {}};
+  }
+  if (ended < 0) return {{}, base::concat("ended, and this program keeps how (", unknown, ")")};
   return {{}, text_of_end(status)};
 }
 

@@ -122,6 +122,7 @@ struct OptimizerShare::State {
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
   void find_holders(const d2d::Communicator& ranks, const d2d::Communicator& replicas_of_stage);
+  void forget_what_others_step(int stage);
   void give_out(const d2d::Communicator& ranks);
   std::vector<at::Tensor> stepped(Runtime& runtime) const;
 
@@ -291,6 +292,14 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
   }
 }
 
+/// Their state is here if it was loaded or made before anybody knew the holder, and would grow old.
+void OptimizerShare::State::forget_what_others_step(int stage) {
+  for (std::size_t i = 0; i < strangers.size(); ++i) {
+    if (holders[i] == -1 || holders[i] == stage) continue;
+    optimizer->state().erase(strangers[i].unsafeGetTensorImpl());
+  }
+}
+
 /// What a holder has stepped becomes everybody's value.
 void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
   const at::NoGradGuard no_grad;
@@ -394,6 +403,7 @@ void OptimizerShare::step() {
   } else {
     const auto ranks = runtime->communicator(Group::kPp);
     state.find_holders(ranks, runtime->replicas());
+    state.forget_what_others_step(ranks.rank());
     state.optimizer->step();
     state.give_out(ranks);
   }

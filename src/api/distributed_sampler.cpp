@@ -69,6 +69,7 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
   archive.write("epoch", at::full({}, static_cast<std::int64_t>(epoch_), at::kLong), true);
   archive.write("taken", at::full({}, static_cast<std::int64_t>(taken_), at::kLong), true);
+  archive.write("replicas", at::full({}, *options_.replicas, at::kLong), true);
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
@@ -76,7 +77,13 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   archive.read("epoch", epoch, true);
   archive.read("taken", taken, true);
   set_epoch(static_cast<std::size_t>(epoch.item<std::int64_t>()));
-  taken_ = std::min(static_cast<std::size_t>(taken.item<std::int64_t>()), own_.size());
+  // Others may have taken part then; what all of them have read counts. Of what cannot be divided
+  // some are read again rather than none.
+  const std::int64_t replicas = *options_.replicas;
+  at::Tensor before = at::full({}, replicas, at::kLong);
+  archive.try_read("replicas", before, true);
+  const auto read_by_all = taken.item<std::int64_t>() * before.item<std::int64_t>();
+  taken_ = std::min(static_cast<std::size_t>(read_by_all / replicas), own_.size());
 }
 
 }  // namespace smp

@@ -10,6 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
+#include <string_view>
 #include <tuple>
 
 namespace smp {
@@ -90,6 +91,11 @@ void each_option(torch::optim::RMSpropOptions& options, Field&& field) {
   field("weight_decay", options.weight_decay());
   field("momentum", options.momentum());
   field("centered", options.centered());
+}
+
+/// Whether every state of an optimizer that has such a field has it; others depend on options.
+inline bool is_always_kept(std::string_view field) noexcept {
+  return field != "momentum_buffer" && field != "max_exp_avg_sq" && field != "grad_avg";
 }
 
 template <class StateType, class OptionsType>

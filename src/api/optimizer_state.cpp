@@ -4,6 +4,8 @@
 
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -246,7 +248,7 @@ class OptimizerLoad {
 
   void check(Optimizer& optimizer) {
     const auto own = options_of(optimizer);
-    std::unordered_set<std::string> state_fields;
+    std::set<std::string> state_fields;
     std::string kind_name;
     require_kind(optimizer, [&](auto kind) {
       typename decltype(kind)::State state;
@@ -255,6 +257,7 @@ class OptimizerLoad {
     });
     const ParameterNames names(model_, optimizer);
     std::string complaints;
+    std::map<std::string, std::set<std::string>> fields_of;  // by parameter
     bool has_kind = false;
     std::size_t groups = 0;
     for (const auto& info : exchange_.tensors()) {
@@ -265,8 +268,15 @@ class OptimizerLoad {
         if (!own.contains(name)) complaints += "\n  unexpected: " + name;
       } else if (const auto parts = StateName::parse(name)) {
         complaints += complaint(*parts, info, names.parameter(parts->parameter), state_fields);
+        fields_of[parts->parameter].insert(parts->field);
       } else if (name != kind_name) {
         complaints += "\n  unexpected: " + name;
+      }
+    }
+    for (const auto& [parameter, fields] : fields_of) {
+      for (const auto& field : state_fields) {
+        if (!is_always_kept(field) || fields.count(field) > 0) continue;
+        complaints += base::concat("\n  missing: ", kState, parameter, '.', field);
       }
     }
     SMP_REQUIRE(has_kind,
@@ -283,7 +293,7 @@ class OptimizerLoad {
   }
 
   std::string complaint(const StateName& name, const TensorInfo& info, const at::Tensor& parameter,
-                        const std::unordered_set<std::string>& fields) const {
+                        const std::set<std::string>& fields) const {
     if (!parameter.defined() || fields.count(name.field) == 0) {
       return "\n  unexpected: " + info.name;
     }

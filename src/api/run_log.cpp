@@ -10,6 +10,7 @@
 #include "api/clock_offset.h"
 #include "api/exchange.h"
 #include "api/model_state.h"
+#include "api/plan_decision.h"
 #include "api/runtime.h"
 #include "api/trace_numbers.h"
 #include "base/check.h"
@@ -184,6 +185,10 @@ struct RunLog::State {
   std::optional<base::MappedFile> ring_file = {};
   std::optional<schedule::TraceRing> ring = {};
 
+  ~State() {
+    if (ring) runtime.server().recorder().write_to(nullptr);
+  }
+
   /// Whether this rank is a stage of the model's first replica, whose steps are recorded.
   bool of_first_pipeline() const {
     return runtime.communicator(Group::kPp).members()[0] == GlobalRank(kWriter);
@@ -198,19 +203,26 @@ struct RunLog::State {
                 "; give it how often the job before called append()");
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
-    if (writes()) folder = make_folder(options.parent_folder, name, utc);
-    folder = value_of_first(runtime.learners(), folder);
-    if (!writes()) return;
     lines_before = options.lines_before;
+    // What fails there fails on all ranks: they would wait for the writer.
+    folder = decided_by_first_rank(runtime, [&] {
+               if (writes()) open_files(name, utc, options);
+               return std::vector{folder};
+             }).front();
+    if (!writes()) return;
+    base::log(base::LogLevel::kInfo, "what this run leaves behind is in ", folder);
+    farewell.emplace("smp: asked to end; the numbers of ",
+                     concat(" steps are in ", folder, "/", report::kMetricsFile,
+                            ", and `smp report ", folder, "` draws what else there is"));
+  }
+
+  void open_files(const std::string& name, const std::string& utc, const RunLogOptions& options) {
+    folder = make_folder(options.parent_folder, name, utc);
     base::write_file(file(report::kRunFile), description(name, utc, options));
     metrics.emplace(file(report::kMetricsFile));
     events.emplace(file(report::kEventFile));
     events->append(report::event_file_header(seconds_since_1970()));
     write_plan();
-    base::log(base::LogLevel::kInfo, "what this run leaves behind is in ", folder);
-    farewell.emplace("smp: asked to end; the numbers of ",
-                     concat(" steps are in ", folder, "/", report::kMetricsFile,
-                            ", and `smp report ", folder, "` draws what else there is"));
   }
 
   std::string description(const std::string& name, const std::string& utc,
@@ -370,6 +382,9 @@ StepTiming RunLog::measure() {
 }
 
 void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) {
+  SMP_REQUIRE(
+      !state_->finished, "rank ", state_->runtime.topology().rank(),
+      ": RunLog::append() after finish(), which has drawn what there was; append before it");
   if (!state_->writes()) return;
   std::vector<std::pair<std::string, double>> line = {
       {"step", static_cast<double>(state_->lines_before + ++state_->lines)}};

@@ -347,7 +347,9 @@ at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs, const std::vector
 at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs) {
   require_equal_shapes(outputs, "reduce_sum");
   at::NoGradGuard no_grad;
-  auto sum = outputs[0].clone();
+  // Added to one of truth values, others would only be joined to it.
+  const bool counts = outputs[0].scalar_type() == at::kBool;
+  auto sum = counts ? outputs[0].to(at::kLong) : outputs[0].clone();
   for (std::size_t i = 1; i < outputs.size(); ++i) sum += outputs[i];
   return sum;
 }

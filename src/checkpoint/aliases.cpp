@@ -11,7 +11,7 @@ namespace smp::checkpoint {
 
 std::pair<std::vector<std::size_t>, Aliases> find_aliases(const StateDict& dict) {
   using Key = std::tuple<const void*, c10::ScalarType, std::vector<std::int64_t>,
-                         std::vector<std::int64_t>>;
+                         std::vector<std::int64_t>, bool, bool>;
   std::map<Key, std::string> first_name;
   std::vector<std::size_t> written;
   Aliases aliases;
@@ -19,10 +19,10 @@ std::pair<std::vector<std::size_t>, Aliases> find_aliases(const StateDict& dict)
   for (const auto& [name, tensor] : dict) {
     const std::size_t i = number++;
     if (tensor.numel() > 0 && tensor.layout() == at::kStrided) {
-      const auto [found, is_new] =
-          first_name.emplace(Key{tensor.const_data_ptr(), tensor.scalar_type(),
-                                 tensor.sizes().vec(), tensor.strides().vec()},
-                             name);
+      const auto [found, is_new] = first_name.emplace(
+          Key{tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
+              tensor.strides().vec(), tensor.is_conj(), tensor.is_neg()},
+          name);
       if (!is_new) {
         aliases.emplace_back(name, found->second);
         continue;

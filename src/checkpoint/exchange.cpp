@@ -138,6 +138,21 @@ std::vector<std::string> Exchange::wishes_of_all(const std::vector<bool>& wanted
   return wishes;
 }
 
+/// What the first rank that gives it would send.
+void Exchange::require_readable(const std::vector<std::string>& wishes) const {
+  std::exception_ptr problem;
+  try {
+    for (std::size_t i = 0; own_.read_first && i < tensors_.size(); ++i) {
+      const bool wanted = std::any_of(wishes.begin(), wishes.end(),
+                                      [i](const std::string& wish) { return wish[i] == '1'; });
+      if (wanted && gives(ranks_.rank(), i)) static_cast<void>(own_values(i));
+    }
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  agree(problem);
+}
+
 void Exchange::compare_values(const std::vector<std::string>& wishes) const {
   std::vector<std::size_t> several;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -181,6 +196,7 @@ void Exchange::compare_values(const std::vector<std::string>& wishes) const {
 void Exchange::deliver(const std::vector<bool>& wanted,
                        const std::function<void(std::size_t, const at::Tensor&)>& take) {
   const auto wishes = wishes_of_all(wanted);
+  require_readable(wishes);
   compare_values(wishes);
   const int self = ranks_.rank();
   std::exception_ptr problem;  // the first; transfers go on, since others wait for them

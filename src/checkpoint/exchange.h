@@ -28,6 +28,9 @@ struct Offer {
   std::string source = {};
   /// Why the rank cannot take part; then nobody does.
   std::string problem;
+  /// Reading may fail, as from a file: all that is wanted is read once before any of it is given,
+  /// so that a failure changes nothing.
+  bool read_first = false;
 };
 
 /// Throws on every rank what `own_problem` is on some: the first rank's that has one.
@@ -61,6 +64,7 @@ class Exchange {
  private:
   void read_offers(const std::vector<d2d::Payload>& offers);
   std::vector<std::string> wishes_of_all(const std::vector<bool>& wanted) const;
+  void require_readable(const std::vector<std::string>& wishes) const;
   void compare_values(const std::vector<std::string>& wishes) const;
   at::Tensor own_values(std::size_t index) const;
   bool gives(int position, std::size_t index) const;

@@ -89,7 +89,7 @@ std::string problem_with(const std::vector<NamedTensor>& tensors, const StateDic
       } else if (!values.is_same(*first) && first->sizes() == values.sizes() &&
                  !at::equal(first->to(values.options()), values)) {
         return base::concat("the model has one tensor under the names ", *first_name, " and ", name,
-                            ", but the dict has different values for "
+                            ", but there are different values for "
                             "them. Untie the model's parameters, or load with strict = false, "
                             "where the last one counts");
       }

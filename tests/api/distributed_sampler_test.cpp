@@ -5,6 +5,8 @@
 #include <torch/serialize/archive.h>
 
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "smp/smp.h"
 #include "support/refusal.h"
@@ -106,6 +108,25 @@ TEST(DistributedSampler, GoesOnWhereItWasSaved) {
   auto again = sampler_of(20, 2, 1, false);
   again.load(in);
   EXPECT_EQ(all_of(again), all_of(sampler));
+}
+
+/// Whatever number of replicas goes on: what all have read counts.
+TEST(DistributedSampler, GoesOnAmongMoreOrFewerReplicas) {
+  auto sampler = sampler_of(24, 2, 0, false);
+  sampler.next(6);
+  torch::serialize::OutputArchive out;
+  sampler.save(out);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  for (const auto& [replicas, left] : std::vector<std::pair<int, std::size_t>>{
+           {1, 12}, {2, 6}, {3, 4}, {4, 3}, {8, 2}}) {  // of 8 replicas each has read 1.5
+    torch::serialize::InputArchive in;
+    std::stringstream again(bytes.str());
+    in.load_from(again);
+    auto other = sampler_of(24, replicas, 0, false);
+    other.load(in);
+    EXPECT_EQ(all_of(other).size(), left) << replicas;
+  }
 }
 
 TEST(DistributedSampler, RefusesWhatLeavesAReplicaWithoutSamples) {

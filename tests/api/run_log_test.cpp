@@ -42,6 +42,7 @@
 #include "smp/step.h"
 #include "smp/step_output.h"
 #include "smp/topology.h"
+#include "support/refusal.h"
 
 namespace smp {
 namespace run_log_test {
@@ -305,6 +306,30 @@ TEST_F(RunLogOfTwoRanks, RefusesANegativeNumberOfLines) {
   run_local(1, [&] {
     DistributedModel model(nn::Sequential(nn::Linear(4, 1)));
     EXPECT_THROW(RunLog("two", model, {.parent_folder = parent_, .lines_before = -1}), UsageError);
+  });
+}
+
+/// And the ranks go on together, whoever was to make it.
+TEST_F(RunLogOfTwoRanks, WithoutAPlaceIsRefusedOnEveryRank) {
+  run_local(2, [&] {
+    DistributedModel model(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 1)));
+    base::write_file(parent_ + ".file", "");
+    EXPECT_THAT(refusal<ResourceError>(
+                    [&] { RunLog("tiny", model, {.parent_folder = parent_ + ".file"}); }),
+                HasSubstr(parent_ + ".file"));
+    auto step = smp::step([&](at::Tensor x) { return model(x).sum(); });
+    step(torch::ones({4, 4}));
+  });
+  base::remove_file(parent_ + ".file");
+}
+
+TEST_F(RunLogOfTwoRanks, IsOverOnceItWasFinished) {
+  train(1, [](RunLog& log) {
+    log.finish();
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  log.append({{"loss", 1}});
+                }),
+                HasSubstr("append() after finish()"));
   });
 }
 

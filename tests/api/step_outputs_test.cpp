@@ -59,6 +59,13 @@ TEST(StepOutputs, OfIntegersAndTruthValuesAreNotRounded) {
   EXPECT_EQ(loss.reduce_mean(), 2);
 }
 
+TEST(StepOutputs, TensorsOfTruthValuesAreCounted) {
+  const auto good = torch::tensor({true, false}), bad = torch::tensor({false, false});
+  const StepOutput<Tensor> all({good, bad, good}, {0.5, 0.25, 0.25}, true);
+  EXPECT_TRUE(at::equal(all.reduce_sum(), torch::tensor({2, 0})));
+  EXPECT_TRUE(at::equal(all.reduce_mean(), torch::tensor({0.75F, 0.0F})));
+}
+
 TEST(StepOutputs, OfSeveralShapesAreNotAdded) {
   const StepOutput<Tensor> uneven({torch::ones({2}), torch::ones({1})}, {0.6, 0.4}, true);
   for (const bool mean : {false, true}) {

@@ -168,7 +168,7 @@ TEST(ModelFile, IsWrittenAndReadByRankZeroAlone) {
       DistributedModel model(make_net());
       spread(model);
       model.place();
-      save_safetensors(model, path, {{"epoch", "3"}});
+      save_safetensors(model, rank() == 0 ? path : "/nowhere/x", {{"epoch", "3"}});
     });
     const auto dict = load_safetensors(path);
     EXPECT_EQ(dict.metadata.at("epoch"), "3");
@@ -177,9 +177,10 @@ TEST(ModelFile, IsWrittenAndReadByRankZeroAlone) {
     on_ranks(ranks == 1 ? 4 : 2, [&] {
       DistributedModel model(make_net(77));
       spread(model, 1);
-      load_safetensors(model, path);
+      const auto own = rank() == 0 ? path : "/nowhere/x";
+      load_safetensors(model, own);
       model.place();
-      load_safetensors(model, path);
+      load_safetensors(model, own);
       expect_same(model.state_dict(kAllPpRanks), expected);
     });
   }
@@ -202,6 +203,54 @@ TEST(ModelFile, IsWrittenAndReadByRankZeroAlone) {
     std::ofstream(path, std::ios::app) << "x";
     EXPECT_THAT(refusal([&] { load_safetensors(model, path); }), HasSubstr("damaged safetensors"));
     expect_same(model.state_dict(kAllPpRanks), expected);
+  });
+  std::filesystem::remove(path);
+}
+
+/// Whatever comes before the damage in the file, and whoever would have got it.
+TEST(ModelFile, WithDamagedValuesChangesNothing) {
+  const auto path = testing::TempDir() + "damaged." + std::to_string(getpid()) + ".safetensors";
+  save_safetensors(plain_dict(), path);
+  const auto size = std::filesystem::file_size(path);
+  const auto flip = [&](std::uintmax_t place) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(place));
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(place));
+    file.put(byte);
+  };
+  for (const auto from_end : {1, 200, 600}) {
+    flip(size - static_cast<std::uintmax_t>(from_end));
+    on_ranks(3, [&] {
+      DistributedModel model(make_net(77));
+      spread(model);
+      model.place();
+      const auto before = model.state_dict(kAllPpRanks);
+      EXPECT_THAT(refusal([&] { load_safetensors(model, path); }), HasSubstr("damaged values of"));
+      expect_same(model.state_dict(kAllPpRanks), before);
+    });
+    flip(size - static_cast<std::uintmax_t>(from_end));
+  }
+  std::filesystem::remove(path);
+}
+
+/// As those of a dict.
+TEST(ModelFile, WithTwoValuesForOneTensorIsRefusedIfStrict) {
+  const auto path = testing::TempDir() + "untied." + std::to_string(getpid()) + ".safetensors";
+  auto dict = plain_dict();
+  dict.erase("head.weight");
+  dict.insert("head.weight", torch::full({6, 4}, 3, torch::kDouble));
+  save_safetensors(dict, path);
+  on_ranks(2, [&] {
+    DistributedModel model(make_net());
+    spread(model);
+    model.place();
+    EXPECT_THAT(refusal([&] { load_safetensors(model, path); }),
+                testing::AllOf(HasSubstr("table.weight"), HasSubstr("head.weight"),
+                               HasSubstr("there are different values for them")));
+    load_safetensors(model, path, /*strict=*/false);
+    EXPECT_TRUE(
+        torch::equal(model.state_dict(kAllPpRanks).at("table.weight"), dict.at("head.weight")));
   });
   std::filesystem::remove(path);
 }

@@ -19,6 +19,7 @@ namespace smp::model_state {
 namespace optimizer_state_test {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Tensor batch(int step) {
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step));
@@ -160,11 +161,42 @@ TEST(OptimizerState, HasNamesAndIsRefusedByAnother) {
     odd.insert("state.nobody.exp_avg", torch::ones({1}));
     odd.erase("state.table.weight.exp_avg");
     odd.insert("state.table.weight.exp_avg", torch::ones({1}));
+    odd.erase("state.head.bias.exp_avg_sq");
     const auto text = refusal([&] { load_optimizer_state_dict(model, two, odd); });
     EXPECT_THAT(text, HasSubstr("unexpected: state.nobody.exp_avg"));
+    EXPECT_THAT(text, HasSubstr("missing: state.head.bias.exp_avg_sq"));
+    EXPECT_THAT(text, Not(HasSubstr("max_exp_avg_sq"))) << "only with amsgrad";
     EXPECT_THAT(text,
                 HasSubstr("shape of state.table.weight.exp_avg: [1], but it must have [6, 4]"));
     load_optimizer_state_dict(model, two, saved.optimizer);
+  });
+}
+
+/// A load gives their state to all ranks, of which one goes on to step them.
+TEST(OptimizerState, OfATensorOfNoModelIsThatOfWhoStepsIt) {
+  on_ranks(2, [] {
+    DistributedModel model(make_net());
+    spread(model);
+    const auto scale = torch::ones({1}, torch::kDouble).requires_grad_();
+    auto parameters = model.parameters();
+    parameters.push_back(scale);
+    DistributedOptimizer optimizer(model, torch::optim::Adam(parameters, 0.01));
+    auto run = step([&](const Tensor& x) { model.backward(loss_of(model(x)) * scale); });
+    const auto train = [&](int step) {
+      optimizer.zero_grad();
+      run(batch(step));
+      optimizer.step();
+      return optimizer_state_dict(model, optimizer, kAllPpRanks);
+    };
+    load_optimizer_state_dict(model, optimizer, train(0));
+    const auto state = train(1);
+    int found = 0;
+    for (const auto& [name, tensor] : state) {
+      if (!name.starts_with("state.param_groups.") || !name.ends_with(".step")) continue;
+      EXPECT_EQ(tensor.item<std::int64_t>(), 2) << name;
+      ++found;
+    }
+    EXPECT_EQ(found, 1);
   });
 }
 

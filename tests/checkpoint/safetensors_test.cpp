@@ -113,6 +113,18 @@ TEST_F(Safetensors, KeepsShapesNamesMetadataAndStridedValues) {
   EXPECT_EQ(read.metadata.size(), 2u);
 }
 
+/// They share elements, and are not the same numbers.
+TEST_F(Safetensors, WritesViewsThatConjugateOrNegateBesideTheirBase) {
+  const auto base = torch::view_as_complex(torch::randn({3, 2}));
+  const StateDict dict{{"a", base},
+                       {"b", torch::conj(base)},
+                       {"c", torch::imag(base)},
+                       {"d", torch::imag(torch::conj(base))}};
+  save_safetensors(dict, path());
+  const auto read = load_safetensors(path());
+  for (const auto& [name, tensor] : dict) EXPECT_TRUE(torch::equal(read.at(name), tensor)) << name;
+}
+
 TEST_F(Safetensors, WritesASharedTensorOnceAndGivesBackItsNames) {
   const auto table = torch::randn({100, 100});
   save_safetensors({{"shared.weight", table}, {"lm_head.weight", table}, {"view", table[0]}},
