@@ -50,7 +50,9 @@ class SMP_API DistributedSampler : public torch::data::samplers::Sampler<> {
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   /// The next at most `batch_size` numbers; none at the end of the epoch.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  /// Epoch and place in it.
+  /// Epoch and place in it: how much all replicas have read, whatever their number is when load()
+  /// goes on. For loops that call next(): a data loader begins with reset(), which starts the next
+  /// epoch.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

@@ -41,7 +41,7 @@ struct RunLogOptions {
 class SMP_API RunLog {
  public:
   /// @param model  outlives this object
-  /// @throws ResourceError  the folder cannot be made.
+  /// @throws ResourceError  the folder or what is in it cannot be made; on every rank.
   /// @throws UsageError     options are wrong.
   RunLog(const std::string& name, const DistributedModelBase& model,
          const RunLogOptions& options = {});
@@ -59,6 +59,7 @@ class SMP_API RunLog {
   /// Appends a line to metrics.jsonl: the number of the step, counted from 1 (after
   /// RunLogOptions::lines_before), these numbers in their order, and the last measure(). "loss" is
   /// what loss.svg shows. Does nothing on other ranks than 0.
+  /// @throws UsageError  after finish().
   void append(const std::vector<std::pair<std::string, double>>& numbers);
 
   /// Collects the last step's trace and draws the pictures. Every rank calls it, outside of steps.
