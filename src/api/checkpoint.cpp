@@ -125,8 +125,8 @@ StateDict load_safetensors(const std::string& path) {
 namespace {
 
 /// What a file has, under those of the names that it tells of which `model` knows.
-checkpoint::Offer offer_of(const std::shared_ptr<SafetensorsReader>& file, const std::string& path,
-                           const torch::nn::Module& model) {
+checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& model) {
+  const auto file = std::make_shared<SafetensorsReader>(path);
   std::set<std::string> known, stored;
   for (const auto& [tensor, names] : checkpoint::tensors_of(model)) {
     known.insert(names.begin(), names.end());
@@ -156,21 +156,20 @@ checkpoint::Offer offer_of(const std::shared_ptr<SafetensorsReader>& file, const
   return offer;
 }
 
-/// Of what the model has as one tensor, and the file as several.
-std::string problem_with_ties(const SafetensorsReader& file, const torch::nn::Module& model) {
+/// Of what the model has as one tensor, and the file under several names, be it that some are
+/// others of tensors that it has once.
+std::string problem_with_ties(const checkpoint::Offer& offer, const torch::nn::Module& model) {
   std::unordered_map<std::string, std::size_t> place;
-  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-    place.emplace(file.tensors()[i].info.name, i);
-  }
+  for (std::size_t i = 0; i < offer.tensors.size(); ++i) place.emplace(offer.tensors[i].name, i);
   for (const auto& tied : checkpoint::tensors_of(model)) {
-    StateDict stored;
+    StateDict offered;
     for (const auto& name : tied.names) {
       const auto found = place.find(name);
       if (tied.names.size() > 1 && found != place.end()) {
-        stored.insert(name, file.read(found->second));
+        offered.insert(name, offer.read(found->second));
       }
     }
-    auto problem = checkpoint::problem_with({tied}, stored, /*strict=*/true);
+    auto problem = checkpoint::problem_with({tied}, offered, /*strict=*/true);
     if (!problem.empty()) return problem;
   }
   return {};
@@ -182,9 +181,8 @@ LoadResult load_safetensors(DistributedModelBase& model, const std::string& path
   checkpoint::Offer offer;
   if (between_steps("load_safetensors").is_first_stage()) {
     try {
-      const auto file = std::make_shared<SafetensorsReader>(path);
-      offer = offer_of(file, path, model.base_module());
-      if (strict) offer.problem = problem_with_ties(*file, model.base_module());
+      offer = offer_of(path, model.base_module());
+      if (strict) offer.problem = problem_with_ties(offer, model.base_module());
     } catch (const std::exception& error) {
       offer.problem = error.what();
     }

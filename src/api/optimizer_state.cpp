@@ -268,7 +268,9 @@ class OptimizerLoad {
         if (!own.contains(name)) complaints += "\n  unexpected: " + name;
       } else if (const auto parts = StateName::parse(name)) {
         complaints += complaint(*parts, info, names.parameter(parts->parameter), state_fields);
-        fields_of[parts->parameter].insert(parts->field);
+        if (names.parameter(parts->parameter).defined()) {
+          fields_of[parts->parameter].insert(parts->field);
+        }
       } else if (name != kind_name) {
         complaints += "\n  unexpected: " + name;
       }

@@ -138,7 +138,7 @@ std::vector<std::string> Exchange::wishes_of_all(const std::vector<bool>& wanted
   return wishes;
 }
 
-/// What the first rank that gives it would send.
+/// Of all that this rank could be asked for.
 void Exchange::require_readable(const std::vector<std::string>& wishes) const {
   std::exception_ptr problem;
   try {

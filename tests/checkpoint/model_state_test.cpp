@@ -255,6 +255,29 @@ TEST(ModelFile, WithTwoValuesForOneTensorIsRefusedIfStrict) {
   std::filesystem::remove(path);
 }
 
+/// The file has one of the names for another tensor, which is tied otherwise where it was saved.
+TEST(ModelFile, WithATensorTiedOtherwiseIsRefusedIfStrict) {
+  const auto path = testing::TempDir() + "otherwise." + std::to_string(getpid()) + ".safetensors";
+  struct Three : torch::nn::Module {
+    explicit Three(const char* tied_with) {
+      for (const char* name : {"a", "b"}) register_parameter(name, torch::randn({3, 2}));
+      register_parameter("c", named_parameters()[tied_with]);
+    }
+  };
+  on_ranks(1, [&] {
+    torch::manual_seed(1);
+    DistributedModel saved(std::make_shared<Three>("a"));
+    saved.place();
+    save_safetensors(saved, path);
+    DistributedModel otherwise(std::make_shared<Three>("b"));
+    otherwise.place();
+    EXPECT_THAT(refusal([&] { load_safetensors(otherwise, path); }),
+                HasSubstr("one tensor under the names b and c, but there are different values"));
+    load_safetensors(saved, path);
+  });
+  std::filesystem::remove(path);
+}
+
 /// Strictly: nobody misses a name that his model does not have.
 TEST(ModelFile, OfTiedParametersFillsAModelThatHasOneOfTheNames) {
   const auto path = testing::TempDir() + "one_name." + std::to_string(getpid()) + ".safetensors";

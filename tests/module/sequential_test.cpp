@@ -84,16 +84,6 @@ TEST(Sequential, NamesTypesThatDoNotFit) {
   EXPECT_THROW(nn::Sequential()->forward(kOnes), UsageError);
 }
 
-/// Those whose types are hidden as well.
-TEST(Sequential, ClonesToADevice) {
-  nn::Sequential all(Scale(2), torch::nn::AnyModule(torch::nn::Linear(2, 2)),
-                     nn::Sequential(Scale(3)));
-  const auto copy = all->clone(torch::Device(torch::kMeta));
-  ASSERT_EQ(copy->parameters().size(), 4u);
-  for (const auto& parameter : copy->parameters()) EXPECT_TRUE(parameter.is_meta());
-  for (const auto& parameter : all->parameters()) EXPECT_TRUE(parameter.is_cpu());
-}
-
 TEST(Sequential, ClonesSavesAndLoads) {
   nn::Sequential all(Scale(2), nn::Sequential(Scale(3)));
   const auto copy = std::dynamic_pointer_cast<nn::SequentialImpl>(all->clone());
