@@ -349,7 +349,19 @@ check says "--tp takes a number from 1 to 9999, not ''"
 smp demo --ranks 4 --pp 2
 check ends_with 1
 check says "--ranks 4, but --pp, --tp and --dp make 2"
+for odd in "demo --ranks alone" "demo --ranks=0" "perf bubble --ranks x"; do
+  smp $odd
+  check ends_with 1
+  check says "--ranks takes a positive number, not '${odd##*[ =]}'"
+done
+smp build relase
+check ends_with 1
+check says "build takes release, dev, asan, asan_d2d or tsan, not 'relase'"
+smp build dev tsan
+check ends_with 1
+check says "build takes one preset, not 'dev tsan'"
 check not called "mpirun"
+check not called "ninja"
 
 # Through a link, without HOME, with a command that there is not, and two at once.
 machine odd_calls "$common
