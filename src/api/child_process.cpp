@@ -119,7 +119,12 @@ ChildAnswer in_child_process(const std::function<std::string()>& work, double se
     bytes.pop_back();
     return {std::move(bytes), {}};
   }
-  if (ended < 0) return {{}, base::concat("ended, and this program keeps how (", unknown, ")")};
+  if (ended < 0) {
+    return {{},
+            base::concat("ended, nobody can say how: this program ignores SIGCHLD, or waits for "
+                         "every child itself (waitpid: ",
+                         unknown, ")")};
+  }
   return {{}, text_of_end(status)};
 }
 
