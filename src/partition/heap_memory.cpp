@@ -1,7 +1,6 @@
-// partition/heap_memory.cpp: layouts of glibc 2.2 and later, libstdc++'s version 6 and LibTorch.
+// partition/heap_memory.cpp: layouts of glibc 2.2 and later and of libstdc++'s version 6.
 #include "partition/heap_memory.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -118,18 +117,6 @@ void deque_elements(const Words& words, std::size_t most, std::vector<Range>& el
   }
 }
 
-template <class Object>
-const void* type_of(const Object& object) {
-  const void* type = nullptr;
-  std::memcpy(&type, static_cast<const void*>(&object), sizeof type);
-  return type;
-}
-
-bool is_object(std::uintptr_t address, const void* type) {
-  return block_size(address) > kTorchHeader &&
-         word_at(address) == reinterpret_cast<std::uintptr_t>(type);
-}
-
 }  // namespace
 
 bool copy(std::uintptr_t from, void* to, std::size_t size) {
@@ -192,12 +179,6 @@ bool is_shared_pointer(const Words& words) {
   const auto strong = static_cast<std::uint32_t>(users);
   const auto weak = static_cast<std::uint32_t>(users >> 32);
   return strong > 0 && strong < kMostUsers && weak > 0 && weak < kMostUsers;
-}
-
-bool is_generator(std::uintptr_t address) {
-  static const void* const type =
-      type_of(*at::make_generator<at::CPUGeneratorImpl>().unsafeGetGeneratorImpl());
-  return is_object(address, type);
 }
 
 }  // namespace smp::partitioning::heap

@@ -1,6 +1,6 @@
 // partition/heap_memory.h: what memory of unknown type holds: blocks of glibc's heap, containers of
-// libstdc++, objects of LibTorch. All questions are safe to ask of any word; what is told apart is
-// told by marks that no other memory has by chance.
+// libstdc++. All questions are safe to ask of any word; what is told apart is told by marks that no
+// other memory has by chance.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,6 @@
 namespace smp::partitioning::heap {
 
 inline constexpr std::size_t kWord = sizeof(std::uintptr_t);
-inline constexpr std::size_t kTorchHeader = 3 * kWord;  ///< type and counts of an intrusive object
 
 struct Range {
   std::uintptr_t begin;
@@ -50,8 +49,5 @@ std::size_t container_elements(const Words& words, std::size_t most, std::vector
 
 /// A std::shared_ptr: the object, and counts that belong to it.
 bool is_shared_pointer(const Words& words);
-
-/// A generator of random numbers for the CPU begins there.
-bool is_generator(std::uintptr_t address);
 
 }  // namespace smp::partitioning::heap

@@ -57,6 +57,9 @@ void OperatorNotes::note_writes(const at::RecordFunction& op, const OperatorKind
       // What operators do to what they made themselves is theirs.
       if (depth_ == 1) states_->note_kept(model, module, tensor, writes);
     });
+    if (depth_ == 1 && inputs[i].isGenerator()) {
+      states_->note_generator(model, module, inputs[i].toGenerator());
+    }
   }
 }
 

@@ -98,9 +98,6 @@ class OwnedMemory::Walk {
       append_shared(words[0], words[1]);
       return 2 * heap::kWord;
     }
-    if (heap::is_generator(words[0])) {
-      append({words[0] + heap::kTorchHeader, words[0] + heap::block_size(words[0])});
-    }
     return heap::kWord;
   }
 

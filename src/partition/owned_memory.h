@@ -20,9 +20,10 @@ OwnPart whole_module(torch::nn::Module& module);
 
 /// Types are not known at run time, so what is followed is what cannot be mistaken: libstdc++'s
 /// vectors, strings, maps, sets, hash tables, lists and deques, whose parts point back to where
-/// they are owned; what a std::shared_ptr holds, by its counts; generators. Tensors count by
-/// identity. Other modules are not followed, nor are plain pointers: what looks like one may be the
-/// rest of a freed object. Threads: one.
+/// they are owned; what a std::shared_ptr holds, by its counts. Tensors and generators count by
+/// identity (partition/operator_notes.h hears of what is done to them). Other modules are not
+/// followed, nor is whatever is a single pointer: what looks like one may be the rest of a freed
+/// object, in a short string's unused room or behind the last member. Threads: one.
 class OwnedMemory {
  public:
   /// `module` is watched by itself: pointers to it end here.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "module/running_statistics.h"
 
 namespace smp::partitioning {
@@ -154,11 +155,23 @@ void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool
   older_.try_emplace(key, storage);
   if (!writes || run_ == 0 || module < 0) return;
   const auto& traced = models_[static_cast<std::size_t>(model)];
-  const auto i = static_cast<std::size_t>(module);
-  if ((*traced.routed)[i] == nullptr || is_said(traced, module)) return;
-  auto& watched = watched_[static_cast<std::size_t>(model)][i];
+  if ((*traced.routed)[static_cast<std::size_t>(module)] == nullptr) return;
+  note_change(model, module, "writes a tensor that it keeps, in place");
+}
+
+void StateWatch::note_generator(int model, int module, const at::Generator& generator) {
+  const auto* const of_device = base::device_generator();
+  const bool is_default =
+      generator == base::default_generator() || (of_device != nullptr && generator == *of_device);
+  if (is_default || module < 0) return;
+  note_change(model, module, "draws from a generator that is not the default one");
+}
+
+void StateWatch::note_change(int model, int module, const char* what) {
+  if (is_said(models_[static_cast<std::size_t>(model)], module)) return;
+  auto& watched = watched_[static_cast<std::size_t>(model)][static_cast<std::size_t>(module)];
   watched.changes = true;
-  watched.what = "writes a tensor that it keeps, in place";
+  watched.what = what;
 }
 
 void StateWatch::note_normalisation(int model, int module, const at::Tensor& statistics,

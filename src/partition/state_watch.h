@@ -2,6 +2,7 @@
 // that a forward pass writes.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -40,6 +41,9 @@ class StateWatch {
   /// Likewise, by an operator that `module` calls itself: a tensor that nobody registered, and that
   /// no operator of this run has made, was kept from an earlier call.
   void note_kept(int model, int module, const at::Tensor& tensor, bool writes);
+  /// Likewise draws from `generator`: its next numbers are others. The default ones are kept from
+  /// steps (base/random.h).
+  void note_generator(int model, int module, const at::Generator& generator);
   /// A normalisation that `model`, `module` runs uses these statistics: it changes them, or reads
   /// them in evaluation mode.
   void note_normalisation(int model, int module, const at::Tensor& statistics, bool training);
@@ -73,6 +77,7 @@ class StateWatch {
     bool evaluates = false;
     bool called_apart = false;  // by other code than the call whose end commits its statistics
   };
+  void note_change(int model, int module, const char* what);
   void compare(Watched& watched, bool own_call);
   void compare_parts(int model, int module);
   std::vector<const Held*> held_by(int model) const;

@@ -33,6 +33,8 @@ TEST(ModuleState, AScratchTensorThatASiblingReads) { expect_as_in_one_process<Si
 
 TEST(ModuleState, ACounter) { expect_as_in_one_process<Counts>(); }
 
+TEST(ModuleState, AGeneratorOfItsOwn) { expect_as_in_one_process<AddsNoise>(); }
+
 TEST(ModuleState, AnAuxiliaryLossThatTheParentReads) {
   Program<MoeNet> program;
   program.setup = [](MoeNet& net) { net->parent_reads = true; };

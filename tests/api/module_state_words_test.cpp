@@ -109,6 +109,9 @@ TEST(ModuleStateWords, ThePlanSaysWhatIsKeptAndWhatItCosts) {
   EXPECT_EQ(plan.stage_of("counter"), 0);
   EXPECT_THAT(plan.table(), AllOf(HasSubstr("the forward of counter writes its members"),
                                   HasSubstr("one microbatch at a time")));
+  const auto noisy = plan_of_net<AddsNoise>(2);
+  EXPECT_EQ(noisy.stage_of("noisy"), 0);
+  EXPECT_THAT(noisy.table(), HasSubstr("the forward of noisy draws from a generator"));
   const auto masks = plan_of_net<Masks>(2);
   EXPECT_THAT(masks.table(), Not(HasSubstr("state:")));
 }

@@ -1,6 +1,7 @@
 // Modules that keep something from call to call, in members and buffers.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/functional/activation.h>
 
 #include <map>
@@ -135,6 +136,24 @@ struct RecurrentImpl : torch::nn::Module {
   nn::Linear head = register_module("head", linear());
 };
 SMP_MODULE(Recurrent);
+
+/// Noise from a generator of its own, whose object stays the same.
+struct NoisyImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    return inner(x) + at::rand(x.sizes(), generators.at("noise"), x.options());
+  }
+  nn::Linear inner = register_module("inner", linear());
+  std::map<std::string, at::Generator> generators{{"noise", at::detail::createCPUGenerator(5)}};
+};
+SMP_MODULE(Noisy);
+
+struct AddsNoiseImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return last(noisy(first(x)).tanh()); }
+  nn::Linear first = register_module("first", linear());
+  Noisy noisy = register_module("noisy", Noisy());
+  nn::Linear last = register_module("last", linear());
+};
+SMP_MODULE(AddsNoise);
 
 struct EmaImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {

@@ -93,7 +93,7 @@ TEST_F(OwnedMemoryTest, WhatAMemberOwnsIsSeen) {
   expect_seen("a tensor of a shared object", [](auto& h) { h.shared->kept = at::ones({2}); });
   expect_seen("a shared object", [](auto& h) { h.shared->value = 2; });
   expect_seen("a shared object, made apart", [](auto& h) { h.made_apart->value = 2; });
-  expect_seen("a generator", [](auto& h) { at::rand({2}, h.generator); });
+  expect_seen("another generator", [](auto& h) { h.generator = h.generator.clone(); });
 }
 
 TEST_F(OwnedMemoryTest, WhatOthersDoWithItIsNot) {
@@ -111,7 +111,7 @@ TEST_F(OwnedMemoryTest, WhatOthersDoWithItIsNot) {
   expect_unseen("a registered buffer", [](auto& h) { h.buffer.add_(1); });
   expect_unseen("a child's mode", [](auto& h) { h.child->eval(); });
   expect_unseen("its own mode", [](auto& h) { h.eval(); });
-  expect_unseen("a generator's reader", [](auto& h) { static_cast<void>(h.generator.clone()); });
+  expect_unseen("a generator that drew", [](auto& h) { at::rand({2}, h.generator); });
 }
 
 /// What a freed object left in memory that is no member yet must not be followed.
@@ -130,6 +130,12 @@ TEST_F(OwnedMemoryTest, FormerPointersAreNotFollowed) {
   const auto others = std::make_unique<double[]>(32);
   others[5] = 7;
   EXPECT_EQ(owned_.picture(whole_module(*odd)), before);
+
+  const at::Generator generator = at::detail::createCPUGenerator();
+  odd->former[2] = reinterpret_cast<std::uintptr_t>(generator.unsafeGetGeneratorImpl());
+  const auto with_generator = owned_.picture(whole_module(*odd));
+  at::rand({2}, generator);
+  EXPECT_EQ(owned_.picture(whole_module(*odd)), with_generator);
 }
 
 TEST_F(OwnedMemoryTest, NumbersThatLookLikePointersDoNoHarm) {
