@@ -6,10 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <random>
 #include <utility>
 
 #include "base/check.h"
@@ -24,7 +22,7 @@ namespace {
 // An open file that closes itself.
 class Descriptor {
  public:
-  Descriptor(const std::string& path, int flags) : value_(::open(path.c_str(), flags, 0644)) {}
+  Descriptor(const std::string& path, int flags) : value_(::open(path.c_str(), flags)) {}
   ~Descriptor() {
     if (value_ >= 0) ::close(value_);
   }
@@ -46,29 +44,6 @@ int write_all(int descriptor, std::string_view text) noexcept {
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return 0;
-}
-
-// A new file beside `path`, of nobody else: processes of several machines or containers may have
-// one number, and write one path.
-std::string temporary_beside(const std::string& path) {
-  std::random_device random;
-  return concat(path, ".new.", ::getpid(), '.', random(), random());
-}
-constexpr int kNewFile = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-
-// Writes `content` to the new file `path`; 0 or an errno.
-int write_new(const std::string& path, std::string_view content, Durability durability) {
-  const Descriptor file(path, kNewFile);
-  if (!file.ok()) return errno;
-  if (const int error = write_all(file.get(), content)) return error;
-  return durability == Durability::kSynced && ::fsync(file.get()) != 0 ? errno : 0;
-}
-
-// Makes a rename in the folder of `path` survive a loss of power.
-void sync_folder(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  const Descriptor folder(parent.empty() ? "." : parent.string(), O_RDONLY | O_DIRECTORY);
-  if (folder.ok()) ::fsync(folder.get());
 }
 
 }  // namespace
@@ -106,47 +81,9 @@ bool create_new_directory(const std::string& path) {
 }
 
 void write_file(const std::string& path, std::string_view content, Durability durability) {
-  const std::string temporary = temporary_beside(path);
-  int error = write_new(temporary, content, durability);
-  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.c_str());
-    fail("write", path, error);
-  }
-  if (durability == Durability::kSynced) sync_folder(path);
-}
-
-ReplacementFile::ReplacementFile(std::string path)
-    : path_(std::move(path)),
-      temporary_(temporary_beside(path_)),
-      descriptor_(::open(temporary_.c_str(), kNewFile, 0644)) {
-  if (descriptor_ < 0) fail("write", path_, errno);
-}
-
-ReplacementFile::~ReplacementFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-}
-
-void ReplacementFile::write_at(std::uint64_t offset, std::string_view content) {
-  while (!content.empty()) {
-    const ssize_t written =
-        ::pwrite(descriptor_, content.data(), content.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail("write", path_, written < 0 ? errno : ENOSPC);
-    content.remove_prefix(static_cast<std::size_t>(written));
-    offset += static_cast<std::uint64_t>(written);
-  }
-}
-
-void ReplacementFile::commit() {
-  if (::fsync(descriptor_) != 0) fail("write", path_, errno);
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    fail("write", path_, errno);
-  }
-  temporary_.clear();
-  sync_folder(path_);
+  ReplacementFile file(path);
+  file.write_at(0, content);
+  file.commit(durability);
 }
 
 InputFile::InputFile(std::string path)

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/replacement_file.h"
+
 namespace smp::base {
 
 /// What read_file() takes into memory, unless told otherwise.
@@ -26,37 +28,10 @@ void create_directories(const std::string& path);
 /// Makes `path` itself, its parents must exist. @return false if it existed. @throws ResourceError
 bool create_new_directory(const std::string& path);
 
-enum class Durability {
-  kCached,  ///< survives the end of the process
-  kSynced,  ///< survives a loss of power
-};
-
 /// Replaces the content of `path` in one step: a reader sees the old content or the new one.
 /// @throws ResourceError  it cannot be written; the old content is untouched.
 void write_file(const std::string& path, std::string_view content,
                 Durability durability = Durability::kCached);
-
-/// A file that takes the place of `path` once it is complete: a reader sees the old content or the
-/// new one, also after a loss of power.
-class ReplacementFile {
- public:
-  /// Opens a temporary file beside `path`. @throws ResourceError
-  explicit ReplacementFile(std::string path);
-  /// Removes the temporary file unless it took its place.
-  ~ReplacementFile();
-  ReplacementFile(const ReplacementFile&) = delete;
-  ReplacementFile& operator=(const ReplacementFile&) = delete;
-
-  /// @throws ResourceError  naming the system's reason, such as a full disk
-  void write_at(std::uint64_t offset, std::string_view content);
-  /// @throws ResourceError  `path` keeps its old content
-  void commit();
-
- private:
-  std::string path_;
-  std::string temporary_;
-  int descriptor_;
-};
 
 /// A file that is read in parts.
 class InputFile {

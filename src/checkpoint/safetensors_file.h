@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/replacement_file.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace smp::checkpoint {

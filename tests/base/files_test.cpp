@@ -46,18 +46,6 @@ TEST_F(Files, LeavesNoTemporaryFileBehind) {
   EXPECT_EQ(entries(), 2u);
 }
 
-/// Of one process here; of containers, whose processes may have one number.
-TEST_F(Files, MayBeReplacedByTwoAtOnce) {
-  const std::string path = in("both");
-  ReplacementFile first(path), second(path);
-  second.write_at(0, "of the second");
-  first.write_at(0, "of the first, which is longer");
-  second.commit();
-  EXPECT_EQ(read_file(path), "of the second");
-  first.commit();
-  EXPECT_EQ(read_file(path), "of the first, which is longer");
-}
-
 TEST_F(Files, AppendsLinesAcrossReopening) {
   { AppendFile(in("log")).append_line("one"); }
   { AppendFile(in("log")).append_line("two"); }

@@ -312,8 +312,8 @@ PLANTS = [
     Plant("failed calls keep each other", "src/server/promised_call.cpp",
           "  forget_inputs();\n  if (ended()) return;", "  if (ended()) return;", [PROMISED]),
     # ---- files and arguments
-    Plant("a temporary file is named by the process", "src/base/files.cpp",
-          ", '.', random(), random()", "", [("test_base", "Files.*")]),
+    Plant("a temporary file is named by the process", "src/base/replacement_file.cpp",
+          ", '.', random(), random()", "", [("test_base", "ReplacementFiles.*")]),
     Plant("what is frozen is dealt to one replica", "src/api/optimizer_shards.cpp",
           "owners[i] = of_frozen[i];", "owners[i] = owners[i];", [("test_api", "OptimizerShards.*")]),
     Plant("an alias of a file is not read", "src/api/checkpoint.cpp",
