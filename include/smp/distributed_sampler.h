@@ -46,13 +46,13 @@ class SMP_API DistributedSampler : public torch::data::samplers::Sampler<> {
   /// Samples of one replica in an epoch.
   std::size_t samples() const noexcept { return own_.size(); }
 
-  /// Begins anew: the next epoch if samples of this one have been taken.
+  /// Begins anew: the next epoch if samples of this one have been taken. Right after load() it goes
+  /// on instead, if samples of that epoch are left: a data loader begins every pass with it.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   /// The next at most `batch_size` numbers; none at the end of the epoch.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   /// Epoch and place in it: how much all replicas have read, whatever their number is when load()
-  /// goes on. For loops that call next(): a data loader begins with reset(), which starts the next
-  /// epoch.
+  /// goes on.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -64,6 +64,7 @@ class SMP_API DistributedSampler : public torch::data::samplers::Sampler<> {
   DistributedSamplerOptions options_;  // replicas and replica are set
   std::size_t epoch_ = 0;
   std::size_t taken_ = 0;         // of own_
+  bool is_loaded_ = false;        // and nobody has asked for a sample since
   std::vector<std::size_t> own_;  // numbers of this replica in this epoch
 };
 

@@ -26,10 +26,13 @@ DistributedSampler::DistributedSampler(std::size_t size, DistributedSamplerOptio
 
 void DistributedSampler::set_epoch(std::size_t epoch) {
   epoch_ = epoch;
+  is_loaded_ = false;
   fill();
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  const bool goes_on = std::exchange(is_loaded_, false) && taken_ < own_.size();
+  if (goes_on && new_size.value_or(size_) == size_) return;
   if (taken_ > 0) ++epoch_;
   size_ = new_size.value_or(size_);
   fill();
@@ -59,6 +62,7 @@ void DistributedSampler::fill() {
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  is_loaded_ = false;
   const auto count = std::min(batch_size, own_.size() - taken_);
   if (count == 0) return std::nullopt;
   const auto begin = own_.begin() + static_cast<std::ptrdiff_t>(taken_);
@@ -84,6 +88,7 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   archive.try_read("replicas", before, true);
   const auto read_by_all = taken.item<std::int64_t>() * before.item<std::int64_t>();
   taken_ = std::min(static_cast<std::size_t>(read_by_all / replicas), own_.size());
+  is_loaded_ = true;
 }
 
 }  // namespace smp

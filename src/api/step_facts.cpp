@@ -2,17 +2,14 @@
 #include "api/step_facts.h"
 
 #include <c10/util/Type.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
+#include "api/optimizer_fields.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "smp/codec.h"
@@ -29,45 +26,29 @@ struct Fact {
 
 using Facts = std::vector<Fact>;
 
-/// What every optimizer has, and what LibTorch's own have beside it.
-template <class Add>
-void list_options(const torch::optim::OptimizerOptions& options, Add&& add) {
-  using namespace torch::optim;
-  const auto adam = [&](const auto& own) {
-    add("lr", own.lr());
-    add("beta1", std::get<0>(own.betas()));
-    add("beta2", std::get<1>(own.betas()));
-    add("eps", own.eps());
-    add("weight_decay", own.weight_decay());
-    add("amsgrad", own.amsgrad());
+/// False if `options` are none of these.
+template <class... Known, class Add>
+bool list_known(const torch::optim::OptimizerOptions& options, const Add& add) {
+  const auto list = [&](const auto* known) {
+    if (known == nullptr) return false;
+    auto copy = *known;  // each_option() is also for those who change them
+    each_option(copy, add);
+    return true;
   };
-  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) {
-    add("lr", sgd->lr());
-    add("momentum", sgd->momentum());
-    add("dampening", sgd->dampening());
-    add("weight_decay", sgd->weight_decay());
-    add("nesterov", sgd->nesterov());
-  } else if (const auto* adam_options = dynamic_cast<const AdamOptions*>(&options)) {
-    adam(*adam_options);
-  } else if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) {
-    adam(*adamw);
-  } else if (const auto* prop = dynamic_cast<const RMSpropOptions*>(&options)) {
-    add("lr", prop->lr());
-    add("alpha", prop->alpha());
-    add("eps", prop->eps());
-    add("weight_decay", prop->weight_decay());
-    add("momentum", prop->momentum());
-    add("centered", prop->centered());
-  } else if (const auto* grad = dynamic_cast<const AdagradOptions*>(&options)) {
-    add("lr", grad->lr());
-    add("lr_decay", grad->lr_decay());
-    add("weight_decay", grad->weight_decay());
-    add("eps", grad->eps());
-  } else {
-    try {
-      add("lr", options.get_lr());
-    } catch (const std::exception&) {  // an optimizer of the user's own need not have one
-    }
+  return (list(dynamic_cast<const Known*>(&options)) || ...);
+}
+
+/// All of LibTorch's own optimizers; of others the learning rate, if they have one.
+template <class Add>
+void list_options(const torch::optim::OptimizerOptions& options, const Add& add) {
+  using namespace torch::optim;
+  if (list_known<SGDOptions, AdamOptions, AdamWOptions, RMSpropOptions, AdagradOptions>(options,
+                                                                                        add)) {
+    return;
+  }
+  try {
+    add("lr", options.get_lr());
+  } catch (const std::exception&) {  // an optimizer of the user's own need not have one
   }
 }
 

@@ -35,6 +35,17 @@ Numbers all_of(DistributedSampler& sampler, std::size_t batch = 3) {
   return all;
 }
 
+/// Writes what `sampler` saves to `other`.
+void load_saved(const DistributedSampler& sampler, DistributedSampler& other) {
+  torch::serialize::OutputArchive out;
+  sampler.save(out);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  other.load(in);
+}
+
 /// How often each of `size` samples is read by all replicas together.
 Numbers times_read(std::size_t size, int replicas, bool drop_last) {
   Numbers times(size, 0);
@@ -99,32 +110,36 @@ TEST(DistributedSampler, GoesOnWhereItWasSaved) {
   auto sampler = sampler_of(20, 2, 1, false);
   sampler.set_epoch(3);
   sampler.next(4);
-  torch::serialize::OutputArchive out;
-  sampler.save(out);
-  std::stringstream bytes;
-  out.save_to(bytes);
-  torch::serialize::InputArchive in;
-  in.load_from(bytes);
   auto again = sampler_of(20, 2, 1, false);
-  again.load(in);
-  EXPECT_EQ(all_of(again), all_of(sampler));
+  load_saved(sampler, again);
+  auto in_a_loader = again;
+  const auto rest = all_of(sampler);
+  EXPECT_EQ(all_of(again), rest);
+  in_a_loader.reset();  // as each pass of a data loader begins
+  EXPECT_EQ(all_of(in_a_loader), rest);
+  in_a_loader.reset();
+  EXPECT_EQ(in_a_loader.epoch(), 4u);
+  EXPECT_EQ(in_a_loader.next(20)->size(), 10u);
+}
+
+TEST(DistributedSampler, OfAFinishedEpochGoesOnWithTheNext) {
+  auto sampler = sampler_of(20, 2, 1, false);
+  all_of(sampler);
+  auto again = sampler_of(20, 2, 1, false);
+  load_saved(sampler, again);
+  again.reset();
+  EXPECT_EQ(again.epoch(), 1u);
+  EXPECT_EQ(all_of(again).size(), 10u);
 }
 
 /// Whatever number of replicas goes on: what all have read counts.
 TEST(DistributedSampler, GoesOnAmongMoreOrFewerReplicas) {
   auto sampler = sampler_of(24, 2, 0, false);
   sampler.next(6);
-  torch::serialize::OutputArchive out;
-  sampler.save(out);
-  std::stringstream bytes;
-  out.save_to(bytes);
   for (const auto& [replicas, left] : std::vector<std::pair<int, std::size_t>>{
            {1, 12}, {2, 6}, {3, 4}, {4, 3}, {8, 2}}) {  // of 8 replicas each has read 1.5
-    torch::serialize::InputArchive in;
-    std::stringstream again(bytes.str());
-    in.load_from(again);
     auto other = sampler_of(24, replicas, 0, false);
-    other.load(in);
+    load_saved(sampler, other);
     EXPECT_EQ(all_of(other).size(), left) << replicas;
   }
 }
