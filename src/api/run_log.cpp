@@ -279,6 +279,12 @@ struct RunLog::State {
     }
   }
 
+  /// Collective.
+  void read_clock() {
+    clock = clock_of(runtime);
+    if (ring) ring->set_clock_offset(clock.offset);
+  }
+
   /// A message about this rank's file as one that others would give too.
   std::string of_all_ranks(std::string text) const {
     const auto at = text.find(own_ring());
@@ -351,6 +357,7 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
     : state_(new State{.runtime = Runtime::current(), .model = model}) {
   state_->start(name, options);
   state_->start_recording();
+  state_->read_clock();
   state_->runtime.warnings().meet(state_->runtime.communicator(Group::kPp));
   state_->traffic_before = state_->runtime.traffic();
   malloc_trim(0);  // what was freed before there was a run is not its own
@@ -375,7 +382,7 @@ StepTiming RunLog::measure() {
   auto& state = *state_;
   const server::BetweenSteps recorded(state.runtime.server().recorder(), schedule::Phase::kOther);
   if (state.measured == 0) base::forget_peak();  // of the whole model, before it was placed
-  if (state.measured++ % kStepsOfAClock == 0) state.clock = clock_of(state.runtime);
+  if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
   const auto own = without_details(state.runtime.last_trace());
   state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);
   return *state_->timing;

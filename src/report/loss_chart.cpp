@@ -23,6 +23,11 @@ constexpr const char* kMean = "#1f5fa8";
 constexpr const char* kBaselineColor = "#b5541c";
 constexpr const char* kNotFinite = "#c8102e";
 
+/// Sums and differences of as many losses as fit into memory are finite. No NaN is less.
+constexpr double kMostLoss = 1e290;
+/// In parts of a loss that does not change: what a double still tells apart.
+constexpr double kLeastMargin = 1e-9;
+
 struct Range {
   double low = 0;
   double high = 1;
@@ -47,10 +52,11 @@ class Frame {
   Range y_;
 };
 
+bool has_place(const Point& point) { return std::abs(point.y) < kMostLoss; }
+
 std::vector<Point> finite(const std::vector<Point>& points) {
   std::vector<Point> kept;
-  std::copy_if(points.begin(), points.end(), std::back_inserter(kept),
-               [](const Point& point) { return std::isfinite(point.y); });
+  std::copy_if(points.begin(), points.end(), std::back_inserter(kept), has_place);
   return kept;
 }
 
@@ -67,7 +73,8 @@ Frame frame_of(const LossChart& chart, const std::vector<Point>& points) {
     y = {std::min(y.low, chart.baseline->value), std::max(y.high, chart.baseline->value)};
   }
   if (x.high <= x.low) x.high = x.low + 1;
-  const double margin = std::max(0.06 * (y.high - y.low), 1e-6);
+  const double size = std::max(std::abs(y.low), std::abs(y.high));
+  const double margin = std::max({0.06 * (y.high - y.low), 1e-6, kLeastMargin * size});
   return Frame(x, {y.low >= 0 ? std::max(0.0, y.low - margin) : y.low - margin, y.high + margin});
 }
 
@@ -157,7 +164,7 @@ void draw_legend(SvgWriter& svg, std::size_t window) {
 void mark_not_finite(SvgWriter& svg, const LossChart& chart, const Frame& frame) {
   double marked = -1;
   for (const Point& point : chart.points) {
-    if (std::isfinite(point.y) || std::abs(frame.x(point.x) - marked) < 1) continue;
+    if (has_place(point) || std::abs(frame.x(point.x) - marked) < 1) continue;
     marked = frame.x(point.x);
     svg.text(
         {frame.x(point.x), kTop + 12}, "×",

@@ -278,7 +278,9 @@ RunDescription description_from_json(const std::string& text, const std::string&
     description.baseline = Baseline{json_member<double>(baseline, "value", name),
                                     json_member<std::string>(baseline, "name", name)};
   }
-  description.configuration = base::json_text(json_member<Json>(json, "configuration", name));
+  const Json configuration = json_member<Json>(json, "configuration", name);
+  SMP_REQUIRE(configuration.is_object(), name, ": \"configuration\" must be an object");
+  description.configuration = base::json_text(configuration);
   return description;
 }
 

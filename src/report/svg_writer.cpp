@@ -54,6 +54,18 @@ std::string_view piece(std::string_view text, int count, bool front) {
   return front ? text.substr(0, at) : text.substr(at);
 }
 
+/// Numbers from here on are written by their first digits; up to here they fit into 32 characters.
+constexpr double kLongest = 1e15;
+constexpr int kMostDecimals = 12;
+/// Beyond it a double plus one may be the same double.
+constexpr double kMostCounted = 1e15;
+
+std::string with_digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
 }  // namespace
 
 SvgWriter::SvgWriter(double width, double height) {
@@ -141,6 +153,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string short_number(double value) {
+  if (std::abs(value) >= kLongest) return with_digits(value);
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", value);
   std::string number = text;
@@ -178,11 +191,12 @@ std::vector<double> round_ticks(double low, double high, int count) {
   const double power = std::pow(10, std::floor(std::log10(rough)));
   const double factor = rough / power;
   const double distance = power * (factor < 1.5 ? 1 : factor < 3.5 ? 2 : factor < 7.5 ? 5 : 10);
-  std::vector<double> ticks;
   const double first = std::ceil(low / distance - 1e-9);
-  for (double i = first; i * distance <= high + distance * 1e-9; ++i) {
-    ticks.push_back(i == 0 ? 0.0 : i * distance);
-  }
+  const double last = std::floor(high / distance + 1e-9);
+  const bool can_count = std::abs(first) < kMostCounted && std::abs(last) < kMostCounted;
+  if (!can_count) return {low};
+  std::vector<double> ticks;
+  for (double i = first; i <= last; ++i) ticks.push_back(i == 0 ? 0.0 : i * distance);
   return ticks;
 }
 
@@ -190,6 +204,7 @@ std::string tick_label(double value, double distance) {
   const int decimals = distance >= 1 || distance <= 0
                            ? 0
                            : static_cast<int>(std::ceil(-std::log10(distance) - 1e-9));
+  if (std::abs(value) >= kLongest || decimals > kMostDecimals) return with_digits(value);
   char text[32];
   std::snprintf(text, sizeof text, "%.*f", decimals, value);
   return text;

@@ -58,7 +58,7 @@ class SvgWriter {
 
 /// `text` with the characters that mean something in XML replaced.
 std::string escaped(std::string_view text);
-/// At most two decimals, without trailing zeros.
+/// At most two decimals, without trailing zeros; four digits of a very large number.
 std::string short_number(double value);
 /// Hue in degrees, saturation and lightness in [0, 1], as "#rrggbb".
 std::string color(double hue, double saturation, double lightness);
@@ -68,7 +68,8 @@ double text_length(std::string_view text, double size);
 /// `text` if it is drawn in `width` pixels, else with dots in its middle; empty if not even those.
 std::string fitted(std::string_view text, double size, double width);
 
-/// Round values (1, 2 or 5 times a power of ten apart) in [low, high], about `count` of them.
+/// Round values (1, 2 or 5 times a power of ten apart) in [low, high], about `count` of them; `low`
+/// alone if the range is too narrow for numbers of that size, or endless.
 std::vector<double> round_ticks(double low, double high, int count);
 /// A tick's label, with as many decimals as the distance of ticks needs.
 std::string tick_label(double value, double distance);

@@ -20,7 +20,8 @@ struct Head {
   std::uint64_t written;   // ever
   std::int32_t pp_rank;
   std::uint32_t oversubscribed;
-  std::uint64_t unused[4];
+  std::int64_t clock_offset;  // see set_clock_offset()
+  std::uint64_t unused[3];
 };
 static_assert(sizeof(Head) == TraceRing::kHeadBytes);
 
@@ -44,8 +45,13 @@ TraceRing::TraceRing(std::span<std::byte> memory, int pp_rank, bool oversubscrib
     : memory_(memory), capacity_((memory.size() - kHeadBytes) / kRecordBytes) {
   static_assert(std::is_trivially_copyable_v<TraceRecord>);
   SMP_ASSERT(memory.size() >= bytes_for(1), memory.size(), " bytes");
-  const Head head{kMagic, capacity_, 0, pp_rank, oversubscribed ? 1u : 0u, {}};
+  const Head head{kMagic, capacity_, 0, pp_rank, oversubscribed ? 1u : 0u, 0, {}};
   std::memcpy(memory.data(), &head, sizeof head);
+}
+
+void TraceRing::set_clock_offset(base::Nanoseconds offset) noexcept {
+  auto& head = *reinterpret_cast<Head*>(memory_.data());
+  std::atomic_ref(head.clock_offset).store(offset, std::memory_order_relaxed);
 }
 
 TraceRecord& TraceRing::next() noexcept {
@@ -94,6 +100,17 @@ void TraceRing::add(const RequestEvent& event) noexcept {
 }
 
 namespace {
+
+/// By the clock of the first rank. A damaged file may hold any two numbers.
+std::int64_t moved_back(std::int64_t time, std::int64_t offset) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(time) -
+                                   static_cast<std::uint64_t>(offset));
+}
+
+void move_back(TraceRecord& record, std::int64_t offset) {
+  record.time = moved_back(record.time, offset);
+  if (record.kind == kSpan && record.end != 0) record.end = moved_back(record.end, offset);
+}
 
 Span span_of(const TraceRecord& record) {
   return {record.time,       record.end,    record.cpu,
@@ -161,6 +178,7 @@ std::vector<RingStep> read_ring(std::string_view memory, const std::string& name
     TraceRecord record;
     const auto at = sizeof head + number % head.capacity * TraceRing::kRecordBytes;
     std::memcpy(&record, memory.data() + at, sizeof record);
+    move_back(record, head.clock_offset);
     reading.add(record);
   }
   return std::move(reading).steps();

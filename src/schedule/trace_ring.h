@@ -30,6 +30,9 @@ class TraceRing {
   /// @param memory  zeros, on an 8-byte boundary, for at least one record; outlives this object
   TraceRing(std::span<std::byte> memory, int pp_rank, bool oversubscribed);
 
+  /// What this rank's clock shows more than that of the first rank, by which all times are read.
+  /// That of another machine may have begun days earlier.
+  void set_clock_offset(base::Nanoseconds offset) noexcept;
   void begin_step(std::int64_t step, base::Nanoseconds time) noexcept;
   void end_step(std::int64_t step, base::Nanoseconds time) noexcept;
   /// A span begins, in a step or between two: its end and its processor time are not known yet.
@@ -58,7 +61,8 @@ struct RingStep {
   bool ended = false;  ///< on this rank
 };
 
-/// The steps whose beginning `memory` still holds, in the order they began.
+/// The steps whose beginning `memory` still holds, in the order they began, by the first rank's
+/// clock.
 /// @param name  of the file, for messages
 /// @throws UsageError  it is no such memory, of another version, or cut
 [[nodiscard]] std::vector<RingStep> read_ring(std::string_view memory, const std::string& name);

@@ -77,6 +77,17 @@ TEST(LossChart, MarksStepsWithoutAFiniteLoss) {
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
 }
 
+/// Of prices, of counts, of a run that diverges.
+TEST(LossChart, DrawsLossesOfAnySize) {
+  for (const double loss : {5e9, -5e9, 4e10, 1e17, -1e35, 1e289, 1e308, 0.0}) {
+    LossChart chart = falling(3);
+    for (auto& point : chart.points) point.y = loss;
+    const std::string svg = draw_loss(chart);
+    EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf\"")))) << loss;
+    EXPECT_LT(svg.size(), 20'000) << loss;
+  }
+}
+
 TEST(Metrics, AreOneJsonObjectPerLine) {
   EXPECT_EQ(metrics_line({{"step", 3}, {"loss", 2.5}, {"norm", std::nan("")}, {"tokens", 1e6}}),
             R"({"step":3,"loss":2.5,"norm":"nan","tokens":1000000})");
@@ -262,6 +273,14 @@ TEST_F(RunFolder, ExportsItsStepForOtherViewers) {
 TEST_F(RunFolder, IsToldFromOtherFolders) {
   EXPECT_THAT(refusal([&] { draw_run(folder_); }),
               AllOf(HasSubstr(folder_), HasSubstr("is no run folder")));
+}
+
+TEST_F(RunFolder, WhoseConfigurationIsNoObjectIsNamed) {
+  auto of_list = description();
+  of_list.configuration = "[]";
+  const auto text = description_to_json(of_list);
+  EXPECT_THAT(refusal<UsageError>([&] { description_from_json(text, "runs/a/run.json"); }),
+              HasSubstr("runs/a/run.json: \"configuration\" must be an object"));
 }
 
 TEST_F(RunFolder, DescriptionSurvivesItsFile) {

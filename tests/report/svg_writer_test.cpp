@@ -3,6 +3,12 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
 namespace smp::report {
 namespace {
 
@@ -46,6 +52,7 @@ TEST(SvgWriter, ShortensNumbers) {
   EXPECT_EQ(short_number(2.5), "2.5");
   EXPECT_EQ(short_number(100), "100");
   EXPECT_EQ(short_number(-0.001), "0");
+  EXPECT_EQ(short_number(-1e35), "-1e+35");
 }
 
 TEST(SvgWriter, MixesColors) {
@@ -61,10 +68,31 @@ TEST(Ticks, AreRoundAndInsideTheRange) {
   EXPECT_THAT(round_ticks(5, 5, 3), ElementsAre(5));
 }
 
+/// Also where a double plus one is the same double, or a range is endless.
+TEST(Ticks, AreFewWhateverTheRange) {
+  constexpr double kHuge = std::numeric_limits<double>::max();
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> exponent(-300, 300), digits(-1, 1);
+  std::vector<std::pair<double, double>> ranges{
+      {5e9 - 1e-6, 5e9 + 1e-6}, {1e17, 1e17 + 16}, {-kHuge, kHuge}, {0, 5e-324}, {4e10, 4e10}};
+  for (int i = 0; i < 1000; ++i) {
+    const double low = digits(random) * std::pow(10, exponent(random));
+    ranges.emplace_back(low, std::nextafter(low, kHuge));
+    ranges.emplace_back(low, low + std::pow(10, exponent(random)));
+  }
+  for (const auto& [low, high] : ranges) {
+    const auto ticks = round_ticks(low, high, 6);
+    EXPECT_LE(ticks.size(), 24u) << low << ", " << high;
+    for (const double tick : ticks) EXPECT_TRUE(std::isfinite(tick)) << low << ", " << high;
+  }
+}
+
 TEST(Ticks, HaveAsManyDecimalsAsTheyNeed) {
   EXPECT_EQ(tick_label(20, 10), "20");
   EXPECT_EQ(tick_label(1.5, 0.5), "1.5");
   EXPECT_EQ(tick_label(0.25, 0.05), "0.25");
+  EXPECT_EQ(tick_label(1.5e35, 1e34), "1.5e+35");
+  EXPECT_EQ(tick_label(2e-20, 1e-20), "2e-20");
 }
 
 }  // namespace

@@ -66,6 +66,31 @@ TEST(TraceRing, GivesBackWhatWasWritten) {
   EXPECT_EQ(steps[1].trace.spans.at(0).end, 0) << "it runs";
 }
 
+/// That of another machine began four days earlier.
+TEST(TraceRing, GivesTimesByTheClockOfTheFirstRank) {
+  constexpr base::Nanoseconds kEarlier = 345'600 * base::kSecond;
+  Memory memory(100);
+  TraceRing ring(memory.bytes(), 1, false);
+  ring.begin_step(1, kEarlier + 10);
+  ring.begin({kEarlier + 20, 0, 0, 0, 1, Phase::kForward});
+  ring.end(kEarlier + 30, 7);
+  ring.add({kEarlier + 35, 1, 99, RequestEvent::Kind::kAsked});
+  ring.begin({kEarlier + 40, 0, 0, 1, 1, Phase::kForward});
+  ring.set_clock_offset(kEarlier);
+  const auto steps = read_ring(memory.text(), "memory");
+  ASSERT_EQ(steps.size(), 1u);
+  const auto& step = steps[0].trace;
+  EXPECT_EQ(step.start, 10);
+  ASSERT_EQ(step.spans.size(), 2u);
+  EXPECT_EQ(step.spans[0].start, 20);
+  EXPECT_EQ(step.spans[0].end, 30);
+  EXPECT_EQ(step.spans[0].cpu, 7);
+  EXPECT_EQ(step.spans[1].end, 0) << "it runs";
+  ASSERT_EQ(step.requests.size(), 1u);
+  EXPECT_EQ(step.requests[0].time, 35);
+  EXPECT_EQ(step.requests[0].request, 99);
+}
+
 TEST(TraceRing, KeepsTheLatest) {
   constexpr std::size_t kRecords = 10;
   Memory memory(kRecords);
