@@ -69,8 +69,8 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
   ByteBuffer bytes = control.buffers().take();
   // What collectives send is part of what they go on to write.
   const bool of_server = port == Port::kServer;
-  Loans* const loans = of_server ? routes_.loans(peer) : nullptr;
-  encode_frame(frame, routes_.data(peer), next_transfer_, bytes, data_tensors_, loans);
+  FrameLoans lent(of_server ? routes_.loans(peer) : nullptr);
+  encode_frame(frame, routes_.data(peer), next_transfer_, bytes, data_tensors_, lent);
   // Copies, for which there may be no memory, before the peer hears of the frame.
   c10::SmallVector<c10::intrusive_ptr<c10::StorageImpl>, 8> memory;
   for (DataTensor& data : data_tensors_) {
@@ -78,6 +78,7 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
   }
   counters_.count_sent(frame, members().position(peer));
   control.post(peer, std::move(bytes));
+  lent.keep();
   try {
     for (std::size_t i = 0; i < data_tensors_.size(); ++i) {
       send_tensor(peer, data_tensors_[i], std::move(memory[i]), departure);

@@ -2,7 +2,6 @@
 #include "d2d/frame_encoder.h"
 
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -133,28 +132,6 @@ FramePrefix prefix_of(const FrameToSend& frame, const Measure& measure) {
           {}};
 }
 
-/// What one frame lends, which nobody borrows if the frame is not sent after all.
-class FrameLoans {
- public:
-  explicit FrameLoans(Loans* loans) : loans_(loans) {}
-  FrameLoans(const FrameLoans&) = delete;
-  FrameLoans& operator=(const FrameLoans&) = delete;
-  ~FrameLoans() {
-    for (const LoanId id : lent_) loans_->withdraw(id);
-  }
-
-  std::optional<LoanId> lend(const at::Tensor& elements) {
-    auto id = loans_ == nullptr ? std::nullopt : loans_->lend(elements);
-    if (id) lent_.push_back(*id);
-    return id;
-  }
-  void keep() noexcept { lent_.clear(); }
-
- private:
-  Loans* loans_;
-  std::vector<LoanId> lent_;
-};
-
 void write_texts(const FrameToSend& frame, const FramePrefix& prefix, const FrameLayout& layout,
                  std::byte* control) {
   std::memcpy(control, &prefix, sizeof prefix);
@@ -169,7 +146,7 @@ void write_texts(const FrameToSend& frame, const FramePrefix& prefix, const Fram
 }  // namespace
 
 void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
-                  ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans) {
+                  ByteBuffer& control, std::vector<DataTensor>& data, FrameLoans& lent) {
   data.clear();
   const Measure measure = checked_measure(frame.tensors, wires);
   const FramePrefix prefix = prefix_of(frame, measure);
@@ -181,7 +158,6 @@ void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& 
   write_texts(frame, prefix, layout, control.data());
   zero_gap(control.data(), layout.end_of_body, layout.inline_section);
   TensorWriter writer(control.data(), layout);
-  FrameLoans lent(loans);  // a tensor further on may be too large to be copied
   for (std::size_t i = 0; i < frame.tensors.size(); ++i) {
     const at::Tensor& tensor = frame.tensors[i];
     if (!tensor.defined()) {
@@ -203,7 +179,12 @@ void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& 
       data.push_back({i, next_transfer++, wire, kind, std::move(elements)});
     }
   }
-  lent.keep();
+}
+
+void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
+                  ByteBuffer& control, std::vector<DataTensor>& data) {
+  FrameLoans none(nullptr);
+  encode_frame(frame, wires, next_transfer, control, data, none);
 }
 
 }  // namespace smp::d2d

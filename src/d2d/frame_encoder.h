@@ -6,20 +6,22 @@
 
 #include "d2d/byte_buffer.h"
 #include "d2d/frame.h"
+#include "d2d/frame_loans.h"
 #include "d2d/wire.h"
 
 namespace smp::d2d {
 
-class Loans;
-
 /// Writes header, body, stubs and small tensors of `frame` to `control`; its other tensors are
-/// lent, or go to `data` (cleared first) without history, numbered on from `next_transfer`, to be
+/// `lent`, or go to `data` (cleared first) without history, numbered on from `next_transfer`, to be
 /// sent by one of `wires`. All tensors of a device travel there, whatever their size, so that the
 /// host need not wait for them; where no wire reaches its memory, or it is not that of home
 /// (base/home_device.h), it is copied to host memory first.
 /// @throws UsageError        the control buffer passes 1 GiB.
 /// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
 void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
-                  ByteBuffer& control, std::vector<DataTensor>& data, Loans* loans = nullptr);
+                  ByteBuffer& control, std::vector<DataTensor>& data, FrameLoans& lent);
+/// The same, and nothing is lent.
+void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
+                  ByteBuffer& control, std::vector<DataTensor>& data);
 
 }  // namespace smp::d2d

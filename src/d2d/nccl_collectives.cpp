@@ -147,7 +147,8 @@ void NcclCollectives::require(int result, const char* what) const {
   const char* const more = nccl_.last_error(communicator_);
   throw PeerLostError(base::concat(
       what, " on ", device_, " failed, says NCCL: ", nccl_.error_string(result), " (", result, ")",
-      more != nullptr && *more != '\0' ? ", " : "", more != nullptr ? more : ""));
+      more != nullptr && *more != '\0' ? ", " : "", more != nullptr ? more : "",
+      "; restart from a checkpoint. NCCL_DEBUG=WARN tells more"));
 }
 
 bool NcclCollectives::is_busy(const char* what) const {

@@ -174,7 +174,8 @@ TEST_F(LoansOfTwo, ABorrowedTensorGoesOnAsACopy) {
   ASSERT_EQ(data.size(), 1u);
   EXPECT_FALSE(Loans::is_borrowed(data[0].tensor));
   EXPECT_TRUE(at::equal(data[0].tensor, tensor));
-  encode_frame({Port::kServer, {}, {}, tensor}, {0, kNoWire}, next, control, data, &borrower());
+  FrameLoans lent(&borrower());
+  encode_frame({Port::kServer, {}, {}, tensor}, {0, kNoWire}, next, control, data, lent);
   EXPECT_TRUE(data.empty()) << "a copy can be lent";
   EXPECT_EQ(borrower().lent(), 1u);
   EXPECT_FALSE(Loans::is_borrowed(at::ones({kLentFloats})));
@@ -197,12 +198,16 @@ TEST_F(LoansOfTwo, WhatAFrameLentIsWithdrawnIfItCannotBeSent) {
   TransferId transfer = 0;
   ByteBuffer control;
   std::vector<DataTensor> data;
-  const auto encode = [&](at::TensorList tensors) {
-    encode_frame({Port::kServer, {}, {}, tensors}, wires, transfer, control, data, &lender());
+  const auto encode = [&](at::TensorList tensors, bool is_sent) {
+    FrameLoans lent(&lender());
+    encode_frame({Port::kServer, {}, {}, tensors}, wires, transfer, control, data, lent);
+    if (is_sent) lent.keep();
   };
-  EXPECT_THROW(encode({whole, too_large}), c10::Error);
+  EXPECT_THROW(encode({whole, too_large}, true), c10::Error);
   EXPECT_EQ(lender().lent(), 0U);
-  encode({whole});
+  encode({whole}, false);
+  EXPECT_EQ(lender().lent(), 0U);
+  encode({whole}, true);
   EXPECT_EQ(lender().lent(), 1U);
 }
 

@@ -54,7 +54,8 @@ void CudaDriver::require(int result, const char* what) const {
   cuda_.error_name(result, &name);
   cuda_.error_string(result, &text);
   throw PeerLostError(
-      base::concat(what, " on ", device_, " failed: ", name, " (", result, "), ", text));
+      base::concat(what, " on ", device_, " failed: ", name, " (", result, "), ", text,
+                   "; restart from a checkpoint. `dmesg` tells what the GPU's driver saw (Xid)"));
 }
 
 CudaDriver::CudaDriver(c10::Device device) : cuda_(cuda()), device_(device) {

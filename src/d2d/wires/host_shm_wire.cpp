@@ -365,13 +365,12 @@ bool HostShmWire::complete() {
 }
 
 bool HostShmWire::poll() {
-  const bool any_ended = any_ended_.load(std::memory_order_acquire);  // what they sent is there
   bool moved = complete();
   for (int source = 0; source < members().size(); ++source) {
     if (source != position_ && read_from(source)) moved = true;
   }
   completions_.tell(handler());
-  if (any_ended && !moved && !leaving_) require_no_loss();
+  if (!moved && !leaving_ && any_ended_.load(std::memory_order_acquire)) require_no_loss();
   return moved;
 }
 
@@ -381,9 +380,10 @@ bool HostShmWire::is_lost(int position) const noexcept {
          segments_[index].left().load(std::memory_order_acquire) == 0;
 }
 
-void HostShmWire::require_no_loss() const {
+/// Whoever is lost may have said why: what it sent is there, since it has ended, and is read first.
+void HostShmWire::require_no_loss() {
   for (int i = 0; i < members().size(); ++i) {
-    if (i == position_ || !is_lost(i)) continue;
+    if (i == position_ || !is_lost(i) || peers_[static_cast<std::size_t>(i)].in.front()) continue;
     throw PeerLostError(base::concat(
         "rank ", rank(), ": rank ", members()[i], " is gone: its process ",
         processes_.numbers[static_cast<std::size_t>(i)], " has ended; restart from a checkpoint"));

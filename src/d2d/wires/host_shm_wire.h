@@ -130,7 +130,7 @@ class HostShmWire final : public Wire {
   void fetch(int source, const Posted& posted, const Offer& offer);
   bool is_lost(int position) const noexcept;
   bool any_lost() const noexcept;
-  void require_no_loss() const;
+  void require_no_loss();
   void require_no_loss_for_long();
 
   HostShmOptions options_;

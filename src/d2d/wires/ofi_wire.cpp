@@ -23,6 +23,10 @@ constexpr int kMostReads = 64;
 constexpr int kMostFramesRead = 64;
 constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
 
+constexpr const char* kGone =
+    ": that rank or the network between is gone; restart from a checkpoint";
+constexpr const char* kDiffer = ": do all ranks run the same build?";
+
 }  // namespace
 
 OfiWire::OfiWire(GlobalRank rank, Members members, std::unique_ptr<OfiEndpoint> endpoint,
@@ -112,11 +116,13 @@ void OfiWire::start_transfer(Outgoing& transfer) {
   const auto& grant = transfer.grant;
   if (grant.bytes != transfer.bytes.size()) {
     return lose(base::concat("sending ", transfer.bytes.size(), " bytes to rank ", to.rank,
-                             ", which receives ", grant.bytes, " bytes"));
+                             ", which receives ", grant.bytes, " bytes"),
+                kDiffer);
   }
   if (grant.segment == 0 || grant.segment > endpoint_->longest()) {
     return lose(base::concat("sending ", transfer.bytes.size(), " bytes to rank ", to.rank,
-                             ", which receives ", grant.segment, " bytes at a time"));
+                             ", which receives ", grant.segment, " bytes at a time"),
+                kDiffer);
   }
   // Where the bytes lie, instead of copies of them in memory that stays registered: a copy costs
   // more than registering, which providers that need it remember.
@@ -171,7 +177,7 @@ void OfiWire::start_messages(Peer& to) {
 }
 
 OfiWire::Operation* OfiWire::free_frame(const Peer& to) const {
-  if (free_frames_.empty() || to.frames_in_flight == kFramesPerPeer) return nullptr;
+  if (free_frames_.empty() || to.frames_in_flight == kFramesPerPeer || is_full()) return nullptr;
   return free_frames_.back();
 }
 
@@ -196,7 +202,7 @@ bool OfiWire::start_frame(Peer& to, Operation& operation, std::size_t bytes,
 void OfiWire::start_writes(Peer& to) {
   while (!to.writing.empty()) {
     auto& transfer = *to.writing.front();
-    if (to.writes_in_flight == kWritesPerPeer || !start_segment(transfer)) return;
+    if (to.writes_in_flight == kWritesPerPeer || is_full() || !start_segment(transfer)) return;
     if (transfer.written < transfer.bytes.size()) continue;
     to.writing.pop_front();
     --waiting_;
@@ -224,7 +230,13 @@ bool OfiWire::start_segment(Outgoing& transfer) {
   transfer.written += operation.bytes;
   ++transfer.writes_in_flight;
   ++transfer.peer->writes_in_flight;
+  ++writes_in_flight_;
   return true;
+}
+
+/// The endpoint takes no more for anybody: that says nothing of a peer.
+bool OfiWire::is_full() const {
+  return frames_in_flight_ + writes_in_flight_ >= endpoint_->sends();
 }
 
 bool OfiWire::is_started(int status, Operation& operation) {
@@ -252,7 +264,8 @@ void OfiWire::refuse(Peer& to) {
   if (!to.is_reached || to.has_left || now - to.refused_since < options_.patience) return;
   lose(base::concat("sending to rank ", to.rank,
                     " over libfabric failed (nothing could be sent for ",
-                    static_cast<double>(options_.patience) / base::kSecond, " s)"));
+                    static_cast<double>(options_.patience) / base::kSecond, " s)"),
+       kGone);
 }
 
 // ---- receiving ---------------------------------------------------------------------------------
@@ -327,6 +340,7 @@ bool OfiWire::finish_write(Operation& operation, bool failed) {
   auto& transfer = *operation.transfer;
   auto& to = *transfer.peer;
   --to.writes_in_flight;
+  --writes_in_flight_;
   --transfer.writes_in_flight;
   free_writes_.push_back(&operation);
   if (failed && !to.has_left) return false;
@@ -348,7 +362,7 @@ void OfiWire::give_up(Outgoing& transfer) {
 
 bool OfiWire::finish_segment(std::uint32_t receive) {
   if (receive >= receives_.bound() || receives_[receive].missing == 0) {
-    lose("a write over libfabric came that nobody receives");
+    lose("a write over libfabric came that nobody receives", kDiffer);
     return false;
   }
   receives_[receive].peer->refused_since = 0;
@@ -373,7 +387,8 @@ void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   if (!is_of_job(frame, options_.secret)) return;
   if (!makes_sense(frame, members().size(), members().position(rank()))) {
     return lose(
-        base::concat("a frame over libfabric came that makes no sense (", frame.size(), " bytes)"));
+        base::concat("a frame over libfabric came that makes no sense (", frame.size(), " bytes)"),
+        kDiffer);
   }
   const auto trailer = trailer_of(frame);
   auto& source = *peers_[trailer.source];
@@ -385,9 +400,10 @@ void OfiWire::take_frame(Operation& operation, std::size_t bytes) {
   copy.resize(frame.size());
   std::memcpy(copy.data(), frame.data(), frame.size());
   if (!source.inbox.put(std::move(copy))) {
-    return lose(base::concat("frame ", trailer.number, " from rank ", source.rank,
-                             " over libfabric came, and frame ", source.inbox.next(),
-                             " was to come"));
+    return lose(
+        base::concat("frame ", trailer.number, " from rank ", source.rank,
+                     " over libfabric came, and frame ", source.inbox.next(), " was to come"),
+        kDiffer);
   }
   if (source.inbox.has_next()) make_readable(source);
 }
@@ -398,7 +414,8 @@ void OfiWire::take_grants(Peer& from, std::span<const std::byte> grants) {
     std::memcpy(&grant, grants.data(), sizeof grant);
     auto& transfer = from.outgoing[grant.id];
     if (transfer.is_granted) {  // it is being sent already
-      return lose(base::concat("rank ", from.rank, " granted transfer ", grant.id, " twice"));
+      return lose(base::concat("rank ", from.rank, " granted transfer ", grant.id, " twice"),
+                  kDiffer);
     }
     transfer.peer = &from;
     transfer.id = grant.id;
@@ -465,7 +482,8 @@ bool OfiWire::must_wait(Peer& source, TransferId received) {
   if (!has_left || sent.is_awaited) {  // to wait for it could be for ever
     lose(base::concat("rank ", source.rank, " received transfer ", received, " of ",
                       sent.bytes.size(), " bytes, of which ", sent.written, " were sent",
-                      sent.is_awaited ? ", twice" : ""));
+                      sent.is_awaited ? ", twice" : ""),
+         kDiffer);
     return false;
   }
   return sent.is_awaited = true;
@@ -488,20 +506,20 @@ void OfiWire::check_links() {
 /// What goes to a peer that has left is no loss.
 void OfiWire::fail(const Operation* operation, const std::string& why) {
   if (operation == nullptr || operation->peer == nullptr) {
-    return lose(base::concat("receiving over libfabric failed (", why, ')'));
+    return lose(base::concat("receiving over libfabric failed (", why, ')'), kGone);
   }
   if (operation->peer->has_left) return;
   lose(base::concat("sending ", operation->bytes, " bytes to rank ", operation->peer->rank,
-                    " over libfabric failed (", why, ')'));
+                    " over libfabric failed (", why, ')'),
+       kGone);
 }
 
-void OfiWire::lose(const std::string& what) {
-  if (lost_.empty()) lost_ = what;
+void OfiWire::lose(const std::string& what, const char* why) {
+  if (lost_.empty()) lost_ = what + why;
 }
 
 void OfiWire::require_no_loss() const {
-  SMP_REQUIRE_AS(PeerLostError, lost_.empty(), "rank ", rank(), ": ", lost_,
-                 ": that rank or the network between is gone; restart from a checkpoint");
+  SMP_REQUIRE_AS(PeerLostError, lost_.empty(), "rank ", rank(), ": ", lost_);
 }
 
 bool OfiWire::drained() const noexcept {

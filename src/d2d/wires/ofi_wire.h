@@ -130,6 +130,7 @@ class OfiWire final : public Wire {
   bool start_frame(Peer& to, Operation& operation, std::size_t bytes, const OfiTrailer& trailer);
   void start_transfer(Outgoing& transfer);
   bool start_segment(Outgoing& transfer);
+  bool is_full() const;
   bool is_started(int status, Operation& operation);
 
   bool finish(const OfiCompletion& completion);
@@ -148,7 +149,7 @@ class OfiWire final : public Wire {
   bool must_wait(Peer& source, TransferId received);
 
   void refuse(Peer& to);
-  void lose(const std::string& what);
+  void lose(const std::string& what, const char* why);
   void fail(const Operation* operation, const std::string& why);
   void require_no_loss() const;
 
@@ -166,7 +167,7 @@ class OfiWire final : public Wire {
   std::vector<Peer*> readable_, reading_;  // whose next frame has come
   std::size_t turn_ = 0;                   // of the peer that is the first to start what waits
   std::size_t waiting_ = 0;                // to be started, in the queues of all peers
-  std::size_t frames_in_flight_ = 0;
+  std::size_t frames_in_flight_ = 0, writes_in_flight_ = 0;
   std::size_t sends_in_flight_ = 0;
   base::SteadyClock clock_;
   base::Nanoseconds checked_ = 0;
