@@ -197,7 +197,7 @@ class Recorder final : public OperatorHook {
 
   /// Generators catch up with what was recorded.
   void settle() {
-    if (stream_) stream_->settle();
+    if (stream_) std::move(*stream_).settle();
     stream_.reset();
   }
 
@@ -251,7 +251,7 @@ class Recorder final : public OperatorHook {
       if (value.isGenerator()) own = value.toGenerator();
     }
     if (construction_->by_path && !own.defined()) {
-      random.key = base::mix_key(construction_->key, draws_++);
+      random.key = base::mix_key(construction_->key, construction_->draws++);
       return;
     }
     auto& stream = stream_of(own.defined() ? own : base::default_generator());
@@ -277,7 +277,6 @@ class Recorder final : public OperatorHook {
   std::optional<RandomStream> stream_;
   DrawCounts counts_;
   RandomCursor cursor_;
-  std::uint64_t draws_ = 0;
 };
 
 std::shared_ptr<Construction> new_construction(InitOrder order) {

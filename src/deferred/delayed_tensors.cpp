@@ -152,6 +152,9 @@ at::Tensor Materialiser::values_of(const at::Tensor& tensor) {
   SMP_ASSERT(storage != nullptr);
   const auto geometry = Geometry::of(tensor);
   if (storage->values) return geometry.on(storage->values);
+  for (auto* operation : operations_of(storage->content)) {
+    if (operation->random) operation->random->named = true;
+  }
   return geometry.on(Evaluation(cursor_).run(storage->content));
 }
 

@@ -20,6 +20,8 @@ namespace smp::deferred {
 struct Construction {
   bool by_path = false;
   std::uint64_t key = 0;  ///< of random numbers by path
+  /// Random operators so far: each draws from a stream of its own until it has a path.
+  std::uint64_t draws = 0;
   /// The model is placed: a tensor that is no parameter and no buffer gets its values when used.
   bool placed = false;
   c10::Device device = c10::DeviceType::CPU;  ///< where values go from then on
@@ -76,7 +78,7 @@ class Materialiser {
   void announce(const std::string& path, const at::Tensor& tensor);
   /// Nothing happens if it has values. Memory: the tensor, and what its recipe needs meanwhile.
   void fill(const at::Tensor& tensor);
-  /// The values alone; `tensor` stays delayed.
+  /// The values alone; `tensor` stays delayed, and will get these, whatever path it is given.
   at::Tensor values_of(const at::Tensor& tensor);
 
  private:

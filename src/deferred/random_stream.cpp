@@ -26,6 +26,16 @@ void copy_state(const at::Generator& from, const at::Generator& to) {
   impl(to).set_next_double_normal_sample(impl(from).next_double_normal_sample());
 }
 
+/// Another state, which no seed gives.
+void mark(const at::Generator& generator) {
+  constexpr std::uint32_t kMark = 0x9e3779b9;
+  auto data = impl(generator).engine().data();
+  for (auto& number : data.state_) number ^= kMark;
+  auto engine = impl(generator).engine();
+  engine.set_data(data);
+  impl(generator).set_engine(engine);
+}
+
 void skip(const at::Generator& generator, std::uint64_t count) {
   auto engine = impl(generator).engine();
   base::skip_numbers(engine, count);
@@ -86,7 +96,7 @@ RandomStream::RandomStream(at::Generator generator) : generator_(std::move(gener
 
 bool RandomStream::follows(const at::Generator& generator) const { return generator_ == generator; }
 
-bool RandomStream::was_changed() const { return !same_state(generator_, seen_); }
+bool RandomStream::was_changed() const { return !same_state(generator_, mark_); }
 
 RandomPosition RandomStream::position() {
   if (was_changed()) go_on_from(generator_);
@@ -94,17 +104,16 @@ RandomPosition RandomStream::position() {
 }
 
 void RandomStream::go_on_from(const at::Generator& generator) {
-  seen_ = generator_.clone();
   start_ = generator.clone();
   drawn_ = 0;
+  mark(generator_);
+  mark_ = generator_.clone();
 }
 
-void RandomStream::settle() {
-  if (!was_changed()) {
-    copy_state(start_, generator_);
-    deferred::skip(generator_, drawn_);
-  }
-  go_on_from(generator_);
+void RandomStream::settle() && {
+  if (was_changed()) return;
+  copy_state(start_, generator_);
+  deferred::skip(generator_, drawn_);
 }
 
 const at::Generator& RandomCursor::at(const RandomPosition& position,

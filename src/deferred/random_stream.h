@@ -42,8 +42,9 @@ class DrawCounts {
   std::map<std::pair<bool, at::ScalarType>, Rule> rules_;
 };
 
-/// Follows a CPU generator through a program whose draws are put off: the generator itself stays
-/// behind until settle(). A generator that the program seeds anew meanwhile is followed from there.
+/// Follows a CPU generator through a program whose draws are put off. The generator itself is in no
+/// state of its own until settle(): so one that the program seeds anew meanwhile is told from it,
+/// whatever the seed, and followed from there.
 class RandomStream {
  public:
   explicit RandomStream(at::Generator generator);
@@ -54,14 +55,14 @@ class RandomStream {
   void skip(std::uint64_t count) { drawn_ += count; }
   /// The stream goes on in the state of `generator`, which is copied.
   void go_on_from(const at::Generator& generator);
-  /// The generator catches up.
-  void settle();
+  /// The generator catches up, and is not followed any more.
+  void settle() &&;
 
  private:
   bool was_changed() const;
 
   at::Generator generator_;
-  at::Generator seen_;   // its state when last looked at
+  at::Generator mark_;   // its state as long as nobody changes it
   at::Generator start_;  // of the stream
   std::uint64_t drawn_ = 0;
 };

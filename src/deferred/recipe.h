@@ -62,7 +62,7 @@ struct RandomSource {
   std::optional<RandomPosition> position;
   std::optional<std::uint64_t> count;  ///< numbers it draws, if known
   std::uint64_t key = 0;               ///< of its own stream
-  bool named = false;                  ///< the key is that of a parameter's path
+  bool named = false;                  ///< by a parameter's path, or for good as it was read
 };
 
 /// One run of an operator. Its delayed operands stand in `arguments` as bare meta tensors.

@@ -168,6 +168,25 @@ TEST(DelayedInit, FollowsGeneratorsThatAConstructorSeeds) {
   }));
 }
 
+/// With the seed that it had: two networks that are to begin alike, and numbers after the scope.
+TEST(DelayedInit, FollowsGeneratorsThatAreSeededAsTheyWere) {
+  const auto build = custom([](Custom& self) {
+    torch::manual_seed(11);
+    self.register_parameter("online", torch::randn({30}));
+    torch::manual_seed(11);
+    self.register_parameter("target", torch::randn({30}));
+    torch::manual_seed(11);
+  });
+  expect_same_bits(build);
+  const auto eager = build();
+  const auto after = torch::randn({5});
+  const auto ours = build_delayed(build);
+  EXPECT_TRUE(torch::equal(torch::randn({5}), after));
+  materialise(*ours);
+  const auto parameters = ours->named_parameters();
+  EXPECT_TRUE(torch::equal(parameters["online"], parameters["target"]));
+}
+
 TEST(DelayedInit, KeepsAliasesAndTiedWeights) {
   const auto build = custom([](Custom& self) {
     const auto weight = self.register_parameter("weight", torch::randn({6, 4}));

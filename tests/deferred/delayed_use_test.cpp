@@ -138,6 +138,32 @@ TEST(DelayedInit, ByPathDoesNotDependOnWhatElseIsFilled) {
   EXPECT_FALSE(torch::equal(other->parameters()[0], whole->parameters()[0]));
 }
 
+TEST(DelayedInit, ByPathAParameterIsWhatAConstructorReadOfIt) {
+  double norm = 0;
+  const auto net = build_delayed(custom([&norm](Custom& self) {
+                                   const auto weight =
+                                       self.register_parameter("weight", torch::randn({64}));
+                                   norm = weight.norm().item<double>();
+                                   self.register_parameter("other", torch::randn({64}));
+                                 }),
+                                 InitOrder::kByPath);
+  materialise(*net);
+  EXPECT_EQ(net->parameters()[0].norm().item<double>(), norm);
+  EXPECT_FALSE(torch::equal(net->parameters()[0], net->parameters()[1]));
+}
+
+/// Of those that nobody registered, and that are filled behind the scope.
+TEST(DelayedInit, ByPathTwoTensorsWithoutPathsDiffer) {
+  const auto net = build_delayed(custom([](Custom& self) {
+                                   self.members = {torch::empty({20}), torch::empty({20})};
+                                   self.register_parameter("weight", torch::randn({3}));
+                                 }),
+                                 InitOrder::kByPath);
+  for (auto& member : net->members) member.normal_();
+  materialise(*net);
+  EXPECT_FALSE(torch::equal(net->members[0] + 1, net->members[1] + 1));
+}
+
 TEST(DelayedInit, LeavesTracedModelsDelayed) {
   torch::manual_seed(1);
   auto net = build_delayed([] { return nn::Sequential(nn::Linear(3, 3), nn::BatchNorm1d(3)); });
