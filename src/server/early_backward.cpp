@@ -67,8 +67,14 @@ std::unique_ptr<EarlyBackward> EarlyBackward::begin(const at::Tensor& loss, doub
 /// The names of all requests are known before any is sent.
 EarlyBackward::EarlyBackward(std::vector<ChainLink> chain, const BackwardOptions& options)
     : chain_(std::move(chain)) {
-  for (const auto& link : chain_) {
-    call_of(link).join_early(options, &link == &chain_.front() ? &answered_ : nullptr);
+  std::size_t joined = 0;
+  try {
+    for (; joined < chain_.size(); ++joined) {
+      call_of(chain_[joined]).join_early(options, joined == 0 ? &answered_ : nullptr);
+    }
+  } catch (...) {
+    while (joined > 0) call_of(chain_[--joined]).leave_early(/*was_asked=*/false);
+    throw;
   }
 }
 
@@ -88,7 +94,8 @@ bool EarlyBackward::was_begun() {
 
 /// From the end: a link may hold what it leads to.
 void EarlyBackward::leave() noexcept {
-  for (auto link = chain_.rbegin(); link != chain_.rend(); ++link) call_of(*link).leave_early();
+  for (auto link = chain_.rbegin(); link != chain_.rend(); ++link)
+    call_of(*link).leave_early(/*was_asked=*/true);
 }
 
 }  // namespace smp::server

@@ -281,21 +281,13 @@ void ExecutionScope::describe(char* text, std::size_t size) const noexcept {
 CallScope::CallScope(ExecutionScope& execution, ModuleId module)
     : execution_(execution),
       entry_(execution.services_.modules.at(module)),
-      outer_(std::exchange(execution.innermost_, this)),
+      outer_(execution.innermost_),
       ordinal_(outer_ == nullptr ? execution.calls_++ : outer_->calls_++),
       order_key_(base::mix_key(outer_ == nullptr ? execution.caller_random_ : outer_->order_key_,
                                ordinal_)),
       number_(++execution.num_calls_),
       module_(module) {
-  execution.publish();
-  if (outer_ == nullptr && execution.identity_.module == kBody) {
-    called_by_body_ = entry_.module;
-    execution.body_call_begins(*called_by_body_);
-  }
-  if (entry_.draws_random) {
-    random_.emplace(
-        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), order_key_));
-  }
+  // What may throw comes first: nobody knows of this call before it has begun.
   if (outer_ != nullptr) {
     outer_->collect_statistics(ordinal_);
   } else if (execution.statistics_) {
@@ -303,8 +295,19 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
   }
   // One microbatch at a time needs no order, and others may read or run these layers in between.
   const auto& layers = entry_.statistics.layers();
-  if (layers.empty() || execution.services_.one_at_a_time) return;
-  statistics_.emplace(execution.services_.statistics, layers, execution.identity_.microbatch);
+  if (!layers.empty() && !execution.services_.one_at_a_time) {
+    statistics_.emplace(execution.services_.statistics, layers, execution.identity_.microbatch);
+  }
+  if (entry_.draws_random) {
+    random_.emplace(
+        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), order_key_));
+  }
+  if (outer_ == nullptr && execution.identity_.module == kBody) {
+    called_by_body_ = entry_.module;
+    execution.body_call_begins(*called_by_body_);
+  }
+  execution.innermost_ = this;
+  execution.publish();
 }
 
 /// What a call that throws has seen counts too: somebody may catch.

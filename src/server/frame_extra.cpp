@@ -147,8 +147,11 @@ Body::Body(const ExtraWriter& extra, const std::string& bytes, Start& start) : v
   const auto size = extra.bytes().size();
   if (size == 0) return;
   SMP_REQUIRE_AS(UnsupportedError, size <= std::numeric_limits<std::uint16_t>::max(),
-                 "a module call with more than 60,000 tensors, or nested as deeply, cannot be "
-                 "sent to another rank; pack the tensors into fewer");
+                 "a module call cannot be sent to another rank: what is said of its tensors has ",
+                 size, " bytes, at most ", std::numeric_limits<std::uint16_t>::max(),
+                 " are possible. It has more than 60,000 tensors, or is nested as deeply, or more "
+                 "than 1,000 arguments are promised; pack the tensors into fewer, or set "
+                 "promised_outputs = false");
   start.long_bytes = static_cast<std::uint16_t>(size);
   joined_ = extra.bytes() + bytes;
   view_ = joined_;

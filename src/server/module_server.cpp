@@ -40,8 +40,8 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
             [this](WorkerTask&& task) { run_task(std::move(task)); }),
       on_abort_(std::move(on_abort)),
       stall_watch_(core_.clock, {options.stall_seconds, options.abort_seconds},
-                   {[this](double seconds) { stall_report_.ask(seconds); },
-                    [this](double seconds) { stall_report_.refresh(seconds); },
+                   {[this](double seconds) { ask_others(&StallReport::ask, seconds); },
+                    [this](double seconds) { ask_others(&StallReport::refresh, seconds); },
                     [this](double seconds) { return end_stall(seconds); },
                     [this, &channel] {
                       channel.check_links();
@@ -218,6 +218,13 @@ std::string ModuleServer::waiting_requests() const {
                           ": waits for a gradient that comes from the backward of another module");
   }
   return lines;
+}
+
+/// In a poll, where nobody takes what is thrown: that a rank cannot be asked is what is wrong.
+void ModuleServer::ask_others(void (StallReport::*how)(double), double seconds) noexcept try {
+  (stall_report_.*how)(seconds);
+} catch (...) {
+  abandon(std::current_exception());
 }
 
 void ModuleServer::abandon(const std::string& why) {

@@ -73,6 +73,7 @@ class ModuleServer {
   void receive(PpRank source, std::int64_t step, Message&& message);
   void dispatch(PpRank source, Message&& message);
   void run_task(WorkerTask&& task);
+  void ask_others(void (StallReport::*how)(double), double seconds) noexcept;
   bool end_stall(double seconds);
   void leave_to_accuser(const std::string& text) const;
   void abandon(std::exception_ptr error);

@@ -108,7 +108,12 @@ void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept
   for (const auto& own : entries_) {
     auto& entry = *own;
     for (const auto* gone : modules) {  // by address: the module itself may have ended
-      if (entry.module == gone) entry.module = nullptr;
+      if (entry.module != gone) continue;
+      entry.module = nullptr;
+      entry.buffers = {};  // which would be kept
+      entry.watch = {};
+      entry.copy = {};
+      entry.statistics = {};
     }
   }
 }

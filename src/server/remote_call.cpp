@@ -89,7 +89,8 @@ bool RemoteCall::can_pass_on_to(const AsyncNode& next, const BackwardOptions& op
   // Whether `other` ends as promised, its caller learns from what got its result by promise only.
   if (!forward_ && other->forward_) return false;
   const auto plain = [](const RemoteCall& call) {
-    return (call.record_ || call.forward_) && call.passing_.empty() && !call.running_;
+    return (call.record_ || call.forward_) && call.passing_.empty() && !call.running_ &&
+           !call.used_;
   };
   return plain(*this) && plain(*other) && hooked_ == nullptr && other->step_ == step_;
 }
@@ -129,8 +130,8 @@ void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
 }
 
 /// One that was asked in vain, and has not said so yet, does not begin: no gradient comes to it.
-void RemoteCall::leave_early() noexcept {
-  if (early_ == Early::kAsked) note_not_begun();
+void RemoteCall::leave_early(bool was_asked) noexcept {
+  if (was_asked && early_ == Early::kAsked) note_not_begun();
   early_ = Early::kNo;
   early_gradients_.clear();
   early_error_ = nullptr;

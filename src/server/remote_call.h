@@ -60,7 +60,8 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   Early early() const noexcept { return early_; }
   void forget_on_answer() noexcept { on_early_answer_ = nullptr; }
   /// It was not begun, here or anywhere.
-  void leave_early() noexcept;
+  /// @param was_asked  its owner was told to begin, or may have been
+  void leave_early(bool was_asked) noexcept;
 
   bool has_passed_on(std::uint32_t output) const override;
   void not_reached() noexcept override;

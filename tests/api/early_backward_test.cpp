@@ -181,6 +181,25 @@ TEST(EarlyBackward, MayComeBackBeforeTheBodyGoesOn) {
   });
 }
 
+TEST(EarlyBackward, OfAGraphThatWasFreedInPartIsRefused) {
+  const Program program{{multiply, loss_of}, [](PiecesImpl& net, const Tensor& x) {
+                          const auto argument = x.detach().requires_grad_();
+                          const auto y = net.pieces[0](argument);
+                          if (running_step == kSteps - 1) smp::grad({y.sum()}, {argument});
+                          return net.pieces[1](y);
+                        }};
+  for (const auto& ranks : std::vector<std::vector<int>>{{1, 1}, {1, 2}}) {
+    std::string error;
+    try {
+      run_on(ranks, program, true);
+    } catch (const Error& refused) {
+      error = refused.what();
+    }
+    EXPECT_THAT(error, AllOf(HasSubstr("backward through the graph a second time"),
+                             HasSubstr("remote module 'p0'"), HasSubstr("retain_graph")));
+  }
+}
+
 /// What the first pass did not reach is there for the second, which comes another way.
 TEST(EarlyBackward, LeavesItsCallsToALaterPass) {
   const PieceImpl::Act ignores = [](PieceImpl& self, const Tensor&) {

@@ -46,11 +46,11 @@ TEST_F(CommonErrorsDeathTest, WhatAnotherRankSaysIsAwaitedHoweverLateItComes) {
   EXPECT_EXIT(as_rank_1([](base::Pulse& other) {
                 other.process = ::getpid();
                 leave_to_another_rank(kText, GlobalRank(0));
+                const auto start = std::chrono::steady_clock::now();
                 std::thread([&other] {
                   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
                   other.spoke = true;
                 }).detach();
-                const auto start = std::chrono::steady_clock::now();
                 say_once(std::string("rank 1: ") + kText);
                 const auto waited = std::chrono::steady_clock::now() - start;
                 std::_Exit(waited > std::chrono::milliseconds(1400) ? 0 : 1);

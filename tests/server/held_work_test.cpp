@@ -47,6 +47,15 @@ class HeldWorkTest : public ::testing::Test {
     ended.wait({"the test", "", -1, -1});
     return clock_.now() - start;
   }
+  /// Whether work that begins on this fiber waits, so that another one runs.
+  bool lets_others_run(Phase phase, int microbatch) {
+    bool other_ran = false;
+    scheduler_.spawn([&] { other_ran = true; }, {}, 1 << 20);
+    held_.hold(*step_, phase, microbatch);
+    const bool waited = other_ran;
+    scheduler_.yield();
+    return waited;
+  }
   void sleep(base::Nanoseconds time) { scheduler_.sleep_for(time, {"the test", "", -1, -1}); }
 
   static constexpr auto kForward = 10 * kMillisecond;
@@ -62,9 +71,11 @@ class HeldWorkTest : public ::testing::Test {
 
 TEST_F(HeldWorkTest, WhatIsNextDoesNotWait) {
   EXPECT_EQ(step_->progress.hold(Phase::kForward, 2), 0);
-  wait_of(Phase::kForward, 2);
+  EXPECT_FALSE(lets_others_run(Phase::kForward, 2));
+  EXPECT_TRUE(lets_others_run(Phase::kBackward, 1)) << "F2 stands before it";
   step_->begins(Phase::kForward, 2);
-  wait_of(Phase::kBackward, 1);
+  EXPECT_EQ(step_->progress.hold(Phase::kBackward, 1), 0);
+  EXPECT_FALSE(lets_others_run(Phase::kBackward, 1));
 }
 
 TEST_F(HeldWorkTest, WhatStandsLaterWaitsAsLongAsItUsuallyTakes) {
@@ -96,11 +107,7 @@ TEST_F(HeldWorkTest, WaitsInVainAreLimited) {
   expected.computed(Phase::kBackward, 3 * kForward);
   expected.waited_in_vain(kForward);
   EXPECT_EQ(expected.longest(Phase::kBackward, 1), 0);
-  bool other_ran = false;
-  scheduler_.spawn([&] { other_ran = true; }, {}, 1 << 20);
-  held_.hold(*step_, Phase::kBackward, 1);
-  EXPECT_FALSE(other_ran) << "it waited again";
-  scheduler_.yield();
+  EXPECT_FALSE(lets_others_run(Phase::kBackward, 1)) << "it waited again";
 }
 
 TEST_F(HeldWorkTest, NothingWaitsInAStepThatFailed) {
@@ -114,11 +121,7 @@ TEST_F(HeldWorkTest, NothingWaitsInAStepThatFailed) {
 TEST_F(HeldWorkTest, NothingWaitsInSimulatedTime) {
   fiber::SimClock clock(1);
   scheduler_.set_simulation(&clock);
-  bool other_ran = false;
-  scheduler_.spawn([&] { other_ran = true; }, {}, 1 << 20);
-  held_.hold(*step_, Phase::kBackward, 1);
-  EXPECT_FALSE(other_ran);
-  scheduler_.yield();
+  EXPECT_FALSE(lets_others_run(Phase::kBackward, 1));
   scheduler_.set_simulation(nullptr);
 }
 

@@ -53,6 +53,23 @@ TEST(ModuleServerBetweenSteps, WhatMakesNoSenseEndsAllWaits) {
   });
 }
 
+/// In a poll, where nobody takes what is thrown.
+TEST(ModuleServerBetweenSteps, AStallQuestionThatCannotBeSentEndsAllWaits) {
+  LocalServers servers(2, 1, Time::kReal);
+  servers.options().stall_seconds = 0.2;
+  servers.run([&](ModuleServer& server) {
+    if (server.rank() == PpRank(1)) {
+      d2d::ByteBuffer damaged;
+      damaged.resize(3);
+      const auto& routes = servers.channel(PpRank(1)).routes();
+      routes.control(GlobalRank(0)).post(GlobalRank(0), std::move(damaged));
+    }
+    LocalServers::sleep(base::kSecond);
+  });
+  ASSERT_GT(servers.aborted.size(), 1u);
+  EXPECT_THAT(servers.aborted.back(), HasSubstr("the channel has failed before"));
+}
+
 TEST_F(ModuleServerTest, ABodyMayHandleAnExceptionOfARemoteForward) {
   on_ranks(2, [&](ModuleServer& server, Ring& model) {
     step(server, model, [](int microbatch, Ring& ring, StepEngine& engine) {

@@ -93,6 +93,18 @@ TEST(ModuleTable, AModelThatIsGoneKeepsItsNumbersAndPaths) {
             std::string::npos);
 }
 
+/// Nothing of theirs is kept alive.
+TEST(ModuleTable, AModelThatIsGoneTakesItsBuffersAlong) {
+  ModuleTable table;
+  smp::test::Scale module;
+  const auto buffer = module->register_buffer("mask", at::ones({3}));
+  const std::vector<RoutedBase*> model{placed(module, "module")};
+  table.attach_model(model);
+  ASSERT_GT(buffer.use_count(), 2u) << "its buffers are watched";
+  table.detach_model(model);
+  EXPECT_EQ(buffer.use_count(), 2u) << "the module's, and the test's";
+}
+
 // ---- microbatches in order ---------------------------------------------------------------------
 
 class ModuleTableOrder : public testing::Test {

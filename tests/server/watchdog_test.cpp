@@ -41,9 +41,9 @@ TEST(WatchdogTest, NamesWhatKeepsTheThreadOnce) {
 
 TEST(WatchdogTest, SaysNothingOfAThreadThatComesBack) {
   EXPECT_EQ(said([] {
-              const Watchdog::Session session({0.3, 0.3, 0.1}, nullptr);
+              const Watchdog::Session session({1, 1, 0.1}, nullptr);
               const Watchdog::Step step;
-              for (int i = 0; i < 80; ++i) {
+              for (int i = 0; i < 150; ++i) {
                 base::beat();
                 pass(0.01);
               }
@@ -61,11 +61,11 @@ TEST(WatchdogTest, SaysNothingOutsideOfSteps) {
 
 TEST(WatchdogTest, SpareProgramsThatRecover) {
   EXPECT_EQ(said([] {
-              const Watchdog::Session session({0, 0.2, 0.3}, nullptr);
+              const Watchdog::Session session({0, 0.2, 1.5}, nullptr);
               Watchdog::end_soon();
               pass(0.1);
               Watchdog::calm_down();
-              pass(0.6);
+              pass(1.8);
             }),
             "");
 }
