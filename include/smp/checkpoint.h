@@ -52,7 +52,7 @@ SMP_API void load_optimizer_state_dict(DistributedModelBase& model,
 /// options of each group, "param_groups.0.lr". Does not depend on the number of ranks. Every rank
 /// that holds a part of the model calls it, between steps; with `shard_optimizer_state` every rank
 /// of the job, and each replica gets the whole state.
-/// @throws UnsupportedError  another optimizer
+/// @throws UnsupportedError  another optimizer, or one over several models: make one for each
 template <class Optimizer>
 StateDict optimizer_state_dict(const DistributedModelBase& model,
                                DistributedOptimizer<Optimizer>& optimizer, int pp_rank = 0) {

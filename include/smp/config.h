@@ -60,7 +60,7 @@ struct SMP_API Config {
   /// forwards, then all backwards; "1f1b" and "zero_bubble" keep to lists; "file:PATH" your own
   /// (docs/schedules.md).
   std::string pipeline = "interleaved";
-  /// Microbatches in flight at once; fewer need less activation memory. Default: 2 * stages + 2.
+  /// Microbatches in flight under "interleaved"; fewer need less memory. Default: 2 * stages + 2.
   std::optional<int> active_microbatches = std::nullopt;
 
   // Placement of modules.

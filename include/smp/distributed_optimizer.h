@@ -106,12 +106,12 @@ std::shared_ptr<Optimizer> guard_pointee(std::unique_ptr<Optimizer> chosen) {
 ///     smp::DistributedOptimizer optimizer(model, std::move(chosen));
 ///
 /// Its parameters may be those of any models, and learnable tensors of no model: such a tensor is
-/// stepped by the rank whose code gave it a gradient (bodies run on the first stage), and the
-/// others get its values. One that occurs twice is stepped once, and a warning says so.
+/// stepped by the rank whose code gave it a gradient (bodies run on the first stage), and others
+/// get its values (not among replicas). One that occurs twice is stepped once, with a warning.
 ///
 /// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
-/// *optimizer. Every rank calls step() after every step of the model; nothing is sent unless there
-/// are tensors of no model.
+/// *optimizer. Every rank calls step() after every step of the model; nothing is sent unless state
+/// is sharded or there are tensors of no model.
 ///
 /// With `shard_optimizer_state` (paper App. H.1; ZeRO, Rajbhandari et al., 2020) each parameter
 /// is stepped by one of its replicas, so that its state is there only: replicas get shares of about
@@ -140,8 +140,8 @@ class DistributedOptimizer {
       : optimizer_(detail::guard_pointee(std::move(optimizer))), share_(optimizer_, models) {}
 
   /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
-  ///                     model has gradients on two ranks, or on another one than before; state
-  ///                     is sharded, and the last step was made under no_sync().
+  ///                     model has gradients on two ranks, or on another one than before; state is
+  ///                     sharded after no_sync(). UnsupportedError: one has any, among replicas.
   void step() { share_.step(); }
   /// @throws UsageError  in the body of a step, where other microbatches have given gradients.
   void zero_grad(bool set_to_none = true) { share_.zero_grad(set_to_none); }

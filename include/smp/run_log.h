@@ -17,7 +17,7 @@ class DistributedModelBase;
 /// How a step went, over all stages.
 struct StepTiming {
   double seconds = 0;  ///< from the first rank's start to the last one's end
-  /// Share of all ranks' time in which no module ran; of processor time if oversubscribed.
+  /// Share of all stages' time in which no module ran; of processor time if oversubscribed.
   double bubble = 0;
   bool oversubscribed = false;  ///< ranks outnumber cores
 };
@@ -53,7 +53,7 @@ class SMP_API RunLog {
   /// The path of the folder, on every rank.
   const std::string& folder() const noexcept;
 
-  /// The last step's timing, the same on every rank. Every rank calls it, outside of steps.
+  /// The last step's timing, the same on all stages of a replica. Every rank calls it, after steps.
   StepTiming measure();
 
   /// Appends a line to metrics.jsonl: the number of the step, counted from 1 (after

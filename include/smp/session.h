@@ -56,8 +56,8 @@ struct LocalRun {
 
 /// Runs `rank_main` once per rank, all ranks as fibers of the calling thread, under a simulated
 /// clock: for tests and debuggers. Deadlocks are found at once and reported. Flags of `argv` are
-/// not read; the environment is. Everything of LibTorch that is global to a process (its default
-/// generator, numbers of threads) is shared by the ranks.
+/// not read; the environment is. Each rank has a copy of the caller's default generator; what else
+/// of LibTorch is global to a process (numbers of threads, flags) is shared by the ranks.
 /// @throws what a rank threw first; InternalError with the table of who waits for whom.
 SMP_API void run_local(int ranks, const std::function<void()>& rank_main, const Config& config = {},
                        const LocalRun& run = {});

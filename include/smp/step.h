@@ -172,8 +172,8 @@ struct Collect<std::pair<First, Second>> {
 /// body, may be changed by another microbatch there: what a body writes before such a call and
 /// reads after it belongs into a local variable. Sums and lists that bodies only add to are
 /// complete after the step, in the order in which the bodies came there. Where a module keeps
-/// members that others read (smp/state.h), or with active_microbatches = 1, bodies run one after
-/// the other, and captured variables are as in one process.
+/// members that others read (smp/state.h), or with active_microbatches = 1 under "interleaved",
+/// bodies run one after the other, and captured variables are as in one process.
 template <class Body>
 class Step {
  public:

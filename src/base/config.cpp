@@ -234,10 +234,15 @@ class ConfigResolver {
       problem(named("loss_weights"), " has no effect with ", named("loss"),
               "; set loss to \"weights\" or remove the weights");
     }
-    if (given("active_microbatches") && values().active_microbatches &&
-        *values().active_microbatches > values().microbatches) {
+    if (!given("active_microbatches") || !values().active_microbatches) return;
+    if (*values().active_microbatches > values().microbatches) {
       result_.warnings_.push_back(
           concat(named("active_microbatches"), " is more than ", named("microbatches")));
+    }
+    if (values().pipeline != "interleaved") {
+      result_.warnings_.push_back(concat(named("active_microbatches"), " has no effect with ",
+                                         named("pipeline"),
+                                         "; set pipeline to \"interleaved\" or remove it"));
     }
   }
 

@@ -95,7 +95,9 @@ std::vector<ConfigKey> pipeline_keys() {
           "then all backwards; "
           "the others are in docs/schedules.md"),
       key("active_microbatches", "", &Config::active_microbatches, between(1, kMostMicrobatches),
-          "2 * stages + 2", "microbatches in flight at once; fewer need less activation memory"),
+          "2 * stages + 2",
+          "microbatches in flight at once under pipeline = interleaved; fewer need less activation "
+          "memory"),
   };
 }
 
@@ -126,7 +128,7 @@ std::vector<ConfigKey> plan_keys() {
       key("memory_weight", "", &Config::memory_weight, share, "0.8",
           "weight of memory against computation in a module's cost"),
       key("skip_tracing", "", &Config::skip_tracing, any_boolean(), "false",
-          "split by the number of modules instead of running the model once"),
+          "split by the number of modules instead of running the model in advance"),
       key("trace_repeats", "", &Config::trace_repeats, between(0, 1000), "0",
           "0 prices modules by the operators they run, k > 0 modules and messages by a clock: the "
           "median of k runs"),

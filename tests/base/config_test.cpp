@@ -371,6 +371,10 @@ TEST(Config, NeedsOneLossWeightPerMicrobatch) {
 TEST(Config, WarnsAboutACapThatCannotWork) {
   EXPECT_THAT(resolve_config(with_flag("active_microbatches", "8")).warnings(),
               ElementsAre(HasSubstr("more than microbatches = 1 (default)")));
+  ConfigInput input = with_flag("active_microbatches", "1");
+  EXPECT_THAT(resolve_config(input).warnings(), IsEmpty());
+  input.flags.emplace_back("pipeline", "1f1b");
+  EXPECT_THAT(resolve_config(input).warnings(), ElementsAre(HasSubstr("has no effect")));
 }
 
 TEST(Config, RecognisesMisspeltVariablesAndLeavesForeignOnesAlone) {
