@@ -47,8 +47,9 @@ std::optional<std::string> too_little_memory(const std::vector<PlannedModel>& mo
       "the plan needs about ", gib(needed), " on this machine, for ", stages.size(),
       " of its ranks, and it has ", gib(available),
       " (its memory, or its cgroup's limit): the kernel may end a rank with signal "
-      "9; use more machines, fewer microbatches in flight (active_microbatches), or "
-      "a smaller batch; stage_memory makes plans that fit or are refused");
+      "9; use more machines, fewer microbatches in flight (active_microbatches, with "
+      "pipeline = interleaved), or a smaller batch; stage_memory makes plans that fit or are "
+      "refused");
 }
 
 void warn_of_too_little_memory(const Runtime& runtime, const std::vector<PlannedModel>& models) {

@@ -38,7 +38,7 @@ bool list_known(const torch::optim::OptimizerOptions& options, const Add& add) {
   return (list(dynamic_cast<const Known*>(&options)) || ...);
 }
 
-/// All of LibTorch's own optimizers; of others the learning rate, if they have one.
+/// All of those that optimizer_fields.h knows; of others the learning rate, if they have one.
 template <class Add>
 void list_options(const torch::optim::OptimizerOptions& options, const Add& add) {
   using namespace torch::optim;

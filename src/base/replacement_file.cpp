@@ -2,6 +2,7 @@
 #include "base/replacement_file.h"
 
 #include <fcntl.h>
+#include <sys/sendfile.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,10 +40,25 @@ std::string link_of(int descriptor) { return concat("/proc/self/fd/", descriptor
 
 /// -1: this file system, or this machine, has no files without names.
 int open_nameless(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kMode);
+  const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kMode);
   if (descriptor < 0 || ::access(link_of(descriptor).c_str(), F_OK) == 0) return descriptor;
   ::close(descriptor);
   return -1;
+}
+
+int open_named(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
+}
+
+/// 0 or an errno.
+int copy_all(int from, int to) {
+  constexpr std::size_t kAtOnce = std::size_t{1} << 30;
+  off_t offset = 0;
+  for (;;) {
+    const ssize_t count = ::sendfile(to, from, &offset, kAtOnce);
+    if (count == 0) return 0;
+    if (count < 0 && errno != EINTR) return errno;
+  }
 }
 
 /// Makes a rename in `folder` survive a loss of power.
@@ -59,7 +75,7 @@ ReplacementFile::ReplacementFile(std::string path)
     : path_(std::move(path)), descriptor_(open_nameless(folder_of(path_))) {
   if (descriptor_ >= 0) return;
   temporary_ = name_beside(path_);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
+  descriptor_ = open_named(temporary_);
   if (descriptor_ < 0) fail(path_, errno);
 }
 
@@ -79,19 +95,33 @@ void ReplacementFile::write_at(std::uint64_t offset, std::string_view content) {
   }
 }
 
-/// A link takes nobody's place, only a rename does.
-void ReplacementFile::give_name() {
+/// A link takes nobody's place, only a rename does. Where the system forbids this link, the bytes
+/// go to another file.
+void ReplacementFile::give_name(Durability durability) {
   const auto name = name_beside(path_);
-  const int linked =
-      ::linkat(AT_FDCWD, link_of(descriptor_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW);
-  if (linked != 0) fail(path_, errno);
+  const auto link = link_of(descriptor_);
+  if (::linkat(AT_FDCWD, link.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+    temporary_ = name;
+    return;
+  }
+  const int named = open_named(name);
+  if (named < 0) fail(path_, errno);
   temporary_ = name;
+  const int nameless = std::exchange(descriptor_, named);
+  const int error = copy_all(nameless, named);
+  ::close(nameless);
+  if (error != 0) fail(path_, error);
+  if (durability == Durability::kSynced) sync();
+}
+
+void ReplacementFile::sync() const {
+  if (::fsync(descriptor_) != 0) fail(path_, errno);
 }
 
 void ReplacementFile::commit(Durability durability) {
   const bool synced = durability == Durability::kSynced;
-  if (synced && ::fsync(descriptor_) != 0) fail(path_, errno);
-  if (temporary_.empty()) give_name();
+  if (synced) sync();
+  if (temporary_.empty()) give_name(durability);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, errno);
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, errno);
   temporary_.clear();

@@ -30,7 +30,8 @@ class ReplacementFile {
   void commit(Durability durability = Durability::kSynced);
 
  private:
-  void give_name();
+  void give_name(Durability durability);
+  void sync() const;
 
   std::string path_;
   std::string temporary_;  // its name; empty: it has none

@@ -90,24 +90,26 @@ std::optional<std::uint64_t> DrawCounts::of(const c10::OperatorHandle& op,
   return size / 16 * rule.row + rule.tail[size % 16];
 }
 
-RandomStream::RandomStream(at::Generator generator) : generator_(std::move(generator)) {
-  go_on_from(generator_);
-}
+RandomStream::RandomStream(at::Generator generator) : generator_(std::move(generator)) { begin(); }
 
 bool RandomStream::follows(const at::Generator& generator) const { return generator_ == generator; }
 
 bool RandomStream::was_changed() const { return !same_state(generator_, mark_); }
 
 RandomPosition RandomStream::position() {
-  if (was_changed()) go_on_from(generator_);
+  if (was_changed()) begin();
   return {start_, drawn_};
+}
+
+void RandomStream::begin() {
+  go_on_from(generator_);
+  mark(generator_);
+  mark_ = generator_.clone();
 }
 
 void RandomStream::go_on_from(const at::Generator& generator) {
   start_ = generator.clone();
   drawn_ = 0;
-  mark(generator_);
-  mark_ = generator_.clone();
 }
 
 void RandomStream::settle() && {

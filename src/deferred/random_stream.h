@@ -59,6 +59,7 @@ class RandomStream {
   void settle() &&;
 
  private:
+  void begin();
   bool was_changed() const;
 
   at::Generator generator_;

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,12 @@ int routed_above(const TracedModel& model, int node) {
     node = model.tree->nodes[static_cast<std::size_t>(node)].parent;
   }
   return node;
+}
+
+/// Whatever modes are on: this is our own business.
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
 bool is_said(const TracedModel& model, int node) {
@@ -109,6 +116,9 @@ void StateWatch::compare(Watched& watched, bool own_call) {
 
 void StateWatch::enter(int model, int module) {
   switches_.call_begins();
+  if (const auto drawn = drawn_from_.find({model, module}); drawn != drawn_from_.end()) {
+    for (auto& each : drawn->second) each.state = each.generator.get_state();
+  }
   auto& watched = watched_[static_cast<std::size_t>(model)][static_cast<std::size_t>(module)];
   compare(watched, watched.depth++ > 0);
   compare_parts(model, module);
@@ -148,12 +158,12 @@ void StateWatch::note_use(int model, int module, const at::Tensor& tensor, bool 
 }
 
 void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool writes) {
-  if (!tensor.has_storage()) return;
+  if (model < 0 || !tensor.has_storage()) return;
   const auto& storage = tensor.storage();
   const auto* key = storage.unsafeGetStorageImpl();
   if (created_.count(key) > 0 || held_.count(key) > 0) return;
   older_.try_emplace(key, storage);
-  if (!writes || run_ == 0 || module < 0) return;
+  if (!writes || run_ == 0) return;
   const auto& traced = models_[static_cast<std::size_t>(model)];
   if ((*traced.routed)[static_cast<std::size_t>(module)] == nullptr) return;
   note_change(model, module, "writes a tensor that it keeps, in place");
@@ -163,8 +173,17 @@ void StateWatch::note_generator(int model, int module, const at::Generator& gene
   const auto* const of_device = base::device_generator();
   const bool is_default =
       generator == base::default_generator() || (of_device != nullptr && generator == *of_device);
-  if (is_default || module < 0) return;
-  note_change(model, module, "draws from a generator that is not the default one");
+  if (is_default || model < 0) return;
+  auto& all = drawn_from_[{model, module}];
+  const auto known = std::find_if(
+      all.begin(), all.end(), [&](const DrawnFrom& drawn) { return drawn.generator == generator; });
+  if (known == all.end()) {
+    all.push_back({generator, {}});
+    return;
+  }
+  const auto before = std::exchange(known->state, at::Tensor());
+  if (run_ == 0 || !before.defined() || !same_bytes(before, generator.get_state())) return;
+  note_change(model, module, "draws from a generator that it keeps");
 }
 
 void StateWatch::note_change(int model, int module, const char* what) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -30,7 +31,8 @@ class StateWatch {
   void begin_run(int run);
   void end_run();
 
-  // Module `module` of model `model`; -1: the body.
+  // Module `module` of model `model`. Model -1: the body, whose own state is not watched; that its
+  // results differ from run to run tells of it.
   void enter(int model, int module);
   void leave(int model, int module);
   /// Another call, or a backward pass, begins or ends while these run.
@@ -41,8 +43,9 @@ class StateWatch {
   /// Likewise, by an operator that `module` calls itself: a tensor that nobody registered, and that
   /// no operator of this run has made, was kept from an earlier call.
   void note_kept(int model, int module, const at::Tensor& tensor, bool writes);
-  /// Likewise draws from `generator`: its next numbers are others. The default ones are kept from
-  /// steps (base/random.h).
+  /// Likewise draws from `generator`. What it draws first in a call follows from what was drawn
+  /// before, unless the call has made or seeded the generator. (The default ones are exchanged for
+  /// each call: base/random.h.)
   void note_generator(int model, int module, const at::Generator& generator);
   /// A normalisation that `model`, `module` runs uses these statistics: it changes them, or reads
   /// them in evaluation mode.
@@ -77,6 +80,11 @@ class StateWatch {
     bool evaluates = false;
     bool called_apart = false;  // by other code than the call whose end commits its statistics
   };
+  /// By a module.
+  struct DrawnFrom {
+    at::Generator generator;
+    at::Tensor state;  // when its call in progress began; undefined: it has drawn since
+  };
   void note_change(int model, int module, const char* what);
   void compare(Watched& watched, bool own_call);
   void compare_parts(int model, int module);
@@ -92,6 +100,7 @@ class StateWatch {
   std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> addresses_;
   // Of one run, storages that no module holds: made by its operators, or found by them.
   std::unordered_set<const void*> created_;
+  std::map<std::pair<int, int>, std::vector<DrawnFrom>> drawn_from_;  // by model and module
   std::unordered_map<const void*, c10::Storage> older_;  // kept: nothing new has their addresses
   int run_ = 0;
 };

@@ -44,11 +44,12 @@ void WorkerPool::create(WorkerTask&& task, fiber::Priority priority) {
     fiber::Scheduler::instance().spawn([this, worker] { live(*worker); }, slots_, stack_bytes_,
                                        priority);
   } catch (const std::bad_alloc&) {
-    throw ResourceError(base::concat(
-        "there is no memory for the stack of another fiber, beside ", alive_,
-        " that live (fiber_stack_bytes = ", stack_bytes_,
-        "): lower fiber_stack_bytes, microbatches or active_microbatches, or let the process have "
-        "more memory and mappings (ulimit -v, vm.max_map_count)"));
+    throw ResourceError(
+        base::concat("there is no memory for the stack of another fiber, beside ", alive_,
+                     " that live (fiber_stack_bytes = ", stack_bytes_,
+                     "): lower fiber_stack_bytes or microbatches, or, with pipeline = interleaved, "
+                     "active_microbatches; or let the process have more memory and mappings "
+                     "(ulimit -v, vm.max_map_count)"));
   }
   ++created_;
   ++alive_;

@@ -112,8 +112,30 @@ TEST(ModuleStateWords, ThePlanSaysWhatIsKeptAndWhatItCosts) {
   const auto noisy = plan_of_net<AddsNoise>(2);
   EXPECT_EQ(noisy.stage_of("noisy"), 0);
   EXPECT_THAT(noisy.table(), HasSubstr("the forward of noisy draws from a generator"));
+  const auto steady = plan_of_net<AddsSteadyNoise>(2);
+  EXPECT_THAT(steady.table(), Not(HasSubstr("state:")));
   const auto masks = plan_of_net<Masks>(2);
   EXPECT_THAT(masks.table(), Not(HasSubstr("state:")));
+}
+
+TEST(ModuleStateWords, ABodyThatDrawsAndAddsToWhatItKeepsIsRunInAdvance) {
+  base::LogCapture log;
+  run_local(
+      2,
+      [] {
+        auto net = Program<Masks>().make();
+        DistributedModel model(net);
+        const auto generator = at::detail::createCPUGenerator(3);
+        const auto total = at::zeros({}, at::kDouble);
+        auto train = smp::step([&](const Tensor& x) {
+          const auto loss = model(x + at::rand(x.sizes(), generator, x.options())).pow(2).mean();
+          model.backward(loss);
+          total.add_(loss.detach());
+        });
+        train(batch(0));
+      },
+      config_of("interleaved"));
+  EXPECT_THAT(log.text(), Not(HasSubstr("could not be run in advance")));
 }
 
 TEST(ModuleStateWords, BuffersOfItsOwnDoNotTieAModule) {

@@ -155,6 +155,28 @@ struct AddsNoiseImpl : torch::nn::Module {
 };
 SMP_MODULE(AddsNoise);
 
+/// Noise that does not depend on what came before: of a generator made in the call, or one that is
+/// seeded in it.
+struct SteadyNoiseImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    own.set_current_seed(7);
+    const auto made = at::detail::createCPUGenerator(5);
+    return inner(x) + at::rand(x.sizes(), own, x.options()) +
+           at::rand(x.sizes(), made, x.options());
+  }
+  nn::Linear inner = register_module("inner", linear());
+  at::Generator own = at::detail::createCPUGenerator(1);
+};
+SMP_MODULE(SteadyNoise);
+
+struct AddsSteadyNoiseImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return last(noisy(first(x)).tanh()); }
+  nn::Linear first = register_module("first", linear());
+  SteadyNoise noisy = register_module("noisy", SteadyNoise());
+  nn::Linear last = register_module("last", linear());
+};
+SMP_MODULE(AddsSteadyNoise);
+
 struct EmaImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
     auto y = inner(x);

@@ -37,6 +37,7 @@ class ReplacementFiles : public testing::Test {
 
 /// Of one process here; of containers, whose processes may have one number.
 TEST_F(ReplacementFiles, MayBeReplacedByTwoAtOnce) {
+  write_file(concat(path_, ".new.", ::getpid()), "of another machine's process of this number");
   ReplacementFile first(path_), second(path_);
   second.write_at(0, "of the second");
   first.write_at(0, "of the first, which is longer");
@@ -44,7 +45,7 @@ TEST_F(ReplacementFiles, MayBeReplacedByTwoAtOnce) {
   EXPECT_EQ(read_file(path_), "of the second");
   first.commit();
   EXPECT_EQ(read_file(path_), "of the first, which is longer");
-  EXPECT_EQ(names(), std::vector<std::string>{"file"});
+  EXPECT_EQ(names().size(), 2u);
 }
 
 TEST_F(ReplacementFiles, ThatAreNotCommittedChangeNothing) {
