@@ -354,10 +354,10 @@ PLANTS = [
           "!of_first_pipeline() || runtime", "runtime", [("test_api", "RunLog*")]),
     Plant("lines of a run count from 1", "src/api/run_log.cpp",
           "    lines_before = options.lines_before;\n", "", [("test_api", "RunLog*")]),
-    Plant("what a frame lent stays lent though it was not sent", "src/d2d/frame_encoder.cpp",
+    Plant("what a frame lent stays lent though it was not sent", "src/d2d/frame_loans.h",
           "for (const LoanId id : lent_) loans_->withdraw(id);", "", [("test_d2d", "LoansOfTwo.*")]),
-    Plant("what a frame lent is taken back at once", "src/d2d/frame_encoder.cpp",
-          "  lent.keep();\n", "", [("test_d2d", "LoansOfTwo.*")]),
+    Plant("what a frame lent is taken back at once", "src/d2d/channel.cpp",
+          "  lent.keep();\n", "", [MEMORY]),
     Plant("nobody says which file does not fit", "src/api/checkpoint.cpp",
           '"the file " + path', '"a file"', [("test_checkpoint", "ModelFile.*:ModelState.*")]),
     # ---- ranks that are gone
