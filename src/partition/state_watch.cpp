@@ -158,12 +158,12 @@ void StateWatch::note_use(int model, int module, const at::Tensor& tensor, bool 
 }
 
 void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool writes) {
-  if (model < 0 || !tensor.has_storage()) return;
+  if (!tensor.has_storage()) return;
   const auto& storage = tensor.storage();
   const auto* key = storage.unsafeGetStorageImpl();
   if (created_.count(key) > 0 || held_.count(key) > 0) return;
   older_.try_emplace(key, storage);
-  if (!writes || run_ == 0) return;
+  if (!writes || run_ == 0 || model < 0) return;
   const auto& traced = models_[static_cast<std::size_t>(model)];
   if ((*traced.routed)[static_cast<std::size_t>(module)] == nullptr) return;
   note_change(model, module, "writes a tensor that it keeps, in place");

@@ -138,6 +138,23 @@ TEST(ModuleStateWords, ABodyThatDrawsAndAddsToWhatItKeepsIsRunInAdvance) {
   EXPECT_THAT(log.text(), Not(HasSubstr("could not be run in advance")));
 }
 
+/// A view that the body takes does not make the tensor one of this run.
+TEST(ModuleStateWords, AKeptTensorThatTheBodyLooksAtIsStillKept) {
+  run_local(
+      2,
+      [] {
+        auto net = Program<Averaged>().make();
+        DistributedModel model(net);
+        auto evaluate = smp::step([&](const Tensor& x) {
+          const auto view = net->average->average.view({-1});
+          return model(x);
+        });
+        evaluate(batch(0));
+        EXPECT_THAT(model.plan().table(), HasSubstr("average writes a tensor that it keeps"));
+      },
+      config_of("interleaved"));
+}
+
 TEST(ModuleStateWords, BuffersOfItsOwnDoNotTieAModule) {
   const auto plan = plan_of_net<Buffers>(2);
   EXPECT_THAT(plan.table(), AllOf(HasSubstr("the forward of vq writes 'codebook'"),
