@@ -1,25 +1,28 @@
 # Functions that turn src/<layer>/ into targets.
 #
-#   smp_add_layer(d2d USES base LIBRARIES smp_mpi)   one OBJECT target smp_d2d of src/d2d/*.cpp
+#   smp_add_layer(d2d USES base LIBRARIES smp_mpi)   one OBJECT target smp_d2d of the sources below src/d2d/
 #   smp_add_library()                                the layers as the shared library smp, alias smp::smp,
 #                                                    and as the static smp_internal (tests, perf, tool)
 #   smp_add_cli()                                    the tool bin/smp of src/cli/*.cpp, target smp-cli
 
 set(SMP_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
-configure_file(${PROJECT_SOURCE_DIR}/include/smp/version.h.in ${SMP_GENERATED_DIR}/smp/version.h @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${SMP_GENERATED_DIR}/smp/version.h @ONLY)
 
-# Compiles src/<layer>/*.proto to C++; the headers stay in the build folder.
+# Compiles the .proto files of src/<layer>/ to C++; the headers stay in the build folder.
 function(smp_generate_protobuf layer result)
-  file(GLOB protos CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.proto)
+  file(GLOB_RECURSE protos RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS
+       ${PROJECT_SOURCE_DIR}/src/${layer}/*.proto)
   foreach(proto IN LISTS protos)
-    cmake_path(GET proto STEM stem)
-    set(output ${SMP_GENERATED_DIR}/${layer}/${stem}.pb)
-    file(MAKE_DIRECTORY ${SMP_GENERATED_DIR}/${layer})
+    cmake_path(REPLACE_EXTENSION proto pb OUTPUT_VARIABLE output)
+    cmake_path(ABSOLUTE_PATH output BASE_DIRECTORY ${SMP_GENERATED_DIR})
+    cmake_path(GET output PARENT_PATH folder)
+    file(MAKE_DIRECTORY ${folder})
     add_custom_command(
       OUTPUT ${output}.cc ${output}.h
-      COMMAND protobuf::protoc --cpp_out=${SMP_GENERATED_DIR} -I${PROJECT_SOURCE_DIR}/src ${proto}
-      DEPENDS ${proto}
-      COMMENT "Compiling ${layer}/${stem}.proto")
+      COMMAND protobuf::protoc --cpp_out=${SMP_GENERATED_DIR} -I${PROJECT_SOURCE_DIR}/src
+              ${PROJECT_SOURCE_DIR}/src/${proto}
+      DEPENDS ${PROJECT_SOURCE_DIR}/src/${proto}
+      COMMENT "Compiling ${proto}")
     set_source_files_properties(${output}.cc PROPERTIES COMPILE_OPTIONS -w SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND outputs ${output}.cc ${output}.h)
   endforeach()

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/device.h"
+#include "base/machine/device.h"
 #include "harness.h"
-#include "partition/operator_watch.h"
 #include "sample_cases.h"
+#include "trial/operators/operator_watch.h"
 
 namespace smp::perf {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "api/runtime.h"
+#include "api/rank/runtime.h"
 #include "base/check.h"
-#include "d2d/mpi_session.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 #include "schedule/list_generators.h"
 #include "simulate/fixed_order.h"

@@ -1,7 +1,7 @@
 // perf/executor.cpp: a backward pass of our executor against LibTorch's own engine, on graphs of
 // about 200 nodes. Ours also meets one AsyncNode, which answers at once; LibTorch's engine runs the
 // same graph without it.
-#include "server/executor.h"
+#include "server/backward/executor.h"
 #include "module/node_pointer.h"
 
 #include <ATen/ATen.h>

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "api/rank_device.h"
+#include "api/rank/rank_device.h"
 #include "base/check.h"
-#include "d2d/channel.h"
-#include "d2d/job_wires.h"
-#include "d2d/mpi_session.h"
+#include "d2d/channel/channel.h"
+#include "d2d/job/job_wires.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 
 namespace smp::perf {

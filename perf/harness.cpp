@@ -17,7 +17,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/json.h"
+#include "config/json.h"
 #include "smp/version.h"
 
 #ifndef SMP_SOURCE_DIR

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "d2d/heap_allocator.h"
-#include "d2d/mpi_session.h"
+#include "d2d/job/mpi_session.h"
+#include "d2d/lend/heap_allocator.h"
 #include "harness.h"
 #include "sample_cases.h"
 #include "sleeping_stages.h"

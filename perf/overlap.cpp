@@ -12,9 +12,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "d2d/channel.h"
-#include "d2d/job_wires.h"
-#include "d2d/mpi_session.h"
+#include "d2d/channel/channel.h"
+#include "d2d/job/job_wires.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 
 namespace smp::perf {

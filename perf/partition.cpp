@@ -3,7 +3,7 @@
 // break ties of D'Hondt, with and without a memory limit, for messages of this machine and of a
 // cluster of GPUs. Then bottleneck and step over what no placement can go below; and how long a
 // plan of 10,000 modules takes.
-#include "partition/partitioner.h"
+#include "partition/search/partitioner.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -22,9 +22,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "harness.h"
-#include "partition/step_bound.h"
-#include "partition/step_judge.h"
-#include "partition/strategies.h"
+#include "partition/search/step_bound.h"
+#include "partition/search/step_judge.h"
+#include "partition/search/strategies.h"
 #include "schedule/schedule.h"
 #include "support/model_families.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "d2d/mpi_session.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 #include "sleeping_stages.h"
 #include "smp/distributed_model.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "d2d/mpi_session.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 #include "sample_cases.h"
 #include "simulate/simulator.h"

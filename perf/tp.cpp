@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "api/runtime.h"
+#include "api/rank/runtime.h"
 #include "base/check.h"
-#include "d2d/mpi_session.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"

@@ -120,7 +120,7 @@ function(check_file_tables page text)
   endforeach()
 endfunction()
 
-file(GLOB pages RELATIVE ${ROOT} ${ROOT}/docs/*.md ${ROOT}/src/*/README.md)
+file(GLOB_RECURSE pages RELATIVE ${ROOT} ${ROOT}/docs/*.md ${ROOT}/src/README.md)
 foreach(page IN LISTS pages)
   file(READ ${ROOT}/${page} text)
   string(REPLACE "[](" " " text "${text}")  # a lambda in an example

@@ -2,13 +2,13 @@
 #   cmake -DROOT=<source folder> -P messages_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
-file(GLOB headers ${ROOT}/include/smp/*.h ${ROOT}/include/smp/nn/*.h ${ROOT}/include/smp/tp/*.h)
+file(GLOB_RECURSE headers ${ROOT}/include/smp/*.h)
 set(public "")
 foreach(header IN LISTS headers)
   file(READ ${header} text)
   string(APPEND public "${text}")
 endforeach()
-file(READ ${ROOT}/src/base/config_keys.cpp keys)
+file(READ ${ROOT}/src/config/config_keys.cpp keys)
 
 file(GLOB_RECURSE sources ${ROOT}/src/*.cpp ${ROOT}/src/*.h ${ROOT}/include/smp/*.h)
 set(checked 0)

@@ -7,7 +7,7 @@
 
 #include "smp/distributed_model.h"
 #include "smp/distributed_optimizer.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 #include "smp/state_dict.h"
 
 namespace smp {

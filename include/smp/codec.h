@@ -21,9 +21,9 @@
 #include <variant>
 #include <vector>
 
-#include "smp/call.h"
+#include "smp/detail/call.h"
 #include "smp/detail/fields.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace torch::data {
 template <typename Data, typename Target>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

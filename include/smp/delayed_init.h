@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

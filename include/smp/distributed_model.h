@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "smp/codec.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 #include "smp/no_sync.h"
 #include "smp/plan.h"
 

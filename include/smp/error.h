@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

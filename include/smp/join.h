@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

@@ -2,7 +2,7 @@
 // (paper §4.1).
 #pragma once
 
-#include "smp/routed.h"
+#include "smp/detail/routed.h"
 
 // clang-format off
 #define SMP_EACH_1(DO, X, ...) DO(X) __VA_OPT__(SMP_EACH_2(DO, __VA_ARGS__))

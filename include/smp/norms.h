@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "smp/export.h"
-#include "smp/model_list.h"
+#include "smp/detail/export.h"
+#include "smp/detail/model_list.h"
 
 namespace smp {
 

@@ -1,7 +1,7 @@
 // smp/placement.h: placing modules by hand.
 #pragma once
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

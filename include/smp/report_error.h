@@ -3,7 +3,7 @@
 
 #include <exception>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

@@ -10,7 +10,7 @@
 
 #include "smp/codec.h"
 #include "smp/config.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 #include "smp/topology.h"
 
 namespace smp {

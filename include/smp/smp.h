@@ -27,7 +27,7 @@
 #include "smp/state_dict.h"
 #include "smp/step.h"
 #include "smp/step_output.h"
-#include "smp/tensor_parallelism.h"
+#include "smp/detail/tensor_parallelism.h"
 #include "smp/topology.h"
 #include "smp/tp.h"
 #include "smp/wait.h"

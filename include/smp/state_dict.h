@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace torch::nn {
 class Module;

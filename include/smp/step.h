@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "smp/codec.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 #include "smp/step_output.h"
 
 namespace smp {

@@ -2,7 +2,7 @@
 // (paper §5; docs/tensor_parallelism.md).
 #pragma once
 
-#include "smp/tensor_parallelism.h"
+#include "smp/detail/tensor_parallelism.h"
 #include "smp/tp/batch_primitives.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_layer_norm.h"

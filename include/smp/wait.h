@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "smp/codec.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

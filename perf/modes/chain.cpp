@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "api/runtime.h"
+#include "api/rank/runtime.h"
 #include "base/clock.h"
 #include "heap_allocations.h"
 #include "modes/recording.h"

@@ -6,7 +6,7 @@
 
 #include "fiber/scheduler.h"
 #include "modes/recording.h"
-#include "server/worker_pool.h"
+#include "server/step/worker_pool.h"
 #include "smp/smp.h"
 
 namespace smp::perf::modes {

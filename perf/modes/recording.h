@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "api/runtime.h"
+#include "api/rank/runtime.h"
 #include "schedule/trace_ring.h"
-#include "server/span_recorder.h"
+#include "server/running/span_recorder.h"
 #include "smp/smp.h"
 
 namespace smp::perf::modes {

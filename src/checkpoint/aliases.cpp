@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "base/json.h"
+#include "config/json.h"
 
 namespace smp::checkpoint {
 

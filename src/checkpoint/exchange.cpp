@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "checkpoint/checksum.h"
-#include "d2d/tensor_data.h"
+#include "d2d/tensors/tensor_data.h"
 #include "smp/codec.h"
 
 namespace smp::checkpoint {

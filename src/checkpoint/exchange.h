@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/tensor_info.h"
-#include "d2d/communicator.h"
+#include "d2d/collectives/communicator.h"
 #include "smp/error.h"
 
 namespace smp::checkpoint {

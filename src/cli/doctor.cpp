@@ -26,15 +26,15 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/cores.h"
-#include "base/cross_memory.h"
-#include "base/machine_check.h"
-#include "base/machine_memory.h"
-#include "base/shared_memory_refusal.h"
-#include "base/transport_check.h"
+#include "base/machine/cores.h"
+#include "base/machine/machine_check.h"
+#include "base/machine/transport_check.h"
+#include "base/memory/cross_memory.h"
+#include "base/memory/machine_memory.h"
+#include "base/memory/shared_memory_refusal.h"
 #include "cli/job_paths.h"
 #include "cli/shell.h"
-#include "d2d/wires/wire_libraries.h"
+#include "d2d/job/wire_libraries.h"
 
 namespace smp::cli {
 namespace {

@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "api/shared_warnings.h"
+#include "api/rank/shared_warnings.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "cli/shell.h"
-#include "d2d/channel.h"
-#include "d2d/job_wires.h"
-#include "d2d/mpi_session.h"
+#include "config/config.h"
+#include "d2d/channel/channel.h"
+#include "d2d/job/job_wires.h"
+#include "d2d/job/mpi_session.h"
 #include "smp/error.h"
 
 namespace smp::cli {

@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "base/config.h"
-#include "base/config_keys.h"
-#include "base/device.h"
-#include "base/edit_distance.h"
-#include "base/terminal.h"
+#include "base/machine/device.h"
+#include "base/text/edit_distance.h"
+#include "base/text/terminal.h"
 #include "cli/doctor.h"
 #include "cli/job_paths.h"
 #include "cli/plan_program.h"
-#include "report/plan_schedules.h"
-#include "report/run_folder.h"
+#include "config/config.h"
+#include "config/config_keys.h"
+#include "report/folder/plan_schedules.h"
+#include "report/folder/run_folder.h"
 #include "schedule/list_check.h"
 #include "schedule/named_lists.h"
 #include "smp/error.h"

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "api/plan_request.h"
+#include "api/rank/plan_request.h"
 #include "base/check.h"
 
 namespace smp::cli {

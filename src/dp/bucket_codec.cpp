@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/check.h"
-#include "d2d/tensor_data.h"
+#include "d2d/tensors/tensor_data.h"
 #include "dp/flat_tensors.h"
 
 namespace smp::dp {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "d2d/sum_aside.h"
+#include "d2d/collectives/sum_aside.h"
 #include "smp/comm_hook.h"
 
 namespace smp::dp {

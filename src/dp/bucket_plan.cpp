@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "d2d/tensor_data.h"
+#include "d2d/tensors/tensor_data.h"
 
 namespace smp::dp {
 namespace {

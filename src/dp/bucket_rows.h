@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "d2d/sum_parts.h"
+#include "d2d/collectives/sum_parts.h"
 
 namespace smp::dp {
 

@@ -29,8 +29,8 @@
 #include <string>
 #include <vector>
 
-#include "d2d/communicator.h"
-#include "d2d/sum_aside.h"
+#include "d2d/collectives/communicator.h"
+#include "d2d/collectives/sum_aside.h"
 #include "dp/bucket_codec.h"
 #include "dp/bucket_rows.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "d2d/sum_aside.h"
-#include "d2d/sum_in_place.h"
+#include "d2d/collectives/sum_aside.h"
+#include "d2d/collectives/sum_in_place.h"
 #include "dp/bucket_codec.h"
 #include "dp/bucket_plan.h"
 #include "dp/bucket_rows.h"

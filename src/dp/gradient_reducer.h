@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "d2d/communicator.h"
+#include "d2d/collectives/communicator.h"
 #include "dp/early_buckets.h"
 #include "smp/comm_hook.h"
 

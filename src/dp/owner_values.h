@@ -8,8 +8,8 @@
 #include <deque>
 #include <vector>
 
-#include "d2d/communicator.h"
-#include "d2d/gather_in_place.h"
+#include "d2d/collectives/communicator.h"
+#include "d2d/collectives/gather_in_place.h"
 #include "dp/bucket_rows.h"
 
 namespace smp::dp {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "d2d/communicator.h"
+#include "d2d/collectives/communicator.h"
 
 namespace smp::dp {
 

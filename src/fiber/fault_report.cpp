@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/pulse.h"
+#include "alive/pulse.h"
 #include "fiber/stack_pool.h"
 
 namespace smp::fiber {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/clock.h"
-#include "base/doorbell.h"
+#include "base/machine/doorbell.h"
 #include "fiber/scheduler.h"
 
 namespace smp::fiber {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/doorbell.h"
 #include "base/fiber_local.h"
+#include "base/machine/doorbell.h"
 #include "fiber/fault_report.h"
 
 namespace smp::fiber {

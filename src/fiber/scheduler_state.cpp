@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "alive/heartbeat.h"
 #include "base/check.h"
-#include "base/heartbeat.h"
 #include "fiber/scheduling_algorithm.h"
 #include "fiber/sim_clock.h"
 

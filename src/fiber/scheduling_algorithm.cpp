@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/heartbeat.h"
+#include "alive/heartbeat.h"
 #include "fiber/sanitizer_switch.h"
 #include "fiber/scheduler_state.h"
 #include "fiber/sim_clock.h"

@@ -2,8 +2,8 @@
 // Threads: current_call_handler is asked on any thread that calls a routed module.
 #include "module/call_handler.h"
 
+#include "alive/heartbeat.h"
 #include "base/check.h"
-#include "base/heartbeat.h"
 
 namespace smp {
 

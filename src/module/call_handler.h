@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "base/fiber_local.h"
-#include "smp/call.h"
+#include "smp/detail/call.h"
 
 namespace smp::module {
 

@@ -3,8 +3,8 @@
 #include "smp/placement.h"
 
 #include "base/fiber_local.h"
-#include "smp/call.h"
-#include "smp/tensor_parallelism.h"
+#include "smp/detail/call.h"
+#include "smp/detail/tensor_parallelism.h"
 
 namespace smp {
 namespace {

@@ -1,5 +1,5 @@
 // module/registry.cpp: the calls that other ranks may ask this process to run. Filled before main
-// by the templates of smp/routed.h, constant afterwards unless a library is loaded.
+// by the templates of smp/detail/routed.h, constant afterwards unless a library is loaded.
 #include "module/registry.h"
 
 #include <mutex>

@@ -1,7 +1,7 @@
 // module/registry.h: the calls that other ranks may ask this process to run.
 #pragma once
 
-#include "smp/call.h"
+#include "smp/detail/call.h"
 
 namespace smp::module {
 

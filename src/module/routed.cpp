@@ -1,5 +1,5 @@
-// module/routed.cpp: the parts of smp/routed.h that need no template: names and refusals.
-#include "smp/routed.h"
+// module/routed.cpp: the parts of smp/detail/routed.h that need no template: names and refusals.
+#include "smp/detail/routed.h"
 
 #include <c10/util/Type.h>
 #include <torch/nn/cloneable.h>

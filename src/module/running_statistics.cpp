@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <typeinfo>
 
-#include "smp/call.h"
+#include "smp/detail/call.h"
 
 namespace smp::module {
 namespace {

@@ -1,12 +1,12 @@
 // module/tensor_parallelism.cpp: marks that routed modules carry. The scope belongs to the fiber,
 // as that of smp::partition.
-#include "smp/tensor_parallelism.h"
+#include "smp/detail/tensor_parallelism.h"
 
 #include <torch/nn/module.h>
 
 #include "base/check.h"
 #include "base/fiber_local.h"
-#include "smp/call.h"
+#include "smp/detail/call.h"
 
 namespace smp {
 namespace {

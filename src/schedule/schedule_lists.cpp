@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/excerpt.h"
 #include "base/files.h"
+#include "base/text/excerpt.h"
 
 namespace smp::schedule {
 namespace {

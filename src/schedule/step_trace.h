@@ -16,7 +16,7 @@ namespace smp::schedule {
 struct Span {
   base::Nanoseconds start = 0;  ///< SteadyClock
   base::Nanoseconds end = 0;
-  base::Nanoseconds cpu = 0;  ///< of the thread; up to 20 us off (server/span_recorder.h)
+  base::Nanoseconds cpu = 0;  ///< of the thread; up to 20 us off (server/running/span_recorder.h)
   std::int32_t microbatch = -1;
   std::int32_t module = -1;  ///< index of the module path; -1 is the step body
   Phase phase = Phase::kForward;

@@ -14,8 +14,8 @@ struct Machine {
   int stages = 1;
   /// Relative speed of each stage: 2 computes in half the traced time. Empty: all 1.
   std::vector<double> speeds = {};
-  /// What each stage computes on (base/device.h): its times are distributed over the model as
-  /// Trace::profiles say. Empty: all on that of the trace.
+  /// What each stage computes on (base/machine/device.h): its times are distributed over the model
+  /// as Trace::profiles say. Empty: all on that of the trace.
   std::vector<std::string> devices = {};
   /// Bytes each stage may hold. Empty: no limit.
   std::vector<std::int64_t> memory = {};
@@ -66,7 +66,7 @@ struct Machine {
   bool patient = true;
 
   /// Pipelines that train on other samples: the gradients of each stage are summed over its
-  /// replicas, which a simulated step does not contain (partition/replica_sums.h).
+  /// replicas, which a simulated step does not contain (partition/model/replica_sums.h).
   struct Replicas {
     int count = 1;
     Link link = {10e-6, 4e9};  ///< between two of a stage

@@ -63,8 +63,8 @@ struct StepProgram {
 };
 
 /// A caller that computes for less than this between two requests, and keeps nothing of it, only
-/// passes the result of the first on: one operator takes 3 us (partition/operator_work.cpp), and
-/// what is below is the price of the call. A trace does not tell which tensors a call gets, so
+/// passes the result of the first on: one operator takes 3 us (trial/operators/operator_work.cpp),
+/// and what is below is the price of the call. A trace does not tell which tensors a call gets, so
 /// requests without anything between them are taken to depend on each other; if they do not, the
 /// runtime may be faster, since it has both in flight.
 inline constexpr base::Nanoseconds kOnlyPassesOn = 2 * base::kMicrosecond;

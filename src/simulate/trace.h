@@ -112,7 +112,7 @@ enum class CostSource : std::uint8_t {
 /// How the times of a microbatch are distributed on another device, as if that were as fast as the
 /// traced one: forward and backward of the microbatch take as long in all.
 struct DeviceProfile {
-  std::string device;                ///< base/device.h
+  std::string device;                ///< base/machine/device.h
   double speed = 1;                  ///< over the traced device, for the microbatch as a whole
   std::vector<IntervalTimes> times;  ///< by Trace::index_of()
 };
@@ -139,7 +139,7 @@ struct Trace {
   /// Of the measured time: what was spent on a core. Less than 1 if modules sleep, read files or
   /// wait for a device.
   double processor_share = 1;
-  /// On what the calls take the seconds that they say (base/device.h); empty: on any stage.
+  /// On what the calls take the seconds that they say (base/machine/device.h); empty: on any stage.
   std::string device = {};
   std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
   /// Of further microbatches: what they did, without what holds of the model (uses of weights and

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
-#include "d2d/channel_cluster.h"
-#include "d2d/frame_decoder.h"
-#include "d2d/frame_encoder.h"
-#include "d2d/local_cluster.h"
-#include "d2d/simulated_job.h"
-#include "d2d/tensor_data.h"
+#include "d2d/channel/channel_cluster.h"
+#include "d2d/channel/frame_decoder.h"
+#include "d2d/channel/frame_encoder.h"
+#include "d2d/tensors/tensor_data.h"
+#include "d2d/wire/simulated_job.h"
+#include "d2d/wires/local_cluster.h"
 #include "support/fake_device.h"
 #include "support/refusal.h"
 

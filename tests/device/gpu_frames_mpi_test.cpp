@@ -9,14 +9,14 @@
 #include <map>
 #include <random>
 
-#include "api/rank_device.h"
+#include "api/rank/rank_device.h"
 #include "base/clock.h"
-#include "d2d/channel.h"
-#include "d2d/gpu_wires.h"
-#include "d2d/job_wires.h"
-#include "d2d/machine_wires.h"
-#include "d2d/mpi_session.h"
-#include "d2d/wires/host_shm_wire.h"
+#include "d2d/channel/channel.h"
+#include "d2d/job/gpu_wires.h"
+#include "d2d/job/job_wires.h"
+#include "d2d/job/machine_wires.h"
+#include "d2d/job/mpi_session.h"
+#include "d2d/wires/shm/host_shm_wire.h"
 #include "support/own_mpi.h"
 
 namespace smp::d2d {

@@ -2,7 +2,7 @@
 // parallelism whose collectives the device does equals one process on the CPU.
 #include <gmock/gmock.h>
 
-#include "d2d/played_devices.h"
+#include "d2d/collectives/played_devices.h"
 #include "samples/gpt_testing.h"
 #include "smp/smp.h"
 #include "support/fake_device.h"

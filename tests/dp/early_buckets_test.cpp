@@ -8,7 +8,7 @@
 #include <functional>
 #include <random>
 
-#include "d2d/simulated_job.h"
+#include "d2d/wire/simulated_job.h"
 #include "dp/gradient_reducer.h"
 #include "dp/reports_of_all.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <tuple>
 
-#include "d2d/simulated_job.h"
+#include "d2d/wire/simulated_job.h"
 #include "smp/error.h"
 #include "support/refusal.h"
 

@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
-#include "d2d/simulated_job.h"
+#include "d2d/wire/simulated_job.h"
 #include "smp/error.h"
 
 namespace smp::dp {

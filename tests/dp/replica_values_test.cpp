@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "d2d/simulated_job.h"
+#include "d2d/wire/simulated_job.h"
 #include "smp/error.h"
 
 namespace smp::dp {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "d2d/communicator.h"
+#include "d2d/collectives/communicator.h"
 #include "dp/gradient_reducer.h"
 
 namespace smp::dp {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/runtime.h"
+#include "api/rank/runtime.h"
 #include "fuzz/nodes.h"
 #include "smp/smp.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "module/call_handler.h"
-#include "smp/call.h"
+#include "smp/detail/call.h"
 
 namespace smp::test {
 

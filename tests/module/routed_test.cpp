@@ -1,6 +1,6 @@
 // SMP_MODULE holders behave like TORCH_MODULE ones, and calls of modules that live elsewhere run on
 // the owner's copy, whatever the signature.
-#include "smp/routed.h"
+#include "smp/detail/routed.h"
 
 #include <gtest/gtest.h>
 #include <torch/serialize.h>

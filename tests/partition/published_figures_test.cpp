@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "partition/strategies.h"
+#include "partition/search/strategies.h"
 #include "partition/t5_11b.h"
 
 namespace smp::partitioning {

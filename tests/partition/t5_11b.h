@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "partition/tree_builder.h"
+#include "partition/search/tree_builder.h"
 #include "simulate/trace.h"
 
 namespace smp::partitioning {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "api/runtime.h"
+#include "api/rank/runtime.h"
 #include "samples/small_t5.h"
 #include "smp/smp.h"
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "base/files.h"
-#include "base/mapped_file.h"
+#include "base/memory/mapped_file.h"
 #include "support/refusal.h"
 
 namespace smp::schedule {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "base/machine_memory.h"
+#include "base/memory/machine_memory.h"
 
 namespace smp {
 

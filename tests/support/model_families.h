@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "partition/module_tree.h"
+#include "partition/model/module_tree.h"
 #include "simulate/trace.h"
 
 namespace smp::partitioning {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "tp/slice_part.h"
-#include "tp/sliced_parameters.h"
+#include "tp/group/slice_part.h"
+#include "tp/slices/sliced_parameters.h"
 #include "tp/tp_group.h"
 
 namespace smp::tp {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "d2d/simulated_job.h"
-#include "server/executor.h"
-#include "tp/tensor_parallel.h"
+#include "d2d/wire/simulated_job.h"
+#include "server/backward/executor.h"
+#include "tp/group/tensor_parallel.h"
 
 namespace smp::tp {
 

@@ -8,10 +8,10 @@
 #include <typeinfo>
 #include <utility>
 
-#include "smp/call.h"
+#include "smp/detail/call.h"
 #include "smp/detail/argument.h"
 #include "smp/error.h"
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp::detail {
 
@@ -42,7 +42,7 @@ R empty_result() {
   }
 }
 
-/// `Self` is the user's Impl, const for a const method; `Method` names the method (smp/routed.h).
+/// `Self` is the user's Impl, const for a const method; `Method` names the method (smp/detail/routed.h).
 template <class Method, class Self, class R, class... A>
 class RoutedCall {
  public:

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "smp/call.h"
+#include "smp/detail/call.h"
 #include "smp/detail/argument.h"
 #include "smp/detail/signature.h"
-#include "smp/export.h"
-#include "smp/routed.h"
+#include "smp/detail/export.h"
+#include "smp/detail/routed.h"
 
 namespace smp::nn {
 

@@ -22,7 +22,7 @@
 
 #include <cstdint>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

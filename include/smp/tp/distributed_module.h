@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

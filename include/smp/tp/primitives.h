@@ -18,7 +18,7 @@
 
 #include <cstdint>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

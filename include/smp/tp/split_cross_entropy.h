@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "smp/export.h"
+#include "smp/detail/export.h"
 
 namespace smp {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "d2d/wire.h"
+#include "d2d/wire/wire.h"
 
 namespace smp::d2d {
 

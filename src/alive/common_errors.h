@@ -1,0 +1,26 @@
+// alive/common_errors.h: who says why a job ends: an error that several ranks throw is printed by
+// one of them.
+#pragma once
+
+#include <string>
+
+#include "smp/rank.h"
+
+namespace smp::server {
+
+/// Rank `speaker` throws an error with this text as well, or one that says more, and prints it as
+/// one of several ranks. Does nothing with all ranks in one process. Any thread.
+void leave_to_another_rank(const std::string& text, GlobalRank speaker);
+bool is_left_to_another_rank(const std::string& text);
+/// An error with this text is printed as `fuller`, which says where it comes from. Any thread.
+void say_more(const std::string& text, const std::string& fuller);
+
+/// Prints "smp: `text`" and a newline, with this rank if it is an error of its own, or leaves it to
+/// another rank: then waits until that one has spoken, because a launcher ends the other ranks when
+/// the first one exits. If it does not speak in time, this rank does. What several ranks of a
+/// machine end by, of which nothing was said here, is printed by the first. Any thread.
+/// @param of_lost_peer  it is a PeerLostError: if a rank is gone, that is said instead, but where
+///                      the ranks know another cause (leave_to_another_rank())
+void say_once(const std::string& text, bool of_lost_peer = false) noexcept;
+
+}  // namespace smp::server

@@ -1,0 +1,194 @@
+// api/files/checkpoint.cpp: safetensors files of dicts and of placed models.
+#include "smp/checkpoint.h"
+
+#include <ATen/ATen.h>
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "api/files/model_exchange.h"
+#include "api/optimizer/whole_tensors.h"
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "checkpoint/aliases.h"
+#include "checkpoint/exchange.h"
+#include "checkpoint/load_plan.h"
+#include "checkpoint/safetensors_file.h"
+#include "smp/error.h"
+
+namespace smp {
+namespace {
+
+using checkpoint::Aliases;
+using checkpoint::Metadata;
+using checkpoint::SafetensorsReader;
+using checkpoint::SafetensorsWriter;
+using checkpoint::TensorInfo;
+
+/// What Python's tools ask for: "pt" are tensors of PyTorch.
+Metadata with_format(Metadata metadata) {
+  metadata.emplace("format", "pt");
+  return metadata;
+}
+
+/// What is to be told to others; where one of them is gone there is nobody to tell.
+std::exception_ptr attempt(const std::function<void()>& action) {
+  try {
+    action();
+    return nullptr;
+  } catch (const PeerLostError&) {
+    throw;
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+void save_safetensors(const StateDict& dict, const std::string& path) {
+  const auto* const runtime = Runtime::find_current();
+  if (dict.empty() && runtime != nullptr && runtime->topology().pp_size() > 1) return;
+  const auto [written, aliases] = checkpoint::find_aliases(dict);
+  std::vector<TensorInfo> infos;
+  for (const std::size_t i : written) {
+    const auto& [name, tensor] = *(dict.begin() + static_cast<std::ptrdiff_t>(i));
+    SMP_REQUIRE_AS(UnsupportedError, tensor.layout() == at::kStrided && !tensor.is_quantized(),
+                   "save_safetensors: ", name, " is no dense tensor; convert it with to_dense()");
+    infos.push_back(TensorInfo::of(name, tensor));
+  }
+  auto metadata = with_format(dict.metadata);
+  checkpoint::put_aliases(aliases, metadata);
+  SafetensorsWriter writer(path, std::move(infos), std::move(metadata));
+  for (std::size_t k = 0; k < written.size(); ++k) {
+    writer.write(k, (dict.begin() + static_cast<std::ptrdiff_t>(written[k]))->second);
+  }
+  writer.commit();
+}
+
+void save_safetensors(const DistributedModelBase& model, const std::string& path,
+                      const std::map<std::string, std::string>& metadata) {
+  constexpr const char* kWhat = "save_safetensors";
+  auto& runtime = between_steps(kWhat);
+  const WholeTensors whole(runtime, model);
+  const auto& place = runtime.topology();  // the first replica has all, and its slices
+  if (runtime.num_replicas() > 1 &&
+      (place.rdp_rank() != 0 || (!whole.any() && place.dp_rank() != 0))) {
+    return;
+  }
+  const auto tensors = checkpoint::tensors_of(model.base_module());
+  std::vector<TensorInfo> infos;
+  Aliases aliases;
+  for (const auto& [tensor, names] : tensors) {
+    infos.push_back({names[0], tensor.scalar_type(), whole.sizes(tensor)});
+    for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
+  }
+  auto all_metadata = with_format(metadata);
+  checkpoint::put_aliases(aliases, all_metadata);
+  std::optional<SafetensorsWriter> writer;
+  auto problem = attempt([&] {
+    const bool writes = runtime.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
+    if (writes) writer.emplace(path, infos, all_metadata);
+  });
+  // A write that fails ends the gathering of this pipeline only: those that hold the other slices
+  // hear of it at last.
+  problem = attempt([&] {
+    gather_model(model, tensors, 0, problem, kWhat, [&](std::size_t i, const at::Tensor& values) {
+      if (writer) writer->write(i, values);
+    });
+    if (writer) writer->commit();
+  });
+  const auto writers = whole.any() ? model_holders(runtime) : runtime.communicator(Group::kPp);
+  checkpoint::agree(writers, problem, kWhat);
+}
+
+StateDict load_safetensors(const std::string& path) {
+  const SafetensorsReader file(path);
+  StateDict dict;
+  dict.metadata = file.metadata();
+  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
+    dict.insert(file.tensors()[i].info.name, file.read(i));
+  }
+  for (const auto& [alias, name] : checkpoint::take_aliases(dict.metadata, path)) {
+    if (dict.contains(name) && !dict.contains(alias)) dict.insert(alias, dict.at(name));
+  }
+  return dict;
+}
+
+namespace {
+
+/// What a file has, under those of the names that it tells of which `model` knows.
+checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& model) {
+  const auto file = std::make_shared<SafetensorsReader>(path);
+  std::set<std::string> known, stored;
+  for (const auto& [tensor, names] : checkpoint::tensors_of(model)) {
+    known.insert(names.begin(), names.end());
+  }
+  for (const auto& tensor : file->tensors()) stored.insert(tensor.info.name);
+  auto metadata = file->metadata();
+  std::map<std::string, std::vector<std::string>> aliases;
+  for (auto& [alias, name] : checkpoint::take_aliases(metadata, path)) {
+    if (known.count(alias) > 0 && stored.count(alias) == 0) aliases[name].push_back(alias);
+  }
+  checkpoint::Offer offer;
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < file->tensors().size(); ++i) {
+    auto info = file->tensors()[i].info;
+    auto names = aliases[info.name];
+    if (names.empty() || known.count(info.name) > 0) names.push_back(info.name);
+    for (auto& name : names) {
+      info.name = std::move(name);
+      offer.tensors.push_back(info);
+      numbers.push_back(i);
+    }
+  }
+  offer.read_first = true;
+  offer.read = [file, numbers = std::move(numbers)](std::size_t i) {
+    return file->read(numbers[i]);
+  };
+  return offer;
+}
+
+/// Of what the model has as one tensor, and the file under several names, be it that some are
+/// others of tensors that it has once.
+std::string problem_with_ties(const checkpoint::Offer& offer, const torch::nn::Module& model) {
+  std::unordered_map<std::string, std::size_t> place;
+  for (std::size_t i = 0; i < offer.tensors.size(); ++i) place.emplace(offer.tensors[i].name, i);
+  for (const auto& tied : checkpoint::tensors_of(model)) {
+    StateDict offered;
+    for (const auto& name : tied.names) {
+      const auto found = place.find(name);
+      if (tied.names.size() > 1 && found != place.end()) {
+        offered.insert(name, offer.read(found->second));
+      }
+    }
+    auto problem = checkpoint::problem_with({tied}, offered, /*strict=*/true);
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+}  // namespace
+
+LoadResult load_safetensors(DistributedModelBase& model, const std::string& path, bool strict) {
+  checkpoint::Offer offer;
+  if (between_steps("load_safetensors").is_first_stage()) {
+    try {
+      offer = offer_of(path, model.base_module());
+      if (strict) offer.problem = problem_with_ties(offer, model.base_module());
+    } catch (const std::exception& error) {
+      offer.problem = error.what();
+    }
+  }
+  offer.source = "the file " + path;
+  return load_model(model, std::move(offer), strict, "load_safetensors");
+}
+
+}  // namespace smp

@@ -1,0 +1,100 @@
+// api/files/model_state_dict.cpp: state dicts of models, distributed and plain.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <exception>
+#include <unordered_set>
+
+#include "api/files/model_exchange.h"
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "checkpoint/load_plan.h"
+#include "d2d/tensors/tensor_data.h"
+#include "deferred/delayed_tensors.h"
+#include "smp/state_dict.h"
+
+namespace smp {
+namespace {
+
+using checkpoint::dict_of;
+using checkpoint::NamedTensor;
+using checkpoint::tensors_of;
+
+std::vector<at::Tensor> detached(const std::vector<NamedTensor>& tensors) {
+  std::vector<at::Tensor> values;
+  for (const auto& named : tensors) values.push_back(named.tensor.detach());
+  return values;
+}
+
+/// Tensors that distributed models know, and keep on other ranks.
+std::unordered_set<const void*> kept_elsewhere() {
+  std::unordered_set<const void*> kept;
+  auto* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return kept;
+  for (const auto* model : runtime->models()) {
+    if (!model->partitioned()) continue;
+    for (const auto& named : tensors_of(model->base_module())) {
+      if (!model->owns(named.tensor)) kept.insert(named.tensor.unsafeGetTensorImpl());
+    }
+  }
+  return kept;
+}
+
+void require_values_here(const std::vector<NamedTensor>& tensors, const char* what) {
+  const auto elsewhere = kept_elsewhere();
+  for (const auto& [tensor, names] : tensors) {
+    SMP_REQUIRE(!deferred::is_delayed(tensor), what, ": ", deferred::no_values_yet(names[0]));
+    SMP_REQUIRE(elsewhere.count(tensor.unsafeGetTensorImpl()) == 0, what, ": ", names[0],
+                " lives on another rank: call it on the smp::DistributedModel, on every rank");
+  }
+}
+
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  const auto tensors = tensors_of(module);
+  require_values_here(tensors, "state_dict");
+  return dict_of(module, tensors, detached(tensors));
+}
+
+LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict, bool strict) {
+  const auto tensors = tensors_of(module);
+  require_values_here(tensors, "load_state_dict");
+  const auto problem = checkpoint::problem_with(tensors, dict, strict);
+  SMP_REQUIRE(problem.empty(), "load_state_dict: ", problem);
+  const auto offer = offer_of(dict);
+  auto plan = checkpoint::plan_load(tensors, offer.tensors, strict, "load_state_dict: the dict");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (plan.sources[i]) checkpoint::store(tensors[i].tensor, offer.read(*plan.sources[i]));
+  }
+  return plan.result;
+}
+
+StateDict DistributedModelBase::state_dict(int pp_rank) const {
+  const auto tensors = tensors_of(base_module());
+  std::vector<at::Tensor> values(tensors.size());
+  gather_model(*this, tensors, pp_rank, nullptr, "state_dict",
+               [&](std::size_t i, const at::Tensor& value) {
+                 values[i] = owns(tensors[i].tensor) ? d2d::independent_copy(value) : value;
+               });
+  return dict_of(base_module(), tensors, values);
+}
+
+StateDict DistributedModelBase::local_state_dict() const {
+  const auto tensors = tensors_of(base_module());
+  std::vector<at::Tensor> values;
+  for (const auto& [tensor, names] : tensors) {
+    SMP_REQUIRE(!deferred::is_delayed(tensor),
+                "local_state_dict: ", deferred::no_values_yet(names[0]));
+    values.push_back(owns(tensor) ? tensor.detach() : at::Tensor());
+  }
+  return dict_of(base_module(), tensors, values);
+}
+
+LoadResult DistributedModelBase::load_state_dict(const StateDict& dict, bool strict) {
+  auto offer = offer_of(dict);
+  offer.problem = checkpoint::problem_with(tensors_of(base_module()), dict, strict);
+  return load_model(*this, std::move(offer), strict, "load_state_dict");
+}
+
+}  // namespace smp

@@ -1,0 +1,427 @@
+// api/files/run_log.cpp: rank 0 writes, the others send it their times.
+#include "smp/run_log.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "alive/farewell.h"
+#include "api/model/model_state.h"
+#include "api/planning/plan_decision.h"
+#include "api/rank/clock_offset.h"
+#include "api/rank/exchange.h"
+#include "api/rank/runtime.h"
+#include "api/step/trace_numbers.h"
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/memory/mapped_file.h"
+#include "base/memory/process_memory.h"
+#include "d2d/wire/wire.h"
+#include "report/analysis/trace_file.h"
+#include "report/export/event_file.h"
+#include "report/folder/run_folder.h"
+#include "report/pictures/memory_use.h"
+#include "report/pictures/traffic.h"
+#include "schedule/trace_ring.h"
+#include "smp/codec.h"
+#include "smp/distributed_model.h"
+#include "smp/version.h"
+
+namespace smp {
+namespace {
+
+using base::concat;
+using base::Nanoseconds;
+using schedule::Span;
+using schedule::StepTrace;
+
+constexpr int kWriter = 0;  // rank
+/// Clocks of machines drift apart by some microseconds a second.
+constexpr std::int64_t kStepsOfAClock = 64;
+/// Of a rank, for what must survive it: 2.6 MB, several steps of most models.
+constexpr std::size_t kRingRecords = std::size_t{1} << 16;
+
+/// "2026-11-21T14:05:09Z" as "20261121-140509".
+std::string file_time(const std::string& utc) {
+  std::string digits;
+  for (const char c : utc) {
+    if (c >= '0' && c <= '9') digits += c;
+    if (c == 'T') digits += '-';
+  }
+  return digits;
+}
+
+/// Makes a folder of its own, also if another run of that name starts in the same second.
+std::string make_folder(const std::string& parent, const std::string& name,
+                        const std::string& utc) {
+  base::create_directories(parent);
+  const std::string wanted = concat(parent, "/", name, "-", file_time(utc));
+  std::string folder = wanted;
+  for (int number = 2; !base::create_new_directory(folder); ++number) {
+    folder = concat(wanted, "-", number);
+  }
+  return folder;
+}
+
+/// By stage: is it on the machine of the first?
+std::vector<bool> stages_near_the_first(Runtime& runtime) {
+  const auto& topology = runtime.topology();
+  const auto& port = runtime.server().core().port;
+  const auto near = topology.group(Group::kLocal, port.name(PpRank(0)).value());
+  std::vector<bool> shares;
+  for (int stage = 0; stage < port.size(); ++stage) {
+    const int rank = port.name(PpRank(stage)).value();
+    shares.push_back(std::find(near.begin(), near.end(), rank) != near.end());
+  }
+  return shares;
+}
+
+/// Of this rank against the first stage. Collective.
+ClockOffset clock_of(Runtime& runtime) {
+  const base::SteadyClock clock;
+  return clock_offset(
+      runtime.communicator(Group::kPp), [&] { return clock.now(); },
+      stages_near_the_first(runtime));
+}
+
+/// Of all stages, by the clock of the first, on every rank.
+report::StepTimeline gather_traces(Runtime& runtime, const StepTrace& own,
+                                   const ClockOffset& clock) {
+  report::StepTimeline timeline;
+  const std::pair mine(to_numbers(moved_back(own, clock.offset)), clock.error);
+  for (const auto& [numbers, error] :
+       gather_values(runtime.communicator(Group::kPp), mine, "times of a step")) {
+    timeline.ranks.push_back(to_trace(numbers));
+    timeline.clock_error = std::max(timeline.clock_error, error);
+  }
+  return timeline;
+}
+
+/// What this rank sent to each stage of its pipeline since some moment.
+struct Sent {
+  Numbers messages, bytes;
+  std::vector<std::string> paths;  ///< over what
+};
+
+Sent sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
+  Sent sent;
+  const auto& now = runtime.traffic();
+  const auto& port = runtime.server().core().port;
+  const auto memory = d2d::memory_kind(runtime.device().type()).value_or(d2d::MemoryKind::kHost);
+  for (int stage = 0; stage < port.size(); ++stage) {
+    const GlobalRank name = port.name(PpRank(stage));
+    const auto peer = name.index();
+    const bool itself = name == port.name();
+    sent.paths.push_back(itself ? "" : runtime.routes().path(name, memory));
+    sent.messages.push_back(now.sent_to[peer].frames - before.sent_to[peer].frames);
+    sent.bytes.push_back(now.sent_to[peer].tensor_bytes - before.sent_to[peer].tensor_bytes);
+  }
+  return sent;
+}
+
+/// The same busy time in one span: all that the bubble needs.
+StepTrace without_details(const StepTrace& trace) {
+  StepTrace short_trace = trace;
+  Span all;
+  all.end = trace.busy_wall();
+  all.cpu = trace.busy_cpu();
+  short_trace.spans = {all};
+  short_trace.requests.clear();
+  short_trace.between.clear();
+  return short_trace;
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+StepTiming timing_of(const std::vector<StepTrace>& traces) {
+  Nanoseconds start = traces.front().start;
+  Nanoseconds end = traces.front().end;
+  StepTiming timing;
+  for (const StepTrace& trace : traces) {
+    start = std::min(start, trace.start);
+    end = std::max(end, trace.end);
+    timing.oversubscribed |= trace.oversubscribed;
+  }
+  timing.seconds = static_cast<double>(end - start) / 1e9;
+  timing.bubble = schedule::bubble(traces);
+  return timing;
+}
+
+/// Bytes of the parameters that this process holds.
+std::int64_t weights_of(const DistributedModelBase& model) {
+  std::int64_t bytes = 0;
+  for (const auto& parameter : model.parameters()) {
+    const auto& memory = parameter.unsafeGetTensorImpl()->unsafe_storage();  // of others: none
+    if (memory && parameter.is_cpu()) bytes += static_cast<std::int64_t>(memory.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+struct RunLog::State {
+  Runtime& runtime;
+  const DistributedModelBase& model;
+  std::string folder = {};
+  std::optional<base::AppendFile> metrics = {}, events = {};  // on the writer
+  std::optional<StepTiming> timing = {};
+  std::int64_t lines_before = 0;  // of an earlier job
+  std::int64_t lines = 0;
+  bool plan_written = false;
+  bool finished = false;
+  bool complete = true;  // so far; a line after one that is missing or torn would mislead
+  bool warned = false;
+  d2d::ChannelCounters traffic_before = {};
+  std::int64_t steps_before = 0;
+  ClockOffset clock = {};
+  std::int64_t measured = 0;
+  std::int64_t memory_before = 0;               // without the model
+  std::optional<base::Farewell> farewell = {};  // on the writer
+  std::optional<base::MappedFile> ring_file = {};
+  std::optional<schedule::TraceRing> ring = {};
+
+  ~State() {
+    if (ring) runtime.server().recorder().write_to(nullptr);
+  }
+
+  /// Whether this rank is a stage of the model's first replica, whose steps are recorded.
+  bool of_first_pipeline() const {
+    return runtime.communicator(Group::kPp).members()[0] == GlobalRank(kWriter);
+  }
+  bool writes() const { return runtime.topology().rank() == kWriter && !runtime.plan_request(); }
+  std::string file(const std::string& name) const { return concat(folder, "/", name); }
+  std::string own_ring() const { return file(report::ring_file(runtime.topology().pp_rank())); }
+
+  void start(const std::string& name, const RunLogOptions& options) {
+    SMP_REQUIRE(options.lines_before >= 0, "rank ", runtime.topology().rank(),
+                ": RunLogOptions::lines_before is ", options.lines_before,
+                "; give it how often the job before called append()");
+    char buffer[32];
+    const std::string utc = base::utc_timestamp(buffer);
+    lines_before = options.lines_before;
+    // What fails there fails on all ranks: they would wait for the writer.
+    folder = decided_by_first_rank(runtime, [&] {
+               if (writes()) open_files(name, utc, options);
+               return std::vector{folder};
+             }).front();
+    if (!writes()) return;
+    base::log(base::LogLevel::kInfo, "what this run leaves behind is in ", folder);
+    farewell.emplace("smp: asked to end; the numbers of ",
+                     concat(" steps are in ", folder, "/", report::kMetricsFile,
+                            ", and `smp report ", folder, "` draws what else there is"));
+  }
+
+  void open_files(const std::string& name, const std::string& utc, const RunLogOptions& options) {
+    folder = make_folder(options.parent_folder, name, utc);
+    base::write_file(file(report::kRunFile), description(name, utc, options));
+    metrics.emplace(file(report::kMetricsFile));
+    events.emplace(file(report::kEventFile));
+    events->append(report::event_file_header(seconds_since_1970()));
+    write_plan();
+  }
+
+  std::string description(const std::string& name, const std::string& utc,
+                          const RunLogOptions& options) const {
+    report::RunDescription made;
+    made.name = name;
+    made.started = utc;
+    made.smp_version = SMP_VERSION;
+    made.torch_version = SMP_TORCH_VERSION;
+    made.world_size = runtime.topology().size();
+    made.loss_unit = options.loss_unit;
+    if (options.loss_baseline) {
+      made.baseline = report::Baseline{*options.loss_baseline, options.loss_baseline_name};
+    }
+    made.configuration = runtime.resolved_config().to_json();
+    return report::description_to_json(made);
+  }
+
+  /// As soon as there is one.
+  void write_plan() {
+    if (plan_written || !writes() || !model.partitioned()) return;
+    report::write_plan(folder, model.plan(), simulation_of(model));
+    base::write_file(file(report::kModulesFile), report::modules_to_json(module_paths()));
+    plan_written = true;
+  }
+
+  using Line = std::vector<std::pair<std::string, double>>;
+
+  /// @param line  begins with the step
+  void append(const Line& line) {
+    if (!complete) return;
+    write_if_possible([&] {
+      write_plan();
+      metrics->append_line(report::metrics_line(line));
+      farewell->set_count(lines);
+      const Line curves(line.begin() + 1, line.end());
+      events->append(report::event_record(seconds_since_1970(), lines_before + lines, curves));
+    });
+  }
+
+  /// A run goes on without it. @throws nothing
+  void start_recording() {
+    auto& recorder = runtime.server().recorder();
+    recorder.enable(true);
+    if (!of_first_pipeline() || runtime.plan_request()) return;
+    try {
+      base::create_directories(folder);  // of another machine
+      ring_file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
+      ring.emplace(ring_file->bytes(), runtime.topology().pp_rank(),
+                   runtime.server().core().options.oversubscribed);
+      recorder.write_to(&*ring);
+    } catch (const std::exception& error) {
+      runtime.warnings().note("a killed run will have no timeline: " + of_all_ranks(error.what()));
+    }
+  }
+
+  /// Collective.
+  void read_clock() {
+    clock = clock_of(runtime);
+    if (ring) ring->set_clock_offset(clock.offset);
+  }
+
+  /// A message about this rank's file as one that others would give too.
+  std::string of_all_ranks(std::string text) const {
+    const auto at = text.find(own_ring());
+    if (at != std::string::npos) text.replace(at, own_ring().size(), file("rank-*.ring"));
+    return text;
+  }
+
+  void stop_recording() {
+    auto& recorder = runtime.server().recorder();
+    recorder.enable(false);
+    recorder.write_to(nullptr);
+    ring.reset();
+    ring_file.reset();
+  }
+
+  /// A run is worth more than its log: what the log cannot write is warned about once.
+  template <class Action>
+  void write_if_possible(Action action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (!std::exchange(warned, true)) {
+        base::log(base::LogLevel::kWarning, "the run goes on, its log in ", folder,
+                  " is incomplete from step ", lines_before + lines, " on: ", error.what());
+      }
+      complete = false;
+    }
+  }
+
+  std::int64_t steps() const { return runtime.server().core().port.step(); }
+
+  /// Of all stages, on the writer.
+  void write_traffic() {
+    report::Traffic traffic{.steps = steps() - steps_before};
+    const auto own = sent_since(runtime, traffic_before);
+    for (auto& sent : gather_values(runtime.communicator(Group::kPp), own, "messages of a run")) {
+      traffic.messages.push_back(std::move(sent.messages));
+      traffic.bytes.push_back(std::move(sent.bytes));
+      traffic.paths.push_back(std::move(sent.paths));
+    }
+    if (!writes() || traffic.steps == 0 || traffic.size() == 1) return;
+    write_if_possible(
+        [&] { base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic)); });
+  }
+
+  /// Of all stages, on the writer: the most that this process took since the first measure().
+  void write_memory() {
+    const auto peak = base::peak_resident_bytes();
+    const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - memory_before);
+    const auto stages =
+        gather_values(runtime.communicator(Group::kPp), own, "memory of the stages");
+    if (!writes()) return;
+    write_if_possible(
+        [&] { base::write_file(file(report::kMemoryFile), report::memory_use_to_json(stages)); });
+  }
+
+  std::vector<std::string> module_paths() const {
+    std::vector<std::string> paths;
+    const auto& modules = runtime.server().modules();
+    paths.reserve(modules.size());
+    for (int id = 0; id < static_cast<int>(modules.size()); ++id) {
+      paths.emplace_back(modules.path(server::ModuleId{id}));
+    }
+    return paths;
+  }
+};
+
+RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
+               const RunLogOptions& options)
+    : state_(new State{.runtime = Runtime::current(), .model = model}) {
+  state_->start(name, options);
+  state_->start_recording();
+  state_->read_clock();
+  state_->runtime.warnings().meet(state_->runtime.communicator(Group::kPp));
+  state_->traffic_before = state_->runtime.traffic();
+  malloc_trim(0);  // what was freed before there was a run is not its own
+  state_->memory_before = base::resident_bytes() - weights_of(model);
+  state_->steps_before = state_->steps();
+}
+
+RunLog::~RunLog() {
+  if (state_->finished) return;
+  state_->stop_recording();
+  if (!state_->writes()) return;
+  try {
+    report::draw_run(state_->folder);
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::kWarning, "pictures of the run: ", error.what());
+  }
+}
+
+const std::string& RunLog::folder() const noexcept { return state_->folder; }
+
+StepTiming RunLog::measure() {
+  auto& state = *state_;
+  const server::BetweenSteps recorded(state.runtime.server().recorder(), schedule::Phase::kOther);
+  if (state.measured == 0) base::forget_peak();  // of the whole model, before it was placed
+  if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
+  const auto own = without_details(state.runtime.last_trace());
+  state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);
+  return *state_->timing;
+}
+
+void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) {
+  SMP_REQUIRE(
+      !state_->finished, "rank ", state_->runtime.topology().rank(),
+      ": RunLog::append() after finish(), which has drawn what there was; append before it");
+  if (!state_->writes()) return;
+  std::vector<std::pair<std::string, double>> line = {
+      {"step", static_cast<double>(state_->lines_before + ++state_->lines)}};
+  line.insert(line.end(), numbers.begin(), numbers.end());
+  if (state_->timing) {
+    line.emplace_back("step_seconds", state_->timing->seconds);
+    line.emplace_back("bubble", state_->timing->bubble);
+  }
+  state_->append(line);
+}
+
+std::vector<std::string> RunLog::finish() {
+  auto timeline =
+      gather_traces(state_->runtime, state_->runtime.last_trace(), clock_of(state_->runtime));
+  timeline.module_paths = state_->module_paths();
+  state_->write_traffic();
+  state_->write_memory();
+  const bool records_ring = state_->ring_file.has_value();
+  state_->stop_recording();
+  if (records_ring) base::remove_file(state_->own_ring());
+  state_->finished = true;
+  state_->farewell.reset();
+  if (!state_->writes()) return {};
+  std::vector<std::string> pictures;
+  state_->write_if_possible([&] {
+    state_->write_plan();
+    base::write_file(state_->file(report::kTraceFile), report::trace_to_json(timeline));
+    pictures = report::draw_run(state_->folder);
+  });
+  return pictures;
+}
+
+}  // namespace smp

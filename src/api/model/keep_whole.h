@@ -1,0 +1,17 @@
+// api/model/keep_whole.h: modules that the user does not want cut (the key keep_whole).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/model/describe_model.h"
+
+namespace smp {
+
+/// Everything below a module of one of these types stays with it. A type goes by its name without
+/// namespace, with or without "Impl".
+/// @param types  names with commas between them
+/// @throws UsageError  no module of any model is of such a type; names the nearest.
+void keep_whole(const std::vector<ModelDescription*>& models, const std::string& types);
+
+}  // namespace smp

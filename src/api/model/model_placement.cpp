@@ -1,0 +1,125 @@
+// api/model/model_placement.cpp: modules first, then what they hold.
+#include "api/model/model_placement.h"
+
+#include <malloc.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "api/model/common_buffers.h"
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "deferred/delayed_tensors.h"
+#include "module/path_below.h"
+
+namespace smp {
+namespace {
+
+server::KeptState state_of(const PartitionPlan::Row& row) {
+  if (row.state == "shared") return server::KeptState::kShared;
+  return row.state == "ordered" ? server::KeptState::kOrdered : server::KeptState::kNone;
+}
+
+void place_modules(Runtime& runtime, const ModelDescription& description,
+                   const PartitionPlan& plan) {
+  std::vector<RoutedBase*> placed;
+  std::vector<server::KeptState> state;
+  for (std::size_t i = 0; i < description.modules.size(); ++i) {
+    auto* module = description.routed[i];
+    // What is not routed runs with the body, where others may read what it keeps.
+    if (module == nullptr && state_of(plan.rows()[i]) != server::KeptState::kNone)
+      runtime.server().modules().note_state();
+    if (module == nullptr) continue;
+    module->smp_place = {-1, PpRank(plan.rows()[i].pp_rank), description.tree.nodes[i].path};
+    placed.push_back(module);
+    state.push_back(state_of(plan.rows()[i]));
+  }
+  auto& modules = runtime.server().modules();
+  modules.attach_model(placed, state);
+  if (description.routed.front() == nullptr) modules.attach_body(*description.modules.front());
+}
+
+}  // namespace
+
+ModelPlacement::ModelPlacement(Runtime& runtime, const ModelDescription& description,
+                               const PartitionPlan& plan) {
+  place_modules(runtime, description, plan);
+  find_tensors(description, plan);
+  keep_own_tensors(runtime);
+  malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
+}
+
+void ModelPlacement::find_tensors(const ModelDescription& description, const PartitionPlan& plan) {
+  for (std::size_t i = 0; i < description.modules.size(); ++i) {
+    const PpRank owner(plan.rows()[i].pp_rank);
+    const auto& module = *description.modules[i];
+    const auto& path = description.tree.nodes[i].path;
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      note({path_below(path, item.key()), item.value(), owner, server::Held::kParameter, false});
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      if (!item.value().defined()) continue;
+      note({path_below(path, item.key()), item.value(), owner, server::Held::kBuffer,
+            stays_everywhere(module, item.value())});
+    }
+  }
+}
+
+void ModelPlacement::note(const PlacedTensor& found) {
+  if (!found.tensor.defined()) return;
+  const auto [known, fresh] = numbers_.emplace(found.tensor.unsafeGetTensorImpl(), tensors_.size());
+  if (fresh) tensors_.push_back(found);
+  tensors_[known->second].holders.push_back(found.owner);
+}
+
+bool ModelPlacement::PlacedTensor::here(PpRank stage) const {
+  if (held == server::Held::kParameter) return owner == stage;
+  return everywhere || std::find(holders.begin(), holders.end(), stage) != holders.end();
+}
+
+void ModelPlacement::keep_own_tensors(Runtime& runtime) const {
+  deferred::Materialiser materialiser(runtime.device());
+  for (const auto& placed : tensors_) materialiser.announce(placed.name, placed.tensor);
+  const auto stages = ranks_of(runtime.topology(), Group::kPp);
+  auto& server = runtime.server();
+  for (const auto& placed : tensors_) {
+    if (placed.here(runtime.pp_rank())) continue;
+    server.foreign().shrink(placed.name, placed.tensor, stages[placed.owner.index()], placed.held);
+  }
+  for (const auto& placed : tensors_) {
+    if (!placed.here(runtime.pp_rank())) continue;
+    materialiser.fill(placed.tensor);
+    if (placed.owner == runtime.pp_rank()) server.parameters().place(placed.tensor);
+  }
+  if (stages.size() == 1) return;
+  for (const auto& placed : tensors_) {
+    if (placed.held == server::Held::kParameter) continue;
+    server.copies().add(placed.name, placed.tensor, stages[placed.owner.index()],
+                        placed.here(runtime.pp_rank()));
+  }
+}
+
+void ModelPlacement::require_parameters_of(const torch::nn::Module& module, GlobalRank rank) const {
+  for (const auto& item : module.named_parameters()) {
+    SMP_REQUIRE(numbers_.count(item.value().unsafeGetTensorImpl()) > 0, "rank ", rank,
+                ": parameter '", item.key(),
+                "' was registered after the model was placed: no rank owns it, and no optimizer "
+                "would train it. Register parameters and modules in constructors, or before "
+                "smp::DistributedModel takes the model");
+  }
+}
+
+std::vector<at::Tensor> ModelPlacement::held_on(PpRank stage) const {
+  std::vector<at::Tensor> held;
+  for (const auto& placed : tensors_) {
+    if (placed.here(stage)) held.push_back(placed.tensor);
+  }
+  return held;
+}
+
+bool ModelPlacement::is_on(PpRank stage, const at::Tensor& tensor) const {
+  const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
+  return found != numbers_.end() && tensors_[found->second].owner == stage;
+}
+
+}  // namespace smp

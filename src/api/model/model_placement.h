@@ -1,0 +1,58 @@
+// api/model/model_placement.h: carrying out a plan: every routed module knows its stage, every rank
+// holds its own tensors (paper §4.1; docs/design.md, Placement).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "api/model/describe_model.h"
+#include "server/modules/foreign_parameters.h"
+#include "smp/plan.h"
+#include "smp/rank.h"
+
+namespace smp {
+
+class Runtime;
+
+/// Which stage owns which parameter and buffer of one placed model. Threads: the rank's.
+class ModelPlacement {
+ public:
+  /// Places the model that `description` describes: numbers its routed modules, frees the tensors
+  /// of other stages, and gives this rank's delayed ones their values, last, when nothing else is
+  /// in memory that will not stay. A TensorImpl stays who it is, since optimizers know it.
+  ///
+  /// A tensor is owned by the stage of the module that registered it first. A buffer stays on other
+  /// stages too, as a copy, if a module there holds it as well, or if it is small
+  /// (partitioning::kSmallBuffer): any code may read it. Not so running statistics.
+  ModelPlacement(Runtime& runtime, const ModelDescription& description, const PartitionPlan& plan);
+
+  /// Whether `tensor` is a parameter or buffer of the model that lives on `stage`; a copy does not.
+  [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
+  /// Parameters and buffers that have values on `stage`, copies of buffers among them.
+  [[nodiscard]] std::vector<at::Tensor> held_on(PpRank stage) const;
+  /// @param rank  this one, for the message
+  /// @throws UsageError  `module` or one below it has a parameter that was registered since.
+  void require_parameters_of(const torch::nn::Module& module, GlobalRank rank) const;
+
+ private:
+  struct PlacedTensor {
+    std::string name;
+    at::Tensor tensor;
+    PpRank owner;
+    server::Held held;
+    bool everywhere;                   // a small buffer
+    std::vector<PpRank> holders = {};  // of a buffer: the stages of modules that registered it
+    bool here(PpRank stage) const;
+  };
+  void find_tensors(const ModelDescription& description, const PartitionPlan& plan);
+  void note(const PlacedTensor& found);
+  void keep_own_tensors(Runtime& runtime) const;
+
+  std::vector<PlacedTensor> tensors_;                     // each once, under its first name
+  std::unordered_map<const void*, std::size_t> numbers_;  // in tensors_, by TensorImpl
+};
+
+}  // namespace smp

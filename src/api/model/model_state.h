@@ -1,0 +1,31 @@
+// api/model/model_state.h: what a step does with the session's models before it runs.
+#pragma once
+
+#include <string>
+
+namespace smp {
+
+class DistributedModelBase;
+class Runtime;
+struct StepPreview;
+
+/// Places models that are not placed yet, and looks at the weights as they are before the step.
+/// @param preview  of the step that is about to begin; nullptr where there is none to trace
+void prepare_models(Runtime& runtime, const StepPreview* preview);
+
+/// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.
+void refuse_written_weights(Runtime& runtime, int microbatch);
+
+/// Gives the buffers of placed models the values that they have in the first replica, of those that
+/// have a batch (smp::Join): statistics of one without stand still. All ranks that run a stage call
+/// it. @throws as dp::take_values_of
+void take_buffers_of_first(Runtime& runtime);
+
+/// PlannedModel::simulation of a placed model.
+const std::string& simulation_of(const DistributedModelBase& model);
+
+/// What training adds to the weights, for the prediction of memory; before placement.
+/// @param optimizer_ratio  bytes of optimizer state over those of trained weights
+void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
+
+}  // namespace smp

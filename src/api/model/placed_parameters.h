@@ -1,0 +1,44 @@
+// api/model/placed_parameters.h: which parameters the session's models have, and which of them are
+// here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+
+namespace smp {
+
+class Runtime;
+
+/// As of its construction. Threads: the rank's.
+class PlacedParameters {
+ public:
+  /// Of all models of the session, placed or not.
+  explicit PlacedParameters(Runtime& runtime);
+
+  /// A model has it.
+  [[nodiscard]] bool known(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
+  /// A placed model has it, and its values live on another rank.
+  [[nodiscard]] bool foreign(const at::Tensor& tensor) const {
+    const auto* known = find(tensor);
+    return known != nullptr && !known->here;
+  }
+  /// A placed model has it, and its values live here.
+  [[nodiscard]] bool placed(const at::Tensor& tensor) const {
+    const auto* known = find(tensor);
+    return known != nullptr && known->placed && known->here;
+  }
+
+ private:
+  struct Known {
+    bool here = true;
+    bool placed = false;
+  };
+  const Known* find(const at::Tensor& tensor) const {
+    const auto found = known_.find(tensor.unsafeGetTensorImpl());
+    return found == known_.end() ? nullptr : &found->second;
+  }
+  std::unordered_map<const void*, Known> known_;  // by TensorImpl
+};
+
+}  // namespace smp

@@ -1,0 +1,129 @@
+// api/optimizer/optimizer_fields.h: what LibTorch's optimizers keep for a parameter, and their
+// options, by PyTorch's names.
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <string_view>
+#include <tuple>
+
+namespace smp {
+
+// Each calls `field(name, value)` for at::Tensor& and std::int64_t& of a state, double& and bool&
+// of options.
+
+template <class Field>
+void each_state_field(torch::optim::SGDParamState& state, Field&& field) {
+  field("momentum_buffer", state.momentum_buffer());
+}
+template <class AdamState, class Field>
+void each_adam_state_field(AdamState& state, Field&& field) {
+  field("step", state.step());
+  field("exp_avg", state.exp_avg());
+  field("exp_avg_sq", state.exp_avg_sq());
+  field("max_exp_avg_sq", state.max_exp_avg_sq());
+}
+template <class Field>
+void each_state_field(torch::optim::AdamParamState& state, Field&& field) {
+  each_adam_state_field(state, field);
+}
+template <class Field>
+void each_state_field(torch::optim::AdamWParamState& state, Field&& field) {
+  each_adam_state_field(state, field);
+}
+template <class Field>
+void each_state_field(torch::optim::AdagradParamState& state, Field&& field) {
+  field("step", state.step());
+  field("sum", state.sum());
+}
+template <class Field>
+void each_state_field(torch::optim::RMSpropParamState& state, Field&& field) {
+  field("step", state.step());
+  field("square_avg", state.square_avg());
+  field("momentum_buffer", state.momentum_buffer());
+  field("grad_avg", state.grad_avg());
+}
+
+template <class Field>
+void each_option(torch::optim::SGDOptions& options, Field&& field) {
+  field("lr", options.lr());
+  field("momentum", options.momentum());
+  field("dampening", options.dampening());
+  field("weight_decay", options.weight_decay());
+  field("nesterov", options.nesterov());
+}
+template <class AdamOptions, class Field>
+void each_adam_option(AdamOptions& options, Field&& field) {
+  field("lr", options.lr());
+  field("beta1", std::get<0>(options.betas()));
+  field("beta2", std::get<1>(options.betas()));
+  field("eps", options.eps());
+  field("weight_decay", options.weight_decay());
+  field("amsgrad", options.amsgrad());
+}
+template <class Field>
+void each_option(torch::optim::AdamOptions& options, Field&& field) {
+  each_adam_option(options, field);
+}
+template <class Field>
+void each_option(torch::optim::AdamWOptions& options, Field&& field) {
+  each_adam_option(options, field);
+}
+template <class Field>
+void each_option(torch::optim::AdagradOptions& options, Field&& field) {
+  field("lr", options.lr());
+  field("lr_decay", options.lr_decay());
+  field("weight_decay", options.weight_decay());
+  field("initial_accumulator_value", options.initial_accumulator_value());
+  field("eps", options.eps());
+}
+template <class Field>
+void each_option(torch::optim::RMSpropOptions& options, Field&& field) {
+  field("lr", options.lr());
+  field("alpha", options.alpha());
+  field("eps", options.eps());
+  field("weight_decay", options.weight_decay());
+  field("momentum", options.momentum());
+  field("centered", options.centered());
+}
+
+/// Whether every state of an optimizer that has such a field has it; others depend on options.
+inline bool is_always_kept(std::string_view field) noexcept {
+  return field != "momentum_buffer" && field != "max_exp_avg_sq" && field != "grad_avg";
+}
+
+template <class StateType, class OptionsType>
+struct OptimizerKind {
+  using State = StateType;
+  using Options = OptionsType;
+  const char* name;
+};
+
+/// Calls `action(kind)` with the OptimizerKind of `optimizer`; false if it is none of LibTorch's
+/// that work element by element.
+template <class Action>
+bool with_kind(torch::optim::Optimizer& optimizer, Action&& action) {
+  using namespace torch::optim;
+  if (dynamic_cast<SGD*>(&optimizer)) {
+    action(OptimizerKind<SGDParamState, SGDOptions>{"SGD"});
+  } else if (dynamic_cast<AdamW*>(&optimizer)) {
+    action(OptimizerKind<AdamWParamState, AdamWOptions>{"AdamW"});
+  } else if (dynamic_cast<Adam*>(&optimizer)) {
+    action(OptimizerKind<AdamParamState, AdamOptions>{"Adam"});
+  } else if (dynamic_cast<Adagrad*>(&optimizer)) {
+    action(OptimizerKind<AdagradParamState, AdagradOptions>{"Adagrad"});
+  } else if (dynamic_cast<RMSprop*>(&optimizer)) {
+    action(OptimizerKind<RMSpropParamState, RMSpropOptions>{"RMSprop"});
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace smp

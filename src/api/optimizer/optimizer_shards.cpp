@@ -1,0 +1,157 @@
+// api/optimizer/optimizer_shards.cpp: slices first, which fewer ranks can own; then what is left
+// evens out.
+#include "api/optimizer/optimizer_shards.h"
+
+#include <algorithm>
+
+#include "api/model/describe_model.h"
+#include "api/rank/runtime.h"
+#include "dp/owner_values.h"
+#include "dp/shard_plan.h"
+#include "smp/distributed_model.h"
+#include "tp/slices/sliced_parameters.h"
+
+namespace smp {
+namespace {
+
+/// Of those that are trained, or of those that are not; 0 for the others.
+std::vector<std::int64_t> bytes_of(const std::vector<at::Tensor>& parameters, bool trained) {
+  std::vector<std::int64_t> bytes;
+  for (const auto& parameter : parameters) {
+    const bool counts = parameter.requires_grad() == trained;
+    bytes.push_back(counts ? static_cast<std::int64_t>(parameter.nbytes()) : 0);
+  }
+  return bytes;
+}
+
+/// Owners, by the state that an optimizer will keep, up to a factor. What is frozen has none: it is
+/// dealt out on top, so that it evens out if it is trained later, and counts for nobody.
+std::vector<int> deal_out(const std::vector<at::Tensor>& parameters,
+                          std::vector<std::int64_t>& loads) {
+  auto owners = dp::plan_shards(bytes_of(parameters, true), loads);
+  auto loads_with_frozen = loads;
+  const auto of_frozen = dp::plan_shards(bytes_of(parameters, false), loads_with_frozen);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].requires_grad()) owners[i] = of_frozen[i];
+  }
+  return owners;
+}
+
+/// Of all models.
+std::vector<tp::SlicedParameters> slices_of(Runtime& runtime) {
+  std::vector<tp::SlicedParameters> slices;
+  if (runtime.topology().tp_size() == 1) return slices;
+  for (const auto* model : runtime.models()) slices.emplace_back(model->base_module());
+  return slices;
+}
+
+}  // namespace
+
+bool OptimizerShards::active() const noexcept {
+  return runtime_.config().shard_optimizer_state && runtime_.num_replicas() > 1;
+}
+
+void OptimizerShards::note_shares(ModelDescription& model) const {
+  if (!runtime_.config().shard_optimizer_state) return;
+  const tp::SlicedParameters slices(*model.modules.front());
+  const auto& topology = runtime_.topology();
+  for (std::size_t m = 0; m < model.modules.size(); ++m) {
+    const auto own = model.modules[m]->named_parameters(/*recurse=*/false);
+    for (const auto& [name, number] : model.tree.nodes[m].parameters) {
+      auto& parameter = model.tree.parameters[static_cast<std::size_t>(number)];
+      parameter.state_shares = slices.contain(own[name]) ? topology.rdp_size() : topology.dp_size();
+    }
+  }
+}
+
+void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> slices, whole;
+  const auto models = slices_of(runtime_);
+  for (const auto& parameter : parameters) {
+    if (find(parameter) != nullptr) continue;
+    const bool sliced = std::any_of(models.begin(), models.end(), [&](const auto& of_model) {
+      return of_model.contain(parameter);
+    });
+    (sliced ? slices : whole).push_back(parameter);
+  }
+  deal_slices(slices);
+  deal_whole(whole);
+  runtime_.replica_gradients().forget();
+}
+
+void OptimizerShards::deal_slices(const std::vector<at::Tensor>& slices) {
+  const auto replicas = runtime_.slice_replicas();
+  slice_loads_.resize(static_cast<std::size_t>(replicas.size()));
+  add(slices, deal_out(slices, slice_loads_), replicas, true);
+}
+
+void OptimizerShards::deal_whole(const std::vector<at::Tensor>& parameters) {
+  const auto replicas = runtime_.replicas();
+  whole_loads_.resize(static_cast<std::size_t>(replicas.size()));
+  auto loads = whole_loads_;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const auto rank = replicas.members()[static_cast<int>(i)].value();
+    loads[i] += slice_loads_[static_cast<std::size_t>(runtime_.topology().coordinates(rank).rdp)];
+  }
+  const auto owners = deal_out(parameters, loads);
+  const auto bytes = bytes_of(parameters, true);
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    whole_loads_[static_cast<std::size_t>(owners[i])] += bytes[i];
+  }
+  add(parameters, owners, replicas, false);
+}
+
+void OptimizerShards::add(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
+                          const d2d::Communicator& replicas, bool slices) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    shares_.insert_or_assign(parameters[i].unsafeGetTensorImpl(),
+                             Share{decltype(Share::parameter)(parameters[i].getIntrusivePtr()),
+                                   owners[i], owners[i] == replicas.rank(), slices});
+  }
+}
+
+const OptimizerShards::Share* OptimizerShards::find(const at::Tensor& parameter) const {
+  const auto found = shares_.find(parameter.unsafeGetTensorImpl());
+  if (found == shares_.end() || found->second.parameter.expired()) return nullptr;
+  return &found->second;
+}
+
+int OptimizerShards::owner_of(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share == nullptr ? -1 : share->owner;
+}
+
+std::vector<int> OptimizerShards::owners_of(const std::vector<at::Tensor>& parameters) const {
+  std::vector<int> owners;
+  for (const auto& parameter : parameters) owners.push_back(owner_of(parameter));
+  return owners;
+}
+
+bool OptimizerShards::is_elsewhere(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share != nullptr && !share->here;
+}
+
+bool OptimizerShards::is_here(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share != nullptr && share->here;
+}
+
+bool OptimizerShards::is_slice(const at::Tensor& parameter) const {
+  const auto* share = find(parameter);
+  return share != nullptr && share->slice;
+}
+
+void OptimizerShards::take_values(const std::vector<at::Tensor>& parameters) const {
+  std::vector<at::Tensor> slices, whole;
+  for (const auto& parameter : parameters) {
+    if (owner_of(parameter) < 0) continue;
+    (is_slice(parameter) ? slices : whole).push_back(parameter);
+  }
+  dp::OwnerValues values(runtime_.bucket_bytes());
+  values.take(runtime_.slice_replicas(), slices, owners_of(slices));
+  values.take(runtime_.replicas(), whole, owners_of(whole));
+  values.finish();
+}
+
+}  // namespace smp

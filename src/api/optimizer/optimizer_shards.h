@@ -1,0 +1,66 @@
+// api/optimizer/optimizer_shards.h: which replica keeps the optimizer's state of which parameter
+// (paper App. H.1; docs/data_parallelism.md, Sharded optimizer state).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "d2d/collectives/communicator.h"
+
+namespace smp {
+
+class Runtime;
+struct ModelDescription;
+
+/// Of one rank; all replicas deal alike, without a message. Threads: the rank's.
+class OptimizerShards {
+ public:
+  explicit OptimizerShards(Runtime& runtime) : runtime_(runtime) {}
+
+  /// Whether state is sharded: it is wished, and there are replicas.
+  bool active() const noexcept;
+  /// Notes in `model`, which is to be placed, how many ranks will share the state of each
+  /// parameter, also of a job that is only planned.
+  void note_shares(ModelDescription& model) const;
+  /// Gives an owner to each of `parameters`, which this rank holds, that has none: those of
+  /// distributed modules among the replicas of the slice, others among all. Frozen ones count
+  /// nothing. All replicas of the stage pass the same ones in the same order.
+  void deal(const std::vector<at::Tensor>& parameters);
+
+  /// Position among the replicas of the parameter, or of the slice; -1: nobody owns it alone.
+  int owner_of(const at::Tensor& parameter) const;
+  std::vector<int> owners_of(const std::vector<at::Tensor>& parameters) const;
+  /// It has an owner, which is another replica.
+  bool is_elsewhere(const at::Tensor& parameter) const;
+  /// It has an owner, which is this rank.
+  bool is_here(const at::Tensor& parameter) const;
+  bool is_slice(const at::Tensor& parameter) const;
+  /// Those of `parameters` that are owned get the values that they have on their owners. All
+  /// replicas call it with the same ones. Suspends.
+  void take_values(const std::vector<at::Tensor>& parameters) const;
+
+ private:
+  struct Share {
+    // The address of one that is gone may be that of another.
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;
+    int owner;
+    bool here;
+    bool slice;
+  };
+  const Share* find(const at::Tensor& parameter) const;
+  void deal_slices(const std::vector<at::Tensor>& slices);
+  void deal_whole(const std::vector<at::Tensor>& parameters);
+  void add(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
+           const d2d::Communicator& replicas, bool slices);
+
+  Runtime& runtime_;
+  std::unordered_map<const void*, Share> shares_;  // by TensorImpl
+  std::vector<std::int64_t> slice_loads_;          // bytes, by position among replicas of slices
+  std::vector<std::int64_t> whole_loads_;          // by position among all replicas
+};
+
+}  // namespace smp

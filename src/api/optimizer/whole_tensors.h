@@ -1,0 +1,43 @@
+// api/optimizer/whole_tensors.h: a model's tensors as files and state dicts have them: whole, where
+// this rank holds a slice (paper §5; docs/tensor_parallelism.md).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "checkpoint/module_tensors.h"
+#include "tp/slices/sliced_parameters.h"
+
+namespace smp {
+
+class DistributedModelBase;
+class Runtime;
+
+/// As of its construction. Threads: the rank's.
+class WholeTensors {
+ public:
+  WholeTensors(Runtime& runtime, const DistributedModelBase& model);
+
+  /// Whether some are sliced over several ranks.
+  bool any() const noexcept { return any_; }
+  /// Other ranks hold other parts of it.
+  bool is_slice(const at::Tensor& parameter) const { return any_ && slices_.contain(parameter); }
+  /// Of the whole of `parameter`.
+  std::vector<std::int64_t> sizes(const at::Tensor& parameter) const;
+  /// `tensors`, slices replaced by tensors without values that have the sizes of the whole.
+  std::vector<checkpoint::NamedTensor> shapes(std::vector<checkpoint::NamedTensor> tensors) const;
+  /// `values` of the size of `parameter`, with those of the ranks that hold its other slices, which
+  /// all call it in the same order; itself if nothing is sliced. Suspends.
+  at::Tensor joined(const at::Tensor& parameter, const at::Tensor& values) const;
+  /// What of `whole` this rank holds in `parameter`.
+  at::Tensor own_part(const at::Tensor& parameter, const at::Tensor& whole) const;
+
+ private:
+  Runtime& runtime_;
+  const tp::SlicedParameters slices_;
+  const bool any_;
+};
+
+}  // namespace smp

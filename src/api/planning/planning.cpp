@@ -1,0 +1,74 @@
+// api/planning/planning.cpp: the ranks agree on what is to be planned, then on the plans.
+#include "api/planning/planning.h"
+
+#include <utility>
+
+#include "api/model/rank_agreement.h"
+#include "api/planning/job_machine.h"
+#include "api/planning/memory_guard.h"
+#include "api/planning/plan_decision.h"
+#include "api/planning/plan_key.h"
+#include "api/planning/rank_planner.h"
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "base/random.h"
+#include "partition/plan/plan_check.h"
+
+namespace smp {
+namespace {
+
+void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& models) {
+  std::uint64_t all_models = models.size();
+  std::uint64_t all_pins = 0;
+  for (const auto& model : models) {
+    all_models = base::mix_key(all_models, model_hash(model.description->tree, 1));
+    for (const auto& pin : model.pins) {
+      all_pins =
+          base::mix_key(base::mix_key(all_pins, pin.path), static_cast<std::uint64_t>(pin.pp_rank));
+    }
+  }
+  const auto learners = runtime.learners();
+  require_equal(learners, all_models, "the model",
+                "build the same model on every rank, before the first step");
+  std::vector<const ModelDescription*> descriptions;
+  for (const auto& model : models) descriptions.push_back(model.description);
+  require_same_models(runtime, descriptions);
+  require_equal(learners, all_pins, "the plan", "place modules by hand alike on every rank");
+}
+
+constexpr const char* kStateKnown = "state known";
+
+/// Of each model its plan, then whether what it keeps is known.
+std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
+  std::vector<std::string> texts;
+  for (const auto& model : models) {
+    texts.push_back(model.plan.to_json());
+    texts.emplace_back(model.state_known ? kStateKnown : "");
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                                     const StepPreview* preview) {
+  require_equal_models(runtime, models);
+  runtime.warnings().meet(runtime.learners());
+  const auto machine = job_machine(runtime);
+  std::vector<PlannedModel> made(models.size());  // keeps the simulation
+  const auto texts = decided_by_first_rank(runtime, [&] {
+    made = RankPlanner(runtime, models, preview, machine).plans();
+    return texts_of(made);
+  });
+  SMP_ASSERT(texts.size() == 2 * models.size());
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    made[i].plan = PartitionPlan::from_json(texts[2 * i], "the plan of rank 0");
+    made[i].state_known = runtime.is_first_stage() && texts[2 * i + 1] == kStateKnown;
+    partitioning::check_plan(made[i].plan, models[i].description->tree, machine.stages,
+                             "the plan of rank 0");
+  }
+  warn_of_too_little_memory(runtime, made);
+  return made;
+}
+
+}  // namespace smp

@@ -1,0 +1,43 @@
+// api/planning/planning.h: the plans of a session's models: made on pp_rank 0, the same on all
+// ranks (paper §4.5).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/model/describe_model.h"
+#include "api/planning/tracing.h"
+#include "partition/model/pin.h"
+#include "smp/plan.h"
+
+namespace smp {
+
+class Runtime;
+
+struct ModelToPlan {
+  const ModelDescription* description;
+  std::vector<partitioning::Pin> pins;
+  double optimizer_ratio = 2;  ///< optimizer state over trained weights
+};
+
+struct PlannedModel {
+  PartitionPlan plan;
+  /// The step that the plan promises, as report::trace_to_json() writes it; where the plan was
+  /// made, and not of one that was read.
+  std::string simulation;
+  /// A trial run showed which modules keep state; on pp_rank 0, of every replica.
+  bool state_known = false;
+};
+
+/// Every rank calls it. pp_rank 0 of the first replica reads the plans (plan_file), finds them in
+/// the cache of earlier starts, or makes them, and gives them to the others.
+/// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
+///                 modules are counted.
+/// @throws UsageError     on every rank: models or pins differ between ranks; or what
+///                        partitioning::make_plan and check_plan refuse.
+/// @throws ResourceError  as partitioning::make_plan, on every rank.
+[[nodiscard]] std::vector<PlannedModel> make_plans(Runtime& runtime,
+                                                   const std::vector<ModelToPlan>& models,
+                                                   const StepPreview* preview);
+
+}  // namespace smp

@@ -1,0 +1,294 @@
+// api/planning/rank_planner.cpp: the cheapest source first.
+#include "api/planning/rank_planner.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "api/planning/job_machine.h"
+#include "api/planning/memory_shares.h"
+#include "api/planning/plan_key.h"
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "partition/model/kept_state.h"
+#include "partition/model/memory_model.h"
+#include "partition/plan/plan_check.h"
+#include "partition/simulated/plan_simulation.h"
+#include "partition/simulated/planned_step.h"
+#include "report/analysis/step_timeline.h"
+#include "report/analysis/trace_file.h"
+#include "simulate/device_profile.h"
+#include "tp/slices/sliced_parameters.h"
+
+namespace smp {
+namespace {
+
+const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
+  return model.description->tree;
+}
+
+/// Sums over replicas are kept beside the gradients until the end of the step
+/// (dp/early_buckets.h), by all replicas or by those that step the parameter.
+int gradient_copies_of(const Runtime& runtime, const simulate::Machine& machine) {
+  const int replicas =
+      runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
+  return replicas > 1 && begins_sums_early(runtime, machine) ? 2 : 1;
+}
+
+/// Where each rank reads samples of its own, a slice's gradient is taken to be of all of them: what
+/// code outside of the slice's module makes of it is in the loss of this rank alone.
+void warn_of_read_slices(const Runtime& runtime, const ModelDescription& model,
+                         const simulate::Trace& trace) {
+  const int ranks = runtime.topology().tp_size();
+  if (ranks == 1 || runtime.config().prescaled_batch || runtime.topology().rank() != 0) return;
+  const tp::SlicedParameters slices(*model.modules.front());
+  if (slices.empty()) return;
+  const auto named = model.modules.front()->named_parameters();
+  for (const auto& use : trace.foreign_uses) {
+    const auto& name = model.tree.parameters.at(static_cast<std::size_t>(use.parameter)).name;
+    const auto* const parameter = named.find(name);
+    if (parameter == nullptr || !parameter->requires_grad() || !slices.contain(*parameter))
+      continue;
+    const auto* const reader = model.modules.at(static_cast<std::size_t>(use.module));
+    if (dynamic_cast<const DistributedModule*>(reader) != nullptr) continue;  // it knows
+    base::log(
+        base::LogLevel::kWarning, "parameter '", name, "' is read by ",
+        partitioning::quoted_path(model.tree.nodes.at(static_cast<std::size_t>(use.module)).path),
+        " or by the step's body, outside of its module: of ", ranks,
+        " tensor-parallel ranks each sees a slice there, and a term of the loss made of it "
+        "counts 1/",
+        ranks, " of what it does in one process; multiply such a term by smp::tp_size()");
+  }
+}
+
+void warn_of_overruled_pins(const std::vector<partitioning::Pin>& program,
+                            const std::vector<partitioning::Pin>& file, const std::string& name) {
+  for (auto own = program.begin(); own != program.end(); ++own) {
+    const auto& pin = *own;
+    const bool outdated = std::any_of(own + 1, program.end(),
+                                      [&](const auto& later) { return later.path == pin.path; });
+    if (outdated) continue;
+    const auto other = std::find_if(file.begin(), file.end(), [&](const auto& of_file) {
+      return of_file.path == pin.path && of_file.pp_rank != pin.pp_rank;
+    });
+    if (other == file.end()) continue;
+    base::log(base::LogLevel::kWarning, partitioning::quoted_path(pin.path), " is on stage ",
+              other->pp_rank, " as ", name, " has it, not on stage ", pin.pp_rank,
+              " as the program (", pin.origin, ") does; take one of the two away");
+  }
+}
+
+bool fits(const PlannedModel& model) {
+  const auto& summary = model.plan.summary();
+  return !summary || summary->chosen.fits;
+}
+
+/// The step that the plan promises, as a trace file.
+std::string simulated_timeline(const partitioning::ModuleTree& tree,
+                               const partitioning::PartitionOptions& options,
+                               const PartitionPlan& plan) {
+  report::StepTimeline timeline;
+  timeline.ranks = partitioning::simulate_plan(tree, options, plan).timeline;
+  for (const auto& node : tree.nodes) timeline.module_paths.push_back(node.path);
+  timeline.simulated = true;
+  return report::trace_to_json(timeline, partitioning::planned_step(tree, options).to_json());
+}
+
+}  // namespace
+
+RankPlanner::RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& models,
+                         const StepPreview* preview, const simulate::Machine& machine)
+    : runtime_(runtime),
+      config_(runtime.config()),
+      models_(models),
+      preview_(preview),
+      machine_(machine),
+      cache_(config_.plan_cache) {}
+
+std::vector<PlannedModel> RankPlanner::plans() {
+  auto all = jobs();
+  std::vector<std::optional<PlannedModel>> plans;
+  bool unknown = false;
+  for (const Job& job : all) {
+    plans.push_back(known(job));
+    // What others leave it is not known before they are planned, from the same trace.
+    if (all.size() > 1 && plans.back() && !fits(*plans.back())) plans.back().reset();
+    unknown = unknown || !plans.back();
+  }
+  // Whatever places the modules: which of them keep state decides what placement and order are
+  // right.
+  const bool trace = unknown && preview_ != nullptr && !config_.skip_tracing;
+  const auto traces = trace ? traces_of_all(all) : std::vector<simulate::Trace>(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto state = partitioning::all_state(tree_of(all[i].model), traces[i].state);
+    one_at_a_time_ |= std::any_of(state.begin(), state.end(), [](const auto& change) {
+      return change.kind == simulate::StateKind::kShared;
+    });
+    if (trace && preview_->grad) {
+      warn_of_read_slices(runtime_, *all[i].model.description, traces[i]);
+    }
+  }
+  return make_all(all, std::move(plans), traces);
+}
+
+// ---- what is known -----------------------------------------------------------------------------
+
+std::vector<RankPlanner::Job> RankPlanner::jobs() const {
+  std::vector<double> needs;
+  for (const auto& model : models_) {
+    needs.push_back(partitioning::state_bytes(tree_of(model), model.optimizer_ratio,
+                                              gradient_copies_of(runtime_, machine_)));
+  }
+  std::vector<Job> all;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i])});
+  }
+  return all;
+}
+
+std::optional<PlannedModel> RankPlanner::known(const Job& job) {
+  if (!is_worth_a_trace(job)) return std::nullopt;
+  const auto key = key_of(job);
+  auto plan = cache_.find(key, tree_of(job.model), machine_.stages);
+  if (!plan) return std::nullopt;
+  return PlannedModel{*std::move(plan), simulation_from_cache(key), true};
+}
+
+std::string RankPlanner::simulation_from_cache(std::uint64_t key) const {
+  try {
+    auto simulation = cache_.find_simulation(key);
+    if (!simulation.empty()) report::trace_from_json(simulation, "the plan cache");
+    return simulation;
+  } catch (const Error& error) {
+    base::log(base::LogLevel::kWarning,
+              "the simulated timeline of an earlier start is not used: ", error.what());
+    return {};
+  }
+}
+
+// ---- what is made ------------------------------------------------------------------------------
+
+/// A pin of the model itself places everything that has none of its own. A file with a pin for
+/// every module asks what comes of it.
+bool RankPlanner::is_worth_a_trace(const Job& job) const {
+  if (preview_ == nullptr || config_.skip_tracing || machine_.stages == 1) return false;
+  const bool whole_plan =
+      !config_.plan_file.empty() && job.pins.size() >= tree_of(job.model).nodes.size();
+  if (whole_plan) return true;
+  return config_.auto_partition && std::none_of(job.pins.begin(), job.pins.end(),
+                                                [](const auto& pin) { return pin.path.empty(); });
+}
+
+std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& jobs) {
+  std::vector<const ModelDescription*> descriptions;
+  descriptions.reserve(jobs.size());
+  for (const Job& job : jobs) descriptions.push_back(job.model.description);
+  const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
+                                        [this](const Job& job) { return is_worth_a_trace(job); });
+  return trace_models(runtime_, descriptions, *preview_, machine_.sharers, costs_wanted);
+}
+
+/// Where a model does not fit in its part of the memory, it gets what the others left.
+std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
+                                                std::vector<std::optional<PlannedModel>> known,
+                                                const std::vector<simulate::Trace>& traces) {
+  std::vector<std::size_t> crowded;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    try {
+      if (!known[i]) known[i] = make(jobs[i], traces[i]);
+      if (jobs.size() == 1 || fits(*known[i])) continue;
+      known[i].reset();
+    } catch (const ResourceError&) {
+      if (jobs.size() == 1) throw;
+    }
+    crowded.push_back(i);
+  }
+  for (const std::size_t i : crowded) {
+    jobs[i].machine.memory = memory_left(machine_, known);
+    try {
+      known[i] = make(jobs[i], traces[i]);
+    } catch (const ResourceError& error) {
+      throw ResourceError(base::concat(
+          "model ", i, " of the ", jobs.size(),
+          " models of this session, which share the stages and their memory: ", error.what()));
+    }
+  }
+  std::vector<PlannedModel> made;
+  made.reserve(known.size());
+  for (auto& plan : known) made.push_back(*std::move(plan));
+  return made;
+}
+
+/// @param traced  without calls if modules are counted; such a plan is not worth keeping
+PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
+  simulate::Trace trace;
+  if (is_worth_a_trace(job)) {
+    trace = traced;
+  } else {
+    trace.state = traced.state;
+  }
+  const auto& tree = tree_of(job.model);
+  const auto options = options_of(job, trace);
+  PlannedModel made{partitioning::make_plan(tree, options), {}, !traced.calls_nothing()};
+  made.simulation = simulated_timeline(tree, options, made.plan);
+  if (!trace.calls_nothing()) cache_.store(key_of(job), made.plan, made.simulation);
+  return made;
+}
+
+partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
+                                                       const simulate::Trace& trace) const {
+  SMP_ASSERT(config_.active_microbatches, "the number of stages is known");
+  partitioning::PartitionOptions options;
+  options.pp_size = machine_.stages;
+  options.auto_partition = config_.auto_partition;
+  options.default_partition = config_.default_partition.value_or(0);
+  options.pins = job.pins;
+  options.trace = trace;
+  options.machine = job.machine;
+  options.machine.set_processor_share(trace.processor_share);
+  simulate::take_device_speeds(options.machine, trace);
+  options.strategy = config_.partition_strategy;
+  options.memory_weight = config_.memory_weight;
+  options.pipeline = config_.pipeline;
+  options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
+  options.active_microbatches = *config_.active_microbatches;
+  options.optimizer_ratio = job.model.optimizer_ratio;
+  options.gradient_copies = gradient_copies_of(runtime_, machine_);
+  // Whoever reads what modules keep finds what one process would: the runtime lets one microbatch
+  // through after the other (api/step/step.cpp), whatever the schedule.
+  if (one_at_a_time_) {
+    options.pipeline = "interleaved";
+    options.active_microbatches = 1;
+    options.machine.promised_outputs = false;
+  }
+  // What a machine has is an estimate of what its ranks may take; a limit that was set is an order.
+  options.refuse_unfit = !config_.stage_memory.empty();
+  return options;
+}
+
+/// Those of the program, and of the plan file, which is first checked against the model.
+std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) const {
+  if (config_.plan_file.empty()) return model.pins;
+  auto file = partitioning::read_plan_file(config_.plan_file);
+  if (file.plan) {
+    partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
+    file.pins = partitioning::pins_of(*file.plan, config_.plan_file);
+  }
+  if (runtime_.topology().rank() == 0) {
+    warn_of_overruled_pins(model.pins, file.pins, config_.plan_file);
+  }
+  if (file.plan) return file.pins;
+  auto pins = model.pins;
+  pins.insert(pins.end(), file.pins.begin(), file.pins.end());
+  return pins;
+}
+
+/// Only with a preview.
+std::uint64_t RankPlanner::key_of(const Job& job) const {
+  return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
+                   job.machine, gradient_copies_of(runtime_, machine_)});
+}
+
+}  // namespace smp

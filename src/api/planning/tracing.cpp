@@ -1,0 +1,373 @@
+// api/planning/tracing.cpp: one try with gradients, one as the caller wanted it, else none.
+#include "api/planning/tracing.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/machine/device.h"
+#include "base/random.h"
+#include "deferred/delayed_tensors.h"
+#include "server/protocol/exception_text.h"
+#include "server/step/step_engine.h"
+#include "smp/step.h"
+#include "trial/child_process.h"
+#include "trial/state/state_readers.h"
+#include "trial/trace_bytes.h"
+#include "trial/tracer/tracer.h"
+
+namespace smp {
+namespace {
+
+using simulate::StateKind;
+using Traces = std::vector<simulate::Trace>;
+
+constexpr double kMuchLonger = 20;  // than an ordinary run: code that waits for a member in vain
+
+class Attempts final : public server::StepEngine {
+ public:
+  Attempts(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+           const StepPreview& preview, const simulate::Machine::Sharers& sharers)
+      : runtime_(runtime),
+        preview_(preview),
+        models_(models),
+        on_device_(!runtime.device().is_cpu()),
+        meta_(on_device_ ||
+              std::any_of(models.begin(), models.end(),
+                          [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
+        tracer_(traced(models), runtime.config().seed, devices_of(runtime)) {
+    runtime_.set_trial(this);
+    tp::TensorParallel::current().set_traffic_listener(
+        [this, sharers](const tp::Traffic& forward, const tp::Traffic& backward) {
+          tracer_.note_wait(sharers.seconds_for(forward.rounds, forward.bytes),
+                            sharers.seconds_for(backward.rounds, backward.bytes));
+        });
+  }
+  ~Attempts() override {
+    tp::TensorParallel::current().set_traffic_listener(nullptr);
+    runtime_.set_trial(nullptr);
+  }
+  Attempts(const Attempts&) = delete;
+  Attempts& operator=(const Attempts&) = delete;
+
+  // server::StepEngine
+  int current_microbatch() const noexcept override { return microbatch_; }
+  /// Only the graph is kept, for a look at what it holds.
+  void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
+                bool) override {
+    tracer_.note_backward(roots);
+    results_.insert(results_.end(), roots.begin(), roots.end());
+  }
+
+  /// In a copy of the process: nothing of the user's sees the trial.
+  std::optional<Traces> run(bool grad) {
+    const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
+    if (!child.answer) {
+      fault_ = base::concat("its trial process ", child.fault);
+      how_ = "";
+      return std::nullopt;
+    }
+    const std::string_view answer = *child.answer;
+    if (!answer.empty() && answer[0] == kTraced) {
+      return partitioning::traces_from_bytes(answer.substr(1));
+    }
+    const auto path = answer.find('\0');
+    SMP_ASSERT(path != std::string_view::npos, "an answer of ", answer.size(), " bytes");
+    failed_module_ = answer.substr(1, path - 1);
+    fault_ = answer.substr(path + 1);
+    how_ = " threw";
+    return std::nullopt;
+  }
+
+  bool meta() const noexcept { return meta_; }
+  /// Whoever asks for a value where there are only shapes gets `value`.
+  void assume(double value) {
+    assumed_ = [this, value, count = 0]() mutable {
+      SMP_REQUIRE_AS(UnsupportedError, ++count < kMostQuestions, "values were asked for ",
+                     kMostQuestions, " times, and ", value, " was always the answer");
+      tracer_.note_assumed(value);
+      return value;
+    };
+  }
+
+  /// Nothing can be timed that has no values.
+  void warn_of_clock() const {
+    if (!meta_ || runtime_.config().trace_repeats == 0) return;
+    base::log(base::LogLevel::kWarning,
+              "trace_repeats is ignored, and modules are priced by the operators they run: ",
+              on_device_ ? "only what runs on CPUs is timed"
+                         : "the model's initialisation is delayed, so there are no values to run "
+                           "it with; build it without smp::delay_param_initialization, or set "
+                           "delayed_parameter_initialization to false, to have it timed");
+  }
+
+  /// What the traces lack.
+  void warn_of(const Traces& traces) const {
+    const bool timed = std::any_of(traces.begin(), traces.end(), [](const auto& trace) {
+      return trace.source == simulate::CostSource::kMeasured;
+    });
+    if (!meta_ && runtime_.config().trace_repeats > 0 && !timed) {
+      base::log(base::LogLevel::kWarning,
+                "trace_repeats is ignored, and modules are priced by the operators they run: no "
+                "repetition made the same calls as the first run");
+    }
+    for (const auto& name : traces.front().silent_nodes) {
+      base::log(base::LogLevel::kWarning, "what autograd's ", name,
+                " keeps for its backward is not known (a node written by hand, or a tensor that "
+                "was changed in place after it was saved); the plan's activations lack it");
+    }
+  }
+
+  void warn() const {
+    const auto& path = failed_module_;
+    base::log(base::LogLevel::kWarning,
+              "the step could not be run in advance to see what its modules cost, so modules are "
+              "counted instead: ",
+              path.empty() ? std::string("the step's body") : "module '" + path + "'", how_, ": ",
+              first_sentence(fault_),
+              meta_ ? base::concat(
+                          "\n    (",
+                          on_device_ ? "it computes on a device" : "its initialisation is delayed",
+                          ", so the attempt has shapes but no values; item() and conditions on "
+                          "tensors were given 1, then 0)")
+                    : std::string(),
+              "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
+              "ask smp::is_tracing())");
+  }
+
+ private:
+  static constexpr int kMostQuestions = 10'000;  // in a loop that waits for another answer
+  static constexpr char kTraced = 'T';
+  static constexpr char kFailed = 'F';
+
+  /// Others wait for the plan meanwhile.
+  double most_seconds() const {
+    const double limit = runtime_.config().abort_seconds;
+    return limit > 0 ? limit / 2 : 600;
+  }
+
+  /// The traces, or the module that threw and what it said.
+  std::string run_here(bool grad) {
+    try {
+      if (on_device_) forget_device();
+      const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
+      std::vector<std::string> first;
+      Results last;
+      auto traces = tracer_.run_and_watch_state(bodies(grad, first, last), repeats);
+      // The trial draws the same random numbers each time.
+      if (!meta_ && may_hide_state(traces) && first != bytes_of(last)) {
+        auto& state = traces.front().state;
+        std::erase_if(state, [](const auto& change) { return change.module == 0; });
+        state.push_back(
+            {0, StateKind::kShared,
+             "writes something that is no member: its results differ when it runs again"});
+      }
+      if (!meta_) note_readers(traces, grad);
+      return kTraced + partitioning::traces_to_bytes(traces);
+    } catch (...) {
+      return kFailed + tracer_.failed_module() + '\0' + server::text_of(std::current_exception());
+    }
+  }
+
+  /// Values there, and its generator: a copy of the process must not even ask for them.
+  void forget_device() const {
+    base::set_random_device(at::kCPU);
+    std::vector<at::Tensor> tensors;
+    for (const auto* model : models_) {
+      for (const auto& all : {model->modules[0]->parameters(), model->modules[0]->buffers()}) {
+        std::copy_if(all.begin(), all.end(), std::back_inserter(tensors),
+                     [](const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); });
+      }
+    }
+    deferred::forget_values(tensors);
+  }
+
+  /// By microbatch.
+  using Results = std::vector<std::vector<at::Tensor>>;
+
+  /// One a microbatch; they note what their first run gives, as bytes, and what their last does.
+  partitioning::Tracer::Bodies bodies(bool grad, std::vector<std::string>& first, Results& last) {
+    first.resize(static_cast<std::size_t>(preview_.traced));
+    last.resize(first.size());
+    partitioning::Tracer::Bodies bodies;
+    for (int i = 0; i < preview_.traced; ++i) {
+      bodies.emplace_back([this, i, grad, &its_first = first[i], &its_last = last[i]] {
+        auto returned = run_body(i, grad);
+        its_last = values_of(results_);
+        if (its_first.empty()) its_first = bytes_of(its_last);  // before another run writes there
+        return returned;
+      });
+    }
+    return bodies;
+  }
+
+  std::vector<at::Tensor> run_body(int microbatch, bool grad) {
+    microbatch_ = microbatch;
+    results_.clear();
+    auto returned = preview_.run(microbatch, grad, meta_ ? &assumed_ : nullptr);
+    results_.insert(results_.end(), returned.begin(), returned.end());
+    return returned;
+  }
+
+  /// On another rank than what a module sets in its members, code would find something else.
+  void note_readers(Traces& traces, bool grad) {
+    const auto& members = tracer_.kept_members();
+    if (members.empty()) return;
+    const base::SteadyClock clock;
+    const auto seconds_since = [&](base::Nanoseconds time) {
+      return static_cast<double>(clock.now() - time) / base::kSecond;
+    };
+    const auto begin = clock.now();
+    const auto open = results_hiding({}, {}, grad, most_seconds());
+    const double seconds = kMuchLonger * seconds_since(begin) + 1;
+    partitioning::note_readers(
+        members, tracer_.modules(), tracer_.trees(),
+        [&](const auto& hidden, const auto& readers) {
+          // Time is up: what could not be told apart counts as readers.
+          if (seconds_since(begin) > most_seconds() / 2) return true;
+          return results_hiding(hidden, readers, grad, seconds) != open;
+        },
+        traces);
+  }
+
+  /// What a run would give, as bytes, or why it gives nothing.
+  std::string results_hiding(const std::vector<partitioning::KeptMembers>& members,
+                             const std::set<partitioning::ModelModule>& readers, bool grad,
+                             double seconds) {
+    const auto child = in_child_process(
+        [&] {
+          std::string bytes;
+          for (int i = 0; i < preview_.traced; ++i) {
+            tracer_.run_hiding([&] { return run_body(i, grad); }, members, readers);
+            bytes += bytes_of(results_);
+          }
+          return bytes;
+        },
+        seconds);
+    return child.answer.value_or(child.fault);
+  }
+
+  /// Without their graph.
+  static std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
+    const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
+    std::vector<at::Tensor> values;
+    for (const auto& tensor : tensors) {
+      values.push_back(tensor.defined() ? tensor.detach() : tensor);
+    }
+    return values;
+  }
+
+  std::vector<std::string> bytes_of(const Results& results) const {
+    std::vector<std::string> bytes;
+    for (const auto& tensors : results) bytes.push_back(bytes_of(tensors));
+    return bytes;
+  }
+
+  std::string bytes_of(const std::vector<at::Tensor>& tensors) const {
+    const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
+    std::string bytes;
+    for (const auto& tensor : tensors) {
+      const bool readable = tensor.defined() && tensor.layout() == at::kStrided && !meta_;
+      bytes += readable ? base::concat(tensor.sizes(), tensor.scalar_type()) : std::string("none");
+      if (!readable || tensor.numel() == 0) continue;
+      const auto values = tensor.detach().cpu().contiguous();
+      bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+    }
+    return bytes;
+  }
+
+  /// Whatever was seen or said explains results that differ.
+  bool may_hide_state(const Traces& traces) const {
+    return std::all_of(traces.begin(), traces.end(),
+                       [](const auto& trace) {
+                         return std::all_of(
+                             trace.state.begin(), trace.state.end(),
+                             [](const auto& change) { return change.kind == StateKind::kCache; });
+                       }) &&
+           std::all_of(models_.begin(), models_.end(), [](const auto* model) {
+             const auto& nodes = model->tree.nodes;
+             return std::all_of(nodes.begin(), nodes.end(), [](const auto& node) {
+               return node.state_use == StateUse::kWatched;
+             });
+           });
+  }
+
+  // LibTorch adds advice for other uses of tensors without values.
+  std::string first_sentence(const std::string& text) const {
+    return meta_ ? text.substr(0, text.find(". ")) : text;
+  }
+
+  /// Each once, that of stage 0 first.
+  static std::vector<std::string> devices_of(const Runtime& runtime) {
+    const auto stages = static_cast<std::size_t>(runtime.topology().pp_size());
+    std::vector<std::string> devices;
+    for (auto& name : base::split_devices(runtime.config().devices, stages)) {
+      if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
+    }
+    if (devices.empty()) devices.push_back(base::devices().front().name);
+    return devices;
+  }
+
+  static std::vector<partitioning::TracedModel> traced(
+      const std::vector<const ModelDescription*>& models) {
+    std::vector<partitioning::TracedModel> all;
+    for (const auto* model : models) {
+      all.push_back({&model->tree, &model->modules, &model->routed});
+    }
+    return all;
+  }
+
+  Runtime& runtime_;
+  const StepPreview& preview_;
+  const std::vector<const ModelDescription*>& models_;
+  bool on_device_;  // which a copy of the process cannot use
+  bool meta_;       // there are no values to compute with
+  std::function<double()> assumed_;
+  partitioning::Tracer tracer_;
+  int microbatch_ = 0;               // that runs
+  std::vector<at::Tensor> results_;  // of the last run: what was returned or begins a backward pass
+  std::string failed_module_;
+  std::string fault_;
+  const char* how_ = " threw";
+};
+
+}  // namespace
+
+/// An evaluation is traced with gradients too: the plan is for training.
+Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+                    const StepPreview& preview, const simulate::Machine::Sharers& sharers,
+                    bool costs_wanted) {
+  Attempts attempts(runtime, models, preview, sharers);
+  std::optional<Traces> traces;
+  // A count is rarely 0, and an index may be.
+  for (const double value : {1.0, 0.0}) {
+    attempts.assume(value);
+    traces = attempts.run(true);
+    if (!traces && !preview.grad) traces = attempts.run(false);
+    if (traces || !attempts.meta()) break;
+  }
+  if (costs_wanted) attempts.warn_of_clock();
+  if (traces && costs_wanted) attempts.warn_of(*traces);
+  if (traces) return *std::move(traces);
+  if (costs_wanted) attempts.warn();
+  return Traces(models.size());
+}
+
+bool is_tracing() noexcept {
+  auto* runtime = Runtime::find_current();
+  return runtime != nullptr && runtime->is_tracing();
+}
+
+}  // namespace smp

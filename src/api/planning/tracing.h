@@ -1,0 +1,47 @@
+// api/planning/tracing.h: the first step's body, run before its models are placed, to see what
+// their modules cost (paper App. C.1; docs/partitioning.md).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <typeinfo>
+#include <vector>
+
+#include "api/model/describe_model.h"
+#include "simulate/machine.h"
+#include "simulate/trace.h"
+
+namespace smp {
+
+class Runtime;
+
+/// A step that was called on pp_rank 0 and has not begun. Valid until it begins.
+struct StepPreview {
+  /// Runs the body on copies of the arguments of a microbatch and returns its outputs.
+  /// @param grad  with gradients, even if the caller's grad mode is off
+  /// @param value  on tensors without memory, as a model whose initialisation is delayed needs it;
+  /// whoever asks for a value gets this (deferred::MetaScope); nullptr: on tensors
+  std::function<std::vector<at::Tensor>(int microbatch, bool grad,
+                                        const std::function<double()>* value)>
+      run;
+  bool grad = true;                      ///< the caller's grad mode
+  const std::type_info* body = nullptr;  ///< StepBody::target_type()
+  /// Hash of the arguments of a microbatch: their values, of tensors their types and shapes.
+  std::function<std::uint64_t(int microbatch)> arguments_key;
+  int microbatches = 1;
+  int traced = 1;  ///< how many of them, the first ones, are looked at
+};
+
+/// One trace a model. If the body cannot be run before placement a warning says why, and the traces
+/// are empty: without a call.
+/// @param sharers  what collectives of distributed modules take
+/// @param costs_wanted  else only what modules keep is, and a failure is no warning
+std::vector<simulate::Trace> trace_models(Runtime& runtime,
+                                          const std::vector<const ModelDescription*>& models,
+                                          const StepPreview& preview,
+                                          const simulate::Machine::Sharers& sharers,
+                                          bool costs_wanted);
+
+}  // namespace smp

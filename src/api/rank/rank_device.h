@@ -1,0 +1,16 @@
+// api/rank/rank_device.h: which device a rank computes on. Threads: the rank's.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+namespace smp {
+
+/// The device for rank `local_rank` of its machine, in turn; it becomes the calling thread's
+/// current one, home (base/machine/home_device.h), and that of the random numbers of steps.
+/// @param name  a type of device as LibTorch names it
+/// @throws UsageError  LibTorch does not know it, or there is none here.
+c10::Device take_device(const std::string& name, int local_rank);
+
+}  // namespace smp

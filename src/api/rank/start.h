@@ -1,0 +1,21 @@
+// api/rank/start.h: starting ranks with what programs cannot ask for yet.
+#pragma once
+
+#include "smp/session.h"
+
+namespace smp {
+
+struct StartOptions {
+  /// Pipelines side by side learn by themselves instead of being replicas of one model: tests show
+  /// that nothing takes the job for one pipeline.
+  bool independent_pipelines = false;
+};
+
+/// smp::init with options.
+[[nodiscard]] Session start(int& argc, char** argv, const Config& config,
+                            const StartOptions& options);
+/// smp::run_local with options.
+void start_local(int ranks, const std::function<void()>& rank_main, const Config& config,
+                 const LocalRun& run, const StartOptions& options);
+
+}  // namespace smp

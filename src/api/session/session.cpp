@@ -1,0 +1,331 @@
+// api/session/session.cpp: starting a rank under MPI, and the rank functions.
+#include "smp/session.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "alive/common_errors.h"
+#include "alive/pulse.h"
+#include "api/rank/exchange.h"
+#include "api/rank/rank_device.h"
+#include "api/rank/runtime.h"
+#include "api/rank/setting_agreement.h"
+#include "api/rank/shared_warnings.h"
+#include "api/rank/start.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/machine/cores.h"
+#include "d2d/job/job_wires.h"
+#include "d2d/tensors/tensor_data.h"
+#include "d2d/wire/wire.h"
+#include "d2d/wires/local/local_wire.h"
+#include "module/registry.h"
+#include "server/ends/last_words.h"
+#include "server/protocol/exception_text.h"
+#include "smp/version.h"
+
+namespace smp {
+namespace {
+
+/// LibTorch's headers and library must be of one version: objects cross between them.
+void check_torch_version() {
+  const auto settings = at::show_config();
+  const std::string key = "TORCH_VERSION=";
+  const auto found = settings.find(key);
+  if (found == std::string::npos) return;
+  const auto start = found + key.size();
+  const auto loaded = settings.substr(start, settings.find_first_of(", \n", start) - start);
+  const std::string built = std::string(SMP_TORCH_VERSION).substr(0, loaded.size());
+  SMP_REQUIRE_AS(UnsupportedError, loaded == built, "smp was built with LibTorch ",
+                 SMP_TORCH_VERSION, ", but LibTorch ", loaded,
+                 " is loaded; build again, or put the right one first in the library path");
+}
+
+base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int world_size) {
+  base::ConfigInput input;
+  input.code = config;
+  input.flags = base::take_flags(argc, argv);
+  input.environment = base::environment_settings();
+  input.world_size = world_size;
+  return base::resolve_config(input);
+}
+
+/// If the settings say so, and the wires allow it.
+void start_progress_thread(d2d::Channel& channel, const Config& config) {
+  if (!config.progress_thread || channel.routes().bound_to_one_thread() != nullptr) return;
+  channel.move_beside_rank();
+}
+
+void warn_of_progress_thread(Runtime& runtime) {
+  const auto* const bound = runtime.routes().bound_to_one_thread();
+  if (!runtime.config().progress_thread || bound == nullptr) return;
+  runtime.warnings().note(base::concat(
+      "configuration: progress_thread = true has no effect: only a rank's own thread may call ",
+      bound->name(), ", over which it reaches others (between machines, transport = ucx or ofi)"));
+}
+
+void warn_of_settings(Runtime& runtime) {
+  warn_of_progress_thread(runtime);
+  for (const std::string& warning : runtime.resolved_config().warnings()) {
+    runtime.warnings().note("configuration: " + warning);
+  }
+  runtime.warnings().meet(runtime.communicator(Group::kWorld));
+}
+
+void set_idle_policy(const Config& config, bool oversubscribed) {
+  fiber::IdlePolicy policy;
+  policy.oversubscribed =
+      config.idle_policy == "yield" || (config.idle_policy == "auto" && oversubscribed);
+  fiber::Scheduler::install().set_idle_policy(policy);
+}
+
+/// What the ranks of this machine have together. A container may have some of its cores or a share
+/// of their time only, and mpirun may bind each rank to cores of its own.
+int cores_of_ranks(const d2d::MpiSession& mpi) {
+  const auto all = mpi.all_gather(base::own_cores());
+  const auto& machines = mpi.machine_of_rank();
+  std::vector<std::string> here;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (machines[rank] == machines[mpi.rank().index()]) here.push_back(all[rank]);
+  }
+  const int cores = base::num_cores(here);
+  const double processors = base::processors_of_cgroup();
+  return processors > 0 ? std::clamp(static_cast<int>(processors), 1, cores) : cores;
+}
+
+/// Cores are shared by the ranks of a machine, unless the user decided otherwise.
+/// @param cores  that they have together
+void set_intra_op_threads(const Config& config, int cores, int local_size) {
+  if (config.intra_op_threads > 0) {
+    at::set_num_threads(config.intra_op_threads);
+  } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    const int share = std::max(1, cores / std::max(1, local_size));
+    at::set_num_threads(std::min(share, base::num_cores({base::own_cores()})));
+  }
+}
+
+void refuse_second_session() {
+  SMP_REQUIRE(Runtime::find_current() == nullptr,
+              "smp::init was called twice on this rank; keep the session of the first call alive");
+}
+
+/// Runs `prepare` on every rank. If it fails on any, every rank throws, and one prints it: nobody
+/// is left waiting for a rank that did not start.
+void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& prepare) {
+  std::exception_ptr error;
+  std::string text;
+  try {
+    prepare();
+  } catch (...) {
+    error = std::current_exception();
+    text = server::text_of(error);
+  }
+  const auto texts = mpi.all_gather(text);
+  const auto first = std::find_if(texts.begin(), texts.end(),
+                                  [](const std::string& problem) { return !problem.empty(); });
+  if (first == texts.end()) return;
+  if (error) {
+    const auto own = texts.begin() + mpi.rank().value();
+    const auto speaker = std::find(texts.begin(), own, text);
+    server::leave_to_another_rank(text, GlobalRank(static_cast<int>(speaker - texts.begin())));
+    std::rethrow_exception(error);
+  }
+  const auto rank = static_cast<int>(first - texts.begin());
+  const auto other = base::concat("rank ", rank, " could not start: ", *first);
+  server::leave_to_another_rank(other, GlobalRank(rank));
+  throw UsageError(other);
+}
+
+/// srun without a matching --mpi starts as many jobs of one rank as there are tasks.
+void warn_of_lone_ranks(int size) {
+  const char* const tasks = std::getenv("SLURM_NTASKS");
+  const char* const task = std::getenv("SLURM_PROCID");
+  if (size != 1 || tasks == nullptr || task == nullptr) return;
+  if (std::atoi(tasks) <= 1 || std::atoi(task) != 0) return;
+  base::log(base::LogLevel::kWarning, "Slurm has ", tasks,
+            " tasks here, but MPI started this process as a job of one rank: start the program "
+            "with mpirun, or with `srun --mpi=pmix` (`srun --mpi=list` shows what there is)");
+}
+
+/// From now on others see this rank without its help, and it sees them.
+void show_pulse(const d2d::MpiSession& mpi) {
+  const int rank = mpi.rank().value();
+  base::own_pulse().rank = rank;
+  if (base::ranks_on_board() > 0) return;  // of an earlier session
+  auto memory = mpi.share_memory(base::PulseBoard::bytes_for(mpi.size()));
+  if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
+}
+
+/// Once, from rank 0: what it sends goes over these.
+void tell_paths(const d2d::Routes& routes, c10::Device device) {
+  if (routes.rank() != GlobalRank(0)) return;
+  const auto memory = d2d::memory_kind(device.type()).value_or(d2d::MemoryKind::kHost);
+  for (const auto& [path, peers] : routes.paths(memory)) {
+    base::log(base::LogLevel::kInfo, "rank 0 to ", names_of(peers), " over ", path);
+  }
+}
+
+/// @param warnings  of this rank, for when all meet
+d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
+                      std::vector<std::string>& warnings) {
+  auto options = d2d::route_options(config.transport, config.lend_tensors);
+  options.device = device;
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  options.keep_alive = static_cast<base::Nanoseconds>(config.keep_alive_seconds * base::kSecond);
+  options.keep_alive_interface = config.keep_alive_interface;
+  return d2d::fastest_routes(mpi, options);
+}
+
+}  // namespace
+
+Session::Session(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+Session::Session(Session&& other) noexcept = default;
+Session::~Session() = default;
+const Topology& Session::topology() const noexcept { return runtime_->topology(); }
+const Config& Session::config() const noexcept { return runtime_->config(); }
+
+namespace {
+
+/// Rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
+Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
+  Runtime::Parts parts;
+  parts.config = resolve(argc, argv, config, request.ranks);
+  parts.topology = Topology(parts.config.arrangement(), 0);
+  parts.channel = std::make_unique<d2d::Channel>(
+      std::make_unique<d2d::LocalWire>(std::make_shared<d2d::LocalHub>(1), GlobalRank(0)));
+  parts.plan_request = request;
+  return Session(std::make_unique<Runtime>(std::move(parts)));
+}
+
+}  // namespace
+
+Session init(int& argc, char** argv, const Config& config) { return start(argc, argv, config, {}); }
+
+Session start(int& argc, char** argv, const Config& config, const StartOptions& options) {
+  server::explain_uncaught_exceptions();
+  server::explain_faults();
+  refuse_second_session();
+  fiber::Scheduler::install();
+  if (const auto request = plan_request()) {
+    check_torch_version();
+    return start_planning(argc, argv, config, *request);
+  }
+  Runtime::Parts parts;
+  parts.independent_pipelines = options.independent_pipelines;
+  parts.mpi = std::make_unique<d2d::MpiSession>();
+  const auto rank = parts.mpi->rank().value();
+  base::set_log_rank(rank);
+  show_pulse(*parts.mpi);
+  parts.end_signals = std::make_unique<base::EndSignals>();
+  prepare_together(*parts.mpi, [&] {
+    check_torch_version();
+    module::require_distinct_calls();
+    parts.config = resolve(argc, argv, config, parts.mpi->size());
+    parts.device = take_device(parts.config.values().device, parts.mpi->local_rank());
+    SMP_REQUIRE(parts.config.values().transport != "local", "transport \"",
+                parts.config.values().transport,
+                "\": ranks of one process start with smp::run_local, not with smp::init");
+  });
+  prepare_together(*parts.mpi, [&] {
+    require_same_settings([&](const std::string& own) { return parts.mpi->all_gather(own); },
+                          parts.config);
+  });
+  warn_of_lone_ranks(parts.mpi->size());
+  parts.watch = Runtime::watch(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
+  auto arrangement = parts.config.arrangement();
+  arrangement.machine_of_rank = parts.mpi->machine_of_rank();
+  parts.topology = Topology(arrangement, rank);
+  parts.cores = cores_of_ranks(*parts.mpi);
+  set_idle_policy(parts.config.values(), parts.oversubscribed());
+  set_intra_op_threads(parts.config.values(), parts.cores, parts.mpi->local_size());
+  std::vector<std::string> of_routes;
+  parts.channel = std::make_unique<d2d::Channel>(
+      routes_of(*parts.mpi, parts.config.values(), parts.device, of_routes));
+  tell_paths(parts.channel->routes(), parts.device);
+  start_progress_thread(*parts.channel, parts.config.values());
+  auto runtime = std::make_unique<Runtime>(std::move(parts));
+  for (auto& text : of_routes) runtime->warnings().note(std::move(text));
+  warn_of_settings(*runtime);
+  return Session(std::move(runtime));
+}
+
+bool is_planning() { return Runtime::current().plan_request().has_value(); }
+
+bool is_initialized() noexcept { return Runtime::find_current() != nullptr; }
+
+int rank() { return Runtime::current().topology().rank(); }
+int size() { return Runtime::current().topology().size(); }
+int local_rank() { return Runtime::current().topology().local_rank(); }
+at::Device device() { return Runtime::current().device(); }
+int local_size() { return Runtime::current().topology().local_size(); }
+int pp_rank() { return Runtime::current().topology().pp_rank(); }
+int pp_size() { return Runtime::current().topology().pp_size(); }
+int tp_rank() { return Runtime::current().topology().tp_rank(); }
+int tp_size() { return Runtime::current().topology().tp_size(); }
+int dp_rank() { return Runtime::current().topology().dp_rank(); }
+int dp_size() { return Runtime::current().topology().dp_size(); }
+int rdp_rank() { return Runtime::current().topology().rdp_rank(); }
+int rdp_size() { return Runtime::current().topology().rdp_size(); }
+DataShard data_shard() {
+  const auto& runtime = Runtime::current();
+  const auto& topology = runtime.topology();
+  const bool same = runtime.config().prescaled_batch;
+  return {runtime.batch_number(), same ? topology.rdp_size() : topology.dp_size()};
+}
+int mp_rank() { return Runtime::current().topology().mp_rank(); }
+int mp_size() { return Runtime::current().topology().mp_size(); }
+std::vector<int> group(Group which) { return Runtime::current().topology().group(which); }
+int num_microbatches() { return Runtime::current().config().microbatches; }
+int current_microbatch() { return Runtime::current().engine().current_microbatch(); }
+
+namespace {
+
+Runtime& outside_of_step(const char* what) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.in_step(), what,
+              " was called inside a step; call it outside, on "
+              "every rank of the group");
+  return runtime;
+}
+
+/// What a rank gives is not what it gets: others have new tensors without history, too.
+void copy_tensors(Packet& packet) {
+  for (auto& tensor : packet.tensors) {
+    if (tensor.defined()) tensor = d2d::independent_copy(tensor);
+  }
+}
+
+}  // namespace
+
+void barrier(Group which) { outside_of_step("smp::barrier").communicator(which).barrier(); }
+
+Packet detail::broadcast(Packet own, int root, Group which) {
+  auto& runtime = outside_of_step("smp::broadcast");
+  const auto ranks = runtime.topology().group(which);
+  SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
+              root, " is not in the group");
+  SMP_REQUIRE(!runtime.plan_request() || root == rank(), "smp::broadcast from rank ", root,
+              ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
+  auto packet = to_packet(
+      runtime.communicator(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
+  if (root == rank()) copy_tensors(packet);
+  return packet;
+}
+
+std::vector<Packet> detail::all_gather(Packet own, Group which) {
+  auto& runtime = outside_of_step("smp::all_gather");
+  const auto ranks = runtime.communicator(which);
+  std::vector<Packet> packets;
+  for (auto& payload : ranks.all_gather(to_payload(std::move(own)), "smp::all_gather")) {
+    packets.push_back(to_packet(std::move(payload)));
+  }
+  copy_tensors(packets[static_cast<std::size_t>(ranks.rank())]);
+  if (!runtime.plan_request()) return packets;
+  return {runtime.topology().group(which).size(), packets[0]};
+}
+
+}  // namespace smp

@@ -1,0 +1,450 @@
+// api/step/distributed_model.cpp: what concerns whole models.
+#include "smp/distributed_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "api/model/candidate_table.h"
+#include "api/model/initial_values.h"
+#include "api/model/keep_whole.h"
+#include "api/model/model_pins.h"
+#include "api/model/model_placement.h"
+#include "api/model/model_state.h"
+#include "api/model/shared_parts.h"
+#include "api/planning/planning.h"
+#include "api/planning/show_plans.h"
+#include "api/rank/runtime.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "dp/replica_values.h"
+#include "server/backward/executor.h"
+#include "server/graph/leaf_guards.h"
+#include "server/modules/weight_watch.h"
+#include "smp/clip_grad.h"
+#include "smp/join.h"
+#include "smp/tp/replacement.h"
+#include "tp/replacement/dropped_parameters.h"
+#include "tp/slices/slice_sharing.h"
+
+namespace smp {
+namespace {
+
+/// Each tensor once, under its first name.
+DistributedModelBase::NamedTensors without_duplicates(
+    const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  DistributedModelBase::NamedTensors unique;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : tensors) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      unique.emplace_back(item.key(), item.value());
+    }
+  }
+  return unique;
+}
+
+/// By microbatch 0, as in one process: the first step runs one microbatch at a time.
+bool fills_caches(const PartitionPlan& plan) {
+  return std::any_of(plan.rows().begin(), plan.rows().end(),
+                     [](const auto& row) { return row.state == "cache"; });
+}
+
+/// Of some module, buffers and weights among it.
+bool keeps_state(const PartitionPlan& plan) {
+  return std::any_of(plan.rows().begin(), plan.rows().end(),
+                     [](const auto& row) { return !row.state.empty() && row.state != "cache"; });
+}
+
+/// The trial run of a body may switch modes; then its first microbatch would find them switched.
+class UntouchedSettings {
+ public:
+  explicit UntouchedSettings(const std::vector<DistributedModelBase*>& models) {
+    for (auto* model : models) board_.attach(model->base_module());
+    board_.begin_step();
+  }
+  ~UntouchedSettings() {
+    auto now = board_.base();
+    board_.note(now);
+    board_.apply(board_.base());
+  }
+  UntouchedSettings(const UntouchedSettings&) = delete;
+  UntouchedSettings& operator=(const UntouchedSettings&) = delete;
+
+ private:
+  server::SettingsBoard board_;
+};
+
+}  // namespace
+
+struct DistributedModelBase::State {
+  State(Runtime& of, std::shared_ptr<torch::nn::Module> base)
+      : module(std::move(base)), runtime_(of), alive_(of.alive()), rank_(of.pp_rank()) {}
+
+  bool session_lives() const noexcept { return *alive_; }
+  Runtime& runtime() const {
+    SMP_REQUIRE(session_lives(), "the smp session of this model (", module->name(),
+                ") has ended; keep what smp::init returned alive (`auto session = ...`) until the "
+                "last use of models, optimizers and steps");
+    return runtime_;
+  }
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<partitioning::Pin> pins;
+  std::optional<PartitionPlan> plan;
+  std::string simulation;
+  double optimizer_ratio = 2;
+  std::vector<ReplacementCandidate> candidates;
+  ModelDescription description;
+  std::optional<ModelPlacement> placement;
+  server::LeafGuards guards;
+  server::WeightWatch weights;
+  std::vector<std::function<void()>> on_placed;
+  std::shared_ptr<int> no_sync_scopes = std::make_shared<int>(0);
+  std::shared_ptr<CommHook> comm_hook;
+
+  bool owns(const at::Tensor& tensor) const {
+    return !placement || placement->is_on(rank_, tensor);
+  }
+  /// Of the placed model's tensors; none: it is not among them.
+  std::optional<PpRank> owner_of(const at::Tensor& tensor) const {
+    const auto stages = static_cast<int>(ranks_of(runtime_.topology(), Group::kPp).size());
+    for (int stage = 0; stage < stages; ++stage) {
+      if (placement->is_on(PpRank(stage), tensor)) return PpRank(stage);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Runtime& runtime_;  // while the session lives
+  std::shared_ptr<const bool> alive_;
+  const PpRank rank_;
+};
+
+/// Says of every marked module why it stays whole, if it does.
+static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& runtime,
+                                                               torch::nn::Module& model) {
+  auto candidates = replace_marked_modules(model);
+  for (const auto& [path, type, marked, obstacle, built] : candidates) {
+    if (runtime.topology().rank() != 0 || !marked || built) continue;
+    const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
+    if (obstacle.empty()) {
+      base::log(base::LogLevel::kInfo, who, "is spread over ", runtime.topology().tp_size(),
+                " ranks");
+    } else {
+      base::log(base::LogLevel::kWarning, who, "stays whole: ", obstacle);
+    }
+  }
+  return candidates;
+}
+
+/// Where they are the whole, with one tensor-parallel rank, modules may share slices.
+static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module& model) {
+  const auto& topology = runtime.topology();
+  if (topology.tp_size() == 1) return;
+  const auto shared = tp::find_shared_slice(model);
+  SMP_REQUIRE(!shared, "rank ", topology.rank(), ": parameter '", shared->elsewhere,
+              "' is the same tensor as '", shared->slice, "', of which each of ",
+              topology.tp_size(),
+              " tensor-parallel ranks holds a slice; a module that is not distributed would take "
+              "the slice for the whole. Call the distributed module in both places "
+              "(smp::nn::DistributedVocabulary reads and scores by one table), or give the other "
+              "one a parameter of its own");
+}
+
+/// That another model had, in which a module with others came in their place.
+static void refuse_dropped_parameters(const Runtime& runtime, const torch::nn::Module& model) {
+  for (const auto& item : model.named_parameters()) {
+    const auto dropped = tp::name_of_dropped(item.value());
+    SMP_REQUIRE(dropped.empty(), "rank ", runtime.topology().rank(), ": parameter '", item.key(),
+                "' has lost its values: as '", dropped,
+                "' of another model it was replaced by those of a distributed module; wrap both in "
+                "one model, or do not mark what they share");
+  }
+}
+
+DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
+  for (const auto* other : runtime.models()) {
+    SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
+                " is wrapped in an smp::DistributedModel already; use that one");
+  }
+  auto candidates = spread_marked_modules(runtime, *module);
+  refuse_shared_slices(runtime, *module);
+  refuse_dropped_parameters(runtime, *module);
+  state_ = std::make_unique<State>(runtime, std::move(module));
+  state_->candidates = std::move(candidates);
+  runtime.models().push_back(this);
+}
+
+DistributedModelBase::~DistributedModelBase() {
+  if (!state_->session_lives()) return;
+  auto& runtime = state_->runtime();
+  std::erase(runtime.models(), this);
+  runtime.replica_gradients().forget();
+  runtime.server().settings().detach(*state_->module);
+  auto& modules = runtime.server().modules();
+  modules.detach_model(state_->description.routed);
+  modules.detach_body(*state_->module);
+  for (const auto* other : runtime.models()) {
+    if (!other->partitioned()) continue;
+    const auto shared = common_modules(state_->description, other->state_->description);
+    if (!shared.empty()) modules.attach_model(shared);
+  }
+}
+
+torch::nn::Module& DistributedModelBase::base_module() const noexcept { return *state_->module; }
+
+// ---- placement ---------------------------------------------------------------------------------
+
+void DistributedModelBase::set_partition(const std::string& module_path, int pp_rank) {
+  SMP_REQUIRE(!state_->plan, "set_partition(\"", module_path, "\", ", pp_rank,
+              ") after placement; call it before the first step");
+  state_->pins.push_back({module_path, pp_rank, "set_partition"});
+}
+
+bool DistributedModelBase::partitioned() const noexcept { return state_->plan.has_value(); }
+
+const PartitionPlan& DistributedModelBase::plan() const {
+  SMP_REQUIRE(state_->plan.has_value(), "the model has no plan yet: run a step, or call place()");
+  return *state_->plan;
+}
+
+void DistributedModelBase::on_placed(std::function<void()> callback) {
+  if (state_->plan) {
+    callback();
+  } else {
+    state_->on_placed.push_back(std::move(callback));
+  }
+}
+
+void DistributedModelBase::place() {
+  if (!state_->plan) place(state_->runtime(), {this}, nullptr);
+}
+
+void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
+                                 const StepPreview* preview) {
+  std::vector<ModelToPlan> to_plan;
+  std::vector<ModelDescription*> descriptions;
+  for (auto* model : models) {
+    model->state_->description = describe_model(*model->state_->module);
+    runtime.optimizer_shards().note_shares(model->state_->description);
+    const auto& state = *model->state_;
+    to_plan.push_back(
+        {&state.description, all_pins(state.description, state.pins), state.optimizer_ratio});
+    descriptions.push_back(&model->state_->description);
+  }
+  runtime.say_once([&] { keep_whole(descriptions, runtime.config().keep_whole); });
+  auto plans = [&] {
+    const UntouchedSettings untouched(models);
+    return make_plans(runtime, to_plan, preview);
+  }();
+  if (const auto& request = runtime.plan_request()) {
+    std::vector<std::string> candidates;
+    for (const auto* model : models) {
+      candidates.push_back(
+          candidate_table(model->state_->candidates, runtime.topology().tp_size()));
+    }
+    show_plans_and_exit(*request, plans, candidates);
+  }
+  bool tried = preview != nullptr;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    auto& state = *models[i]->state_;
+    refuse_two_owners(runtime, *models[i], plans[i].plan);
+    state.plan = std::move(plans[i].plan);
+    state.simulation = std::move(plans[i].simulation);
+    const InitialValues values(runtime, *state.module);
+    state.placement.emplace(runtime, state.description, *state.plan);
+    values.take(state.placement->held_on(runtime.pp_rank()));
+    tried = tried && plans[i].state_known && !fills_caches(*state.plan);
+    runtime.server().settings().attach(*state.module);
+    const bool watched = plans[i].state_known && !keeps_state(*state.plan);
+    for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
+      state.guards.add(name, parameter);
+      if (watched) state.weights.add(name, parameter);
+    }
+    for (auto& callback : std::exchange(state.on_placed, {})) callback();
+  }
+  runtime.replica_gradients().forget();
+  auto& kinds = runtime.step_kinds();
+  kinds.forget();
+  if (tried) kinds.add(StepKinds::kind_of(runtime, *preview->body, preview->grad));
+}
+
+const std::string& simulation_of(const DistributedModelBase& model) {
+  return model.state_->simulation;
+}
+
+void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
+  model.state_->optimizer_ratio = optimizer_ratio;
+}
+
+/// The parameters that two models share must be on one rank. The same on all ranks.
+void DistributedModelBase::refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,
+                                             const PartitionPlan& plan) {
+  const auto& description = model.state_->description;
+  for (const auto* other : runtime.models()) {
+    if (!other->partitioned()) continue;
+    std::unordered_map<const void*, PpRank> owners;
+    for (std::size_t i = 0; i < description.modules.size(); ++i) {
+      const PpRank owner(plan.rows()[i].pp_rank);
+      for (const auto& item : description.modules[i]->named_parameters(/*recurse=*/false)) {
+        const auto& tensor = item.value();
+        if (!owners.emplace(tensor.unsafeGetTensorImpl(), owner).second) continue;
+        const auto elsewhere = other->state_->owner_of(tensor);
+        SMP_REQUIRE(!elsewhere || *elsewhere == owner, "parameter ", description.tree.nodes[i].path,
+                    ".", item.key(), " belongs to two distributed models, one has it on stage ",
+                    elsewhere->value(), ", the other's module needs it on stage ", owner.value(),
+                    "; call set_partition(\"", description.tree.nodes[i].path, "\", ",
+                    elsewhere->value(), "), or wrap both in one model");
+      }
+    }
+  }
+}
+
+void DistributedModelBase::require_placed() const {
+  state_->placement->require_parameters_of(*state_->module,
+                                           GlobalRank(state_->runtime().topology().rank()));
+}
+
+bool DistributedModelBase::owns(const at::Tensor& parameter) const {
+  return state_->owns(parameter);
+}
+
+void refuse_written_weights(Runtime& runtime, int microbatch) {
+  const GlobalRank rank(runtime.topology().rank());
+  for (const auto* model : runtime.models())
+    model->state_->weights.refuse_written(rank, microbatch);
+}
+
+void prepare_models(Runtime& runtime, const StepPreview* preview) {
+  std::vector<DistributedModelBase*> unplaced;
+  std::copy_if(runtime.models().begin(), runtime.models().end(), std::back_inserter(unplaced),
+               [](const auto* model) { return !model->partitioned(); });
+  for (const auto* model : runtime.models()) {
+    if (model->partitioned()) model->require_placed();
+  }
+  // What shares modules with another follows that one's placement.
+  for (auto* trace = preview; !unplaced.empty(); trace = nullptr) {
+    DistributedModelBase::place(runtime, take_independent(unplaced), trace);
+  }
+  for (const auto* model : runtime.models()) model->state_->weights.begin_step();
+}
+
+/// A slice is never a buffer.
+void take_buffers_of_first(Runtime& runtime) {
+  const int first = runtime.join() == nullptr ? 0 : runtime.join()->first_active();
+  for (const auto* model : runtime.models()) {
+    const auto& state = *model->state_;
+    if (!state.placement) continue;
+    std::unordered_set<const void*> buffers;
+    for (const auto& buffer : state.module->buffers()) buffers.insert(buffer.unsafeGetTensorImpl());
+    auto held = state.placement->held_on(runtime.pp_rank());
+    std::erase_if(
+        held, [&](const auto& tensor) { return buffers.count(tensor.unsafeGetTensorImpl()) == 0; });
+    dp::take_values_of(first, runtime.replicas(), held, runtime.bucket_bytes());
+  }
+}
+
+NoSync DistributedModelBase::no_sync() {
+  SMP_REQUIRE(!state_->runtime().in_step(),
+              "no_sync() in the body of a step; call it before the step, on every rank");
+  return NoSync(state_->no_sync_scopes);
+}
+
+bool DistributedModelBase::syncs_gradients() const noexcept { return *state_->no_sync_scopes == 0; }
+
+void DistributedModelBase::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  auto& runtime = state_->runtime();
+  SMP_REQUIRE(
+      !runtime.in_step(), "rank ", runtime.topology().rank(),
+      ": register_comm_hook() in the body of a step; call it before the step, on every rank");
+  SMP_REQUIRE_AS(UnsupportedError, !hook || !runtime.config().shard_optimizer_state, "rank ",
+                 runtime.topology().rank(),
+                 ": communication hooks do not go together with shard_optimizer_state, which "
+                 "brings each gradient to one replica only; switch one of them off");
+  state_->comm_hook = std::move(hook);
+}
+
+const std::shared_ptr<CommHook>& DistributedModelBase::comm_hook() const noexcept {
+  return state_->comm_hook;
+}
+
+// ---- tensors -----------------------------------------------------------------------------------
+
+DistributedModelBase::NamedTensors DistributedModelBase::named_parameters() const {
+  return without_duplicates(state_->module->named_parameters());
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::named_buffers() const {
+  return without_duplicates(state_->module->named_buffers());
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::local_named_parameters() const {
+  auto tensors = named_parameters();
+  std::erase_if(tensors, [&](const auto& item) { return !owns(item.second); });
+  return tensors;
+}
+
+DistributedModelBase::NamedTensors DistributedModelBase::local_named_buffers() const {
+  auto tensors = named_buffers();
+  std::erase_if(tensors, [&](const auto& item) { return !owns(item.second); });
+  return tensors;
+}
+
+std::vector<at::Tensor> DistributedModelBase::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : named_parameters()) tensors.push_back(tensor);
+  return tensors;
+}
+
+std::vector<at::Tensor> DistributedModelBase::local_parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : local_named_parameters()) tensors.push_back(tensor);
+  return tensors;
+}
+
+void DistributedModelBase::train(bool on) { state_->module->train(on); }
+bool DistributedModelBase::is_training() const { return state_->module->is_training(); }
+
+void DistributedModelBase::zero_grad(bool set_to_none) {
+  auto& runtime = state_->runtime();
+  SMP_REQUIRE(!runtime.in_step(),
+              "model.zero_grad() was called inside a step, where other microbatches have added to "
+              "the gradients already; call it before the step, on every rank");
+  runtime.facts().note_zero_grad();
+  runtime.replica_gradients().forget_apart(state_->module->parameters());
+  state_->module->zero_grad(set_to_none);
+}
+
+double DistributedModelBase::clip_grad_norm_(double max_norm) {
+  static_cast<void>(state_->runtime());  // the session lives
+  return smp::clip_grad_norm_(*this, max_norm);
+}
+
+// ---- inside a step -----------------------------------------------------------------------------
+
+void DistributedModelBase::check_callable() const {
+  SMP_REQUIRE(state_->runtime().engine().current_microbatch() >= 0,
+              "the model was called outside of a step; call it in the body of smp::step (for "
+              "evaluation too, under torch::NoGradGuard)");
+}
+
+void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gradient,
+                                    bool retain_graph) {
+  backward(std::vector<at::Tensor>{loss},
+           gradient.defined() ? std::vector<at::Tensor>{gradient} : std::vector<at::Tensor>{},
+           retain_graph);
+}
+
+void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
+                                    const std::vector<at::Tensor>& gradients, bool retain_graph) {
+  state_->runtime().engine().backward(tensors, gradients, retain_graph);
+}
+
+}  // namespace smp

@@ -1,0 +1,260 @@
+// api/step/replica_gradients.cpp: see the header.
+#include "api/step/replica_gradients.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <unordered_set>
+#include <utility>
+
+#include "api/rank/runtime.h"
+#include "base/log.h"
+#include "fiber/scheduler.h"
+#include "smp/distributed_model.h"
+#include "tp/slices/sliced_parameters.h"
+
+namespace smp {
+
+/// What steps left apart stays so, whatever models come and go.
+void ReplicaGradients::forget() {
+  models_.clear();
+  places_.clear();
+  if (apart_.empty()) return;
+  std::unordered_set<const void*> alive;
+  for (const auto* model : runtime_.models()) {
+    for (const auto& parameter : model->base_module().parameters()) {
+      if (apart_.contains(parameter.unsafeGetTensorImpl())) {
+        alive.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+  apart_ = std::move(alive);
+}
+
+/// What two models share is averaged with the first.
+void ReplicaGradients::find_models() {
+  std::unordered_set<const void*> seen;
+  for (const auto* model : runtime_.models()) {
+    if (!model->partitioned()) continue;
+    const tp::SlicedParameters slices(model->base_module());
+    std::vector<at::Tensor> whole, sliced;
+    for (auto& parameter : model->local_parameters()) {
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      (slices.contain(parameter) ? sliced : whole).push_back(parameter);
+    }
+    const auto& shards = runtime_.optimizer_shards();
+    const int replicas = runtime_.num_replicas();
+    const int of_slices = runtime_.slice_replicas().size();
+    std::vector<Owned> owned;
+    const auto add_owned = [&](const std::vector<at::Tensor>& parameters, int divisor) {
+      for (const auto& parameter : parameters) {
+        if (shards.is_here(parameter)) owned.push_back({parameter, divisor});
+      }
+    };
+    add_owned(whole, replicas);
+    add_owned(sliced, of_slices);
+    auto of_whole = make_reducer(runtime_.replicas(), whole, replicas);
+    auto of_sliced =
+        make_reducer(runtime_.slice_replicas(), sliced, of_slices * batches_of_slices());
+    models_.push_back(
+        {model, std::move(of_whole), std::move(of_sliced), std::move(owned), std::move(sliced)});
+  }
+}
+
+/// Of how many batches a slice's gradient is: those that the ranks of its group read.
+int ReplicaGradients::batches_of_slices() {
+  const int batches = runtime_.num_replicas() / runtime_.ranks_of_batch();
+  return batches / runtime_.slice_replicas().size();
+}
+
+/// Each has lanes of its own, also among those of the models before it.
+std::unique_ptr<dp::GradientReducer> ReplicaGradients::make_reducer(
+    const d2d::Communicator& members, const std::vector<at::Tensor>& parameters, int divisor) {
+  constexpr std::uint64_t kFirstLane = std::uint64_t{1} << 48, kLanes = std::uint64_t{1} << 32;
+  auto reducer = std::make_unique<dp::GradientReducer>(
+      members, parameters, runtime_.bucket_bytes(), kFirstLane + kLanes * places_.size(), divisor,
+      runtime_.optimizer_shards().owners_of(parameters));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    places_[parameters[i].unsafeGetTensorImpl()] = {reducer.get(), i};
+  }
+  return reducer;
+}
+
+template <class Do>
+void ReplicaGradients::for_each_reducer(Do&& act) {
+  for (const auto& model : models_) {
+    act(model, *model.whole);
+    act(model, *model.sliced);
+  }
+}
+
+ReplicaGradients::Reports ReplicaGradients::report() {
+  if (models_.empty()) find_models();
+  Reports reports;
+  for_each_reducer([&](const auto&, auto& reducer) { reports.push_back(reducer.report()); });
+  return reports;
+}
+
+/// By number among all replicas.
+std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
+  const auto all = runtime_.replicas(), same = runtime_.slice_replicas();
+  std::vector<std::size_t> numbers;
+  for (const auto rank : same.members()) {
+    numbers.push_back(static_cast<std::size_t>(all.members().position(rank)));
+  }
+  return numbers;
+}
+
+/// The order matters: before the first step with gradients nothing is known of them, and nothing
+/// begins early.
+void ReplicaGradients::begin_step() {
+  if (runtime_.num_replicas() == 1) return;
+  begin_early();
+  if (models_.empty()) find_models();
+  take_means();
+  count_slices_for_batches();
+}
+
+void ReplicaGradients::take_means() {
+  const at::NoGradGuard no_grad;
+  for (auto& mean : std::exchange(means_, {})) {
+    const auto& now = mean.parameter.grad();
+    if (!now.defined() || mean.gradient.lock() != now.getIntrusivePtr()) continue;
+    now.mul_(mean.divisor);
+    taken_.push_back(std::move(mean));
+  }
+}
+
+/// After a step that came to no sums: what is here counts once again.
+void ReplicaGradients::give_means_back() {
+  for (auto& mean : std::exchange(taken_, {})) {
+    const auto& now = mean.parameter.grad();
+    if (!now.defined() || mean.gradient.lock() != now.getIntrusivePtr()) continue;
+    now.div_(mean.divisor);
+    means_.push_back(std::move(mean));
+  }
+}
+
+/// What is there before the step is a mean, or the user's, like gradients of whole parameters.
+void ReplicaGradients::count_slices_for_batches() {
+  const int batches = batches_of_slices();
+  if (batches == 1) return;
+  const at::NoGradGuard no_grad;
+  for (auto& model : models_) {
+    model.summed = true;
+    for (const auto& slice : model.slices) {
+      if (slice.grad().defined()) slice.grad().mul_(batches);
+    }
+  }
+}
+
+/// Buckets of slices are numbered after those of whole parameters.
+void ReplicaGradients::set_hook(const Model& model) {
+  const auto hook = model.model->comm_hook();
+  model.whole->set_hook(hook);
+  model.sliced->set_hook(hook, model.whole->buckets());
+}
+
+void ReplicaGradients::begin_early() {
+  const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
+  for (const auto& model : models_) set_hook(model);
+  for_each_reducer([&](const Model& model, auto& reducer) {
+    if (!runtime_.config().overlapping_allreduce || !model.model->syncs_gradients()) return;
+    reducer.begin_step(step, runtime_.server().wake());
+  });
+}
+
+/// Messages are moved on while somebody is at it anyway: the fiber that runs backward may not wait
+/// for a long time.
+void ReplicaGradients::on_final(const at::Tensor& parameter) {
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  if (place == places_.end()) return;
+  place->second.reducer->note_final(place->second.number);
+  bool under_way = false;
+  for_each_reducer([&](const auto&, auto& reducer) { under_way |= reducer.under_way(); });
+  if (!under_way) return;
+  fiber::Scheduler::instance().poll_all();
+  on_pause();
+}
+
+void ReplicaGradients::on_pause() {
+  for_each_reducer([](const auto&, auto& reducer) { reducer.progress(); });
+}
+
+std::uint64_t ReplicaGradients::averaged_early() {
+  std::uint64_t buckets = 0;
+  for_each_reducer([&](const auto&, auto& reducer) { buckets += reducer.averaged_early(); });
+  return buckets;
+}
+
+void ReplicaGradients::end_early() noexcept {
+  for_each_reducer([](const auto&, auto& reducer) { reducer.end_step(); });
+}
+
+void ReplicaGradients::end_step() noexcept try {
+  end_early();
+  const at::NoGradGuard no_grad;
+  give_means_back();
+  for (auto& model : models_) {
+    if (!std::exchange(model.summed, false)) continue;
+    const int batches = batches_of_slices();
+    for (const auto& slice : model.slices) {
+      if (slice.grad().defined()) slice.grad().div_(batches);
+    }
+  }
+} catch (const std::exception& error) {
+  base::log(base::LogLevel::kWarning, "rank ", runtime_.topology().rank(),
+            ": gradients of slices that were not averaged stay sums over the batches of ",
+            "the ranks that share them: ", error.what(), "; zero them before the next step");
+}
+
+void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
+  taken_.clear();
+  const auto same_slices = replicas_of_slices();
+  const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    auto& model = models_[i];
+    if (!model.model->syncs_gradients()) {
+      for (const auto& parameter : model.model->local_parameters()) {
+        apart_.insert(parameter.unsafeGetTensorImpl());
+      }
+      continue;
+    }
+    if (!apart_.empty()) forget_apart(model.model->local_parameters());
+    Reports of_whole, of_slices;
+    for (const auto& replica : reports) of_whole.push_back(replica.at(2 * i));
+    for (const auto replica : same_slices) of_slices.push_back(reports.at(replica).at(2 * i + 1));
+    set_hook(model);
+    model.whole->reduce(of_whole, step);
+    model.sliced->reduce(of_slices, step);
+    model.summed = false;
+    for (const auto& [parameter, divisor] : model.owned) {
+      const auto& mean = parameter.grad();
+      if (!mean.defined()) continue;
+      means_.push_back({parameter, decltype(Mean::gradient)(mean.getIntrusivePtr()), divisor});
+    }
+  }
+}
+
+void ReplicaGradients::forget_apart(const std::vector<at::Tensor>& parameters) {
+  for (const auto& parameter : parameters) apart_.erase(parameter.unsafeGetTensorImpl());
+}
+
+bool ReplicaGradients::left_apart(const std::vector<at::Tensor>& parameters) const {
+  if (apart_.empty()) return false;
+  return std::any_of(parameters.begin(), parameters.end(), [this](const auto& parameter) {
+    return apart_.contains(parameter.unsafeGetTensorImpl());
+  });
+}
+
+bool ReplicaGradients::apart(const std::vector<at::Tensor>& parameters) const {
+  if (apart_.empty()) return false;
+  return std::any_of(parameters.begin(), parameters.end(), [this](const auto& parameter) {
+    return parameter.grad().defined() && apart_.contains(parameter.unsafeGetTensorImpl());
+  });
+}
+
+}  // namespace smp

@@ -1,0 +1,109 @@
+// api/step/replica_gradients.h: which parameters of the session's models replicas average, and when
+// not.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+
+#include <c10/util/flat_hash_map.h>
+
+#include <cstddef>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "dp/gradient_reducer.h"
+#include "server/sums/gradient_listener.h"
+
+namespace smp {
+
+class DistributedModelBase;
+class Runtime;
+
+/// Of one rank, whose replicas hold the same parameters, but for slices of distributed modules:
+/// their gradients are of the samples of all ranks that hold the others, so only replicas of the
+/// slice add theirs, and the sum is divided by the number of all batches of the job. Between steps
+/// `.grad` of a slice counts like any other; while a step runs it is a sum over the batches that
+/// go through the slice, in which what was there before counts as often. Threads: the rank's.
+class ReplicaGradients final : public server::GradientListener {
+ public:
+  /// Of each model what its gradients are here: those of whole parameters, then those of slices.
+  using Reports = std::vector<dp::GradientReducer::Report>;
+
+  explicit ReplicaGradients(Runtime& runtime) : runtime_(runtime) {}
+
+  /// Models were placed, or are gone.
+  void forget();
+  /// This rank's part of a step with gradients begins, models are placed. What becomes final may be
+  /// added up at once. What replicas own alone, and has not been zeroed since it was averaged,
+  /// counts for all of them; what lies in `.grad` of a slice, for all batches that go through it.
+  void begin_step();
+  /// At the end of the step.
+  Reports report();
+  /// Averages what belongs to models without a NoSync. @param reports  of all replicas
+  void reduce(const std::vector<Reports>& reports);
+  /// The step has ended, well or not. Gives up what was begun early and is not averaged; nobody is
+  /// waited for. Gradients of slices that are not averaged count like any other again.
+  void end_step() noexcept;
+
+  void on_final(const at::Tensor& parameter) override;
+  void on_pause() override;
+  /// Buckets of the models that there are, so far; for tests.
+  std::uint64_t averaged_early();
+  /// Whether steps under a NoSync have left gradients of some of `parameters` apart: the same on
+  /// all replicas.
+  bool left_apart(const std::vector<at::Tensor>& parameters) const;
+  /// Whether such a gradient is here.
+  bool apart(const std::vector<at::Tensor>& parameters) const;
+  /// The gradients of `parameters` are gone, or averaged.
+  void forget_apart(const std::vector<at::Tensor>& parameters);
+
+ private:
+  /// A parameter that is owned here, and by what the sum of its gradients is divided.
+  struct Owned {
+    at::Tensor parameter;
+    int divisor;
+  };
+  /// Whose gradient is a mean; another tensor in its place is the user's.
+  struct Mean {
+    at::Tensor parameter;
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> gradient;
+    int divisor;
+  };
+  struct Model {
+    const DistributedModelBase* model;
+    std::unique_ptr<dp::GradientReducer> whole, sliced;
+    std::vector<Owned> owned;        // whose gradients are here alone
+    std::vector<at::Tensor> slices;  // of which `sliced` is
+    bool summed = false;             // their gradients are sums over batches, see above
+  };
+  /// Where a parameter is averaged.
+  struct Place {
+    dp::GradientReducer* reducer;
+    std::size_t number;
+  };
+  std::unique_ptr<dp::GradientReducer> make_reducer(const d2d::Communicator& members,
+                                                    const std::vector<at::Tensor>& parameters,
+                                                    int divisor);
+  void find_models();
+  int batches_of_slices();
+  void take_means();
+  void give_means_back();
+  void count_slices_for_batches();
+  void begin_early();
+  void end_early() noexcept;
+  static void set_hook(const Model& model);
+  template <class Do>
+  void for_each_reducer(Do&& act);
+  std::vector<std::size_t> replicas_of_slices() const;
+
+  Runtime& runtime_;
+  std::vector<Model> models_;                      // empty: not known yet
+  ska::flat_hash_map<const void*, Place> places_;  // by parameter
+  std::vector<Mean> means_;                        // of parameters that are owned here
+  std::vector<Mean> taken_;                        // of these, those that count for all replicas
+  std::unordered_set<const void*> apart_;          // parameters, by TensorImpl
+};
+
+}  // namespace smp

@@ -1,0 +1,367 @@
+// api/step/step.cpp: from a call of a step to the module server's step, and back.
+#include "smp/step.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/model/model_state.h"
+#include "api/planning/tracing.h"
+#include "api/rank/runtime.h"
+#include "api/step/microbatches.h"
+#include "api/step/replica_step.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "deferred/meta_scope.h"
+#include "server/protocol/exception_text.h"
+#include "smp/distributed_model.h"
+
+namespace smp {
+
+std::int64_t step_count() {
+  auto& runtime = Runtime::current();
+  return runtime.earlier_steps() + runtime.server().steps();
+}
+
+void set_step_count(std::int64_t count) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.in_step(), "rank ", runtime.topology().rank(), ": smp::set_step_count(",
+              count, ") inside a step; call it before, on every rank");
+  require_equal(runtime.communicator(Group::kWorld), static_cast<std::uint64_t>(count),
+                "the count given to smp::set_step_count",
+                "read it from the checkpoint on one rank, and give it to all with smp::broadcast");
+  SMP_REQUIRE(count >= 0, "rank ", runtime.topology().rank(), ": smp::set_step_count(", count,
+              "): steps count from 0; give it what smp::step_count() was");
+  runtime.set_earlier_steps(count - runtime.server().steps());
+}
+
+}  // namespace smp
+
+namespace smp::detail {
+namespace {
+
+/// Without history, and nobody else's: the body may have returned a parameter, an argument, or the
+/// same tensor for two microbatches, and whoever writes to an output would change that as well.
+/// What the body computed is ours alone once its graph is gone, and is not copied.
+void own_all(Packet& packet) {
+  const at::NoGradGuard no_grad;
+  for (auto& tensor : packet.tensors) {
+    if (!tensor.defined()) continue;
+    tensor = tensor.detach();
+    const bool alone = tensor.has_storage() && tensor.storage().use_count() == 1;
+    if (!alone) tensor = tensor.clone();
+  }
+}
+
+/// Of each text, in a process.
+void warn_once(const std::vector<std::string>& texts) {
+  static std::set<std::string> said;
+  for (const auto& text : texts) {
+    if (said.insert(text).second) base::log_text(base::LogLevel::kWarning, text);
+  }
+}
+
+struct EndOfMeetings {
+  ~EndOfMeetings() { runtime.end_meetings(); }
+  Runtime& runtime;
+};
+
+/// One call of a step on this rank.
+class StepRun {
+ public:
+  StepRun(Runtime& runtime, const StepOptions& options)
+      : runtime_(runtime), options_(options), among_replicas_(runtime, modes_.grad) {
+    const auto& config = runtime.config();
+    task_.microbatches = options.microbatches.value_or(config.microbatches);
+    wanted_ = task_.microbatches;
+    task_.schedule = &runtime.schedule();
+    require_listed();
+    task_.earlier_steps = runtime.earlier_steps();
+    if (among_replicas_.shared()) {
+      task_.first_microbatch = std::int64_t{runtime.batch_number()} * wanted_;
+    }
+    task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
+    task_.outputs = &result_.outputs;
+    if (among_replicas_.shared() && modes_.grad) task_.gradients = &runtime.replica_gradients();
+  }
+
+  StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
+    if (runtime_.topology().pp_size() > 1 || runtime_.num_replicas() > 1) compare_ranks(body);
+    if (among_replicas_.idle()) return idle();
+    if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
+    const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
+    prepare_models(runtime_, preview ? &*preview : nullptr);
+    take_buffers();
+    keep_state_in_order(body);
+    warn_of_idle_stages();
+    try {
+      among_replicas_.begin();
+      run_pipeline();
+    } catch (...) {
+      among_replicas_.fail();
+      throw;
+    }
+    among_replicas_.finish();
+    take_weights();
+    return std::move(result_);
+  }
+
+ private:
+  /// On every rank, though the first may have rows for fewer.
+  void require_listed() const {
+    const auto* list = task_.schedule->list(runtime_.topology().pp_rank());
+    SMP_REQUIRE(list == nullptr || wanted_ <= list->microbatches(), "rank ",
+                runtime_.topology().rank(), ": a step of ", wanted_,
+                " microbatches, and pipeline = ", task_.schedule->name(), " lists ",
+                list->microbatches(),
+                ": set microbatches to the largest number, or take pipeline = interleaved");
+  }
+
+  /// The step of a replica without a batch.
+  StepResult idle() {
+    ReplicaStep::Batch none;
+    none.rows = 0;
+    none.idle = true;
+    none.facts = task_.facts;
+    std::exception_ptr problem;
+    try {
+      if (runtime_.is_first_stage()) among_replicas_.agree(none, loss());
+    } catch (...) {
+      problem = std::current_exception();  // the others place models first, too
+    }
+    prepare_models(runtime_, nullptr);
+    take_buffers();
+    try {
+      if (problem) std::rethrow_exception(problem);
+      among_replicas_.begin();
+    } catch (...) {
+      among_replicas_.fail();
+      throw;
+    }
+    among_replicas_.finish();
+    return std::move(result_);
+  }
+
+  std::string loss() const { return options_.loss.value_or(runtime_.config().loss); }
+
+  void take_buffers() {
+    if (!among_replicas_.shared() || !modes_.grad || !runtime_.config().broadcast_buffers) return;
+    take_buffers_of_first(runtime_);
+  }
+
+  /// The step of this replica.
+  void run_pipeline() {
+    runtime_.server().foreign().note_hooks();
+    const EndOfMeetings end{runtime_};
+    runtime_.last_trace() = runtime_.server().run_step(task_);
+    if (runtime_.is_first_stage()) runtime_.step_kinds().add(kind_);
+    if (inputs_) inputs_->run_outside_graph();
+  }
+
+  /// Whoever reads what modules keep finds what one process would.
+  void keep_state_in_order(const StepBody& body) {
+    task_.one_at_a_time = runtime_.server().modules().shared_state();
+    if (runtime_.is_first_stage()) {
+      kind_ = StepKinds::kind_of(runtime_, body.target_type(), modes_.grad);
+      if (!runtime_.step_kinds().has(kind_)) task_.one_at_a_time = true;
+    }
+    if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
+  }
+
+  /// A microbatch is on one stage at a time, unless it has calls that do not wait for each other.
+  void warn_of_idle_stages() const {
+    const int stages = runtime_.topology().pp_size();
+    if (runtime_.topology().rank() != 0 || !modes_.grad || wanted_ >= stages) return;
+    if (!inputs_ || runtime_.models().empty()) return;
+    if (runtime_.server().modules().shared_state()) return;  // one after the other anyway
+    warn_once({base::concat("a step of ", wanted_, wanted_ == 1 ? " microbatch" : " microbatches",
+                            " on ", stages, " stages: ", stages - wanted_,
+                            " of them or more may be idle at any time. Two microbatches for each "
+                            "stage, or more, keep them busy: set microbatches, or "
+                            "StepOptions::microbatches, to ",
+                            2 * stages, " if the batch has as many rows")});
+  }
+
+  void compare_ranks(const StepBody& body) {
+    task_.facts =
+        runtime_.facts().take(body.target_type(), wanted_, modes_.grad, use_of_gradients());
+    task_.explain_difference = [this](GlobalRank other, const std::string& facts) {
+      return StepFacts::explain(runtime_.topology().rank(), task_.facts, other.value(), facts);
+    };
+  }
+
+  /// Empty if there is one replica.
+  std::string use_of_gradients() const {
+    if (runtime_.num_replicas() == 1) return {};
+    if (!among_replicas_.shared()) return "none are computed (torch::NoGradGuard)";
+    std::string apart, hooked;
+    for (std::size_t i = 0; i < runtime_.models().size(); ++i) {
+      if (!runtime_.models()[i]->syncs_gradients()) apart += base::concat(' ', i);
+      if (runtime_.models()[i]->comm_hook()) hooked += base::concat(' ', i);
+    }
+    if (!hooked.empty()) hooked = ", with communication hooks of models" + hooked;
+    return (apart.empty() ? "averaged over replicas" : "kept apart (no_sync) of models" + apart) +
+           hooked;
+  }
+
+  /// An error in the arguments must end the step on every rank, so it is thrown by a body.
+  void prepare_body(std::vector<StepArgument> arguments, const StepBody& body) {
+    ReplicaStep::Batch batch;
+    try {
+      split(std::move(arguments), body);
+      batch.rows = inputs_->rows();
+      batch.microbatches = inputs_->count();
+    } catch (...) {
+      throw_in_body(std::current_exception());
+      batch.problem = server::text_of(std::current_exception());
+    }
+    if (!among_replicas_.shared()) return;
+    batch.facts = task_.facts;
+    if (inputs_ && runtime_.ranks_of_batch() > 1) batch.samples = inputs_->digest();
+    try {
+      const auto share = among_replicas_.agree(std::move(batch), loss());
+      for (auto& weight : task_.weights) weight *= share;
+    } catch (...) {
+      if (inputs_) throw_in_body(std::current_exception());
+    }
+  }
+
+  void throw_in_body(std::exception_ptr error) {
+    inputs_.reset();
+    result_.outputs.clear();
+    task_.microbatches = 1;
+    task_.body = [error = std::move(error)](int) { std::rethrow_exception(error); };
+  }
+
+  void split(std::vector<StepArgument> arguments, const StepBody& body) {
+    auto options = options_;
+    const auto& config = runtime_.config();
+    if (options.weights.empty()) options.weights = config.loss_weights;
+    inputs_.emplace(std::move(arguments), options, task_.microbatches, loss());
+    task_.microbatches = inputs_->count();
+    task_.in_full = task_.microbatches == wanted_;
+    task_.weights = inputs_->weights();
+    result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
+    result_.outputs.back() = pack(inputs_->weights());
+    task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
+    if (runtime_.topology().rank() == 0) warn_once(inputs_->doubtful());
+  }
+
+  StepPreview preview_of(const StepBody& body) const {
+    StepPreview preview;
+    preview.run = [this, &body](int microbatch, bool grad, const std::function<double()>* value) {
+      auto modes = modes_;
+      modes.grad = grad;
+      const server::ModesScope scope(modes);
+      auto slices = inputs_->preview(microbatch, value != nullptr);
+      std::optional<deferred::MetaScope> shapes_only;
+      if (value != nullptr) shapes_only.emplace(*value);
+      return body(microbatch, slices).tensors;
+    };
+    preview.grad = modes_.grad;
+    preview.body = &body.target_type();
+    preview.arguments_key = [this](int microbatch) { return inputs_->preview_key(microbatch); };
+    preview.microbatches = inputs_->count();
+    preview.traced = std::min(runtime_.config().trace_microbatches, inputs_->count());
+    return preview;
+  }
+
+  void run_body(int microbatch, const StepBody& body) {
+    auto output = [&] {
+      const server::ModesScope modes(modes_);
+      auto slices = inputs_->slices(microbatch);
+      return body(microbatch, slices);
+    }();
+    inputs_->check_unchanged(microbatch);
+    runtime_.server().foreign().refuse_new_hooks();
+    refuse_written_weights(runtime_, microbatch);
+    own_all(output);
+    result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
+  }
+
+  /// The last packet holds the weights, which only pp_rank 0 could know.
+  void take_weights() {
+    result_.here = !result_.outputs.empty();
+    if (!result_.here) return;
+    result_.weights = Reader(result_.outputs.back()).get<std::vector<double>>();
+    result_.outputs.pop_back();
+  }
+
+  Runtime& runtime_;
+  const StepOptions& options_;
+  server::StepTask task_;
+  StepKinds::Kind kind_ = 0;
+  int wanted_ = 1;  // microbatches; there may be fewer
+  StepResult result_;
+  // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.
+  const server::ExecutionModes modes_ = server::ExecutionModes::capture();
+  ReplicaStep among_replicas_;
+  std::optional<Microbatches> inputs_;
+};
+
+}  // namespace
+
+StepRunner::StepRunner(StepOptions options) : options_(std::move(options)) {}
+
+StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& body) {
+  auto& runtime = Runtime::current();
+  SMP_REQUIRE(!runtime.in_step(), "rank ", runtime.topology().rank(),
+              ": a step was called inside a step (in its body, or in a module or hook); call one "
+              "after the other");
+  const server::Watchdog::Step watched;  // over its trial run as well
+  const server::BetweenSteps recorded(runtime.server().recorder(), schedule::Phase::kOther);
+  return StepRun(runtime, options_).run(std::move(arguments), body);
+}
+
+void require_outputs(bool here, std::size_t count) {
+  SMP_REQUIRE(here,
+              "this rank was not given the outputs of the step (broadcast_outputs = false); "
+              "read them on pp_rank 0");
+  SMP_REQUIRE(count > 0, "this StepOutput is empty: no step filled it");
+}
+
+static void require_equal_shapes(const std::vector<at::Tensor>& outputs, const char* what) {
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    SMP_REQUIRE(outputs[i].sizes() == outputs[0].sizes(), "smp::StepOutput::", what,
+                "(): microbatches 0 and ", i, " gave tensors of shapes ", outputs[0].sizes(),
+                " and ", outputs[i].sizes(),
+                ", whose elements do not belong together; join them "
+                "with concat(), or let the body return a sum");
+  }
+}
+
+at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs, const std::vector<double>& weights) {
+  require_equal_shapes(outputs, "reduce_mean");
+  at::NoGradGuard no_grad;
+  auto mean = outputs[0] * weights[0];
+  for (std::size_t i = 1; i < outputs.size(); ++i) mean += outputs[i] * weights[i];
+  return mean;
+}
+
+at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs) {
+  require_equal_shapes(outputs, "reduce_sum");
+  at::NoGradGuard no_grad;
+  // Added to one of truth values, others would only be joined to it.
+  const bool counts = outputs[0].scalar_type() == at::kBool;
+  auto sum = counts ? outputs[0].to(at::kLong) : outputs[0].clone();
+  for (std::size_t i = 1; i < outputs.size(); ++i) sum += outputs[i];
+  return sum;
+}
+
+at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis) {
+  at::NoGradGuard no_grad;
+  return at::cat(outputs, axis);
+}
+
+at::Tensor stack(const std::vector<at::Tensor>& outputs) {
+  at::NoGradGuard no_grad;
+  return at::stack(outputs);
+}
+
+}  // namespace smp::detail

@@ -1,0 +1,126 @@
+// base/machine/device.cpp: the table. Adding a device is one entry.
+#include "base/machine/device.h"
+
+#include <algorithm>
+
+namespace smp::base {
+namespace {
+
+constexpr double kTera = 1e12;
+constexpr double kGiga = 1e9;
+constexpr double kMicro = 1e-6;
+
+/// Assumed: what LibTorch's products reach of a data sheet's peak, and plain operators of its
+/// bandwidth, at the sizes of a training step. Large products come higher, small ones far lower.
+constexpr double kReachedPeak = 0.6;
+constexpr double kReachedBandwidth = 0.8;
+
+/// Assumed: LibTorch and autograd issue an operator to a GPU in that time, and kernels do not
+/// overlap. As programs of a graph compiler run on Trainium, less.
+constexpr double kGpuLaunch = 6 * kMicro;
+constexpr double kTrainiumLaunch = 3 * kMicro;
+
+/// Not a vendor's: one core as LibTorch uses it, so nothing is left to assume of its peak. 3 us is
+/// what LibTorch and autograd spend on any operator, 8 ns what its generator takes for each number
+/// of a dropout mask. Half numbers are computed as float32.
+Device core() {
+  Device device;
+  device.name = "cpu";
+  device.about = "one core of a server";
+  device.peak = {25 * kGiga, 50 * kGiga, 50 * kGiga, 50 * kGiga};
+  device.memory_bandwidth = 10 * kGiga;
+  device.launch_seconds = 3 * kMicro;
+  device.draw_seconds = 8e-9;
+  return device;
+}
+
+/// @param peak    TFLOP/s of dense products: float64, float32, TF32, half
+/// @param memory  bytes
+/// @param bandwidth, link  GB/s
+Device accelerator(const char* name, const char* about, const std::array<double, kPrecisions>& peak,
+                   double bandwidth, double memory, double link) {
+  Device device;
+  device.name = name;
+  device.about = about;
+  for (std::size_t i = 0; i < kPrecisions; ++i) device.peak[i] = peak[i] * kTera;
+  device.memory_bandwidth = bandwidth * kGiga;
+  device.reached_peak = kReachedPeak;
+  device.reached_bandwidth = kReachedBandwidth;
+  device.launch_seconds = kGpuLaunch;
+  device.memory_bytes = static_cast<std::int64_t>(memory);
+  device.link_bandwidth = link * kGiga;
+  return device;
+}
+
+/// "NVIDIA A100 Tensor Core GPU" data sheet: SXM, 80 GB; 600 GB/s of NVLink, both ways together.
+Device a100() {
+  return accelerator("a100", "NVIDIA A100 SXM4 80 GB", {19.5, 19.5, 156, 312}, 2039, 80e9, 300);
+}
+
+/// "NVIDIA H100 Tensor Core GPU" data sheet: SXM; its TF32 and half numbers are with sparsity, here
+/// without. 900 GB/s of NVLink, both ways together.
+Device h100() {
+  return accelerator("h100", "NVIDIA H100 SXM5 80 GB", {67, 67, 494.7, 989.4}, 3350, 80e9, 450);
+}
+
+/// "NVIDIA H200 Tensor Core GPU" data sheet: SXM; computes as an H100, with more memory.
+Device h200() {
+  return accelerator("h200", "NVIDIA H200 SXM5 141 GB", {67, 67, 494.7, 989.4}, 4800, 141e9, 450);
+}
+
+/// AWS Neuron documentation, "Trainium Architecture": a chip of two NeuronCore-v2, 820 GiB/s. It
+/// has no float64: float32 is taken. "Trn1 Architecture": 384 GiB/s of NeuronLink-v2 a chip, taken
+/// to be both ways together.
+Device trainium() {
+  constexpr double kGiB = 1073741824;
+  auto device = accelerator("trainium", "AWS Trainium, one chip", {47.5, 47.5, 190, 190},
+                            820 * kGiB / kGiga, 32 * kGiB, 192 * kGiB / kGiga);
+  device.launch_seconds = kTrainiumLaunch;
+  return device;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+}  // namespace
+
+double Device::seconds(double flops, Precision precision, double bytes, double draws) const {
+  const double computing = flops / (reached_peak * peak[static_cast<std::size_t>(precision)]);
+  const double moving = bytes / (reached_bandwidth * memory_bandwidth);
+  return launch_seconds + std::max({computing, moving, draws * draw_seconds});
+}
+
+const std::vector<Device>& devices() {
+  static const std::vector<Device> all{core(), a100(), h100(), h200(), trainium()};
+  return all;
+}
+
+const Device* find_device(std::string_view name) {
+  const auto found = std::find_if(devices().begin(), devices().end(),
+                                  [&](const Device& device) { return device.name == name; });
+  return found == devices().end() ? nullptr : &*found;
+}
+
+std::vector<std::string> device_names() {
+  std::vector<std::string> names;
+  for (const Device& device : devices()) names.push_back(device.name);
+  return names;
+}
+
+std::vector<std::string> split_devices(std::string_view text, std::size_t count) {
+  std::vector<std::string> names;
+  if (trimmed(text).empty()) return names;
+  for (;;) {
+    const auto comma = text.find(',');
+    names.emplace_back(trimmed(text.substr(0, comma)));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  if (names.size() == 1) names.assign(count, names.front());
+  return names;
+}
+
+}  // namespace smp::base

@@ -1,0 +1,48 @@
+// base/machine/machine_check.h: whether a machine is fit for a job: what stands in its way or makes
+// it slow, with what to do about it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace smp::base {
+
+/// What is known of a machine, and of what is installed there.
+struct MachineFacts {
+  int ranks = 0;                      ///< that are to run there; 0: one a core
+  int cores = 1;                      ///< that this process may use
+  double processors = 0;              ///< that its cgroup may use at once; 0: no limit
+  std::int64_t memory = 0;            ///< bytes, of the machine or its cgroup; 0: unknown
+  std::int64_t shared_room = -1;      ///< free bytes in /dev/shm; -1: there is none
+  std::int64_t open_files = 0;        ///< that a process may have
+  std::int64_t locked_memory = -1;    ///< bytes that a process may lock; -1: without limit
+  bool fast_network = false;          ///< an InfiniBand or RoCE adapter is there
+  bool reads_other_processes = true;  ///< processes of one user may read each other's memory
+  std::string blas;                   ///< of LibTorch: "mkl"
+  double gflops = 0;                  ///< of one core, of a product of float32 matrices
+  std::vector<std::string> gpus;      ///< names of NVIDIA's in the machine
+  std::int64_t longest_file = -1;     ///< bytes, that a process may write; -1: without limit
+  int torch_gpus = -1;                ///< that LibTorch can compute on; -1: it has no CUDA
+  std::string mpi;                    ///< first line of mpirun --version; empty: there is none
+  bool mpi_starts = true;             ///< mpirun starts a job of `ranks`, two at least
+  double mpi_start_seconds = 0;       ///< in which it does
+  std::string transport = "auto";     ///< the setting with which that job was started
+  bool paths_work = true;             ///< its ranks reached each other
+  std::string job_said;               ///< on stderr, as mpirun and its ranks wrote it
+};
+
+/// One thing that was looked at.
+struct MachineFinding {
+  /// kNote: slower than it could be, or near a limit. kBroken: a job fails, as a rule.
+  enum class Grade : std::uint8_t { kGood, kNote, kBroken };
+  Grade grade;
+  std::string what;    ///< "cores"
+  std::string found;   ///< "2 for 4 ranks: they take turns"
+  std::string remedy;  ///< empty if nothing is to be done
+};
+
+/// A pure function. In the order in which people read it, the same for all machines.
+std::vector<MachineFinding> check_machine(const MachineFacts& facts);
+
+}  // namespace smp::base

@@ -1,0 +1,57 @@
+// config/config_keys.h: the table of configuration keys: type, range, default and meaning of each.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/json.h"
+#include "smp/config.h"
+
+namespace smp::base {
+
+/// More have no use, and a number that is only mistyped shall not cost minutes and all memory.
+inline constexpr int kMostStages = 1 << 16;
+inline constexpr int kMostMicrobatches = 1 << 20;
+
+enum class KeyType { kBoolean, kInteger, kNumber, kString, kNumbers };
+
+/// A key that sets a field of Config.
+struct ConfigKey {
+  std::string name;
+  std::string alias;  ///< older name, or empty
+  KeyType type;
+  std::string expected;      ///< "an integer, at least 1"
+  std::string default_text;  ///< as printed in tables
+  std::string meaning;
+  bool same_on_all_ranks;  ///< part of the hash that ranks compare
+  /// Stores `value`; false (and nothing stored) if it is not what `expected` says.
+  std::function<bool(Config&, const Json&)> store;
+  /// The field's value; null if it is not set.
+  std::function<Json(const Config&)> load;
+};
+
+/// A key of the original library whose feature does not exist here yet.
+struct FutureKey {
+  std::string name;
+  KeyType type;
+  Json default_value;  ///< accepted, since it asks for nothing; null: no value is accepted
+  std::string feature;
+};
+
+const std::vector<ConfigKey>& config_keys();
+const std::vector<FutureKey>& future_keys();
+
+/// The key of that name or alias, or nullptr.
+const ConfigKey* find_config_key(const std::string& name);
+const FutureKey* find_future_key(const std::string& name);
+/// Names and aliases of all keys, also of those to come.
+std::vector<std::string> all_key_names();
+
+/// Turns the text of a flag or an environment variable into a value; null if it is none of `type`.
+Json value_from_text(KeyType type, const std::string& text);
+
+/// docs/configuration.md: the tables of keys as Markdown.
+std::string config_keys_markdown();
+
+}  // namespace smp::base

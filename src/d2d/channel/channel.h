@@ -1,0 +1,180 @@
+// d2d/channel/channel.h: moves frames (a header, a body and tensors) between ranks, whatever the
+// wires. Paper: §6, App. G. Threads: the rank's thread only; nothing here suspends a fiber.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "d2d/channel/arrivals.h"
+#include "d2d/channel/departures.h"
+#include "d2d/channel/frame.h"
+#include "d2d/channel/progress_thread.h"
+#include "d2d/channel/route.h"
+
+namespace smp::d2d {
+
+/// A complete frame. Header and body are valid only during the call that brings it; the header lies
+/// on an 8-byte boundary.
+struct ArrivedFrame {
+  std::span<const std::byte> header;
+  std::span<const std::byte> body;
+  std::vector<at::Tensor> tensors;
+};
+
+/// Counters since construction, for tests, formulas and the run's report.
+struct ChannelCounters {
+  std::uint64_t frames_sent = 0;
+  std::uint64_t frames_received = 0;
+  std::uint64_t header_bytes_sent = 0;  ///< headers and bodies
+  std::uint64_t tensor_bytes_sent = 0;
+  struct Peer {
+    std::int64_t frames = 0, tensor_bytes = 0;
+  };
+  std::vector<Peer> sent_to;  ///< by position among the channel's members
+
+  void count_sent(const FrameToSend& frame, int peer);
+};
+
+/// Point-to-point frames between this rank and its peers. Frames without data-plane tensors are
+/// delivered in the order sent for each ordered pair of ranks; a frame that waits for its tensors
+/// may be overtaken. No order holds between different pairs.
+class Channel final : private WireHandler {
+ public:
+  /// Called from poll() for each complete frame. Must not suspend. An exception that leaves it is a
+  /// failure of the channel.
+  using Receiver = std::function<void(GlobalRank source, ArrivedFrame&& frame)>;
+  /// Called when something went wrong that no caller waits for (a tensor that was changed in
+  /// flight, a peer that is gone, a malformed frame).
+  using FailureHandler = std::function<void(const std::string& what)>;
+
+  explicit Channel(Routes routes);
+  /// Calls close() if nobody did; ends the whole job if the other ranks do not come in time (while
+  /// an exception unwinds: when this process exits, so that the exception can be reported).
+  ~Channel();
+
+  GlobalRank rank() const noexcept { return routes_.rank(); }
+  /// How many ranks the channel connects, this one among them.
+  int size() const noexcept { return routes_.members().size(); }
+  /// Which ranks; of a channel of the whole job 0 to size() - 1.
+  const Members& members() const noexcept { return routes_.members(); }
+  const Routes& routes() const noexcept { return routes_; }
+
+  /// Starts sending and returns at once. Header, body and tensors up to kInlineBytes are copied.
+  /// Larger tensors leave without a copy, and are kept alive, without their autograd history. Those
+  /// of the server may be written to at once: they are lent (d2d/lend/loans.h) or leave
+  /// copy-on-write, a small part of a large storage as a copy. Of others, and where LibTorch has no
+  /// copy-on-write (memory of a GPU among them), one whose `_version()` moved before it had left is
+  /// reported.
+  /// @param departure  counts tensors that have not left yet
+  /// Tensors of a GPU go to the peer's GPU over a wire that reaches its memory, stream-ordered:
+  /// nobody waits for the GPU. Where there is none they travel through host memory, and this call
+  /// waits until they are computed.
+  /// @throws UsageError     `peer` is out of range or this rank.
+  /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. If the channel
+  ///                        has failed, later calls say why.
+  void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,
+            c10::ArrayRef<at::Tensor> tensors,
+            const std::shared_ptr<Departure>& departure = nullptr);
+
+  /// Advances sends and receives, hands complete frames to the receivers; true if anything moved.
+  /// Independent of LibTorch's thread-local state (inference mode and friends).
+  bool poll();
+  /// From now on a thread of its own moves tensors while nobody polls. Receivers, the failure
+  /// handler and whoever waits for a departure are told by poll() as before.
+  /// @throws UsageError        a wire is bound to the rank's thread: bound_to_one_thread()
+  /// @throws UnsupportedError  the machine has no more threads.
+  void move_beside_rank();
+  /// From now on the channel fails if tensors of a message have not come within `deadline` after
+  /// the message, and another second for each MB, whatever else moves; 0: they may come late.
+  /// Looked at every 2^18 polls: at once where a rank waits and spins, after two minutes where it
+  /// sleeps between polls, later where it computes meanwhile.
+  void set_deadline(base::Nanoseconds deadline) noexcept { deadline_ = deadline; }
+  /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
+  void check_links();
+  /// No send of this rank is in flight.
+  bool drained() const noexcept;
+  /// Leaves together with all other ranks: waits until the sends of all have arrived. Frames that
+  /// arrive meanwhile are dropped. False if the others did not come within `deadline`: call it
+  /// again, or end the job. Blocks.
+  bool close(base::Nanoseconds deadline);
+
+  /// Frames for a port without a receiver are kept until it has one.
+  void set_receiver(Port port, Receiver receiver);
+  void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
+  /// What this rank shares with others beside the channel is lost: as if a wire had failed.
+  void end(const std::string& why) noexcept;
+  const ChannelCounters& counters() const noexcept { return counters_; }
+  /// What ended this channel, with its rank; empty: nothing did. It moves nothing any more.
+  const std::string& end() const noexcept { return end_; }
+
+ private:
+  enum class State : std::uint8_t { kOpen, kClosing, kClosed, kFailed };
+  struct Inlet {  // of a port
+    Receiver receiver;
+    std::vector<Arrival> kept;  // for want of a receiver
+  };
+  struct Moved {  // what nobody was told of yet
+    bool any = false;
+    std::vector<Token> sent;
+    std::vector<Arrival> arrived;
+    std::exception_ptr failure;
+  };
+
+  void on_control(GlobalRank source, ByteBuffer&& bytes) override;
+  void on_sent(Token token) override;
+  void on_received(Token token) override;
+
+  std::unique_lock<std::mutex> own_wires() const;
+  void check_can_send(GlobalRank peer) const;
+  void send_tensor(GlobalRank peer, DataTensor& data, c10::intrusive_ptr<c10::StorageImpl> memory,
+                   const std::shared_ptr<Departure>& departure);
+  bool poll_and_deliver();
+  bool poll_and_tell();
+  ProgressThread::Motion move_aside() noexcept;
+  bool poll_wires() noexcept;
+  void finish_sent(Token token);
+  bool deliver_received();
+  void deliver(Arrival&& arrival);
+  void hand_over(Arrival&& arrival);
+  bool deliver_kept();
+  template <class Action>
+  void guarded(Action&& action) noexcept;
+  void fail(const std::string& what) noexcept;
+  void require_in_time();
+
+  Routes routes_;
+  State state_ = State::kOpen;
+  bool polling_ = false;
+  std::string end_;
+  int exceptions_at_start_;
+  std::array<Inlet, kPorts> inlets_;
+  FailureHandler on_failure_;
+  ChannelCounters counters_;
+  TransferId next_transfer_ = 0;
+  std::vector<DataTensor> data_tensors_;  // of the frame being sent
+  Departures departures_;
+  Arrivals arrivals_;
+  std::vector<Arrival> received_;  // whole since their last tensor came; not delivered yet
+  bool any_kept_ = false;          // by an inlet
+  base::Nanoseconds deadline_ = 0;
+  std::uint32_t polls_ = 0;  // while tensors were missing
+  // With a progress thread: what it shares with the rank's, under the lock, are the wires,
+  // arrivals_ and moved_.
+  bool beside_thread_ = false;  // for good
+  mutable std::mutex wires_;
+  Moved moved_;
+  std::unique_ptr<ProgressThread> progress_;  // the last: it uses the others
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,121 @@
+// d2d/channel/route.h: which wire carries what to whom. Paper: App. G.1 (the communication
+// initiator). Threads: one at a time.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d2d/wire/members.h"
+#include "d2d/wire/wire.h"
+
+namespace smp::d2d {
+
+class KeepAlive;
+class Loans;
+
+/// A wire and what it may carry.
+struct WireUse {
+  std::unique_ptr<Wire> wire;
+  bool control = true;
+  bool data = true;
+};
+
+/// Owns the wires of a channel, with one row for each peer. All ranks name their wires in the same
+/// order: the sender chooses the wire of a tensor, and names its number.
+class Routes {
+ public:
+  /// One wire for everything.
+  template <std::derived_from<Wire> AnyWire>
+  Routes(std::unique_ptr<AnyWire> wire)  // NOLINT: a wire is a route
+      : Routes(for_everything(std::move(wire))) {}
+  /// The first wire of the list that may and can carries it.
+  /// @throws UsageError  some peer of some wire has no wire for control bytes, or for data in host
+  /// memory; the wires do not belong to one rank.
+  explicit Routes(std::vector<WireUse> wires);
+  /// @param loans  for large tensors between ranks that it reaches, instead of any wire; or nullptr
+  Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans);
+  /// @param keep_alive  with ranks of other machines, whatever the wires notice; or nullptr
+  Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
+         std::unique_ptr<KeepAlive> keep_alive);
+  Routes(Routes&&) noexcept;
+  ~Routes();
+
+  GlobalRank rank() const noexcept { return wires_.front()->rank(); }
+  /// This rank and everyone it reaches, in the order of the wires' members.
+  const Members& members() const noexcept { return members_; }
+  bool reaches(GlobalRank peer) const noexcept { return peer != rank() && members_.contain(peer); }
+
+  const std::vector<std::unique_ptr<Wire>>& wires() const noexcept { return wires_; }
+  /// For control bytes to and from `peer`, which must be reached.
+  Wire& control(GlobalRank peer) const { return *wires_[row(peer).control]; }
+  /// The number of the wire for data to `peer` that lies in `kind`; kNoWire: none.
+  std::uint8_t data(GlobalRank peer, MemoryKind kind) const {
+    return row(peer).data[static_cast<std::size_t>(kind)];
+  }
+  const DataWires& data(GlobalRank peer) const { return row(peer).data; }
+  /// A wire in use that only the rank's thread may call; nullptr: there is none.
+  const Wire* bound_to_one_thread() const noexcept;
+  /// Through which `peer` borrows large tensors, and lends them; nullptr: not at all.
+  Loans* loans(GlobalRank peer) const;
+  /// Whether some peer borrows.
+  bool lends() const noexcept { return loans_ != nullptr; }
+
+  // All wires at once; see Wire.
+
+  /// A wire that no row names, here or at a peer, is not polled.
+  bool poll();
+  /// Whether bytes have moved on any wire since the last call; see Wire.
+  bool take_stir() noexcept;
+  /// Frees what ranks that borrowed it have given back; see Loans.
+  void take_back_loans();
+  /// Reports the transfers of every wire.
+  void complete();
+  /// Reports the transfers of every wire but `control`, which has just done so itself.
+  void complete_beside(const Wire& control);
+  /// @throws PeerLostError  a rank of another machine is lost. As long as something moves nobody
+  /// asks: ranks may watch each other over another network than their tensors take.
+  void check_links();
+  /// Of the first wire that has one, by which peers of this machine are reached; else nullptr.
+  base::Doorbell* doorbell() const noexcept;
+  bool drained() const noexcept;
+  /// True once all wires are left; poll all of them until then: what arrives on one may announce
+  /// what somebody still sends on another.
+  bool leave();
+  base::Nanoseconds patience(bool unwinding) const noexcept;
+  void give_up(base::Nanoseconds waited, bool unwinding) noexcept;
+  void set_handler(WireHandler* handler) noexcept;
+
+  /// "host_shm", or "mpi, tensors over host_shm": what goes to `peer`, which must be reached.
+  /// @param memory  in which tensors lie
+  std::string path(GlobalRank peer, MemoryKind memory = MemoryKind::kHost) const;
+  /// Every path, and which peers it leads to: neighbours among the members stand together.
+  std::vector<std::pair<std::string, std::vector<GlobalRank>>> paths(
+      MemoryKind memory = MemoryKind::kHost) const;
+  /// One line for each peer, for people.
+  std::string table() const;
+
+ private:
+  struct Row {
+    std::uint8_t control = kNoWire;
+    DataWires data{kNoWire, kNoWire};
+  };
+  const Row& row(GlobalRank peer) const {
+    return rows_[static_cast<std::size_t>(members_.position(peer))];
+  }
+  static std::vector<WireUse> for_everything(std::unique_ptr<Wire> wire);
+  void choose(const std::vector<WireUse>& uses);
+  bool uses(std::uint8_t wire) const;
+
+  std::vector<std::unique_ptr<Wire>> wires_;
+  std::unique_ptr<Loans> loans_;
+  std::unique_ptr<KeepAlive> keep_alive_;
+  std::vector<Wire*> polled_;
+  Members members_;
+  std::vector<Row> rows_;  // by position among the members
+};
+
+}  // namespace smp::d2d

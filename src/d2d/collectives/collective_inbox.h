@@ -1,0 +1,169 @@
+// d2d/collectives/collective_inbox.h: messages of collectives that arrived, the fibers that wait
+// for them, and who left. Threads: the rank's thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d2d/channel/channel.h"
+#include "fiber/scheduler.h"
+#include "smp/rank.h"
+
+namespace smp::d2d {
+
+/// What a collective moves.
+struct Payload {
+  std::string bytes;
+  std::vector<at::Tensor> tensors;
+};
+
+enum class CollectiveKind : std::uint8_t {
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kAllReduce,
+  kReduceScatter,
+  kTensorAllGather,
+  kTensorBroadcast,
+  kLeaving,  ///< no collective: the sender's last message, `number` counts those before
+  kAllToAll,
+  kEpochFailed,  ///< no collective: those of an epoch will not be finished by the sender
+};
+
+/// A sequence of collectives.
+struct CollectiveLane {
+  std::uint64_t group = 0;  ///< hash of the members
+  std::uint64_t lane = 0;
+  std::uint64_t epoch = 0;  ///< 0: for good; else forgotten when the epoch ends
+  // clang-tidy 14 takes the 0 that a rewritten < compares with for a pointer.
+  auto operator<=>(const CollectiveLane&) const = default;  // NOLINT(modernize-use-nullptr)
+};
+
+/// One collective of a lane.
+struct CollectiveId {
+  CollectiveLane lane;
+  std::uint64_t number = 0;
+  auto operator<=>(const CollectiveId&) const = default;  // NOLINT(modernize-use-nullptr)
+};
+
+/// What a member calls; all members must call the same.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  /// Of the tensors of collectives that devices do (d2d/collectives/device_group.h), instead of a
+  /// root.
+  static constexpr std::int32_t kOnDevices = -2;
+  std::int32_t root = -1;   ///< -1: none
+  std::int32_t dtype = -1;  ///< a c10::ScalarType; -1: no tensor
+  /// The shape of the tensor (8 bytes a dimension), or what is gathered: at most 512 bytes.
+  std::string detail;
+  bool operator==(const CollectiveCall&) const = default;
+  /// As in "an all_reduce of Float [2, 3]".
+  std::string text() const;
+};
+
+/// What a collective is called in messages and reports. Outlives it.
+struct CollectiveName {
+  const char* what = "";   ///< as in "an all_reduce"
+  const char* group = "";  ///< Members::text()
+};
+
+/// Rounds of messages within a collective.
+enum class CollectivePhase : std::uint8_t { kExchange, kResult };
+
+/// What one rank sends to another for a collective.
+struct CollectiveMessage {
+  CollectiveCall call;
+  Payload payload;
+};
+
+/// Where collectives wait. Messages may come before their collective is called here.
+class CollectiveInbox {
+ public:
+  explicit CollectiveInbox(GlobalRank rank) : rank_(rank) {}
+
+  /// Begins the next collective of `lane`, in which this rank makes `call`, which outlives it.
+  CollectiveId begin(const CollectiveLane& lane, const CollectiveCall& call);
+  void end(const CollectiveId& id);
+  /// The same in a lane whose collectives the callers number themselves, upwards: a member may
+  /// leave numbers out, what came for those is dropped.
+  CollectiveId begin(const CollectiveLane& lane, std::uint64_t number, const CollectiveCall& call);
+  /// In such a lane: this member begins none up to `number` any more.
+  void leave_out(const CollectiveLane& lane, std::uint64_t number);
+  /// Whether take() would not suspend.
+  bool has_come(const CollectiveId& id, CollectivePhase phase, GlobalRank peer) const;
+  /// `event`, which outlives the collective, is signalled whenever something of it arrives.
+  void watch(const CollectiveId& id, fiber::Event& event) { rounds_.at(id).watcher = &event; }
+  /// The message of `peer`; suspends until it is there.
+  /// @throws UsageError     a message of this collective belongs to a different call.
+  /// @throws PeerLostError  `peer` left, or abort() was called.
+  Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
+               const CollectiveName& name);
+  /// Suspends until what `departure` counts has left.
+  /// @throws PeerLostError  abort() was called.
+  void await(const CollectiveId& id, Departure& departure, const CollectiveName& name);
+
+  /// Counts a message and keeps it if its collective is still to be finished here.
+  void deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
+               CollectiveMessage&& message);
+  /// Lanes that are not forgotten.
+  std::size_t lanes() const noexcept { return next_.size(); }
+  /// Collectives that began here or of which messages came, and that are not over.
+  std::size_t open() const noexcept { return rounds_.size(); }
+  void peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why);
+  void abort(const std::string& why);
+
+  // Epochs: lanes that live for a while, a step say, and of which none is used twice.
+
+  /// Waits in lanes of `epoch`, now and later, throw PeerLostError: it failed on `where` for `why`.
+  void fail_epoch(std::uint64_t epoch, GlobalRank where, const std::string& why);
+  /// The same, told by `source` in a message.
+  void peer_failed_epoch(GlobalRank source, std::uint64_t epoch, const std::string& why);
+  /// Epochs up to this one are over here: what still comes for them is dropped.
+  void end_epoch(std::uint64_t epoch);
+
+ private:
+  using Slot = std::pair<CollectivePhase, GlobalRank>;
+  struct Round {                           // one collective
+    const CollectiveCall* call = nullptr;  // once it began here
+    std::map<Slot, CollectiveMessage> arrived;
+    GlobalRank odd;  // who makes another call
+    Slot awaited;
+    fiber::Event* waiting = nullptr;
+    fiber::Event* watcher = nullptr;
+  };
+  struct Farewell {
+    std::uint64_t sent;
+    std::string why;
+  };
+  struct EpochFailure {
+    GlobalRank where;
+    std::string why;
+  };
+
+  bool is_over(const CollectiveId& id) const;
+  bool is_gone(GlobalRank peer) const;
+  void check_agreement(const CollectiveId& id, const Round& round,
+                       const CollectiveName& name) const;
+  void check_may_come(const CollectiveId& id, GlobalRank peer, const CollectiveName& name) const;
+  void check_not_ended(const CollectiveId& id, const CollectiveName& name) const;
+  void wait(fiber::Event*& place, const CollectiveName& name, GlobalRank peer);
+  void wake_all();
+
+  GlobalRank rank_;
+  std::map<CollectiveLane, std::uint64_t> next_;  // number, by lane
+  std::map<CollectiveId, Round> rounds_;
+  std::vector<fiber::Event*> waiting_;
+  std::map<GlobalRank, std::uint64_t> received_;  // messages so far
+  std::map<GlobalRank, Farewell> left_;
+  std::map<std::uint64_t, EpochFailure> failed_;  // by epoch
+  std::uint64_t ended_epoch_ = 0;
+  std::string aborted_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,430 @@
+// d2d/wires/cuda/cuda_ipc_wire.cpp: see the header.
+#include "d2d/wires/cuda/cuda_ipc_wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/keep_until_exit.h"
+#include "smp/error.h"
+
+namespace smp::d2d {
+
+/// What comes over the other wire.
+class CudaIpcWire::Inbox final : public WireHandler {
+ public:
+  explicit Inbox(CudaIpcWire& wire) : wire_(wire) {}
+  void on_control(GlobalRank source, ByteBuffer&& bytes) override {
+    wire_.on_message(source, std::move(bytes));
+  }
+  void on_sent(Token) override {}
+  void on_received(Token) override {}
+
+ private:
+  CudaIpcWire& wire_;
+};
+
+// ---- connecting --------------------------------------------------------------------------------
+
+CudaIpcWire::CudaIpcWire(std::unique_ptr<Wire> messages, std::unique_ptr<CudaDevice> device,
+                         const std::vector<std::string>& gpus, const CudaIpcOptions& options)
+    : Wire(messages->rank(), messages->members()),
+      messages_(std::move(messages)),
+      device_(std::move(device)),
+      options_(options),
+      inbox_(std::make_unique<Inbox>(*this)),
+      peers_(static_cast<std::size_t>(members().size()), Peer(options_.pages)) {
+  SMP_ASSERT(gpus.size() == peers_.size(), gpus.size(), " GPUs");
+  const auto& own = gpus[static_cast<std::size_t>(members().position(rank()))];
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    peers_[i].shares_events = options_.shared_events && gpus[i] != own;
+  }
+  options_.shared_events = std::any_of(peers_.begin(), peers_.end(),
+                                       [](const Peer& peer) { return peer.shares_events; });
+  try {
+    set_aside();
+  } catch (...) {
+    free_all();
+    throw;
+  }
+  messages_->set_handler(inbox_.get());
+}
+
+void CudaIpcWire::set_aside() {
+  for (std::uint32_t i = 0; i < options_.events; ++i) {
+    events_.push_back(device_->make_event(options_.shared_events));
+    free_events_.push_back(i);
+  }
+  lent_.resize(options_.events);
+  produced_ = device_->make_event(/*shared=*/false);
+  copies_ = device_->make_stream();
+  arena_ = device_->allocate(static_cast<std::size_t>(members().size()) * options_.pages *
+                             options_.page_bytes);
+}
+
+void CudaIpcWire::free_all() noexcept {
+  for (const auto& from : peers_) {
+    for (auto* const event : from.events) device_->free_event(event);
+  }
+  for (const auto& reading : reading_) device_->free_event(reading.done);
+  for (auto* const event : free_readings_) device_->free_event(event);
+  for (auto* const event : events_) device_->free_event(event);
+  if (produced_ != nullptr) device_->free_event(produced_);
+  if (copies_ != nullptr) device_->free_stream(copies_);
+  if (arena_ != nullptr) device_->free(arena_);
+}
+
+CudaIpcWire::~CudaIpcWire() {
+  messages_->set_handler(nullptr);
+  if (!is_connected()) {
+    free_all();
+    return;
+  }
+  // Left without the others: they may write here still, and to free anything would wait for what
+  // a process that is gone should have done. The end of this process frees all of it.
+  base::keep_until_exit(std::move(device_));
+}
+
+/// Every member of a machine with several GPUs has some to share, and the others have none.
+std::string CudaIpcWire::offer() const {
+  std::vector<CudaDevice::Handle> handles{device_->export_memory(arena_)};
+  for (auto* const event : events_) {
+    if (options_.shared_events) handles.push_back(device_->export_event(event));
+  }
+  return {reinterpret_cast<const char*>(handles.data()), handles.size() * sizeof handles[0]};
+}
+
+void CudaIpcWire::connect(const std::vector<std::string>& offers) {
+  SMP_ASSERT(offers.size() == peers_.size(), offers.size(), " offers");
+  for (int position = 0; position < members().size(); ++position) {
+    if (members()[position] == rank()) continue;
+    const auto& offer = offers[static_cast<std::size_t>(position)];
+    auto& to = peers_[static_cast<std::size_t>(position)];
+    const std::size_t handles = 1 + (to.shares_events ? options_.events : 0);
+    SMP_REQUIRE_AS(PeerLostError, offer.size() >= handles * sizeof(CudaDevice::Handle), "rank ",
+                   members()[position], " offers ", offer.size(), " bytes of CUDA handles");
+    auto take = [at = offer.data()]() mutable {
+      CudaDevice::Handle handle;
+      std::memcpy(handle.data(), at, sizeof handle);
+      at += sizeof handle;
+      return handle;
+    };
+    to.arena = device_->open_memory(take());
+    to.place = to.arena + static_cast<std::size_t>(members().position(rank())) * options_.pages *
+                              options_.page_bytes;
+    for (std::size_t i = 1; i < handles; ++i) to.events.push_back(device_->open_event(take()));
+  }
+}
+
+bool CudaIpcWire::is_connected() const noexcept {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.arena != nullptr; });
+}
+
+void CudaIpcWire::disconnect() noexcept {
+  for (auto& to : peers_) {
+    if (to.arena != nullptr) device_->close_memory(std::exchange(to.arena, nullptr));
+  }
+}
+
+namespace {
+
+class CudaProbeMemory final : public ProbeMemory {
+ public:
+  explicit CudaProbeMemory(CudaDevice& device) : device_(device) {}
+  ~CudaProbeMemory() override {
+    for (auto* const block : blocks_) device_.free(block);
+  }
+  CudaProbeMemory(const CudaProbeMemory&) = delete;
+  CudaProbeMemory& operator=(const CudaProbeMemory&) = delete;
+
+  std::span<std::byte> allocate(std::size_t bytes) override {
+    blocks_.push_back(device_.allocate(bytes));
+    return {blocks_.back(), bytes};
+  }
+  void write(std::span<std::byte> to, const std::vector<std::byte>& bytes) override {
+    device_.write(to.data(), bytes.data(), bytes.size());
+  }
+  std::vector<std::byte> read(std::span<const std::byte> from) override {
+    wait_for_gpu();
+    std::vector<std::byte> bytes(from.size());
+    device_.read(bytes.data(), from.data(), bytes.size());
+    return bytes;
+  }
+
+ private:
+  /// Until what was received is there.
+  void wait_for_gpu() const {
+    const base::SteadyClock clock;
+    const auto end = clock.now() + kGpuPatience;
+    auto* const event = device_.make_event(/*shared=*/false);
+    device_.record(event, device_.current_stream());
+    bool done = device_.done(event);
+    for (int idle = 0; !done && clock.now() < end; ++idle) {
+      wait_politely(idle);
+      done = device_.done(event);
+    }
+    device_.free_event(event);
+    SMP_REQUIRE_AS(PeerLostError, done,
+                   "what was to come from another process's GPU was not there ",
+                   kGpuPatience / base::kSecond, " s after it was announced");
+  }
+
+  static constexpr base::Nanoseconds kGpuPatience = 20 * base::kSecond;
+  CudaDevice& device_;
+  std::vector<std::byte*> blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProbeMemory> CudaIpcWire::probe_memory() {
+  return std::make_unique<CudaProbeMemory>(*device_);
+}
+
+// ---- sending -----------------------------------------------------------------------------------
+
+void CudaIpcWire::tell(GlobalRank to, MessageKind kind, const Piece& piece) {
+  auto bytes = messages_->buffers().take();
+  bytes.resize(sizeof piece + sizeof kind);
+  std::memcpy(bytes.data(), &piece, sizeof piece);
+  std::memcpy(bytes.data() + sizeof piece, &kind, sizeof kind);
+  messages_->post(to, std::move(bytes));
+}
+
+void CudaIpcWire::post(GlobalRank to, ByteBuffer&& control) {
+  constexpr auto kKind = MessageKind::kControl;
+  auto bytes = messages_->buffers().take();
+  bytes.resize(control.size() + sizeof kKind);
+  if (control.size() > 0) std::memcpy(bytes.data(), control.data(), control.size());
+  std::memcpy(bytes.data() + control.size(), &kKind, sizeof kKind);
+  messages_->buffers().give(std::move(control));
+  messages_->post(to, std::move(bytes));
+}
+
+void CudaIpcWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id,
+                       Token token) {
+  device_->record(produced_, device_->current_stream());
+  device_->wait(copies_, produced_);
+  Outgoing transfer{bytes, id, token};
+  completions_.begin_send();
+  auto& waiting = peer(to).waiting;
+  if (waiting.empty() && send_pieces(to, transfer)) return;
+  waiting.push_back(transfer);
+  ++waiting_;
+}
+
+std::uint32_t CudaIpcWire::pages_of(std::uint64_t bytes) const noexcept {
+  return static_cast<std::uint32_t>((bytes + options_.page_bytes - 1) / options_.page_bytes);
+}
+
+/// Whether the copies of all of it are under way.
+bool CudaIpcWire::send_pieces(GlobalRank rank, Outgoing& transfer) {
+  auto& to = peer(rank);
+  while (transfer.done < transfer.bytes.size()) {
+    const auto size = std::min<std::uint64_t>(transfer.bytes.size() - transfer.done,
+                                              options_.piece_pages * options_.page_bytes);
+    if (free_events_.empty()) return false;
+    const auto page = to.window.take(pages_of(size));
+    if (!page) return false;
+    const Piece piece{transfer.id, transfer.done, size, *page, free_events_.back()};
+    free_events_.pop_back();
+    lent_[piece.event] = {rank, piece};
+    device_->copy(to.place + *page * options_.page_bytes, transfer.bytes.data() + transfer.done,
+                  size, copies_);
+    device_->record(events_[piece.event], copies_);
+    if (to.shares_events) {
+      tell(rank, MessageKind::kPiece, piece);
+    } else {
+      unannounced_.push_back({rank, piece});
+    }
+    transfer.done += size;
+    if (transfer.done == transfer.bytes.size()) copying_.push_back({piece.event, transfer.token});
+  }
+  return true;
+}
+
+/// What found no pages or events before.
+bool CudaIpcWire::send_waiting() {
+  if (waiting_ == 0) return false;
+  const auto before = waiting_;
+  for (const GlobalRank rank : members()) {
+    auto& waiting = peer(rank).waiting;
+    while (!waiting.empty() && send_pieces(rank, waiting.front())) {
+      waiting.pop_front();
+      --waiting_;
+    }
+  }
+  return waiting_ < before;
+}
+
+bool CudaIpcWire::announce_done() {
+  bool moved = false;
+  while (!unannounced_.empty() && device_->done(events_[unannounced_.front().piece.event])) {
+    tell(unannounced_.front().to, MessageKind::kPiece, unannounced_.front().piece);
+    unannounced_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool CudaIpcWire::finish_done() {
+  bool moved = false;
+  while (!copying_.empty() && device_->done(events_[copying_.front().event])) {
+    completions_.note_sent(copying_.front().token);
+    copying_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+/// The receiver is done with it, and so its copy into the window is done as well.
+void CudaIpcWire::on_free(GlobalRank source, const Piece& piece) {
+  const auto* const lent =
+      piece.event < lent_.size() && lent_[piece.event] ? &*lent_[piece.event] : nullptr;
+  SMP_ASSERT(lent != nullptr && lent->to == source && lent->piece == piece, "rank ", rank(),
+             ": rank ", source, " gives back ", piece.size, " bytes at page ", piece.page,
+             " with event ", piece.event, ", which it was not lent");
+  lent_[piece.event].reset();
+  peer(source).window.give_back(piece.page, pages_of(piece.size));
+  free_events_.push_back(piece.event);
+  std::erase_if(copying_, [&](const Copying& copying) {
+    if (copying.event != piece.event) return false;
+    completions_.note_sent(copying.token);
+    return true;
+  });
+}
+
+// ---- receiving ---------------------------------------------------------------------------------
+
+std::byte* CudaIpcWire::window_of(GlobalRank sender) const noexcept {
+  return arena_ + static_cast<std::size_t>(members().position(sender)) * options_.pages *
+                      options_.page_bytes;
+}
+
+void CudaIpcWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id, Token token) {
+  auto& source = peer(from);
+  Posted posted{id, bytes, token, bytes.size(), device_->current_stream()};
+  std::erase_if(source.pieces, [&](const Piece& piece) {
+    if (piece.id != id) return false;
+    copy_out(from, posted, piece);
+    return true;
+  });
+  if (posted.missing > 0) {
+    source.receives.push_back(posted);
+  } else {
+    completions_.note_received(token);
+  }
+}
+
+void CudaIpcWire::on_piece(GlobalRank source, const Piece& piece) {
+  check_place(source, piece);
+  auto& from = peer(source);
+  const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
+                                   [&](const Posted& each) { return each.id == piece.id; });
+  if (posted == from.receives.end()) return from.pieces.push_back(piece);
+  copy_out(source, *posted, piece);
+  if (posted->missing > 0) return;
+  completions_.note_received(posted->token);
+  from.receives.erase(posted);
+}
+
+/// It lies in the window of its sender.
+void CudaIpcWire::check_place(GlobalRank source, const Piece& piece) const {
+  SMP_ASSERT(piece.event < options_.events && piece.page < options_.pages && piece.size > 0 &&
+                 piece.size <= std::uint64_t{options_.pages - piece.page} * options_.page_bytes,
+             "rank ", rank(), ": rank ", source, " sent ", piece.size, " bytes at page ",
+             piece.page, " with event ", piece.event);
+}
+
+/// Pieces come in order, so one that is lost or comes twice is seen.
+void CudaIpcWire::copy_out(GlobalRank source, Posted& posted, const Piece& piece) {
+  SMP_ASSERT(piece.size <= posted.missing && piece.offset == posted.bytes.size() - posted.missing,
+             "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ", source,
+             ", which sent ", piece.size, " at ", piece.offset, " when ", posted.missing,
+             " were missing");
+  const auto& from = peer(source);
+  if (from.shares_events) device_->wait(posted.stream, from.events[piece.event]);
+  device_->copy(posted.bytes.data() + piece.offset,
+                window_of(source) + piece.page * options_.page_bytes, piece.size, posted.stream);
+  if (free_readings_.empty()) free_readings_.push_back(device_->make_event(/*shared=*/false));
+  auto* const done = free_readings_.back();
+  free_readings_.pop_back();
+  device_->record(done, posted.stream);
+  reading_.push_back({done, source, piece});
+  posted.missing -= piece.size;
+}
+
+/// Gives pages back that were read.
+bool CudaIpcWire::free_read() {
+  bool moved = false;
+  while (!reading_.empty() && device_->done(reading_.front().done)) {
+    const Reading read = reading_.front();
+    reading_.pop_front();
+    free_readings_.push_back(read.done);
+    tell(read.source, MessageKind::kFree, read.piece);
+    moved = true;
+  }
+  return moved;
+}
+
+void CudaIpcWire::on_message(GlobalRank source, ByteBuffer&& bytes) {
+  MessageKind kind{};
+  const auto whole = bytes.span();
+  SMP_ASSERT(whole.size() >= sizeof kind, whole.size(), " bytes");
+  const auto rest = whole.size() - sizeof kind;
+  std::memcpy(&kind, whole.data() + rest, sizeof kind);
+  if (kind == MessageKind::kControl) {
+    bytes.resize(rest);
+    complete();
+    return handler().on_control(source, std::move(bytes));
+  }
+  Piece piece;
+  SMP_ASSERT((kind == MessageKind::kPiece || kind == MessageKind::kFree) && rest == sizeof piece,
+             "rank ", rank(), ": rank ", source, " sent a message of kind ",
+             static_cast<std::uint32_t>(kind), " and ", rest, " bytes");
+  std::memcpy(&piece, whole.data(), sizeof piece);
+  messages_->buffers().give(std::move(bytes));
+  kind == MessageKind::kPiece ? on_piece(source, piece) : on_free(source, piece);
+}
+
+// ---- what is done ------------------------------------------------------------------------------
+
+bool CudaIpcWire::complete() {
+  send_waiting();
+  finish_done();
+  if (!copying_.empty()) {
+    device_->wait(device_->current_stream(), events_[copying_.back().event]);
+    for (const auto& copying : copying_) completions_.note_sent(copying.token);
+    copying_.clear();
+  }
+  bool moved = false;
+  while (completions_.tell(handler())) moved = true;
+  return moved;
+}
+
+bool CudaIpcWire::poll() {
+  bool moved = send_waiting() | announce_done() | free_read() | finish_done();
+  moved |= messages_->poll();
+  moved |= completions_.tell(handler());
+  return moved;
+}
+
+bool CudaIpcWire::drained() const noexcept {
+  return completions_.sends() == 0 && unannounced_.empty() && reading_.empty() &&
+         messages_->drained();
+}
+
+/// Once all that was lent to pieces of this rank has come back nobody uses its events any more, and
+/// its copies are done: it closes the memory of others, and comes. Who has come may still be sent
+/// something, and reads it.
+bool CudaIpcWire::leave() {
+  if (!closed_) {
+    if (!drained() || free_events_.size() < events_.size()) return false;
+    disconnect();
+    closed_ = true;
+  }
+  return messages_->leave() && reading_.empty();
+}
+
+}  // namespace smp::d2d

@@ -1,0 +1,73 @@
+// d2d/wires/mpi/mpi_communicator.h: an MPI communicator of ours, and MPI's error codes as
+// exceptions. Threads: the thread that started MPI.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+#include <utility>
+
+#include "d2d/wire/members.h"
+#include "smp/rank.h"
+
+namespace smp::d2d {
+
+/// MPI's own text for `code`.
+std::string mpi_error_text(int code);
+
+/// Throws PeerLostError with MPI's text unless `code` is MPI_SUCCESS. `peer`: the rank on the
+/// other side, if MPI said.
+void check_mpi(int code, const char* doing, GlobalRank peer = {});
+
+/// Owns a communicator whose errors are returned, never fatal; freed unless MPI is already over.
+class MpiCommunicator {
+ public:
+  MpiCommunicator() = default;
+  ~MpiCommunicator();
+  MpiCommunicator(MpiCommunicator&& other) noexcept
+      : handle_(std::exchange(other.handle_, MPI_COMM_NULL)) {}
+  MpiCommunicator& operator=(MpiCommunicator&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  /// A copy of `other` with a message space of its own. All its ranks call this.
+  static MpiCommunicator duplicate(MPI_Comm other);
+  /// Of the ranks that share this machine's memory. All ranks of `other` call this.
+  static MpiCommunicator of_this_host(MPI_Comm other);
+  /// Of `ranks` of `other`, in that order. Only these call this.
+  static MpiCommunicator subgroup(MPI_Comm other, const Members& ranks);
+
+  /// This process's rank in `ranks`.
+  static int rank_in(MPI_Comm ranks);
+
+  MPI_Comm get() const noexcept { return handle_; }
+  int rank() const { return rank_in(handle_); }
+  int size() const;
+
+ private:
+  explicit MpiCommunicator(MPI_Comm handle);
+  MPI_Comm handle_ = MPI_COMM_NULL;
+};
+
+/// A meeting of all ranks that can be given up.
+class MpiMeeting {
+ public:
+  explicit MpiMeeting(const MpiCommunicator& ranks);
+  /// True once every rank has entered.
+  bool complete();
+
+ private:
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+/// MPI_Abort, and the end of this process even if its launcher does not answer: one that is
+/// stopped, or cannot be reached, would hold it for ever. That one is given 5 s.
+[[noreturn]] void abort_mpi(MPI_Comm communicator, int exit_code) noexcept;
+
+/// Ends the whole job once this process exits: not at once, so that the exception that is unwinding
+/// can still be reported by whoever catches it.
+void end_job_at_exit() noexcept;
+bool job_ends_at_exit() noexcept;
+
+}  // namespace smp::d2d

@@ -1,0 +1,107 @@
+// d2d/wires/ofi/ofi_endpoint.h: libfabric as one object: a reliable datagram endpoint, which sends
+// messages to all others and writes into their memory, with all that it needs.
+// Threads: one at a time (FI_THREAD_DOMAIN); no call waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "d2d/wires/ofi/ofi_handle.h"
+#include "d2d/wires/ofi/ofi_memory.h"
+
+namespace smp::d2d {
+
+/// Something that libfabric was given to do. It stays where it is until its completion is read;
+/// its first bytes are libfabric's until then (FI_CONTEXT2).
+struct OfiOperation {
+  void* of_libfabric[8];
+};
+
+/// Something that is over.
+struct OfiCompletion {
+  OfiOperation* operation = nullptr;  ///< nullptr: another rank's write is there
+  std::size_t bytes = 0;              ///< of a received message
+  std::uint32_t immediate = 0;        ///< what the writer of another rank said
+  std::string error;                  ///< why it failed; empty: it did not
+  bool is_too_long = false;           ///< it failed: a message that is longer than any of ours
+};
+
+struct OfiEndpointOptions {
+  /// Ways of registering memory that providers may ask for (FI_MR_...); 0: all that are known here.
+  int memory_modes = 0;
+  /// Registers what is sent as well, as if the provider asked for it.
+  bool register_local = false;
+};
+
+/// Chooses its provider: those that FI_PROVIDER names, else EFA, else TCP. libfabric's other
+/// variables of the environment hold as well (FI_TCP_IFACE). Progress is made by read(), and by
+/// nothing else, so whoever waits reads.
+class OfiEndpoint {
+ public:
+  /// @throws PeerLostError  libfabric does not start; says why.
+  explicit OfiEndpoint(const OfiEndpointOptions& options = {});
+  virtual ~OfiEndpoint();
+  OfiEndpoint(const OfiEndpoint&) = delete;
+  OfiEndpoint& operator=(const OfiEndpoint&) = delete;
+
+  /// Bytes that others need to reach it, the provider's name among them.
+  const std::string& address() const noexcept { return address_; }
+  /// What the calls below name the endpoint at `address` by. Nothing is sent yet.
+  /// @throws PeerLostError  it has another provider.
+  std::uint64_t peer(const std::string& address);
+
+  /// The most bytes of a message, and of a write.
+  std::size_t longest() const noexcept;
+  /// How many operations to send, or messages to receive, it takes at a time, or more.
+  std::size_t sends() const noexcept;
+  std::size_t receives() const noexcept;
+
+  /// For writes of other ranks.
+  /// @throws PeerLostError  the provider refuses it.
+  OfiMemory register_target(std::span<std::byte> bytes);
+  /// For messages, and for writes of this rank.
+  OfiMemory register_source(std::span<const std::byte> bytes);
+
+  // Each starts an operation on registered bytes, which stay until its completion is read. Returns
+  // 0, kLater: nothing was started, read() and try again; or another error, negative.
+
+  static constexpr int kLater = -11;  // -FI_EAGAIN
+  virtual int send(std::span<const std::byte> bytes, void* descriptor, std::uint64_t peer,
+                   OfiOperation& operation);
+  int receive(std::span<std::byte> bytes, void* descriptor, OfiOperation& operation);
+  struct Remote {
+    std::uint64_t peer;
+    std::uint64_t address;
+    std::uint64_t key;
+  };
+  /// The peer reads a completion with `immediate` once all bytes are there.
+  int write(std::span<const std::byte> bytes, void* descriptor, const Remote& to,
+            std::uint32_t immediate, OfiOperation& operation);
+  static std::string error_text(int status);
+
+  /// Moves what can be moved, and appends what is over, in any order, at most some of it.
+  /// @throws PeerLostError  there is no reading any more.
+  virtual void read(std::vector<OfiCompletion>& completions);
+  /// Ends all operations: nothing of this rank's memory is used from then on.
+  void shut() noexcept { endpoint_.reset(); }
+
+ private:
+  void open();
+  OfiMemory register_memory(const void* bytes, std::size_t size, std::uint64_t access);
+  void read_error(std::vector<OfiCompletion>& completions);
+
+  OfiHandle<fi_info> info_;
+  int memory_modes_ = 0;
+  std::uint64_t next_key_ = 0;
+  std::string address_;
+  OfiHandle<fid_fabric> fabric_;
+  OfiHandle<fid_domain> domain_;
+  OfiHandle<fid_av> addresses_;
+  OfiHandle<fid_cq> completions_;
+  OfiHandle<fid_ep> endpoint_;
+};
+
+}  // namespace smp::d2d

@@ -1,0 +1,31 @@
+// d2d/wires/ofi/ofi_memory.h: memory that an endpoint of libfabric knows, for as long as this
+// lives. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "d2d/wires/ofi/ofi_handle.h"
+
+namespace smp::d2d {
+
+/// Made by OfiEndpoint, which outlives it. Empty where the provider wants nothing registered.
+class OfiMemory {
+ public:
+  OfiMemory() = default;
+  /// @param address  by which other ranks name its first byte
+  OfiMemory(OfiHandle<fid_mr> region, std::uint64_t address)
+      : region_(std::move(region)), address_(address) {}
+
+  /// What this rank's own operations name it by; nullptr: nothing is needed.
+  void* descriptor() const noexcept;
+  /// What other ranks name it by, which is registered for their writes.
+  std::uint64_t key() const noexcept;
+  std::uint64_t address() const noexcept { return address_; }
+
+ private:
+  OfiHandle<fid_mr> region_;
+  std::uint64_t address_ = 0;
+};
+
+}  // namespace smp::d2d

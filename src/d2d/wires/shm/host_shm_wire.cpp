@@ -1,0 +1,424 @@
+// d2d/wires/shm/host_shm_wire.cpp: see the header.
+#include "d2d/wires/shm/host_shm_wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/memory/cross_memory.h"
+#include "smp/error.h"
+
+namespace smp::d2d {
+namespace {
+
+enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece, kOffer };
+
+/// Blocks that are kept for each receiver, if there are so many.
+constexpr std::size_t kReserve = 16;
+
+/// Records read from one peer before the next has its turn.
+constexpr int kMostRecords = 32;
+
+std::vector<HostShmSegment> segments_of(std::vector<base::SharedMemory>&& memories, int size,
+                                        const HostShmOptions& options) {
+  SMP_ASSERT(memories.size() == static_cast<std::size_t>(size), memories.size(), " segments");
+  std::vector<HostShmSegment> segments;
+  for (auto& memory : memories) segments.emplace_back(std::move(memory), size, options);
+  return segments;
+}
+
+}  // namespace
+
+HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::SharedMemory> segments,
+                         const HostShmOptions& options, HostShmProcesses processes,
+                         const HostShmWire* beside)
+    : Wire(rank, std::move(members)),
+      options_(options),
+      processes_(std::move(processes)),
+      segments_(segments_of(std::move(segments), this->members().size(), options_)),
+      position_(this->members().position(rank)),
+      doorbell_(doorbell_of(position_, beside)),
+      ended_(static_cast<std::size_t>(this->members().size())),
+      watch_(processes_.numbers, [this](std::size_t position) {
+        ended_[position] = true;
+        any_ended_ = true;
+        doorbell_.ring();
+      }) {
+  const int size = this->members().size();
+  for (int i = 0; i < size; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    peers_.push_back({{segments_[static_cast<std::size_t>(position_)].ring(i), options_.ring_lines},
+                      {segments_[index].ring(position_), options_.ring_lines},
+                      doorbell_of(i, beside)});
+  }
+  reserve_ = std::min(kReserve, options_.blocks / static_cast<std::size_t>(std::max(1, size - 1)));
+  receivers_.resize(options_.blocks);
+  for (auto block = static_cast<std::uint32_t>(options_.blocks); block-- > 0;) {
+    free_blocks_.push_back(block);
+  }
+}
+
+base::Doorbell HostShmWire::doorbell_of(int position, const HostShmWire* beside) const noexcept {
+  const auto& segments = beside == nullptr ? segments_ : beside->segments_;
+  return base::Doorbell(segments[static_cast<std::size_t>(position)].doorbell());
+}
+
+// ---- sending -----------------------------------------------------------------------------------
+
+void HostShmWire::post(GlobalRank to, ByteBuffer&& bytes) {
+  auto& receiver = peer(to);
+  ControlToSend control{std::move(bytes)};
+  if (receiver.control.empty() && send_control(receiver, control)) return;
+  receiver.control.push_back(std::move(control));
+  ++waiting_;
+}
+
+void HostShmWire::commit(Peer& to, std::uint32_t kind) noexcept {
+  to.out.commit(kind);
+  to.doorbell.ring();
+}
+
+/// Whether all of it is in the ring. What a ring does not hold goes in parts.
+bool HostShmWire::send_control(Peer& to, ControlToSend& control) {
+  const auto all = control.bytes.span();
+  do {
+    const auto size = std::min(all.size() - control.done, to.out.most_payload());
+    auto* const place = to.out.begin(size);
+    if (place == nullptr) return false;
+    if (size > 0) std::memcpy(place, all.data() + control.done, size);
+    control.done += size;
+    commit(to, control.done == all.size() ? kControl : kControlPart);
+  } while (control.done < all.size());
+  buffers_.give(std::move(control.bytes));
+  return true;
+}
+
+void HostShmWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id,
+                       Token token) {
+  auto& receiver = peer(to);
+  DataToSend data{bytes, id, token};
+  completions_.begin_send();
+  if (receiver.data.empty() && send_data(receiver, data)) return;
+  receiver.data.push_back(data);
+  ++waiting_;
+}
+
+/// Whether all of it is in blocks: then its storage is free.
+bool HostShmWire::send_data(Peer& to, DataToSend& data) {
+  if (processes_.may_read_each_other && data.bytes.size() >= options_.least_fetched)
+    return offer(to, data);
+  while (data.done < data.bytes.size()) {
+    auto* const place = to.out.begin(sizeof(Piece));
+    if (place == nullptr) return false;
+    const auto block = take_block(to);
+    if (!block) return false;
+    const auto size = std::min(data.bytes.size() - data.done, options_.block_bytes);
+    const Piece piece{data.id, data.done, *block, static_cast<std::uint32_t>(size)};
+    auto& own = segments_[static_cast<std::size_t>(position_)];
+    std::memcpy(own.block(*block), data.bytes.data() + data.done, size);
+    own.in_use(*block).store(1, std::memory_order_relaxed);
+    std::memcpy(place, &piece, sizeof piece);
+    commit(to, kPiece);
+    data.done += size;
+  }
+  completions_.note_sent(data.token);
+  return true;
+}
+
+/// Whether the other rank was told where it lies: then it stays there until he has fetched it.
+bool HostShmWire::offer(Peer& to, const DataToSend& data) {
+  auto* const place = to.out.begin(sizeof(Offer));
+  if (place == nullptr) return false;
+  const auto block = take_block(to);
+  if (!block) return false;
+  used_blocks_.pop_back();
+  const Offer offer{data.id, reinterpret_cast<std::uint64_t>(data.bytes.data()), data.bytes.size(),
+                    *block};
+  std::memcpy(place, &offer, sizeof offer);
+  auto& own = segments_[static_cast<std::size_t>(position_)];
+  own.in_use(*block).store(1, std::memory_order_relaxed);
+  commit(to, kOffer);
+  offered_.push_back({*block, data.token});
+  return true;
+}
+
+void HostShmWire::take_back_offered() {
+  auto& own = segments_[static_cast<std::size_t>(position_)];
+  std::erase_if(offered_, [&](const Offered& offered) {
+    if (own.in_use(offered.block).load(std::memory_order_acquire) != 0) return false;
+    free_block(offered.block);
+    completions_.note_sent(offered.token);
+    return true;
+  });
+}
+
+/// What found no room before; of those who wait another is first each time.
+bool HostShmWire::send_waiting() {
+  if (waiting_ == 0) return false;
+  const auto before = waiting_;
+  first_to_send_ = (first_to_send_ + 1) % peers_.size();
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    auto& to = peers_[(first_to_send_ + i) % peers_.size()];
+    while (!to.control.empty() && send_control(to, to.control.front())) {
+      to.control.pop_front();
+      --waiting_;
+    }
+    while (!to.data.empty() && send_data(to, to.data.front())) {
+      to.data.pop_front();
+      --waiting_;
+    }
+  }
+  return waiting_ < before;
+}
+
+/// All receivers together are left what is kept for them.
+bool HostShmWire::may_take_block(const Peer& to) const noexcept {
+  if (free_blocks_.empty()) return false;
+  if (to.blocks < reserve_) return true;
+  std::size_t kept = 0;
+  for (int i = 0; i < members().size(); ++i) {
+    const auto& other = peers_[static_cast<std::size_t>(i)];
+    if (i != position_ && other.blocks < reserve_) kept += reserve_ - other.blocks;
+  }
+  return free_blocks_.size() > kept;
+}
+
+/// The one that was free for the shortest time: it may be in a cache.
+std::optional<std::uint32_t> HostShmWire::take_block(Peer& to) {
+  take_back_blocks(/*all=*/false);
+  if (!may_take_block(to)) take_back_blocks(/*all=*/true);
+  if (!may_take_block(to)) return std::nullopt;
+  const auto block = free_blocks_.back();
+  free_blocks_.pop_back();
+  used_blocks_.push_back(block);
+  receivers_[block] = &to;
+  ++to.blocks;
+  return block;
+}
+
+void HostShmWire::free_block(std::uint32_t block) {
+  --receivers_[block]->blocks;
+  free_blocks_.push_back(block);
+}
+
+/// @param all  also those behind one that is still in use
+void HostShmWire::take_back_blocks(bool all) {
+  auto& own = segments_[static_cast<std::size_t>(position_)];
+  const auto is_free = [&](std::uint32_t block) {
+    return own.in_use(block).load(std::memory_order_acquire) == 0;
+  };
+  while (!used_blocks_.empty() && is_free(used_blocks_.front())) {
+    free_block(used_blocks_.front());
+    used_blocks_.pop_front();
+  }
+  if (!all) return;
+  std::erase_if(used_blocks_, [&](std::uint32_t block) {
+    if (!is_free(block)) return false;
+    free_block(block);
+    return true;
+  });
+}
+
+// ---- receiving ---------------------------------------------------------------------------------
+
+void HostShmWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id, Token token) {
+  const int position = members().position(from);
+  auto& source = peer(from);
+  Posted posted{id, bytes, token, bytes.size()};
+  std::erase_if(source.pieces, [&](const Piece& piece) {
+    if (piece.id != id) return false;
+    copy_out(position, posted, piece);
+    return true;
+  });
+  const auto offer = std::find_if(source.offers.begin(), source.offers.end(),
+                                  [id](const Offer& each) { return each.id == id; });
+  if (offer != source.offers.end()) {
+    fetch(position, posted, *offer);
+    source.offers.erase(offer);
+  } else if (posted.missing > 0) {
+    source.receives.push_back(posted);
+  } else {
+    completions_.note_received(token);
+  }
+}
+
+void HostShmWire::on_offer(int source, const Offer& offer) {
+  SMP_ASSERT(offer.block < options_.blocks, "rank ", rank(), ": rank ", members()[source],
+             " offers ", offer.size, " bytes with block ", offer.block);
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
+                                   [&](const Posted& each) { return each.id == offer.id; });
+  if (posted == from.receives.end()) return from.offers.push_back(offer);
+  fetch(source, *posted, offer);
+  from.receives.erase(posted);
+}
+
+void HostShmWire::fetch(int source, const Posted& posted, const Offer& offer) {
+  SMP_ASSERT(offer.size == posted.bytes.size(), "rank ", rank(), ": receiving ",
+             posted.bytes.size(), " bytes of rank ", members()[source], ", which sent ",
+             offer.size);
+  const auto index = static_cast<std::size_t>(source);
+  if (!base::read_process_memory(processes_.numbers[index], offer.address, posted.bytes)) {
+    throw PeerLostError(base::concat("rank ", rank(), ": reading ", offer.size, " bytes of rank ",
+                                     members()[source], " (process ", processes_.numbers[index],
+                                     ") failed: it is gone, or this machine has begun to refuse "
+                                     "it; if that is so, try transport = mpi"));
+  }
+  const auto block = static_cast<std::uint32_t>(offer.block);
+  give_back(source, block);
+  completions_.note_received(posted.token);
+}
+
+/// The sender may wait for it, or be told that what it offered has left.
+void HostShmWire::give_back(int source, std::uint32_t block) noexcept {
+  const auto index = static_cast<std::size_t>(source);
+  segments_[index].in_use(block).store(0, std::memory_order_release);
+  peers_[index].doorbell.ring();
+}
+
+void HostShmWire::copy_out(int source, Posted& posted, const Piece& piece) {
+  // Pieces come in order, so one that is lost or comes twice is seen.
+  SMP_ASSERT(piece.size <= posted.missing && piece.offset == posted.bytes.size() - posted.missing,
+             "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ",
+             members()[source], ", which sent ", piece.size, " at ", piece.offset, " when ",
+             posted.missing, " were missing");
+  auto& segment = segments_[static_cast<std::size_t>(source)];
+  std::memcpy(posted.bytes.data() + piece.offset, segment.block(piece.block), piece.size);
+  give_back(source, piece.block);
+  posted.missing -= piece.size;
+}
+
+void HostShmWire::on_piece(int source, const Piece& piece) {
+  SMP_ASSERT(piece.block < options_.blocks && piece.size > 0 && piece.size <= options_.block_bytes,
+             "rank ", rank(), ": rank ", members()[source], " sent ", piece.size,
+             " bytes in block ", piece.block);
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  const auto posted = std::find_if(from.receives.begin(), from.receives.end(),
+                                   [&](const Posted& each) { return each.id == piece.id; });
+  if (posted == from.receives.end()) return from.pieces.push_back(piece);
+  copy_out(source, *posted, piece);
+  if (posted->missing > 0) return;
+  completions_.note_received(posted->token);
+  from.receives.erase(posted);
+}
+
+/// Control bytes whose last part is in the ring.
+void HostShmWire::hand_on(int source, std::span<const std::byte> last_part) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  const auto before = from.arriving.size();
+  ByteBuffer control = buffers_.take();
+  control.resize(before + last_part.size());
+  if (before > 0) std::memcpy(control.data(), from.arriving.data(), before);
+  if (!last_part.empty()) {
+    std::memcpy(control.data() + before, last_part.data(), last_part.size());
+  }
+  from.arriving.clear();
+  from.in.pop();
+  complete();
+  handler().on_control(members()[source], std::move(control));
+}
+
+void HostShmWire::read(int source, const ShmRing::Record& record) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  if (record.kind == kControl) return hand_on(source, record.payload);
+  if (record.kind == kControlPart) {
+    from.arriving.insert(from.arriving.end(), record.payload.begin(), record.payload.end());
+    return from.in.pop();
+  }
+  if (record.kind == kOffer) {
+    Offer offer;
+    SMP_ASSERT(record.payload.size() == sizeof offer, "rank ", rank(), ": rank ", members()[source],
+               " offers something in ", record.payload.size(), " bytes");
+    std::memcpy(&offer, record.payload.data(), sizeof offer);
+    from.in.pop();
+    return on_offer(source, offer);
+  }
+  Piece piece;
+  SMP_ASSERT(record.kind == kPiece && record.payload.size() == sizeof piece, "rank ", rank(),
+             ": rank ", members()[source], " wrote a record of kind ", record.kind, " and ",
+             record.payload.size(), " bytes");
+  std::memcpy(&piece, record.payload.data(), sizeof piece);
+  from.in.pop();
+  on_piece(source, piece);
+}
+
+bool HostShmWire::read_from(int source) {
+  auto& from = peers_[static_cast<std::size_t>(source)];
+  int records = 0;
+  for (; records < kMostRecords; ++records) {
+    const auto record = from.in.front();
+    if (!record) break;
+    read(source, *record);
+  }
+  return records > 0;
+}
+
+// ---- what is done ------------------------------------------------------------------------------
+
+bool HostShmWire::complete() {
+  bool moved = send_waiting();
+  if (!offered_.empty()) take_back_offered();
+  while (completions_.tell(handler())) moved = true;
+  return moved;
+}
+
+bool HostShmWire::poll() {
+  bool moved = complete();
+  for (int source = 0; source < members().size(); ++source) {
+    if (source != position_ && read_from(source)) moved = true;
+  }
+  completions_.tell(handler());
+  if (!moved && !leaving_ && any_ended_.load(std::memory_order_acquire)) require_no_loss();
+  return moved;
+}
+
+bool HostShmWire::is_lost(int position) const noexcept {
+  const auto index = static_cast<std::size_t>(position);
+  return ended_[index].load(std::memory_order_acquire) &&
+         segments_[index].left().load(std::memory_order_acquire) == 0;
+}
+
+/// Whoever is lost may have said why: what it sent is there, since it has ended, and is read first.
+void HostShmWire::require_no_loss() {
+  for (int i = 0; i < members().size(); ++i) {
+    if (i == position_ || !is_lost(i) || peers_[static_cast<std::size_t>(i)].in.front()) continue;
+    throw PeerLostError(base::concat(
+        "rank ", rank(), ": rank ", members()[i], " is gone: its process ",
+        processes_.numbers[static_cast<std::size_t>(i)], " has ended; restart from a checkpoint"));
+  }
+}
+
+bool HostShmWire::any_lost() const noexcept {
+  if (!any_ended_.load(std::memory_order_acquire)) return false;
+  for (int i = 0; i < members().size(); ++i) {
+    if (i != position_ && is_lost(i)) return true;
+  }
+  return false;
+}
+
+/// With a rank that has ended the job ends as a rule, and this process with it.
+void HostShmWire::require_no_loss_for_long() {
+  if (!any_lost()) return;
+  const auto now = base::SteadyClock().now();
+  if (!lost_since_) lost_since_ = now;
+  if (now - *lost_since_ >= options_.launcher_patience) require_no_loss();
+}
+
+/// Who has left sends no more, so all of it is in the ring already.
+bool HostShmWire::leave() {
+  leaving_ = true;
+  require_no_loss_for_long();
+  if (!drained()) return false;
+  segments_[static_cast<std::size_t>(position_)].left().store(1, std::memory_order_release);
+  for (int i = 0; i < members().size(); ++i) {
+    if (i == position_) continue;
+    const auto index = static_cast<std::size_t>(i);
+    if (segments_[index].left().load(std::memory_order_acquire) == 0) return false;
+    if (peers_[index].in.front()) return false;
+  }
+  return true;
+}
+
+}  // namespace smp::d2d

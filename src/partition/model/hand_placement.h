@@ -1,0 +1,22 @@
+// partition/model/hand_placement.h: what the user placed himself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "partition/model/module_tree.h"
+#include "partition/model/pin.h"
+
+namespace smp::partitioning {
+
+/// Stages and reasons that pins give to modules and what is below them.
+struct HandPlacement {
+  std::vector<int> stages;           ///< by module; -1: nothing by hand
+  std::vector<std::string> reasons;  ///< by module: "placed by set_partition"; empty: nothing
+};
+
+/// Follows all pins; of two for one path the later one wins, of nested ones the inner one.
+/// @throws UsageError  all faults at once.
+HandPlacement follow_pins(const ModuleTree& tree, const std::vector<Pin>& pins, int pp_size);
+
+}  // namespace smp::partitioning

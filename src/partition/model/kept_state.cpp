@@ -1,0 +1,31 @@
+// partition/model/kept_state.cpp: the program's word goes before what was seen.
+#include "partition/model/kept_state.h"
+
+#include <map>
+#include <utility>
+
+namespace smp::partitioning {
+
+using simulate::StateKind;
+
+std::vector<simulate::StateChange> all_state(const ModuleTree& tree,
+                                             const std::vector<simulate::StateChange>& seen) {
+  std::map<int, simulate::StateChange> found;
+  for (const auto& change : seen) {
+    if (tree.nodes.at(change.module).state_use == StateUse::kWatched) found[change.module] = change;
+  }
+  for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
+    const int module = static_cast<int>(i);
+    const StateUse use = tree.nodes[i].state_use;
+    if (use == StateUse::kShared)
+      found[module] = {module, StateKind::kShared, "writes what smp::shared_state_v says"};
+    if (use == StateUse::kOrdered) {
+      found[module] = {module, StateKind::kOrdered, "writes what smp::ordered_state_v says"};
+    }
+  }
+  std::vector<simulate::StateChange> all;
+  for (auto& [module, change] : found) all.push_back(std::move(change));
+  return all;
+}
+
+}  // namespace smp::partitioning

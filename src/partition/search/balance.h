@@ -1,0 +1,25 @@
+// partition/search/balance.h: evens out the load of stages by moving and swapping single nodes.
+// Knows costs and seconds, but no time: a cheap guide for the search, which asks the simulator.
+#pragma once
+
+#include <vector>
+
+#include "partition/model/cost_tree.h"
+#include "simulate/machine.h"
+
+namespace smp::partitioning {
+
+struct BalanceOptions {
+  /// What a node pays for not being on its parent's stage, as a share of an even load.
+  double crossing_price = 0;
+  /// Most nodes to look at, each time counted anew.
+  int budget = 1'000'000;
+};
+
+/// Brings the loads of all stages near each other: cost, seconds and, where memory is limited,
+/// bytes, each relative to the stage's share. Moves nodes one by one or in pairs while that helps;
+/// fixed nodes and the model itself stay.
+std::vector<int> balanced(const CostTree& tree, const simulate::Machine& machine,
+                          std::vector<int> stages, const BalanceOptions& options = {});
+
+}  // namespace smp::partitioning

@@ -1,0 +1,294 @@
+// partition/search/partitioner.cpp: pins, then the cost tree, then what the strategies find, then
+// the best of it.
+#include "partition/search/partitioner.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "partition/model/count_trace.h"
+#include "partition/model/hand_placement.h"
+#include "partition/model/stage_use.h"
+#include "partition/plan/explain.h"
+#include "partition/search/memory_diagnosis.h"
+#include "partition/search/step_bound.h"
+#include "partition/search/step_judge.h"
+#include "partition/search/strategies.h"
+
+namespace smp::partitioning {
+namespace {
+
+using base::concat;
+
+/// Module calls that are simulated for one plan, in all and for each outcome that is reported: a
+/// bound on work that is the same on every machine.
+constexpr std::int64_t kMostCalls = 4'000'000;
+constexpr std::int64_t kMostCallsOfOutcome = 500'000;
+constexpr int kMostJudgements = 300;
+constexpr int kLeastJudgements = 12;
+/// By which a bottleneck may grow if fewer modules are cut then.
+constexpr std::array kSlacks{0.01, 0.03, 0.1};
+/// Rounds of runs that are dealt to the stages; see looped_partition().
+constexpr std::array kLoops{2, 3, 4, 6, 8};
+
+/// Weights of memory beside the one that is asked for.
+constexpr std::array kOtherAlphas{0.0, 0.2, 0.5, 0.8, 1.0};
+constexpr int kBudgetForOtherCosts = 200;  // judgements
+
+constexpr const char* kByHand = "by hand";
+
+struct Candidate {
+  std::string strategy;
+  std::vector<int> stages;  // of nodes
+  Judgement judgement;
+};
+
+class Planner {
+ public:
+  Planner(const ModuleTree& tree, const PartitionOptions& options)
+      : tree_(tree),
+        options_(options),
+        hand_(follow_pins(tree, options.pins, options.pp_size)),
+        trace_(trace_to_plan(tree, options.trace)),
+        machine_(machine_of(options)),
+        costs_(
+            make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
+        schedule_(schedule::make_schedule(options.pipeline, shape_of(options))),
+        judge_(tree_, trace_, costs_, machine_, settings()) {}
+
+  PartitionPlan run() {
+    if (options_.auto_partition) {
+      split();
+    } else {
+      fill_default();
+    }
+    const auto best = std::min_element(found_.begin(), found_.end(),
+                                       [&](auto& a, auto& b) { return value(a) < value(b); });
+    if (!best->judgement.fits() && options_.refuse_unfit) {
+      throw_memory_diagnosis({tree_, trace_, costs_, machine_, judge_.settings(), best->stages,
+                              best->judgement, best->strategy == kByHand,
+                              options_.active_microbatches});
+    }
+    return explain(*best);
+  }
+
+ private:
+  static simulate::Machine machine_of(const PartitionOptions& options) {
+    simulate::Machine machine = options.machine;
+    machine.stages = options.pp_size;
+    return machine;
+  }
+
+  StepSettings settings() const {
+    return {options_.microbatches, schedule_.get(), options_.optimizer_ratio,
+            options_.memory_weight, options_.gradient_copies};
+  }
+
+  // ---- what has no pin ------------------------------------------------------------------------
+
+  void fill_default() {
+    const int stage = options_.default_partition;
+    SMP_REQUIRE(stage >= 0 && stage < machine_.stages, "default_partition is ", stage,
+                "; there are ", machine_.stages, " stages, numbered from 0");
+    for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
+      const bool follows_another = costs_.nodes[costs_.node_of_module[m]].fixed >= 0;
+      if (hand_.reasons[m].empty() && !follows_another) {
+        hand_.reasons[m] = "placed by default_partition";
+      }
+    }
+    add(kByHand, fixed_stages(stage));
+  }
+
+  /// @param stage  of nodes that are not fixed, but for the model itself, which is on stage 0
+  std::vector<int> fixed_stages(int stage) const {
+    std::vector<int> stages;
+    for (const CostNode& node : costs_.nodes) {
+      const bool model = stages.empty();
+      stages.push_back(node.fixed >= 0 ? node.fixed : (model ? 0 : stage));
+    }
+    return stages;
+  }
+
+  bool wanted(const std::string& strategy) const {
+    return options_.strategy == strategy || options_.strategy == "best";
+  }
+
+  void split() {
+    SMP_REQUIRE(wanted("tree") || wanted("contiguous") || wanted("search"),
+                "there is no partition_strategy \"", options_.strategy,
+                "\"; use \"best\", \"tree\", \"contiguous\" or \"search\"");
+    const StageUse use = stage_use(costs_, machine_);
+    // Who places everything by hand may leave stages idle.
+    if (use.free == 0 && !options_.pins.empty()) return add(kByHand, fixed_stages(0));
+    // State that keeps everything on stage 0 is no fault of the model.
+    const bool shared =
+        std::any_of(trace_.state.begin(), trace_.state.end(),
+                    [](const auto& change) { return change.kind == simulate::StateKind::kShared; });
+    if (shared && use.free + use.served < machine_.stages) return add("tree", fixed_stages(0));
+    require_enough_nodes(use);
+    const auto tree = used(tree_partition(costs_, machine_));
+    if (machine_.stages == 1) return add("tree", tree);
+    if (wanted("tree")) add("tree", tree);
+    if (options_.strategy == "tree") return;
+    const auto contiguous = used(contiguous_partition(costs_, machine_));
+    if (wanted("contiguous")) add("contiguous", contiguous);
+    // Where nothing was run, a simulation has nothing to say that would justify a scattered plan,
+    // but memory has.
+    const bool known = trace_.source != simulate::CostSource::kCounts;
+    const bool fits = std::any_of(found_.begin(), found_.end(),
+                                  [](const Candidate& found) { return found.judgement.fits(); });
+    if (options_.strategy == "search" || (options_.strategy == "best" && (known || !fits))) {
+      add("search", search({tree, contiguous}));
+      try_other_costs();
+    }
+  }
+
+  /// Where nothing fits so far, and the search could not afford to begin with these.
+  void try_other_costs() {
+    const auto fits = [](const Candidate& found) { return found.judgement.fits(); };
+    if (std::any_of(found_.begin(), found_.end(), fits)) return;
+    std::vector<std::vector<int>> others;
+    add_by_other_costs(others);
+    for (auto& stages : others) {
+      auto judgement = judge_.judge_within(stages, kMostCallsOfOutcome);
+      auto& best = found_.back();
+      if (judgement.value() >= best.judgement.value()) continue;
+      best.stages = std::move(stages);
+      best.judgement = std::move(judgement);
+    }
+  }
+
+  void require_enough_nodes(const StageUse& use) const {
+    if (machine_.stages == 1 || use.free + use.served >= machine_.stages) return;
+    const auto movable = std::count_if(tree_.nodes.begin() + 1, tree_.nodes.end(),
+                                       [](const ModuleNode& node) { return node.movable(); });
+    throw ResourceError(concat(
+        "there are ", machine_.stages, " stages but only ", use.free,
+        use.free == 1 ? " piece" : " pieces", " of the model to place (", tree_.nodes.size(),
+        " modules, ", movable,
+        " of them can run on a rank of their own, tied weights count as one piece); use at most ",
+        std::max(use.free + use.served, 1),
+        " stages (ranks / tensor_parallel_degree / replicas), or declare more of its modules with "
+        "SMP_MODULE"));
+  }
+
+  std::vector<int> used(std::vector<int> stages) const {
+    return use_every_stage(costs_, machine_, std::move(stages));
+  }
+
+  std::vector<int> search(std::vector<std::vector<int>> starts) const {
+    for (const double slack : kSlacks) {
+      starts.push_back(used(contiguous_partition(costs_, machine_, slack)));
+    }
+    for (const int loops : kLoops) {
+      const bool enough = static_cast<std::size_t>(loops) * machine_.stages <= costs_.nodes.size();
+      if (enough) starts.push_back(used(looped_partition(costs_, machine_, loops)));
+    }
+    const std::int64_t of_microbatch = judge_.calls_of_microbatch();
+    const std::int64_t sample = std::min<std::int64_t>(
+        {options_.microbatches,
+         std::max<std::int64_t>(1, kMostCalls / (kLeastJudgements * of_microbatch))});
+    const auto budget = static_cast<int>(std::clamp<std::int64_t>(
+        kMostCalls / (sample * of_microbatch), kLeastJudgements, kMostJudgements));
+    if (budget >= kBudgetForOtherCosts) add_by_other_costs(starts);
+    const Judgement tree = judged(starts.front(), sample);
+    const double tree_seconds =
+        tree.fits() ? tree.seconds() : std::numeric_limits<double>::infinity();
+    const Judge judge = [&](const std::vector<int>& stages) {
+      if (!every_stage_used(costs_, machine_, stages)) return kIdle;
+      const Judgement judgement = judged(stages, sample);
+      return value(judgement, tree_seconds);
+    };
+    return search_partition(costs_, machine_, starts, judge, budget);
+  }
+
+  /// What the paper's algorithm and even runs come to where memory weighs more or less, or modules
+  /// are priced by their number: with a limit on memory one of these may be all that fits.
+  void add_by_other_costs(std::vector<std::vector<int>>& starts) const {
+    simulate::Trace counted = trace_;
+    counted.source = simulate::CostSource::kCounts;
+    for (const simulate::Trace* trace : {&trace_, &std::as_const(counted)}) {
+      for (const double alpha : kOtherAlphas) {
+        const auto costs = make_cost_tree(tree_, *trace, hand_.stages, {.memory_weight = alpha});
+        for (const SeatTies ties : {SeatTies::kFewestSeats, SeatTies::kFirst}) {
+          starts.push_back(used(tree_partition(costs, machine_, ties)));
+        }
+        starts.push_back(used(contiguous_partition(costs, machine_)));
+      }
+    }
+  }
+
+  Judgement judged(const std::vector<int>& stages, std::int64_t microbatches) const {
+    return judge_.judge(stages, static_cast<int>(microbatches));
+  }
+
+  // Worse than all others if slower than the paper's algorithm.
+  static double value(const Judgement& judgement, double tree_seconds) {
+    return judgement.value() * (judgement.seconds() > tree_seconds ? kSlower : 1);
+  }
+
+  double value(const Candidate& candidate) const {
+    const Candidate& first = found_.front();
+    const bool comparable = first.strategy == "tree" && first.judgement.fits();
+    const double limit = (comparable ? first : candidate).judgement.seconds();
+    return value(candidate.judgement, limit);
+  }
+
+  void add(std::string strategy, std::vector<int> stages) {
+    Judgement judgement = judge_.judge_within(stages, kMostCallsOfOutcome);
+    found_.push_back({std::move(strategy), std::move(stages), std::move(judgement)});
+  }
+
+  // ---- the plan -------------------------------------------------------------------------------
+
+  static PlanSummary::Outcome outcome(const Candidate& candidate) {
+    const Judgement& judgement = candidate.judgement;
+    return {candidate.strategy, judgement.step.seconds, judgement.step.bubble, judgement.to_bound,
+            judgement.fits()};
+  }
+
+  PartitionPlan explain(const Candidate& best) const {
+    const std::vector<int> stages = stages_of_modules(costs_, best.stages);
+    PlanFacts facts{.tree = tree_,
+                    .trace = trace_,
+                    .costs = costs_,
+                    .machine = machine_,
+                    .stages = stages,
+                    .by_hand = hand_.reasons,
+                    .memory = best.judgement.memory,
+                    .chosen = outcome(best),
+                    .others = {},
+                    .pipeline = options_.pipeline,
+                    .microbatches = options_.microbatches,
+                    .step_bound = step_lower_bound(trace_, costs_, machine_, judge_.settings())};
+    for (const Candidate& other : found_) {
+      if (&other != &best) facts.others.push_back(outcome(other));
+    }
+    return explained_plan(facts);
+  }
+
+  static constexpr double kSlower = 1e3;
+  static constexpr double kIdle = std::numeric_limits<double>::infinity();
+
+  const ModuleTree& tree_;
+  const PartitionOptions& options_;
+  HandPlacement hand_;
+  const simulate::Trace trace_;
+  const simulate::Machine machine_;
+  const CostTree costs_;
+  const std::unique_ptr<schedule::Schedule> schedule_;
+  const StepJudge judge_;
+  std::vector<Candidate> found_;
+};
+
+}  // namespace
+
+PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options) {
+  SMP_ASSERT(!tree.nodes.empty());
+  return Planner(tree, options).run();
+}
+
+}  // namespace smp::partitioning

@@ -1,0 +1,61 @@
+// partition/search/partitioner.h: from a traced model and the user's wishes to a plan (paper §4.5).
+// Pure functions: every rank comes to the same plan by itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "partition/model/module_tree.h"
+#include "partition/model/pin.h"
+#include "schedule/schedule.h"
+#include "simulate/machine.h"
+#include "simulate/trace.h"
+#include "smp/plan.h"
+
+namespace smp::partitioning {
+
+struct PartitionOptions {
+  int pp_size = 1;
+  std::vector<Pin> pins;
+  /// Find a split of what has no pin; else it goes to `default_partition`.
+  bool auto_partition = true;
+  int default_partition = 0;
+
+  /// One microbatch through the model. Without calls: count_trace().
+  simulate::Trace trace;
+  /// Speeds, memory and messages; its `stages` is not read.
+  simulate::Machine machine;
+  /// "best", "tree", "contiguous" or "search".
+  std::string strategy = "best";
+  double memory_weight = 0.8;  ///< alpha of equation 1
+
+  std::string pipeline = "interleaved";
+  int microbatches = 1;
+  /// Most microbatches in flight under "interleaved", at least 1; must be set for it.
+  int active_microbatches = 0;
+  /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
+  double optimizer_ratio = 2;
+  /// How often each gradient is held: twice where replicas add them up aside.
+  int gradient_copies = 1;
+  /// Whether a plan that needs more memory than there is, is an error; else the one that lacks
+  /// least is made.
+  bool refuse_unfit = true;
+};
+
+/// What the schedule of such a step is made for.
+[[nodiscard]] inline schedule::StepShape shape_of(const PartitionOptions& options) {
+  return {options.pp_size, options.microbatches, options.active_microbatches};
+}
+
+/// Places every module. Pins come first; tied weights and modules that cannot leave their parent go
+/// together; the model itself is on stage 0; every stage gets something to run. "best" takes, of
+/// all that the strategies find, the smallest simulated step time, where a stage that costs more
+/// than its share counts as time too, and never a slower step than that of "tree".
+/// @throws UsageError     all faults of the pins at once: an unknown or ambiguous path (with the
+///                        most similar), a stage out of range, a module that cannot leave its
+///                        parent, tied weights on two stages; an unknown strategy or schedule.
+/// @throws ResourceError  more stages than modules to place; a stage whose memory is too small (if
+///                        `refuse_unfit`): whether that is proven, and what would help.
+[[nodiscard]] PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options);
+
+}  // namespace smp::partitioning

@@ -1,0 +1,156 @@
+// partition/search/step_judge.cpp: simulation, memory model and bottleneck in one number.
+#include "partition/search/step_judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "partition/model/replica_sums.h"
+#include "partition/search/strategies.h"
+#include "simulate/most_activations.h"
+
+namespace smp::partitioning {
+namespace {
+
+/// Of the step, for each module that is split.
+constexpr double kSplit = 0.007;
+constexpr double kUnfit = 1e9;
+
+// Seconds that the busiest stage, or the most oversubscribed host, is at work.
+double pace(const std::vector<double>& busy, const simulate::Machine& machine) {
+  double seconds = *std::max_element(busy.begin(), busy.end());
+  for (const auto& host : machine.oversubscribed) {
+    double all = 0;
+    for (const int stage : host.stages) all += busy[stage];
+    seconds = std::max(seconds, all / host.cores);
+  }
+  return seconds;
+}
+
+// From a step of `from` microbatches to one of `to`.
+void extrapolate(simulate::SimulatedStep& step, const simulate::Machine& machine,
+                 const schedule::Schedule& schedule, int from, int to) {
+  const double more = static_cast<double>(to) / from;
+  const double longer = (more - 1) * pace(step.busy, machine);
+  step.seconds += longer;
+  for (auto* moments : {&step.ends, &step.last_backwards}) {
+    for (double& moment : *moments) moment += moment > 0 ? longer : 0;
+  }
+  for (double& busy : step.busy) busy *= more;
+  const double busy = std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
+  step.bubble = 1 - busy / (static_cast<double>(step.busy.size()) * step.seconds);
+  for (std::size_t s = 0; s < step.peak_activations.size(); ++s) {
+    const int stage = static_cast<int>(s);
+    step.peak_activations[s] = step.peak_activations[s] * schedule.most_alive(stage, to) /
+                               schedule.most_alive(stage, from);
+  }
+  for (auto& count : step.messages) count = count * to / from;
+}
+
+// Gradients of weights that a schedule computes later are not final when the last backward begins.
+simulate::Machine::Replicas replicas_of_step(const simulate::Machine& machine,
+                                             const StepSettings& settings) {
+  auto replicas = machine.replicas;
+  for (int stage = 0; stage < machine.stages; ++stage) {
+    if (schedule::splits_any_backward(*settings.schedule, stage, settings.microbatches)) {
+      replicas.bucket_bytes = 0;
+    }
+  }
+  return replicas;
+}
+
+// Of one set of gradients.
+std::vector<std::int64_t> gradient_bytes(const std::vector<StageMemory>& memory) {
+  std::vector<std::int64_t> bytes;
+  bytes.reserve(memory.size());
+  for (const auto& stage : memory) bytes.push_back(stage.gradients - stage.sums);
+  return bytes;
+}
+
+std::int64_t missing_bytes(const std::vector<StageMemory>& memory,
+                           const simulate::Machine& machine) {
+  std::int64_t missing = 0;
+  for (std::size_t s = 0; s < machine.memory.size(); ++s) {
+    missing = std::max(missing, memory[s].most() - machine.memory[s]);
+  }
+  return missing;
+}
+
+// Parents come before their children.
+int split_modules(const CostTree& costs, const std::vector<int>& stages) {
+  std::vector<bool> split(costs.nodes.size(), false);
+  for (std::size_t i = costs.nodes.size(); i-- > 1;) {
+    const int parent = costs.nodes[i].parent;
+    if (split[i] || stages[i] != stages[parent]) split[parent] = true;
+  }
+  return static_cast<int>(std::count(split.begin(), split.end(), true));
+}
+
+}  // namespace
+
+double Judgement::value() const {
+  const double balanced = seconds() * std::pow(to_bound, balance_weight);
+  const double readable = balanced * (1 + kSplit * split_modules);
+  return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
+}
+
+StepJudge::StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const CostTree& costs,
+                     const simulate::Machine& machine, const StepSettings& settings)
+    : tree_(tree),
+      trace_(trace),
+      costs_(costs),
+      machine_(machine),
+      settings_(settings),
+      lower_bound_(bottleneck_lower_bound(costs, machine)) {}
+
+std::int64_t StepJudge::calls_of_microbatch() const {
+  return static_cast<std::int64_t>(std::max<std::size_t>(1, trace_.mean_calls()));
+}
+
+Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated) const {
+  return judge(stages_of_nodes, simulated, !machine_.memory.empty());
+}
+
+Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated,
+                           bool with_most) const {
+  const auto stages = stages_of_modules(costs_, stages_of_nodes);
+  simulate::SimulationOptions options;
+  options.microbatches = std::min(simulated, settings_.microbatches);
+  options.schedule = settings_.schedule;
+  Judgement judgement;
+  judgement.step = simulate::simulate(trace_, stages, machine_, options);
+  extrapolate(judgement.step, machine_, *settings_.schedule, options.microbatches,
+              settings_.microbatches);
+  judgement.memory =
+      predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
+                     settings_.optimizer_ratio, settings_.gradient_copies);
+  if (trace_.source != simulate::CostSource::kCounts) {  // else seconds mean nothing
+    judgement.replica_sums = replica_sum_seconds(
+        judgement.step, replicas_of_step(machine_, settings_), gradient_bytes(judgement.memory));
+  }
+  judgement.balance_weight = settings_.balance_weight;
+  judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
+  judgement.split_modules = split_modules(costs_, stages_of_nodes);
+  judgement.missing = missing_bytes(judgement.memory, machine_);
+  return judgement;
+}
+
+Judgement StepJudge::judge_within(const std::vector<int>& stages_of_nodes,
+                                  std::int64_t calls) const {
+  const std::int64_t most = std::max<std::int64_t>(1, calls / calls_of_microbatch());
+  return judge(stages_of_nodes,
+               static_cast<int>(std::min<std::int64_t>(most, settings_.microbatches)), true);
+}
+
+Activations StepJudge::activations(const simulate::SimulatedStep& step,
+                                   const std::vector<int>& stages,
+                                   const simulate::SimulationOptions& options,
+                                   bool with_most) const {
+  if (!with_most) return {step.peak_activations, step.peak_activations};
+  simulate::SimulationOptions whole = options;
+  whole.microbatches = settings_.microbatches;
+  return {step.peak_activations, simulate::most_activations(trace_, stages, machine_, whole)};
+}
+
+}  // namespace smp::partitioning

@@ -1,0 +1,77 @@
+// partition/search/step_judge.h: what a placement is worth: the simulated time of a step, and
+// whether every stage holds what it must.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "partition/model/cost_tree.h"
+#include "partition/model/memory_model.h"
+#include "simulate/machine.h"
+#include "simulate/simulator.h"
+#include "simulate/trace.h"
+
+namespace smp::partitioning {
+
+/// The step that placements are judged by.
+struct StepSettings {
+  int microbatches = 1;
+  const schedule::Schedule* schedule = nullptr;
+  double optimizer_ratio = 2;  ///< optimizer state over trained weights
+  /// What an even cost is worth against a short step, 0 to 1: as much as memory in the cost (alpha
+  /// of equation 1), since the step itself tells how even the time is.
+  double balance_weight = 0.8;
+  int gradient_copies = 1;  ///< how often each gradient is held
+};
+
+/// What a placement comes to.
+struct Judgement {
+  simulate::SimulatedStep step;
+  double replica_sums = 0;          ///< seconds after it until replicas have summed their gradients
+  std::vector<StageMemory> memory;  ///< by stage
+  double to_bound = 1;              ///< bottleneck ÷ its lower bound
+  double balance_weight = 0;        ///< StepSettings
+  std::int64_t missing = 0;         ///< bytes that the worst stage lacks
+  int split_modules = 0;            ///< whose parts are on several stages
+
+  bool fits() const { return missing == 0; }
+  /// Until the next step can begin.
+  double seconds() const { return step.seconds + replica_sums; }
+  /// Smaller is better: seconds of the step and of sums after it, times `to_bound` to the power of
+  /// `balance_weight`, and a little more for every module that a reader finds on several stages;
+  /// what does not fit is worse than all that fits.
+  double value() const;
+};
+
+/// Refers to its arguments.
+class StepJudge {
+ public:
+  StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const CostTree& costs,
+            const simulate::Machine& machine, const StepSettings& settings);
+
+  /// Simulates at most `simulated` microbatches and adds the others at the pace of the busiest
+  /// stage.
+  Judgement judge(const std::vector<int>& stages_of_nodes, int simulated) const;
+
+  /// Judges within `calls` simulated module calls, as exactly as so many allow. Here the memory's
+  /// `most` is always told; judge() does so if it is limited.
+  Judgement judge_within(const std::vector<int>& stages_of_nodes, std::int64_t calls) const;
+
+  std::int64_t calls_of_microbatch() const;
+  const StepSettings& settings() const { return settings_; }
+
+ private:
+  Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool with_most) const;
+  Activations activations(const simulate::SimulatedStep& step, const std::vector<int>& stages,
+                          const simulate::SimulationOptions& options, bool with_most) const;
+
+  const ModuleTree& tree_;
+  const simulate::Trace& trace_;
+  const CostTree& costs_;
+  const simulate::Machine& machine_;
+  const StepSettings settings_;
+  double lower_bound_;
+};
+
+}  // namespace smp::partitioning

@@ -1,0 +1,440 @@
+// partition/simulated/planned_step.cpp: calls as lines of numbers, the rest by name.
+#include "partition/simulated/planned_step.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "config/config_keys.h"
+#include "config/json.h"
+#include "partition/model/count_trace.h"
+#include "partition/search/partitioner.h"
+
+namespace smp::partitioning {
+namespace {
+
+using base::Json;
+using base::json_element;
+using base::json_member;
+using simulate::ComputeInterval;
+using simulate::Machine;
+using simulate::StateKind;
+using simulate::Trace;
+using simulate::TracedCall;
+
+// Of a call: module, caller, before, after (3 numbers each), input, output, live and gradient
+// bytes, whether it is a Sequential; then, if known, the backward of before and after (2 numbers
+// each).
+constexpr std::size_t kCallNumbers = 13;
+constexpr std::size_t kBackwardNumbers = 2;
+constexpr double kUnknown = -1;
+
+constexpr double kMostSeconds = 1e9;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 44;
+
+void append(Json& numbers, const ComputeInterval& interval) {
+  numbers.push_back(interval.seconds);
+  numbers.push_back(interval.activation_bytes);
+  numbers.push_back(interval.gradient_bytes);
+}
+
+/// From 0 to what any sum of them stays far below.
+double quantity_at(const Json& numbers, std::size_t index, const std::string& name) {
+  const auto quantity = base::json_element<double>(numbers, index, name);
+  SMP_REQUIRE(quantity >= 0 && quantity <= kMostSeconds, name, ": element ", index, " of ",
+              base::excerpt(base::json_text(numbers)), " must be from 0 to ", kMostSeconds);
+  return quantity;
+}
+
+std::int64_t bytes_at(const Json& numbers, std::size_t index, const std::string& name) {
+  const auto bytes = base::json_element<std::int64_t>(numbers, index, name);
+  SMP_REQUIRE(bytes >= 0 && bytes <= kMostBytes, name, ": element ", index, " of ",
+              base::excerpt(base::json_text(numbers)), " must be from 0 to ", kMostBytes);
+  return bytes;
+}
+
+ComputeInterval interval_at(const Json& numbers, std::size_t first, const std::string& name) {
+  return {quantity_at(numbers, first, name), bytes_at(numbers, first + 1, name),
+          bytes_at(numbers, first + 2, name)};
+}
+
+void append_backward(Json& numbers, const ComputeInterval& interval) {
+  numbers.push_back(interval.backward_seconds < 0 ? kUnknown : interval.backward_seconds);
+  numbers.push_back(interval.weight_seconds);
+}
+
+/// A part of a backward, of which its sum may differ by rounding.
+double weights_at(const Json& numbers, std::size_t index, double backward,
+                  const std::string& name) {
+  constexpr double kRounding = 1 + 1e-9;
+  const double weights = quantity_at(numbers, index, name);
+  SMP_REQUIRE(weights <= backward * kRounding, name,
+              ": gradients of weights take longer than all of the backward in ",
+              base::excerpt(base::json_text(numbers)));
+  return std::min(weights, backward);
+}
+
+void read_backward(ComputeInterval& interval, const Json& numbers, std::size_t first,
+                   const std::string& name) {
+  const bool unknown = json_element<double>(numbers, first, name) == kUnknown;
+  interval.backward_seconds = unknown ? kUnknown : quantity_at(numbers, first, name);
+  interval.weight_seconds = unknown
+                                ? quantity_at(numbers, first + 1, name)
+                                : weights_at(numbers, first + 1, interval.backward_seconds, name);
+}
+
+bool knows_backward(const TracedCall& call) {
+  return call.before.backward_seconds >= 0 || call.after.backward_seconds >= 0;
+}
+
+Json call_to_json(const TracedCall& call) {
+  Json numbers = {call.module, call.caller};
+  append(numbers, call.before);
+  append(numbers, call.after);
+  for (const std::int64_t bytes :
+       {call.input_bytes, call.output_bytes, call.caller_live_bytes, call.caller_gradient_bytes}) {
+    numbers.push_back(bytes);
+  }
+  numbers.push_back(call.sequential ? 1 : 0);
+  if (!knows_backward(call)) return numbers;
+  append_backward(numbers, call.before);
+  append_backward(numbers, call.after);
+  return numbers;
+}
+
+/// `count` of them, or `more`.
+void require_numbers(const Json& numbers, std::size_t count, const char* what,
+                     const std::string& name, std::size_t more = 0) {
+  const bool right =
+      numbers.is_array() && (numbers.size() == count || numbers.size() == count + more);
+  SMP_REQUIRE(right, name, ": ", what, " must be ", count, " numbers, found ",
+              base::excerpt(base::json_text(numbers)));
+}
+
+TracedCall call_from_json(const Json& numbers, int index, const std::string& name) {
+  require_numbers(numbers, kCallNumbers, "a call", name, 2 * kBackwardNumbers);
+  TracedCall call;
+  call.module = json_element<int>(numbers, 0, name);
+  call.caller = json_element<int>(numbers, 1, name);
+  SMP_REQUIRE(call.module >= 0 && call.caller >= -1 && call.caller < index, name, ": call ", index,
+              " is of module ", call.module, " by call ", call.caller,
+              ", which must come before it");
+  call.before = interval_at(numbers, 2, name);
+  call.after = interval_at(numbers, 5, name);
+  call.input_bytes = bytes_at(numbers, 8, name);
+  call.output_bytes = bytes_at(numbers, 9, name);
+  call.caller_live_bytes = bytes_at(numbers, 10, name);
+  call.caller_gradient_bytes = bytes_at(numbers, 11, name);
+  call.sequential = json_element<int>(numbers, 12, name) != 0;
+  if (numbers.size() == kCallNumbers) return call;
+  read_backward(call.before, numbers, kCallNumbers, name);
+  read_backward(call.after, numbers, kCallNumbers + kBackwardNumbers, name);
+  return call;
+}
+
+bool keeps_order(const Trace& trace) {
+  return std::any_of(trace.state.begin(), trace.state.end(),
+                     [](const auto& change) { return change.kind == StateKind::kOrdered; });
+}
+
+/// [bytes, call, before, call, before, ...]
+Json shared_to_json(const simulate::SharedTensor& tensor) {
+  Json numbers = {tensor.bytes};
+  for (const auto& keeper : tensor.keepers) {
+    numbers.push_back(keeper.call);
+    numbers.push_back(keeper.before ? 1 : 0);
+  }
+  return numbers;
+}
+
+simulate::SharedTensor shared_from_json(const Json& numbers, int calls, const std::string& name) {
+  require_numbers(numbers, numbers.size() | 1, "a shared tensor", name);
+  simulate::SharedTensor tensor{bytes_at(numbers, 0, name), {}};
+  for (std::size_t i = 1; i < numbers.size(); i += 2) {
+    const simulate::IntervalId keeper{json_element<int>(numbers, i, name),
+                                      json_element<int>(numbers, i + 1, name) != 0};
+    SMP_REQUIRE(keeper.call >= -1 && keeper.call < calls, name, ": there is no call ", keeper.call);
+    tensor.keepers.push_back(keeper);
+  }
+  return tensor;
+}
+
+Json link_to_json(const Machine::Link& link) {
+  return {{"latency", link.latency}, {"bytes_per_second", link.bytes_per_second}};
+}
+
+/// Where the stages are, and the links between these places.
+void add_places(Json& json, const Machine& machine) {
+  Json places = Json::array();
+  for (const auto& place : machine.places) {
+    places.push_back({place.node, place.socket, place.port});
+  }
+  json["places"] = places;
+  json["across_sockets"] = link_to_json(machine.across_sockets);
+  json["network"] = link_to_json(machine.network);
+}
+
+Json machine_to_json(const Machine& machine) {
+  Json hosts = Json::array();
+  for (const auto& host : machine.oversubscribed) {
+    hosts.push_back({{"stages", host.stages}, {"cores", host.cores}});
+  }
+  Json json = {{"stages", machine.stages},
+               {"speeds", machine.speeds},
+               {"oversubscribed", hosts},
+               {"latency", machine.latency},
+               {"bytes_per_second", machine.bytes_per_second},
+               {"handling", machine.handling},
+               {"patient", machine.patient},
+               {"promised_outputs", machine.promised_outputs}};
+  if (!machine.devices.empty()) json["devices"] = machine.devices;
+  if (!machine.direct_links.empty()) json["direct_links"] = machine.direct_links;
+  if (!machine.places.empty()) add_places(json, machine);
+  return json;
+}
+
+bool is_from(double value, double least, double most) { return value >= least && value <= most; }
+
+bool is_fit(const Machine::Host& host, int stages) {
+  return is_from(host.cores, 1e-6, 1e6) &&
+         std::all_of(host.stages.begin(), host.stages.end(),
+                     [&](int stage) { return stage >= 0 && stage < stages; });
+}
+
+bool is_fit(const Machine::Link& link) {
+  return is_from(link.latency, 0, kMostSeconds) && link.bytes_per_second >= 1;
+}
+
+void require_sensible_places(const Machine& machine, const std::string& name) {
+  const auto fits = [&](std::size_t count) {
+    return count == 0 || count == static_cast<std::size_t>(machine.stages);
+  };
+  SMP_REQUIRE(fits(machine.devices.size()) && fits(machine.places.size()) &&
+                  fits(machine.direct_links.size()),
+              name, ": \"devices\", \"places\" and \"direct_links\" must be of ", machine.stages,
+              " stages, or none");
+  for (const double link : machine.direct_links) {
+    SMP_REQUIRE(is_from(link, 0, 1e15), name, ": a direct link of ", link, " bytes/s");
+  }
+  const bool placed = std::all_of(machine.places.begin(), machine.places.end(), [](auto& place) {
+    return place.node >= 0 && place.node < base::kMostStages && place.port >= 0 &&
+           place.port < base::kMostStages;
+  });
+  SMP_REQUIRE(placed && is_fit(machine.across_sockets) && is_fit(machine.network), name,
+              ": a place of \"places\", or a link, is out of range");
+}
+
+void require_sense(const Machine& machine, const std::string& name) {
+  SMP_REQUIRE(machine.stages >= 1 && machine.stages <= base::kMostStages, name, ": a machine of ",
+              machine.stages, " stages, expected at least 1 and at most ", base::kMostStages);
+  const bool speeds_fit = (machine.speeds.empty() ||
+                           machine.speeds.size() == static_cast<std::size_t>(machine.stages)) &&
+                          std::all_of(machine.speeds.begin(), machine.speeds.end(),
+                                      [](double speed) { return is_from(speed, 1e-6, 1e6); });
+  SMP_REQUIRE(speeds_fit, name, ": \"speeds\" must be ", machine.stages,
+              " numbers from 1e-6 to 1e6, or none");
+  SMP_REQUIRE(is_from(machine.latency, 0, kMostSeconds) &&
+                  is_from(machine.handling, 0, kMostSeconds) && machine.bytes_per_second >= 1,
+              name, ": a message takes ", machine.latency, " s, ", machine.handling,
+              " s of its threads and ", machine.bytes_per_second, " bytes/s");
+  for (const Machine::Host& host : machine.oversubscribed) {
+    SMP_REQUIRE(is_fit(host, machine.stages), name, ": a host of \"oversubscribed\" has ",
+                host.cores, " cores, or stages beyond ", machine.stages - 1);
+  }
+  require_sensible_places(machine, name);
+}
+
+Machine::Link link_from_json(const Json& json, const std::string& name) {
+  return {json_member<double>(json, "latency", name),
+          json_member<double>(json, "bytes_per_second", name)};
+}
+
+void read_places(Machine& machine, const Json& json, const std::string& name) {
+  for (const Json& place : json_member<std::vector<Json>>(json, "places", name)) {
+    require_numbers(place, 3, "a place", name);
+    machine.places.push_back({json_element<int>(place, 0, name), json_element<int>(place, 1, name),
+                              json_element<int>(place, 2, name)});
+  }
+  machine.across_sockets = link_from_json(json_member<Json>(json, "across_sockets", name), name);
+  machine.network = link_from_json(json_member<Json>(json, "network", name), name);
+}
+
+Machine machine_from_json(const Json& json, const std::string& name) {
+  Machine machine;
+  machine.stages = json_member<int>(json, "stages", name);
+  machine.speeds = json_member<std::vector<double>>(json, "speeds", name);
+  for (const Json& host : json_member<std::vector<Json>>(json, "oversubscribed", name)) {
+    machine.oversubscribed.push_back({json_member<std::vector<int>>(host, "stages", name),
+                                      json_member<double>(host, "cores", name)});
+  }
+  machine.latency = json_member<double>(json, "latency", name);
+  machine.bytes_per_second = json_member<double>(json, "bytes_per_second", name);
+  machine.handling = json_member<double>(json, "handling", name);
+  machine.patient = json_member<bool>(json, "patient", name);
+  machine.promised_outputs = json_member<bool>(json, "promised_outputs", name);
+  if (json.contains("devices")) {
+    machine.devices = json_member<std::vector<std::string>>(json, "devices", name);
+  }
+  if (json.contains("direct_links")) {
+    machine.direct_links = json_member<std::vector<double>>(json, "direct_links", name);
+  }
+  if (json.contains("places")) read_places(machine, json, name);
+  require_sense(machine, name);
+  return machine;
+}
+
+// A call is made by the last one that has not returned, or after it returned by the one around it.
+void require_callers_are_running(const std::vector<TracedCall>& calls, const std::string& name) {
+  std::vector<int> running = {-1};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    while (!running.empty() && running.back() != calls[i].caller) running.pop_back();
+    SMP_REQUIRE(!running.empty(), name, ": call ", i, " is made by call ", calls[i].caller,
+                ", which has returned before it");
+    running.push_back(static_cast<int>(i));
+  }
+}
+
+/// Older plans do not say.
+int loss_call_from_json(const Json& json, int calls, const std::string& name) {
+  if (!json.contains("loss_call")) return -1;
+  const int call = json_member<int>(json, "loss_call", name);
+  SMP_REQUIRE(call >= -1 && call < calls, name, ": \"loss_call\" is ", call, ", and there are ",
+              calls, " calls");
+  return call;
+}
+
+/// [forward, backward, weights] of each interval.
+Json profiles_to_json(const Trace& trace) {
+  Json profiles = Json::array();
+  for (const auto& profile : trace.profiles) {
+    Json times = Json::array();
+    for (const auto& own : profile.times) {
+      times.push_back({own.forward, own.backward, own.weights});
+    }
+    profiles.push_back({{"device", profile.device}, {"speed", profile.speed}, {"times", times}});
+  }
+  return profiles;
+}
+
+void read_profiles(Trace& trace, const Json& json, const std::string& name) {
+  trace.device = json_member<std::string>(json, "device", name);
+  for (const Json& own : json_member<std::vector<Json>>(json, "profiles", name)) {
+    auto& profile = trace.profiles.emplace_back();
+    profile.device = json_member<std::string>(own, "device", name);
+    profile.speed = json_member<double>(own, "speed", name);
+    for (const Json& times : json_member<std::vector<Json>>(own, "times", name)) {
+      require_numbers(times, 3, "the times of an interval", name);
+      const double backward = quantity_at(times, 1, name);
+      profile.times.push_back(
+          {quantity_at(times, 0, name), backward, weights_at(times, 2, backward, name)});
+    }
+    SMP_REQUIRE(profile.times.size() == trace.num_intervals(), name, ": ", profile.times.size(),
+                " times on a device for ", trace.num_intervals(), " intervals of the calls");
+  }
+}
+
+/// What one microbatch did.
+void read_calls(Trace& trace, const Json& json, const std::string& name) {
+  const auto after = json_member<Json>(json, "body_after", name);
+  require_numbers(after, 3, "\"body_after\"", name, kBackwardNumbers);
+  trace.body_after = interval_at(after, 0, name);
+  if (after.size() > 3) read_backward(trace.body_after, after, 3, name);
+  for (const Json& call : json_member<std::vector<Json>>(json, "calls", name)) {
+    trace.calls.push_back(call_from_json(call, static_cast<int>(trace.calls.size()), name));
+  }
+  require_callers_are_running(trace.calls, name);
+  trace.loss_call = loss_call_from_json(json, static_cast<int>(trace.calls.size()), name);
+  if (json.contains("profiles")) read_profiles(trace, json, name);
+  for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
+    trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
+  }
+}
+
+Trace trace_from_json(const Json& json, const std::string& name) {
+  Trace trace;
+  trace.backward_ratio = json_member<double>(json, "backward_ratio", name);
+  trace.weight_share = json_member<double>(json, "weight_share", name);
+  SMP_REQUIRE(is_from(trace.backward_ratio, 0, 1e6) && is_from(trace.weight_share, 0, 1), name,
+              ": \"backward_ratio\" is ", trace.backward_ratio, " and \"weight_share\" ",
+              trace.weight_share, ", expected from 0 to 1e6 and from 0 to 1");
+  if (json_member<bool>(json, "keeps_order", name)) {
+    trace.state.push_back({0, StateKind::kOrdered, ""});
+  }
+  if (json.contains("others")) {
+    const Trace alike = trace;
+    for (const Json& other : json_member<std::vector<Json>>(json, "others", name)) {
+      trace.others.push_back(alike);
+      read_calls(trace.others.back(), other, name);
+    }
+  }
+  read_calls(trace, json, name);
+  return trace;
+}
+
+std::string devices_text(const Trace& trace) {
+  if (trace.device.empty()) return {};
+  return base::concat(",\n    \"device\": ", base::json_text(trace.device),
+                      ",\n    \"profiles\": ", profiles_to_json(trace).dump());
+}
+
+/// Members of an object.
+std::string calls_text(const Trace& trace) {
+  Json after = Json::array(), shared = Json::array();
+  append(after, trace.body_after);
+  if (trace.body_after.backward_seconds >= 0) append_backward(after, trace.body_after);
+  for (const auto& tensor : trace.shared) shared.push_back(shared_to_json(tensor));
+  std::string text = base::concat(
+      "\"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
+      ",\n    \"shared\": ", shared.dump(), devices_text(trace), ",\n    \"calls\": [");
+  for (const TracedCall& call : trace.calls) {
+    text += (&call == &trace.calls.front() ? "\n      " : ",\n      ") + call_to_json(call).dump();
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+std::string PlannedStep::to_json() const {
+  std::string text = base::concat("{\"pipeline\": ", base::json_text(pipeline),
+                                  ", \"microbatches\": ", microbatches,
+                                  ", \"active_microbatches\": ", active_microbatches,
+                                  ",\n    \"machine\": ", machine_to_json(machine).dump(),
+                                  ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
+                                  ", \"weight_share\": ", Json(trace.weight_share).dump(),
+                                  ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false");
+  if (!trace.others.empty()) {
+    text += ",\n    \"others\": [";
+    for (const Trace& other : trace.others) {
+      text += base::concat(&other == &trace.others.front() ? "{" : "}, {", calls_text(other));
+    }
+    text += "}]";
+  }
+  return base::concat(text, ", ", calls_text(trace), "}");
+}
+
+PlannedStep PlannedStep::from_json(const std::string& text, const std::string& name) {
+  const Json json = base::parse_json(text, name);
+  PlannedStep step;
+  step.pipeline = json_member<std::string>(json, "pipeline", name);
+  step.microbatches = json_member<int>(json, "microbatches", name);
+  step.active_microbatches = json_member<int>(json, "active_microbatches", name);
+  SMP_REQUIRE(step.microbatches >= 1 && step.active_microbatches >= 1 &&
+                  step.microbatches <= base::kMostMicrobatches,
+              name, ": a step of ", step.microbatches, " microbatches, of which ",
+              step.active_microbatches, " are in flight");
+  step.machine = machine_from_json(json_member<Json>(json, "machine", name), name);
+  step.trace = trace_from_json(json, name);
+  return step;
+}
+
+PlannedStep planned_step(const ModuleTree& tree, const PartitionOptions& options) {
+  PlannedStep step;
+  step.trace = trace_to_plan(tree, options.trace);
+  step.machine = options.machine;
+  step.machine.stages = options.pp_size;
+  step.pipeline = options.pipeline;
+  step.microbatches = options.microbatches;
+  step.active_microbatches = std::max(1, options.active_microbatches);
+  return step;
+}
+
+}  // namespace smp::partitioning

@@ -1,0 +1,32 @@
+// partition/simulated/planned_step.h: the step that a plan was made for, as a file keeps it, so
+// that it can be simulated again: for another schedule, or for the plan as somebody changed it.
+#pragma once
+
+#include <string>
+
+#include "simulate/machine.h"
+#include "simulate/trace.h"
+
+namespace smp::partitioning {
+
+struct ModuleTree;
+struct PartitionOptions;
+
+/// What simulate() needs but the stages of the modules. Of the trace only what it reads.
+struct PlannedStep {
+  simulate::Trace trace;  ///< modules by their place in the plan
+  simulate::Machine machine;
+  std::string pipeline = "interleaved";
+  int microbatches = 1;
+  int active_microbatches = 1;
+
+  /// A JSON object, one call a line.
+  [[nodiscard]] std::string to_json() const;
+  /// @param name  leads the messages: the path of the file
+  /// @throws UsageError  broken JSON, missing or wrong members, a caller that does not come first
+  [[nodiscard]] static PlannedStep from_json(const std::string& text, const std::string& name);
+};
+
+[[nodiscard]] PlannedStep planned_step(const ModuleTree& tree, const PartitionOptions& options);
+
+}  // namespace smp::partitioning

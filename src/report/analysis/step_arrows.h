@@ -1,0 +1,21 @@
+// report/analysis/step_arrows.h: messages of a step, from the rank that sent them to the rank that
+// could go on because of them. Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "report/analysis/step_timeline.h"
+
+namespace smp::report {
+
+struct Arrow {
+  std::size_t from = 0, to = 0;  ///< places in StepTimeline::ranks
+  base::Nanoseconds start = 0, end = 0;
+  bool answer = false;  ///< else a request, or a tensor that was promised to one
+};
+
+/// In order of their ends. Requests of which not both ends were recorded are left out.
+std::vector<Arrow> arrows_of(const StepTimeline& timeline);
+
+}  // namespace smp::report

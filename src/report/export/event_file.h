@@ -1,0 +1,20 @@
+// report/export/event_file.h: numbers of steps as TensorBoard reads them: records of a length, the
+// checksum of the length, a message and its checksum. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace smp::report {
+
+/// What such a file begins with.
+/// @param seconds  since 1970, UTC
+std::string event_file_header(double seconds);
+
+/// The record of one step. "loss" becomes the curve "loss".
+std::string event_record(double seconds, std::int64_t step,
+                         const std::vector<std::pair<std::string, double>>& numbers);
+
+}  // namespace smp::report

@@ -1,0 +1,99 @@
+// report/folder/run_folder.h: the files of a run, and pictures drawn from them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "report/analysis/step_timeline.h"
+#include "report/pictures/loss_chart.h"
+#include "smp/plan.h"
+
+namespace smp::report {
+
+/// Names within a run folder; README.md of this layer describes them.
+inline constexpr const char* kRunFile = "run.json";
+inline constexpr const char* kPlanFile = "plan.json";
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kMetricsTable = "metrics.csv";
+inline constexpr const char* kEventFile = "events.out.tfevents.smp";
+inline constexpr const char* kTraceFile = "trace.json";
+inline constexpr const char* kTrafficFile = "traffic.json";
+inline constexpr const char* kMemoryFile = "memory.json";
+inline constexpr const char* kModulesFile = "modules.json";
+inline constexpr const char* kSimulationFile = "trace-simulated.json";
+inline constexpr const char* kLossPicture = "loss.svg";
+inline constexpr const char* kTimelinePicture = "timeline.svg";
+inline constexpr const char* kPartitionPicture = "partition.svg";
+inline constexpr const char* kMemoryPicture = "memory.svg";
+inline constexpr const char* kTrafficPicture = "traffic.svg";
+inline constexpr const char* kSimulationPicture = "timeline-simulated.svg";
+inline constexpr const char* kTimelinePage = "timeline.html";
+inline constexpr const char* kReportPage = "report.html";
+inline constexpr const char* kChromeTrace = "trace-chrome.json";
+inline constexpr const char* kPerfettoTrace = "trace.pftrace";
+
+/// Of what a rank writes while it works (schedule/trace_ring.h): "rank-2.ring".
+std::string ring_file(int pp_rank);
+/// Paths of modules by Span::module, as kModulesFile.
+std::string modules_to_json(const std::vector<std::string>& paths);
+
+/// What run.json says of a run besides its configuration.
+struct RunDescription {
+  std::string name;
+  std::string started;  ///< UTC
+  std::string smp_version;
+  std::string torch_version;
+  int world_size = 1;
+  std::string loss_unit;  ///< "nats per byte"; may be empty
+  std::optional<Baseline> baseline;
+  std::string configuration;  ///< JSON object of the resolved configuration
+};
+
+/// Named numbers of one step, in order: one line of metrics.jsonl. Numbers that are not finite are
+/// written as the strings "nan", "inf" and "-inf", which JSON has no numbers for.
+std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers);
+
+std::string description_to_json(const RunDescription& description);
+/// @throws UsageError
+RunDescription description_from_json(const std::string& text, const std::string& name);
+
+/// The loss of every line that has a "step" and a "loss". A broken last line, as a killed run
+/// leaves it, is passed over.
+/// @throws UsageError  a broken line elsewhere.
+std::vector<Point> losses_of(const std::string& metrics, const std::string& name);
+
+/// Writes a plan to `folder`, and the step that was simulated for it, so that draw_run() draws
+/// their pictures.
+/// @param simulation  as trace_to_json() makes it; empty if there is none
+/// @throws ResourceError  a file cannot be written.
+void write_plan(const std::string& folder, const PartitionPlan& plan,
+                const std::string& simulation);
+
+/// Draws what the files of `folder` allow, and returns the paths of the pictures and of the pages,
+/// the report last. Of a run that was killed, or still runs, it first writes the step in which the
+/// ranks were last heard of, as kTraceFile.
+/// @throws UsageError     it is no run folder, or one of its files is broken.
+/// @throws ResourceError  a picture cannot be written.
+std::vector<std::string> draw_run(const std::string& folder);
+
+/// What the files of `folder` say of the run, for a terminal (run_summary.h). Empty if they say
+/// nothing yet.
+/// @throws UsageError  one of its files is broken.
+std::string summarise_run(const std::string& folder, int width = 100);
+
+enum class TraceFormat {
+  kChrome,    ///< chrome_trace.h
+  kPerfetto,  ///< perfetto_trace.h
+};
+
+/// Writes the last recorded step of a run, or the simulated one of a plan, for viewers of traces,
+/// and returns the path.
+/// @param file  where to; empty: into the folder
+/// @throws UsageError     the folder holds no step, or its file is broken.
+/// @throws ResourceError  the file cannot be written.
+std::string export_trace(const std::string& folder, const std::string& file,
+                         TraceFormat format = TraceFormat::kChrome);
+
+}  // namespace smp::report

@@ -1,0 +1,156 @@
+// report/folder/run_summary.cpp: two tables: the steps, and the memory of the stages.
+#include "report/folder/run_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <sstream>
+
+#include "base/check.h"
+#include "config/json.h"
+#include "partition/text/short_text.h"
+#include "partition/text/text_table.h"
+#include "report/pictures/memory_table.h"
+
+namespace smp::report {
+namespace {
+
+using base::concat;
+using partitioning::short_seconds;
+using partitioning::TextTable;
+
+constexpr const char* kNothing = "-";
+constexpr const char* kPerSecond = "_per_second";
+
+/// The finite numbers of that name.
+std::vector<double> values_of(const RunFacts& facts, const std::string& name) {
+  std::vector<double> values;
+  for (const auto& [key, all] : facts.numbers) {
+    if (key != name) continue;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(values),
+                 [](double value) { return std::isfinite(value); });
+  }
+  return values;
+}
+
+std::vector<double>& column(RunFacts& facts, const std::string& name) {
+  for (auto& [key, values] : facts.numbers) {
+    if (key == name) return values;
+  }
+  return facts.numbers.emplace_back(name, std::vector<double>()).second;
+}
+
+/// Of steps that begin warm, as far as there are some.
+std::optional<double> median_of(const RunFacts& facts, const std::string& name) {
+  auto values = values_of(facts, name);
+  if (values.size() > 1) values.erase(values.begin());
+  if (values.empty()) return std::nullopt;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// "tokens_per_second" as "tokens/s"; empty: `name` counts nothing per second.
+std::string rate_name(const std::string& name) {
+  const std::string suffix = kPerSecond;
+  if (!name.ends_with(suffix) || name == suffix) return {};
+  return name.substr(0, name.size() - suffix.size()) + "/s";
+}
+
+std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+/// Of a plan whose modules were counted and not run nothing is known of times.
+const PlanSummary* promise_of(const RunFacts& facts) {
+  if (!facts.plan || !facts.plan->summary() || facts.plan->summary()->costs == "counts") {
+    return nullptr;
+  }
+  return &*facts.plan->summary();
+}
+
+std::string head(const RunFacts& facts) {
+  const auto count = facts.steps;
+  std::string text =
+      concat(facts.name, " on ", facts.world_size, facts.world_size == 1 ? " rank" : " ranks",
+             ", started ", facts.started, ": ", count, count == 1 ? " step" : " steps");
+  if (!facts.ended_well) text += "; it still runs, or did not end as it should";
+  return text;
+}
+
+std::string losses_text(const RunFacts& facts) {
+  const auto losses = values_of(facts, "loss");
+  if (losses.empty()) return {};
+  if (losses.size() == 1) return fmt::format("loss {:.4g}\n", losses.front());
+  return fmt::format("loss {:.4g} in the first step, {:.4g} in the last\n", losses.front(),
+                     losses.back());
+}
+
+std::string steps_table(const RunFacts& facts, int width) {
+  const auto* const promise = promise_of(facts);
+  TextTable table({{"a step"}, {"measured", true}, {"predicted", true}});
+  const auto seconds = median_of(facts, "step_seconds");
+  if (seconds) {
+    table.add_row({"time", short_seconds(*seconds),
+                   promise ? short_seconds(promise->chosen.step_seconds) : kNothing});
+  }
+  const auto bubble = median_of(facts, "bubble");
+  if (bubble) {
+    table.add_row(
+        {"bubble", percent(*bubble), promise ? percent(promise->chosen.bubble) : kNothing});
+  }
+  bool any = seconds || bubble;
+  for (const auto& [name, values] : facts.numbers) {
+    const auto shown = rate_name(name);
+    const auto median = shown.empty() ? std::nullopt : median_of(facts, name);
+    if (!median) continue;
+    table.add_row({shown, fmt::format("{:.0f}", *median), kNothing});
+    any = true;
+  }
+  return any ? table.finish(width) : std::string();
+}
+
+std::string memory_table(const RunFacts& facts, int width) {
+  const bool predicted = facts.plan && facts.plan->summary();
+  const auto rows = memory_rows(facts.memory, predicted ? &*facts.plan->summary() : nullptr);
+  if (rows.empty()) return {};
+  std::vector<TextTable::Column> columns;
+  for (const auto& title : rows.front()) columns.push_back({title, !columns.empty()});
+  TextTable table(std::move(columns));
+  for (auto row = rows.begin() + 1; row != rows.end(); ++row) table.add_row(*row);
+  return table.finish(width);
+}
+
+std::string remarks(const RunFacts& facts, int width) {
+  std::string text;
+  if (facts.steps > 1) text = "Medians, without the first step. ";
+  if (!facts.memory.empty()) text += kMeasuredMemory;
+  std::string lines;
+  for (const auto& line : partitioning::wrapped(text, width)) lines += line + "\n";
+  return text.empty() ? text : lines;
+}
+
+}  // namespace
+
+void add_metrics(RunFacts& facts, const std::string& metrics) {
+  std::istringstream lines(metrics);
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = base::find_json(line);
+    if (!json || !json->is_object()) continue;
+    ++facts.steps;
+    for (const auto& [name, value] : json->get_ref<const base::Json::object_t&>()) {
+      if (value.is_number()) column(facts, name).push_back(value.get<double>());
+    }
+  }
+}
+
+std::string run_summary(const RunFacts& facts, int width) {
+  std::string text = facts.name.empty() ? std::string() : head(facts) + "\n";
+  text += losses_text(facts);
+  for (const auto& table : {steps_table(facts, width), memory_table(facts, width)}) {
+    if (!table.empty()) text += "\n" + table;
+  }
+  return text + remarks(facts, width);
+}
+
+}  // namespace smp::report

@@ -1,0 +1,29 @@
+// report/pictures/loss_chart.h: the loss over the steps as a picture.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/page/svg_writer.h"
+
+namespace smp::report {
+
+/// A value worth comparing with, drawn as a dashed line.
+struct Baseline {
+  double value = 0;
+  std::string name;
+};
+
+struct LossChart {
+  std::vector<Point>
+      points;  ///< (step, loss), in order of steps; others than finite ones are marked
+  std::string title = "Loss";
+  std::string unit;  ///< behind "loss" on the axis: "nats per byte"
+  std::optional<Baseline> baseline;
+};
+
+/// An SVG file: every step as a thin line, its running mean as a thick one.
+std::string draw_loss(const LossChart& chart);
+
+}  // namespace smp::report

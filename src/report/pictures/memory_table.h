@@ -1,0 +1,25 @@
+// report/pictures/memory_table.h: what each stage took beside what was predicted of it. Threads:
+// any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/pictures/memory_use.h"
+#include "smp/plan.h"
+
+namespace smp::report {
+
+/// What measured memory counts that predicted memory does not.
+inline constexpr const char* kMeasuredMemory =
+    "Measured memory is the most that the process took beyond what it had before there was a "
+    "model: with the batch, with what operators take inside, with what the heap keeps, and with "
+    "what other ranks have lent it; predicted are tensors alone.";
+
+/// Headings, then a row per stage, each number with its unit, "-" for what is not known.
+/// @param predicted  null: nothing was
+/// @return no rows if nothing is known at all
+[[nodiscard]] std::vector<std::vector<std::string>> memory_rows(const MemoryUse& measured,
+                                                                const PlanSummary* predicted);
+
+}  // namespace smp::report

@@ -1,0 +1,14 @@
+// report/pictures/partition_picture.h: a plan as a tree of boxes (paper Figures 9 and 10).
+#pragma once
+
+#include <string>
+
+#include "smp/plan.h"
+
+namespace smp::report {
+
+/// An SVG file: the model at the left, what lies on one stage as a whole at the right, as high as
+/// its share of the cost; colour tells stages apart, brackets join modules that share a weight.
+std::string draw_partition(const PartitionPlan& plan);
+
+}  // namespace smp::report

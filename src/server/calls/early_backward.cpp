@@ -1,0 +1,101 @@
+// server/calls/early_backward.cpp: a chain of promises is joined, asked for, and left if it did not
+// begin.
+#include "server/calls/early_backward.h"
+
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/calls/remote_call.h"
+#include "server/promises/promised_tensor.h"
+#include "server/running/turn_taker.h"
+
+namespace smp::server {
+namespace {
+
+RemoteCall& call_of(const ChainLink& link) { return static_cast<RemoteCall&>(*link.node); }
+
+/// Whether the microbatch's forward is over, on all ranks, when that of the chain is: executions
+/// end after those that they call.
+bool nothing_else_runs(const ExecutionScope& scope, const std::vector<ChainLink>& chain) {
+  const auto& calls = scope.open_calls();
+  return std::all_of(calls.begin(), calls.end(), [&](const auto& call) {
+    return call->has_answered() ||
+           std::any_of(chain.begin(), chain.end(),
+                       [&](const ChainLink& link) { return link.node == call->history(); });
+  });
+}
+
+/// The promise's call and what its backward starts; empty if the backward cannot begin without the
+/// caller.
+std::vector<ChainLink> chain_of(const at::Tensor& loss, const BackwardOptions& options) {
+  const bool promised = promise_of(loss).values != nullptr && loss.requires_grad();
+  if (!promised || torch::autograd::AnomalyMode::is_enabled()) return {};
+  const auto edge = torch::autograd::impl::gradient_edge(loss);
+  auto* const call = dynamic_cast<RemoteCall*>(edge.function.get());
+  if (call == nullptr || !call->is_promise()) return {};
+  BackwardGraph graph({edge}, {}, true);
+  if (!may_be_ahead(graph.nodes[graph.roots[0]])) return {};
+  auto chain = chain_from(graph, graph.roots[0], *call, options);
+  if (chain.empty()) chain.push_back({graph.roots[0], call});
+  return chain;
+}
+
+}  // namespace
+
+std::unique_ptr<EarlyBackward> EarlyBackward::begin(const at::Tensor& loss, double weight,
+                                                    const BackwardOptions& options,
+                                                    ExecutionScope& scope) {
+  auto chain = chain_of(loss, options);
+  if (chain.empty() || !nothing_else_runs(scope, chain)) return nullptr;
+  std::unique_ptr<EarlyBackward> early(new EarlyBackward(std::move(chain), options));
+  const auto output = torch::autograd::impl::gradient_edge(loss).input_nr;
+  for (const auto& link : early->chain_) {
+    EarlyStart start;
+    if (&link == &early->chain_.front()) {
+      start.output = static_cast<std::int32_t>(output);
+      start.weight = weight;
+    }
+    call_of(link).start_early(options, link.paths, start);
+  }
+  scope.note_work();
+  return early;
+}
+
+/// The names of all requests are known before any is sent.
+EarlyBackward::EarlyBackward(std::vector<ChainLink> chain, const BackwardOptions& options)
+    : chain_(std::move(chain)) {
+  std::size_t joined = 0;
+  try {
+    for (; joined < chain_.size(); ++joined) {
+      call_of(chain_[joined]).join_early(options, joined == 0 ? &answered_ : nullptr);
+    }
+  } catch (...) {
+    while (joined > 0) call_of(chain_[--joined]).leave_early(/*was_asked=*/false);
+    throw;
+  }
+}
+
+EarlyBackward::~EarlyBackward() {
+  if (!decided_) leave();
+}
+
+bool EarlyBackward::was_begun() {
+  auto& loss = call_of(chain_.front());
+  while (loss.early() == RemoteCall::Early::kAsked) await_answer(answered_, loss.wait_reason());
+  loss.forget_on_answer();
+  decided_ = true;
+  if (loss.early() == RemoteCall::Early::kAnswered) return true;
+  leave();
+  return false;
+}
+
+/// From the end: a link may hold what it leads to.
+void EarlyBackward::leave() noexcept {
+  for (auto link = chain_.rbegin(); link != chain_.rend(); ++link)
+    call_of(*link).leave_early(/*was_asked=*/true);
+}
+
+}  // namespace smp::server

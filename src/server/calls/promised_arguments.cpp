@@ -1,0 +1,66 @@
+// server/calls/promised_arguments.cpp: see the header.
+#include "server/calls/promised_arguments.h"
+
+#include <algorithm>
+
+#include "server/calls/promised_call.h"
+#include "server/promises/promised_tensor.h"
+#include "server/values/guarded_tensor.h"
+
+namespace smp::server {
+namespace {
+
+PromisedCall* promised_call_of(const PromiseOf& promise) noexcept {
+  return static_cast<PromisedCall*>(promise.values);
+}
+
+bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
+  return std::count_if(tensors.begin(), tensors.end(),
+                       [&](const auto& other) { return other.is_same(tensors[index]); }) > 1;
+}
+
+/// An ordinary tensor, or a promise that goes where it is needed without coming here. One tensor
+/// that is two arguments stays one.
+bool needs_no_fetch(const std::vector<at::Tensor>& tensors, std::size_t index) {
+  const auto& tensor = tensors[index];
+  if (guard_of(tensor) == nullptr) return true;
+  auto* const call = promised_call_of(promise_of(tensor));
+  return call != nullptr && !is_twice(tensors, index) && call->passes_on();
+}
+
+}  // namespace
+
+void fetch_what_is_not_passed_on(std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 0; i < tensors.size();) {
+    if (needs_no_fetch(tensors, i)) {
+      ++i;
+      continue;
+    }
+    const auto given = tensors[i];
+    const auto value = fetched(given);
+    for (auto& tensor : tensors) {
+      if (tensor.is_same(given)) tensor = value;
+    }
+    // What another tensor guards stays as it is. Calls of earlier arguments may have ended while
+    // this waited.
+    const bool fetched_it = guard_of(value) == nullptr || !value.is_same(given);
+    i = fetched_it ? 0 : i + 1;
+  }
+}
+
+std::vector<PromisedInput> name_promises(const std::vector<at::Tensor>& tensors, PpRank owner,
+                                         OutputUses& uses) {
+  std::vector<PromisedInput> named;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    if (guard_of(tensors[i]) == nullptr) continue;
+    const auto promise = promise_of(tensors[i]);
+    auto* const call = promised_call_of(promise);
+    if (call == nullptr) continue;
+    named.push_back(call->pass_on(promise.index, owner));
+    named.back().index = i;
+    if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());
+  }
+  return named;
+}
+
+}  // namespace smp::server

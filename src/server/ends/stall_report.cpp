@@ -1,0 +1,149 @@
+// server/ends/stall_report.cpp: asking, answering, and the text.
+#include "server/ends/stall_report.h"
+
+#include <charconv>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "fiber/scheduler.h"
+#include "server/ends/silent_rank.h"
+
+namespace smp::server {
+namespace {
+
+constexpr base::Nanoseconds kPatience = base::kSecond;
+constexpr base::Nanoseconds kTalk = 2 * base::kSecond;
+
+std::string line(const std::string& text, base::Nanoseconds age) {
+  if (age < 0) return "\n    " + text;
+  const auto tenths = static_cast<double>(age / (base::kSecond / 10));
+  return base::concat("\n    ", text, ", for ", tenths / 10, " s");
+}
+
+}  // namespace
+
+// ---- asking ------------------------------------------------------------------------------------
+
+void StallReport::ask(double seconds) {
+  if (reporter(seconds)) return;
+  due_ = seconds;
+  send_questions();
+}
+
+void StallReport::refresh(double seconds) {
+  if (!reporter(seconds) && !asked_within(kTalk)) send_questions();
+}
+
+void StallReport::send_questions() {
+  asked_ = last_talk_ = clock_.now();
+  answers_.clear();
+  port_.send_to_others(StallQuestion{});
+}
+
+bool StallReport::asked_within(base::Nanoseconds duration) const noexcept {
+  return asked_ != 0 && clock_.now() - asked_ < duration;
+}
+
+void StallReport::poll() {
+  if (!due_) return;
+  const bool complete = answers_.size() + 1 == static_cast<std::size_t>(port_.size());
+  if (!complete && asked_within(kPatience)) return;
+  const double seconds = *std::exchange(due_, std::nullopt);
+  base::log(base::LogLevel::kWarning, text(seconds),
+            "\n    (stall_seconds reports, abort_seconds ends the job)");
+}
+
+std::optional<PpRank> StallReport::reporter(double seconds) const noexcept {
+  const auto began = clock_.now() - static_cast<base::Nanoseconds>(seconds * base::kSecond);
+  return questioned_ != 0 && questioned_ >= began ? asker_ : std::nullopt;
+}
+
+// ---- answering ---------------------------------------------------------------------------------
+
+/// The ranks that ask at once hear of each other, and all but the lowest give up.
+void StallReport::on_question(PpRank from) {
+  last_talk_ = clock_.now();
+  if (from < port_.rank() || !asked_within(kTalk)) {
+    asker_ = from;
+    questioned_ = last_talk_;
+    due_.reset();
+  }
+  std::string text;
+  for (const auto& wait : own_waits()) text += base::concat(wait.age, ' ', wait.text, '\n');
+  port_.send(from, Message(StallAnswer{std::move(text)}));
+}
+
+void StallReport::on_answer(PpRank from, StallAnswer&& answer) {
+  last_talk_ = clock_.now();
+  auto& own = answers_[from.value()];
+  own = {{}, last_talk_};
+  std::istringstream lines(answer.text);
+  for (std::string one; std::getline(lines, one);) {
+    base::Nanoseconds age = -1;
+    const auto [end, error] = std::from_chars(one.data(), one.data() + one.size(), age);
+    if (error != std::errc()) continue;
+    own.waits.push_back({one.substr(static_cast<std::size_t>(end - one.data()) + 1), age});
+  }
+}
+
+bool StallReport::talking() const noexcept {
+  return last_talk_ != 0 && clock_.now() - last_talk_ < kTalk;
+}
+
+// ---- the text ----------------------------------------------------------------------------------
+
+std::string StallReport::text(double seconds) const {
+  std::string text;
+  for (const auto& stopped : stopped_ranks(modules_, clock_.now())) {
+    text += stopped.text + "\n    seen by ";
+  }
+  text += base::concat("rank ", port_.name(), ": nothing happened for ", static_cast<int>(seconds),
+                       " s in step ", port_.step(), ":");
+  return text + lines_of_all() + lines_of_silent();
+}
+
+/// Waits of this rank now, and of those that answered: they have gone on waiting since.
+std::string StallReport::lines_of_all() const {
+  std::string text;
+  for (const auto& wait : own_waits()) text += line(wait.text, wait.age);
+  const auto now = clock_.now();
+  for (const auto& [stage, answer] : answers_) {
+    for (const auto& wait : answer.waits) {
+      text += line(wait.text, wait.age < 0 ? wait.age : wait.age + now - answer.received);
+    }
+  }
+  return text;
+}
+
+std::string StallReport::lines_of_silent() const {
+  std::string text;
+  if (asked_ == 0) return text;
+  for (int stage = 0; stage < port_.size(); ++stage) {
+    const PpRank rank(stage);
+    if (rank == port_.rank() || answers_.contains(stage)) continue;
+    const auto seen = look_at(port_.name(rank), modules_, clock_.now());
+    if (!seen.stopped) text += "\n    " + seen.text;
+  }
+  return text;
+}
+
+std::vector<StallReport::Wait> StallReport::own_waits() const {
+  std::vector<Wait> waits;
+  for (auto& wait : fiber::Scheduler::instance().waits()) {
+    waits.push_back({std::move(wait.text), wait.age});
+  }
+  std::istringstream others(others_());
+  for (std::string one; std::getline(others, one);) {
+    const auto start = one.find_first_not_of(' ');
+    if (start != std::string::npos) waits.push_back({one.substr(start), -1});
+  }
+  if (waits.empty()) {
+    waits.push_back(
+        {base::concat("rank ", port_.name(), " waits for nothing, after step ", port_.step()), -1});
+  }
+  return waits;
+}
+
+}  // namespace smp::server

@@ -1,0 +1,125 @@
+// server/modules/buffer_copies.h: small buffers that several ranks hold (docs/design.md, Buffers):
+// what a rank reads must be what their owner has. Threads: the rank's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/modules/foreign_parameters.h"
+#include "server/values/guarded_tensor.h"
+#include "smp/rank.h"
+
+namespace smp::server {
+
+/// The copies of one rank and the originals that it owns, numbered alike on every rank.
+///
+/// A copy notices its first use in a step. After a step every rank reports what it used and what
+/// changed; the first stage compares (judge()), and tells the others what changed. A copy that was
+/// used and differs is an error, and so is one that a step changed like its original: one process
+/// would change it twice. One that nobody used becomes a foreign tensor, which names itself when it
+/// is used later. So a buffer that its own module changes may stay copied as long as no other rank
+/// looks at it.
+class BufferCopies {
+ public:
+  BufferCopies(GlobalRank rank, ForeignParameters& foreign) : rank_(rank), foreign_(foreign) {}
+
+  /// Every rank adds the same buffers in the same order.
+  /// @param here  whether this rank keeps it, as its owner or as a copy; else it is foreign
+  void add(const std::string& path, const at::Tensor& tensor, GlobalRank owner, bool here);
+
+  /// A step begins: what is written from now on only one rank may write. Costs some ns a buffer.
+  void begin_step() noexcept;
+  /// What this rank used and what it changed since the last report; empty if nothing. Runs LibTorch
+  /// code; costs some ns a buffer.
+  [[nodiscard]] std::string report();
+  /// Running statistics of the step were committed, after it was reported.
+  void note_commit() noexcept;
+  /// Whether rank `from` never reported some of that before; it has now.
+  bool is_news(GlobalRank from, std::string_view report);
+  /// First stage: what rank `from` reported.
+  void note(GlobalRank from, std::string_view report);
+  /// First stage, when all have reported: what differs from the copies of the beginning, for all
+  /// ranks. @throws UsageError  a rank used a copy that differs from what its owner has.
+  [[nodiscard]] std::string judge();
+  /// Takes what judge() returned: copies that differ become foreign.
+  void follow(std::string_view changes);
+  /// The step failed.
+  void drop() noexcept;
+
+  std::size_t size() const noexcept { return entries_.size(); }
+
+ private:
+  /// Notices the first use, then gets out of the way.
+  class Guard final : public TensorGuard {
+   public:
+    explicit Guard(at::Tensor plain) : plain_(std::move(plain)) {}
+    void before_use(const at::Tensor& tensor, const std::string&, bool) override {
+      used_ = true;
+      unguard(tensor, plain_);
+    }
+    bool used() const noexcept { return used_; }
+    const at::Tensor& plain() const noexcept { return plain_; }
+    void forget_use() noexcept { used_ = false; }
+
+   private:
+    at::Tensor plain_;  // the same memory
+    bool used_ = false;
+  };
+  struct Entry {
+    std::string path;
+    GlobalRank owner;
+    at::Tensor tensor;                     // undefined: not held here, or its model is gone
+    c10::intrusive_ptr<Guard> guard = {};  // of a copy
+    std::uint32_t version = 0;             // when it was last looked at
+    std::uint32_t at_begin = 0;            // version, of the step
+    const void* memory = nullptr;          // then
+    bool changed = false;                  // since the model was placed
+    std::uint64_t hash = 0;                // of the values then; 0: not known yet
+    std::uint64_t first = 0;               // of those of the beginning; 0: not known
+    bool committed = false;                // at the end of the last step
+    bool told = false;                     // an original: no copy can be right any more
+    bool reported = false;                 // an original: in the running step
+    bool unheard = false;                  // it was, and that step failed
+  };
+  /// By the owner between steps or in the step; to a copy in the step.
+  enum class Event : std::uint32_t { kChanged, kChangedInStep, kCopyUsed, kCopyChanged };
+  /// One buffer of a report.
+  struct Line {
+    std::uint32_t number;
+    Event event;
+    std::uint64_t hash;
+    std::uint64_t first;  // of a copy: its values of the beginning
+    friend bool operator==(const Line&, const Line&) = default;
+  };
+  struct Use {
+    GlobalRank rank;
+    Line line;
+  };
+  static void look_at(Entry& entry);
+  static bool has_changed(Entry& entry);
+  static std::uint64_t hash_now(Entry& entry);
+  void watch(Entry& entry) const;
+  bool is_gone(Entry& entry) const;
+  static std::vector<Line> lines_of(std::string_view report);
+
+  GlobalRank rank_;
+  ForeignParameters& foreign_;
+  std::vector<Entry> entries_;
+  std::vector<Use> noted_;  // first stage: since the last judge()
+  struct Change {
+    std::uint64_t hash = 0;
+    bool in_step = false;
+    bool told = false;  // to all ranks
+  };
+  std::map<std::uint32_t, Change> changed_;                    // first stage: by owners, ever
+  std::map<std::pair<GlobalRank, std::uint32_t>, Line> told_;  // the last of each rank and buffer
+};
+
+}  // namespace smp::server

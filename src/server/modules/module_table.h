@@ -1,0 +1,108 @@
+// server/modules/module_table.h: the routed modules of a session by number, and what the server
+// needs to know of each again and again, found out once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/modules/buffer_watch.h"
+#include "server/modules/member_watch.h"
+#include "server/modules/statistics_watch.h"
+#include "server/protocol/ids.h"
+#include "smp/detail/call.h"
+
+namespace smp::server {
+
+/// What a module keeps from one call to the next, as its plan says.
+enum class KeptState : std::uint8_t {
+  kNone,     ///< nothing was seen: its members are watched
+  kOrdered,  ///< only its own calls read it: microbatches enter in order
+  kShared,   ///< others read it: steps run one microbatch at a time
+};
+
+/// Threads: the rank's. Paths stay where they are as long as the table lives, so that reports and
+/// graphs that outlive their model can name a module.
+class ModuleTable {
+ public:
+  struct Entry {
+    RoutedBase* module = nullptr;  ///< nullptr: its model is gone
+    std::string path;
+    std::uint64_t random_key = 0;  ///< of model and path
+    bool draws_random = false;
+    const char* lasting_path = "";  ///< `path`, as long as the process lives
+    mutable bool in_order = false;  ///< a microbatch enters it after all lower ones are through
+    mutable BufferWatch buffers;    ///< likewise, of its own buffers
+    mutable MemberWatch watch;      ///< on where nothing is known of its members
+    mutable MemberWatch copy;       ///< of a module of another rank: what this one has of it
+    /// Of layers that run with it: itself, and what is not routed below it.
+    StatisticsWatch statistics;
+  };
+
+  /// Adds the routed modules of one model, placed already (RoutedBase::smp_place), and numbers
+  /// them.
+  /// @param state  of each what the plan says about its members and buffers; empty: nothing
+  void attach_model(const std::vector<RoutedBase*>& modules,
+                    const std::vector<KeptState>& state = {});
+  /// A model ends, and its modules may: their numbers stay taken.
+  void detach_model(const std::vector<RoutedBase*>& modules) noexcept;
+  /// The model `root` itself is not routed: its normalisation layers run with the step body.
+  /// @param root  that owns them
+  void attach_body(torch::nn::Module& root);
+  void detach_body(const torch::nn::Module& root) noexcept;
+
+  std::size_t size() const noexcept { return entries_.size(); }
+  /// A step begins on `rank`: buffers, and what it has of others' modules, are now as they should
+  /// be.
+  void begin_step(PpRank rank);
+  /// A module of `rank` whose running statistics were written since, other than by its own calls,
+  /// which work on copies until the step ends; nullptr: there is none.
+  [[nodiscard]] const Entry* with_written_statistics(PpRank rank) const;
+  /// Some module keeps state that others may read: the plan says so, or a watch found it.
+  void note_state() noexcept { shared_state_ = true; }
+  bool shared_state() const noexcept { return shared_state_; }
+  /// A module of this rank must be entered in order: at once, or, where steps may be replayed, when
+  /// all ranks know of it or no more are.
+  void note_order(const Entry& entry) noexcept;
+  /// One of another rank.
+  void note_order_elsewhere() noexcept { any_in_order_ = true; }
+  /// Whether some module must be, as far as this rank knows.
+  bool any_in_order() const noexcept { return any_in_order_; }
+  /// Whether this rank has noted one that not all ranks know of.
+  bool has_news_of_order() const noexcept { return order_is_news_; }
+  void all_know_of_order() noexcept;
+  /// Whether the next steps may be without the messages by which microbatches get their turn here.
+  void may_be_replayed(bool may) noexcept;
+  /// @throws InternalError  there is no such module.
+  [[nodiscard]] const Entry& at(ModuleId id) const;
+  /// @throws InternalError  there is no such module.
+  /// @throws UsageError     its model is gone.
+  [[nodiscard]] RoutedBase& module(ModuleId id) const;
+  /// nullptr: there is no such module, or its model is gone.
+  [[nodiscard]] RoutedBase* find(ModuleId id) const noexcept {
+    const auto number = static_cast<std::size_t>(id.value);
+    return number < entries_.size() ? entries_[number]->module : nullptr;
+  }
+  /// "<body>" for kBody. Valid as long as the table.
+  [[nodiscard]] const char* path(ModuleId id) const noexcept;
+  /// Of layers that run with the step body.
+  [[nodiscard]] const StatisticsWatch& statistics_of_body() const noexcept { return of_body_; }
+
+ private:
+  void enter_in_order() noexcept;
+
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<std::pair<const torch::nn::Module*, torch::nn::Module*>> roots_;  // root, layer
+  StatisticsWatch of_body_;                                                     // the layers
+  std::uint64_t models_ = 0;
+  bool shared_state_ = false;
+  bool any_in_order_ = false;
+  bool order_is_news_ = false;
+  bool may_be_replayed_ = false;
+  std::vector<const Entry*> in_order_later_;
+};
+
+}  // namespace smp::server

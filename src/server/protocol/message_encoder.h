@@ -1,0 +1,33 @@
+// server/protocol/message_encoder.h: messages as frames. The kinds of every call are fixed-size
+// headers that are copied as they are; the rare ones, and what has no fixed size, are Protocol
+// Buffers (message.proto). Threads: the rank's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "d2d/channel/channel.h"
+#include "server/protocol/message.h"
+#include "smp/rank.h"
+
+namespace smp::server {
+
+/// Sends one message of step `step`. Tensors leave without history. Safe in a poll.
+/// @throws what d2d::Channel::send throws; UnsupportedError if order key and flags of a request
+///         need more than 65,535 bytes.
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const Message& message);
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const ForwardRequest& message);
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const ForwardResponse& message);
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const BackwardRequest& message);
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const BackwardResponse& message);
+
+/// @param departure  counts the tensors that have not left yet
+void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
+                  const StepEnded& message, const std::shared_ptr<d2d::Departure>& departure);
+
+}  // namespace smp::server

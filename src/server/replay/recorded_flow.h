@@ -1,0 +1,81 @@
+// server/replay/recorded_flow.h: static mode: which calls executions have made so far, one after
+// the other, and which ways their results went (docs/design.md, Static mode; paper §4.4). Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "server/protocol/ids.h"
+#include "server/protocol/message.h"
+
+namespace smp::server {
+
+/// A tree: where control flow branches, each branch has calls of its own. Threads: the rank's.
+class RecordedFlow {
+ public:
+  /// A call that came after certain others.
+  class Call {
+   public:
+    /// Where its results will go, if they went the same ways the last two times; else nothing.
+    const std::vector<SendAhead>& ahead() const noexcept { return ahead_; }
+    /// Where they went this time. Whether the last request got a name or a value may be for timing
+    /// to decide, so the times may differ: as many as the lesser are certain, others ask.
+    void went(std::vector<SendAhead>&& ways) {
+      ahead_.clear();
+      if (known_ && std::ranges::equal(ways, ways_, same_way)) {
+        for (std::size_t i = 0; i < ways.size(); ++i) {
+          ahead_.push_back({ways[i].output, ways[i].to, std::min(ways[i].times, ways_[i].times)});
+        }
+      }
+      known_ = true;
+      ways_ = std::move(ways);
+    }
+
+   private:
+    static bool same_way(const SendAhead& a, const SendAhead& b) noexcept {
+      return a.output == b.output && a.to == b.to;
+    }
+
+    std::vector<SendAhead> ways_;   // of the last time
+    std::vector<SendAhead> ahead_;  // of the next
+    bool known_ = false;
+  };
+  /// The calls that an execution has made so far.
+  class Way {
+   public:
+    explicit Way(ModuleId of) noexcept
+        : name_(base::mix_key(0, static_cast<std::uint64_t>(of.value))) {}
+
+   private:
+    friend class RecordedFlow;
+    std::uint64_t name_;
+    bool is_new_ = false;  // no execution has gone it before
+  };
+  struct Step {
+    Call* call;    ///< nullptr: there are too many to be written down; valid as long as this
+    bool departs;  ///< up to here others have gone the same way
+  };
+
+  /// @param way  to which this call is added
+  /// @param kind  calls are alike that have the same (ExpectedResults::key_of)
+  Step next(Way& way, std::uint64_t kind) {
+    way.name_ = base::mix_key(way.name_, kind);
+    const auto found = calls_.find(way.name_);
+    if (found != calls_.end()) return {&found->second, false};
+    if (calls_.size() >= kMost) return {nullptr, false};
+    return {&calls_[way.name_], !std::exchange(way.is_new_, true)};
+  }
+
+ private:
+  /// Arguments may hold a number that is another at each call.
+  static constexpr std::size_t kMost = 1 << 16;
+
+  std::unordered_map<std::uint64_t, Call> calls_;
+};
+
+}  // namespace smp::server

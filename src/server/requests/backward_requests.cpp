@@ -1,0 +1,290 @@
+// server/requests/backward_requests.cpp: walks the records that forward_requests.cpp keeps.
+#include "server/requests/backward_requests.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "d2d/tensors/tensor_data.h"
+#include "server/protocol/exception_text.h"
+#include "server/protocol/remote_exception.h"
+#include "server/values/clone_on_write.h"
+#include "server/values/tensor_forms.h"
+
+namespace smp::server {
+namespace {
+
+using schedule::Phase;
+
+/// Of a loss: as its caller would make it.
+at::Tensor gradient_of_loss(const torch::autograd::Edge& loss, double weight) {
+  const at::NoGradGuard no_grad;
+  const auto& about = loss.function->input_metadata(loss.input_nr);
+  auto gradient = at::ones_symint(about.shape_as_dim_vector(), about.options());
+  return weight == 1.0 ? gradient : gradient * weight;
+}
+
+}  // namespace
+
+/// The second part of a backward, and what it needs.
+struct BackwardRequests::WeightWork {
+  Record record;
+  GradientAccumulator::Pass sink;
+  WeightPart part;
+};
+
+BackwardRequests::BackwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry)
+    : core_(core),
+      failures_(failures),
+      entry_(entry),
+      answer_(core, failures),
+      promised_(
+          [this](BackwardTask&& task, bool input_failed) { start(std::move(task), input_failed); }),
+      early_([this](BackwardTask&& task, bool may_run) { start(std::move(task), !may_run); }) {}
+
+void BackwardRequests::on_message(PpRank source, BackwardRequest&& request) {
+  ++core_.counters.executed_backward;
+  if (!request.promised.empty()) return promised_.add({source, std::move(request)});
+  if (request.early) return early_.add({source, std::move(request)});
+  launch({source, std::move(request)});
+}
+
+void BackwardRequests::on_message(PassedOn&& message) { promised_.take(std::move(message)); }
+
+void BackwardRequests::clear() noexcept {
+  promised_.clear();
+  early_.clear();
+}
+
+void BackwardRequests::launch(BackwardTask&& task) {
+  // It may overtake the word that the microbatch's forward is done. smp::grad() may be in the
+  // midst of it; and where the body runs it says so itself, with what it has recorded: a loss whose
+  // backward has begun early may come back here before.
+  if (!task.request.only_inputs && !core_.port.is_first()) {
+    core_.accumulator.mark_forward_done(task.request.microbatch);
+    entry_.forward_done(task.request.microbatch);
+  }
+  task.request.record = record_of(task);
+  const auto order = core_.priority(Phase::kBackward, task.request.microbatch);
+  core_.workers.launch(std::move(task), order);
+}
+
+RecordId BackwardRequests::record_of(const BackwardTask& task) const {
+  const auto& early = task.request.early;
+  if (!early || !early->forward) return task.request.record;
+  return early_.record_of({task.source, early->forward});
+}
+
+/// Others need a gradient that is given.
+bool BackwardRequests::has_one_number(RecordId id, std::int32_t output) const {
+  const auto* record = core_.step->records.find(id);
+  if (record == nullptr || static_cast<std::size_t>(output) >= record->outputs.size()) return false;
+  const auto& edge = record->outputs[static_cast<std::size_t>(output)];
+  if (!edge.is_valid()) return false;
+  const auto sizes = edge.function->input_metadata(edge.input_nr).shape_as_dim_vector();
+  return std::all_of(sizes.begin(), sizes.end(), [](const auto& size) { return size == 1; });
+}
+
+/// One whose gradients failed keeps its record: its caller did not get as far as using it.
+void BackwardRequests::start(BackwardTask&& task, bool input_failed) {
+  if (!core_.in_good_step()) return;
+  const auto& early = task.request.early;
+  if (early && early->output >= 0 && !has_one_number(record_of(task), early->output)) {
+    input_failed = true;
+  }
+  if (!input_failed) return launch(std::move(task));
+  const auto* record = core_.step->records.find(record_of(task));
+  const auto module = record == nullptr ? kBody : record->module;
+  answer_.send_not_run(task.source, task.request.request, module, task.request.microbatch,
+                       "its gradient comes from a backward");
+  fail_routes(task.source, task.request);
+}
+
+void BackwardRequests::run(BackwardTask&& task) {
+  auto& request = task.request;
+  core_.step->entry.keep(request.microbatch);
+  core_.held.hold(*core_.step, Phase::kBackward, request.microbatch);
+  for (auto& input : request.promised) {
+    restore_forms(input.forms, input.tensors);
+    request.gradients.at(input.index) = std::move(input.tensors.at(0));
+  }
+  auto* record = core_.step->records.find(request.record);
+  const ExecutionIdentity identity{record == nullptr ? kBody : record->module, request.microbatch,
+                                   Phase::kBackward, request.after_first_backward,
+                                   record == nullptr ? ExecutionId{} : record->execution};
+  // The module below used none of its results: nothing here would have been asked for.
+  const bool reached = request.promised.empty() || record == nullptr ||
+                       std::any_of(request.gradients.begin(), request.gradients.end(),
+                                   [](const at::Tensor& gradient) { return gradient.defined(); });
+  auto position = record == nullptr || !reached ? CallPosition() : record->position_of_next_pass();
+  ExecutionScope scope(core_.scopes, identity, std::move(position),
+                       core_.random_key(request.microbatch));
+  std::optional<WeightWork> rest;
+  answer_.send(
+      task.source, request.request, scope,
+      [&] {
+        const auto* path = core_.scopes.modules.path(identity.module);
+        auto gradients = reached ? run_backward_of(request, scope, rest)
+                                 : variable_list(record->inputs->num_inputs());
+        return response_to(task.source, request, std::move(gradients), path);
+      },
+      [&] { fail_routes(task.source, request); });
+  if (rest && rest->part) run_rest(*rest, scope);
+  if (core_.in_good_step()) entry_.drop(request.microbatch);
+}
+
+/// Gradients with a route go there, the others to the caller.
+BackwardResponse BackwardRequests::response_to(PpRank caller, BackwardRequest& request,
+                                               variable_list&& gradients, const char* path) {
+  std::string routed(request.routes.empty() ? 0 : gradients.size(), '\0');
+  for (auto& routes = request.routes; !routes.empty(); routes.pop_back()) {
+    const auto& route = routes.back();
+    PassedOn message{caller, route.consumer, route.index};
+    message.tensors.push_back(std::exchange(gradients.at(route.gradient), at::Tensor()));
+    if (message.tensors[0].defined()) routed[route.gradient] = '\1';
+    message.forms = take_forms(message.tensors, "argument gradient", path, /*layout=*/false);
+    send_along(route, std::move(message));
+  }
+  BackwardResponse response;
+  response.gradients = std::move(gradients);
+  response.forms = take_forms(response.gradients, "argument gradient", path, /*layout=*/false);
+  response.routed = std::move(routed);
+  return response;
+}
+
+void BackwardRequests::send_along(const GradientRoute& route, PassedOn&& message) {
+  message.gradient = true;
+  core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
+  if (route.to != core_.port.rank()) return core_.port.send(route.to, Message(std::move(message)));
+  // As it would arrive elsewhere: strides decide in which order sums are taken.
+  for (auto& tensor : message.tensors) {
+    if (tensor.defined()) tensor = clone_on_write(d2d::contiguous_data(tensor));
+  }
+  promised_.take(std::move(message));
+}
+
+void BackwardRequests::fail_routes(PpRank caller, const BackwardRequest& request) {
+  for (const auto& route : request.routes) {
+    send_along(route, {caller, route.consumer, route.index, /*failed=*/true});
+  }
+}
+
+/// Kept for another backward if the request says so.
+Record BackwardRequests::take_record(const BackwardRequest& request) const {
+  auto& records = core_.step->records;
+  const auto* record = records.find(request.record);
+  SMP_REQUIRE(
+      record != nullptr,
+      "Trying to backward through the graph a second time: the graph of a remote module was "
+      "freed by the first backward; keep it with retain_graph");
+  if (request.keep_graph) return *record;
+  auto taken = *records.take(request.record);
+  core_.step->entry.drop(taken.microbatch);  // this pass keeps the microbatch meanwhile
+  return taken;
+}
+
+/// Those of the forward, unless the caller has frozen or freed parameters since.
+SettingsBoard::View BackwardRequests::settings_of(const BackwardRequest& request,
+                                                  const Record& record) {
+  if (!request.settings) return record.settings;
+  auto& board = core_.scopes.settings;
+  const auto& module = core_.scopes.modules.module(record.module);
+  const auto& part = board.flags().subtree(const_cast<RoutedBase&>(module).smp_module());
+  return board.view_of(part, *request.settings);
+}
+
+variable_list BackwardRequests::run_backward_of(BackwardRequest& request, ExecutionScope& scope,
+                                                std::optional<WeightWork>& rest) {
+  restore_forms(request.forms, request.gradients);
+  const auto record = take_record(request);
+  if (request.early && request.early->output >= 0) {
+    const auto output = static_cast<std::size_t>(request.early->output);
+    request.gradients.at(output) =
+        gradient_of_loss(record.outputs.at(output), request.early->weight);
+  }
+  if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
+  const ModesScope modes(record.modes.without_autocast());
+  scope.set_settings(settings_of(request, record));
+  edge_list roots;
+  variable_list gradients;
+  for (std::size_t i = 0; i < record.outputs.size(); ++i) {
+    if (!record.outputs[i].is_valid() || !request.gradients.at(i).defined()) continue;
+    roots.push_back(record.outputs[i]);
+    gradients.push_back(std::move(request.gradients[i]));
+  }
+  if (request.only_inputs) {
+    return gradients_of_inputs(record, roots, std::move(gradients), request.keep_graph);
+  }
+  GradientAccumulator::Pass sink(core_.accumulator, record.execution,
+                                 scope.identity().after_first_backward);
+  auto& inputs = *record.inputs;
+  auto options = pass_options(request.keep_graph, core_);
+  options.random_key = scope.random_key_of_hooks();
+  options.boundary = &inputs;
+  if (core_.step->progress.splits_backward(record.microbatch)) {
+    rest.emplace(WeightWork{record, sink, {}});
+    rest->part = run_input_part(roots, std::move(gradients), options, &rest->sink);
+    if (rest->part) core_.step->weights.begin(record.microbatch);
+  } else {
+    run_backward(roots, std::move(gradients), options, {}, &sink);
+  }
+  if (!rest || !rest->part) core_.accumulator.close(record.execution);
+  auto captured = std::exchange(inputs.captured, {});
+  captured.resize(inputs.num_inputs());
+  return captured;
+}
+
+/// When nothing is left that others wait for. Its failure ends the step: the caller has its answer.
+void BackwardRequests::run_rest(WeightWork& rest, ExecutionScope& scope) try {
+  const auto microbatch = rest.record.microbatch;
+  set_priority(core_.priority(Phase::kWeightGradient, microbatch));
+  core_.turns.give_way();
+  core_.held.hold(*core_.step, Phase::kWeightGradient, microbatch);
+  if (core_.step->failed()) return;
+  scope.set_phase(Phase::kWeightGradient);
+  core_.step->begins(Phase::kWeightGradient, microbatch);
+  const HeldWork::Measured measured(core_.held, *core_.step, scope);
+  const ModesScope modes(rest.record.modes.without_autocast());
+  rest.part.run();
+  core_.accumulator.close(rest.record.execution);
+  if (core_.step->weights.end(microbatch)) entry_.end_microbatch(microbatch);
+  core_.server.wake.signal();
+} catch (const StepAborted&) {
+  throw;
+} catch (...) {
+  char who[256] = "";
+  scope.describe(who, sizeof who);
+  failures_.fail_step(
+      remote_exception(failure_of(std::current_exception(), core_.port.rank(), who)));
+}
+
+/// Of smp::grad(): only what leads to the boundary is executed. A record that is freed is closed.
+variable_list BackwardRequests::gradients_of_inputs(const Record& record, const edge_list& roots,
+                                                    variable_list&& gradients, bool keep_graph) {
+  auto options = pass_options(keep_graph, core_);
+  options.random_key = ExecutionScope::current()->random_key_of_hooks();
+  options.accumulate = false;
+  edge_list inputs;
+  for (std::uint32_t i = 0; i < record.inputs->num_inputs(); ++i) {
+    inputs.emplace_back(record.inputs, i);
+  }
+  if (inputs.empty()) return {};
+  auto captured = run_backward(roots, std::move(gradients), options, inputs);
+  if (!keep_graph) core_.accumulator.close(record.execution);
+  return captured;
+}
+
+std::vector<std::pair<std::int32_t, ModuleId>> BackwardRequests::waiting() const {
+  std::vector<std::pair<std::int32_t, ModuleId>> found;
+  for (const auto* task : promised_.waiting()) {
+    const auto* record = core_.step->records.find(record_of(*task));
+    if (record != nullptr) found.emplace_back(task->request.microbatch, record->module);
+  }
+  return found;
+}
+
+}  // namespace smp::server

@@ -1,0 +1,52 @@
+// server/requests/request_answer.h: runs what another rank asked for, and tells it what came of it.
+#pragma once
+
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+
+#include "server/step/failure_control.h"
+#include "server/step/server_core.h"
+#include "smp/error.h"
+
+namespace smp::server {
+
+/// Threads: the rank's.
+class RequestAnswer {
+ public:
+  RequestAnswer(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
+
+  /// Sends the response that `run` returns, or the exception that it throws, after `failed`. On a
+  /// worker.
+  template <class Run>
+  void send(PpRank source, RequestId request, ExecutionScope& scope, Run&& run,
+            c10::function_ref<void()> failed) {
+    begin(source, request, scope);
+    const HeldWork::Measured measured(core_.held, *core_.step, scope);
+    try {
+      if (core_.step->failed()) failures_.throw_aborted();
+      auto response = run();
+      response.request = request;
+      // First: its receiver may go on before this thread does.
+      core_.scopes.recorder.note(RequestKind::kAnswered, source, request);
+      core_.port.send(source, response);
+    } catch (const StepAborted&) {
+      throw;
+    } catch (...) {
+      failed();
+      send_failure(source, request, scope);
+    }
+  }
+  /// It was not run, because `what` failed: "an argument was promised by a call". Safe in a poll.
+  void send_not_run(PpRank source, RequestId request, ModuleId module, std::int32_t microbatch,
+                    const char* what);
+
+ private:
+  void begin(PpRank source, RequestId request, const ExecutionScope& scope);
+  void send_failure(PpRank source, RequestId request, const ExecutionScope& scope);
+
+  ServerCore& core_;
+  FailureControl& failures_;
+};
+
+}  // namespace smp::server

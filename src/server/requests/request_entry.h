@@ -1,0 +1,30 @@
+// server/requests/request_entry.h: when what other ranks ask of a microbatch may begin here.
+#pragma once
+
+#include "server/step/server_core.h"
+
+namespace smp::server {
+
+/// Lets forward requests in as their microbatches may enter this rank (entry_gate.h), and learns
+/// what a microbatch has left here. Threads: the rank's; everything is safe in a poll.
+class RequestEntry {
+ public:
+  explicit RequestEntry(ServerCore& core) : core_(core) {}
+
+  /// Runs it once its microbatch may enter this rank.
+  void enter(ForwardTask&& task);
+  /// Work of the microbatch has ended here, or a record of it is gone.
+  void drop(int microbatch);
+  /// By word of pp_rank 0. It ends here once no weight part of it is left.
+  void forward_done(int microbatch);
+  void microbatch_done(int microbatch);
+  /// Nothing of it is left, here and elsewhere.
+  void end_microbatch(int microbatch);
+
+ private:
+  void start_entering();
+
+  ServerCore& core_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,147 @@
+// server/step/failure_control.cpp: telling the others, and waking everyone who waits.
+#include "server/step/failure_control.h"
+
+#include <utility>
+
+#include "alive/common_errors.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "server/protocol/exception_text.h"
+#include "server/protocol/remote_exception.h"
+
+namespace smp::server {
+namespace {
+
+/// User code that swallows StepAborted in a loop would never end.
+constexpr int kMostAbortedCalls = 100;
+
+/// What the running fiber does, for messages; of a poll only the rank.
+std::string who_runs(GlobalRank rank) {
+  char who[256] = "";
+  const auto* scope = ExecutionScope::current();
+  if (scope == nullptr) return base::concat("rank ", rank);
+  scope->describe(who, sizeof who);
+  return who;
+}
+
+}  // namespace
+
+void FailureControl::fail_step(std::exception_ptr error) {
+  const auto rank = core_.port.name();
+  if (core_.step == nullptr) {
+    base::log(base::LogLevel::kError, "rank ", rank, ": outside of a step: ", text_of(error));
+    return;
+  }
+  if (core_.step->failed()) return;
+  core_.step->failure = std::move(error);
+  const auto failure = failure_of(core_.step->failure, core_.port.rank(), who_runs(rank));
+  let_one_rank_say(failure, text_of(core_.step->failure));
+  tell_others({failure});
+  abort_here(failure.text);
+}
+
+/// The rank where it was thrown, with all that is known of it.
+void FailureControl::let_one_rank_say(const Failure& failure, const std::string& own_text) {
+  if (failure.rank == core_.port.rank()) {
+    if (!own_text.starts_with("rank ")) say_more(own_text, failure.text);
+  } else {
+    leave_to_another_rank(failure.text, core_.port.name(failure.rank));
+  }
+}
+
+/// Where the way to the others is what failed, they find out by their own waits.
+void FailureControl::tell_others(const Failure& failure) noexcept try {
+  core_.port.send_to_others(StepFailed{failure});
+} catch (...) {
+  const bool known = is_of_lost_peer(core_.step->failure);
+  base::log(known ? base::LogLevel::kDebug : base::LogLevel::kWarning, "rank ", core_.port.name(),
+            ": the other ranks could not be told that this step failed: ",
+            text_of(std::current_exception()));
+}
+
+void FailureControl::on_step_failed(StepFailed&& message) {
+  if (core_.step->failed()) return;
+  let_one_rank_say(message.failure, message.failure.text);
+  core_.step->failure = remote_exception(message.failure);
+  abort_here(message.failure.text);
+}
+
+void FailureControl::on_late_failure(std::int64_t step, StepFailed&& message) {
+  if (late_ || !ended_well(step)) return;
+  late_ = std::move(message.failure);
+  late_->text += base::concat(
+      " (at the end of step ", step, ", which had ended on rank ", core_.port.name(),
+      " already. Parameters of the ranks may differ now; load a state that they have in "
+      "common)");
+  if (core_.step != nullptr) fail_late();
+}
+
+void FailureControl::fail_late() {
+  if (!late_) return;
+  fail_step(remote_exception(*std::exchange(late_, std::nullopt)));
+}
+
+/// Every wait of the step ends: for answers, for a turn to begin backward, for the step's end.
+void FailureControl::abort_here(const std::string& why) noexcept {
+  for (auto* target : core_.step->requests.take_all()) target->on_abort();
+  core_.step->gate.open_all();
+  core_.step->order.open_all();
+  core_.server.wake.signal();
+  if (on_failure_) on_failure_(core_.step->number, why);
+}
+
+void FailureControl::on_rank_left(PpRank peer, std::int64_t after_step) {
+  if (left_.empty() || after_step < left_after_) {
+    left_ = base::concat("rank ", core_.port.name(peer), " left after step ", after_step);
+    left_after_ = after_step;
+    left_peer_ = peer;
+  }
+  if (core_.step == nullptr || after_step >= core_.step->number || core_.step->failed()) return;
+  // Nobody is told: each rank hears it from the one that left.
+  const auto text = base::concat(
+      "rank ", core_.port.name(), ": step ", core_.step->number, " cannot end: ", left_,
+      "; every rank must run the same number of steps (see that rank's own message)");
+  leave_to_another_rank(text, first_but(peer));
+  core_.step->failure = std::make_exception_ptr(PeerLostError(text));
+  abort_here(text);
+}
+
+void FailureControl::require_all_ranks() const {
+  if (left_.empty() || core_.port.step() < left_after_) return;
+  const auto text =
+      base::concat("rank ", core_.port.name(), ": step ", core_.port.step() + 1,
+                   " cannot start: ", left_, "; every rank must run the same number of steps");
+  leave_to_another_rank(text, first_but(left_peer_));
+  throw PeerLostError(text);
+}
+
+/// The one of those that a rank left behind that says so.
+GlobalRank FailureControl::first_but(PpRank peer) const {
+  return core_.port.name(PpRank(peer.value() == 0 ? 1 : 0));
+}
+
+/// A destructor that runs because the step fails must not be thrown at.
+bool FailureControl::empty_because_unwinding() {
+  if (!core_.step->failed()) return false;
+  if (!swallow_while_unwinding()) throw_aborted();
+  return true;
+}
+
+bool FailureControl::swallow_while_unwinding() {
+  if (std::uncaught_exceptions() == 0) return false;
+  ++core_.counters.swallowed;
+  return true;
+}
+
+void FailureControl::throw_aborted() {
+  auto& scope = *ExecutionScope::current();
+  if (scope.count_aborted_call() > kMostAbortedCalls) {
+    base::log(base::LogLevel::kError, who_runs(core_.port.name()),
+              ": catches smp::StepAborted again and again (`catch (...)` in a loop?); its fiber is "
+              "given up");
+    core_.workers.give_up();
+  }
+  throw StepAborted{core_.port.rank().value()};
+}
+
+}  // namespace smp::server

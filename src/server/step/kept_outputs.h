@@ -1,0 +1,68 @@
+// server/step/kept_outputs.h: outputs of requests that their caller may pass on to other requests
+// (docs/design.md, Promised outputs). Threads: the rank's; everything is safe in a poll.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "server/protocol/message.h"
+
+namespace smp::server {
+
+/// A request on the rank that runs it.
+struct RequestName {
+  PpRank caller;
+  RequestId request;
+  friend bool operator<(const RequestName& a, const RequestName& b) noexcept {
+    const auto key = [](const RequestName& name) {
+      return std::tuple(name.caller.value(), name.request.slot, name.request.generation);
+    };
+    return key(a) < key(b);
+  }
+};
+
+/// A tensor that can be sent, and the note that makes of it what it was (tensor_forms.h).
+struct KeptOutput {
+  std::vector<at::Tensor> tensors;
+  Note forms;
+};
+
+class KeptOutputs {
+ public:
+  using Send = std::function<void(PpRank to, PassedOn&& message)>;
+  explicit KeptOutputs(Send send) : send_(std::move(send)) {}
+
+  /// A request came whose outputs will be kept, and some of them sent at once.
+  void expect(const RequestName& name, const std::vector<SendAhead>& ahead = {});
+  /// Its outputs, to be sent to whoever asked for them meanwhile.
+  /// @param unusual  PassedOn::unusual
+  void keep(const RequestName& name, std::vector<KeptOutput>&& outputs, bool unusual);
+  /// It threw.
+  void fail(const RequestName& name);
+  /// Sends one of them, now or when it is there. May overtake the request, if that has large
+  /// tensors; so may release().
+  void pass_on(PpRank caller, const PassOn& message);
+  /// Nobody will ask any more; who has asked gets his.
+  void release(const RequestName& name);
+
+  std::size_t size() const noexcept { return entries_.size(); }
+  void clear() noexcept { entries_.clear(); }
+
+ private:
+  struct Entry {
+    bool ended = false, failed = false, released = false, unusual = false;
+    std::vector<KeptOutput> outputs;
+    std::vector<PassOn> asked;  // before it had ended
+  };
+  void end(const RequestName& name, Entry& entry);
+  void send(PpRank caller, const Entry& entry, const PassOn& message) const;
+
+  const Send send_;
+  std::map<RequestName, Entry> entries_;
+};
+
+}  // namespace smp::server

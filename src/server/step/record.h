@@ -1,0 +1,32 @@
+// server/step/record.h: what a module execution keeps for its backward.
+#pragma once
+
+#include <cstdint>
+
+#include "module/node_pointer.h"
+#include "server/backward/executor.h"
+#include "server/modules/settings_board.h"
+#include "server/protocol/execution_modes.h"
+#include "server/protocol/message.h"
+#include "server/sums/gradient_accumulator.h"
+
+namespace smp::server {
+
+/// The graph between the inputs and the outputs of one module execution (paper App. B).
+struct Record {
+  NodePointer<BoundaryInput> inputs;
+  edge_list outputs;  ///< one an output tensor; invalid where it needs no gradient
+  ModuleId module;
+  std::int32_t microbatch = -1;
+  ExecutionId execution;
+  ExecutionModes modes;
+  CallPosition position;         ///< of the call that made it
+  SettingsBoard::View settings;  ///< at the end of its forward
+  std::uint32_t num_passes = 0;  ///< through it so far
+
+  /// Where calls stand that hooks make during the next pass over it: after all calls of its
+  /// forward, those of a later pass after those of an earlier one.
+  CallPosition position_of_next_pass();
+};
+
+}  // namespace smp::server

@@ -1,0 +1,26 @@
+// server/step/step_engine.h: how the bodies of a step are carried out: by messages between ranks
+// (DynamicEngine), or alone, to see what modules cost (the trial run of api/planning/tracing.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace smp::server {
+
+/// What code inside a body can ask of the step that runs. Threads: the rank's.
+class StepEngine {
+ public:
+  virtual ~StepEngine() = default;
+  /// Microbatch of the running fiber, or -1 outside of bodies and modules.
+  virtual int current_microbatch() const noexcept = 0;
+  /// Backward of one microbatch from `roots`, weighted by the microbatch's weight.
+  /// @param gradients  one a root, of its shape, or none: 1 for each root, which must be one number
+  /// @param keep_graph another backward through the same graph may follow, remote modules included
+  /// @throws UsageError  outside of a body, or a root needs no gradient; else what a node, a hook
+  ///         or another rank threw. The step fails then.
+  virtual void backward(const std::vector<at::Tensor>& roots,
+                        const std::vector<at::Tensor>& gradients, bool keep_graph) = 0;
+};
+
+}  // namespace smp::server

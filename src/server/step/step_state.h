@@ -1,0 +1,87 @@
+// server/step/step_state.h: what lives as long as one step on one rank.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/step_progress.h"
+#include "schedule/work_order.h"
+#include "server/modules/settings_board.h"
+#include "server/protocol/message.h"
+#include "server/replay/end_news.h"
+#include "server/step/backward_gate.h"
+#include "server/step/entry_gate.h"
+#include "server/step/microbatch_order.h"
+#include "server/step/record.h"
+#include "server/step/slot_table.h"
+#include "server/step/step_task.h"
+#include "server/step/weight_parts.h"
+
+namespace smp::server {
+
+/// Takes the answer to a request, in a poll: it neither throws nor suspends. One of these is
+/// called, once, unless the target was taken out of the table before.
+class ResponseTarget {
+ public:
+  virtual void on_forward(ForwardResponse&& response) noexcept = 0;
+  virtual void on_backward(BackwardResponse&& response) noexcept = 0;
+  virtual void on_error(Failure&& failure) noexcept = 0;
+  /// The step failed first.
+  virtual void on_abort() noexcept = 0;
+  /// An output that was asked for.
+  virtual void on_passed_on(PassedOn&&) noexcept {}
+
+ protected:
+  ~ResponseTarget() = default;
+};
+
+/// Threads: the rank's.
+struct StepState {
+  StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, base::Nanoseconds now)
+      : number(step_number),
+        task(step_task),
+        start(now),
+        progress(*step_task.schedule, step_task.microbatches, rank.value()),
+        order(step_task.microbatches),
+        weights(step_task.microbatches),
+        work(step_task.microbatches) {}
+
+  /// Work begins on this rank.
+  void begins(schedule::Phase phase, int microbatch) {
+    work.note(phase, microbatch);
+    progress.begins(phase, microbatch);
+  }
+
+  const std::int64_t number;
+  const StepTask task;
+  const base::Nanoseconds start;
+  schedule::StepProgress progress;
+  BackwardGate gate;
+  EntryGate entry{progress};
+  MicrobatchOrder order;
+  WeightParts weights;
+  schedule::WorkOrder work;                        ///< of this rank, as it began
+  SlotTable<Record, RecordId> records;             ///< graphs kept for backward
+  SlotTable<ResponseTarget*, RequestId> requests;  ///< of this rank, unanswered; not owned
+  std::vector<RecordId> released;                  ///< by others, not freed yet
+
+  /// The step ends with this error once every fiber has unwound.
+  std::exception_ptr failure;
+  bool failed() const noexcept { return failure != nullptr; }
+
+  /// On pp_rank 0: what the bodies left, by microbatch; empty as long as all left what they found.
+  std::vector<SettingsBoard::View> left_settings;
+
+  bool keeps_to_record = false;  ///< the steps before were recorded, for this one to be like them
+  bool replayed = false;         ///< on pp_rank 0: without control messages
+  std::optional<EndNews> ends;   ///< on pp_rank 0: replayed under windows
+  bool finish_asked = false;     ///< by pp_rank 0: all microbatches are done
+  int ranks_finished = 0;        ///< on pp_rank 0: that have summed their gradients
+  std::optional<StepEnded> ended;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,179 @@
+// server/sums/gradient_accumulator.h: sums gradients in an order that timing cannot change
+// (docs/design.md, Accumulation).
+//
+// Two levels, as one process does it: what one microbatch contributes to one parameter is summed in
+// the natural order of backward (descending order key of the execution); then, in microbatch order,
+// the leaf's hooks run once and one `.grad +=` follows. What follows the body's first backward is
+// added at the end of the step, in the same order. Only the accumulation is ordered, not the
+// execution: executions begin, deliver and close in any order.
+//
+//   put() ─► Cell (microbatch, parameter): heap of what waits ─► sum      ─► turn of the parameter
+//            passes the executions that reach the parameter,     complete:   passes microbatches;
+//            last to first; stops at one that is open and        all are     hooks, `.grad +=`
+//            has delivered nothing: its one blocker              passed
+//
+// What stops is registered with what stops it, and looked at again when that has ended. Nothing is
+// passed twice, so a step costs O(executions x parameters that each reaches), and nothing but
+// tensors is allocated once the arrays have grown. What is known of a microbatch stands in
+// microbatch_gradients.h, the gradients themselves in waiting_gradients.h.
+//
+// Threads: the rank's; the calls that apply gradients run hooks and LibTorch code, so they belong
+// on a fiber, never in a poll. A hook may suspend its fiber.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "server/backward/executor.h"
+#include "server/protocol/order_key.h"
+#include "server/sums/gradient_listener.h"
+#include "server/sums/microbatch_gradients.h"
+#include "server/sums/parameter_numbers.h"
+#include "server/sums/reached_leaves.h"
+#include "server/sums/waiting_gradients.h"
+
+namespace smp::server {
+
+class GradientAccumulator {
+ public:
+  using Leaf = torch::autograd::AccumulateGrad;
+  /// Throws if a gradient of `parameter` must not exist on this rank (docs/design.md, Foreign
+  /// parameters). Asked once a step about each parameter, so the answer must last for a step.
+  using Guard = std::function<void(const at::Tensor& parameter)>;
+
+  /// Of the random numbers that hooks of a leaf draw.
+  using RandomKey = std::function<std::uint64_t(int microbatch, const at::Tensor& leaf)>;
+
+  /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
+  /// @param random_key  hooks of a leaf draw from a stream of their own, wherever they run; none:
+  /// from that of whoever runs them
+  GradientAccumulator(ParameterNumbers& numbers, Guard guard, RandomKey random_key = {})
+      : numbers_(numbers),
+        guard_(std::move(guard)),
+        random_key_(std::move(random_key)),
+        reached_(numbers) {}
+  GradientAccumulator(const GradientAccumulator&) = delete;
+  GradientAccumulator& operator=(const GradientAccumulator&) = delete;
+
+  /// Starts a step; nothing of an earlier one may be left.
+  /// @param listener  is told what becomes final; nullptr: nobody; outlives the step
+  void begin(int microbatches, GradientListener* listener = nullptr);
+  /// Adds everything that is left, what followed a first backward last.
+  /// @throws InternalError on a leak, and what hooks throw.
+  void finish();
+  /// Forgets everything: the step failed. Marks and closes of its executions are ignored then.
+  void drop() noexcept;
+
+  /// An execution of `microbatch` starts on this rank. `order` differs from those of the others;
+  /// they may be opened in any order of keys. One that is opened when the microbatch's forward is
+  /// done counts as after the first backward, too.
+  ExecutionId open(int microbatch, OrderKey order, bool after_first_backward);
+  /// The graph that backward of the execution would walk. Once an execution, before the
+  /// microbatch's forward is marked as done; after that, only a repetition is possible, and
+  /// ignored.
+  void recorded(ExecutionId id, edge_list roots);
+  /// No backward of the execution will follow: mark_closed() and settle().
+  void close(ExecutionId id);
+  /// Whether all that the execution gives follows the body's first backward.
+  bool after_first_backward(ExecutionId id) const;
+
+  // Marks only: settle() draws the conclusions. Neither allocates nor frees; safe in a poll.
+
+  /// The body of `microbatch` begins its first backward: all executions before it are open, and
+  /// recorded or closed.
+  void mark_forward_done(int microbatch) noexcept;
+  /// The body of `microbatch` has ended: all its executions have delivered.
+  void mark_microbatch_done(int microbatch) noexcept;
+  void mark_closed(ExecutionId id) noexcept;
+
+  /// Accumulates what has become certain by the marks.
+  void settle();
+
+  /// Sink of one backward pass over one execution.
+  class Pass final : public GradientSink {
+   public:
+    /// `after_first_backward`: the pass follows the microbatch's first backward, though the
+    /// execution may not.
+    Pass(GradientAccumulator& accumulator, ExecutionId id, bool after_first_backward)
+        : accumulator_(accumulator), id_(id), after_first_backward_(after_first_backward) {}
+    void put(Leaf& leaf, variable_list&& gradients) override;
+    void check_capture(Leaf& leaf) override { accumulator_.guard_(leaf.variable); }
+
+   private:
+    GradientAccumulator& accumulator_;
+    ExecutionId id_;
+    bool after_first_backward_;
+  };
+
+  /// Bytes of gradients that wait for their turn, now and at most since begin().
+  std::size_t waiting_bytes() const noexcept { return waiting_.bytes(); }
+  std::size_t most_waiting_bytes() const noexcept { return waiting_.most_bytes(); }
+
+  /// What was done since begin(); for tests.
+  struct Effort {
+    std::uint64_t pairs = 0;  ///< looks at whether an execution still owes a parameter a gradient
+    std::uint64_t walks = 0;  ///< graphs walked, at most one an execution
+  };
+  const Effort& effort() const noexcept { return effort_; }
+
+ private:
+  using Microbatch = MicrobatchGradients;
+  using Execution = Microbatch::Execution;
+  using Cell = Microbatch::Cell;
+  static constexpr std::uint32_t kNone = ExecutionId::kNone;
+
+  struct Parameter {
+    std::uint32_t turn = 0;           // lower microbatches have given everything
+    std::uint32_t sums = 0;           // cells that something was given to, not applied yet
+    std::uint32_t waits_for = kNone;  // the microbatch, if its forward must be done first
+    bool admitted = false;            // the guard has seen it
+    bool applying = false;            // a hook may have suspended its fiber
+  };
+
+  void put(Leaf& leaf, variable_list&& gradients, ExecutionId id, bool after_first_backward);
+  ParameterNumber admit(const at::Tensor& parameter);
+  void add_waiting(Microbatch& microbatch, ParameterNumber number, Leaf& leaf,
+                   Contribution&& contribution);
+  void look_at(std::uint32_t microbatch, ParameterNumber number);
+  void take_turns(ParameterNumber number);
+  bool turn_is_over(ParameterNumber number);
+  bool advance(Microbatch& microbatch, ParameterNumber number);
+  bool absorb_through(const Microbatch& microbatch, const Cell& cell, std::uint32_t place);
+  void plan(Microbatch& microbatch);
+  void draw_conclusions(std::uint32_t microbatch);
+  void wake_waiters(ExecutionId id);
+  void apply_cell(Microbatch& microbatch, ParameterNumber number);
+  void tell_if_final(const Leaf& leaf, ParameterNumber number);
+  void apply(LeafSum&& sum, std::uint32_t microbatch, bool after_first_backward);
+  void reset() noexcept;
+
+  Microbatch& at(std::uint32_t microbatch);
+  Execution& at(ExecutionId id);
+  Cell& cell(Microbatch& microbatch, ParameterNumber number);
+  bool exists(ExecutionId id) const noexcept;
+  /// Such a leaf waits for no microbatch whose graph is not known to reach it: a body that made it
+  /// reads its gradient right after the backward.
+  bool of_no_model(ParameterNumber number) const noexcept { return number >= numbers_.placed(); }
+
+  ParameterNumbers& numbers_;
+  Guard guard_;
+  RandomKey random_key_;
+  GradientListener* listener_ = nullptr;
+  std::vector<Microbatch> microbatches_;  // the first count_ are the step's
+  std::uint32_t count_ = 0;
+  std::vector<Parameter> parameters_;  // by number
+  WaitingGradients waiting_;
+  std::uint64_t arrivals_ = 0;
+
+  // Marked, no conclusions drawn yet; what marks append has been reserved.
+  std::vector<ExecutionId> marked_executions_;
+  std::vector<std::uint32_t> marked_microbatches_;
+  std::size_t opened_ = 0;
+
+  ReachedLeaves reached_;  // of plan(), kept for its arrays
+  Effort effort_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,75 @@
+// server/sums/leaf_update.cpp: the order of hooks is that of LibTorch's engine.
+#include "server/sums/leaf_update.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <typeinfo>
+#include <utility>
+
+#include "server/graph/leaf_guards.h"
+#include "server/values/tensor_memory.h"
+
+namespace smp::server {
+namespace {
+
+/// `.grad` never shares storage: otherwise the next `+=` would change bytes that are in flight.
+void own_storage(const at::Tensor& parameter, at::Tensor& gradient) {
+  const bool steals = !parameter.grad().defined() && !at::GradMode::is_enabled();
+  if (steals && gradient.defined() && gradient.layout() == at::kStrided && !is_alone(gradient)) {
+    gradient = gradient.clone();
+  }
+}
+
+/// A leaf takes no gradient while it is frozen. Whether it should was asked when the gradient came;
+/// now another microbatch may have frozen it for itself.
+class Unfrozen {
+ public:
+  explicit Unfrozen(const at::Tensor& leaf) : leaf_(leaf), frozen_(!leaf.requires_grad()) {
+    if (frozen_) leaf_.unsafeGetTensorImpl()->set_requires_grad(true);
+  }
+  ~Unfrozen() {
+    if (frozen_) leaf_.unsafeGetTensorImpl()->set_requires_grad(false);
+  }
+  Unfrozen(const Unfrozen&) = delete;
+  Unfrozen& operator=(const Unfrozen&) = delete;
+
+ private:
+  const at::Tensor& leaf_;
+  const bool frozen_;
+};
+
+}  // namespace
+
+bool has_hooks(torch::autograd::Node& leaf) {
+  const auto& before = leaf.pre_hooks();
+  return !leaf.tensor_pre_hooks().empty() || !leaf.post_hooks().empty() ||
+         leaf.tensor_post_acc_grad_hooks() != nullptr ||
+         std::any_of(before.begin(), before.end(),
+                     [](const auto& hook) { return typeid(*hook) != typeid(LeafGuard); });
+}
+
+void update_leaf(LeafSum&& sum) {
+  auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*sum.leaf);
+  torch::autograd::variable_list gradients;
+  gradients.push_back(std::move(sum.gradient));
+  at::AutoGradMode mode(sum.grad_mode);
+  for (auto& hook : leaf.tensor_pre_hooks()) gradients = (*hook)(gradients);
+  for (auto& hook : leaf.pre_hooks()) {
+    if (typeid(*hook) != typeid(LeafGuard)) gradients = (*hook)(gradients);
+  }
+  own_storage(leaf.variable, gradients[0]);
+  const Unfrozen unfrozen(leaf.variable);
+  if (leaf.post_hooks().empty()) {
+    leaf(std::move(gradients));
+    return;
+  }
+  const auto inputs = gradients;
+  auto outputs = leaf(std::move(gradients));
+  for (auto& hook : leaf.post_hooks()) outputs = (*hook)(outputs, inputs);
+}
+
+}  // namespace smp::server

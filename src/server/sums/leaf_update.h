@@ -1,0 +1,26 @@
+// server/sums/leaf_update.h: how a gradient enters `.grad`. Threads: the rank's; runs hooks and
+// LibTorch code, so it belongs on a fiber. A hook may suspend it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include "module/node_pointer.h"
+
+namespace smp::server {
+
+/// The sum of gradients on their way to a leaf. Grad mode is that of the last pass that gave one.
+struct LeafSum {
+  NodePointer<torch::autograd::Node> leaf;  ///< an AccumulateGrad
+  bool grad_mode = false;
+  at::Tensor gradient;
+};
+
+/// Whether hooks of the user would run.
+bool has_hooks(torch::autograd::Node& leaf);
+
+/// What LibTorch's engine does at a leaf: hooks, then AccumulateGrad. `.grad` shares no memory with
+/// anything afterwards. @throws what hooks throw.
+void update_leaf(LeafSum&& sum);
+
+}  // namespace smp::server

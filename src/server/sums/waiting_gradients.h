@@ -1,0 +1,74 @@
+// server/sums/waiting_gradients.h: gradients that wait for their turn: to be added to a sum, or as
+// a sum to enter `.grad` (docs/design.md, Accumulation). Threads: the rank's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "server/sums/leaf_update.h"
+#include "server/sums/microbatch_gradients.h"
+
+namespace smp::server {
+
+/// What one pass over an execution gave to one leaf.
+struct Contribution {
+  std::uint32_t execution;
+  std::uint64_t arrival;
+  at::Tensor gradient;
+};
+
+/// The sums of all cells, by number, and the bytes of all gradients that wait, those outside of
+/// these sums as well. Nothing but tensors is allocated once the arrays have grown.
+class WaitingGradients {
+ public:
+  /// A step starts.
+  void begin() noexcept { most_bytes_ = 0; }
+  /// Forgets all gradients, and keeps the arrays.
+  void clear() noexcept;
+
+  /// A new sum, for `leaf`. @return its number, until take()
+  std::uint32_t open(torch::autograd::AccumulateGrad& leaf);
+  /// Lets a contribution to sum `number` of `microbatch` wait. Grad mode is that of the pass.
+  void put(std::uint32_t number, const MicrobatchGradients& microbatch,
+           Contribution&& contribution);
+  /// The places of executions are known, which they were not when contributions came.
+  void sort(std::uint32_t number, const MicrobatchGradients& microbatch);
+  /// Adds what came from the executions up to `place`; true if that of `place` gave something.
+  bool absorb_through(std::uint32_t number, const MicrobatchGradients& microbatch,
+                      std::uint32_t place);
+  /// Sum `number`, which is complete. Its bytes are counted until leave().
+  LeafSum take(std::uint32_t number);
+  /// Sums that were opened and not taken.
+  std::size_t num_open() const noexcept { return sums_.size() - free_.size(); }
+
+  /// Leaves one sum a parameter of what followed the first backward.
+  void sum_up_rest(MicrobatchGradients& microbatch);
+
+  /// `gradient` is about to wait, here or in MicrobatchGradients::rest.
+  void arrive(const at::Tensor& gradient) noexcept;
+  /// `sum` waits no longer.
+  void leave(const LeafSum& sum) noexcept;
+  /// Whatever arrived has found its place.
+  void note_most() noexcept;
+  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t most_bytes() const noexcept { return most_bytes_; }
+
+ private:
+  struct PartialSum {
+    LeafSum sum;                        // of what was passed
+    std::vector<Contribution> waiting;  // heap: the one to be added first is in front
+  };
+
+  void add(LeafSum& sum, at::Tensor&& gradient);
+
+  std::vector<PartialSum> sums_;
+  std::vector<std::uint32_t> free_;
+  std::size_t bytes_ = 0;
+  std::size_t most_bytes_ = 0;  // since begin()
+};
+
+}  // namespace smp::server

@@ -1,0 +1,135 @@
+// server/values/guarded_tensor.cpp: a dispatch key that no kernel serves, and the boxed fallback
+// for it.
+#include "server/values/guarded_tensor.h"
+
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/machine/home_device.h"
+
+namespace smp::server {
+namespace {
+
+/// Asks the guards of what an operator got, and puts in what stands in for it.
+class Asking {
+ public:
+  Asking(const c10::OperatorHandle& op, bool writes) : op_(op), writes_(writes) {}
+
+  void about(c10::IValue& value) {
+    if (value.isTensor()) {
+      auto stand_in = about(value.toTensor());
+      if (stand_in.defined()) value = std::move(stand_in);
+    } else if (value.isTensorList()) {
+      auto list = value.toTensorList();
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        auto stand_in = about(list.get(i));
+        if (stand_in.defined()) value = replaced(value.toTensorList(), i, std::move(stand_in));
+      }
+    } else if (value.isList()) {
+      auto list = value.toList();
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        c10::IValue element = list.get(i);
+        const auto* const before =
+            element.isTensor() ? element.toTensor().unsafeGetTensorImpl() : nullptr;
+        about(element);
+        if (before == nullptr || element.toTensor().unsafeGetTensorImpl() == before) continue;
+        value = value.toList().copy();
+        value.toList().set(i, element);
+      }
+    }
+  }
+  int asked() const noexcept { return asked_; }
+
+ private:
+  at::Tensor about(const at::Tensor& tensor) {
+    auto* guard = guard_of(tensor);
+    if (guard == nullptr) return {};
+    ++asked_;
+    guard->before_use(tensor, op_.schema().name(), writes_);
+    guard = guard_of(tensor);
+    return guard == nullptr ? at::Tensor() : guard->stand_in();
+  }
+  /// The operator's caller keeps its own list.
+  static c10::IValue replaced(const c10::List<at::Tensor>& list, std::size_t index,
+                              at::Tensor&& tensor) {
+    auto copy = list.copy();
+    copy.set(index, std::move(tensor));
+    return copy;
+  }
+
+  const c10::OperatorHandle& op_;
+  const bool writes_;
+  int asked_ = 0;
+};
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto first = stack->size() - arguments.size();
+  int asked = 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = arguments[i].alias_info();
+    Asking asking(op, alias != nullptr && alias->isWrite());
+    asking.about((*stack)[first + i]);
+    asked += asking.asked();
+  }
+  SMP_ASSERT(asked > 0, op.schema().name());
+  op.callBoxed(stack);
+}
+
+/// A TensorImpl whose key set is that of no device; with autograd's keys, whatever mode is on.
+template <class... Arguments>
+c10::intrusive_ptr<c10::TensorImpl> make_impl(Arguments&&... arguments) {
+  const c10::InferenceMode no_inference(false);
+  return c10::make_intrusive<c10::TensorImpl>(std::forward<Arguments>(arguments)...);
+}
+
+void forget_graphs(const at::Tensor& leaf) {
+  if (auto* meta = torch::autograd::impl::get_autograd_meta(leaf)) meta->grad_accumulator_.reset();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+void guard_without_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard,
+                          const std::string& data_text) {
+  SMP_ASSERT(can_be_guarded(tensor));
+  const auto device = tensor.is_meta() ? base::home_device() : tensor.device();
+  auto impl = make_impl(c10::DispatchKeySet(kGuarded), tensor.dtype(), device);
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(data_text);
+  impl->set_backend_meta(std::move(guard));
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  forget_graphs(tensor);
+}
+
+void guard_with_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard) {
+  SMP_ASSERT(can_be_guarded(tensor));
+  auto impl =
+      make_impl(c10::Storage(tensor.storage()), c10::DispatchKeySet(kGuarded), tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  impl->set_backend_meta(std::move(guard));
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
+}
+
+void unguard(const at::Tensor& tensor, const at::Tensor& plain) {
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(plain.getIntrusivePtr());
+}
+
+TensorGuard* guard_of(const at::Tensor& tensor) noexcept {
+  if (!tensor.defined() || !tensor.key_set().has(kGuarded)) return nullptr;
+  return dynamic_cast<TensorGuard*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+}
+
+bool can_be_guarded(const at::Tensor& tensor) noexcept {
+  return tensor.layout() == c10::kStrided && !tensor.is_nested() && !tensor.is_quantized() &&
+         !tensor.is_mkldnn();
+}
+
+}  // namespace smp::server

@@ -1,0 +1,37 @@
+// server/values/tensor_layout.h: where the elements of a tensor lie, so that a tensor on another
+// rank has them in the same order, and a view of it there can be found again here. Threads: any.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace smp::server {
+
+/// Sizes and strides of a tensor whose first element is `offset` elements into its memory.
+struct Layout {
+  at::DimVector sizes;
+  at::DimVector strides;
+  std::int64_t offset = 0;
+};
+
+/// Strides for the same sizes that keep the order of dimensions, which neighbours are adjacent, and
+/// which elements are one (expanded), but span less memory: every gap is one element. Equal to
+/// `strides` where there are no gaps. Nothing if elements overlap in another way.
+std::optional<at::DimVector> compact_strides(at::IntArrayRef sizes, at::IntArrayRef strides);
+
+/// How many elements of memory a tensor spans from its first one on.
+std::int64_t span_of(at::IntArrayRef sizes, at::IntArrayRef strides);
+
+/// The dimensions that differ in memory, outermost first: of those with one element, or the same
+/// one again and again, there are none.
+Layout distinct_dimensions(at::IntArrayRef sizes, at::IntArrayRef strides);
+
+/// `view` of a tensor with these sizes and strides `from`, as a view of one with strides `to`, its
+/// offset counted from the tensor's first element; both come from compact_strides(). Nothing if
+/// it is none: it runs over the end of a row into the next, which lies elsewhere there.
+std::optional<Layout> map_view(const Layout& view, at::IntArrayRef sizes, at::IntArrayRef from,
+                               at::IntArrayRef to);
+
+}  // namespace smp::server

@@ -1,0 +1,68 @@
+// server/values/watched_arguments.cpp: by version counter, history and memory.
+#include "server/values/watched_arguments.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "server/values/tensor_memory.h"
+
+namespace smp::server {
+
+WatchedArguments::WatchedArguments(at::ArrayRef<at::Tensor> tensors)
+    : tensors_(tensors.begin(), tensors.end()) {
+  for (const auto& tensor : tensors_) states_.push_back(state_of(tensor));
+}
+
+WatchedArguments::State WatchedArguments::state_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),
+          tensor.requires_grad() ? tensor.grad_fn().get() : nullptr, memory_of(tensor),
+          tensor.requires_grad()};
+}
+
+std::string WatchedArguments::hooked() const {
+  std::string hooked;
+  bool any = false;
+  for (const auto& tensor : tensors_) {
+    const auto* meta =
+        tensor.defined() ? torch::autograd::impl::get_autograd_meta(tensor) : nullptr;
+    const bool own = meta != nullptr && meta->cpp_hooks_list_ != nullptr;
+    hooked += own ? '\1' : '\0';
+    any |= own;
+  }
+  return any ? hooked : std::string();
+}
+
+bool WatchedArguments::any_changed() const {
+  return !std::equal(
+      tensors_.begin(), tensors_.end(), states_.begin(),
+      [](const auto& tensor, const auto& state) { return state_of(tensor) == state; });
+}
+
+std::vector<ChangedArgument> WatchedArguments::changes(const char* path) const {
+  std::vector<ChangedArgument> found;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& tensor = tensors_[i];
+    const auto now = state_of(tensor);
+    const auto& before = states_[i];
+    if (now == before) continue;
+    const bool first = std::none_of(tensors_.begin(), tensors_.begin() + static_cast<long>(i),
+                                    [&](const auto& other) { return other.is_same(tensor); });
+    if (!first) continue;
+    SMP_REQUIRE_AS(
+        UnsupportedError,
+        tensor.has_storage() && now.memory == before.memory && now.version != before.version &&
+            !(now.requires_grad && now.node == nullptr) &&
+            !(before.requires_grad && !now.requires_grad),
+        path, " changed tensor ", i, " of its arguments in place, shape ", tensor.sizes(),
+        ", in a way that its caller on another rank would not see (its size, its memory, or "
+        "whether it requires grad). Use an out-of-place operation, or place this module with its "
+        "caller");
+    found.push_back({i, now.node != before.node});
+  }
+  return found;
+}
+
+}  // namespace smp::server

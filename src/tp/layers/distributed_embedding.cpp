@@ -1,0 +1,96 @@
+// tp/layers/distributed_embedding.cpp: see the header.
+#include "smp/tp/distributed_embedding.h"
+
+#include <ATen/ATen.h>
+#include <ostream>
+
+#include "base/check.h"
+#include "smp/tp/batch_primitives.h"
+
+namespace smp::nn {
+namespace {
+
+void require_sliceable(const torch::nn::EmbeddingOptions& options) {
+  SMP_REQUIRE_AS(UnsupportedError, !options.max_norm(),
+                 "DistributedEmbedding: max_norm needs the norms of whole rows, of which each rank "
+                 "holds a part; leave it out, or use smp::nn::Embedding");
+  SMP_REQUIRE_AS(UnsupportedError, !options.scale_grad_by_freq(),
+                 "DistributedEmbedding: scale_grad_by_freq would count the indices of all ranks "
+                 "instead of one's own; leave it out, or use smp::nn::Embedding");
+}
+
+/// As torch::nn::Embedding does.
+void count_padding_from_start(torch::nn::EmbeddingOptions& options) {
+  if (!options.padding_idx()) return;
+  const auto index = *options.padding_idx();
+  const auto rows = options.num_embeddings();
+  SMP_REQUIRE(index >= -rows && index < rows, "DistributedEmbedding: padding_idx ", index,
+              " is none of ", rows, " rows; choose one from ", -rows, " to ", rows - 1);
+  if (index < 0) options.padding_idx(rows + index);
+}
+
+const at::Tensor& given_table(const torch::nn::EmbeddingOptions& options) {
+  const auto& table = options._weight();
+  SMP_REQUIRE(table.sizes() == at::IntArrayRef({options.num_embeddings(), options.embedding_dim()}),
+              "DistributedEmbedding: _weight is ", table.sizes(), ", expected [",
+              options.num_embeddings(), ", ", options.embedding_dim(), "]");
+  return table;
+}
+
+}  // namespace
+
+DistributedEmbeddingImpl::DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& with)
+    : options(with) {
+  require_sliceable(options);
+  count_padding_from_start(options);
+  if (options._weight().defined()) {
+    weight = register_slice("weight", given_table(options), 1);
+    return;
+  }
+  const auto padding = options.padding_idx().value_or(-1);
+  const auto fill = [padding](const at::Tensor& rows, std::int64_t first) {
+    rows.normal_(0, 1);
+    if (padding >= first && padding < first + rows.size(0)) rows[padding - first].zero_();
+  };
+  weight =
+      register_drawn_slice("weight", {options.num_embeddings(), options.embedding_dim()}, 1, fill);
+}
+
+DistributedEmbeddingImpl::DistributedEmbeddingImpl(torch::nn::EmbeddingImpl& original)
+    : options(original.options) {
+  weight = adopt_slice("weight", original.weight, 1);
+}
+
+std::string DistributedEmbeddingImpl::obstacle(const torch::nn::EmbeddingImpl& original,
+                                               int ranks) {
+  const auto& options = original.options;
+  if (options.embedding_dim() % ranks != 0) {
+    return base::concat("embedding_dim ", options.embedding_dim(), " cannot be divided by ", ranks);
+  }
+  try {
+    require_sliceable(options);
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& indices) {
+  SMP_REQUIRE(indices.dim() >= 1, "DistributedEmbedding: indices without dimensions; expected ",
+              "[batch, ..]");
+  SMP_REQUIRE(!at::isFloatingType(indices.scalar_type()), "DistributedEmbedding: indices of type ",
+              indices.scalar_type(), "; expected whole numbers (torch::kLong)");
+  const auto all = whole_batch_for_tp(indices);
+  const auto rows = at::embedding(weight, all, options.padding_idx().value_or(-1),
+                                  /*scale_grad_by_freq=*/false, options.sparse());
+  return batch_of_slices_for_tp(rows, -1);
+}
+
+void DistributedEmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << "smp::nn::DistributedEmbedding(num_embeddings=" << options.num_embeddings()
+         << ", embedding_dim=" << options.embedding_dim();
+  if (options.padding_idx()) stream << ", padding_idx=" << *options.padding_idx();
+  stream << ")";
+}
+
+}  // namespace smp::nn

@@ -1,0 +1,137 @@
+// tp/layers/distributed_module.cpp: see the header.
+#include "smp/tp/distributed_module.h"
+
+#include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
+#include <xxhash.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "tp/group/slice_part.h"
+#include "tp/group/tensor_parallel.h"
+#include "tp/slices/drawn_slice.h"
+
+namespace smp {
+namespace {
+
+std::uint64_t hash_of_values(const at::Tensor& tensor) {
+  if (tensor.is_meta() || tensor.layout() != at::kStrided) return 0;
+  const auto values = tensor.detach().cpu().contiguous();
+  return XXH3_64bits(values.const_data_ptr(), values.nbytes());
+}
+
+/// `dim`, counted from 0.
+std::int64_t wrapped(const torch::nn::Module& module, const std::string& name,
+                     const at::Tensor& whole, std::int64_t dim) {
+  SMP_REQUIRE(whole.defined() && whole.dim() > 0, module.name(), ": slice '", name,
+              "' of a tensor without dimensions");
+  return at::maybe_wrap_dim(dim, whole.dim());
+}
+
+}  // namespace
+
+DistributedModule::~DistributedModule() = default;
+
+std::optional<std::int64_t> DistributedModule::slice_dim(const std::string& name) const {
+  const auto found = sliced_.find(name);
+  return found == sliced_.end() ? std::nullopt : std::optional(found->second.dim);
+}
+
+std::int64_t DistributedModule::slice_size(const std::string& name, at::IntArrayRef sizes,
+                                           std::int64_t dim) const {
+  const int ranks = tp::TensorParallel::current().size();
+  SMP_REQUIRE(sizes[dim] % ranks == 0, this->name(), ": parameter '", name, "', shape ", sizes,
+              ", cannot be sliced along dimension ", dim, " for ", ranks,
+              " tensor-parallel ranks: ", sizes[dim], " cannot be divided by ", ranks,
+              "; choose a size that can, or another tensor_parallel_degree");
+  return sizes[dim] / ranks;
+}
+
+std::int64_t DistributedModule::padded_slice_size(const std::string& name, at::IntArrayRef sizes,
+                                                  std::int64_t dim, std::int64_t unit) const {
+  const int ranks = tp::TensorParallel::current().size();
+  SMP_REQUIRE(unit > 0 && sizes[dim] % unit == 0, this->name(), ": parameter '", name, "', shape ",
+              sizes, ", cannot be cut along dimension ", dim, " between units of ", unit,
+              " elements; choose a size that consists of them");
+  return (sizes[dim] / unit + ranks - 1) / ranks * unit;
+}
+
+at::Tensor DistributedModule::slice_of(const std::string& name, const at::Tensor& whole,
+                                       std::int64_t dim) const {
+  return tp::part_of(whole, dim, slice_size(name, whole.sizes(), dim),
+                     tp::TensorParallel::current().rank());
+}
+
+std::uint64_t DistributedModule::origin(const std::string& name) const {
+  const auto found = origins_.find(name);
+  if (found == origins_.end()) return 0;
+  const auto own = named_parameters(/*recurse=*/false);
+  return own[name]._version() == found->second.version ? found->second.hash : 0;
+}
+
+void DistributedModule::set_whole(const std::string& name, const at::Tensor& whole) {
+  const auto found = sliced_.find(name);
+  SMP_REQUIRE(found != sliced_.end(), this->name(), ": no slice has the name '", name, "'");
+  const auto [dim, size_of_whole] = found->second;
+  const auto slice = named_parameters(/*recurse=*/false)[name];
+  auto sizes = slice.sizes().vec();
+  sizes[static_cast<std::size_t>(dim)] = size_of_whole;
+  SMP_REQUIRE(whole.defined() && whole.sizes() == at::IntArrayRef(sizes), this->name(),
+              ": value for parameter '", name, "' is ",
+              whole.defined() ? base::concat(whole.sizes()) : "undefined", ", expected the whole, ",
+              at::IntArrayRef(sizes));
+  slice.set_data(tp::part_of(whole, dim, slice.size(dim), tp::TensorParallel::current().rank()));
+  origins_[name] = {hash_of_values(whole), static_cast<std::int64_t>(slice._version())};
+}
+
+at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor slice,
+                                            std::uint64_t hash_of_whole, const ParameterSlice& of,
+                                            bool requires_grad) {
+  sliced_.emplace(name, of);
+  auto& registered = register_parameter(name, std::move(slice), requires_grad);
+  origins_.emplace(name, Origin{hash_of_whole, registered._version()});
+  return registered;
+}
+
+at::Tensor& DistributedModule::register_slice(const std::string& name, const at::Tensor& whole,
+                                              std::int64_t dim, bool requires_grad) {
+  dim = wrapped(*this, name, whole, dim);
+  return register_cut(name, slice_of(name, whole, dim), hash_of_values(whole),
+                      {dim, whole.size(dim)}, requires_grad);
+}
+
+at::Tensor& DistributedModule::register_padded_slice(const std::string& name,
+                                                     const at::Tensor& whole, std::int64_t dim,
+                                                     std::int64_t unit) {
+  dim = wrapped(*this, name, whole, dim);
+  const auto size = padded_slice_size(name, whole.sizes(), dim, unit);
+  return register_cut(name, tp::part_of(whole, dim, size, tp::TensorParallel::current().rank()),
+                      hash_of_values(whole), {dim, whole.size(dim)}, true);
+}
+
+at::Tensor& DistributedModule::register_drawn_slice(const std::string& name, at::IntArrayRef sizes,
+                                                    std::int64_t dim, const FillRows& fill,
+                                                    std::int64_t unit) {
+  SMP_REQUIRE(!sizes.empty(), this->name(), ": slice '", name, "' of a tensor without dimensions");
+  dim = at::maybe_wrap_dim(dim, static_cast<std::int64_t>(sizes.size()));
+  const auto size =
+      unit == 0 ? slice_size(name, sizes, dim) : padded_slice_size(name, sizes, dim, unit);
+  auto drawn = tp::draw_slice(sizes, dim, size, tp::TensorParallel::current().rank(), fill);
+  return register_cut(name, std::move(drawn.slice), drawn.hash, {dim, sizes[dim]}, true);
+}
+
+at::Tensor& DistributedModule::adopt_slice(const std::string& name, const at::Tensor& whole,
+                                           std::int64_t dim) {
+  dim = wrapped(*this, name, whole, dim);
+  const auto values = whole.detach();
+  whole.set_data(slice_of(name, whole, dim));
+  return register_cut(name, whole, hash_of_values(values), {dim, values.size(dim)},
+                      whole.requires_grad());
+}
+
+at::Tensor& DistributedModule::adopt(const std::string& name, const at::Tensor& whole) {
+  return register_parameter(name, whole, whole.defined() && whole.requires_grad());
+}
+
+}  // namespace smp

@@ -1,0 +1,16 @@
+// tp/replacement/dropped_parameters.h: parameters of modules that were replaced by others with
+// parameters of their own (smp/tp/replacement.h): nobody uses them any more.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace smp::tp {
+
+/// Of the process. Threads: one at a time. @param name  its path in the model
+void note_dropped(const at::Tensor& parameter, std::string name);
+/// By which it was noted; empty: it was not.
+std::string name_of_dropped(const at::Tensor& parameter);
+
+}  // namespace smp::tp

@@ -1,0 +1,189 @@
+// tp/replacement/replacement.cpp: the four conditions of the paper (§5.2), from the root down.
+#include "smp/tp/replacement.h"
+
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "module/replace_contents.h"
+#include "smp/detail/routed.h"
+#include "smp/tp/distributed_embedding.h"
+#include "smp/tp/distributed_layer_norm.h"
+#include "smp/tp/distributed_linear.h"
+#include "tp/group/tensor_parallel.h"
+#include "tp/replacement/dropped_parameters.h"
+
+namespace smp {
+namespace {
+
+/// By the name that RoutedBase::smp_type_name() gives.
+using Rules = std::map<std::string, ReplacementRule>;
+
+template <class Original, class Distributed>
+void add_rule(Rules& rules) {
+  rules.emplace(detail::type_name(typeid(Original)), replacement_rule<Original, Distributed>());
+}
+
+Rules& rules() {
+  static Rules all = [] {
+    Rules own;
+    add_rule<torch::nn::LinearImpl, nn::DistributedLinearImpl>(own);
+    add_rule<torch::nn::EmbeddingImpl, nn::DistributedEmbeddingImpl>(own);
+    add_rule<torch::nn::LayerNormImpl, nn::DistributedLayerNormImpl>(own);
+    return own;
+  }();
+  return all;
+}
+
+/// The places at which each parameter and each module of a model is registered.
+class Sharing {
+ public:
+  explicit Sharing(const torch::nn::Module& model) {
+    for (const auto* part : parts_of(model)) count(*part, holders_);
+  }
+  /// "parameter 'weight'", or "module 'core'", of `module` or of what is below it, that a module
+  /// elsewhere has too; or empty.
+  std::string shared_by(const torch::nn::Module& module) const {
+    Holders within;
+    for (const auto* part : parts_of(module)) count(*part, within);
+    for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+      const auto* const part = item.value().get();
+      if (holders_.at(part) > within.at(part)) return "module '" + item.key() + "'";
+    }
+    for (const auto& item : module.named_parameters()) {
+      const auto* const tensor = item.value().unsafeGetTensorImpl();
+      if (holders_.at(tensor) > within.at(tensor)) return "parameter '" + item.key() + "'";
+    }
+    return {};
+  }
+
+ private:
+  using Holders = std::map<const void*, std::size_t>;  // by TensorImpl, or module
+
+  static std::set<const torch::nn::Module*> parts_of(const torch::nn::Module& module) {
+    std::set<const torch::nn::Module*> parts{&module};
+    for (const auto& part : module.modules(/*include_self=*/false)) parts.insert(part.get());
+    return parts;
+  }
+  static void count(const torch::nn::Module& module, Holders& holders) {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      if (item.value().defined()) ++holders[item.value().unsafeGetTensorImpl()];
+    }
+    for (const auto& child : module.named_children()) ++holders[child.value().get()];
+  }
+
+  Holders holders_;
+};
+
+class Replacing {
+ public:
+  explicit Replacing(const torch::nn::Module& model) : sharing_(model) {}
+
+  void visit(torch::nn::Module& module, const std::string& path) {
+    if (!seen_.insert(&module).second) return;
+    auto* const routed = dynamic_cast<RoutedBase*>(&module);
+    if (routed != nullptr && routed->smp_stand_in) return;  // of a model wrapped before
+    if (routed != nullptr && replaced(*routed, path)) return;
+    const auto* const distributed = dynamic_cast<const DistributedModule*>(&module);
+    if (distributed != nullptr && !distributed->sliced().empty()) {
+      const auto type = routed != nullptr ? routed->smp_type_name() : module.name();
+      rows.push_back({path, type, /*marked=*/true, {}, /*built=*/true});
+    }
+    for (const auto& child : module.named_children()) {
+      visit(*child.value(), path.empty() ? child.key() : path + '.' + child.key());
+    }
+  }
+  std::vector<ReplacementCandidate> rows;
+
+ private:
+  bool replaced(RoutedBase& routed, const std::string& path) {
+    const auto type = routed.smp_type_name();
+    const auto rule = rules().find(type);
+    const bool marked = routed.smp_tensor_parallel.value_or(false);
+    if (rule == rules().end()) {  // a container, of which the modules are asked, or an unknown leaf
+      auto& module = routed.smp_module();
+      const bool built = dynamic_cast<const DistributedModule*>(&module) != nullptr;
+      if (marked && !built && module.children().empty() && !module.parameters().empty()) {
+        rows.push_back({path, type, marked, "no distributed implementation is registered"});
+      }
+      return false;
+    }
+    auto reason = obstacle(routed.smp_module(), rule->second);
+    if (!marked) reason = reason.empty() ? "not marked" : "not marked, and " + reason;
+    rows.push_back({path, type, marked, std::move(reason)});
+    if (!rows.back().obstacle.empty()) return false;
+    routed.smp_stand_in = made(routed, path, rule->second);
+    take_over(routed.smp_module(), path, *routed.smp_stand_in);
+    return true;
+  }
+
+  static std::shared_ptr<StandIn> made(RoutedBase& routed, const std::string& path,
+                                       const ReplacementRule& rule) {
+    try {
+      return rule.make(routed.smp_module());
+    } catch (const UsageError& error) {
+      throw UsageError(base::concat("module '", path.empty() ? "<root>" : path, "' (",
+                                    routed.smp_type_name(),
+                                    ") cannot be replaced as its rule says: ", error.what()));
+    }
+  }
+
+  /// What stands in with parameters of its own takes the place of the original in the model.
+  static void take_over(torch::nn::Module& original, const std::string& path, StandIn& stand_in) {
+    auto& own = stand_in.module();
+    own.train(original.is_training());
+    const auto kept = tensors_of(own), known = tensors_of(original);
+    stand_in.in_tree = !std::includes(known.begin(), known.end(), kept.begin(), kept.end());
+    if (!stand_in.in_tree) return;
+    for (const auto& item : original.named_parameters()) {
+      if (kept.count(item.value().unsafeGetTensorImpl()) != 0) continue;
+      tp::note_dropped(item.value(), path.empty() ? item.key() : path + '.' + item.key());
+    }
+    module::replace_contents(original, own);
+  }
+  static std::set<const void*> tensors_of(const torch::nn::Module& module) {
+    std::set<const void*> tensors;
+    for (const auto& tensor : module.parameters()) tensors.insert(tensor.unsafeGetTensorImpl());
+    return tensors;
+  }
+
+  std::string obstacle(const torch::nn::Module& module, const ReplacementRule& rule) const {
+    const auto shared = sharing_.shared_by(module);
+    if (!shared.empty()) return "it shares " + shared + " with another module";
+    for (const auto& item : module.named_parameters()) {
+      if (item.value().is_meta()) {
+        return "parameter '" + item.key() +
+               "' has no values yet (smp::delay_param_initialization); build it outside of that "
+               "scope, or use the distributed module itself";
+      }
+    }
+    return rule.obstacle(module, tp::TensorParallel::current().size());
+  }
+
+  const Sharing sharing_;
+  std::set<const torch::nn::Module*> seen_;
+};
+
+}  // namespace
+
+void detail::require_of_rule(bool holds, const std::type_info& original, const char* problem) {
+  SMP_REQUIRE(holds, "replacement of ", type_name(original), ": ", problem);
+}
+
+void register_replacement(const std::type_info& impl, ReplacementRule rule) {
+  rules().insert_or_assign(detail::type_name(impl), std::move(rule));
+}
+
+std::vector<ReplacementCandidate> replace_marked_modules(torch::nn::Module& model) {
+  if (tp::TensorParallel::current().size() == 1) return {};
+  Replacing replacing(model);
+  replacing.visit(model, "");
+  return std::move(replacing.rows);
+}
+
+}  // namespace smp

@@ -1,0 +1,56 @@
+// tp/slices/block_products.h: the two products of a transformer's block over the ranks of a
+// TP_GROUP, in both layouts (paper App. F, Figures 11 to 14).
+//
+// B rows of one rank's batch, S sequence, H hidden size, C channels, T tensor-parallel ranks.
+//
+// Between blocks a rank has x: with kSpeed [B, S, H] of its own samples, with kMemory [T·B, S, H/T]
+// of all samples. Within a block it has its channels of all samples, [T·B, S, C/T]:
+//
+//     kSpeed   x ─ all-gather ─► [T·B, S, H] ─ product ─► channels
+//     kMemory  x ─ product ─► partial sums [T·B, S, C] ─ reduce-scatter ─► channels
+//
+//     kSpeed   channels ─ product ─► partial sums [T·B, S, H] ─ reduce-scatter of samples ─► x
+//     kMemory  the same, reduce-scatter of the hidden size
+//
+// With a prescaled batch, whose rows T·B stands for then, kSpeed has x of all of them on every
+// rank: no all-gather, and an all-reduce of the partial sums; backward, an all-reduce of x's
+// gradient.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "tp/group/layout.h"
+#include "tp/slices/channel_share.h"
+#include "tp/slices/split_linear.h"
+
+namespace smp::tp {
+
+/// Into a block, with the channels of `share`.
+SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
+                          const ChannelShare& share, NormalDeviation deviation);
+/// Out of it: the channels of `share` are its inputs.
+SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
+                           const ChannelShare& share, NormalDeviation deviation);
+
+/// x as first products read it; with kSpeed of the samples of all ranks. Forward sends
+/// (T-1)·B·S·H elements from each rank then, backward as many.
+at::Tensor read_by_products(Layout layout, const at::Tensor& x);
+
+/// A first product.
+struct Projection {
+  const SplitLinear& layer;
+  const ChannelShare& share;
+};
+
+/// This rank's channels of several products of one input, each [T·B, S, share.count]. With kMemory
+/// one reduce-scatter of all: forward sends (T-1)·B·S elements from each rank for each channel of
+/// the products, backward as many.
+std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
+                                    const std::vector<Projection>& projections);
+
+/// x again, with bias. Forward sends (T-1)·B·S·H elements from each rank, backward as many.
+at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels);
+
+}  // namespace smp::tp

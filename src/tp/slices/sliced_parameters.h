@@ -1,0 +1,46 @@
+// tp/slices/sliced_parameters.h: which parameters of a model are slices, of which other ranks hold
+// others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+#include "smp/tp/distributed_module.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp::tp {
+
+/// Of all distributed modules in a model, as of its construction. Threads: the rank's.
+class SlicedParameters {
+ public:
+  explicit SlicedParameters(const torch::nn::Module& model);
+  bool contain(const at::Tensor& tensor) const { return find(tensor).has_value(); }
+  /// What `tensor` is a slice of; nothing: it is whole.
+  std::optional<ParameterSlice> find(const at::Tensor& tensor) const {
+    const auto found = slices_.find(tensor.unsafeGetTensorImpl());
+    return found == slices_.end() ? std::nullopt : std::optional(found->second.slice);
+  }
+  /// Hash of the whole values that `tensor` was cut from, where it is still as it was then; else 0.
+  std::uint64_t origin(const at::Tensor& tensor) const {
+    const auto found = slices_.find(tensor.unsafeGetTensorImpl());
+    return found == slices_.end() ? 0 : found->second.origin;
+  }
+  bool empty() const noexcept { return slices_.empty(); }
+
+ private:
+  void add(const DistributedModule& module);
+
+  struct Sliced {
+    ParameterSlice slice;
+    std::uint64_t origin;
+  };
+  std::unordered_map<const void*, Sliced> slices_;  // by TensorImpl
+};
+
+}  // namespace smp::tp

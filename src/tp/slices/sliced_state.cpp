@@ -1,0 +1,31 @@
+// tp/slices/sliced_state.cpp: see the header.
+#include "tp/slices/sliced_state.h"
+
+#include "smp/tp/batch_primitives.h"
+
+#include "tp/group/tensor_parallel.h"
+
+namespace smp::tp {
+namespace {
+
+at::Tensor slices_of(const at::Tensor& own) {
+  return own.defined() ? slices_of_batch_for_tp(own, -1) : own;
+}
+
+}  // namespace
+
+TransformerState sliced(const TransformerState& own) {
+  const auto batch = own.hidden.size(0);
+  return {slices_of(own.hidden), mask_of_all(own.mask, batch), slices_of(own.cross_states),
+          mask_of_all(own.cross_mask, batch), /*sliced=*/true};
+}
+
+at::Tensor own_samples(const at::Tensor& slices) { return batch_of_slices_for_tp(slices, -1); }
+
+at::Tensor mask_of_all(const at::Tensor& mask, std::int64_t batch) {
+  if (!mask.defined()) return mask;
+  const bool differs = mask.size(0) == batch;
+  return differs || TensorParallel::current().same_batch() ? whole_batch_for_tp(mask) : mask;
+}
+
+}  // namespace smp::tp

@@ -1,0 +1,41 @@
+// tp/slices/split_linear.cpp: see the header.
+#include "tp/slices/split_linear.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace smp::tp {
+namespace {
+
+/// Made as a whole, because its values are drawn as a whole.
+torch::nn::Linear whole_layer(std::int64_t in_features, std::int64_t out_features,
+                              NormalDeviation deviation) {
+  torch::nn::Linear whole(in_features, out_features);
+  if (!deviation) return whole;
+  const at::NoGradGuard no_grad;
+  whole->weight.normal_(0, *deviation);
+  whole->bias.zero_();
+  return whole;
+}
+
+}  // namespace
+
+SplitLinearImpl::SplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
+                                 const LinearCut& cut, NormalDeviation deviation) {
+  using Weight = LinearCut::Weight;
+  const auto whole = whole_layer(in_features, out_features, deviation);
+  const auto dim = cut.weight == Weight::kWhole     ? std::nullopt
+                   : cut.weight == Weight::kOutputs ? std::optional<std::int64_t>(0)
+                                                    : std::optional<std::int64_t>(1);
+  weight = hold("weight", whole->weight, dim, dim == 1 ? cut.in_unit : cut.out_unit);
+  bias = hold("bias", whole->bias, cut.bias ? std::optional<std::int64_t>(0) : std::nullopt,
+              cut.out_unit);
+}
+
+at::Tensor SplitLinearImpl::hold(const char* name, const at::Tensor& whole,
+                                 std::optional<std::int64_t> dim, std::int64_t unit) {
+  if (!dim) return register_parameter(name, whole.detach());
+  return register_padded_slice(name, whole, *dim, unit);
+}
+
+}  // namespace smp::tp

@@ -1,0 +1,44 @@
+// tp/slices/split_linear.h: the slices of fully connected layers in transformer layers; what is
+// exchanged before and after is the affair of block_products.h (paper App. F, Figures 11 to 14).
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "smp/tp/distributed_module.h"
+#include "tp/slices/channel_share.h"
+
+namespace smp::tp {
+
+/// How weights start: as those of torch::nn::Linear; or N(0, deviation), and biases at 0.
+using NormalDeviation = std::optional<double>;
+
+/// Which slices of a layer a rank holds. What is not cut is whole.
+struct LinearCut {
+  enum class Weight : std::uint8_t { kWhole, kOutputs, kInputs };
+  Weight weight = Weight::kWhole;
+  bool bias = false;          ///< along output channels
+  std::int64_t out_unit = 1;  ///< output channels that stay together
+  std::int64_t in_unit = 1;   ///< input channels that stay together
+};
+
+/// Parameters only. Sizes are those of the whole layer; a size that T does not divide is padded.
+class SplitLinearImpl : public DistributedModule {
+ public:
+  SplitLinearImpl(std::int64_t in_features, std::int64_t out_features, const LinearCut& cut,
+                  NormalDeviation deviation);
+
+  at::Tensor weight;  ///< [O, I], one of them of this rank
+  at::Tensor bias;    ///< [O], perhaps of this rank
+
+ private:
+  at::Tensor hold(const char* name, const at::Tensor& whole, std::optional<std::int64_t> dim,
+                  std::int64_t unit);
+};
+
+TORCH_MODULE(SplitLinear);
+
+}  // namespace smp::tp

@@ -1,0 +1,33 @@
+// tp/slices/split_norm.h: the norms of transformer layers, of what a rank has between blocks
+// (paper App. F).
+#pragma once
+
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+#include "smp/tp/distributed_module.h"
+#include "tp/group/layout.h"
+
+namespace smp::tp {
+
+/// As torch::nn::LayerNorm over the hidden size, with kMemory cut along it. Of `size` elements,
+/// which T divides then.
+class SplitNormImpl : public DistributedModule {
+ public:
+  SplitNormImpl(Layout layout, std::int64_t size, double epsilon);
+  /// @param x  [.., H], or [.., H/T]
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight;  ///< [H] or [H/T]
+  at::Tensor bias;    ///< [H] or [H/T]
+
+ private:
+  const Layout layout_;
+  const std::int64_t size_;
+  const double epsilon_;
+};
+
+TORCH_MODULE(SplitNorm);
+
+}  // namespace smp::tp

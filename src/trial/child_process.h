@@ -1,0 +1,21 @@
+// trial/child_process.h: work whose traces in memory must not be seen afterwards, done in a copy of
+// this process.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace smp {
+
+struct ChildAnswer {
+  std::optional<std::string> answer;  ///< what `work` returned
+  std::string fault;                  ///< why there is none: "ended by signal 11 (...)"
+};
+
+/// Runs `work` in a forked copy of this process, on one thread, and waits for it. What it prints is
+/// dropped; it must not talk to other ranks. Ends it after `seconds`.
+[[nodiscard]] ChildAnswer in_child_process(const std::function<std::string()>& work,
+                                           double seconds);
+
+}  // namespace smp

@@ -1,0 +1,68 @@
+// trial/graph/call_recorder.h: from "a call began, a call ended" to the calls of a trace (paper
+// App. C.1).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "partition/model/module_tree.h"
+#include "simulate/trace.h"
+
+namespace smp::partitioning {
+
+/// What a clock shows: seconds since some beginning, on each of several devices.
+using Reading = std::vector<simulate::IntervalTimes>;
+
+/// Records one run of a step body that calls several models. The time between two events
+/// counts for the innermost call; outside of calls, for the body, which every model sees as its
+/// own.
+class CallRecorder {
+ public:
+  struct Call {
+    int model = -1;  ///< -1: the body
+    int number = -1;
+    bool operator==(const Call&) const = default;
+  };
+
+  /// @param trees  of the models; they outlive this
+  /// @param now    of the caller's clock; all later readings are of the same clock
+  CallRecorder(std::vector<const ModuleTree*> trees, Reading now);
+
+  void begin(int model, int module, std::int64_t input_bytes, const Reading& now);
+  void end(std::int64_t output_bytes, const Reading& now);
+  /// The body calls backward on the result of `call`.
+  void note_loss(const Call& call);
+  /// The body returned.
+  void finish(const Reading& now);
+
+  /// The innermost call that has not ended.
+  Call current() const;
+  /// Index of its module in the tree of its model; 0, the model itself, for the body.
+  int current_module() const;
+  simulate::TracedCall& at(const Call& call) { return traces_[call.model].calls[call.number]; }
+
+  /// One trace a model, without foreign uses and activations: with the times of the first device.
+  std::vector<simulate::Trace>& traces() { return traces_; }
+  /// Of device `device` in a reading: by interval of the trace of `model` (Trace::index_of).
+  std::vector<simulate::IntervalTimes> times_on(int model, std::size_t device) const;
+
+ private:
+  struct Frame {
+    Call call;
+    Reading pending;  // computed since its previous own call
+  };
+  void advance(const Reading& now);
+  Reading& pending(int model);
+  void add_intervals(int model);
+  /// Takes what is pending for the interval.
+  void settle(int model, const simulate::IntervalId& id, Reading& pending);
+
+  std::vector<const ModuleTree*> trees_;
+  std::vector<simulate::Trace> traces_;
+  std::vector<std::vector<Reading>> times_;  // by model, by interval
+  std::vector<Reading> body_pending_;        // by model
+  std::vector<Frame> frames_;
+  Reading last_;
+};
+
+}  // namespace smp::partitioning

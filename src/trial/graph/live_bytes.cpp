@@ -1,0 +1,115 @@
+// trial/graph/live_bytes.cpp: who keeps what for backward, and what callers have meanwhile.
+#include "trial/graph/live_bytes.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "trial/graph/gradient_walk.h"
+#include "trial/graph/traced_graph.h"
+
+namespace smp::partitioning {
+namespace {
+
+/// A torch::autograd::Function.
+bool is_users(const torch::autograd::Node& node) {
+  return node.name().find("torch::autograd::CppNode") != std::string::npos;
+}
+
+class Accountant {
+ public:
+  using Call = CallRecorder::Call;
+
+  explicit Accountant(TracedGraph& graph) : graph_(graph) {}
+
+  void count_saved(const std::unordered_set<const void*>& weights) {
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (const auto& tensor : graph_.nodes[i].saved) {
+        if (!tensor.has_storage()) continue;
+        const void* storage = tensor.storage().unsafeGetStorageImpl();
+        if (weights.count(storage) != 0) continue;
+        count_saved(i, storage, static_cast<std::int64_t>(tensor.storage().nbytes()));
+      }
+    }
+    for (const auto& [bytes, nodes] : kept_) {
+      if (nodes.size() > 1) add_shared(bytes, nodes);
+    }
+  }
+
+  /// Operators within a function that the user wrote a backward for do not tell what that takes.
+  void forget_own_backwards() {
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!is_users(*graph_.nodes[i].node)) continue;
+      auto& interval = graph_.traced(graph_.intervals[i]);
+      interval.backward_seconds = -1;
+      interval.weight_seconds = 0;
+    }
+  }
+
+  void count_caller_live(const LiveTensor& live, const std::unordered_set<const void*>& weights) {
+    const void* storage = live.storage._unsafe_get_target();
+    if (weights.count(storage) != 0) return;
+    const bool kept = live.argument ? keeps(graph_.caller_of(live.call), storage)
+                                    : kept_index_.count(storage) != 0;
+    if (!kept) graph_.traced(live.call).caller_live_bytes += live.bytes;
+  }
+
+ private:
+  void count_saved(std::size_t i, const void* storage, std::int64_t bytes) {
+    const auto [found, is_new] = kept_index_.emplace(storage, kept_.size());
+    if (is_new) {
+      kept_.push_back({bytes, {}});
+      graph_.freed[i] += bytes;
+      graph_.traced(graph_.intervals[i]).activation_bytes += bytes;
+    }
+    if (!keeps(graph_.calls[i], storage)) kept_[found->second].nodes.push_back(i);
+  }
+
+  bool keeps(const Call& call, const void* storage) const {
+    const auto found = kept_index_.find(storage);
+    if (found == kept_index_.end()) return false;
+    const auto& nodes = kept_[found->second].nodes;
+    return std::any_of(nodes.begin(), nodes.end(),
+                       [&](auto node) { return graph_.calls[node] == call; });
+  }
+
+  void add_shared(std::int64_t bytes, const std::vector<std::size_t>& nodes) {
+    const int model = graph_.intervals[nodes[0]].model;
+    simulate::SharedTensor shared{bytes, {}};
+    for (const auto node : nodes) {
+      const auto& [keeper_model, interval] = graph_.intervals[node];
+      if (keeper_model == model) shared.keepers.push_back(interval);
+    }
+    if (shared.keepers.size() > 1) graph_.traces[model].shared.push_back(std::move(shared));
+  }
+
+  struct Kept {
+    std::int64_t bytes;
+    std::vector<std::size_t> nodes;  // by which, one a call
+  };
+
+  TracedGraph& graph_;
+  std::vector<Kept> kept_;
+  std::unordered_map<const void*, std::size_t> kept_index_;  // by storage
+};
+
+}  // namespace
+
+void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector<LiveTensor>& live,
+                        const std::function<ModelInterval(std::uint64_t)>& interval_of,
+                        const std::unordered_set<const void*>& weights,
+                        std::vector<simulate::Trace>& traces) {
+  TracedGraph graph{nodes, traces};
+  for (const auto& keeping : nodes) {
+    graph.intervals.push_back(interval_of(keeping.node->sequence_nr()));
+    graph.calls.push_back(graph.call_of(graph.intervals.back()));
+  }
+  graph.freed.resize(nodes.size());
+  Accountant accountant(graph);
+  accountant.count_saved(weights);
+  for (const auto& tensor : live) accountant.count_caller_live(tensor, weights);
+  accountant.forget_own_backwards();
+  account_gradients(graph);
+}
+
+}  // namespace smp::partitioning

@@ -1,0 +1,38 @@
+// trial/graph/live_bytes.h: what is live while a traced microbatch runs: tensors kept for
+// backward, tensors of callers that wait, and gradients on their way (paper App. C.1).
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <functional>
+#include <unordered_set>
+#include <vector>
+
+#include "simulate/trace.h"
+#include "trial/graph/call_recorder.h"
+#include "trial/graph/saved_tensors.h"
+#include "trial/graph/traced_graph.h"
+
+namespace smp::partitioning {
+
+/// A tensor that the caller of `call` has while this runs.
+struct LiveTensor {
+  CallRecorder::Call call;
+  bool argument;  ///< of the call; else it is only known to live, maybe as another call keeps it
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< weak, so that it takes no memory
+  std::int64_t bytes;
+};
+
+/// Fills the bytes of the calls (activations and gradients, of their own and of their callers) and
+/// the shared tensors; where the user wrote a backward, its time is not known.
+/// @param nodes        the graph of the whole body
+/// @param interval_of  the compute interval that made the node with this sequence number
+/// @param live         what callers had
+/// @param weights      storages that are there anyway
+void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector<LiveTensor>& live,
+                        const std::function<ModelInterval(std::uint64_t)>& interval_of,
+                        const std::unordered_set<const void*>& weights,
+                        std::vector<simulate::Trace>& traces);
+
+}  // namespace smp::partitioning

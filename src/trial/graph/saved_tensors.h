@@ -1,0 +1,26 @@
+// trial/graph/saved_tensors.h: what autograd keeps for backward (paper App. C.1).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <string>
+#include <vector>
+
+#include "module/node_pointer.h"
+
+namespace smp::partitioning {
+
+/// A node of an autograd graph and the tensors that it keeps.
+struct KeepingNode {
+  NodePointer<torch::autograd::Node> node;
+  std::vector<at::Tensor> saved;  ///< all defined
+  std::string fault = {};         ///< why it does not tell what it keeps; empty: it does
+};
+
+/// `roots` and the graph below them, in the order in which the nodes were made; leaves come last.
+/// Nodes of types that do not tell (written by hand in C++) keep nothing here, or a part.
+std::vector<KeepingNode> keeping_nodes(
+    const std::vector<NodePointer<torch::autograd::Node>>& roots);
+
+}  // namespace smp::partitioning

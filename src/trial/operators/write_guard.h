@@ -1,0 +1,50 @@
+// trial/operators/write_guard.h: a run that must leave a model as it was may write to it all the
+// same (running statistics, counters, weights that are clamped): what it wrote is put back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "trial/operators/operator_work.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp::partitioning {
+
+/// Keeps the values of parameters and buffers from just before their first change, and puts them
+/// back in its destructor: same storage, same version. Costs memory only for what is written.
+class WriteGuard {
+ public:
+  /// Storages of parameters and buffers.
+  using Written = std::unordered_set<const void*>;
+
+  /// @param known  kept at once: nobody need call before() about them
+  explicit WriteGuard(const std::vector<torch::nn::Module*>& modules, const Written& known = {});
+  ~WriteGuard();
+  WriteGuard(const WriteGuard&) = delete;
+  WriteGuard& operator=(const WriteGuard&) = delete;
+
+  /// `op` is about to run.
+  void before(const at::RecordFunction& op, const OperatorKind& kind);
+
+  /// What was kept.
+  Written written() const;
+
+ private:
+  struct Entry {
+    std::vector<at::Tensor> tensors;  // that share a storage
+    std::vector<at::Tensor> values;   // of these; empty until the first change
+  };
+  void add(const at::Tensor& tensor);
+  void keep(const void* storage);
+
+  std::unordered_map<const void*, Entry> entries_;  // by storage
+};
+
+}  // namespace smp::partitioning

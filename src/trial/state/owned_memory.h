@@ -1,0 +1,42 @@
+// trial/state/owned_memory.h: what an object holds, directly and in what it owns, as bytes that two
+// looks can be compared by.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "smp/state.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace smp::partitioning {
+
+/// The whole object of a module whose type we do not know: what one allocation of std::make_shared
+/// holds behind the reference counts. Nothing if it was made otherwise.
+OwnPart whole_module(torch::nn::Module& module);
+
+/// Types are not known at run time, so what is followed is what cannot be mistaken: libstdc++'s
+/// vectors, strings, maps, sets, hash tables, lists and deques, whose parts point back to where
+/// they are owned; what a std::shared_ptr holds, by its counts. Tensors and generators count by
+/// identity (trial/tracer/operator_notes.h hears of what is done to them). Other modules are not
+/// followed, nor is whatever is a single pointer: what looks like one may be the rest of a freed
+/// object, in a short string's unused room or behind the last member. Threads: one.
+class OwnedMemory {
+ public:
+  /// `module` is watched by itself: pointers to it end here.
+  void leave_out(torch::nn::Module& module);
+
+  /// The bytes of `own` without torch::nn::Module's (zeros), then what it owns. Empty: no members.
+  [[nodiscard]] std::vector<char> picture(const OwnPart& own) const;
+
+ private:
+  class Walk;
+  bool is_left_out(std::uintptr_t address) const;
+
+  std::map<std::uintptr_t, std::uintptr_t> modules_;  // begin, end
+};
+
+}  // namespace smp::partitioning

@@ -1,0 +1,77 @@
+// trial/tracer/operator_notes.cpp: an operator is heard of before it runs, when its operands can be
+// read.
+#include "trial/tracer/operator_notes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+namespace smp::partitioning {
+
+void OperatorNotes::note_costs(OperatorMeter& meter, ParameterReads& reads) {
+  meter_ = &meter;
+  reads_ = &reads;
+}
+
+void OperatorNotes::before(const at::RecordFunction& op, const OperatorKind& kind) {
+  if (meter_ != nullptr) {
+    meter_->before(op, kind);
+    note_reads(op, kind);
+  }
+  ++depth_;
+  if (states_ != nullptr) note_writes(op, kind);
+  if (states_ != nullptr && depth_ == 1) note_normalisation(op);
+  guard_.before(op, kind);
+}
+
+void OperatorNotes::after(const at::RecordFunction& op) {
+  --depth_;
+  if (meter_ != nullptr) meter_->after(op);
+  if (states_ == nullptr) return;
+  for (const auto& output : op.outputs()) {
+    each_tensor(output, [&](const at::Tensor& tensor) { states_->note_result(tensor); });
+  }
+}
+
+void OperatorNotes::note_reads(const at::RecordFunction& op, const OperatorKind& kind) {
+  const int model = calls_.current().model;
+  const int module = calls_.current_module();
+  for (const auto& input : op.inputs()) {
+    each_tensor(input, [&](const at::Tensor& tensor) { reads_->note(model, module, tensor); });
+  }
+  for (const int argument : kind.written) {
+    each_tensor(op.inputs()[argument],
+                [&](const at::Tensor& tensor) { reads_->note_write(tensor); });
+  }
+}
+
+void OperatorNotes::note_writes(const at::RecordFunction& op, const OperatorKind& kind) {
+  const int model = calls_.current().model;
+  const int module = calls_.current_module();
+  const auto& inputs = op.inputs();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool writes = std::find(kind.written.begin(), kind.written.end(), static_cast<int>(i)) !=
+                        kind.written.end();
+    each_tensor(inputs[i], [&](const at::Tensor& tensor) {
+      states_->note_use(model, module, tensor, writes);
+      // What operators do to what they made themselves is theirs.
+      if (depth_ == 1) states_->note_kept(model, module, tensor, writes);
+    });
+    if (depth_ == 1 && inputs[i].isGenerator()) {
+      states_->note_generator(model, module, inputs[i].toGenerator());
+    }
+  }
+}
+
+/// LibTorch does not say of these operators that they write.
+void OperatorNotes::note_normalisation(const at::RecordFunction& op) {
+  constexpr std::size_t kMean = 3, kTraining = 5;
+  const std::string_view name = op.name();
+  if (name != "aten::batch_norm" && name != "aten::instance_norm") return;
+  const auto& inputs = op.inputs();
+  if (inputs.size() <= kTraining || !inputs[kMean].isTensor()) return;
+  states_->note_normalisation(calls_.current().model, calls_.current_module(),
+                              inputs[kMean].toTensor(), inputs[kTraining].toBool());
+}
+
+}  // namespace smp::partitioning

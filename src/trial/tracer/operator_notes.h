@@ -1,0 +1,42 @@
+// trial/tracer/operator_notes.h: what is noted of every operator that a traced body runs.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include "trial/graph/call_recorder.h"
+#include "trial/operators/operator_watch.h"
+#include "trial/operators/write_guard.h"
+#include "trial/tracer/parameter_reads.h"
+#include "trial/tracer/state_watch.h"
+
+namespace smp::partitioning {
+
+/// Of one run, on behalf of the innermost call. What the arguments refer to outlives this.
+class OperatorNotes final : public OperatorListener {
+ public:
+  OperatorNotes(const CallRecorder& calls, WriteGuard& guard) : calls_(calls), guard_(guard) {}
+
+  /// Also: what operators take, and whose weights they read.
+  void note_costs(OperatorMeter& meter, ParameterReads& reads);
+  /// Also: what they write that modules keep.
+  void note_state(StateWatch& states) { states_ = &states; }
+  /// Whether there is more to note than what a run writes.
+  bool are_wanted() const { return meter_ != nullptr || states_ != nullptr; }
+
+  void before(const at::RecordFunction& op, const OperatorKind& kind) override;
+  void after(const at::RecordFunction& op) override;
+
+ private:
+  void note_reads(const at::RecordFunction& op, const OperatorKind& kind);
+  void note_writes(const at::RecordFunction& op, const OperatorKind& kind);
+  void note_normalisation(const at::RecordFunction& op);
+
+  const CallRecorder& calls_;
+  WriteGuard& guard_;
+  OperatorMeter* meter_ = nullptr;
+  ParameterReads* reads_ = nullptr;
+  StateWatch* states_ = nullptr;
+  int depth_ = 0;  // operators that call operators
+};
+
+}  // namespace smp::partitioning

@@ -1,0 +1,68 @@
+// trial/tracer/parameter_reads.h: which module reads which weight and which buffer, to find those
+// that several must share a stage for (paper App. C.2).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "trial/tracer/tracer.h"
+
+namespace smp::partitioning {
+
+/// Tells a module's own weights from those of others. A module that is not routed is a part of the
+/// routed one above it.
+class ParameterReads {
+ public:
+  explicit ParameterReads(const std::vector<TracedModel>& models);
+
+  /// Module `module` of model `model` (-1: the step body) reads `tensor`.
+  void note(int model, int module, const at::Tensor& tensor);
+
+  /// `tensor` is written, by whomever.
+  void note_write(const at::Tensor& tensor);
+  /// `tensor` is handed to module `module` as an argument, or returned to it: what it does with the
+  /// tensor, if that is a buffer, is no read of another module's, since it would travel.
+  void note_handed(int model, int module, const at::Tensor& tensor);
+  /// Likewise, as the result of a call that `module` made; and for weights too. Who is given a
+  /// weight as an argument is placed with it, because it is large.
+  void note_returned(int model, int module, const at::Tensor& tensor);
+
+  /// Reads of foreign weights in one model, each once, in order of module and parameter.
+  std::vector<simulate::WeightUse> foreign_uses(int model) const;
+  /// Reads of foreign buffers in one model that are written or larger than kSmallBuffer, and
+  /// buffers that are written and held by several modules; in order of registration and module.
+  std::vector<simulate::BufferUse> buffer_uses(int model) const;
+
+ private:
+  struct Parameter {
+    int model;
+    int number;                              // in ModuleTree::parameters
+    std::set<int> holders;                   // the routed modules it belongs to
+    std::set<std::pair<int, int>> returned;  // model and module that a call returned it to
+  };
+  struct Buffer {
+    int model;
+    int first_holder;
+    std::string name;
+    std::int64_t bytes;
+    const void* memory;
+    std::set<int> holders;
+    std::set<int> readers = {};
+    std::set<std::pair<int, int>> handed = {};  // (model, module)
+  };
+  void add_buffer(int model, int holder, const std::string& name, const at::Tensor& tensor);
+
+  std::unordered_map<const void*, Parameter> parameters_;  // by TensorImpl
+  std::vector<Buffer> buffers_;
+  std::unordered_map<const void*, std::size_t> buffer_numbers_;  // by TensorImpl
+  std::set<const void*> written_;                                // memory
+  std::vector<std::set<std::pair<int, int>>> uses_;              // by model: (module, parameter)
+};
+
+}  // namespace smp::partitioning

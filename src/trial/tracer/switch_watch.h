@@ -1,0 +1,36 @@
+// trial/tracer/switch_watch.h: modes that a body leaves for the microbatch after it: train(), eval()
+// and requires_grad_().
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trial/tracer/tracer.h"
+
+namespace smp::partitioning {
+
+/// What a body switches before its first call of a module, it switches in every microbatch; what it
+/// switches back, nobody sees. Anything else is what the next microbatch begins with, so that one
+/// must run after the other.
+class SwitchWatch {
+ public:
+  explicit SwitchWatch(const std::vector<TracedModel>& models) : models_(models) {}
+
+  void begin_run();
+  void call_begins();
+  void end_run();
+
+  /// "module 'a.b' in evaluation mode"; empty: nothing was left switched.
+  const std::string& found() const noexcept { return found_; }
+
+ private:
+  std::vector<char> flags() const;
+  std::string describe(std::size_t flag) const;
+
+  std::vector<TracedModel> models_;
+  std::vector<char> at_begin_;
+  std::vector<char> at_first_call_;  // empty: nothing was called
+  std::string found_;
+};
+
+}  // namespace smp::partitioning

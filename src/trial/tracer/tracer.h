@@ -1,0 +1,110 @@
+// trial/tracer/tracer.h: runs a step body for some microbatches in place of a step and notes what each
+// module costs (paper App. C.1).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "partition/model/module_tree.h"
+#include "simulate/trace.h"
+#include "smp/detail/call.h"
+#include "trial/graph/call_recorder.h"
+#include "trial/state/hidden_members.h"
+
+namespace smp::partitioning {
+
+/// A model and the objects behind its tree: same index as ModuleTree::nodes.
+struct TracedModel {
+  const ModuleTree* tree;
+  const std::vector<torch::nn::Module*>* modules;
+  const std::vector<RoutedBase*>* routed;  ///< nullptr where a module is not routed
+};
+
+/// Serves the calls of one fiber: each runs at once and is noted down. Modules that are not routed
+/// count for the routed one above them. Nothing of the models changes, nor does the caller's random
+/// state. Threads: the rank's; the body must not suspend.
+class Tracer final : public CallHandler {
+ public:
+  /// What the body returns, or whatever else leads back to the graph it made.
+  using Body = std::function<std::vector<at::Tensor>()>;
+  /// One a microbatch, at least one.
+  using Bodies = std::vector<Body>;
+
+  /// @param models   not placed yet; they outlive this.
+  /// @param seed     of random numbers that the body draws.
+  /// @param devices  for which operators are priced (base/machine/device.h), each once: the trace's
+  /// own
+  ///                 times are those of the first, and it has a profile of each other.
+  Tracer(std::vector<TracedModel> models, std::uint64_t seed,
+         const std::vector<std::string>& devices = {"cpu"});
+  ~Tracer() override;
+
+  /// Runs each body and returns one trace a model; those of several have `others`, if not all did
+  /// the same. With `repeats` 0 times are estimated from the operators that run; else a body runs
+  /// once and then `repeats` times more, and each time is the median of what base::WorkClock said.
+  /// @throws what leaves a body.
+  std::vector<simulate::Trace> run(const Bodies& bodies, int repeats);
+  /// As run(), and once more to see which modules keep state (trial/tracer/state_watch.h). What
+  /// modules keep in members is not put back: for a process that ends after it.
+  std::vector<simulate::Trace> run_and_watch_state(const Bodies& bodies, int repeats);
+
+  /// Members that modules write, as run_and_watch_state() saw it.
+  const std::vector<KeptMembers>& kept_members() const;
+  std::vector<const ModuleTree*> trees() const;
+  /// All that calls can be seen of, and the body.
+  std::set<ModelModule> modules() const;
+  /// Once more, while `members` are hidden from `readers` (trial/state/hidden_members.h). Whoever
+  /// reads them gets other results, or crashes: for a process that ends after it.
+  void run_hiding(const Body& body, const std::vector<KeptMembers>& members,
+                  const std::set<ModelModule>& readers);
+
+  /// Backward of these would follow here in a step: their graph stays until it was looked at.
+  void note_backward(const std::vector<at::Tensor>& roots);
+  /// The module that runs, or the body, would wait so long for other ranks in a step.
+  void note_wait(double forward_seconds, double backward_seconds);
+  /// The module that runs, or the body, asked for the value of a tensor and was given `value`.
+  void note_assumed(double value);
+  /// The module that threw what left the body; empty for the body itself or the model.
+  const std::string& failed_module() const;
+
+  // CallHandler
+  Where where(const RoutedBase& module) override;
+  bool in_step() const noexcept override { return true; }
+  bool joins(const RoutedBase&, const RoutedBase&) override { return false; }
+  void enter(RoutedBase& module, Space& space) override;
+  void leave(Space& space) noexcept override;
+  std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
+                             Packet&& arguments, const CallTraits& traits) override;
+
+ private:
+  struct Known;
+  struct State;
+  class RunningCall;
+  class Bookkeeping;
+
+  /// What else is done in a run.
+  enum class Watching {
+    kSizes,  ///< of operators and tensors
+    kClock,  ///< nothing hears of operators: that would be a part of what is timed
+    kState,  ///< what modules write
+    kNothing,
+  };
+  using Traces = std::vector<simulate::Trace>;  // one a model
+  Traces run_once(const Body& body, int microbatch, Watching watching);
+  std::vector<Traces> take_sizes(const Bodies& bodies);
+  void take_times(const Body& body, int microbatch, int repeats, Traces& traces);
+  Traces joined(std::vector<Traces> microbatches) const;
+  void note_sizes();
+  void add_waits(Traces& traces) const;
+  Reading now() const;
+  void note_passed(const std::vector<at::Tensor>& tensors);
+  void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
+  void note_result(const std::vector<at::Tensor>& tensors);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace smp::partitioning

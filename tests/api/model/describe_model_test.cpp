@@ -1,0 +1,100 @@
+// What the partitioner is told of weights and buffers: memory counts once, whoever names it.
+#include "api/model/describe_model.h"
+
+#include <gmock/gmock.h>
+#include <torch/nn/module.h>
+
+#include "smp/smp.h"
+
+namespace smp {
+namespace describe_model_test {
+
+using at::Tensor;
+
+struct PartImpl : torch::nn::Module {
+  PartImpl() : weight(register_parameter("weight", torch::zeros({4, 8}))) {}
+  Tensor forward(const Tensor& x) { return x * weight; }
+  Tensor weight;
+};
+SMP_MODULE(Part);
+
+TEST(DescribeModel, CountsMemoryOnceThatTwoParametersName) {
+  struct Net : torch::nn::Module {
+    Net() : one(register_module("one", Part())), two(register_module("two", Part())) {
+      two->weight.set_data(one->weight.detach().view({8, 4}));
+    }
+    Part one, two;
+  } net;
+  const auto tree = describe_model(net).tree;
+  ASSERT_EQ(tree.parameters.size(), 2u) << "they have gradients of their own";
+  EXPECT_EQ(tree.total_bytes(), 4 * 32);
+  EXPECT_EQ(tree.parameters[1].elements, 0);
+  EXPECT_EQ(tree.parameters[1].gradient_bytes, 4 * 32);
+  EXPECT_THAT(tree.nodes[2].viewed, testing::ElementsAre(0)) << "and go together";
+}
+
+TEST(DescribeModel, CountsPartsOfOneMemoryEach) {
+  struct Net : torch::nn::Module {
+    Net() {
+      const auto flat = torch::zeros({10});
+      register_parameter("first", flat.slice(0, 0, 6));
+      register_parameter("second", flat.slice(0, 6, 10));
+    }
+  } net;
+  const auto tree = describe_model(net).tree;
+  EXPECT_EQ(tree.parameters[0].bytes, 24);
+  EXPECT_EQ(tree.parameters[1].bytes, 16);
+}
+
+TEST(DescribeModel, KnowsFrozenWeights) {
+  struct Net : torch::nn::Module {
+    Net() : part(register_module("part", Part())) { part->weight.requires_grad_(false); }
+    Part part;
+  } net;
+  const auto tree = describe_model(net).tree;
+  EXPECT_EQ(tree.parameters[0].bytes, 4 * 32);
+  EXPECT_EQ(tree.parameters[0].gradient_bytes, 0);
+}
+
+TEST(DescribeModel, CountsBuffersWhereTheyAreHeld) {
+  struct Net : torch::nn::Module {
+    Net() : norm(register_module("norm", nn::BatchNorm1d(1000))) {
+      const auto table = register_buffer("table", torch::zeros({100, 1000}));
+      register_buffer("same_table", table.view({-1}));
+      register_buffer("ids", torch::arange(50));
+    }
+    nn::BatchNorm1d norm;
+  } net;
+  const auto tree = describe_model(net).tree;
+  EXPECT_EQ(tree.nodes[0].buffer_bytes, 400'000) << "the table once";
+  EXPECT_EQ(tree.nodes[1].buffer_bytes, 2 * 4000 + 8) << "running statistics stay with the norm";
+  EXPECT_EQ(tree.common_bytes, 400) << "small ones are everywhere";
+}
+
+/// By its name it is one.
+struct NotSequentialImpl : torch::nn::Module {
+  NotSequentialImpl() : part(register_module("part", Part())) {}
+  Tensor forward(const Tensor& x) { return part(x); }
+  Part part;
+};
+SMP_MODULE(NotSequential);
+
+TEST(DescribeModel, KnowsASequentialByItsType) {
+  struct Chain : nn::SequentialImpl {
+    using nn::SequentialImpl::SequentialImpl;
+  };
+  struct Net : torch::nn::Module {
+    Net() {
+      register_module("no", NotSequential());
+      register_module("yes", nn::Sequential(Part(), Part()));
+      register_module("derived", std::make_shared<Chain>(Part()));
+    }
+  } net;
+  const auto tree = describe_model(net).tree;
+  EXPECT_FALSE(tree.nodes[tree.find("no")].sequential);
+  EXPECT_TRUE(tree.nodes[tree.find("yes")].sequential);
+  EXPECT_TRUE(tree.nodes[tree.find("derived")].sequential);
+}
+
+}  // namespace describe_model_test
+}  // namespace smp

@@ -1,0 +1,453 @@
+// Which setting wins, and what is refused, with messages a user can act on.
+#include "config/config.h"
+
+#include <gmock/gmock.h>
+
+#include "base/files.h"
+#include "config/config_keys.h"
+#include "support/refusal.h"
+#include "support/source_file.h"
+
+namespace smp::base {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::Pair;
+
+template <class Kind = UsageError>
+std::string refusal_of(const ConfigInput& input) {
+  return refusal<Kind>([&] { resolve_config(input); });
+}
+
+ConfigInput with_world(int world_size) {
+  ConfigInput input;
+  input.world_size = world_size;
+  return input;
+}
+
+ConfigInput with_flag(const std::string& key, const std::string& value, int world_size = 4) {
+  ConfigInput input;
+  input.world_size = world_size;
+  input.flags = {{key, value}};
+  return input;
+}
+
+ConfigInput with_launcher(const std::string& json, int world_size = 4) {
+  ConfigInput input;
+  input.world_size = world_size;
+  input.environment["SM_HP_MP_PARAMETERS"] = json;
+  return input;
+}
+
+// A JSON file of the given content.
+class ConfigFile : public testing::Test {
+ protected:
+  ConfigInput with_file(const std::string& content, int world_size = 4) {
+    write_file(path_, content);
+    return with_flag("config", path_, world_size);
+  }
+  std::string path_ = testing::TempDir() + "smp_config_test.json";
+};
+
+TEST(Config, UsesAllRanksAsStagesByDefault) {
+  const ResolvedConfig config = resolve_config(with_world(4));
+  EXPECT_EQ(config.values().pipeline_parallel_degree, 4);
+  EXPECT_EQ(config.values().active_microbatches, 10);
+  EXPECT_EQ(config.origin("pipeline_parallel_degree"), "default");
+  EXPECT_THAT(config.warnings(), IsEmpty());
+}
+
+TEST(Config, LeavesDegreesOpenWhileTheWorldIsUnknown) {
+  const ResolvedConfig config = resolve_config({});
+  EXPECT_FALSE(config.values().pipeline_parallel_degree);
+  EXPECT_FALSE(config.values().active_microbatches);
+}
+
+TEST_F(ConfigFile, GivesWayToTheEnvironmentWhichGivesWayToFlags) {
+  ConfigInput input =
+      with_file(R"({"microbatches": 2, "seed": 2, "loss": "sum", "stall_seconds": 2})");
+  input.code.microbatches = 1000;
+  input.code.seed = 1000;
+  input.code.loss = "weights";
+  input.code.abort_seconds = 1;
+  input.environment["SM_HP_MP_PARAMETERS"] = R"({"microbatches": 3, "stall_seconds": 3})";
+  input.environment["SMP_MICROBATCHES"] = "4";
+  input.environment["SMP_SEED"] = "4";
+  input.flags.emplace_back("microbatches", "5");
+  const ResolvedConfig config = resolve_config(input);
+  EXPECT_EQ(config.values().microbatches, 5);
+  EXPECT_EQ(config.origin("microbatches"), "flag --smp.microbatches");
+  EXPECT_EQ(config.values().seed, 4u);
+  EXPECT_EQ(config.origin("seed"), "environment SMP_SEED");
+  EXPECT_EQ(config.values().stall_seconds, 3);
+  EXPECT_EQ(config.origin("stall_seconds"), "environment SM_HP_MP_PARAMETERS");
+  EXPECT_EQ(config.values().loss, "sum");
+  EXPECT_EQ(config.origin("loss"), path_ + ":1:32");
+  EXPECT_EQ(config.values().abort_seconds, 1);
+  EXPECT_EQ(config.origin("abort_seconds"), "Config in code");
+  EXPECT_EQ(config.origin("pipeline"), "default");
+}
+
+TEST_F(ConfigFile, AcceptsTheParametersOfTheOriginalWithComments) {
+  const ResolvedConfig config = resolve_config(with_file(R"({
+    // as given to the launcher
+    "partitions": 2, "microbatches": 4, "pipeline": "simple", "optimize": "memory",
+    "ddp": true, "memory_weight": 0.8, "active_microbatches": 3, "fp16": false
+  })",
+                                                         2));
+  EXPECT_EQ(config.values().pipeline_parallel_degree, 2);
+  EXPECT_EQ(config.values().pipeline, "simple");
+  EXPECT_EQ(config.values().active_microbatches, 3);
+}
+
+TEST_F(ConfigFile, NamesLineAndColumnOfAnUnknownKey) {
+  EXPECT_EQ(
+      refusal_of(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
+      "configuration: unknown key \"pipline\" (" + path_ + ":3:3); did you mean \"pipeline\"?");
+}
+
+TEST_F(ConfigFile, NamesLineAndColumnOfBrokenJson) {
+  EXPECT_THAT(refusal_of(with_file("{\n  \"microbatches\": 2,,\n}")),
+              AllOf(HasSubstr(path_), HasSubstr("line 2, column 21")));
+}
+
+TEST_F(ConfigFile, RefusesAKeyGivenTwice) {
+  EXPECT_THAT(refusal_of(with_file(R"({"seed": 1, "seed": 2})")),
+              HasSubstr("\"seed\" is given twice"));
+}
+
+TEST_F(ConfigFile, RefusesAnythingButAnObject) {
+  EXPECT_THAT(refusal_of(with_file("[1, 2]")), HasSubstr("expected one JSON object"));
+}
+
+TEST(Config, NamesAMissingFile) {
+  EXPECT_THAT(refusal_of(with_flag("config", "no/such.json")),
+              HasSubstr("cannot read no/such.json: No such file or directory"));
+  EXPECT_THAT(refusal_of(with_flag("config", "")), HasSubstr("needs the path"));
+}
+
+TEST(Config, ReadsTheFileThatTheEnvironmentNames) {
+  const std::string path = testing::TempDir() + "smp_config_environment.json";
+  write_file(path, R"({"seed": 9})");
+  ConfigInput input;
+  input.environment["SMP_CONFIG"] = path;
+  EXPECT_EQ(resolve_config(input).values().seed, 9u);
+}
+
+TEST(Config, RefusesWrongTypesAndRanges) {
+  EXPECT_EQ(refusal_of(with_flag("microbatches", "many")),
+            "configuration: microbatches = many (flag --smp.microbatches): expected an "
+            "integer from 1 to 1048576");
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "0")), HasSubstr("from 1 to"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "4.5")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "99999999999")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_flag("microbatches", "")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_flag("seed", "-1")), HasSubstr("from 0 to"));
+  EXPECT_THAT(refusal_of(with_flag("stall_seconds", "nan")), HasSubstr("a number from 0 to"));
+  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000")),
+              HasSubstr("from 262144 to 70368744177664"));
+  EXPECT_THAT(refusal_of(with_flag("pipeline", "eager")),
+              HasSubstr("\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", "
+                        "\"zero_bubble+N\" or \"file:PATH\""));
+  for (const char* wrong : {"1f1b+", "1f1b+x", "simple+2", "zero_bubble+-1", "1f1b+9999999"}) {
+    EXPECT_THAT(refusal_of(with_flag("pipeline", wrong)), HasSubstr("zero_bubble+N")) << wrong;
+  }
+  EXPECT_THAT(refusal_of(with_flag("pipeline", "file:")), HasSubstr("file:PATH"));
+  EXPECT_THAT(refusal_of(with_flag("placement_strategy", "DPP")), HasSubstr("permutation"));
+  EXPECT_THAT(refusal_of(with_flag("auto_partition", "maybe")), HasSubstr("true or false"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"microbatches": "4"})")), HasSubstr("an integer"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"auto_partition": "yes"})")),
+              HasSubstr("true or false"));
+}
+
+TEST(Config, RefusesWhatNoMachineCanDo) {
+  EXPECT_THAT(refusal_of(with_flag("intra_op_threads", "100000")), HasSubstr("from 0 to 1024"));
+  EXPECT_THAT(refusal_of(with_flag("pipeline_parallel_degree", "1000000")),
+              HasSubstr("from 1 to 65536"));
+  EXPECT_THAT(refusal_of(with_flag("fiber_stack_bytes", "1000000000000000")),
+              HasSubstr("to 70368744177664"));
+  EXPECT_THAT(refusal_of(with_flag("abort_seconds", "1e300")), HasSubstr("from 0 to 1e+09"));
+  EXPECT_THAT(refusal_of(with_flag("stage_speeds", "1e-300")), HasSubstr("from 1e-06 to 1e+06"));
+  EXPECT_THAT(refusal_of(with_flag("stage_memory", "inf")), HasSubstr("from 1e-06 to 1e+09"));
+}
+
+TEST(Config, RefusesDamagedJsonWithItsPlace) {
+  EXPECT_THAT(refusal_of(with_launcher(std::string(100'000, '['))),
+              HasSubstr("environment SM_HP_MP_PARAMETERS: brackets are nested"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"stall_seconds": 1e999})")),
+              HasSubstr("environment SM_HP_MP_PARAMETERS: the number 1e999 is too large"));
+  EXPECT_THAT(
+      refusal_of(with_launcher(R"({"microbatches": 1.9})")),
+      HasSubstr("microbatches = 1.9 (environment SM_HP_MP_PARAMETERS): expected an integer"));
+}
+
+TEST(Config, QuotesLongValuesInParts) {
+  const std::string long_text(10'000, 'x');
+  EXPECT_LT(refusal_of(with_flag("microbatches", long_text)).size(), 400);
+  EXPECT_LT(refusal_of(with_flag(long_text, "1")).size(), 600);
+  EXPECT_LT(refusal_of(with_launcher("[\"" + long_text + "\"]")).size(), 400);
+}
+
+TEST(Config, ShowsPathsThatAreNoUtf8) {
+  const auto config = resolve_config(with_flag("plan_file", "plan\xff"));
+  EXPECT_EQ(config.values().plan_file, "plan\xff");
+  EXPECT_THAT(config.to_json(), HasSubstr("plan\xEF\xBF\xBD"));
+}
+
+TEST(Config, ChecksValuesGivenInCodeAsWell) {
+  ConfigInput input;
+  input.code.microbatches = -3;
+  EXPECT_THAT(refusal_of(input), HasSubstr("microbatches = -3 (Config in code): expected"));
+}
+
+TEST(Config, ListsAllProblemsAtOnce) {
+  ConfigInput input = with_flag("microbatches", "0");
+  input.flags.emplace_back("sede", "1");
+  input.environment["SMP_PIPELINE"] = "eager";
+  const std::string text = refusal_of(input);
+  EXPECT_THAT(text, AllOf(HasSubstr("3 problems"), HasSubstr("1. "), HasSubstr("2. "),
+                          HasSubstr("3. "), HasSubstr("\"sede\""), HasSubstr("\"seed\"")));
+}
+
+TEST(Config, TreatsAnAliasAsTheSameKey) {
+  EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4})")).values().pipeline_parallel_degree,
+            4);
+  EXPECT_EQ(resolve_config(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 4})"))
+                .values()
+                .pipeline_parallel_degree,
+            4);
+  EXPECT_THAT(refusal_of(with_launcher(R"({"partitions": 4, "pipeline_parallel_degree": 2})")),
+              HasSubstr("contradicts"));
+  ConfigInput input = with_launcher(R"({"partitions": 2})");
+  input.flags = {{"pipeline_parallel_degree", "4"}};
+  EXPECT_EQ(resolve_config(input).values().pipeline_parallel_degree, 4);
+}
+
+TEST(Config, RefusesFastModeByItself) {
+  EXPECT_THAT(
+      refusal_of(with_flag("fast_mode", "true", 2)),
+      AllOf(HasSubstr("fast_mode = true (flag --smp.fast_mode)"), HasSubstr("needs static_mode")));
+  ConfigInput input = with_flag("fast_mode", "true", 2);
+  input.flags.emplace_back("static_mode", "true");
+  EXPECT_TRUE(resolve_config(input).values().fast_mode);
+  input.flags.emplace_back("promised_outputs", "false");
+  EXPECT_THAT(refusal_of(input), HasSubstr("contradicts promised_outputs = false"));
+}
+
+TEST(Config, TakesFastModeAsAPartOfStaticMode) {
+  ConfigInput input = with_flag("static_mode", "true", 2);
+  EXPECT_TRUE(resolve_config(input).values().fast_mode);
+  // Nobody has asked for fast_mode, so there is nothing to contradict.
+  input.flags.emplace_back("promised_outputs", "false");
+  EXPECT_FALSE(resolve_config(input).values().promised_outputs);
+  ConfigInput code;
+  code.code.static_mode = true;
+  code.code.promised_outputs = false;
+  EXPECT_TRUE(resolve_config(code).values().static_mode);
+}
+
+TEST(Config, WarnsOfFastModeThatIsOffByItself) {
+  const auto resolved = resolve_config(with_flag("fast_mode", "false", 2));
+  EXPECT_FALSE(resolved.values().fast_mode);
+  EXPECT_THAT(resolved.warnings(),
+              testing::Contains(AllOf(HasSubstr("fast_mode = false"), HasSubstr("no effect"))));
+  ConfigInput input = with_flag("fast_mode", "false", 2);
+  input.flags.emplace_back("static_mode", "true");
+  EXPECT_THAT(resolve_config(input).warnings(),
+              testing::Not(testing::Contains(HasSubstr("fast_mode"))));
+}
+
+TEST(Config, RefusesImpossibleDegrees) {
+  EXPECT_THAT(refusal_of(with_flag("partitions", "8", 4)),
+              AllOf(HasSubstr("partitions = 8 (flag --smp.partitions)"),
+                    HasSubstr("needs 8 ranks, but 4 were started"), HasSubstr("mpirun -n 8")));
+  EXPECT_THAT(refusal_of(with_flag("partitions", "4", 6)), HasSubstr("cannot be divided"));
+}
+
+TEST(Config, MakesReplicasOfRanksBeyondTheStages) {
+  EXPECT_EQ(resolve_config(with_flag("partitions", "2", 4)).arrangement().pp_size, 2);
+  ConfigInput input = with_flag("partitions", "2", 4);
+  input.flags.emplace_back("ddp", "false");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("of 4 ranks makes 2 replicas"),
+                                       HasSubstr("ddp = false (flag --smp.ddp)")));
+  input.world_size = 2;
+  EXPECT_NO_THROW(resolve_config(input));
+}
+
+TEST(Config, MakesStagesOfWhatRemainsAfterTensorParallelism) {
+  const auto alone = resolve_config(with_flag("tensor_parallel_degree", "2", 8)).arrangement();
+  EXPECT_EQ(alone.tp_size, 2);
+  EXPECT_EQ(alone.pp_size, 4);
+  auto input = with_flag("tensor_parallel_degree", "2", 8);
+  input.flags.emplace_back("pipeline_parallel_degree", "2");
+  EXPECT_EQ(resolve_config(input).arrangement().pp_size, 2);
+  input.flags.back() = {"pipeline_parallel_degree", "3"};
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("with tensor_parallel_degree = 2"),
+                                       HasSubstr("8 ranks cannot be divided into pipelines of 6")));
+  input.flags.back() = {"pipeline_parallel_degree", "8"};
+  EXPECT_THAT(refusal_of(input), HasSubstr("needs 16 ranks, but 8 were started; start 16"));
+}
+
+TEST(Config, RefusesTensorDegreesThatDoNotFit) {
+  EXPECT_THAT(refusal_of(with_flag("tensor_parallel_degree", "3", 4)),
+              AllOf(HasSubstr("tensor_parallel_degree = 3"),
+                    HasSubstr("4 ranks were started, which cannot be divided by 3"),
+                    HasSubstr("mpirun -n 3")));
+  auto input = with_flag("tensor_parallel_degree", "2", 4);
+  input.flags.emplace_back("ddp", "false");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("makes 2 ranks that read different samples"),
+                                       HasSubstr("ddp = false")));
+}
+
+TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
+  for (const FutureKey& key : future_keys()) {
+    if (!key.default_value.is_null()) {
+      const Json defaults = {{key.name, key.default_value}};
+      EXPECT_NO_THROW(resolve_config(with_launcher(defaults.dump()))) << key.name;
+    }
+    const Json other = {{key.name, "something else"}};
+    EXPECT_THAT(
+        refusal_of<UnsupportedError>(with_launcher(other.dump())),
+        AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
+  }
+  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("fp16", "true")),
+              HasSubstr("mixed precision"));
+  EXPECT_NO_THROW(resolve_config(with_flag("fp16", "false")));
+}
+
+TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
+  EXPECT_THAT(refusal_of(with_flag("auto_partition", "false")),
+              HasSubstr("default_partition is not set"));
+  ConfigInput input = with_flag("auto_partition", "false");
+  input.flags.emplace_back("plan_file", "plan.json");
+  EXPECT_NO_THROW(resolve_config(input));
+  input.flags.back() = {"default_partition", "3"};
+  EXPECT_NO_THROW(resolve_config(input));
+  input.flags.back() = {"default_partition", "4"};
+  EXPECT_THAT(refusal_of(input), HasSubstr("there are 4 stages"));
+}
+
+TEST(Config, NeedsOneSpeedPerStageAndOneMemoryPerStageOrForAll) {
+  EXPECT_NO_THROW(resolve_config(with_flag("stage_speeds", "1,2,1,1")));
+  EXPECT_THAT(refusal_of(with_flag("stage_speeds", "1,2")),
+              AllOf(HasSubstr("stage_speeds = 1,2"), HasSubstr("2 numbers for 4 stages")));
+  EXPECT_NO_THROW(resolve_config(with_flag("stage_memory", "1,2,1,1")));
+  EXPECT_NO_THROW(resolve_config(with_flag("stage_memory", "16")));
+  EXPECT_THAT(refusal_of(with_flag("stage_memory", "1,2,3,4,5")),
+              AllOf(HasSubstr("5 numbers for 4 stages"), HasSubstr("or one for all")));
+}
+
+TEST(Config, NeedsOneDevicePerStageOrOneForAll) {
+  EXPECT_NO_THROW(resolve_config(with_flag("devices", "h100")));
+  EXPECT_NO_THROW(resolve_config(with_flag("devices", "h100, h100,a100, cpu")));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h100,cpu")), HasSubstr("2 devices for 4 stages"));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h10")),
+              AllOf(HasSubstr("devices = h10 (flag --smp.devices): there is no device \"h10\""),
+                    HasSubstr("did you mean \"h100\"?"), HasSubstr("known are cpu, a100, h100")));
+  EXPECT_THAT(refusal_of(with_flag("devices", "h100,a10,a10,cpu")), HasSubstr("\"a100\"?"));
+}
+
+TEST(Config, PricesModulesByDevicesOrByAClock) {
+  ConfigInput input = with_flag("devices", "h100");
+  input.flags.emplace_back("trace_repeats", "3");
+  EXPECT_THAT(refusal_of(input), HasSubstr("a clock measures this machine only"));
+  input.flags.back() = {"skip_tracing", "true"};
+  EXPECT_THAT(refusal_of(input), HasSubstr("what is not run cannot be priced"));
+}
+
+TEST(Config, NeedsOneLossWeightPerMicrobatch) {
+  ConfigInput input = with_flag("loss", "weights");
+  input.flags.emplace_back("microbatches", "2");
+  EXPECT_THAT(refusal_of(input), HasSubstr("loss_weights has 0 numbers"));
+  input.flags.emplace_back("loss_weights", "0.25,0.75");
+  EXPECT_THAT(resolve_config(input).values().loss_weights, ElementsAre(0.25, 0.75));
+  EXPECT_THAT(refusal_of(with_flag("loss_weights", "1")), HasSubstr("has no effect"));
+}
+
+TEST(Config, WarnsAboutACapThatCannotWork) {
+  EXPECT_THAT(resolve_config(with_flag("active_microbatches", "8")).warnings(),
+              ElementsAre(HasSubstr("more than microbatches = 1 (default)")));
+  ConfigInput input = with_flag("active_microbatches", "1");
+  EXPECT_THAT(resolve_config(input).warnings(), IsEmpty());
+  input.flags.emplace_back("pipeline", "1f1b");
+  EXPECT_THAT(resolve_config(input).warnings(), ElementsAre(HasSubstr("has no effect")));
+}
+
+TEST(Config, RecognisesMisspeltVariablesAndLeavesForeignOnesAlone) {
+  ConfigInput input;
+  input.environment["SMP_MICROBATCHS"] = "8";
+  EXPECT_THAT(refusal_of(input), HasSubstr("did you mean SMP_MICROBATCHES?"));
+  ConfigInput foreign;
+  foreign.environment = {{"SMP_LOG", "debug"}, {"SMP_TORCH_DIR", "x"}, {"SMP_COLOR", "1"}};
+  EXPECT_NO_THROW(resolve_config(foreign));
+}
+
+TEST(Config, HashTellsRanksApartByWhatMustBeEqual) {
+  const auto hash = [](const std::string& key, const std::string& value) {
+    return resolve_config(with_flag(key, value)).hash();
+  };
+  EXPECT_EQ(hash("microbatches", "4"), hash("microbatches", "4"));
+  EXPECT_NE(hash("microbatches", "4"), hash("microbatches", "8"));
+  EXPECT_EQ(hash("intra_op_threads", "4"), hash("intra_op_threads", "8"));
+  EXPECT_EQ(resolve_config(with_launcher(R"({"seed": 3})")).hash(), hash("seed", "3"));
+}
+
+TEST(Config, PrintsEveryKeyWithItsOrigin) {
+  const ResolvedConfig config = resolve_config(with_flag("microbatches", "4"));
+  for (const ConfigKey& key : config_keys()) EXPECT_THAT(config.table(), HasSubstr(key.name));
+  EXPECT_THAT(config.table(), Not(HasSubstr("null")));
+  EXPECT_EQ(Json::parse(config.to_json())["microbatches"],
+            (Json{{"value", 4}, {"origin", "flag --smp.microbatches"}}));
+}
+
+TEST(Config, ExplainsEveryKeyInLinesThatFit) {
+  const std::string text = resolve_config(with_flag("microbatches", "4")).explained(80);
+  EXPECT_THAT(text,
+              HasSubstr("\n    slices of each batch that travel through the stages independently; "
+                        "takes an\n    integer from 1 to 1048576; without it: 1\n"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("    ")) continue;  // a row of the table
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+}
+
+TEST(Flags, AreTakenOutOfTheArguments) {
+  std::vector<std::string> words = {
+      "prog", "--smp.microbatches", "8", "--epochs", "3", "--smp.seed=-1", "data", "--", "--smp.x"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int argc = static_cast<int>(words.size());
+  EXPECT_THAT(take_flags(argc, argv.data()),
+              ElementsAre(Pair("microbatches", "8"), Pair("seed", "-1")));
+  EXPECT_THAT(std::vector<std::string>(argv.begin(), argv.begin() + argc),
+              ElementsAre("prog", "--epochs", "3", "data", "--", "--smp.x"));
+  EXPECT_EQ(argv[argc], nullptr);
+}
+
+TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
+  std::vector<std::string> words = {"prog", "--smp.active-microbatches=3", "--smp.loss",
+                                    "--verbose"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int argc = static_cast<int>(words.size());
+  EXPECT_THAT(take_flags(argc, argv.data()),
+              ElementsAre(Pair("active_microbatches", "3"), Pair("loss", "")));
+  EXPECT_EQ(argc, 2);
+}
+
+TEST(ConfigDocument, ListsTheKeysOfTheCode) {
+  EXPECT_THAT(read_file(support::source_file("docs/configuration.md")),
+              HasSubstr(config_keys_markdown()))
+      << "replace the tables by:\n"
+      << config_keys_markdown();
+}
+
+}  // namespace
+}  // namespace smp::base

@@ -1,0 +1,69 @@
+// Records that TensorBoard reads: tests/tensorboard_test.py lets it do so.
+#include "report/export/event_file.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "report/export/event_file.pb.h"
+
+namespace smp::report {
+namespace event_file_test {
+
+/// CRC-32C bit by bit, rotated.
+std::uint32_t checksum(const std::string& bytes) {
+  std::uint32_t sum = 0xFFFFFFFF;
+  for (const char byte : bytes) {
+    sum ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1) ^ ((sum & 1) != 0 ? 0x82F63B78u : 0);
+  }
+  sum = ~sum;
+  return ((sum >> 15) | (sum << 17)) + 0xa282ead8u;
+}
+
+template <class Number>
+Number number_at(const std::string& bytes, std::size_t at) {
+  Number number;
+  std::memcpy(&number, bytes.data() + at, sizeof number);
+  return number;
+}
+
+wire::Event event_in(const std::string& record) {
+  const auto length = number_at<std::uint64_t>(record, 0);
+  EXPECT_EQ(record.size(), length + 16);
+  EXPECT_EQ(number_at<std::uint32_t>(record, 8), checksum(record.substr(0, 8)));
+  const auto message = record.substr(12, length);
+  EXPECT_EQ(number_at<std::uint32_t>(record, 12 + length), checksum(message));
+  wire::Event event;
+  EXPECT_TRUE(event.ParseFromString(message));
+  return event;
+}
+
+TEST(EventFile, BeginsWithItsVersion) {
+  const auto event = event_in(event_file_header(12.5));
+  EXPECT_EQ(event.wall_time(), 12.5);
+  EXPECT_EQ(event.file_version(), "brain.Event:2");
+}
+
+TEST(EventFile, HasARecordAStep) {
+  const auto event = event_in(
+      event_record(13.5, 7, {{"loss", 2.5}, {"norm", std::numeric_limits<double>::infinity()}}));
+  EXPECT_EQ(event.wall_time(), 13.5);
+  EXPECT_EQ(event.step(), 7);
+  ASSERT_EQ(event.summary().value_size(), 2);
+  EXPECT_EQ(event.summary().value(0).tag(), "loss");
+  EXPECT_EQ(event.summary().value(0).simple_value(), 2.5F);
+  EXPECT_TRUE(std::isinf(event.summary().value(1).simple_value()));
+}
+
+TEST(EventFile, ChecksumIsThatOfTheSpecification) {
+  EXPECT_EQ(checksum("123456789"), [] {
+    const std::uint32_t known = 0xE3069283;
+    return ((known >> 15) | (known << 17)) + 0xa282ead8u;
+  }());
+}
+
+}  // namespace event_file_test
+}  // namespace smp::report
