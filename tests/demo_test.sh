@@ -46,9 +46,6 @@ done
 step trace "$run"
 says "wrote $run/trace-chrome.json: open it at"
 python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) > 20' "$run/trace-chrome.json"
-step trace "$run" --format perfetto
-says "wrote $run/trace.pftrace: open it at"
-refuse "--format" trace "$run" --format svg
 step plan "$run"
 says "modules on 2 stages"
 step plan "$run/plan.json"

@@ -112,7 +112,7 @@ function(check_file_tables page text)
       foreach(name IN LISTS names)
         string(REPLACE "`" "" name "${name}")
         find_path(${page} ${name} found)
-        if(NOT found AND NOT name MATCHES "\\.(json|jsonl|csv|svg|html|pftrace|smp)$")  # files of a run
+        if(NOT found AND NOT name MATCHES "\\.(json|jsonl|csv|svg|html|smp)$")  # files of a run
           complain(${page} "its table names ${name}, which does not exist")
         endif()
       endforeach()

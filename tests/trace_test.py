@@ -1,15 +1,14 @@
 """trace_test.py RUNS: the traces of the last run in the folder RUNS, decoded here and not by smp, say what its
-trace.json says, in both formats: slices lie in each other or apart, and each message leads from a slice to a slice."""
+trace.json says: slices lie in each other or apart, and each message leads from a slice to a slice."""
 
 import collections
 import json
 import pathlib
-import struct
 import sys
 
 ASKED, PASSED_ON, BEGUN, ANSWERED, RECEIVED = range(5)
 
-# Of one trace, whatever its format. Times in nanoseconds; source and target are slices.
+# Of one trace. Times in nanoseconds; source and target are slices.
 Slice = collections.namedtuple("Slice", "rank start end name category microbatch")
 Flow = collections.namedtuple("Flow", "source target")
 
@@ -67,123 +66,6 @@ def read_chrome(path):
         check(start["ts"] <= end["ts"], "flow", number, "ends before it starts")
         flows.append(Flow(bind(slices, start, False), bind(slices, end, end.get("bp") != "e")))
     return ranks, slices, flows
-
-
-# ---- Perfetto's protobuf -------------------------------------------------------------------------
-
-
-def varint(data, at):
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def fields(data):
-    """Of a message: number to values, as they lie on the wire."""
-    found = collections.defaultdict(list)
-    at = 0
-    while at < len(data):
-        key, at = varint(data, at)
-        number, kind = key >> 3, key & 7
-        if kind == 0:
-            value, at = varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-            value, at = data[at:at + size], at + size
-        else:
-            check(kind == 2, "wire type", kind)
-            size, at = varint(data, at)
-            value, at = data[at:at + size], at + size
-        check(at <= len(data), "a message is cut off")
-        found[number].append(value)
-    return found
-
-
-def one(message, number):
-    check(len(message[number]) == 1, "field", number, "is there", len(message[number]), "times")
-    return message[number][0]
-
-
-def flow_numbers(event, number):
-    """Fixed 64 bits each, one by one or packed."""
-    data = b"".join(event[number])
-    check(all(isinstance(value, bytes) for value in event[number]) and len(data) % 8 == 0, "broken numbers of flows")
-    return [value for (value,) in struct.iter_unpack("<Q", data)]
-
-
-def signed(value):
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def annotations(event):
-    found = {}
-    for data in event[4]:
-        annotation = fields(data)
-        if annotation[4]:
-            found[one(annotation, 10).decode()] = signed(one(annotation, 4))
-        else:
-            found[one(annotation, 10).decode()] = struct.unpack("<d", one(annotation, 5))[0]
-    return found
-
-
-def read_tracks(packets):
-    """Rank by number of its track: a thread of a process that has its own track."""
-    processes, tracks = {}, {}
-    for packet in packets:
-        for data in packet[60]:
-            descriptor = fields(data)
-            number = one(descriptor, 1)
-            check(number != 0 and number not in processes and number not in tracks, "two tracks", number)
-            if descriptor[3]:
-                process = fields(one(descriptor, 3))
-                processes[number] = (one(process, 1), one(process, 6).decode())
-            else:
-                thread = fields(one(descriptor, 4))
-                name = one(thread, 5).decode()
-                parent = one(descriptor, 5)
-                check(processes.get(parent) == (one(thread, 1), name), "the thread", name, "is of another process")
-                check(one(thread, 1) != 0 and one(thread, 2) != 0, "0 is the idle process")
-                tracks[number] = rank_named(name)
-    check(len(processes) == len(tracks), len(processes), "processes,", len(tracks), "threads")
-    return tracks
-
-
-def read_perfetto(path):
-    trace = fields(path.read_bytes())
-    check(list(trace) == [1], "a trace is a row of packets, this one has the fields", list(trace))
-    packets = [fields(data) for data in trace[1]]
-    tracks = read_tracks(packets)
-    slices, outgoing, incoming = [], {}, {}
-    open_slices = collections.defaultdict(list)
-    events = [packet for packet in packets if packet[11]]
-    for packet in sorted(events, key=lambda packet: one(packet, 8)):  # as Perfetto does, stably
-        check(one(packet, 10) != 0, "a packet is of no sequence")
-        event, time = fields(one(packet, 11)), one(packet, 8)
-        track = one(event, 11)
-        check(track in tracks, "an event on an unknown track:", track)
-        if one(event, 9) == 1:
-            place = len(slices)
-            slices.append(Slice(tracks[track], time, None, one(event, 23).decode(), one(event, 22).decode(),
-                                annotations(event)["microbatch"]))
-            open_slices[track].append(place)
-            for number, side in [(47, outgoing), (48, incoming)]:
-                for flow in flow_numbers(event, number):
-                    check(flow not in side, "two ends of one kind has flow", flow)
-                    side[flow] = place
-        else:
-            check(one(event, 9) == 2, "an event of an unknown type:", one(event, 9))
-            check(open_slices[track], "a slice ends that has not begun")
-            place = open_slices[track].pop()
-            slices[place] = slices[place]._replace(end=time)
-    check(not any(open_slices.values()), "slices never end:", open_slices)
-    check(set(outgoing) == set(incoming), "flows with one end:", sorted(set(outgoing) ^ set(incoming)))
-    flows = [Flow(slices[outgoing[number]], slices[incoming[number]]) for number in outgoing]
-    return sorted(tracks.values()), slices, flows
 
 
 # ---- what was recorded ---------------------------------------------------------------------------
@@ -248,12 +130,9 @@ def main():
     run = sorted(pathlib.Path(sys.argv[1]).glob("demo-*"))[-1]
     trace = json.loads((run / "trace.json").read_text())
     chrome = read_chrome(run / "trace-chrome.json")
-    perfetto = read_perfetto(run / "trace.pftrace")
     check_trace("trace-chrome.json", chrome, trace)
-    check_trace("trace.pftrace", perfetto, trace)
-    check(sorted(chrome[1]) == sorted(perfetto[1]), "slices of the two formats differ")
-    check(sorted(chrome[2]) == sorted(perfetto[2]), "flows of the two formats differ")
-    print(f"{len(chrome[0])} ranks, {len(chrome[1])} slices, {len(chrome[2])} flows, in both formats")
+    print(f"{len(chrome[0])} ranks, {len(chrome[1])} slices, {len(chrome[2])} flows")
+
 
 
 main()

@@ -29,9 +29,6 @@ namespace {
 constexpr int kUsageExit = 2;    // change the call, the settings or a file
 constexpr int kFailureExit = 1;  // anything else
 
-constexpr const char* kChrome = "chrome";  // formats of traces
-constexpr const char* kPerfetto = "perfetto";
-
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void report(const std::string& folder) {
@@ -41,13 +38,9 @@ void report(const std::string& folder) {
   for (const std::string& picture : pictures) print("wrote " + picture + "\n");
 }
 
-void export_trace(const std::string& folder, const std::string& file, const std::string& format) {
-  const bool perfetto = format == kPerfetto;
-  const auto written = smp::report::export_trace(
-      folder, file,
-      perfetto ? smp::report::TraceFormat::kPerfetto : smp::report::TraceFormat::kChrome);
-  print("wrote " + written + ": open it at https://ui.perfetto.dev" +
-        (perfetto ? "" : " or in chrome://tracing") + "\n");
+void export_trace(const std::string& folder, const std::string& file) {
+  print("wrote " + smp::report::export_trace(folder, file) +
+        ": open it at https://ui.perfetto.dev or in chrome://tracing\n");
 }
 
 void print_plan(const std::string& path) {
@@ -98,7 +91,6 @@ struct ScheduleToPrint {
 struct Call {
   std::string folder;      // report, trace
   std::string trace_file;  // trace
-  std::string trace_format = kChrome;
   std::string plan;  // plan
   smp::cli::ProgramToPlan to_plan;
   ScheduleToPrint schedule;
@@ -122,14 +114,9 @@ void add_trace(CLI::App& app, Call& call) {
       "trace", "Write the last recorded step of a run as Chrome and Perfetto read it");
   verb->add_option("RUN", call.folder, "Folder of the run, or of a plan")->required();
   verb->add_option("--out", call.trace_file,
-                   "File to write (default: trace-chrome.json or trace.pftrace of the run)");
-  verb->add_option(
-          "--format", call.trace_format,
-          "chrome (default): JSON, for other viewers too; perfetto: Perfetto's own, smaller")
-      ->check(CLI::IsMember({kChrome, kPerfetto}));
+                   "File to write (default: trace-chrome.json of the run)");
   verb->callback([&call] {
-    call.exit_code =
-        guarded([&] { export_trace(call.folder, call.trace_file, call.trace_format); });
+    call.exit_code = guarded([&] { export_trace(call.folder, call.trace_file); });
   });
 }
 

@@ -20,7 +20,6 @@
 #include "report/analysis/trace_file.h"
 #include "report/export/chrome_trace.h"
 #include "report/export/metrics_table.h"
-#include "report/export/perfetto_trace.h"
 #include "report/folder/plan_schedules.h"
 #include "report/folder/run_folder.h"
 #include "report/pictures/memory_use.h"
@@ -141,7 +140,6 @@ class Folder {
       draw_timeline(step);
       draw_timeline_page(step);
       to_chrome_trace(step);
-      to_perfetto_trace(step);
     });
     add(kTrafficFile,
         traffic_to_json({3, {{0, 4}, {5, 0}}, {{0, 9}, {8, 0}}, {{"", "mpi"}, {"mpi", ""}}}),

@@ -13,7 +13,6 @@
 #include "report/analysis/unfinished_step.h"
 #include "report/export/chrome_trace.h"
 #include "report/export/metrics_table.h"
-#include "report/export/perfetto_trace.h"
 #include "report/folder/report_page.h"
 #include "report/folder/run_summary.h"
 #include "report/pictures/memory_picture.h"
@@ -329,14 +328,12 @@ std::string summarise_run(const std::string& folder, int width) {
   return run_summary(facts, width);
 }
 
-std::string export_trace(const std::string& folder, const std::string& file, TraceFormat format) {
-  const bool perfetto = format == TraceFormat::kPerfetto;
+std::string export_trace(const std::string& folder, const std::string& file) {
   for (const char* const trace : {kTraceFile, kSimulationFile}) {
     const auto path = in(folder, trace);
     if (!base::file_exists(path)) continue;
-    const auto target = file.empty() ? in(folder, perfetto ? kPerfettoTrace : kChromeTrace) : file;
-    const auto step = read_trace(path);
-    base::write_file(target, perfetto ? to_perfetto_trace(step) : to_chrome_trace(step));
+    const auto target = file.empty() ? in(folder, kChromeTrace) : file;
+    base::write_file(target, to_chrome_trace(read_trace(path)));
     return target;
   }
   throw UsageError(

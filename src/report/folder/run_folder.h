@@ -32,7 +32,6 @@ inline constexpr const char* kSimulationPicture = "timeline-simulated.svg";
 inline constexpr const char* kTimelinePage = "timeline.html";
 inline constexpr const char* kReportPage = "report.html";
 inline constexpr const char* kChromeTrace = "trace-chrome.json";
-inline constexpr const char* kPerfettoTrace = "trace.pftrace";
 
 /// Of what a rank writes while it works (schedule/trace_ring.h): "rank-2.ring".
 std::string ring_file(int pp_rank);
@@ -83,17 +82,11 @@ std::vector<std::string> draw_run(const std::string& folder);
 /// @throws UsageError  one of its files is broken.
 std::string summarise_run(const std::string& folder, int width = 100);
 
-enum class TraceFormat {
-  kChrome,    ///< chrome_trace.h
-  kPerfetto,  ///< perfetto_trace.h
-};
-
-/// Writes the last recorded step of a run, or the simulated one of a plan, for viewers of traces,
-/// and returns the path.
+/// Writes the last recorded step of a run, or the simulated one of a plan, for viewers of traces
+/// (chrome_trace.h), and returns the path.
 /// @param file  where to; empty: into the folder
 /// @throws UsageError     the folder holds no step, or its file is broken.
 /// @throws ResourceError  the file cannot be written.
-std::string export_trace(const std::string& folder, const std::string& file,
-                         TraceFormat format = TraceFormat::kChrome);
+std::string export_trace(const std::string& folder, const std::string& file);
 
 }  // namespace smp::report

@@ -14,7 +14,6 @@
 #include "partition/plan/plan_example.h"
 #include "report/analysis/trace_file.h"
 #include "report/export/chrome_trace.h"
-#include "report/export/perfetto_trace.h"
 #include "report/pictures/memory_use.h"
 #include "report/svg_reader.h"
 #include "support/refusal.h"
@@ -266,8 +265,6 @@ TEST_F(RunFolder, ExportsItsStepForOtherViewers) {
   EXPECT_EQ(base::read_file(in(kChromeTrace)), to_chrome_trace(timeline));
   EXPECT_EQ(export_trace(folder_, in("elsewhere.json")), in("elsewhere.json"));
   EXPECT_EQ(base::read_file(in("elsewhere.json")), to_chrome_trace(timeline));
-  EXPECT_EQ(export_trace(folder_, "", TraceFormat::kPerfetto), in(kPerfettoTrace));
-  EXPECT_EQ(base::read_file(in(kPerfettoTrace)), to_perfetto_trace(timeline));
 }
 
 TEST_F(RunFolder, IsToldFromOtherFolders) {
