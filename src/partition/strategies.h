@@ -15,13 +15,13 @@ namespace smp::partitioning {
 /// The paper's algorithm: Algorithms 1 and 2 over the tree, seats by D'Hondt. Beyond the paper: no
 /// more seats for a subtree than it has nodes, a seat counts by the speed of its stage, and stages
 /// that fixed nodes half fill take no part. No stage stays empty if there are nodes enough.
-/// @param ties  of which the paper says nothing
+/// @param ties  the rule for equal claims, which the paper leaves open
 std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine,
                                 SeatTies ties = SeatTies::kFewestSeats);
 
 /// Nodes in execution order, at any depth, cut into one run a stage with the least maximum; of such
 /// cuts, those that open the fewest inner nodes. No stage stays empty if there are nodes enough.
-/// @param slack  by which share of it the maximum may grow where that opens fewer nodes
+/// @param slack  the share by which the maximum may grow where that opens fewer nodes
 std::vector<int> contiguous_partition(const CostTree& tree, const simulate::Machine& machine,
                                       double slack = 0);
 

@@ -9,9 +9,9 @@
 
 namespace smp::partitioning {
 
-/// What a body switches before its first call of a module, it switches in every microbatch; what it
-/// switches back, nobody sees. Anything else is what the next microbatch begins with, so that one
-/// must run after the other.
+/// Finds modes that a body leaves switched for the next microbatch, so that microbatches must run
+/// one after the other. A switch before the body's first call of a module does not count, since
+/// every microbatch makes it again; nor does one that the body switches back.
 class SwitchWatch {
  public:
   explicit SwitchWatch(const std::vector<TracedModel>& models) : models_(models) {}
