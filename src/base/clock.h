@@ -25,10 +25,11 @@ class SteadyClock final : public Clock {
   Nanoseconds now() const noexcept override;
 };
 
-/// CPU time used by the calling thread, in nanoseconds.
+/// Returns the CPU time used by the calling thread, in nanoseconds.
 Nanoseconds thread_cpu_time() noexcept;
 
-/// UTC wall-clock time as "2026-11-21T14:05:09Z", for file names and result files.
+/// Writes the UTC wall-clock time to `buffer` as "2026-11-21T14:05:09Z", for file names and result
+/// files. @return `buffer`
 const char* utc_timestamp(char (&buffer)[32]) noexcept;
 
 }  // namespace smp::base

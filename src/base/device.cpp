@@ -10,19 +10,19 @@ constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e-6;
 
-/// Assumed: what LibTorch's products reach of a data sheet's peak, and plain operators of its
-/// bandwidth, at the sizes of a training step. Large products come higher, small ones far lower.
+/// Assumed shares that LibTorch's products reach of a data sheet's peak, and plain operators of its
+/// bandwidth, at the sizes of a training step. Large products reach more, small ones far less.
 constexpr double kReachedPeak = 0.6;
 constexpr double kReachedBandwidth = 0.8;
 
-/// Assumed: LibTorch and autograd issue an operator to a GPU in that time, and kernels do not
-/// overlap. As programs of a graph compiler run on Trainium, less.
+/// Assumed seconds in which LibTorch and autograd issue an operator to a GPU; kernels do not
+/// overlap. Less on Trainium, which runs programs of a graph compiler.
 constexpr double kGpuLaunch = 6 * kMicro;
 constexpr double kTrainiumLaunch = 3 * kMicro;
 
-/// Not a vendor's: one core as LibTorch uses it, so nothing is left to assume of its peak. 3 us is
-/// what LibTorch and autograd spend on any operator, 8 ns what its generator takes for each number
-/// of a dropout mask. Half numbers are computed as float32.
+/// One core of a server, with the speed that LibTorch reaches on it instead of a vendor's peak.
+/// LibTorch and autograd spend 3 us on any operator, its generator 8 ns on each number of a dropout
+/// mask. Half precision is computed as float32.
 Device core() {
   Device device;
   device.name = "cpu";
@@ -34,6 +34,7 @@ Device core() {
   return device;
 }
 
+/// Returns an accelerator with the assumed shares and launch time of a GPU.
 /// @param peak    TFLOP/s of dense products: float64, float32, TF32, half
 /// @param memory  bytes
 /// @param bandwidth, link  GB/s
