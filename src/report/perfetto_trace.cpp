@@ -19,8 +19,8 @@ using perfetto::Trace;
 using perfetto::TracePacket;
 using perfetto::TrackEvent;
 
-/// Numbers that a track is known by. 0 means something else to Perfetto: the idle process, the
-/// track of events without a track, a packet of nobody's.
+/// The numbers by which Perfetto knows a track. They are never 0, which stands for the idle
+/// process, the track of events without a track, and a packet of no sequence.
 struct TrackNumbers {
   explicit TrackNumbers(std::size_t track)
       : process(static_cast<std::int32_t>(track + 1)),

@@ -8,10 +8,11 @@
 
 namespace smp::report {
 
-/// Bytes of a message Trace (perfetto_trace.proto). A process with one thread a rank, two events a
-/// span, times in nanoseconds since the first of them: name is the module path, category the phase,
-/// annotations are microbatch and processor time. Messages between ranks are flows, from the
-/// beginning of the slice that sent one to that of the slice which could begin because of it.
+/// Returns the bytes of a message Trace (perfetto_trace.proto): one process with one thread per
+/// rank, two events per span, times in nanoseconds since the first event. The name is the module
+/// path, the category the phase; annotations are microbatch and processor time. Messages between
+/// ranks are flows, from the beginning of the slice that sent a message to the beginning of the
+/// slice that could begin because of it.
 std::string to_perfetto_trace(const StepTimeline& timeline);
 
 }  // namespace smp::report
