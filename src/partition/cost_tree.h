@@ -25,7 +25,8 @@ struct CostNode {
   int fixed = -1;                     ///< stage it is pinned to, or -1
 };
 
-/// Node 0 holds the model itself; a parent comes before its children.
+/// The nodes that a model is placed by. Node 0 holds the model itself; a parent comes before its
+/// children.
 struct CostTree {
   std::vector<CostNode> nodes;
   std::vector<int> node_of_module;  ///< by index in ModuleTree::nodes

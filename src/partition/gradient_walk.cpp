@@ -104,9 +104,10 @@ class GradientWalk {
     return {id.model, id.interval.call, id.interval.before};
   }
 
-  /// Calls that are over gave their gradients to their callers, and a call that has begun its
-  /// backward got those for all of its results: a gradient is with the innermost running call that
-  /// its maker or its taker is part of.
+  /// Notes which gradients are live at each running call while node `i` runs. In backward, a call
+  /// that is over has given its gradients to its caller, and a call that has begun has received
+  /// those for all of its results. So a gradient is held by the innermost running call that
+  /// contains its maker or the node that waits for it.
   void note(std::size_t i, std::int64_t made) {
     const auto way = way_up(graph_.calls[i]);
     std::vector<std::int64_t> waiting(way.size() + 1);  // at each call of the way, then at the body

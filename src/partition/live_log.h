@@ -42,7 +42,8 @@ class LiveLog {
                std::vector<simulate::Trace>& traces) const;
 
  private:
-  /// Nodes of the graph are numbered as they are made; `call` runs from there on.
+  /// A change of the running call: nodes of the graph, which are numbered as they are made, belong
+  /// to `call` from this sequence number on.
   struct Change {
     std::uint64_t sequence_number;
     Call call;

@@ -46,10 +46,10 @@ struct ModuleNode {
   std::vector<int> viewed;
   /// Bytes of the module's own buffers, without those that every rank holds (kSmallBuffer).
   std::int64_t buffer_bytes = 0;
-  /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not
-  /// routed); empty if it may be placed on its own.
+  /// The reason why the module always runs on the rank of its parent (its calls cannot cross ranks,
+  /// or are not routed); empty if it may be placed on its own.
   std::string stays_because;
-  /// Its children run one after another, so that neighbours on one rank cost one request.
+  /// True if the children run one after another, so that neighbours on one rank cost one request.
   bool sequential = false;
   /// The program's declaration about the members that the module's forward writes (smp/state.h).
   StateUse state_use = StateUse::kWatched;
@@ -68,13 +68,13 @@ struct ModuleTree {
 
   /// Appends a node below `parent` (-1: the model itself) and returns its index.
   int add(std::string path, int parent);
-  /// Index of the module with that path or alias; -1 if there is none.
+  /// Returns the index of the module with that path or alias; -1 if there is none.
   int find(const std::string& path) const;
   std::vector<std::string> all_paths() const;
   std::int64_t total_bytes() const;
 };
 
-/// "the model" for the empty path, else the path in quotes; for messages.
+/// Returns "the model" for the empty path, else the path in quotes; for messages.
 std::string quoted_path(const std::string& path);
 
 }  // namespace smp::partitioning

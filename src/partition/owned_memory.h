@@ -18,12 +18,12 @@ namespace smp::partitioning {
 /// holds behind the reference counts. Empty if the module was made otherwise.
 OwnPart whole_module(torch::nn::Module& module);
 
-/// Types are not known at run time, so what is followed is what cannot be mistaken: libstdc++'s
-/// vectors, strings, maps, sets, hash tables, lists and deques, whose parts point back to where
-/// they are owned; what a std::shared_ptr holds, by its counts. Tensors and generators count by
-/// identity (partition/operator_notes.h hears of what is done to them). Other modules are not
-/// followed, nor is whatever is a single pointer: what looks like one may be the rest of a freed
-/// object, in a short string's unused room or behind the last member. Threads: one.
+/// Collects the memory that modules own. Types are not known at run time, so it follows only what
+/// cannot be mistaken: libstdc++'s vectors, strings, maps, sets, hash tables, lists and deques,
+/// whose parts point back to their owner, and objects of a std::shared_ptr, by its counts. Tensors
+/// and generators count by identity (partition/operator_notes.h is told of operators on them).
+/// Other modules are not followed, nor are single pointers: a word that looks like one may be the
+/// rest of a freed object, in a short string's unused room or behind the last member. Threads: one.
 class OwnedMemory {
  public:
   /// Tells that `module` is watched on its own: pointers to it are not followed.

@@ -25,7 +25,7 @@ struct PartitionOptions {
   simulate::Trace trace;
   /// Speeds, memory and links of the stages; its `stages` is not read (`pp_size` is).
   simulate::Machine machine;
-  /// "best", "tree", "contiguous" or "search".
+  /// The strategy: "best", "tree", "contiguous" or "search".
   std::string strategy = "best";
   double memory_weight = 0.8;  ///< alpha of equation 1
 
@@ -33,7 +33,7 @@ struct PartitionOptions {
   int microbatches = 1;
   /// The most microbatches in flight under "interleaved", which needs at least 1.
   int active_microbatches = 0;
-  /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
+  /// Bytes of optimizer state over bytes of trained weights: SGD 0, momentum 1, Adam 2.
   double optimizer_ratio = 2;
   /// The number of copies of each gradient: 2 where replicas keep their sums aside.
   int gradient_copies = 1;

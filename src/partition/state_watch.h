@@ -20,9 +20,10 @@
 
 namespace smp::partitioning {
 
-/// Compares the user's part of every routed module, and what it owns, wherever a call begins or
-/// ends, and hears of operators that write. A module may fill a cache at its first call: what it
-/// writes itself counts in the second run of the body only, what others write into it always.
+/// Finds modules that keep state. It compares the members of every module, and the memory that they
+/// own, wherever a call begins or ends, and is told of operators that write. A module may fill a
+/// cache at its first call: its own writes count only from the second run of the body on, writes of
+/// others into it always.
 class StateWatch {
  public:
   explicit StateWatch(const std::vector<TracedModel>& models);

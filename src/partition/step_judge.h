@@ -38,9 +38,9 @@ struct Judgement {
   bool fits() const { return missing == 0; }
   /// Seconds until the next step can begin.
   double seconds() const { return step.seconds + replica_sums; }
-  /// Smaller is better: seconds of the step and of sums after it, times `to_bound` to the power of
-  /// `balance_weight`, and a little more for every module that a reader finds on several stages;
-  /// what does not fit is worse than all that fits.
+  /// The value of the placement; smaller is better. It is seconds() times `to_bound` to the power
+  /// of `balance_weight`, and a little more for every module whose parts are on several stages. A
+  /// placement that does not fit the memory is worse than every one that fits.
   double value() const;
 };
 

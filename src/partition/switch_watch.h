@@ -20,7 +20,8 @@ class SwitchWatch {
   void call_begins();
   void end_run();
 
-  /// "module 'a.b' in evaluation mode"; empty: nothing was left switched.
+  /// The first mode that was left switched, "module 'a.b' in evaluation mode"; empty if there is
+  /// none.
   const std::string& found() const noexcept { return found_; }
 
  private:

@@ -8,7 +8,7 @@
 
 namespace smp::partitioning {
 
-/// Lines of aligned columns, two blanks apart. Cells that are too long go on in the next line,
+/// A table of aligned columns, two blanks apart. Cells that are too long go on in the next line,
 /// broken behind a comma or blank where there is one.
 class TextTable {
  public:

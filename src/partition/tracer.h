@@ -41,10 +41,10 @@ class Tracer final : public CallHandler {
          const std::vector<std::string>& devices = {"cpu"});
   ~Tracer() override;
 
-  /// Runs each body and returns one trace a model; those of several have `others`, if not all did
-  /// the same. With `repeats` 0 times are estimated from the operators that run; else a body runs
-  /// once and then `repeats` times more, and each time is the median of what base::WorkClock said.
-  /// @throws what leaves a body.
+  /// Runs each body and returns one trace per model. If not all bodies did the same, the traces of
+  /// the further microbatches are in its `others`. With `repeats` 0, times are estimated from the
+  /// operators that run; else a body runs once and then `repeats` times more, and each time is the
+  /// median of the readings of base::WorkClock. @throws whatever a body throws
   std::vector<simulate::Trace> run(const Bodies& bodies, int repeats);
   /// Does what run() does, then runs the bodies once more to see which modules keep state
   /// (partition/state_watch.h). Members that modules write are not put back, so that the process

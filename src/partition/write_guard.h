@@ -21,7 +21,7 @@ namespace smp::partitioning {
 /// back in its destructor: same storage, same version. Costs memory only for what is written.
 class WriteGuard {
  public:
-  /// Storages of parameters and buffers.
+  /// A set of storages of parameters and buffers.
   using Written = std::unordered_set<const void*>;
 
   /// @param known  storages whose values are kept at once, without a call of before()
