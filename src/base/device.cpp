@@ -53,25 +53,26 @@ Device accelerator(const char* name, const char* about, const std::array<double,
   return device;
 }
 
-/// "NVIDIA A100 Tensor Core GPU" data sheet: SXM, 80 GB; 600 GB/s of NVLink, both ways together.
+/// The data sheet "NVIDIA A100 Tensor Core GPU": SXM, 80 GB; 600 GB/s of NVLink, both ways
+/// together.
 Device a100() {
   return accelerator("a100", "NVIDIA A100 SXM4 80 GB", {19.5, 19.5, 156, 312}, 2039, 80e9, 300);
 }
 
-/// "NVIDIA H100 Tensor Core GPU" data sheet: SXM; its TF32 and half numbers are with sparsity, here
-/// without. 900 GB/s of NVLink, both ways together.
+/// The data sheet "NVIDIA H100 Tensor Core GPU": SXM; it gives TF32 and half with sparsity, here
+/// they are without. 900 GB/s of NVLink, both ways together.
 Device h100() {
   return accelerator("h100", "NVIDIA H100 SXM5 80 GB", {67, 67, 494.7, 989.4}, 3350, 80e9, 450);
 }
 
-/// "NVIDIA H200 Tensor Core GPU" data sheet: SXM; computes as an H100, with more memory.
+/// The data sheet "NVIDIA H200 Tensor Core GPU": SXM; it computes as an H100, with more memory.
 Device h200() {
   return accelerator("h200", "NVIDIA H200 SXM5 141 GB", {67, 67, 494.7, 989.4}, 4800, 141e9, 450);
 }
 
-/// AWS Neuron documentation, "Trainium Architecture": a chip of two NeuronCore-v2, 820 GiB/s. It
-/// has no float64: float32 is taken. "Trn1 Architecture": 384 GiB/s of NeuronLink-v2 a chip, taken
-/// to be both ways together.
+/// The AWS Neuron documentation, "Trainium Architecture": a chip of two NeuronCore-v2, 820 GiB/s.
+/// It has no float64, so float32 stands for it. "Trn1 Architecture": 384 GiB/s of NeuronLink-v2 per
+/// chip, taken to be both ways together.
 Device trainium() {
   constexpr double kGiB = 1073741824;
   auto device = accelerator("trainium", "AWS Trainium, one chip", {47.5, 47.5, 190, 190},

@@ -41,7 +41,7 @@ class LogCapture {
   ~LogCapture();
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
-  /// Everything logged so far.
+  /// Returns everything that was logged so far.
   std::string text() const { return stream_.str(); }
 
  private:

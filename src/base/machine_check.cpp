@@ -17,7 +17,7 @@ using Grade = MachineFinding::Grade;
 
 constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::int64_t kGiB = 1 << 30;
-/// Open MPI maps about 4 MiB in /dev/shm for each rank.
+/// Bytes needed in /dev/shm per rank: Open MPI maps about 4 MiB for each.
 constexpr std::int64_t kSharedRoomOfRank = 5 * kMiB;
 /// Open files of mpirun, per rank and in addition, as counted with 2, 4 and 8 ranks; a rank itself
 /// has 19.

@@ -10,7 +10,8 @@
 
 namespace smp::base {
 
-/// LibTorch's default CPU generator as an exchangeable pointer: every CPU kernel asks for it anew.
+/// Returns LibTorch's default CPU generator as an exchangeable pointer: every CPU kernel asks for
+/// it anew.
 at::Generator& default_generator() noexcept;
 
 /// Sets the device whose default generator every RandomScope fills as well from now on; the CPU
@@ -20,7 +21,8 @@ void set_random_device(at::Device device);
 /// nullptr if there is none.
 at::Generator* device_generator() noexcept;
 
-/// Mixes `value` into the 64-bit key `key`; good avalanche, not commutative.
+/// Returns `key` with `value` mixed in: a change of any bit changes about half of the result's
+/// bits, and the order of two values matters.
 std::uint64_t mix_key(std::uint64_t key, std::uint64_t value) noexcept;
 std::uint64_t mix_key(std::uint64_t key, std::string_view text) noexcept;
 

@@ -9,8 +9,8 @@
 
 namespace smp::base {
 
-/// Anonymous memory behind a descriptor that others reach through /proc. It counts as memory of the
-/// processes and not as /dev/shm, which may be small. Threads: as memory.
+/// Anonymous memory behind a descriptor (memfd), which other processes open through /proc. It
+/// counts as memory of the processes and not as /dev/shm, which may be small. Threads: as memory.
 class SharedMemory {
  public:
   /// The address by which another process of this machine finds the memory, as long as its maker
