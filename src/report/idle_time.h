@@ -38,7 +38,7 @@ struct RankTimes {
 /// rank still loads data, the others wait for its first request.
 struct AwaitedWork {
   std::size_t rank = 0, awaited = 0;  ///< places in StepTimeline::ranks: who waited, for whom
-  /// "backward of encoder.block.0", "the step body", "optimizer.step()", ...
+  /// The name of the work: "backward of encoder.block.0", "the step body", "optimizer.step()", ...
   std::string work;
   base::Nanoseconds time = 0;  ///< that `rank` was idle while `awaited` did it
 };

@@ -21,7 +21,7 @@ struct RunReport {
   /// The bubble of the plan's whole step, of which `simulated` may be a part.
   std::optional<double> simulated_bubble;
   std::string traffic_picture, partition_picture, memory_picture;
-  /// memory_rows(), if something was measured.
+  /// The rows of memory_rows(), if something was measured.
   std::vector<std::vector<std::string>> measured_memory;
   std::string plan_table;
   std::string configuration;  ///< JSON: of each key an object with "value" and "origin"

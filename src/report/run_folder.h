@@ -12,7 +12,7 @@
 
 namespace smp::report {
 
-/// Names within a run folder; README.md of this layer describes them.
+/// The names of files within a run folder; README.md of this layer describes them.
 inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kPlanFile = "plan.json";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";

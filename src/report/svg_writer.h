@@ -13,7 +13,7 @@ struct Point {
   double y = 0;
 };
 
-/// Attributes of a shape beyond its place; empty ones are left out.
+/// The attributes of a shape besides its place; empty ones are left out.
 struct Style {
   std::string fill = "none";
   std::string stroke = {};
