@@ -26,7 +26,8 @@ void say_and_end(int signal) {
   raise(signal);
 }
 
-/// @param from  the handler that must be there, or nothing changes
+/// Replaces the handler of each end signal by `to`.
+/// @param from  the handler that must be there; else that signal's handler stays
 void exchange_handlers(void (*from)(int), void (*to)(int)) noexcept {
   for (const int signal : kSignals) {
     struct sigaction now {};

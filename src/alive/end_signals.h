@@ -4,10 +4,10 @@
 
 namespace smp::base {
 
-/// While one lives, SIGTERM and SIGINT say what is known of the end before they end the process,
-/// where they would end it: a program's own handlers stay. Ranks of this machine that are gone
-/// without a word are named, by one of those that look. Also shows in own_pulse() whether the
-/// process ends. Any thread.
+/// While an object lives, the process prints what is known about its end when SIGTERM or SIGINT is
+/// about to end it; a program's own handlers stay in place. Names the ranks of this machine that
+/// are gone without a word (name_gone_ranks()). Also shows in own_pulse() whether the process ends.
+/// Any thread.
 class EndSignals {
  public:
   EndSignals();
@@ -16,7 +16,8 @@ class EndSignals {
   EndSignals& operator=(const EndSignals&) = delete;
 };
 
-/// Runs in the handler, last: only what is safe there. nullptr: nothing does.
+/// Sets a function that the handler calls last; it may do only what is safe in a signal handler.
+/// nullptr for none.
 void set_last_line(void (*print)() noexcept) noexcept;
 
 }  // namespace smp::base

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kMost = 1024;
 
-/// What the handler reads. Not of the object, which may be on its way out.
+/// The texts and the count that the signal handler reads. They are static, since a Farewell object
+/// may be destroyed meanwhile.
 struct Words {
   char before[kMost] = "", after[kMost] = "";
   std::atomic<std::int64_t> count{0};

@@ -8,11 +8,11 @@
 
 namespace smp::base {
 
-/// While one lives, SIGTERM and SIGINT print it (alive/end_signals.h). One at a time; of several
-/// the latest is printed.
+/// While an object lives, SIGTERM and SIGINT print its line to stderr before they end the process
+/// (alive/end_signals.h). Use one at a time; of several the latest is printed.
 class Farewell {
  public:
-  /// @param before, after  of the count: "12 steps are in ".
+  /// @param before, after  the texts before and after the count, such as " steps are in runs/7"
   Farewell(std::string before, std::string after);
   ~Farewell();
   Farewell(const Farewell&) = delete;

@@ -10,7 +10,8 @@
 namespace smp::base {
 namespace {
 
-/// Paths of modules are not at hand here.
+/// Says on stderr that a rank is gone, and which microbatch it ran last. The path of its module is
+/// not known here.
 void name_rank(int rank, const Pulse& pulse) noexcept {
   char work[64] = "it ran no module yet";
   if (pulse.module != Pulse::kNothing) {

@@ -4,10 +4,11 @@
 namespace smp::base {
 
 /// Names on stderr the ranks of this machine that are gone without a word, with what they ran last;
-/// each once, by the first rank that looks. Who ends in good order says so in its pulse.
-/// @return whether any is gone like that, whoever named it. Safe in a handler of signals.
+/// each is named once, by the first rank that looks. A rank that ends in good order says so in its
+/// pulse. Safe in a signal handler.
+/// @return true if any rank is gone like that, whichever rank named it
 bool name_gone_ranks() noexcept;
-/// Whether a rank of this machine is gone that has said why.
+/// True if a rank of this machine is gone that has said why.
 bool a_gone_rank_has_spoken() noexcept;
 
 }  // namespace smp::base

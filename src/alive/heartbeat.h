@@ -6,8 +6,9 @@
 
 namespace smp::base {
 
-/// Called wherever module code comes back: calls, polls, switches of fibers, nodes of a backward
-/// pass. A count that two threads lose does not matter, so no bus is locked for it.
+/// Counts one beat. Called wherever module code comes back to the library: calls, polls, switches
+/// of fibers, nodes of a backward pass. If two threads lose a count it does not matter, so no
+/// atomic read-modify-write is paid for.
 inline void beat() noexcept {
   auto& beats = own_pulse().beats;
   beats.store(beats.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -16,7 +16,7 @@
 namespace smp::base {
 namespace {
 
-/// -1: there is no such process, or none can be had.
+/// Opens a descriptor of a process; -1 if there is no such process, or no descriptor can be had.
 int open_process(std::int64_t process) noexcept {
   return static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0));
 }
@@ -54,7 +54,7 @@ struct ProcessWatch::Ends {
   Ends(const Ends&) = delete;
   Ends& operator=(const Ends&) = delete;
 
-  /// Until it is told to stop. poll() passes over files that are -1.
+  /// Reports the ends of processes until it is told to stop. poll() passes over files that are -1.
   void wait() {
     for (const auto i : ended) on_end(i);
     for (;;) {

@@ -10,19 +10,20 @@
 
 namespace smp::base {
 
-/// Whether a process of this machine has ended, also if its parent has not been told or does not
-/// listen. Safe in a handler of signals.
+/// True if a process of this machine has ended, also if its parent has not been told or does not
+/// listen. Safe in a signal handler.
 bool has_ended(std::int64_t process) noexcept;
 
-/// Waits on a thread of its own, without using up time, until others end: within milliseconds of
-/// that, however they end.
+/// Waits on a thread of its own, without using processor time, until other processes end, and
+/// reports that within milliseconds, however they end.
 class ProcessWatch {
  public:
-  /// Where the kernel has no such thing (before Linux 5.3), or lacks files, it notices nothing.
-  /// @param on_end  of which one, by its place among `processes`; once for each. On the watch's
-  /// thread, which all signals pass by; must not throw.
+  /// Starts to watch. Notices nothing where the kernel has no descriptors of processes (before
+  /// Linux 5.3), or the process has no file descriptors left.
+  /// @param on_end  called once for each process that ends, with its index in `processes`, on the
+  /// watch's thread, which takes no signals; must not throw.
   ProcessWatch(const std::vector<std::int64_t>& processes, std::function<void(std::size_t)> on_end);
-  /// No call is made any more when it returns.
+  /// Stops the watch; `on_end` is not called any more when it returns.
   ~ProcessWatch();
   ProcessWatch(const ProcessWatch&) = delete;
   ProcessWatch& operator=(const ProcessWatch&) = delete;

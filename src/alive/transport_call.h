@@ -11,7 +11,8 @@ namespace detail {
 inline std::atomic<bool> in_transport_call{false};
 }
 
-/// While one lives. On the rank's thread; a poll may hand on a message whose receiver sends.
+/// Marks a call of the transport while it lives. Threads: the rank's. Calls may nest, since a poll
+/// may hand on a message whose receiver sends.
 class TransportCall {
  public:
   TransportCall() noexcept { detail::in_transport_call.store(true, std::memory_order_relaxed); }
@@ -23,7 +24,7 @@ class TransportCall {
   const bool outer_ = detail::in_transport_call.load(std::memory_order_relaxed);
 };
 
-/// Any thread.
+/// True while the rank's thread is in a call of the transport. Any thread.
 inline bool in_transport_call() noexcept {
   return detail::in_transport_call.load(std::memory_order_relaxed);
 }

@@ -24,10 +24,12 @@ std::string concat(const Parts&... parts) {
     if (!(condition)) throw Kind(::smp::base::concat(__VA_ARGS__)); \
   } while (false)
 
-/// The caller's fault: throws UsageError. Say what was wrong, with values, and what to do.
+/// Throws UsageError with the streamed parts unless `condition` holds: for faults of the caller.
+/// Say what was wrong, with values, and what to do.
 #define SMP_REQUIRE(condition, ...) SMP_REQUIRE_AS(::smp::UsageError, condition, __VA_ARGS__)
 
-/// Our bug: throws InternalError with the failed expression and its place.
+/// Throws InternalError with the failed expression, its place and the streamed parts unless
+/// `condition` holds: for bugs of this library.
 #define SMP_ASSERT(condition, ...)                                                \
   SMP_REQUIRE_AS(::smp::InternalError, condition,                                 \
                  "smp internal error (please report): ", __FILE__, ":", __LINE__, \

@@ -11,24 +11,25 @@ inline constexpr Nanoseconds kMicrosecond = 1'000;
 inline constexpr Nanoseconds kMillisecond = 1'000'000;
 inline constexpr Nanoseconds kSecond = 1'000'000'000;
 
-/// Monotonic time. Not synchronised between machines.
+/// A source of monotonic time. It is not synchronised between machines.
 class Clock {
  public:
   virtual ~Clock() = default;
-  /// Nanoseconds since an arbitrary, fixed point (CLOCK_MONOTONIC for the real clock).
+  /// Returns the nanoseconds since an arbitrary, fixed point.
   virtual Nanoseconds now() const noexcept = 0;
 };
 
-/// CLOCK_MONOTONIC: on one machine the same scale in every process.
+/// The real clock, CLOCK_MONOTONIC: all processes of a machine read the same time.
 class SteadyClock final : public Clock {
  public:
   Nanoseconds now() const noexcept override;
 };
 
-/// CPU time used by the calling thread, in nanoseconds.
+/// Returns the CPU time used by the calling thread, in nanoseconds.
 Nanoseconds thread_cpu_time() noexcept;
 
-/// UTC wall-clock time as "2026-11-21T14:05:09Z", for file names and result files.
+/// Writes the UTC wall-clock time to `buffer` as "2026-11-21T14:05:09Z", for file names and result
+/// files. @return `buffer`
 const char* utc_timestamp(char (&buffer)[32]) noexcept;
 
 }  // namespace smp::base

@@ -13,11 +13,11 @@ namespace smp::base {
 /// The pointers of one fiber, or of a thread without fibers.
 using FiberSlots = std::array<void*, 8>;
 
-/// Where the running code's pointers are. Only the fiber layer assigns to it.
+/// The place of the running code's pointers. Only the fiber layer assigns to it.
 FiberSlots*& current_fiber_slots() noexcept;
 
 namespace detail {
-/// Of the next FiberLocal. Called before main, or while a library is loaded.
+/// Returns the slot for the next FiberLocal. Called before main, or while a library is loaded.
 std::size_t take_fiber_slot();
 }  // namespace detail
 

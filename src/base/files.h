@@ -10,22 +10,23 @@
 
 namespace smp::base {
 
-/// What read_file() takes into memory, unless told otherwise.
+/// The most bytes that read_file() takes into memory, unless told otherwise.
 inline constexpr std::size_t kMostFileBytes = std::size_t{4} << 30;
 
-/// The whole content of `path`. @throws UsageError  it cannot be read, or has more than
-/// `most_bytes`
+/// Returns the whole content of `path`.
+/// @throws UsageError  it cannot be read, or has more than `most_bytes`
 std::string read_file(const std::string& path, std::size_t most_bytes = kMostFileBytes);
 
 bool file_exists(const std::string& path);
 
-/// Fine if there is none.
+/// Removes the file; does nothing if there is none.
 void remove_file(const std::string& path) noexcept;
 
-/// Makes `path` and its parents; fine if they exist. @throws ResourceError
+/// Makes the folder `path` and its parents, as far as they do not exist. @throws ResourceError
 void create_directories(const std::string& path);
 
-/// Makes `path` itself, its parents must exist. @return false if it existed. @throws ResourceError
+/// Makes the folder `path` itself; its parents must exist. @return false if it existed
+/// @throws ResourceError
 bool create_new_directory(const std::string& path);
 
 /// Replaces the content of `path` in one step: a reader sees the old content or the new one.
@@ -36,7 +37,7 @@ void write_file(const std::string& path, std::string_view content,
 /// A file that is read in parts.
 class InputFile {
  public:
-  /// @throws UsageError
+  /// @throws UsageError  the file cannot be opened
   explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -62,7 +63,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// In one write. @throws ResourceError
+  /// Appends `bytes` in one write. @throws ResourceError
   void append(std::string_view bytes);
   /// Appends `line` and a line end in one write. @throws ResourceError
   void append_line(std::string_view line);

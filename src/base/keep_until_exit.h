@@ -8,8 +8,8 @@
 
 namespace smp::base {
 
-/// `thing` is never destroyed, not even when the process exits. It stays reachable, so that tools
-/// that look for leaks do not take it for one.
+/// Keeps `thing` without ever destroying it, not even when the process exits. It stays reachable,
+/// so that tools that look for leaks do not report it.
 template <class Thing>
 void keep_until_exit(Thing thing) {
   static auto& mutex = *new std::mutex;

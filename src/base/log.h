@@ -16,11 +16,11 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 /// Names this process in log lines from now on, and sets its level. Before, it is "rank ?".
 void set_log_rank(int rank);
 
-/// Whether a line of this level would be shown: ask before building a costly one.
+/// True if a line of this level would be shown; ask before building a costly one.
 bool log_enabled(LogLevel level) noexcept;
 
 void log_text(LogLevel level, const std::string& text) noexcept;
-/// As a warning, but only the first time this process meets `id`.
+/// Logs `text` as a warning, but only the first time that this process meets `id`.
 void warn_once_text(const std::string& id, const std::string& text) noexcept;
 
 /// Logs the streamed parts as one line.
@@ -34,14 +34,14 @@ void warn_once(const std::string& id, const Parts&... parts) {
   warn_once_text(id, concat(parts...));
 }
 
-/// Takes the lines instead of stderr while it lives; for tests. One at a time.
+/// Captures log lines instead of printing them to stderr while it lives; for tests. One at a time.
 class LogCapture {
  public:
   LogCapture();
   ~LogCapture();
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
-  /// Everything logged so far.
+  /// Returns everything that was logged so far.
   std::string text() const { return stream_.str(); }
 
  private:

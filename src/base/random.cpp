@@ -17,9 +17,9 @@ std::uint64_t splitmix64(std::uint64_t x) noexcept {
   return x ^ (x >> 31);
 }
 
-/// A 32-bit hash of each place, keyed by `key` at both of its ends: as many steps for eight numbers
-/// as for one where the processor multiplies eight at once. Every call of a module that may draw
-/// fills all of them, so that whoever does not draw pays for it too.
+/// Fills `numbers` with a 32-bit hash of each index, keyed by both halves of `key`. It takes as
+/// many steps for eight numbers as for one where the processor multiplies eight at once. Every call
+/// of a module that may draw fills all of them, so calls that do not draw pay for it too.
 [[gnu::always_inline]] inline void hash_places(std::uint32_t* numbers, std::uint64_t key) noexcept {
   const auto low = static_cast<std::uint32_t>(key), high = static_cast<std::uint32_t>(key >> 32);
   for (std::uint32_t i = 0; i < at::MERSENNE_STATE_N; ++i) {
@@ -44,8 +44,9 @@ void fill_numbers(std::uint32_t* numbers, std::uint64_t key) noexcept {
   hash_places(numbers, key);
 }
 
-/// The numbers of a generator, which LibTorch hands out by value only: three copies of 2.5 KB a
-/// call. An explicit instantiation may name what is private ([temp.spec.general]).
+/// Access to the state of a generator in place. LibTorch hands it out by value only, which takes
+/// three copies of 2.5 KB per call. An explicit instantiation may name private members
+/// ([temp.spec.general]).
 template <at::mt19937 at::CPUGeneratorImpl::*kEngine, at::mt19937_data_pod at::mt19937::*kData>
 struct StateAccess {
   friend at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) noexcept {
@@ -55,7 +56,8 @@ struct StateAccess {
 at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) noexcept;
 template struct StateAccess<&at::CPUGeneratorImpl::engine_, &at::mt19937::data_>;
 
-/// The engine's own seeding uses 32 bits of the seed and is a serial chain; this uses all 64.
+/// Fills the whole state of a generator from `key`. The engine's own seeding uses 32 bits of the
+/// seed and is a serial chain; this uses all 64.
 void fill(at::CPUGeneratorImpl& generator, std::uint64_t key) {
   auto& state = state_of(generator);
   state.seed_ = key;

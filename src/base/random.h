@@ -10,22 +10,24 @@
 
 namespace smp::base {
 
-/// LibTorch's default CPU generator as an exchangeable pointer: every CPU kernel asks for it anew.
+/// Returns LibTorch's default CPU generator as an exchangeable pointer: every CPU kernel asks for
+/// it anew.
 at::Generator& default_generator() noexcept;
 
-/// A device whose default generator every RandomScope from now on fills as well; the CPU: none.
-/// One at a time for the whole process, as LibTorch's generators are.
+/// Sets the device whose default generator every RandomScope fills as well from now on; the CPU
+/// stands for none. One at a time for the whole process, as LibTorch's generators are.
 void set_random_device(at::Device device);
-/// That generator, exchangeable as well: kernels of a device ask for it anew. nullptr: there is
-/// none.
+/// The default generator of that device, exchangeable as well: kernels of a device ask for it anew.
+/// nullptr if there is none.
 at::Generator* device_generator() noexcept;
 
-/// Mixes `value` into the 64-bit key `key`; good avalanche, not commutative.
+/// Returns `key` with `value` mixed in: a change of any bit changes about half of the result's
+/// bits, and the order of two values matters.
 std::uint64_t mix_key(std::uint64_t key, std::uint64_t value) noexcept;
 std::uint64_t mix_key(std::uint64_t key, std::string_view text) noexcept;
 
-/// While it lives, the default generators (of the CPU and of the device that was named) are pooled
-/// ones whose whole state is filled from `key`; then the previous ones are back where they were.
+/// While it lives, the default generators (of the CPU and of the random device) are pooled ones
+/// whose whole state is filled from `key`; its destructor puts the previous ones back, unchanged.
 /// Threads: the rank's; scopes nest.
 class RandomScope {
  public:

@@ -20,7 +20,7 @@ constexpr std::uint64_t kStepAtMost = 1 << 16;  // blocks; beyond, a jump is fas
 
 using Window = std::array<std::uint32_t, kWords>;
 
-/// 624 neighbouring words of the generator's sequence, as a ring.
+/// A window of 624 neighbouring words of the generator's sequence, as a ring.
 class Sequence {
  public:
   explicit Sequence(const Window& words) : words_(words) {}
@@ -98,7 +98,7 @@ class Field {
     }
   }
 
-  /// x^exponent
+  /// Returns x^exponent.
   Words power(std::uint64_t exponent) const {
     Words result(kLength);
     result[0] = 1;
@@ -141,7 +141,7 @@ class Field {
   std::array<Words, 64> moduli_;  // the polynomial times x^shift
 };
 
-/// `window`, `steps` words later.
+/// Returns the window of the sequence that begins `steps` words after `window`.
 Window jump(const Window& window, std::uint64_t steps) {
   static const Field field;
   const auto polynomial = field.power(steps);
@@ -153,7 +153,7 @@ Window jump(const Window& window, std::uint64_t steps) {
   return sum.window();
 }
 
-/// LibTorch's own step to the next block; it leaves one number drawn.
+/// Goes to the next block by LibTorch's own step; one number of it is drawn afterwards.
 void next_block(at::mt19937& engine) {
   auto data = engine.data();
   data.left_ = 1;

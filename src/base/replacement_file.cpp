@@ -28,17 +28,18 @@ std::string folder_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-/// A new name beside `path`, of nobody else: processes of several machines or containers may have
-/// one number, and write one path.
+/// Returns a new name beside `path` that nobody else has. The process number is not enough, since
+/// processes of several machines or containers may have the same one and write the same path.
 std::string name_beside(const std::string& path) {
   std::random_device random;
   return concat(path, ".new.", ::getpid(), '.', random(), random());
 }
 
-/// How the system calls an open file; a link to it is the only way to name one that has no name.
+/// Returns the system's path to an open file; a link to it is the only way to name a file that has
+/// no name.
 std::string link_of(int descriptor) { return concat("/proc/self/fd/", descriptor); }
 
-/// -1: this file system, or this machine, has no files without names.
+/// Opens a file without a name in `folder`; -1 if this file system or machine has none.
 int open_nameless(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kMode);
   if (descriptor < 0 || ::access(link_of(descriptor).c_str(), F_OK) == 0) return descriptor;
@@ -50,7 +51,7 @@ int open_named(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
 }
 
-/// 0 or an errno.
+/// Copies the whole file `from` to `to` (descriptors). @return 0 or an errno
 int copy_all(int from, int to) {
   constexpr std::size_t kAtOnce = std::size_t{1} << 30;
   off_t offset = 0;
@@ -95,8 +96,8 @@ void ReplacementFile::write_at(std::uint64_t offset, std::string_view content) {
   }
 }
 
-/// A link takes nobody's place, only a rename does. Where the system forbids this link, the bytes
-/// go to another file.
+/// Gives the file a temporary name beside its target, since only a rename can replace a file, a
+/// link cannot. Where the system forbids this link, the bytes are copied to another, named file.
 void ReplacementFile::give_name(Durability durability) {
   const auto name = name_beside(path_);
   const auto link = link_of(descriptor_);

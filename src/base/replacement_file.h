@@ -19,7 +19,7 @@ class ReplacementFile {
  public:
   /// Opens a file in the folder of `path`. @throws ResourceError
   explicit ReplacementFile(std::string path);
-  /// Nothing is left of it unless it took its place.
+  /// Removes the new file, unless commit() put it in its place.
   ~ReplacementFile();
   ReplacementFile(const ReplacementFile&) = delete;
   ReplacementFile& operator=(const ReplacementFile&) = delete;

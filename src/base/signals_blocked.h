@@ -6,8 +6,8 @@
 
 namespace smp::base {
 
-/// While it lives, the calling thread takes no signals, and neither does a thread that it starts,
-/// ever: whoever installed a handler expects it on a thread of the program's.
+/// While it lives, the calling thread takes no signals. A thread started meanwhile never takes any:
+/// whoever installed a handler expects it to run on one of the program's threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() noexcept {

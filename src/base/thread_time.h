@@ -5,16 +5,17 @@
 
 namespace smp::base {
 
-/// thread_cpu_time() is a call of the kernel and takes some tenths of a microsecond. This asks at
-/// most once in `trusted` nanoseconds and takes the thread to have had its core in between. So what
-/// is told may be too much by so long, and the difference of two such times wrong by so long either
-/// way. Threads: one.
+/// The processor time of a thread, asked for cheaply: thread_cpu_time() is a call of the kernel and
+/// takes some tenths of a microsecond, so this calls it at most once in `trusted` nanoseconds and
+/// assumes that the thread had its core in between. A time may be too long by `trusted`, and the
+/// difference of two times wrong by as much either way. Threads: one.
 class ThreadTime {
  public:
-  /// @param trusted  0: asks every time
+  /// @param trusted  nanoseconds; 0: asks the kernel every time
   explicit ThreadTime(Nanoseconds trusted = 0) noexcept : trusted_(trusted) {}
 
-  /// @param now  of a Clock, not before that of the last call
+  /// Returns the thread's processor time in nanoseconds.
+  /// @param now  the time of a Clock, not before that of the last call
   Nanoseconds at(Nanoseconds now) noexcept {
     if (asked_ && now - when_ < trusted_) return processor_ + (now - when_);
     asked_ = true;

@@ -6,17 +6,18 @@
 
 namespace smp::base {
 
-/// Between two looks it goes on by the thread's processor time, or, if the thread gave its core
-/// away meanwhile (a sleep, a file, a device that it waits for), by the time that went by. Threads:
-/// the one that made it.
+/// A clock of the time that a thread works. Between two readings it goes on by the thread's
+/// processor time, or, if the thread gave its core away meanwhile (a sleep, a file, a device that
+/// it waits for), by the time that went by. Threads: the one that made it.
 class WorkClock {
  public:
   WorkClock() noexcept;
-  /// Since its construction. Two looks at clocks and one at the thread's counters.
+  /// Returns the nanoseconds since construction, without those that skip() left out. It reads two
+  /// clocks and the thread's counters.
   [[nodiscard]] Nanoseconds now() noexcept;
-  /// What passed since the last look does not count.
+  /// Leaves out the time since the last reading.
   void skip() noexcept { last_ = look_at_start(); }
-  /// Of the last now(): what the thread computed itself.
+  /// The part of the last now() that the thread was on a core, in nanoseconds.
   [[nodiscard]] Nanoseconds on_core() const noexcept { return on_core_; }
 
  private:

@@ -91,7 +91,7 @@ struct ScheduleToPrint {
 struct Call {
   std::string folder;      // report, trace
   std::string trace_file;  // trace
-  std::string plan;  // plan
+  std::string plan;        // plan
   smp::cli::ProgramToPlan to_plan;
   ScheduleToPrint schedule;
   std::string config_file;  // config
@@ -115,9 +115,8 @@ void add_trace(CLI::App& app, Call& call) {
   verb->add_option("RUN", call.folder, "Folder of the run, or of a plan")->required();
   verb->add_option("--out", call.trace_file,
                    "File to write (default: trace-chrome.json of the run)");
-  verb->callback([&call] {
-    call.exit_code = guarded([&] { export_trace(call.folder, call.trace_file); });
-  });
+  verb->callback(
+      [&call] { call.exit_code = guarded([&] { export_trace(call.folder, call.trace_file); }); });
 }
 
 // A run's folder stands for the plan in it.

@@ -13,8 +13,8 @@ namespace smp::base {
 
 using Json = nlohmann::ordered_json;
 
-/// What parse_json() reads at most: far above what this library writes, and low enough that a file
-/// of something else ends with a message, not with the memory or the stack.
+/// The most bytes and levels of brackets that parse_json() reads: far above what this library
+/// writes, and low enough that a wrong file ends with a message, before memory or stack run out.
 inline constexpr std::size_t kMostJsonBytes = std::size_t{256} << 20;
 inline constexpr std::size_t kMostJsonDepth = 64;
 
@@ -23,28 +23,31 @@ inline constexpr std::size_t kMostJsonDepth = 64;
 ///                     beyond what a double holds; more bytes or deeper brackets than the above.
 Json parse_json(std::string_view text, const std::string& name);
 
-/// Nothing where parse_json() throws: for lines of which the last may be torn.
+/// Parses `text`; returns nothing where parse_json() throws. For files whose last line may be torn.
 std::optional<Json> find_json(std::string_view text);
 
-/// The file `path`, parsed. @throws UsageError  as parse_json(), or it cannot be read
+/// Reads and parses the file `path`. @throws UsageError  as parse_json(), or it cannot be read
 Json read_json(const std::string& path);
 
-/// As text on one line. What is no UTF-8 in a string becomes the replacement character.
+/// Returns `value` as text on one line. Bytes of a string that are no UTF-8 become the replacement
+/// character.
 std::string json_text(const Json& value);
 
-/// "4:3", the line and column of the first `"key":` in `text`, or empty.
+/// Returns the line and column of the first `"key":` in `text` as "4:3", or an empty string.
 std::string json_position(const std::string& text, const std::string& key);
 
-/// `value` as a T if it is one without loss: 1.9 and 4294967297 are no int. T is a bool, a number,
-/// a string, Json, or a vector of these.
+/// Returns `value` as a T, or nothing if that would lose something: 1.9 and 4294967297 are no int.
+/// T is a bool, a number, a string, Json, or a vector of these.
 template <class T>
 std::optional<T> json_as(const Json& value);
 
-/// The member `key` of `object` as a T. @throws UsageError  led by `name`: missing or no T
+/// Returns the member `key` of `object` as a T.
+/// @throws UsageError  it is missing or no T; the message begins with `name`
 template <class T>
 T json_member(const Json& object, const std::string& key, const std::string& name);
 
-/// The element `index` of `list` as a T. @throws UsageError  led by `name`: missing or no T
+/// Returns the element `index` of `list` as a T.
+/// @throws UsageError  it is missing or no T; the message begins with `name`
 template <class T>
 T json_element(const Json& list, std::size_t index, const std::string& name);
 

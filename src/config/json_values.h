@@ -15,7 +15,7 @@ namespace smp::base {
 template <class T>
 inline constexpr bool kIsJsonInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-/// What json_as<T>() takes, for messages: "an integer from 0 to 4294967295".
+/// Describes the values that json_as<T>() takes, for messages: "an integer from 0 to 4294967295".
 template <class T>
 std::string json_kind() {
   if constexpr (std::is_same_v<T, bool>) {
@@ -73,7 +73,8 @@ std::optional<T> json_as(const Json& value) {
   }
 }
 
-/// @param what  of the value, for the message
+/// Returns `value` as a T. @throws UsageError  it is no T
+/// @param what  the name of the value, for the message
 template <class T>
 T required_json(const Json& value, const std::string& what) {
   auto found = json_as<T>(value);

@@ -10,7 +10,7 @@
 namespace smp::partitioning {
 
 [[nodiscard]] std::string traces_to_bytes(const std::vector<simulate::Trace>& traces);
-/// @throws InternalError  these are not the bytes of traces.
+/// Restores what traces_to_bytes() wrote. @throws InternalError  these are not the bytes of traces
 [[nodiscard]] std::vector<simulate::Trace> traces_from_bytes(std::string_view bytes);
 
 }  // namespace smp::partitioning

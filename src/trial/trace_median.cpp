@@ -22,8 +22,8 @@ double median(const std::vector<const simulate::Trace*>& traces, const Value& va
   return *middle;
 }
 
-/// @param interval  of operators' times; gets `clock` seconds, and for its backward as many more as
-/// the operators say
+/// Sets the time of an interval to the `clock` seconds that were measured, and scales the times of
+/// its backward, which were estimated from operators, by the same factor.
 void set_time(simulate::ComputeInterval& interval, double clock) {
   const bool without_operators = interval.seconds == 0 && interval.activation_bytes == 0;
   if (without_operators && clock < kCallItself) return;

@@ -7,14 +7,15 @@
 
 namespace smp::partitioning {
 
-/// Seconds. Tens of microseconds were seen, after modules that sleep: a cold cache.
+/// The most seconds that a call by itself is taken to need. Tens of microseconds were seen, after
+/// modules that sleep and so leave a cold cache.
 inline constexpr double kCallItself = 100e-6;
 
-/// `sizes`, whose times are those of its operators, with the median times of those of `timed` that
-/// made the same calls in the same order; `sizes` itself if none did.
+/// Returns `sizes`, whose times are estimated from operators, with the median times of those traces
+/// of `timed` that made the same calls in the same order; `sizes` unchanged if none did.
 ///
-/// Where no operator ran between two calls, the clock shows what the calls themselves take on their
-/// way, which messages are priced with. It counts there from kCallItself on.
+/// Where no operator ran between two calls, the clock shows the overhead of the calls themselves,
+/// which is part of the price of messages. There, a time counts only from kCallItself on.
 simulate::Trace with_median_times(simulate::Trace sizes, const std::vector<simulate::Trace>& timed);
 
 }  // namespace smp::partitioning

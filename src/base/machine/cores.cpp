@@ -33,7 +33,7 @@ int num_cores(const std::vector<std::string>& sets) {
   return std::max(1, static_cast<int>(std::count(all.begin(), all.end(), '1')));
 }
 
-/// And of those above it.
+/// Limits of the groups above this process's own bind it as well.
 double processors_of_cgroup() {
   std::ifstream own("/proc/self/cgroup");
   std::string line, path;

@@ -10,19 +10,19 @@ constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e-6;
 
-/// Assumed: what LibTorch's products reach of a data sheet's peak, and plain operators of its
-/// bandwidth, at the sizes of a training step. Large products come higher, small ones far lower.
+/// Assumed shares that LibTorch's products reach of a data sheet's peak, and plain operators of its
+/// bandwidth, at the sizes of a training step. Large products reach more, small ones far less.
 constexpr double kReachedPeak = 0.6;
 constexpr double kReachedBandwidth = 0.8;
 
-/// Assumed: LibTorch and autograd issue an operator to a GPU in that time, and kernels do not
-/// overlap. As programs of a graph compiler run on Trainium, less.
+/// Assumed seconds in which LibTorch and autograd issue an operator to a GPU; kernels do not
+/// overlap. Less on Trainium, which runs programs of a graph compiler.
 constexpr double kGpuLaunch = 6 * kMicro;
 constexpr double kTrainiumLaunch = 3 * kMicro;
 
-/// Not a vendor's: one core as LibTorch uses it, so nothing is left to assume of its peak. 3 us is
-/// what LibTorch and autograd spend on any operator, 8 ns what its generator takes for each number
-/// of a dropout mask. Half numbers are computed as float32.
+/// One core of a server, with the speed that LibTorch reaches on it instead of a vendor's peak.
+/// LibTorch and autograd spend 3 us on any operator, its generator 8 ns on each number of a dropout
+/// mask. Half precision is computed as float32.
 Device core() {
   Device device;
   device.name = "cpu";
@@ -34,6 +34,7 @@ Device core() {
   return device;
 }
 
+/// Returns an accelerator with the assumed shares and launch time of a GPU.
 /// @param peak    TFLOP/s of dense products: float64, float32, TF32, half
 /// @param memory  bytes
 /// @param bandwidth, link  GB/s
@@ -52,25 +53,26 @@ Device accelerator(const char* name, const char* about, const std::array<double,
   return device;
 }
 
-/// "NVIDIA A100 Tensor Core GPU" data sheet: SXM, 80 GB; 600 GB/s of NVLink, both ways together.
+/// The data sheet "NVIDIA A100 Tensor Core GPU": SXM, 80 GB; 600 GB/s of NVLink, both ways
+/// together.
 Device a100() {
   return accelerator("a100", "NVIDIA A100 SXM4 80 GB", {19.5, 19.5, 156, 312}, 2039, 80e9, 300);
 }
 
-/// "NVIDIA H100 Tensor Core GPU" data sheet: SXM; its TF32 and half numbers are with sparsity, here
-/// without. 900 GB/s of NVLink, both ways together.
+/// The data sheet "NVIDIA H100 Tensor Core GPU": SXM; it gives TF32 and half with sparsity, here
+/// they are without. 900 GB/s of NVLink, both ways together.
 Device h100() {
   return accelerator("h100", "NVIDIA H100 SXM5 80 GB", {67, 67, 494.7, 989.4}, 3350, 80e9, 450);
 }
 
-/// "NVIDIA H200 Tensor Core GPU" data sheet: SXM; computes as an H100, with more memory.
+/// The data sheet "NVIDIA H200 Tensor Core GPU": SXM; it computes as an H100, with more memory.
 Device h200() {
   return accelerator("h200", "NVIDIA H200 SXM5 141 GB", {67, 67, 494.7, 989.4}, 4800, 141e9, 450);
 }
 
-/// AWS Neuron documentation, "Trainium Architecture": a chip of two NeuronCore-v2, 820 GiB/s. It
-/// has no float64: float32 is taken. "Trn1 Architecture": 384 GiB/s of NeuronLink-v2 a chip, taken
-/// to be both ways together.
+/// The AWS Neuron documentation, "Trainium Architecture": a chip of two NeuronCore-v2, 820 GiB/s.
+/// It has no float64, so float32 stands for it. "Trn1 Architecture": 384 GiB/s of NeuronLink-v2 per
+/// chip, taken to be both ways together.
 Device trainium() {
   constexpr double kGiB = 1073741824;
   auto device = accelerator("trainium", "AWS Trainium, one chip", {47.5, 47.5, 190, 190},

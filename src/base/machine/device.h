@@ -10,8 +10,8 @@
 
 namespace smp::base {
 
-/// In what a matrix product is computed. kTf32: numbers of 32 bits of which tensor cores take 19,
-/// if LibTorch is allowed to.
+/// The precision in which a matrix product is computed. kTf32: of numbers of 32 bits tensor cores
+/// use 19, if LibTorch is allowed to.
 enum class Precision : std::uint8_t { kFloat64, kFloat32, kTf32, kHalf };
 inline constexpr std::size_t kPrecisions = 4;
 
@@ -24,25 +24,26 @@ struct Device {
   double memory_bandwidth = 0;             ///< bytes/s, at its peak
   double reached_peak = 1;                 ///< share of `peak` that operators reach
   double reached_bandwidth = 1;            ///< share of `memory_bandwidth`
-  double launch_seconds = 0;               ///< that any operator takes beyond its work
-  double draw_seconds = 0;                 ///< of a random number; 0: that of its bytes
-  std::int64_t memory_bytes = 0;           ///< 0: that of its host
+  double launch_seconds = 0;               ///< seconds that any operator takes beyond its work
+  double draw_seconds = 0;                 ///< seconds for a random number; 0: only its bytes count
+  std::int64_t memory_bytes = 0;           ///< 0: it uses the memory of its host
   double link_bandwidth = 0;  ///< bytes/s to another device of the node, one way; 0: by its host
 
-  /// What an operator takes: the longest of computing, moving bytes and drawing, and the launch.
-  /// @param draws  random numbers
+  /// Returns the seconds that an operator takes: the longest of computing, moving bytes and drawing
+  /// random numbers, plus the launch.
+  /// @param draws  the number of random numbers
   [[nodiscard]] double seconds(double flops, Precision precision, double bytes,
                                double draws = 0) const;
 };
 
-/// All that are known. The first is a core of a server, on which everything else can be compared.
+/// Returns all known devices. The first is a core of a server, with which the others are compared.
 [[nodiscard]] const std::vector<Device>& devices();
-/// nullptr: there is no such device.
+/// Returns the device of that name, or nullptr if there is none.
 [[nodiscard]] const Device* find_device(std::string_view name);
 [[nodiscard]] std::vector<std::string> device_names();
 
-/// "h100, h100, cpu" as names, spaces dropped; one name stands for all `count` of them. Empty text
-/// gives none.
+/// Splits a list such as "h100, h100, cpu" into names without spaces. One name alone stands for all
+/// `count` devices. Empty text gives no names.
 [[nodiscard]] std::vector<std::string> split_devices(std::string_view text, std::size_t count);
 
 }  // namespace smp::base

@@ -10,7 +10,7 @@
 namespace smp::base {
 namespace {
 
-/// Of a word that processes share, so without FUTEX_PRIVATE_FLAG.
+/// Calls futex() for a word that processes share, so without FUTEX_PRIVATE_FLAG.
 void futex(std::uint32_t& word, int operation, std::uint32_t value,
            const timespec* timeout) noexcept {
   ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);

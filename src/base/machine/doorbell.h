@@ -15,17 +15,18 @@ namespace smp::base {
 /// and a read. Threads: arm(), disarm() and wait() the sleeper's; ring() any.
 class Doorbell {
  public:
-  /// @param word  0 at first; outlives this
+  /// @param word  must be 0 at first, and outlive this object
   explicit Doorbell(std::uint32_t& word) noexcept : word_(word) {}
 
-  /// What others leave from now on, and before it is looked for, wakes the next wait().
+  /// Arms the bell: from now on, ring() wakes the next wait().
   void arm() noexcept {
     state().store(kArmed, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void disarm() noexcept { state().store(kAwake, std::memory_order_relaxed); }
-  /// After arm(): blocks until somebody rings, or has done so; at most `most` nanoseconds, less
-  /// than a second. Not armed any more. @return whether somebody did
+  /// After arm(), blocks until somebody rings or has done so since, at most `most` nanoseconds,
+  /// which must be less than a second. Afterwards the bell is not armed. @return whether somebody
+  /// rang
   bool wait(Nanoseconds most) noexcept;
 
   /// Wakes the sleeper, if there is one, for what was left before.

@@ -5,7 +5,7 @@
 
 namespace smp::base {
 
-/// As `hostname` says it; empty: it has none. Any thread.
+/// Returns the name of this machine, as `hostname` prints it; empty if it has none. Any thread.
 [[nodiscard]] std::string host_name();
 
 }  // namespace smp::base

@@ -17,15 +17,17 @@ using Grade = MachineFinding::Grade;
 
 constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::int64_t kGiB = 1 << 30;
-/// Open MPI maps about 4 MiB in /dev/shm for each rank.
+/// Bytes needed in /dev/shm per rank: Open MPI maps about 4 MiB for each.
 constexpr std::int64_t kSharedRoomOfRank = 5 * kMiB;
-/// Of mpirun, as counted with 2, 4 and 8 ranks; a rank has 19.
+/// Open files of mpirun, per rank and in addition, as counted with 2, 4 and 8 ranks; a rank itself
+/// has 19.
 constexpr std::int64_t kFilesOfRank = 3, kFilesOfLauncher = 24;
-/// What a core of the last ten years reaches with a BLAS made for it is above that.
+/// GFLOP/s of one core; cores of the last ten years reach more with a BLAS made for them.
 constexpr double kFastGflops = 20;
-/// Registered buffers of an adapter; less, and it refuses or falls back to slow paths.
+/// Locked memory in bytes for the registered buffers of an adapter; with less it refuses or falls
+/// back to slow paths.
 constexpr std::int64_t kLockedMemory = kGiB;
-/// Else most of a short job is spent there.
+/// Seconds; a start that takes longer is most of a short job.
 constexpr double kSlowStart = 3;
 
 std::string rounded(double value, const char* unit) {
@@ -75,7 +77,7 @@ MachineFinding products(const MachineFacts& facts) {
           "SMP_TORCH_DIR and build again"};
 }
 
-/// "2 x NVIDIA H100", as many as are of one name.
+/// Returns the names with their numbers, as "2 x NVIDIA H100".
 std::string names_of(const std::vector<std::string>& gpus) {
   std::map<std::string, int> counts;
   for (const auto& name : gpus) ++counts[name];
@@ -93,7 +95,7 @@ std::string gpus_text(const MachineFacts& facts) {
   return concat(names_of(facts.gpus), ", of which LibTorch sees ", facts.torch_gpus);
 }
 
-/// None are needed, so nothing is said of a machine without.
+/// Adds a finding about GPUs; none for a machine without, since none are needed.
 void add_gpus(const MachineFacts& facts, std::vector<MachineFinding>& findings) {
   if (facts.gpus.empty() && facts.torch_gpus <= 0) return;
   const auto found = gpus_text(facts);
@@ -112,7 +114,8 @@ void add_gpus(const MachineFacts& facts, std::vector<MachineFinding>& findings) 
   }
 }
 
-/// What a job that failed says: an error of ours, or else the first paragraph.
+/// Returns what matters of the output of a job that failed: an error of this library, or else the
+/// first paragraph.
 std::string gist_of(const std::string& said) {
   constexpr std::size_t kMost = 400;
   const std::string error = "error: ";
@@ -145,7 +148,7 @@ MachineFinding mpi(const MachineFacts& facts) {
           "on one machine --mca pml ob1 --mca btl vader,self looks for no network"};
 }
 
-/// Of a job that MPI started.
+/// Adds a finding about the paths between the ranks of the job that MPI started.
 void add_paths(const MachineFacts& facts, std::vector<MachineFinding>& findings) {
   if (facts.mpi.empty() || !facts.mpi_starts) return;
   const auto with = "with transport = " + facts.transport;
@@ -193,7 +196,7 @@ MachineFinding files(const MachineFacts& facts) {
           concat("ulimit -n ", 2 * wanted)};
 }
 
-/// Memory that processes share counts as a file.
+/// Judges the longest file that a process may write: memory that processes share counts as a file.
 MachineFinding longest_file(const MachineFacts& facts) {
   if (facts.longest_file < 0) return {Grade::kGood, "longest file", "without limit", {}};
   return {Grade::kNote, "longest file",

@@ -8,28 +8,28 @@
 
 namespace smp::base {
 
-/// What is known of a machine, and of what is installed there.
+/// The facts about a machine and the software installed there.
 struct MachineFacts {
-  int ranks = 0;                      ///< that are to run there; 0: one a core
-  int cores = 1;                      ///< that this process may use
-  double processors = 0;              ///< that its cgroup may use at once; 0: no limit
+  int ranks = 0;                      ///< ranks that are to run there; 0: one per core
+  int cores = 1;                      ///< cores that this process may use
+  double processors = 0;              ///< processors its cgroup may use at once; 0: no limit
   std::int64_t memory = 0;            ///< bytes, of the machine or its cgroup; 0: unknown
   std::int64_t shared_room = -1;      ///< free bytes in /dev/shm; -1: there is none
-  std::int64_t open_files = 0;        ///< that a process may have
+  std::int64_t open_files = 0;        ///< open files that a process may have
   std::int64_t locked_memory = -1;    ///< bytes that a process may lock; -1: without limit
   bool fast_network = false;          ///< an InfiniBand or RoCE adapter is there
   bool reads_other_processes = true;  ///< processes of one user may read each other's memory
-  std::string blas;                   ///< of LibTorch: "mkl"
-  double gflops = 0;                  ///< of one core, of a product of float32 matrices
-  std::vector<std::string> gpus;      ///< names of NVIDIA's in the machine
+  std::string blas;                   ///< the BLAS of LibTorch: "mkl"
+  double gflops = 0;                  ///< GFLOP/s of one core, for a product of float32 matrices
+  std::vector<std::string> gpus;      ///< names of NVIDIA GPUs in the machine
   std::int64_t longest_file = -1;     ///< bytes, that a process may write; -1: without limit
-  int torch_gpus = -1;                ///< that LibTorch can compute on; -1: it has no CUDA
+  int torch_gpus = -1;                ///< GPUs that LibTorch can use; -1: it has no CUDA
   std::string mpi;                    ///< first line of mpirun --version; empty: there is none
   bool mpi_starts = true;             ///< mpirun starts a job of `ranks`, two at least
-  double mpi_start_seconds = 0;       ///< in which it does
+  double mpi_start_seconds = 0;       ///< seconds that this start takes
   std::string transport = "auto";     ///< the setting with which that job was started
   bool paths_work = true;             ///< its ranks reached each other
-  std::string job_said;               ///< on stderr, as mpirun and its ranks wrote it
+  std::string job_said;               ///< the job's stderr, of mpirun and its ranks
 };
 
 /// One thing that was looked at.
@@ -42,7 +42,8 @@ struct MachineFinding {
   std::string remedy;  ///< empty if nothing is to be done
 };
 
-/// A pure function. In the order in which people read it, the same for all machines.
+/// Judges a machine. The findings come in an order made for readers, the same for all machines. A
+/// pure function.
 std::vector<MachineFinding> check_machine(const MachineFacts& facts);
 
 }  // namespace smp::base

@@ -24,7 +24,7 @@ struct Endpoint {
   const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-/// size 0: it is no number of an address.
+/// Returns the endpoint of a numeric address; its size is 0 if `address` is not numeric.
 Endpoint endpoint(const std::string& address, int port) noexcept {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
@@ -50,7 +50,7 @@ void set(int file, int level, int option, Value value) noexcept {
   ::setsockopt(file, level, option, &value, sizeof value);
 }
 
-/// Until `events`, or the end of the other side. @return whether there was something in time
+/// Waits for `events`, or the end of the other side. @return whether one of them came in time
 bool await(int file, short events, Nanoseconds patience) noexcept {
   pollfd waits{file, events, 0};
   const auto milliseconds = static_cast<int>((patience + kMillisecond - 1) / kMillisecond);
@@ -66,7 +66,7 @@ bool leads_to_others(const ifaddrs& entry) noexcept {
   return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
 }
 
-/// Empty: it is of another kind.
+/// Returns an address of IPv4 or IPv6 as numeric text; empty if it is of another kind.
 std::string text_of(const sockaddr& address) {
   const bool four = address.sa_family == AF_INET;
   if (!four && address.sa_family != AF_INET6) return {};
@@ -126,8 +126,8 @@ bool TcpSocket::receive(std::span<std::byte> bytes, Nanoseconds patience) noexce
   return true;
 }
 
-/// The kernel asks after half of the time, and again and again for the other half. It counts in
-/// seconds. What was sent and not acknowledged is waited for as long.
+/// The kernel sends the first keep-alive probe after half of `silence`, and more of them during the
+/// other half; it counts in whole seconds. It waits as long for acknowledgements of data sent.
 void TcpSocket::keep_alive(Nanoseconds silence) noexcept {
   constexpr int kQuestions = 5;
   const auto seconds = static_cast<int>(silence / kSecond);

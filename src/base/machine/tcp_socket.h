@@ -13,7 +13,8 @@
 
 namespace smp::base {
 
-/// A file that is closed with it. One thread may send while another one receives.
+/// A TCP connection; its descriptor is closed with the object. One thread may send while another
+/// one receives.
 class TcpSocket {
  public:
   TcpSocket() = default;
@@ -22,37 +23,38 @@ class TcpSocket {
   TcpSocket& operator=(TcpSocket&& other) noexcept;
   ~TcpSocket();
 
-  /// Begins to connect; await is_connected(). Not open: it was refused at once.
-  /// @param address  a number, of IPv4 or IPv6
+  /// Begins to connect; then wait for is_connected(). The socket is not open if the connection was
+  /// refused at once. @param address  a numeric address, of IPv4 or IPv6
   static TcpSocket to(const std::string& address, int port) noexcept;
 
   bool is_open() const noexcept { return file_ >= 0; }
   int file() const noexcept { return file_; }
-  /// Whether the connection stands. One that was refused is closed.
+  /// True once the connection is established. A socket whose connection was refused is closed.
   bool is_connected() noexcept;
 
-  /// False unless all of it could be handed over at once.
+  /// Sends `bytes`. Returns false unless the kernel took all of them at once.
   bool send(std::span<const std::byte> bytes) noexcept;
-  /// False unless all of it has come in time.
+  /// Fills `bytes`. Returns false unless all of them have come within `patience` nanoseconds.
   bool receive(std::span<std::byte> bytes, Nanoseconds patience) noexcept;
 
-  /// From now on the kernel asks the other machine's for a sign of life while nothing moves, and
-  /// ends the connection (ETIMEDOUT, or what the network said) after `silence`, 5 s to an hour.
+  /// Turns on keep-alive: while nothing moves, the kernel asks the other machine for a sign of
+  /// life, and ends the connection (ETIMEDOUT, or what the network said) after `silence`, 5 s to an
+  /// hour.
   void keep_alive(Nanoseconds silence) noexcept;
 
  private:
   int file_ = -1;
 };
 
-/// Takes connections to one address of this machine, while it lives.
+/// Accepts connections to one address of this machine, while it lives.
 class TcpListener {
  public:
-  /// At a port that is free; nothing: the machine refuses.
-  /// @param most  connections that wait to be taken
+  /// Listens at `address`, on a free port; nothing if the machine refuses.
+  /// @param most  the most connections that may wait to be accepted
   static std::optional<TcpListener> at(const std::string& address, int most) noexcept;
 
   int port() const noexcept { return port_; }
-  /// One that waits. Not open: there is none.
+  /// Accepts a connection that waits. The socket is not open if none does.
   TcpSocket accept() noexcept;
 
  private:
@@ -62,13 +64,14 @@ class TcpListener {
   int port_;
 };
 
-/// Of this machine, where an interface that is up reaches others.
+/// An address of this machine, at an interface that is up and reaches other machines.
 struct NetworkAddress {
   std::string interface;
   std::string address;  ///< a number
 };
-/// Without those that a machine has for itself ("lo") or for one cable (fe80::).
-/// @param interface  only this one's, whichever it is; empty: all
+/// Returns the addresses of this machine, without those for itself ("lo") or for one cable
+/// (fe80::).
+/// @param interface  returns only the addresses of this interface, of any kind; empty: all
 std::vector<NetworkAddress> network_addresses(const std::string& interface = {});
 
 }  // namespace smp::base

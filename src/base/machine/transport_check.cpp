@@ -18,13 +18,13 @@ constexpr const char* kUcx = "UCX";
 constexpr const char* kOfi = "libfabric";
 constexpr const char* kMpi = "MPI settings";
 
-/// Empty if it is not set, or to nothing.
+/// Returns the value of an environment variable; empty if it is not set.
 std::string value_of(const TransportFacts& facts, const std::string& name) {
   const auto found = facts.environment.find(name);
   return found == facts.environment.end() ? std::string() : found->second;
 }
 
-/// "tcp, self" as its parts.
+/// Splits a list such as "tcp, self" into its parts, without spaces.
 std::vector<std::string> parts_of(const std::string& list) {
   std::vector<std::string> parts(1);
   for (const char each : list) {
@@ -42,7 +42,8 @@ bool contains(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// "UCX_TLS = tcp, UCX_LOG_LEVEL = warn".
+/// Returns the variables whose names start with `beginning`, as "UCX_TLS = tcp, UCX_LOG_LEVEL =
+/// warn".
 std::string variables(const TransportFacts& facts, const std::string& beginning) {
   std::string text;
   for (const auto& [name, value] : facts.environment) {
@@ -52,7 +53,7 @@ std::string variables(const TransportFacts& facts, const std::string& beginning)
   return text.empty() ? concat("no ", beginning, "* variable is set") : text;
 }
 
-/// @param setting  the transport that needs it
+/// Judges a network library. @param setting  the transport that needs it
 MachineFinding library(const TransportFacts& facts, const NetworkLibrary& found, const char* name,
                        const char* setting, const char* beginning) {
   const auto set = variables(facts, beginning);
@@ -74,8 +75,8 @@ MachineFinding library(const TransportFacts& facts, const NetworkLibrary& found,
           {}};
 }
 
-/// Names of interfaces in the list `variable` that this machine does not have. Patterns are left
-/// alone.
+/// Adds a finding if the list in `variable` names interfaces that this machine does not have.
+/// Patterns are left alone.
 void add_unknown_interfaces(const TransportFacts& facts, const char* name, const char* setting,
                             const std::string& variable, Findings& findings) {
   const auto value = value_of(facts, variable);
@@ -98,7 +99,8 @@ void add_unknown_interfaces(const TransportFacts& facts, const char* name, const
 
 // ---- UCX ----
 
-/// What UCX can reach other machines by is not listed: it grows.
+/// The transports of UCX that reach no other machine. Those that do are not listed, since new ones
+/// are added.
 constexpr std::array kUcxWithinMachines = {
     "self",  "sm",   "shm",       "mm",       "posix",    "sysv", "cma",       "knem",
     "xpmem", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc"};
@@ -152,7 +154,8 @@ void add_turns(const TransportFacts& facts, Findings& findings) {
                       "mpirun --mca mpi_yield_when_idle 1, or " + name + "=1"});
 }
 
-/// How MPI itself copies large messages within a machine, which it only does for transport = mpi.
+/// Adds findings about how MPI copies large messages within a machine, which it only does for
+/// transport = mpi.
 void add_copies(const TransportFacts& facts, Findings& findings) {
   const std::string name = "OMPI_MCA_btl_vader_single_copy_mechanism";
   const auto value = value_of(facts, name);
@@ -169,7 +172,8 @@ void add_copies(const TransportFacts& facts, Findings& findings) {
   }
 }
 
-/// Of components, "^" before a list leaves those out.
+/// Adds findings about the components of MPI that its settings choose; "^" before a list excludes
+/// the components in it.
 void add_components(const TransportFacts& facts, Findings& findings) {
   const auto pml = value_of(facts, "OMPI_MCA_pml");
   if (contains(parts_of(pml), "ucx") && facts.ucx.version.empty()) {

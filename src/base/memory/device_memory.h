@@ -7,8 +7,8 @@
 
 namespace smp::base {
 
-/// Bytes in all, whoever has them now; 0: it is a CPU (base/memory/machine_memory.h), or its
-/// allocator does not tell. Threads: any.
+/// Returns the bytes of memory of a device, in use or not; 0 if it is a CPU (see
+/// base/memory/machine_memory.h) or its allocator does not tell. Threads: any.
 std::int64_t device_memory(c10::Device device) noexcept;
 
 }  // namespace smp::base

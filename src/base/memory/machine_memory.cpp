@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
 
-/// The number that stands alone in a file; "max" and files that are not there say nothing.
+/// Returns the number that stands alone in a file; kUnknown for "max" and missing files.
 std::int64_t limit_in(const std::filesystem::path& file) {
   std::int64_t bytes = 0;
   return std::ifstream(file) >> bytes && bytes > 0 ? bytes : kUnknown;
@@ -25,8 +25,8 @@ std::int64_t total_memory(const std::string& root) {
   return file >> key >> kib && key == "MemTotal:" ? kib * 1024 : kUnknown;
 }
 
-/// A group is bound by its own limit and by those of all above it. A container sees itself as the
-/// topmost group.
+/// Returns the smallest limit that binds a group: its own, or that of a group above it. A container
+/// sees itself as the topmost group.
 std::int64_t smallest_limit(const std::filesystem::path& tree, std::filesystem::path group,
                             const char* name) {
   auto smallest = limit_in(tree / name);

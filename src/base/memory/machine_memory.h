@@ -6,9 +6,9 @@
 
 namespace smp::base {
 
-/// In bytes: of the machine, or of the cgroup (a container's limit) that this process is in, if
-/// that is less. 0: unknown.
-/// @param root  where the files of the kernel are found, for tests
+/// Returns the bytes of memory of the machine, or the limit of the cgroup (container) that this
+/// process is in, if that is less; 0 if unknown.
+/// @param root  the folder that holds the kernel's files, for tests
 std::int64_t machine_memory(const std::string& root = "");
 
 }  // namespace smp::base

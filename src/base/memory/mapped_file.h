@@ -7,8 +7,8 @@
 
 namespace smp::base {
 
-/// A new file of fixed size, mapped to memory. What was written there is in the file whatever ends
-/// the process, SIGKILL included; a loss of power may lose it. Writing costs what memory costs.
+/// A new file of fixed size, mapped to memory. Bytes written there are in the file however the
+/// process ends, SIGKILL included; a loss of power may lose them. Writing costs what memory costs.
 /// Threads: as memory.
 class MappedFile {
  public:
@@ -21,7 +21,7 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  /// On a page boundary.
+  /// The bytes of the file; they begin on a page boundary.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
 
  private:

@@ -7,7 +7,7 @@
 namespace smp::base {
 namespace {
 
-/// Of a line "VmRSS:	  1234 kB".
+/// Returns the bytes of a line such as "VmRSS:	  1234 kB" of /proc/self/status; 0 if there is none.
 std::int64_t bytes_of(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {

@@ -5,11 +5,11 @@
 
 namespace smp::base {
 
-/// Bytes in memory now, of code and data; 0 where nobody tells.
+/// Returns the bytes of code and data that this process has in memory now; 0 where unknown.
 std::int64_t resident_bytes();
-/// The most since the process began, or since forget_peak().
+/// Returns the most such bytes since the process began, or since forget_peak().
 std::int64_t peak_resident_bytes();
-/// From now on the peak is a new one. Does nothing where the kernel does not let us.
+/// Resets the peak to the present use. Does nothing where the kernel does not allow it.
 void forget_peak();
 
 }  // namespace smp::base

@@ -14,7 +14,8 @@
 namespace smp::base {
 namespace {
 
-/// After so many free() the memory of a peak that did not come again is halved, about.
+/// The number of calls of free() after which the memory kept for a peak that did not come again has
+/// shrunk to about a third.
 constexpr std::size_t kMemoryOfPeaks = 4096;
 
 constexpr std::size_t whole_pages(std::size_t bytes) noexcept {
@@ -107,7 +108,8 @@ SharedHeap::Range SharedHeap::take_free(Ranges::iterator range) {
   return taken;
 }
 
-/// Large ranges first: each costs a call into the kernel.
+/// Gives free memory back until at most `bytes` are used or kept. Large ranges go first, since each
+/// costs a call into the kernel.
 void SharedHeap::give_back_beyond(std::size_t bytes) {
   for (auto each = sizes_.rbegin(); each != sizes_.rend() && used_bytes_ + kept_bytes_ > bytes;
        ++each) {

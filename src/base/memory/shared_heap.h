@@ -14,32 +14,34 @@
 
 namespace smp::base {
 
-/// Blocks of whole pages. Address space is taken once, memory only where somebody has written, and
-/// memory of blocks that are free again is kept for the next ones: a training step touches the same
-/// pages as the one before it. What is more than recent steps needed is given back to the machine.
-/// Threads: any.
+/// A heap of blocks of whole pages. Address space is taken once, memory only where somebody has
+/// written, and memory of freed blocks is kept for the next ones, so that a training step touches
+/// the same pages as the one before it. Memory beyond what was recently used is given back to the
+/// machine. Threads: any.
 class SharedHeap {
  public:
   static constexpr std::size_t kPage = 4096;
   /// Free memory beyond what was used recently that is not worth giving back.
   static constexpr std::size_t kSlack = std::size_t{256} << 20;
 
-  /// Of `bytes` of address space, a multiple of pages; nullptr if the machine refuses.
+  /// Makes a heap of `bytes` of address space, a multiple of kPage; nullptr if the machine refuses.
   static std::unique_ptr<SharedHeap> make(std::size_t bytes) noexcept;
   explicit SharedHeap(SharedMemory memory);
   SharedHeap(const SharedHeap&) = delete;
   SharedHeap& operator=(const SharedHeap&) = delete;
 
-  /// At least `bytes` (at least one), on a page boundary; nullptr if there is no room.
+  /// Returns a block of at least `bytes` (at least one), on a page boundary; nullptr if there is no
+  /// room.
   [[nodiscard]] void* allocate(std::size_t bytes);
-  /// A block of allocate().
+  /// Frees a block that allocate() returned.
   void free(void* block);
-  /// Gives memory of free blocks back to the machine, all of it.
+  /// Gives all memory of free blocks back to the machine.
   void trim();
   [[nodiscard]] bool contains(const void* address) const noexcept {
     return offset(address) < size();
   }
-  /// From the start of the memory; at least size() for what lies elsewhere.
+  /// Returns the offset of an address from the start of the heap, in bytes; at least size() if the
+  /// address lies elsewhere.
   [[nodiscard]] std::size_t offset(const void* address) const noexcept {
     return static_cast<std::size_t>(static_cast<const std::byte*>(address) - start());
   }
@@ -54,17 +56,17 @@ class SharedHeap {
 
   // Around fork(), which would let both processes write to the same memory.
 
-  /// Nobody allocates from now on.
+  /// Locks the heap: nobody can allocate until the fork is done.
   void before_fork() noexcept { mutex_.lock(); }
   void after_fork_in_parent() noexcept { mutex_.unlock(); }
-  /// What the child writes is its own from now on, and so is what its own children write. Pages
-  /// that it has not written to are still the parent's: while the child needs them, the parent must
-  /// wait.
+  /// Makes the memory private to the child, and to its own children: their writes are their own
+  /// from now on. Pages that the child has not written to are still the parent's, so the parent
+  /// must wait while the child needs them.
   void after_fork_in_child() noexcept;
 
  private:
-  /// Of a range: from the first byte that may take memory to behind the last. Counting bytes alone
-  /// would not say on which side of a cut they lie.
+  /// The part of a range that may take memory, from its first byte to behind its last. A count of
+  /// bytes alone would not say on which side of a cut they lie.
   struct Touched {
     std::size_t begin = 0, end = 0;  // offsets in the heap; equal: there are none
     std::size_t bytes() const noexcept { return end - begin; }

@@ -14,19 +14,19 @@
 namespace smp::base {
 namespace {
 
-/// Numbers of files are unique among those without a name; 0: none.
+/// Returns the number of the file behind a descriptor, unique among files without a name; 0: none.
 std::uint64_t file_of(int descriptor) noexcept {
   struct stat about {};
   return ::fstat(descriptor, &about) == 0 ? about.st_ino : 0;
 }
 
-/// Beyond that the kernel ends a process that makes a file so long (RLIMIT_FSIZE, `ulimit -f`).
+/// False if the kernel would end a process that makes a file so long (RLIMIT_FSIZE, `ulimit -f`).
 bool may_be_so_long(std::size_t bytes) noexcept {
   rlimit files{};
   return ::getrlimit(RLIMIT_FSIZE, &files) != 0 || bytes <= files.rlim_cur;
 }
 
-/// Leaves errno as it is.
+/// Closes a descriptor without changing errno.
 void close_quietly(int descriptor) noexcept {
   const int error = errno;
   ::close(descriptor);

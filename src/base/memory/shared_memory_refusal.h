@@ -13,14 +13,15 @@ struct MemoryRefusal {
   std::string remedy;  ///< "`ulimit -f unlimited` ..."; empty: none is known
 };
 
-/// Pure functions.
+/// Explains why SharedMemory::make() was refused. A pure function.
 /// @param error  errno, as it is after SharedMemory::make(bytes) returned nothing
 /// @param longest_file  bytes, of RLIMIT_FSIZE; -1: no limit
 MemoryRefusal refusal_to_make(int error, std::size_t bytes, std::int64_t longest_file);
+/// Explains why SharedMemory::open() was refused. A pure function.
 /// @param error  errno, as it is after SharedMemory::open() returned nothing for what is offered
 MemoryRefusal refusal_to_open(int error);
 
-/// What `longest_file` is in this process.
+/// Returns the longest file that this process may write in bytes (RLIMIT_FSIZE); -1: no limit.
 std::int64_t longest_file() noexcept;
 
 }  // namespace smp::base

@@ -6,7 +6,7 @@
 
 namespace smp::base {
 
-/// "0.5 MiB", "12 MiB", "23.4 GiB": three significant digits.
+/// Returns an amount of memory as "0.5 MiB", "12 MiB" or "23.4 GiB", with three significant digits.
 std::string byte_text(std::int64_t bytes);
 
 }  // namespace smp::base

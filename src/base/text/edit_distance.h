@@ -8,14 +8,15 @@
 
 namespace smp::base {
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+/// Returns the least number of insertions, deletions, replacements and swaps of neighbours that
+/// turn `a` into `b`.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate nearest to `word`, if it is near enough to be what was meant.
+/// Returns the candidate nearest to `word`, if it is near enough to be what was meant.
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates);
 
-/// `; did you mean "pipeline"?`, or nothing.
+/// Returns a hint such as `; did you mean "pipeline"?`, or an empty string if no candidate is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace smp::base

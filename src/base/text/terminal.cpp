@@ -14,7 +14,7 @@ constexpr int kUsual = 100;
 constexpr int kLeast = 60;
 constexpr int kMost = 200;
 
-/// 0: it is no terminal.
+/// Returns the columns of the terminal that stdout goes to; 0 if it goes elsewhere.
 int columns_of_output() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;

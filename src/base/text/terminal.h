@@ -3,8 +3,8 @@
 
 namespace smp::base {
 
-/// Columns of the terminal that reads this process's output, or what COLUMNS says; between 60 and
-/// 200, and 100 where nothing is known (a file, a pipe).
+/// Returns the columns of the terminal that shows this process's output, or the value of COLUMNS;
+/// between 60 and 200, and 100 where neither is known (a file, a pipe).
 int terminal_width();
 
 }  // namespace smp::base

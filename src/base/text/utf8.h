@@ -6,8 +6,8 @@
 
 namespace smp::base {
 
-/// Bytes of the character that `text`, which is not empty, begins with; 0 if it begins with none:
-/// a stray or missing byte, a longer form than needed, half of a surrogate pair.
+/// Returns the bytes of the first character of `text`, which must not be empty; 0 if it is not
+/// valid UTF-8: a stray or missing byte, a longer form than needed, half of a surrogate pair.
 std::size_t character_length(std::string_view text) noexcept;
 
 }  // namespace smp::base

@@ -20,19 +20,20 @@ struct CostNode {
   double seconds = 0;         ///< own, of one microbatch: all calls together, and their backward
   std::int64_t weight_bytes = 0;      ///< own, each tied weight once
   std::int64_t gradient_bytes = 0;    ///< own, of weights that are trained
-  double stepped_bytes = 0;           ///< of these, what a rank keeps optimizer state of
+  double stepped_bytes = 0;           ///< of these, those a rank keeps optimizer state for
   std::int64_t buffer_bytes = 0;      ///< own
   std::int64_t activation_bytes = 0;  ///< own, of one microbatch
   int fixed = -1;                     ///< stage it is pinned to, or -1
 };
 
-/// Node 0 holds the model itself; a parent comes before its children.
+/// The nodes that a model is placed by. Node 0 holds the model itself; a parent comes before its
+/// children.
 struct CostTree {
   std::vector<CostNode> nodes;
   std::vector<int> node_of_module;  ///< by index in ModuleTree::nodes
 };
 
-/// How the cost of a ModuleNode adds up (an erratum of the paper).
+/// The two ways to add up the cost C(n) of a ModuleNode: the paper's formula has an erratum.
 enum class CostReading : std::uint8_t {
   kExclusive,  ///< every module counts its own weights and time once: C(n) is a sum over the
                ///< subtree
@@ -50,7 +51,7 @@ struct CostOptions {
 CostTree make_cost_tree(const ModuleTree& tree, const simulate::Trace& trace,
                         const std::vector<int>& fixed, const CostOptions& options = {});
 
-/// Stages of modules from stages of nodes.
+/// Returns the stage of every module, given the stage of every node.
 std::vector<int> stages_of_modules(const CostTree& tree, const std::vector<int>& stages_of_nodes);
 
 }  // namespace smp::partitioning

@@ -6,7 +6,8 @@
 namespace smp::partitioning {
 namespace {
 
-/// What a module takes when nothing is known: much more than a message, so that stages matter.
+/// The time that a module is assumed to take when nothing was measured: much more than a message
+/// takes, so that stages matter.
 constexpr double kCountedSeconds = 1e-3;
 
 class CountingWalk {

@@ -6,12 +6,14 @@
 
 namespace smp::partitioning {
 
-/// Every module is called once, by its parent, in the order of registration, and takes as long as
-/// every other one: so that a plan can be made without a step (skip_tracing).
+/// Returns an invented trace, so that a plan can be made without running a step (skip_tracing):
+/// every module is called once, by its parent, in the order of registration, and takes as long as
+/// every other one.
 [[nodiscard]] simulate::Trace count_trace(const ModuleTree& tree);
 
-/// What a plan, its simulation and the step saved with it are made from: `traced`, or that where it
-/// calls nothing. What the program says about state counts whether anything was run or not.
+/// Returns the trace that a plan, its simulation and the step saved with it are made from:
+/// `traced`, or count_trace() if `traced` has no calls. State that the program declares
+/// (smp/state.h) is added in both cases.
 [[nodiscard]] simulate::Trace trace_to_plan(const ModuleTree& tree, const simulate::Trace& traced);
 
 }  // namespace smp::partitioning

@@ -16,9 +16,10 @@ struct CutBytes {
   std::int64_t out = 0;
 };
 
-/// By stage, of what travels when a step runs (simulate/step_program.h): to the module that is
-/// called and back, or on to the stage that gets the result, if the machine passes results on.
-/// @param stages  of every module of the tree
+/// Returns, by stage, the bytes that travel when a step runs (simulate/step_program.h): to the
+/// module that is called and back, or on to the stage that gets the result, if the machine passes
+/// results on.
+/// @param stages  the stage of every module of the tree
 std::vector<CutBytes> cut_bytes(const simulate::Trace& trace, const std::vector<int>& stages,
                                 const simulate::Machine& machine);
 

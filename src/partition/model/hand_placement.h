@@ -9,14 +9,14 @@
 
 namespace smp::partitioning {
 
-/// Stages and reasons that pins give to modules and what is below them.
+/// The stages that pins give to modules and to all modules below them, and the reasons to report.
 struct HandPlacement {
   std::vector<int> stages;           ///< by module; -1: nothing by hand
   std::vector<std::string> reasons;  ///< by module: "placed by set_partition"; empty: nothing
 };
 
-/// Follows all pins; of two for one path the later one wins, of nested ones the inner one.
-/// @throws UsageError  all faults at once.
+/// Follows all pins: of two pins for one path the later one wins, of nested pins the inner one.
+/// @throws UsageError  pins have faults; the message lists all of them.
 HandPlacement follow_pins(const ModuleTree& tree, const std::vector<Pin>& pins, int pp_size);
 
 }  // namespace smp::partitioning

@@ -8,7 +8,8 @@
 
 namespace smp::partitioning {
 
-/// What a trial run saw, and what the program says (ModuleNode::state_use), by module, each once.
+/// Returns the modules that keep state, in ascending order, each once: those that a trial run saw
+/// (`seen`), and those that the program declares (ModuleNode::state_use), whose word counts more.
 [[nodiscard]] std::vector<simulate::StateChange> all_state(
     const ModuleTree& tree, const std::vector<simulate::StateChange>& seen);
 

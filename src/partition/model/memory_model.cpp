@@ -14,8 +14,8 @@ namespace smp::partitioning {
 
 namespace {
 
-/// Whole parameters are dealt, the largest first, each to the rank that has least
-/// (dp/shard_plan.h).
+/// Returns the bytes of the rank that gets most when whole parameters (in bytes) are dealt out, the
+/// largest first, each to the rank that has least so far (dp/shard_plan.h).
 double largest_part(std::vector<std::int64_t> parameters, int ranks) {
   if (ranks == 1) {
     return static_cast<double>(
@@ -27,7 +27,8 @@ double largest_part(std::vector<std::int64_t> parameters, int ranks) {
   return static_cast<double>(*std::max_element(loads.begin(), loads.end()));
 }
 
-/// Of a stage: by how many ranks share the optimizer's state of them, bytes of its parameters.
+/// The parameters of one stage in bytes, grouped by the number of ranks that share their optimizer
+/// state.
 using Stepped = std::map<int, std::vector<std::int64_t>>;
 
 double largest_part(const Stepped& stepped) {

@@ -9,16 +9,17 @@
 
 namespace smp::partitioning {
 
-/// Bytes of one stage.
+/// The memory that one stage is predicted to need, in bytes.
 struct StageMemory {
   std::int64_t weights = 0;
-  std::int64_t gradients = 0;  ///< and sums of them over replicas that are kept beside
-  std::int64_t sums = 0;       ///< of `gradients`, these sums
+  std::int64_t gradients = 0;  ///< with the sums over replicas that are kept beside them
+  std::int64_t sums = 0;       ///< the part of `gradients` that is such sums
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
-  /// And gradients and messages on their way: at the worst moment of the simulated step.
+  /// Activations, and gradients and messages on their way, at the worst moment of the simulated
+  /// step.
   std::int64_t activations = 0;
-  /// The same if all microbatches in flight are at their worst here.
+  /// The same, if all microbatches in flight are at their worst moment on this stage at once.
   std::int64_t most_activations = 0;
 
   std::int64_t state() const { return weights + gradients + optimizer + buffers; }
@@ -26,16 +27,18 @@ struct StageMemory {
   std::int64_t most() const { return state() + most_activations; }
 };
 
-/// Bytes by stage, as simulated.
+/// Bytes of activations by stage, as simulated (StageMemory::activations, most_activations).
 struct Activations {
   std::vector<std::int64_t> usual;
   std::vector<std::int64_t> most;
 };
 
-/// Bytes of weights, gradients, optimizer state and buffers of a whole model, on one stage.
+/// Returns the bytes of weights, gradients, optimizer state and buffers of a whole model on one
+/// stage.
 double state_bytes(const ModuleTree& tree, double optimizer_ratio, int gradient_copies = 1);
 
-/// @param stages           of every module of the tree
+/// Returns the predicted memory of every stage.
+/// @param stages           the stage of every module of the tree
 /// @param optimizer_ratio  optimizer state over trained weights: SGD 0, momentum 1, Adam 2
 /// @param gradient_copies  how often each gradient is held: itself, and sums over replicas by those
 ///                         that get them, like the optimizer's state (TreeParameter::state_shares)

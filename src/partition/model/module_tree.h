@@ -18,10 +18,11 @@ struct TreeParameter {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
   std::int64_t gradient_bytes = 0;  ///< none if it is frozen; the optimizer keeps as little of it
-  /// Ranks to one of which the optimizer's state of it is dealt (`shard_optimizer_state`).
+  /// The number of ranks among which the optimizer state is dealt; one of them keeps this
+  /// parameter's (`shard_optimizer_state`).
   int state_shares = 1;
 
-  /// Of which a rank keeps state, on average.
+  /// The bytes that a rank keeps optimizer state for, on average over these ranks.
   double stepped_bytes() const { return static_cast<double>(gradient_bytes) / state_shares; }
 };
 
@@ -40,16 +41,17 @@ struct ModuleNode {
   int parent = -1;
   std::vector<int> children;
   std::vector<OwnParameter> parameters;  ///< held by the module itself, not by its children
-  /// Held by others, whose memory a parameter or buffer of the module itself is a view of.
+  /// Parameters of other modules (indices in ModuleTree::parameters) whose memory a parameter or
+  /// buffer of the module itself is a view of.
   std::vector<int> viewed;
-  /// Of the module itself, without those that every rank holds.
+  /// Bytes of the module's own buffers, without those that every rank holds (kSmallBuffer).
   std::int64_t buffer_bytes = 0;
-  /// Why it always runs on the rank of its parent (its calls cannot cross ranks, or are not
-  /// routed); empty if it may be placed on its own.
+  /// The reason why the module always runs on the rank of its parent (its calls cannot cross ranks,
+  /// or are not routed); empty if it may be placed on its own.
   std::string stays_because;
-  /// Its children run one after another, so that neighbours on one rank cost one request.
+  /// True if the children run one after another, so that neighbours on one rank cost one request.
   bool sequential = false;
-  /// What the program says about the members that its forward writes.
+  /// The program's declaration about the members that the module's forward writes (smp/state.h).
   StateUse state_use = StateUse::kWatched;
   /// Further paths of the same module object, if it was registered more than once.
   std::vector<std::string> aliases;
@@ -66,13 +68,13 @@ struct ModuleTree {
 
   /// Appends a node below `parent` (-1: the model itself) and returns its index.
   int add(std::string path, int parent);
-  /// Index of the module with that path or alias; -1 if there is none.
+  /// Returns the index of the module with that path or alias; -1 if there is none.
   int find(const std::string& path) const;
   std::vector<std::string> all_paths() const;
   std::int64_t total_bytes() const;
 };
 
-/// "the model" for the empty path, else the path in quotes; for messages.
+/// Returns "the model" for the empty path, else the path in quotes; for messages.
 std::string quoted_path(const std::string& path);
 
 }  // namespace smp::partitioning

@@ -26,7 +26,7 @@ struct NodeGroups {
 ///   readers are above it, up to the step's body on stage 0.
 ///
 /// The model itself is fixed to stage 0.
-/// @param state  as Trace::state
+/// @param state  the modules that keep state, as in Trace::state
 /// @param fixed  for each module the stage it was put on by hand, or -1
 /// @throws UsageError  modules of one group are fixed to different stages; names all such pairs.
 NodeGroups group_modules(const ModuleTree& tree,

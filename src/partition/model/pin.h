@@ -9,7 +9,7 @@ namespace smp::partitioning {
 struct Pin {
   std::string path;
   int pp_rank = 0;
-  std::string origin;  ///< who asked for it, for messages: "set_partition", "plan.json"
+  std::string origin;  ///< what asked for it, for messages: "set_partition", "plan.json"
 };
 
 }  // namespace smp::partitioning

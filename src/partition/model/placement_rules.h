@@ -8,17 +8,18 @@
 
 namespace smp::partitioning {
 
-/// Faults of a placement, one line each: a stage out of range, a module apart from a parent that it
-/// cannot leave, tied weights on two stages.
-/// @param stages  of every module of the tree; -1: not placed yet, and no fault
-/// @param reasons  per module, what put it there: "pinned by set_partition"; empty: nothing by hand
+/// Returns the faults of a placement, one line each: a stage out of range, a module apart from a
+/// parent that it cannot leave, tied weights on two stages.
+/// @param stages   the stage of every module of the tree; -1: not placed yet, and no fault
+/// @param reasons  by module, what placed it: "pinned by set_partition"; empty: not by hand
 std::vector<std::string> placement_faults(const ModuleTree& tree, const std::vector<int>& stages,
                                           int pp_size, const std::vector<std::string>& reasons);
 
-/// The modules that hold each parameter, or views of it.
+/// Returns, by parameter, the modules that hold it or a view of it.
 std::vector<std::vector<int>> holders_of_parameters(const ModuleTree& tree);
 
-/// One line, or a counted list.
+/// Returns `lead` with the faults as a message: on one line if there is one fault, else as a
+/// numbered list.
 std::string list_of_faults(const std::string& lead, const std::vector<std::string>& faults);
 
 }  // namespace smp::partitioning

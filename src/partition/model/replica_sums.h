@@ -9,10 +9,10 @@
 
 namespace smp::partitioning {
 
-/// Seconds from the end of `step` until every stage has its sums. A stage that ends early sums
-/// while others still compute. Buckets go while the last microbatch's backward runs, so that of a
-/// long one only the last bucket is left.
-/// @param gradient_bytes  by stage, of one set of gradients
+/// Returns the seconds from the end of `step` until the replicas of every stage have summed their
+/// gradients. A stage that ends early sums while others still compute. Buckets are sent while the
+/// last microbatch's backward runs, so that only the last bucket is left after a long backward.
+/// @param gradient_bytes  by stage, the bytes of one set of gradients
 [[nodiscard]] double replica_sum_seconds(const simulate::SimulatedStep& step,
                                          const simulate::Machine::Replicas& replicas,
                                          const std::vector<std::int64_t>& gradient_bytes);

@@ -8,15 +8,15 @@
 
 namespace smp::partitioning {
 
-/// Nodes that give a stage something to do: all but the model itself, which does too if it has
-/// weights of its own.
+/// A count of the nodes that give a stage something to run: all nodes, but the model itself only if
+/// it has weights of its own.
 struct StageUse {
   int free = 0;    ///< nodes that may go anywhere
   int served = 0;  ///< stages that have something fixed to them
 };
 StageUse stage_use(const CostTree& tree, const simulate::Machine& machine);
 
-/// Whether every stage has something to do.
+/// True if every stage has something to run.
 bool every_stage_used(const CostTree& tree, const simulate::Machine& machine,
                       const std::vector<int>& stages_of_nodes);
 

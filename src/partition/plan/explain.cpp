@@ -78,7 +78,7 @@ PlanSummary::Link link_summary(const simulate::Machine& machine,
   return {link.latency + 2 * machine.handling, link.bytes_per_second};
 }
 
-/// Bytes per second between two stages of one node, at least.
+/// Bytes per second of the slowest link between two stages of one node.
 double slowest_near(const simulate::Machine& machine) {
   if (machine.stages == 1) return machine.bytes_per_second;
   double slowest = std::numeric_limits<double>::infinity();

@@ -11,15 +11,16 @@
 
 namespace smp::partitioning {
 
-/// What the planner knows of the placement that it chose. Refers to the planner's values.
+/// The facts that the planner knows about the placement that it chose. Refers to the planner's
+/// values, which must outlive it.
 struct PlanFacts {
   const ModuleTree& tree;
   const simulate::Trace& trace;
   const CostTree& costs;
   const simulate::Machine& machine;
-  const std::vector<int>& stages;  ///< of every module of the tree
-  /// Per module what put it there by hand: "placed by set_partition"; empty: nothing. May be empty
-  /// as a whole.
+  const std::vector<int>& stages;  ///< the stage of every module of the tree
+  /// The reason why a module was placed by hand ("placed by set_partition"), by module; an empty
+  /// string if it was not. The whole vector may be empty.
   const std::vector<std::string>& by_hand;
   const std::vector<StageMemory>& memory;  ///< by stage
   PlanSummary::Outcome chosen;
@@ -29,7 +30,7 @@ struct PlanFacts {
   double step_bound = 0;  ///< seconds that no placement goes below; 0: not known
 };
 
-/// The plan with its summary, costs of modules, and reasons.
+/// Returns the plan with its summary, the costs of modules, and reasons.
 PartitionPlan explained_plan(const PlanFacts& facts);
 
 }  // namespace smp::partitioning

@@ -40,7 +40,8 @@ std::string hash_text(const std::string& hashed) {
   return hash_text(XXH3_64bits(hashed.data(), hashed.size()));
 }
 
-/// @param before  paths of the rows above
+/// Refuses the row of a module that does not come after its parent's, or comes twice.
+/// @param before  the paths of the rows above
 void require_place_in_tree(const std::string& path, const std::unordered_set<std::string>& before,
                            const std::string& name) {
   SMP_REQUIRE(path.size() <= kLongestPath, name, ": the path of module ", quoted_path(path),

@@ -30,7 +30,7 @@ std::string folder_of(const std::string& setting) {
   return setting == "auto" ? user_cache() : setting;
 }
 
-/// Its path, size and date.
+/// Returns the path, size and modification time of a file as text.
 std::string text_of_file(const std::filesystem::path& path) {
   std::error_code ignored;
   const auto file = std::filesystem::canonical(path, ignored);
@@ -39,7 +39,8 @@ std::string text_of_file(const std::filesystem::path& path) {
                       written.count(), ' ');
 }
 
-/// Any of them may hold modules, wherever it is installed. The program itself has no name here.
+/// Callback of dl_iterate_phdr: appends path, size and date of a shared library. All libraries
+/// count, since any may hold modules. The program itself has no name here and is left out.
 int add_library(dl_phdr_info* library, std::size_t, void* text) {
   const std::string_view name = library->dlpi_name;
   if (name.starts_with('/')) *static_cast<std::string*>(text) += text_of_file(name);

@@ -11,27 +11,29 @@
 
 namespace smp::partitioning {
 
-/// A plan for stages that are already chosen, one per module of the tree.
+/// Makes a plan of stages that are already chosen, one per module of the tree.
 PartitionPlan plan_of(const ModuleTree& tree, const std::vector<int>& stages, int pp_size);
 
 /// Refuses a plan that was made for another model or another number of stages, naming the first
 /// difference, or that places modules as they cannot be placed.
-/// @param name  of the plan, for messages: its file.
-/// @throws UsageError
+/// @param name  the plan's file, for messages
+/// @throws UsageError  the plan does not fit
 void check_plan(const PartitionPlan& plan, const ModuleTree& tree, int pp_size,
                 const std::string& name);
 
-/// What a user gave as plan_file: a whole plan, or a short object {"encoder": 0, "decoder": 1} that
-/// pins some modules and leaves the rest to the partitioner.
+/// The contents of the file that a user gave as plan_file: a whole plan, or a short object
+/// {"encoder": 0, "decoder": 1} that pins some modules and leaves the rest to the partitioner.
 struct PlanFile {
   std::optional<PartitionPlan> plan;
   std::vector<Pin> pins;
 };
 
-/// Every module of the plan where it has it. @param name  of the plan, for reasons and messages
+/// Returns a pin for every module of the plan, to the stage that the plan gives it.
+/// @param name  the plan's file, for reasons and messages
 std::vector<Pin> pins_of(const PartitionPlan& plan, const std::string& name);
 
-/// @throws UsageError  the file cannot be read or is neither of the two.
+/// Reads a plan_file.
+/// @throws UsageError  the file cannot be read or is neither a plan nor such an object
 PlanFile read_plan_file(const std::string& path);
 
 }  // namespace smp::partitioning

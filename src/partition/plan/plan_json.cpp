@@ -26,7 +26,8 @@ double rounded(double value) {
 
 double rounded_share(double share) { return std::round(share * 1e6) / 1e6; }
 
-/// Bytes or elements: so few that their sum over all modules of a plan is a number as well.
+/// Reads a number of bytes or elements, 0 to 2^44, so that sums over all modules of a plan do not
+/// overflow. @throws UsageError
 std::int64_t amount_from_json(const Json& object, const char* key, const std::string& name) {
   constexpr std::int64_t kMost = std::int64_t{1} << 44;
   const auto amount = json_member<std::int64_t>(object, key, name);
@@ -35,7 +36,8 @@ std::int64_t amount_from_json(const Json& object, const char* key, const std::st
   return amount;
 }
 
-/// Limits are not summed: any number that configuration takes.
+/// Reads a memory limit in bytes; 0 if there is none. As limits are not summed, any number that
+/// configuration takes is allowed. @throws UsageError
 std::int64_t limit_or_none(const Json& object, const char* key, const std::string& name) {
   if (!object.contains(key)) return 0;
   const auto limit = json_member<std::int64_t>(object, key, name);

@@ -8,15 +8,20 @@
 
 namespace smp::partitioning {
 
-/// Its stage alone if there is nothing else to say, as of a dropout; else an object.
+/// Returns a row of the plan as JSON: the stage alone if there is nothing else to say, as for a
+/// dropout; else an object.
 base::Json row_to_json(const PartitionPlan::Row& row);
-/// @param name  of the file, leads the messages. @throws UsageError
+/// Reads a row of the plan.
+/// @param name  the plan's file, leads the messages
+/// @throws UsageError  the value is neither a stage nor an object with right members
 PartitionPlan::Row row_from_json(const std::string& path, const base::Json& value,
                                  const std::string& name);
 
-/// Numbers are rounded, so that a file that was read is written again as it was.
+/// Returns the summary as JSON. Numbers are rounded, so that a file that was read is written again
+/// as it was.
 base::Json summary_to_json(const PlanSummary& summary);
-/// @throws UsageError  a member is missing or of another type.
+/// Reads a summary.
+/// @throws UsageError  a member is missing or has another type
 PlanSummary summary_from_json(const base::Json& json, const std::string& name);
 
 }  // namespace smp::partitioning

@@ -11,12 +11,13 @@ namespace smp::partitioning {
 
 struct PlanReasons {
   std::vector<std::string> modules;  ///< by module; empty where a parent or neighbour explains it
-  std::vector<std::string> stages;   ///< why each begins where it does
+  std::vector<std::string> stages;   ///< by stage, why it begins where it does
 };
 
-/// @param stages   of every module of the tree
-/// @param by_hand  per module what put it there by hand, "placed by set_partition", or empty
-/// @param memory   bytes each stage will hold
+/// Explains a placement in words.
+/// @param stages   the stage of every module of the tree
+/// @param by_hand  by module, what placed it by hand: "placed by set_partition"; else empty
+/// @param memory   by stage, the bytes that it will hold
 PlanReasons plan_reasons(const ModuleTree& tree, const simulate::Trace& trace,
                          const CostTree& costs, const simulate::Machine& machine,
                          const std::vector<int>& stages, const std::vector<std::string>& by_hand,

@@ -21,7 +21,7 @@ namespace {
 
 using base::concat;
 
-/// The other columns take as much, where nothing in them is unusually wide.
+/// The width of the other columns, if nothing in them is unusually wide.
 constexpr int kOtherColumns = 60;
 constexpr double kNoise = 1e-6;  // of a number of percent
 constexpr int kDeviceWidth = 11;
@@ -151,7 +151,7 @@ Totals totals_of(const PartitionPlan& plan) {
   return totals;
 }
 
-/// Which of the columns that most plans need not have.
+/// The columns that only some plans need.
 struct Extras {
   bool device = false;  // stages compute on different ones
   bool node = false;    // they are on several
@@ -166,7 +166,7 @@ struct Extras {
     }
     return extras;
   }
-  /// Columns before that of the modules.
+  /// The number of columns before that of the modules.
   int count() const { return 1 + (device ? 1 : 0) + (node ? 1 : 0); }
   int width() const { return (device ? kDeviceWidth : 0) + (node ? kNodeWidth : 0); }
 };
@@ -221,7 +221,7 @@ std::string memory_text(const PlanSummary& summary) {
                 short_bytes(tightest->most_memory()), " of ", short_bytes(tightest->memory_limit));
 }
 
-/// Seconds of a plan whose modules were only counted would be invented.
+/// False for a plan whose modules were only counted: its seconds would be invented.
 bool knows_times(const PlanSummary& summary) { return summary.costs != "counts"; }
 
 std::vector<std::string> outcome_cells(const PlanSummary::Outcome& outcome, bool times,
@@ -305,7 +305,8 @@ std::string values_text(const PartitionPlan& plan, int width) {
   return text;
 }
 
-/// "3 h100 and 1 cpu", in the order of the stages; empty if the plan does not say.
+/// Returns the devices as "3 h100 and 1 cpu", in the order of the stages; empty if the plan does
+/// not say.
 std::string devices_text(const PlanSummary& summary) {
   std::vector<std::pair<std::string, int>> counts;
   for (const StageSummary& stage : summary.stages) {
@@ -337,7 +338,7 @@ std::string link_text(const PlanSummary::Link& link) {
                      link.bytes_per_second / 1e9);
 }
 
-/// Nothing where all is as usual.
+/// Describes the links between stages; empty if all of them are as usual.
 std::string links_text(const PlanSummary& summary) {
   const bool usual = devices_text(summary).empty() && summary.across_nodes.bytes_per_second == 0;
   if (usual || summary.within_node.bytes_per_second == 0) return {};

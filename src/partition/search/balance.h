@@ -10,9 +10,9 @@
 namespace smp::partitioning {
 
 struct BalanceOptions {
-  /// What a node pays for not being on its parent's stage, as a share of an even load.
+  /// The price of placing a node on another stage than its parent, as a share of an even load.
   double crossing_price = 0;
-  /// Most nodes to look at, each time counted anew.
+  /// The most nodes to look at; a node counts once for every move or swap that is tried with it.
   int budget = 1'000'000;
 };
 

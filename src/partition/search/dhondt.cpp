@@ -4,7 +4,7 @@
 namespace smp::partitioning {
 namespace {
 
-/// Costs are sums in floating point: what differs by less is equal.
+/// Costs are sums in floating point: quotients that differ by less than this share are equal.
 constexpr double kEqual = 1e-9;
 
 class Deal {
@@ -12,7 +12,7 @@ class Deal {
   Deal(const std::vector<Claim>& claims, SeatTies ties)
       : claims_(claims), ties_(ties), held_(claims.size(), 0), count_(claims.size(), 0) {}
 
-  /// Index of the claim that gets a seat of that size; -1: none can use it.
+  /// The index of the claim that gets a seat of that size; -1 if none can use it.
   int next(double seat) {
     int winner = -1;
     for (std::size_t i = 0; i < claims_.size(); ++i) {

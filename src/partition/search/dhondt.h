@@ -7,15 +7,15 @@
 
 namespace smp::partitioning {
 
-/// Who asks for seats.
+/// One party that asks for seats.
 struct Claim {
   double cost = 0;
-  int most = 0;  ///< seats it can use
+  int most = 0;  ///< the most seats that it can use
 };
 
-/// Who gets a seat that several claim alike.
+/// The rule for a seat to which several claims have equal rights.
 enum class SeatTies : std::uint8_t {
-  kFewestSeats,  ///< who has fewer, then the first: equal claims get equally many
+  kFewestSeats,  ///< the one with fewer seats, then the first: equal claims get equally many
   kFirst,        ///< the first
 };
 

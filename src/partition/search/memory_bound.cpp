@@ -10,7 +10,7 @@
 namespace smp::partitioning {
 namespace {
 
-/// On every stage.
+/// Returns the most microbatches that a stage keeps at once, for the stage where it is smallest.
 int least_alive(const StepSettings& settings, int stages) {
   int least = settings.microbatches;
   for (int stage = 0; stage < stages; ++stage) {

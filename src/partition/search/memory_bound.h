@@ -12,12 +12,12 @@ namespace smp::partitioning {
 /// Bytes of weights, gradients, optimizer state and buffers of a node.
 double state_bytes(const CostNode& node, double optimizer_ratio, int gradient_copies = 1);
 
-/// Whatever the placement, some stage needs at least this share of the memory that buffers of every
-/// rank leave it, as the memory model counts it (predict_memory()): above 1 no placement fits. As
-/// bottleneck_lower_bound(), with bytes for costs and memory for speed: state, and what autograd
-/// keeps of the microbatches that every stage keeps at once. Infinite if some stage has no memory
-/// for what every rank holds.
-/// @param machine  with a limit for every stage
+/// Returns the share of its memory that some stage needs at least, whatever the placement; above 1
+/// no placement fits. Memory is what the buffers that every rank holds leave of the limit, counted
+/// as by predict_memory(). Computed as bottleneck_lower_bound(), with bytes for costs (state, and
+/// what autograd keeps of the microbatches that every stage keeps at once) and memory for speed.
+/// Infinite if the buffers that every rank holds do not fit some stage.
+/// @param machine  must have a memory limit for every stage
 double memory_lower_bound(const ModuleTree& tree, const CostTree& costs,
                           const simulate::Machine& machine, const StepSettings& settings);
 

@@ -51,7 +51,7 @@ class MemoryDiagnosis {
     return memory_lower_bound(unfit_.tree, costs, unfit_.machine, unfit_.settings);
   }
 
-  /// But that of the model itself, whose place is no pin.
+  /// Returns the cost tree without fixed stages, but for that of the model itself, which is no pin.
   CostTree without_pins() const {
     CostTree costs = unfit_.costs;
     for (std::size_t n = 1; n < costs.nodes.size(); ++n) costs.nodes[n].fixed = -1;

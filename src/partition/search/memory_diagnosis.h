@@ -17,8 +17,8 @@ struct UnfitPlacement {
   const StepSettings& settings;
   const std::vector<int>& stages_of_nodes;
   const Judgement& judgement;
-  bool all_by_hand;         ///< there was nothing to be placed
-  int active_microbatches;  ///< that "interleaved" has, or would have instead of "simple"
+  bool all_by_hand;         ///< every module was placed by hand, nothing was left to place
+  int active_microbatches;  ///< of "interleaved", also if "simple" is in use
 };
 
 /// @throws ResourceError  always; says whether no placement can fit

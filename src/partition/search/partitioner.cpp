@@ -29,12 +29,12 @@ constexpr std::int64_t kMostCalls = 4'000'000;
 constexpr std::int64_t kMostCallsOfOutcome = 500'000;
 constexpr int kMostJudgements = 300;
 constexpr int kLeastJudgements = 12;
-/// By which a bottleneck may grow if fewer modules are cut then.
+/// The shares by which a bottleneck may grow if that cuts fewer modules.
 constexpr std::array kSlacks{0.01, 0.03, 0.1};
-/// Rounds of runs that are dealt to the stages; see looped_partition().
+/// The numbers of runs per stage to try in looped_partition().
 constexpr std::array kLoops{2, 3, 4, 6, 8};
 
-/// Weights of memory beside the one that is asked for.
+/// The weights of memory (alpha) to try beside the one that is asked for.
 constexpr std::array kOtherAlphas{0.0, 0.2, 0.5, 0.8, 1.0};
 constexpr int kBudgetForOtherCosts = 200;  // judgements
 
@@ -102,7 +102,8 @@ class Planner {
     add(kByHand, fixed_stages(stage));
   }
 
-  /// @param stage  of nodes that are not fixed, but for the model itself, which is on stage 0
+  /// Returns the stage of every node, if those without a fixed one go to `stage`. The model itself
+  /// is on stage 0.
   std::vector<int> fixed_stages(int stage) const {
     std::vector<int> stages;
     for (const CostNode& node : costs_.nodes) {
@@ -146,7 +147,8 @@ class Planner {
     }
   }
 
-  /// Where nothing fits so far, and the search could not afford to begin with these.
+  /// If no placement found so far fits the memory, also judges those of add_by_other_costs(), which
+  /// the search may have been too small to begin with.
   void try_other_costs() {
     const auto fits = [](const Candidate& found) { return found.judgement.fits(); };
     if (std::any_of(found_.begin(), found_.end(), fits)) return;
@@ -205,8 +207,9 @@ class Planner {
     return search_partition(costs_, machine_, starts, judge, budget);
   }
 
-  /// What the paper's algorithm and even runs come to where memory weighs more or less, or modules
-  /// are priced by their number: with a limit on memory one of these may be all that fits.
+  /// Appends the placements that the paper's algorithm and contiguous runs give for other weights
+  /// of memory, or if modules are priced by their number: with a memory limit, one of these may be
+  /// the only one that fits.
   void add_by_other_costs(std::vector<std::vector<int>>& starts) const {
     simulate::Trace counted = trace_;
     counted.source = simulate::CostSource::kCounts;

@@ -17,32 +17,32 @@ namespace smp::partitioning {
 struct PartitionOptions {
   int pp_size = 1;
   std::vector<Pin> pins;
-  /// Find a split of what has no pin; else it goes to `default_partition`.
+  /// True: places modules without a pin automatically; else they go to `default_partition`.
   bool auto_partition = true;
   int default_partition = 0;
 
-  /// One microbatch through the model. Without calls: count_trace().
+  /// The trace of one microbatch or several; if it has no calls, count_trace() stands for it.
   simulate::Trace trace;
-  /// Speeds, memory and messages; its `stages` is not read.
+  /// Speeds, memory and links of the stages; its `stages` is not read (`pp_size` is).
   simulate::Machine machine;
-  /// "best", "tree", "contiguous" or "search".
+  /// The strategy: "best", "tree", "contiguous" or "search".
   std::string strategy = "best";
   double memory_weight = 0.8;  ///< alpha of equation 1
 
   std::string pipeline = "interleaved";
   int microbatches = 1;
-  /// Most microbatches in flight under "interleaved", at least 1; must be set for it.
+  /// The most microbatches in flight under "interleaved", which needs at least 1.
   int active_microbatches = 0;
-  /// Optimizer state over trained weights: SGD 0, momentum 1, Adam 2.
+  /// Bytes of optimizer state over bytes of trained weights: SGD 0, momentum 1, Adam 2.
   double optimizer_ratio = 2;
-  /// How often each gradient is held: twice where replicas add them up aside.
+  /// The number of copies of each gradient: 2 where replicas keep their sums aside.
   int gradient_copies = 1;
-  /// Whether a plan that needs more memory than there is, is an error; else the one that lacks
-  /// least is made.
+  /// True: a model that no found placement fits into memory is an error; else the plan that lacks
+  /// least memory is made.
   bool refuse_unfit = true;
 };
 
-/// What the schedule of such a step is made for.
+/// Returns the shape of the step for which its schedule is made.
 [[nodiscard]] inline schedule::StepShape shape_of(const PartitionOptions& options) {
   return {options.pp_size, options.microbatches, options.active_microbatches};
 }

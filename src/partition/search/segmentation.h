@@ -7,9 +7,9 @@
 
 namespace smp::partitioning {
 
-/// Takes one segment of the sequence.
+/// A bin that takes one segment of the sequence.
 struct Bin {
-  double load = 0;        ///< what it carries already
+  double load = 0;        ///< the weight that it carries already
   double speed = 1;       ///< carries twice as much in the same time if 2
   bool needs_one = true;  ///< must get at least one element
   double level(double segment) const { return (load + segment) / speed; }

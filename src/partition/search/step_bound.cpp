@@ -19,7 +19,7 @@ using simulate::IntervalId;
 using simulate::IntervalTimes;
 using simulate::Trace;
 
-/// Seconds of an interval, at least.
+/// The least seconds that an interval can take.
 struct LeastTimes {
   double forward = 0;
   double backward = 0;
@@ -30,7 +30,8 @@ LeastTimes least_of(const IntervalTimes& times) {
   return {times.forward, times.backward, times.backward - times.weights};
 }
 
-/// Of every interval (Trace::index_of), on the device of some stage that suits it best.
+/// Returns the least times of every interval (by Trace::index_of): those on the fastest of the
+/// stages' devices.
 std::vector<LeastTimes> least_times(const Trace& trace, const simulate::Machine& machine) {
   std::vector<IntervalTimes> own(trace.num_intervals());
   for (int call = -1; call < static_cast<int>(trace.calls.size()); ++call) {
@@ -59,13 +60,14 @@ std::vector<LeastTimes> least_times(const Trace& trace, const simulate::Machine&
   return least;
 }
 
-/// A microbatch that was traced.
+/// One traced microbatch, and how often it stands for one of a step.
 struct Microbatch {
   const Trace& trace;
-  int times;                      // that a step has it
+  int times;                      // that it occurs in a step
   std::vector<LeastTimes> least;  // by interval
 
-  /// Without a weight gradient where these may come later.
+  /// Seconds of all intervals in a row, forward and backward; without the gradients of weights if
+  /// the schedule may compute these later.
   double longest_chain(bool splits_backward) const {
     double sum = 0;
     for (const auto& times : least) {
@@ -86,7 +88,7 @@ std::vector<Microbatch> microbatches_of(const Trace& trace, const simulate::Mach
   return all;
 }
 
-/// Own work of every node, for one microbatch.
+/// Returns the seconds of every node's own work, for one microbatch.
 std::vector<double> work_of_nodes(const Microbatch& microbatch, const CostTree& costs) {
   std::vector<double> sums(costs.nodes.size(), 0);
   const auto add = [&](int module, const IntervalId& interval) {
@@ -102,17 +104,17 @@ std::vector<double> work_of_nodes(const Microbatch& microbatch, const CostTree& 
   return sums;
 }
 
-/// Of every node: seconds of a microbatch's forward before it can compute for the first time, and
-/// of its backward after the node has computed for the last time.
+/// The seconds, by node, of a microbatch's forward `before` the node can compute for the first
+/// time, and of its backward `after` the node has computed for the last time.
 struct Around {
   explicit Around(std::size_t nodes)
       : before(nodes, std::numeric_limits<double>::infinity()), after(before) {}
   std::vector<double> before, after;
 };
 
-/// Brings them down to those of `microbatch`. A caller can compute as soon as it is called: the
-/// runtime does before its requests what it only does between them to pass results on
-/// (kOnlyPassesOn).
+/// Lowers `around` to the times of `microbatch` where these are less. A caller can compute as soon
+/// as it is called: the runtime does before its requests what it only does between them to pass
+/// results on (kOnlyPassesOn).
 void note_work_around(const Microbatch& microbatch, const CostTree& costs, Around& around) {
   double before = 0, after = 0;
   const auto pass = [&](const IntervalId& interval) {
@@ -139,14 +141,16 @@ void note_work_around(const Microbatch& microbatch, const CostTree& costs, Aroun
   }
 }
 
-/// Whichever microbatch comes to a node first, and whichever leaves it last.
+/// Returns the least times over all microbatches: any of them may be the first to reach a node, and
+/// any the last to leave it.
 Around work_around_nodes(const std::vector<Microbatch>& microbatches, const CostTree& costs) {
   Around around(costs.nodes.size());
   for (const auto& microbatch : microbatches) note_work_around(microbatch, costs, around);
   return around;
 }
 
-/// Of all nodes that compute, ascending: no two stages begin, or end, with the same one.
+/// Returns the seconds of all nodes that compute, ascending. The i-th stage to begin (or end) waits
+/// at least the i-th of these, since no two stages begin, or end, with the same node.
 std::vector<double> of_computing_nodes(const std::vector<double>& by_node, const CostTree& costs) {
   std::vector<double> seconds;
   for (std::size_t n = 0; n < by_node.size(); ++n) {
@@ -156,7 +160,7 @@ std::vector<double> of_computing_nodes(const std::vector<double>& by_node, const
   return seconds;
 }
 
-/// What all stages can compute in a second, if those of a host share its cores.
+/// The sum of the speeds of all stages, where stages of one host share its cores.
 double capacity(const simulate::Machine& machine) {
   double all = 0;
   for (int stage = 0; stage < machine.stages; ++stage) all += machine.speed(stage);
@@ -179,8 +183,8 @@ bool splits_backward(const StepSettings& settings, int stages) {
   return false;
 }
 
-/// Work that is not done because stages wait at the ends of the step, at least: at traced speed,
-/// the fastest stage waits least.
+/// The least work, in seconds at traced speed, that is not done because stages wait at the
+/// beginning and the end of the step. The fastest stage is taken to wait least.
 double lost_work(const std::vector<Microbatch>& microbatches, const CostTree& costs,
                  const simulate::Machine& machine, const StepSettings& settings) {
   if (!machine.oversubscribed.empty()) return 0;

@@ -8,8 +8,9 @@
 
 namespace smp::partitioning {
 
-/// Seconds. However the nodes are placed (fixed ones where they are) and whatever the schedule, a
-/// step whose calls follow each other as in the trace takes at least the largest of
+/// Returns a lower bound on the step time, in seconds. However the nodes are placed (fixed ones
+/// where they are) and whatever the schedule, a step whose calls follow each other as in the trace
+/// takes at least the largest of
 /// - the work of a microbatch, forward and backward, on the fastest stage, but for gradients of
 ///   weights if some schedule puts these off;
 /// - bottleneck_lower_bound() of the work of all microbatches;

@@ -19,32 +19,32 @@ struct StepSettings {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
   double optimizer_ratio = 2;  ///< optimizer state over trained weights
-  /// What an even cost is worth against a short step, 0 to 1: as much as memory in the cost (alpha
-  /// of equation 1), since the step itself tells how even the time is.
+  /// The weight of evenly spread cost against a short step, 0 to 1. It is the weight of memory in
+  /// the cost (alpha of equation 1), since the step time itself tells how evenly time is spread.
   double balance_weight = 0.8;
   int gradient_copies = 1;  ///< how often each gradient is held
 };
 
-/// What a placement comes to.
+/// The verdict on one placement.
 struct Judgement {
   simulate::SimulatedStep step;
-  double replica_sums = 0;          ///< seconds after it until replicas have summed their gradients
+  double replica_sums = 0;          ///< seconds from its end until replicas have summed gradients
   std::vector<StageMemory> memory;  ///< by stage
   double to_bound = 1;              ///< bottleneck ÷ its lower bound
-  double balance_weight = 0;        ///< StepSettings
+  double balance_weight = 0;        ///< as in StepSettings
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
-  int split_modules = 0;            ///< whose parts are on several stages
+  int split_modules = 0;            ///< modules whose parts are on several stages
 
   bool fits() const { return missing == 0; }
-  /// Until the next step can begin.
+  /// Seconds until the next step can begin.
   double seconds() const { return step.seconds + replica_sums; }
-  /// Smaller is better: seconds of the step and of sums after it, times `to_bound` to the power of
-  /// `balance_weight`, and a little more for every module that a reader finds on several stages;
-  /// what does not fit is worse than all that fits.
+  /// The value of the placement; smaller is better. It is seconds() times `to_bound` to the power
+  /// of `balance_weight`, and a little more for every module whose parts are on several stages. A
+  /// placement that does not fit the memory is worse than every one that fits.
   double value() const;
 };
 
-/// Refers to its arguments.
+/// Judges placements by simulation. Refers to its arguments, which must outlive it.
 class StepJudge {
  public:
   StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const CostTree& costs,
@@ -54,8 +54,8 @@ class StepJudge {
   /// stage.
   Judgement judge(const std::vector<int>& stages_of_nodes, int simulated) const;
 
-  /// Judges within `calls` simulated module calls, as exactly as so many allow. Here the memory's
-  /// `most` is always told; judge() does so if it is limited.
+  /// Judges with at most `calls` simulated module calls, as exactly as so many allow. Always fills
+  /// in StageMemory::most_activations; judge() does so only if memory is limited.
   Judgement judge_within(const std::vector<int>& stages_of_nodes, std::int64_t calls) const;
 
   std::int64_t calls_of_microbatch() const;

@@ -15,36 +15,37 @@ namespace smp::partitioning {
 /// The paper's algorithm: Algorithms 1 and 2 over the tree, seats by D'Hondt. Beyond the paper: no
 /// more seats for a subtree than it has nodes, a seat counts by the speed of its stage, and stages
 /// that fixed nodes half fill take no part. No stage stays empty if there are nodes enough.
-/// @param ties  of which the paper says nothing
+/// @param ties  the rule for equal claims, which the paper leaves open
 std::vector<int> tree_partition(const CostTree& tree, const simulate::Machine& machine,
                                 SeatTies ties = SeatTies::kFewestSeats);
 
-/// Nodes in execution order, at any depth, cut into one run a stage with the least maximum; of such
-/// cuts, those that open the fewest inner nodes. No stage stays empty if there are nodes enough.
-/// @param slack  by which share of it the maximum may grow where that opens fewer nodes
+/// Cuts the nodes in execution order, at any depth, into one run per stage, so that the largest
+/// load is least; of such cuts it takes one that opens the fewest inner nodes. No stage stays empty
+/// if there are nodes enough.
+/// @param slack  the share by which the maximum may grow where that opens fewer nodes
 std::vector<int> contiguous_partition(const CostTree& tree, const simulate::Machine& machine,
                                       double slack = 0);
 
-/// Nodes in execution order, cut into `loops` runs a stage that are dealt round the stages. A
+/// Cuts the nodes in execution order into `loops` runs per stage and deals them round the stages. A
 /// microbatch visits each stage `loops` times, so the pipeline fills faster, for more messages; and
 /// many small runs balance better than few large ones.
 std::vector<int> looped_partition(const CostTree& tree, const simulate::Machine& machine,
                                   int loops);
 
-/// Judges a placement: smaller is better; infinite if it does not fit the memory.
+/// A function that judges a placement; a smaller result is better.
 using Judge = std::function<double(const std::vector<int>& stages_of_nodes)>;
 
-/// The best placement found from `starts` by moving and swapping boundaries, single nodes and
-/// subtrees. @param budget  most calls of `judge`.
+/// Returns the best placement found from `starts` by moving and swapping boundaries, single nodes
+/// and subtrees. @param budget  the most calls of `judge`
 std::vector<int> search_partition(const CostTree& tree, const simulate::Machine& machine,
                                   const std::vector<std::vector<int>>& starts, const Judge& judge,
                                   int budget);
 
-/// Largest cost of a stage, divided by its speed.
+/// Returns the bottleneck of a placement: the largest cost of a stage divided by its speed.
 double bottleneck(const CostTree& tree, const std::vector<int>& stages_of_nodes,
                   const simulate::Machine& machine);
 
-/// No placement of these nodes has a smaller bottleneck: the largest of
+/// Returns a lower bound on the bottleneck of every placement of these nodes, the largest of
 /// - total cost / total speed: loads add up to the total, so they cannot all be below the mean;
 /// - the level of a stage by the nodes that are fixed to it;
 /// - for each k up to the stages: the k largest free nodes / the k fastest stages, since they

@@ -6,9 +6,9 @@
 
 namespace smp::partitioning {
 
-/// Simulates a step with the spans of every stage. Of very many microbatches only as many as a
-/// picture can show.
-/// @param options  those that the plan was made with
+/// Simulates a step under `plan` and returns it with the spans of every stage. If there are very
+/// many microbatches, it simulates only as many as a picture can show.
+/// @param options  the options that the plan was made with
 [[nodiscard]] simulate::SimulatedStep simulate_plan(const ModuleTree& tree,
                                                     const PartitionOptions& options,
                                                     const PartitionPlan& plan);

@@ -37,7 +37,7 @@ void append(Json& numbers, const ComputeInterval& interval) {
   numbers.push_back(interval.gradient_bytes);
 }
 
-/// From 0 to what any sum of them stays far below.
+/// Reads a quantity, 0 to 1e9, so that no sum of quantities overflows. @throws UsageError
 double quantity_at(const Json& numbers, std::size_t index, const std::string& name) {
   const auto quantity = base::json_element<double>(numbers, index, name);
   SMP_REQUIRE(quantity >= 0 && quantity <= kMostSeconds, name, ": element ", index, " of ",
@@ -62,7 +62,8 @@ void append_backward(Json& numbers, const ComputeInterval& interval) {
   numbers.push_back(interval.weight_seconds);
 }
 
-/// A part of a backward, of which its sum may differ by rounding.
+/// Reads the seconds that gradients of weights take. They are a part of `backward`, but may exceed
+/// it by rounding. @throws UsageError
 double weights_at(const Json& numbers, std::size_t index, double backward,
                   const std::string& name) {
   constexpr double kRounding = 1 + 1e-9;
@@ -101,7 +102,7 @@ Json call_to_json(const TracedCall& call) {
   return numbers;
 }
 
-/// `count` of them, or `more`.
+/// Requires an array of `count` numbers, or of `more` in addition. @throws UsageError
 void require_numbers(const Json& numbers, std::size_t count, const char* what,
                      const std::string& name, std::size_t more = 0) {
   const bool right =
@@ -136,7 +137,7 @@ bool keeps_order(const Trace& trace) {
                      [](const auto& change) { return change.kind == StateKind::kOrdered; });
 }
 
-/// [bytes, call, before, call, before, ...]
+/// Returns a shared tensor as [bytes, call, before, call, before, ...].
 Json shared_to_json(const simulate::SharedTensor& tensor) {
   Json numbers = {tensor.bytes};
   for (const auto& keeper : tensor.keepers) {
@@ -162,7 +163,7 @@ Json link_to_json(const Machine::Link& link) {
   return {{"latency", link.latency}, {"bytes_per_second", link.bytes_per_second}};
 }
 
-/// Where the stages are, and the links between these places.
+/// Adds the places of the stages (node, socket, port) and the links between them.
 void add_places(Json& json, const Machine& machine) {
   Json places = Json::array();
   for (const auto& place : machine.places) {
@@ -293,7 +294,7 @@ void require_callers_are_running(const std::vector<TracedCall>& calls, const std
   }
 }
 
-/// Older plans do not say.
+/// Reads the call whose result is the loss; -1 if unknown, as in older plans. @throws UsageError
 int loss_call_from_json(const Json& json, int calls, const std::string& name) {
   if (!json.contains("loss_call")) return -1;
   const int call = json_member<int>(json, "loss_call", name);
@@ -302,7 +303,7 @@ int loss_call_from_json(const Json& json, int calls, const std::string& name) {
   return call;
 }
 
-/// [forward, backward, weights] of each interval.
+/// Returns, by device, the times [forward, backward, weights] of each interval in seconds.
 Json profiles_to_json(const Trace& trace) {
   Json profiles = Json::array();
   for (const auto& profile : trace.profiles) {
@@ -332,7 +333,7 @@ void read_profiles(Trace& trace, const Json& json, const std::string& name) {
   }
 }
 
-/// What one microbatch did.
+/// Reads the calls of one microbatch into `trace`. @throws UsageError
 void read_calls(Trace& trace, const Json& json, const std::string& name) {
   const auto after = json_member<Json>(json, "body_after", name);
   require_numbers(after, 3, "\"body_after\"", name, kBackwardNumbers);
@@ -376,7 +377,7 @@ std::string devices_text(const Trace& trace) {
                       ",\n    \"profiles\": ", profiles_to_json(trace).dump());
 }
 
-/// Members of an object.
+/// Returns the calls of one microbatch as the members of a JSON object, without the braces.
 std::string calls_text(const Trace& trace) {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);

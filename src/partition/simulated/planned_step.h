@@ -12,9 +12,10 @@ namespace smp::partitioning {
 struct ModuleTree;
 struct PartitionOptions;
 
-/// What simulate() needs but the stages of the modules. Of the trace only what it reads.
+/// All that simulate() needs, but for the stages of the modules. The trace holds only what
+/// simulate() reads.
 struct PlannedStep {
-  simulate::Trace trace;  ///< modules by their place in the plan
+  simulate::Trace trace;  ///< modules are numbered by their rows in the plan
   simulate::Machine machine;
   std::string pipeline = "interleaved";
   int microbatches = 1;

@@ -11,18 +11,19 @@
 
 namespace smp::partitioning {
 
-/// One schedule.
+/// The simulated step under one schedule.
 struct ScheduleOutcome {
   std::string schedule;  ///< as the key `pipeline` names it
   double step_seconds = 0;
   double bubble = 0;
-  std::vector<std::int64_t> activations;  ///< by stage: the most, whatever the timing
+  std::vector<std::int64_t> activations;  ///< by stage, bytes: the most, whatever the timing
 };
 
-/// "simple,file:own.txt" to names; "all" stands for every one that needs no file, and empty words
-/// for nothing.
+/// Splits a list such as "simple,file:own.txt" into names of schedules. "all" stands for every
+/// schedule that needs no file; empty words are passed over.
 [[nodiscard]] std::vector<std::string> schedules_of(const std::string& list);
 
+/// Simulates the step under each of `schedules`.
 /// @param microbatches  of a step, each as large as those of the plan; 0: as many as in the plan
 /// @throws UsageError   a schedule that make_schedule() refuses; a plan for other stages or modules
 ///                      than the step
@@ -30,8 +31,8 @@ struct ScheduleOutcome {
     const PartitionPlan& plan, const PlannedStep& step, const std::vector<std::string>& schedules,
     int microbatches);
 
-/// For people; at most 100 columns.
-/// @param times  whether the seconds mean anything; else they are told as multiples of the fewest
+/// Returns the outcomes as a table for people, at most 100 columns wide.
+/// @param times  true if the seconds were measured; else they are shown as multiples of the fewest
 [[nodiscard]] std::string comparison_table(const std::vector<ScheduleOutcome>& outcomes,
                                            const PlannedStep& step, int microbatches,
                                            bool times = true);

@@ -6,13 +6,13 @@
 
 namespace smp::partitioning {
 
-/// "950", "4.1 K", "4.1 M", "2.0 G".
+/// Returns a count as "950", "4.1 K", "4.1 M" or "2.0 G".
 std::string short_count(std::int64_t count);
 
-/// "0", "950 B", "4.1 KiB", "4.1 MiB", "2.0 GiB".
+/// Returns a number of bytes as "0", "950 B", "4.1 KiB", "4.1 MiB" or "2.0 GiB".
 std::string short_bytes(std::int64_t bytes);
 
-/// "950 us", "13.1 ms", "2.50 s".
+/// Returns a duration as "950 us", "13.1 ms" or "2.50 s".
 std::string short_seconds(double seconds);
 
 }  // namespace smp::partitioning

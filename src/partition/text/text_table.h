@@ -8,7 +8,7 @@
 
 namespace smp::partitioning {
 
-/// Lines of aligned columns, two blanks apart. Cells that are too long go on in the next line,
+/// A table of aligned columns, two blanks apart. Cells that are too long go on in the next line,
 /// broken behind a comma or blank where there is one.
 class TextTable {
  public:
@@ -22,7 +22,7 @@ class TextTable {
   void add_row(std::vector<std::string> cells);
   /// A line of running text below the last row, from the column `column` on.
   void add_note(std::string text, int column);
-  /// @param width  of the notes, from the left edge of the table.
+  /// Returns the table as text. @param width  of the notes, from the left edge of the table
   std::string finish(int width) const;
 
  private:
@@ -38,11 +38,11 @@ class TextTable {
   std::vector<Line> lines_;
 };
 
-/// Characters of UTF-8 text, each taken for one column wide.
+/// Returns the number of characters of UTF-8 text; each is taken to be one column wide.
 int text_width(std::string_view text);
 
-/// `text` in pieces of at most `width` characters, broken behind blanks; else, in a dotted path,
-/// behind a dot; else where it must.
+/// Splits `text` into pieces of at most `width` characters, behind a blank if possible, else behind
+/// a dot of a dotted path, else anywhere.
 std::vector<std::string> wrapped(std::string_view text, int width);
 
 }  // namespace smp::partitioning

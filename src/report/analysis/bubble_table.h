@@ -9,17 +9,18 @@
 
 namespace smp::report {
 
-/// Shares of the ranks' time in [0, 1]; what is not known is left out.
+/// Bubbles of a step: the share of the ranks' time that is idle, in [0, 1]; unknown ones are empty.
 struct Bubbles {
   std::optional<double> measured;
   std::optional<double> simulated;  ///< for the plan
   std::optional<double> ideal;      ///< of equal stages without any delay
 };
 
-/// Of p equal stages and m microbatches: (p - 1) / (m + p - 1). None of a step without ranks.
+/// Returns the bubble of p equal stages and m microbatches, (p - 1) / (m + p - 1); nothing for a
+/// step without ranks.
 [[nodiscard]] std::optional<double> ideal_bubble(const StepTimeline& timeline);
 
-/// Nothing if there is no ideal one, hence no step.
+/// Adds a table of the bubbles to `page`; nothing if there is no ideal bubble, and so no step.
 void add_bubbles(HtmlPage& page, const Bubbles& bubbles);
 
 }  // namespace smp::report

@@ -29,7 +29,7 @@ class Walk {
  private:
   const std::vector<Span>& spans() const { return timeline_.ranks[rank_].spans; }
 
-  /// One part, which ends now.
+  /// Finds the part of the path that ends at the present time, and goes back to its start.
   void step() {
     const auto before = time_;
     const auto& own = spans();
@@ -50,8 +50,8 @@ class Walk {
     take(PathPart::Kind::kOther, idle_since, 0);
   }
 
-  /// The message that came last while the rank had nothing to do; of several that came at once, the
-  /// one that left last. Nothing that left before the step goes back in time.
+  /// Returns the message that came last while the rank had nothing to do; of several that came at
+  /// once, the one that left last. Messages that left before the step do not count.
   const Arrow* cause_between(Nanoseconds idle_since, Nanoseconds now) const {
     const auto& arrows = arrows_to_[rank_];
     auto next = std::partition_point(arrows.begin(), arrows.end(), [now](const Arrow* arrow) {

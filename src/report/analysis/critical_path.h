@@ -14,7 +14,7 @@ namespace smp::report {
 struct PathPart {
   enum class Kind {
     kComputing,  ///< on rank `rank`: Span `span`
-    kMessage,    ///< to `rank`, until it could go on
+    kMessage,    ///< a message to `rank`, until the rank could go on
     kOther,      ///< on `rank`: neither computes nor was any message recorded that it waited for
   };
   Kind kind = Kind::kOther;
@@ -23,7 +23,7 @@ struct PathPart {
   base::Nanoseconds start = 0, end = 0;
 };
 
-/// In order of time. Empty if no rank recorded a span.
+/// Returns the critical path in order of time; empty if no rank recorded a span.
 /// @param arrows  arrows_of(timeline)
 std::vector<PathPart> critical_path(const StepTimeline& timeline, const std::vector<Arrow>& arrows);
 

@@ -15,7 +15,7 @@ using schedule::Phase;
 using schedule::Span;
 using schedule::StepTrace;
 
-/// A span is noted a moment before the request that it runs.
+/// The most time by which a span's start may be noted before the request that it runs.
 constexpr Nanoseconds kSlack = 20 * base::kMicrosecond;
 
 class Gaps {
@@ -64,14 +64,15 @@ class Gaps {
     return times;
   }
 
-  /// @return how long it is
+  /// Notes a gap of the rank, if it has any length. @return its length
   Nanoseconds add_gap(std::size_t rank, IdleGap&& gap) {
     const auto length = gap.time.length();
     if (length > 0) gaps_[rank].push_back(std::move(gap));
     return length;
   }
 
-  /// What the rank did from `time` on until its step began. @return when that was
+  /// Sorts the time of the rank from `time` until its step began into `times`.
+  /// @return when its step began
   Nanoseconds look_before(std::size_t rank, Nanoseconds time, RankTimes& times) {
     const auto& trace = timeline_.ranks[rank];
     if (trace.between.empty()) {
@@ -93,8 +94,8 @@ class Gaps {
     return time;
   }
 
-  /// Out of the classes that would be as long in a perfect schedule: time on the way, or for other
-  /// reasons, comes of the messages and not of the plan.
+  /// Moves idle time of each rank to `imbalance`, out of the classes that even a perfect schedule
+  /// would have. Time for transport and other reasons stays: it comes from messages, not the plan.
   void tell_imbalance(IdleTime& found) const {
     const auto busy = work_of_ranks();
     const auto most = busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end());
@@ -116,7 +117,8 @@ class Gaps {
     }
   }
 
-  /// As the bubble counts it.
+  /// Returns the busy time of every rank as the bubble counts it: processor time if ranks share
+  /// cores, else wall-clock time.
   std::vector<Nanoseconds> work_of_ranks() const {
     const auto& ranks = timeline_.ranks;
     const bool shared = std::any_of(ranks.begin(), ranks.end(),
@@ -126,7 +128,8 @@ class Gaps {
     return work;
   }
 
-  /// While the pipeline fills, a rank may wait for another whose step has not begun.
+  /// Notes the work that the rank awaited while the pipeline filled: another rank's step may not
+  /// have begun by then.
   void find_late_callers(const TimeInterval& filling, std::size_t rank) {
     if (const Arrow* const cause = last_arrow(filling, rank)) {
       attribute({filling.start, std::min(cause->start, filling.end)}, rank, cause->from,
@@ -160,7 +163,8 @@ class Gaps {
     return *(next - 1);
   }
 
-  /// To what `awaited` did in that time, which is in `spans`. @return what it did longest; or empty
+  /// Attributes the time in which `rank` waited to the work that `awaited` did in it (`spans`).
+  /// @return the work that took longest; empty if there was none
   std::string attribute(const TimeInterval& time, std::size_t rank, std::size_t awaited,
                         const std::vector<Span>& spans) {
     const Span* longest = nullptr;

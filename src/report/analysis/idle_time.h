@@ -11,44 +11,45 @@
 
 namespace smp::report {
 
-/// Where the time of one rank went, in nanoseconds; all but `without_core` add up to the length of
-/// `IdleTime::whole`.
+/// The time of one rank by use, in nanoseconds; all members but `without_core` add up to the length
+/// of `IdleTime::whole`.
 struct RankTimes {
   base::Nanoseconds optimizer = 0;  ///< before the step: in optimizer.step()
   base::Nanoseconds host = 0;       ///< before the step: in code of the program, say loading data
   base::Nanoseconds library = 0;    ///< before the step: in smp, which gets steps ready
   base::Nanoseconds busy = 0;       ///< in modules or the body
   base::Nanoseconds filling = 0;    ///< before its first span: the pipeline fills
-  /// After its last span, of this step and of the one before: it drains, or others are still busy.
+  /// After the rank's last span, of this step and of the one before: the pipeline drains, or others
+  /// are still busy.
   base::Nanoseconds draining = 0;
-  /// Between spans, until another rank had sent what it waited for.
+  /// Between spans, until another rank sent the message that this one waited for.
   base::Nanoseconds for_work = 0;
-  /// What it would be idle even in a perfect schedule, because others have more to do: how much
-  /// longer the busiest rank was busy in this step, as far as `for_work`, and then `filling` and
-  /// `draining` of this step, hold so much, which are shorter by that. Where ranks outnumber cores
-  /// processor time is compared.
+  /// The time that the rank would be idle even in a perfect schedule, because others have more to
+  /// do: the busy time of the busiest rank in this step minus its own. It is taken out of
+  /// `for_work`, then `filling`, then `draining` of this step, and is at most what these hold.
+  /// Where ranks outnumber cores, processor times are compared.
   base::Nanoseconds imbalance = 0;
-  base::Nanoseconds transport = 0;  ///< between spans, while that was on its way
+  base::Nanoseconds transport = 0;  ///< between spans, while that message was on its way
   base::Nanoseconds other = 0;      ///< not known: between spans with no message, before the step
-  base::Nanoseconds without_core = 0;  ///< of busy: where ranks outnumber cores
+  base::Nanoseconds without_core = 0;  ///< part of `busy`, where ranks outnumber cores
 };
 
-/// What ranks waited for: `work` of another rank, before the step too: while the first one still
-/// loads data, the others wait for its first request.
+/// Work of one rank that another rank waited for. It may come before the step: while the first
+/// rank still loads data, the others wait for its first request.
 struct AwaitedWork {
   std::size_t rank = 0, awaited = 0;  ///< places in StepTimeline::ranks: who waited, for whom
-  /// "backward of encoder.block.0", "the step body", "optimizer.step()", ...
+  /// The name of the work: "backward of encoder.block.0", "the step body", "optimizer.step()", ...
   std::string work;
   base::Nanoseconds time = 0;  ///< that `rank` was idle while `awaited` did it
 };
 
-/// A time in which a rank had nothing to do, and why; the kinds are those of RankTimes, of which
-/// `imbalance` is a part that has no place in time.
+/// An interval in which a rank had nothing to do, and why. The kinds are those of RankTimes, but
+/// for `imbalance`, which belongs to no interval.
 struct IdleGap {
   enum class Kind { kFilling, kDraining, kForWork, kTransport, kOther };
   TimeInterval time;
   Kind kind = Kind::kOther;
-  std::size_t awaited = 0;  ///< kForWork and kTransport: for whom, a place in StepTimeline::ranks
+  std::size_t awaited = 0;  ///< kForWork, kTransport: whom it waits for, in StepTimeline::ranks
   std::string work = {};    ///< kForWork: what that rank did meanwhile, most of the time
 };
 
@@ -59,13 +60,14 @@ struct IdleTime {
   std::vector<AwaitedWork> awaited;        ///< longest first
 };
 
-/// A gap between two spans of a rank ends because a message came, the latest one in it. Up to the
-/// moment when that was sent the rank waited for the sender, and for whatever the sender computed
-/// in that time.
+/// Explains the idle time of every rank. A gap between two spans of a rank is taken to end because
+/// of the latest message that came in it. Until that message was sent, the rank waited for the
+/// sender, and for the work that the sender did in that time.
 /// @param arrows  arrows_of(timeline); if there are none, idle time between spans is `other`
 [[nodiscard]] IdleTime idle_time(const StepTimeline& timeline, const std::vector<Arrow>& arrows);
 
-/// "forward of encoder.block.0"; of the step body, and between steps, its name alone.
+/// Returns the name of a span's work, "forward of encoder.block.0"; for the step body, and between
+/// steps, its name alone.
 std::string work_name(const StepTimeline& timeline, const schedule::Span& span);
 
 }  // namespace smp::report

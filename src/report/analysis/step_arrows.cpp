@@ -16,7 +16,7 @@ struct End {
   base::Nanoseconds time;
 };
 
-/// Caller and number.
+/// The name of a request: its caller's rank and its number.
 using Name = std::pair<std::int32_t, std::int64_t>;
 
 struct Request {
@@ -36,7 +36,8 @@ class Requests {
   }
 
   const std::map<Name, Request>& all() const noexcept { return all_; }
-  /// Who made an output has answered when it left.
+  /// Returns the ends from which the request's inputs were sent. An output that came unasked was
+  /// sent when the request that made it was answered.
   std::vector<End> causes_of(const Request& request) const {
     auto causes = request.causes;
     for (const auto& name : request.makers) {

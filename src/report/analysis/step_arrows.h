@@ -15,7 +15,7 @@ struct Arrow {
   bool answer = false;  ///< else a request, or a tensor that was promised to one
 };
 
-/// In order of their ends. Requests of which not both ends were recorded are left out.
+/// Returns the messages in order of their ends, without those of which only one end was recorded.
 std::vector<Arrow> arrows_of(const StepTimeline& timeline);
 
 }  // namespace smp::report

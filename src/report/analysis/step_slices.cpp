@@ -36,7 +36,7 @@ Track track_of(const StepTimeline& timeline, const StepTrace& rank, Nanoseconds 
   return track;
 }
 
-/// Place of the first slice that begins after `time`.
+/// Returns the index of the first slice that begins after `time`.
 std::size_t first_after(const Track& track, Nanoseconds time) {
   const auto found =
       std::upper_bound(track.slices.begin(), track.slices.end(), time,
@@ -44,21 +44,21 @@ std::size_t first_after(const Track& track, Nanoseconds time) {
   return static_cast<std::size_t>(found - track.slices.begin());
 }
 
-/// The last slice that had begun: what it asked for may be sent after its end.
+/// Returns the last slice that had begun by `time`: its message may be sent after its end.
 std::optional<std::size_t> sender_at(const Track& track, Nanoseconds time) {
   const auto next = first_after(track, time);
   if (next == 0) return std::nullopt;
   return next - 1;
 }
 
-/// The slice at `time`, if there is one.
+/// Returns the slice that runs at `time`, if there is one.
 std::optional<std::size_t> slice_at(const Track& track, Nanoseconds time) {
   const auto last = sender_at(track, time);
   return last && time <= track.slices[*last].end ? last : std::nullopt;
 }
 
-/// A request belongs to the slice that runs it; an answer may come while another slice runs, or
-/// none, and its receiver goes on in the next.
+/// Returns the slice that receives a message. A request belongs to the slice that runs it; an
+/// answer may come while another slice runs, or none, and its receiver goes on in the next.
 std::optional<std::size_t> receiver_at(const Track& track, Nanoseconds time, bool answer) {
   const auto running = slice_at(track, time);
   const auto next = first_after(track, time);

@@ -10,7 +10,7 @@
 
 namespace smp::report {
 
-/// A span. Times in nanoseconds since the first of them.
+/// One span, with times in nanoseconds since the start of the first span.
 struct Slice {
   base::Nanoseconds start = 0, end = 0;
   base::Nanoseconds cpu = 0;
@@ -43,8 +43,9 @@ struct StepSlices {
   std::vector<SliceFlow> flows;  ///< as arrows_of()
 };
 
-/// Left out are messages that no two slices tell of: nothing was recorded after them, or by clocks
-/// of two machines the slice that was begun for a message is older than the one that sent it.
+/// Returns the step as slices and flows. Messages without a slice at both ends are left out: if
+/// nothing was recorded after them, or if by the clocks of two machines the slice that began for a
+/// message is older than the slice that sent it.
 StepSlices slices_of(const StepTimeline& timeline);
 
 }  // namespace smp::report

@@ -53,7 +53,8 @@ std::string rank_to_json(const StepTrace& rank, Nanoseconds origin) {
   return text + (rank.requests.empty() ? "}" : "]}");
 }
 
-/// @param what  "a span", for the message
+/// Requires an array of `count` integers. @throws UsageError
+/// @param what  a name for the message, such as "a span"
 void require_integers(const Json& numbers, std::size_t count, const char* what,
                       const std::string& name) {
   const auto integers = json_as<std::vector<std::int64_t>>(numbers);

@@ -21,7 +21,7 @@ std::optional<std::int64_t> latest_step(const Rings& rings) {
   return latest;
 }
 
-/// When the rank was heard of last in this step.
+/// Returns the time when the rank was last heard of in this step.
 Nanoseconds last_sign(const StepTrace& trace) {
   auto last = std::max(trace.start, trace.end);
   for (const auto& span : trace.spans) last = std::max({last, span.start, span.end});

@@ -11,9 +11,9 @@
 
 namespace smp::report {
 
-/// The latest step that any rank began. A rank that did not begin it has an empty lane, and what
-/// still ran when a rank was heard of last ends when the last of all ranks was.
-/// @param rings         of every rank, in order of pp_rank: what read_ring() found
+/// Returns the latest step that any rank began. A rank that did not begin it has an empty lane;
+/// spans that still ran end at the last time when any rank was heard of.
+/// @param rings         what read_ring() found for every rank, in order of pp_rank
 /// @param module_paths  by Span::module
 /// @return nothing if no rank began a step
 [[nodiscard]] std::optional<StepTimeline> unfinished_step(

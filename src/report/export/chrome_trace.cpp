@@ -25,8 +25,8 @@ Json event_of(const Track& track, const Slice& slice, bool simulated) {
           {"args", std::move(arguments)}};
 }
 
-/// Its two ends. Viewers bind the first to the slice that it lies in, the second to the next slice
-/// unless told otherwise ("bp").
+/// Returns the events of a flow's two ends. Viewers bind the first to the slice that it lies in,
+/// the second to the next slice unless told otherwise ("bp").
 std::string flow_of(const std::vector<Track>& tracks, const SliceFlow& flow, std::int64_t number) {
   const Track& receiver = tracks[flow.to.track];
   Json start = {{"ph", "s"},

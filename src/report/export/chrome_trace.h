@@ -8,9 +8,10 @@
 
 namespace smp::report {
 
-/// One process a rank, a complete event ("ph": "X") a span, times in microseconds since the start
-/// of the step: name is the module path, category the phase, arguments are microbatch and processor
-/// time. Messages between ranks are flows ("s" and "f") of category "message".
+/// Returns the step as JSON: one process per rank and one complete event ("ph": "X") per span, with
+/// times in microseconds since the start of the step. The name is the module path, the category the
+/// phase; the arguments are microbatch and processor time. Messages between ranks are flows ("s"
+/// and "f") of category "message".
 std::string to_chrome_trace(const StepTimeline& timeline);
 
 }  // namespace smp::report

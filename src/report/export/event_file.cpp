@@ -9,7 +9,8 @@
 namespace smp::report {
 namespace {
 
-/// A checksum of data that hold checksums themselves would be weak: so it is changed.
+/// Returns the CRC-32C of `bytes`, masked as TensorBoard wants it: a plain checksum of data that
+/// hold checksums themselves would be weak.
 std::uint32_t masked_checksum(const std::string& bytes) {
   boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> checksum;
   checksum.process_bytes(bytes.data(), bytes.size());

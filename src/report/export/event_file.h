@@ -9,11 +9,11 @@
 
 namespace smp::report {
 
-/// What such a file begins with.
+/// Returns the record that such a file begins with.
 /// @param seconds  since 1970, UTC
 std::string event_file_header(double seconds);
 
-/// The record of one step. "loss" becomes the curve "loss".
+/// Returns the record of one step; each name becomes a curve.
 std::string event_record(double seconds, std::int64_t step,
                          const std::vector<std::pair<std::string, double>>& numbers);
 

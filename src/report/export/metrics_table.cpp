@@ -12,7 +12,8 @@ namespace {
 
 using base::Json;
 
-/// Values are not kept: those of a million lines would need a gigabyte.
+/// Calls `action` with each line that is a JSON object, one after the other: to keep all values of
+/// a million lines would need a gigabyte.
 template <class Action>
 void for_each_object(const std::string& metrics, Action action) {
   std::istringstream lines(metrics);

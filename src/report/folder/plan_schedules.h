@@ -6,7 +6,7 @@
 
 namespace smp::report {
 
-/// A table of what the plan comes to under each schedule of `schedules`, simulated.
+/// Simulates the plan under each schedule of `schedules` and returns the results as a table.
 /// @param plan_file     the plan.json of a run or of `smp plan`; the step that was simulated for it
 ///                      is read from the trace-simulated.json beside it
 /// @param schedules     as partitioning::schedules_of() reads them

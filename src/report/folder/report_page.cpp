@@ -13,7 +13,8 @@ namespace {
 using base::Json;
 using Rows = std::vector<std::vector<std::string>>;
 
-/// The bubble of the whole step that was simulated, of which the drawn one may be a part.
+/// Returns the bubbles of the report. The simulated one is that of the plan's whole step, of which
+/// the drawn step may be a part.
 Bubbles bubbles_of(const RunReport& report) {
   const auto* const any = report.step ? &*report.step : &*report.simulated;
   Bubbles bubbles{
@@ -28,7 +29,7 @@ void add_picture(HtmlPage& page, const char* heading, const std::string& svg) {
   page.picture(svg);
 }
 
-/// As a picture, and as numbers if there is something to hold the predicted ones against.
+/// Adds memory as a picture, and as a table if some was measured.
 void add_memory(HtmlPage& page, const RunReport& report) {
   add_picture(page, "Memory", report.memory_picture);
   if (report.measured_memory.empty()) return;

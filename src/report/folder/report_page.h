@@ -10,24 +10,24 @@
 
 namespace smp::report {
 
-/// What there is of a run; empty parts are left out.
+/// The contents of the page of a run; empty parts are left out.
 struct RunReport {
   std::string title;
   std::string facts;  ///< when, on how many ranks, by which versions
-  /// Of the last step that was logged.
+  /// The metrics of the last step that was logged, as (name, text).
   std::vector<std::pair<std::string, std::string>> metrics;
   std::string loss_picture;  ///< SVG, as the other pictures
   std::optional<StepTimeline> step, simulated;
-  /// Of the plan's whole step, of which `simulated` may be a part.
+  /// The bubble of the plan's whole step, of which `simulated` may be a part.
   std::optional<double> simulated_bubble;
   std::string traffic_picture, partition_picture, memory_picture;
-  /// memory_rows(), if something was measured.
+  /// The rows of memory_rows(), if something was measured.
   std::vector<std::vector<std::string>> measured_memory;
   std::string plan_table;
   std::string configuration;  ///< JSON: of each key an object with "value" and "origin"
 };
 
-/// One HTML file.
+/// Returns the run as one HTML file.
 /// @throws UsageError  the configuration is broken.
 std::string draw_report(const RunReport& report);
 

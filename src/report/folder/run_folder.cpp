@@ -82,7 +82,7 @@ std::string short_text(const Json& value) {
   return text;
 }
 
-/// The last whole line, name by name.
+/// Returns the names and values of the last whole line of metrics.jsonl.
 std::vector<std::pair<std::string, std::string>> last_metrics(const std::string& metrics) {
   std::vector<std::pair<std::string, std::string>> numbers;
   std::string_view rest = metrics;
@@ -103,7 +103,7 @@ StepTimeline read_trace(const std::string& path) {
   return trace_from_json(base::read_file(path), path);
 }
 
-/// Of ranks 0, 1, ... as far as there are files.
+/// Reads the ring files of ranks 0, 1, ... until one is missing.
 std::vector<std::vector<schedule::RingStep>> read_rings(const std::string& folder) {
   std::vector<std::vector<schedule::RingStep>> rings;
   for (;;) {
@@ -119,7 +119,7 @@ std::vector<std::string> read_modules(const std::string& path) {
   return json_member<std::vector<std::string>>(json, "modules", path);
 }
 
-/// Pictures and pages of what a folder holds.
+/// Draws the pictures and pages of the files that a folder holds.
 class RunPictures {
  public:
   explicit RunPictures(std::string folder) : folder_(std::move(folder)) {}
@@ -171,7 +171,8 @@ class RunPictures {
     if (!table.empty()) write(kMetricsTable, table);
   }
 
-  /// A run that ended as it should has removed its rings.
+  /// Writes the trace of the step in which a killed run ended, out of the ranks' rings. A run that
+  /// ended in good order has removed them.
   void find_unfinished_step() const {
     const auto step = unfinished_step(read_rings(folder_), read_modules(in(folder_, kModulesFile)));
     if (!step) return;
@@ -179,7 +180,7 @@ class RunPictures {
     base::write_file(in(folder_, kTraceFile), trace_to_json(*step));
   }
 
-  /// And the step that was simulated for it.
+  /// Reads the plan and the step that was simulated for it, as far as there are files.
   void read_plan() {
     if (has(kPlanFile)) plan_ = PartitionPlan::read(in(folder_, kPlanFile));
     if (!has(kSimulationFile)) return;
@@ -188,7 +189,7 @@ class RunPictures {
                                                     : schedule::bubble(report_.simulated->ranks);
   }
 
-  /// Of a run that was killed, or still runs, there is none.
+  /// Reads the measured memory. A run that was killed, or still runs, has no such file.
   void read_memory() {
     if (!has(kMemoryFile)) return;
     const auto path = in(folder_, kMemoryFile);
@@ -196,7 +197,7 @@ class RunPictures {
     if (any_measured(measured_)) report_.measured_memory = memory_rows(measured_, promise());
   }
 
-  /// What the plan predicts; null: nothing.
+  /// The predictions of the plan; null if there are none.
   const PlanSummary* promise() const {
     return plan_ && plan_->summary() ? &*plan_->summary() : nullptr;
   }

@@ -12,7 +12,7 @@
 
 namespace smp::report {
 
-/// Names within a run folder; README.md of this layer describes them.
+/// The names of files within a run folder; README.md of this layer describes them.
 inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kPlanFile = "plan.json";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
@@ -33,12 +33,13 @@ inline constexpr const char* kTimelinePage = "timeline.html";
 inline constexpr const char* kReportPage = "report.html";
 inline constexpr const char* kChromeTrace = "trace-chrome.json";
 
-/// Of what a rank writes while it works (schedule/trace_ring.h): "rank-2.ring".
+/// Returns the name of the file that a rank writes while it works (schedule/trace_ring.h):
+/// "rank-2.ring".
 std::string ring_file(int pp_rank);
-/// Paths of modules by Span::module, as kModulesFile.
+/// Returns the content of kModulesFile: the paths of modules by Span::module.
 std::string modules_to_json(const std::vector<std::string>& paths);
 
-/// What run.json says of a run besides its configuration.
+/// The description of a run, as run.json holds it.
 struct RunDescription {
   std::string name;
   std::string started;  ///< UTC
@@ -50,16 +51,17 @@ struct RunDescription {
   std::string configuration;  ///< JSON object of the resolved configuration
 };
 
-/// Named numbers of one step, in order: one line of metrics.jsonl. Numbers that are not finite are
-/// written as the strings "nan", "inf" and "-inf", which JSON has no numbers for.
+/// Returns the named numbers of one step as one line of metrics.jsonl, in order. Numbers that are
+/// not finite are written as the strings "nan", "inf" and "-inf", since JSON has no such numbers.
 std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers);
 
 std::string description_to_json(const RunDescription& description);
-/// @throws UsageError
+/// Reads what description_to_json() wrote.
+/// @throws UsageError  `text`, of the file `name`, is something else
 RunDescription description_from_json(const std::string& text, const std::string& name);
 
-/// The loss of every line that has a "step" and a "loss". A broken last line, as a killed run
-/// leaves it, is passed over.
+/// Returns (step, loss) for every line that has a "step" and a "loss". A broken last line, as a
+/// killed run leaves it, is passed over.
 /// @throws UsageError  a broken line elsewhere.
 std::vector<Point> losses_of(const std::string& metrics, const std::string& name);
 
@@ -71,20 +73,20 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
                 const std::string& simulation);
 
 /// Draws what the files of `folder` allow, and returns the paths of the pictures and of the pages,
-/// the report last. Of a run that was killed, or still runs, it first writes the step in which the
+/// the report last. For a run that was killed, or still runs, it first writes the step in which the
 /// ranks were last heard of, as kTraceFile.
 /// @throws UsageError     it is no run folder, or one of its files is broken.
 /// @throws ResourceError  a picture cannot be written.
 std::vector<std::string> draw_run(const std::string& folder);
 
-/// What the files of `folder` say of the run, for a terminal (run_summary.h). Empty if they say
-/// nothing yet.
+/// Returns a summary of the run in `folder` for a terminal (run_summary.h); empty if its files say
+/// nothing yet. @param width  of the terminal, in columns
 /// @throws UsageError  one of its files is broken.
 std::string summarise_run(const std::string& folder, int width = 100);
 
 /// Writes the last recorded step of a run, or the simulated one of a plan, for viewers of traces
 /// (chrome_trace.h), and returns the path.
-/// @param file  where to; empty: into the folder
+/// @param file  the path to write to; empty: a file in the folder
 /// @throws UsageError     the folder holds no step, or its file is broken.
 /// @throws ResourceError  the file cannot be written.
 std::string export_trace(const std::string& folder, const std::string& file);

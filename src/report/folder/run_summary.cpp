@@ -24,7 +24,7 @@ using partitioning::TextTable;
 constexpr const char* kNothing = "-";
 constexpr const char* kPerSecond = "_per_second";
 
-/// The finite numbers of that name.
+/// Returns the finite numbers of that name.
 std::vector<double> values_of(const RunFacts& facts, const std::string& name) {
   std::vector<double> values;
   for (const auto& [key, all] : facts.numbers) {
@@ -42,7 +42,8 @@ std::vector<double>& column(RunFacts& facts, const std::string& name) {
   return facts.numbers.emplace_back(name, std::vector<double>()).second;
 }
 
-/// Of steps that begin warm, as far as there are some.
+/// Returns the median over all steps but the first, which begins cold; if that is the only one, its
+/// number. Nothing if there is none.
 std::optional<double> median_of(const RunFacts& facts, const std::string& name) {
   auto values = values_of(facts, name);
   if (values.size() > 1) values.erase(values.begin());
@@ -52,7 +53,7 @@ std::optional<double> median_of(const RunFacts& facts, const std::string& name) 
   return *middle;
 }
 
-/// "tokens_per_second" as "tokens/s"; empty: `name` counts nothing per second.
+/// Returns "tokens/s" for "tokens_per_second"; empty if `name` does not end in "_per_second".
 std::string rate_name(const std::string& name) {
   const std::string suffix = kPerSecond;
   if (!name.ends_with(suffix) || name == suffix) return {};
@@ -61,7 +62,8 @@ std::string rate_name(const std::string& name) {
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-/// Of a plan whose modules were counted and not run nothing is known of times.
+/// The predictions of the plan; null if there are none, or its modules were counted and not run, so
+/// that no times are known.
 const PlanSummary* promise_of(const RunFacts& facts) {
   if (!facts.plan || !facts.plan->summary() || facts.plan->summary()->costs == "counts") {
     return nullptr;

@@ -13,25 +13,25 @@
 
 namespace smp::report {
 
-/// What is known of a run.
+/// The facts about a run that its summary tells.
 struct RunFacts {
   std::string name;     ///< "t5"; empty: a plan alone
   std::string started;  ///< UTC
   int world_size = 0;
   std::size_t steps = 0;
-  /// What metrics.jsonl holds: names in the order in which they first appear, each with its
-  /// numbers.
+  /// The numbers of metrics.jsonl, by name, in the order in which the names first appear.
   std::vector<std::pair<std::string, std::vector<double>>> numbers;
   std::optional<PartitionPlan> plan;
   MemoryUse memory;
-  bool ended_well = true;  ///< its ranks did, each
+  bool ended_well = true;  ///< every rank ended in good order
 };
 
-/// Adds what the lines of metrics.jsonl say. What is no JSON is passed over.
+/// Adds the numbers of the lines of metrics.jsonl to `facts`. Lines that are no JSON are passed
+/// over.
 void add_metrics(RunFacts& facts, const std::string& metrics);
 
-/// For a terminal. Of a step's time, its bubble and what is counted per second the median is told,
-/// without the first step, which begins cold; of each stage its memory.
+/// Returns the summary of a run for a terminal: medians of step time, bubble and rates per second
+/// over all steps but the first, which begins cold, and the memory of each stage.
 std::string run_summary(const RunFacts& facts, int width = 100);
 
 }  // namespace smp::report

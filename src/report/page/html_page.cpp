@@ -22,7 +22,7 @@ pre { overflow: auto; background: #f7f7f7; padding: 12px; }
 summary { cursor: pointer; color: #14598f; }
 )css";
 
-/// Nothing is fetched, even if some text tried to.
+/// The security policy of the page: it fetches nothing, even if some text in it tried to.
 constexpr const char* kPolicy =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 

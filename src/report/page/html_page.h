@@ -17,24 +17,24 @@ class HtmlPage {
   void paragraph(std::string_view text);
   /// @param svg  a whole SVG file
   void picture(const std::string& svg);
-  /// @param rows  of cells; those of the first are headings, and the first cells of the others too
+  /// Adds a table. @param rows  rows of cells; the first row and the first column are headings
   void table(const std::vector<std::vector<std::string>>& rows);
-  /// Shown when `title` is clicked at.
+  /// Adds a text that is shown when the reader clicks on `title`.
   void hidden(std::string_view title, std::string_view text);
-  /// `html` as it is.
+  /// Adds `html` as it is.
   void raw(std::string_view html) { body_ += html; }
-  /// In the page's head, once for each text.
+  /// Adds CSS to the page's head, once for each text.
   void style(std::string_view css);
   void script(std::string_view source);
 
-  /// The whole file.
+  /// Returns the whole file.
   std::string finish() &&;
 
  private:
   std::string title_, styles_, scripts_, body_;
 };
 
-/// JSON that may stand in a script element.
+/// Returns `json` with characters escaped, so that it may stand in a script element.
 std::string json_for_script(std::string json);
 
 }  // namespace smp::report

@@ -54,10 +54,10 @@ std::string_view piece(std::string_view text, int count, bool front) {
   return front ? text.substr(0, at) : text.substr(at);
 }
 
-/// Numbers from here on are written by their first digits; up to here they fit into 32 characters.
+/// Numbers from this on are written with four digits; smaller ones fit into 32 characters.
 constexpr double kLongest = 1e15;
 constexpr int kMostDecimals = 12;
-/// Beyond it a double plus one may be the same double.
+/// Ticks are counted up to this number only: beyond it, a double plus one may be the same double.
 constexpr double kMostCounted = 1e15;
 
 std::string with_digits(double value) {

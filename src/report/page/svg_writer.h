@@ -13,7 +13,7 @@ struct Point {
   double y = 0;
 };
 
-/// Attributes of a shape beyond its place; empty ones are left out.
+/// The attributes of a shape besides its place; empty ones are left out.
 struct Style {
   std::string fill = "none";
   std::string stroke = {};
@@ -30,48 +30,50 @@ struct TextStyle {
   std::string group = {};
 };
 
-/// Of a headline, in pixels.
+/// The text size of a headline, in pixels.
 constexpr double kHeadlineSize = 16;
 
 class SvgWriter {
  public:
-  /// A picture with a white ground.
+  /// Begins a picture with a white background.
   SvgWriter(double width, double height);
 
-  /// @param tip  shown while the mouse rests on it
+  /// Draws a rectangle. @param tip  a text that is shown while the mouse rests on it
   void rectangle(Point corner, double width, double height, const Style& style,
                  std::string_view tip = {});
   void line(Point from, Point to, const Style& style);
   void path(const std::vector<Point>& points, const Style& style);
   void text(Point at, std::string_view text, const TextStyle& style = {});
-  /// What the picture shows, at its upper left.
+  /// Writes what the picture shows at its upper left.
   void headline(std::string_view what);
-  /// A pattern of thin diagonal lines; fill with "url(#name)".
+  /// Defines a pattern of thin diagonal lines; use it as the fill "url(#name)".
   void define_hatch(std::string_view name, std::string_view ground, std::string_view stroke);
 
-  /// The whole file.
+  /// Returns the whole file.
   std::string finish() &&;
 
  private:
   std::string body_;
 };
 
-/// `text` with the characters that mean something in XML replaced.
+/// Returns `text` with the characters escaped that mean something in XML.
 std::string escaped(std::string_view text);
-/// At most two decimals, without trailing zeros; four digits of a very large number.
+/// Returns a number with at most two decimals, without trailing zeros; a very large one with four
+/// digits.
 std::string short_number(double value);
-/// Hue in degrees, saturation and lightness in [0, 1], as "#rrggbb".
+/// Returns a colour as "#rrggbb". Hue is in degrees, saturation and lightness in [0, 1].
 std::string color(double hue, double saturation, double lightness);
 
-/// How wide `text` is drawn at most, in pixels: fonts differ from viewer to viewer.
+/// Returns the most pixels that `text` takes in a line: fonts differ from viewer to viewer.
 double text_length(std::string_view text, double size);
-/// `text` if it is drawn in `width` pixels, else with dots in its middle; empty if not even those.
+/// Returns `text` if it fits into `width` pixels, else with its middle replaced by dots; empty if
+/// not even those fit.
 std::string fitted(std::string_view text, double size, double width);
 
-/// Round values (1, 2 or 5 times a power of ten apart) in [low, high], about `count` of them; `low`
-/// alone if the range is too narrow for numbers of that size, or endless.
+/// Returns about `count` round values in [low, high], 1, 2 or 5 times a power of ten apart; `low`
+/// alone if the range is not finite, or too narrow for numbers of that size.
 std::vector<double> round_ticks(double low, double high, int count);
-/// A tick's label, with as many decimals as the distance of ticks needs.
+/// Returns a tick's label, with as many decimals as the distance between ticks needs.
 std::string tick_label(double value, double distance);
 
 }  // namespace smp::report

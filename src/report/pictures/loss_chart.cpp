@@ -23,9 +23,11 @@ constexpr const char* kMean = "#1f5fa8";
 constexpr const char* kBaselineColor = "#b5541c";
 constexpr const char* kNotFinite = "#c8102e";
 
-/// Sums and differences of as many losses as fit into memory are finite. No NaN is less.
+/// The largest loss that is drawn: sums and differences of as many such losses as fit into memory
+/// are finite. A comparison with it also excludes NaN.
 constexpr double kMostLoss = 1e290;
-/// In parts of a loss that does not change: what a double still tells apart.
+/// The least margin around a loss that does not change, as a share of it: a double can still tell
+/// the limits apart.
 constexpr double kLeastMargin = 1e-9;
 
 struct Range {

@@ -23,7 +23,7 @@ struct LossChart {
   std::optional<Baseline> baseline;
 };
 
-/// An SVG file: every step as a thin line, its running mean as a thick one.
+/// Returns an SVG file: the loss of every step as a thin line, its running mean as a thick one.
 std::string draw_loss(const LossChart& chart);
 
 }  // namespace smp::report

@@ -8,10 +8,10 @@
 
 namespace smp::report {
 
-/// An SVG file: a bar per stage, from weights to activations, and its limit if there is one; a mark
-/// at what was measured of the stage.
-/// @param plan      with a summary
-/// @param measured  of a run with this plan; stages of which nothing is known get no mark
+/// Returns an SVG file: a bar per stage, from weights to activations, its limit if there is one,
+/// and a mark at the memory that was measured.
+/// @param plan      must have a summary
+/// @param measured  of a run with this plan; stages without a measurement get no mark
 std::string draw_memory(const PartitionPlan& plan, const MemoryUse& measured = {});
 
 }  // namespace smp::report

@@ -10,15 +10,15 @@
 
 namespace smp::report {
 
-/// What measured memory counts that predicted memory does not.
+/// A text that explains what measured memory counts and predicted memory does not.
 inline constexpr const char* kMeasuredMemory =
     "Measured memory is the most that the process took beyond what it had before there was a "
     "model: with the batch, with what operators take inside, with what the heap keeps, and with "
     "what other ranks have lent it; predicted are tensors alone.";
 
-/// Headings, then a row per stage, each number with its unit, "-" for what is not known.
-/// @param predicted  null: nothing was
-/// @return no rows if nothing is known at all
+/// Returns a row of headings, then a row per stage; each number has its unit, "-" stands for an
+/// unknown one. No rows at all if nothing is known.
+/// @param predicted  null if there is no prediction
 [[nodiscard]] std::vector<std::vector<std::string>> memory_rows(const MemoryUse& measured,
                                                                 const PlanSummary* predicted);
 

@@ -7,15 +7,16 @@
 
 namespace smp::report {
 
-/// Most bytes of each stage while it trained, without what its process had before there was a
-/// model; 0: not known.
+/// The most bytes that each stage took while it trained, beyond what its process had before there
+/// was a model; 0: not known.
 using MemoryUse = std::vector<std::int64_t>;
 
-/// Whether something is known of some stage.
+/// True if some stage was measured.
 [[nodiscard]] bool any_measured(const MemoryUse& stages);
 
 std::string memory_use_to_json(const MemoryUse& stages);
-/// @throws UsageError  `text`, of the file `name`, is something else.
+/// Reads what memory_use_to_json() wrote.
+/// @throws UsageError  `text`, of the file `name`, is something else
 MemoryUse memory_use_from_json(const std::string& text, const std::string& name);
 
 }  // namespace smp::report

@@ -7,8 +7,9 @@
 
 namespace smp::report {
 
-/// An SVG file: the model at the left, what lies on one stage as a whole at the right, as high as
-/// its share of the cost; colour tells stages apart, brackets join modules that share a weight.
+/// Returns an SVG file: the model at the left, modules that lie on one stage as a whole at the
+/// right, as high as their share of the cost. Colour tells stages apart; brackets join modules that
+/// share a weight.
 std::string draw_partition(const PartitionPlan& plan);
 
 }  // namespace smp::report

@@ -10,32 +10,33 @@
 
 namespace smp::report {
 
-/// A module, or a run of siblings on one stage: "encoder.block[0:4]".
+/// A box for one module, or for a run of siblings on one stage: "encoder.block[0:4]".
 struct PlanBox {
   std::string name;
-  int stage = 0;    ///< where it runs; of a box with children: where its own code does
-  double cost = 0;  ///< with all below it
-  int modules = 0;  ///< modules that only this box stands for, so those of its children are not in
+  int stage = 0;              ///< stage of its own code; that of its children may differ
+  double cost = 0;            ///< the cost of the box and all below it
+  int modules = 0;            ///< modules that the box stands for, without those of its children
   std::int64_t elements = 0;  ///< parameters of these modules
   int parent = -1;
-  std::vector<int> children;  ///< none: all of it is on `stage`
+  std::vector<int> children;  ///< empty: all of the box is on `stage`
 };
 
-/// Boxes on one stage that hold the same weight.
+/// Two or more boxes on one stage that hold the same weight.
 struct PlanTie {
   std::string weight;
   std::vector<int> boxes;  ///< at least two
 };
 
-/// Box 0 is the model; a parent comes before its children.
+/// A plan as a tree of boxes. Box 0 is the model; a parent comes before its children.
 struct PlanBoxes {
   std::vector<PlanBox> boxes;
   std::vector<PlanTie> ties;
-  std::string measure;  ///< of what costs are a share: "cost", "bytes of weights", "modules"
+  std::string measure;  ///< what costs are shares of: "cost", "bytes of weights", "modules"
 };
 
-/// Every module is in exactly one box. What lies on one stage as a whole is not opened; neighbours
-/// "a.0", "a.1" on one stage are one box, and beyond `most` boxes any neighbours on one stage are.
+/// Folds a plan to boxes; every module is in exactly one. A module that lies on one stage as a
+/// whole is one box. Neighbours "a.0", "a.1" on one stage are joined to one box, and if there would
+/// be more than `most` boxes, any neighbours on one stage are.
 PlanBoxes fold_plan(const PartitionPlan& plan, int most = 48);
 
 }  // namespace smp::report

@@ -7,7 +7,7 @@
 
 namespace smp::report {
 
-/// A box in pixels.
+/// The place of a box in the picture, in pixels.
 struct Place {
   double left = 0;
   double width = 0;
@@ -17,7 +17,7 @@ struct Place {
   double right() const { return left + width; }
 };
 
-/// Where boxes may lie.
+/// The area in which boxes may lie, in pixels; it has no lower end.
 struct Area {
   double left = 0;
   double right = 0;
@@ -30,9 +30,9 @@ struct PlanLayout {
   double bottom = 0;
 };
 
-/// Boxes that are not opened stand below each other at the right, all of one width, as high as
-/// their share of the cost but at least a line of text; the others in columns at the left, as high
-/// as what they hold.
+/// Places the boxes. Boxes without children stand below each other at the right, all of one width,
+/// as high as their share of the cost but at least a line of text; the others stand in columns at
+/// the left, as high as the boxes in them.
 PlanLayout lay_out(const PlanBoxes& folded, const Area& area);
 
 }  // namespace smp::report

@@ -40,7 +40,7 @@ constexpr const char* kOptimizer = "#9a9a9a";
 constexpr const char* kHost = "#e3d5b0";
 constexpr const char* kLibrary = "#5f5f5f";
 
-/// How idle time of a kind is drawn, and what the legend says of it.
+/// The pattern in which a kind of idle time is drawn, and its text in the legend.
 struct IdleStyle {
   const char* name;  // of the pattern and of its elements
   const char* ground;
@@ -67,7 +67,7 @@ const IdleStyle& style_of(IdleGap::Kind kind) {
   }
   return kOther;
 }
-/// One of each style.
+/// The kinds of idle time in the legend, one for each style.
 constexpr std::array kIdleKinds{IdleGap::Kind::kFilling, IdleGap::Kind::kForWork,
                                 IdleGap::Kind::kTransport, IdleGap::Kind::kOther};
 std::string fill_of(IdleGap::Kind kind) { return concat("url(#", style_of(kind).name, ")"); }

@@ -86,7 +86,8 @@ std::string title_of(const StepTimeline& timeline) {
                 bubble);
 }
 
-/// What the rank did between steps while others ran theirs. @return how long of that part
+/// Adds the time that the rank spent between steps during `part` to `times`, by kind of work.
+/// @return the sum, in nanoseconds
 Nanoseconds add_time_between(const StepTrace& rank, const PathPart& part,
                              std::map<std::string, Nanoseconds>& times) {
   Nanoseconds sum = 0;
@@ -99,7 +100,8 @@ Nanoseconds add_time_between(const StepTrace& rank, const PathPart& part,
   return sum;
 }
 
-/// The modules that the path spends most of its time in, and what it waits for.
+/// Adds a table of the modules in which the critical path spends most of its time, and of its
+/// waits.
 void add_path_table(HtmlPage& page, const StepTimeline& timeline,
                     const std::vector<PathPart>& path) {
   constexpr std::size_t kShown = 8;
@@ -193,7 +195,7 @@ Bubbles bubbles_of(const StepTimeline& timeline, std::optional<double> simulated
   return bubbles;
 }
 
-/// Whose work kept whom waiting.
+/// Adds a table of the work that kept ranks waiting longest.
 void add_awaited_table(HtmlPage& page, const StepTimeline& timeline, const IdleTime& idle) {
   constexpr std::size_t kShown = 8;
   if (idle.awaited.empty()) return;

@@ -13,8 +13,8 @@ namespace smp::report {
 /// Adds the timeline, and tables of where the time went, to `page`.
 void add_timeline(HtmlPage& page, const StepTimeline& timeline);
 
-/// A page of its own: one HTML file.
-/// @param simulated_bubble  of the plan's whole step, to hold that of `timeline` against
+/// Returns the timeline as a page of its own, one HTML file.
+/// @param simulated_bubble  the bubble of the plan's whole step, to compare that of `timeline` with
 std::string draw_timeline_page(const StepTimeline& timeline,
                                std::optional<double> simulated_bubble = std::nullopt);
 

@@ -4,10 +4,11 @@
 
 namespace smp::report {
 
-/// CSS of class "timeline".
+/// Returns the CSS of class "timeline".
 const char* timeline_style();
 
-/// JavaScript that defines showTimeline(element, data); its first lines say what `data` holds.
+/// Returns JavaScript that defines showTimeline(element, data); its first lines say what `data`
+/// holds.
 const char* timeline_script();
 
 }  // namespace smp::report

@@ -60,7 +60,7 @@ std::int64_t most_of(const Square& square) {
 
 using Paths = std::vector<std::vector<std::string>>;
 
-/// Older files do not say.
+/// Reads the paths of the messages; empty for older files, which lack them. @throws UsageError
 Paths paths_from_json(const Json& json, std::size_t ranks, const std::string& name) {
   if (!json.contains("paths")) return {};
   auto paths = json_member<Paths>(json, "paths", name);
@@ -71,7 +71,7 @@ Paths paths_from_json(const Json& json, std::size_t ranks, const std::string& na
   return paths;
 }
 
-/// "all over host_shm", or how many of each.
+/// Returns "all over host_shm", or the number of each path.
 std::string paths_text(const Paths& paths) {
   std::map<std::string, int> counts;
   for (std::size_t i = 0; i < paths.size(); ++i) {

@@ -40,7 +40,7 @@ void CallRecorder::advance(const Reading& now) {
   last_ = now;
 }
 
-/// A call from within another model counts as one of the body.
+/// A call of `model` from within another model counts as one of the body.
 Reading& CallRecorder::pending(int model) {
   return current().model == model ? frames_.back().pending : body_pending_[model];
 }
@@ -92,7 +92,7 @@ void CallRecorder::end(std::int64_t output_bytes, const Reading& now) {
   frames_.pop_back();
 }
 
-/// Of several losses the first begins the backward.
+/// If the body calls backward several times, only the first loss is noted: it begins the backward.
 void CallRecorder::note_loss(const Call& call) {
   auto& own = traces_[call.model].loss_call;
   if (own < 0) own = call.number;

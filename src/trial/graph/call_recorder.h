@@ -10,7 +10,7 @@
 
 namespace smp::partitioning {
 
-/// What a clock shows: seconds since some beginning, on each of several devices.
+/// The reading of a clock: seconds since some beginning, by device.
 using Reading = std::vector<simulate::IntervalTimes>;
 
 /// Records one run of a step body that calls several models. The time between two events
@@ -19,31 +19,34 @@ using Reading = std::vector<simulate::IntervalTimes>;
 class CallRecorder {
  public:
   struct Call {
-    int model = -1;  ///< -1: the body
+    int model = -1;  ///< index of the model; -1: the body
     int number = -1;
     bool operator==(const Call&) const = default;
   };
 
-  /// @param trees  of the models; they outlive this
-  /// @param now    of the caller's clock; all later readings are of the same clock
+  /// @param trees  the trees of the models; they must outlive this object
+  /// @param now    a reading of the caller's clock; all later readings must be of the same clock
   CallRecorder(std::vector<const ModuleTree*> trees, Reading now);
 
   void begin(int model, int module, std::int64_t input_bytes, const Reading& now);
   void end(std::int64_t output_bytes, const Reading& now);
-  /// The body calls backward on the result of `call`.
+  /// Notes that the body calls backward on the result of `call`.
   void note_loss(const Call& call);
-  /// The body returned.
+  /// Notes that the body returned.
   void finish(const Reading& now);
 
   /// The innermost call that has not ended.
   Call current() const;
-  /// Index of its module in the tree of its model; 0, the model itself, for the body.
+  /// The index of the current call's module in the tree of its model; 0, the model itself, for the
+  /// body.
   int current_module() const;
   simulate::TracedCall& at(const Call& call) { return traces_[call.model].calls[call.number]; }
 
-  /// One trace a model, without foreign uses and activations: with the times of the first device.
+  /// One trace per model, with the times of the first device; foreign uses and activations are left
+  /// for others to fill in.
   std::vector<simulate::Trace>& traces() { return traces_; }
-  /// Of device `device` in a reading: by interval of the trace of `model` (Trace::index_of).
+  /// The times on device number `device` of the readings, by compute interval of the trace of
+  /// `model` (Trace::index_of).
   std::vector<simulate::IntervalTimes> times_on(int model, std::size_t device) const;
 
  private:
@@ -54,7 +57,7 @@ class CallRecorder {
   void advance(const Reading& now);
   Reading& pending(int model);
   void add_intervals(int model);
-  /// Takes what is pending for the interval.
+  /// Moves the pending times to the interval `id` of `model`.
   void settle(int model, const simulate::IntervalId& id, Reading& pending);
 
   std::vector<const ModuleTree*> trees_;

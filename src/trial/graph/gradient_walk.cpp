@@ -72,7 +72,8 @@ class GradientWalk {
     freed_of_interval_[key(graph_.intervals[i])] += graph_.freed[i];
   }
 
-  /// The largest input; for a node without any, what its metadata say (a root).
+  /// Returns the largest gradient that waits for node `i`; if there is none (a root of the backward
+  /// pass), a new one as large as the node's metadata say.
   Gradient arrived(std::size_t i) {
     Gradient largest{-1, 0};
     for (const auto& p : pending_) {
@@ -84,7 +85,8 @@ class GradientWalk {
     return root;
   }
 
-  /// Gradients that meet are summed into one, of its own.
+  /// Adds the gradient to those that wait; if one for the same input of the same node waits
+  /// already, the two are summed into a new tensor.
   void deliver(const Pending& p) {
     for (auto& other : pending_) {
       if (other.node != p.node || other.input != p.input) continue;
@@ -102,9 +104,10 @@ class GradientWalk {
     return {id.model, id.interval.call, id.interval.before};
   }
 
-  /// Calls that are over gave their gradients to their callers, and a call that has begun its
-  /// backward got those for all of its results: a gradient is with the innermost running call that
-  /// its maker or its taker is part of.
+  /// Notes which gradients are live at each running call while node `i` runs. In backward, a call
+  /// that is over has given its gradients to its caller, and a call that has begun has received
+  /// those for all of its results. So a gradient is held by the innermost running call that
+  /// contains its maker or the node that waits for it.
   void note(std::size_t i, std::int64_t made) {
     const auto way = way_up(graph_.calls[i]);
     std::vector<std::int64_t> waiting(way.size() + 1);  // at each call of the way, then at the body
@@ -129,14 +132,15 @@ class GradientWalk {
     }
   }
 
-  /// `call`, its caller, and so on.
+  /// Returns `call`, its caller, the caller of that one, and so on; the innermost comes first.
   std::vector<Call> way_up(Call call) {
     std::vector<Call> way;
     for (; call.number >= 0; call = graph_.caller_of(call)) way.push_back(call);
     return way;
   }
 
-  /// Index on `way` of the innermost call that `call` is part of; way.size(): only the body.
+  /// Returns the index on `way` of the innermost call that `call` is part of; way.size() if they
+  /// have only the body in common.
   std::size_t meeting_place(const std::vector<Call>& way, const Call& call) {
     for (const auto& above : way_up(call)) {
       const auto found = std::find(way.begin(), way.end(), above);

@@ -11,7 +11,7 @@
 namespace smp::partitioning {
 namespace {
 
-/// A torch::autograd::Function.
+/// True for the node of a torch::autograd::Function, whose backward the user wrote.
 bool is_users(const torch::autograd::Node& node) {
   return node.name().find("torch::autograd::CppNode") != std::string::npos;
 }
@@ -36,7 +36,8 @@ class Accountant {
     }
   }
 
-  /// Operators within a function that the user wrote a backward for do not tell what that takes.
+  /// Marks backward times as unknown where the user wrote the backward: the operators of the
+  /// forward pass do not tell how long it takes.
   void forget_own_backwards() {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (!is_users(*graph_.nodes[i].node)) continue;

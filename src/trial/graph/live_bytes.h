@@ -16,20 +16,20 @@
 
 namespace smp::partitioning {
 
-/// A tensor that the caller of `call` has while this runs.
+/// A tensor that the caller of `call` holds while `call` runs.
 struct LiveTensor {
   CallRecorder::Call call;
-  bool argument;  ///< of the call; else it is only known to live, maybe as another call keeps it
+  bool argument;  ///< an argument of `call`; else an earlier result that is still alive
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< weak, so that it takes no memory
   std::int64_t bytes;
 };
 
-/// Fills the bytes of the calls (activations and gradients, of their own and of their callers) and
-/// the shared tensors; where the user wrote a backward, its time is not known.
+/// Fills in the bytes of the calls (activations and gradients, of their own and of their callers)
+/// and the shared tensors. Where the user wrote a backward, its time is set to unknown.
 /// @param nodes        the graph of the whole body
 /// @param interval_of  the compute interval that made the node with this sequence number
-/// @param live         what callers had
-/// @param weights      storages that are there anyway
+/// @param live         the tensors that callers held during their calls
+/// @param weights      storages of weights, which are not counted: they are there anyway
 void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector<LiveTensor>& live,
                         const std::function<ModelInterval(std::uint64_t)>& interval_of,
                         const std::unordered_set<const void*>& weights,

@@ -31,7 +31,8 @@ void LiveLog::end(const Call& outer) {
   note_change(outer, false);
 }
 
-/// What the caller has as a call begins. Each storage once.
+/// Notes what the caller holds as a call begins, arguments and results of earlier calls that are
+/// still alive, each storage once.
 void LiveLog::note_arguments(const std::vector<at::Tensor>& arguments) {
   const auto call = changes_.back().call;
   std::unordered_set<const void*> seen;

@@ -16,7 +16,8 @@
 
 namespace smp::partitioning {
 
-/// Of one run. Keeps the graph alive, but no tensor that only a caller has.
+/// The notes of one run of a body. Keeps the autograd graph alive, but no tensor that only a
+/// caller holds.
 class LiveLog {
  public:
   using Call = CallRecorder::Call;
@@ -24,23 +25,25 @@ class LiveLog {
   LiveLog();
 
   void begin(const Call& call);
-  /// @param outer  what runs on
+  /// @param outer  the call, or the body, that runs on
   void end(const Call& outer);
 
-  /// Of the call that began last.
+  /// Notes the arguments of the call that began last.
   void note_arguments(const std::vector<at::Tensor>& arguments);
-  /// Of a call that ended, for the one that runs on.
+  /// Notes the results of a call that ended as tensors that the call which runs on now holds.
   void note_results(const std::vector<at::Tensor>& results);
 
-  /// What is below these tensors counts.
+  /// Keeps the graph below these tensors, so that account() counts what its nodes hold.
   void keep_graph(const std::vector<at::Tensor>& roots);
 
-  /// Fills the bytes of the calls. @param weights  storages that are there anyway
+  /// Fills in the bytes of the calls of `traces`.
+  /// @param weights  storages of weights, which are not counted: they are there anyway
   void account(const std::unordered_set<const void*>& weights,
                std::vector<simulate::Trace>& traces) const;
 
  private:
-  /// Nodes of the graph are numbered as they are made; `call` runs from there on.
+  /// A change of the running call: nodes of the graph, which are numbered as they are made, belong
+  /// to `call` from this sequence number on.
   struct Change {
     std::uint64_t sequence_number;
     Call call;

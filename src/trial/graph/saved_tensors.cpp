@@ -33,7 +33,8 @@ std::vector<AnyNode> nodes_below(const std::vector<AnyNode>& roots) {
   return nodes;
 }
 
-/// @param fault  why that is not all
+/// Returns the tensors that a node keeps for backward.
+/// @param fault  set to the reason if they are not all
 std::vector<at::Tensor> saved_by(const AnyNode& node, std::string& fault) {
   compiled::AutogradCompilerCall call(compiled::SizeInput::STATIC);
   compiled::NodeCall node_call(0, node);

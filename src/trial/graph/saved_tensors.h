@@ -15,11 +15,12 @@ namespace smp::partitioning {
 struct KeepingNode {
   NodePointer<torch::autograd::Node> node;
   std::vector<at::Tensor> saved;  ///< all defined
-  std::string fault = {};         ///< why it does not tell what it keeps; empty: it does
+  std::string fault = {};         ///< why `saved` may lack some; empty: it is complete
 };
 
-/// `roots` and the graph below them, in the order in which the nodes were made; leaves come last.
-/// Nodes of types that do not tell (written by hand in C++) keep nothing here, or a part.
+/// Returns the nodes of `roots` and of the graph below them, in the order in which they were made;
+/// leaves come last. For types of nodes that do not tell what they keep (written by hand in C++)
+/// `saved` is empty or holds only a part.
 std::vector<KeepingNode> keeping_nodes(
     const std::vector<NodePointer<torch::autograd::Node>>& roots);
 

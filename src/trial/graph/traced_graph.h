@@ -10,22 +10,22 @@
 
 namespace smp::partitioning {
 
-/// A compute interval of the trace of one of several models. The body after its last call counts
-/// for the first.
+/// A compute interval of the trace of one of several models. The body after its last call belongs
+/// to model 0 if no model runs.
 struct ModelInterval {
   int model = 0;
   simulate::IntervalId interval;
 };
 
-/// The vectors are by node.
+/// The nodes of the graph and, in vectors with one element per node, what is known of each.
 struct TracedGraph {
   using Call = CallRecorder::Call;
 
   const std::vector<KeepingNode>& nodes;
-  std::vector<simulate::Trace>& traces;  ///< one a model
+  std::vector<simulate::Trace>& traces;  ///< one per model
   std::vector<ModelInterval> intervals = {};
   std::vector<Call> calls = {};
-  std::vector<std::int64_t> freed = {};  ///< bytes that its backward lets go of
+  std::vector<std::int64_t> freed = {};  ///< bytes that the node's backward frees
 
   simulate::TracedCall& traced(const Call& call) const {
     return traces.at(call.model).calls.at(call.number);

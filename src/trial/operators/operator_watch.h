@@ -11,7 +11,7 @@
 
 namespace smp::partitioning {
 
-/// Hears of operators. Threads: the one that watches.
+/// Is told of every operator that a thread runs, on that thread.
 class OperatorListener {
  public:
   virtual ~OperatorListener() = default;
@@ -20,8 +20,8 @@ class OperatorListener {
   virtual void after(const at::RecordFunction& op) = 0;
 };
 
-/// Operators of this thread go to `listener` while it lives, but for those that the listener runs.
-/// One at a time.
+/// While this object lives, every operator of this thread is reported to `listener`, but for those
+/// that the listener runs itself. Only one may live at a time.
 class OperatorWatch {
  public:
   explicit OperatorWatch(OperatorListener& listener);
@@ -43,7 +43,7 @@ class OperatorMeter final : public OperatorListener {
   void before(const at::RecordFunction& op, const OperatorKind& kind) override;
   void after(const at::RecordFunction& op) override;
 
-  /// On each device: forward so far, and the backward that will follow it.
+  /// The seconds of the forward pass so far, and of the backward that will follow it, by device.
   const std::vector<simulate::IntervalTimes>& times() const { return times_; }
   double flops() const { return flops_; }
 

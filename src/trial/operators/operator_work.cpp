@@ -24,7 +24,8 @@ Work default_work(Inputs inputs) {
   return work;
 }
 
-/// [..., n, k] times [..., k, m], or times a vector [k].
+/// A matrix product: [..., n, k] times [..., k, m], or times a vector [k]. The left operand is
+/// argument number `kLeft`.
 template <int kLeft>
 Work product(Inputs inputs) {
   Work work = default_work(inputs);
@@ -74,7 +75,7 @@ Work recurrent(Inputs inputs) {
   return work;
 }
 
-/// Rows of a table: what is read is as large as what is written.
+/// A look-up of rows in a table (an embedding): it reads as many bytes of the table as it writes.
 template <int kTable>
 Work lookup(Inputs inputs) {
   Work work = default_work(inputs);
@@ -83,14 +84,15 @@ Work lookup(Inputs inputs) {
   return work;
 }
 
-/// Numbers from a generator, one an element.
+/// An operator that draws one random number per element of its output.
 Work random_numbers(Inputs inputs) {
   Work work = default_work(inputs);
   work.draws_per_element = 1;
   return work;
 }
 
-/// Of an operator whose work is more than its bytes, or whose backward is not a pass over them.
+/// The formulas for an operator whose work is more than moving its bytes, or whose backward is not
+/// one pass over them.
 struct Formula {
   Work (*work)(Inputs) = default_work;
   Backward backward = Backward::kPerElement;
@@ -130,13 +132,14 @@ const Formula* formula_of(const std::string& name) {
   return found == formulas.end() ? nullptr : &found->second;
 }
 
-/// Recurrent layers of packed sequences have another order of arguments: batch sizes come second.
+/// Returns the formula of an operator, or nullptr. There is none for recurrent layers of packed
+/// sequences (overload "data"), whose arguments have another order: batch sizes come second.
 const Formula* formula_of(const c10::OperatorName& name) {
   if (name.overload_name == "data") return nullptr;
   return formula_of(name.name);
 }
 
-/// Of an operator without a formula.
+/// The kind of backward of an operator without a formula.
 Backward backward_of(const std::string& name, Accounting accounting) {
   using enum Backward;
   static const std::unordered_map<std::string_view, Backward> known{
@@ -160,8 +163,8 @@ bool makes_no_values(const c10::FunctionSchema& schema) {
   });
 }
 
-/// The operators of batch and instance normalisation change running statistics that their schema
-/// calls read-only.
+/// True for operators of batch and instance normalisation, which change running statistics that
+/// their schema calls read-only.
 bool writes_silently(const std::string& name) {
   return name.find("batch_norm") != std::string::npos ||
          name.find("instance_norm") != std::string::npos;
@@ -192,12 +195,14 @@ OperatorKind find_kind(const c10::OperatorName& name) {
   return kind;
 }
 
-/// A weight as its module holds it, or transposed for a product.
+/// True for a leaf of the autograd graph (a weight as its module holds it) and for a view of one
+/// (a weight transposed for a product).
 bool is_weight(const at::Tensor& tensor) {
   return tensor.is_leaf() || (tensor.is_view() && tensor._base().is_leaf());
 }
 
-/// Gradients of vectors are sums, as of a bias; those of other operands are products.
+/// The kernel that computes the gradient of one operand of a product. The gradient of a vector,
+/// such as a bias, is a sum; that of any other operand is a product like the forward's.
 Kernel product_kernel(const Kernel& forward, const OutputSizes& outputs,
                       const GradientWishes::Wish& wish) {
   Kernel kernel = forward;

@@ -13,23 +13,23 @@
 
 namespace smp::partitioning {
 
-/// Known before the operator ran, but for its outputs.
+/// The work of one operator's forward, as far as it is known before its outputs are.
 struct Work {
   double flops = 0;
   double bytes = 0;              ///< operands read
   double flops_per_element = 0;  ///< of the outputs
-  double moves_per_byte = 1;     ///< of the outputs: written, and read from a table if 2
-  double draws_per_element = 0;  ///< of the outputs: random numbers
+  double moves_per_byte = 1;     ///< of the outputs: 1: written; 2: also read from a table
+  double draws_per_element = 0;  ///< random numbers per element of the outputs
 };
 
-/// How an operator enters the sum.
+/// The three ways in which an operator enters the sum of costs.
 enum class Accounting : std::uint8_t {
   kFree,   ///< a view, or memory without values
   kOwn,    ///< as one; what it calls inside does not count
   kParts,  ///< LibTorch makes it of other operators, which count
 };
 
-/// What the backward of an operator does for the operands that want gradients.
+/// The computation that an operator's backward performs for the operands that want gradients.
 enum class Backward : std::uint8_t {
   kPerElement,  ///< one pass over the output's gradient, and over operands and their gradients
   kProducts,    ///< one product like the forward's for each
@@ -41,7 +41,8 @@ enum class Backward : std::uint8_t {
   kNone,        ///< nothing: another view, or none has a gradient
 };
 
-/// What an operator is, whatever its operands. Valid for the life of the process.
+/// The properties of an operator that do not depend on its operands. They hold for the life of the
+/// process.
 struct OperatorKind {
   Accounting accounting = Accounting::kOwn;
   Work (*work)(c10::ArrayRef<const c10::IValue>) = nullptr;
@@ -51,7 +52,7 @@ struct OperatorKind {
 };
 OperatorKind kind_of(const c10::OperatorName& name);
 
-/// One kernel, all sizes known.
+/// The work of one kernel, with all sizes known.
 struct Kernel {
   double flops = 0;
   double bytes = 0;
@@ -60,7 +61,7 @@ struct Kernel {
   double draws = 0;          ///< random numbers
 };
 
-/// What comes out of an operator.
+/// The sizes of an operator's outputs, all together.
 struct OutputSizes {
   double elements = 0;
   double bytes = 0;
@@ -73,7 +74,7 @@ inline double seconds_on(const base::Device& device, const Kernel& kernel) {
   return device.seconds(kernel.flops, kernel.precision, kernel.bytes, kernel.draws);
 }
 
-/// Operands that want gradients, noted while they can be looked at.
+/// The operands of an operator that want gradients, noted before it runs, while they can be read.
 struct GradientWishes {
   struct Wish {
     double bytes = 0;
@@ -85,19 +86,21 @@ struct GradientWishes {
 };
 GradientWishes gradient_wishes(const OperatorKind& kind, c10::ArrayRef<const c10::IValue> inputs);
 
-/// Visits the kernels of the backward, if there is one: gradients of operands, and, of leaves,
-/// their sum with those of earlier microbatches.
+/// Visits the kernels of the backward, if there is one: those that compute the gradients of
+/// operands and, for leaves, those that add them to the gradients of earlier microbatches.
 void each_backward_kernel(const GradientWishes& wishes, const Kernel& forward,
                           const OutputSizes& outputs,
                           const std::function<void(const Kernel&)>& visit);
 
-/// Visits the defined tensors of a value, in lists too.
+/// Visits the defined tensors of a value, also those inside lists.
 void each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit);
 
-/// Elements times the size of one: what an operator reads, also of an expanded tensor.
+/// The number of elements times the bytes of one: what an operator reads, also of an expanded
+/// tensor, whose memory is smaller.
 double bytes_of(const at::Tensor& tensor);
 
-/// How products of that type are computed, as LibTorch is set.
+/// The precision in which products of that type are computed under LibTorch's present settings
+/// (TF32 for matrix products or for convolutions).
 base::Precision precision_of(at::ScalarType type, bool convolves);
 
 }  // namespace smp::partitioning

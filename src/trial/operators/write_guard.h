@@ -21,19 +21,19 @@ namespace smp::partitioning {
 /// back in its destructor: same storage, same version. Costs memory only for what is written.
 class WriteGuard {
  public:
-  /// Storages of parameters and buffers.
+  /// A set of storages of parameters and buffers.
   using Written = std::unordered_set<const void*>;
 
-  /// @param known  kept at once: nobody need call before() about them
+  /// @param known  storages whose values are kept at once, without a call of before()
   explicit WriteGuard(const std::vector<torch::nn::Module*>& modules, const Written& known = {});
   ~WriteGuard();
   WriteGuard(const WriteGuard&) = delete;
   WriteGuard& operator=(const WriteGuard&) = delete;
 
-  /// `op` is about to run.
+  /// Tells that `op` is about to run; keeps the values that it will change.
   void before(const at::RecordFunction& op, const OperatorKind& kind);
 
-  /// What was kept.
+  /// The storages whose values were kept.
   Written written() const;
 
  private:

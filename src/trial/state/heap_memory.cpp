@@ -20,7 +20,8 @@ bool may_be_block(std::uintptr_t address) {
   return address >= kLowest && address < kEnd && address % alignof(std::max_align_t) == 0;
 }
 
-/// Elements fill the block of a vector but for the room that it has left.
+/// True if a std::vector may begin at `words`: pointers to the begin, the end and the end of the
+/// capacity of a heap block that is not much larger.
 bool is_vector(const Words& words) {
   constexpr std::size_t kMostSlack = 32;
   if (words[0] >= words[1] || words[1] > words[2]) return false;
@@ -29,7 +30,8 @@ bool is_vector(const Words& words) {
   return block >= memory && block - memory < kMostSlack;
 }
 
-/// Characters, their number, the room for them; a zero follows.
+/// True if a std::string may begin at `words`, with its text in a heap block: a pointer to the
+/// characters, their number, the capacity; a zero byte ends the text.
 bool is_string(const Words& words) {
   constexpr std::size_t kMostSlack = 32, kInside = 15;
   if (words[1] == 0 || words[1] > words[2] || words[2] <= kInside) return false;
@@ -45,7 +47,8 @@ Range value_of(std::uintptr_t node, std::size_t pointers) {
   return {node + pointers * kWord, node + block_size(node)};
 }
 
-/// Colour, root, leftmost, rightmost, count. The root's parent is the container.
+/// True if the header of a red-black tree (std::map, std::set) may begin at `words`: colour, root,
+/// leftmost, rightmost, count. The root's parent is the container itself.
 bool is_tree(const Words& words) {
   return words[4] > 0 && block_size(words[1]) > 4 * kWord &&
          word_at(words[1] + kWord) == words.address();
@@ -64,13 +67,15 @@ void tree_elements(const Words& words, std::size_t most, std::vector<Range>& ele
   }
 }
 
-/// Next, previous, count. The first's previous is the container, and the last's next.
+/// True if a std::list may begin at `words`: next, previous, count. The previous of its first node
+/// is the container itself, and so is the next of its last.
 bool is_list(const Words& words) {
   return words[2] > 0 && block_size(words[0]) > 2 * kWord && block_size(words[1]) > 2 * kWord &&
          word_at(words[0] + kWord) == words.address() && word_at(words[1]) == words.address();
 }
 
-/// A chain of nodes, from `node` on.
+/// Appends the values of a chain of nodes that begins with `node`; each node starts with so many
+/// `pointers`.
 void chain_elements(std::uintptr_t node, std::size_t pointers, std::size_t most,
                     std::vector<Range>& elements) {
   while (elements.size() < most && block_size(node) > pointers * kWord) {
@@ -79,7 +84,8 @@ void chain_elements(std::uintptr_t node, std::size_t pointers, std::size_t most,
   }
 }
 
-/// Buckets, their number, first element, count. One bucket points to where the first is held.
+/// True if a hash table (std::unordered_map, std::unordered_set) may begin at `words`: buckets,
+/// number of buckets, first element, count. One bucket points to where the first element is held.
 bool is_hash_table(const Words& words) {
   constexpr std::size_t kMostBuckets = 1 << 16, kFirst = 2, kOnlyBucket = 6;
   const auto buckets = words[0], count = words[1];
@@ -95,7 +101,8 @@ bool is_hash_table(const Words& words) {
   return false;
 }
 
-/// Map of pieces, their number, then two places: element, begin and end of its piece, its entry.
+/// True if a std::deque may begin at `words`: the map of its pieces, their number, then two
+/// iterators: the element, begin and end of its piece, and the piece's entry in the map.
 bool is_deque(const Words& words) {
   const auto map = words[0];
   if (words[1] == 0 || block_size(map) < words[1] * kWord) return false;

@@ -17,7 +17,8 @@ struct Range {
   std::uintptr_t end;
 };
 
-/// A copy of some words, and where they are. Beyond its end all are 0.
+/// A copy of some words of memory, and the address that they were copied from. Words beyond the
+/// end of the copy read as 0.
 class Words {
  public:
   Words(const char* copy, std::size_t size, std::uintptr_t address)
@@ -35,19 +36,20 @@ class Words {
   std::uintptr_t address_;
 };
 
-/// Copies memory that may not be there.
+/// Copies `size` bytes from memory that may not be mapped. @return false if it is not
 bool copy(std::uintptr_t from, void* to, std::size_t size);
 
-/// The bytes of the heap block that begins there, by glibc's notes before it and behind it; 0:
-/// none.
+/// Returns the bytes of the heap block that begins at `address`, by glibc's notes before it and
+/// behind it; 0 if none begins there.
 std::size_t block_size(std::uintptr_t address);
 
-/// If a vector, string, map, set, hash table, list or deque with elements begins at `words`: the
-/// size of the container itself, and its elements (of nodes what follows their pointers), at most
-/// `most`. Else 0.
+/// If a vector, string, map, set, hash table, list or deque with elements begins at `words`,
+/// returns the bytes of the container object itself and appends the ranges of its elements (in
+/// nodes: what follows the pointers), at most `most`. Otherwise returns 0.
 std::size_t container_elements(const Words& words, std::size_t most, std::vector<Range>& elements);
 
-/// A std::shared_ptr: the object, and counts that belong to it.
+/// True if a std::shared_ptr begins at `words`: a pointer to the object, and one to reference
+/// counts that belong to it.
 bool is_shared_pointer(const Words& words);
 
 }  // namespace smp::partitioning::heap

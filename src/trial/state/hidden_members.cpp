@@ -54,7 +54,8 @@ void HiddenMembers::enter(ModelModule module, bool crosses) {
   show();
 }
 
-/// What a call that cannot cross has shown stays so: its caller is on the same rank.
+/// Code of a call that cannot cross stays part of its caller's code after the call, since both run
+/// on the same rank: members that the call was shown stay visible to the caller.
 void HiddenMembers::leave(bool crosses) {
   if (crosses) running_.pop_back();
   show();

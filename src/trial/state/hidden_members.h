@@ -11,10 +11,11 @@
 
 namespace smp::partitioning {
 
-/// A model and a module of it; module 0, the model itself, stands for the step body too.
+/// The index of a model and of a module in its tree; module 0, the model itself, stands for the
+/// step body too.
 using ModelModule = std::pair<int, int>;
 
-/// Members that a module's own calls write.
+/// The members of one module that its own calls write.
 struct KeptMembers {
   ModelModule owner;  ///< routed; its call runs the code that writes
   OwnPart own;
@@ -22,9 +23,10 @@ struct KeptMembers {
   bool always_change = false;  ///< by every call; else a cache: by the first, or with one value
 };
 
-/// Code that runs on behalf of one call, with what cannot leave it, would run on one rank. Of
-/// `readers`, who is not the owner finds members as they were before the first call. While this
-/// object lives; after it everything is as it was. Threads: one.
+/// While this object lives, code that includes one of `readers` but not the members' owner finds
+/// the members as they were before the owner's first call. A call, with the calls in it that cannot
+/// cross ranks, is one piece of code, since all of it would run on one rank. The destructor
+/// restores everything. Threads: one.
 class HiddenMembers {
  public:
   HiddenMembers(std::vector<KeptMembers> members, std::set<ModelModule> readers);
@@ -32,9 +34,10 @@ class HiddenMembers {
   HiddenMembers(const HiddenMembers&) = delete;
   HiddenMembers& operator=(const HiddenMembers&) = delete;
 
-  /// A call of `module` begins. `crosses`: it could be made on another rank than its caller.
+  /// Tells that a call of `module` begins.
+  /// @param crosses  the call could run on another rank than its caller
   void enter(ModelModule module, bool crosses);
-  /// The innermost call ends.
+  /// Tells that the innermost call ends. @param crosses  as for its enter()
   void leave(bool crosses);
 
  private:

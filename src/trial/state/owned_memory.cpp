@@ -86,7 +86,8 @@ class OwnedMemory::Walk {
     std::size_t size;
   };
 
-  /// Appends what the word at `at` of `area` begins, and returns the size of what owns it.
+  /// If a container or std::shared_ptr begins at offset `at` of `area`, appends what it owns.
+  /// @return the bytes of the container or pointer itself; one word if neither begins there
   std::size_t follow(const Area& area, std::size_t at) {
     heap::Words words(bytes_.data() + area.offset + at, area.size - at, area.address + at);
     std::vector<heap::Range> elements;
@@ -101,7 +102,8 @@ class OwnedMemory::Walk {
     return heap::kWord;
   }
 
-  /// Copies of the pointer come and go: the counts say nothing.
+  /// Appends the object of a std::shared_ptr, without the reference counts: these change whenever
+  /// the pointer is copied, which says nothing about the object.
   void append_shared(std::uintptr_t object, std::uintptr_t counts) {
     if (owned_.is_left_out(object) || owned_.is_left_out(counts)) return;
     const bool together = object == counts + kCounts;

@@ -14,22 +14,23 @@ class Module;
 
 namespace smp::partitioning {
 
-/// The whole object of a module whose type we do not know: what one allocation of std::make_shared
-/// holds behind the reference counts. Nothing if it was made otherwise.
+/// Returns the whole object of a module of unknown type: what one allocation of std::make_shared
+/// holds behind the reference counts. Empty if the module was made otherwise.
 OwnPart whole_module(torch::nn::Module& module);
 
-/// Types are not known at run time, so what is followed is what cannot be mistaken: libstdc++'s
-/// vectors, strings, maps, sets, hash tables, lists and deques, whose parts point back to where
-/// they are owned; what a std::shared_ptr holds, by its counts. Tensors and generators count by
-/// identity (trial/tracer/operator_notes.h hears of what is done to them). Other modules are not
-/// followed, nor is whatever is a single pointer: what looks like one may be the rest of a freed
-/// object, in a short string's unused room or behind the last member. Threads: one.
+/// Collects the memory that modules own. Types are not known at run time, so it follows only what
+/// cannot be mistaken: libstdc++'s vectors, strings, maps, sets, hash tables, lists and deques,
+/// whose parts point back to their owner, and objects of a std::shared_ptr, by its counts. Tensors
+/// and generators count by identity (trial/tracer/operator_notes.h is told of operators on them).
+/// Other modules are not followed, nor are single pointers: a word that looks like one may be the
+/// rest of a freed object, in a short string's unused room or behind the last member. Threads: one.
 class OwnedMemory {
  public:
-  /// `module` is watched by itself: pointers to it end here.
+  /// Tells that `module` is watched on its own: pointers to it are not followed.
   void leave_out(torch::nn::Module& module);
 
-  /// The bytes of `own` without torch::nn::Module's (zeros), then what it owns. Empty: no members.
+  /// Returns the bytes of `own`, with zeros in place of torch::nn::Module's part, then the bytes
+  /// that it owns. Empty if the module has no members.
   [[nodiscard]] std::vector<char> picture(const OwnPart& own) const;
 
  private:

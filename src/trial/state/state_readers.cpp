@@ -46,7 +46,8 @@ void note(simulate::Trace& trace, int module, const std::string& what) {
   }
 }
 
-/// "'encoder.patch'"; of several modules, the first.
+/// Returns the owner of the members as "'encoder.patch'"; if there are several, the first "or
+/// another module".
 std::string names_of(const std::vector<KeptMembers>& members,
                      const std::vector<const ModuleTree*>& trees) {
   const auto [model, module] = members.front().owner;

@@ -11,15 +11,17 @@
 
 namespace smp::partitioning {
 
-/// Whether a run in which `members` are hidden from `readers` differs from one in which nothing is.
+/// Returns true if a run in which `members` are hidden from `readers` differs from a run in which
+/// nothing is hidden.
 using Differs = std::function<bool(const std::vector<KeptMembers>& members,
                                    const std::set<ModelModule>& readers)>;
 
-/// Adds to the state of `traces`, by model, what runs show: caches that others read, and modules
-/// that read what others keep without being above them, since they must be where it is written.
-/// Halves the modules until readers are alone; what 64 runs do not tell apart counts as readers.
-/// @param modules  that could be readers; module 0 of a model stands for the body too.
-/// @param trees    of the models.
+/// Finds the modules that read what other modules keep, by runs that hide it, and adds to the state
+/// of `traces` (one per model) caches that others read, and readers that are not above the owner,
+/// since they must be where it is written. Halves the set of modules until each reader is alone;
+/// modules that 64 runs do not tell apart all count as readers.
+/// @param modules  the modules that could be readers; module 0 of a model stands for the body too
+/// @param trees    the trees of the models
 void note_readers(const std::vector<KeptMembers>& members, const std::set<ModelModule>& modules,
                   const std::vector<const ModuleTree*>& trees, const Differs& differs,
                   std::vector<simulate::Trace>& traces);

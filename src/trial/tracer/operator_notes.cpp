@@ -63,7 +63,8 @@ void OperatorNotes::note_writes(const at::RecordFunction& op, const OperatorKind
   }
 }
 
-/// LibTorch does not say of these operators that they write.
+/// Notes the statistics of batch and instance normalisation, whose schemas in LibTorch do not say
+/// that these operators write them.
 void OperatorNotes::note_normalisation(const at::RecordFunction& op) {
   constexpr std::size_t kMean = 3, kTraining = 5;
   const std::string_view name = op.name();

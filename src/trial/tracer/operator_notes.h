@@ -11,16 +11,17 @@
 
 namespace smp::partitioning {
 
-/// Of one run, on behalf of the innermost call. What the arguments refer to outlives this.
+/// The notes about operators of one run; each operator counts for the innermost call. The objects
+/// that are passed by reference must outlive this one.
 class OperatorNotes final : public OperatorListener {
  public:
   OperatorNotes(const CallRecorder& calls, WriteGuard& guard) : calls_(calls), guard_(guard) {}
 
-  /// Also: what operators take, and whose weights they read.
+  /// Starts to note also how long operators take, and whose weights they read.
   void note_costs(OperatorMeter& meter, ParameterReads& reads);
-  /// Also: what they write that modules keep.
+  /// Starts to note also what operators write that modules keep.
   void note_state(StateWatch& states) { states_ = &states; }
-  /// Whether there is more to note than what a run writes.
+  /// True if costs or state are noted; else only what a run writes matters.
   bool are_wanted() const { return meter_ != nullptr || states_ != nullptr; }
 
   void before(const at::RecordFunction& op, const OperatorKind& kind) override;

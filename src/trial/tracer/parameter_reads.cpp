@@ -8,7 +8,8 @@
 namespace smp::partitioning {
 namespace {
 
-/// For each module the one whose execution it is part of.
+/// Returns, for each module, the routed module whose execution it is part of: itself, or the next
+/// one above it.
 std::vector<int> routed_ancestors(const TracedModel& model) {
   const auto& nodes = model.tree->nodes;
   std::vector<int> ancestors(nodes.size(), 0);
@@ -19,7 +20,7 @@ std::vector<int> routed_ancestors(const TracedModel& model) {
   return ancestors;
 }
 
-/// What views of one memory have in common.
+/// Returns a key that all views of one memory share: the storage, if the tensor has one.
 const void* memory_of(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return tensor.unsafeGetTensorImpl();
   return tensor.storage().unsafeGetStorageImpl();
@@ -96,7 +97,7 @@ std::vector<simulate::WeightUse> ParameterReads::foreign_uses(int model) const {
   return uses;
 }
 
-/// What several modules hold counts as one with all views of its memory, if it is written.
+/// A buffer that is written counts as one with all views of its memory that modules hold.
 std::vector<simulate::BufferUse> ParameterReads::buffer_uses(int model) const {
   std::vector<simulate::BufferUse> uses;
   std::unordered_map<const void*, const Buffer*> first_views;

@@ -15,28 +15,32 @@
 
 namespace smp::partitioning {
 
-/// Tells a module's own weights from those of others. A module that is not routed is a part of the
-/// routed one above it.
+/// Records which modules read weights and buffers of other modules. A module that is not routed
+/// counts as a part of the routed one above it.
 class ParameterReads {
  public:
   explicit ParameterReads(const std::vector<TracedModel>& models);
 
-  /// Module `module` of model `model` (-1: the step body) reads `tensor`.
+  /// Notes that module `module` of model `model` (-1: the step body) reads `tensor`.
   void note(int model, int module, const at::Tensor& tensor);
 
-  /// `tensor` is written, by whomever.
+  /// Notes that `tensor` is written, no matter by which module.
   void note_write(const at::Tensor& tensor);
-  /// `tensor` is handed to module `module` as an argument, or returned to it: what it does with the
-  /// tensor, if that is a buffer, is no read of another module's, since it would travel.
+  /// Notes that `tensor` is handed to module `module` as an argument, or returned to it. If it is a
+  /// buffer, the module's reads of it do not count as reads of a foreign buffer, since it would
+  /// travel there.
   void note_handed(int model, int module, const at::Tensor& tensor);
-  /// Likewise, as the result of a call that `module` made; and for weights too. Who is given a
-  /// weight as an argument is placed with it, because it is large.
+  /// Notes that `tensor` is the result of a call that `module` made: then the same holds for
+  /// weights too. A module that gets a weight as an argument is still placed with it, because it is
+  /// large.
   void note_returned(int model, int module, const at::Tensor& tensor);
 
-  /// Reads of foreign weights in one model, each once, in order of module and parameter.
+  /// Returns the reads of foreign weights in one model, each once, in order of module and
+  /// parameter.
   std::vector<simulate::WeightUse> foreign_uses(int model) const;
-  /// Reads of foreign buffers in one model that are written or larger than kSmallBuffer, and
-  /// buffers that are written and held by several modules; in order of registration and module.
+  /// Returns the reads in one model of foreign buffers that are written or larger than
+  /// kSmallBuffer, and the buffers that are written and held by several modules; in order of
+  /// registration and module.
   std::vector<simulate::BufferUse> buffer_uses(int model) const;
 
  private:

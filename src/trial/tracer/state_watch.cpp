@@ -25,7 +25,8 @@ int routed_above(const TracedModel& model, int node) {
   return node;
 }
 
-/// Whatever modes are on: this is our own business.
+/// True if both tensors hold the same bytes. Uses no operator, so that the modes of the running
+/// code do not matter.
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() &&
          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
@@ -91,7 +92,8 @@ void StateWatch::end_run() {
   }
 }
 
-/// @param own_call  it is the module's own call that wrote
+/// Compares the module's members with what was last seen, and notes a change.
+/// @param own_call  the module's own call ran in between, so that a change is its own
 void StateWatch::compare(Watched& watched, bool own_call) {
   if (watched.own.size <= watched.own.base_size) return;
   auto now = owned_.picture(watched.own);
@@ -131,7 +133,7 @@ void StateWatch::leave(int model, int module) {
   compare_parts(model, module);
 }
 
-/// Modules that are not routed belong to the call of the routed one above them.
+/// Compares the modules that are not routed and run as parts of the call of this routed module.
 void StateWatch::compare_parts(int model, int module) {
   const auto m = static_cast<std::size_t>(model);
   for (const int part : parts_[m][static_cast<std::size_t>(module)]) {
@@ -206,7 +208,8 @@ void StateWatch::note_normalisation(int model, int module, const at::Tensor& sta
   }
 }
 
-/// In an order that does not follow addresses: what is said of a module is the same in every run.
+/// The tensors that modules of `model` hold, ordered by module and name and not by address, so that
+/// every run says the same about a module.
 std::vector<const StateWatch::Held*> StateWatch::held_by(int model) const {
   std::vector<const Held*> all;
   for (const auto& [storage, held] : held_) {

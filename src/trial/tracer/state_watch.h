@@ -20,14 +20,15 @@
 
 namespace smp::partitioning {
 
-/// Compares the user's part of every routed module, and what it owns, wherever a call begins or
-/// ends, and hears of operators that write. A module may fill a cache at its first call: what it
-/// writes itself counts in the second run of the body only, what others write into it always.
+/// Finds modules that keep state. It compares the members of every module, and the memory that they
+/// own, wherever a call begins or ends, and is told of operators that write. A module may fill a
+/// cache at its first call: its own writes count only from the second run of the body on, writes of
+/// others into it always.
 class StateWatch {
  public:
   explicit StateWatch(const std::vector<TracedModel>& models);
 
-  /// Run number `run` of the body begins, counted from 0.
+  /// Tells that run number `run` of the body begins, counted from 0.
   void begin_run(int run);
   void end_run();
 
@@ -35,27 +36,29 @@ class StateWatch {
   // results differ from run to run tells of it.
   void enter(int model, int module);
   void leave(int model, int module);
-  /// Another call, or a backward pass, begins or ends while these run.
+  /// Tells that another call, or a backward pass, begins or ends while the calls of `running`,
+  /// (model, module), run: looks whether their members have changed.
   void look(const std::vector<std::pair<int, int>>& running);
 
-  /// An operator that `model`, `module` runs reads or writes `tensor`.
+  /// Tells that an operator that `model`, `module` runs reads or writes `tensor`.
   void note_use(int model, int module, const at::Tensor& tensor, bool writes);
-  /// Likewise, by an operator that `module` calls itself: a tensor that nobody registered, and that
-  /// no operator of this run has made, was kept from an earlier call.
+  /// Tells the same of an operator that `module` calls itself: a tensor that nobody registered, and
+  /// that no operator of this run has made, was kept from an earlier call.
   void note_kept(int model, int module, const at::Tensor& tensor, bool writes);
-  /// Likewise draws from `generator`. What it draws first in a call follows from what was drawn
-  /// before, unless the call has made or seeded the generator. (The default ones are exchanged for
-  /// each call: base/random.h.)
+  /// Tells that an operator of `module` draws from `generator`. The first numbers of a call depend
+  /// on what was drawn before, so the generator is state, unless the call has made or seeded it.
+  /// Default generators do not count: they are exchanged for each call (base/random.h).
   void note_generator(int model, int module, const at::Generator& generator);
-  /// A normalisation that `model`, `module` runs uses these statistics: it changes them, or reads
-  /// them in evaluation mode.
+  /// Tells that a normalisation that `model`, `module` runs uses these statistics: in training mode
+  /// it changes them, in evaluation mode it reads them.
   void note_normalisation(int model, int module, const at::Tensor& statistics, bool training);
-  /// An operator gave this.
+  /// Tells that an operator returned `tensor`.
   void note_result(const at::Tensor& tensor);
 
-  /// Of all models, those that nothing was said of.
+  /// The members that modules of all models were seen to write, without those of modules whose
+  /// state the program declares.
   std::vector<KeptMembers> kept_members() const;
-  /// Of one model, by module, each once.
+  /// The modules of one model that keep state, in ascending order, each once.
   std::vector<simulate::StateChange> changes(int model) const;
 
  private:
@@ -80,7 +83,7 @@ class StateWatch {
     bool evaluates = false;
     bool called_apart = false;  // by other code than the call whose end commits its statistics
   };
-  /// By a module.
+  /// A generator that a module has drawn from.
   struct DrawnFrom {
     at::Generator generator;
     at::Tensor state;  // when its call in progress began; undefined: it has drawn since

@@ -10,7 +10,8 @@
 namespace smp::partitioning {
 namespace {
 
-/// All flags, in one order: `path` of the module, name of the parameter or "", whether it is on.
+/// Visits all flags in one order: training mode of modules, requires_grad of parameters.
+/// @param visit  gets the path of the module, the name of the parameter or "", and the flag
 void each_flag(const std::vector<TracedModel>& models,
                const std::function<void(const std::string&, const std::string&, bool)>& visit) {
   for (const auto& model : models) {

@@ -1,5 +1,5 @@
-// trial/tracer/switch_watch.h: modes that a body leaves for the microbatch after it: train(), eval()
-// and requires_grad_().
+// trial/tracer/switch_watch.h: modes that a body leaves for the microbatch after it: train(),
+// eval() and requires_grad_().
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace smp::partitioning {
 
-/// What a body switches before its first call of a module, it switches in every microbatch; what it
-/// switches back, nobody sees. Anything else is what the next microbatch begins with, so that one
-/// must run after the other.
+/// Finds modes that a body leaves switched for the next microbatch, so that microbatches must run
+/// one after the other. A switch before the body's first call of a module does not count, since
+/// every microbatch makes it again; nor does one that the body switches back.
 class SwitchWatch {
  public:
   explicit SwitchWatch(const std::vector<TracedModel>& models) : models_(models) {}
@@ -20,7 +20,8 @@ class SwitchWatch {
   void call_begins();
   void end_run();
 
-  /// "module 'a.b' in evaluation mode"; empty: nothing was left switched.
+  /// The first mode that was left switched, "module 'a.b' in evaluation mode"; empty if there is
+  /// none.
   const std::string& found() const noexcept { return found_; }
 
  private:

@@ -19,12 +19,12 @@
 #include "simulate/device_profile.h"
 #include "trial/graph/call_recorder.h"
 #include "trial/graph/live_log.h"
-#include "trial/tracer/operator_notes.h"
 #include "trial/operators/operator_watch.h"
 #include "trial/operators/write_guard.h"
+#include "trial/trace_median.h"
+#include "trial/tracer/operator_notes.h"
 #include "trial/tracer/parameter_reads.h"
 #include "trial/tracer/state_watch.h"
-#include "trial/trace_median.h"
 
 namespace smp::partitioning {
 namespace {
@@ -76,7 +76,7 @@ std::vector<const base::Device*> found_devices(const std::vector<std::string>& n
   return devices;
 }
 
-/// Since the clock began.
+/// The share of the time since the clock began that the thread spent on a core, 0.01 to 1.
 double processor_share(base::WorkClock& clock) {
   constexpr double kLeast = 0.01;  // what waits takes some of a core as well
   const auto worked = static_cast<double>(clock.now());
@@ -110,13 +110,13 @@ struct Tracer::State {
   OperatorMeter meter;
   Watching watching = Watching::kNothing;
   simulate::IntervalTimes waited;  // for other ranks, so far
-  /// Of each microbatch and model: by interval.
+  /// The times that calls would wait for other ranks: by microbatch, by model, by interval.
   std::vector<std::vector<std::vector<simulate::IntervalTimes>>> waits;
   base::WorkClock clock;                   // of timed runs
   std::vector<const RoutedBase*> running;  // innermost last
   std::optional<LiveLog> live_log;
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  /// A tensor that a call returned, which may be gone; nobody else has its address meanwhile.
+  /// A tensor that a call returned. It may be gone, but no other tensor gets its address meanwhile.
   struct Returned {
     CallRecorder::Call call;
     Weak tensor;
@@ -139,7 +139,7 @@ struct Tracer::State {
   }
 };
 
-/// What the tracer itself does meanwhile counts for no module.
+/// While this object lives, time counts for no module: the tracer itself is at work.
 class Tracer::Bookkeeping {
  public:
   explicit Bookkeeping(State& state) : state_(state) {
@@ -155,7 +155,7 @@ class Tracer::Bookkeeping {
   State& state_;
 };
 
-/// A call on the stack: ends it, also when an exception leaves it.
+/// A call that runs; the destructor ends it, also when an exception leaves it.
 class Tracer::RunningCall {
  public:
   RunningCall(Tracer& tracer, RoutedBase& module, std::int64_t input_bytes)
@@ -203,7 +203,7 @@ class Tracer::RunningCall {
 
 // ---- life --------------------------------------------------------------------------------------
 
-/// Modules count as placed meanwhile, somewhere else.
+/// While the tracer lives, its modules count as placed, each with an owner of its own.
 Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed,
                const std::vector<std::string>& devices)
     : state_(std::make_unique<State>(std::move(models), found_devices(devices))) {
@@ -227,9 +227,9 @@ Tracer::~Tracer() {
   }
 }
 
-/// The second watched run tells what a call changes from caches that the first one filled. Those
-/// that are timed are not watched: to look at all members around every call takes many times as
-/// long as a small module, and leaves it a cold cache.
+/// The second watched run tells what every call changes from caches that the first run filled.
+/// Timed runs are not watched: to look at all members around every call takes many times as long as
+/// a small module, and leaves it a cold cache.
 std::vector<simulate::Trace> Tracer::run_and_watch_state(const Bodies& bodies, int repeats) {
   auto& states = state_->states.emplace(state_->models);
   auto traces = run(bodies, repeats);
@@ -277,8 +277,8 @@ std::vector<simulate::Trace> Tracer::run(const Bodies& bodies, int repeats) {
   return traces;
 }
 
-/// After what was computed is known: messages take as long on whatever device, and no clock of one
-/// process sees them.
+/// Adds the times that calls would wait for messages, once compute times are known: messages take
+/// as long on every device, and the clock of one process does not see them.
 void Tracer::add_waits(Traces& traces) const {
   for (std::size_t m = 0; m < traces.size(); ++m) {
     auto& trace = traces[m];
@@ -288,7 +288,8 @@ void Tracer::add_waits(Traces& traces) const {
   }
 }
 
-/// Of each microbatch; of the first alone if all do the same.
+/// Runs each microbatch once and returns its traces; only those of the first one if all do the
+/// same.
 std::vector<Tracer::Traces> Tracer::take_sizes(const Bodies& bodies) {
   auto& states = state_->states;
   state_->waits.clear();
@@ -306,7 +307,7 @@ std::vector<Tracer::Traces> Tracer::take_sizes(const Bodies& bodies) {
   return microbatches;
 }
 
-/// Of `repeats` runs more.
+/// Runs the body `repeats` times more and sets the times of `traces` to the medians.
 void Tracer::take_times(const Body& body, int microbatch, int repeats, Traces& traces) {
   std::vector<std::vector<simulate::Trace>> timed(traces.size());
   for (int i = 0; i < repeats; ++i) {
@@ -318,7 +319,8 @@ void Tracer::take_times(const Body& body, int microbatch, int repeats, Traces& t
   }
 }
 
-/// One a model, with what holds of it whatever the microbatch.
+/// Joins the traces of all microbatches to one per model, and adds what does not depend on the
+/// microbatch.
 Tracer::Traces Tracer::joined(std::vector<Traces> microbatches) const {
   Traces traces = std::move(microbatches.front());
   for (std::size_t m = 0; m < traces.size(); ++m) {
@@ -335,8 +337,9 @@ Tracer::Traces Tracer::joined(std::vector<Traces> microbatches) const {
   return traces;
 }
 
-/// What an unwatched run writes is put back as far as the watched ones wrote it, too: it draws the
-/// same random numbers, so it comes the same way.
+/// Runs the body once and returns one trace per model. In a run whose operators are not watched,
+/// the tensors that watched runs wrote are put back too: it draws the same random numbers, so it
+/// writes the same ones.
 Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watching) {
   auto& state = *state_;
   state.watching = watching;
@@ -366,7 +369,7 @@ Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watch
   return std::move(state.recorder->traces());
 }
 
-/// What only operators tell: bytes, and how fast other devices are.
+/// Fills in what is known from the operators that ran: bytes, and times on other devices.
 void Tracer::note_sizes() {
   auto& state = *state_;
   auto& traces = state.recorder->traces();
@@ -382,7 +385,8 @@ void Tracer::note_sizes() {
   }
 }
 
-/// Waits are those of one more device, on which nothing computes.
+/// The present reading. If operators are priced, it ends with one more device, on which nothing
+/// computes and only waits are counted.
 Reading Tracer::now() const {
   if (state_->watching == Watching::kClock) {
     return {{static_cast<double>(state_->clock.now()) / base::kSecond, 0, 0}};
@@ -416,7 +420,7 @@ const std::string& Tracer::failed_module() const { return state_->failed_module;
 
 // ---- calls -------------------------------------------------------------------------------------
 
-/// From the innermost call to the next.
+/// Notes that the innermost call passes these tensors to the next call.
 void Tracer::note_passed(const std::vector<at::Tensor>& tensors) {
   auto& state = *state_;
   for (const auto& tensor : tensors) {
@@ -425,7 +429,7 @@ void Tracer::note_passed(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// To the innermost call.
+/// Notes that these tensors are handed to the innermost call, as arguments or as results.
 void Tracer::note_handed(const std::vector<at::Tensor>& tensors, bool returned) {
   auto& state = *state_;
   const int model = state.recorder->current().model;
@@ -440,7 +444,8 @@ void Tracer::note_handed(const std::vector<at::Tensor>& tensors, bool returned) 
   }
 }
 
-/// Of the innermost call. One that it got from a call of its own stays that one's.
+/// Notes these tensors as results of the innermost call. A tensor that it got from a call of its
+/// own still counts as that call's result.
 void Tracer::note_result(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) {
     if (!tensor.defined()) continue;
@@ -450,7 +455,8 @@ void Tracer::note_result(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// As if everything lived elsewhere: then exactly the tensors are seen that would travel.
+/// Answers as if every module lived elsewhere, so that exactly the tensors are seen that would
+/// travel.
 Tracer::Where Tracer::where(const RoutedBase& module) {
   const auto found = state_->known.find(&module);
   if (found == state_->known.end()) return Where::kPlain;

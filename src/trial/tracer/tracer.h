@@ -1,5 +1,5 @@
-// trial/tracer/tracer.h: runs a step body for some microbatches in place of a step and notes what each
-// module costs (paper App. C.1).
+// trial/tracer/tracer.h: runs a step body for some microbatches in place of a step and notes what
+// each module costs (paper App. C.1).
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace smp::partitioning {
 
-/// A model and the objects behind its tree: same index as ModuleTree::nodes.
+/// A model and the objects behind its tree. The vectors have the indices of ModuleTree::nodes.
 struct TracedModel {
   const ModuleTree* tree;
   const std::vector<torch::nn::Module*>* modules;
@@ -28,13 +28,13 @@ struct TracedModel {
 /// state. Threads: the rank's; the body must not suspend.
 class Tracer final : public CallHandler {
  public:
-  /// What the body returns, or whatever else leads back to the graph it made.
+  /// A step body. Returns its results, or other tensors that lead back to the graph it made.
   using Body = std::function<std::vector<at::Tensor>()>;
-  /// One a microbatch, at least one.
+  /// One body per microbatch, at least one.
   using Bodies = std::vector<Body>;
 
-  /// @param models   not placed yet; they outlive this.
-  /// @param seed     of random numbers that the body draws.
+  /// @param models   not placed yet; they must outlive the tracer.
+  /// @param seed     the seed of the random numbers that the body draws.
   /// @param devices  for which operators are priced (base/machine/device.h), each once: the trace's
   /// own
   ///                 times are those of the first, and it has a profile of each other.
@@ -42,30 +42,33 @@ class Tracer final : public CallHandler {
          const std::vector<std::string>& devices = {"cpu"});
   ~Tracer() override;
 
-  /// Runs each body and returns one trace a model; those of several have `others`, if not all did
-  /// the same. With `repeats` 0 times are estimated from the operators that run; else a body runs
-  /// once and then `repeats` times more, and each time is the median of what base::WorkClock said.
-  /// @throws what leaves a body.
+  /// Runs each body and returns one trace per model. If not all bodies did the same, the traces of
+  /// the further microbatches are in its `others`. With `repeats` 0, times are estimated from the
+  /// operators that run; else a body runs once and then `repeats` times more, and each time is the
+  /// median of the readings of base::WorkClock. @throws whatever a body throws
   std::vector<simulate::Trace> run(const Bodies& bodies, int repeats);
-  /// As run(), and once more to see which modules keep state (trial/tracer/state_watch.h). What
-  /// modules keep in members is not put back: for a process that ends after it.
+  /// Does what run() does, then runs the bodies once more to see which modules keep state
+  /// (trial/tracer/state_watch.h). Members that modules write are not put back, so that the process
+  /// should end afterwards.
   std::vector<simulate::Trace> run_and_watch_state(const Bodies& bodies, int repeats);
 
-  /// Members that modules write, as run_and_watch_state() saw it.
+  /// The members that modules write, as run_and_watch_state() saw them.
   const std::vector<KeptMembers>& kept_members() const;
   std::vector<const ModuleTree*> trees() const;
-  /// All that calls can be seen of, and the body.
+  /// The modules whose calls can be seen; module 0 of a model stands for the body.
   std::set<ModelModule> modules() const;
-  /// Once more, while `members` are hidden from `readers` (trial/state/hidden_members.h). Whoever
-  /// reads them gets other results, or crashes: for a process that ends after it.
+  /// Runs `body` while `members` are hidden from `readers` (trial/state/hidden_members.h). A module
+  /// that reads them gets other results, or crashes, so that the process should end afterwards.
   void run_hiding(const Body& body, const std::vector<KeptMembers>& members,
                   const std::set<ModelModule>& readers);
 
-  /// Backward of these would follow here in a step: their graph stays until it was looked at.
+  /// Notes that the backward of `roots` would follow here in a step; keeps their graph until it was
+  /// looked at.
   void note_backward(const std::vector<at::Tensor>& roots);
-  /// The module that runs, or the body, would wait so long for other ranks in a step.
+  /// Notes that the module that runs, or the body, would wait so long for other ranks in a step.
   void note_wait(double forward_seconds, double backward_seconds);
-  /// The module that runs, or the body, asked for the value of a tensor and was given `value`.
+  /// Notes that the module that runs, or the body, asked for the value of a tensor and was given
+  /// `value`.
   void note_assumed(double value);
   /// The module that threw what left the body; empty for the body itself or the model.
   const std::string& failed_module() const;
@@ -85,11 +88,11 @@ class Tracer final : public CallHandler {
   class RunningCall;
   class Bookkeeping;
 
-  /// What else is done in a run.
+  /// The purpose of a run.
   enum class Watching {
-    kSizes,  ///< of operators and tensors
-    kClock,  ///< nothing hears of operators: that would be a part of what is timed
-    kState,  ///< what modules write
+    kSizes,  ///< to price operators and to measure tensors
+    kClock,  ///< to measure times; operators are not watched, which would take time too
+    kState,  ///< to see what modules write
     kNothing,
   };
   using Traces = std::vector<simulate::Trace>;  // one a model
