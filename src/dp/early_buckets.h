@@ -47,8 +47,7 @@ class EarlyBuckets {
   /// @param replicas    bucket i travels in their lane first_lane + i, which nobody else uses
   /// @param parameters  outlive this
   /// @param owners      the position in `replicas` of each parameter's owner, -1: nobody;
-  ///                    empty: no parameter has one. In a bucket all have one, or none. Outlive
-  /// this
+  ///                    empty: nobody owns any. All of a bucket have one, or none. Outlive this
   /// @param buckets     numbers of parameters; outlive this
   /// @param divisor     of sums
   EarlyBuckets(d2d::Communicator replicas, const std::vector<at::Tensor>& parameters,
