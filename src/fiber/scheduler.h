@@ -67,9 +67,9 @@ class Event {
   /// itself while no other is ready (IdlePolicy::spin).
   /// @throws UsageError  inside at::parallel_for.
   void wait(const WaitReason& reason);
-  /// Like wait(), for fibers that have nothing to do: they do not appear in the waiting report. If
-  /// a poll that the fiber runs itself signals the event, it goes on without a switch, after the
-  /// ready fibers that go before it.
+  /// Waits as wait() does, for fibers that have nothing to do: they do not appear in the waiting
+  /// report. If a poll that the fiber runs itself signals the event, it goes on without a switch,
+  /// after the ready fibers that go before it.
   void rest(const WaitReason& reason);
   bool waiting() const noexcept { return waiter_ != nullptr; }
 
