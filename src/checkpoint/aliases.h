@@ -11,18 +11,22 @@
 
 namespace smp::checkpoint {
 
-/// The entry of __metadata__ that tells further names: {"lm_head.weight": "shared.weight"}.
+/// The key of the __metadata__ entry that lists further names of a tensor, as in {"lm_head.weight":
+/// "shared.weight"}.
 inline constexpr const char* kAliasKey = "smp.aliases";
 
-/// Further names and the name that each stands for.
+/// Pairs of a further name and of the name under which the same tensor is written.
 using Aliases = std::vector<std::pair<std::string, std::string>>;
 
-/// Numbers of the items of `dict` that are written, and the others, which are the same tensors.
+/// Returns the positions of the items of `dict` that are written, and the names of the others,
+/// which are aliases of a written tensor (same elements of the same storage).
 std::pair<std::vector<std::size_t>, Aliases> find_aliases(const StateDict& dict);
 
-/// Adds an entry for `aliases`, if there are any.
+/// Adds the alias entry to `metadata` unless `aliases` is empty.
 void put_aliases(const Aliases& aliases, Metadata& metadata);
-/// Takes the entry out. @throws UsageError  it is no such list; `name` of the file
+/// Removes the alias entry from `metadata` and returns it; empty if there is none.
+/// @param name  the file, for the message
+/// @throws UsageError  the entry is no JSON object of texts.
 Aliases take_aliases(Metadata& metadata, const std::string& name);
 
 }  // namespace smp::checkpoint

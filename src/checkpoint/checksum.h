@@ -6,7 +6,7 @@
 
 namespace smp::checkpoint {
 
-/// The 64-bit xxHash of `size` bytes. Not against malice.
+/// Returns the 64-bit xxHash (XXH64) of `size` bytes. It detects accidental damage, not tampering.
 std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed = 0) noexcept;
 
 }  // namespace smp::checkpoint

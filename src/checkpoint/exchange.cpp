@@ -27,7 +27,7 @@ d2d::Payload pack(const Values&... values) {
   return {std::move(packet.bytes), std::move(packet.tensors)};
 }
 
-/// An error as it travels: a letter for its kind, then its text. Empty: none.
+/// Encodes an error for other ranks: a letter for its kind, then its text; empty if there is none.
 std::string describe(const std::exception_ptr& problem) {
   if (!problem) return {};
   try {
@@ -117,7 +117,7 @@ bool Exchange::gives(int position, std::size_t index) const {
   return places_[static_cast<std::size_t>(position)][index] != kNone;
 }
 
-/// Of a tensor that this rank gives.
+/// True if this rank gives the tensor and has to read it together with the other ranks that do.
 bool Exchange::reads_together(std::size_t index) const {
   if (own_.together.empty() || !gives(ranks_.rank(), index)) return false;
   return own_.together[places_[static_cast<std::size_t>(ranks_.rank())][index]];
@@ -138,7 +138,9 @@ std::vector<std::string> Exchange::wishes_of_all(const std::vector<bool>& wanted
   return wishes;
 }
 
-/// Of all that this rank could be asked for.
+/// Reads every tensor that some rank wants and this rank may have to give, so that a failure shows
+/// before anything is delivered; only if the offer says `read_first`. Throws on all ranks if one
+/// fails.
 void Exchange::require_readable(const std::vector<std::string>& wishes) const {
   std::exception_ptr problem;
   try {

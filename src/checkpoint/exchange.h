@@ -16,37 +16,42 @@
 
 namespace smp::checkpoint {
 
-/// What one rank can give.
+/// The tensors that one rank can give to others.
 struct Offer {
   std::vector<TensorInfo> tensors;
-  /// The values of one of them; called in any order, each at most twice.
+  /// Returns the values of tensors[i]. It is called in any order, and may be called again for a
+  /// tensor.
   std::function<at::Tensor(std::size_t)> read;
-  /// Those that all ranks which offer them read together, because each has a part: one element for
-  /// each of `tensors`, or empty. They are read there also if another rank gives them.
+  /// Marks the tensors that all ranks which offer them must read together, because each has a part
+  /// of them: one element for each of `tensors`, or empty for none. They are read on all those
+  /// ranks even if another rank gives them.
   std::vector<bool> together = {};
-  /// "the file weights.safetensors", for messages.
+  /// The origin of the tensors for messages, as in "the file weights.safetensors".
   std::string source = {};
-  /// Why the rank cannot take part; then nobody does.
+  /// The reason why this rank cannot take part, or empty. If any rank has one, all ranks throw it.
   std::string problem;
-  /// Reading may fail, as from a file: all that is wanted is read once before any of it is given,
-  /// so that a failure changes nothing.
+  /// True if reading may fail, as from a file: then all that is wanted is read once before any of
+  /// it is given, so that a failure changes nothing.
   bool read_first = false;
 };
 
-/// Throws on every rank what `own_problem` is on some: the first rank's that has one.
+/// Throws on every rank if `own_problem` is set on some rank: the problem of the first rank that
+/// has one. Collective over `ranks`; suspends.
+/// @param what  the operation, for messages
 void agree(const d2d::Communicator& ranks, const std::exception_ptr& own_problem, const char* what);
 
-/// All ranks of a communicator make the same one and call the same functions in the same order.
-/// What fails on one of them is thrown on all, at the same place, as UsageError, ResourceError or
-/// UnsupportedError; nobody waits for a rank that failed. Threads: the rank's; suspends.
+/// Collective exchange of tensors by name. All ranks of a communicator make an Exchange and call
+/// the same functions in the same order. An error on one of them is thrown on all, at the same
+/// place, as UsageError, ResourceError or UnsupportedError, so that nobody waits for a rank that
+/// failed. Threads: the rank's; suspends.
 class Exchange {
  public:
   /// Tells all ranks what each can give. @param what  for messages, as in "load_state_dict"
   /// @throws UsageError  ranks offer a tensor of one name with another shape or dtype.
   Exchange(const d2d::Communicator& ranks, Offer own, const char* what);
 
-  /// What is there on any rank: first what the first rank gives, in its order, then what only
-  /// others have.
+  /// The tensors that any rank offers: first those of the first rank, in its order, then those that
+  /// only later ranks have.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
 
   /// Gives this rank those of tensors() that it wants: its own where it has them, else those of the

@@ -13,18 +13,21 @@
 namespace smp::checkpoint {
 
 struct LoadPlan {
-  /// For each tensor of the module the number of the one that is offered for it, if any.
+  /// For each tensor of the module, the index in `offered` of the tensor loaded into it, if any.
   std::vector<std::optional<std::size_t>> sources;
   LoadResult result;
 };
 
-/// Depends on names, shapes and dtypes only. @param source  of `offered`, for the message
-/// @throws UsageError  everything that PyTorch refuses, in one text.
+/// Decides which offered tensor goes into which tensor of the module, from names, shapes and dtypes
+/// alone.
+/// @param source  the origin of `offered`, for messages
+/// @throws UsageError  everything that PyTorch's load_state_dict refuses, in one text.
 LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<TensorInfo>& offered,
                    bool strict, const std::string& source);
 
-/// What is wrong with `dict` as values for `tensors` whatever else it lacks; empty: nothing.
-/// @param strict  different values for two names of one tensor are wrong
+/// Returns why `dict` cannot be loaded into `tensors`, apart from names, shapes and dtypes: it has
+/// a tensor without dense values, or different values for one tensor. Empty if nothing is wrong.
+/// @param strict  refuse different values for two names of one tensor
 std::string problem_with(const std::vector<NamedTensor>& tensors, const StateDict& dict,
                          bool strict);
 

@@ -17,10 +17,11 @@ struct NamedTensor {
   std::vector<std::string> names;
 };
 
-/// Each parameter and buffer once.
+/// Returns each parameter and buffer of `module` once, with all its names.
 std::vector<NamedTensor> tensors_of(const torch::nn::Module& module);
 
-/// The dict that has `tensors` in PyTorch's order of names: `value(i)` under each name of the i-th.
+/// Builds the state dict of `module` in PyTorch's order of names: values[i], unless undefined,
+/// under each name of tensors[i].
 StateDict dict_of(const torch::nn::Module& module, const std::vector<NamedTensor>& tensors,
                   const std::vector<at::Tensor>& values);
 

@@ -32,7 +32,7 @@ bool parse_hexadecimal(std::string_view digits, std::uint64_t& value) {
   return std::from_chars(digits.data(), end, value, 16).ptr == end;
 }
 
-/// Where the digits of the checksums stand in the text of a header.
+/// Returns the position of the first checksum digit in the text of a header, or npos.
 std::size_t checksum_place(const std::string& text) {
   const std::string lead = base::concat("\"", kChecksumKey, "\":\"");
   const auto found = text.find(lead);

@@ -14,22 +14,24 @@
 
 namespace smp::checkpoint {
 
-/// The entry of __metadata__ with which our files notice damage: XXH64 in hexadecimal digits, first
-/// of the header with zeros in this place, then of each tensor in the order of the header.
+/// The __metadata__ key of the checksums with which our files notice damage: XXH64 in hexadecimal
+/// digits, first of the header with zeros in this place, then of each tensor in the order of the
+/// header.
 inline constexpr const char* kChecksumKey = "smp.xxh64";
 
-/// An open file. Memory: its header.
+/// An open file that is read tensor by tensor; it keeps only the header in memory.
 class SafetensorsReader {
  public:
-  /// Reads and checks the header.
-  /// @throws UsageError        not readable, not complete, or damaged: the text says where.
-  /// @throws UnsupportedError  a dtype that LibTorch does not have.
+  /// Opens the file, and reads and checks its header.
+  /// @throws UsageError        it is not readable, not complete or damaged; the text says where.
+  /// @throws UnsupportedError  it has a dtype that LibTorch does not have.
   explicit SafetensorsReader(const std::string& path);
 
   const std::vector<PlacedTensor>& tensors() const { return header_.tensors; }
-  /// Without the checksums.
+  /// The metadata of the file, without the entry of the checksums.
   const Metadata& metadata() const { return header_.metadata; }
-  /// A new tensor. @throws UsageError  the values are damaged, or can no longer be read.
+  /// Reads tensors()[index] into a new CPU tensor.
+  /// @throws UsageError  the values are damaged, or can no longer be read.
   at::Tensor read(std::size_t index) const;
 
  private:
@@ -41,16 +43,17 @@ class SafetensorsReader {
   std::vector<std::uint64_t> checksums_;  // of each tensor, or empty
 };
 
-/// A file that appears under its name when it is complete.
+/// Writes a file, which appears under its name only when it is complete.
 class SafetensorsWriter {
  public:
+  /// Lays out the file for `tensors`; their values follow by write().
   /// @throws ResourceError     the file cannot be made.
   /// @throws UnsupportedError  a dtype that the format does not have.
   SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors, Metadata metadata);
 
-  /// The values of tensor `index`, in any order. @throws ResourceError
+  /// Writes the values of tensor `index`; any order will do. @throws ResourceError
   void write(std::size_t index, const at::Tensor& tensor);
-  /// All tensors are written: the file takes its name. @throws ResourceError
+  /// Completes the file, which takes its name, after all tensors are written. @throws ResourceError
   void commit();
 
  private:

@@ -40,7 +40,7 @@ constexpr std::array<std::pair<std::string_view, ScalarType>, 19> kTypes{{
 
 constexpr std::size_t kMostDimensions = 64;
 
-/// Bytes of a tensor, or nothing where they exceed what a file can have.
+/// Returns the bytes of a tensor, or nothing if they exceed what a file can have.
 std::optional<std::uint64_t> bytes_of(const TensorInfo& info) {
   std::uint64_t bytes = c10::elementSize(info.dtype);
   bool is_empty = false;
@@ -53,7 +53,7 @@ std::optional<std::uint64_t> bytes_of(const TensorInfo& info) {
   return is_empty ? 0 : bytes;
 }
 
-/// Follows the parser through {name: {key: value}}; everything else is refused at once.
+/// Follows the JSON parser through {name: {key: value}} and refuses everything else at once.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(std::string name) : name_(std::move(name)) {}

@@ -20,14 +20,14 @@ namespace smp::checkpoint {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// Bytes of the length before the header, and the longest header that is read, as in the reference
-/// implementation.
+/// The bytes of the length before the header, and the longest header that is read, as in the
+/// reference implementation.
 inline constexpr std::uint64_t kLengthBytes = 8;
 inline constexpr std::uint64_t kLongestHeader = 100'000'000;
 
-/// Of an element of the format; nothing if the format has none for the LibTorch type.
+/// Returns the format's name of a dtype ("F32"), or nothing if the format has none for it.
 std::optional<std::string_view> dtype_name(c10::ScalarType dtype) noexcept;
-/// Undefined if LibTorch has none for the name.
+/// Returns the dtype of a name in the format, or Undefined if LibTorch has none for it.
 c10::ScalarType dtype_of_name(std::string_view name) noexcept;
 
 struct PlacedTensor {
@@ -41,15 +41,21 @@ struct SafetensorsHeader {
   Metadata metadata;
   std::uint64_t data_bytes = 0;
 
-  /// Gives each tensor its place: large elements first, so that every one is aligned.
+  /// Assigns each tensor its place: large elements first, so that every one is aligned.
   /// @throws UnsupportedError  a dtype that the format does not have.
+  /// @throws UsageError        a tensor is called __metadata__.
   static SafetensorsHeader lay_out(std::vector<TensorInfo> tensors, Metadata metadata);
-  /// Checks everything: JSON, types, sizes that agree, places without overlap or gap that fill the
-  /// data. @param text  without the length  @param data_bytes  what follows it in the file
-  /// @param name  of the file, for messages  @throws UsageError
+  /// Parses a header and checks everything: JSON, dtypes, sizes that agree, places without overlap
+  /// or gap that fill the data.
+  /// @param text        the header without the length before it
+  /// @param data_bytes  bytes that follow the header in the file
+  /// @param name        the file, for messages
+  /// @throws UsageError        it is damaged.
+  /// @throws UnsupportedError  it has a dtype that LibTorch does not have.
   static SafetensorsHeader parse(std::string_view text, std::uint64_t data_bytes,
                                  const std::string& name);
-  /// With spaces at its end, so that the data is aligned.
+  /// Returns the header as JSON, padded with spaces to a multiple of 8 bytes so that the data is
+  /// aligned.
   std::string text() const;
 };
 

@@ -116,7 +116,7 @@ double speed_of_products() {
 
 // ---- GPUs --------------------------------------------------------------------------------------
 
-/// As NVIDIA's driver names them.
+/// Returns the model name of each NVIDIA GPU, as the driver reports it in /proc.
 std::vector<std::string> gpus_of_driver() {
   std::vector<std::string> names;
   std::error_code error;
@@ -132,7 +132,7 @@ std::vector<std::string> gpus_of_driver() {
   return names;
 }
 
-/// -1: it has no CUDA.
+/// Returns the number of CUDA devices that LibTorch sees, or -1 if it was built without CUDA.
 int gpus_of_torch() {
   constexpr auto kCuda = c10::DeviceType::CUDA;
   if (!c10::impl::hasDeviceGuardImpl(kCuda)) return -1;
@@ -141,7 +141,7 @@ int gpus_of_torch() {
 
 // ---- transports --------------------------------------------------------------------------------
 
-/// Of the environment, those of the libraries that carry bytes.
+/// Returns the environment variables of the libraries that carry bytes (UCX, libfabric, Open MPI).
 std::map<std::string, std::string> transport_variables() {
   std::map<std::string, std::string> found;
   for (char** each = environ; *each != nullptr; ++each) {

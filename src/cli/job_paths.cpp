@@ -28,12 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a job that MPI has started. Libraries write to the same stream, before it too.
+/// The first text that a job prints once MPI has started it. Libraries write to stdout before it
+/// too.
 constexpr const char* kFirstWords = "transport = ";
 constexpr int kMostSeconds = 60;
 constexpr int kStatusOfTimeout = 124;  // of the program timeout
 
-/// An empty file, as long as it lives.
+/// An empty temporary file, which is removed at the end of the object's life.
 class TemporaryFile {
  public:
   TemporaryFile() : path_((fs::temp_directory_path() / "smp-doctor-XXXXXX").string()) {
@@ -50,7 +51,7 @@ class TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
   const std::string& path() const noexcept { return path_; }
-  /// All ranks of a job say the same.
+  /// Returns the lines of the file without repetitions, since all ranks of a job say the same.
   std::string lines_once() const {
     std::ifstream file(path_);
     std::set<std::string> known;
@@ -72,7 +73,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// "rank 0 to 1-3    over host_shm", a line for each path.
+/// Returns a line for each path of this rank, as in "rank 0 to 1-3    over host_shm".
 std::string rows_of(const d2d::Routes& routes) {
   std::string rows;
   for (const auto& [path, peers] : routes.paths()) {
@@ -83,7 +84,8 @@ std::string rows_of(const d2d::Routes& routes) {
   return rows;
 }
 
-/// Those of rank 0 for all: ranks of another machine may have another environment.
+/// Returns the settings of rank 0 for all ranks, since a rank of another machine may have another
+/// environment. Collective.
 d2d::RouteOptions common_options(const d2d::MpiSession& job) {
   const auto own = path_settings();
   const auto transport = job.all_gather(own.transport_of_job())[0];

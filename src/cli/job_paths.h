@@ -6,30 +6,31 @@
 
 namespace smp::cli {
 
-/// Settings of the environment and of the file that SMP_CONFIG names, as far as paths hang on them.
+/// The settings of the environment, and of the file that SMP_CONFIG names, that decide over paths.
 struct PathSettings {
   std::string transport = "auto";
   bool lend_tensors = true;
-  std::string origin;   ///< of `transport`: "SMP_TRANSPORT", "default"
-  std::string problem;  ///< why the settings cannot be used, and these are the defaults; or empty
+  std::string origin;   ///< origin of `transport`, as in "SMP_TRANSPORT" or "default"
+  std::string problem;  ///< why the settings are unusable and these are defaults; or empty
 
-  /// With which transport a job is tried: ranks of one process have no paths to look at.
+  /// The transport with which the job is tried: "auto" in the place of "local", since ranks of one
+  /// process have no paths to look at.
   std::string transport_of_job() const { return transport == "local" ? "auto" : transport; }
 };
 PathSettings path_settings();
 
 struct TriedJob {
-  bool started = false;  ///< by MPI
+  bool started = false;  ///< MPI started it
   bool worked = false;   ///< all ranks reached each other
   double seconds = 0;
   std::string paths;  ///< as show_paths() prints them
-  std::string said;   ///< on stderr; no line twice
+  std::string said;   ///< its lines on stderr, without repetitions
 };
-/// Starts `ranks` of this program as show_paths(). Takes a minute at most.
+/// Runs this program as show_paths() on `ranks` MPI ranks of this machine. Takes a minute at most.
 TriedJob try_job(int ranks);
 
-/// Under mpirun: rank 0 prints over which paths each rank reaches the others, with its own
-/// settings.
+/// Runs on each rank of a job under mpirun: rank 0 prints over which paths each rank reaches the
+/// others, with its own settings.
 /// @throws PeerLostError  some rank does not reach the others.
 void show_paths();
 

@@ -239,7 +239,7 @@ void add_doctor(CLI::App& app, Call& call) {
   });
 }
 
-/// CLI11 would only say that some command is missing.
+/// Refuses an unknown command by name; CLI11 would only say that some command is missing.
 void require_known_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || *argv[1] == '-') return;
   std::vector<std::string> names;

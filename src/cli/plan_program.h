@@ -16,17 +16,17 @@ struct ProgramToPlan {
   std::vector<std::string> command;  ///< the program and its arguments
 };
 
-/// Takes "--" and what follows it out of `argv`.
+/// Removes "--" and what follows it from `argv`, and returns what followed.
 std::vector<std::string> take_program(int& argc, char** argv);
 
-/// Whether a plan is to be made, rather than printed from `file`.
+/// True if a plan is to be made by `program`, false if one is to be printed from `file`.
 /// @throws UsageError  neither or both was asked for, or half of it; microbatches without
 /// schedules.
 bool wants_planning(const ProgramToPlan& program, const std::string& file);
 
-/// Runs the program, which prints the plan and ends before it trains. Returns how it ended: its
-/// exit status, or 128 and the number of the signal that ended it.
-/// @throws UsageError  it cannot be started, or ended well without a plan.
+/// Runs the program, which prints the plan and ends before it trains. Returns its exit status, or
+/// 128 plus the number of the signal that ended it.
+/// @throws UsageError  it cannot be started, or ended with status 0 and made no plan.
 int plan_program(const ProgramToPlan& program);
 
 }  // namespace smp::cli

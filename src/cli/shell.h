@@ -5,13 +5,13 @@
 
 namespace smp::cli {
 
-/// What a shell command prints, and its exit status; -1: it could not be started.
+/// The standard output of a shell command and its exit status; -1 if it could not be started.
 struct Output {
   int status = -1;
   std::string text;
 };
 
-/// Waits until the command has ended.
+/// Runs a shell command and waits until it has ended.
 Output run(const std::string& command);
 
 }  // namespace smp::cli

@@ -6,7 +6,7 @@
 
 namespace smp::deferred {
 
-/// While it lives, modules that the running fiber builds are built at once.
+/// While it lives, modules that the running fiber builds get their values at once.
 class Eager {
  public:
   Eager();

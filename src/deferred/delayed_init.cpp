@@ -24,7 +24,7 @@ namespace {
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-/// What the arguments of an operator are.
+/// Tells which kinds of tensors are among the arguments of an operator.
 struct Arguments {
   bool delayed = false;
   bool real = false;  // numbers do not count
@@ -49,8 +49,8 @@ Arguments look_at(const OperatorHandle& op, Stack& stack) {
   return seen;
 }
 
-/// Tensors of a placed model that were not registered, and views of those that were, get their
-/// values now, in place.
+/// Gives tensors of a placed model that were not registered, and views of those that were, their
+/// values, in place.
 void fill_placed(const OperatorHandle& op, Stack& stack) {
   Materialiser materialiser;
   map_arguments(op, stack, [&](const at::Tensor& tensor, bool) {
@@ -68,7 +68,7 @@ bool makes_delayed(const OperatorHandle& op, Stack& stack) {
   return device->isNone() || device->toDevice().is_meta();
 }
 
-/// Operators after which nothing is left of what their first operand held.
+/// True if nothing is left after `op` of the values that its first operand held.
 bool overwrites(const OperatorHandle& op) {
   static constexpr std::array<std::string_view, 11> kNames{
       "aten::normal_",    "aten::uniform_",    "aten::zero_",     "aten::fill_",
@@ -82,7 +82,7 @@ bool fills_its_storage(const at::Tensor& tensor) {
          tensor.nbytes() == tensor.storage().nbytes();
 }
 
-/// One operator on its way into the recipes.
+/// Turns one run of an operator into a step of the recipes.
 class Recording {
  public:
   Recording(const OperatorHandle& op, Stack& stack)
@@ -103,7 +103,7 @@ class Recording {
     }
   }
 
-  /// On shapes alone. @throws c10::NotImplementedError if they depend on values.
+  /// Runs the operator on shapes alone. @throws c10::NotImplementedError  they depend on values.
   void run() {
     map_arguments(operation_->op, stack_,
                   [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
@@ -111,7 +111,7 @@ class Recording {
     operation_->op.callBoxed(&stack_);
   }
 
-  /// Hands the recipe to all tensors that were made or written; false if there are none.
+  /// Hands the recipe to all tensors that were made or written. Returns false if there are none.
   bool publish(const std::shared_ptr<Construction>& construction) {
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       if (!operation_->operands[i].written) continue;
@@ -145,7 +145,7 @@ class Recording {
     });
   }
 
-  /// A copy: what the caller does to his tensor afterwards is not our business.
+  /// Returns a copy, since the caller may change his tensor afterwards.
   at::Tensor constant(const at::Tensor& tensor) const {
     SMP_REQUIRE(!tensor.is_meta(), operation_->op.schema().name(),
                 " under smp::delay_param_initialization got a meta tensor that was not made there; "
@@ -187,15 +187,15 @@ class Recording {
   at::Tensor filled_;
 };
 
-/// Records instead of running; draws nothing.
+/// Records operators instead of running them; draws no random numbers.
 class Recorder final : public OperatorHook {
  public:
-  /// If not `computes`, an operator that needs values is refused.
+  /// @param computes  if false, an operator that needs values is refused
   Recorder(std::shared_ptr<Construction> construction, bool computes)
       : construction_(std::move(construction)), computes_(computes) {}
   ~Recorder() override { settle(); }
 
-  /// Generators catch up with what was recorded.
+  /// Lets the generators catch up with the draws that were recorded.
   void settle() {
     if (stream_) std::move(*stream_).settle();
     stream_.reset();
@@ -290,7 +290,7 @@ std::shared_ptr<Construction> new_construction(InitOrder order) {
   return construction;
 }
 
-/// A scope that begins inside of another goes on where that one is in the stream.
+/// Settles the scope around this one, so that this one goes on at the same point of the stream.
 void settle_outer_scope() {
   if (auto* outer = dynamic_cast<Recorder*>(operator_hook().get())) outer->settle();
 }

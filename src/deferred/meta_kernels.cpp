@@ -24,7 +24,7 @@ at::Tensor real_zeros(const at::Tensor& tensor) {
   return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
 }
 
-/// An example draws from a generator of its own.
+/// Runs `op` with a generator of its own, so that nothing is drawn from the program's.
 void call_drawing_nothing(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const base::RandomScope scope(0);
   for (auto& value : stack) {
@@ -55,7 +55,7 @@ void run_by_example(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 bool works_in_place(const c10::OperatorHandle& op) { return op.schema().name().back() == '_'; }
 
-/// What an operator that works in place returns, if anything, is its first argument.
+/// Leaves the first argument of an operator that works in place as its result, if it has one.
 void leave_as_is(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const auto first = first_argument(op, stack);
   stack.resize(first + op.schema().returns().size());
@@ -90,7 +90,8 @@ bool needs_shape_function(const c10::OperatorHandle& op) {
   return true;
 }
 
-/// LibTorch takes the convolution of an unknown device to be somebody else's business.
+/// Returns the meta tensor of a convolution's result, since LibTorch leaves the convolution of an
+/// unknown device to extensions.
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>&, at::IntArrayRef stride,
                        at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
@@ -107,7 +108,8 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return at::empty(sizes, input.options());
 }
 
-/// What the process keeps: destroying a library takes its kernels away.
+/// Registers all kernels. The process must keep the libraries: destroying one takes its kernels
+/// away.
 std::vector<torch::Library> register_all() {
   std::vector<torch::Library> libraries;
   libraries.emplace_back(torch::Library::IMPL, "aten", DispatchKey::Meta, __FILE__, __LINE__);

@@ -6,13 +6,14 @@
 
 namespace smp::deferred {
 
-/// Teaches the dispatcher, once a process, every CPU operator that does not know meta tensors: the
-/// shapes of its results are found by running it on zeros, of which a meta operand needs one.
-/// Left out are operators whose shapes depend on values, such as nonzero. Threads: any.
+/// Gives every CPU operator that does not know meta tensors a meta kernel, once a process. It finds
+/// the shapes of the results by running the operator on zeros, so a meta operand needs real memory
+/// for a moment. Operators whose shapes depend on values, such as nonzero, are left out. Threads:
+/// any.
 void add_meta_kernels();
 
-/// A meta tensor of the same shape and type. Meta tensors, and numbers that LibTorch wrapped into
-/// a tensor, are returned as they are.
+/// Returns a meta tensor of the same shape and type. Meta tensors, and numbers that LibTorch
+/// wrapped into a tensor, are returned as they are.
 at::Tensor shape_of(const at::Tensor& tensor);
 
 }  // namespace smp::deferred

@@ -27,19 +27,21 @@ bool names_another_device(const c10::IValue* device) {
   return device != nullptr && device->isDevice() && !device->toDevice().is_cpu();
 }
 
-/// Multi-head attention asks whether query, key and value are one tensor; computed values, which
-/// nobody knows here, are taken to differ.
+/// True if both are the same view of one storage. Multi-head attention asks whether query, key and
+/// value are one tensor; computed values, which nobody knows here, are taken to differ.
 bool same_tensor(const at::Tensor& a, const at::Tensor& b) {
   return a.is_same(b) || (a.is_alias_of(b) && a.storage_offset() == b.storage_offset() &&
                           a.sizes() == b.sizes() && a.strides() == b.strides());
 }
 
-/// As if all were selected: nobody knows the mask, and the graph is that of the selected values.
+/// Returns all elements as if each were selected, since nobody knows the mask; the graph is that of
+/// selected values.
 at::Tensor select_all(const at::Tensor& tensor, const at::Tensor& mask) {
   return at::broadcast_tensors({tensor, mask})[0].reshape({-1});
 }
 
-/// Operators whose answer depends on values, but of which a trace needs a shape only.
+/// Answers operators whose result depends on values, but of which a trace needs a shape only.
+/// Returns false if `op` is not one.
 /// @param none  nothing is selected
 bool answer_by_shape(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool none) {
   const auto& name = op.schema().name();
@@ -70,7 +72,7 @@ at::Tensor places(std::int64_t count, const at::Tensor& like) {
   return at::empty({count}, like.options().dtype(at::kLong).device(at::kMeta));
 }
 
-/// As the tensor would have it.
+/// Returns `value` as a scalar of the kind that the tensor's dtype has.
 at::Scalar scalar_of(const at::Tensor& tensor, double value) {
   if (at::isFloatingType(tensor.scalar_type())) return value;
   if (tensor.scalar_type() == at::kBool) return value != 0;
@@ -82,7 +84,7 @@ at::Scalar scalar_of(const at::Tensor& tensor, double value) {
 
 MetaScope::MetaScope(Value value) : value_(std::move(value)), scope_(*this) { add_meta_kernels(); }
 
-/// Where somebody says what to answer.
+/// Puts the value in the place of a tensor that is asked for it. Returns false without one.
 bool MetaScope::answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
   const auto& name = op.schema().name();
   const bool asks = name == "aten::item" || name == "aten::_local_scalar_dense";
@@ -96,8 +98,8 @@ bool MetaScope::answer(const c10::OperatorHandle& op, torch::jit::Stack& stack) 
   return true;
 }
 
-/// Operators whose results have as many elements as values decide: all there could be if the answer
-/// is true, else none (of different elements: one).
+/// Answers operators whose results have as many elements as values decide: as many as there could
+/// be if the value is not 0, else none (unique: one).
 bool MetaScope::answer_how_many(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
   const auto& name = op.schema().name();
   if (!value_ || (name != "aten::nonzero" && name != "aten::_unique2")) return false;
@@ -118,7 +120,7 @@ bool MetaScope::answer_how_many(const c10::OperatorHandle& op, torch::jit::Stack
   return true;
 }
 
-/// As if masks among the indices of `op` had all elements set, or none.
+/// Replaces masks among the indices of `op`, as if all elements were set, or none.
 void MetaScope::open_masks(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
   if (!value_ || !takes_indices(op)) return;
   auto& indices = stack[first_argument(op, stack) + 1];

@@ -9,18 +9,19 @@
 
 namespace smp::deferred {
 
-/// While it lives, what operators of this thread make is meta: factories such as torch::arange
-/// unless they name the CPU, and every result of an operator with an operand that is meta or of
-/// another device than the CPU: real tensors count by their shape, and no device is touched.
-/// Nothing is recorded, nothing is drawn from a generator. torch::equal goes by identity. Delayed
-/// parameters take part as they are, and stay so.
+/// Makes operators of this thread produce meta tensors while it lives: factories such as
+/// torch::arange unless they name the CPU, and every operator with an operand that is meta or on
+/// another device than the CPU. Such real tensors count by their shape, and no device is touched.
+/// Nothing is recorded, nothing is drawn from a generator. torch::equal compares identity, not
+/// values. Delayed parameters take part as they are, and stay so.
 class MetaScope final : private OperatorHook {
  public:
-  /// What code is given that asks for a value (`.item()`, a condition on a tensor), or by values
-  /// how much there is (nonzero, unique, masks as indices): all there could be, unless it is 0.
+  /// Returns the number given to code that asks for a value (`.item()`, a condition on a tensor).
+  /// For operators whose results have as many elements as values decide (nonzero, unique, masks as
+  /// indices) it decides: 0 gives the fewest, anything else all there could be.
   using Value = std::function<double()>;
 
-  /// @param value  none: whoever asks gets LibTorch's NotImplementedError
+  /// @param value  empty: code that asks for a value gets LibTorch's NotImplementedError
   explicit MetaScope(Value value = {});
 
  private:

@@ -23,11 +23,11 @@ class OperatorHook {
   virtual void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
 };
 
-/// What the running fiber does with operators that reach DispatchKey::DeferredInit, or nullptr. It
-/// travels with a fiber because that key does.
+/// The hook of the running fiber for operators that reach DispatchKey::DeferredInit, or nullptr. It
+/// travels with the fiber because that key does.
 const base::FiberLocal<OperatorHook>& operator_hook();
 
-/// Operators of this thread go to `hook` while it lives; scopes nest, the innermost counts.
+/// Sends the operators of this thread to `hook` while it lives. Scopes nest; the innermost counts.
 class HookScope {
  public:
   explicit HookScope(OperatorHook& hook);
@@ -37,25 +37,24 @@ class HookScope {
   c10::impl::IncludeDispatchKeyGuard include_;
 };
 
-/// What happens to delayed tensors outside of any scope: they stay delayed, get their values or are
-/// refused (delayed_init.cpp).
+/// Runs an operator on delayed tensors outside of any scope: they stay delayed, get their values,
+/// or are refused with an error (delayed_init.cpp).
 void run_without_hook(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// The arguments of `op`, which are the last values of `stack`.
+/// Returns the index in `stack` of the first argument of `op`; its arguments are the last values.
 std::size_t first_argument(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
-/// Gets a tensor and whether the operator writes it.
+/// Maps a tensor to its replacement; the second argument is true if the operator writes the tensor.
 using TensorMap = std::function<at::Tensor(const at::Tensor&, bool)>;
-/// Puts what `map` returns in the place of each defined tensor among the arguments of `op`, in
-/// lists too.
+/// Replaces each defined tensor among the arguments of `op`, in lists too, by what `map` returns.
 void map_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, const TensorMap& map);
-/// The same for results, which are all of `stack[first...]`; nothing of them counts as written.
+/// Does the same for results, which are all of `stack[first...]`; none of them counts as written.
 void map_results(torch::jit::Stack& stack, std::size_t first, const TensorMap& map);
 
-/// Whether `op` makes tensors from nothing: the schema has a device, and no tensor is given.
+/// True if `op` makes tensors from nothing: its schema has a device, and no tensor is given.
 bool is_factory(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
-/// Where the argument `device` of `op` lies in `stack`, or nullptr if it has none.
+/// Returns the argument `device` of `op` in `stack`, or nullptr if it has none.
 c10::IValue* device_argument(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 }  // namespace smp::deferred

@@ -26,7 +26,7 @@ void copy_state(const at::Generator& from, const at::Generator& to) {
   impl(to).set_next_double_normal_sample(impl(from).next_double_normal_sample());
 }
 
-/// Another state, which no seed gives.
+/// Puts the generator into another state, which no seed gives.
 void mark(const at::Generator& generator) {
   constexpr std::uint32_t kMark = 0x9e3779b9;
   auto data = impl(generator).engine().data();
@@ -42,7 +42,7 @@ void skip(const at::Generator& generator, std::uint64_t count) {
   impl(generator).set_engine(engine);
 }
 
-/// Of a freshly seeded generator, as long as fewer than 624 were drawn.
+/// Returns the numbers drawn from a freshly seeded generator; right while they are fewer than 624.
 std::uint64_t numbers_drawn(const at::Generator& fresh) {
   return impl(fresh).engine().data().next_;
 }

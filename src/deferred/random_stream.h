@@ -20,15 +20,15 @@ struct RandomPosition {
   std::uint64_t drawn = 0;
 };
 
-/// Whether `op` may draw random numbers.
+/// True if `op` may draw random numbers.
 bool draws_random(const c10::OperatorHandle& op);
 
-/// How many numbers the operators draw that fill large tensors. Measured on small ones, so that it
-/// is right for the LibTorch that is loaded.
+/// Tells how many numbers an operator draws to fill a large tensor. It measures this on small
+/// tensors, so that it is right for the LibTorch that is loaded.
 class DrawCounts {
  public:
-  /// Numbers that `op` (normal_, uniform_, randn, rand) draws to fill `filled`; nothing if that is
-  /// not a plain multiple of the size, or unknown.
+  /// Returns the number of 32-bit numbers that `op` (normal_, uniform_, randn, rand) draws to fill
+  /// `filled`; nothing if it is not a plain multiple of the size, or unknown.
   std::optional<std::uint64_t> of(const c10::OperatorHandle& op, const at::Tensor& filled);
 
  private:
@@ -42,20 +42,21 @@ class DrawCounts {
   std::map<std::pair<bool, at::ScalarType>, Rule> rules_;
 };
 
-/// Follows a CPU generator through a program whose draws are put off. The generator itself is in no
-/// state of its own until settle(): so one that the program seeds anew meanwhile is told from it,
-/// whatever the seed, and followed from there.
+/// Follows a CPU generator through a program whose draws are put off. Until settle() the generator
+/// holds a marked state that no seed gives, so that a new seed by the program is noticed, whatever
+/// it is; the stream is then followed from there.
 class RandomStream {
  public:
   explicit RandomStream(at::Generator generator);
 
   bool follows(const at::Generator& generator) const;
-  /// Where the next number comes from.
+  /// Returns the position of the next number.
   RandomPosition position();
   void skip(std::uint64_t count) { drawn_ += count; }
-  /// The stream goes on in the state of `generator`, which is copied.
+  /// Continues the stream from the state of `generator`, which is copied.
   void go_on_from(const at::Generator& generator);
-  /// The generator catches up, and is not followed any more.
+  /// Lets the generator catch up with the draws, unless the program seeded it anew, and follows it
+  /// no more.
   void settle() &&;
 
  private:
@@ -68,12 +69,13 @@ class RandomStream {
   std::uint64_t drawn_ = 0;
 };
 
-/// A generator that visits positions; cheapest in ascending order.
+/// A generator that visits positions of streams. Ascending order is the cheapest.
 class RandomCursor {
  public:
-  /// The numbers at `position` and after. The caller draws `count`, if he knows how many.
+  /// Returns a generator that stands at `position`. The caller draws `count` numbers; nothing if he
+  /// does not know how many.
   const at::Generator& at(const RandomPosition& position, std::optional<std::uint64_t> count);
-  /// As the last visitor left it.
+  /// Returns the generator in the state in which its last user left it.
   const at::Generator& generator() const { return generator_; }
 
  private:

@@ -18,7 +18,8 @@
 namespace smp::deferred {
 namespace {
 
-/// Operators of a replay are not recorded, build no graph, and mind no autocast of the caller.
+/// Keeps the operators of a replay from being recorded, building a graph, or following the caller's
+/// autocast.
 class PlainModes {
  public:
   PlainModes()
@@ -41,7 +42,7 @@ class DefaultType {
   caffe2::TypeMeta outer_;
 };
 
-/// The default generator is another one while it lives.
+/// Replaces the default generator while it lives.
 class GeneratorScope {
  public:
   explicit GeneratorScope(at::Generator generator)
@@ -61,7 +62,7 @@ at::Storage copy_of(const at::Storage& storage) {
   return bytes.on(storage).clone().storage();
 }
 
-/// The storage of a returned tensor, laid out as the recipe expects it.
+/// Returns the storage of a returned tensor, laid out as the recipe expects it.
 at::Storage conforming(const at::Tensor& tensor, const Result& result) {
   const auto& wanted = result.geometry;
   if (tensor.strides() == at::IntArrayRef(wanted.strides) &&
@@ -73,7 +74,7 @@ at::Storage conforming(const at::Tensor& tensor, const Result& result) {
   return storage;
 }
 
-/// Which content: one operation may have several results, and many contents have no maker.
+/// Identifies a content: one operation may have several results, and many contents have no maker.
 using Key = std::pair<const void*, std::size_t>;
 
 Key key_of(const ContentPtr& content) {
@@ -81,11 +82,12 @@ Key key_of(const ContentPtr& content) {
   return {content.get(), 0};
 }
 
-/// Storages of one evaluation, each as long as it is needed.
+/// The storages of one evaluation, each kept as long as it is needed.
 class Workspace {
  public:
   void need(const ContentPtr& content) { ++entries_[key_of(content)].uses; }
-  /// To be read, or written if nobody else needs the content; else a copy is written.
+  /// Returns the storage of `content` and counts `uses` of its uses as done. With `written` the
+  /// storage may be changed: it is the content's own if nobody else needs that, else a copy.
   at::Storage take(const ContentPtr& content, std::size_t uses, bool written) {
     const auto found = entries_.find(key_of(content));
     auto& entry = found->second;
@@ -112,7 +114,7 @@ class Workspace {
   std::map<Key, Entry> entries_;
 };
 
-/// The operands as real tensors; windows onto one content share its storage.
+/// Returns the operands as real tensors. Views of one content share its storage.
 std::vector<at::Tensor> take_operands(const Operation& operation, Workspace& workspace) {
   struct Use {
     ContentPtr content;
@@ -179,7 +181,7 @@ void execute(const Operation& operation, Workspace& workspace, RandomCursor& cur
   }
 }
 
-/// Depth first, without recursion; the caller sorts.
+/// Collects operations without recursion, in any order; the caller sorts them.
 class Collector {
  public:
   void visit(Operation* operation) {

@@ -20,7 +20,7 @@ namespace smp::deferred {
 
 struct Operation;
 
-/// What a storage holds at one moment: a result of `maker`, or memory nobody has written yet.
+/// The bytes of a storage at one moment: a result of `maker`, or memory nobody has written yet.
 struct Content {
   std::size_t bytes = 0;
   std::shared_ptr<Operation> maker;
@@ -28,7 +28,7 @@ struct Content {
 };
 using ContentPtr = std::shared_ptr<const Content>;
 
-/// A tensor without its storage.
+/// The view of a tensor onto its storage, without the storage.
 struct Geometry {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
@@ -38,7 +38,7 @@ struct Geometry {
   bool negative = false;
 
   static Geometry of(const at::Tensor& tensor);
-  /// The tensor of this geometry on `storage`.
+  /// Returns the tensor of this geometry on `storage`.
   at::Tensor on(const at::Storage& storage) const;
 };
 
@@ -49,7 +49,8 @@ struct Operand {
   bool written = false;
 };
 
-/// A storage that an operator leaves behind: of an operand it wrote, or of a tensor it returned.
+/// A storage that an operator leaves behind: that of an operand it wrote, or of a tensor it
+/// returned.
 struct Result {
   bool of_operand = false;
   std::size_t index = 0;  ///< among the operands, or the tensors returned
@@ -57,18 +58,18 @@ struct Result {
   std::size_t bytes = 0;
 };
 
-/// Random numbers of an operator: a point of a generator's stream, or a stream of its own.
+/// The random numbers of an operator: a point of a generator's stream, or a stream of its own.
 struct RandomSource {
   std::optional<RandomPosition> position;
   std::optional<std::uint64_t> count;  ///< numbers it draws, if known
-  std::uint64_t key = 0;               ///< of its own stream
-  bool named = false;                  ///< by a parameter's path, or for good as it was read
+  std::uint64_t key = 0;               ///< the seed of its own stream
+  bool named = false;                  ///< key is final: by a parameter's path, or it was read
 };
 
 /// One run of an operator. Its delayed operands stand in `arguments` as bare meta tensors.
 struct Operation {
   explicit Operation(c10::OperatorHandle handle) : op(std::move(handle)) {}
-  /// Frees what led here without recursion: a buffer may be filled by thousands of operators.
+  /// Frees the operations it depends on without recursion, as thousands may have filled a buffer.
   ~Operation();
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -79,20 +80,20 @@ struct Operation {
   std::vector<Result> results;
   std::optional<RandomSource> random;
   at::ScalarType default_type = at::kFloat;
-  std::size_t depth = 0;  ///< above that of every operation it depends on
+  std::size_t depth = 0;  ///< greater than that of every operation it depends on
 };
 
-/// Every operation that `content` depends on, each after those it needs itself.
+/// Returns every operation that `content` depends on, each after those it needs itself.
 std::vector<Operation*> operations_of(const ContentPtr& content);
 
-/// Computes contents. What is not needed any more is freed at once, so that at most the operands
-/// of one operator live beside the result.
+/// Computes the bytes of contents. Storages that are not needed any more are freed at once, so that
+/// at most the operands of one operator live beside the result.
 class Evaluation {
  public:
   explicit Evaluation(RandomCursor& cursor) : cursor_(cursor) {}
 
   at::Storage run(const ContentPtr& content);
-  /// Runs `operation` alone, after what it needs, and drops its results.
+  /// Runs `operation` alone, after the operations it needs, and drops its results.
   void run_for_its_draws(const std::shared_ptr<Operation>& operation);
 
  private:

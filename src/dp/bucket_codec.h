@@ -9,15 +9,17 @@
 
 namespace smp::dp {
 
-/// Shows the hook each part in one row, and checks what it gives. Threads: the rank's.
+/// Shows the user's hook each part of a bucket as one row, and checks what the hook returns.
+/// Threads: the rank's.
 class BucketCodec final : public d2d::SumCodec {
  public:
   /// @param hook  outlives this
   BucketCodec(CommHook& hook, std::int64_t bucket) : hook_(hook), bucket_(bucket) {}
-  /// @throws UsageError  it gives what cannot be sent.
+  /// Compresses a part. @throws UsageError  the hook returns a tensor that cannot be sent.
   std::vector<at::Tensor> encode(const d2d::SumParts::Pieces& pieces, int position,
                                  bool sum) override;
-  /// @throws UsageError  it gives other elements than were asked for.
+  /// Decompresses a part. @throws UsageError  the hook returns another shape or dtype than was
+  /// asked for.
   d2d::SumParts::Pieces decode(const std::vector<at::Tensor>& encoded,
                                const d2d::SumParts::Pieces& like, int position, bool sum) override;
 

@@ -9,7 +9,7 @@
 namespace smp::dp {
 namespace {
 
-/// Still taking tensors.
+/// A bucket that still takes tensors.
 struct OpenBucket {
   std::size_t number = 0;
   std::int64_t bytes = 0;

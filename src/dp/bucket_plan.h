@@ -12,22 +12,24 @@
 
 namespace smp::dp {
 
-/// Of a tensor, what decides in which bucket it is.
+/// The properties of a tensor that decide which bucket it is in.
 struct TensorSize {
   c10::ScalarType dtype;
   std::int64_t bytes;
 };
 
-/// Of each of `tensors`. @throws UnsupportedError  one cannot be sent: it is sparse, say, or
-/// quantised
+/// Returns the dtype and bytes of each of `tensors`.
+/// @throws UnsupportedError  one cannot be sent: it is sparse, say, or quantised
 std::vector<TensorSize> sizes_of(const std::vector<at::Tensor>& tensors);
 
-/// The most that the first bucket should have: it is the one that nothing was computed before.
+/// The most bytes that the first bucket should have. Nothing is computed before it travels, so it
+/// should travel soon.
 inline constexpr std::int64_t kFirstBucketBytes = 1 << 20;
 
-/// Numbers of `tensors` by bucket, each number once: the last tensors first, as backward comes to
-/// them, and tensors of one dtype together. A bucket takes tensors until it has `cap_bytes` or
-/// more, the first one at most kFirstBucketBytes. A pure function: all ranks get the same.
+/// Returns the indices of `tensors` by bucket, each index once: the last tensors first, as backward
+/// comes to them, and tensors of one dtype together. A bucket takes tensors until it has
+/// `cap_bytes` or more, the first one at most kFirstBucketBytes. A pure function: all ranks get the
+/// same.
 std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<TensorSize>& tensors,
                                                    std::int64_t cap_bytes);
 

@@ -9,17 +9,19 @@
 
 namespace smp::dp {
 
-/// Tensors whose elements lie one after another, and copies of others.
+/// Contiguous rows for the tensors of a bucket: the tensors themselves where they are contiguous,
+/// else copies.
 class BucketRows {
  public:
-  /// @param owners  positions among the replicas, one for each tensor, or none: nobody owns them
+  /// @param owners  the position in the replicas that owns each tensor; empty: nobody owns any
   explicit BucketRows(std::vector<at::Tensor> tensors, std::vector<int> owners = {});
 
   const std::vector<at::Tensor>& tensors() const noexcept { return tensors_; }
   const std::vector<at::Tensor>& rows() const noexcept { return rows_; }
-  /// What each of `replicas` adds up, or gives: an equal part, or what it owns.
+  /// Returns the part of the rows that each of `replicas` adds up or sends: an equal part, or the
+  /// tensors that it owns.
   d2d::SumParts parts(int replicas) const;
-  /// What was written to the rows is in the tensors afterwards.
+  /// Copies the rows into the tensors where they are not the same memory.
   void write_back() const;
 
  private:

@@ -16,7 +16,8 @@ namespace {
 
 constexpr auto kNoBucket = std::numeric_limits<std::size_t>::max();
 
-/// Versions do not tell of writes through Tensor::data(), as torch's clip_grad_norm_ does them.
+/// Returns a hash of the values, since versions do not tell of writes through Tensor::data(), as
+/// torch's clip_grad_norm_ does them.
 std::uint64_t hash_of(const at::Tensor& row) {
   return XXH3_64bits(row.const_data_ptr(), row.nbytes());
 }
@@ -67,8 +68,8 @@ void EarlyBuckets::note_final(std::size_t parameter) {
   if (--buckets_[number].missing == 0) begin(number);
 }
 
-/// Unless there is something else than what was expected, which needs no words: the bucket is
-/// averaged at the end then.
+/// Begins the sum of a bucket, unless a gradient is not what was expected: then the bucket is
+/// averaged at the end of the step.
 void EarlyBuckets::begin(std::size_t number) {
   auto& bucket = buckets_[number];
   std::vector<at::Tensor> gradients;
@@ -106,7 +107,7 @@ void EarlyBuckets::progress() {
   }
 }
 
-/// Whether `.grad` holds what was sent.
+/// True if `.grad` of every parameter of the bucket still holds what was sent.
 bool EarlyBuckets::is_untouched(const Bucket& bucket) const {
   for (std::size_t i = 0; i < bucket.sent.size(); ++i) {
     const auto& [parameter, data, version, hash] = bucket.sent[i];
@@ -142,7 +143,8 @@ void EarlyBuckets::finish(const std::vector<bool>& counts) {
   }
 }
 
-/// Of a lane in which nothing was ever begun or came, nothing needs to be known.
+/// Drops all sums that are not written. A lane in which nothing was expected to begin needs no
+/// cleanup.
 void EarlyBuckets::end_step() noexcept try {
   if (number_ == 0) return;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {

@@ -38,7 +38,7 @@ namespace smp::dp {
 
 class EarlyBuckets {
  public:
-  /// What gradients go through, if anything; outlives the step.
+  /// The communication hook that gradients go through, if any; it outlives the step.
   struct Hooked {
     CommHook* hook = nullptr;
     std::int64_t first_bucket = 0;  ///< the number by which it knows bucket 0
@@ -46,36 +46,37 @@ class EarlyBuckets {
 
   /// @param replicas    bucket i travels in their lane first_lane + i, which nobody else uses
   /// @param parameters  outlive this
-  /// @param owners      by parameter, positions in `replicas`, -1: nobody; empty: all have none.
-  ///                    Those of a bucket all have one, or none has. Outlive this
+  /// @param owners      the position in `replicas` of each parameter's owner, -1: nobody;
+  ///                    empty: nobody owns any. All of a bucket have one, or none. Outlive this
   /// @param buckets     numbers of parameters; outlive this
   /// @param divisor     of sums
   EarlyBuckets(d2d::Communicator replicas, const std::vector<at::Tensor>& parameters,
                const std::vector<int>& owners, const std::vector<std::vector<std::size_t>>& buckets,
                std::uint64_t first_lane, int divisor);
 
-  /// A step begins, of a number that is higher than all before, the same on all replicas.
+  /// Begins a step. Its number is higher than all before, and the same on all replicas.
   /// @param expected  parameters that will have a dense gradient in every replica, by bucket; none:
   ///                  the bucket does not begin early
   /// @param news      signalled when progress() may have something to do
   void begin_step(std::uint64_t number, std::vector<std::vector<std::size_t>> expected,
                   fiber::Event& news, const Hooked& hook);
-  /// The gradient of `parameter` has all that the step gives, it seems. @throws as Channel::send
+  /// Tells that the gradient of `parameter` seems final: it has all that the step gives. When all
+  /// of a bucket are, its sum begins. @throws as Channel::send
   void note_final(std::size_t parameter);
-  /// Adds up what has come. Does not suspend. @throws as d2d::Communicator
+  /// Adds up the parts that have come. Does not suspend. @throws as d2d::Communicator
   void progress();
   bool under_way() const noexcept { return begun_ > 0; }
 
-  /// By bucket: '+' it has begun, and its gradients are untouched; else '-'.
+  /// Returns a letter for each bucket: '+' it has begun and its gradients are untouched, else '-'.
   std::string report() const;
-  /// Writes the means of the buckets that `counts`, by bucket, the same on all replicas, and
-  /// forgets the others. Suspends. @throws as d2d::Communicator
+  /// Writes the means of the buckets for which `counts`, the same on all replicas, is true, and
+  /// drops the sums of the others. Suspends. @throws as d2d::Communicator
   void finish(const std::vector<bool>& counts);
-  /// Forgets all: what others have begun, too. Suspends nobody.
+  /// Drops all sums, including parts that others have sent. Does not suspend.
   void end_step() noexcept;
 
  private:
-  /// A gradient as it was sent.
+  /// A gradient in the state in which it was sent.
   struct Sent {
     std::size_t parameter;
     const void* data;

@@ -7,8 +7,8 @@
 
 namespace smp::dp {
 
-/// The elements of all `tensors`, each in the order of its indices, one tensor behind the other.
-/// May share memory with the only one of them.
+/// Returns the elements of all `tensors` in one row, each in the order of its indices, one tensor
+/// behind the other. May share memory with the tensor if there is only one.
 at::Tensor flattened(const std::vector<at::Tensor>& tensors);
 
 /// Writes the elements of `flat`, as flattened() put them, into `tensors`, which keep their memory

@@ -21,7 +21,8 @@ namespace {
 
 using Buckets = std::vector<std::vector<std::size_t>>;
 
-/// Of the parameters that somebody owns, or of the others; both as backward comes to them.
+/// Returns the buckets of the parameters that have an owner (`owned`), or of the others, in the
+/// order in which backward comes to them.
 Buckets buckets_of(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
                    bool owned, std::int64_t bucket_bytes) {
   std::vector<std::size_t> numbers;
@@ -51,7 +52,7 @@ at::Tensor dense_gradient(const at::Tensor& parameter) {
   return gradient;
 }
 
-/// The mean of some gradients, in their place where their elements lie one after another.
+/// Averages some gradients, in place where their elements are contiguous.
 class BucketMean {
  public:
   BucketMean(const d2d::Communicator& replicas, std::vector<at::Tensor> gradients,
@@ -69,7 +70,7 @@ class BucketMean {
   d2d::SumInPlace sum_;
 };
 
-/// The same of what a hook makes of it.
+/// Does the same for gradients that a communication hook compresses.
 class HookedMean {
  public:
   HookedMean(const d2d::Communicator& lane, std::uint64_t number, CommHook& hook,
@@ -111,8 +112,9 @@ void GradientReducer::set_hook(std::shared_ptr<CommHook> hook, std::int64_t firs
   first_bucket_ = first_bucket;
 }
 
-/// What depends on the order of calls cannot be repeated, if it was in vain. A hook is shown whole
-/// buckets only. Where there is one replica, as of slices without others, nothing travels.
+/// Does nothing for a hook whose results depend on the order of calls, since a sum in vain could
+/// not be repeated, or with one replica, where nothing travels. With a hook a bucket begins early
+/// only as a whole, since hooks are shown whole buckets.
 void GradientReducer::begin_step(std::uint64_t number, fiber::Event& news) {
   if (replicas_.size() == 1 || (hook_ && !hook_->is_pure())) return;
   std::vector<std::vector<std::size_t>> expected(buckets_.size());
@@ -123,7 +125,7 @@ void GradientReducer::begin_step(std::uint64_t number, fiber::Event& news) {
   early_.begin_step(number, std::move(expected), news, {hook_.get(), first_bucket_});
 }
 
-/// Whether all replicas had the same gradients of `bucket`, dense ones only.
+/// True if all replicas had the same gradients of `bucket` in the last step, and no sparse ones.
 bool GradientReducer::is_expected(const std::vector<std::size_t>& bucket) const {
   return std::all_of(bucket.begin(), bucket.end(), [this](std::size_t parameter) {
     const auto form = expected_[0].at(parameter);
@@ -133,7 +135,8 @@ bool GradientReducer::is_expected(const std::vector<std::size_t>& bucket) const 
   });
 }
 
-/// Those buckets that all replicas have begun, with the gradients that there are now.
+/// Finishes the buckets that all replicas have begun with the gradients that there are now, and
+/// returns which those are.
 std::vector<bool> GradientReducer::finish_early(const std::vector<Report>& reports) {
   std::vector<bool> done;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
@@ -161,7 +164,8 @@ GradientReducer::Forms GradientReducer::forms() const {
   return forms;
 }
 
-/// Dense if it is so anywhere: a sparse gradient can become dense, but not the other way.
+/// Returns the form in which replicas add up a gradient: dense if it is so anywhere, since a sparse
+/// gradient can become dense, but not the other way.
 GradientReducer::Form GradientReducer::common_form(const std::vector<Forms>& forms,
                                                    std::size_t parameter) const {
   auto common = Form::kNone;
@@ -214,7 +218,8 @@ std::vector<at::Tensor> GradientReducer::dense_gradients(
   return gradients;
 }
 
-/// Zeros that nobody keeps for those that are not dense: a hook knows elements by their places.
+/// Returns a gradient for each parameter of the bucket. Those that are not dense are zeros, which
+/// nobody keeps: a hook knows elements by their places.
 std::vector<at::Tensor> GradientReducer::all_gradients(const std::vector<std::size_t>& bucket,
                                                        const std::vector<Forms>& forms) const {
   std::vector<at::Tensor> gradients;
@@ -226,9 +231,10 @@ std::vector<at::Tensor> GradientReducer::all_gradients(const std::vector<std::si
   return gradients;
 }
 
-/// While the sums of one bucket travel, so do the parts of the next two; more at once would take
-/// memory for what comes from others.
-/// @param make  puts the mean of bucket i, of which these are dense, behind those under way
+/// Averages the buckets that are not `done`. While the sums of one bucket travel, so do the parts
+/// of the next two; more at once would take memory for what comes from others.
+/// @param make  appends the mean of bucket i, whose dense parameters it is given, to those under
+/// way
 template <class Mean, class Make>
 void GradientReducer::reduce_buckets(const std::vector<Forms>& forms, const std::vector<bool>& done,
                                      Make&& make) {

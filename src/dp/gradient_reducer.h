@@ -23,7 +23,8 @@ namespace smp::dp {
 /// rank's.
 class GradientReducer {
  public:
-  /// How a replica holds its gradients, one letter a parameter: '-' none, 'd' dense, 's' sparse.
+  /// The form of each gradient of a replica, one letter a parameter: '-' none, 'd' dense, 's'
+  /// sparse.
   using Forms = std::string;
 
   /// @param parameters    of the stage, in the same order on all members of `replicas`
@@ -38,40 +39,41 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// What gradients go through on their way, from now on; nullptr: nothing. Of those that are
-  /// summed up for owners it must be nothing.
+  /// Sets the hook that gradients go through on their way, from now on; nullptr: none. There can be
+  /// none where gradients are summed up for owners.
   /// @param first_bucket  the number by which the hook knows the first bucket
   void set_hook(std::shared_ptr<CommHook> hook, std::int64_t first_bucket = 0);
-  /// That a hook sees.
+  /// The number of buckets that a hook sees.
   std::int64_t buckets() const noexcept { return static_cast<std::int64_t>(buckets_.size()); }
 
-  /// A step begins. Until end_step() buckets may begin early.
+  /// Begins a step. Until end_step() buckets may begin early.
   /// @param number  counts steps; the same on all replicas
   /// @param news    signalled when progress() may have something to do
   void begin_step(std::uint64_t number, fiber::Event& news);
-  /// See EarlyBuckets.
+  /// The following three are those of EarlyBuckets.
   void note_final(std::size_t parameter) { early_.note_final(parameter); }
   void progress() { early_.progress(); }
   bool under_way() const noexcept { return early_.under_way(); }
 
-  /// What a rank tells the others at the end of a step.
+  /// The message of a rank to the others at the end of a step.
   struct Report {
     Forms forms;        ///< of its gradients
     std::string early;  ///< EarlyBuckets::report()
   };
   Report report() const { return {forms(), early_.report()}; }
 
-  /// Makes `.grad` of every parameter the sum over all replicas, divided; one that is missing in
-  /// some of them counts as zero, one that is missing in all stays missing. Of a parameter with an
-  /// owner the others have none afterwards. Suspends the calling fiber.
+  /// Makes `.grad` of every parameter the sum over all replicas, divided; a gradient that is
+  /// missing in some of them counts as zero, one that is missing in all stays missing. Where a
+  /// parameter has an owner, the other replicas have no gradient of it afterwards. Suspends the
+  /// calling fiber.
   /// @param reports  of all replicas, in their order
   /// @param number   of the step, as in begin_step(); needed where there is a hook
   /// @throws as d2d::Communicator, with a replica that left; UsageError if what a hook gives cannot
   ///         be used; what it throws.
   void reduce(const std::vector<Report>& reports, std::uint64_t number = 0);
-  /// Buckets so far that were added up while steps still ran.
+  /// The number of buckets so far that were added up while steps still ran.
   std::uint64_t averaged_early() const noexcept { return averaged_early_; }
-  /// Gives up what began early and was not reduced; nobody is waited for.
+  /// Drops what began early and was not reduced. Does not suspend.
   void end_step() noexcept { early_.end_step(); }
 
  private:

@@ -16,7 +16,8 @@ double loss_share(std::string_view loss, const std::vector<std::int64_t>& rows,
   return static_cast<double>(replicas * rows[replica]) / static_cast<double>(all);
 }
 
-/// Gradients are divided by the number of all replicas, which a sum has been multiplied by.
+/// Corrects for the division of gradients by the number of all replicas, where loss_share() knew
+/// the active ones only.
 double active_share(std::string_view loss, int active, int all, bool divide_by_all) {
   if (loss != "sum" && divide_by_all) return 1;
   return static_cast<double>(all) / static_cast<double>(active);

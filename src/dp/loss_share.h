@@ -9,8 +9,8 @@
 
 namespace smp::dp {
 
-/// By what the losses of replica `replica` are multiplied in backward, so that the mean of all
-/// replicas' gradients is the gradient of one process on the global batch.
+/// Returns the factor by which the losses of replica `replica` are multiplied in backward, so that
+/// the mean of all replicas' gradients is the gradient of one process on the global batch.
 /// @param loss  "mean": over all rows of the job; 1 if the replicas have the same number of rows.
 ///              "sum": over all rows of the job. "weights": each replica has its own, and the mean
 ///              over replicas is what is wanted: 1.
@@ -18,7 +18,7 @@ namespace smp::dp {
 double loss_share(std::string_view loss, const std::vector<std::int64_t>& rows,
                   std::size_t replica);
 
-/// By what it is multiplied in addition where some replicas have no batch and count as zero
+/// Returns a further factor for jobs where some replicas have no batch and count as zero
 /// (smp::Join), and loss_share() was asked of the others alone.
 /// @param active         replicas that have one, of `all`
 /// @param divide_by_all  whether a mean is one over all replicas; else over the active ones

@@ -20,7 +20,7 @@ std::vector<at::Tensor> of_others(const std::vector<at::Tensor>& tensors,
   return others;
 }
 
-/// Whoever kept one for a backward is told that it has changed.
+/// Bumps the version of a tensor, so that a backward that saved it notices the change.
 void note_written(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }

@@ -14,26 +14,27 @@
 
 namespace smp::dp {
 
-/// Values on their way, in rounds, some of them at once: while those of one are written, the next
-/// travel. More at once would take memory for what comes from others. Threads: the rank's.
+/// Broadcasts the values of parameters from their owners in rounds, of which two may be under way:
+/// while the values of one are written, the next travel. More at once would take memory for what
+/// comes from others. Threads: the rank's.
 class OwnerValues {
  public:
   /// @param round_bytes  of tensors that travel together
   explicit OwnerValues(std::int64_t round_bytes) : round_bytes_(round_bytes) {}
 
-  /// Each of `tensors` is to get the values that it has on its owner, which sends them n-1 times.
-  /// They are untouched until finish(). All members pass tensors of the same shapes and dtypes, in
-  /// the same order. Suspends.
+  /// Starts to give each of `tensors` the values that it has on its owner, which sends them n-1
+  /// times for n replicas. The tensors are untouched until finish(). All members pass tensors of
+  /// the same shapes and dtypes, in the same order. Suspends.
   /// @param owners  positions in `replicas`, one for each tensor; -1: its values stay
   /// @throws UnsupportedError  a tensor is sparse or quantised.
   /// @throws as d2d::Communicator, with a member that left or that makes another call.
   void take(const d2d::Communicator& replicas, const std::vector<at::Tensor>& tensors,
             const std::vector<int>& owners);
-  /// All have come. Suspends. @throws as take()
+  /// Waits until all values have come and are written. Suspends. @throws as take()
   void finish();
 
  private:
-  /// What travels in one collective.
+  /// The tensors that travel in one collective.
   class Round {
    public:
     Round(const d2d::Communicator& replicas, std::vector<at::Tensor> tensors,

@@ -10,7 +10,8 @@
 namespace smp::dp {
 namespace {
 
-/// Buckets of what replica `owner` keeps, as numbers of `tensors`, by dtype.
+/// Returns the buckets, by dtype, of the tensors that replica `owner` keeps, as indices of
+/// `tensors`.
 std::map<c10::ScalarType, std::vector<std::vector<std::size_t>>> buckets_of(
     const std::vector<TensorSize>& tensors, const std::vector<int>& owners, int owner,
     std::int64_t cap_bytes) {

@@ -10,27 +10,28 @@
 
 namespace smp::dp {
 
-/// The replica of each of `bytes`: the largest first, each to the replica that has least so far,
-/// so that none has more than the mean and one tensor (Graham, SIAM J. Appl. Math. 1969). A pure
-/// function: all ranks get the same.
-/// @param loads  bytes that each replica has already; is brought up to date
+/// Returns the replica that keeps each of the tensors with these `bytes`: the largest first, each
+/// to the replica that has least so far, so that none has more than the mean and one tensor
+/// (Graham, SIAM J. Appl. Math. 1969). A pure function: all ranks get the same.
+/// @param loads  bytes that each replica has already; updated
 std::vector<int> plan_shards(const std::vector<std::int64_t>& bytes,
                              std::vector<std::int64_t>& loads);
 
-/// Of some parameters, by number, that all have an owner or all have none: then it is empty.
+/// Returns the owners of `parameters`, given by index; empty if they have none. All have one, or
+/// none has.
 /// @param owners  of all parameters, -1: nobody; empty: all have none
 std::vector<int> owners_among(const std::vector<int>& owners,
                               const std::vector<std::size_t>& parameters);
 
-/// What travels in one collective of all replicas.
+/// The tensors that travel in one collective of all replicas.
 struct ShardRound {
   c10::ScalarType dtype;                           ///< of all its tensors
-  std::vector<std::vector<std::size_t>> of_owner;  ///< numbers of tensors, by who keeps them
+  std::vector<std::vector<std::size_t>> of_owner;  ///< indices of tensors, by who keeps them
 };
 
-/// Tensors in rounds of about `cap_bytes`, to which every replica adds about as much; the last
-/// tensors first, as in plan_buckets(). Each tensor is in one round; those without an owner in
-/// none.
+/// Returns the tensors in rounds of about `cap_bytes`, to which every replica adds about as much;
+/// the last tensors first, as in plan_buckets(). Each tensor with an owner is in one round, the
+/// others are in none.
 /// @param owners  one for each tensor; -1: nobody keeps it alone
 std::vector<ShardRound> plan_rounds(const std::vector<TensorSize>& tensors,
                                     const std::vector<int>& owners, int replicas,

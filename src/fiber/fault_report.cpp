@@ -32,7 +32,7 @@ std::array faults{Fault{SIGSEGV, "a segmentation fault (SIGSEGV)"},
                   Fault{SIGILL, "an instruction that this processor does not have (SIGILL)"},
                   Fault{SIGABRT, "abort() (SIGABRT)"}};
 
-/// Sent by kill() or the like, and not by what an instruction did.
+/// True if the signal was sent by kill() or the like, rather than raised by an instruction.
 bool is_sent(const siginfo_t& info) noexcept { return info.si_code <= 0; }
 
 int explain(const Fault& fault, const siginfo_t& info, const char* who, char* text,

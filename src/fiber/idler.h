@@ -10,23 +10,26 @@ namespace smp::fiber {
 /// Sleeps for `duration` nanoseconds, less than a second, without polling. Blocks the thread.
 void sleep_briefly(base::Nanoseconds duration) noexcept;
 
-/// An idle rank must leave the core to a busy one, and yet see a message that comes soon at once.
+/// Decides how an idle thread waits: it must leave the core to a busy one, and yet see a message
+/// that comes soon at once.
 class Idler {
  public:
   void set_policy(const IdlePolicy& policy) noexcept { policy_ = policy; }
-  /// Where the thread sleeps, so that others can wake it; nullptr: nobody can. Outlives its use.
+  /// Sets the doorbell at which the thread sleeps, so that others can wake it; nullptr: nobody can.
+  /// It must outlive its use here.
   void set_doorbell(base::Doorbell* doorbell) noexcept;
   bool oversubscribed() const noexcept { return policy_.oversubscribed; }
-  /// How long a waiting fiber may poll by itself before it gives up the thread.
+  /// The time for which a waiting fiber may poll by itself before it gives up the thread.
   base::Nanoseconds spin() const noexcept { return policy_.oversubscribed ? 0 : policy_.spin; }
 
-  /// Something moved: the next idleness begins anew.
+  /// Reports progress: the next idle time begins anew.
   void progressed() noexcept {
     since_ = 0;
     if (armed_) disarm();
   }
-  /// Nothing moved, and it is `now`: spins (returns at once), yields, then sleeps ever longer, with
-  /// a return before each sleep at a doorbell: what came before it was armed must be looked for.
+  /// Reports that nothing moved until `now`: spins (returns at once), then yields, then sleeps ever
+  /// longer. Before each sleep at a doorbell it arms that and returns once, because the caller must
+  /// look for what came before.
   void back_off(base::Nanoseconds now) noexcept;
 
  private:

@@ -26,7 +26,7 @@ thread_local Scheduler* thread_scheduler = nullptr;
 
 Describe describe_process = nullptr;
 
-/// In a signal handler.
+/// Writes what the thread is doing, for fault reports. Runs in a signal handler.
 void describe_thread(char* text, std::size_t size) {
   if (describe_process != nullptr) describe_process(text, size);
   if (*text != '\0') return;
@@ -90,8 +90,8 @@ void Scheduler::suspend_until_set(Event& event) {
   event.set_ = false;
 }
 
-/// The waiting fiber polls itself while no other fiber is ready: an answer that comes soon costs no
-/// switch.
+/// Polls from the waiting fiber itself while no other fiber is ready, so that an answer that comes
+/// soon costs no switch.
 void Scheduler::spin_for(const Event& event, base::Nanoseconds start) {
   auto& state = *state_;
   if (state.simulation != nullptr) return;

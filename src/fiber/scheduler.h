@@ -17,32 +17,34 @@
 
 namespace smp::fiber {
 
-/// What a parked fiber waits for; shown by stall and deadlock reports. Texts must outlive the wait.
+/// Describes the event that a parked fiber waits for, for stall and deadlock reports. The texts
+/// must outlive the wait.
 struct WaitReason {
   const char* what = "";
   const char* module_path = "";
   int peer = -1;           ///< pp_rank whose answer is awaited, or -1
   int microbatch = -1;     ///< or -1
-  const char* group = "";  ///< ranks that do it together, as in "TP_GROUP {0, 2}"
+  const char* group = "";  ///< the ranks that take part, as in "TP_GROUP {0, 2}"
 };
 
-/// Order of fibers that are ready: smaller first, ties in the order they became ready.
+/// The order of fibers that are ready: smaller first, ties in the order they became ready.
 using Priority = std::int64_t;
 
-/// What a fiber is doing, as reports tell it; it lives on the fiber's stack meanwhile.
+/// Tells reports what a fiber is doing; it lives on the fiber's stack meanwhile.
 class Activity {
  public:
-  /// The fiber gets the thread (`running`), or leaves it or waits. Calls repeat.
+  /// Called when the fiber gets the thread (`running`), and when it leaves it or waits. Calls may
+  /// repeat.
   virtual void on_switch(bool running) noexcept = 0;
-  /// Writes who and where it is ("rank 2, module encoder.block.3, microbatch 1"); may run in a
-  /// signal handler.
+  /// Writes which rank it is and what it does ("rank 2, module encoder.block.3, microbatch 1"); may
+  /// run in a signal handler.
   virtual void describe(char* text, std::size_t size) const noexcept = 0;
 
  protected:
   ~Activity() = default;
 };
 
-/// What travels with a fiber, beside its base::FiberLocals.
+/// The data that travel with a fiber, beside its base::FiberLocals.
 struct Fiber {
   Activity* activity = nullptr;
   Priority priority = 0;
@@ -50,10 +52,10 @@ struct Fiber {
   base::Nanoseconds waiting_since = 0;
 };
 
-/// The running fiber, or nullptr on a thread without a scheduler.
+/// Returns the running fiber, or nullptr on a thread without a scheduler.
 Fiber* current_fiber() noexcept;
 
-/// One fiber waits, somebody on the same thread signals. A signal before the wait is kept.
+/// A wake-up for one waiting fiber, signalled on the same thread. A signal before the wait is kept.
 class Event {
  public:
   Event() = default;
@@ -65,8 +67,9 @@ class Event {
   /// itself while no other is ready (IdlePolicy::spin).
   /// @throws UsageError  inside at::parallel_for.
   void wait(const WaitReason& reason);
-  /// Like wait(), for fibers that have nothing to do: not in the waiting report. If what the fiber
-  /// finds while it polls signals the event, it goes on without a switch, after those before it.
+  /// Waits as wait() does, for fibers that have nothing to do: they do not appear in the waiting
+  /// report. If a poll that the fiber runs itself signals the event, it goes on without a switch,
+  /// after the ready fibers that go before it.
   void rest(const WaitReason& reason);
   bool waiting() const noexcept { return waiter_ != nullptr; }
 
@@ -80,7 +83,7 @@ class Event {
 /// It must not suspend and not throw; it returns true if it may have made a fiber ready.
 using Poll = std::function<bool()>;
 
-/// How long the thread spins, and how it sleeps, when nothing is ready.
+/// The policy of an idle thread: how long it spins and how it sleeps while nothing is ready.
 struct IdlePolicy {
   base::Nanoseconds spin = 20 * base::kMicrosecond;  ///< busy polling after the last progress
   base::Nanoseconds first_sleep = 50 * base::kMicrosecond;
@@ -88,40 +91,40 @@ struct IdlePolicy {
   bool oversubscribed = false;  ///< ranks outnumber cores: yield at once, then sleep
 };
 
-/// Deterministic mode: simulated time and a seeded choice among ready fibers (docs/design.md,
-/// Ranks in one process).
+/// The clock of deterministic mode: simulated time and a seeded choice among ready fibers
+/// (docs/design.md, Ranks in one process).
 class SimClock;
 
 /// Runs the fibers of one OS thread. Install one per thread before any other use of this header;
 /// it lives until the thread's end (LibTorch state is swapped lazily on every switch).
 class Scheduler {
  public:
-  /// Idempotent per thread.
+  /// Installs the scheduler of the calling thread and returns it. Idempotent.
   static Scheduler& install();
-  /// The calling thread's scheduler; install() must have been called.
+  /// Returns the calling thread's scheduler; install() must have been called.
   static Scheduler& instance();
   static bool installed() noexcept;
-  /// Says what the process does when a fault hits it, better than the fiber's Activity: threads of
-  /// other kinds are hit too, and fibers between modules.
+  /// Sets how fault reports describe the process, in preference to the fiber's Activity: faults
+  /// also hit threads of other kinds, and fibers between modules.
   static void set_description(Describe describe) noexcept;
 
   void set_idle_policy(const IdlePolicy& policy);
-  /// Rung when something came that a poll finds: the thread sleeps there. nullptr: nothing rings,
-  /// and polls look by themselves. Outlives its use.
+  /// Sets the doorbell at which the idle thread sleeps; it is rung when something came that a poll
+  /// finds. nullptr: nothing rings, and polls look by themselves. It must outlive its use here.
   void set_doorbell(base::Doorbell* doorbell);
   /// Switches to simulated time (nullptr: back to the real clock). While set, ready fibers are
   /// drawn at random from `sim`'s generator and idling advances the simulated clock.
   void set_simulation(SimClock* sim);
   const base::Clock& clock() const noexcept;
 
-  /// Called when, in simulated time, nothing is ready and no event is left. It must make a fiber
-  /// ready. Without one the process ends with the waiting report.
+  /// Sets the function that is called when, in simulated time, nothing is ready and no event is
+  /// left. It must make a fiber ready. Without one the process ends with the waiting report.
   void set_deadlock_handler(std::function<void()> handler);
 
   /// Registers a poll; the returned handle removes it.
   [[nodiscard]] std::shared_ptr<void> add_poll(Poll poll);
-  /// Runs every poll once, and timers that are due; true if one reported progress. Must not be
-  /// called inside a poll.
+  /// Runs every poll once, and the timers that are due. Returns true if one reported progress. Must
+  /// not be called inside a poll.
   bool poll_all() noexcept;
 
   /// Starts `body` on a new fiber with a guarded stack of `stack_bytes`; it becomes ready, it does
@@ -136,11 +139,11 @@ class Scheduler {
   [[noreturn]] void give_up();
   /// Lets every other ready fiber run before this one.
   void yield();
-  /// Lets those ready fibers run that go before `priority`. Whether there were any.
+  /// Lets the ready fibers run that go before `priority`. Returns true if there were any.
   bool yield_to_those_before(Priority priority);
-  /// Whether waiting threads of this kind share their cores, so that they sleep rather than poll.
+  /// True if waiting threads of this kind share their cores, so that they sleep rather than poll.
   bool oversubscribed() const noexcept;
-  /// Whether time is simulated.
+  /// True if time is simulated.
   bool simulated() const noexcept;
   /// Suspends the running fiber for `duration` nanoseconds of this scheduler's clock.
   void sleep_for(base::Nanoseconds duration, const WaitReason& reason);
@@ -150,15 +153,15 @@ class Scheduler {
     std::string text;
     base::Nanoseconds age;
   };
-  /// Oldest first.
+  /// Returns the waits of all waiting fibers, the oldest first.
   std::vector<Wait> waits() const;
-  /// The same, a line for each.
+  /// Returns the same as text, one line for each wait.
   std::vector<std::string> waiting_report() const;
-  /// Whether some fiber waits for something.
+  /// True if some fiber waits for something; rest() does not count.
   bool any_waiting() const noexcept;
-  /// Whether some fiber waits for a peer.
+  /// True if some fiber waits for a peer's answer.
   bool any_waiting_for_peer() const noexcept;
-  /// Fibers spawned and not finished.
+  /// Returns the number of fibers spawned and not finished.
   std::size_t live_fibers() const noexcept;
 
   struct State;

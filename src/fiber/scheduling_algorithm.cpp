@@ -19,7 +19,8 @@ bool is_dispatcher(const Context* context) noexcept {
   return context->is_context(boost::fibers::type::dispatcher_context);
 }
 
-/// A terminating fiber has left the queue of worker fibers; the dispatcher frees it next.
+/// True if the fiber has ended: it has left the queue of worker fibers, and the dispatcher frees it
+/// next.
 bool is_terminating(Context* context) noexcept {
   return context->is_context(boost::fibers::type::worker_context) && !context->worker_is_linked();
 }
@@ -117,8 +118,8 @@ void FiberAlgorithm::leave(Context* leaving) noexcept {
   owner_ = leaving;
 }
 
-/// LibTorch's state stays installed while the dispatcher runs (it calls no LibTorch code), so it is
-/// exchanged only when a different fiber follows.
+/// Installs the fiber's state. LibTorch's state stays installed while the dispatcher runs (it calls
+/// no LibTorch code), so it is exchanged only when a different fiber follows.
 void FiberAlgorithm::enter(Context* next) noexcept {
   base::beat();
   auto& own = properties_of(next);

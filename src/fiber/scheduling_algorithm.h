@@ -31,12 +31,12 @@ struct FiberProperties : boost::fibers::fiber_properties {
   ExceptionGlobals exceptions;
 };
 
-/// Tells what `fiber` is doing whether it has the thread.
+/// Tells the fiber's Activity, if any, whether the fiber has the thread.
 inline void notify_activity(const Fiber& fiber, bool running) noexcept {
   if (fiber.activity != nullptr) fiber.activity->on_switch(running);
 }
 
-/// Ready fibers by (priority, arrival); in simulated time drawn at random. The dispatcher, which
+/// Picks ready fibers by (priority, arrival); in simulated time at random. The dispatcher, which
 /// frees terminated fibers and then idles, runs only when nothing else is ready.
 class FiberAlgorithm final
     : public boost::fibers::algo::algorithm_with_properties<FiberProperties> {
@@ -53,7 +53,7 @@ class FiberAlgorithm final
 
   bool fiber_is_ready() const noexcept { return !ready_.empty(); }
   bool someone_goes_before(Priority priority);
-  /// Of the fibers spawned from now on; for the sanitizer.
+  /// Sets the stack size of the fibers spawned from now on, which the sanitizer must know.
   void set_stack_bytes(std::size_t bytes) noexcept { stack_bytes_ = bytes; }
 
  private:

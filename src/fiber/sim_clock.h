@@ -25,10 +25,10 @@ class SimClock final : public base::Clock {
   bool advance();
 
   std::mt19937_64& random() noexcept { return random_; }
-  /// Whether ready fibers are drawn at random (else first come, first served).
+  /// True if ready fibers are drawn at random; else the first that became ready goes first.
   bool random_choice = true;
 
-  /// Hash of everything traced: equal for equal runs.
+  /// A hash of everything traced; equal for equal runs.
   std::uint64_t trace_hash() const noexcept { return hash_; }
   void trace(std::uint64_t value) noexcept;
 

@@ -17,11 +17,12 @@ namespace smp::fiber {
 namespace {
 
 constexpr std::size_t kMostStacks = 16384;
-/// Below each stack, as much as a frame may have that works on a thread's usual stack: a larger one
-/// than the guard steps over it, into what belongs to others. Addresses cost no memory.
+/// The bytes of the guard below each stack: as much as a frame may have that works on a thread's
+/// usual stack. A frame larger than the guard would step over it into other memory. Only addresses
+/// are reserved, no memory.
 constexpr std::size_t kGuardBytes = std::size_t{8} << 20;
 
-/// Lowest addresses of all guards of the process; read by the signal handler.
+/// The lowest addresses of all guards of the process; read by the signal handler.
 std::array<std::atomic<std::uintptr_t>, kMostStacks> guards{};
 std::atomic<std::size_t> num_guards{0};
 

@@ -25,7 +25,7 @@ class StackPool {
   void deallocate(boost::context::stack_context& stack) noexcept;
 
   std::size_t stack_bytes() const noexcept;
-  /// Stacks handed out and not returned.
+  /// The number of stacks handed out and not returned.
   std::size_t in_use() const noexcept;
 
  private:
@@ -33,7 +33,7 @@ class StackPool {
   std::shared_ptr<Shared> shared_;
 };
 
-/// Whether `address` is in the guard of a stack of this process. Signal handlers may ask.
+/// True if `address` is in the guard of a stack of this process. Async-signal-safe.
 bool in_stack_guard(std::uintptr_t address) noexcept;
 
 }  // namespace smp::fiber

@@ -27,7 +27,7 @@ ExceptionGlobals& exception_globals() noexcept;
 /// (autocast's cache, numbers of threads, deterministic flags) is not part of it.
 class TorchState {
  public:
-  /// The state of the calling thread now.
+  /// Captures the current state of the calling thread.
   static TorchState capture();
   /// Makes this the calling thread's state. `clean` replaces the rare fields if this holds none.
   void restore(const at::ThreadLocalState& clean) const;

@@ -8,20 +8,21 @@
 
 namespace smp::module {
 
-/// One place in the program: of a step, a microbatch, a call, and what that does one after another.
+/// One place in the program: step, microbatch, module call, and the position among what that call
+/// does one after another.
 struct CallPlace {
   std::uint64_t step = 0;  ///< from 1
-  std::uint64_t key = 0;   ///< of the place in the step, by microbatch
-  const char* path = "";   ///< of the module that runs; lasts as long as the process
+  std::uint64_t key = 0;   ///< identifies the place within its step and microbatch
+  const char* path = "";   ///< path of the module that runs; lives as long as the process
   int microbatch = -1;
   bool forward = true;
 };
 
-/// Threads: the rank's.
+/// Names the places that the running fiber comes to. Threads: the rank's.
 class CallPlaces {
  public:
   virtual ~CallPlaces() = default;
-  /// Another one at each call; nothing outside of steps.
+  /// Returns a new place at each call; nothing outside of steps.
   virtual std::optional<CallPlace> next() = 0;
 };
 

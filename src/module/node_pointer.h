@@ -20,7 +20,7 @@ NodePointer<Node> make_node(Arguments&&... arguments) {
   return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
 }
 
-/// One more owner of a node that has owners.
+/// Returns one more owner of a node that has owners already.
 template <class Node>
 NodePointer<Node> owner_of(Node* node) {
   return c10::intrusive_ptr<Node>::unsafe_reclaim_from_nonowning(node);
@@ -29,7 +29,7 @@ NodePointer<Node> owner_of(Node* node) {
 template <class Node>
 using NodePointer = std::shared_ptr<Node>;
 
-/// As LibTorch makes its own: long graphs end without deep recursion.
+/// Makes a node with LibTorch's own deleter, so that a long graph is freed without deep recursion.
 template <class Node, class... Arguments>
 NodePointer<Node> make_node(Arguments&&... arguments) {
   return {new Node(std::forward<Arguments>(arguments)...), torch::autograd::deleteNode};

@@ -5,7 +5,8 @@
 
 namespace smp {
 
-/// Of what `path`, a module, calls `name`; the model itself has no path.
+/// Returns the path of the child or tensor `name` of the module at `path`; the model's path is
+/// empty.
 inline std::string path_below(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + '.' + name;
 }

@@ -24,14 +24,15 @@ struct Registry {
   std::vector<Collision> collisions;
 };
 
-/// Leaked: destructors of other static objects may still ask.
+/// Returns the registry, which is never freed: destructors of other static objects may still ask.
 Registry& registry() {
   static auto* instance = new Registry;
   return *instance;
 }
 
-/// Two copies of one template in two libraries are one call; two types of anonymous namespaces
-/// with one name are not. (Not every compiler's type_info tells the latter apart by itself.)
+/// True if both are the same type: two copies of one template in two libraries are, two types of
+/// anonymous namespaces with one name are not. (Not every compiler's type_info tells the latter
+/// apart by itself.)
 bool same_type(const std::type_info& one, const std::type_info& other) {
   const bool local = std::string_view(one.name()).find("_GLOBAL__N_") != std::string_view::npos;
   return local ? &one == &other : one == other;

@@ -5,7 +5,7 @@
 
 namespace smp::module {
 
-/// Throws UsageError naming both calls if two registered calls have one key; asked by smp::init.
+/// Throws UsageError, naming both calls, if two registered calls have one key. smp::init asks it.
 void require_distinct_calls();
 
 }  // namespace smp::module

@@ -11,7 +11,7 @@ namespace {
 
 struct ContentsAccess;
 
-/// No memory is left where nobody would look for it.
+/// Frees the values and gradients of parameters that are no longer part of a model.
 void drop_values(const torch::nn::Module& module, const torch::nn::Module& kept) {
   std::unordered_set<const void*> wanted;
   for (const auto& tensor : kept.parameters()) wanted.insert(tensor.unsafeGetTensorImpl());

@@ -5,9 +5,10 @@
 
 namespace smp::module {
 
-/// Gives `tensor` the data of `data`, of the same dtype and shape, whose storage is shared from
-/// then on; identity, leaf state and hooks stay. Unlike set_data(), from meta to real memory too.
-/// Graphs that were built with `tensor` before must not be walked any more. Threads: the rank's.
+/// Gives `tensor` the data of `data`, which has the same dtype and shape, and whose storage both
+/// share from then on; identity, leaf state and hooks stay. Unlike set_data(), it also works from
+/// meta to real memory. Graphs built with `tensor` before must not be walked any more. Threads: the
+/// rank's.
 void replace_data(const at::Tensor& tensor, const at::Tensor& data);
 
 }  // namespace smp::module

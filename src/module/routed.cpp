@@ -22,7 +22,8 @@ std::uint64_t fnv1a(const char* text) {
   return hash;
 }
 
-/// A tensor whose initialisation is delayed is on the meta device.
+/// True if no tensor of `module` is on the meta device, where those whose initialisation is delayed
+/// are.
 bool has_values(const torch::nn::Module& module) {
   const auto is_meta = [](const at::Tensor& tensor) {
     return tensor.defined() && tensor.is_meta();

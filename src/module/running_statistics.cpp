@@ -29,7 +29,8 @@ bool describe(torch::nn::Module& module, std::optional<RunningStatistics>& resul
 
 template <class... Layer>
 struct LayerTypes {
-  /// Classes that users derive of them may read the statistics where these only write them.
+  /// True if `module` is exactly one of the types. A class that a user derives from one is not,
+  /// since it may read the statistics where these only write them.
   static bool contain(const torch::nn::Module& module) {
     const auto* routed = dynamic_cast<const RoutedBase*>(&module);
     if (routed == nullptr) return ((typeid(module) == typeid(Layer)) || ...);

@@ -19,20 +19,21 @@ struct RunningStatistics {
   at::Tensor* running_mean;
   at::Tensor* running_var;
   at::Tensor* num_batches_tracked;
-  /// Weight of a new batch; nothing means the average over all batches.
+  /// Returns the weight of a new batch; nothing means the average over all batches.
   std::function<std::optional<double>()> momentum;
-  bool counts_batches;  ///< in num_batches_tracked: those of InstanceNorm stay 0
+  bool counts_batches;  ///< true if num_batches_tracked counts; InstanceNorm leaves it 0
 };
 
-/// Whether `module` is a layer that may keep running statistics; constant, by its type.
+/// True if `module` is a layer that may keep running statistics. It depends on the type alone.
 bool is_normalisation(const torch::nn::Module& module);
 
-/// The normalisation layers that run with `module`: itself, and those below it that lie below no
-/// module for which `apart` holds.
+/// Returns the normalisation layers that run with `module`: itself, and those below it that are not
+/// in a subtree whose root `apart` accepts.
 std::vector<torch::nn::Module*> normalisations_of(
     torch::nn::Module& module, const std::function<bool(torch::nn::Module&)>& apart);
 
-/// Nothing unless `layer` is BatchNorm1d/2d/3d or InstanceNorm1d/2d/3d and tracks statistics.
+/// Returns the statistics of `layer`; nothing unless it is BatchNorm1d/2d/3d or
+/// InstanceNorm1d/2d/3d and tracks statistics.
 std::optional<RunningStatistics> as_running_statistics(torch::nn::Module& layer);
 
 }  // namespace smp::module

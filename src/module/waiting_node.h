@@ -6,7 +6,8 @@
 
 namespace smp::module {
 
-/// Never applied: our executor knows what to do instead. Threads: the rank's.
+/// A node that is never applied by an engine; our executor knows what to do instead. Threads: the
+/// rank's.
 class WaitingNode : public torch::autograd::Node {
  public:
   using torch::autograd::Node::Node;
@@ -19,10 +20,10 @@ class WaitingNode : public torch::autograd::Node {
 class SuspendingNode : public WaitingNode {
  public:
   using WaitingNode::WaitingNode;
-  /// @param gradients  of the outputs; undefined where there is none
-  /// @return of the inputs, without history
+  /// Computes the gradients of the inputs, without history. May suspend.
+  /// @param gradients  those of the outputs; undefined where there is none
   virtual torch::autograd::variable_list run(torch::autograd::variable_list&& gradients) = 0;
-  /// @throws UsageError  always: says what to call instead.
+  /// Always throws UsageError, which says what to call instead.
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) final;
 };
 

@@ -4,10 +4,10 @@
 namespace smp::schedule {
 namespace {
 
-/// Of the time computed, what may be lost by waits in vain.
+/// The divisor of the time computed that gives the time which waits in vain may cost.
 constexpr base::Nanoseconds kLost = 50;
 
-/// Weight of the newest time in what is usual.
+/// The weight of the newest time in the moving average.
 constexpr double kNewest = 0.1;
 
 }  // namespace

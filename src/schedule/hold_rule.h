@@ -11,7 +11,7 @@
 
 namespace smp::schedule {
 
-/// Of one rank, from step to step. Used from one thread.
+/// Decides how long one rank stays free, from step to step. Used from one thread.
 ///
 /// Work that is begun too early is in the way of what is due: where no more microbatches are kept
 /// than the list needs, waiting is faster. It has limits, since what the list names next may never
@@ -19,13 +19,13 @@ namespace smp::schedule {
 /// share of the time computed for waits that were in vain.
 class HoldRule {
  public:
-  /// Longest wait before work of this kind.
+  /// Returns the longest wait before work of this kind, in nanoseconds; 0: none.
   /// @param share  of its usual time (RankList::hold())
   [[nodiscard]] base::Nanoseconds longest(Phase phase, double share) const noexcept;
 
-  /// Work was done, without pauses.
+  /// Tells that work was done, which took `time` without pauses.
   void computed(Phase phase, base::Nanoseconds time) noexcept;
-  /// A wait is over, and what stood before has not begun.
+  /// Tells that a wait of `time` is over, and the work for which the rank waited has not begun.
   void waited_in_vain(base::Nanoseconds time) noexcept { in_vain_ += time; }
 
  private:

@@ -17,7 +17,7 @@ std::string at(int rank, std::size_t index, const Action& action) {
   return concat("rank ", rank, ", position ", index + 1, ", ", action.text(), ": ");
 }
 
-/// What one rank has done with one microbatch.
+/// The actions that one rank has done with one microbatch.
 struct Done {
   bool forward = false, backward = false, input = false, weight = false;
 
@@ -36,7 +36,7 @@ struct Done {
   }
 };
 
-/// One rank's list by itself.
+/// Checks one rank's list by itself.
 class RankCheck {
  public:
   RankCheck(const ScheduleLists& lists, int rank, int most_alive)
@@ -55,7 +55,7 @@ class RankCheck {
   }
 
  private:
-  /// Empty: nothing.
+  /// Returns what is wrong with the action, or an empty text.
   std::string wrong_with(const Action& action) {
     const int last = static_cast<int>(done_.size()) - 1;
     if (action.microbatch > last) {
@@ -120,7 +120,8 @@ class RankCheck {
   Action highest_end_{kBackward, -1};
 };
 
-/// All ranks follow their lists, each as far as what it needs of its neighbours is done.
+/// Lets all ranks follow their lists, each until an action needs one of a neighbour that is not
+/// done.
 class ChainRun {
  public:
   explicit ChainRun(const ScheduleLists& lists)
@@ -142,14 +143,14 @@ class ChainRun {
   }
 
  private:
-  /// The action at which `rank` stands; nullptr at its end.
+  /// Returns the action at which `rank` stands; nullptr at its end.
   const Action* next(int rank) const {
     const auto& actions = lists_.ranks[static_cast<std::size_t>(rank)];
     const auto index = next_[static_cast<std::size_t>(rank)];
     return index < actions.size() ? &actions[index] : nullptr;
   }
 
-  /// Whether `rank` did something.
+  /// Lets `rank` follow its list as far as it can. Returns true if it did something.
   bool go_on(int rank) {
     bool moved = false;
     for (const Action* action = next(rank); action && needs(rank, *action).empty();
@@ -166,7 +167,7 @@ class ChainRun {
     return action.kind == kBackward || action.kind == kInputGradient;
   }
 
-  /// What must be done on a neighbour first; empty: nothing.
+  /// Returns what must be done on a neighbour first; empty: nothing.
   std::string needs(int rank, const Action& action) const {
     if (action.kind == kForward && rank > 0 && !forward_[rank - 1][action.microbatch]) {
       return concat("F", action.microbatch, " of rank ", rank - 1);

@@ -15,7 +15,8 @@ ScheduleLists empty_lists(int pp_size, int microbatches) {
   return {microbatches, std::vector<std::vector<Action>>(static_cast<std::size_t>(pp_size))};
 }
 
-/// `ahead` forwards, then a forward (while there are some) before each of what `backward` adds.
+/// Appends `ahead` forwards, then for each microbatch a forward (while there are some) and the
+/// actions that `backward` appends.
 template <class Backward>
 void fill(std::vector<Action>& actions, int microbatches, int ahead, Backward backward) {
   int forward = 0;

@@ -11,17 +11,18 @@
 namespace smp::schedule {
 namespace {
 
-/// How long work is held back, in multiples of its usual time.
+/// The longest time for which work is held back, in multiples of its usual time.
 constexpr double kHold = 2;
 
-/// Whether a rank is better off holding work back, by how many microbatches more it may have begun
-/// than keep the ranks behind it busy: up to a quarter of the ranks. With more, or where weight
+/// True if a rank is better off holding work back: if it may have begun fewer than a quarter of the
+/// ranks more microbatches than keep the ranks behind it busy (`more`). With more, or where weight
 /// gradients fill the gaps, waiting only costs time. Found by simulation (docs/schedules.md).
 bool gains_by_holding(int more, int ranks, bool splits_backward) noexcept {
   return more <= 0 || (!splits_backward && 4 * more < ranks);
 }
 
-/// Most microbatches whose forward has begun and whose backward, of inputs at least, has not.
+/// Returns the most microbatches whose forward has begun and whose backward, of inputs at least,
+/// has not.
 int most_ahead(const std::vector<Action>& actions) noexcept {
   int ahead = 0, most = 0;
   for (const auto& action : actions) {
@@ -59,8 +60,9 @@ class ListSchedule final : public Schedule {
                pp_rank);
     return &ranks_[static_cast<std::size_t>(pp_rank)];
   }
-  /// The bodies of pp_rank 0 start as their list says; what they call there follows from that.
-  /// Weight gradients fill what would be a bubble: in simulation they never gain by standing aside.
+  /// Returns 0 for pp_rank 0, whose bodies start as its list says, and what they call there follows
+  /// from that; and for weight gradients, which fill what would be a bubble: in simulation they
+  /// never gain by standing aside.
   double hold(int pp_rank, Phase phase) const noexcept override {
     if (pp_rank == 0 || phase == Phase::kWeightGradient) return 0;
     return holds_[static_cast<std::size_t>(pp_rank)] ? kHold : 0;

@@ -26,8 +26,8 @@
 
 namespace smp::schedule {
 
-/// A schedule that reads `lists` so. For steps with as many microbatches as they have, or fewer:
-/// what they say of the others does not count then.
+/// Makes a schedule that reads `lists` in this way. It is for steps with as many microbatches as
+/// the lists have, or fewer: what the lists say of the others does not count then.
 /// @param lists  pass check_lists()
 [[nodiscard]] std::unique_ptr<Schedule> make_list_schedule(std::string name,
                                                            const ScheduleLists& lists);

@@ -15,13 +15,15 @@ namespace {
 
 constexpr std::string_view kFilePrefix = "file:";
 
-/// "1f1b+2": lists for ranks that may keep more microbatches.
+/// The parts of a name such as "1f1b+2": a generator, and how many more microbatches a rank may
+/// keep.
 struct GeneratorName {
   std::string_view generator;
   int more = 0;
 };
 
-/// @param most  no schedule uses more than that
+/// Splits a name at its "+". An unknown form gives an empty generator.
+/// @param most  larger numbers are cut to it, since no schedule uses more
 GeneratorName split_name(std::string_view name, int most) {
   const auto plus = name.find('+');
   if (plus == std::string_view::npos) return {name, 0};

@@ -5,13 +5,13 @@
 
 namespace smp::schedule {
 
-/// The numbers are those of trace files.
+/// The kinds of work. The numbers are those of trace files.
 enum class Phase : std::uint8_t {
   kForward = 0,
   kBackward = 1,
-  kOptimizer = 2,       ///< between steps: of an optimizer
+  kOptimizer = 2,       ///< between steps: an optimizer's step
   kOther = 3,           ///< between steps: this library, which gets a step ready or ends it
-  kWeightGradient = 4,  ///< of a backward in two parts, the one that nobody waits for
+  kWeightGradient = 4,  ///< the second part of a split backward, which nobody waits for
   kHost = 5,            ///< between steps: the program's own code, say what loads data
 };
 

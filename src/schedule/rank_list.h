@@ -9,15 +9,15 @@
 
 namespace smp::schedule {
 
-/// A value.
+/// The list of one rank, as a value.
 class RankList {
  public:
-  /// @param actions  of the rank, in order; each at most once
-  /// @param microbatches  they are numbered below that
+  /// @param actions  those of the rank, in order; each at most once
+  /// @param microbatches  their number; they are numbered from 0
   RankList(std::vector<Action> actions, int microbatches);
 
   const std::vector<Action>& actions() const noexcept { return actions_; }
-  /// Of work in the list, from 0; what is not in it stands behind all.
+  /// Returns the position in the list of some work, from 0; work that is not in it comes after all.
   std::int64_t place(Phase phase, int microbatch) const noexcept {
     return places_[3 * static_cast<std::size_t>(microbatch) + kind_of(phase)];
   }
@@ -29,9 +29,10 @@ class RankList {
   // When forward work of a microbatch may begin on the rank: once so many others have ended there.
   // A microbatch has ended on a rank when no work of it is left there, and nothing is kept.
 
-  /// Microbatches, in the order in which they shall end.
+  /// The microbatches in the order in which they shall end on the rank.
   const std::vector<int>& ends() const noexcept { return ends_; }
-  /// `microbatch` waits for so many, from the first of ends().
+  /// Returns how many microbatches, from the first of ends(), must end before `microbatch` may
+  /// begin.
   int ends_before(int microbatch) const noexcept {
     return ends_before_[static_cast<std::size_t>(microbatch)];
   }
@@ -46,18 +47,18 @@ class RankList {
   std::vector<int> ends_, ends_before_;
 };
 
-/// How far one rank has got in its list, in one step.
+/// The progress of one rank in its list, in one step.
 class ListProgress {
  public:
-  /// @param list  outlives this object; nullptr: none, so nothing is ever overtaken
+  /// @param list  outlives this object; nullptr: the rank has none, so nothing is ever overtaken
   /// @param microbatches  of the step: what the list says of others does not count
   ListProgress(const RankList* list, int microbatches);
 
-  /// Work begins on the rank. May be said again.
+  /// Tells that work begins on the rank. May be called again for the same work.
   void begin(Phase phase, int microbatch);
-  /// All that the rank has to do for `microbatch` is done, whatever of it there was.
+  /// Tells that all work of the rank for `microbatch` is done, whatever there was of it.
   void end(int microbatch);
-  /// Whether something that has not begun stands before this work.
+  /// True if something that has not begun stands before this work in the list.
   bool overtakes(Phase phase, int microbatch) const noexcept {
     return list_ != nullptr && list_->place(phase, microbatch) > next_;
   }

@@ -45,9 +45,10 @@ class Interleaved final : public Schedule {
   int lead_;
 };
 
-/// Where more is in flight than fills the pipeline. A backward that always went first would starve
-/// forwards, whose backwards then come late: where ranks have several stages 1.08 of the ideal step
-/// instead of 1.04 with 4 ranks and 1.07 instead of 1.01 with 8 (perf/bubble.cpp, planned).
+/// Returns the lead of forwards if more is in flight than fills the pipeline, else 0. A backward
+/// that always went first would starve forwards, whose backwards then come late: where ranks have
+/// several stages 1.08 of the ideal step instead of 1.04 with 4 ranks and 1.07 instead of 1.01 with
+/// 8 (perf/bubble.cpp, planned).
 int usual_lead(const StepShape& shape) {
   const int to_spare = shape.active_microbatches - shape.pp_size - 2;
   return std::clamp(to_spare, 0, shape.pp_size);

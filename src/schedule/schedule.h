@@ -12,14 +12,14 @@
 
 namespace smp::schedule {
 
-/// Where the microbatches of a step stand, as pp_rank 0 sees them. Elsewhere only the first and the
-/// last member are set.
+/// The progress of a step's microbatches, as pp_rank 0 sees it. On other ranks only the first and
+/// the last member are set.
 struct Progress {
   int microbatches = 0;
   int started = 0;       ///< bodies started; they start in order 0, 1, 2, ...
   int forward_done = 0;  ///< bodies that reached their first backward() or their end
   int finished = 0;      ///< bodies that ended
-  int pp_rank = 0;       ///< that asks
+  int pp_rank = 0;       ///< the rank that asks
   int in_flight() const noexcept { return started - finished; }
 };
 
@@ -30,52 +30,54 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
   virtual const char* name() const noexcept = 0;
-  /// May the next microbatch's body start? Asked only while some are left.
+  /// True if the next microbatch's body may start. Asked only while some are left.
   virtual bool may_start(const Progress& progress) const noexcept = 0;
-  /// May a body that reached its first backward() go on?
+  /// True if a body that reached its first backward() may go on.
   virtual bool may_begin_backward(const Progress& progress) const noexcept = 0;
-  /// Order of what is ready on one rank: smaller runs first.
+  /// Returns the order of what is ready on one rank: smaller runs first.
   virtual std::int64_t priority(Phase phase, int microbatch,
                                 const Progress& progress) const noexcept = 0;
 
-  /// Of a rank; nullptr: it has none, and forward work may always begin there.
+  /// Returns the list of a rank; nullptr: it has none, and forward work may always begin there.
   virtual const RankList* list(int /*pp_rank*/) const { return nullptr; }
-  /// How long the rank stays free, before it begins work of this kind, for what stands earlier in
-  /// its list (schedule/hold_rule.h): a multiple of the usual time of that work.
+  /// Returns how long the rank stays free, before it begins work of this kind, for what stands
+  /// earlier in its list (schedule/hold_rule.h): a multiple of the usual time of that work.
   virtual double hold(int /*pp_rank*/, Phase /*phase*/) const noexcept { return 0; }
-  /// Most microbatches that a rank keeps at once, in a step of `microbatches`.
+  /// Returns the most microbatches that a rank keeps at once, in a step of `microbatches`.
   virtual int most_alive(int pp_rank, int microbatches) const noexcept = 0;
-  /// Whether the backward of a microbatch is in two parts on a rank: the second, which computes the
+  /// True if the backward of a microbatch is in two parts on a rank: the second, which computes the
   /// gradients of weights, is work of its own then (Phase::kWeightGradient).
   virtual bool splits_backward(int /*pp_rank*/, int /*microbatch*/) const noexcept { return false; }
 };
 
-/// Of any of `microbatches`.
+/// True if the backward of any of `microbatches` is in two parts on the rank.
 [[nodiscard]] bool splits_any_backward(const Schedule& schedule, int pp_rank,
                                        int microbatches) noexcept;
 
-/// All forwards, then all backwards. Keeps every microbatch in flight, so it has no cap.
+/// Makes a schedule of all forwards, then all backwards. It keeps every microbatch in flight, so it
+/// has no cap.
 [[nodiscard]] std::unique_ptr<Schedule> make_simple();
 
-/// At most `active_microbatches` in flight: one forward, one backward, chosen opportunistically.
-/// What is ready runs in the order of its microbatches, forwards with a lead: a backward goes
-/// before forwards of microbatches that come `lead` or more after it: without a lead, of its own as
-/// well. (In the paper every ready backward goes before every forward, §4.3.)
+/// Makes a schedule with at most `active_microbatches` in flight: one forward, one backward, chosen
+/// opportunistically. What is ready runs in the order of its microbatches, forwards with a lead: a
+/// backward goes before the forwards of microbatches that come `lead` or more after its own;
+/// without a lead before that of its own microbatch as well. (In the paper every ready backward
+/// goes before every forward, §4.3.)
 /// @param lead  microbatches; make_schedule() takes up to pp_size if so many are in flight beyond
 ///              those that fill the pipeline
 /// @throws UsageError  `active_microbatches` is below 1
 [[nodiscard]] std::unique_ptr<Schedule> make_interleaved(int active_microbatches, int lead = 0);
 
-/// What a schedule is made for.
+/// The numbers of a step that a schedule depends on.
 struct StepShape {
   int pp_size = 1;
   int microbatches = 1;
   int active_microbatches = 1;  ///< most in flight under "interleaved"; of no meaning for others
 };
 
-/// By configuration name: "simple", "interleaved", "1f1b", "zero_bubble", or "file:PATH", whose
-/// lists (schedule/schedule_lists.h) are checked. "1f1b+2" and "zero_bubble+2" let each rank keep
-/// two microbatches more.
+/// Makes the schedule of a configuration name: "simple", "interleaved", "1f1b", "zero_bubble", or
+/// "file:PATH", whose lists (schedule/schedule_lists.h) are checked. "1f1b+2" and "zero_bubble+2"
+/// let each rank keep two microbatches more.
 /// @throws UsageError  for another name; as make_interleaved(), ScheduleLists::read() and
 ///                     check_lists(); lists for another number of ranks or microbatches
 [[nodiscard]] std::unique_ptr<Schedule> make_schedule(const std::string& name,

@@ -53,7 +53,7 @@ class Parser {
   }
 
  private:
-  /// Words of the next line that has any. False at the end.
+  /// Reads the words of the next line that has any. Returns false at the end.
   bool next_line() {
     for (std::string line; std::getline(text_, line);) {
       ++line_;
@@ -67,7 +67,7 @@ class Parser {
 
   std::string here() const { return base::concat(name_, ", line ", line_); }
 
-  /// The number in "word number".
+  /// Returns the number if the line is `word` and a number.
   std::optional<int> number_after(std::string_view word) const {
     if (words_.size() != 2 || words_[0] != word) return std::nullopt;
     return number_of(words_[1]);

@@ -9,7 +9,7 @@
 
 namespace smp::schedule {
 
-/// What a rank does with one microbatch.
+/// The work of a rank on one microbatch.
 enum class ActionKind : std::uint8_t {
   kForward,         ///< F
   kBackward,        ///< B: the whole backward
@@ -21,11 +21,11 @@ struct Action {
   ActionKind kind = ActionKind::kForward;
   int microbatch = 0;
 
-  /// After it nothing of the microbatch is kept on the rank.
+  /// True if nothing of the microbatch is kept on the rank after this action.
   bool ends_microbatch() const noexcept {
     return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
   }
-  /// "F3".
+  /// Returns the action as text, as in "F3".
   [[nodiscard]] std::string text() const;
   bool operator==(const Action&) const = default;
 };
@@ -43,21 +43,22 @@ struct ScheduleLists {
   std::vector<std::vector<Action>> ranks;  ///< by pp_rank
 
   [[nodiscard]] int pp_size() const noexcept { return static_cast<int>(ranks.size()); }
-  /// Whether some backward is in two parts.
+  /// True if some backward is in two parts.
   [[nodiscard]] bool splits_backward() const noexcept;
-  /// By rank: most microbatches whose forward has begun and whose backward is not over, if the rank
-  /// follows its list.
+  /// Returns for each rank the most microbatches whose forward has begun and whose backward is not
+  /// over, if the rank follows its list.
   [[nodiscard]] std::vector<int> most_alive() const;
 
   [[nodiscard]] std::string to_text() const;
+  /// Parses the text of lists.
   /// @param name  leads the messages: the path of the file
   /// @throws UsageError  not this format or version, a word that is no action, a rank that is told
   ///                     twice or left out; names the line
   [[nodiscard]] static ScheduleLists from_text(const std::string& text, const std::string& name);
 
-  /// @throws UsageError  as from_text(), or the file cannot be read
+  /// Reads lists from a file. @throws UsageError  as from_text(), or the file cannot be read
   [[nodiscard]] static ScheduleLists read(const std::string& path);
-  /// @throws ResourceError  the file cannot be written
+  /// Writes lists to a file. @throws ResourceError  the file cannot be written
   void write(const std::string& path) const;
 
   bool operator==(const ScheduleLists&) const = default;

@@ -24,39 +24,42 @@ class StepProgress {
   /// @throws UsageError   the schedule is for fewer microbatches
   StepProgress(const Schedule& schedule, int microbatches, int pp_rank = 0);
 
-  /// The next body that may start now; it counts as started. Nothing if none may, or none is left.
+  /// Returns the next body that may start now, and counts it as started. Returns nothing if none
+  /// may, or none is left.
   [[nodiscard]] std::optional<int> start_next();
 
-  /// The body of `microbatch` reached its first backward(). Counts once, however often it is said.
+  /// Tells that the body of `microbatch` reached its first backward(). Counts once, however often
+  /// it is called.
   void forward_finished(int microbatch);
 
-  /// May the body of `microbatch` go on to its backward? If not, it waits at the gate until
-  /// open_gate() names it; it asks again then.
+  /// Returns true if the body of `microbatch` may go on to its backward. If not, it waits at the
+  /// gate until open_gate() names it, and asks again then.
   [[nodiscard]] bool may_begin_backward(int microbatch);
 
-  /// Whether the gate is open as soon as the forward of `microbatch`, and no more, is finished.
+  /// True if the gate would be open once the forward of `microbatch`, and of no other, is finished
+  /// too.
   [[nodiscard]] bool gate_would_open(int microbatch) const;
 
-  /// The bodies that waited at the gate and may go on now, in the order they came. They no longer
-  /// count as waiting.
+  /// Returns the bodies that waited at the gate and may go on now, in the order they came. They no
+  /// longer count as waiting.
   [[nodiscard]] std::vector<int> open_gate();
 
-  /// May forward work of `microbatch` begin on this rank? Once it may, it always may. Until then it
-  /// waits for lower microbatches to end here, so ask again after ended_here(). May be asked of the
-  /// same microbatch at any time, whatever it did here before.
+  /// Returns true if forward work of `microbatch` may begin on this rank. Once it may, it always
+  /// may. Until then it waits for lower microbatches to end here, so ask again after ended_here().
+  /// May be asked of the same microbatch at any time, whatever it did here before.
   [[nodiscard]] bool may_enter(int microbatch) const;
 
-  /// `microbatch` has no work left on this rank, and keeps nothing. May be said again.
+  /// Tells that `microbatch` has no work left on this rank, and keeps nothing. May be called again.
   void ended_here(int microbatch);
 
-  /// The body of `microbatch` ended, which is said once. If it never reached a backward(), its
-  /// forward is finished now too. Then it has ended on pp_rank 0.
+  /// Tells, once, that the body of `microbatch` ended. If it never reached a backward(), its
+  /// forward is finished now too. It has then ended on pp_rank 0.
   void body_finished(int microbatch);
 
-  /// Work of `microbatch` begins on this rank. May be said again.
+  /// Tells that work of `microbatch` begins on this rank. May be called again.
   void begins(Phase phase, int microbatch) { place_.begin(phase, microbatch); }
-  /// How long the rank should stay free before it begins this work, as a multiple of its usual
-  /// time: not 0 if something stands before it in the rank's list that has not begun.
+  /// Returns how long the rank should stay free before it begins this work, as a multiple of its
+  /// usual time: not 0 only if something stands before it in the rank's list that has not begun.
   [[nodiscard]] double hold(Phase phase, int microbatch) const noexcept {
     return place_.overtakes(phase, microbatch) ? schedule_->hold(progress_.pp_rank, phase) : 0;
   }
@@ -64,16 +67,16 @@ class StepProgress {
   [[nodiscard]] bool all_finished() const noexcept {
     return progress_.finished == progress_.microbatches;
   }
-  /// Whether this rank has a list: then may_enter() may say no, and hold() more than 0.
+  /// True if this rank has a list: then may_enter() may be false, and hold() more than 0.
   [[nodiscard]] bool has_list() const noexcept { return list_ != nullptr; }
-  /// Whether the backward of `microbatch` is in two parts on this rank.
+  /// True if the backward of `microbatch` is in two parts on this rank.
   [[nodiscard]] bool splits_backward(int microbatch) const noexcept {
     return schedule_->splits_backward(progress_.pp_rank, microbatch);
   }
   [[nodiscard]] int microbatches() const noexcept { return progress_.microbatches; }
   [[nodiscard]] const Progress& progress() const noexcept { return progress_; }
 
-  /// Order of what is ready on one rank: smaller runs first. At least 0.
+  /// Returns the order of what is ready on one rank: smaller runs first. At least 0.
   [[nodiscard]] std::int64_t priority(Phase phase, int microbatch) const {
     return schedule_->priority(phase, microbatch, progress_);
   }

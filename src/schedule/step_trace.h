@@ -34,7 +34,7 @@ struct RequestEvent {
   };
   base::Nanoseconds time = 0;  ///< SteadyClock
   std::int32_t caller = -1;    ///< pp_rank
-  std::int64_t request = 0;    ///< of the caller, whatever its number
+  std::int64_t request = 0;    ///< number that the caller gave the request
   Kind kind = Kind::kAsked;
 };
 
@@ -47,17 +47,17 @@ struct StepTrace {
   bool oversubscribed = false;  ///< ranks outnumber cores: wall-clock spans overstate work
   std::vector<Span> spans;
   std::vector<RequestEvent> requests;  ///< in order of time
-  /// What the rank's thread did before, since the end of its last step; in order of time. Empty of
-  /// the first step that was recorded, and of a simulated one.
+  /// The work of the rank's thread since the end of its last step, in order of time. Empty for the
+  /// first step that was recorded, and for a simulated one.
   std::vector<Span> between = {};
 
-  /// Sums over the spans, not over those between steps.
+  /// Sums over the spans of the step, without those between steps.
   [[nodiscard]] base::Nanoseconds busy_wall() const;
   [[nodiscard]] base::Nanoseconds busy_cpu() const;
 };
 
-/// 1 - sum(busy) / (ranks * makespan), from the first start to the last end; busy is CPU time if
-/// some rank is oversubscribed, else wall time. 0 of no ranks.
+/// Returns 1 - sum(busy) / (ranks * makespan), from the first start to the last end; busy is CPU
+/// time if some rank is oversubscribed, else wall time. 0 if there are no ranks.
 [[nodiscard]] double bubble(const std::vector<StepTrace>& ranks);
 
 }  // namespace smp::schedule

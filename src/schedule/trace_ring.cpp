@@ -101,7 +101,8 @@ void TraceRing::add(const RequestEvent& event) noexcept {
 
 namespace {
 
-/// By the clock of the first rank. A damaged file may hold any two numbers.
+/// Converts a time to the clock of the first rank. A damaged file may hold any two numbers, so the
+/// subtraction must not overflow.
 std::int64_t moved_back(std::int64_t time, std::int64_t offset) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(time) -
                                    static_cast<std::uint64_t>(offset));
@@ -117,7 +118,7 @@ Span span_of(const TraceRecord& record) {
           record.microbatch, record.module, static_cast<Phase>(record.what)};
 }
 
-/// Record by record, the oldest first.
+/// Builds the steps from records, which are added the oldest first.
 class RingReading {
  public:
   explicit RingReading(const Head& head) : head_(head) {}

@@ -19,10 +19,10 @@ namespace smp::schedule {
 
 struct TraceRecord;
 
-/// Writes. Some nanoseconds a call, no allocation, no system call. Threads: one.
+/// Writes the ring. A call takes some nanoseconds, without allocation or system call. Threads: one.
 class TraceRing {
  public:
-  /// Bytes of memory for `records` records.
+  /// Returns the bytes of memory for `records` records.
   static constexpr std::size_t bytes_for(std::size_t records) noexcept {
     return kHeadBytes + records * kRecordBytes;
   }
@@ -30,14 +30,15 @@ class TraceRing {
   /// @param memory  zeros, on an 8-byte boundary, for at least one record; outlives this object
   TraceRing(std::span<std::byte> memory, int pp_rank, bool oversubscribed);
 
-  /// What this rank's clock shows more than that of the first rank, by which all times are read.
-  /// That of another machine may have begun days earlier.
+  /// Sets by how much this rank's clock is ahead of that of the first rank, by which all times are
+  /// read; a clock of another machine may have begun days earlier.
   void set_clock_offset(base::Nanoseconds offset) noexcept;
   void begin_step(std::int64_t step, base::Nanoseconds time) noexcept;
   void end_step(std::int64_t step, base::Nanoseconds time) noexcept;
-  /// A span begins, in a step or between two: its end and its processor time are not known yet.
+  /// Records that a span begins, in a step or between two: its end and its processor time are not
+  /// known yet.
   void begin(const Span& span) noexcept;
-  /// The span that began last ends.
+  /// Records the end of the span that began last.
   void end(base::Nanoseconds time, base::Nanoseconds cpu) noexcept;
   void add(const RequestEvent& event) noexcept;
 
@@ -55,14 +56,14 @@ class TraceRing {
 
 /// One step as a ring holds it.
 struct RingStep {
-  /// `end` and the end of spans that run are 0 where they are not known. What was between the step
-  /// before and this one is complete, or not there.
+  /// The trace of the step. `end`, and the end of spans that still run, are 0 where they are not
+  /// known. `between` is complete, or empty.
   StepTrace trace;
-  bool ended = false;  ///< on this rank
+  bool ended = false;  ///< true if the step ended on this rank
 };
 
-/// The steps whose beginning `memory` still holds, in the order they began, by the first rank's
-/// clock.
+/// Returns the steps whose beginning `memory` still holds, in the order they began, with times by
+/// the first rank's clock.
 /// @param name  of the file, for messages
 /// @throws UsageError  it is no such memory, of another version, or cut
 [[nodiscard]] std::vector<RingStep> read_ring(std::string_view memory, const std::string& name);

@@ -10,20 +10,21 @@
 
 namespace smp::schedule {
 
-/// Of one step on one rank: when it first did forward and backward work of each microbatch. A
-/// value.
+/// The order in which one rank first did forward and backward work of each microbatch in one step.
+/// A value.
 class WorkOrder {
  public:
   WorkOrder() = default;
-  /// Of a step of `microbatches`, in which nothing has begun.
+  /// Makes the order of a step of `microbatches`, in which nothing has begun.
   explicit WorkOrder(int microbatches) : places_(2 * static_cast<std::size_t>(microbatches), -1) {}
 
   int microbatches() const noexcept { return static_cast<int>(places_.size() / 2); }
-  /// Work of this kind begins. Counts once; no other phases than forward and backward count.
+  /// Notes that work of this kind begins. Counts once; phases other than forward and backward do
+  /// not count.
   void note(Phase phase, int microbatch) noexcept;
-  /// From 0; -1: it did not begin.
+  /// Returns the position of some work in the order, from 0; -1: it did not begin.
   int place(Phase phase, int microbatch) const noexcept;
-  /// Of any microbatch.
+  /// True if backward work of any microbatch began.
   bool has_backward() const noexcept;
 
  private:
@@ -35,13 +36,13 @@ class WorkOrder {
   int next_ = 0;
 };
 
-/// Another schedule whose priorities are the places in a recorded order. Work that did not begin
-/// then comes after what did; in steps of another number of microbatches all is as in the other
-/// schedule. Only which of several ready executions goes first is taken over, so nobody waits for
-/// what may not come.
+/// A schedule whose priorities are the positions in a recorded order, and the rest is that of
+/// another schedule. Work that did not begin in the recorded step comes after what did; in steps of
+/// another number of microbatches all is as in the other schedule. Only which of several ready
+/// executions goes first is taken over, so nobody waits for what may not come.
 class RecordedOrder final : public Schedule {
  public:
-  /// @param base, order  outlive this object
+  /// @param base, order  both outlive this object
   RecordedOrder(const Schedule& base, const WorkOrder& order) : base_(base), order_(order) {}
 
   const char* name() const noexcept override { return base_.name(); }

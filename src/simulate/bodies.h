@@ -11,19 +11,19 @@ namespace smp::simulate {
 /// Turns the answers of schedule::StepProgress into fibers that are ready.
 class Bodies {
  public:
-  /// Refers to `step`.
+  /// @param step  is referred to, so it outlives this
   explicit Bodies(StepState& step);
 
-  /// Bodies that may start are ready now.
+  /// Makes the bodies that may start ready.
   void start();
 
-  /// The body `fiber` is at the end of its forward.
-  /// @return whether it goes on, to its backward; else it waits at the gate.
+  /// Tells that the body `fiber` is at the end of its forward.
+  /// @return true if it goes on, to its backward; else it waits at the gate.
   bool goes_on_to_backward(int fiber);
-  /// The body `fiber` has asked for its loss, and would only wait for it.
-  /// @return whether its backward may begin where the loss is; it is in its backward then.
+  /// Tells that the body `fiber` has asked for its loss, and would only wait for it.
+  /// @return true if its backward may begin where the loss is; the body is then in its backward.
   bool leaves_backward_to_loss(int fiber);
-  /// The body `fiber` has done all that it had to.
+  /// Tells that the body `fiber` has done all that it had to.
   void finish(int fiber);
 
   bool all_finished() const noexcept { return progress_.all_finished(); }

@@ -31,7 +31,7 @@ ComputeInterval& interval_of(Trace& trace, const IntervalId& id) {
   return id.before ? call.before : call.after;
 }
 
-/// The seconds that its times stand for stay.
+/// Sets the speed and scales the times, so that the seconds they stand for stay the same.
 void set_speed(DeviceProfile& profile, double speed) {
   const double factor = speed / profile.speed;
   for (IntervalTimes& times : profile.times) {

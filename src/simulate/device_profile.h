@@ -10,20 +10,19 @@
 
 namespace smp::simulate {
 
-/// Of `trace` on `device`.
-/// @param seconds  of every interval there (Trace::index_of)
+/// Returns the profile of `trace` on `device`.
+/// @param seconds  those of every interval there (Trace::index_of)
 [[nodiscard]] DeviceProfile profile_of(const Trace& trace, std::string device,
                                        std::vector<IntervalTimes> seconds);
 
 /// Adds seconds to the times of every interval (Trace::index_of), on all devices alike.
 void add_times(Trace& trace, const std::vector<IntervalTimes>& seconds);
 
-/// Gives the profiles of all microbatches that were traced one speed a device, that of all
-/// together.
+/// Gives the profiles of all traced microbatches the same speed on a device: that of all together.
 void share_device_speeds(Trace& trace);
 
-/// Multiplies the speed of each stage by that of its device. A device of which the trace has no
-/// profile is as fast as the traced one.
+/// Multiplies the speed of each stage by that of its device. A device without a profile in the
+/// trace counts as fast as the traced one.
 void take_device_speeds(Machine& machine, const Trace& trace);
 
 }  // namespace smp::simulate

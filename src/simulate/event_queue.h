@@ -10,7 +10,7 @@
 
 namespace smp::simulate {
 
-/// Of what happens at one moment: messages on the network, then all ends and arrivals, then who
+/// The order of events at one moment: messages on the network, then all ends and arrivals, then who
 /// goes on, then who computes. So among simultaneous events none is "just missed".
 enum class Moment : std::uint8_t { kLeaving, kComing, kArrival, kDispatch, kCompute };
 
@@ -28,7 +28,7 @@ class EventQueue {
   bool empty() const noexcept { return heap_.empty(); }
   const Event& next() const noexcept { return heap_.front(); }
 
-  /// @return its number
+  /// Adds an event and returns its number.
   std::uint64_t post(base::Nanoseconds time, Moment moment, int stage, int fiber = -1) {
     heap_.push_back({time, moment, ++posted_, stage, fiber});
     std::push_heap(heap_.begin(), heap_.end(), later);

@@ -35,7 +35,7 @@ void FiberRunner::proceed(int fiber) {
   }
 }
 
-/// A phase is over. Whether `fiber` is in another one and may go on at once.
+/// Ends a phase of `fiber`. Returns true if it is in another one and may go on at once.
 bool FiberRunner::goes_on(int fiber) {
   auto& own = step_.fibers[fiber];
   const bool body = step_.task_of(own).is_body();
@@ -54,7 +54,7 @@ bool FiberRunner::goes_on(int fiber) {
   return false;
 }
 
-/// The second part of a backward is work for its stage like any other; nobody waits for it.
+/// Makes the second part of a backward work for its stage like any other; nobody waits for it.
 void FiberRunner::put_weights_off(int fiber) {
   auto& own = step_.fibers[fiber];
   own.phase = schedule::Phase::kWeightGradient;
@@ -66,7 +66,8 @@ void FiberRunner::put_weights_off(int fiber) {
 
 // ---- yield policy ------------------------------------------------------------------------------
 
-/// Whether its stage holds `fiber` back. If not, and nothing of its phase has run, it begins now.
+/// Returns true if its stage holds `fiber` back. If not, and nothing of its phase has run, it
+/// begins now.
 bool FiberRunner::is_held(int fiber) {
   auto& own = step_.fibers[fiber];
   if (!own.begins) return false;
@@ -88,8 +89,8 @@ bool FiberRunner::is_held(int fiber) {
   return false;
 }
 
-/// Where the runtime takes a turn: at routed calls, and before the first node of a backward pass
-/// that follows an answer.
+/// Returns true if the fiber gives way to others. It does so where the runtime takes a turn: at
+/// routed calls, and before the first node of a backward pass that follows an answer.
 bool FiberRunner::gives_way(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
@@ -122,7 +123,7 @@ bool FiberRunner::gives_way(int fiber) {
 
 // ---- computing ---------------------------------------------------------------------------------
 
-/// Runs operations up to the next request, end or turn. False if that takes no time.
+/// Runs operations up to the next request, end or turn. Returns false if that takes no time.
 bool FiberRunner::compute(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
@@ -154,7 +155,7 @@ void FiberRunner::finish_computing(int index) {
   proceed(std::exchange(stage.running, -1));
 }
 
-/// Its activations become live, or are let go of. Returns how long it takes.
+/// Makes the activations of an operation live, or lets go of them. Returns how long it takes.
 Nanoseconds FiberRunner::run_operation(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = step_.stage_of(fiber);
   if (!fiber.is_forward()) {
@@ -174,7 +175,8 @@ Nanoseconds FiberRunner::work_of(const SimulatedFiber& fiber, const Operation& o
   return step_.splits_backward(fiber) ? operation.backward - operation.weights : operation.backward;
 }
 
-/// The noise depends on seed, microbatch and operation only, so that it is the same in any order.
+/// Returns the time of an operation with noise, which depends on seed, microbatch and operation
+/// only, so that it is the same in any order.
 Nanoseconds FiberRunner::duration_of(const SimulatedFiber& fiber,
                                      const Operation& operation) const {
   const auto duration = work_of(fiber, operation);
@@ -186,7 +188,8 @@ Nanoseconds FiberRunner::duration_of(const SimulatedFiber& fiber,
   return std::llround(factor * static_cast<double>(duration));
 }
 
-/// Joined with the span before if that is of the same work and nothing was in between.
+/// Records the work that a stage has done: joined with the span before if that is of the same work
+/// and nothing was in between.
 void FiberRunner::record(SimulatedStage& stage) const {
   auto& spans = stage.spans;
   const auto& fiber = step_.fibers[stage.running];
@@ -230,7 +233,8 @@ void FiberRunner::ask(int fiber) {
   stage.polls = true;
 }
 
-/// Bytes that the caller holds while the request runs at which it stands, without `elsewhere`.
+/// Returns the bytes that the caller holds while the request runs at which it stands, without
+/// `elsewhere`.
 std::int64_t FiberRunner::parked_by(const SimulatedFiber& fiber, std::int64_t elsewhere) const {
   const auto& request = next_operation(fiber);
   if (!fiber.is_forward()) return std::max<std::int64_t>(0, request.gradient_bytes - elsewhere);
@@ -238,7 +242,8 @@ std::int64_t FiberRunner::parked_by(const SimulatedFiber& fiber, std::int64_t el
   return std::max<std::int64_t>(0, request.activation_bytes - elsewhere);
 }
 
-/// What `callee` needs travels to it from the stage of `fiber`, which is in the same phase.
+/// Starts task `callee`, in the phase of `fiber`, by sending its inputs, or the gradients of its
+/// outputs, from the stage of `fiber`.
 void FiberRunner::start_task(int fiber, int callee) {
   const auto& own = step_.fibers[fiber];
   auto& other = step_.fibers[callee];
@@ -251,7 +256,7 @@ void FiberRunner::start_task(int fiber, int callee) {
   send(fiber, own.is_forward() ? task.there : task.back, callee);
 }
 
-/// Sends what the fiber was asked for to whom it is passed on, or to its caller.
+/// Sends the result of the fiber to the task that it is passed on to, or to its caller.
 void FiberRunner::answer(int fiber) {
   const auto& own = step_.fibers[fiber];
   const auto& task = step_.task_of(own);
@@ -261,7 +266,8 @@ void FiberRunner::answer(int fiber) {
   send(fiber, own.is_forward() ? task.back : task.there, step_.sibling(fiber, task.caller));
 }
 
-/// Has the loss, and was asked for its gradients already.
+/// Begins the backward of a fiber that has the loss and was asked for its gradients already.
+/// Returns false if the fiber is no such one.
 bool FiberRunner::begins_backward(int fiber) {
   auto& own = step_.fibers[fiber];
   const auto& task = step_.task_of(own);
@@ -275,7 +281,8 @@ bool FiberRunner::begins_backward(int fiber) {
   return true;
 }
 
-/// Takes the thread of the sender for a while, then travels. What stays on its stage does neither.
+/// Sends a message, which takes the sender's thread for a while and then travels. Within a stage it
+/// does neither.
 void FiberRunner::send(int fiber, const Task::Travel& travel, int to) {
   auto& own = step_.fibers[fiber];
   auto& receiver = step_.fibers[to];
@@ -295,7 +302,7 @@ void FiberRunner::send(int fiber, const Task::Travel& travel, int to) {
   step_.events.post(free_at, Moment::kDispatch, from);
 }
 
-/// From stage `from`, which it leaves at `time`.
+/// Lets a message travel from stage `from`, which it leaves at `time`.
 void FiberRunner::travel_to(int from, int to, const Task::Travel& travel, Nanoseconds time) {
   const int stage = step_.task_of(step_.fibers[to]).stage;
   if (step_.machine.on_network(from, stage)) {

@@ -11,12 +11,12 @@ namespace smp::simulate {
 
 class FiberRunner {
  public:
-  /// Refers to its arguments.
+  /// All arguments are referred to, so they outlive this.
   FiberRunner(StepState& step, Bodies& bodies, HostCores& cores, Network& network);
 
   /// Runs `fiber` until it computes, gives way, waits or ends.
   void proceed(int fiber);
-  /// The computation that runs on `stage` is over; its fiber goes on.
+  /// Tells that the computation that runs on `stage` is over; its fiber goes on.
   void finish_computing(int stage);
 
  private:

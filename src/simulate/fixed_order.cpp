@@ -21,7 +21,7 @@ class Chain {
     for (auto& rank : ranks_) rank.done.resize(static_cast<std::size_t>(lists.microbatches));
   }
 
-  /// Whether `rank` did something.
+  /// Does the next action of `rank`, if it can. Returns true if it did.
   bool advance(int rank) {
     const auto& list = lists_.ranks[static_cast<std::size_t>(rank)];
     auto& own = at(rank);
@@ -56,13 +56,13 @@ class Chain {
     std::vector<Done> done;  // by microbatch
   };
 
-  /// The rank before waits for it.
+  /// True if the rank before waits for it.
   static bool is_awaited(ActionKind kind) noexcept {
     return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
   }
   Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
-  /// Nothing: not yet.
+  /// Returns when the action may begin, or nothing if what it needs is not done yet.
   std::optional<double> when_ready(const Action& action, int rank) {
     const auto microbatch = static_cast<std::size_t>(action.microbatch);
     if (action.kind == ActionKind::kWeightGradient) return 0;

@@ -8,10 +8,10 @@
 
 namespace smp::simulate {
 
-/// How long `action` takes on `rank`, in any unit.
+/// Returns how long `action` takes on `rank`, in any unit.
 using ActionDuration = std::function<double(const schedule::Action& action, int rank)>;
 
-/// Until the last rank has done its list; messages take no time.
+/// Returns the time until the last rank has done its list; messages take no time.
 /// @param lists  pass schedule::check_lists()
 [[nodiscard]] double time_in_fixed_order(const schedule::ScheduleLists& lists,
                                          const ActionDuration& duration);

@@ -14,12 +14,12 @@ namespace smp::simulate {
 /// forward stays in the queue and is void.
 class HostCores {
  public:
-  /// Refers to `step`; tells its stages which host they are on.
+  /// @param step  is referred to; its stages are told which host they are on
   explicit HostCores(StepState& step);
 
-  /// `stage` starts on what takes `work` on a core of its own.
+  /// Begins a computation on `stage` that takes `work` on a core of its own.
   void begin(int stage, base::Nanoseconds work);
-  /// `stage` is done, by an event that is not void.
+  /// Ends the computation of `stage`, at an event that is not void.
   void end(int stage);
   bool is_void(const Event& event) const noexcept;
 

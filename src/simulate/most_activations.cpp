@@ -11,7 +11,7 @@ namespace {
 
 using Bytes = std::int64_t;
 
-/// The worst moments of one request, or of the body.
+/// The bytes of one request, or of the body, at its worst moments.
 struct Worst {
   Bytes settled = 0;    ///< while its stage may be at something else
   Bytes computing = 0;  ///< on top of that, while it computes
@@ -37,9 +37,9 @@ class TaskWalk {
   }
 
  private:
-  /// Gradients of the inputs of its requests, which may all come before the first is looked at: a
-  /// trace does not tell which requests need each other. Those in a row are taken to pass results
-  /// on, and gradients do not come here.
+  /// Returns the bytes of gradients of the inputs of its requests, which may all come before the
+  /// first is looked at: a trace does not tell which requests need each other. Requests in a row
+  /// are taken to pass results on, and their gradients do not come here.
   Bytes arriving(const Task& own) const {
     Bytes bytes = 0;
     for (int i = own.first; i >= 0; i = program_.operations[i].next) {
@@ -80,14 +80,14 @@ bool splits_backward(const SimulationOptions& options, int stage) {
   return schedule::splits_any_backward(*options.schedule, stage, options.microbatches);
 }
 
-/// What a microbatch asks of each stage, at its worst moments.
+/// The bytes that a microbatch needs on each stage, at its worst moments.
 struct Needs {
   explicit Needs(std::size_t stages) : settled(stages), computing(stages), inputs(stages) {}
 
   std::vector<Bytes> settled, computing, inputs;
 };
 
-/// @param splits  whether a stage may compute weight gradients later
+/// @param splits  true for stages that may compute weight gradients later
 Needs needs_of(const StepProgram& program, std::size_t traced, const std::vector<bool>& splits) {
   Needs needs(splits.size());
   for (int task = program.bodies[traced]; task < program.end_of(traced); ++task) {
@@ -100,7 +100,8 @@ Needs needs_of(const StepProgram& program, std::size_t traced, const std::vector
   return needs;
 }
 
-/// Which microbatches are there together is for timing to decide: all may be of the worst kind.
+/// Returns for each stage the needs of the worst microbatch. Timing decides which microbatches are
+/// there together: all may be of the worst kind.
 Needs worst_needs(const StepProgram& program, const Machine& machine,
                   const SimulationOptions& options) {
   Needs worst(static_cast<std::size_t>(machine.stages));
@@ -118,9 +119,9 @@ Needs worst_needs(const StepProgram& program, const Machine& machine,
   return worst;
 }
 
-/// Most microbatches whose requests wait at the window of `stage` while it keeps as many as it may.
-/// Those that it keeps are in flight on stage 0 too, unless only their weight gradients are left:
-/// nobody waits for these.
+/// Returns the most microbatches whose requests wait at the window of `stage` while it keeps as
+/// many as it may. Those that it keeps are in flight on stage 0 too, unless only their weight
+/// gradients are left: nobody waits for these.
 int most_waiting(const SimulationOptions& options, int stage) {
   const int alive = options.schedule->most_alive(stage, options.microbatches);
   const int in_flight = options.schedule->most_alive(0, options.microbatches);

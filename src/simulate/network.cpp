@@ -28,7 +28,7 @@ void Network::proceed(const Event& event) {
   }
 }
 
-/// When it begins.
+/// Takes a port for `duration` as soon as it is free. Returns when that begins.
 Nanoseconds Network::pass(Nanoseconds& free_at, Nanoseconds now, Nanoseconds duration) {
   const auto begin = std::max(free_at, now);
   free_at = begin + duration;

@@ -9,18 +9,18 @@
 
 namespace smp::simulate {
 
-/// A port is busy while the bytes of a message pass it: first the sender's, then, as much later as
-/// the network is far, the receiver's. Who comes meanwhile waits, in the order of coming; what
-/// waits at the receiver's does not hold up the sender's. Alone, a message takes latency and bytes
-/// over bandwidth.
+/// Messages that pass two ports, each of which is busy while the bytes of a message pass it: first
+/// the sender's, then, later by the latency of the network, the receiver's. A message that comes
+/// meanwhile waits, in the order of coming; one that waits at the receiver's port does not hold up
+/// the sender's. Alone, a message takes latency and bytes over bandwidth.
 class Network {
  public:
-  /// Refers to `step`.
+  /// @param step  is referred to, so it outlives this
   explicit Network(StepState& step) : step_(step) {}
 
-  /// A message of `bytes` for `fiber` is ready to leave stage `from` at `time`.
+  /// Sends a message of `bytes` for `fiber`, which is ready to leave stage `from` at `time`.
   void send(int from, int fiber, std::int64_t bytes, base::Nanoseconds time);
-  /// An event of the network, Moment::kLeaving or kComing.
+  /// Handles an event of the network, Moment::kLeaving or kComing.
   void proceed(const Event& event);
 
  private:

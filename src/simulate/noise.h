@@ -6,7 +6,7 @@
 
 namespace smp::simulate {
 
-/// Uniform bits from a key (the finaliser of splitmix64).
+/// Returns uniform bits from a key (the finaliser of splitmix64).
 inline std::uint64_t mix(std::uint64_t x) noexcept {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -14,7 +14,8 @@ inline std::uint64_t mix(std::uint64_t x) noexcept {
   return x ^ (x >> 31);
 }
 
-/// Nearly normal, mean 0, deviation 1, within 3.5: the sum of four uniform numbers.
+/// Returns a nearly normal number, mean 0, deviation 1, within 3.5: the sum of four uniform
+/// numbers.
 inline double noise(std::uint64_t key) noexcept {
   const std::uint64_t bits = mix(key);
   double sum = 0;

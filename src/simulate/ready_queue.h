@@ -8,16 +8,17 @@
 
 namespace smp::simulate {
 
-/// By priority (schedule/yield_policy.h: smaller first, those that pass an answer on before all),
-/// then as they became ready. A priority counts as it was when the fiber was pushed.
+/// The ready fibers by priority (schedule/yield_policy.h: smaller first, those that pass an answer
+/// on before all), then in the order they became ready. The priority is that at the time of the
+/// push.
 class ReadyQueue {
  public:
   bool empty() const noexcept { return heap_.empty(); }
-  /// Not if empty.
+  /// Returns the fiber that goes first. The queue must not be empty.
   int first() const noexcept { return heap_.front().fiber; }
 
   void push(int fiber, std::int64_t priority) { insert({priority, ++pushed_, fiber}); }
-  /// Before its equals.
+  /// Adds a fiber that goes before those of equal priority.
   void push_first(int fiber, std::int64_t priority) { insert({priority, 0, fiber}); }
 
   int pop() {
@@ -27,7 +28,7 @@ class ReadyQueue {
     return fiber;
   }
 
-  /// Whether somebody must go before a fiber of `priority`; equals need not.
+  /// True if some fiber must go before one of `priority`; equals need not.
   bool has_before(std::int64_t priority) const noexcept {
     return !heap_.empty() && heap_.front().priority < priority;
   }

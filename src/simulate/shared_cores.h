@@ -18,21 +18,21 @@ class SharedCores {
 
   bool idle() const noexcept { return heap_.empty(); }
 
-  /// `stage` starts on what takes `work` on a core of its own.
+  /// Begins a computation of `stage` that takes `work` on a core of its own.
   void begin(int stage, base::Nanoseconds work, base::Nanoseconds now) {
     advance(now);
     heap_.push_back({work_ + static_cast<double>(work), ++begun_, stage});
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
 
-  /// When the first one ends, if nobody else begins. Not if idle.
+  /// Returns when the first computation ends, if no other begins. Must not be idle.
   base::Nanoseconds next_end() const noexcept {
     const double rest = std::max(0.0, heap_.front().work - work_) / rate();
     return updated_ + static_cast<base::Nanoseconds>(std::ceil(rest));
   }
   int next_stage() const noexcept { return heap_.front().stage; }
 
-  /// The first one is done, at `next_end()`.
+  /// Ends the first computation, at `next_end()`.
   void end(base::Nanoseconds now) {
     advance(now);
     work_ = std::max(work_, heap_.front().work);

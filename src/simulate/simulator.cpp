@@ -65,8 +65,8 @@ void Simulator::handle(const Event& event) {
   }
 }
 
-/// Runs fibers of a stage until one computes or none can. `at_last`: nobody else acts at this
-/// moment.
+/// Runs fibers of a stage until one computes or none can.
+/// @param at_last  true if no other stage acts at this moment any more
 void Simulator::dispatch(int index, bool at_last) {
   auto& stage = step_.stages[index];
   while (stage.running < 0 && stage.free_at <= step_.now) {
@@ -84,8 +84,8 @@ void Simulator::dispatch(int index, bool at_last) {
   }
 }
 
-/// Whether the stage computes in the last round of this moment, since others act before that. What
-/// they send it meanwhile does not bring it forward.
+/// Returns true if the stage computes only in the last round of this moment, since other stages act
+/// before that. Messages that they send it meanwhile do not bring it forward.
 bool Simulator::put_off(int index) {
   auto& stage = step_.stages[index];
   if (stage.put_off_at == step_.now) return true;

@@ -17,10 +17,10 @@ struct SimulationOptions {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;  ///< must be set; outlives the simulation
   bool forward_only = false;
-  /// Standard deviation of every computation, as a share of it (0.1: ten percent).
+  /// The standard deviation of every computation, as a share of it (0.1: ten percent).
   double jitter = 0;
   std::uint64_t seed = 0;
-  /// Whether to keep the spans, for a timeline.
+  /// True if the spans are kept, for a timeline.
   bool record = false;
 };
 
@@ -28,10 +28,10 @@ struct SimulatedStep {
   double seconds = 0;        ///< from the first start to the last end
   std::vector<double> busy;  ///< by stage: seconds in modules, without handling of messages
   double bubble = 0;         ///< 1 - sum(busy) / (stages * seconds)
-  /// By stage: seconds from the start until its last work was done, and until the backward of the
-  /// last microbatch to come to it began; 0: none did.
+  /// The seconds by stage from the start until its last work was done, and until the backward of
+  /// the last microbatch to come to it began; 0: none did.
   std::vector<double> ends, last_backwards;
-  /// By stage: most live bytes at once: activations, gradients on their way, and messages.
+  /// The most live bytes at once by stage: activations, gradients on their way, and messages.
   std::vector<std::int64_t> peak_activations;
   std::vector<std::int64_t> messages;         ///< sent by each stage
   std::vector<schedule::StepTrace> timeline;  ///< by stage, if recorded; ns of virtual time

@@ -25,7 +25,7 @@ bool keeps_order(const Trace& trace) {
 
 class Compiler {
  public:
-  /// Of one microbatch.
+  /// Compiles one microbatch.
   Compiler(const Trace& trace, const std::vector<int>& stages, const Machine& machine,
            bool passes_on)
       : trace_(trace), stages_(stages), machine_(machine), passes_on_(passes_on) {}
@@ -57,13 +57,13 @@ class Compiler {
     int request = -1;  // of a sequential: its last request, which the next neighbour may join
   };
 
-  /// Where a compute interval runs.
+  /// The place in the program where a compute interval runs.
   struct IntervalPlace {
     int task = -1;
     int operation = -1;  // -1: none, since it does nothing
   };
 
-  /// Seconds of an operation, on its task's stage.
+  /// The seconds of an operation, on its task's stage.
   struct OperationTimes {
     double forward = 0, backward = 0, weights = 0;
     double by_ratio = 0;  // the part of `forward` whose backward only the ratio tells
@@ -97,7 +97,8 @@ class Compiler {
     }
   }
 
-  /// Gradients that wait on the stage of `call`'s task, in its callers, while `call` runs.
+  /// Returns the bytes of gradients that wait on the stage of `call`'s task, in its callers, while
+  /// `call` runs.
   std::int64_t waiting_while(int call) const {
     std::int64_t bytes = 0;
     for (int own = call; own >= 0; own = trace_.calls[own].caller) {
@@ -119,7 +120,8 @@ class Compiler {
     tasks_of_calls_.push_back(task);
   }
 
-  /// Where call `index` runs: with its caller, in the caller's last request, or in a new one.
+  /// Returns the task in which call `index` runs: that of its caller, the caller's last request, or
+  /// a new one.
   int task_of(int index, OpenCall& caller) {
     const TracedCall& call = trace_.calls[index];
     const int stage = stages_[call.module];
@@ -149,7 +151,8 @@ class Compiler {
     return task;
   }
 
-  /// The last request of `task`, if what it did since is only to pass the result on; -1: none.
+  /// Returns the last request of `task`, if the task has only passed its result on since; -1: there
+  /// is none.
   int request_passed_on(int task) const {
     if (!passes_on_) return -1;
     int operation = program_.tasks[task].last;
@@ -160,7 +163,7 @@ class Compiler {
     return operation;
   }
 
-  /// Of the body's requests: what it asked for may have the loss from a call of its own.
+  /// Finds the request of the body that gives the loss, perhaps from a call of its own.
   void note_loss() {
     const int request = request_passed_on(0);
     if (request < 0 || trace_.loss_call < 0) return;
@@ -174,8 +177,8 @@ class Compiler {
            program_.operations[operation].activation_bytes == 0;
   }
 
-  /// The result of request `from` goes to request `to` of the same task. What is between them is
-  /// done before the first request from which the result comes: nothing there waits for it.
+  /// Lets the result of request `from` go to request `to` of the same task. Computations between
+  /// them are moved before the first request of the chain: no result there waits for them.
   void pass_on(int from, int to) {
     auto& operations = program_.operations;
     int first = from;
@@ -187,7 +190,7 @@ class Compiler {
     program_.tasks[operations[to].callee].passed_on_by = operations[from].callee;
   }
 
-  /// `operation` is neither the first nor the last of its task.
+  /// Moves `operation`, which is neither the first nor the last of its task, before `other`.
   void move_before(int operation, int other) {
     auto& operations = program_.operations;
     auto& own = operations[operation];
@@ -225,7 +228,7 @@ class Compiler {
     return last >= 0 && program_.operations[last].callee < 0;
   }
 
-  /// A routed call begins: after a long interval the runtime looks for answers here.
+  /// Begins a routed call: after a long interval the runtime looks for answers here.
   void begin_call(int task) {
     const int last = program_.tasks[task].last;
     const bool joins = ends_with_computation(task) && seconds_[last].forward <= kLongWork;
@@ -234,7 +237,7 @@ class Compiler {
 
   static std::size_t key(const IntervalId& id) { return Trace::index_of(id); }
 
-  /// @param waiting  gradients that are there meanwhile
+  /// @param waiting  bytes of gradients that are live meanwhile
   void compute(int task, const IntervalId& id, std::int64_t waiting) {
     const ComputeInterval& own = trace_.interval(id);
     auto& place = places_[key(id)];
@@ -265,7 +268,7 @@ class Compiler {
     }
   }
 
-  /// Every task that keeps one has its own copy.
+  /// Gives every task that keeps a shared tensor its own copy.
   void copy_shared_tensors() {
     for (const auto& [bytes, keepers] : trace_.shared) {
       std::vector<int> tasks;

@@ -20,8 +20,8 @@
 
 namespace smp::simulate {
 
-/// A task of one microbatch. Forward and backward of a request, and the second part of a backward,
-/// are fibers of their own in the runtime, but never at the same time.
+/// The run of one task for one microbatch. Forward and backward of a request, and the second part
+/// of a backward, are fibers of their own in the runtime, but never at the same time.
 struct SimulatedFiber {
   int task = 0;
   int microbatch = 0;
@@ -43,13 +43,13 @@ struct SimulatedFiber {
   bool is_forward() const noexcept { return phase == schedule::Phase::kForward; }
   bool is_weights() const noexcept { return phase == schedule::Phase::kWeightGradient; }
 
-  /// Whether it passes an answer on does not change.
+  /// Sets the priority by the schedule; whether the fiber passes an answer on stays as it is.
   void set_priority(std::int64_t of_schedule) noexcept {
     priority = schedule::is_passing_on(priority) ? schedule::passing_on(of_schedule) : of_schedule;
   }
 };
 
-/// A rank's thread.
+/// The state of a rank's thread.
 struct SimulatedStage {
   int running = -1;                   ///< fiber that computes
   base::Nanoseconds since = 0;        ///< when it began
@@ -82,7 +82,7 @@ struct SimulatedStage {
   std::int64_t live_bytes = 0, peak = 0;
   std::vector<schedule::Span> spans;
 
-  /// It works on the backward of `microbatch` since `since`.
+  /// Notes that the stage has worked on the backward of `microbatch` since `since`.
   void began_backward(int microbatch) {
     const auto index = static_cast<std::size_t>(microbatch);
     if (went_back.size() <= index) went_back.resize(index + 1);
@@ -90,17 +90,17 @@ struct SimulatedStage {
     went_back[index] = true;
   }
 
-  /// Activations, gradients or messages become live, or (negative) are let go of.
+  /// Adds activations, gradients or messages that become live, or (negative) are let go of.
   void add_live(std::int64_t bytes) noexcept {
     live_bytes += bytes;
     need(0);
   }
-  /// For a moment, while it computes.
+  /// Counts bytes that are live for a moment, while it computes.
   void need(std::int64_t bytes) noexcept { peak = std::max(peak, live_bytes + bytes); }
 };
 
 struct StepState {
-  /// Refers to its arguments.
+  /// The arguments are referred to, so they outlive this.
   StepState(const StepProgram& step_program, const Machine& step_machine,
             const SimulationOptions& step_options);
 
@@ -119,34 +119,35 @@ struct StepState {
   SimulatedStage& stage_of(const SimulatedFiber& fiber) noexcept {
     return stages[task_of(fiber).stage];
   }
-  /// The fiber that runs `task` of the same microbatch as `fiber`.
+  /// Returns the fiber that runs `task` of the same microbatch as `fiber`.
   int sibling(int fiber, int task) const noexcept { return fiber - fibers[fiber].task + task; }
   int body_of(int microbatch) const noexcept { return bodies_[microbatch]; }
 
-  /// Whether anything before `moment` is left to happen at the present time.
+  /// True if anything before `moment` is left to happen at the present time.
   bool more_happens_now(Moment moment) const noexcept;
 
-  /// A message for `fiber` came.
+  /// Puts the message that has come for `fiber` into the inbox of its stage.
   void put_in_inbox(int fiber);
-  /// What a poll of the transport does: fibers whose messages came are ready now, or wait at the
-  /// window of the stage.
-  /// @param all  of them; else up to the first one that is ready
+  /// Does the work of a poll of the transport: fibers whose messages came become ready, or wait at
+  /// the window of the stage.
+  /// @param all  take all of them; else up to the first one that becomes ready
   void take_from_inbox(SimulatedStage& stage, bool all);
-  /// Those that the stage held back, and need not any more, are ready.
+  /// Makes the fibers ready that the stage held back and need not hold any longer.
   void release_held(SimulatedStage& stage);
-  /// How long `fiber`, which is about to begin, may be held back from now on.
+  /// Returns how long `fiber`, which is about to begin, may be held back from now on.
   base::Nanoseconds longest_hold(const SimulatedFiber& fiber) const;
-  /// The fiber that goes on next. Not if none is ready.
+  /// Removes and returns the fiber that goes on next. One must be ready.
   int take_ready(SimulatedStage& stage);
 
-  /// Priority of `fiber` by the schedule, in the phase in which it is.
+  /// Returns the priority of `fiber` by the schedule, in the phase in which it is.
   std::int64_t priority_of(const SimulatedFiber& fiber) const;
-  /// Whether the backward of `fiber` is in two parts.
+  /// True if the backward of `fiber` is in two parts.
   bool splits_backward(const SimulatedFiber& fiber) const;
-  /// `fiber` has done all that it had to. What waited for that at its stage's window is ready.
+  /// Notes that `fiber` has done all that it had to. Fibers that waited for that at its stage's
+  /// window become ready.
   void end(const SimulatedFiber& fiber);
-  /// The body of `microbatch` makes no further call: on stages that it did not come to it has
-  /// ended.
+  /// Notes that the body of `microbatch` makes no further call: on stages that it did not come to
+  /// it has ended.
   void end_elsewhere(int microbatch);
 
  private:

@@ -9,21 +9,22 @@
 
 namespace smp::simulate {
 
-/// What one call computes by itself between two events: its start, the calls it makes, its end.
+/// The computation of one call by itself between two events: its start, the calls it makes, its
+/// end.
 struct ComputeInterval {
   double seconds = 0;  ///< of the forward pass
-  /// Tensors that autograd keeps for backward because of it.
+  /// The bytes of tensors that autograd keeps for backward because of it.
   std::int64_t activation_bytes = 0;
-  /// Gradients in its backward, at most at once, beyond what it let go of by then.
+  /// The most bytes of gradients at once in its backward, beyond what it let go of by then.
   std::int64_t gradient_bytes = 0;
-  /// Of the backward pass; negative: not known, and Trace::backward_ratio stands for it.
+  /// The seconds of the backward pass; negative: not known, and Trace::backward_ratio gives them.
   double backward_seconds = -1;
-  /// Of these, what computes the gradients of weights.
+  /// The part of these that computes the gradients of weights.
   double weight_seconds = 0;
   bool operator==(const ComputeInterval&) const = default;
 };
 
-/// Seconds of a compute interval.
+/// The seconds of a compute interval.
 struct IntervalTimes {
   double forward = 0;
   double backward = 0;
@@ -34,20 +35,20 @@ struct IntervalTimes {
 struct TracedCall {
   int module = 0;   ///< index of the called module in its model
   int caller = -1;  ///< index in Trace::calls; -1: the step body
-  /// Of the caller: from its previous call, or its start, to this call.
+  /// The computation of the caller from its previous call, or its start, to this call.
   ComputeInterval before = {};
-  /// Of this call: after its last own call; all of it if it makes none.
+  /// The computation of this call after its last own call; all of it if it makes none.
   ComputeInterval after = {};
   std::int64_t input_bytes = 0;   ///< tensors that travel to the module if it lives elsewhere
   std::int64_t output_bytes = 0;  ///< tensors that travel back
-  /// Tensors that are live in the caller while this call runs, though it does not keep them for
-  /// backward: inputs, and outputs of earlier calls.
+  /// The bytes of tensors that are live in the caller while this call runs, though it does not keep
+  /// them for backward: inputs, and outputs of earlier calls.
   std::int64_t caller_live_bytes = 0;
-  /// Gradients that are live in the caller while backward of this call runs, at most at once: for
-  /// what the caller computed, and for results of calls that have not had their backward.
+  /// The most bytes of gradients at once that are live in the caller while backward of this call
+  /// runs: for what the caller computed, and for results of calls that have not had their backward.
   std::int64_t caller_gradient_bytes = 0;
-  /// The called module is a Sequential: neighbouring calls that it makes share one request if they
-  /// run on the same stage.
+  /// True if the called module is a Sequential: neighbouring calls that it makes share one request
+  /// if they run on the same stage.
   bool sequential = false;
   bool operator==(const TracedCall&) const = default;
 };
@@ -74,7 +75,7 @@ struct WeightUse {
   int parameter = 0;  ///< index among the parameters of the model
 };
 
-/// What a module keeps from one call to the next; the later, the more it asks for.
+/// The kinds of state that a module keeps from one call to the next; later ones demand more.
 enum class StateKind : std::uint8_t {
   kCache,    ///< its first call leaves members that only its own calls read
   kOrdered,  ///< every call changes buffers that only its own calls read
@@ -102,15 +103,15 @@ struct AssumedValue {
   double value = 0;  ///< that it was given
 };
 
-/// Where the numbers of a trace come from.
+/// The origin of the numbers in a trace.
 enum class CostSource : std::uint8_t {
   kCounts,     ///< nothing was run: every module counts its descendants (skip_tracing)
   kEstimated,  ///< operators and their sizes, priced by a roofline: the same on every machine
   kMeasured,   ///< a clock: the median of several runs
 };
 
-/// How the times of a microbatch are distributed on another device, as if that were as fast as the
-/// traced one: forward and backward of the microbatch take as long in all.
+/// The distribution of the times of a microbatch on another device, scaled as if that were as fast
+/// as the traced one: forward and backward of the whole microbatch take as long.
 struct DeviceProfile {
   std::string device;                ///< base/machine/device.h
   double speed = 1;                  ///< over the traced device, for the microbatch as a whole
@@ -121,52 +122,54 @@ struct DeviceProfile {
 struct Trace {
   std::vector<TracedCall> calls;    ///< in the order in which they began; a caller comes first
   ComputeInterval body_after = {};  ///< what the body itself computed after its last call
-  /// The innermost call whose result the body calls backward on, as it is; -1: there is none.
+  /// The innermost call whose result, unchanged, the body calls backward on; -1: there is none.
   int loss_call = -1;
   std::vector<WeightUse> foreign_uses;
   std::vector<BufferUse> buffer_uses;
   std::vector<SharedTensor> shared;
   std::vector<StateChange> state;          ///< by module, each once
   std::vector<AssumedValue> assumed = {};  ///< by module, each once
-  /// Types of autograd nodes that do not tell what they keep: activations lack it. Each once, with
-  /// the first model of a run.
+  /// The types of autograd nodes that do not tell what they keep, so activations lack it. Each
+  /// once, with the first model of a run.
   std::vector<std::string> silent_nodes = {};
   CostSource source = CostSource::kEstimated;
-  /// Where the backward time of an interval is not known: that over its forward time.
+  /// The ratio of backward to forward time where the backward time of an interval is not known.
   double backward_ratio = 2.0;
-  /// There: what of it computes the gradients of weights. Half is that of a linear layer.
+  /// The share of that backward time which computes the gradients of weights. Half is that of a
+  /// linear layer.
   double weight_share = 0.5;
-  /// Of the measured time: what was spent on a core. Less than 1 if modules sleep, read files or
-  /// wait for a device.
+  /// The share of the measured time that was spent on a core. Less than 1 if modules sleep, read
+  /// files or wait for a device.
   double processor_share = 1;
-  /// On what the calls take the seconds that they say (base/machine/device.h); empty: on any stage.
+  /// The device on which the calls take the seconds that they say (base/machine/device.h); empty: any.
   std::string device = {};
   std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
-  /// Of further microbatches: what they did, without what holds of the model (uses of weights and
-  /// buffers, state) and without others.
+  /// The traces of further microbatches, without what holds of the model (uses of weights and
+  /// buffers, state) and without others of their own.
   std::vector<Trace> others = {};
 
   std::size_t num_traced() const { return 1 + others.size(); }
-  /// Of microbatch `number` of a step, counted from 0: those that were traced, over and over.
+  /// Returns the trace of microbatch `number` of a step, counted from 0: the traced ones are
+  /// repeated.
   const Trace& of_microbatch(std::size_t number) const {
     const std::size_t traced = number % num_traced();
     return traced == 0 ? *this : others[traced - 1];
   }
-  /// Whether two microbatches did the same.
+  /// True if two microbatches did the same.
   bool goes_as(const Trace& other) const {
     return calls == other.calls && body_after == other.body_after && loss_call == other.loss_call &&
            shared == other.shared;
   }
   bool calls_nothing() const { return mean_calls() == 0; }
-  /// Calls of a microbatch, on average, rounded up.
+  /// Returns the calls of a microbatch, on average, rounded up.
   std::size_t mean_calls() const {
     std::size_t all = calls.size();
     for (const Trace& other : others) all += other.calls.size();
     return (all + num_traced() - 1) / num_traced();
   }
 
-  /// Of an interval among all of the trace: those before a call and after it, for the body and for
-  /// each call.
+  /// Returns the index of an interval among all of the trace: those before a call and after it, for
+  /// the body and for each call.
   static std::size_t index_of(const IntervalId& id) {
     return 2 * static_cast<std::size_t>(id.call + 1) + (id.before ? 1 : 0);
   }
@@ -184,7 +187,7 @@ struct Trace {
     const bool known = own.backward_seconds >= 0;
     return {own.seconds, backward, known ? own.weight_seconds : backward * weight_share};
   }
-  /// nullptr: the trace's own times hold there.
+  /// Returns the profile of a device; nullptr: the trace's own times hold there.
   const DeviceProfile* find_profile(const std::string& name) const {
     for (const DeviceProfile& profile : profiles) {
       if (profile.device == name) return &profile;

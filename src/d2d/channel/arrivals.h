@@ -26,16 +26,17 @@ struct Arrival {
 /// Reads control bytes and receives the tensors that they announce.
 class Arrivals {
  public:
-  /// The frame in `control`, or nothing if tensors are to come: they are received under one token.
+  /// Reads a frame from `control`. Returns it, or nothing if tensors are still to come: they are
+  /// received under one token.
   /// @throws InternalError     the bytes are malformed.
   /// @throws UnsupportedError  LibTorch has no such device here.
   std::optional<Arrival> read(GlobalRank source, ByteBuffer&& control, const Routes& routes);
-  /// One of the tensors under `token` has come; the frame if it was the last.
+  /// Notes that one of the tensors under `token` has come. Returns the frame if it was the last.
   std::optional<Arrival> received(Token token);
-  /// No tensor is missing.
+  /// True if no tensor is missing.
   bool empty() const noexcept { return incomplete_.empty(); }
-  /// Of which frame tensors have been missing for longer than `deadline`, and another second for
-  /// each MB, in words; empty: of none.
+  /// Returns a text about a frame whose tensors have been missing for longer than `deadline`, and
+  /// another second for each MB; empty if there is none.
   std::string overdue(base::Nanoseconds deadline) const;
 
  private:

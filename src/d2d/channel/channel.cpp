@@ -18,10 +18,11 @@
 namespace smp::d2d {
 namespace {
 
-/// A program may write to what it handed on, as in one process. And a storage is not its memory:
-/// one that shares it, because it was lent or cloned, gets another as soon as somebody takes a
-/// pointer to write, be it only to read; and the others may end before what is sent from there has
-/// left. A small part of a large one is copied, lest a write copies all of that.
+/// Keeps the bytes of a tensor that is being sent as they are, since a program may write to what it
+/// handed on, as in one process. And a storage is not its memory: one that shares it, because it
+/// was lent or cloned, gets another as soon as somebody takes a pointer to write, be it only to
+/// read; and the others may end before what is sent from there has left. A small part of a large
+/// storage is copied, lest a write copies all of that.
 c10::intrusive_ptr<c10::StorageImpl> keep_memory(at::Tensor& tensor) {
   if (!tensor.is_cpu()) return nullptr;
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
@@ -153,8 +154,9 @@ bool Channel::poll_and_deliver() {
   return moved;
 }
 
-/// A rank that was busy with other things for longer than the deadline first takes what has come
-/// meanwhile: it must have asked for what is missing that often.
+/// Fails if tensors are overdue. A rank that was busy with other things for longer than the
+/// deadline first takes what has come meanwhile: it must have polled for the missing tensors that
+/// often.
 void Channel::require_in_time() {
   constexpr std::uint32_t kPollsToAsk = 1 << 18;  // half a second, or more where the thread sleeps
   if (deadline_ == 0 || arrivals_.empty()) {
@@ -222,7 +224,8 @@ void Channel::move_beside_rank() {
   }
 }
 
-/// For what the progress thread calls as well; nothing where there is none.
+/// Returns the lock for what the progress thread uses as well; no lock where there is no such
+/// thread.
 std::unique_lock<std::mutex> Channel::own_wires() const {
   if (!beside_thread_) return {};
   std::unique_lock lock(wires_, std::try_to_lock);
@@ -233,7 +236,7 @@ std::unique_lock<std::mutex> Channel::own_wires() const {
   return lock;
 }
 
-/// On the progress thread. LibTorch sees new tensors there, and no others.
+/// Moves bytes on the progress thread, where LibTorch sees new tensors and no others.
 ProgressThread::Motion Channel::move_aside() noexcept {
   using Motion = ProgressThread::Motion;
   const std::lock_guard lock(wires_);
@@ -242,7 +245,8 @@ ProgressThread::Motion Channel::move_aside() noexcept {
   return arrivals_.empty() && routes_.drained() ? Motion::kNone : Motion::kAwaited;
 }
 
-/// What moved, and what went wrong, is in moved_ afterwards. @return whether bytes moved
+/// Polls the wires and puts what moved, and what went wrong, into moved_. @return true if bytes
+/// moved
 bool Channel::poll_wires() noexcept {
   if (moved_.failure) return false;
   try {
@@ -261,7 +265,8 @@ bool Channel::poll_wires() noexcept {
   }
 }
 
-/// Like poll_and_deliver(), but receivers, who may send, are called when nobody needs the wires.
+/// Does the work of poll_and_deliver(), but calls the receivers, who may send, when nobody needs
+/// the wires.
 bool Channel::poll_and_tell() {
   const bool delivered = any_kept_ && deliver_kept();
   Moved news;

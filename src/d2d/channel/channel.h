@@ -64,9 +64,9 @@ class Channel final : private WireHandler {
   ~Channel();
 
   GlobalRank rank() const noexcept { return routes_.rank(); }
-  /// How many ranks the channel connects, this one among them.
+  /// The number of ranks that the channel connects, this one among them.
   int size() const noexcept { return routes_.members().size(); }
-  /// Which ranks; of a channel of the whole job 0 to size() - 1.
+  /// The ranks that the channel connects; of a channel of the whole job 0 to size() - 1.
   const Members& members() const noexcept { return routes_.members(); }
   const Routes& routes() const noexcept { return routes_; }
 
@@ -87,35 +87,38 @@ class Channel final : private WireHandler {
             c10::ArrayRef<at::Tensor> tensors,
             const std::shared_ptr<Departure>& departure = nullptr);
 
-  /// Advances sends and receives, hands complete frames to the receivers; true if anything moved.
-  /// Independent of LibTorch's thread-local state (inference mode and friends).
+  /// Advances sends and receives, and hands complete frames to the receivers. Returns true if
+  /// anything moved. Independent of LibTorch's thread-local state (inference mode and friends).
   bool poll();
-  /// From now on a thread of its own moves tensors while nobody polls. Receivers, the failure
-  /// handler and whoever waits for a departure are told by poll() as before.
+  /// Starts a thread that moves tensors while nobody polls. Receivers, the failure handler and
+  /// whoever waits for a departure are told by poll() as before.
   /// @throws UsageError        a wire is bound to the rank's thread: bound_to_one_thread()
   /// @throws UnsupportedError  the machine has no more threads.
   void move_beside_rank();
-  /// From now on the channel fails if tensors of a message have not come within `deadline` after
-  /// the message, and another second for each MB, whatever else moves; 0: they may come late.
-  /// Looked at every 2^18 polls: at once where a rank waits and spins, after two minutes where it
-  /// sleeps between polls, later where it computes meanwhile.
+  /// Sets how long tensors may be missing: the channel fails if those of a message have not come
+  /// within `deadline` after the message, and another second for each MB, whatever else moves; 0:
+  /// no limit. Checked every 2^18 polls: at once where a rank waits and spins, after two minutes
+  /// where it sleeps between polls, later where it computes meanwhile.
   void set_deadline(base::Nanoseconds deadline) noexcept { deadline_ = deadline; }
-  /// While nothing moves, again and again: looks for what was lost on the way; see Wire.
+  /// Looks for messages that were lost on the way; see Wire. Call it again and again while nothing
+  /// moves.
   void check_links();
-  /// No send of this rank is in flight.
+  /// True if no send of this rank is in flight.
   bool drained() const noexcept;
   /// Leaves together with all other ranks: waits until the sends of all have arrived. Frames that
-  /// arrive meanwhile are dropped. False if the others did not come within `deadline`: call it
-  /// again, or end the job. Blocks.
+  /// arrive meanwhile are dropped. Returns false if the others did not come within `deadline`: call
+  /// it again, or end the job. Blocks.
   bool close(base::Nanoseconds deadline);
 
-  /// Frames for a port without a receiver are kept until it has one.
+  /// Sets the receiver of a port. Frames for a port without a receiver are kept until it has one.
   void set_receiver(Port port, Receiver receiver);
   void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
-  /// What this rank shares with others beside the channel is lost: as if a wire had failed.
+  /// Ends the channel as if a wire had failed, because something else that this rank shares with
+  /// others is lost.
   void end(const std::string& why) noexcept;
   const ChannelCounters& counters() const noexcept { return counters_; }
-  /// What ended this channel, with its rank; empty: nothing did. It moves nothing any more.
+  /// Returns the reason why this channel ended, with its rank; empty: it did not. A channel that
+  /// has ended moves nothing any more.
   const std::string& end() const noexcept { return end_; }
 
  private:

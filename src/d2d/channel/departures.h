@@ -30,13 +30,13 @@ struct Departure {
 /// The table of tensors in flight.
 class Departures {
  public:
-  /// `tensor` is tensor number `index` of a frame to `peer`. It shares its version counter with the
+  /// Adds `tensor`, number `index` of a frame to `peer`. It shares its version counter with the
   /// sender's tensor, unless it is a copy, of which nobody else knows.
   /// @param memory  what keeps its memory as it is, whoever writes to it
   /// (d2d/tensors/copy_on_write.h); nullptr: writes reach it
   Token start(GlobalRank peer, std::size_t index, at::Tensor tensor,
               c10::intrusive_ptr<c10::StorageImpl> memory, std::shared_ptr<Departure> departure);
-  /// Lets go of the tensor. A text if its memory was changed while it was on its way.
+  /// Lets go of the tensor. Returns a text if its memory was changed while it was on its way.
   std::optional<std::string> finish(Token token);
 
  private:

@@ -17,11 +17,11 @@ namespace smp::d2d {
 /// Tensors up to this size travel inside the control buffer, larger ones on the data plane.
 inline constexpr std::size_t kInlineBytes = 4096;
 
-/// Who within a rank a frame is for.
+/// The part of a rank that a frame is for.
 enum class Port : std::uint8_t { kServer, kCollectives };
 inline constexpr std::size_t kPorts = 2;
 
-/// A frame before it is sent. Nothing is owned.
+/// A frame before it is sent. It owns nothing.
 struct FrameToSend {
   Port port;
   std::span<const std::byte> header;
@@ -33,7 +33,7 @@ struct FrameToSend {
 struct DataTensor {
   std::size_t index;    ///< in the frame
   TransferId transfer;  ///< its number, counted by the sender
-  std::uint8_t wire;    ///< that carries it, by its number among the sender's wires
+  std::uint8_t wire;    ///< the wire that carries it, by its number among the sender's wires
   MemoryKind kind;      ///< of its memory, on both sides
   at::Tensor tensor;    ///< contiguous; sender: what to send, receiver: where to put it
 };

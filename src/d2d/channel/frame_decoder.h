@@ -17,19 +17,20 @@ namespace smp::d2d {
 
 class Loans;
 
-/// Where tensors of a frame are lent by or borrowed from; nobody: `loans` is nullptr.
+/// The table of loans, and the rank that borrows or lends the tensors of a frame; without loans:
+/// nullptr.
 struct Lending {
   Loans* loans = nullptr;
   GlobalRank peer{};  ///< who borrows or lends
 };
 
-/// What a control buffer may make the receiver set aside.
+/// The limits on the memory that a control buffer may make the receiver set aside.
 struct FrameLimits {
   std::uint64_t tensor_bytes = std::uint64_t{1} << 40;  ///< all data-plane tensors of one frame
 };
 
-/// The frame in `control`, with new and with borrowed tensors; those still to be filled go to
-/// `data` (cleared first). Those of a device are at home.
+/// Decodes the frame in `control`, with new and with borrowed tensors; those still to be filled go
+/// to `data` (cleared first). Tensors of a device are made on the home device (base/machine/home_device.h).
 /// @throws InternalError     malformed: cut, altered, or of another version of this library.
 /// @throws UnsupportedError  LibTorch has no such device here.
 ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,

@@ -20,7 +20,7 @@ namespace smp::d2d {
 /// @throws UnsupportedError  a tensor is of a kind that cannot be sent.
 void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
                   ByteBuffer& control, std::vector<DataTensor>& data, FrameLoans& lent);
-/// The same, and nothing is lent.
+/// Does the same, and lends nothing.
 void encode_frame(const FrameToSend& frame, const DataWires& wires, TransferId& next_transfer,
                   ByteBuffer& control, std::vector<DataTensor>& data);
 

@@ -30,10 +30,10 @@ struct FramePrefix {
 };
 static_assert(sizeof(FramePrefix) == 32);
 
-/// Where the elements of a tensor are.
+/// The place of the elements of a tensor.
 enum class TensorPlace : std::uint8_t { kUndefined, kInline, kData, kLent };
 
-/// Of one tensor.
+/// The description of one tensor in a control buffer.
 struct TensorStub {
   // Inline: bytes from the start of the inline section; data: the transfer; lent: the loan.
   std::uint64_t where;
@@ -51,7 +51,7 @@ constexpr std::size_t aligned_in_frame(std::size_t bytes) {
   return (bytes + kFrameAlignment - 1) & ~(kFrameAlignment - 1);
 }
 
-/// Where the parts of a control buffer begin.
+/// The offsets at which the parts of a control buffer begin.
 struct FrameLayout {
   std::size_t sizes, header, body, end_of_body, inline_section;
 

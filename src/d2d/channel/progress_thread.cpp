@@ -19,12 +19,13 @@ namespace {
 
 constexpr base::Nanoseconds kShortestSleep = 50 * base::kMicrosecond;
 constexpr base::Nanoseconds kLongestSleep = 500 * base::kMicrosecond;
-/// After bytes have moved: the next are near.
+/// The time to spin after bytes have moved, since the next are near.
 constexpr base::Nanoseconds kSpin = 20 * base::kMicrosecond;
-/// For a look that is under way at exit(); one that takes longer is broken.
+/// The time that a look may take which is under way at exit(); one that takes longer is broken.
 constexpr auto kPatienceAtExit = std::chrono::seconds(5);
 
-/// exit() ends no thread, and takes away the libraries that it calls.
+/// Stops all progress threads at exit(), which ends no thread and takes away the libraries that
+/// they call.
 struct Exit {
   std::atomic<bool> begun{false};
   std::shared_timed_mutex moving;  // whoever moves shares it, and exit() takes it for good
@@ -69,7 +70,8 @@ void ProgressThread::run(const std::stop_token& stop) {
   }
 }
 
-/// Or until the rank's thread is back. @return the most that a look has found
+/// Moves bytes until nothing moves, or the rank's thread is back. @return the most that a look has
+/// found
 ProgressThread::Motion ProgressThread::move_until_still(const std::stop_token& stop) {
   const base::SteadyClock clock;
   const auto seen = owner_moves_.load(std::memory_order_relaxed);

@@ -10,13 +10,13 @@
 
 namespace smp::d2d {
 
-/// Looks whether the rank's thread moves bytes itself, as it does whenever it waits. While it does
-/// not, this thread moves them. It sleeps in between: 50 us while bytes are on their way, and ever
-/// longer up to half a millisecond while there are none. It takes no signals, and moves nothing any
-/// more once the process ends by exit().
+/// A thread that moves bytes while the rank's own thread, which does so whenever it waits, does
+/// not. It sleeps in between: 50 us while bytes are on their way, and ever longer up to half a
+/// millisecond while there are none. It takes no signals, and moves nothing any more once the
+/// process ends by exit().
 class ProgressThread {
  public:
-  /// What a look has found.
+  /// The result of a look.
   enum class Motion : std::uint8_t {
     kNone,
     kAwaited,  ///< nothing, but bytes are on their way
@@ -31,12 +31,12 @@ class ProgressThread {
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  /// The rank's thread has just moved what there was. The rank's thread only.
+  /// Tells that the rank's thread has just moved what there was. Threads: the rank's only.
   void note_owner_moved() noexcept {
     const auto before = owner_moves_.load(std::memory_order_relaxed);
     owner_moves_.store(before + 1, std::memory_order_relaxed);
   }
-  /// The rank's thread waits for what `move` holds. The rank's thread only.
+  /// Tells whether the rank's thread waits for what `move` holds. Threads: the rank's only.
   void set_owner_waits(bool waits) noexcept {
     owner_waits_.store(waits, std::memory_order_relaxed);
   }

@@ -77,7 +77,7 @@ Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
 }
 
 Routes::Routes(Routes&&) noexcept = default;
-/// The last first: one may use what another has.
+/// Destroys the wires, the last first: one may use what another has.
 Routes::~Routes() {
   while (!wires_.empty()) wires_.pop_back();
 }

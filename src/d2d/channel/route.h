@@ -28,11 +28,12 @@ struct WireUse {
 /// order: the sender chooses the wire of a tensor, and names its number.
 class Routes {
  public:
-  /// One wire for everything.
+  /// Makes routes over one wire that carries everything.
   template <std::derived_from<Wire> AnyWire>
   Routes(std::unique_ptr<AnyWire> wire)  // NOLINT: a wire is a route
       : Routes(for_everything(std::move(wire))) {}
-  /// The first wire of the list that may and can carries it.
+  /// Makes routes that use for each peer the first wire of the list that may and can carry the
+  /// bytes.
   /// @throws UsageError  some peer of some wire has no wire for control bytes, or for data in host
   /// memory; the wires do not belong to one rank.
   explicit Routes(std::vector<WireUse> wires);
@@ -45,30 +46,31 @@ class Routes {
   ~Routes();
 
   GlobalRank rank() const noexcept { return wires_.front()->rank(); }
-  /// This rank and everyone it reaches, in the order of the wires' members.
+  /// This rank and all that it reaches, in the order of the wires' members.
   const Members& members() const noexcept { return members_; }
   bool reaches(GlobalRank peer) const noexcept { return peer != rank() && members_.contain(peer); }
 
   const std::vector<std::unique_ptr<Wire>>& wires() const noexcept { return wires_; }
-  /// For control bytes to and from `peer`, which must be reached.
+  /// Returns the wire for control bytes to and from `peer`, which must be reached.
   Wire& control(GlobalRank peer) const { return *wires_[row(peer).control]; }
-  /// The number of the wire for data to `peer` that lies in `kind`; kNoWire: none.
+  /// Returns the number of the wire for data to `peer` that lies in `kind`; kNoWire: none.
   std::uint8_t data(GlobalRank peer, MemoryKind kind) const {
     return row(peer).data[static_cast<std::size_t>(kind)];
   }
   const DataWires& data(GlobalRank peer) const { return row(peer).data; }
-  /// A wire in use that only the rank's thread may call; nullptr: there is none.
+  /// Returns a wire in use that only the rank's thread may call; nullptr: there is none.
   const Wire* bound_to_one_thread() const noexcept;
-  /// Through which `peer` borrows large tensors, and lends them; nullptr: not at all.
+  /// Returns the loans through which `peer` borrows and lends large tensors; nullptr: it does
+  /// neither.
   Loans* loans(GlobalRank peer) const;
-  /// Whether some peer borrows.
+  /// True if large tensors are lent to some peer.
   bool lends() const noexcept { return loans_ != nullptr; }
 
   // All wires at once; see Wire.
 
-  /// A wire that no row names, here or at a peer, is not polled.
+  /// Polls all wires but those that no row names, here or at a peer.
   bool poll();
-  /// Whether bytes have moved on any wire since the last call; see Wire.
+  /// True if bytes have moved on any wire since the last call; see Wire.
   bool take_stir() noexcept;
   /// Frees what ranks that borrowed it have given back; see Loans.
   void take_back_loans();
@@ -76,26 +78,30 @@ class Routes {
   void complete();
   /// Reports the transfers of every wire but `control`, which has just done so itself.
   void complete_beside(const Wire& control);
-  /// @throws PeerLostError  a rank of another machine is lost. As long as something moves nobody
-  /// asks: ranks may watch each other over another network than their tensors take.
+  /// Lets every wire look for losses, and looks whether a watched rank is gone. Nobody calls it as
+  /// long as something moves: ranks may watch each other over another network than their tensors
+  /// take.
+  /// @throws PeerLostError  a rank of another machine is lost.
   void check_links();
-  /// Of the first wire that has one, by which peers of this machine are reached; else nullptr.
+  /// Returns the doorbell of the first wire that has one, by which peers of this machine are
+  /// reached; else nullptr.
   base::Doorbell* doorbell() const noexcept;
   bool drained() const noexcept;
-  /// True once all wires are left; poll all of them until then: what arrives on one may announce
-  /// what somebody still sends on another.
+  /// Returns true once all wires are left. Poll all of them until then: what arrives on one may
+  /// announce what somebody still sends on another.
   bool leave();
   base::Nanoseconds patience(bool unwinding) const noexcept;
   void give_up(base::Nanoseconds waited, bool unwinding) noexcept;
   void set_handler(WireHandler* handler) noexcept;
 
-  /// "host_shm", or "mpi, tensors over host_shm": what goes to `peer`, which must be reached.
-  /// @param memory  in which tensors lie
+  /// Returns the path to `peer`, which must be reached, as text: "host_shm", or "mpi, tensors over
+  /// host_shm".
+  /// @param memory  the memory that tensors lie in
   std::string path(GlobalRank peer, MemoryKind memory = MemoryKind::kHost) const;
-  /// Every path, and which peers it leads to: neighbours among the members stand together.
+  /// Returns every path, and the peers it leads to: neighbours among the members stand together.
   std::vector<std::pair<std::string, std::vector<GlobalRank>>> paths(
       MemoryKind memory = MemoryKind::kHost) const;
-  /// One line for each peer, for people.
+  /// Returns a table with one line for each peer, for people.
   std::string table() const;
 
  private:

@@ -23,29 +23,30 @@ class Collective {
  public:
   /// @param what  for messages and reports; outlives this
   Collective(const Communicator& ranks, CollectiveCall call, const char* what);
-  /// Number `number` of a lane whose collectives the callers number.
+  /// Begins number `number` of a lane whose collectives the callers number.
   Collective(const Communicator& ranks, std::uint64_t number, CollectiveCall call,
              const char* what);
   ~Collective();
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
-  /// What is sent lies in the caller's memory, who may change it after await_departure().
+  /// Sends memory of the caller, who may change it after await_departure().
   void send(GlobalRank peer, const Payload& payload);
   void send_part(GlobalRank peer, const at::Tensor& part);
-  /// The same, of several tensors in one message.
+  /// Sends several tensors in one message, on the same terms.
   void send_parts(CollectivePhase phase, GlobalRank peer, c10::ArrayRef<at::Tensor> parts);
-  /// `result` belongs to nobody else.
+  /// Sends a result, which belongs to nobody else.
   void send_result(GlobalRank peer, const at::Tensor& result);
   void send_result(GlobalRank peer, std::string_view result);
 
-  /// Suspends until the message is there; see CollectiveInbox::take.
+  /// Returns the message of `peer`; suspends until it is there. See CollectiveInbox::take.
   Payload take(CollectivePhase phase, GlobalRank peer);
-  /// Whether take() would not suspend.
+  /// True if take() would not suspend.
   bool has_come(CollectivePhase phase, GlobalRank peer) const;
-  /// See CollectiveInbox::watch.
+  /// Signals `event` when something arrives; see CollectiveInbox::watch.
   void watch(fiber::Event& event);
-  /// The one tensor of the message, which is of these sizes and this dtype.
+  /// Takes a message of one tensor, which must be of these sizes and this dtype. Suspends as
+  /// take().
   at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, at::IntArrayRef sizes,
                          c10::ScalarType dtype);
   at::Tensor take_tensor(CollectivePhase phase, GlobalRank peer, const at::Tensor& like) {
@@ -53,7 +54,7 @@ class Collective {
   }
   /// Suspends until all parts have left.
   void await_departure();
-  /// Suspends until what `departure` counts is gone.
+  /// Suspends until the tensors that `departure` counts have left.
   void await(Departure& departure);
   const CollectiveId& id() const noexcept { return id_; }
 

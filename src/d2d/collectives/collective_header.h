@@ -10,17 +10,17 @@
 
 namespace smp::d2d {
 
-/// A fixed part, and the detail of the call.
+/// The header of a message: a fixed part, and the detail of the call.
 class CollectiveHeader {
  public:
   static constexpr std::size_t kLongestDetail = 64 * sizeof(std::int64_t);  ///< any shape
 
   CollectiveHeader(const CollectiveId& id, CollectivePhase phase, const CollectiveCall& call);
-  /// Says that `sent` messages were all.
+  /// Makes a header that says that the `sent` messages before were all.
   static CollectiveHeader leaving(std::uint64_t sent);
-  /// Says that the sender will not finish collectives of `epoch`.
+  /// Makes a header that says that the sender will not finish collectives of `epoch`.
   static CollectiveHeader epoch_failed(std::uint64_t epoch);
-  /// @throws InternalError  they are none.
+  /// Reads a header. @throws InternalError  the bytes are none.
   static CollectiveHeader read(std::span<const std::byte> bytes);
 
   std::span<const std::byte> bytes() const noexcept { return {bytes_.data(), size_}; }

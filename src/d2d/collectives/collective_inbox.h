@@ -17,7 +17,7 @@
 
 namespace smp::d2d {
 
-/// What a collective moves.
+/// The bytes and tensors that a collective moves.
 struct Payload {
   std::string bytes;
   std::vector<at::Tensor> tensors;
@@ -31,7 +31,7 @@ enum class CollectiveKind : std::uint8_t {
   kReduceScatter,
   kTensorAllGather,
   kTensorBroadcast,
-  kLeaving,  ///< no collective: the sender's last message, `number` counts those before
+  kLeaving,  ///< no collective: the sender's last message; `number` counts the messages before
   kAllToAll,
   kEpochFailed,  ///< no collective: those of an epoch will not be finished by the sender
 };
@@ -52,37 +52,38 @@ struct CollectiveId {
   auto operator<=>(const CollectiveId&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-/// What a member calls; all members must call the same.
+/// The call that a member makes; all members must make the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kBarrier;
-  /// Of the tensors of collectives that devices do (d2d/collectives/device_group.h), instead of a
-  /// root.
+  /// Stands in the place of a root for collectives of tensors that devices do (d2d/collectives/device_group.h).
   static constexpr std::int32_t kOnDevices = -2;
   std::int32_t root = -1;   ///< -1: none
   std::int32_t dtype = -1;  ///< a c10::ScalarType; -1: no tensor
-  /// The shape of the tensor (8 bytes a dimension), or what is gathered: at most 512 bytes.
+  /// The shape of the tensor (8 bytes a dimension), or the name of what is gathered: at most 512
+  /// bytes.
   std::string detail;
   bool operator==(const CollectiveCall&) const = default;
-  /// As in "an all_reduce of Float [2, 3]".
+  /// Returns the call as text, as in "an all_reduce of Float [2, 3]".
   std::string text() const;
 };
 
-/// What a collective is called in messages and reports. Outlives it.
+/// The name of a collective in messages and reports. The texts outlive it.
 struct CollectiveName {
   const char* what = "";   ///< as in "an all_reduce"
   const char* group = "";  ///< Members::text()
 };
 
-/// Rounds of messages within a collective.
+/// The rounds of messages within a collective.
 enum class CollectivePhase : std::uint8_t { kExchange, kResult };
 
-/// What one rank sends to another for a collective.
+/// A message of one rank to another for a collective.
 struct CollectiveMessage {
   CollectiveCall call;
   Payload payload;
 };
 
-/// Where collectives wait. Messages may come before their collective is called here.
+/// The fibers of collectives wait here for messages, which may come before their collective is
+/// called.
 class CollectiveInbox {
  public:
   explicit CollectiveInbox(GlobalRank rank) : rank_(rank) {}
@@ -90,41 +91,42 @@ class CollectiveInbox {
   /// Begins the next collective of `lane`, in which this rank makes `call`, which outlives it.
   CollectiveId begin(const CollectiveLane& lane, const CollectiveCall& call);
   void end(const CollectiveId& id);
-  /// The same in a lane whose collectives the callers number themselves, upwards: a member may
-  /// leave numbers out, what came for those is dropped.
+  /// Begins a collective in a lane whose collectives the callers number themselves, upwards: a
+  /// member may leave numbers out; messages that come for those are dropped.
   CollectiveId begin(const CollectiveLane& lane, std::uint64_t number, const CollectiveCall& call);
-  /// In such a lane: this member begins none up to `number` any more.
+  /// Promises, in such a lane, that this member begins no collective up to `number` any more.
   void leave_out(const CollectiveLane& lane, std::uint64_t number);
-  /// Whether take() would not suspend.
+  /// True if take() would not suspend.
   bool has_come(const CollectiveId& id, CollectivePhase phase, GlobalRank peer) const;
-  /// `event`, which outlives the collective, is signalled whenever something of it arrives.
+  /// Lets `event`, which outlives the collective, be signalled whenever something of it arrives.
   void watch(const CollectiveId& id, fiber::Event& event) { rounds_.at(id).watcher = &event; }
-  /// The message of `peer`; suspends until it is there.
+  /// Returns the message of `peer`; suspends until it is there.
   /// @throws UsageError     a message of this collective belongs to a different call.
   /// @throws PeerLostError  `peer` left, or abort() was called.
   Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
                const CollectiveName& name);
-  /// Suspends until what `departure` counts has left.
+  /// Suspends until the tensors that `departure` counts have left.
   /// @throws PeerLostError  abort() was called.
   void await(const CollectiveId& id, Departure& departure, const CollectiveName& name);
 
-  /// Counts a message and keeps it if its collective is still to be finished here.
+  /// Counts a message, and keeps it if its collective is still to be finished here.
   void deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
                CollectiveMessage&& message);
-  /// Lanes that are not forgotten.
+  /// The number of lanes that are not forgotten.
   std::size_t lanes() const noexcept { return next_.size(); }
-  /// Collectives that began here or of which messages came, and that are not over.
+  /// The number of collectives that began here, or of which messages came, and that are not over.
   std::size_t open() const noexcept { return rounds_.size(); }
   void peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why);
   void abort(const std::string& why);
 
   // Epochs: lanes that live for a while, a step say, and of which none is used twice.
 
-  /// Waits in lanes of `epoch`, now and later, throw PeerLostError: it failed on `where` for `why`.
+  /// Makes waits in lanes of `epoch`, now and later, throw PeerLostError: it failed on `where` for
+  /// `why`.
   void fail_epoch(std::uint64_t epoch, GlobalRank where, const std::string& why);
-  /// The same, told by `source` in a message.
+  /// Does the same for a failure that `source` told in a message.
   void peer_failed_epoch(GlobalRank source, std::uint64_t epoch, const std::string& why);
-  /// Epochs up to this one are over here: what still comes for them is dropped.
+  /// Ends all epochs up to this one here: messages that still come for them are dropped.
   void end_epoch(std::uint64_t epoch);
 
  private:

@@ -73,7 +73,8 @@ void check_summable(const at::Tensor& tensor, const char* what, GlobalRank rank)
 // Cuts are views that share the version counter of `tensor`, unless it has to be copied.
 class Cut {
  public:
-  /// Into equal parts along the first dimension, which is a multiple of their number.
+  /// Cuts the tensor into equal parts along the first dimension, which is a multiple of their
+  /// number.
   Cut(const at::Tensor& tensor, int parts)
       : whole_(contiguous_data(detached(tensor))), rows_(whole_.size(0) / parts) {}
   at::Tensor part(int position) const {
@@ -412,7 +413,8 @@ void Communicators::announce_leaving(std::string_view why) {
   });
 }
 
-/// One that is gone keeps nobody else from hearing it. Throws what kept the first.
+/// Tells each member but this rank. A member that is gone keeps no other from hearing it; the first
+/// error is thrown at the end.
 template <class Tell>
 void Communicators::tell_each(const Members& members, Tell&& tell) const {
   std::exception_ptr first;

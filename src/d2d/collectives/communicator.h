@@ -38,26 +38,27 @@ class Communicator {
   int rank() const noexcept;
   int size() const noexcept { return members_->size(); }
   const Members& members() const noexcept { return *members_; }
-  /// An independent sequence of collectives of the same group, on all members by the same number. A
-  /// group itself is its lane 0.
+  /// Returns an independent sequence of collectives of the same group; all members use the same
+  /// number. The group itself is its lane 0.
   Communicator lane(std::uint64_t number) const;
-  /// The same, until Communicators::end_epoch(epoch); `epoch` is at least 1.
+  /// Returns such a lane that exists until Communicators::end_epoch(epoch); `epoch` is at least 1.
   Communicator lane(std::uint64_t number, std::uint64_t epoch) const;
-  /// In a lane of SumAside: this member begins none up to `number` any more; what others sent for
-  /// them is dropped, now and when it comes.
+  /// Promises, in a lane of SumAside, that this member begins no collective up to `number` any
+  /// more; messages of others for them are dropped, now and when they come.
   void leave_out(std::uint64_t number) const;
-  /// The same group and lane, whose collectives of tensors are called `what` in messages and
-  /// reports; it outlives the calls.
+  /// Returns the same group and lane, whose collectives of tensors are called `what` in messages
+  /// and reports; the text outlives the calls.
   Communicator named(const char* what) const;
-  /// Of some of the channel's ranks, this one among them; only they call it.
+  /// Returns the communicator of some of the channel's ranks, this one among them; only they call
+  /// it.
   /// @throws as Communicators::group
   Communicator among(Members members) const;
 
-  /// One payload of every member, in order of members, on every member. `what`, the same on all
-  /// members, is for messages. Tensors leave as in Channel::send: do not change them soon.
+  /// Returns the payloads of all members, in order of members, on every member. `what`, the same on
+  /// all members, is for messages. Tensors leave as in Channel::send: do not change them soon.
   /// Messages: size - 1 sent by each.
   std::vector<Payload> all_gather(Payload own, const char* what) const;
-  /// `root`'s payload on every member. Messages: size - 1 sent by the root.
+  /// Returns `root`'s payload on every member. Messages: size - 1 sent by the root.
   Payload broadcast(Payload own, GlobalRank root) const;
   /// Returns when all members have called it. Messages: size - 1 sent by each.
   void barrier() const;
@@ -69,24 +70,24 @@ class Communicator {
   // calls and on types of elements that they know: in an order of their own, and results are there
   // once what is on the current stream is done.
 
-  /// The sum of all members' tensors. Each sends 2 (n-1)/n of the tensor's bytes in 2 (n-1)
+  /// Returns the sum of all members' tensors. Each sends 2 (n-1)/n of the tensor's bytes in 2 (n-1)
   /// messages; up to kInlineBytes (n-1) times the tensor in n-1 messages.
   at::Tensor all_reduce(const at::Tensor& tensor) const;
-  /// Of the sum of all members' tensors, cut along the first dimension, the part of this rank's
-  /// position. Each sends (n-1)/n of the tensor's bytes in n-1 messages.
+  /// Returns this rank's part of the sum of all members' tensors, which is cut along the first
+  /// dimension by position. Each sends (n-1)/n of the tensor's bytes in n-1 messages.
   /// @throws UsageError  the first dimension cannot be divided by size().
   at::Tensor reduce_scatter(const at::Tensor& tensor) const;
-  /// All members' tensors, of the same shape, one after another along the first dimension. Each
-  /// sends n-1 times its tensor in n-1 messages.
+  /// Returns all members' tensors, of the same shape, one after another along the first dimension.
+  /// Each sends n-1 times its tensor in n-1 messages.
   at::Tensor all_gather(const at::Tensor& tensor) const;
-  /// Cut along the first dimension: part i goes to the member at position i; what comes, one part
-  /// from each, one after another along the first dimension. Each sends (n-1)/n of the tensor's
-  /// bytes in n-1 messages.
+  /// Cuts the tensor along the first dimension and sends part i to the member at position i.
+  /// Returns the parts that come, one from each, one after another along the first dimension. Each
+  /// sends (n-1)/n of the tensor's bytes in n-1 messages.
   /// @throws UsageError  the first dimension cannot be divided by size().
   at::Tensor all_to_all(const at::Tensor& tensor) const;
-  /// The tensor of `root` on every member: itself there, a new one elsewhere. Members agree on
-  /// `sizes` and `dtype`; `own` is read at the root only. The root sends it size() - 1 times, and
-  /// returns when it has left.
+  /// Returns the tensor of `root` on every member: itself there, a new one elsewhere. Members agree
+  /// on `sizes` and `dtype`; `own` is read at the root only. The root sends it size() - 1 times,
+  /// and returns when it has left.
   at::Tensor broadcast_tensor(const at::Tensor& own, at::IntArrayRef sizes, c10::ScalarType dtype,
                               GlobalRank root) const;
 
@@ -112,7 +113,7 @@ class Communicator {
   const char* name_ = nullptr;
 };
 
-/// The communicators of a channel: takes what arrives at its port kCollectives.
+/// The communicators of a channel. It takes the messages that arrive at the port kCollectives.
 class Communicators {
  public:
   explicit Communicators(Channel& channel);
@@ -121,18 +122,18 @@ class Communicators {
   Communicators& operator=(const Communicators&) = delete;
 
   GlobalRank rank() const noexcept { return channel_.rank(); }
-  /// Of `members`, numbered in that order. Nothing is sent.
+  /// Returns the communicator of `members`, numbered in that order. Nothing is sent.
   /// @throws UsageError  a member is not in the channel or named twice, or this rank is none.
   Communicator group(Members members);
-  /// Of all ranks of the channel.
+  /// Returns the communicator of all ranks of the channel.
   Communicator all() { return group(channel_.members()); }
 
   /// Connects the devices of a group, for its collectives from now on, in all lanes. All members
   /// call it in the same place of the group's lane 0, and none uses another lane before it returns.
   /// Suspends the fiber.
-  /// @param make, device  of this rank's end
+  /// @param make, device  for this rank's end of the connection
   /// @param required      if not, a group whose devices cannot be connected goes on by messages
-  /// @return why it does; empty: its devices are connected
+  /// @return why the group goes on by messages; empty: its devices are connected
   /// @throws UnsupportedError  they cannot be connected, but are required; on all members.
   std::string use_devices(const Communicator& group, const MakeDeviceCollectives& make,
                           c10::Device device, bool required);
@@ -143,27 +144,28 @@ class Communicators {
   /// Called when announce_leaving() of another rank has arrived; in a poll: must not suspend.
   using LeftHandler = std::function<void(GlobalRank peer, const std::string& why)>;
   void set_left_handler(LeftHandler handler) { on_left_ = std::move(handler); }
-  /// `peer` has sent `sent` messages and will send no more. Since messages have no order, some may
-  /// still be on their way; when they are here, waiting and later calls with it throw
-  /// PeerLostError.
+  /// Tells that `peer` has sent `sent` messages and will send no more. Since messages have no
+  /// order, some may still be on their way; when they are here, waiting and later calls with it
+  /// throw PeerLostError.
   void peer_left(GlobalRank peer, std::uint64_t sent, const std::string& why) {
     inbox_.peer_left(peer, sent, why);
   }
-  /// Messages to `peer` so far.
+  /// The number of messages sent to `peer` so far.
   std::uint64_t sent_to(GlobalRank peer) { return sent(peer); }
-  /// Ends every wait, and later ones, with PeerLostError(`why`), and what devices do together.
+  /// Ends every wait, and later ones, with PeerLostError(`why`), and the collectives of devices.
   void abort(const std::string& why);
 
   // Epochs are numbered by the caller, in the order in which they end; each rank ends its own.
 
-  /// This rank will not finish the collectives of `epoch`: waits in its lanes, now and later, throw
-  /// PeerLostError with `why`, here and on `others`, which are told. Safe in a poll.
+  /// Declares that this rank will not finish the collectives of `epoch`: waits in its lanes, now
+  /// and later, throw PeerLostError with `why`, here and on `others`, which are told. Safe in a
+  /// poll.
   void fail_epoch(std::uint64_t epoch, const Members& others, const std::string& why);
-  /// Forgets the lanes of epochs up to this one. No fiber is in a collective of theirs.
+  /// Forgets the lanes of epochs up to this one. No fiber may be in a collective of theirs.
   void end_epoch(std::uint64_t epoch) { inbox_.end_epoch(epoch); }
-  /// Lanes in which something was called here and that are not forgotten.
+  /// The number of lanes in which something was called here and that are not forgotten.
   std::size_t lanes() const noexcept { return inbox_.lanes(); }
-  /// Collectives that began here or of which messages came, and that are not over.
+  /// The number of collectives that began here, or of which messages came, and that are not over.
   std::size_t open_collectives() const noexcept { return inbox_.open(); }
 
  private:

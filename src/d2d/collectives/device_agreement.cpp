@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kWhat = "collectives of devices";
 constexpr base::Nanoseconds kPause = base::kMillisecond;
-/// The first use of GPUs takes seconds, of many machines more.
+/// The time that connecting may take. The first use of GPUs takes seconds, of many machines more.
 constexpr base::Nanoseconds kPatience = 120 * base::kSecond;
 
 std::string error_of(const std::function<void()>& step) {
@@ -37,7 +37,7 @@ std::vector<std::string> gather(const Communicator& ranks, const std::string& ow
   return texts;
 }
 
-/// Takes a step with all members. @return on which of them it failed, and how, or nothing
+/// Takes a step with all members. @return the members on which it failed, and how, or nothing
 std::string problems(const Communicator& ranks, const std::function<void()>& step) {
   const auto all = gather(ranks, error_of(step));
   std::string text;
@@ -73,7 +73,7 @@ void wait_until_connected(DeviceCollectives& devices) {
   }
 }
 
-/// With an id of the leader's. @return as problems()
+/// Connects all devices with an id that the leader makes. @return as problems()
 std::string connect_all(const Communicator& ranks, DeviceCollectives& devices) {
   std::string id;
   auto problem = problems(ranks, [&] {

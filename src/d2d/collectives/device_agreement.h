@@ -14,11 +14,11 @@ namespace smp::d2d {
 
 struct ConnectedDevices {
   std::unique_ptr<DeviceCollectives> devices;  ///< on all members, or on none
-  std::string problem;                         ///< then: of whom, the same on all members
+  std::string problem;                         ///< then the reason, the same on all members
 };
 
-/// Every member makes its end; if each has a device of its own, the leader makes an id for all, and
-/// they connect. All members call it. Suspends the fiber.
+/// Connects the devices of a group: every member makes its end; if each has a device of its own,
+/// the leader makes an id for all, and they connect. All members call it. Suspends the fiber.
 ConnectedDevices connect_devices(const Communicator& ranks, const MakeDeviceCollectives& make,
                                  c10::Device device);
 

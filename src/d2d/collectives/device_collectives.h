@@ -14,7 +14,8 @@
 
 namespace smp::d2d {
 
-/// This rank's part in one collective, from when its fiber comes to it. Keeps its tensors alive.
+/// This rank's part in one collective, which begins when its fiber comes to it. Keeps its tensors
+/// alive.
 class DeviceCall {
  public:
   DeviceCall() = default;
@@ -22,13 +23,13 @@ class DeviceCall {
   DeviceCall(const DeviceCall&) = delete;
   DeviceCall& operator=(const DeviceCall&) = delete;
 
-  /// Hands it to the device, to be done after what was on the caller's stream when the fiber came,
-  /// and after all calls of the group launched before. False: the device has not taken it yet, call
-  /// this again; until then no other call of the group is launched.
+  /// Hands the call to the device, which does it after what was on the caller's stream when the
+  /// fiber came, and after all calls of the group launched before. Returns false if the device has
+  /// not taken it yet: call this again; until then no other call of the group is launched.
   /// @throws PeerLostError  the device refuses; with its own words.
   virtual bool launch() = 0;
-  /// Once it is launched: what comes on the caller's stream, and on the current one, from now on
-  /// waits for it. The host does not.
+  /// Lets all that comes on the caller's stream, and on the current one, from now on wait for a
+  /// call that is launched. The host does not wait.
   virtual void join() = 0;
 };
 
@@ -41,46 +42,47 @@ class DeviceCollectives {
   DeviceCollectives(const DeviceCollectives&) = delete;
   DeviceCollectives& operator=(const DeviceCollectives&) = delete;
 
-  /// "NCCL", for messages.
+  /// Returns the name for messages, as in "NCCL".
   virtual const char* name() const noexcept = 0;
-  /// On which the tensors are.
+  /// Returns the device that the tensors are on.
   virtual c10::Device device() const noexcept = 0;
 
   // ---- connecting ----
 
-  /// Different for ranks that may be connected: of each device there is one.
+  /// Returns a text that differs between ranks that may be connected, since each device serves one
+  /// rank.
   virtual std::string identity() = 0;
-  /// What the leader of a group makes for all members of it.
+  /// Makes the id of a new group, which its leader gives to all members.
   virtual std::string make_id() = 0;
   /// Begins to connect; all members do. @throws PeerLostError  as connected()
   virtual void connect(const std::string& id, int position, int size) = 0;
+  /// Returns true once the devices are connected.
   /// @throws PeerLostError  it did not work; with the device's own words.
   virtual bool connected() = 0;
 
   // ---- collectives ----
 
-  /// The same on all members for the same arguments.
+  /// True if the devices do such collectives. The same on all members for the same arguments.
   virtual bool takes(CollectiveKind kind, c10::ScalarType dtype) const noexcept = 0;
-  /// A call that the running fiber makes now. @param input, result  contiguous, on the device;
-  /// `result` is new
+  /// Makes the call that the running fiber comes to now.
+  /// @param input, result  contiguous, on the device; `result` is new
   virtual std::unique_ptr<DeviceCall> prepare(CollectiveKind kind, at::Tensor input,
                                               at::Tensor result) = 0;
 
   // ---- the end ----
 
-  /// In good order: all members end it, and have launched the same calls. May block for seconds.
+  /// Ends in good order: all members do, and have launched the same calls. May block for seconds.
   virtual void close() noexcept = 0;
-  /// Frees streams from calls that will never end; may block for seconds. Nothing is called after
-  /// it but close().
+  /// Frees streams from calls that will never end; may block for seconds. Only close() may follow.
   virtual void abort() noexcept = 0;
 };
 
-/// Makes a rank's end on its device. Throws what is in the way.
+/// Makes a rank's end on its device. Throws if that is not possible.
 using MakeDeviceCollectives = std::function<std::unique_ptr<DeviceCollectives>(c10::Device)>;
 
-/// For devices of `type`; empty: there are none. CUDA's are NCCL's.
+/// Returns the maker for devices of `type`; empty: there is none. That of CUDA makes NCCL's.
 MakeDeviceCollectives device_collectives_of(c10::DeviceType type);
-/// From now on; empty: none. Threads: while no other reads.
+/// Sets the maker for devices of `type` from now on; empty: none. Threads: while no other reads.
 void set_device_collectives(c10::DeviceType type, MakeDeviceCollectives make);
 
 }  // namespace smp::d2d

@@ -19,7 +19,7 @@ namespace smp::d2d {
 namespace {
 
 constexpr base::Nanoseconds kLookEvery = base::kMillisecond;
-/// For what a member has launched before it left.
+/// The time that is left for the calls which a member has launched before it left.
 constexpr base::Nanoseconds kGrace = 5 * base::kSecond;
 
 at::Tensor brought_to(c10::Device device, const at::Tensor& tensor) {
@@ -31,14 +31,15 @@ at::Tensor brought_to(c10::Device device, const at::Tensor& tensor) {
 
 }  // namespace
 
-/// A call from when the others are told, until its fiber returns.
+/// Announces a call, from when the others are told until its fiber returns.
 class DeviceGroup::Announcement {
  public:
   Announcement(DeviceGroup& group, const CollectiveId& id, std::unique_ptr<DeviceCall> call)
       : group_(group), id_(id), own_(std::make_shared<AnnouncedCall>(std::move(call))) {
     group_.order_.announce(id_, own_);
   }
-  /// Without a turn: the leader gives it none any more; the others wait for what the leader does.
+  /// Withdraws the call if it has no turn: the leader gives it none any more, and the others wait
+  /// for what the leader does.
   ~Announcement() {
     own_->awaited = false;
     if (group_.rank_ == group_.members_[0]) group_.order_.withdraw(id_);
@@ -73,7 +74,8 @@ DeviceGroup::DeviceGroup(const Communicator& ranks, std::unique_ptr<DeviceCollec
       devices_(std::move(devices)),
       poll_(fiber::Scheduler::instance().add_poll([this] { return poll(); })) {}
 
-/// Also while an exception unwinds this rank: what others have launched with it is to end.
+/// Ends the collectives of the devices, at once if they have failed, else in good order: also while
+/// an exception unwinds this rank, what others have launched with it is to end.
 DeviceGroup::~DeviceGroup() {
   poll_.reset();
   if (failure_.empty()) {
@@ -147,7 +149,7 @@ bool DeviceGroup::launch() noexcept {
   }
 }
 
-/// poll() tells the others.
+/// Notes the failure; poll() tells the others.
 void DeviceGroup::fail(const char* error) noexcept {
   failure_ = base::concat("rank ", rank_, ": the collectives of ", members_.text(),
                           " cannot go on: ", error);
@@ -163,8 +165,8 @@ bool DeviceGroup::poll() noexcept {
   return true;
 }
 
-/// Errors also come after a launch. And of a member that left, the devices of the others would wait
-/// for ever, if it did not launch what they did.
+/// Looks for errors of the devices, which also come after a launch, and for calls that cannot end:
+/// if a member left without launching what the others did, their devices would wait for ever.
 void DeviceGroup::look_at_devices() noexcept {
   const auto now = fiber::Scheduler::instance().clock().now();
   if (now - looked_ < kLookEvery) return;

@@ -34,18 +34,19 @@ class DeviceGroup {
   DeviceGroup(const DeviceGroup&) = delete;
   DeviceGroup& operator=(const DeviceGroup&) = delete;
 
-  /// The same on all members for the same call.
+  /// True if the devices do this call. The same on all members for the same call.
   bool takes(CollectiveKind kind, const at::Tensor& tensor) const noexcept;
-  /// Suspends the fiber until the call is launched. @param ranks  the group, or a lane of it
-  /// @return of these sizes; there once what is on the current stream now is done
+  /// Runs a call on the devices. Suspends the fiber until it is launched.
+  /// @param ranks  the group, or a lane of it
+  /// @return the result of these sizes, complete once what is on the current stream now is done
   /// @throws as Communicator
   at::Tensor run(const Communicator& ranks, const CollectiveCall& call, const char* what,
                  const at::Tensor& tensor, at::IntArrayRef sizes);
-  /// The leader has given the call a turn; in a poll.
+  /// Notes that the leader has given the call a turn. Called in a poll.
   void take_turn(const CollectiveId& id, std::string_view message);
-  /// Ends what the devices do; later calls throw PeerLostError(`why`). Safe in a poll.
+  /// Ends the calls of the devices; later calls throw PeerLostError(`why`). Safe in a poll.
   void abort(const std::string& why) noexcept;
-  /// A member has left: what it has launched ends soon, or never. Safe in a poll.
+  /// Notes that a member has left: calls that it has launched end soon, or never. Safe in a poll.
   void member_left(const std::string& why);
   bool has(GlobalRank rank) const { return members_.contain(rank); }
 

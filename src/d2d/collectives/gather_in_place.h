@@ -17,14 +17,14 @@ namespace smp::d2d {
 /// as Communicator, and has the values of some owners then.
 class GatherInPlace {
  public:
-  /// Starts: the others get what this member owns.
+  /// Starts the gather: sends the others what this member owns.
   /// @param parts  SumParts::of_owners(): contiguous, alive and untouched until finish(); the same
   ///               sizes on all members
   /// @param what   for messages and reports; outlives this
   GatherInPlace(const Communicator& members, SumParts parts, const char* what);
 
-  /// Writes what others own; their versions (at::Tensor::_version) stay. Suspends until it has
-  /// come, and nothing is read any more.
+  /// Writes the values that others own; tensor versions (at::Tensor::_version) stay. Suspends until
+  /// they have come, and nothing is read any more.
   void finish();
 
  private:

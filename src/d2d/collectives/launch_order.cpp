@@ -42,8 +42,8 @@ void LaunchOrder::finish(const Turn& turn) {
   forget_given_up(turn.id);
 }
 
-/// The leader has ended earlier epochs, and earlier calls of a lane: what it gave no turn there
-/// gets none any more.
+/// Forgets calls that get no turn any more: the leader gave them none in epochs and in calls of a
+/// lane that it has ended before.
 void LaunchOrder::forget_given_up(const CollectiveId& before) {
   std::erase_if(announced_, [&](const auto& entry) {
     const auto& [lane, number] = entry.first;

@@ -14,7 +14,7 @@
 
 namespace smp::d2d {
 
-/// A call of this rank, which has told the others that it is there.
+/// A call of this rank that the other members have been told of.
 struct AnnouncedCall {
   explicit AnnouncedCall(std::unique_ptr<DeviceCall> device_call) : call(std::move(device_call)) {}
 
@@ -23,23 +23,24 @@ struct AnnouncedCall {
   bool awaited = true;           ///< by its fiber
 };
 
-/// Lanes have no common order, launches of a group must have one. A call gets its turn once all
-/// members have announced it, so that it never waits for a rank that does not come; and whoever has
-/// announced a call launches it when its turn comes, even if its fiber has meanwhile ended by an
-/// error: the others do.
+/// Orders the launches of a group, since lanes have no common order. A call gets its turn once all
+/// members have announced it, so that it never waits for a rank that does not come. Whoever has
+/// announced a call launches it when its turn comes, as the others do, even if its fiber has ended
+/// by an error meanwhile.
 class LaunchOrder {
  public:
   void announce(const CollectiveId& id, std::shared_ptr<AnnouncedCall> call);
-  /// The call will get no turn.
+  /// Withdraws a call, which will get no turn.
   void withdraw(const CollectiveId& id) { announced_.erase(id); }
-  /// On the leader: the next turn is that of `id`, which is announced. @return its number
+  /// Gives the next turn to `id`, which is announced. Only on the leader. @return the number of the
+  /// turn
   std::uint64_t give_turn(const CollectiveId& id);
-  /// On the others: what the leader gave. Turns may come in any order.
+  /// Notes a turn that the leader gave. Only on the others. Turns may come in any order.
   void set_turn(const CollectiveId& id, std::uint64_t turn);
-  /// Launches those whose turn it is, and wakes their fibers. Whether there were any.
+  /// Launches the calls whose turn it is, and wakes their fibers. Returns true if there were any.
   /// @throws as DeviceCall::launch()
   bool launch();
-  /// Announced, without a turn.
+  /// The number of calls that are announced and have no turn.
   std::size_t announced() const noexcept { return announced_.size(); }
 
  private:

@@ -24,7 +24,7 @@ namespace {
 constexpr int kOldest = 21400;  // the first with communicators that do not block
 constexpr base::Nanoseconds kLeaveDeadline = 5 * base::kSecond;
 
-/// Of sums; -1: NCCL cannot add these.
+/// Returns NCCL's type for sums of `dtype`; -1: NCCL cannot add these.
 int type_of(c10::ScalarType dtype) noexcept {
   switch (dtype) {
     case c10::ScalarType::Char:
@@ -54,7 +54,7 @@ bool is_sum(CollectiveKind kind) noexcept {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
 }
 
-/// Waits until all that was launched is done.
+/// Waits until all that was launched is done. Returns false if that takes too long or fails.
 bool finalized(const NcclLibrary& nccl, void* communicator) {
   const base::SteadyClock clock;
   const auto end = clock.now() + kLeaveDeadline;
@@ -73,8 +73,8 @@ std::string version_text(int version) {
 
 }  // namespace
 
-/// Its events are used again as soon as it is gone: streams wait for an event as it was recorded
-/// when they were told to.
+/// One call. Its events are used again as soon as it is gone: streams wait for an event as it was
+/// recorded when they were told to.
 class NcclCollectives::Call final : public DeviceCall {
  public:
   Call(NcclCollectives& owner, CollectiveKind kind, at::Tensor input, at::Tensor result)
@@ -87,7 +87,7 @@ class NcclCollectives::Call final : public DeviceCall {
         done_(owner.take_event()) {
     owner_.gpu_->record(computed_, caller_);
   }
-  /// What failed in between may still be under way on the GPU.
+  /// Keeps the tensors of a call that failed in between: it may still be under way on the GPU.
   ~Call() override {
     if (started_ && !joined_)
       owner_.unfinished_.insert(owner_.unfinished_.end(), {input_, result_});
@@ -223,7 +223,8 @@ void NcclCollectives::start(CollectiveKind kind, const at::Tensor& input,
   }
 }
 
-/// In one group, or each would wait for the one before. A group that began has to end.
+/// Exchanges parts with all ranks in one group of NCCL's, or each would wait for the one before. A
+/// group that began has to end.
 void NcclCollectives::exchange_parts(const at::Tensor& input, const at::Tensor& result) {
   const auto* from = static_cast<const std::byte*>(input.const_data_ptr());
   auto* to = static_cast<std::byte*>(result.mutable_data_ptr());
@@ -242,8 +243,8 @@ void NcclCollectives::exchange_parts(const at::Tensor& input, const at::Tensor& 
 
 // ---- the end ----
 
-/// NCCL waits for other ranks there, without a limit of its own: a thread does, and is left behind
-/// if it takes too long, with the communicator.
+/// Ends the communicator on a thread, since NCCL waits for other ranks there without a limit of its
+/// own. A thread that takes too long is left behind, with the communicator.
 void NcclCollectives::end(bool in_good_order) noexcept try {
   auto* const communicator = std::exchange(communicator_, nullptr);
   if (communicator == nullptr) return;

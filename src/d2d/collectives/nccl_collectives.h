@@ -64,7 +64,8 @@ class NcclCollectives final : public DeviceCollectives {
   int size_ = 0;
 };
 
-/// On a GPU of CUDA. @throws PeerLostError  NCCL or CUDA is not there, or too old.
+/// Makes a rank's end on a GPU of CUDA. @throws PeerLostError  NCCL or CUDA is not there, or too
+/// old.
 std::unique_ptr<DeviceCollectives> make_nccl_collectives(c10::Device device);
 
 }  // namespace smp::d2d

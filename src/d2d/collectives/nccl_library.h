@@ -7,9 +7,8 @@
 
 namespace smp::d2d {
 
-/// Named as in nccl.h, whose binary interface is kept from 2.14 on.
-/// `int` is an ncclResult_t, an ncclDataType_t or an ncclRedOp_t, `void*` an ncclComm_t or a
-/// cudaStream_t.
+/// NCCL's functions, named as in nccl.h, whose binary interface is kept from 2.14 on. `int` is an
+/// ncclResult_t, an ncclDataType_t or an ncclRedOp_t, `void*` an ncclComm_t or a cudaStream_t.
 struct NcclLibrary {
   using Id = std::array<char, 128>;  // ncclUniqueId, by value
 
@@ -58,10 +57,10 @@ struct NcclLibrary {
   int (*group_end)();
 };
 
-/// The functions. The first call loads them.
+/// Returns the functions. The first call loads them.
 /// @throws PeerLostError  there is no NCCL, or it lacks one of them.
 const NcclLibrary& nccl();
-/// The same from this file.
+/// Loads the functions from this file. Throws as nccl().
 NcclLibrary load_nccl(const char* file);
 
 }  // namespace smp::d2d

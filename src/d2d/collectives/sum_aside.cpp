@@ -10,8 +10,8 @@
 namespace smp::d2d {
 namespace {
 
-/// The same memory under version counters of its own: whoever writes to a tensor of a sum that is
-/// given up must not be taken for one who breaks a promise.
+/// Returns the same memory under version counters of its own, since a write to a tensor of a sum
+/// that is given up is no mistake.
 SumParts unwatched(SumParts parts) {
   for (int position = 0; position < parts.size(); ++position) {
     for (auto& piece : parts[position]) piece = piece.variable_data();
@@ -34,7 +34,7 @@ SumAside::SumAside(const Communicator& members, SumParts parts, std::int64_t div
   }
 }
 
-/// `pieces`, of the part that they belong to, to the member at `position`.
+/// Sends `pieces`, which are those of some part, to the member at `position`.
 void SumAside::send(CollectivePhase phase, int position, const Pieces& pieces) {
   const auto peer = members_.members()[position];
   if (codec_ == nullptr) return collective_.send_parts(phase, peer, pieces);
@@ -83,7 +83,7 @@ void SumAside::send_sum() {
   }
 }
 
-/// Not to be written to, unless it has been encoded.
+/// Returns this member's own term; it must not be written to unless it has been encoded.
 SumAside::Pieces SumAside::own_term() {
   const int position = members_.rank();
   if (codec_ == nullptr) return parts_[position];
@@ -91,7 +91,8 @@ SumAside::Pieces SumAside::own_term() {
   return codec_->decode(encoded, parts_[position], position, false);
 }
 
-/// Sums lie in what came from another member, so that the tensors stay as they are.
+/// Adds up all terms in the memory of one that came from another member, so that the tensors stay
+/// as they are.
 SumAside::Pieces SumAside::sum_of_all() {
   const int own = members_.rank();
   const bool terms = divisor_ != 1 && divides_terms(parts_[own][0].scalar_type());

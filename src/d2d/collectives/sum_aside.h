@@ -13,15 +13,16 @@
 
 namespace smp::d2d {
 
-/// What the parts of a sum are made into for their way.
+/// Converts the parts of a sum into what is sent for them.
 class SumCodec {
  public:
   virtual ~SumCodec() = default;
-  /// What travels instead of `pieces`, those of the part at `position`. `sum`: on its way back.
-  /// Nobody writes to its memory any more.
+  /// Returns the tensors that travel instead of `pieces`, those of the part at `position`; nobody
+  /// writes to their memory any more.
+  /// @param sum  true on the way back, when the pieces are sums
   virtual std::vector<at::Tensor> encode(const SumParts::Pieces& pieces, int position,
                                          bool sum) = 0;
-  /// Pieces as `like`, of memory that nobody else writes to.
+  /// Returns pieces of the shapes of `like`, in memory that nobody else writes to.
   virtual SumParts::Pieces decode(const std::vector<at::Tensor>& encoded,
                                   const SumParts::Pieces& like, int position, bool sum) = 0;
 };
@@ -33,7 +34,7 @@ class SumCodec {
 /// Throws as Communicator.
 class SumAside {
  public:
-  /// Starts: the others get what they add up. Suspends nobody.
+  /// Starts the sum: sends the others the parts that they add up. Does not suspend.
   /// @param tensors  of one dtype, contiguous, on the CPU, alive until this ends, and untouched
   ///                 unless it is given up; the same sizes on all members
   /// @param divisor  of the sum
@@ -42,21 +43,21 @@ class SumAside {
   SumAside(const Communicator& members, const std::vector<at::Tensor>& tensors,
            std::int64_t divisor, std::uint64_t number, SumCodec* codec = nullptr)
       : SumAside(members, SumParts(tensors, members.size()), divisor, number, codec) {}
-  /// The same of `parts`. Where tensors have owners, sums take memory for what is owned here only,
-  /// and what others own is never written.
+  /// Starts the sum of `parts`. Where tensors have owners, sums take memory for what is owned here
+  /// only, and tensors that others own are never written.
   SumAside(const Communicator& members, SumParts parts, std::int64_t divisor, std::uint64_t number,
            SumCodec* codec = nullptr);
 
-  /// `event`, which outlives this, is signalled whenever something arrives.
+  /// Lets `event`, which outlives this, be signalled whenever something arrives.
   void watch(fiber::Event& event) { collective_.watch(event); }
-  /// Whether add() would not suspend.
+  /// True if add() would not suspend.
   bool can_add() const;
   bool added() const noexcept { return added_; }
-  /// Once: sums up this member's part, and sends it to those who get it. Suspends until the terms
+  /// Sums up this member's part, once, and sends it to those who get it. Suspends until the terms
   /// of the others have come.
   void add();
-  /// After add(): takes the sums of the others and writes all into the tensors. Suspends until they
-  /// have come, and nothing is read any more.
+  /// Takes the sums of the others, after add(), and writes all into the tensors. Suspends until
+  /// they have come, and nothing is read any more.
   void write();
 
  private:

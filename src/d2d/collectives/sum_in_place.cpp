@@ -44,7 +44,8 @@ void SumInPlace::add() {
   }
 }
 
-/// What has been added up lies with the first member's term, and at last where it belongs.
+/// Adds up this member's part in order of members. Partial sums lie with the first member's term,
+/// the last one where it belongs.
 void SumInPlace::add_all() {
   auto& own = parts_[members_.rank()];
   const bool terms = divisor_ != 1 && divides_terms(own[0].scalar_type());

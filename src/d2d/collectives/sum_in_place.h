@@ -24,15 +24,15 @@ namespace smp::d2d {
 /// Communicator, and leaves the tensors half summed then.
 class SumInPlace {
  public:
-  /// Starts: the others get what they add up.
+  /// Starts the sum: sends the others the parts that they add up.
   /// @param tensors  of one dtype, contiguous, on the CPU, alive and untouched until finish(); the
   ///                 same sizes on all members
   /// @param divisor  of the sum
   SumInPlace(const Communicator& members, const std::vector<at::Tensor>& tensors,
              std::int64_t divisor)
       : SumInPlace(members, SumParts(tensors, members.size()), divisor) {}
-  /// The same of `parts`. Where tensors have owners, each member sends (n-1)/n of the bytes in n-1
-  /// messages if all own alike, and what others own stays as it is.
+  /// Starts the sum of `parts`. Where tensors have owners, each member sends (n-1)/n of the bytes
+  /// in n-1 messages if all own alike, and tensors that others own stay as they are.
   SumInPlace(const Communicator& members, SumParts parts, std::int64_t divisor);
 
   /// Sums up this member's part, and sends it to the others. Suspends until theirs have come.

@@ -16,13 +16,13 @@ std::int64_t count_elements(const std::vector<at::Tensor>& tensors) {
   return elements;
 }
 
-/// The elements of a tensor in a row.
+/// Returns the elements of a tensor in a row.
 at::Tensor row_of(const at::Tensor& tensor) {
   SMP_ASSERT(is_plain(tensor), "a sum in place of a tensor whose elements are not adjacent");
   return detached(tensor).view({-1});
 }
 
-/// Elements [first, last) of all rows.
+/// Returns elements [first, last) of all rows together.
 SumParts::Pieces cut(const std::vector<at::Tensor>& rows, std::int64_t first, std::int64_t last) {
   SumParts::Pieces pieces;
   std::int64_t start = 0;  // of the row

@@ -13,41 +13,43 @@
 
 namespace smp::d2d {
 
-/// Outside of autograd and of the modes of the caller. Versions are not counted here: one part of a
-/// tensor is written while others read another. What anybody else writes is still reported.
+/// Works outside of autograd and of the modes of the caller while it lives. Versions are not
+/// counted here: one part of a tensor is written while others read another. What anybody else
+/// writes is still reported.
 struct PlainData {
   c10::InferenceMode normal{false};
   at::AutoDispatchBelowADInplaceOrView no_history;
 };
 
-/// Whether a mean of tensors of `dtype` is a sum of terms that are divided before they are added
+/// True if a mean of tensors of `dtype` is a sum of terms that are divided before they are added
 /// up: a sum of float16 may be infinite where the mean is not. Others are divided once, at the end.
 constexpr bool divides_terms(c10::ScalarType dtype) { return dtype == c10::ScalarType::Half; }
 
-/// Tensors in as many parts as there are members. Of one dtype, one tensor at least, their elements
-/// adjacent.
+/// Tensors in as many parts as there are members. They are of one dtype, at least one, and
+/// contiguous.
 class SumParts {
  public:
   /// Pieces of the tensors, in their order, that make up a part.
   using Pieces = std::vector<at::Tensor>;
 
-  /// One row of elements, cut into equal parts. Every member gets the sums of all.
+  /// Cuts the tensors, as one row of elements, into equal parts. Every member gets the sums of all.
   SumParts(const std::vector<at::Tensor>& tensors, int members);
-  /// Whole tensors, by the position of the member that owns them. Nobody else gets their sums.
+  /// Makes parts of whole tensors, by the position of the member that owns them. Nobody else gets
+  /// their sums.
   static SumParts of_owners(const std::vector<std::vector<at::Tensor>>& tensors);
 
   int size() const noexcept { return static_cast<int>(parts_.size()); }
-  /// Whether every member gets all sums.
+  /// True if every member gets all sums.
   bool for_all() const noexcept { return call_.kind == CollectiveKind::kAllReduce; }
-  /// What the member at `position` adds up; may be empty.
+  /// Returns the part that the member at `position` adds up; may be empty.
   const Pieces& operator[](int position) const {
     return parts_[static_cast<std::size_t>(position)];
   }
   Pieces& operator[](int position) { return parts_[static_cast<std::size_t>(position)]; }
 
-  /// In which members must agree: the shape of one tensor, the elements of several.
+  /// The call on which members must agree: the shape of one tensor, the elements of several.
   const CollectiveCall& call() const noexcept { return call_; }
-  /// Whether `pieces` are of the shapes and the dtype of the part at `position`.
+  /// True if `pieces` are of the shapes and the dtype of the part at `position`.
   bool fit(const Pieces& pieces, int position) const;
 
  private:

@@ -19,8 +19,8 @@
 namespace smp::d2d {
 namespace {
 
-/// While it lives, another stream is LibTorch's current one: what is put there and never done
-/// stands in nobody's way.
+/// Makes another stream LibTorch's current one while it lives: work that is put there and never
+/// done stands in nobody's way.
 class OtherStream {
  public:
   explicit OtherStream(c10::Device device)
@@ -41,7 +41,7 @@ void require_carried(CudaIpcWire& wire, c10::Device device) {
   SMP_REQUIRE_AS(PeerLostError, wrong.empty(), wrong);
 }
 
-/// `own` of each of `members`, in their order. All ranks call it.
+/// Returns `own` of each of `members`, in their order. All ranks call it.
 std::vector<std::string> gather_from(const MpiSession& job, const Members& members,
                                      const std::string& own) {
   const auto all = job.all_gather(own);
@@ -50,7 +50,8 @@ std::vector<std::string> gather_from(const MpiSession& job, const Members& membe
   return texts;
 }
 
-/// @param problem  of some rank, if nothing is returned
+/// Connects and tries the wire. Collective over all ranks of the job.
+/// @param problem  set to that of some rank if nullptr is returned
 std::unique_ptr<Wire> try_cuda_ipc(const MpiSession& job, c10::Device device,
                                    const HostShmWire& beside, bool shared_events,
                                    std::string& problem) {

@@ -12,8 +12,9 @@
 
 namespace smp::d2d {
 
-/// A wire between the GPUs of this machine's ranks; nothing, and a warning, if some machine of
-/// the job does not let processes open each other's GPU memory. All ranks of the job call it.
+/// Returns a wire between the GPUs of this machine's ranks; nullptr, with a warning, if some
+/// machine of the job does not let processes open each other's GPU memory. All ranks of the job
+/// call it.
 /// @param device  this rank's, of CUDA
 /// @param beside  outlives the wire
 std::unique_ptr<Wire> connect_cuda_ipc(const MpiSession& job, c10::Device device,

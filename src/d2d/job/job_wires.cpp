@@ -49,7 +49,7 @@ void warn_of_unreached(const std::vector<std::string>& machines, const WarnOfRou
   base::log(base::LogLevel::kWarning, text);
 }
 
-/// nullptr: nobody is to be watched.
+/// Connects the ranks of different machines; nullptr: no rank is to be watched.
 std::unique_ptr<KeepAlive> watch_other_machines(const MpiSession& job,
                                                 const RouteOptions& options) {
   if (options.keep_alive == 0 || is_on_one_machine(job)) return nullptr;

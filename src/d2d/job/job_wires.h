@@ -24,9 +24,10 @@ struct RouteOptions {
   std::string keep_alive_interface{};        ///< empty: any
   WarnOfRoutes warn{};
 };
-/// @param transport, lend_tensors  as the settings of these names; "local" is taken for "auto"
+/// Returns the options for settings.
+/// @param transport, lend_tensors  the settings of these names; "local" is taken for "auto"
 RouteOptions route_options(const std::string& transport, bool lend_tensors);
-/// Between all ranks of the job: shared memory on a machine, a network between machines, and
+/// Connects all ranks of the job: shared memory on a machine, a network between machines, and
 /// connections by which ranks of different machines watch each other. All ranks of the job call it.
 Routes fastest_routes(const MpiSession& job, const RouteOptions& options = {});
 

@@ -10,15 +10,16 @@
 
 namespace smp::d2d {
 
-/// A step that every rank takes, each with the others. What goes wrong on one of them all hear of,
-/// so that nobody waits for that rank.
+/// A step that all ranks take together. All hear of a failure on one of them, so that nobody waits
+/// for that rank.
 class JointStep {
  public:
-  /// All ranks call it. @throws nothing that `step` throws
+  /// Takes the step. All ranks call it. Exceptions of `step` are kept, not thrown.
   JointStep(const MpiSession& job, const std::function<void()>& step);
 
-  /// The first rank's for which it went wrong, or nothing.
+  /// Returns the problem of the first rank for which the step failed, or nothing.
   std::string problem() const;
+  /// Throws if the step failed on some rank.
   /// @throws  this rank's own exception; or PeerLostError, with that of another
   void require(const std::string& what, const std::string& remedy) const;
 

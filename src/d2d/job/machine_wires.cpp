@@ -30,9 +30,10 @@ bool all_say(bool yes, const MpiCommunicator& ranks) {
   return all == 1;
 }
 
-/// `bytes` of each rank of `host`, mapped here, in order; fewer where the machine refuses some. All
-/// of them call it, and go on offering their own.
-/// @param refusal  what was refused to this rank; what another one does not offer is its affair
+/// Maps `bytes` of each rank of `host`, in order; fewer where the machine refuses some. All of them
+/// call it, and go on offering their own.
+/// @param refusal  set to what was refused to this rank; a refusal on another rank is reported
+/// there
 std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiCommunicator& host,
                                                 base::MemoryRefusal& refusal) {
   auto own = base::SharedMemory::make(bytes);
@@ -54,7 +55,7 @@ std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiComm
   return all;
 }
 
-/// Which made `memory`.
+/// Returns the processes that made `memory`.
 std::vector<std::int64_t> processes_of(const std::vector<base::SharedMemory>& memory) {
   std::vector<std::int64_t> processes;
   processes.reserve(memory.size());
@@ -62,7 +63,8 @@ std::vector<std::int64_t> processes_of(const std::vector<base::SharedMemory>& me
   return processes;
 }
 
-/// Really reads some of each. All ranks of `host` call it.
+/// Returns true if this process can read the memory of the others, by really reading some of each.
+/// All ranks of `host` call it.
 bool can_read_memory_of(const std::vector<std::int64_t>& processes, const MpiCommunicator& host) {
   const std::int64_t& own = processes[static_cast<std::size_t>(host.rank())];
   const auto own_address = reinterpret_cast<std::uint64_t>(&own);
@@ -82,9 +84,9 @@ bool can_read_memory_of(const std::vector<std::int64_t>& processes, const MpiCom
   return can;
 }
 
-/// If something was refused to this rank. The others only follow, and say nothing.
-/// @param loss  what the job does without
-/// @param setting  that asks for the same; empty: none
+/// Warns if something was refused to this rank. The other ranks only follow, and say nothing.
+/// @param loss     the thing that the job does without
+/// @param setting  the setting that asks for the same; empty: none
 void warn_of(const base::MemoryRefusal& refusal, const std::string& loss,
              const std::string& setting, const WarnOfRoutes& warn) {
   if (refusal.reason.empty()) return;
@@ -95,7 +97,7 @@ void warn_of(const base::MemoryRefusal& refusal, const std::string& loss,
   base::log(base::LogLevel::kWarning, text);
 }
 
-/// @return what is to be lent; nullptr: see `refusal`
+/// Makes the loans of this process. @return nullptr: see `refusal`
 std::unique_ptr<Loans> make_loans(base::MemoryRefusal& refusal) {
   auto* const heap = HeapAllocator::install();
   if (heap == nullptr) {

@@ -15,27 +15,28 @@
 
 namespace smp::d2d {
 
-/// Takes what this rank warns about, if it is the one that refuses something: a text that ranks
-/// with the same trouble have alike. Without one it is logged at once.
+/// Takes a warning of this rank, if it is the one that refuses something: a text that ranks with
+/// the same trouble have alike. Without it the text is logged at once.
 using WarnOfRoutes = std::function<void(const std::string&)>;
 
-/// What carries the bytes where shared memory does not.
+/// The path that carries the bytes where shared memory does not.
 struct InsteadOfMemory {
   std::string name = "MPI";
-  std::string setting = "transport = mpi";  ///< that asks for it alone; empty: none does
+  std::string setting = "transport = mpi";  ///< the setting for it alone; empty: none
 };
 
-/// A wire between the ranks of this machine (there may be no others) through memory that they
-/// share, tried with real bytes; nothing, and a warning, if some machine of the job refuses it.
+/// Makes a wire between the ranks of this machine (there may be no others) through memory that they
+/// share, and tries it with real bytes; nullptr, with a warning, if some machine of the job refuses
+/// it.
 /// @param instead  for the warning
 std::unique_ptr<HostShmWire> connect_host_shm(const MpiSession& job, const WarnOfRoutes& warn = {},
                                               const InsteadOfMemory& instead = {});
-/// Such a wire, not tried yet.
+/// Makes such a wire, without trying it.
 /// @param beside   another one of this rank, whose doorbell it rings as well; nullptr: none
-/// @param refusal  what was refused to this rank
+/// @param refusal  set to what was refused to this rank
 std::unique_ptr<HostShmWire> share_rings(const MpiSession& job, const HostShmOptions& options,
                                          const HostShmWire* beside, base::MemoryRefusal& refusal);
-/// Memory of this machine's ranks that they lend each other; nothing, and a warning, if one of them
+/// Makes memory that this machine's ranks lend each other; nullptr, with a warning, if one of them
 /// refuses. Called while nobody allocates tensors: from then on those of this process lie there
 /// (d2d/lend/heap_allocator.h).
 std::unique_ptr<Loans> connect_loans(const MpiSession& job, const WarnOfRoutes& warn = {});

@@ -18,8 +18,8 @@
 namespace smp::d2d {
 namespace {
 
-/// Open MPI ends a process that finds no room there, and its launcher may keep its words for
-/// itself.
+/// Warns of too little room for Open MPI's segments: Open MPI ends a process that finds none, and
+/// its launcher may keep the message for itself.
 void warn_of_little_shared_memory() noexcept {
   constexpr std::uint64_t kSegment = 5 << 20;  // of each rank; Open MPI takes 4 MiB and a little
   const char* const local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -35,7 +35,8 @@ void warn_of_little_shared_memory() noexcept {
                static_cast<unsigned long long>(free >> 10));
 }
 
-/// A connection that was cut is MPI's affair, and no reason to end without a word.
+/// Ignores SIGPIPE: MPI handles a connection that was cut, and the process should not end without a
+/// word.
 void outlive_broken_pipes() noexcept {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {

@@ -33,29 +33,29 @@ class MpiSession {
 
   GlobalRank rank() const noexcept { return rank_; }
   int size() const noexcept { return static_cast<int>(machine_of_rank_.size()); }
-  /// Of each rank: the first rank that shares memory with it, which stands for their machine.
+  /// For each rank, the first rank that shares memory with it, which stands for their machine.
   const std::vector<int>& machine_of_rank() const noexcept { return machine_of_rank_; }
-  /// Ranks on this machine, and how many of them come before this one.
+  /// The number of ranks on this machine, and how many of them come before this one.
   int local_size() const noexcept;
   int local_rank() const noexcept;
   Members ranks_of_this_host() const;
   bool started_mpi() const noexcept { return started_mpi_; }
-  /// Of all ranks; ours alone.
+  /// The communicator of all ranks, which only this library uses.
   const MpiCommunicator& world() const noexcept { return world_; }
 
-  /// A wire between `members` of the job, with a message space of its own. Exactly these ranks call
-  /// it, with the same members in the same order. A channel over it:
-  /// `Channel channel(session.connect(members));`
+  /// Makes a wire between `members` of the job, with a message space of its own. Exactly these
+  /// ranks call it, with the same members in the same order. A channel over it: `Channel
+  /// channel(session.connect(members));`
   /// @throws UsageError  a rank does not exist, or this rank is not among them.
   std::unique_ptr<Wire> connect(const Members& members, MpiWireOptions options = {}) const;
-  /// A wire between all ranks of the job, which all call it.
+  /// Makes a wire between all ranks of the job, which all call it.
   std::unique_ptr<Wire> connect_all(MpiWireOptions options = {}) const;
 
-  /// `text` of every rank, on every rank; all call it. Blocks.
+  /// Returns `text` of every rank, on every rank; all call it. Blocks.
   std::vector<std::string> all_gather(const std::string& text) const;
 
-  /// Memory of zeros that the ranks of this machine share, and that is gone with the last of them;
-  /// nothing where the machine refuses. All ranks call it. Blocks.
+  /// Makes memory of zeros that the ranks of this machine share, and that is gone with the last of
+  /// them; nothing where the machine refuses. All ranks call it. Blocks.
   std::optional<base::SharedMemory> share_memory(std::size_t bytes) const;
 
   /// Waits until every rank of the job has called it. Blocks.
@@ -63,7 +63,7 @@ class MpiSession {
 
   /// Ends every process of the job with `exit_code`.
   [[noreturn]] void abort(int exit_code) const noexcept;
-  /// The same, on any thread, whether a session lives or not.
+  /// Does the same on any thread, whether a session lives or not.
   [[noreturn]] static void abort_job(int exit_code) noexcept;
 
  private:

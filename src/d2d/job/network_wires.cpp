@@ -17,8 +17,9 @@
 namespace smp::d2d {
 namespace {
 
-/// A wire may hold back what it calls sent until it is polled again. All ranks call it.
-/// @return what was wrong meanwhile
+/// Polls until all ranks have come, since a wire may hold back bytes that it calls sent until it is
+/// polled again. All ranks call it.
+/// @return the problem that came up meanwhile, or nothing
 std::string poll_until_all_come(const MpiSession& job, Wire& wire, base::Nanoseconds patience) try {
   const base::SteadyClock clock;
   const base::Nanoseconds end = clock.now() + patience;
@@ -46,8 +47,8 @@ std::unique_ptr<Wire> make_wire(const MpiSession& job, std::unique_ptr<OfiEndpoi
                                    addresses, options);
 }
 
-/// Every rank makes an endpoint, tells all its address, and tries the wire.
-/// @param variables  of the environment, by which a user may help
+/// Connects a network: every rank makes an endpoint, tells all its address, and tries the wire.
+/// @param variables  the environment variables by which a user may help
 template <class Endpoint>
 std::unique_ptr<Wire> connect_network(const MpiSession& job, const char* name,
                                       const char* variables) {

@@ -10,14 +10,14 @@
 
 namespace smp::d2d {
 
-/// A wire over UCX between all ranks of the job.
+/// Connects all ranks of the job over UCX.
 /// @throws PeerLostError  UCX does not start on some rank, or carries the wrong bytes.
 std::unique_ptr<Wire> connect_ucx(const MpiSession& job);
-/// The same over libfabric.
+/// Does the same over libfabric.
 std::unique_ptr<Wire> connect_ofi(const MpiSession& job);
 
-/// By which ranks of the job know each other, told over MPI: networks carry messages of anyone who
-/// has learnt an address.
+/// Returns a secret by which ranks of the job know each other, told over MPI: networks carry
+/// messages of anyone who has learnt an address.
 std::uint64_t draw_secret(const MpiSession& job);
 
 }  // namespace smp::d2d

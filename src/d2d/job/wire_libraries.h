@@ -6,10 +6,10 @@
 
 namespace smp::d2d {
 
-/// Loads UCX and starts it, as a wire would, and ends it again. The environment has what the wire
-/// sets there from then on.
+/// Loads UCX and starts it, as a wire would, and ends it again. The variables that a wire sets stay
+/// in the environment.
 base::NetworkLibrary look_at_ucx();
-/// The same of libfabric; `uses` names the provider.
+/// Does the same with libfabric; `uses` names the provider.
 base::NetworkLibrary look_at_ofi();
 
 }  // namespace smp::d2d

@@ -8,7 +8,7 @@
 
 namespace smp::d2d {
 
-/// Nobody borrows it if the frame is not sent after all.
+/// The loans of one frame, which are withdrawn at the end of this unless the frame was sent.
 class FrameLoans {
  public:
   /// @param loans  nullptr: nothing is lent
@@ -19,13 +19,13 @@ class FrameLoans {
   FrameLoans(const FrameLoans&) = delete;
   FrameLoans& operator=(const FrameLoans&) = delete;
 
-  /// See Loans::lend().
+  /// Lends a tensor; see Loans::lend().
   std::optional<LoanId> lend(const at::Tensor& elements) {
     auto id = loans_ == nullptr ? std::nullopt : loans_->lend(elements);
     if (id) lent_.push_back(*id);
     return id;
   }
-  /// The frame is on its way.
+  /// Keeps the loans, since the frame is on its way.
   void keep() noexcept { lent_.clear(); }
 
  private:

@@ -26,14 +26,14 @@ void free_small(void* block) {
   SmallBlocks::give(kSize, block);
 }
 
-/// By size.
+/// The deleters of small blocks, by size class.
 constexpr auto kFreeSmall = []<int... kSize>(std::integer_sequence<int, kSize...>) {
   return std::array<c10::DeleterFnPtr, sizeof...(kSize)>{&free_small<kSize>...};
 }
 (std::make_integer_sequence<int, SmallBlocks::kSizes>());
 
-/// Address space, of which every rank of a machine maps that of every other: a part of the 128 TiB
-/// that there are.
+/// The most address space of a heap. Every rank of a machine maps that of every other, and there
+/// are 128 TiB of addresses.
 constexpr std::uint64_t kMostAddresses = std::uint64_t{256} << 30;
 
 std::atomic<bool> forked{false};
@@ -52,7 +52,8 @@ class Allocator final : public c10::Allocator {
     if (block == nullptr) return others_.allocate(bytes);
     return told(block, bytes, &free_any);
   }
-  /// LibTorch gives it blocks that are older than this allocator, too.
+  /// Returns a deleter that also frees blocks older than this allocator, which LibTorch gives it
+  /// too.
   c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
     const auto deleter = data.get_deleter();
@@ -76,7 +77,8 @@ class Allocator final : public c10::Allocator {
   c10::Allocator& others_;
 };
 
-/// Never destroyed: tensors of static duration are freed after everything else.
+/// The allocator in use, never destroyed: tensors of static duration are freed after everything
+/// else.
 Allocator* installed = nullptr;
 
 void Allocator::free_any(void* block) {
@@ -85,7 +87,7 @@ void Allocator::free_any(void* block) {
   installed->heap_->free(block);
 }
 
-/// Whether the machine counts address space as memory (vm.overcommit_memory = 2): then no child of
+/// True if the machine counts address space as memory (vm.overcommit_memory = 2): then no child of
 /// a fork() could have its own.
 bool counts_addresses() noexcept {
   std::ifstream setting("/proc/sys/vm/overcommit_memory");
@@ -93,14 +95,14 @@ bool counts_addresses() noexcept {
   return setting >> value && value == 2;
 }
 
-/// 0: it cannot be had.
+/// Returns the bytes of address space for a heap; 0: none can be had.
 std::uint64_t addresses() noexcept {
   if (counts_addresses()) return 0;
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   return std::min(pages * base::SharedHeap::kPage, kMostAddresses);
 }
 
-/// Of make_allocator(). As long-lived as what it tells of.
+/// The reason why make_allocator() made none. It lives as long as the process.
 base::MemoryRefusal& told_refusal() {
   static auto& refusal = *new base::MemoryRefusal;
   return refusal;

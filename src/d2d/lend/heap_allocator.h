@@ -18,13 +18,13 @@ class HeapAllocator {
  public:
   static constexpr std::size_t kLeast = std::size_t{64} << 10;
 
-  /// The heap; nullptr if the machine refuses one, or the program has set another allocator than
-  /// LibTorch's own before. The first call decides. Threads: while no other allocates.
+  /// Returns the heap; nullptr if the machine refuses one, or the program has set another allocator
+  /// than LibTorch's own before. The first call decides. Threads: while no other allocates.
   static base::SharedHeap* install();
-  /// Why install() returned nullptr, whenever that was.
+  /// Returns the reason why install() returned nullptr, if it ever did.
   static const base::MemoryRefusal& refusal() noexcept;
-  /// Whether this process is the child of a fork() after install(): what its parent shares with
-  /// others is not its affair.
+  /// True if this process is the child of a fork() after install(): then it must not touch the
+  /// memory that its parent shares with other ranks.
   static bool in_forked_child() noexcept;
 };
 

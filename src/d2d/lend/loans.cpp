@@ -20,7 +20,7 @@ namespace smp::d2d {
 namespace {
 
 constexpr std::uint32_t kSlots = 8192;
-/// An id is a slot and where the tensor begins in the lender's heap.
+/// The bits of a slot in an id, which is a slot and the offset of the tensor in the lender's heap.
 constexpr unsigned kSlotBits = 16;
 static_assert(kSlots <= 1U << kSlotBits);
 
@@ -33,13 +33,13 @@ constexpr std::uint32_t slot_of(LoanId id) noexcept {
 
 }  // namespace
 
-/// In memory that lender and borrowers share.
+/// The table in memory that lender and borrowers share.
 struct Loans::Table {
   std::atomic<std::uint64_t> returns;
   std::array<std::atomic<std::uint8_t>, kSlots> out;
 };
 
-/// The memory of another rank as this one sees it, as long as tensors lie there.
+/// The memory of another rank as this one maps it, as long as tensors lie there.
 class Loans::Lender {
  public:
   Lender(base::SharedMemory heap, base::SharedMemory table)
@@ -58,7 +58,7 @@ class Loans::Lender {
 };
 
 /// Borrowed memory whose storage has got its own, because somebody writes to it. The operation that
-/// does may still read the old: it stays until the borrower polls again. Threads: any.
+/// writes may still read the old memory, so it stays until the borrower polls again. Threads: any.
 class Loans::Left {
  public:
   void add(at::DataPtr&& memory) {
@@ -83,7 +83,7 @@ class Loans::Left {
   bool ended_ = false;  // nobody polls any more
 };
 
-/// Goes back once nobody has it any more.
+/// One borrowed loan, which goes back once nobody has it any more.
 class Loans::Loan {
  public:
   Loan(std::shared_ptr<Lender> lender, std::uint32_t slot) noexcept
@@ -97,7 +97,7 @@ class Loans::Loan {
   const std::uint32_t slot_;
 };
 
-/// What the DataPtr of a borrowed storage holds.
+/// The context of the DataPtr of a borrowed storage.
 struct Loans::Borrowed {
   std::shared_ptr<const Loan> loan;
   std::shared_ptr<Left> left;
@@ -113,8 +113,8 @@ struct Loans::Borrowed {
 #endif
     return storage;
   }
-  /// Before somebody writes to `storage`: from now on its memory is its own, as it is for a thread
-  /// that comes second.
+  /// Gives `storage` memory of its own before somebody writes to it. A thread that comes second
+  /// finds that done.
   static void copy_before_writing(c10::StorageImpl* storage) {
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
@@ -141,7 +141,8 @@ Loans::Loans(base::SharedHeap& heap, base::SharedMemory table)
   for (std::uint32_t slot = kSlots; slot-- > 0;) free_slots_.push_back(slot);
 }
 
-/// What is still out may be read for as long as the borrower likes.
+/// Ends the loans. Memory that is still lent stays until the process ends, since borrowers may read
+/// it for as long as they like.
 Loans::~Loans() {
   take_back();
   left_->give_back(/*for_good=*/true);

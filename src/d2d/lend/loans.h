@@ -19,54 +19,57 @@
 
 namespace smp::d2d {
 
-/// Names what is lent; the lender's.
+/// The lender's name for a loan.
 using LoanId = std::uint64_t;
 
-/// Both sides go on with the same memory, which nobody writes to: the lender's storage becomes
-/// copy-on-write (c10/core/impl/COW.h), and so is the borrower's, which cannot be written to at
-/// all. So whoever writes to a tensor gets memory of its own first. The lender keeps the memory
-/// until the borrower's storages have ended, or been written to and polled since. Pointers to
-/// elements that were taken before a tensor was lent must not be written through after.
+/// Lends tensors between the ranks of one machine. Both sides go on with the same memory, which
+/// nobody writes to: the lender's storage becomes copy-on-write (c10/core/impl/COW.h), and so is
+/// the borrower's, which cannot be written to at all. So whoever writes to a tensor gets memory of
+/// its own first. The lender keeps the memory until the borrower's storages have ended, or been
+/// written to and polled since. Pointers to elements that were taken before a tensor was lent must
+/// not be written through after.
 class Loans {
  public:
-  /// A rank, as its process tells others where its memory is.
+  /// The memory of a rank, as its process tells others where it is.
   struct Offer {
     base::SharedMemory::Address heap, table;
     std::uint64_t heap_bytes = 0;  ///< 0: it lends nothing
   };
 
-  /// What this process can lend; `heap` outlives it. nullptr if the machine refuses memory.
+  /// Makes the table of this process; `heap` outlives it. nullptr if the machine refuses memory.
   static std::unique_ptr<Loans> make(base::SharedHeap* heap);
   ~Loans();
   Loans(const Loans&) = delete;
   Loans& operator=(const Loans&) = delete;
 
   Offer offer() const;
-  /// Maps what the others offer, by position among `members`, which this rank is one of. False if
-  /// the machine refuses; then nobody may lend.
+  /// Maps the memory that the others offer, by position among `members`, which this rank is one of.
+  /// Returns false if the machine refuses; then nobody may lend.
   bool connect(GlobalRank rank, const Members& members, const std::vector<Offer>& offers);
-  /// All have connected.
+  /// Ends the offer once all have connected.
   void stop_offering() noexcept { table_.stop_offering(); }
 
-  /// Whether `peer` is one of those connected.
+  /// True if `peer` is one of the connected ranks.
   bool reaches(GlobalRank peer) const { return peer != rank_ && members_.contain(peer); }
-  /// `tensor`, which is contiguous, until one borrower has given it back. Nothing if it is small,
-  /// not in the heap, a small part of something large, or too much is lent already: send it.
+  /// Lends `tensor`, which is contiguous, until one borrower has given it back. Returns nothing if
+  /// it is small, not in the heap, a small part of something large, or too much is lent already:
+  /// send it.
   std::optional<LoanId> lend(const at::Tensor& tensor);
-  /// Nobody was told of `id`: it can be lent anew.
+  /// Takes back a loan that nobody was told of: the tensor can be lent anew.
   void withdraw(LoanId id) noexcept;
-  /// What `lender` lent as `id`; each loan is borrowed once. A contiguous tensor without history.
-  /// @throws InternalError  it cannot have lent that.
+  /// Borrows the tensor that `lender` lent as `id`; each loan is borrowed once. The result is
+  /// contiguous, without history.
+  /// @throws InternalError  the lender cannot have lent that.
   at::Tensor borrow(GlobalRank lender, LoanId id, at::IntArrayRef sizes, c10::ScalarType dtype);
-  /// Another storage of the memory that `storage` has borrowed, which the lender keeps until all of
-  /// them have ended; nullptr: it has not borrowed any.
+  /// Returns another storage of the memory that `storage` has borrowed, which the lender keeps
+  /// until all of them have ended; nullptr: `storage` is not borrowed.
   static c10::intrusive_ptr<c10::StorageImpl> twin(const c10::StorageImpl& storage);
-  /// Whether the elements lie in memory of another rank, which may only be read.
+  /// True if the elements lie in memory of another rank, which may only be read.
   static bool is_borrowed(const at::Tensor& tensor) noexcept;
-  /// Lets go of what came back, and gives back what this rank had borrowed and has written to since
-  /// the last call; quick if nothing is to be done.
+  /// Frees loans that came back, and gives back those of this rank that were written to since the
+  /// last call. Quick if there is nothing to do.
   void take_back();
-  /// Loans that are out.
+  /// The number of loans that are not back yet.
   std::size_t lent() const noexcept { return lent_; }
 
  private:

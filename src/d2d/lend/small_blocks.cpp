@@ -17,7 +17,8 @@ constexpr bool kKeeps = !__has_feature(address_sanitizer) && !__has_feature(thre
 constexpr bool kKeeps = true;
 #endif
 
-/// Needs no destructor: tensors that outlive those of a thread's variables are still freed by it.
+/// The free blocks of one thread. It needs no destructor: tensors that outlive the thread's other
+/// variables are still freed by it.
 struct Free {
   std::array<std::array<void*, SmallBlocks::kMostKept>, SmallBlocks::kSizes> blocks;
   std::array<std::uint32_t, SmallBlocks::kSizes> counts;

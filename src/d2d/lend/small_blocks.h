@@ -12,21 +12,21 @@ namespace smp::d2d {
 /// be freed by another thread than the one that took it.
 class SmallBlocks {
  public:
-  /// Larger ones are not for it, nor are empty ones.
+  /// The largest block; larger ones are not for it, nor are empty ones.
   static constexpr std::size_t kMost = 4096;
   static constexpr int kSizes = 7;  // 64, 128, ..., kMost
   static constexpr std::size_t kMostKept = 64;
-  /// A sanitizer is to see every use of freed memory: then nothing is kept.
+  /// False if a sanitizer is to see every use of freed memory: then nothing is kept.
   static bool keeps_any() noexcept;
 
-  /// The smallest size for `bytes`, 1 to kMost.
+  /// Returns the smallest size class for `bytes`, 1 to kMost.
   static int size_for(std::size_t bytes) noexcept;
   static std::size_t bytes_of(int size) noexcept { return std::size_t{64} << size; }
 
-  /// @throws c10::Error  there is no memory.
+  /// Returns a block of a size class. @throws c10::Error  there is no memory.
   [[nodiscard]] static void* take(int size);
   static void give(int size, void* block) noexcept;
-  /// By the calling thread.
+  /// The number of blocks of a size class that the calling thread keeps.
   static std::size_t kept(int size) noexcept;
 };
 

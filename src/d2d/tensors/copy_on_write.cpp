@@ -13,8 +13,9 @@ namespace smp::d2d {
 #if SMP_STORAGES_CAN_BE_WATCHED
 namespace {
 
-/// A thread that comes second, or one whose storage was resized before, finds nothing to do; which
-/// is why this may happen inside of a parallel loop, where LibTorch's own may not.
+/// Gives `storage` memory of its own. A thread that comes second, or one whose storage was resized
+/// before, finds nothing to do; so this may happen inside of a parallel loop, where LibTorch's own
+/// copy-on-write may not.
 void copy_if_shared(c10::StorageImpl* storage) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
@@ -43,7 +44,8 @@ c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl& stor
 
 #else
 
-/// LibTorch before 2.12 lets nobody watch its copy-on-write: all is copied.
+/// Always returns nullptr, so all is copied: LibTorch before 2.12 lets nobody watch its
+/// copy-on-write.
 c10::intrusive_ptr<c10::StorageImpl> shared_until_written(c10::StorageImpl&) { return nullptr; }
 
 #endif

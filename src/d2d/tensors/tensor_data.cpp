@@ -17,7 +17,7 @@
 namespace smp::d2d {
 namespace {
 
-/// Beside autograd, whatever the thread's modes.
+/// Makes a tensor outside of autograd, whatever the thread's modes.
 at::Tensor new_device_tensor(at::IntArrayRef sizes, c10::ScalarType dtype, c10::DeviceType type) {
   SMP_REQUIRE_AS(UnsupportedError, c10::impl::hasDeviceGuardImpl(type), "a tensor on the device ",
                  c10::DeviceTypeName(type, /*lower_case=*/true),

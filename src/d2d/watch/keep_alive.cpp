@@ -18,7 +18,7 @@
 namespace smp::d2d {
 namespace {
 
-/// All that ever travels: the sender is about to end in good order.
+/// The only byte that ever travels: the sender is about to end in good order.
 constexpr auto kLeaves = std::byte{'L'};
 
 }  // namespace
@@ -52,7 +52,7 @@ void KeepAlive::leave() noexcept {
   for (Watched& rank : ranks_) rank.peer.connection.send(std::span(&kLeaves, 1));
 }
 
-/// Until it is told to stop. poll() passes over files that are -1.
+/// Watches the connections until it is told to stop. poll() passes over files that are -1.
 void KeepAlive::watch() noexcept {
   std::vector<pollfd> waits;
   for (const Watched& rank : ranks_) waits.push_back({rank.peer.connection.file(), POLLIN, 0});
@@ -69,7 +69,7 @@ void KeepAlive::watch() noexcept {
   }
 }
 
-/// @return whether the connection still stands
+/// Reads from a connection. @return true if it still stands
 bool KeepAlive::read(Watched& from) noexcept {
   std::byte what{};
   const auto got = ::recv(from.peer.connection.file(), &what, 1, 0);

@@ -24,10 +24,10 @@ struct WatchedRank {
 };
 
 struct KeepAliveOptions {
-  /// After which a machine counts as gone.
+  /// The silence after which a machine counts as gone.
   base::Nanoseconds silence = 15 * base::kSecond;
-  /// With a rank that has ended the job ends as a rule, and this process with it: for so long that
-  /// rank is not called lost.
+  /// The time for which a rank that has ended is not called lost, since the job ends with it as a
+  /// rule, and this process too.
   base::Nanoseconds launcher_patience = 2 * base::kSecond;
 };
 
@@ -44,6 +44,7 @@ class KeepAlive {
   KeepAlive(const KeepAlive&) = delete;
   KeepAlive& operator=(const KeepAlive&) = delete;
 
+  /// Checks all watched ranks.
   /// @throws PeerLostError  a rank is gone that has not left, or its machine is silent.
   void require_no_loss() const {
     if (any_closed_.load(std::memory_order_acquire)) look();

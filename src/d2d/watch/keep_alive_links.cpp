@@ -18,10 +18,11 @@
 namespace smp::d2d {
 namespace {
 
-/// For connections to be made, and for those that were to come here.
+/// The time for connections to be made, and for those that others make to come here.
 constexpr base::Nanoseconds kPatience = 3 * base::kSecond;
 
-/// Travels as it is: all ranks run the same program.
+/// The first message on a connection. It travels as plain bytes, since all ranks run the same
+/// program.
 struct Hello {
   std::uint64_t secret;
   std::int32_t from, to;
@@ -29,13 +30,13 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-/// One word.
+/// Returns the host's name as one word; "?" if it is unknown.
 std::string host_name() {
   const auto name = base::host_name();
   return name.empty() ? "?" : name;
 }
 
-/// What another rank offers.
+/// The addresses that another rank offers.
 struct Offered {
   std::int64_t process = 0;
   std::string host;
@@ -64,7 +65,7 @@ std::set<int> read_names(const std::string& text) {
   return ranks;
 }
 
-/// Calls `step` again and again until it is true, or time is up.
+/// Calls `step` until it returns true, or the time is up.
 template <class Step>
 void try_for(base::Nanoseconds patience, const Step& step) {
   const base::SteadyClock clock;
@@ -72,8 +73,8 @@ void try_for(base::Nanoseconds patience, const Step& step) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-/// Connections that are being made to one rank, one for each of its doors; the first that stands is
-/// taken.
+/// The connections that are being made to one rank, one for each of its doors; the first that
+/// stands is taken.
 struct Attempt {
   int rank = 0;
   std::vector<base::TcpSocket> sockets;
@@ -108,7 +109,7 @@ class Meeting {
     return watched();
   }
 
-  /// Machines some of whose ranks are not watched from here.
+  /// Returns the machines of which some ranks are not watched from here.
   std::vector<std::string> unreached() const {
     std::set<std::string> hosts;
     for (std::size_t rank = 0; rank < offers_.size(); ++rank) {
@@ -119,7 +120,7 @@ class Meeting {
   }
 
  private:
-  /// Its number among the ranks of its machine, and how many these are.
+  /// Returns the position of a rank among the ranks of its machine, and how many these are.
   std::pair<int, int> place(int rank) const {
     const auto& machines = meeting_.machine_of_rank;
     const auto own = machines.begin() + rank;
@@ -127,8 +128,9 @@ class Meeting {
             static_cast<int>(std::count(machines.begin(), machines.end(), *own))};
   }
 
-  /// Of each other machine one rank or a few, so that every rank is watched from every machine: a
-  /// process may have few files open. Whoever finds a loss ends, and its machine's others see that.
+  /// True if this rank is to watch `rank`. It watches one rank or a few of each other machine, so
+  /// that every rank is watched from every machine: a process may have few files open. Whoever
+  /// finds a loss ends, and the others of its machine see that.
   bool is_to_watch(int rank) const {
     const auto& machines = meeting_.machine_of_rank;
     if (machines[static_cast<std::size_t>(rank)] == machines[meeting_.own.index()]) return false;
@@ -146,8 +148,8 @@ class Meeting {
     return ranks;
   }
 
-  /// The higher ranks. An address that this machine has as well leads nowhere else: the bridge of
-  /// its containers.
+  /// Connects to the higher ranks. An address that this machine has as well leads nowhere else, as
+  /// that of the bridge of its containers.
   void call() {
     std::set<std::string> own_addresses;
     for (auto& each : base::network_addresses()) own_addresses.insert(std::move(each.address));
@@ -172,7 +174,7 @@ class Meeting {
     }
   }
 
-  /// Takes the connections of `callers`, who have called already; drops what else comes.
+  /// Takes the connections of `callers`, who have called already; drops all others that come.
   void answer(std::set<int> callers) {
     try_for(kPatience, [&] {
       while (!callers.empty()) {
@@ -188,7 +190,8 @@ class Meeting {
     });
   }
 
-  /// @param texts  who is connected to each rank, as that rank sees it
+  /// Keeps the connections that both ends have.
+  /// @param texts  for each rank, the ranks that it is connected to
   void keep_answered(const std::vector<std::string>& texts) {
     for (const int rank : connected()) {
       if (read_names(texts[static_cast<std::size_t>(rank)]).contains(own_)) answered_.insert(rank);

@@ -12,19 +12,20 @@
 
 namespace smp::d2d {
 
-/// The text of every rank, on every rank; all call it, and it blocks until they have.
+/// Returns the text of every rank, on every rank. All call it, and it blocks until they have.
 using AllGather = std::function<std::vector<std::string>(const std::string&)>;
 
-/// Where this rank can be reached while the ranks connect; nobody listens after that.
+/// The addresses at which this rank can be reached while the ranks connect; nobody listens after
+/// that.
 class KeepAliveOffer {
  public:
-  /// @param interface  over which to be reached; empty: any
-  /// @throws UsageError  this machine has none of that name.
+  /// @param interface  the network interface over which to be reached; empty: any
+  /// @throws UsageError  this machine has no interface of that name.
   KeepAliveOffer(const std::string& interface, int ranks);
 
-  /// For the others.
+  /// Returns the addresses as text for the others.
   std::string text() const;
-  /// A connection that came. Not open: there is none.
+  /// Returns a connection that came; one that is not open if there is none.
   base::TcpSocket accept() noexcept;
 
  private:
@@ -43,8 +44,9 @@ struct KeepAliveMeeting {
   KeepAliveOptions options;
 };
 
-/// Of two ranks the lower one connects to the higher one. All ranks of the job call it.
-/// @param unreached  machines that this rank could not connect to, by their names
+/// Connects the ranks of different machines; the lower of two connects to the higher. All ranks of
+/// the job call it.
+/// @param unreached  set to the names of the machines that this rank could not connect to
 /// @throws std::system_error  see KeepAlive; the others go on.
 std::unique_ptr<KeepAlive> connect_keep_alive(const KeepAliveMeeting& meeting, KeepAliveOffer offer,
                                               std::vector<std::string>& unreached);

@@ -5,7 +5,7 @@ namespace smp::d2d {
 namespace {
 
 constexpr int kLooks = 3;  // beside the first
-/// Of the slowest network that anybody would train over.
+/// The speed of the slowest network that anybody would train over.
 constexpr std::int64_t kSlowestBytesPerSecond = 1'000'000;
 
 }  // namespace

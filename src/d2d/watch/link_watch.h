@@ -11,7 +11,7 @@
 
 namespace smp::d2d {
 
-/// What went one way over a link since it was opened.
+/// The messages and bytes that went one way over a link since it was opened.
 struct LinkTraffic {
   std::int64_t messages = 0;
   std::int64_t bytes = 0;
@@ -23,8 +23,8 @@ struct LinkTraffic {
   }
 };
 
-/// What one end of a link has counted: control bytes, and transfers of data, each once it is there
-/// as a whole.
+/// The counts of one end of a link: control bytes, and transfers of data, each once it is there as
+/// a whole.
 struct LinkCounts {
   LinkTraffic control_sent, control_received;
   LinkTraffic data_sent, data_received;
@@ -34,7 +34,7 @@ struct LinkCounts {
   }
 };
 
-/// What is missing at one end of a link.
+/// A loss that is found at one end of a link.
 struct LinkLoss {
   bool sent_by_this_end;
   std::int64_t messages;  ///< that are missing
@@ -42,9 +42,10 @@ struct LinkLoss {
   double seconds;         ///< since something last arrived
 };
 
-/// One link, seen from one of its ends, look by look. What had been sent at one look and is missing
-/// several looks and seconds later, while nothing else arrives either although both ends work, is
-/// lost: MPI over TCP reports no error for a message that went down with its connection.
+/// Compares the two ends of one link, look by look. A message counts as lost if it had been sent at
+/// one look and is missing several looks and seconds later, while nothing else arrives either
+/// although both ends work: MPI over TCP reports no error for a message that went down with its
+/// connection.
 class LinkWatch {
  public:
   /// @param interval  between looks; looks within less than half of it are one
@@ -53,12 +54,13 @@ class LinkWatch {
   LinkWatch(base::Nanoseconds interval, base::Nanoseconds patience)
       : interval_(interval), patience_(patience) {}
 
-  /// The ends count `own` and `theirs`; what had arrived had been taken before.
+  /// Compares the counts of both ends, and returns a loss if there is one. All that had arrived
+  /// must have been taken before.
   std::optional<LinkLoss> look(const LinkCounts& own, const LinkCounts& theirs,
                                base::Nanoseconds now);
 
  private:
-  /// What goes one way, as it was when something of it had last arrived.
+  /// The traffic one way, as it was when something of it had last arrived.
   struct Flow {
     LinkTraffic sent, received;
     base::Nanoseconds since = 0;

@@ -10,11 +10,12 @@
 
 namespace smp::d2d {
 
-/// Holds what came before its turn. Numbers are those from 0 on, each once.
+/// Holds values that came before their turn. Numbers count from 0, each is used once.
 template <class T>
 class InOrder {
  public:
-  /// False, and nothing is kept: `number` has been there, or is `kFarthest` or more ahead.
+  /// Keeps a value until its turn. Returns false, and keeps nothing, if `number` has been there, or
+  /// is `kFarthest` or more ahead.
   bool put(std::uint64_t number, T value) {
     if (number < next_ || number - next_ >= kFarthest) return false;
     const auto place = static_cast<std::size_t>(number - next_);
@@ -23,7 +24,7 @@ class InOrder {
     waiting_[place] = std::move(value);
     return true;
   }
-  /// The next one, if it is there.
+  /// Returns and removes the next value, if it is there.
   std::optional<T> take() {
     if (!ready()) return std::nullopt;
     std::optional<T> value = std::move(waiting_.front());
@@ -31,7 +32,7 @@ class InOrder {
     ++next_;
     return value;
   }
-  /// True if `number` is the next one: it goes on at once, and is not put here.
+  /// Returns true if `number` is the next one: its value goes on at once, and is not put here.
   bool pass(std::uint64_t number) {
     if (number != next_) return false;
     if (!waiting_.empty()) waiting_.pop_front();
@@ -39,9 +40,9 @@ class InOrder {
     return true;
   }
   bool ready() const noexcept { return !waiting_.empty() && waiting_.front().has_value(); }
-  /// The next one, which is ready.
+  /// Returns the next value, which must be ready.
   const T& front() const noexcept { return *waiting_.front(); }
-  /// The number that take() waits for.
+  /// Returns the number that take() waits for.
   std::uint64_t next() const noexcept { return next_; }
 
   static constexpr std::uint64_t kFarthest = 1 << 20;

@@ -18,7 +18,7 @@ class Members {
   /// @param name  of the group, for messages
   /// @throws UsageError  a rank is negative or named twice.
   explicit Members(std::vector<GlobalRank> ranks, std::string name = "ranks");
-  /// The ranks 0 to `size` - 1.
+  /// Returns the ranks 0 to `size` - 1.
   static Members all(int size);
 
   int size() const noexcept { return static_cast<int>(ranks_.size()); }
@@ -26,7 +26,7 @@ class Members {
   GlobalRank operator[](int position) const { return ranks_[static_cast<std::size_t>(position)]; }
   auto begin() const noexcept { return ranks_.begin(); }
   auto end() const noexcept { return ranks_.end(); }
-  /// The position of `rank`, or -1.
+  /// Returns the position of `rank`, or -1.
   int position(GlobalRank rank) const noexcept {
     const auto value = static_cast<std::size_t>(static_cast<unsigned>(rank.value()));
     return value < positions_.size() ? positions_[value] : -1;
@@ -35,9 +35,9 @@ class Members {
   friend bool operator==(const Members& left, const Members& right) {
     return left.ranks_ == right.ranks_;
   }
-  /// As in "TP_GROUP {3, 0, 2}".
+  /// The group as text, as in "TP_GROUP {3, 0, 2}".
   const std::string& text() const noexcept { return text_; }
-  /// As in "{3, 0, 2}"; of many the first and the last.
+  /// Writes the ranks as in "{3, 0, 2}"; of many the first and the last.
   friend std::ostream& operator<<(std::ostream& out, const Members& members);
 
  private:

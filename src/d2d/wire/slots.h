@@ -8,11 +8,11 @@
 
 namespace smp::d2d {
 
-/// A table whose places are used again, so that the steady state allocates nothing.
+/// A table of values whose places are used again, so that the steady state allocates nothing.
 template <class T>
 class Slots {
  public:
-  /// The number of `value` until it is taken.
+  /// Stores `value` and returns its number, which holds until it is taken.
   std::uint64_t put(T value) {
     ++in_use_;
     if (free_.empty()) {
@@ -24,7 +24,7 @@ class Slots {
     values_[place] = std::move(value);
     return place;
   }
-  /// Valid until the next put().
+  /// Returns the value of a number; valid until the next put().
   T& operator[](std::uint64_t number) { return values_[number]; }
   const T& operator[](std::uint64_t number) const { return values_[number]; }
   T take(std::uint64_t number) {
@@ -32,7 +32,7 @@ class Slots {
     free_.push_back(number);
     return std::exchange(values_[number], T{});
   }
-  /// All numbers that were ever given are smaller.
+  /// Returns a bound on all numbers that were ever given.
   std::size_t bound() const noexcept { return values_.size(); }
   bool empty() const noexcept { return in_use_ == 0; }
   std::size_t size() const noexcept { return in_use_; }

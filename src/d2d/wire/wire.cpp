@@ -11,7 +11,7 @@
 namespace smp::d2d {
 namespace {
 
-/// What arrives at a wire that nobody listens to is lost.
+/// The handler of a wire that nobody listens to; what arrives there is lost.
 class Nobody final : public WireHandler {
   void on_control(GlobalRank, ByteBuffer&&) override {}
   void on_sent(Token) override {}

@@ -20,31 +20,33 @@
 
 namespace smp::d2d {
 
-/// Where bytes of the data plane lie.
+/// The kind of memory that bytes of the data plane lie in.
 enum class MemoryKind : std::uint8_t { kHost, kCuda };
 inline constexpr std::size_t kMemoryKinds = 2;
-/// Of memory on `device`; nothing: no wire reaches any such memory.
+/// Returns the kind of memory on `device`; nothing: no wire reaches any such memory.
 std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept;
 
-/// Wires for data, by MemoryKind, each by its number in the list that all ranks have.
+/// The wires for data, by MemoryKind, each by its number in the list that all ranks have.
 using DataWires = std::array<std::uint8_t, kMemoryKinds>;
-/// There is none.
+/// The number that stands for no wire.
 inline constexpr std::uint8_t kNoWire = 0xff;
 
 /// The sender's number of a data transfer. Both sides name it; a sender uses none twice.
 using TransferId = std::uint64_t;
-/// What the caller wants to be told when his transfer is complete; means nothing to the wire.
+/// The caller's name for a transfer, which he is told when it is complete; means nothing to the
+/// wire.
 using Token = std::uint64_t;
 
-/// Who is told what a wire moved. Called from complete() and poll() only; may post and start
-/// transfers, but neither poll nor suspend.
+/// Is told what a wire moved. Called from complete() and poll() only; may post and start transfers,
+/// but neither poll nor suspend.
 class WireHandler {
  public:
-  /// Control bytes, in the order `source` posted them. Give the buffer back to the wire's pool.
+  /// Takes control bytes, in the order `source` posted them. Give the buffer back to the wire's
+  /// pool.
   virtual void on_control(GlobalRank source, ByteBuffer&& bytes) = 0;
-  /// The bytes of this send() have left: they may be changed and freed.
+  /// Tells that the bytes of this send() have left: they may be changed and freed.
   virtual void on_sent(Token token) = 0;
-  /// The bytes of this receive() are there.
+  /// Tells that the bytes of this receive() are there.
   virtual void on_received(Token token) = 0;
 
  protected:
@@ -62,23 +64,23 @@ class Wire {
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
-  /// For messages: "mpi".
+  /// Returns the name for messages, as in "mpi".
   virtual const char* name() const noexcept = 0;
   GlobalRank rank() const noexcept { return rank_; }
   const Members& members() const noexcept { return members_; }
   bool reaches(GlobalRank peer) const noexcept { return peer != rank_ && members_.contain(peer); }
-  /// Whether send() and receive() take bytes that lie there.
+  /// True if send() and receive() take bytes that lie there.
   virtual bool reaches(MemoryKind kind) const noexcept { return kind == MemoryKind::kHost; }
-  /// Whether complete() and poll() may be called on other threads than the rank's while it calls
-  /// nothing here, and receive() with them.
+  /// True if complete() and poll(), and the receive() they lead to, may be called on other threads
+  /// than the rank's while that calls nothing here.
   virtual bool takes_other_threads() const noexcept { return false; }
 
-  /// `handler` outlives its use; nullptr: what arrives is lost.
+  /// Sets the handler, which outlives its use; nullptr: what arrives is lost.
   void set_handler(WireHandler* handler) noexcept;
-  /// Where buffers to post come from, and received ones go.
+  /// Returns the pool that buffers to post come from, and that received ones go to.
   virtual BufferPool& buffers() noexcept = 0;
 
-  /// Control bytes for `peer`, which must be reached.
+  /// Sends control bytes to `peer`, which must be reached.
   /// @throws PeerLostError  the path is broken; so do send() and receive().
   virtual void post(GlobalRank peer, ByteBuffer&& bytes) = 0;
   /// Starts to send `bytes` (at least one), which stay as they are until on_sent(`token`).
@@ -87,35 +89,35 @@ class Wire {
   /// Starts to receive what `peer` sends as `id`, of the same size, until on_received(`token`).
   virtual void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) = 0;
 
-  /// Reports every transfer that is complete; true if there was one.
+  /// Reports every transfer that is complete. Returns true if there was one.
   virtual bool complete() = 0;
-  /// Like complete(), then hands on control bytes that are there, at least one message; true if
-  /// anything moved. Before each message complete transfers are reported: an answer tells that what
-  /// it answers has left.
+  /// Does the work of complete(), then hands on control bytes that are there, at least one message.
+  /// Returns true if anything moved. Before each message complete transfers are reported: an answer
+  /// tells that what it answers has left.
   /// @throws PeerLostError  the path is broken.
   virtual bool poll() = 0;
-  /// Whether bytes have moved since the last call, also of transfers that are not complete yet.
+  /// True if bytes have moved since the last call, also of transfers that are not complete yet.
   bool take_stir() noexcept { return std::exchange(stirs_, false); }
-  /// To be called again and again while nothing moves: starts to compare with every peer what was
-  /// sent and what has arrived. If something is lost, a poll() some seconds later throws.
+  /// Starts to compare with every peer what was sent and what has arrived. To be called again and
+  /// again while nothing moves. If something is lost, a poll() some seconds later throws.
   virtual void check_links() {}
-  /// Where this rank may sleep while a poll() would find nothing: whoever has something for it
-  /// rings. nullptr: nobody can.
+  /// Returns the doorbell at which this rank may sleep while a poll() would find nothing: whoever
+  /// has something for it rings. nullptr: nobody can.
   virtual base::Doorbell* doorbell() noexcept { return nullptr; }
-  /// Nothing that this rank posted or sends is in flight.
+  /// True if nothing that this rank posted or sends is in flight.
   virtual bool drained() const noexcept = 0;
 
-  /// One attempt to leave together with all other members, after the last post and send. True once
-  /// all have come and nothing is in flight; until then poll on and ask again.
+  /// Attempts once to leave together with all other members, after the last post and send. Returns
+  /// true once all have come and nothing is in flight; until then poll on and ask again.
   virtual bool leave() = 0;
-  /// How long a destructor waits for the others; 0: there is nobody to wait for.
+  /// Returns how long a destructor waits for the others; 0: there is nobody to wait for.
   virtual base::Nanoseconds patience(bool /*unwinding*/) const noexcept { return 0; }
-  /// The others did not come within `waited` (0: they could not): ends the whole job, while an
-  /// exception unwinds only when the process exits, so that it can be reported.
+  /// Ends the whole job because the others did not come within `waited` (0: they could not). While
+  /// an exception unwinds, the job ends only when the process exits, so that it can be reported.
   virtual void give_up(base::Nanoseconds /*waited*/, bool /*unwinding*/) noexcept {}
 
-  /// Leaves; polls meanwhile. False if the others did not come within `deadline`: call it again, or
-  /// give_up().
+  /// Leaves, and polls meanwhile. Returns false if the others did not come within `deadline`: call
+  /// it again, or give_up().
   bool close(base::Nanoseconds deadline);
 
  protected:

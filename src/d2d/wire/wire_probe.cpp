@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kControlBytes = 200;
 constexpr std::size_t kDataBytes = 100'000;
-/// No sender gets so far with his own numbers.
+/// The number of the transfer in a probe; no sender gets so far with his own numbers.
 constexpr TransferId kTransfer = (TransferId{1} << 48) - 1;
 
 std::vector<std::byte> pattern(std::size_t size, GlobalRank from, GlobalRank to) {
@@ -96,7 +96,7 @@ class Probe final : private WireHandler {
     wire_.send(own.sent, peer, kTransfer, 0);
   }
   bool complete() { return wire_.drained() && missing().empty(); }
-  /// A rank from which something is still to come.
+  /// Returns a rank from which something is still to come.
   std::string missing() {
     for (const auto peer : wire_.members()) {
       if (wire_.reaches(peer) && !(at(peer).control && at(peer).data)) {

@@ -9,16 +9,18 @@
 
 namespace smp::d2d {
 
-/// Noted wherever a wire finds that something is done, told where it may be: in complete(), poll().
+/// The transfers that are done, noted wherever a wire finds them, and told where it may: in
+/// complete() and poll().
 class Completions {
  public:
   void begin_send() noexcept { ++sends_; }
   void note_sent(Token token) { sent_.push_back(token); }
   void note_received(Token token) { received_.push_back(token); }
-  /// Sends that were begun and not told.
+  /// The number of sends that were begun and are not told.
   std::size_t sends() const noexcept { return sends_; }
 
-  /// Tells what was noted before; the handler may start others. True if there was something.
+  /// Tells the handler what was noted before; it may start other transfers. Returns true if there
+  /// was something.
   bool tell(WireHandler& handler) {
     if (sent_.empty() && received_.empty()) return false;
     telling_.swap(sent_);

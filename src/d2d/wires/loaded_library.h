@@ -4,7 +4,7 @@
 
 namespace smp::d2d {
 
-/// What messages call a library, and where it comes from.
+/// The name of a library in messages, and where it comes from.
 struct LibraryOrigin {
   const char* name;                          ///< "UCX"
   const char* package;                       ///< of Debian
@@ -12,13 +12,14 @@ struct LibraryOrigin {
   const char* instead = "transport = auto";  ///< the setting that does without
 };
 
-/// Stays loaded until the process ends.
+/// A loaded library, which stays loaded until the process ends.
 class LoadedLibrary {
  public:
   /// @param file  as the loader finds it: "libucp.so.0"
   /// @throws PeerLostError  there is no such library; says which package has it.
   LoadedLibrary(const char* file, const LibraryOrigin& origin);
 
+  /// Finds a function.
   /// @throws PeerLostError  the library has no such function; says which version has it.
   template <class Function>
   void load(const char* name, Function& function) const {

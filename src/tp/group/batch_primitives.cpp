@@ -19,7 +19,8 @@ at::Tensor batch_of_slices_for_tp(const at::Tensor& slices, std::int64_t dim) {
   return same_batch() ? join_parts_for_tp(slices, dim) : scatter_and_merge_for_tp(slices, 0, dim);
 }
 
-/// What has no history has no dual either: no copy is made of tokens, labels and masks.
+/// Gathers the samples of all ranks. A prescaled batch needs nothing in forward; a tensor without
+/// history (tokens, labels, masks) has no backward either, so it is returned as it is.
 at::Tensor whole_batch_for_tp(const at::Tensor& batch) {
   if (!same_batch()) return fused_allgather_for_tp(batch, 0);
   return batch.requires_grad() ? bwd_allreduce_for_tp(batch) : batch;

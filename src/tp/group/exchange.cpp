@@ -12,7 +12,7 @@
 namespace smp::tp {
 namespace {
 
-/// The `parts` equal parts along `from`, one after another along `to`.
+/// Cuts `tensor` into `parts` equal parts along `from` and joins them along `to`.
 at::Tensor restack(const at::Tensor& tensor, int parts, std::int64_t from, std::int64_t to) {
   if (from == to) return tensor;
   const auto size = tensor.size(from) / parts;  // may be 0

@@ -6,19 +6,19 @@
 
 namespace smp::tp {
 
-/// What a rank has between blocks: the samples of its own batch, or a slice of the hidden size of
-/// the samples of all ranks.
+/// The part of the hidden state that a rank has between blocks: the samples of its own batch, or a
+/// slice of the hidden size of the samples of all ranks.
 enum class Layout : std::uint8_t {
   kSpeed,   ///< App. F.1
   kMemory,  ///< App. F.2
 };
 
-/// "speed" or "memory"; empty: as the setting `optimize` says. On a single rank there is nothing to
-/// cut, and layers are those of kSpeed.
+/// Returns the layout of a name, "speed" or "memory"; empty: that of the setting `optimize`. On a
+/// single rank there is nothing to cut, and layers are those of kSpeed.
 /// @param layer  for the message. @throws UsageError  another name, or no session runs.
 Layout layout_of(const std::string& name, const char* layer);
 
-/// @throws UsageError  naming `layer`, if it is none of the two.
+/// Returns the layout of a name. @throws UsageError  naming `layer`, if it is none of the two.
 Layout layout_named(const std::string& name, const char* layer);
 
 }  // namespace smp::tp

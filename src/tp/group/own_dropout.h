@@ -5,11 +5,11 @@
 
 namespace smp::tp {
 
-/// at::dropout of a rank's part of something: heads, or a slice of the hidden size. Ranks with
-/// samples of their own have random numbers of their own. Those with a prescaled batch draw the
-/// same ones, as what all have alike must be dropped alike; here each draws others, from a stream
-/// that is keyed by tp_rank and by one number of the common stream, which all ranks take, whatever
-/// the sizes of their parts.
+/// Applies at::dropout to a rank's part of something: heads, or a slice of the hidden size. Ranks
+/// with samples of their own have random numbers of their own. Those with a prescaled batch draw
+/// the same ones, since what all have alike must be dropped alike; here each draws others, from a
+/// stream that is keyed by tp_rank and by one number of the common stream, which all ranks take,
+/// whatever the sizes of their parts.
 at::Tensor own_dropout(const at::Tensor& part, double probability, bool training);
 
 }  // namespace smp::tp

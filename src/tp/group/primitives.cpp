@@ -23,7 +23,7 @@ using tp::Exchange;
 using tp::Meeting;
 using tp::TensorParallel;
 
-/// Carries `exchange` out, with who and where in front of what goes wrong.
+/// Carries `exchange` out. An error gets the rank, module and microbatch in front of its text.
 at::Tensor run(const Exchange& exchange, const d2d::Communicator& ranks, const Meeting& meeting,
                const at::Tensor& tensor) {
   try {
@@ -63,12 +63,14 @@ void check(const Exchange& exchange, const at::Tensor& tensor, int size, const c
               "; choose sizes that can, or another tensor_parallel_degree");
 }
 
-/// What is only promised (smp/wait.h) comes when an operator asks for it; collectives read memory.
+/// Returns `tensor` with memory: a value that is only promised (smp/wait.h) comes when an operator
+/// asks for it, and collectives read memory.
 at::Tensor with_memory(const at::Tensor& tensor) {
   return tensor.layout() != at::kStrided || tensor.has_storage() ? tensor : at::alias(tensor);
 }
 
-/// Instead of the exchange, which gives what it would if all ranks had this tensor.
+/// Takes the place of the exchange while this rank is alone: returns the result that it would have
+/// if all ranks had this tensor, and tells the listener of the traffic.
 at::Tensor imagine(const Exchange& exchange, const at::Tensor& tensor, const TensorParallel& own) {
   if (own.traffic_listener()) {
     const auto bytes = static_cast<double>(tensor.numel() * tensor.element_size());

@@ -7,7 +7,7 @@
 namespace smp::tp {
 namespace {
 
-/// Of a group's lanes outside of steps; those of steps are in epochs of their own.
+/// The lanes of a group outside of steps; those of steps are in epochs of their own.
 constexpr std::uint64_t kOutsideForward = 0x7470f;
 constexpr std::uint64_t kOutsideBackward = 0x7470b;
 

@@ -17,9 +17,9 @@
 
 namespace smp::tp {
 
-/// One collective of a module, and its dual in backward. Each has a lane of its own, named after
-/// the place in the program and not after the order in which fibers come, so that microbatches need
-/// no common order on the ranks of a group.
+/// The place of one collective of a module and of its dual in backward. Each has a lane of its own,
+/// named after the place in the program and not after the order in which fibers come, so that
+/// microbatches need no common order on the ranks of a group.
 class Meeting {
  public:
   /// @param place  nullopt: outside of steps, where all ranks of the group do the same in one order
@@ -30,9 +30,10 @@ class Meeting {
 
   d2d::Communicator forward() const;
   d2d::Communicator backward() const;
-  /// Of the step in which it is; 0: outside of steps.
+  /// The number of the step in which it is; 0 outside of steps.
   std::uint64_t step() const noexcept { return place_.step; }
-  /// "rank 1, module 'net.0', microbatch 3: smp::reduce_scatter_for_tp".
+  /// The text for messages, as in "rank 1, module 'net.0', microbatch 3:
+  /// smp::reduce_scatter_for_tp".
   const std::string& text() const noexcept { return text_; }
 
  private:
@@ -53,7 +54,7 @@ class TensorParallel {
                  Layout layout = Layout::kMemory, bool prescaled = false)
       : ranks_(std::move(ranks)), places_(places), layout_(layout), prescaled_(prescaled) {}
 
-  /// Of the running fiber. @throws UsageError  no session runs.
+  /// Returns the object of the running fiber. @throws UsageError  no session runs.
   static TensorParallel& current();
   static const base::FiberLocal<TensorParallel>& local();
 
@@ -61,28 +62,30 @@ class TensorParallel {
   int size() const noexcept { return size_ > 0 ? size_ : ranks_.size(); }
   const d2d::Communicator& ranks() const noexcept { return ranks_; }
   Layout layout() const noexcept { return layout_; }
-  /// Whether all ranks have the same samples, and so compute alike outside of distributed modules;
+  /// True if all ranks have the same samples, and so compute alike outside of distributed modules;
   /// else each has its own.
   bool same_batch() const noexcept { return prescaled_ && size() > 1; }
 
-  /// The others do not take part: while a step is tried in advance, or only planned. Collectives
-  /// then give what they would if every rank had this one's tensor, so that shapes are right.
+  /// True if the others do not take part: while a step is tried in advance, or only planned.
+  /// Collectives then give what they would if every rank had this one's tensor, so that shapes are
+  /// right.
   bool alone() const noexcept { return alone_; }
   void set_alone(bool alone) noexcept { alone_ = alone; }
-  /// Hears what each rank would send in a collective, and in its dual in backward (nothing, if it
-  /// would have none), while they are not carried out; nullptr: nobody does.
+  /// Is told what each rank would send in a collective, and in its dual in backward (nothing, if it
+  /// would have none), while they are not carried out; nullptr: nobody is.
   using TrafficListener = std::function<void(const Traffic& forward, const Traffic& backward)>;
   void set_traffic_listener(TrafficListener listener) { listener_ = std::move(listener); }
   const TrafficListener& traffic_listener() const noexcept { return listener_; }
-  /// Plays the first of `size` ranks that do not exist.
+  /// Makes this rank play the first of `size` ranks that do not exist.
   void pretend(int size) noexcept {
     size_ = size;
     alone_ = true;
   }
 
-  /// Of the running code: another one at each call. @param what  lasts as long as the process
+  /// Returns the next collective of the running code, another one at each call.
+  /// @param what  lasts as long as the process
   std::shared_ptr<const Meeting> meet(const char* what);
-  /// @throws UsageError  `meeting` is none of the step that runs.
+  /// Checks that `meeting` is one of the step that runs. @throws UsageError  it is not.
   void require_current(const Meeting& meeting);
 
  private:

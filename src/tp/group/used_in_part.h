@@ -6,10 +6,10 @@
 
 namespace smp::tp {
 
-/// `parameter`, with a gradient that becomes right when it is averaged over the ranks of the group
-/// like that of any whole parameter. Each rank's is a part of a sum: of the loss of all samples,
-/// which T losses of own samples make up, so that the average is right as it is; or of the one loss
-/// of a prescaled batch, where it is multiplied by T. Nothing is sent.
+/// Returns `parameter` with a gradient that becomes right when it is averaged over the ranks of the
+/// group like that of any whole parameter. Each rank's gradient is a part of a sum: of the loss of
+/// all samples, which T losses of own samples make up, so that the average is right as it is; or of
+/// the one loss of a prescaled batch, where it is multiplied by T. Nothing is sent.
 at::Tensor used_in_part(const at::Tensor& parameter);
 
 }  // namespace smp::tp

@@ -19,7 +19,7 @@ void require_sliceable(const torch::nn::EmbeddingOptions& options) {
                  "instead of one's own; leave it out, or use smp::nn::Embedding");
 }
 
-/// As torch::nn::Embedding does.
+/// Makes a negative padding_idx count from the start, as torch::nn::Embedding does.
 void count_padding_from_start(torch::nn::EmbeddingOptions& options) {
   if (!options.padding_idx()) return;
   const auto index = *options.padding_idx();

@@ -14,7 +14,7 @@ namespace smp::nn {
 
 namespace {
 
-/// As torch::nn::Linear draws them; bounds depend on the length of rows only.
+/// Draws weights as torch::nn::Linear does; their bound depends on the length of rows only.
 void draw_weight(const at::Tensor& rows, std::int64_t) {
   torch::nn::init::kaiming_uniform_(rows, std::sqrt(5));
 }

@@ -25,7 +25,7 @@ const TransformerLMHeadOptions& checked(const TransformerLMHeadOptions& options)
   return options;
 }
 
-/// Small and whole on each rank, unlike the table of the tokens.
+/// Makes a small embedding table that each rank has as a whole, unlike the table of the tokens.
 torch::nn::Embedding table_of(std::int64_t rows, const AttentionLayerOptions& options) {
   torch::nn::Embedding table(rows, options.hidden_size);
   if (options.use_normal_initialization) {

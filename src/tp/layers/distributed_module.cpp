@@ -21,7 +21,7 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());
 }
 
-/// `dim`, counted from 0.
+/// Returns `dim`, counted from 0. @throws UsageError  `whole` has no dimensions.
 std::int64_t wrapped(const torch::nn::Module& module, const std::string& name,
                      const at::Tensor& whole, std::int64_t dim) {
   SMP_REQUIRE(whole.defined() && whole.dim() > 0, module.name(), ": slice '", name,

@@ -24,7 +24,7 @@ tp::SplitNorm norm_of(Layout layout, bool wanted, std::int64_t size, double epsi
   return wanted ? tp::SplitNorm(layout, size, epsilon) : tp::SplitNorm(nullptr);
 }
 
-/// A norm before and after a block. At least one of them is there.
+/// The norms before and after a block, at least one of which exists.
 struct Norms {
   template <class Options>
   Norms(torch::nn::Module& parent, Layout layout, const Options& options, const char* layer) {
@@ -34,7 +34,8 @@ struct Norms {
     after = norm_of(layout, options.post_layernorm, options.hidden_size, options.layernorm_epsilon);
     if (!before.is_empty()) parent.register_module("pre_norm", before);
   }
-  /// After the products, so that parameters have the order of a textbook.
+  /// Registers the norm after the block once the products are registered, so that parameters have
+  /// the order of a textbook.
   void register_last(torch::nn::Module& parent) {
     if (!after.is_empty()) parent.register_module("post_norm", after);
   }
@@ -58,7 +59,7 @@ void require_divisible(std::int64_t size, const char* what, const char* layer) {
               "tensor_parallel_degree");
 }
 
-/// Of a block of `layer`. @throws UsageError  its hidden size does not suit the layout.
+/// Returns the layout of a block of `layer`. @throws UsageError  its hidden size does not suit it.
 template <class Options>
 Layout layout_for(const Options& options, const char* layer) {
   const auto layout = tp::layout_of(options.optimize, layer);
@@ -81,7 +82,7 @@ void require_slices(Layout layout, const char* layer) {
               "tensor-parallel rank; call forward, or set optimize to \"memory\"");
 }
 
-/// Of the hidden size, what slices have.
+/// Returns the width of a rank's slice of the hidden size.
 std::int64_t slice_width(std::int64_t hidden_size) {
   return hidden_size / tp::TensorParallel::current().size();
 }
@@ -95,7 +96,7 @@ at::Tensor activated(const at::Tensor& x, const std::string& activation) {
   return at::gelu(x, activation == "gelu_tanh" ? "tanh" : "none");
 }
 
-/// Of the hidden state between blocks: with "memory" a rank has a slice of it.
+/// Applies dropout to the hidden state between blocks, of which a rank has a slice with "memory".
 at::Tensor dropout_between(Layout layout, const at::Tensor& x, double probability, bool training) {
   return layout == Layout::kMemory ? tp::own_dropout(x, probability, training)
                                    : at::dropout(x, probability, training);
@@ -193,7 +194,8 @@ at::Tensor DistributedAttentionLayerImpl::block(const at::Tensor& hidden, const 
   return Norms::apply(own.norms.after, hidden + dropped);
 }
 
-/// This rank's channels of queries, keys and values, of all samples.
+/// Returns this rank's channels of queries, keys and values, of all samples: each [T·B, S,
+/// channels].
 std::vector<at::Tensor> DistributedAttentionLayerImpl::projected(const at::Tensor& hidden,
                                                                  const at::Tensor& cross_states) {
   auto& own = *parts_;
@@ -212,12 +214,12 @@ std::vector<at::Tensor> DistributedAttentionLayerImpl::projected(const at::Tenso
   return channels;
 }
 
-/// [.., S, heads·D] -> [.., heads, S, D].
+/// Reshapes [.., S, heads·D] -> [.., heads, S, D].
 at::Tensor DistributedAttentionLayerImpl::heads_of(const at::Tensor& channels) const {
   return channels.unflatten(-1, {-1, options.attention_head_size}).transpose(1, 2);
 }
 
-/// One for each head of this rank that is no padding.
+/// Returns keys or values, one for each head of this rank that is no padding.
 at::Tensor DistributedAttentionLayerImpl::keys_of(const at::Tensor& channels) const {
   const auto keys = heads_of(channels);
   const auto& share = parts_->heads;
@@ -241,8 +243,8 @@ at::Tensor DistributedAttentionLayerImpl::scores_of(const at::Tensor& queries,
   return mask.defined() ? scores + mask : scores;
 }
 
-/// This rank's heads, of all ranks' samples: [T·B, S, ceil(A/T)·D]. Heads that pad are not
-/// computed, and zero.
+/// Returns the output of this rank's heads for all ranks' samples: [T·B, S, ceil(A/T)·D]. Padding
+/// heads are not computed; they are zero.
 at::Tensor DistributedAttentionLayerImpl::attend(const std::vector<at::Tensor>& channels,
                                                  const at::Tensor& mask) const {
   const auto& share = parts_->heads;

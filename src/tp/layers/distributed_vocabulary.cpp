@@ -43,7 +43,8 @@ DistributedVocabularyImpl::DistributedVocabularyImpl(std::int64_t tokens, std::i
   weight = register_drawn_slice("weight", {tokens, width}, 0, draw, /*unit=*/1);
 }
 
-/// Exactly one rank adds a row to a sum of zeros, so vectors are those of the table to the bit.
+/// Adds up rows of the table over the ranks. Exactly one rank adds a row to a sum of zeros, so
+/// vectors are those of the table to the bit.
 at::Tensor DistributedVocabularyImpl::forward(const at::Tensor& tokens) {
   require_tokens(tokens, num_tokens);
   const auto first = tp::TensorParallel::current().rank() * weight.size(0);
@@ -53,7 +54,7 @@ at::Tensor DistributedVocabularyImpl::forward(const at::Tensor& tokens) {
   return batch_of_sums_for_tp(rows.masked_fill(elsewhere.unsqueeze(-1), 0));
 }
 
-/// Of the samples of all ranks, for this rank's tokens: [N, .., V/T].
+/// Returns the scores of the samples of all ranks for this rank's tokens: [N, .., V/T].
 at::Tensor DistributedVocabularyImpl::own_scores(const at::Tensor& hidden, const char* what) const {
   SMP_REQUIRE(hidden.defined() && hidden.dim() >= 2 && hidden.size(-1) == weight.size(1),
               kVocabulary, ": ", what, " of ",

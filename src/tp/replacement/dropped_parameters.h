@@ -8,9 +8,10 @@
 
 namespace smp::tp {
 
-/// Of the process. Threads: one at a time. @param name  its path in the model
+/// Remembers, for the process, that nobody uses `parameter` any more. Threads: one at a time.
+/// @param name  its path in the model
 void note_dropped(const at::Tensor& parameter, std::string name);
-/// By which it was noted; empty: it was not.
+/// Returns the path under which the parameter was noted; empty if it was not.
 std::string name_of_dropped(const at::Tensor& parameter);
 
 }  // namespace smp::tp

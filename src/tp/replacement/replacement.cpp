@@ -21,7 +21,7 @@
 namespace smp {
 namespace {
 
-/// By the name that RoutedBase::smp_type_name() gives.
+/// Replacement rules by the name that RoutedBase::smp_type_name() gives.
 using Rules = std::map<std::string, ReplacementRule>;
 
 template <class Original, class Distributed>
@@ -40,14 +40,14 @@ Rules& rules() {
   return all;
 }
 
-/// The places at which each parameter and each module of a model is registered.
+/// Counts the places at which each parameter and each module of a model is registered.
 class Sharing {
  public:
   explicit Sharing(const torch::nn::Module& model) {
     for (const auto* part : parts_of(model)) count(*part, holders_);
   }
-  /// "parameter 'weight'", or "module 'core'", of `module` or of what is below it, that a module
-  /// elsewhere has too; or empty.
+  /// Returns a parameter ("parameter 'weight'") or module ("module 'core'") of `module`, or of what
+  /// is below it, that a module elsewhere has too; or empty.
   std::string shared_by(const torch::nn::Module& module) const {
     Holders within;
     for (const auto* part : parts_of(module)) count(*part, within);
@@ -133,7 +133,7 @@ class Replacing {
     }
   }
 
-  /// What stands in with parameters of its own takes the place of the original in the model.
+  /// Puts a stand-in that has parameters of its own in the place of the original in the model.
   static void take_over(torch::nn::Module& original, const std::string& path, StandIn& stand_in) {
     auto& own = stand_in.module();
     own.train(original.is_training());

@@ -13,14 +13,15 @@
 namespace smp::tp {
 namespace {
 
-/// What this rank holds or needs of an [O, ..] parameter.
+/// Returns the rows of an [O, ..] parameter that this rank computes with.
 at::Tensor own_rows(const at::Tensor& parameter, const ChannelShare& share) {
   if (share.cut()) return parameter;
   const auto rank = static_cast<std::size_t>(TensorParallel::current().rank());
   return used_in_part(parameter).narrow(0, share.first[rank], share.count);
 }
 
-/// Partial sums of all channels, [T·B, S, C], as [T, T·B, S, share.count]: those of each rank.
+/// Rearranges partial sums of all channels, [T·B, S, C], by the rank that gets them: [T, T·B, S,
+/// share.count].
 at::Tensor by_rank(const at::Tensor& sums, const ChannelShare& share) {
   const auto ranks = static_cast<std::int64_t>(share.first.size());
   const auto padding = ranks * share.count - sums.size(-1);

@@ -27,30 +27,31 @@
 
 namespace smp::tp {
 
-/// Into a block, with the channels of `share`.
+/// Returns the layer into a block; its outputs are the channels of `share`.
 SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
                           const ChannelShare& share, NormalDeviation deviation);
-/// Out of it: the channels of `share` are its inputs.
+/// Returns the layer out of a block; its inputs are the channels of `share`.
 SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
                            const ChannelShare& share, NormalDeviation deviation);
 
-/// x as first products read it; with kSpeed of the samples of all ranks. Forward sends
-/// (T-1)·B·S·H elements from each rank then, backward as many.
+/// Returns x as first products read it: with kSpeed the samples of all ranks. With kSpeed forward
+/// sends (T-1)·B·S·H elements from each rank, and backward as many.
 at::Tensor read_by_products(Layout layout, const at::Tensor& x);
 
-/// A first product.
+/// The layer of a first product, and the channels that each rank computes of it.
 struct Projection {
   const SplitLinear& layer;
   const ChannelShare& share;
 };
 
-/// This rank's channels of several products of one input, each [T·B, S, share.count]. With kMemory
-/// one reduce-scatter of all: forward sends (T-1)·B·S elements from each rank for each channel of
-/// the products, backward as many.
+/// Returns this rank's channels of several products of one input, each [T·B, S, share.count]. With
+/// kMemory it is one reduce-scatter of all: forward sends (T-1)·B·S elements from each rank for
+/// each channel of the products, backward as many.
 std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
                                     const std::vector<Projection>& projections);
 
-/// x again, with bias. Forward sends (T-1)·B·S·H elements from each rank, backward as many.
+/// Returns the second product in the form of x, with bias. Forward sends (T-1)·B·S·H elements from
+/// each rank, backward as many.
 at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels);
 
 }  // namespace smp::tp

@@ -6,7 +6,7 @@
 namespace smp::tp {
 namespace {
 
-/// Ranges of the same length that hold the keys of each rank's heads; some overlap.
+/// Returns ranges of the same length that hold the keys of each rank's heads; some overlap.
 ChannelShare shared_keys(std::int64_t heads, std::int64_t key_heads, std::int64_t head_size,
                          std::int64_t heads_of_rank, int ranks) {
   const auto sharing = heads / key_heads;

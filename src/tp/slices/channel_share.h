@@ -8,24 +8,26 @@
 
 namespace smp::tp {
 
-/// A value. Every rank computes `count` channels, from `first[rank]` on. Channels beyond the whole
-/// are padding: zeros.
+/// The channels of each rank, as a value: rank r computes `count` of them, from `first[r]` on.
+/// Channels beyond the whole are padding: zeros.
 struct ChannelShare {
   std::int64_t count = 0;
-  std::int64_t unit = 1;  ///< of which `count` is a multiple: channels that stay together
+  std::int64_t unit = 1;  ///< `count` is a multiple of it: channels that stay together
   std::vector<std::int64_t> first;
 
-  /// `units` times `unit` channels in T equal parts, the last ones padded.
+  /// Returns `units` times `unit` channels in T equal parts, the last ones padded.
   static ChannelShare even(std::int64_t units, std::int64_t unit, int ranks);
-  /// Parts follow one another, so that each rank can hold the parameters of its own and no others.
+  /// True if parts follow one another, so that each rank can hold the parameters of its own
+  /// channels and no others.
   bool cut() const noexcept;
-  /// All channels of all ranks, one rank after another: where in the whole they are.
+  /// Returns the positions in the whole of all channels of all ranks, one rank after another.
   std::vector<std::int64_t> places() const;
 };
 
-/// How attention is dealt: rank j computes heads j·c to (j+1)·c - 1 of queries, c = ceil(A/T), and
-/// with them the heads of keys and values that they need, of which A/G query heads share one. If T
-/// divides G, or every head has keys of its own, each rank has its own; else some have the same.
+/// Deals attention heads to ranks: rank j computes heads j·c to (j+1)·c - 1 of queries, c =
+/// ceil(A/T), and with them the heads of keys and values that they need; A/G query heads share one
+/// of those. If T divides G, or every head has keys of its own, each rank has its own; else some
+/// have the same.
 class HeadShare {
  public:
   /// @param heads  A, a multiple of @param key_heads  G
@@ -34,11 +36,11 @@ class HeadShare {
 
   const ChannelShare& queries() const noexcept { return queries_; }
   const ChannelShare& keys() const noexcept { return keys_; }
-  /// Heads of this rank that are no padding; those come first.
+  /// The number of heads of this rank that are no padding; those come first.
   std::int64_t real_heads() const noexcept { return real_heads_; }
-  /// For each of them the number of its keys' head among those of this rank.
+  /// For each of them, the index of its keys' head among those of this rank.
   const std::vector<std::int64_t>& key_of_head() const noexcept { return key_of_head_; }
-  /// Heads and their keys are the same ones in the same order.
+  /// True if heads and their keys are the same ones in the same order.
   bool one_to_one() const noexcept { return one_to_one_; }
 
  private:

@@ -9,9 +9,9 @@
 
 namespace smp::tp {
 
-/// By path, each once, in the order of named_modules(). What stands in for a module
-/// (smp/tp/replacement.h) comes under the path of that one, and what is below it below.
-/// Threads: the rank's.
+/// Returns the distributed modules by path, each once, in the order of named_modules(). A module
+/// that stands in for another (smp/tp/replacement.h) comes under the path of that one, and the
+/// modules below it below that path. Threads: the rank's.
 std::vector<std::pair<std::string, const DistributedModule*>> distributed_modules_of(
     const torch::nn::Module& model);
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kGroup = 16;  // of numbers that normal_() draws together
 
-/// Rows of all pieces but the last, which has up to twice as many.
+/// Returns the rows of each piece but the last, which has up to twice as many.
 std::int64_t rows_of_piece(at::IntArrayRef sizes, std::int64_t elements) {
   const auto row = std::max<std::int64_t>(1, c10::multiply_integers(sizes.slice(1)));
   return (elements / row / kGroup + 1) * kGroup;
@@ -24,7 +24,7 @@ std::int64_t rows_of_piece(at::IntArrayRef sizes, std::int64_t elements) {
 
 using HashState = std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)>;
 
-/// While initialisation is delayed there is no memory to save, and no value to hash.
+/// True while initialisation is delayed: then there is no memory to save, and no value to hash.
 bool is_delayed() { return at::empty({0}).is_meta(); }
 
 DrawnSlice draw_at_once(at::IntArrayRef sizes, std::int64_t dim, std::int64_t size, int rank,
@@ -34,7 +34,7 @@ DrawnSlice draw_at_once(at::IntArrayRef sizes, std::int64_t dim, std::int64_t si
   return {part_of(whole, dim, size, rank), 0};
 }
 
-/// Copies what rows `first` and on of the whole give to the slice.
+/// Copies the part of the slice that lies in rows `first` and on of the whole.
 void copy_part(const at::Tensor& rows, std::int64_t first, std::int64_t dim, int rank,
                const at::Tensor& slice) {
   const auto size = slice.size(dim);

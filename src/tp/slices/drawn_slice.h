@@ -15,16 +15,16 @@ struct DrawnSlice {
 
 using FillRows = std::function<void(const at::Tensor& rows, std::int64_t first)>;
 
-/// Rows of a tensor of `sizes` and the default dtype, a piece at a time, in order, which `fill`
-/// writes and `take` reads; both are given the number of the first one. No piece is empty; a whole
-/// of 16 elements or more comes in pieces of as many, all but the last of a multiple of 16:
-/// normal_() draws them in groups of 16. Where initialisation is delayed there is one piece.
-/// @param piece  elements of one, about
+/// Draws a tensor of `sizes` and the default dtype a piece of rows at a time, in order: `fill`
+/// writes a piece and `take` reads it; both are given the index of its first row. No piece is
+/// empty; a whole of 16 elements or more comes in pieces of as many, all but the last of a multiple
+/// of 16: normal_() draws them in groups of 16. Where initialisation is delayed there is one piece.
+/// @param piece  about how many elements a piece has
 void draw_rows(at::IntArrayRef sizes, const FillRows& fill, const FillRows& take,
                std::int64_t piece = 1 << 22);
 
-/// Of such rows rank `rank`'s part of `size` along `dim`, filled up with zeros. Without a hash
-/// where initialisation is delayed.
+/// Draws such rows and returns part `rank` of `size` along `dim`, filled up with zeros. The hash is
+/// 0 where initialisation is delayed.
 DrawnSlice draw_slice(at::IntArrayRef sizes, std::int64_t dim, std::int64_t size, int rank,
                       const FillRows& fill, std::int64_t piece = 1 << 22);
 

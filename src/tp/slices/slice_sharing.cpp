@@ -17,7 +17,7 @@ namespace {
 
 using torch::nn::Module;
 
-/// Modules and their paths, the model itself first; each once.
+/// Returns the modules and their paths, the model itself first; each once.
 std::vector<std::pair<std::string, const Module*>> modules_of(const Module& model) {
   std::vector<std::pair<std::string, const Module*>> all{{"", &model}};
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
@@ -39,7 +39,8 @@ class SliceHolders {
     }
   }
 
-  /// Where `parameter` of `module` is a slice that this module knows nothing of.
+  /// Returns the path of the slice if `parameter` of `module` is one that this module does not hold
+  /// as a slice; else nullptr.
   const std::string* held_elsewhere(const at::Tensor& parameter, const Module& module) const {
     const auto found = holders_.find(parameter.unsafeGetTensorImpl());
     if (found == holders_.end() || found->second.modules.count(&module) != 0) return nullptr;
@@ -52,7 +53,7 @@ class SliceHolders {
     std::unordered_set<const Module*> modules;
   };
 
-  /// @param root  with which, and all below it, the slices of `module` may be registered
+  /// @param root  the module with which, or below which, the slices of `module` may be registered
   void add(const std::string& path, const Module& module, const Module& root) {
     const auto* const distributed = dynamic_cast<const DistributedModule*>(&module);
     if (distributed == nullptr) return;

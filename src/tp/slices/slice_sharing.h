@@ -16,9 +16,9 @@ struct SharedSlice {
   std::string elsewhere;  ///< path in the model, of the same tensor
 };
 
-/// The first slice in `model` that is a parameter of a module, too, which is neither below the
-/// distributed module that holds it, nor what that one stands in for, nor holds it as the same
-/// slice itself. Threads: the rank's.
+/// Returns the first slice in `model` that is also a parameter of a module which may not have it:
+/// one that is neither below the distributed module that holds the slice, nor what that one stands
+/// in for, nor holds it as the same slice itself. Threads: the rank's.
 std::optional<SharedSlice> find_shared_slice(const torch::nn::Module& model);
 
 }  // namespace smp::tp

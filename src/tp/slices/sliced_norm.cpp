@@ -16,10 +16,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Itself, if it is of doubles.
+/// Returns the tensor in double precision; itself if it is of doubles.
 at::Tensor exact(const at::Tensor& tensor) { return tensor.to(at::kDouble); }
 
-/// [.., n] -> sum and sum of squares, [.., 2] doubles.
+/// Computes sum and sum of squares of each row: [.., n] -> [.., 2] doubles.
 struct RowSums : torch::autograd::Function<RowSums> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& slices) {
     context->save_for_backward({slices});
@@ -33,12 +33,13 @@ struct RowSums : torch::autograd::Function<RowSums> {
   }
 };
 
-/// An argument of an operator, which takes none that are undefined.
+/// Returns the tensor as an optional argument of an operator, which takes no undefined ones.
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-/// (x - mean) / deviation * weight + bias, with mean and 1 / deviation [.., 1] of whole rows.
+/// Computes (x - mean) / deviation * weight + bias, with mean and 1 / deviation [.., 1] of whole
+/// rows.
 struct Applied : torch::autograd::Function<Applied> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& slices,
                             const at::Tensor& mean, const at::Tensor& scale,

@@ -8,11 +8,11 @@
 
 namespace smp::tp {
 
-/// What layer normalisation makes of this rank's slices [.., H/T] of rows of `size` elements: sums
-/// and sums of squares of all slices are added up in one all-reduce of two numbers a row, in
-/// forward and in backward. They are doubles, so that rows of float and of half precision lose no
-/// digits to a mean that is large against their deviation; rows of doubles lose twice those of
-/// their ratio. Keeps the slices for backward, and some numbers a row.
+/// Applies layer normalisation to this rank's slices [.., H/T] of rows of `size` elements. Sums and
+/// sums of squares of all slices are added up in one all-reduce of two numbers a row, in forward
+/// and in backward. They are doubles, so that rows of float and of half precision lose no digits to
+/// a mean that is large against their deviation; rows of doubles lose twice the digits of that
+/// ratio. Keeps the slices for backward, and some numbers a row. Suspends.
 ///
 /// @param weight  [H/T], or undefined like `bias`
 /// @return [.., H/T] of the type of `slices`

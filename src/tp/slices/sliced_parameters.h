@@ -16,17 +16,19 @@ class Module;
 
 namespace smp::tp {
 
-/// Of all distributed modules in a model, as of its construction. Threads: the rank's.
+/// The sliced parameters of all distributed modules in a model, at the time of its construction.
+/// Threads: the rank's.
 class SlicedParameters {
  public:
   explicit SlicedParameters(const torch::nn::Module& model);
   bool contain(const at::Tensor& tensor) const { return find(tensor).has_value(); }
-  /// What `tensor` is a slice of; nothing: it is whole.
+  /// Returns which slice `tensor` is; nothing if it is whole.
   std::optional<ParameterSlice> find(const at::Tensor& tensor) const {
     const auto found = slices_.find(tensor.unsafeGetTensorImpl());
     return found == slices_.end() ? std::nullopt : std::optional(found->second.slice);
   }
-  /// Hash of the whole values that `tensor` was cut from, where it is still as it was then; else 0.
+  /// Returns the hash of the whole values that `tensor` was cut from, if it still has the values of
+  /// then; else 0.
   std::uint64_t origin(const at::Tensor& tensor) const {
     const auto found = slices_.find(tensor.unsafeGetTensorImpl());
     return found == slices_.end() ? 0 : found->second.origin;

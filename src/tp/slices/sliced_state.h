@@ -8,14 +8,15 @@
 
 namespace smp::tp {
 
-/// A slice of the hidden size of all ranks' samples: hidden and cross states [T·B, S, H/T], masks
-/// of all samples. An all-to-all of each, forward and backward; of a prescaled batch, nothing in
-/// forward and an all-gather in backward.
+/// Returns a slice of the hidden size of all ranks' samples: hidden and cross states [T·B, S, H/T],
+/// and masks of all samples. It takes an all-to-all of each, forward and backward; of a prescaled
+/// batch, nothing in forward and an all-gather in backward.
 TransformerState sliced(const TransformerState& own);
-/// [T·B, S, H/T] -> [B, S, H] of one's own samples. An all-to-all. Of a prescaled batch all
-/// samples, an all-gather.
+/// Returns the hidden state of one's own samples: [T·B, S, H/T] -> [B, S, H]. It takes an
+/// all-to-all; of a prescaled batch, whose samples are returned all, an all-gather.
 at::Tensor own_samples(const at::Tensor& slices);
-/// `mask` of the samples of all ranks, if it differs between samples (of which `batch` are here).
+/// Returns the mask of the samples of all ranks; `mask` itself if it is the same for all samples.
+/// @param batch  the number of samples of this rank
 at::Tensor mask_of_all(const at::Tensor& mask, std::int64_t batch);
 
 }  // namespace smp::tp

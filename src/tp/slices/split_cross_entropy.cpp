@@ -30,14 +30,16 @@ void require_labels(const at::Tensor& logits, const at::Tensor& labels, std::int
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-/// In which type rows are added up: torch's cross entropy does not add up halves either.
+/// Returns the type in which rows are added up: torch's cross entropy does not add up halves
+/// either.
 at::ScalarType sum_type(const at::Tensor& logits) {
   const auto dtype = logits.scalar_type();
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
-/// [.., 1]. Where all are -inf, so is it, and no gradient comes from there: that of LibTorch's
-/// logsumexp is NaN, though for the rows of all ranks together such a part counts nothing.
+/// Returns the log-sum-exp of each row, [.., 1]. Where all classes are -inf, so is it, and no
+/// gradient comes from there: that of LibTorch's logsumexp is NaN, though for the rows of all ranks
+/// together such a part counts nothing.
 at::Tensor log_sum_exp(const at::Tensor& logits) {
   auto sums = at::logsumexp(logits, {-1}, /*keepdim=*/true);
   if (sums.is_meta()) return sums;  // a plan is made, there are no values
@@ -47,8 +49,8 @@ at::Tensor log_sum_exp(const at::Tensor& logits) {
   return sums.masked_fill(nothing, kMinusInfinity);
 }
 
-/// Log-sum-exp and score of the label, [.., 2], of the `real` first classes of this rank, in the
-/// type of sums.
+/// Returns log-sum-exp and score of the label, [.., 2], of the `real` first classes of this rank,
+/// in the type of sums.
 at::Tensor own_parts(const at::Tensor& logits, const at::Tensor& own_label, std::int64_t real) {
   const auto dtype = sum_type(logits);
   if (real == 0) {  // whose sum of exponentials is 0; still part of the graph of the others

@@ -7,7 +7,7 @@
 namespace smp::tp {
 namespace {
 
-/// Made as a whole, because its values are drawn as a whole.
+/// Makes the whole layer, because its values are drawn as a whole.
 torch::nn::Linear whole_layer(std::int64_t in_features, std::int64_t out_features,
                               NormalDeviation deviation) {
   torch::nn::Linear whole(in_features, out_features);

@@ -13,10 +13,11 @@
 
 namespace smp::tp {
 
-/// How weights start: as those of torch::nn::Linear; or N(0, deviation), and biases at 0.
+/// The initialisation of weights: nothing: as in torch::nn::Linear; else N(0, deviation), with
+/// biases 0.
 using NormalDeviation = std::optional<double>;
 
-/// Which slices of a layer a rank holds. What is not cut is whole.
+/// The slices of a layer that a rank holds. A parameter that is not cut is whole on every rank.
 struct LinearCut {
   enum class Weight : std::uint8_t { kWhole, kOutputs, kInputs };
   Weight weight = Weight::kWhole;
@@ -25,7 +26,8 @@ struct LinearCut {
   std::int64_t in_unit = 1;   ///< input channels that stay together
 };
 
-/// Parameters only. Sizes are those of the whole layer; a size that T does not divide is padded.
+/// The parameters of a layer, without its product. Sizes are those of the whole layer; a size that
+/// T does not divide is padded.
 class SplitLinearImpl : public DistributedModule {
  public:
   SplitLinearImpl(std::int64_t in_features, std::int64_t out_features, const LinearCut& cut,

@@ -11,8 +11,8 @@
 
 namespace smp::tp {
 
-/// As torch::nn::LayerNorm over the hidden size, with kMemory cut along it. Of `size` elements,
-/// which T divides then.
+/// A torch::nn::LayerNorm over the hidden size, cut along it with kMemory. The whole has `size`
+/// elements, a multiple of T in that case.
 class SplitNormImpl : public DistributedModule {
  public:
   SplitNormImpl(Layout layout, std::int64_t size, double epsilon);

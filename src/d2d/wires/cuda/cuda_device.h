@@ -13,7 +13,7 @@ namespace smp::d2d {
 /// Every call throws PeerLostError with CUDA's own words where CUDA refuses.
 class CudaDevice {
  public:
-  /// As CUDA passes them between processes.
+  /// A handle to memory or an event, as CUDA passes it between processes.
   using Handle = std::array<std::byte, 64>;
   using Stream = void*;
   using Event = void*;
@@ -23,20 +23,21 @@ class CudaDevice {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  /// The same in all processes that use this GPU, and in no others.
+  /// Returns a text that is the same in all processes that use this GPU, and in no others.
   virtual std::string identity() = 0;
 
   // ---- memory; addresses mean nothing to the host ----
 
   virtual std::byte* allocate(std::size_t bytes) = 0;
-  /// Once no other process has it open.
+  /// Frees memory, once no other process has it open.
   virtual void free(std::byte* memory) noexcept = 0;
   /// @param memory  as allocate() gave it
   virtual Handle export_memory(std::byte* memory) = 0;
-  /// Memory of another process, once.
+  /// Opens memory of another process, once.
   virtual std::byte* open_memory(const Handle& handle) = 0;
   virtual void close_memory(std::byte* memory) noexcept = 0;
-  /// From and to host memory; return when it is there. What streams do meanwhile is not waited for.
+  /// Copies from and to host memory, and returns when the bytes are there. Does not wait for
+  /// streams.
   virtual void write(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void read(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
 
@@ -44,9 +45,9 @@ class CudaDevice {
 
   virtual Stream make_stream() = 0;
   virtual void free_stream(Stream stream) noexcept = 0;
-  /// On which LibTorch puts what the calling thread computes now.
+  /// Returns the stream on which LibTorch puts what the calling thread computes now.
   virtual Stream current_stream() = 0;
-  /// Within this device, or to one whose memory is open here.
+  /// Copies within this device, or to one whose memory is open here.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) = 0;
 
   // ---- events, each at most once on its way ----
@@ -55,13 +56,14 @@ class CudaDevice {
   virtual Event make_event(bool shared) = 0;
   virtual void free_event(Event event) noexcept = 0;
   virtual Handle export_event(Event event) = 0;
-  /// An event of another process.
+  /// Opens an event of another process.
   virtual Event open_event(const Handle& handle) = 0;
-  /// It happens when all that is on `stream` now is done.
+  /// Records `event`: it happens when all that is on `stream` now is done.
   virtual void record(Event event, Stream stream) = 0;
-  /// What comes on `stream` from now on waits for the last record of `event`, in whichever process.
+  /// Lets all that comes on `stream` from now on wait for the last record of `event`, in whichever
+  /// process that was.
   virtual void wait(Stream stream, Event event) = 0;
-  /// Whether its last record has happened.
+  /// True if the last record of `event` has happened.
   virtual bool done(Event event) = 0;
 };
 

@@ -27,7 +27,7 @@ std::byte* pointer_to(CudaLibrary::Address memory) noexcept {
 
 }  // namespace
 
-/// While it lives, the device's context is the thread's.
+/// Makes the device's context that of the thread while it lives.
 class CudaDriver::InContext {
  public:
   explicit InContext(const CudaDriver& driver) noexcept : cuda_(driver.cuda_) {

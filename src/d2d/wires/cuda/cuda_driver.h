@@ -46,8 +46,8 @@ class CudaDriver final : public CudaDevice {
   void* context_ = nullptr;
 };
 
-/// What is equal for two processes that compute on one device, as far as the driver tells: the
-/// UUID of a GPU, whatever number it has in either; else its number.
+/// Returns a text that is equal for two processes that compute on one device, as far as the driver
+/// tells: the UUID of a GPU, whatever number it has in either; else its number.
 std::string identity_of(c10::Device device);
 
 }  // namespace smp::d2d

@@ -11,7 +11,7 @@
 
 namespace smp::d2d {
 
-/// What comes over the other wire.
+/// Takes what comes over the other wire.
 class CudaIpcWire::Inbox final : public WireHandler {
  public:
   explicit Inbox(CudaIpcWire& wire) : wire_(wire) {}
@@ -86,7 +86,8 @@ CudaIpcWire::~CudaIpcWire() {
   base::keep_until_exit(std::move(device_));
 }
 
-/// Every member of a machine with several GPUs has some to share, and the others have none.
+/// Returns the handles of this rank's arena and, where events pass between processes
+/// (CudaIpcOptions::shared_events), of its events.
 std::string CudaIpcWire::offer() const {
   std::vector<CudaDevice::Handle> handles{device_->export_memory(arena_)};
   for (auto* const event : events_) {
@@ -154,7 +155,7 @@ class CudaProbeMemory final : public ProbeMemory {
   }
 
  private:
-  /// Until what was received is there.
+  /// Waits until the bytes that were received are there.
   void wait_for_gpu() const {
     const base::SteadyClock clock;
     const auto end = clock.now() + kGpuPatience;
@@ -218,7 +219,8 @@ std::uint32_t CudaIpcWire::pages_of(std::uint64_t bytes) const noexcept {
   return static_cast<std::uint32_t>((bytes + options_.page_bytes - 1) / options_.page_bytes);
 }
 
-/// Whether the copies of all of it are under way.
+/// Puts copies of the rest of a transfer on the GPU. Returns true if those of all of it are under
+/// way.
 bool CudaIpcWire::send_pieces(GlobalRank rank, Outgoing& transfer) {
   auto& to = peer(rank);
   while (transfer.done < transfer.bytes.size()) {
@@ -244,7 +246,7 @@ bool CudaIpcWire::send_pieces(GlobalRank rank, Outgoing& transfer) {
   return true;
 }
 
-/// What found no pages or events before.
+/// Sends transfers that found no pages or events before. Returns true if some are under way now.
 bool CudaIpcWire::send_waiting() {
   if (waiting_ == 0) return false;
   const auto before = waiting_;
@@ -278,7 +280,8 @@ bool CudaIpcWire::finish_done() {
   return moved;
 }
 
-/// The receiver is done with it, and so its copy into the window is done as well.
+/// Takes pages and event of a piece back: the receiver is done with it, and so its copy into the
+/// window is done as well.
 void CudaIpcWire::on_free(GlobalRank source, const Piece& piece) {
   const auto* const lent =
       piece.event < lent_.size() && lent_[piece.event] ? &*lent_[piece.event] : nullptr;
@@ -329,7 +332,7 @@ void CudaIpcWire::on_piece(GlobalRank source, const Piece& piece) {
   from.receives.erase(posted);
 }
 
-/// It lies in the window of its sender.
+/// Checks that a piece lies in the window of its sender.
 void CudaIpcWire::check_place(GlobalRank source, const Piece& piece) const {
   SMP_ASSERT(piece.event < options_.events && piece.page < options_.pages && piece.size > 0 &&
                  piece.size <= std::uint64_t{options_.pages - piece.page} * options_.page_bytes,
@@ -337,7 +340,7 @@ void CudaIpcWire::check_place(GlobalRank source, const Piece& piece) const {
              piece.page, " with event ", piece.event);
 }
 
-/// Pieces come in order, so one that is lost or comes twice is seen.
+/// Copies a piece to its place. Pieces come in order, so one that is lost or comes twice is seen.
 void CudaIpcWire::copy_out(GlobalRank source, Posted& posted, const Piece& piece) {
   SMP_ASSERT(piece.size <= posted.missing && piece.offset == posted.bytes.size() - posted.missing,
              "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ", source,
@@ -415,9 +418,9 @@ bool CudaIpcWire::drained() const noexcept {
          messages_->drained();
 }
 
-/// Once all that was lent to pieces of this rank has come back nobody uses its events any more, and
-/// its copies are done: it closes the memory of others, and comes. Who has come may still be sent
-/// something, and reads it.
+/// Leaves. Once all that was lent to pieces of this rank has come back, nobody uses its events any
+/// more, and its copies are done: it closes the memory of others, and comes. Who has come may still
+/// be sent something, and reads it.
 bool CudaIpcWire::leave() {
   if (!closed_) {
     if (!drained() || free_events_.size() < events_.size()) return false;

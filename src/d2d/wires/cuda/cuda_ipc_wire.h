@@ -19,14 +19,14 @@
 
 namespace smp::d2d {
 
-/// Sizes, the same on all ranks.
+/// The sizes of the wire, the same on all ranks.
 struct CudaIpcOptions {
   std::size_t page_bytes = 256 << 10;
   std::uint32_t pages = 256;       ///< that one rank may write to at another
   std::uint32_t piece_pages = 32;  ///< most of a transfer in one piece
   std::uint32_t events = 64;       ///< pieces on their way from one rank to all others
-  /// Events pass between processes, of different GPUs. Otherwise a piece is announced when it is
-  /// there, which costs the time in which the receiver could have put work behind it.
+  /// True if events pass between processes of different GPUs. Otherwise a piece is announced when
+  /// it is there, which costs the time in which the receiver could have put work behind it.
   bool shared_events = true;
 };
 
@@ -52,27 +52,28 @@ class CudaIpcWire final : public Wire {
   /// @param gpus      CudaDevice::identity() of each member's, by position
   CudaIpcWire(std::unique_ptr<Wire> messages, std::unique_ptr<CudaDevice> device,
               const std::vector<std::string>& gpus, const CudaIpcOptions& options = {});
-  /// Frees nothing if the wire was connected and not left.
+  /// Frees the memory of the wire; nothing if it was connected and not left.
   ~CudaIpcWire() override;
 
-  /// For the others: where they may write, and the events of this rank.
+  /// Returns, for the other ranks, where they may write, and the events of this rank.
   std::string offer() const;
-  /// @param offers  of all members, by position; before anything is sent
+  /// Opens the memory of the others.
+  /// @param offers  those of all members, by position; before anything is sent
   /// @throws PeerLostError  this GPU cannot reach one of theirs.
   void connect(const std::vector<std::string>& offers);
-  /// Closes memory of others, who may free it then: nothing is sent any more.
+  /// Closes memory of others, who may free it then: nothing may be sent any more.
   void disconnect() noexcept;
 
   const char* name() const noexcept override { return "cuda_ipc"; }
   bool reaches(MemoryKind kind) const noexcept override { return kind == MemoryKind::kCuda; }
   using Wire::reaches;
   BufferPool& buffers() noexcept override { return messages_->buffers(); }
-  /// Memory of this GPU for a probe of this wire; does not outlive it.
+  /// Returns memory of this GPU for a probe of this wire, which it does not outlive.
   std::unique_ptr<ProbeMemory> probe_memory();
   void post(GlobalRank peer, ByteBuffer&& bytes) override;
   void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
   void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
-  /// Transfers whose copies are still under way are reported as well, and LibTorch's stream waits
+  /// Reports transfers whose copies are still under way as well, and lets LibTorch's stream wait
   /// for them: whoever hears an answer may write to what it answers.
   bool complete() override;
   bool poll() override;

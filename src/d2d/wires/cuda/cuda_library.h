@@ -11,8 +11,9 @@
 
 namespace smp::d2d {
 
-/// Named as in cuda.h, whose binary interface is kept from driver to driver.
-/// `int` is a CUresult (0: success) or a CUdevice, `void*` a CUcontext, CUstream or CUevent.
+/// The functions of CUDA's driver, named as in cuda.h, whose binary interface is kept from driver
+/// to driver. `int` is a CUresult (0: success) or a CUdevice, `void*` a CUcontext, CUstream or
+/// CUevent.
 struct CudaLibrary {
   using Address = std::uint64_t;      // CUdeviceptr
   using Handle = CudaDevice::Handle;  // CUipcMemHandle, CUipcEventHandle: 64 bytes by value
@@ -45,10 +46,10 @@ struct CudaLibrary {
   int (*event_open)(void** event, Handle handle);
 };
 
-/// The functions. The first call loads them.
+/// Returns the functions. The first call loads them.
 /// @throws PeerLostError  there is no driver, or it lacks one of them.
 const CudaLibrary& cuda();
-/// The same from this file.
+/// Loads the functions from this file. Throws as cuda().
 CudaLibrary load_cuda(const char* file);
 
 }  // namespace smp::d2d

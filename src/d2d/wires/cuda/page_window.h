@@ -7,14 +7,15 @@
 
 namespace smp::d2d {
 
-/// Lends runs of neighbouring pages; they come back in any order.
+/// Lends runs of neighbouring pages, which come back in any order.
 class PageWindow {
  public:
   explicit PageWindow(std::uint32_t pages) : taken_(pages) {}
 
-  /// The first of `count` free neighbours: those behind the ones taken last, if there are any.
+  /// Returns the first of `count` free neighbours: those behind the ones taken last, if there are
+  /// any. Nothing if there are none.
   [[nodiscard]] std::optional<std::uint32_t> take(std::uint32_t count);
-  /// What take() gave.
+  /// Gives back the pages that take() gave.
   void give_back(std::uint32_t first, std::uint32_t count);
   std::uint32_t pages() const noexcept { return static_cast<std::uint32_t>(taken_.size()); }
   std::uint32_t free_pages() const noexcept { return pages() - lent_; }

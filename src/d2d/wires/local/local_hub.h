@@ -19,12 +19,12 @@
 namespace smp::d2d {
 
 struct LocalOptions {
-  /// Bytes arrive as events of this clock; without one, at once.
+  /// The clock whose events the arrivals of bytes are; without one they arrive at once.
   fiber::SimClock* clock = nullptr;
-  /// Mean of the exponential delay, in simulated time; every 16th message or so takes 20 times
+  /// The mean of the exponential delay, in simulated time; every 16th message or so takes 20 times
   /// longer.
   base::Nanoseconds mean_delay = 100;
-  /// Every message takes exactly this long instead.
+  /// The time that every message takes exactly, instead of a random delay.
   std::optional<base::Nanoseconds> fixed_delay = std::nullopt;
 };
 
@@ -35,9 +35,9 @@ class LocalHub {
   explicit LocalHub(int ranks, LocalOptions options = {});
 
   int size() const noexcept { return size_; }
-  /// Control messages posted so far by all ranks: with a channel, one for each frame.
+  /// The number of control messages posted so far by all ranks: with a channel, one for each frame.
   std::uint64_t frames_sent() const noexcept { return frames_sent_; }
-  /// The control message with this number, counted over all ranks from 0, will be lost. For tests.
+  /// Loses the control message with this number, counted over all ranks from 0. For tests.
   void lose_frame(std::uint64_t number) { lost_.push_back(number); }
 
  private:

@@ -12,10 +12,10 @@ namespace smp::d2d {
 /// when it has arrived, so that a change in between is noticed as on a real wire.
 class LocalWire final : public Wire {
  public:
-  /// To all ranks of the hub.
+  /// Makes a wire to all ranks of the hub.
   LocalWire(std::shared_ptr<LocalHub> hub, GlobalRank rank);
-  /// To `members`, each of which names the same in the same order. The wires that the members open
-  /// for the same time belong together, and have a message space of their own.
+  /// Makes a wire to `members`, each of which names the same in the same order. The n-th wires that
+  /// the members open belong together, and have a message space of their own.
   /// @throws UsageError  a member is not in the hub, or this rank is not a member.
   LocalWire(std::shared_ptr<LocalHub> hub, GlobalRank rank, Members members);
   ~LocalWire() override;
@@ -28,7 +28,7 @@ class LocalWire final : public Wire {
   bool complete() override;
   bool poll() override;
   bool drained() const noexcept override { return own().in_flight == 0; }
-  /// Waits for nobody: the hub keeps what is on its way.
+  /// Leaves at once, without waiting: the hub keeps what is on its way.
   bool leave() override;
 
  private:

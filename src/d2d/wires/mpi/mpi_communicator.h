@@ -12,11 +12,11 @@
 
 namespace smp::d2d {
 
-/// MPI's own text for `code`.
+/// Returns MPI's own text for `code`.
 std::string mpi_error_text(int code);
 
-/// Throws PeerLostError with MPI's text unless `code` is MPI_SUCCESS. `peer`: the rank on the
-/// other side, if MPI said.
+/// Throws PeerLostError with MPI's text unless `code` is MPI_SUCCESS.
+/// @param peer  the rank on the other side, if MPI said
 void check_mpi(int code, const char* doing, GlobalRank peer = {});
 
 /// Owns a communicator whose errors are returned, never fatal; freed unless MPI is already over.
@@ -31,14 +31,15 @@ class MpiCommunicator {
     return *this;
   }
 
-  /// A copy of `other` with a message space of its own. All its ranks call this.
+  /// Makes a copy of `other` with a message space of its own. All its ranks call this.
   static MpiCommunicator duplicate(MPI_Comm other);
-  /// Of the ranks that share this machine's memory. All ranks of `other` call this.
+  /// Makes a communicator of the ranks that share this machine's memory. All ranks of `other` call
+  /// this.
   static MpiCommunicator of_this_host(MPI_Comm other);
-  /// Of `ranks` of `other`, in that order. Only these call this.
+  /// Makes a communicator of `ranks` of `other`, in that order. Only these call this.
   static MpiCommunicator subgroup(MPI_Comm other, const Members& ranks);
 
-  /// This process's rank in `ranks`.
+  /// Returns this process's rank in `ranks`.
   static int rank_in(MPI_Comm ranks);
 
   MPI_Comm get() const noexcept { return handle_; }
@@ -54,15 +55,15 @@ class MpiCommunicator {
 class MpiMeeting {
  public:
   explicit MpiMeeting(const MpiCommunicator& ranks);
-  /// True once every rank has entered.
+  /// Returns true once every rank has entered.
   bool complete();
 
  private:
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// MPI_Abort, and the end of this process even if its launcher does not answer: one that is
-/// stopped, or cannot be reached, would hold it for ever. That one is given 5 s.
+/// Calls MPI_Abort and ends this process, after 5 s even if the launcher does not answer: one that
+/// is stopped, or cannot be reached, would hold the process for ever.
 [[noreturn]] void abort_mpi(MPI_Comm communicator, int exit_code) noexcept;
 
 /// Ends the whole job once this process exits: not at once, so that the exception that is unwinding

@@ -13,7 +13,7 @@ constexpr int kQuestions = 5;  // within the patience
 
 }  // namespace
 
-/// Travels as it is: all ranks run the same program.
+/// A question or an answer. It travels as plain bytes, since all ranks run the same program.
 struct MpiLinks::Note {
   bool question;
   LinkCounts counts;

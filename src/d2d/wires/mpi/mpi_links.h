@@ -26,19 +26,19 @@ class MpiLinks {
   MpiLinks(MPI_Comm ranks, const Members& members, base::Nanoseconds patience);
   ~MpiLinks();
 
-  /// By position of the peer.
+  /// Returns the counts of the link to the peer at a position.
   LinkCounts& counts(int peer) { return links_[static_cast<std::size_t>(peer)].counts; }
 
-  /// Asks every peer with which anything was exchanged what has arrived there, but those that owe
-  /// an answer or gave one just now. (With others MPI would have to connect first.) To be called
-  /// again and again while nothing moves.
+  /// Asks peers with which anything was exchanged what has arrived there, except those that owe an
+  /// answer or gave one just now. (With others MPI would have to connect first.) To be called again
+  /// and again while nothing moves.
   void ask();
   /// Answers questions and looks at answers. To be called when nothing has arrived that was not
   /// taken.
   /// @throws PeerLostError  something is lost on the way to or from a peer. If both ends ask, the
   ///                        lower rank finds it first, so that one of them tells it.
   void poll();
-  /// What was asked and answered has left.
+  /// Returns true if all questions and answers have left.
   bool drained();
 
  private:

@@ -14,7 +14,7 @@
 namespace smp::d2d {
 namespace {
 
-/// Names of Open MPI 4 and 5.
+/// The names of the files of Open MPI 4 and 5.
 constexpr std::array kNames{"/dev/shm/vader_segment.", "/dev/shm/sm_segment."};
 
 std::string read_maps() {

@@ -9,17 +9,20 @@
 
 namespace smp::d2d {
 
-/// Open MPI removes them when it ends, or its launcher does; nobody does if both are killed. So
-/// they lose their names as soon as all ranks have opened them. Open MPI wants to remove them
-/// itself in the end, and gets empty ones for that.
+/// Hides the files of Open MPI, which it or its launcher removes in the end; nobody does if both
+/// are killed. So they lose their names as soon as all ranks have opened them. Open MPI wants to
+/// remove them itself in the end, and gets empty ones for that.
 class MpiSegments {
  public:
-  /// All ranks of one machine call it. They talk to each other, so that all is opened.
+  /// Removes the names. All ranks of one machine call it; they talk to each other, so that all is
+  /// opened.
   void hide(const MpiCommunicator& host);
-  /// Before MPI ends, and before any rank of the machine may be through with that.
+  /// Makes empty files for Open MPI to remove. Called before MPI ends, and before any rank of the
+  /// machine may be through with that.
   void give_back() const noexcept;
 
-  /// Files among the memory maps of a process (the text of /proc/self/maps) that are such segments.
+  /// Returns the files among the memory maps of a process (the text of /proc/self/maps) that are
+  /// such segments.
   static std::vector<std::string> find(const std::string& maps);
 
  private:

@@ -23,20 +23,20 @@
 namespace smp::d2d {
 
 struct MpiWireOptions {
-  /// Longer transfers travel as several messages (MPI counts are ints).
+  /// The longest message; longer transfers travel as several messages (MPI counts are ints).
   std::size_t chunk_bytes = std::size_t{1} << 30;
-  /// How long the destructor waits for the other ranks to leave as well, in nanoseconds: normally
-  /// long, since one of them may still be writing a checkpoint.
+  /// The time for which the destructor waits for the other ranks to leave as well, in nanoseconds:
+  /// normally long, since one of them may still be writing a checkpoint.
   base::Nanoseconds leave_deadline = 1800 * base::kSecond;
-  /// The same while an exception unwinds: then the others may never come.
+  /// The same time while an exception unwinds: then the others may never come.
   base::Nanoseconds unwind_deadline = 5 * base::kSecond;
-  /// How long nothing must arrive on a link before what is missing there is lost; the higher of two
-  /// ranks waits twice as long.
+  /// The time in which nothing must arrive on a link before what is missing there is lost; the
+  /// higher of two ranks waits twice as long.
   base::Nanoseconds link_patience = 5 * base::kSecond;
 };
 
-/// Control bytes are probed for; data is received straight into its place. All MPI errors are
-/// PeerLostErrors.
+/// A wire over MPI. Control bytes are probed for; data is received straight into its place. All MPI
+/// errors are PeerLostErrors.
 class MpiWire final : public Wire {
  public:
   /// All ranks of `ranks` call this together; `members` names them in that order.

@@ -14,7 +14,8 @@
 
 namespace smp::d2d {
 
-/// Requests and payloads side by side, so that MPI can test a window of them in one call.
+/// MPI requests and their payloads side by side, so that MPI can test a window of requests in one
+/// call.
 template <class Payload>
 class TransferSet {
  public:
@@ -27,7 +28,7 @@ class TransferSet {
   }
 
   /// Tests a window of requests and hands the payloads of complete ones to `done`, in the order
-  /// they were added; `done` may add. Calls go round all requests. Returns whether there was one.
+  /// they were added; `done` may add. Calls go round all requests. Returns true if there was one.
   template <class Done>
   bool test(Done&& done) {
     if (empty()) return false;
@@ -47,7 +48,7 @@ class TransferSet {
     return true;
   }
 
-  /// Tests all requests that are there now, a window at a time.
+  /// Tests all requests that are there now, a window at a time. Returns true if one was complete.
   template <class Done>
   bool test_all(Done&& done) {
     bool any = false;

@@ -22,9 +22,9 @@ namespace {
 static_assert(OfiEndpoint::kLater == -FI_EAGAIN);
 static_assert(sizeof(OfiOperation) == sizeof(fi_context2));
 
-/// The interface that this is written for; newer libraries keep to it.
+/// The version of the interface that this is written for; newer libraries keep to it.
 constexpr std::uint32_t kVersion = FI_VERSION(1, 11);
-/// What FI_MR_BASIC, an older name, stands for.
+/// The modes that FI_MR_BASIC, an older name, stands for.
 constexpr int kBasicModes = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 constexpr int kKnownModes = kBasicModes | FI_MR_LOCAL;
 constexpr std::size_t kCompletionsPerRead = 64;
@@ -36,7 +36,7 @@ void check_ofi(int status, const char* what) {
                  "without it");
 }
 
-/// No order is asked for, neither of messages nor of completions.
+/// Returns the hints for a provider. They ask for no order, neither of messages nor of completions.
 OfiHandle<fi_info> make_hints(const char* provider, int memory_modes) {
   OfiHandle<fi_info> hints(ofi().dupinfo(nullptr));
   SMP_REQUIRE_AS(PeerLostError, hints != nullptr, "libfabric: there is no memory");
@@ -54,7 +54,7 @@ OfiHandle<fi_info> make_hints(const char* provider, int memory_modes) {
   return hints;
 }
 
-/// Of each provider the best interface comes first.
+/// Returns the interfaces of the provider, of which the best comes first.
 OfiHandle<fi_info> ask_for(const char* provider, int memory_modes, int& status) {
   const auto hints = make_hints(provider, memory_modes);
   fi_info* found = nullptr;
@@ -62,8 +62,8 @@ OfiHandle<fi_info> ask_for(const char* provider, int memory_modes, int& status) 
   return OfiHandle<fi_info>(status == 0 ? found : nullptr);
 }
 
-/// Not libfabric's own choice: its provider for shared memory leaves files behind when ranks are
-/// killed, and ranks of one machine have a wire of their own.
+/// Chooses the provider. It is not libfabric's own choice, whose provider for shared memory leaves
+/// files behind when ranks are killed; ranks of one machine have a wire of their own.
 OfiHandle<fi_info> choose_provider(int memory_modes) {
   int status = 0;
   if (std::getenv("FI_PROVIDER") != nullptr) {

@@ -14,13 +14,13 @@
 
 namespace smp::d2d {
 
-/// Something that libfabric was given to do. It stays where it is until its completion is read;
+/// An operation that libfabric was given to do. It stays where it is until its completion is read;
 /// its first bytes are libfabric's until then (FI_CONTEXT2).
 struct OfiOperation {
   void* of_libfabric[8];
 };
 
-/// Something that is over.
+/// The end of an operation, or of another rank's write.
 struct OfiCompletion {
   OfiOperation* operation = nullptr;  ///< nullptr: another rank's write is there
   std::size_t bytes = 0;              ///< of a received message
@@ -30,15 +30,15 @@ struct OfiCompletion {
 };
 
 struct OfiEndpointOptions {
-  /// Ways of registering memory that providers may ask for (FI_MR_...); 0: all that are known here.
+  /// The ways of registering memory that providers may ask for (FI_MR_...); 0: all known here.
   int memory_modes = 0;
-  /// Registers what is sent as well, as if the provider asked for it.
+  /// True if what is sent is registered as well, as if the provider asked for it.
   bool register_local = false;
 };
 
-/// Chooses its provider: those that FI_PROVIDER names, else EFA, else TCP. libfabric's other
-/// variables of the environment hold as well (FI_TCP_IFACE). Progress is made by read(), and by
-/// nothing else, so whoever waits reads.
+/// An endpoint of the provider that FI_PROVIDER names, else of EFA, else of TCP. libfabric's other
+/// environment variables hold as well (FI_TCP_IFACE). Progress is made by read(), and by nothing
+/// else, so whoever waits reads.
 class OfiEndpoint {
  public:
   /// @throws PeerLostError  libfabric does not start; says why.
@@ -47,22 +47,22 @@ class OfiEndpoint {
   OfiEndpoint(const OfiEndpoint&) = delete;
   OfiEndpoint& operator=(const OfiEndpoint&) = delete;
 
-  /// Bytes that others need to reach it, the provider's name among them.
+  /// Returns the bytes that others need to reach it, the provider's name among them.
   const std::string& address() const noexcept { return address_; }
-  /// What the calls below name the endpoint at `address` by. Nothing is sent yet.
+  /// Returns the name by which the calls below know the endpoint at `address`. Nothing is sent yet.
   /// @throws PeerLostError  it has another provider.
   std::uint64_t peer(const std::string& address);
 
   /// The most bytes of a message, and of a write.
   std::size_t longest() const noexcept;
-  /// How many operations to send, or messages to receive, it takes at a time, or more.
+  /// The number of operations to send, or of messages to receive, that it takes at least at a time.
   std::size_t sends() const noexcept;
   std::size_t receives() const noexcept;
 
-  /// For writes of other ranks.
+  /// Registers memory for writes of other ranks.
   /// @throws PeerLostError  the provider refuses it.
   OfiMemory register_target(std::span<std::byte> bytes);
-  /// For messages, and for writes of this rank.
+  /// Registers memory for messages, and for writes of this rank.
   OfiMemory register_source(std::span<const std::byte> bytes);
 
   // Each starts an operation on registered bytes, which stay until its completion is read. Returns
@@ -77,15 +77,16 @@ class OfiEndpoint {
     std::uint64_t address;
     std::uint64_t key;
   };
-  /// The peer reads a completion with `immediate` once all bytes are there.
+  /// Writes to memory of a peer, which reads a completion with `immediate` once all bytes are
+  /// there.
   int write(std::span<const std::byte> bytes, void* descriptor, const Remote& to,
             std::uint32_t immediate, OfiOperation& operation);
   static std::string error_text(int status);
 
-  /// Moves what can be moved, and appends what is over, in any order, at most some of it.
+  /// Moves what can be moved, and appends some of the completions, in any order.
   /// @throws PeerLostError  there is no reading any more.
   virtual void read(std::vector<OfiCompletion>& completions);
-  /// Ends all operations: nothing of this rank's memory is used from then on.
+  /// Ends all operations: no memory of this rank is used from then on.
   void shut() noexcept { endpoint_.reset(); }
 
  private:

@@ -16,7 +16,7 @@ enum class OfiFrameKind : std::uint8_t {
   kNothing,  ///< but what was received, and that the receiver is still there if it takes it
 };
 
-/// At the end of each frame, so that the control bytes before it can be handed on where they lie.
+/// The end of each frame, so that the control bytes before it can be handed on where they lie.
 /// Between the two: the numbers of transfers that the sender of the frame has received as a whole.
 struct OfiTrailer {
   std::uint64_t secret = 0;         ///< of the job
@@ -28,7 +28,7 @@ struct OfiTrailer {
   std::uint8_t last = 1;  ///< kControl: 1 for the last part, else 0; no bool: others write it
 };
 
-/// The receiver lets the sender of a transfer write it to its place.
+/// Lets the sender of a transfer write it to its place at the receiver.
 struct OfiGrant {
   TransferId id = 0;
   std::uint64_t address = 0;
@@ -38,27 +38,27 @@ struct OfiGrant {
   std::uint32_t receive = 0;  ///< the immediate of each write
 };
 
-/// The number of writes that carry `bytes`.
+/// Returns the number of writes that carry `bytes`.
 inline std::size_t segments_of(std::size_t bytes, std::size_t segment) {
   return (bytes + segment - 1) / segment;
 }
 
-/// Transfers that a frame of `bytes` bytes can name.
+/// Returns the number of transfers that a frame of `bytes` bytes can name.
 constexpr std::size_t most_received_in(std::size_t bytes) {
   return (bytes - sizeof(OfiTrailer)) / sizeof(TransferId);
 }
 
-/// Bytes of control data in one message; a longer one is none of ours.
+/// The most bytes of control data in one message; a longer one is none of ours.
 inline constexpr std::uint64_t kLongestOfiMessage = std::uint64_t{1} << 30;
 
-/// The trailer of a received frame; `bytes` holds one at least.
+/// Returns the trailer of a received frame; `bytes` holds one at least.
 [[nodiscard]] OfiTrailer trailer_of(std::span<const std::byte> bytes);
 
-/// Whether whoever wrote it knows the job's secret.
+/// True if the sender of the frame knows the job's secret.
 [[nodiscard]] bool is_of_job(std::span<const std::byte> frame, std::uint64_t secret);
 
-/// Whether another of `ranks` ranks may have written it, which is not at position `own`: all that
-/// it counts is there, and no more.
+/// True if another of `ranks` ranks, which is not at position `own`, may have written the frame:
+/// all that it counts is there, and no more.
 [[nodiscard]] bool makes_sense(std::span<const std::byte> frame, int ranks, int own);
 
 }  // namespace smp::d2d

@@ -30,7 +30,7 @@ std::optional<ByteBuffer> OfiInbox::take(BufferPool& pool) {
   return std::exchange(message_, {});
 }
 
-/// Whether the message is complete.
+/// Appends a part of a message. Returns true if the message is complete.
 bool OfiInbox::append(std::span<const std::byte> part, const OfiTrailer& trailer) {
   if (arrived_ == 0) message_.resize(trailer.message_bytes);
   const auto all = arrived_ + part.size();

@@ -15,31 +15,32 @@
 
 namespace smp::d2d {
 
-/// Frames come in any order, each once, and are taken in that of their numbers. A frame may have to
-/// wait for transfers that it says were received.
+/// The frames of one rank, which come in any order, each once, and are taken in that of their
+/// numbers. A frame may have to wait for transfers that it says were received.
 class OfiInbox {
  public:
   explicit OfiInbox(GlobalRank source) : source_(source) {}
 
-  /// `frame` makes sense (ofi_frame.h). False, and it is dropped: its number has been there, or is
-  /// too far ahead.
+  /// Keeps `frame`, which makes sense (ofi_frame.h). Returns false, and drops it, if its number has
+  /// been there or is too far ahead.
   [[nodiscard]] bool put(ByteBuffer&& frame);
-  /// The number of the frame that is to be taken next.
+  /// Returns the number of the frame that is to be taken next.
   std::uint64_t next() const noexcept { return frames_.next(); }
-  /// That frame has come.
+  /// True if that frame has come.
   bool has_next() const noexcept { return frames_.ready(); }
   OfiFrameKind next_kind() const;
 
-  /// Tells `must_wait(TransferId)` each transfer that the next frame says was received, once; true:
-  /// the frame waits until is_over() was called for it.
+  /// Asks `must_wait(TransferId)`, once, about each transfer that the next frame says was received;
+  /// if true, the frame waits until is_over() was called for it.
   template <class MustWait>
   void note_received(MustWait&& must_wait);
   bool waits() const noexcept { return awaited_ > 0; }
-  /// One of those that the next frame waits for. Whether it was the last.
+  /// Notes the end of one transfer that the next frame waits for. Returns true if it was the last.
   bool is_over() noexcept { return --awaited_ == 0; }
 
-  /// The next frame, which is there and does not wait; what it completes, if it does: all control
-  /// bytes of a message, where they lie if they came in one frame. Other buffers go back to `pool`.
+  /// Takes the next frame, which is there and does not wait. Returns the message that it completes,
+  /// if it does: all control bytes, where they lie if they came in one frame. Other buffers go back
+  /// to `pool`.
   /// @throws InternalError  it does not go on with the message of the last one
   std::optional<ByteBuffer> take(BufferPool& pool);
 

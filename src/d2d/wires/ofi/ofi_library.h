@@ -6,8 +6,8 @@
 
 namespace smp::d2d {
 
-/// Named as in fabric.h. All others are inline there: they call through the objects that these
-/// make.
+/// libfabric's functions, named as in fabric.h. All others are inline there: they call through the
+/// objects that these make.
 struct OfiLibrary {
   decltype(&::fi_getinfo) getinfo;
   decltype(&::fi_freeinfo) freeinfo;
@@ -17,11 +17,11 @@ struct OfiLibrary {
   decltype(&::fi_version) version;
 };
 
-/// The functions. The first call loads them, and lets EFA's processes fork unless the environment
-/// says otherwise (FI_EFA_FORK_SAFE).
+/// Returns the functions. The first call loads them, and lets EFA's processes fork unless the
+/// environment says otherwise (FI_EFA_FORK_SAFE).
 /// @throws PeerLostError  libfabric is not installed, or lacks one of them.
 const OfiLibrary& ofi();
-/// The same from this file.
+/// Loads the functions from this file. Throws as ofi().
 OfiLibrary load_ofi(const char* file);
 
 }  // namespace smp::d2d

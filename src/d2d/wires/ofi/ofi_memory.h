@@ -9,17 +9,18 @@
 
 namespace smp::d2d {
 
-/// Made by OfiEndpoint, which outlives it. Empty where the provider wants nothing registered.
+/// Registered memory, made by OfiEndpoint, which outlives it. Empty where the provider wants
+/// nothing registered.
 class OfiMemory {
  public:
   OfiMemory() = default;
-  /// @param address  by which other ranks name its first byte
+  /// @param address  the number by which other ranks name its first byte
   OfiMemory(OfiHandle<fid_mr> region, std::uint64_t address)
       : region_(std::move(region)), address_(address) {}
 
-  /// What this rank's own operations name it by; nullptr: nothing is needed.
+  /// Returns the name that this rank's own operations use; nullptr: none is needed.
   void* descriptor() const noexcept;
-  /// What other ranks name it by, which is registered for their writes.
+  /// Returns the key that other ranks use, if the memory is registered for their writes.
   std::uint64_t key() const noexcept;
   std::uint64_t address() const noexcept { return address_; }
 

@@ -12,27 +12,28 @@
 
 namespace smp::d2d {
 
-/// Messages in the order they were put, in as many frames as they need. The last frame of a message
-/// goes only when all transfers that were received before have been told.
+/// The messages to one rank in the order they were put, in as many frames as they need. The last
+/// frame of a message goes only when all transfers that were received before have been told.
 class OfiOutbox {
  public:
-  /// What lies before the trailer of a frame, and the trailer, but for secret and source.
+  /// A frame to send: the bytes before its trailer, and the trailer without secret and source.
   struct Frame {
     std::size_t bytes = 0;
     OfiTrailer trailer;
   };
 
   void put(OfiFrameKind kind, ByteBuffer&& bytes = {});
-  /// `transfer` has been received as a whole, which the next frames say.
+  /// Notes that `transfer` has been received as a whole, which the next frames say.
   void tell(TransferId transfer) { received_.push_back(transfer); }
   std::size_t untold() const noexcept { return received_.size(); }
 
-  /// No message is left to be sent.
+  /// True if no message is left to be sent.
   bool empty() const noexcept { return messages_.empty(); }
-  /// Writes into `memory`, which holds a trailer more, the frame that is next; there is a message.
+  /// Writes the next frame into `memory`, which has room for a trailer more; there must be a
+  /// message.
   Frame write_next(std::span<std::byte> memory) const;
-  /// It is being sent. True if it was the last one of its message, whose buffer goes back to
-  /// `pool`.
+  /// Notes that the frame is being sent. Returns true if it was the last one of its message, whose
+  /// buffer goes back to `pool`.
   bool pass(const Frame& frame, BufferPool& pool);
 
  private:

@@ -12,13 +12,13 @@
 namespace smp::d2d {
 namespace {
 
-/// Frames to one peer at a time, and frames set aside for each peer, up to a limit for all.
+/// The frames to one peer at a time, and the frames set aside for each peer, up to a limit for all.
 constexpr std::size_t kFramesPerPeer = 8;
 constexpr std::size_t kMostFrames = 512;
-/// Writes to one peer at a time: enough for a fast network to be busy, and so few that a frame
+/// The writes to one peer at a time: enough for a fast network to be busy, and so few that a frame
 /// does not wait long behind them.
 constexpr std::size_t kWritesPerPeer = 16;
-/// One call reads no more often, whatever comes.
+/// The most reads of completions, or of frames of a peer, in one call, whatever comes.
 constexpr int kMostReads = 64;
 constexpr int kMostFramesRead = 64;
 constexpr base::Nanoseconds kBetweenChecks = base::kSecond;
@@ -48,8 +48,9 @@ OfiWire::OfiWire(GlobalRank rank, Members members, std::unique_ptr<OfiEndpoint> 
   post_receives();
 }
 
-/// Closing an endpoint over TCP in the middle of a write to it ends the process (libfabric 1.17):
-/// then it stays open, and its own memory is kept. What other ranks were granted is withdrawn.
+/// Ends the wire. Closing an endpoint over TCP in the middle of a write to it ends the process
+/// (libfabric 1.17): then it stays open, and its own memory is kept. Places that other ranks were
+/// granted are withdrawn.
 OfiWire::~OfiWire() {
   if (receives_.empty()) {
     endpoint_->shut();
@@ -68,7 +69,8 @@ void OfiWire::for_each_peer(Action&& action) {
   }
 }
 
-/// Frames to send and to receive, registered once: they are small, and used again and again.
+/// Makes the frames to send and to receive, registered once: they are small, and used again and
+/// again.
 void OfiWire::make_frames() {
   const std::size_t wanted = std::min(kFramesPerPeer * (peers_.size() - 1), kMostFrames);
   const std::size_t to_send = std::min(wanted, endpoint_->sends());
@@ -132,7 +134,8 @@ void OfiWire::start_transfer(Outgoing& transfer) {
   start_waiting_for(to);
 }
 
-/// Each time another peer is the first: what libfabric takes at once is for all of them.
+/// Starts what waits. Each time another peer is the first, since what libfabric takes at once is
+/// for all of them.
 void OfiWire::start_waiting() {
   if (waiting_ == 0) return;
   ++turn_;
@@ -142,7 +145,8 @@ void OfiWire::start_waiting() {
   }
 }
 
-/// What is short goes first. What libfabric does not take now waits, and what is behind it.
+/// Starts what waits for a peer, the short first. If libfabric does not take something now, that
+/// waits, and so does all behind it.
 void OfiWire::start_waiting_for(Peer& to) {
   if (start_grants(to)) start_messages(to);
   start_writes(to);
@@ -181,7 +185,7 @@ OfiWire::Operation* OfiWire::free_frame(const Peer& to) const {
   return free_frames_.back();
 }
 
-/// `operation` is the last of the free frames, and stays so if it is not started.
+/// Starts a frame. `operation` is the last of the free frames, and stays so if it is not started.
 bool OfiWire::start_frame(Peer& to, Operation& operation, std::size_t bytes,
                           const OfiTrailer& trailer) {
   auto named = trailer;
@@ -234,7 +238,7 @@ bool OfiWire::start_segment(Outgoing& transfer) {
   return true;
 }
 
-/// The endpoint takes no more for anybody: that says nothing of a peer.
+/// True if the endpoint takes no more for anybody, which says nothing of a peer.
 bool OfiWire::is_full() const {
   return frames_in_flight_ + writes_in_flight_ >= endpoint_->sends();
 }
@@ -252,9 +256,9 @@ bool OfiWire::is_started(int status, Operation& operation) {
   return status == 0;
 }
 
-/// libfabric's TCP provider does not tell that a process is gone: it tries to connect again for
-/// ever, and takes nothing meanwhile. Never so much is under way to one peer that it would take
-/// nothing because of that.
+/// Notes that libfabric takes nothing for a peer. Its TCP provider does not tell that a process is
+/// gone: it tries to connect again for ever, and takes nothing meanwhile. Never so much is under
+/// way to one peer that it would take nothing because of that.
 void OfiWire::refuse(Peer& to) {
   const auto now = clock_.now();
   // While this rank did not ask, nothing could go on.
@@ -313,7 +317,7 @@ bool OfiWire::complete() {
   return told;
 }
 
-/// Whether the handler was told of it.
+/// Handles a completion. Returns true if the handler was told of it.
 bool OfiWire::finish(const OfiCompletion& completion) {
   const bool failed = !completion.error.empty();
   auto* const operation = static_cast<Operation*>(completion.operation);
@@ -354,7 +358,7 @@ bool OfiWire::finish_write(Operation& operation, bool failed) {
   return true;
 }
 
-/// What goes to a peer that has left need not arrive.
+/// Drops the rest of a transfer to a peer that has left, since it need not arrive.
 void OfiWire::give_up(Outgoing& transfer) {
   transfer.written = transfer.bytes.size();
   waiting_ -= std::erase(transfer.peer->writing, &transfer);
@@ -374,7 +378,8 @@ bool OfiWire::finish_segment(std::uint32_t receive) {
   return true;
 }
 
-/// The peer is told by the next frame; one is made if there are many to tell.
+/// Lets the next frame tell the peer that a transfer was received; makes a frame if there are many
+/// to tell.
 void OfiWire::tell(Peer& to, TransferId received) {
   to.outbox.tell(received);
   if (to.outbox.untold() >= most_received_in(options_.frame_bytes) && to.outbox.empty()) {
@@ -437,7 +442,8 @@ void OfiWire::make_readable(Peer& source) {
   if (!std::exchange(source.is_readable, true)) readable_.push_back(&source);
 }
 
-/// Of those peers that were readable before. Whether the handler was told of anything.
+/// Reads frames of the peers that were readable before. Returns true if the handler was told of
+/// anything.
 bool OfiWire::read_frames(Reading reading) {
   bool told = false;
   reading_.swap(readable_);
@@ -449,8 +455,9 @@ bool OfiWire::read_frames(Reading reading) {
   return told;
 }
 
-/// An answer tells that what it answers has left, but what was written may be over here later than
-/// it is there. So each frame names what its sender had received, and waits for that.
+/// Reads frames of one peer. An answer tells that what it answers has left, but a write may be over
+/// here later than it is there. So each frame names the transfers that its sender had received, and
+/// waits for the end of those here.
 bool OfiWire::read_frames_of(Peer& source, Reading reading) {
   auto& inbox = source.inbox;
   bool told = false;
@@ -473,7 +480,8 @@ bool OfiWire::read_frames_of(Peer& source, Reading reading) {
   return told;
 }
 
-/// Whether a frame that says so has come before `received` is over here.
+/// Returns true if `received` is not over here, though a frame says that it has been received: the
+/// frame must wait.
 bool OfiWire::must_wait(Peer& source, TransferId received) {
   const auto transfer = source.outgoing.find(received);
   if (transfer == source.outgoing.end()) return false;
@@ -503,7 +511,7 @@ void OfiWire::check_links() {
   });
 }
 
-/// What goes to a peer that has left is no loss.
+/// Notes that an operation failed. A failure of one to a peer that has left is no loss.
 void OfiWire::fail(const Operation* operation, const std::string& why) {
   if (operation == nullptr || operation->peer == nullptr) {
     return lose(base::concat("receiving over libfabric failed (", why, ')'), kGone);
@@ -526,8 +534,8 @@ bool OfiWire::drained() const noexcept {
   return waiting_ == 0 && frames_in_flight_ == 0 && sends_in_flight_ == 0;
 }
 
-/// Everyone says goodbye, which is the last that others hear of him. A rank that nobody polls any
-/// more, because it carries nothing, leaves as well.
+/// Leaves: every rank says goodbye, which is the last that others hear of it. A rank that nobody
+/// polls any more, because it carries nothing, leaves as well.
 bool OfiWire::leave() {
   if (leaving_ == Leaving::kLeft) return true;
   complete();

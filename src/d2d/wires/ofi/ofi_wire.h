@@ -23,30 +23,30 @@
 
 namespace smp::d2d {
 
-/// All ranks name the same.
+/// The options of the wire, which all ranks name alike.
 struct OfiWireOptions {
-  /// Of a message: about what a packet of EFA's carries.
+  /// The bytes of a frame: about what a packet of EFA's carries.
   std::size_t frame_bytes = 8192;
-  /// Of a write, or as many as the provider takes. Several are under way at a time.
+  /// The bytes of a write, or as many as the provider takes. Several are under way at a time.
   std::size_t segment_bytes = std::size_t{1} << 20;
-  /// How long libfabric may take nothing for a peer that it could reach before, while nothing comes
-  /// from there, until that peer is lost.
+  /// The time for which libfabric may take nothing for a peer that it could reach before, while
+  /// nothing comes from there, until that peer is lost.
   base::Nanoseconds patience = 5 * base::kSecond;
-  /// Of the job, in every frame: those without it are never looked at.
+  /// The secret of the job, in every frame: frames without it are never looked at.
   std::uint64_t secret = 0;
 };
 
-/// Nothing that libfabric carries is taken to come in the order sent: EFA promises none.
-/// Control bytes travel in frames of a fixed size, numbered for each ordered pair of ranks, and are
-/// put in order by the receiver. Data goes nowhere before its receiver has granted it a place; then
-/// the sender writes it there, segment by segment, and each write tells the receive that it belongs
-/// to. The receiver counts them.
+/// A wire over libfabric. It relies on no order of messages, since EFA promises none. Control bytes
+/// travel in frames of a fixed size, numbered for each ordered pair of ranks, and are put in order
+/// by the receiver. Data goes nowhere before its receiver has granted it a place; then the sender
+/// writes it there, segment by segment, and each write tells the receive that it belongs to. The
+/// receiver counts them.
 class OfiWire final : public Wire {
  public:
-  /// @param addresses  of the endpoints of all `members`, by position; all construct theirs
+  /// @param addresses  of the endpoints of all `members`, by position; all members construct theirs
   OfiWire(GlobalRank rank, Members members, std::unique_ptr<OfiEndpoint> endpoint,
           const std::vector<std::string>& addresses, const OfiWireOptions& options = {});
-  /// At once: no memory but the wire's own is used from then on.
+  /// Ends the wire at once: no memory but its own is used from then on.
   ~OfiWire() override;
 
   const char* name() const noexcept override { return "ofi"; }
@@ -57,7 +57,7 @@ class OfiWire final : public Wire {
   void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
   bool complete() override;
   bool poll() override;
-  /// Sends something to every peer: an endpoint has no other way to hear that a peer is gone.
+  /// Sends something to every peer, since an endpoint has no other way to hear that a peer is gone.
   void check_links() override;
   bool drained() const noexcept override;
   bool leave() override;

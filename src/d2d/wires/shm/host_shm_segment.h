@@ -12,19 +12,21 @@
 
 namespace smp::d2d {
 
-/// Sizes of a segment, the same on all ranks. Memory that is never used costs nothing.
+/// The sizes of a segment, the same on all ranks. Memory that is never used costs nothing.
 struct HostShmOptions {
   std::size_t ring_lines = 1024;       ///< of the ring to one peer
   std::size_t block_bytes = 64 << 10;  ///< most bytes of a transfer in one piece
   std::size_t blocks = 1024;           ///< for pieces on their way to all peers
-  /// Least bytes of a transfer that the receiver fetches from where it lies, if that is allowed.
+  /// The least bytes of a transfer that the receiver fetches from where it lies, if that is
+  /// allowed.
   std::size_t least_fetched = 32 << 10;
-  /// How long whoever leaves beside one that is lost lets the launcher end the job, in nanoseconds:
-  /// it says why, and once.
+  /// The time, in nanoseconds, for which a rank that leaves beside a lost one lets the launcher end
+  /// the job, which says why, and once.
   base::Nanoseconds launcher_patience = 2 * base::kSecond;
 };
 
-/// Written by its owner, but for what the readers give back. Begins as zeros:
+/// The memory in which one rank sends to others. Written by its owner, but for what the readers
+/// give back. Begins as zeros:
 ///
 ///     owner has left, and its doorbell     1 line each
 ///     ring to peer 0, 1, ...               ShmRing::bytes_for(ring_lines) each
@@ -35,12 +37,12 @@ class HostShmSegment {
   HostShmSegment(base::SharedMemory memory, int peers, const HostShmOptions& options) noexcept;
   static std::size_t bytes_for(int peers, const HostShmOptions& options) noexcept;
 
-  /// The owner has sent all that it ever will.
+  /// Not 0 once the owner has sent all that it ever will.
   std::atomic_ref<std::uint32_t> left() const noexcept;
-  /// Of the owner's base::Doorbell, which others ring: a line that is hardly ever written.
+  /// The word of the owner's base::Doorbell, which others ring: a line that is hardly ever written.
   std::uint32_t& doorbell() const noexcept;
   std::byte* ring(int peer) const noexcept;
-  /// 1 from when the owner fills a block until its reader is done with it.
+  /// The state of a block: 1 from when the owner fills it until its reader is done with it.
   std::atomic_ref<std::uint32_t> in_use(std::uint32_t block) const noexcept;
   std::byte* block(std::uint32_t number) const noexcept;
 

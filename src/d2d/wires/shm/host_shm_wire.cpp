@@ -15,10 +15,10 @@ namespace {
 
 enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece, kOffer };
 
-/// Blocks that are kept for each receiver, if there are so many.
+/// The number of blocks that are kept for each receiver, if there are so many.
 constexpr std::size_t kReserve = 16;
 
-/// Records read from one peer before the next has its turn.
+/// The number of records read from one peer before the next has its turn.
 constexpr int kMostRecords = 32;
 
 std::vector<HostShmSegment> segments_of(std::vector<base::SharedMemory>&& memories, int size,
@@ -80,7 +80,8 @@ void HostShmWire::commit(Peer& to, std::uint32_t kind) noexcept {
   to.doorbell.ring();
 }
 
-/// Whether all of it is in the ring. What a ring does not hold goes in parts.
+/// Puts control bytes into the ring; what a ring does not hold goes in parts. Returns true if all
+/// of it is there.
 bool HostShmWire::send_control(Peer& to, ControlToSend& control) {
   const auto all = control.bytes.span();
   do {
@@ -105,7 +106,7 @@ void HostShmWire::send(std::span<const std::byte> bytes, GlobalRank to, Transfer
   ++waiting_;
 }
 
-/// Whether all of it is in blocks: then its storage is free.
+/// Copies data into blocks, or offers it. Returns true if nothing of it waits here any more.
 bool HostShmWire::send_data(Peer& to, DataToSend& data) {
   if (processes_.may_read_each_other && data.bytes.size() >= options_.least_fetched)
     return offer(to, data);
@@ -127,7 +128,8 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
   return true;
 }
 
-/// Whether the other rank was told where it lies: then it stays there until he has fetched it.
+/// Tells the other rank where the data lies. Returns true if it was told: the data stays there
+/// until that rank has fetched it.
 bool HostShmWire::offer(Peer& to, const DataToSend& data) {
   auto* const place = to.out.begin(sizeof(Offer));
   if (place == nullptr) return false;
@@ -154,7 +156,8 @@ void HostShmWire::take_back_offered() {
   });
 }
 
-/// What found no room before; of those who wait another is first each time.
+/// Sends bytes that found no room before; another waiting peer is first each time. Returns true if
+/// something went.
 bool HostShmWire::send_waiting() {
   if (waiting_ == 0) return false;
   const auto before = waiting_;
@@ -173,7 +176,8 @@ bool HostShmWire::send_waiting() {
   return waiting_ < before;
 }
 
-/// All receivers together are left what is kept for them.
+/// True if `to` may get a block, so that all receivers together are left the blocks that are kept
+/// for them.
 bool HostShmWire::may_take_block(const Peer& to) const noexcept {
   if (free_blocks_.empty()) return false;
   if (to.blocks < reserve_) return true;
@@ -185,7 +189,7 @@ bool HostShmWire::may_take_block(const Peer& to) const noexcept {
   return free_blocks_.size() > kept;
 }
 
-/// The one that was free for the shortest time: it may be in a cache.
+/// Takes the block that was free for the shortest time, since it may be in a cache.
 std::optional<std::uint32_t> HostShmWire::take_block(Peer& to) {
   take_back_blocks(/*all=*/false);
   if (!may_take_block(to)) take_back_blocks(/*all=*/true);
@@ -203,6 +207,7 @@ void HostShmWire::free_block(std::uint32_t block) {
   free_blocks_.push_back(block);
 }
 
+/// Takes back blocks that their readers are done with.
 /// @param all  also those behind one that is still in use
 void HostShmWire::take_back_blocks(bool all) {
   auto& own = segments_[static_cast<std::size_t>(position_)];
@@ -271,7 +276,8 @@ void HostShmWire::fetch(int source, const Posted& posted, const Offer& offer) {
   completions_.note_received(posted.token);
 }
 
-/// The sender may wait for it, or be told that what it offered has left.
+/// Gives a block back, and rings: the sender may wait for it, or be told that what it offered has
+/// left.
 void HostShmWire::give_back(int source, std::uint32_t block) noexcept {
   const auto index = static_cast<std::size_t>(source);
   segments_[index].in_use(block).store(0, std::memory_order_release);
@@ -304,7 +310,7 @@ void HostShmWire::on_piece(int source, const Piece& piece) {
   from.receives.erase(posted);
 }
 
-/// Control bytes whose last part is in the ring.
+/// Hands on control bytes whose last part is in the ring.
 void HostShmWire::hand_on(int source, std::span<const std::byte> last_part) {
   auto& from = peers_[static_cast<std::size_t>(source)];
   const auto before = from.arriving.size();
@@ -380,7 +386,8 @@ bool HostShmWire::is_lost(int position) const noexcept {
          segments_[index].left().load(std::memory_order_acquire) == 0;
 }
 
-/// Whoever is lost may have said why: what it sent is there, since it has ended, and is read first.
+/// Throws if a peer is lost. It may have said why: all that it sent is there, since it has ended,
+/// and is read first.
 void HostShmWire::require_no_loss() {
   for (int i = 0; i < members().size(); ++i) {
     if (i == position_ || !is_lost(i) || peers_[static_cast<std::size_t>(i)].in.front()) continue;
@@ -398,7 +405,8 @@ bool HostShmWire::any_lost() const noexcept {
   return false;
 }
 
-/// With a rank that has ended the job ends as a rule, and this process with it.
+/// Throws if a peer has been lost for longer than the launcher's patience: with a rank that has
+/// ended the job ends as a rule, and this process with it.
 void HostShmWire::require_no_loss_for_long() {
   if (!any_lost()) return;
   const auto now = base::SteadyClock().now();
@@ -406,7 +414,7 @@ void HostShmWire::require_no_loss_for_long() {
   if (now - *lost_since_ >= options_.launcher_patience) require_no_loss();
 }
 
-/// Who has left sends no more, so all of it is in the ring already.
+/// Leaves. A rank that has left sends no more, so all that it sent is in the ring already.
 bool HostShmWire::leave() {
   leaving_ = true;
   require_no_loss_for_long();

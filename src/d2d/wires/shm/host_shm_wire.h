@@ -19,7 +19,7 @@
 
 namespace smp::d2d {
 
-/// Of the members of a wire, by position.
+/// The processes of the members of a wire, by position.
 struct HostShmProcesses {
   std::vector<std::int64_t> numbers = {};  ///< none: they are not known
   bool may_read_each_other = false;        ///< memory, each that of all others

@@ -10,7 +10,7 @@
 namespace smp::d2d {
 namespace {
 
-/// In the place of the next record where that is at the beginning of the memory.
+/// The header in the place of the next record when that is at the beginning of the memory.
 constexpr std::uint32_t kSkip = 0xffff'ffff;
 
 std::atomic_ref<std::uint64_t> word(std::byte* place) noexcept {
@@ -42,9 +42,9 @@ bool ShmRingWriter::has_room(std::uint64_t end) noexcept {
   return end - read_ <= lines_;
 }
 
-/// A reader who keeps up finds records in the same few lines again and again, which stay in both
-/// cores' caches: so where he has read all of them, the next begins the memory anew. Asking costs
-/// a cache line, so it is done every few lines.
+/// True if the next record may begin the memory anew. A reader who keeps up then finds records in
+/// the same few lines again and again, which stay in both cores' caches; he must have read all of
+/// them. Asking costs a cache line, so it is done every few lines.
 bool ShmRingWriter::may_restart() noexcept {
   constexpr std::uint64_t kFewLines = 128;
   if (record_ / kFewLines == written_ / kFewLines) return false;
@@ -74,8 +74,9 @@ void ShmRingWriter::commit(std::uint32_t kind) noexcept {
   word(line(record_)).store(header_of(kind, payload_), std::memory_order_release);
 }
 
-/// A line that is not free is not dirty: there begins the oldest record that is not read. Nor is
-/// the first line of the memory ever, where the writer goes on after a skip.
+/// Zeroes a line that may have held payload. A line that is not free is not dirty: there begins the
+/// oldest record that is not read. Nor is the first line of the memory ever, where the writer goes
+/// on after a skip.
 void ShmRingWriter::clean(std::uint64_t number) noexcept {
   char& dirty = dirty_[number % lines_];
   if (dirty == 0) return;
@@ -90,7 +91,8 @@ std::byte* ShmRingReader::line(std::uint64_t number) const noexcept {
   return memory_ + (1 + number % lines_) * ShmRing::kLine;
 }
 
-/// A writer who is at the beginning stays there.
+/// Goes on at the beginning of the memory. A writer who is there never skips, so a skip of the
+/// whole ring is an error.
 void ShmRingReader::skip() {
   const auto left = lines_ - read_ % lines_;
   SMP_ASSERT(left < lines_, "a record in shared memory skips a whole ring of ", lines_, " lines");

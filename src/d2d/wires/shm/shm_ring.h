@@ -20,9 +20,9 @@ struct ShmRing {
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kHeader = 8;
 
-  /// Memory of a ring, which begins as zeros on a line boundary.
+  /// The bytes of a ring, which begins as zeros on a line boundary.
   static constexpr std::size_t bytes_for(std::size_t lines) noexcept { return (lines + 1) * kLine; }
-  /// Most bytes of one record: several always fit.
+  /// The most bytes of one record: several always fit.
   static constexpr std::size_t most_payload(std::size_t lines) noexcept {
     return lines / 4 * kLine - kHeader;
   }
@@ -40,11 +40,11 @@ class ShmRingWriter {
   ShmRingWriter(std::byte* memory, std::size_t lines) noexcept;
 
   std::size_t most_payload() const noexcept { return ShmRing::most_payload(lines_); }
-  /// Where the payload of the next record goes; nullptr: there is no room yet. Followed by
+  /// Returns the place of the next record's payload; nullptr: there is no room yet. Followed by
   /// commit(), or not at all.
   /// @param size  at most most_payload()
   [[nodiscard]] std::byte* begin(std::size_t size) noexcept;
-  /// The reader may have it. @param kind  above 0
+  /// Lets the reader have the record. @param kind  above 0
   void commit(std::uint32_t kind) noexcept;
 
  private:
@@ -67,8 +67,8 @@ class ShmRingReader {
  public:
   ShmRingReader(std::byte* memory, std::size_t lines) noexcept;
 
-  /// The oldest record, valid until pop().
-  /// @throws InternalError  what is there is no record of a writer's.
+  /// Returns the oldest record, valid until pop(); nothing if there is none.
+  /// @throws InternalError  the bytes there are no record of a writer's.
   [[nodiscard]] std::optional<ShmRing::Record> front();
   /// Gives the room of front() back.
   void pop() noexcept;

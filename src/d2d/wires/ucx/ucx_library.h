@@ -6,7 +6,7 @@
 
 namespace smp::d2d {
 
-/// Named as in ucp.h.
+/// UCX's functions, named as in ucp.h.
 struct UcxLibrary {
   decltype(&::ucp_get_version_string) version_string;
   decltype(&::ucp_config_read) config_read;
@@ -30,11 +30,11 @@ struct UcxLibrary {
   decltype(&::ucs_status_string) status_string;
 };
 
-/// The functions. The first call loads them, with no handlers of signals and no watch over the
-/// allocator, unless the environment says otherwise (UCX_ERROR_SIGNALS, UCX_MEM_EVENTS).
+/// Returns the functions. The first call loads them, without signal handlers and without a watch
+/// over the allocator, unless the environment says otherwise (UCX_ERROR_SIGNALS, UCX_MEM_EVENTS).
 /// @throws PeerLostError  UCX is not installed, or lacks one of them.
 const UcxLibrary& ucx();
-/// The same from these files.
+/// Loads the functions from these files. Throws as ucx().
 UcxLibrary load_ucx(const char* ucp_file, const char* ucs_file);
 
 }  // namespace smp::d2d

@@ -27,9 +27,9 @@ std::uint64_t tag_of(TagKind kind, int source, std::uint64_t number) {
 }
 int source_of(std::uint64_t tag) { return static_cast<int>(tag >> kSourceShift & kSourceMask); }
 
-/// Control messages read in one poll.
+/// The most control messages read in one poll.
 constexpr int kMostControl = 32;
-/// Bytes of one; a longer one is no message of ours.
+/// The most bytes of a control message; a longer one is no message of ours.
 constexpr std::size_t kLongestControl = std::size_t{1} << 30;
 constexpr base::Nanoseconds kToClose = 2 * base::kSecond;
 
@@ -93,7 +93,7 @@ void UcxWire::connect(Peer& peer, const std::string& address) {
 
 UcxWire::~UcxWire() { disconnect(); }
 
-/// Waits until UCX lets go of the memory that it was given.
+/// Closes all connections, and waits until UCX lets go of the memory that it was given.
 void UcxWire::disconnect() noexcept {
   std::vector<void*> closing;
   ucp_request_param_t params{};
@@ -130,7 +130,7 @@ UcxWire::Operation& UcxWire::make(Kind kind, Peer& peer, Token token, std::size_
   return operation;
 }
 
-/// UCX calls nobody about what is done at once.
+/// Starts an operation. UCX calls nobody about one that is done at once.
 template <class Start>
 void UcxWire::start(Operation& operation, Start&& start) {
   ucp_request_param_t params{};
@@ -208,7 +208,8 @@ void UcxWire::lose(Peer& peer, const std::string& what) {
   if (peer.loss.empty()) peer.loss = what;
 }
 
-/// A peer that has said goodbye closes its connections, which may be seen before that is read.
+/// Throws if a peer is lost. A peer that has said goodbye closes its connections, which may be seen
+/// before the goodbye is read.
 void UcxWire::require_no_loss() {
   if (!any_loss_) return;
   take_goodbyes();
@@ -245,7 +246,8 @@ bool UcxWire::poll() {
   return moved;
 }
 
-/// A rank of a broken job, or one that is told that it is in another.
+/// Returns the sender of a message.
+/// @throws PeerLostError  no rank of this job can have sent it.
 UcxWire::Peer& UcxWire::sender_of(std::uint64_t tag, std::size_t bytes) {
   const auto source = static_cast<std::size_t>(source_of(tag));
   SMP_REQUIRE_AS(
@@ -296,8 +298,8 @@ void UcxWire::take_goodbyes() {
   }
 }
 
-/// Everyone says goodbye, which is the last that others hear of him; who has heard all makes sure
-/// that his own has left, too.
+/// Leaves: every rank says goodbye, which is the last that others hear of it; one that has heard
+/// all makes sure that its own goodbyes have left, too.
 bool UcxWire::leave() {
   const auto for_each_peer = [&](const auto& action) {
     for (auto& peer : peers_) {

@@ -18,10 +18,10 @@ struct ucp_ep;
 
 namespace smp::d2d {
 
-/// Every message is matched by its tag: what it is, who sent it and, of data, its number. UCX keeps
-/// what arrives before it is received: short data in buffers, of long data only the news, so that
-/// the receiver's call starts the transfer, straight into its place. Control bytes are probed for;
-/// UCX keeps their order. A peer whose connection breaks is lost.
+/// A wire over UCX. Every message is matched by its tag: its kind, its sender and, of data, its
+/// number. UCX keeps what arrives before it is received: short data in buffers, of long data only
+/// the news, so that the receiver's call starts the transfer, straight into its place. Control
+/// bytes are probed for; UCX keeps their order. A peer whose connection breaks is lost.
 class UcxWire final : public Wire {
  public:
   /// @param addresses  of the workers of all `members`, by position; all construct theirs

@@ -21,9 +21,9 @@ class UcxWorker {
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker* get() const noexcept { return worker_; }
-  /// Bytes that others need to connect.
+  /// Returns the bytes that others need to connect.
   const std::string& address() const noexcept { return address_; }
-  /// Moves what can be moved; whether anything was.
+  /// Moves what can be moved. Returns true if anything was.
   bool progress() noexcept;
 
  private:
