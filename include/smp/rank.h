@@ -17,7 +17,7 @@ class RankOn {
   constexpr RankOn() = default;
   constexpr explicit RankOn(int value) : value_(value) {}
   constexpr int value() const noexcept { return value_; }
-  /// For arrays with one element a rank.
+  /// Returns the number as an index into arrays with one element per rank.
   constexpr std::size_t index() const noexcept { return static_cast<std::size_t>(value_); }
   friend constexpr auto operator<=>(RankOn, RankOn) = default;  // NOLINT(modernize-use-nullptr)
   friend std::ostream& operator<<(std::ostream& out, RankOn rank) { return out << rank.value_; }

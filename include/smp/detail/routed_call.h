@@ -15,22 +15,24 @@
 
 namespace smp::detail {
 
-/// Hash of a mangled type name: equal on ranks that run the same binary.
+/// Returns a hash of the mangled type name, equal on ranks that run the same binary.
 SMP_API std::uint64_t call_key(const std::type_info& call);
-/// "at::Tensor BlockImpl::forward(at::Tensor const&)" from the type `R (*)(A...)`.
+/// Returns "at::Tensor BlockImpl::forward(at::Tensor const&)" for the type `R (*)(A...)`.
 SMP_API std::string signature_text(const std::type_info& function, const std::type_info& impl,
                                    const char* method, bool is_const);
-/// "argument 2 (std::function<void ()>) of forward cannot be sent to another rank".
+/// Returns "argument 2 (std::function<void ()>) of forward cannot be sent to another rank".
 SMP_API std::string obstacle_text(const char* method, int argument, const std::type_info& type,
                                   bool is_reference);
-/// For a remote call of an entry that cannot run remotely.
+/// Refuses a remote call of an entry that cannot run remotely. @throws UnsupportedError  always
 [[noreturn]] SMP_API void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
                                              const std::string& obstacle);
 [[noreturn]] SMP_API void fail_wrong_module(const RoutedBase& module, const CallEntry& entry);
-/// Runs `entry` by what stands in for `module`, in the training mode that `module` has now.
+/// Runs `entry` on the module that stands in for `module`, in the training mode that `module` has
+/// now.
 SMP_API Packet run_stand_in(RoutedBase& module, const CallEntry& entry, Packet& arguments);
 
-/// What a call gives while the stack is being unwound and nothing may be thrown.
+/// Returns the value of a call that failed while the stack is being unwound, when no other
+/// exception may be thrown. @throws StepAborted  R has no default constructor
 template <class R>
 R empty_result() {
   if constexpr (std::is_void_v<R>) {
@@ -53,7 +55,7 @@ class RoutedCall {
     return registered;
   }
 
-  /// Why this call cannot cross ranks, or empty.
+  /// Returns why this call cannot cross ranks, or an empty text if it can.
   static std::string obstacle() {
     if constexpr (kCrosses) {
       return {};
@@ -108,7 +110,7 @@ class RoutedCall {
     }
   }
 
-  /// By what stands in for the module.
+  /// Runs the call on the module that stands in for this one.
   static R replaced(RoutedBase& module, const std::remove_reference_t<A>&... arguments) {
     if constexpr (!kCrosses) {
       refuse_remote_call(module, entry(), obstacle());

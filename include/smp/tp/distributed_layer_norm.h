@@ -14,8 +14,8 @@
 namespace smp {
 namespace nn {
 
-/// As torch::nn::LayerNorm over the last dimension, with rows cut into T slices, of which rank j
-/// normalises the j-th for the samples of all ranks with its [H/T] of weight and bias.
+/// A torch::nn::LayerNorm over the last dimension, with rows cut into T slices: rank j normalises
+/// the j-th slice for the samples of all ranks with its [H/T] of weight and bias.
 ///
 ///     x [B, .., H] ─ all-to-all ─► [T·B, .., H/T] ─ two moments of all ─► ─ all-to-all ─►
 ///     [B, .., H]
@@ -34,11 +34,14 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
 
   /// Stands in for `original`, whose weight and bias become slices.
   explicit DistributedLayerNormImpl(torch::nn::LayerNormImpl& original);
+  /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text if it can.
   static std::string obstacle(const torch::nn::LayerNormImpl& original, int ranks);
 
+  /// Normalises the last dimension.
   /// @param input  [B, .., H], at least two dimensions; floating-point
+  /// @return [B, .., H]
   at::Tensor forward(const at::Tensor& input);
-  /// The same for slices: every rank of the group has its [.., H/T] of the same rows.
+  /// Does the same for slices: every rank of the group has its [.., H/T] of the same rows.
   at::Tensor normalize_slices(const at::Tensor& slices);
   void pretty_print(std::ostream& stream) const override;
 
