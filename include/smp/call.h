@@ -51,7 +51,8 @@ struct CallEntry {
 SMP_API const CallEntry& register_call(const CallEntry& entry);
 /// Returns the entry of `key`, or nullptr if there is none.
 SMP_API const CallEntry* find_call(std::uint64_t key) noexcept;
-/// Order-independent hash over all registered calls; ranks compare it at start.
+/// Returns a hash over all registered calls that does not depend on their order; ranks compare it
+/// at start.
 SMP_API std::uint64_t call_registry_hash() noexcept;
 
 /// The facts about a call that its caller knows and its entry does not contain.

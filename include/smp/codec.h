@@ -49,8 +49,8 @@ struct Codec {
   using SmpMissing = void;
 };
 
-/// Collects what a Codec writes, as bytes of this machine: ranks run the same binary. Tensors are
-/// kept with their history and not copied.
+/// Collects what a Codec writes. Bytes are those of this machine, because ranks run the same
+/// binary; tensors are kept with their history and not copied.
 class Writer {
  public:
   template <class T>
@@ -137,7 +137,8 @@ consteval bool all_cross(Parts<Part...>) {
   }
 }
 
-/// `Seen` are the enclosing types: a struct may hold a vector of itself.
+/// True if values of T can cross ranks. `Seen` are the enclosing types: a struct may hold a vector
+/// of itself.
 template <class T, class... Seen>
 consteval bool crosses() {
   if constexpr (std::is_reference_v<T> || std::is_pointer_v<T> || std::is_void_v<T>) {

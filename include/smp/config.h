@@ -170,7 +170,8 @@ struct SMP_API Config {
   /// detour through their caller, and unasked to where they went in the steps before. If false,
   /// under `static_mode` they go through the caller of a module.
   bool fast_mode = true;
-  /// Stack of each worker fiber, in bytes. Raise it if a deep module reports an overflow.
+  /// Stack of each worker fiber, in bytes. Raise it if a deep module reports an overflow of its
+  /// stack.
   std::int64_t fiber_stack_bytes = 1 << 20;
   /// Stall (something waits, no message moves, nothing starts) in seconds of real time after which
   /// a rank reports whom it waits for; 0 means never.

@@ -19,8 +19,8 @@ enum class InitOrder {
   kByPath,
 };
 
-/// Modules built on this thread while it lives take no memory for parameters and buffers. They get
-/// their values when an smp::DistributedModel places them, each on the rank that owns it; until
+/// While it lives, modules built on this thread take no memory for parameters and buffers. They get
+/// their values when an smp::DistributedModel places them, each on the rank that owns it. Until
 /// then they have shapes and types, may be initialised further, cast with to(dtype) and given to
 /// optimizers. Any other use throws a UsageError.
 ///

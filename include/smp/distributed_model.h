@@ -130,6 +130,7 @@ class SMP_API DistributedModelBase {
   /// Decides the placement now instead of at the first step. Without that step's body it is not
   /// known what each module costs, so modules are counted instead. Every rank calls it.
   void place();
+  /// True once the model is placed.
   bool partitioned() const noexcept;
   /// Returns which stage runs which module. @throws UsageError before placement.
   const PartitionPlan& plan() const;
@@ -153,6 +154,7 @@ class SMP_API DistributedModelBase {
   /// Returns the parameters whose gradients are added up over the RDP_GROUP: the slices.
   NamedTensors scaled_batch_reducer_named_parameters() const;
 
+  /// Returns the wrapped module.
   torch::nn::Module& base_module() const noexcept;
 
  protected:
@@ -194,6 +196,7 @@ class DistributedModel : public DistributedModelBase {
 
   auto* operator->() { return &*holder_; }
   auto* operator->() const { return &*holder_; }
+  /// Returns the holder that was wrapped.
   Holder& module() { return holder_; }
 
  private:

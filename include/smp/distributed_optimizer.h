@@ -49,7 +49,7 @@ struct SMP_API OptimizerGuards {
   std::function<void(const char* action)> before_archive;
 };
 
-/// A LibTorch optimizer with guards.
+/// A LibTorch optimizer of class Base that calls the guards.
 template <class Base>
 class GuardedOptimizer final : public Base, public OptimizerGuards {
  public:
@@ -156,6 +156,7 @@ class DistributedOptimizer {
     return optimizer_->param_groups();
   }
 
+  /// The wrapped LibTorch optimizer; once placed it has only the parameters that this rank steps.
   Optimizer& operator*() { return *optimizer_; }
   Optimizer* operator->() { return optimizer_.get(); }
   const std::shared_ptr<Optimizer>& shared() const { return optimizer_; }

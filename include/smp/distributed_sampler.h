@@ -38,6 +38,7 @@ struct DistributedSamplerOptions {
 /// more epoch. The numbers depend on seed, epoch and size only. Threads: one at a time.
 class SMP_API DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
+  /// Makes a sampler of the numbers 0 to size - 1, at the beginning of epoch 0.
   /// @throws UsageError  no sample for a replica (drop_last), or no such replica.
   explicit DistributedSampler(std::size_t size, DistributedSamplerOptions options = {});
 

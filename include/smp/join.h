@@ -36,7 +36,8 @@ struct JoinOptions {
 /// Threads: the rank's. The session must outlive it.
 class SMP_API Join {
  public:
-  /// @throws UsageError  another Join lives, or a step runs.
+  /// Begins a loop; make it alike on every rank. @throws UsageError  another Join lives, or a step
+  /// runs.
   explicit Join(JoinOptions options = {});
   ~Join();
   Join(const Join&) = delete;

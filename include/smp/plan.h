@@ -65,7 +65,7 @@ struct SMP_API PlanSummary {
   std::vector<StageSummary> stages;
 };
 
-/// The stage of every module of one model. A value.
+/// The stage of every module of one model. It is a value: copies are independent.
 class SMP_API PartitionPlan {
  public:
   /// One module and what identifies it.

@@ -9,8 +9,8 @@
 
 namespace smp {
 
-/// A rank's number on `Axis`, from 0; -1, the default, is none. Prints as the number. No number of
-/// one axis converts to another: smp::Topology tells which process stands where.
+/// The number of a rank on `Axis`, from 0; -1, the default, is none. It prints as the number. A
+/// number on one axis does not convert to another: smp::Topology tells which process stands where.
 template <class Axis>
 class RankOn {
  public:
@@ -32,7 +32,7 @@ using GlobalRank = RankOn<struct GlobalAxis>;
 using PpRank = RankOn<struct PipelineAxis>;
 /// A shard of a layer.
 using TpRank = RankOn<struct TensorAxis>;
-/// A replica of a shard, among those that see different samples.
+/// A replica of a shard, among replicas that see different samples.
 using RdpRank = RankOn<struct ReplicaAxis>;
 
 }  // namespace smp

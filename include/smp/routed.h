@@ -18,7 +18,7 @@
 
 namespace smp {
 
-/// True unless specialised: a module of type Impl may draw random numbers itself.
+/// True, unless specialised, for every class: a module of type Impl may draw random numbers itself.
 template <class Impl>
 inline constexpr bool draws_random_v = true;
 
@@ -357,6 +357,6 @@ std::shared_ptr<Routed<Impl>> make_module(A&&... arguments) {
 
 }  // namespace smp
 
-/// torch::nn::AnyModule asks this before it takes &Routed::forward.
+/// Tells torch::nn::AnyModule, before it takes &Routed::forward, if there is a forward.
 template <class Impl, class Methods>
 struct torch::detail::has_forward<smp::Routed<Impl, Methods>> : torch::detail::has_forward<Impl> {};

@@ -41,7 +41,8 @@ struct RunLogOptions {
 /// a microsecond more), and what was between them: an optimizer's step(), or the program itself.
 class SMP_API RunLog {
  public:
-  /// @param model  outlives this object
+  /// Makes the folder.
+  /// @param model  must outlive this object
   /// @throws ResourceError  the folder or what is in it cannot be made; on every rank.
   /// @throws UsageError     options are wrong.
   RunLog(const std::string& name, const DistributedModelBase& model,

@@ -118,7 +118,7 @@ SMP_API int num_microbatches();
 /// Returns the number of the microbatch of the running step body or module; -1 outside of a step.
 SMP_API int current_microbatch();
 
-/// Returns when every rank of the group has called it. Outside of steps.
+/// Returns when every rank of the group has called it. Call it outside of steps.
 /// @throws UsageError     inside a step; another rank of the group makes another call here.
 /// @throws PeerLostError  a rank of the group left, or nothing happened for abort_seconds.
 SMP_API void barrier(Group which = Group::kWorld);

@@ -27,13 +27,14 @@ class SMP_API StateDict {
   StateDict() = default;
   StateDict(std::initializer_list<Item> items);
 
-  /// @throws UsageError  the name is there already, or `tensor` is undefined.
+  /// Adds a tensor. @throws UsageError  the name is there already, or `tensor` is undefined.
   void insert(std::string name, at::Tensor tensor);
   /// Removes the tensor of that name; returns true if there was one.
   bool erase(const std::string& name);
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
-  /// @throws UsageError  no tensor has the name.
+  /// Returns the tensor of that name. @throws UsageError  no tensor has the name.
   const at::Tensor& at(const std::string& name) const;
+  /// Returns the names in order of insertion.
   std::vector<std::string> names() const;
 
   std::size_t size() const noexcept { return items_.size(); }

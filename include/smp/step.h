@@ -31,7 +31,7 @@ struct StepOptions {
   /// not named here is passed whole as well, with a warning. Arguments that are passed whole must
   /// not be changed in place.
   std::set<int> non_split;
-  /// Axis along which an argument is split, by its number; default 0.
+  /// Axis along which an argument is split, by the argument's number (from 0); default: axis 0.
   std::map<int, int> split_axes;
   /// Weights of microbatches in backward and reduce_mean: "mean" (their share of the rows; equal if
   /// nothing is split), "sum" (1 each), "weights". Default: Config::loss.
@@ -97,7 +97,8 @@ Packet pack(const T& value) {
   return std::move(writer).take();
 }
 
-/// Re-makes an argument from its slice; values that cannot be taken apart are passed as they are.
+/// Makes an argument again from its slice; values that cannot be taken apart are passed as they
+/// are.
 template <class T>
 decltype(auto) unpack_argument(Packet& slice, T& original) {
   using Value = std::remove_cvref_t<T>;
@@ -142,7 +143,7 @@ struct Collect {
   }
 };
 
-/// A tuple of results becomes a tuple of outputs: `auto [loss, logits] = train(x, y);`
+/// Collects a tuple of results as a tuple of outputs: `auto [loss, logits] = train(x, y);`
 template <class... Part>
 struct Collect<std::tuple<Part...>> {
   static auto from(StepResult& result) {
@@ -169,8 +170,8 @@ struct Collect<std::pair<First, Second>> {
 
 }  // namespace detail
 
-/// A step: call it on every rank, as often and in the same order as other steps; made by
-/// smp::step(). Threads: the rank's. Bodies run on fibers of that thread with stacks of
+/// A step, made by smp::step(): call it on every rank, as often and in the same order as other
+/// steps. Threads: the rank's. Bodies run on fibers of that thread with stacks of
 /// Config::fiber_stack_bytes; they interleave at calls of routed modules and in model.backward(),
 /// never elsewhere. So a variable that the body captures by reference, or a member of a `mutable`
 /// body, may be changed by another microbatch there: what a body writes before such a call and

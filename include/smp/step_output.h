@@ -21,9 +21,10 @@ SMP_API at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis);
 SMP_API at::Tensor stack(const std::vector<at::Tensor>& outputs);
 }  // namespace detail
 
-/// One value a microbatch, in microbatch order, without autograd history. All members but weights()
-/// throw UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs), and
-/// where there are none: in a replica without a batch (smp/join.h).
+/// The outputs of a step, one value per microbatch, in microbatch order, without autograd history.
+/// All members but weights() throw UsageError on a rank that was not given the outputs
+/// (StepOptions::broadcast_outputs), and where there are none: in a replica without a batch
+/// (smp/join.h).
 template <class T>
 class StepOutput {
  public:

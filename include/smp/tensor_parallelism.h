@@ -12,12 +12,12 @@ class Module;
 
 namespace smp {
 
-/// Routed modules that this thread creates while it lives are marked, the innermost scope wins:
+/// While it lives, routed modules that this thread creates are marked; the innermost scope wins:
 ///
 ///     { smp::tensor_parallelism spread;  table = register_module("table", smp::nn::Embedding(n,
 ///     64)); }
 ///
-/// What is marked is replaced when the model is wrapped in an smp::DistributedModel, if
+/// A marked module is replaced when the model is wrapped in an smp::DistributedModel, if
 /// tensor_parallel_degree is more than 1, a distributed implementation of its class is registered
 /// (smp/tp/replacement.h), nothing above it was replaced, it shares no parameter with another
 /// module, and its sizes can be divided. Its weights are kept, sliced.

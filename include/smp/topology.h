@@ -39,8 +39,9 @@ class SMP_API Topology {
  public:
   /// Makes the topology of one rank.
   Topology() : Topology(Arrangement{}, 0) {}
-  /// @throws UsageError  pp · tp does not divide the world size, `placement` is no permutation,
-  ///                     or `rank` is not in [0, world_size).
+  /// Makes the topology as `rank` sees it.
+  /// @throws UsageError  pp · tp does not divide the world size, `placement` is no permutation, or
+  ///                     `rank` is not in [0, world_size).
   Topology(const Arrangement& arrangement, int rank);
 
   int rank() const { return rank_; }

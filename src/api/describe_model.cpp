@@ -15,7 +15,7 @@
 namespace smp {
 namespace {
 
-/// Tells tensors with memory of their own from those that lie in that of others.
+/// Tells tensors with memory of their own from those that lie in the memory of others.
 class MemoryRanges {
  public:
   /// True if the tensor is the first one in its memory, or in this part of it.

@@ -25,7 +25,7 @@ class Microbatches {
   int count() const noexcept { return count_; }
   /// Number of rows of the batch; -1 if nothing is split.
   std::int64_t rows() const noexcept { return total_rows_; }
-  /// Weight of each microbatch's loss.
+  /// The weight of each microbatch's loss.
   const std::vector<double>& weights() const noexcept { return weights_; }
 
   /// Returns the arguments of one microbatch; called once for each.

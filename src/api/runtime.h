@@ -48,7 +48,8 @@ class Runtime {
     c10::Device device{c10::DeviceType::CPU};
     int cores = 0;  ///< cores of this machine that its ranks may use; 0: as many as ranks
     bool independent_pipelines = false;  ///< see StartOptions
-    /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.
+    /// Set if this process plays rank 0 of a job that is only planned, whose other ranks do not
+    /// exist.
     std::optional<PlanRequest> plan_request;
 
     /// True if there are more ranks than cores on this machine.

@@ -26,6 +26,7 @@ SMP_API std::string obstacle_text(const char* method, int argument, const std::t
 /// Refuses a remote call of an entry that cannot run remotely. @throws UnsupportedError  always
 [[noreturn]] SMP_API void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
                                              const std::string& obstacle);
+/// Reports a module that is not of the type of `entry`. @throws InternalError  always
 [[noreturn]] SMP_API void fail_wrong_module(const RoutedBase& module, const CallEntry& entry);
 /// Runs `entry` on the module that stands in for `module`, in the training mode that `module` has
 /// now.
@@ -44,7 +45,8 @@ R empty_result() {
   }
 }
 
-/// `Self` is the user's Impl, const for a const method; `Method` names the method (smp/routed.h).
+/// One method of one module type with one signature. `Self` is the user's Impl, const for a const
+/// method; `Method` names the method (smp/routed.h).
 template <class Method, class Self, class R, class... A>
 class RoutedCall {
  public:

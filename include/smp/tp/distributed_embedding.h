@@ -27,9 +27,10 @@ class SMP_API DistributedEmbeddingImpl : public DistributedModule {
  public:
   DistributedEmbeddingImpl(std::int64_t num_embeddings, std::int64_t embedding_dim)
       : DistributedEmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
+  /// Makes the slice of this rank of a new table.
   /// @throws UsageError        embedding_dim cannot be divided by T, or no session runs.
-  /// @throws UnsupportedError  max_norm or scale_grad_by_freq is set: they need whole rows, or
-  ///                           one rank's batch.
+  /// @throws UnsupportedError  max_norm or scale_grad_by_freq is set: they need whole rows, or one
+  ///                           rank's batch.
   explicit DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
   /// Stands in for `original`, whose weight becomes a slice.

@@ -28,6 +28,7 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
  public:
   explicit DistributedLayerNormImpl(std::int64_t size)
       : DistributedLayerNormImpl(torch::nn::LayerNormOptions({size})) {}
+  /// Makes this rank's slices of a new weight and bias.
   /// @throws UnsupportedError  more than the last dimension is normalised.
   /// @throws UsageError        H cannot be divided by T, or no session runs.
   explicit DistributedLayerNormImpl(const torch::nn::LayerNormOptions& options);

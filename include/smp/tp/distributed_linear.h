@@ -45,6 +45,7 @@ class SMP_API DistributedLinearImpl : public DistributedModule {
   DistributedLinearImpl(std::int64_t in_features, std::int64_t out_features,
                         LinearSplit split = LinearSplit::kInputs)
       : DistributedLinearImpl(torch::nn::LinearOptions(in_features, out_features), split) {}
+  /// Makes this rank's slices of a new layer.
   /// @throws UsageError  the channels that are split cannot be divided by T, or no session runs.
   explicit DistributedLinearImpl(const torch::nn::LinearOptions& options,
                                  LinearSplit split = LinearSplit::kInputs);
@@ -54,6 +55,7 @@ class SMP_API DistributedLinearImpl : public DistributedModule {
   /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text if it can.
   static std::string obstacle(const torch::nn::LinearImpl& original, int ranks);
 
+  /// Computes y = x Wᵀ + b for this rank's batch.
   /// @param input  [B, .., I], at least two dimensions
   /// @return [B, .., O]
   /// @throws UsageError  `input` has another shape, or one that other ranks do not have

@@ -42,7 +42,7 @@ namespace nn {
 /// With the deviation of `attention`, all weights start from N(0, initializer_range).
 class SMP_API DistributedTransformerLMHeadImpl : public torch::nn::Module {
  public:
-  /// @throws UsageError  as the layers; hidden sizes differ.
+  /// Makes the layers. @throws UsageError  as the layers; hidden sizes differ.
   explicit DistributedTransformerLMHeadImpl(const TransformerLMHeadOptions& options);
   ~DistributedTransformerLMHeadImpl() override;
 

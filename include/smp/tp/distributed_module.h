@@ -56,9 +56,9 @@ class SMP_API DistributedModule : public torch::nn::Module {
   /// @throws UsageError  that dimension cannot be divided by T, or no session runs.
   at::Tensor& register_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim,
                              bool requires_grad = true);
-  /// The same for any size along `dim`: each rank gets ceil(n/T) of the n units of `unit` elements
-  /// that `whole` has there, and zeros where they run out. Whatever computes with these zeros must
-  /// leave their gradients zero, so that optimizers do not change them.
+  /// Registers a slice for any size along `dim`: each rank gets ceil(n/T) of the n units of `unit`
+  /// elements that `whole` has there, and zeros where they run out. Whatever computes with these
+  /// zeros must leave their gradients zero, so that optimizers do not change them.
   /// @throws UsageError  `whole` does not consist of units, or no session runs.
   at::Tensor& register_padded_slice(const std::string& name, const at::Tensor& whole,
                                     std::int64_t dim, std::int64_t unit = 1);
@@ -75,8 +75,8 @@ class SMP_API DistributedModule : public torch::nn::Module {
   at::Tensor& register_drawn_slice(const std::string& name, at::IntArrayRef sizes, std::int64_t dim,
                                    const FillRows& fill, std::int64_t unit = 0);
 
-  /// For a module that stands in for another (smp/tp/replacement.h): makes `whole`, a parameter of
-  /// that one, this rank's slice of it, and registers it. It stays the same tensor for optimizers.
+  /// Makes `whole`, a parameter of the module that this one stands in for (smp/tp/replacement.h),
+  /// this rank's slice of it, and registers it. It stays the same tensor for optimizers.
   at::Tensor& adopt_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
   /// Registers a parameter of that module as it is. It may be undefined.
   at::Tensor& adopt(const std::string& name, const at::Tensor& whole);

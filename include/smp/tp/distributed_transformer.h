@@ -103,11 +103,13 @@ namespace nn {
 /// (j+1)·c - 1. A head that pads is zero, gets no gradient, and is in no file.
 class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
  public:
+  /// Makes this rank's slices of a new layer.
   /// @throws UsageError  heads are no multiple of those of keys, "memory" cannot divide the hidden
   ///                     size by T, no norm is wanted, `optimize` is unknown, or no session runs.
   explicit DistributedAttentionLayerImpl(const AttentionLayerOptions& options);
   ~DistributedAttentionLayerImpl() override;
 
+  /// Computes the layer for this rank's batch.
   /// @param hidden        [B, S, H]
   /// @param mask          [B or 1, 1, 1, S] (of the cross states: S'), added to scores; undefined:
   ///                      none, on all ranks alike
@@ -143,13 +145,16 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
 /// The block of two products with residual: x + dropout(W_2 act(W_1 norm(x))), then a norm.
 class SMP_API DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
+  /// Makes this rank's slices of a new layer.
   /// @throws UsageError  intermediate_size, or with "memory" hidden_size, cannot be divided by T;
   ///                     no norm is wanted; another activation or layout than those named; no
   ///                     session runs.
   explicit DistributedTransformerOutputLayerImpl(const TransformerOutputLayerOptions& options);
   ~DistributedTransformerOutputLayerImpl() override;
 
-  /// @param hidden  [B, S, H]. @return [B, S, H]
+  /// Computes the block for this rank's batch.
+  /// @param hidden  [B, S, H]
+  /// @return [B, S, H]
   at::Tensor forward(const at::Tensor& hidden);
   /// Does the same between layers of layout "memory": [T·B, S, H/T] -> [T·B, S, H/T].
   /// @throws UsageError  the layout is "speed", or T is 1.
@@ -170,7 +175,7 @@ SMP_MODULE(DistributedTransformerOutputLayer, forward_slices);
 /// sliced leaves sliced.
 class SMP_API DistributedTransformerLayerImpl : public torch::nn::Module {
  public:
-  /// `attention.cross_attention` adds the second of the three.
+  /// Makes the parts; `attention.cross_attention` adds cross-attention.
   /// @throws UsageError  as the parts, or they have different layouts.
   DistributedTransformerLayerImpl(const AttentionLayerOptions& attention,
                                   const TransformerOutputLayerOptions& output);
@@ -190,7 +195,7 @@ SMP_MODULE(DistributedTransformerLayer);
 /// after the last one only.
 class SMP_API DistributedTransformerImpl : public torch::nn::Module {
  public:
-  /// @throws UsageError  as the layers, or num_layers is less than 1.
+  /// Makes the layers. @throws UsageError  as the layers, or num_layers is less than 1.
   DistributedTransformerImpl(const AttentionLayerOptions& attention,
                              const TransformerOutputLayerOptions& output, std::int64_t num_layers);
   TransformerState forward(const TransformerState& state);

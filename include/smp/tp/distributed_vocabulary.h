@@ -32,8 +32,9 @@ namespace nn {
 /// What is sent with a prescaled batch is in docs/tensor_parallelism.md.
 class SMP_API DistributedVocabularyImpl : public DistributedModule {
  public:
-  /// Values start as those of torch::nn::Embedding(num_tokens, width) after the same
-  /// torch::manual_seed; with a deviation, from N(0, deviation) after that.
+  /// Makes this rank's slice of a new table. Values start as those of
+  /// torch::nn::Embedding(num_tokens, width) after the same torch::manual_seed; with a deviation,
+  /// from N(0, deviation) after that.
   /// @throws UsageError  no session runs.
   DistributedVocabularyImpl(std::int64_t num_tokens, std::int64_t width,
                             std::optional<double> deviation = {});
