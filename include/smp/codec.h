@@ -49,8 +49,8 @@ struct Codec {
   using SmpMissing = void;
 };
 
-/// Collects what a Codec writes, as bytes of this machine: ranks run the same binary. Tensors are
-/// kept with their history and not copied.
+/// Collects what a Codec writes. Bytes are those of this machine, because ranks run the same
+/// binary; tensors are kept with their history and not copied.
 class Writer {
  public:
   template <class T>
@@ -60,7 +60,7 @@ class Writer {
   void bytes(const void* data, std::size_t count) {
     packet_.bytes.append(static_cast<const char*>(data), count);
   }
-  /// The bits of a trivially copyable value.
+  /// Writes the bits of a trivially copyable value.
   template <class T>
   void raw(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -96,10 +96,10 @@ class SMP_API Reader {
     return value;
   }
   bool flag();
-  /// A number of values that follow; at most as many as there are bytes left.
+  /// Reads the number of values that follow, which is at most the number of bytes left.
   std::size_t count();
   at::Tensor tensor();
-  /// @throws InternalError  bytes or tensors are left over.
+  /// Checks that everything was read. @throws InternalError  bytes or tensors are left over.
   void finish() const;
 
   [[noreturn]] void fail(const std::string& what) const;
@@ -137,7 +137,8 @@ consteval bool all_cross(Parts<Part...>) {
   }
 }
 
-/// `Seen` are the enclosing types: a struct may hold a vector of itself.
+/// True if values of T can cross ranks. `Seen` are the enclosing types: a struct may hold a vector
+/// of itself.
 template <class T, class... Seen>
 consteval bool crosses() {
   if constexpr (std::is_reference_v<T> || std::is_pointer_v<T> || std::is_void_v<T>) {
@@ -167,7 +168,7 @@ struct FieldParts<std::tuple<Field&...>> {
   using type = Parts<Field...>;
 };
 
-/// Values in a fixed order; a nothing still takes a byte.
+/// Writes `values` in order; an empty list still takes a byte.
 template <class... T>
 void put_all(Writer& out, const T&... values) {
   if constexpr (sizeof...(T) == 0) out.raw(char{0});
@@ -213,7 +214,7 @@ struct HoldsOnlyTensors<torch::data::Example<Data, Target>>
     : HoldsOnlyTensors<Parts<Data, Target>> {};
 template <class Data>
 struct HoldsOnlyTensors<torch::data::Example<Data, void>> : HoldsOnlyTensors<Data> {};
-/// One with a Codec of the user's may write anything.
+/// A struct with a Codec of the user's does not count, because that may write anything.
 template <class T>
 requires(PlainStruct<T>&& Composite<T>) struct HoldsOnlyTensors<T>
     : HoldsOnlyTensors<typename FieldParts<decltype(fields_of(std::declval<T&>()))>::type> {
@@ -324,7 +325,7 @@ struct Codec<std::pair<First, Second>> {
   }
 };
 
-/// What a data loader gives: data and target, or data alone.
+/// The codec of a data loader's example: data and target, or data alone.
 template <class Data, class Target>
 struct Codec<torch::data::Example<Data, Target>> {
   using SmpParts = detail::Parts<Data, Target>;

@@ -12,7 +12,7 @@
 
 namespace smp {
 
-/// How replicas tell each other gradients: DistributedModelBase::register_comm_hook().
+/// Defines how replicas send each other gradients; see DistributedModelBase::register_comm_hook().
 ///
 /// Gradients travel in buckets (Config::bucket_cap_mb). A bucket of N elements is cut into as many
 /// parts as there are replicas, and replica p adds up part p. With a hook the mean m of part p over
@@ -20,50 +20,51 @@ namespace smp {
 ///
 ///     m = D(C((D(C(g_0)) + D(C(g_1)) + ... + D(C(g_{R-1}))) / R))
 ///
-/// C compress(), D decompress(), on every replica, with the same bits on all of them: also what
-/// does not travel is compressed. Sums are taken in order of replicas in the gradients' dtype.
-/// Sparse gradients travel as they are. A bucket always has the same elements: zeros for what no
-/// replica has a dense gradient of in this step.
+/// C is compress() and D is decompress(). The mean has the same bits on every replica: a replica
+/// compresses its own part as well, although that does not travel. Sums are taken in order of
+/// replicas in the gradients' dtype. Sparse gradients travel as they are. A bucket has the same
+/// elements in every step; elements of which no replica has a dense gradient are zeros.
 ///
 /// Threads: the rank's. Calls run without autograd, between the operations of a step, and must not
 /// call modules. What they throw ends the step on this rank and, when the others wait in vain, the
 /// job: check what can be checked in the constructor.
 class SMP_API CommHook {
  public:
-  /// What is compressed: the same numbers for the same elements in every step, for what a hook
-  /// remembers of them (the error of the last step, say).
+  /// Identifies the elements that are compressed. The same elements have the same numbers in every
+  /// step, so that a hook may remember something about them (the error of the last step, say).
   struct Part {
-    std::int64_t bucket = 0;  ///< of the model's on this rank, of slices after those of the rest
+    std::int64_t bucket = 0;  ///< number in the model on this rank; buckets of slices come last
     int part = 0;             ///< the position of the replica that adds it up
-    bool sum = false;         ///< a mean on its way back; else a gradient on its way there
+    bool sum = false;         ///< true: a mean on its way back; false: a gradient on its way there
   };
 
   virtual ~CommHook() = default;
 
-  /// What travels instead of `elements`.
+  /// Returns the tensors that travel instead of `elements`.
   /// @param elements  [n], n > 0, contiguous, of the gradients' dtype; not to be changed or kept
   /// @return dense tensors, of memory that nobody writes to any more; the same number on all
   ///         replicas
   virtual std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) = 0;
 
-  /// The inverse, as far as there is one.
+  /// Restores elements from what compress() returned; the inverse of compress(), as far as there is
+  /// one.
   /// @param compressed  what compress() gave here or in another replica; not to be changed
   /// @param like        [n], of the dtype that is wanted, its elements undefined
   /// @return [n], of that dtype, of memory that nobody else writes to
   virtual at::Tensor decompress(const std::vector<at::Tensor>& compressed, const at::Tensor& like,
                                 const Part& part) = 0;
 
-  /// Whether calls depend on nothing but their arguments. Then buckets may travel while backward
-  /// still runs, and be compressed again if that was in vain.
+  /// True if the results of both functions depend on nothing but their arguments. Then buckets may
+  /// travel while backward still runs, and be compressed again if that was in vain.
   virtual bool is_pure() const noexcept { return false; }
 };
 
-/// Gradients travel as bfloat16: half of the bytes of float32, its range, 8 bits of precision.
-/// Float32 and float64 gradients only, others travel as they are. Pure.
+/// Returns a hook that sends gradients as bfloat16: half the bytes of float32, with its range and 8
+/// bits of precision. It converts float32 and float64 gradients; others travel as they are. Pure.
 SMP_API std::shared_ptr<CommHook> bf16_compress_hook();
 
-/// Gradients travel as float16: half of the bytes of float32, 11 bits of precision, but nothing
-/// above 65504, which becomes infinite. Else as bf16_compress_hook().
+/// Returns a hook that sends gradients as float16: half the bytes of float32, with 11 bits of
+/// precision; values above 65504 become infinite. Otherwise it is like bf16_compress_hook().
 SMP_API std::shared_ptr<CommHook> fp16_compress_hook();
 
 }  // namespace smp

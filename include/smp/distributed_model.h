@@ -25,11 +25,11 @@ class StateDict;
 struct LoadResult;
 struct StepPreview;
 
-/// What DistributedModel does, whatever the type of the model.
+/// The part of DistributedModel that does not depend on the type of the model.
 ///
 /// Every rank builds the same model, with the same seed. Before the first step (or in place()) each
 /// module gets a pp_rank; then every rank keeps the parameters it owns and frees the others.
-/// Threads: the rank's. Outlived by the session.
+/// Threads: the rank's. The session must outlive it.
 class SMP_API DistributedModelBase {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -39,38 +39,42 @@ class SMP_API DistributedModelBase {
   DistributedModelBase(const DistributedModelBase&) = delete;
   DistributedModelBase& operator=(const DistributedModelBase&) = delete;
 
-  /// Backward of one microbatch; only inside the body of smp::step. The gradient is scaled by the
-  /// microbatch's weight (StepOptions::loss), so that the sum over microbatches is the gradient of
-  /// the whole batch. A `loss` of more than one number needs a `gradient` of its shape. Suspends
-  /// the body until the gradients of remote calls are there; those of parameters may enter `.grad`
-  /// at any time up to the end of the step. During the trial run it does nothing.
+  /// Runs the backward pass of one microbatch; only inside the body of smp::step. The gradient is
+  /// scaled by the microbatch's weight (StepOptions::loss), so that the sum over microbatches is
+  /// the gradient of the whole batch. A `loss` of more than one number needs a `gradient` of its
+  /// shape. Suspends the body until the gradients of remote calls are there; those of parameters
+  /// may enter `.grad` at any time up to the end of the step. During the trial run
+  /// (smp::is_tracing()) it does nothing.
   /// @throws UsageError   outside of a body; `loss` needs no gradient, or is no number and
   ///                      `gradient` is missing.
   /// @throws RemoteError  what a module on another rank, or a hook there, threw. The step fails
   ///                      even if the body handles what backward throws.
   void backward(const at::Tensor& loss, const at::Tensor& gradient = {}, bool retain_graph = false);
-  /// Several roots in one pass; `gradients` is empty or as long as `tensors`.
+  /// Runs backward from several roots in one pass; `gradients` is empty or as long as `tensors`.
   void backward(const std::vector<at::Tensor>& tensors,
                 const std::vector<at::Tensor>& gradients = {}, bool retain_graph = false);
 
-  /// All parameters of the model, each once, in order of registration. After placement those of
-  /// other ranks keep their shape and identity, but have no values: whatever reads or writes one
-  /// throws UsageError.
+  /// Returns all parameters of the model, each once, in order of registration. After placement
+  /// those of other ranks keep their shape and identity, but have no values: whatever reads or
+  /// writes one throws UsageError.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;
   NamedTensors named_buffers() const;
-  /// Those this rank owns; before placement all. A buffer that several ranks have (a small one, or
-  /// one that modules of several ranks registered) is owned by one of them: the others may read it.
+  /// Returns the parameters that this rank owns; before placement all. A buffer that several ranks
+  /// have (a small one, or one that modules of several ranks registered) is owned by one of them;
+  /// the others may read it.
   std::vector<at::Tensor> local_parameters() const;
   NamedTensors local_named_parameters() const;
   NamedTensors local_named_buffers() const;
 
-  /// Of this rank's copy, between steps. A call carries its caller's modes to the rank that runs
-  /// the module, so those of pp_rank 0 decide for what the body calls.
+  /// Sets the training mode of this rank's copy of the model, between steps. A call carries its
+  /// caller's modes to the rank that runs the module, so the modes on pp_rank 0 decide for
+  /// everything that the body calls.
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
-  /// Of this rank's parameters; call it on every rank.
+  /// Zeroes the gradients of this rank's parameters, or makes them undefined (`set_to_none`); call
+  /// it on every rank. @throws UsageError  inside a step.
   void zero_grad(bool set_to_none = true);
 
   /// While the result lives, steps add up gradients in each replica alone:
@@ -82,72 +86,79 @@ class SMP_API DistributedModelBase {
   ///     train(x2, y2);     // averages the gradients of both steps over the replicas
   ///     optimizer.step();
   ///
-  /// Alike on every rank, outside of steps. Without replicas it changes nothing.
+  /// Call it alike on every rank, outside of steps. Without replicas it changes nothing.
   NoSync no_sync();
-  /// Whether steps average gradients over replicas: no NoSync of this model lives.
+  /// True if steps average gradients over replicas: no NoSync of this model lives.
   bool syncs_gradients() const noexcept;
 
-  /// From the next step on, this model's dense gradients travel between replicas as `hook` says
-  /// (smp/comm_hook.h); nullptr: as they are. Alike on every rank, outside of steps; parameters
-  /// that several models share follow the first of them. Without replicas it changes nothing.
+  /// Sends this model's dense gradients between replicas as `hook` says, from the next step on
+  /// (smp/comm_hook.h); nullptr sends them as they are. Call it alike on every rank, outside of
+  /// steps. Parameters that several models share follow the hook of the first of these models.
+  /// Without replicas it changes nothing.
   /// @throws UsageError        in a step.
   /// @throws UnsupportedError  Config::shard_optimizer_state is set.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
-  /// nullptr: none.
+  /// Returns the registered hook, or nullptr if there is none.
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;
 
-  /// smp::clip_grad_norm_(*this, max_norm) of smp/clip_grad.h: of the 2-norm over all ranks.
+  /// Calls smp::clip_grad_norm_(*this, max_norm) of smp/clip_grad.h, with the 2-norm over all
+  /// ranks; returns the norm before scaling.
   double clip_grad_norm_(double max_norm);
 
-  /// All parameters and buffers, as smp::state_dict() names them (smp/state_dict.h), from the ranks
-  /// that own them; copies, on pp_rank `pp_rank` (kAllPpRanks: on every rank; elsewhere the dict is
-  /// empty). Every rank that holds a part of the model calls it, outside of steps: those of the
-  /// pipeline, and with distributed modules (smp/tp.h) all of smp::Group::kMp.
+  /// Returns all parameters and buffers from the ranks that own them, under the names of
+  /// smp::state_dict() (smp/state_dict.h). They are copies, on pp_rank `pp_rank` (kAllPpRanks: on
+  /// every rank); elsewhere the dict is empty. Every rank that holds a part of the model calls it,
+  /// outside of steps: those of the pipeline, and with distributed modules (smp/tp.h) all of
+  /// smp::Group::kMp.
   /// @throws UsageError  inside a step; parameters have no values yet (delayed initialisation).
   StateDict state_dict(int pp_rank = 0) const;
-  /// Those this rank owns; not copies.
+  /// Returns the parameters and buffers that this rank owns; not copies.
   StateDict local_state_dict() const;
-  /// As smp::load_state_dict(): each rank takes what it owns. `dict` is given by all ranks, or by
-  /// some and empty on the others, or each gives a part. What a rank does not have itself it gets
-  /// from the first that does. Every rank that holds a part calls it, outside of steps, before
-  /// placement or after. With delayed initialisation values are put in when the model is placed.
+  /// Loads values as smp::load_state_dict() does; each rank takes what it owns. `dict` is given by
+  /// all ranks, or by some and empty on the others, or each gives a part. A rank gets what it does
+  /// not have itself from the first rank that does. Every rank that holds a part calls it, outside
+  /// of steps, before placement or after. With delayed initialisation values are put in when the
+  /// model is placed.
   /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values.
   LoadResult load_state_dict(const StateDict& dict, bool strict = true);
 
   /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
-  /// specifically. Before the first step, alike on every rank. Path and stage are checked when the
-  /// model is placed.
+  /// specifically. Call it before the first step, alike on every rank. Path and stage are checked
+  /// when the model is placed.
   /// @throws UsageError  the model is placed already.
   void set_partition(const std::string& module_path, int pp_rank);
-  /// Decides the placement now instead of at the first step, whose body would show what each module
-  /// costs: modules are counted instead. Every rank calls it.
+  /// Decides the placement now instead of at the first step. Without that step's body it is not
+  /// known what each module costs, so modules are counted instead. Every rank calls it.
   void place();
+  /// True once the model is placed.
   bool partitioned() const noexcept;
-  /// @throws UsageError before placement.
+  /// Returns which stage runs which module. @throws UsageError before placement.
   const PartitionPlan& plan() const;
 
-  /// Called once, right after placement; at once if that is over.
+  /// Calls `callback` once, right after placement; at once if the model is placed already.
   void on_placed(std::function<void()> callback);
-  /// Whether this rank owns `parameter`, or a buffer, by the tensor's identity: of each one rank
-  /// does. Before placement true of all.
+  /// True if this rank owns `parameter`, or a buffer, by the tensor's identity; each tensor has one
+  /// owner. Before placement it is true of all.
   bool owns(const at::Tensor& parameter) const;
 
   // Of models with distributed modules (smp/tp.h; docs/tensor_parallelism.md).
 
-  /// By path; what stands in for a marked module under the path of that one.
+  /// Returns the distributed modules by path; a module that stands in for a marked one has the path
+  /// of that one.
   std::vector<std::pair<std::string, const DistributedModule*>> distributed_modules() const;
-  /// Whether `parameter`, one of the model's, is a slice: of the samples of all ranks of the
-  /// TP_GROUP.
+  /// True if `parameter`, one of the model's, is a slice: its gradient is of the samples of all
+  /// ranks of the TP_GROUP.
   bool is_distributed_parameter(const at::Tensor& parameter) const;
-  /// Whose gradients are averaged over the DP_GROUP: all that are whole.
+  /// Returns the parameters whose gradients are averaged over the DP_GROUP: all that are whole.
   NamedTensors default_reducer_named_parameters() const;
-  /// Whose gradients are added up over the RDP_GROUP: the slices.
+  /// Returns the parameters whose gradients are added up over the RDP_GROUP: the slices.
   NamedTensors scaled_batch_reducer_named_parameters() const;
 
+  /// Returns the wrapped module.
   torch::nn::Module& base_module() const noexcept;
 
  protected:
-  /// @throws UsageError outside of a step's body.
+  /// Checks that the model may be called now. @throws UsageError outside of a step's body.
   void check_callable() const;
 
  private:
@@ -185,6 +196,7 @@ class DistributedModel : public DistributedModelBase {
 
   auto* operator->() { return &*holder_; }
   auto* operator->() const { return &*holder_; }
+  /// Returns the holder that was wrapped.
   Holder& module() { return holder_; }
 
  private:

@@ -19,18 +19,19 @@ namespace smp {
 
 namespace detail {
 
-/// What makes a LibTorch optimizer one of several ranks. Threads: the rank's.
+/// Makes a LibTorch optimizer one of several ranks that share a model. Threads: the rank's.
 class SMP_API OptimizerShare {
  public:
-  /// Removes doubles from `optimizer`, and once models are placed the parameters of other ranks and
-  /// those whose state other replicas keep; groups keep their order, numbers and options.
-  /// @throws UnsupportedError for LBFGS, which needs all parameters.
+  /// Removes duplicate parameters from `optimizer`, and once models are placed the parameters of
+  /// other ranks and those whose state other replicas keep; groups keep their order, numbers and
+  /// options.
+  /// @throws UnsupportedError  for LBFGS, which needs all parameters.
   OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimizer, ModelList models);
   ~OptimizerShare();
   OptimizerShare(OptimizerShare&&) noexcept;
   OptimizerShare& operator=(OptimizerShare&&) noexcept;
 
-  /// Steps; tensors of no model have the same values on every rank afterwards.
+  /// Steps the optimizer; tensors of no model have the same values on every rank afterwards.
   void step();
   void zero_grad(bool set_to_none);
 
@@ -41,14 +42,14 @@ class SMP_API OptimizerShare {
   std::shared_ptr<State> state_;
 };
 
-/// What is asked before an optimizer steps, whoever makes it, and before it is written or read as a
-/// whole. Each throws UsageError where a rank has a part of the optimizer only.
+/// Callbacks that run before an optimizer steps, whoever makes it step, and before it is written or
+/// read as a whole. Each throws UsageError where a rank has a part of the optimizer only.
 struct SMP_API OptimizerGuards {
   std::function<void()> before_step;
   std::function<void(const char* action)> before_archive;
 };
 
-/// A LibTorch optimizer with guards.
+/// A LibTorch optimizer of class Base that calls the guards.
 template <class Base>
 class GuardedOptimizer final : public Base, public OptimizerGuards {
  public:
@@ -67,7 +68,8 @@ class GuardedOptimizer final : public Base, public OptimizerGuards {
   }
 };
 
-/// What is moved out of `plain`, with guards if its class is not final.
+/// Returns a new owner of the optimizer moved out of `plain`, with guards if its class is not
+/// final.
 template <class Optimizer>
 std::shared_ptr<Optimizer> guard_moved(Optimizer& plain) {
   if constexpr (std::is_final_v<Optimizer>) {
@@ -76,9 +78,9 @@ std::shared_ptr<Optimizer> guard_moved(Optimizer& plain) {
     return std::make_shared<GuardedOptimizer<Optimizer>>(std::move(plain));
   }
 }
-/// The same of LibTorch's own, moved out of `chosen`. One of another class stays where it is,
-/// without guards.
-/// @throws UsageError        nullptr
+/// Returns the same for an optimizer of one of LibTorch's own classes, moved out of `chosen`. An
+/// optimizer of another class stays where it is, without guards.
+/// @throws UsageError        `chosen` is nullptr
 /// @throws UnsupportedError  it is of another class, and state is sharded
 SMP_API std::shared_ptr<torch::optim::Optimizer> guard_chosen(
     std::unique_ptr<torch::optim::Optimizer> chosen);
@@ -98,26 +100,27 @@ std::shared_ptr<Optimizer> guard_pointee(std::unique_ptr<Optimizer> chosen) {
 ///     smp::DistributedOptimizer optimizer(model, torch::optim::AdamW(model.parameters(), 1e-3));
 ///     smp::DistributedOptimizer both({generator, critic}, torch::optim::Adam(groups));
 ///
-/// One that is chosen at run time is given as a pointer, and lives on behind *optimizer, not where
-/// it was: make learning-rate schedulers afterwards. (With `shard_optimizer_state` one of a class
-/// of your own is given as a pointer to that class, or by value.)
+/// An optimizer that is chosen at run time is given as a pointer. It lives on behind *optimizer,
+/// not where it was, so make learning-rate schedulers afterwards. (With `shard_optimizer_state` an
+/// optimizer of a class of your own is given as a pointer to that class, or by value.)
 ///
 ///     std::unique_ptr<torch::optim::Optimizer> chosen = choose(net->parameters());
 ///     smp::DistributedOptimizer optimizer(model, std::move(chosen));
 ///
-/// Its parameters may be those of any models, and learnable tensors of no model: such a tensor is
-/// stepped by the rank whose code gave it a gradient (bodies run on the first stage), and others
-/// get its values (not among replicas). One that occurs twice is stepped once, with a warning.
+/// Its parameters may be those of any models, and learnable tensors of no model. Such a tensor is
+/// stepped by the rank whose code gave it a gradient (bodies run on the first stage), and the
+/// others get its values; with replicas this is refused. A parameter that occurs twice is stepped
+/// once, with a warning.
 ///
 /// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
 /// *optimizer. Every rank calls step() after every step of the model; nothing is sent unless state
 /// is sharded or there are tensors of no model.
 ///
-/// With `shard_optimizer_state` (paper App. H.1; ZeRO, Rajbhandari et al., 2020) each parameter
-/// is stepped by one of its replicas, so that its state is there only: replicas get shares of about
-/// the same size. A step then sums the gradient up there, where `.grad` is the mean; in the other
-/// replicas it is undefined afterwards. step() sends the new values to all; that of LibTorch
-/// (`optimizer->step()`) would not, and is refused. Parameters get the same bits as without.
+/// With `shard_optimizer_state` (paper App. H.1; ZeRO, Rajbhandari et al., 2020) each parameter is
+/// stepped by one of its replicas, so that its state is there only: replicas get shares of about
+/// the same size. A step of the model then sums the gradient up there, where `.grad` is the mean;
+/// in the other replicas it is undefined afterwards. step() sends the new values to all; LibTorch's
+/// own `optimizer->step()` would not, and is refused. Parameters get the same bits as without.
 /// Threads: the rank's.
 template <class Optimizer>
 class DistributedOptimizer {
@@ -125,7 +128,7 @@ class DistributedOptimizer {
                 "smp::DistributedOptimizer wraps a torch::optim optimizer");
 
  public:
-  /// @param model  whose memory plan counts this optimizer's state
+  /// @param model  the model whose memory plan counts this optimizer's state
   /// @throws UnsupportedError  `optimizer` is LBFGS, which needs all parameters at once.
   DistributedOptimizer(DistributedModelBase& model,
                        Optimizer&& optimizer) requires(!std::is_abstract_v<Optimizer>)
@@ -133,22 +136,27 @@ class DistributedOptimizer {
   DistributedOptimizer(ModelList models,
                        Optimizer&& optimizer) requires(!std::is_abstract_v<Optimizer>)
       : optimizer_(detail::guard_moved(optimizer)), share_(optimizer_, models) {}
-  /// @throws UsageError  nullptr
+  /// Wraps an optimizer that was chosen at run time. @throws UsageError  `optimizer` is nullptr
   DistributedOptimizer(DistributedModelBase& model, std::unique_ptr<Optimizer> optimizer)
       : DistributedOptimizer(ModelList{model}, std::move(optimizer)) {}
   DistributedOptimizer(ModelList models, std::unique_ptr<Optimizer> optimizer)
       : optimizer_(detail::guard_pointee(std::move(optimizer))), share_(optimizer_, models) {}
 
-  /// @throws UsageError  in the body of a step, where gradients are not complete; a tensor of no
-  ///                     model has gradients on two ranks, or on another one than before; state is
-  ///                     sharded after no_sync(). UnsupportedError: one has any, among replicas.
+  /// Steps the parameters that this rank owns; every rank calls it, after the step of the model.
+  /// @throws UsageError        it is called in the body of a step, where gradients are not
+  ///                           complete; a tensor of no model has gradients on two ranks, or on
+  ///                           another one than before; state is sharded after no_sync().
+  /// @throws UnsupportedError  a tensor of no model has a gradient, among replicas.
   void step() { share_.step(); }
-  /// @throws UsageError  in the body of a step, where other microbatches have given gradients.
+  /// Zeroes the gradients of the optimizer's parameters, or makes them undefined (`set_to_none`).
+  /// @throws UsageError  it is called in the body of a step, where other microbatches have given
+  ///                     gradients.
   void zero_grad(bool set_to_none = true) { share_.zero_grad(set_to_none); }
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
     return optimizer_->param_groups();
   }
 
+  /// The wrapped LibTorch optimizer; once placed it has only the parameters that this rank steps.
   Optimizer& operator*() { return *optimizer_; }
   Optimizer* operator->() { return optimizer_.get(); }
   const std::shared_ptr<Optimizer>& shared() const { return optimizer_; }

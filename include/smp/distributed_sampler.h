@@ -13,13 +13,14 @@
 namespace smp {
 
 struct DistributedSamplerOptions {
-  /// Another order in every epoch; the same on all ranks. Else 0, 1, 2, ...
+  /// If true, every epoch has another random order, the same on all ranks; otherwise the order is
+  /// 0, 1, 2, ...
   bool shuffle = true;
   std::uint64_t seed = 0;
-  /// What happens to samples that cannot be divided among the replicas: left out, or (false) some
-  /// of the first are read twice, so that every sample is read.
+  /// Treatment of samples that cannot be divided among the replicas: true leaves them out; false
+  /// reads some of the first samples twice, so that every sample is read.
   bool drop_last = false;
-  /// Default: those of smp::data_shard().
+  /// Number of replicas, and the number of this one; default: those of smp::data_shard().
   std::optional<int> replicas = std::nullopt;
   std::optional<int> replica = std::nullopt;
 };
@@ -33,26 +34,28 @@ struct DistributedSamplerOptions {
 ///     for (int epoch = 0; epoch < epochs; ++epoch) {
 ///       for (sampler.set_epoch(epoch); auto numbers = sampler.next(batch_size);) ...
 ///
-/// Or as the sampler of torch::data::make_data_loader: each pass over the loader is an epoch more.
-/// Depends on seed, epoch and size only. Threads: one at a time.
+/// It may also be the sampler of torch::data::make_data_loader: each pass over the loader is one
+/// more epoch. The numbers depend on seed, epoch and size only. Threads: one at a time.
 class SMP_API DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
+  /// Makes a sampler of the numbers 0 to size - 1, at the beginning of epoch 0.
   /// @throws UsageError  no sample for a replica (drop_last), or no such replica.
   explicit DistributedSampler(std::size_t size, DistributedSamplerOptions options = {});
 
-  /// Begins this epoch.
+  /// Begins epoch `epoch`.
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const noexcept { return epoch_; }
-  /// Samples of one replica in an epoch.
+  /// Returns the number of samples of one replica in an epoch.
   std::size_t samples() const noexcept { return own_.size(); }
 
-  /// Begins anew: the next epoch if samples of this one have been taken. Right after load() it goes
-  /// on instead, if samples of that epoch are left: a data loader begins every pass with it.
+  /// Begins the next epoch if samples of this one have been taken, else this one again. Right after
+  /// load() it goes on instead, if samples of that epoch are left, because a data loader begins
+  /// every pass with it.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
-  /// The next at most `batch_size` numbers; none at the end of the epoch.
+  /// Returns the next numbers, at most `batch_size`; nothing at the end of the epoch.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  /// Epoch and place in it: how much all replicas have read, whatever their number is when load()
-  /// goes on.
+  /// Saves the epoch and the position in it as what all replicas have read, so that load() may go
+  /// on with another number of replicas.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

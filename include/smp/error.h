@@ -24,7 +24,7 @@ class SMP_API UsageError : public Error {
   ~UsageError() override;
 };
 
-/// What was asked for is not possible with this module, type or build: take another way.
+/// The request is not possible with this module, type or build: take another way.
 class SMP_API UnsupportedError : public Error {
  public:
   using Error::Error;
@@ -45,16 +45,17 @@ class SMP_API PeerLostError : public Error {
   ~PeerLostError() override;
 };
 
-/// An exception that was thrown on another rank. What is thrown here is of two types: this one, and
-/// the original's if it is one of the standard library (`catch (const std::out_of_range&)` works as
-/// in one process), of LibTorch (c10::Error and those derived from it) or of ours; of another type
-/// its nearest base among these, or smp::Error if there is none. So it always is a std::exception,
-/// by that other type: this class is none, or `catch (const std::exception&)` would find two.
+/// An exception that was thrown on another rank. The exception thrown here is of two types. One is
+/// this class; the other is the type of the original if that is one of the standard library (`catch
+/// (const std::out_of_range&)` works as in one process), of LibTorch (c10::Error and those derived
+/// from it) or of this library, else its nearest base among these, or smp::Error if there is none.
+/// So it always is a std::exception by that other type. This class itself is none, or `catch (const
+/// std::exception&)` would find two.
 class SMP_API RemoteError {
  public:
   RemoteError(std::string text, int rank) : text_(std::move(text)), rank_(rank) {}
   virtual ~RemoteError();
-  /// Rank, module path and microbatch of the original, and its text.
+  /// Returns rank, module path and microbatch of the original, and its text.
   virtual const char* what() const noexcept;
   /// The pp_rank on which the original was thrown.
   int rank() const noexcept { return rank_; }
@@ -64,7 +65,7 @@ class SMP_API RemoteError {
   int rank_;
 };
 
-/// A broken promise inside this library: report it to us.
+/// A broken invariant inside this library: report it to us.
 class SMP_API InternalError : public Error {
  public:
   using Error::Error;

@@ -10,8 +10,8 @@
 
 namespace smp {
 
-/// torch::autograd::grad() for graphs of a step's body or of a routed module: the gradients of
-/// `outputs` with respect to `inputs`, one an input, undefined for an unused one that
+/// Returns the gradients of `outputs` with respect to `inputs` like torch::autograd::grad(), for
+/// graphs of a step's body or of a routed module: one per input, undefined for an unused input that
 /// `allow_unused` permits. Leaves are not touched and nothing is scaled by the microbatch's weight.
 /// Suspends the caller while modules on other ranks answer. Defaults are LibTorch's.
 ///

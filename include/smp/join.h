@@ -11,10 +11,10 @@ namespace smp {
 class Runtime;
 
 struct JoinOptions {
-  /// By what gradients are divided once replicas have run out of batches: true, as in torch, by the
+  /// Divisor of gradients once replicas have run out of batches. True, as in torch, divides by the
   /// number of all replicas, so that each batch counts what it counted before; false by the number
-  /// of those that still have one, so that the gradient is that of one process on these batches.
-  /// `loss = "sum"` divides by neither.
+  /// of those that still have a batch, so that the gradient is that of one process on these
+  /// batches. `loss = "sum"` divides by neither.
   bool divide_by_initial_world_size = true;
 };
 
@@ -32,29 +32,30 @@ struct JoinOptions {
 /// In a replica without a batch a step of training reads no arguments and runs no body; its
 /// gradients count as zero, and it gets those of the others. So parameters and the optimizer's
 /// state stay the same in all replicas, whatever stands in the loop (clipping, schedulers, sharded
-/// state). Made and ended alike on every rank, outside of steps; one at a time.
-/// Threads: the rank's. Outlived by the session.
+/// state). Make and end it alike on every rank, outside of steps; only one may live at a time.
+/// Threads: the rank's. The session must outlive it.
 class SMP_API Join {
  public:
-  /// @throws UsageError  another Join lives, or a step runs.
+  /// Begins a loop; make it alike on every rank. @throws UsageError  another Join lives, or a step
+  /// runs.
   explicit Join(JoinOptions options = {});
   ~Join();
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  /// Begins the next round: whether any replica has a batch. Every rank of the job calls it.
-  /// Suspends until the others have.
+  /// Begins the next round and returns true if any replica has a batch. Every rank of the job calls
+  /// it. Suspends until the others have.
   /// @param has_batch  read where smp::pp_rank() is 0; other stages hear it from there
   /// @throws UsageError     replicas that share distributed modules (smp/tp.h) have a batch in one
   ///                        and none in another; a step runs.
   /// @throws PeerLostError  a rank left.
   bool next(bool has_batch);
 
-  /// Whether this replica has a batch in this round; true before the first.
+  /// True if this replica has a batch in this round; true before the first round.
   bool active() const noexcept { return active_; }
-  /// Replicas that have one.
+  /// The number of replicas that have a batch in this round.
   int num_active() const noexcept { return num_active_; }
-  /// The first of them, by smp::dp_rank(); 0 if there is none.
+  /// The first of these replicas, by smp::dp_rank(); 0 if there is none.
   int first_active() const noexcept { return first_active_; }
   const JoinOptions& options() const noexcept { return options_; }
 

@@ -8,9 +8,9 @@ namespace smp {
 
 class DistributedModelBase;
 
-/// While one of a model lives (DistributedModelBase::no_sync()), steps add up its gradients in each
-/// replica alone. The first step without one averages all that has been accumulated. Scopes nest.
-/// Threads: the rank's; made and ended outside of steps.
+/// A scope of one model, made by DistributedModelBase::no_sync(). While one lives, steps add up the
+/// model's gradients in each replica alone; the first step without one averages all that has been
+/// accumulated. Scopes nest. Threads: the rank's; made and ended outside of steps.
 class [[nodiscard]] NoSync {
  public:
   NoSync(NoSync&& other) noexcept : scopes_(std::exchange(other.scopes_, nullptr)) {}

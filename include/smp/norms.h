@@ -11,27 +11,29 @@
 
 namespace smp {
 
-/// The common norm of the gradients of `parameters`, wherever they live: what
-/// clip_grad_norm_() (smp/clip_grad.h) returns, with its rules and errors, and nothing is scaled.
-/// The same on every rank; 0 where there are none. Every rank calls it, after a step.
+/// Returns the common norm of the gradients of `parameters`, wherever they live. It is the norm
+/// that clip_grad_norm_() (smp/clip_grad.h) returns, with the same rules and errors, but nothing is
+/// scaled. It is the same on every rank, and 0 if there are no gradients. Every rank calls it,
+/// after a step.
 SMP_API double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2.0);
-/// Of all parameters of `models`; one that several hold counts once.
+/// Returns the norm for all parameters of `models`; a parameter that several models hold counts
+/// once.
 SMP_API double grad_norm(ModelList models, double norm_type = 2.0);
 SMP_API double grad_norm(DistributedModelBase& model, double norm_type = 2.0);
 
-/// Whether an element of a gradient is infinite or not a number, on any rank: then all of them know
-/// and skip their step together, as where float16 losses are scaled.
+/// True if an element of a gradient is infinite or not a number on any rank. All ranks get the same
+/// answer, so they skip their step together, as where float16 losses are scaled.
 ///
 ///     if (!smp::grad_overflow(model)) optimizer.step();
 ///
-/// Calls and errors as grad_norm().
+/// It is called like grad_norm() and throws the same errors.
 SMP_API bool grad_overflow(const std::vector<at::Tensor>& parameters);
 SMP_API bool grad_overflow(ModelList models);
 SMP_API bool grad_overflow(DistributedModelBase& model);
 
-/// The common norm of the values of `parameters`, wherever they live: each counts once, whichever
-/// ranks hold it or slices of it. Types that are not floating-point count nothing. Calls as
-/// grad_norm().
+/// Returns the common norm of the values of `parameters`, wherever they live: each counts once,
+/// whichever ranks hold it or slices of it. Types that are not floating-point do not count. It is
+/// called like grad_norm().
 /// @throws UsageError  inside a step; a model is not placed yet; ranks pass another `norm_type`; a
 ///                     tensor belongs to no model that lives, and there are several ranks.
 SMP_API double parameter_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2.0);

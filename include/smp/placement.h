@@ -5,9 +5,9 @@
 
 namespace smp {
 
-/// Modules that this thread creates while it lives go to stage `pp_rank`, counted from 0, with what
-/// is below them; the innermost scope wins, DistributedModel::set_partition wins over it. Checked
-/// when the model is placed: a UsageError there names the module.
+/// While it lives, modules that this thread creates go to stage `pp_rank`, counted from 0, with
+/// what is below them. The innermost scope wins, and DistributedModel::set_partition wins over it.
+/// The stage is checked when the model is placed: a UsageError there names the module.
 ///
 ///     { smp::partition here(1);  encoder = register_module("encoder", Encoder(options)); }
 class SMP_API partition {

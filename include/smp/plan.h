@@ -12,7 +12,7 @@
 
 namespace smp {
 
-/// What one stage will hold and do, as predicted when the plan was made.
+/// The predicted content and work of one stage, as of when the plan was made.
 struct SMP_API StageSummary {
   double cost = 0;  ///< its share of the model's cost; all stages together 1
   // Bytes.
@@ -27,44 +27,45 @@ struct SMP_API StageSummary {
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
   std::string why;  ///< why it begins where it does: "balance: encoder.block.4 would raise ..."
-  /// What it was taken to compute on, as the key `devices` names it; empty: a core.
+  /// The device that the stage was taken to compute on, as the key `devices` names it; empty: a
+  /// core.
   std::string device = {};
-  int node = 0;  ///< machine that it was taken to be on
+  int node = 0;  ///< number of the machine that it was taken to be on
 
   std::int64_t memory() const { return weights + gradients + optimizer + buffers + activations; }
   std::int64_t most_memory() const { return memory() - activations + most_activations; }
 };
 
-/// What a plan promises, and what others would have: all of it predicted, none of it measured.
+/// The predictions for a plan, and for the other plans that were tried. None of them is measured.
 struct SMP_API PlanSummary {
-  /// A way to split the model, and what comes of it.
+  /// One way to split the model, and its predicted outcome.
   struct Outcome {
     std::string strategy;            ///< "tree", "contiguous", "search"
-    double step_seconds = 0;         ///< of one training step, simulated
+    double step_seconds = 0;         ///< duration of one training step, simulated
     double bubble = 0;               ///< share of the stages' time in which no module runs
-    double bottleneck_to_bound = 0;  ///< largest cost of a stage over what none can go below
+    double bottleneck_to_bound = 0;  ///< largest cost of a stage over its lower bound
     bool fits = true;                ///< within the stages' memory, if there is a limit
   };
-  /// What messages were taken to cost.
+  /// The cost of messages that the prediction assumes.
   struct Link {
-    double seconds = 0;           ///< of a small one: on its way, and on the threads at its ends
-    double bytes_per_second = 0;  ///< beyond that; 0: not told
+    double seconds = 0;           ///< duration of a small message, work at both ends included
+    double bytes_per_second = 0;  ///< bandwidth of larger ones; 0: not recorded
   };
   Outcome chosen;
   std::vector<Outcome> others;
-  /// Seconds that no placement and no schedule can go below where calls follow each other as they
-  /// were traced (docs/partitioning.md); 0: not told.
+  /// Lower bound of a step in seconds, which no placement and no schedule can go below where calls
+  /// follow each other as they were traced (docs/partitioning.md); 0: not recorded.
   double step_bound = 0;
   Link within_node;
   Link across_nodes;     ///< where stages are on several nodes
   std::string costs;     ///< where costs and times come from: "operators", "clock", "counts"
   std::string pipeline;  ///< as the key `pipeline` names it
   int microbatches = 1;
-  double cores = 0;  ///< that the stages share; 0: each has one of its own
+  double cores = 0;  ///< number of cores that the stages share; 0: each has one
   std::vector<StageSummary> stages;
 };
 
-/// The stage of every module of one model. A value.
+/// The stage of every module of one model. It is a value: copies are independent.
 class SMP_API PartitionPlan {
  public:
   /// One module and what identifies it.
@@ -78,9 +79,10 @@ class SMP_API PartitionPlan {
     std::int64_t bytes = 0;     ///< of these, without tied ones
     double cost = 0;            ///< its own share of the model's cost, without its submodules
     std::string why;            ///< what put it here, if that is not plain: "tied with shared"
-    /// "shared" or "ordered" if its forward writes members or buffers, which others, or only its
-    /// own calls, read (smp/state.h); empty: it does not, as far as a trial run showed.
-    /// "cache": only its first call, and only its own calls read it. "values": it asked for some.
+    /// "shared" or "ordered" if forward writes members or buffers: with "shared" other code may
+    /// read them, with "ordered" only its own calls do (smp/state.h). "cache": only its first call
+    /// writes them, and only its own calls read them. "values": it read values of tensors that the
+    /// trial run had to assume. Empty: none of these, as far as a trial run showed.
     std::string state;
     std::string state_what;  ///< "writes its members, from byte 24 of 40"
   };
@@ -90,30 +92,33 @@ class SMP_API PartitionPlan {
                 std::optional<PlanSummary> summary = std::nullopt);
 
   int pp_size() const { return pp_size_; }
-  /// All modules, each after its parent, in the order they were registered.
+  /// Returns all modules, each after its parent, in the order they were registered.
   const std::vector<Row>& rows() const { return rows_; }
-  /// What was predicted of this plan; nothing if it was written, or edited, by hand.
+  /// Returns the predictions for this plan; nothing if it was written, or edited, by hand.
   const std::optional<PlanSummary>& summary() const { return summary_; }
-  /// Identifies the model: module paths and the names, types and shapes of their parameters.
+  /// Returns a hash that identifies the model: module paths and the names, types and shapes of
+  /// their parameters.
   std::uint64_t model_hash() const;
 
-  /// The stage of `path`. @throws UsageError  there is no such module; names the nearest.
+  /// Returns the stage of `path`. @throws UsageError  there is no such module; names the nearest.
   int stage_of(std::string_view path) const;
 
-  /// The summary, then one line per module, so that diff shows what moved.
+  /// Returns the plan as JSON: the summary, then one line per module, so that diff shows what
+  /// moved.
   std::string to_json() const;
+  /// Reads the plan that to_json() wrote.
   /// @param name  leads the messages: the path of the file.
   /// @throws UsageError  broken JSON, another format or version, a missing or wrong member.
   static PartitionPlan from_json(const std::string& text, const std::string& name);
 
-  /// @throws UsageError  as from_json(), or the file cannot be read.
+  /// Reads a plan file. @throws UsageError  as from_json(), or the file cannot be read.
   static PartitionPlan read(const std::string& path);
-  /// @throws ResourceError  the file cannot be written.
+  /// Writes a plan file. @throws ResourceError  the file cannot be written.
   void write(const std::string& path) const;
 
-  /// For people: what the plan promises, and for every stage its modules as ranges, parameters,
-  /// memory, cost, what crosses its borders and why it begins there.
-  /// @param width  of the terminal; below 80 columns its lines are longer
+  /// Returns a table for people: the predictions, and for every stage its modules as ranges,
+  /// parameters, memory, cost, what crosses its borders and why it begins there.
+  /// @param width  columns of the terminal; below 80 the lines are longer than that
   std::string table(int width = 100) const;
 
  private:

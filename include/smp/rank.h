@@ -9,15 +9,15 @@
 
 namespace smp {
 
-/// A rank's number on `Axis`, from 0; -1, the default, is none. Prints as the number. No number of
-/// one axis converts to another: smp::Topology tells which process stands where.
+/// The number of a rank on `Axis`, from 0; -1, the default, is none. It prints as the number. A
+/// number on one axis does not convert to another: smp::Topology tells which process stands where.
 template <class Axis>
 class RankOn {
  public:
   constexpr RankOn() = default;
   constexpr explicit RankOn(int value) : value_(value) {}
   constexpr int value() const noexcept { return value_; }
-  /// For arrays with one element a rank.
+  /// Returns the number as an index into arrays with one element per rank.
   constexpr std::size_t index() const noexcept { return static_cast<std::size_t>(value_); }
   friend constexpr auto operator<=>(RankOn, RankOn) = default;  // NOLINT(modernize-use-nullptr)
   friend std::ostream& operator<<(std::ostream& out, RankOn rank) { return out << rank.value_; }
@@ -32,7 +32,7 @@ using GlobalRank = RankOn<struct GlobalAxis>;
 using PpRank = RankOn<struct PipelineAxis>;
 /// A shard of a layer.
 using TpRank = RankOn<struct TensorAxis>;
-/// A replica of a shard, among those that see different samples.
+/// A replica of a shard, among replicas that see different samples.
 using RdpRank = RankOn<struct ReplicaAxis>;
 
 }  // namespace smp

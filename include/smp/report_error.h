@@ -8,8 +8,8 @@
 namespace smp {
 
 /// Prints what ended this program on stderr, in one line that starts with "smp: ", without
-/// LibTorch's C++ backtrace. Of an error that all ranks of the job throw (wrong settings, a plan
-/// that cannot be made) only one rank prints it. For main():
+/// LibTorch's C++ backtrace. If all ranks of the job throw the error (wrong settings, a plan that
+/// cannot be made), only one rank prints it. For main():
 ///
 ///     } catch (const std::exception& error) {
 ///       smp::report_error(error);

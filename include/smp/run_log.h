@@ -14,7 +14,7 @@ namespace smp {
 
 class DistributedModelBase;
 
-/// How a step went, over all stages.
+/// The timing of one step, over all stages.
 struct StepTiming {
   double seconds = 0;  ///< from the first rank's start to the last one's end
   /// Share of all stages' time in which no module ran; of processor time if oversubscribed.
@@ -28,7 +28,8 @@ struct RunLogOptions {
   /// A loss worth comparing with, drawn as a dashed line.
   std::optional<double> loss_baseline = {};
   std::string loss_baseline_name = "baseline";
-  /// How often append() was called by the job that this one goes on for: lines are numbered on.
+  /// Number of append() calls of the job that this one continues; the numbers of lines go on from
+  /// it.
   std::int64_t lines_before = 0;
 };
 
@@ -40,20 +41,23 @@ struct RunLogOptions {
 /// a microsecond more), and what was between them: an optimizer's step(), or the program itself.
 class SMP_API RunLog {
  public:
-  /// @param model  outlives this object
+  /// Makes the folder.
+  /// @param model  must outlive this object
   /// @throws ResourceError  the folder or what is in it cannot be made; on every rank.
   /// @throws UsageError     options are wrong.
   RunLog(const std::string& name, const DistributedModelBase& model,
          const RunLogOptions& options = {});
-  /// Without finish(), on rank 0: draws what it can from its own files, and logs what it cannot.
+  /// Ends the log. If finish() was not called, rank 0 draws what it can from its own files, and
+  /// logs what it cannot.
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// The path of the folder, on every rank.
+  /// Returns the path of the folder, on every rank.
   const std::string& folder() const noexcept;
 
-  /// The last step's timing, the same on all stages of a replica. Every rank calls it, after steps.
+  /// Returns the last step's timing, the same on all stages of a replica. Every rank calls it,
+  /// after steps.
   StepTiming measure();
 
   /// Appends a line to metrics.jsonl: the number of the step, counted from 1 (after

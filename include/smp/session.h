@@ -17,10 +17,10 @@ namespace smp {
 
 class Runtime;
 
-/// The library's life on this rank: ends in its destructor, after which the rank takes part in
-/// nothing any more. One at a time per rank; models, optimizers and steps end before it. The
-/// destructor waits until the other ranks end theirs: half an hour, 5 s while an exception unwinds;
-/// then it ends the whole job. Threads: made, used and ended on one.
+/// The library's life on this rank. It ends in the destructor, after which the rank takes part in
+/// nothing any more. One session may live at a time per rank; models, optimizers and steps end
+/// before it. The destructor waits until the other ranks end theirs: half an hour, or 5 s while an
+/// exception unwinds; then it ends the whole job. Threads: made, used and ended on one thread.
 class SMP_API Session {
  public:
   explicit Session(std::unique_ptr<Runtime> runtime);
@@ -29,7 +29,7 @@ class SMP_API Session {
   Session& operator=(Session&&) = delete;
 
   const Topology& topology() const noexcept;
-  /// The settings in force.
+  /// Returns the settings in force.
   const Config& config() const noexcept;
 
  private:
@@ -47,10 +47,10 @@ class SMP_API Session {
 /// @throws PeerLostError     MPI could not start, or another rank left meanwhile.
 [[nodiscard]] SMP_API Session init(int& argc, char** argv, const Config& config = {});
 
-/// How ranks of one process run; see run_local().
+/// Options of a run with all ranks in one process; see run_local().
 struct LocalRun {
-  std::uint64_t seed = 0;    ///< of the order of events; the same seed gives the same run
-  double mean_delay = 1e-6;  ///< of a message, in simulated seconds; heavy-tailed
+  std::uint64_t seed = 0;    ///< seed of the order of events; the same seed gives the same run
+  double mean_delay = 1e-6;  ///< mean delay of a message in simulated seconds; heavy-tailed
   bool random_order = true;  ///< draw among what is ready (else: as the schedule prefers)
 };
 
@@ -62,57 +62,63 @@ struct LocalRun {
 SMP_API void run_local(int ranks, const std::function<void()>& rank_main, const Config& config = {},
                        const LocalRun& run = {});
 
-/// Whether a session runs on this rank. Everything below throws UsageError without one.
+/// True if a session runs on this rank. Everything below throws UsageError without one.
 SMP_API bool is_initialized() noexcept;
 
-/// Whether `smp plan` runs this program: as rank 0 alone, up to the first step, which prints the
+/// True if `smp plan` runs this program: as rank 0 alone, up to the first step, which prints the
 /// plan and ends the program. Then leave out what costs time before the first step.
 SMP_API bool is_planning();
 
 // Numbers count from 0 and are constant while the session lives. Groups are those of smp::Group.
 
-/// This process among all of the job, as MPI numbers them, and how many there are.
+/// Return the number of this process in the job, as MPI numbers them, and the number of processes.
 SMP_API int rank();
 SMP_API int size();
-/// Among the ranks of this machine.
+/// Return the number of this rank among the ranks of its machine, and how many these are.
 SMP_API int local_rank();
 SMP_API int local_size();
-/// The setting `device`: where models of this rank belong, `model->to(smp::device())`, and its own
-/// tensors. Already the calling thread's current device.
+/// Returns the device of the setting `device`, where this rank's models belong
+/// (`model->to(smp::device())`) and its own tensors. It is already the calling thread's current
+/// device.
 SMP_API at::Device device();
-/// The stage that this rank runs, and the number of stages.
+/// Return the stage that this rank runs, and the number of stages.
 SMP_API int pp_rank();
 SMP_API int pp_size();
-/// Among the ranks that share the layers of distributed modules (docs/tensor_parallelism.md).
+/// Return the number of this rank among those that share the layers of distributed modules
+/// (docs/tensor_parallelism.md), and how many these are.
 SMP_API int tp_rank();
 SMP_API int tp_size();
-/// Among all ranks that run the same stage: dp_size() is tp_size() times rdp_size(). Without tensor
-/// parallelism, the number of this replica. Which samples are its own, data_shard() says in every
-/// case (docs/data_parallelism.md).
+/// Return the number of this rank among all that run the same stage, and how many these are:
+/// dp_size() is tp_size() times rdp_size(). Without tensor parallelism dp_rank() is the number of
+/// this replica. data_shard() says in every case which samples are its own
+/// (docs/data_parallelism.md).
 SMP_API int dp_rank();
 SMP_API int dp_size();
-/// Among those that hold the same slices of distributed modules; dp_rank() if there are none.
+/// Return the number of this rank among those that hold the same slices of distributed modules, and
+/// how many these are; without tensor parallelism they equal dp_rank() and dp_size().
 SMP_API int rdp_rank();
 SMP_API int rdp_size();
-/// Which share of the samples this rank reads, of how many: number dp_rank() of dp_size(); with
-/// `prescaled_batch`, where ranks that share distributed modules have one batch, rdp_rank() of
-/// rdp_size().
+/// The share of the samples that this rank reads: number `index` of `count`. It is dp_rank() of
+/// dp_size(); with `prescaled_batch`, where ranks that share distributed modules have one batch,
+/// rdp_rank() of rdp_size().
 struct DataShard {
   int index = 0;
   int count = 1;
 };
 SMP_API DataShard data_shard();
-/// Among the ranks of one replica of the model.
+/// Return the number of this rank among the ranks of one replica of the model, and how many these
+/// are.
 SMP_API int mp_rank();
 SMP_API int mp_size();
-/// Global ranks of this rank's group, ascending.
+/// Returns the global ranks of this rank's group, ascending.
 SMP_API std::vector<int> group(Group which);
-/// As configured; a step may make fewer, see StepOptions::microbatches.
+/// Returns the configured number of microbatches; a step may make fewer, see
+/// StepOptions::microbatches.
 SMP_API int num_microbatches();
-/// Number of the microbatch of the running step body or module; -1 outside of a step.
+/// Returns the number of the microbatch of the running step body or module; -1 outside of a step.
 SMP_API int current_microbatch();
 
-/// Returns when every rank of the group has called it. Outside of steps.
+/// Returns when every rank of the group has called it. Call it outside of steps.
 /// @throws UsageError     inside a step; another rank of the group makes another call here.
 /// @throws PeerLostError  a rank of the group left, or nothing happened for abort_seconds.
 SMP_API void barrier(Group which = Group::kWorld);
@@ -122,8 +128,8 @@ SMP_API Packet broadcast(Packet own, int root, Group which);
 SMP_API std::vector<Packet> all_gather(Packet own, Group which);
 }  // namespace detail
 
-/// `value` of rank `root` (a global rank) on every rank of the group; what others pass is not read.
-/// Outside of steps. Tensors are new ones without history.
+/// Returns `value` of rank `root` (a global rank) on every rank of the group; what others pass is
+/// not read. Call it outside of steps. Tensors are new ones without history.
 /// @throws as barrier(); UsageError if `root` is not in the group.
 template <class T>
 T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
@@ -135,9 +141,9 @@ T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
   return reader.get<T>();
 }
 
-/// `value` of every rank of the group, in order of ranks, on every rank: numbers to add up,
-/// tensors to join. Outside of steps. Tensors are new ones without history. (While a job is only
-/// planned there is rank 0 alone, whose value stands for all.)
+/// Returns `value` of every rank of the group, in order of ranks, on every rank: numbers to add up,
+/// tensors to join. Call it outside of steps. Tensors are new ones without history. (While a job is
+/// only planned there is rank 0 alone, whose value stands for all.)
 ///
 ///     double sum = 0;  // over all samples, of whichever replica
 ///     for (double of_replica : smp::all_gather(loss, smp::Group::kDp)) sum += of_replica;

@@ -14,24 +14,26 @@
 
 namespace smp {
 
-/// No code outside of Impl reads or writes what it keeps, and it does not matter which microbatches
-/// a call of Impl follows, or finds in progress. The module is neither watched nor kept in order.
+/// Declares that no code outside of Impl reads or writes what it keeps, and that it does not matter
+/// which microbatches a call of Impl follows, or finds in progress. The module is neither watched
+/// nor kept in order.
 template <class Impl>
 inline constexpr bool private_state_v = false;
 
-/// No code outside of Impl reads or writes what it keeps, but its calls read what earlier ones
-/// left (a counter, a memory). The module may live anywhere; a microbatch enters it when the
-/// forward passes of all lower ones are done.
+/// Declares that no code outside of Impl reads or writes what it keeps, but that its calls read
+/// what earlier ones left (a counter, a memory). The module may live anywhere; a microbatch enters
+/// it when the forward passes of all lower ones are done.
 template <class Impl>
 inline constexpr bool ordered_state_v = false;
 
-/// As if the trial run had seen members that others read: for what only later steps show.
+/// Treats Impl as if the trial run had seen members that others read, for state that only later
+/// steps show.
 template <class Impl>
 inline constexpr bool shared_state_v = false;
 
-/// What a program says about the members of a module.
+/// The declaration of a program about the members of a module.
 enum class StateUse : std::uint8_t {
-  kWatched,  ///< nothing: they are watched
+  kWatched,  ///< no declaration: they are watched
   kPrivate,
   kOrdered,
   kShared,
@@ -48,7 +50,7 @@ constexpr StateUse state_use() noexcept {
 
 }  // namespace detail
 
-/// The memory of a user's module object, torch::nn::Module's part of which is not his.
+/// The memory of a user's module object. The torch::nn::Module inside is not the user's part of it.
 struct OwnPart {
   const char* object = nullptr;
   std::size_t size = 0;

@@ -27,13 +27,14 @@ class SMP_API StateDict {
   StateDict() = default;
   StateDict(std::initializer_list<Item> items);
 
-  /// @throws UsageError  the name is there already, or `tensor` is undefined.
+  /// Adds a tensor. @throws UsageError  the name is there already, or `tensor` is undefined.
   void insert(std::string name, at::Tensor tensor);
-  /// Whether there was one.
+  /// Removes the tensor of that name; returns true if there was one.
   bool erase(const std::string& name);
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
-  /// @throws UsageError  no tensor has the name.
+  /// Returns the tensor of that name. @throws UsageError  no tensor has the name.
   const at::Tensor& at(const std::string& name) const;
+  /// Returns the names in order of insertion.
   std::vector<std::string> names() const;
 
   std::size_t size() const noexcept { return items_.size(); }
@@ -41,7 +42,7 @@ class SMP_API StateDict {
   auto begin() const noexcept { return items_.begin(); }
   auto end() const noexcept { return items_.end(); }
 
-  /// Texts that a safetensors file keeps beside the tensors.
+  /// The texts that a safetensors file keeps beside the tensors.
   std::map<std::string, std::string> metadata;
 
  private:
@@ -49,25 +50,25 @@ class SMP_API StateDict {
   std::unordered_map<std::string, std::size_t> places_;
 };
 
-/// What load_state_dict() found to differ: names of the model that the dict does not have, and of
-/// the dict that the model does not have.
+/// The differences that load_state_dict() found: names of the model that the dict does not have,
+/// and names of the dict that the model does not have.
 struct LoadResult {
   std::vector<std::string> missing_keys;
   std::vector<std::string> unexpected_keys;
 };
 
-/// Instead of a pp_rank: on every rank of the pipeline.
+/// A value for arguments named `pp_rank` that means every rank of the pipeline.
 inline constexpr int kAllPpRanks = -1;
 
-/// Parameters and buffers of `module` under the names of PyTorch and in its order: of each module
-/// its parameters, its buffers, then its submodules. A tensor with several names has them all.
-/// The tensors are those of the module, without history: what changes them changes the dict.
+/// Returns parameters and buffers of `module` under the names of PyTorch and in its order: for each
+/// module its parameters, its buffers, then its submodules. A tensor with several names has them
+/// all. The tensors are those of the module, without history: what changes them changes the dict.
 /// @throws UsageError  a tensor has no values on this rank: it lives on another (ask the
 ///                     DistributedModel), or is not initialised yet.
 SMP_API StateDict state_dict(const torch::nn::Module& module);
 
-/// Copies the values of `dict` into `module`, as PyTorch does: dtypes are converted. Of a tensor
-/// with several names one is enough. Nothing is changed if something is refused.
+/// Copies the values of `dict` into `module`, as PyTorch does; dtypes are converted. For a tensor
+/// with several names one of them is enough. Nothing is changed if something is refused.
 /// @param strict  names that only one of both has are an error, and so are different values for the
 ///                names of one tensor; else the last counts.
 /// @throws UsageError  listing all missing and unexpected names, shapes that differ, and dtypes

@@ -23,58 +23,62 @@
 namespace smp {
 
 struct StepOptions {
-  /// Slices of the batch; default: Config::microbatches. A batch with fewer rows makes fewer.
+  /// Number of slices of the batch; default: Config::microbatches. A batch with fewer rows makes
+  /// fewer.
   std::optional<int> microbatches;
   /// Numbers (from 0) of arguments that every microbatch gets whole: those that have no rows, and
-  /// those of a type that cannot be taken apart (smp/codec.h). One of those that is not named here
-  /// is passed whole as well, with a warning. Such an argument must not be changed in place.
+  /// those of a type that cannot be taken apart (smp/codec.h). An argument of such a type that is
+  /// not named here is passed whole as well, with a warning. Arguments that are passed whole must
+  /// not be changed in place.
   std::set<int> non_split;
-  /// Axis along which an argument is split, by its number; default 0.
+  /// Axis along which an argument is split, by the argument's number (from 0); default: axis 0.
   std::map<int, int> split_axes;
-  /// How microbatches are weighted in backward and reduce_mean: "mean" (by their share of the rows;
-  /// equally if nothing is split), "sum" (each counts 1), "weights". Default: Config::loss.
+  /// Weights of microbatches in backward and reduce_mean: "mean" (their share of the rows; equal if
+  /// nothing is split), "sum" (1 each), "weights". Default: Config::loss.
   std::optional<std::string> loss;
-  /// One weight a microbatch, for loss = "weights".
+  /// One weight per microbatch, for loss = "weights".
   std::vector<double> weights;
-  /// Give every rank the outputs (default: Config::broadcast_outputs), or only the first.
+  /// If true, every rank gets the outputs, otherwise only the first; default:
+  /// Config::broadcast_outputs.
   std::optional<bool> broadcast_outputs;
 };
 
-/// Whether the running code belongs to a trial run: before the first step the body runs a few times
+/// True if the running code belongs to a trial run: before the first step the body runs a few times
 /// in advance, on the first microbatch and on pp_rank 0 alone, to see what each module costs and
 /// which modules keep state (Config::skip_tracing). `model.backward()` does nothing then. The trial
 /// runs in a forked copy of the process, so neither members nor variables nor what is printed show
 /// it; what a body does to the world outside, such as to a file that it writes, happens.
 SMP_API bool is_tracing() noexcept;
 
-/// How many steps, training or not, this rank has begun, of this job and of those that
-/// set_step_count() counts. The random numbers of a step are those of its number.
+/// Returns the number of steps, training or not, that this rank has begun, in this job and in those
+/// that set_step_count() counts. The random numbers of a step are keyed by its number.
 SMP_API std::int64_t step_count();
-/// For a job that goes on where another one ended: its next step draws the numbers that the other's
-/// next one would have drawn, and no masks are repeated. Every rank calls it, outside of steps,
-/// with what step_count() was when the checkpoint was written: where replicas have run different
-/// numbers of steps (evaluation on one of them, smp::Join), with the largest of smp::all_gather().
+/// Sets the number of steps for a job that goes on where another one ended. Its next step draws the
+/// numbers that the other job's next step would have drawn, and no masks are repeated. Every rank
+/// calls it, outside of steps, with what step_count() was when the checkpoint was written: where
+/// replicas have run different numbers of steps (evaluation on one of them, smp::Join), with the
+/// largest of smp::all_gather().
 /// @throws UsageError  in a step; negative; ranks pass other numbers.
 SMP_API void set_step_count(std::int64_t count);
 
 namespace detail {
 
-/// One argument of a step, taken apart: how to split it.
+/// One argument of a step, taken apart so that it can be split.
 struct StepArgument {
   Packet packet;
   bool splits = false;                        ///< its type can be taken apart
   const std::type_info* undivided = nullptr;  ///< its type, if that cannot be and it may have rows
 };
 
-/// What a step returns to its template: the outputs of all microbatches.
+/// The result of a step for its template: the outputs of all microbatches.
 struct StepResult {
   std::vector<Packet> outputs;
   std::vector<double> weights;
   bool here = true;  ///< whether this rank has the outputs
 };
 
-/// Runs one step of the current rank. `body(microbatch, slices)` returns the packed output; it runs
-/// on pp_rank 0 only.
+/// The body of a step: `body(microbatch, slices)` returns the packed output of one microbatch. It
+/// runs on pp_rank 0 only.
 using StepBody = std::function<Packet(int microbatch, std::vector<Packet>& slices)>;
 
 class SMP_API StepRunner {
@@ -93,7 +97,8 @@ Packet pack(const T& value) {
   return std::move(writer).take();
 }
 
-/// Re-makes an argument from its slice; values that cannot be taken apart are passed as they are.
+/// Makes an argument again from its slice; values that cannot be taken apart are passed as they
+/// are.
 template <class T>
 decltype(auto) unpack_argument(Packet& slice, T& original) {
   using Value = std::remove_cvref_t<T>;
@@ -105,7 +110,7 @@ decltype(auto) unpack_argument(Packet& slice, T& original) {
   }
 }
 
-/// Pointers of all kinds, references, and code: what has no rows itself.
+/// True for types that have no rows themselves: pointers of all kinds, references, and code.
 template <class T>
 inline constexpr bool stands_for_another_v =
     !std::is_class_v<T> || std::is_constructible_v<bool, const T&> || requires(const T& value) {
@@ -123,7 +128,7 @@ StepArgument take_apart(const T& argument) {
   }
 }
 
-/// How the outputs of one component of the body's result are collected.
+/// Collects the outputs of one component of the body's result.
 template <class T>
 StepOutput<T> collect(const StepResult& result, std::vector<T>&& values) {
   return StepOutput<T>(std::move(values), result.weights, result.here);
@@ -138,7 +143,7 @@ struct Collect {
   }
 };
 
-/// A tuple of results becomes a tuple of outputs: `auto [loss, logits] = train(x, y);`
+/// Collects a tuple of results as a tuple of outputs: `auto [loss, logits] = train(x, y);`
 template <class... Part>
 struct Collect<std::tuple<Part...>> {
   static auto from(StepResult& result) {
@@ -165,8 +170,8 @@ struct Collect<std::pair<First, Second>> {
 
 }  // namespace detail
 
-/// A step: call it on every rank, as often and in the same order as other steps; made by
-/// smp::step(). Threads: the rank's. Bodies run on fibers of that thread with stacks of
+/// A step, made by smp::step(): call it on every rank, as often and in the same order as other
+/// steps. Threads: the rank's. Bodies run on fibers of that thread with stacks of
 /// Config::fiber_stack_bytes; they interleave at calls of routed modules and in model.backward(),
 /// never elsewhere. So a variable that the body captures by reference, or a member of a `mutable`
 /// body, may be changed by another microbatch there: what a body writes before such a call and

@@ -21,9 +21,10 @@ SMP_API at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis);
 SMP_API at::Tensor stack(const std::vector<at::Tensor>& outputs);
 }  // namespace detail
 
-/// One value a microbatch, in microbatch order, without autograd history. All members but weights()
-/// throw UsageError on a rank that was not given the outputs (StepOptions::broadcast_outputs), and
-/// where there are none: in a replica without a batch (smp/join.h).
+/// The outputs of a step, one value per microbatch, in microbatch order, without autograd history.
+/// All members but weights() throw UsageError on a rank that was not given the outputs
+/// (StepOptions::broadcast_outputs), and where there are none: in a replica without a batch
+/// (smp/join.h).
 template <class T>
 class StepOutput {
  public:
@@ -42,8 +43,9 @@ class StepOutput {
   /// add up to 1, with "sum" each is 1.
   const std::vector<double>& weights() const { return weights_; }
 
-  /// Sum of weight times value, like the losses in backward: with "mean" the value for the whole
-  /// batch, of integers a double. @throws UsageError  tensors of several shapes.
+  /// Returns the sum of weight times value, like the losses in backward: with "mean" the value for
+  /// the whole batch. The mean of integers is a double. @throws UsageError  tensors of several
+  /// shapes.
   Mean reduce_mean() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       double sum = 0;
@@ -53,7 +55,8 @@ class StepOutput {
       return detail::reduce_mean(outputs(), weights_);
     }
   }
-  /// Sum without weights; of truth values, how many are true. @throws UsageError  as above.
+  /// Returns the sum without weights; of truth values, how many are true. @throws UsageError  as
+  /// above.
   Sum reduce_sum() const requires(std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     if constexpr (std::is_arithmetic_v<T>) {
       Sum sum{};
@@ -63,12 +66,13 @@ class StepOutput {
       return detail::reduce_sum(outputs());
     }
   }
-  /// The rows of all microbatches along `axis`; the other sizes agree, and there is a dimension: of
-  /// scalars, stack(). @throws c10::Error  they do not fit.
+  /// Returns the rows of all microbatches joined along `axis`. The other sizes must agree, and
+  /// scalars have no rows: join those with stack(). @throws c10::Error  they do not fit.
   at::Tensor concat(int axis = 0) const requires std::is_same_v<T, at::Tensor> {
     return detail::concat(outputs(), axis);
   }
-  /// [microbatches, ...]; the outputs have one shape. @throws c10::Error  they have not.
+  /// Returns the outputs stacked as [microbatches, ...]; they must have one shape.
+  /// @throws c10::Error  they have not.
   at::Tensor stack() const requires std::is_same_v<T, at::Tensor> {
     return detail::stack(outputs());
   }

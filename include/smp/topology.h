@@ -23,7 +23,7 @@ struct Coordinates {
   friend bool operator==(const Coordinates&, const Coordinates&) = default;
 };
 
-/// How many ranks there are and how they are arranged.
+/// The number of ranks and their arrangement.
 struct Arrangement {
   int world_size = 1;
   int pp_size = 1;
@@ -34,13 +34,14 @@ struct Arrangement {
   std::vector<int> machine_of_rank;
 };
 
-/// Places of all ranks; a value, the same on every rank but for rank().
+/// The places of all ranks. It is a value, the same on every rank except for rank().
 class SMP_API Topology {
  public:
-  /// One rank.
+  /// Makes the topology of one rank.
   Topology() : Topology(Arrangement{}, 0) {}
-  /// @throws UsageError  pp · tp does not divide the world size, `placement` is no permutation,
-  ///                     or `rank` is not in [0, world_size).
+  /// Makes the topology as `rank` sees it.
+  /// @throws UsageError  pp · tp does not divide the world size, `placement` is no permutation, or
+  ///                     `rank` is not in [0, world_size).
   Topology(const Arrangement& arrangement, int rank);
 
   int rank() const { return rank_; }
@@ -58,22 +59,24 @@ class SMP_API Topology {
   int local_rank() const { return group_rank(Group::kLocal); }
   int local_size() const { return static_cast<int>(group(Group::kLocal).size()); }
 
-  /// The letters in force: "DPT", "TPD", ...
+  /// Returns the placement in force as letters: "DPT", "TPD", ...
   const std::string& placement() const { return letters_; }
 
-  /// Of `rank`, which must be in [0, size()), as everywhere below.
+  /// Returns the coordinates of `rank`, which must be in [0, size()), as everywhere below.
   Coordinates coordinates(int rank) const;
-  /// The rank at `place`, each of whose coordinates is below the size of its axis.
+  /// Returns the rank at `place`, each of whose coordinates is below the size of its axis.
   int rank_at(const Coordinates& place) const;
 
-  /// Global ranks of this rank's group, ascending. A rank's number within the group is its index.
+  /// Returns the global ranks of this rank's group, ascending. A rank's number within the group is
+  /// its index.
   std::vector<int> group(Group which) const { return group(which, rank_); }
   std::vector<int> group(Group which, int of_rank) const;
-  /// This rank's number within its group.
+  /// Returns this rank's number within its group.
   int group_rank(Group which) const { return group_rank(which, rank_); }
   int group_rank(Group which, int of_rank) const;
   int group_size(Group which) const { return static_cast<int>(group(which).size()); }
-  /// All groups of a kind, ordered by their first rank. They are disjoint and cover the world.
+  /// Returns all groups of a kind, ordered by their first rank. They are disjoint and cover the
+  /// world.
   std::vector<std::vector<int>> groups(Group which) const;
 
  private:
@@ -87,8 +90,8 @@ class SMP_API Topology {
   std::vector<int> machine_of_rank_;
 };
 
-/// Turns "cluster", "spread" or a permutation of D, P, T (any case) into the permutation; empty if
-/// `strategy` is none of them.
+/// Returns the permutation of D, P, T that "cluster", "spread" or a permutation (any case) stands
+/// for; empty if `strategy` is none of them.
 SMP_API std::string placement_letters(std::string_view strategy);
 
 }  // namespace smp

@@ -15,12 +15,12 @@ namespace detail {
 SMP_API void await(const std::vector<at::Tensor>& tensors);
 }  // namespace detail
 
-/// A call of a module on another rank may return before the module has run (setting
+/// Waits until all tensors of `value` are there, and throws what the calls that made them threw. A
+/// call of a module on another rank may return before the module has run (setting
 /// `promised_outputs`): its tensors fetch their values when something needs them, an operator or a
-/// size. One that only becomes an argument of another remote module goes there by itself. This
-/// waits until all tensors of `value` are there, and throws what the calls threw that made them.
-/// Needed where the time of an exception matters, and before `data_ptr()` of a tensor that was not
-/// used:
+/// size. A tensor that only becomes an argument of another remote module goes there by itself. The
+/// wait is needed where the time of an exception matters, and before `data_ptr()` of a tensor that
+/// was not used:
 /// @code
 ///   try {
 ///     y = smp::wait(expert(x));
@@ -39,8 +39,8 @@ T wait(T value) {
   return value;
 }
 
-/// Waits for all calls that the running body or module has made, and throws what the first of them
-/// threw that threw. Does nothing outside of steps.
+/// Waits for all calls that the running body or module has made, and throws the exception of the
+/// first call that failed. Does nothing outside of steps.
 SMP_API void wait();
 
 }  // namespace smp

@@ -29,7 +29,8 @@ constexpr int kExited = 86;  // the work called exit()
 constexpr int kThrew = 87;
 constexpr char kWhole = '\n';  // ends an answer
 
-/// Nothing that the work does by itself may end in this process's own atexit handlers, or be seen.
+/// Keeps the work from running this process's own atexit handlers when it exits by itself, and its
+/// output from being seen.
 void prepare_child() {
   base::PulseBoard::leave();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -58,7 +59,7 @@ void prepare_child() {
   }
 }
 
-/// All that comes until the child ends, or what came within `seconds`.
+/// Returns all that comes until the child ends, or what came within `seconds`.
 std::string read_all(int pipe, double seconds, bool& in_time) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);

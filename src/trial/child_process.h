@@ -13,8 +13,8 @@ struct ChildAnswer {
   std::string fault;                  ///< why there is none: "ended by signal 11 (...)"
 };
 
-/// Runs `work` in a forked copy of this process, on one thread, and waits for it. What it prints is
-/// dropped; it must not talk to other ranks. Ends it after `seconds`.
+/// Runs `work` in a forked copy of this process, on one thread, and waits for it. What `work`
+/// prints is dropped, and it must not talk to other ranks. The child is killed after `seconds`.
 [[nodiscard]] ChildAnswer in_child_process(const std::function<std::string()>& work,
                                            double seconds);
 

@@ -14,7 +14,8 @@
 
 namespace smp::detail {
 
-/// `Stored` owns what is sent; store() makes it, pass() gives it to the method.
+/// Says how an argument of type T travels: `Stored` owns what is sent, store() makes it, and pass()
+/// gives it to the method.
 template <class T>
 struct Travel {
   using Stored = T;
@@ -73,7 +74,8 @@ using TravelOf = Travel<Value<A>>;
 template <class A>
 using StoredOf = typename TravelOf<A>::Stored;
 
-/// What a method writes into a `T&` would stay on the owner, so such a parameter cannot cross.
+/// True if a parameter of type A can cross ranks. A non-const `T&` cannot, because what the method
+/// writes into it would stay on the owner.
 template <class A>
 inline constexpr bool crosses_as_argument_v =
     !(std::is_lvalue_reference_v<A> &&

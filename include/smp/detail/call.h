@@ -41,34 +41,38 @@ struct CallEntry {
   const char* signature;  ///< readable, for messages: "Tensor BlockImpl::forward(const Tensor&)"
   Thunk run;              ///< nullptr if an argument or the result cannot cross ranks
   const std::type_info* type = nullptr;  ///< tells equally named types of two files apart
-  /// Stands for several calls of the program, made by what it runs; else it is one itself.
+  /// True if the entry stands for several calls of the program, which its `run` makes; false for a
+  /// single call.
   bool joint = false;
 };
 
 /// Adds `entry` to the process's registry and returns it. The same key with another signature is an
 /// error that is reported at smp::init. Threads: any, as for the two functions below.
 SMP_API const CallEntry& register_call(const CallEntry& entry);
-/// The entry of `key`, or nullptr.
+/// Returns the entry of `key`, or nullptr if there is none.
 SMP_API const CallEntry* find_call(std::uint64_t key) noexcept;
-/// Order-independent hash over all registered calls; ranks compare it at start.
+/// Returns a hash over all registered calls that does not depend on their order; ranks compare it
+/// at start.
 SMP_API std::uint64_t call_registry_hash() noexcept;
 
-/// What a caller knows of a call that its entry does not say.
+/// The facts about a call that its caller knows and its entry does not contain.
 struct CallTraits {
-  std::uint32_t calls = 1;    ///< of the program, for which this one stands
+  std::uint32_t calls = 1;    ///< number of calls of the program that this one stands for
   bool only_tensors = false;  ///< the result is a fixed number of tensors and nothing else
 };
 
-/// What runs in place of a routed module: its calls go there, its parameters are used there
-/// (smp/detail/tensor_parallelism.h). Threads: the rank's.
+/// A module that runs in place of a routed module: the calls of the routed module go to it, and its
+/// parameters are used instead (smp/detail/tensor_parallelism.h). Threads: the rank's.
 class SMP_API StandIn {
  public:
   virtual ~StandIn();
-  /// As CallEntry::run of `entry`, which is one of the module that it stands in for.
+  /// Runs `entry`, a call of the module that it stands in for, like CallEntry::run: takes the
+  /// arguments out of `arguments` and returns the packed result.
   virtual Packet run(const CallEntry& entry, Packet& arguments) = 0;
   virtual torch::nn::Module& module() noexcept = 0;
 
-  /// Its parameters and children are those of the module that it stands in for, too.
+  /// True if it has parameters of its own. Then its parameters and children take the place of those
+  /// of the module that it stands in for, in the model's module tree.
   bool in_tree = false;
 };
 
@@ -78,37 +82,43 @@ class SMP_API RoutedBase {
   RoutedBase();
   virtual ~RoutedBase();
 
-  /// The module this is part of.
+  /// Returns the module that this is a part of.
   virtual torch::nn::Module& smp_module() noexcept = 0;
-  /// The module as a class of the user's, if `impl` is the one that was made routed; else nullptr.
-  /// In place of a dynamic_cast across the layers of a routed module, because each request asks on
-  /// its way to the method.
+  /// Returns the module as the user's class if `impl` is the class that was made routed, else
+  /// nullptr. It replaces a dynamic_cast through the layers of a routed module, because every
+  /// request asks this on its way to the method.
   virtual void* smp_as(const std::type_info& impl) noexcept = 0;
-  /// The user's class name.
+  /// Returns the name of the user's class.
   virtual std::string smp_type_name() const = 0;
-  /// Why calls of this module cannot cross ranks, or empty. Such a module runs with its parent.
+  /// Returns why calls of this module cannot cross ranks, or an empty text if they can. A module
+  /// that cannot be called across ranks runs with its parent.
   virtual std::string smp_cannot_cross() const = 0;
-  /// False for leaves that never draw random numbers (Linear, LayerNorm, ...): no stream is set up.
+  /// False for leaf modules that never draw random numbers (Linear, LayerNorm, ...); calls of these
+  /// set up no random stream.
   virtual bool smp_draws_random() const noexcept = 0;
-  /// Where the user's members are; of size 0 if nothing is known.
+  /// Returns the memory of the user's members; its size is 0 if it is not known.
   virtual OwnPart smp_own_part() const noexcept { return {}; }
-  /// What the program says about members that forward writes.
+  /// Returns what the program declares about members that forward writes (smp/state.h).
   virtual StateUse smp_state_use() const noexcept { return StateUse::kWatched; }
 
-  /// Set by DistributedModel; constant after placement.
+  /// The place of the module in the model and its owner. Set by DistributedModel; constant after
+  /// placement.
   struct Place {
     int index = -1;    ///< number of the module in the session, -1 outside a DistributedModel
-    PpRank owner;      ///< that runs it; below 0 before placement
+    PpRank owner;      ///< stage that runs it; below 0 before placement
     std::string path;  ///< dotted module path
     bool placed() const noexcept { return owner.value() >= 0; }
   };
   Place smp_place;
 
-  /// pp_rank of the smp::partition scope in which the module was created (smp/placement.h).
+  /// The pp_rank of the smp::partition scope in which the module was created (smp/placement.h);
+  /// empty outside of such scopes.
   std::optional<int> smp_pin;
-  /// Of the smp::tensor_parallelism scope in which the module was created, or as set later.
+  /// The mark of the smp::tensor_parallelism scope in which the module was created, or the one that
+  /// set_tensor_parallelism() set later; empty without a mark.
   std::optional<bool> smp_tensor_parallel;
-  /// Set by DistributedModel, where the module is spread over ranks.
+  /// The module that runs in place of this one, if this one is spread over ranks; else nullptr. Set
+  /// by DistributedModel.
   std::shared_ptr<StandIn> smp_stand_in;
 };
 
@@ -123,19 +133,20 @@ class SMP_API CallHandler {
     kHere,    ///< this rank owns it: bracket the call with enter() and leave()
     kRemote,  ///< another rank owns it: call()
   };
-  /// Where a call of `module` runs now.
+  /// Returns where a call of `module` runs now.
   virtual Where where(const RoutedBase& module) = 0;
-  /// Whether the running fiber is in a step: its body, or a module.
+  /// True if the running fiber is in a step: in its body or in a module.
   virtual bool in_step() const noexcept = 0;
-  /// Whether a call of `next` that directly follows a remote one of `first`, with its result, may
-  /// travel in the same request.
+  /// True if a call of `next` may travel in the same request as a remote call of `first` that it
+  /// directly follows and whose result it takes.
   virtual bool joins(const RoutedBase& first, const RoutedBase& next) = 0;
 
-  /// Room on the caller's stack for what a handler notes about a call that runs here.
+  /// Space on the caller's stack in which a handler keeps notes about a call that runs here.
   struct Space {
     alignas(std::max_align_t) std::byte bytes[320];
   };
-  /// Brackets a call that runs here; nothing is allocated. Brackets of a fiber nest.
+  /// enter() and leave() bracket a call that runs on this rank. They allocate nothing, and the
+  /// brackets of a fiber nest.
   virtual void enter(RoutedBase& module, Space& space) = 0;
   virtual void leave(Space& space) noexcept = 0;
 
@@ -149,7 +160,7 @@ class SMP_API CallHandler {
                                      Packet&& arguments, const CallTraits& traits) = 0;
 };
 
-/// The handler of the running fiber; nullptr outside the library's threads.
+/// Returns the handler of the running fiber; nullptr outside the library's threads.
 /// @throws UsageError  `module` is placed, and this is a foreign thread during a step
 [[nodiscard]] SMP_API CallHandler* current_call_handler(const RoutedBase& module);
 
@@ -180,9 +191,10 @@ auto route(RoutedBase& module, Here&& here, Away&& away) -> decltype(here()) {
   return here();
 }
 
-/// How many of a row of modules, which are called one after the other, each with the result of the
-/// one before, go into one request: 2 or more; 0: the first is to be called by itself.
-/// @param neighbour  the module at a place in the row; nullptr: the row ends, or it cannot be sent
+/// Returns how many modules of a row go into one request, where each module is called with the
+/// result of the one before: 2 or more, or 0 if the first module is to be called by itself.
+/// @param neighbour  returns the module at a place in the row; nullptr if the row ends there or the
+///                   module cannot be sent
 [[nodiscard]] SMP_API std::size_t joint_calls(
     CallHandler* handler, c10::function_ref<const RoutedBase*(std::size_t)> neighbour);
 

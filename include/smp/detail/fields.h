@@ -81,7 +81,7 @@ concept PlainStruct =
     return std::tie(__VA_ARGS__); \
   }
 
-/// References to the members of `value`, in order.
+/// Returns references to the members of `value`, in order.
 template <class T>
 requires PlainStruct<std::remove_const_t<T>>
 auto fields_of(T& value) {

@@ -18,7 +18,7 @@
 
 namespace smp {
 
-/// True unless specialised: a module of type Impl may draw random numbers itself.
+/// True, unless specialised, for every class: a module of type Impl may draw random numbers itself.
 template <class Impl>
 inline constexpr bool draws_random_v = true;
 
@@ -33,14 +33,14 @@ SMP_API void copy_pins(const torch::nn::Module& original, torch::nn::Module& cop
 SMP_API void refuse_after_placement(const RoutedBase& module, const char* action);
 SMP_API void refuse_zero_grad_in_body(const RoutedBase& module);
 
-/// Bytes of a torch::nn::Module that are its own: a class that derives from it puts its first
-/// members into the rest of its last word.
+/// Returns the number of bytes of a torch::nn::Module that are its own. The rest of its last word
+/// is not: a class that derives from it puts its first members there.
 SMP_API std::size_t module_data_size() noexcept;
 
 /// Marks the constructor that wraps a copy of a plain module.
 struct Rewrap {};
 
-/// The bottom of a routed module: the user's part beside ours. Routed methods are stacked on it.
+/// The base of a routed module: the user's part beside ours. Routed methods are stacked on it.
 template <class Impl>
 class RoutedRoot : public Impl, public RoutedBase {
   static_assert(std::is_base_of_v<torch::nn::Module, Impl>,
@@ -76,7 +76,7 @@ class RoutedRoot : public Impl, public RoutedBase {
   [[maybe_unused]] bool smp_named_ = name_after(*this, typeid(Impl));
 };
 
-/// From a method with a signature to the RoutedCall with its types.
+/// Maps a method with a signature to the RoutedCall with its types.
 template <class Method, class S>
 struct Route;
 template <class Method, bool Const, bool Noexcept, class R, class... A>
@@ -94,7 +94,8 @@ struct Route<Method, Signature<Const, Noexcept, R, A...>> {
   }
 };
 
-/// For overloaded and templated methods: the types are those at the place of the call.
+/// The signature of one call of an overloaded or templated method, with the types at the place of
+/// the call.
 template <class Method, class Self, class... A>
 struct DeducedSignature {
   using R = typename Method::template Result<Self&, A...>;
@@ -143,7 +144,7 @@ struct Stack<Layer, Method> {
 }  // namespace smp
 
 // clang-format off
-/// Defines SmpMethod_NAME: how calls of methods named NAME are intercepted.
+/// Defines SmpMethod_NAME, which intercepts calls of methods named NAME.
 #define SMP_ROUTE_METHOD(NAME)                                                                   \
   struct SmpMethod_##NAME {                                                                      \
     static constexpr const char* kName = #NAME;                                                  \
@@ -270,8 +271,8 @@ struct NoMethods {
 
 }  // namespace detail
 
-/// What SMP_MODULE(Name) holds in the place of NameImpl. A placed module refuses what would need
-/// the parameters of other ranks: clone, save, load and to(...).
+/// The class that SMP_MODULE(Name) holds in place of NameImpl. A placed module refuses what would
+/// need the parameters of other ranks: clone, save, load and to(...).
 template <class Impl, class Methods = detail::NoMethods>
 class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
   static_assert(!std::is_final_v<Impl>, "SMP_MODULE: the Impl class must not be final");
@@ -292,7 +293,7 @@ class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
     }
   }
 
-  /// A routed copy of this module and everything below it.
+  /// Returns a routed copy of this module and everything below it.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
     detail::refuse_after_placement(*this, "clone()");
@@ -325,6 +326,7 @@ class Routed : public detail::RoutedLayers<Impl, typename Methods::List> {
     detail::refuse_after_placement(*this, "to()");
     Impl::to(device, non_blocking);
   }
+  /// Zeroes the gradients of this module.
   /// @throws UsageError  in a step, where other microbatches have added to the gradients.
   void zero_grad(bool set_to_none = true) override {
     detail::refuse_zero_grad_in_body(*this);
@@ -346,7 +348,8 @@ class RoutedHolder : public torch::nn::ModuleHolder<Routed<Impl, Methods>> {
   }
 };
 
-/// A routed module without a holder: `std::shared_ptr<Net> net = smp::make_module<NetImpl>(8);`
+/// Makes a routed module without a holder: `std::shared_ptr<Net> net =
+/// smp::make_module<NetImpl>(8);`
 template <class Impl, class... A>
 std::shared_ptr<Routed<Impl>> make_module(A&&... arguments) {
   return std::make_shared<Routed<Impl>>(std::forward<A>(arguments)...);
@@ -354,6 +357,6 @@ std::shared_ptr<Routed<Impl>> make_module(A&&... arguments) {
 
 }  // namespace smp
 
-/// torch::nn::AnyModule asks this before it takes &Routed::forward.
+/// Tells torch::nn::AnyModule, before it takes &Routed::forward, if there is a forward.
 template <class Impl, class Methods>
 struct torch::detail::has_forward<smp::Routed<Impl, Methods>> : torch::detail::has_forward<Impl> {};

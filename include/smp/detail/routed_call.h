@@ -15,22 +15,25 @@
 
 namespace smp::detail {
 
-/// Hash of a mangled type name: equal on ranks that run the same binary.
+/// Returns a hash of the mangled type name, equal on ranks that run the same binary.
 SMP_API std::uint64_t call_key(const std::type_info& call);
-/// "at::Tensor BlockImpl::forward(at::Tensor const&)" from the type `R (*)(A...)`.
+/// Returns "at::Tensor BlockImpl::forward(at::Tensor const&)" for the type `R (*)(A...)`.
 SMP_API std::string signature_text(const std::type_info& function, const std::type_info& impl,
                                    const char* method, bool is_const);
-/// "argument 2 (std::function<void ()>) of forward cannot be sent to another rank".
+/// Returns "argument 2 (std::function<void ()>) of forward cannot be sent to another rank".
 SMP_API std::string obstacle_text(const char* method, int argument, const std::type_info& type,
                                   bool is_reference);
-/// For a remote call of an entry that cannot run remotely.
+/// Refuses a remote call of an entry that cannot run remotely. @throws UnsupportedError  always
 [[noreturn]] SMP_API void refuse_remote_call(const RoutedBase& module, const CallEntry& entry,
                                              const std::string& obstacle);
+/// Reports a module that is not of the type of `entry`. @throws InternalError  always
 [[noreturn]] SMP_API void fail_wrong_module(const RoutedBase& module, const CallEntry& entry);
-/// Runs `entry` by what stands in for `module`, in the training mode that `module` has now.
+/// Runs `entry` on the module that stands in for `module`, in the training mode that `module` has
+/// now.
 SMP_API Packet run_stand_in(RoutedBase& module, const CallEntry& entry, Packet& arguments);
 
-/// What a call gives while the stack is being unwound and nothing may be thrown.
+/// Returns the value of a call that failed while the stack is being unwound, when no other
+/// exception may be thrown. @throws StepAborted  R has no default constructor
 template <class R>
 R empty_result() {
   if constexpr (std::is_void_v<R>) {
@@ -42,7 +45,8 @@ R empty_result() {
   }
 }
 
-/// `Self` is the user's Impl, const for a const method; `Method` names the method (smp/detail/routed.h).
+/// One method of one module type with one signature. `Self` is the user's Impl, const for a const
+/// method; `Method` names the method (smp/detail/routed.h).
 template <class Method, class Self, class R, class... A>
 class RoutedCall {
  public:
@@ -53,7 +57,7 @@ class RoutedCall {
     return registered;
   }
 
-  /// Why this call cannot cross ranks, or empty.
+  /// Returns why this call cannot cross ranks, or an empty text if it can.
   static std::string obstacle() {
     if constexpr (kCrosses) {
       return {};
@@ -108,7 +112,7 @@ class RoutedCall {
     }
   }
 
-  /// By what stands in for the module.
+  /// Runs the call on the module that stands in for this one.
   static R replaced(RoutedBase& module, const std::remove_reference_t<A>&... arguments) {
     if constexpr (!kCrosses) {
       refuse_remote_call(module, entry(), obstacle());

@@ -10,7 +10,7 @@ namespace smp::detail {
 template <class... T>
 struct TypeList {};
 
-/// R method(A...) [const] [noexcept].
+/// The type of a method `R method(A...) [const] [noexcept]`.
 template <bool Const, bool Noexcept, class R, class... A>
 struct Signature {};
 
@@ -40,7 +40,7 @@ template <bool C, bool N, class R, class First, class Second, class... Rest, cla
 struct DropLast<Signature<C, N, R, First, Second, Rest...>, TypeList<Kept...>>
     : DropLast<Signature<C, N, R, Second, Rest...>, TypeList<Kept..., First>> {};
 
-/// `Method` of a `Self` can be called with A...
+/// True if `Method` of a `Self` can be called with A...
 template <class Method, class Self, class... A>
 concept CallableWith = requires {
   typename Method::template Result<Self&, A...>;
@@ -52,11 +52,12 @@ template <class Method, class Impl, bool C, bool N, class R, class... A>
 inline constexpr bool callable_as_v<Method, Impl, Signature<C, N, R, A...>> =
     CallableWith<Method, std::conditional_t<C, const Impl, Impl>, A...>;
 
-/// The last parameter has a default argument.
+/// True if the last parameter has a default argument.
 template <class Method, class Impl, class S>
 concept HasDefault = callable_as_v<Method, Impl, typename DropLast<S>::type>;
 
-/// How an argument of a call with deduced types is taken by the same call on another rank.
+/// Maps the type of an argument, deduced at a call, to the type with which the same call takes it
+/// on another rank.
 template <class A>
 struct SentAs {
   using type = A;

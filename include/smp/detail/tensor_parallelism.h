@@ -12,12 +12,12 @@ class Module;
 
 namespace smp {
 
-/// Routed modules that this thread creates while it lives are marked, the innermost scope wins:
+/// While it lives, routed modules that this thread creates are marked; the innermost scope wins:
 ///
 ///     { smp::tensor_parallelism spread;  table = register_module("table", smp::nn::Embedding(n,
 ///     64)); }
 ///
-/// What is marked is replaced when the model is wrapped in an smp::DistributedModel, if
+/// A marked module is replaced when the model is wrapped in an smp::DistributedModel, if
 /// tensor_parallel_degree is more than 1, a distributed implementation of its class is registered
 /// (smp/tp/replacement.h), nothing above it was replaced, it shares no parameter with
 /// another module, and its sizes can be divided. Its weights are kept, sliced.
@@ -28,7 +28,7 @@ class SMP_API tensor_parallelism {
   tensor_parallelism(const tensor_parallelism&) = delete;
   tensor_parallelism& operator=(const tensor_parallelism&) = delete;
 
-  /// What the scopes around the running code say; nothing outside of them.
+  /// Returns what the innermost scope around the running code says; nothing outside of such scopes.
   static std::optional<bool> wanted() noexcept;
 
  private:
@@ -36,10 +36,11 @@ class SMP_API tensor_parallelism {
   const tensor_parallelism* const outer_;
 };
 
-/// Marks `module` and everything below it, or takes their marks away. Before the model is wrapped.
+/// Marks `module` and everything below it, or takes their marks away. Call it before the model is
+/// wrapped.
 /// @throws UsageError  it has parameters, and nothing to mark: none of its modules is routed.
 SMP_API void set_tensor_parallelism(torch::nn::Module& module, bool enabled = true);
-/// The same for what a holder holds.
+/// Does the same for the module of a holder.
 template <class Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
 void set_tensor_parallelism(const Holder& holder, bool enabled = true) {

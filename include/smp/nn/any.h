@@ -48,19 +48,19 @@ class SMP_API AnyCall {
 
   virtual std::shared_ptr<torch::nn::Module> module() const = 0;
   virtual const std::type_info& type() const noexcept = 0;
-  /// The same kind of call on a copy of its module, there if a device is named.
+  /// Returns the same kind of call on a clone of its module, on `device` if one is given.
   virtual std::shared_ptr<AnyCall> clone(std::optional<torch::Device> device) const = 0;
 
   virtual AnyValue forward(Values&& arguments) = 0;
 
-  /// Whether arguments and result can cross ranks; the four below ask for it.
+  /// True if arguments and result can cross ranks; the four functions below require it.
   virtual bool packable() const = 0;
   virtual void put_arguments(Writer& out, Values& arguments) const = 0;
   virtual Values get_arguments(Reader& in) const = 0;
   virtual void put_result(Writer& out, AnyValue& result) const = 0;
   virtual AnyValue get_result(Reader& in) const = 0;
   virtual AnyValue empty_result() const = 0;
-  /// CallTraits::only_tensors
+  /// True if the result is a fixed number of tensors and nothing else (CallTraits::only_tensors).
   virtual bool gives_only_tensors() const noexcept = 0;
 };
 
@@ -219,11 +219,11 @@ class SMP_API AnyModule {
     detail::fail_result_type(typeid(R), result.type_info());
   }
 
-  /// A copy with a clone of the module.
+  /// Returns a copy with a clone of the module.
   AnyModule clone(std::optional<torch::Device> device = std::nullopt) const;
 
   std::shared_ptr<torch::nn::Module> ptr() const;
-  /// The module as a T, a base of its type or the type itself; throws if it is none.
+  /// Returns the module as a T, which is its type or a base of it; throws if it is neither.
   template <class T, class = torch::detail::enable_if_module_t<T>>
   std::shared_ptr<T> ptr() const {
     if (auto cast = std::dynamic_pointer_cast<T>(ptr())) return cast;
@@ -240,7 +240,7 @@ class SMP_API AnyModule {
   const std::type_info& type_info() const;
   bool is_empty() const noexcept { return call_ == nullptr; }
 
-  /// For smp::nn::Sequential.
+  /// Returns the call itself, for smp::nn::Sequential.
   detail::AnyCall& call() const;
 
  private:

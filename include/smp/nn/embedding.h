@@ -9,7 +9,7 @@ namespace smp {
 
 namespace nn::detail {
 
-/// A routed holder around what torch's own factory made.
+/// Returns a routed holder around a copy of the module that torch's own factory makes.
 template <class Holder, class Plain, class Options>
 Holder from_pretrained(const torch::Tensor& embeddings, const Options& options) {
   using Routed = typename Holder::Impl;

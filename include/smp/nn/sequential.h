@@ -94,7 +94,7 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   std::size_t size() const noexcept { return modules_.size(); }
   bool is_empty() const noexcept { return modules_.empty(); }
 
-  /// For a Sequential inside another one, which packs by the types of its ends.
+  /// The calls at its two ends, by whose types an outer Sequential packs arguments and results.
   const detail::AnyCall& front_call() const { return module_at(0).call(); }
   const detail::AnyCall& back_call() const { return module_at(size() - 1).call(); }
 
@@ -102,8 +102,8 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   void add(std::string name, AnyModule module);
   const AnyModule& module_at(std::size_t index) const;
   AnyValue run_here(std::size_t first, std::size_t last, detail::Values&& values);
-  /// The modules [first, last) in one request to `owner`: all of them as one call of this module,
-  /// or a few as so many calls.
+  /// Runs the modules [first, last) in one request to `owner`: all of them as one call of this
+  /// module, or a few as so many calls.
   AnyValue request(CallHandler& handler, const CallEntry& entry, PpRank owner, std::size_t first,
                    std::size_t last, detail::Values&& values);
   const RoutedBase* sendable(std::size_t index) const;

@@ -26,16 +26,18 @@
 
 namespace smp {
 
-/// [B, .., C] -> [N, .., C/T]: this rank's channels of all samples.
+/// Returns this rank's channels of all samples: [B, .., C] -> [N, .., C/T].
 SMP_API at::Tensor slices_of_batch_for_tp(const at::Tensor& batch, std::int64_t dim);
 
-/// [N, .., C/T] -> [B, .., C]: all channels, as every rank goes on with them.
+/// Returns all channels of this rank's batch, as every rank goes on with them: [N, .., C/T] -> [B,
+/// .., C].
 SMP_API at::Tensor batch_of_slices_for_tp(const at::Tensor& slices, std::int64_t dim);
 
-/// [B, ..] -> [N, ..]: all samples, of which every rank computes something else.
+/// Returns all samples, for ranks that each compute something else of them: [B, ..] -> [N, ..].
 SMP_API at::Tensor whole_batch_for_tp(const at::Tensor& batch);
 
-/// Every rank's addend of something of all samples, [N, ..] -> the sums [B, ..].
+/// Adds up what every rank has computed of all samples, and returns the sums of this rank's batch:
+/// [N, ..] -> [B, ..].
 SMP_API at::Tensor batch_of_sums_for_tp(const at::Tensor& addends);
 
 }  // namespace smp

@@ -13,29 +13,32 @@
 namespace smp {
 namespace nn {
 
-/// As torch::nn::Embedding, with the table split along the width of its rows: rank j holds
-/// [N, D/T] and looks up its part of the rows for the samples of all ranks.
+/// A torch::nn::Embedding with the table split along the width of its rows: rank j holds [N, D/T]
+/// and looks up its part of the rows for the samples of all ranks.
 ///
 ///     i [B, ..] ─ all-gather ─► [T·B, ..] ─ look-up ─► [T·B, .., D/T] ─ all-to-all ─► [B, .., D]
 ///
 /// Forward sends (T-1)·B indices and (T-1)/T·B·D elements from each rank, backward as many
-/// elements. With a prescaled batch nothing is gathered before, and what was looked up after
-/// (docs/tensor_parallelism.md). Starts from the values of torch::nn::Embedding after the same
-/// torch::manual_seed. Sizes in `options` are those of the whole table. `sparse` gives sparse
-/// gradients.
+/// elements. With a prescaled batch indices need not be gathered, and what was looked up is
+/// gathered afterwards (docs/tensor_parallelism.md). It starts from the values of
+/// torch::nn::Embedding after the same torch::manual_seed. Sizes in `options` are those of the
+/// whole table. `sparse` gives sparse gradients.
 class SMP_API DistributedEmbeddingImpl : public DistributedModule {
  public:
   DistributedEmbeddingImpl(std::int64_t num_embeddings, std::int64_t embedding_dim)
       : DistributedEmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
+  /// Makes the slice of this rank of a new table.
   /// @throws UsageError        embedding_dim cannot be divided by T, or no session runs.
-  /// @throws UnsupportedError  max_norm or scale_grad_by_freq is set: they need whole rows, or
-  ///                           one rank's batch.
+  /// @throws UnsupportedError  max_norm or scale_grad_by_freq is set: they need whole rows, or one
+  ///                           rank's batch.
   explicit DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
   /// Stands in for `original`, whose weight becomes a slice.
   explicit DistributedEmbeddingImpl(torch::nn::EmbeddingImpl& original);
+  /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text if it can.
   static std::string obstacle(const torch::nn::EmbeddingImpl& original, int ranks);
 
+  /// Looks up the rows of `indices`.
   /// @param indices  [B, ..], at least one dimension; whole numbers in [0, N)
   /// @return [B, .., D]
   at::Tensor forward(const at::Tensor& indices);

@@ -14,8 +14,8 @@
 namespace smp {
 namespace nn {
 
-/// As torch::nn::LayerNorm over the last dimension, with rows cut into T slices, of which rank j
-/// normalises the j-th for the samples of all ranks with its [H/T] of weight and bias.
+/// A torch::nn::LayerNorm over the last dimension, with rows cut into T slices: rank j normalises
+/// the j-th slice for the samples of all ranks with its [H/T] of weight and bias.
 ///
 ///     x [B, .., H] ─ all-to-all ─► [T·B, .., H/T] ─ two moments of all ─► ─ all-to-all ─►
 ///     [B, .., H]
@@ -28,17 +28,21 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
  public:
   explicit DistributedLayerNormImpl(std::int64_t size)
       : DistributedLayerNormImpl(torch::nn::LayerNormOptions({size})) {}
+  /// Makes this rank's slices of a new weight and bias.
   /// @throws UnsupportedError  more than the last dimension is normalised.
   /// @throws UsageError        H cannot be divided by T, or no session runs.
   explicit DistributedLayerNormImpl(const torch::nn::LayerNormOptions& options);
 
   /// Stands in for `original`, whose weight and bias become slices.
   explicit DistributedLayerNormImpl(torch::nn::LayerNormImpl& original);
+  /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text if it can.
   static std::string obstacle(const torch::nn::LayerNormImpl& original, int ranks);
 
+  /// Normalises the last dimension.
   /// @param input  [B, .., H], at least two dimensions; floating-point
+  /// @return [B, .., H]
   at::Tensor forward(const at::Tensor& input);
-  /// The same for slices: every rank of the group has its [.., H/T] of the same rows.
+  /// Does the same for slices: every rank of the group has its [.., H/T] of the same rows.
   at::Tensor normalize_slices(const at::Tensor& slices);
   void pretty_print(std::ostream& stream) const override;
 

@@ -15,7 +15,7 @@
 namespace smp {
 namespace nn {
 
-/// Which channels of a layer are dealt to the ranks.
+/// Selects the channels of a layer that are dealt to the ranks.
 enum class LinearSplit : std::uint8_t { kInputs, kOutputs };
 
 /// y = x Wᵀ + b, as torch::nn::Linear, with W split along input channels: rank j holds W_j [O, I/T]
@@ -37,24 +37,28 @@ enum class LinearSplit : std::uint8_t { kInputs, kOutputs };
 /// Forward sends (T-1)·B·I + (T-1)/T·B·O elements from each rank then, backward as many. What is
 /// sent with a prescaled batch is in docs/tensor_parallelism.md.
 ///
-/// Starts from the values of torch::nn::Linear after the same torch::manual_seed. Sizes in
-/// `options` are those of the whole layer. Floating-point types; batches of the ranks have one
-/// shape.
+/// It starts from the values of torch::nn::Linear after the same torch::manual_seed. Sizes in
+/// `options` are those of the whole layer. Types are floating-point; the batches of the ranks have
+/// one shape.
 class SMP_API DistributedLinearImpl : public DistributedModule {
  public:
   DistributedLinearImpl(std::int64_t in_features, std::int64_t out_features,
                         LinearSplit split = LinearSplit::kInputs)
       : DistributedLinearImpl(torch::nn::LinearOptions(in_features, out_features), split) {}
+  /// Makes this rank's slices of a new layer.
   /// @throws UsageError  the channels that are split cannot be divided by T, or no session runs.
   explicit DistributedLinearImpl(const torch::nn::LinearOptions& options,
                                  LinearSplit split = LinearSplit::kInputs);
 
   /// Stands in for `original`, whose weight becomes a slice along its inputs.
   explicit DistributedLinearImpl(torch::nn::LinearImpl& original);
+  /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text if it can.
   static std::string obstacle(const torch::nn::LinearImpl& original, int ranks);
 
+  /// Computes y = x Wᵀ + b for this rank's batch.
   /// @param input  [B, .., I], at least two dimensions
-  /// @throws UsageError  of another shape, or of one that other ranks do not have
+  /// @return [B, .., O]
+  /// @throws UsageError  `input` has another shape, or one that other ranks do not have
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

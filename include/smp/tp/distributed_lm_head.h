@@ -24,7 +24,7 @@ struct TransformerLMHeadOptions {
   double embedding_dropout_prob = 0.1;
 };
 
-/// What a language model is given; all but the tokens may be left out.
+/// The inputs of a language model; all but the tokens may be left out.
 struct LanguageInputs {
   at::Tensor tokens;     ///< [B, S] int64
   at::Tensor mask;       ///< [B or 1, 1, 1, S], added to attention scores; undefined: none
@@ -36,29 +36,31 @@ struct LanguageInputs {
 
 namespace nn {
 
-/// Embeddings of tokens, positions and, if wanted, token types; layers; a last norm if those have
-/// their norms before; and scores by the table of the tokens, split along the vocabulary
-/// (DistributedVocabulary), without bias. Positions and types are whole on each rank. With the
-/// deviation of `attention`, all weights start from N(0, initializer_range).
+/// Embeddings of tokens, positions and, if wanted, token types; layers; a last norm if the layers
+/// have their norms before (pre_layernorm); and scores by the table of the tokens, split along the
+/// vocabulary (DistributedVocabulary), without bias. Positions and types are whole on each rank.
+/// With the deviation of `attention`, all weights start from N(0, initializer_range).
 class SMP_API DistributedTransformerLMHeadImpl : public torch::nn::Module {
  public:
-  /// @throws UsageError  as the layers; hidden sizes differ.
+  /// Makes the layers. @throws UsageError  as the layers; hidden sizes differ.
   explicit DistributedTransformerLMHeadImpl(const TransformerLMHeadOptions& options);
   ~DistributedTransformerLMHeadImpl() override;
 
-  /// What the layers give, after the last norm: [B, S, H]. @throws UsageError  inputs do not fit.
+  /// Returns the result of the layers after the last norm: [B, S, H].
+  /// @throws UsageError  inputs do not fit.
   at::Tensor hidden(const LanguageInputs& inputs);
-  /// Scores [B, S, V] of what is at each position. @throws as hidden().
+  /// Returns the scores of all tokens of the vocabulary at each position: [B, S, V]. @throws as
+  /// hidden().
   at::Tensor scores(const LanguageInputs& inputs);
-  /// Cross entropy of scores(inputs) and `labels` [B, S] (-100: costs nothing), in nats, [B, S].
-  /// Scores of the whole vocabulary are on no rank. @throws as hidden().
+  /// Returns the cross entropy of scores(inputs) and `labels` [B, S] in nats: [B, S]. A label of
+  /// -100 costs nothing. No rank holds the scores of the whole vocabulary. @throws as hidden().
   at::Tensor losses_of(const LanguageInputs& inputs, const at::Tensor& labels);
 
   // Without positions and cross-attention.
 
-  /// As scores().
+  /// Returns scores() of these inputs.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& types);
-  /// As losses_of().
+  /// Returns losses_of() these inputs.
   at::Tensor losses(const at::Tensor& tokens, const at::Tensor& labels, const at::Tensor& mask,
                     const at::Tensor& types);
 

@@ -15,15 +15,15 @@
 
 namespace smp {
 
-/// Which part of a tensor T ranks share: each has an equal part of it along `dim`, in order of
-/// tp_rank. What their parts have beyond `whole` elements together are zeros, which nobody saves.
+/// The part of a tensor that each of T ranks has: an equal part of it along `dim`, in order of
+/// tp_rank. Elements of the parts beyond `whole` together are zeros, which nobody saves.
 struct ParameterSlice {
   std::int64_t dim = 0;
   std::int64_t whole = 0;
 };
 
-/// Base of all of them, and of yours: derive, register slices, and write forward() with
-/// smp/tp/batch_primitives.h.
+/// The base class of all distributed modules, and of yours: derive, register slices, and write
+/// forward() with smp/tp/batch_primitives.h.
 ///
 /// Of T = smp::tp_size() ranks each holds 1/T of a sliced parameter and computes with it for the
 /// samples of all. So its gradient on one rank is that of all samples of the group, and only the
@@ -36,12 +36,13 @@ class SMP_API DistributedModule : public torch::nn::Module {
   using torch::nn::Module::Module;
   ~DistributedModule() override;
 
-  /// Along which dimension the parameter registered as `name` is sliced; nothing: it is whole.
+  /// Returns the dimension along which the parameter registered as `name` is sliced; nothing if it
+  /// is whole.
   std::optional<std::int64_t> slice_dim(const std::string& name) const;
-  /// All that are sliced, by name.
+  /// Returns all parameters that are sliced, by name.
   const std::map<std::string, ParameterSlice>& sliced() const noexcept { return sliced_; }
-  /// Hash of the whole values that the slice `name` was cut from; 0 if they had none, are not in
-  /// the memory of the CPU, or somebody has written to the slice since.
+  /// Returns a hash of the whole values that the slice `name` was cut from; 0 if they had none, are
+  /// not in the memory of the CPU, or somebody has written to the slice since.
   std::uint64_t origin(const std::string& name) const;
   /// Gives the slice `name` this rank's part of `whole`, whose dtype and device it takes over.
   /// @throws UsageError  no slice has that name, or `whole` has other sizes than what it was cut
@@ -55,28 +56,29 @@ class SMP_API DistributedModule : public torch::nn::Module {
   /// @throws UsageError  that dimension cannot be divided by T, or no session runs.
   at::Tensor& register_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim,
                              bool requires_grad = true);
-  /// The same for any size along `dim`: each rank gets ceil(n/T) of the n units of `unit` elements
-  /// that `whole` has there, and zeros where they run out. Whatever computes with these zeros must
-  /// leave their gradients zero, so that optimizers do not change them.
+  /// Registers a slice for any size along `dim`: each rank gets ceil(n/T) of the n units of `unit`
+  /// elements that `whole` has there, and zeros where they run out. Whatever computes with these
+  /// zeros must leave their gradients zero, so that optimizers do not change them.
   /// @throws UsageError  `whole` does not consist of units, or no session runs.
   at::Tensor& register_padded_slice(const std::string& name, const at::Tensor& whole,
                                     std::int64_t dim, std::int64_t unit = 1);
 
   /// Writes the values of some rows of a whole tensor, from row `first` on.
   using FillRows = std::function<void(const at::Tensor& rows, std::int64_t first)>;
-  /// As register_slice() of a tensor of `sizes` and the default dtype that is too large to be in
-  /// memory as a whole: `fill` is given all rows once, in order, some at a time, of which this
-  /// rank's slice is kept. A piece has at least 16 elements if the whole has, and but for the last
-  /// a multiple of 16, so that LibTorch's initialisers draw the numbers that they draw at once.
-  /// @param unit  0: that dimension can be divided by T; else as of register_padded_slice()
-  /// @throws UsageError  as these
+  /// Registers a slice as register_slice() does, of a tensor of `sizes` and the default dtype that
+  /// is too large to be in memory as a whole: `fill` is given all rows once, in order, some at a
+  /// time, and this rank's slice of them is kept. A piece has at least 16 elements if the whole
+  /// has, and but for the last a multiple of 16, so that LibTorch's initialisers draw the numbers
+  /// that they draw at once.
+  /// @param unit  0: that dimension can be divided by T; else as for register_padded_slice()
+  /// @throws UsageError  as register_slice() and register_padded_slice()
   at::Tensor& register_drawn_slice(const std::string& name, at::IntArrayRef sizes, std::int64_t dim,
                                    const FillRows& fill, std::int64_t unit = 0);
 
-  /// For a module that stands in for another (smp/tp/replacement.h): makes `whole`, a parameter of
-  /// that one, this rank's slice of it, and registers it. It stays the same tensor for optimizers.
+  /// Makes `whole`, a parameter of the module that this one stands in for (smp/tp/replacement.h),
+  /// this rank's slice of it, and registers it. It stays the same tensor for optimizers.
   at::Tensor& adopt_slice(const std::string& name, const at::Tensor& whole, std::int64_t dim);
-  /// Registers a parameter of that module as it is. May be undefined.
+  /// Registers a parameter of that module as it is. It may be undefined.
   at::Tensor& adopt(const std::string& name, const at::Tensor& whole);
 
  private:

@@ -48,7 +48,7 @@
 namespace smp {
 
 struct AttentionLayerOptions {
-  /// Any number: ranks get ceil(A/T) each, and what the last ones have too many are zeros.
+  /// May be any number: ranks get ceil(A/T) each, and the surplus heads of the last ones are zeros.
   std::int64_t num_attention_heads = 32;
   std::int64_t attention_head_size = 32;
   std::int64_t hidden_size = 1024;
@@ -58,13 +58,15 @@ struct AttentionLayerOptions {
   double initializer_range = 0.02;         ///< deviation, with use_normal_initialization
   bool use_normal_initialization = false;  ///< else as torch::nn::Linear
   bool cross_attention = false;            ///< keys and values are of another sequence
-  /// Longest sequence of a model in which positions see only those before; nothing: they see all.
+  /// Length of the longest sequence, if positions attend to no later ones (a causal model);
+  /// nothing: positions attend to all.
   std::optional<std::int64_t> causal_mask_size = {};
   bool pre_layernorm = false;
   bool post_layernorm = true;  ///< one of the two, or both
-  /// G: so many heads of queries share one of keys and values, A/G of them (Ainslie et al., GQA,
-  /// 2023). Nothing: as many as heads. If T does not divide G, and G is not A, "speed" keeps the
-  /// weights of keys and values whole on every rank, which computes those heads that it needs.
+  /// G, the number of heads of keys and values, each of which A/G heads of queries share (Ainslie
+  /// et al., GQA, 2023). Nothing: as many as heads. If T does not divide G, and G is not A, "speed"
+  /// keeps the weights of keys and values whole on every rank, which computes those heads that it
+  /// needs.
   std::optional<std::int64_t> num_key_value_heads = {};
   std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
 };
@@ -82,30 +84,32 @@ struct TransformerOutputLayerOptions {
   std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
 };
 
-/// What goes through a stack of layers, and comes out of each with another `hidden`.
+/// The values that go through a stack of layers; each layer returns them with another `hidden`.
 struct TransformerState {
   at::Tensor hidden;        ///< [B, S, H]
   at::Tensor mask;          ///< [B or 1, 1, 1, S], added to scores; undefined: none
   at::Tensor cross_states;  ///< [B, S', H], with cross-attention
   at::Tensor cross_mask;    ///< [B or 1, 1, 1, S']
-  /// Between layers of layout "memory": hidden and cross states are slices [T·B, S, H/T] of the
-  /// samples of all ranks, and masks are those of all. (T·B stands for the rows of the one batch if
-  /// it is prescaled.)
+  /// True between layers of layout "memory": hidden and cross states are slices [T·B, S, H/T] of
+  /// the samples of all ranks, and masks are those of all. (T·B stands for the rows of the one
+  /// batch if it is prescaled.)
   bool sliced = false;
 };
 
 namespace nn {
 
 /// Multi-head attention with residual: x + dropout(W_o attention(norm(x))), then a norm; which of
-/// the two norms there are is in the options. Of c = ceil(A/T) heads each, rank j computes
-/// heads j·c to (j+1)·c - 1. A head that pads is zero, gets no gradient, and is in no file.
+/// the two norms there are is in the options. With c = ceil(A/T), rank j computes heads j·c to
+/// (j+1)·c - 1. A head that pads is zero, gets no gradient, and is in no file.
 class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
  public:
+  /// Makes this rank's slices of a new layer.
   /// @throws UsageError  heads are no multiple of those of keys, "memory" cannot divide the hidden
   ///                     size by T, no norm is wanted, `optimize` is unknown, or no session runs.
   explicit DistributedAttentionLayerImpl(const AttentionLayerOptions& options);
   ~DistributedAttentionLayerImpl() override;
 
+  /// Computes the layer for this rank's batch.
   /// @param hidden        [B, S, H]
   /// @param mask          [B or 1, 1, 1, S] (of the cross states: S'), added to scores; undefined:
   ///                      none, on all ranks alike
@@ -113,7 +117,7 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
   /// @return [B, S, H]
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask,
                      const at::Tensor& cross_states);
-  /// The same between layers of layout "memory".
+  /// Does the same between layers of layout "memory".
   /// @param hidden        [T·B, S, H/T], a slice of the samples of all ranks
   /// @param mask          of all of them: [T·B or 1, 1, 1, S]
   /// @param cross_states  [T·B, S', H/T] with cross-attention, else undefined
@@ -141,15 +145,18 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
 /// The block of two products with residual: x + dropout(W_2 act(W_1 norm(x))), then a norm.
 class SMP_API DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
+  /// Makes this rank's slices of a new layer.
   /// @throws UsageError  intermediate_size, or with "memory" hidden_size, cannot be divided by T;
   ///                     no norm is wanted; another activation or layout than those named; no
   ///                     session runs.
   explicit DistributedTransformerOutputLayerImpl(const TransformerOutputLayerOptions& options);
   ~DistributedTransformerOutputLayerImpl() override;
 
-  /// @param hidden  [B, S, H]. @return [B, S, H]
+  /// Computes the block for this rank's batch.
+  /// @param hidden  [B, S, H]
+  /// @return [B, S, H]
   at::Tensor forward(const at::Tensor& hidden);
-  /// The same between layers of layout "memory": [T·B, S, H/T] -> [T·B, S, H/T].
+  /// Does the same between layers of layout "memory": [T·B, S, H/T] -> [T·B, S, H/T].
   /// @throws UsageError  the layout is "speed", or T is 1.
   at::Tensor forward_slices(const at::Tensor& hidden);
 
@@ -164,11 +171,11 @@ class SMP_API DistributedTransformerOutputLayerImpl : public DistributedModule {
 SMP_MODULE(DistributedAttentionLayer, forward_slices);
 SMP_MODULE(DistributedTransformerOutputLayer, forward_slices);
 
-/// Self-attention, cross-attention if wanted, and the block of two products. What comes sliced,
-/// leaves sliced.
+/// Self-attention, cross-attention if wanted, and the block of two products. A state that comes
+/// sliced leaves sliced.
 class SMP_API DistributedTransformerLayerImpl : public torch::nn::Module {
  public:
-  /// `attention.cross_attention` adds the second of the three.
+  /// Makes the parts; `attention.cross_attention` adds cross-attention.
   /// @throws UsageError  as the parts, or they have different layouts.
   DistributedTransformerLayerImpl(const AttentionLayerOptions& attention,
                                   const TransformerOutputLayerOptions& output);
@@ -188,7 +195,7 @@ SMP_MODULE(DistributedTransformerLayer);
 /// after the last one only.
 class SMP_API DistributedTransformerImpl : public torch::nn::Module {
  public:
-  /// @throws UsageError  as the layers, or num_layers is less than 1.
+  /// Makes the layers. @throws UsageError  as the layers, or num_layers is less than 1.
   DistributedTransformerImpl(const AttentionLayerOptions& attention,
                              const TransformerOutputLayerOptions& output, std::int64_t num_layers);
   TransformerState forward(const TransformerState& state);

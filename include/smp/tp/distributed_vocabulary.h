@@ -29,20 +29,22 @@ namespace nn {
 ///     losses   all-gather, product, two numbers a row (split_cross_entropy.h)
 ///              (T-1)·B·S·(H + 2), and (T-1)·B·S labels
 ///
-/// With a prescaled batch: docs/tensor_parallelism.md.
+/// What is sent with a prescaled batch is in docs/tensor_parallelism.md.
 class SMP_API DistributedVocabularyImpl : public DistributedModule {
  public:
-  /// Values start as those of torch::nn::Embedding(num_tokens, width) after the same
-  /// torch::manual_seed; with a deviation, from N(0, deviation) after that.
+  /// Makes this rank's slice of a new table. Values start as those of
+  /// torch::nn::Embedding(num_tokens, width) after the same torch::manual_seed; with a deviation,
+  /// from N(0, deviation) after that.
   /// @throws UsageError  no session runs.
   DistributedVocabularyImpl(std::int64_t num_tokens, std::int64_t width,
                             std::optional<double> deviation = {});
 
-  /// Vectors of tokens. @param tokens  [B, ..] int64 in [0, V). @return [B, .., H]
+  /// Returns the vectors of tokens. @param tokens  [B, ..] int64 in [0, V). @return [B, .., H]
   at::Tensor forward(const at::Tensor& tokens);
-  /// hidden [B, .., H] -> its products with the vectors of all tokens, [B, .., V].
+  /// Returns the products of `hidden` [B, .., H] with the vectors of all tokens: [B, .., V].
   at::Tensor scores(const at::Tensor& hidden);
-  /// Cross entropy of scores(hidden), which no rank has, in nats: [B, ..].
+  /// Returns the cross entropy of scores(hidden) in nats, without any rank having these scores: [B,
+  /// ..].
   /// @param labels  [B, ..] int64 in [0, V), or -100: costs nothing
   at::Tensor losses(const at::Tensor& hidden, const at::Tensor& labels);
 

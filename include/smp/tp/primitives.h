@@ -22,35 +22,37 @@
 
 namespace smp {
 
-/// [.., n, ..] of every rank becomes [.., T·n, ..], in order of tp_rank along `dim`. Backward: the
-/// sum of all ranks' gradients, of which each gets its part (reduce-scatter). Each rank sends T-1
-/// times its tensor.
+/// Joins the [.., n, ..] of every rank to [.., T·n, ..], in order of tp_rank along `dim`
+/// (all-gather). Backward: the sum of all ranks' gradients, of which each gets its part
+/// (reduce-scatter). Each rank sends T-1 times its tensor.
 SMP_API at::Tensor fused_allgather_for_tp(const at::Tensor& tensor, std::int64_t dim);
 
-/// The sum over all ranks, on each, in order of tp_rank at one place for each element. Backward:
-/// the identity, because what follows is the same on all ranks.
+/// Returns the sum over all ranks, on each (all-reduce); each element is added up in order of
+/// tp_rank at one place. Backward: the identity, because what follows is the same on all ranks.
 SMP_API at::Tensor fwd_allreduce_for_tp(const at::Tensor& tensor);
 
-/// A copy of `tensor`, which is the same on all ranks. Backward: the sum of all ranks' gradients.
+/// Returns a copy of `tensor`, which is the same on all ranks. Backward: the sum of all ranks'
+/// gradients (all-reduce).
 SMP_API at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor);
 
-/// Of `tensor`, which is the same on all ranks, cut into T parts along `dim`, part tp_rank. Nothing
-/// is sent. Backward: all parts' gradients, on each rank (all-gather).
+/// Returns part tp_rank of `tensor`, which is the same on all ranks, cut into T parts along `dim`.
+/// Nothing is sent. Backward: all parts' gradients, on each rank (all-gather).
 SMP_API at::Tensor own_part_for_tp(const at::Tensor& tensor, std::int64_t dim);
 
-/// The parts of all ranks, in order of tp_rank along `dim`, on each: as fused_allgather_for_tp(),
-/// where all ranks go on alike. Backward: this rank's part of the gradient, which is the same on
-/// all ranks and counts once; nothing is sent. Each rank sends T-1 times its tensor.
+/// Joins the parts of all ranks in order of tp_rank along `dim`, on each, like
+/// fused_allgather_for_tp(), where all ranks go on alike. Backward: this rank's part of the
+/// gradient, which is the same on all ranks and counts once; nothing is sent. Each rank sends T-1
+/// times its tensor.
 SMP_API at::Tensor join_parts_for_tp(const at::Tensor& tensor, std::int64_t dim);
 
-/// Cut into T parts along `split_dim`, of which part i goes to tp_rank i; what comes, a part from
-/// each, is joined along `merge_dim` (all-to-all). Backward: the same with the dimensions
-/// exchanged. Each rank sends (T-1)/T of its tensor.
+/// Cuts `tensor` into T parts along `split_dim`, sends part i to tp_rank i, and joins the parts
+/// that come, one from each rank, along `merge_dim` (all-to-all). Backward: the same with the
+/// dimensions exchanged. Each rank sends (T-1)/T of its tensor.
 SMP_API at::Tensor scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim,
                                             std::int64_t merge_dim);
 
-/// Of the sum over all ranks, cut into T parts along `dim`, part tp_rank. Backward: all-gather.
-/// Each rank sends (T-1)/T of its tensor.
+/// Returns part tp_rank of the sum over all ranks, cut into T parts along `dim` (reduce-scatter).
+/// Backward: all-gather. Each rank sends (T-1)/T of its tensor.
 SMP_API at::Tensor reduce_scatter_for_tp(const at::Tensor& tensor, std::int64_t dim);
 
 }  // namespace smp

@@ -20,23 +20,23 @@
 
 namespace smp {
 
-/// How modules of one class are replaced.
+/// The rule by which modules of one class are replaced.
 struct ReplacementRule {
-  /// Why `original` cannot be replaced on `ranks` ranks, or empty: sizes that cannot be divided,
-  /// options that are not supported.
+  /// Returns why `original` cannot be replaced on `ranks` ranks, or an empty text: sizes that
+  /// cannot be divided, options that are not supported.
   std::function<std::string(const torch::nn::Module& original, int ranks)> obstacle;
-  /// Makes what stands in; takes over the parameters of `original`.
+  /// Makes the module that stands in, which takes over the parameters of `original`.
   std::function<std::shared_ptr<StandIn>(torch::nn::Module& original)> make;
 };
 
-/// For modules of the class that std::type_info names: the Impl, not the routed one. Replaces an
-/// earlier rule of the class. Call it alike on every rank, before the model is wrapped. Threads:
-/// one at a time.
+/// Registers the rule for modules of the class that std::type_info names: the Impl, not the routed
+/// one. It replaces an earlier rule of the class. Call it alike on every rank, before the model is
+/// wrapped. Threads: one at a time.
 SMP_API void register_replacement(const std::type_info& impl, ReplacementRule rule);
 
 namespace detail {
 
-/// What a hook of forward is, and what may be called without one.
+/// The types of the hooks for forward, and whether it may be called without them.
 template <class Distributed, class Original, class Given>
 struct ForwardTypes;
 template <class Distributed, bool C, bool N, class R, class... A, bool DC, bool DN, class DR,
@@ -61,8 +61,8 @@ using ForwardTypesOf =
 
 }  // namespace detail
 
-/// What the program says of a distributed module that was not written for the class that it stands
-/// in for (paper App. E.3). Each may be left out where the types allow it. All run on every rank.
+/// Hooks that adapt a distributed module to a class that it was not written for (paper App. E.3).
+/// Each may be left out where the types allow it. All run on every rank.
 template <class Original, class Distributed>
 struct ReplacementHooks {
   using Types = detail::ForwardTypesOf<Original, Distributed>;
@@ -71,14 +71,14 @@ struct ReplacementHooks {
   /// the place of `original` in the model, whose parameters and children are dropped: the names are
   /// those that it has, below the path of `original`, and an optimizer is made after the model was
   /// wrapped. set_whole_values() gives it the weights, in the dtype and on the device that they
-  /// have; what is frozen is `init`'s to say. Nothing: `Distributed(original)`.
+  /// have; `init` decides what is frozen. Default: `Distributed(original)`.
   std::function<std::shared_ptr<Distributed>(Original& original)> init = {};
-  /// From the arguments of Original::forward to those of Distributed::forward.
+  /// Converts the arguments of Original::forward to those of Distributed::forward.
   typename Types::Hook forward = {};
-  /// From the result of Distributed::forward to that of Original::forward.
+  /// Converts the result of Distributed::forward to that of Original::forward.
   std::function<typename Types::Result(typename Types::Given)> result = {};
-  /// Why `original` cannot be spread over `ranks` ranks, or empty. Nothing:
-  /// `Distributed::obstacle(original, ranks)`, or never where there is none.
+  /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text. Default:
+  /// `Distributed::obstacle(original, ranks)`, or an empty text if the class has no such function.
   std::function<std::string(const Original& original, int ranks)> obstacle = {};
 };
 
@@ -128,7 +128,7 @@ class ForwardStandIn final : public StandIn {
   const Hooks hooks_;
 };
 
-/// @throws UsageError  unless `holds`, of modules of class `original`.
+/// Checks a rule for modules of class `original`. @throws UsageError  `holds` is false.
 SMP_API void require_of_rule(bool holds, const std::type_info& original, const char* problem);
 
 template <class Original, class Distributed>
@@ -168,7 +168,7 @@ std::shared_ptr<Distributed> distributed_of(const ReplacementHooks<Original, Dis
 
 }  // namespace detail
 
-/// See tp_register_with_module().
+/// Returns the rule that tp_register_with_module() registers.
 template <class Original, class Distributed>
 ReplacementRule replacement_rule(const ReplacementHooks<Original, Distributed>& hooks = {}) {
   static_assert(std::is_base_of_v<torch::nn::Module, Distributed>);
@@ -196,14 +196,15 @@ void tp_register_with_module(const ReplacementHooks<Original, Distributed>& hook
   register_replacement(typeid(Original), replacement_rule<Original, Distributed>(hooks));
 }
 
-/// Copies whole tensors into the parameters of `module`, by name (`attention.query.weight`): of
-/// those that are sliced this rank's part. Parameters take over dtypes and devices. Threads: the
-/// rank's. @throws UsageError  a parameter is not named, or a name or a shape is wrong.
+/// Copies whole tensors into the parameters of `module`, by name (`attention.query.weight`); a
+/// sliced parameter takes this rank's part. Parameters take over dtypes and devices. Threads: the
+/// rank's.
+/// @throws UsageError  a parameter is not named, or a name or a shape is wrong.
 SMP_API void set_whole_values(torch::nn::Module& module,
                               const std::map<std::string, at::Tensor>& values);
 
-/// What became of a module of whose class a distributed implementation is registered, of one with
-/// parameters and no children that is marked, or of one that was built as a distributed module.
+/// The fate of a module of a class with a registered distributed implementation, of a marked module
+/// with parameters and no children, or of a module that was built as a distributed one.
 struct ReplacementCandidate {
   std::string path;
   std::string type;
@@ -212,8 +213,9 @@ struct ReplacementCandidate {
   bool built = false;    ///< the program built it so: there was nothing to replace
 };
 
-/// Replaces the marked modules in `model` by the rules; DistributedModel does. @return one row for
-/// each candidate, in the order of named_modules(); with one tensor-parallel rank, none
+/// Replaces the marked modules in `model` by the rules, as DistributedModel does.
+/// @return one row for each candidate, in the order of named_modules(); with one tensor-parallel
+///         rank, none
 SMP_API std::vector<ReplacementCandidate> replace_marked_modules(torch::nn::Module& model);
 
 }  // namespace smp

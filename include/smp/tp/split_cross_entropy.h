@@ -14,8 +14,8 @@
 
 namespace smp {
 
-/// -log softmax(logits)[label] of this rank's own rows, as torch::cross_entropy with reduction
-/// "none" gives, without any rank ever having whole logits:
+/// Returns -log softmax(logits)[label] of this rank's own rows, as torch::cross_entropy with
+/// reduction "none" gives, without any rank ever having whole logits:
 ///
 ///     logits [T·B, .., V/T] ─ log-sum-exp, score of the label ─► [T·B, .., 2] ─ all-to-all ─►
 ///     [B, .., 2·T] ─ log-sum-exp of T, minus the one score ─► [B, ..]

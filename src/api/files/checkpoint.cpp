@@ -33,13 +33,14 @@ using checkpoint::SafetensorsReader;
 using checkpoint::SafetensorsWriter;
 using checkpoint::TensorInfo;
 
-/// What Python's tools ask for: "pt" are tensors of PyTorch.
+/// Adds the format that Python's tools ask for: "pt" means tensors of PyTorch.
 Metadata with_format(Metadata metadata) {
   metadata.emplace("format", "pt");
   return metadata;
 }
 
-/// What is to be told to others; where one of them is gone there is nobody to tell.
+/// Runs `action` and returns its exception, for other ranks to be told of it. A PeerLostError is
+/// thrown at once, because then there is nobody to tell.
 std::exception_ptr attempt(const std::function<void()>& action) {
   try {
     action();
@@ -124,7 +125,7 @@ StateDict load_safetensors(const std::string& path) {
 
 namespace {
 
-/// What a file has, under those of the names that it tells of which `model` knows.
+/// Returns an offer of the tensors of a file, under those of their names that `model` knows.
 checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& model) {
   const auto file = std::make_shared<SafetensorsReader>(path);
   std::set<std::string> known, stored;
@@ -156,8 +157,8 @@ checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& mod
   return offer;
 }
 
-/// Of what the model has as one tensor, and the file under several names, be it that some are
-/// others of tensors that it has once.
+/// Returns what is wrong with tied tensors, which the model has once and the file under several
+/// names, or an empty text. Some of these names may be aliases of tensors that the file has once.
 std::string problem_with_ties(const checkpoint::Offer& offer, const torch::nn::Module& model) {
   std::unordered_map<std::string, std::size_t> place;
   for (std::size_t i = 0; i < offer.tensors.size(); ++i) place.emplace(offer.tensors[i].name, i);

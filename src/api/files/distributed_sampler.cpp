@@ -38,7 +38,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   fill();
 }
 
-/// std::shuffle is another one in every standard library.
+/// Shuffles by hand, because std::shuffle differs between standard libraries.
 std::vector<std::size_t> DistributedSampler::order_of_epoch() const {
   std::vector<std::size_t> order(size_);
   std::iota(order.begin(), order.end(), std::size_t{0});

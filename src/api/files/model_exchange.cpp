@@ -21,8 +21,8 @@ using checkpoint::NamedTensor;
 using checkpoint::Offer;
 using checkpoint::TensorInfo;
 
-/// Those that this rank holds the values of, under their first names; slices as the whole that all
-/// ranks that hold some join when it is read.
+/// Returns an offer of the tensors whose values this rank holds, under their first names. A slice
+/// is offered as the whole, which all ranks that hold slices of it join when it is read.
 Offer owned(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
             const std::shared_ptr<const WholeTensors>& whole) {
   Offer offer;
@@ -45,7 +45,8 @@ void require_values(const std::vector<NamedTensor>& tensors, const char* what) {
   }
 }
 
-/// What nobody placed has no owner that the others know.
+/// Returns an error if a tensor was registered after placement, because no rank knows its owner;
+/// else nullptr.
 std::exception_ptr registered_late(const std::vector<NamedTensor>& tensors,
                                    const Exchange& exchange, const char* what) {
   std::unordered_set<std::string> placed;
@@ -71,8 +72,8 @@ void check_target(Runtime& runtime, int pp_rank, const char* what) {
       " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
 }
 
-/// Whoever takes part in joining slices, of this pipeline and of those that hold the others, goes
-/// on, or nobody does.
+/// Makes all ranks that take part in joining slices, of this pipeline and of those that hold the
+/// other slices, go on together or not at all.
 void agree_everywhere(Runtime& runtime, const Exchange& exchange,
                       const std::exception_ptr& own_problem, bool sliced, const char* what) {
   std::exception_ptr problem;
@@ -87,7 +88,7 @@ void agree_everywhere(Runtime& runtime, const Exchange& exchange,
   if (problem) std::rethrow_exception(problem);
 }
 
-/// A load that has been checked, and waits for the model's tensors to have values.
+/// A load that has been checked, and that may wait for the model's tensors to have values.
 class PendingLoad {
  public:
   PendingLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,

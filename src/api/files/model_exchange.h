@@ -14,28 +14,29 @@ namespace smp {
 
 class Runtime;
 
-/// This rank outside of a step. @throws UsageError  naming `what`: inside of one
+/// Returns this rank's runtime outside of a step. @throws UsageError  inside of one; names `what`.
 Runtime& between_steps(const char* what);
 
-/// Ranks that together hold one copy of a model, slices of distributed modules included.
+/// Returns the ranks that together hold one copy of a model, slices of distributed modules
+/// included.
 d2d::Communicator model_holders(Runtime& runtime);
 
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in
-/// tensors_of(); on `pp_rank` or on all (kAllPpRanks). Those that this rank owns come as they are,
-/// others are new; of slices the whole comes, which all ranks that hold some join. Every rank of
-/// the pipeline calls it, and of those that hold the other slices.
-/// @param problem  why this rank cannot: thrown on all
+/// tensors_of(), on `pp_rank` or on all stages (kAllPpRanks). Tensors that this rank owns are
+/// passed themselves, others are new; slices are joined to whole tensors by all ranks that hold
+/// some. Every rank of the pipeline calls it, and the ranks that hold the other slices.
+/// @param problem  the reason why this rank cannot take part; it is thrown on all ranks
 void gather_model(const DistributedModelBase& model,
                   const std::vector<checkpoint::NamedTensor>& tensors, int pp_rank,
                   const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take);
 
-/// Loads what model_holders() offer into `model`, each of them what it holds; at placement where it
-/// has no values yet. All of them call it.
+/// Loads what the ranks of model_holders() offer into `model`; each takes what it holds. Tensors
+/// that have no values yet get them at placement. All of these ranks call it.
 LoadResult load_model(DistributedModelBase& model, checkpoint::Offer offer, bool strict,
                       const char* what);
 
-/// The tensors of `dict`, which is kept.
+/// Returns an offer of the tensors of `dict`, which the offer keeps.
 checkpoint::Offer offer_of(StateDict dict);
 
 }  // namespace smp

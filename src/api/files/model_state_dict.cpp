@@ -26,7 +26,7 @@ std::vector<at::Tensor> detached(const std::vector<NamedTensor>& tensors) {
   return values;
 }
 
-/// Tensors that distributed models know, and keep on other ranks.
+/// Returns the tensors that distributed models know, and keep on other ranks.
 std::unordered_set<const void*> kept_elsewhere() {
   std::unordered_set<const void*> kept;
   auto* const runtime = Runtime::find_current();

@@ -28,8 +28,8 @@ constexpr const char* kState = "state.";
 constexpr const char* kGroups = "param_groups.";
 constexpr const char* kKind = "optimizer.";
 
-/// The names under which an optimizer's parameters are known: those of the model; the n-th of
-/// group 0 that is not the model's is "param_groups.0.n".
+/// The names under which an optimizer's parameters are known: those of the model; the n-th
+/// parameter of group 0 that is not the model's is "param_groups.0.n".
 class ParameterNames {
  public:
   ParameterNames(const DistributedModelBase& model, Optimizer& optimizer) {
@@ -52,7 +52,7 @@ class ParameterNames {
   const std::string& of(const at::Tensor& parameter) const {
     return first_.at(parameter.unsafeGetTensorImpl());
   }
-  /// The parameter that has `name` among its names, or an undefined tensor.
+  /// Returns the parameter that has `name` among its names, or an undefined tensor.
   at::Tensor parameter(const std::string& name) const {
     const auto found = tensors_.find(name);
     return found == tensors_.end() ? at::Tensor() : found->second.second;
@@ -84,7 +84,7 @@ class ParameterNames {
   std::unordered_map<std::string, std::pair<std::string, at::Tensor>> tensors_;
 };
 
-/// Calls `action(kind)`. @throws UnsupportedError
+/// Calls `action(kind)`. @throws UnsupportedError  the optimizer is of no known kind
 template <class Action>
 void require_kind(Optimizer& optimizer, Action&& action) {
   SMP_REQUIRE_AS(UnsupportedError, with_kind(optimizer, action),
@@ -112,7 +112,7 @@ StateDict options_of(Optimizer& optimizer) {
   return dict;
 }
 
-/// What `optimizer` keeps for the parameters that this rank steps.
+/// Returns what `optimizer` keeps for the parameters that this rank steps.
 StateDict local_state(const DistributedModelBase& model, Optimizer& optimizer) {
   auto dict = options_of(optimizer);
   const ParameterNames names(model, optimizer);
@@ -136,7 +136,7 @@ StateDict local_state(const DistributedModelBase& model, Optimizer& optimizer) {
   return dict;
 }
 
-/// "state.encoder.weight.exp_avg" in its parts.
+/// A name like "state.encoder.weight.exp_avg" in its parts.
 struct StateName {
   std::string parameter;
   std::string field;
@@ -160,7 +160,7 @@ class OptimizerLoad {
     check(optimizer);
   }
 
-  /// On every rank, at once: schedulers read them.
+  /// Loads the options on every rank, at once, because schedulers read them.
   void load_options(Optimizer& optimizer) {
     std::map<std::string, at::Tensor> values;
     deliver([](const std::string& name) { return name.starts_with(kGroups); }, values);
@@ -177,7 +177,7 @@ class OptimizerLoad {
     });
   }
 
-  /// Of the parameters that this rank steps.
+  /// Loads the state of the parameters that this rank steps.
   void load_state(Optimizer& optimizer) {
     const ParameterNames names(model_, optimizer);
     std::unordered_set<const void*> stepped;
@@ -311,8 +311,9 @@ class OptimizerLoad {
   Exchange exchange_;
 };
 
-/// Of what this rank keeps; state of slices becomes that of the whole when it is read, by all ranks
-/// that share the parameter: if state is sharded these have it alone.
+/// Returns an offer of the state that this rank keeps. The state of slices becomes that of the
+/// whole when it is read, by all ranks that share the parameter: with sharded state only these have
+/// it.
 checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& names,
                               const std::shared_ptr<const WholeTensors>& whole) {
   checkpoint::Offer offer;

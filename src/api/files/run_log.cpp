@@ -39,12 +39,14 @@ using schedule::Span;
 using schedule::StepTrace;
 
 constexpr int kWriter = 0;  // rank
-/// Clocks of machines drift apart by some microseconds a second.
+/// Number of measure() calls after which the clocks are read again, because clocks of machines
+/// drift apart by some microseconds a second.
 constexpr std::int64_t kStepsOfAClock = 64;
-/// Of a rank, for what must survive it: 2.6 MB, several steps of most models.
+/// Number of records in a rank's ring file, for what must survive the rank: 2.6 MB, several steps
+/// of most models.
 constexpr std::size_t kRingRecords = std::size_t{1} << 16;
 
-/// "2026-11-21T14:05:09Z" as "20261121-140509".
+/// Returns "20261121-140509" for "2026-11-21T14:05:09Z".
 std::string file_time(const std::string& utc) {
   std::string digits;
   for (const char c : utc) {
@@ -54,7 +56,7 @@ std::string file_time(const std::string& utc) {
   return digits;
 }
 
-/// Makes a folder of its own, also if another run of that name starts in the same second.
+/// Makes a new folder, also if another run of that name starts in the same second.
 std::string make_folder(const std::string& parent, const std::string& name,
                         const std::string& utc) {
   base::create_directories(parent);
@@ -66,7 +68,7 @@ std::string make_folder(const std::string& parent, const std::string& name,
   return folder;
 }
 
-/// By stage: is it on the machine of the first?
+/// Returns for each stage true if it is on the machine of the first stage.
 std::vector<bool> stages_near_the_first(Runtime& runtime) {
   const auto& topology = runtime.topology();
   const auto& port = runtime.server().core().port;
@@ -79,7 +81,7 @@ std::vector<bool> stages_near_the_first(Runtime& runtime) {
   return shares;
 }
 
-/// Of this rank against the first stage. Collective.
+/// Returns the offset of this rank's clock against the first stage's. Collective.
 ClockOffset clock_of(Runtime& runtime) {
   const base::SteadyClock clock;
   return clock_offset(
@@ -87,7 +89,7 @@ ClockOffset clock_of(Runtime& runtime) {
       stages_near_the_first(runtime));
 }
 
-/// Of all stages, by the clock of the first, on every rank.
+/// Returns the traces of all stages, by the clock of the first, on every rank.
 report::StepTimeline gather_traces(Runtime& runtime, const StepTrace& own,
                                    const ClockOffset& clock) {
   report::StepTimeline timeline;
@@ -100,10 +102,10 @@ report::StepTimeline gather_traces(Runtime& runtime, const StepTrace& own,
   return timeline;
 }
 
-/// What this rank sent to each stage of its pipeline since some moment.
+/// The messages that this rank sent to each stage of its pipeline since some moment.
 struct Sent {
   Numbers messages, bytes;
-  std::vector<std::string> paths;  ///< over what
+  std::vector<std::string> paths;  ///< the path that they went over
 };
 
 Sent sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
@@ -122,7 +124,7 @@ Sent sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
   return sent;
 }
 
-/// The same busy time in one span: all that the bubble needs.
+/// Returns the trace with its busy time in one span, which is all that the bubble needs.
 StepTrace without_details(const StepTrace& trace) {
   StepTrace short_trace = trace;
   Span all;
@@ -152,7 +154,7 @@ StepTiming timing_of(const std::vector<StepTrace>& traces) {
   return timing;
 }
 
-/// Bytes of the parameters that this process holds.
+/// Returns the bytes of the parameters that this process holds.
 std::int64_t weights_of(const DistributedModelBase& model) {
   std::int64_t bytes = 0;
   for (const auto& parameter : model.parameters()) {
@@ -189,7 +191,7 @@ struct RunLog::State {
     if (ring) runtime.server().recorder().write_to(nullptr);
   }
 
-  /// Whether this rank is a stage of the model's first replica, whose steps are recorded.
+  /// True if this rank is a stage of the model's first replica, whose steps are recorded.
   bool of_first_pipeline() const {
     return runtime.communicator(Group::kPp).members()[0] == GlobalRank(kWriter);
   }
@@ -241,7 +243,7 @@ struct RunLog::State {
     return report::description_to_json(made);
   }
 
-  /// As soon as there is one.
+  /// Writes the plan as soon as there is one.
   void write_plan() {
     if (plan_written || !writes() || !model.partitioned()) return;
     report::write_plan(folder, model.plan(), simulation_of(model));
@@ -251,7 +253,7 @@ struct RunLog::State {
 
   using Line = std::vector<std::pair<std::string, double>>;
 
-  /// @param line  begins with the step
+  /// Appends a line to the metrics. @param line  begins with the step
   void append(const Line& line) {
     if (!complete) return;
     write_if_possible([&] {
@@ -263,7 +265,7 @@ struct RunLog::State {
     });
   }
 
-  /// A run goes on without it. @throws nothing
+  /// Starts to record steps. A run goes on if it cannot be done. @throws nothing
   void start_recording() {
     auto& recorder = runtime.server().recorder();
     recorder.enable(true);
@@ -279,13 +281,13 @@ struct RunLog::State {
     }
   }
 
-  /// Collective.
+  /// Reads the offset of this rank's clock. Collective.
   void read_clock() {
     clock = clock_of(runtime);
     if (ring) ring->set_clock_offset(clock.offset);
   }
 
-  /// A message about this rank's file as one that others would give too.
+  /// Returns a message about this rank's file as one that other ranks would give too.
   std::string of_all_ranks(std::string text) const {
     const auto at = text.find(own_ring());
     if (at != std::string::npos) text.replace(at, own_ring().size(), file("rank-*.ring"));
@@ -300,7 +302,8 @@ struct RunLog::State {
     ring_file.reset();
   }
 
-  /// A run is worth more than its log: what the log cannot write is warned about once.
+  /// Runs `action`. A run is worth more than its log, so what cannot be written is warned about
+  /// once.
   template <class Action>
   void write_if_possible(Action action) {
     try {
@@ -316,7 +319,7 @@ struct RunLog::State {
 
   std::int64_t steps() const { return runtime.server().core().port.step(); }
 
-  /// Of all stages, on the writer.
+  /// Writes the messages of all stages, on the writer. Collective.
   void write_traffic() {
     report::Traffic traffic{.steps = steps() - steps_before};
     const auto own = sent_since(runtime, traffic_before);
@@ -330,7 +333,8 @@ struct RunLog::State {
         [&] { base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic)); });
   }
 
-  /// Of all stages, on the writer: the most that this process took since the first measure().
+  /// Writes the memory of all stages, on the writer: the most that each process took since the
+  /// first measure(). Collective.
   void write_memory() {
     const auto peak = base::peak_resident_bytes();
     const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - memory_before);

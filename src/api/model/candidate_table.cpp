@@ -13,7 +13,7 @@
 namespace smp {
 namespace {
 
-/// "layers.3.out" as "layers.*.out".
+/// Returns "layers.*.out" for "layers.3.out".
 std::string without_numbers(const std::string& path) {
   static const std::regex number("(^|\\.)[0-9]+(?=\\.|$)");
   return std::regex_replace(path, number, "$1*");
@@ -30,7 +30,7 @@ std::string fate_of(const ReplacementCandidate& candidate) {
   return candidate.obstacle.empty() ? "spread" : "whole: " + candidate.obstacle;
 }
 
-/// In order of their first modules.
+/// Returns the lines in the order of their first modules.
 std::vector<Line> lines_of(const std::vector<ReplacementCandidate>& candidates) {
   std::vector<Line> lines;
   for (const auto& candidate : candidates) {

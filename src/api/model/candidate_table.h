@@ -9,8 +9,9 @@
 
 namespace smp {
 
-/// A line for each class of modules and fate, with how many there are: modules whose paths differ
-/// in numbers only are one path, "layers.*.out". Empty without candidates.
+/// Returns a table with a line for each class of modules and fate, and how many modules share it.
+/// Modules whose paths differ in numbers only are one path, "layers.*.out". Empty without
+/// candidates.
 /// @param ranks  tensor-parallel degree
 std::string candidate_table(const std::vector<ReplacementCandidate>& candidates, int ranks);
 

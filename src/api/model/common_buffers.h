@@ -9,9 +9,9 @@ class Module;
 
 namespace smp {
 
-/// Whether `buffer` of module `holder` stays on all ranks, since any code may read it: if it is
-/// small (partitioning::kSmallBuffer), and if it is not dense, since such a one cannot be kept away
-/// from other ranks. Not so running statistics.
+/// True if `buffer` of module `holder` stays on all ranks. Small buffers do
+/// (partitioning::kSmallBuffer), because any code may read them, and buffers that are not dense,
+/// because they cannot be kept away from other ranks. Running statistics do not.
 [[nodiscard]] bool stays_everywhere(const torch::nn::Module& holder, const at::Tensor& buffer);
 
 }  // namespace smp

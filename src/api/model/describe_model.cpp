@@ -15,10 +15,10 @@
 namespace smp {
 namespace {
 
-/// Tells tensors with memory of their own from those that lie in that of others.
+/// Tells tensors with memory of their own from those that lie in the memory of others.
 class MemoryRanges {
  public:
-  /// The first tensor in its memory, or of this part of it.
+  /// True if the tensor is the first one in its memory, or in this part of it.
   bool is_new(const at::Tensor& tensor) {
     if (!tensor.has_storage() || tensor.numel() == 0) return true;
     const auto first = tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size());
@@ -57,7 +57,8 @@ class Walk {
     }
   }
 
-  /// Once all parameters are known: views of their memory, and buffers with memory of their own.
+  /// Finds views of the parameters' memory, and buffers with memory of their own; call it once all
+  /// parameters are known.
   void find_views_and_buffers() {
     for (std::size_t i = 0; i < description.modules.size(); ++i) {
       const auto& module = *description.modules[i];

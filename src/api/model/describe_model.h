@@ -16,15 +16,15 @@ class Module;
 
 namespace smp {
 
-/// A model's tree, with the objects behind its nodes (same index).
+/// The tree of a model's modules, with the objects behind its nodes (same index).
 struct ModelDescription {
   partitioning::ModuleTree tree;
   std::vector<torch::nn::Module*> modules;
   std::vector<RoutedBase*> routed;  ///< nullptr where a module is not routed
 };
 
-/// Walks over the modules in the order of registration; runs none. The model must outlive the
-/// result.
+/// Returns the tree of `model`, with modules in the order of registration; runs none of them. The
+/// model must outlive the result.
 [[nodiscard]] ModelDescription describe_model(torch::nn::Module& model);
 
 }  // namespace smp

@@ -19,7 +19,8 @@ InitialValues::InitialValues(Runtime& runtime, torch::nn::Module& module)
   }
 }
 
-/// Slices of distributed modules differ between the ranks that share them.
+/// Treats slices of distributed modules apart, because they differ between the ranks that share
+/// them.
 void InitialValues::take(const std::vector<at::Tensor>& held) const {
   const tp::SlicedParameters slices(module_);
   std::vector<at::Tensor> whole, sliced;

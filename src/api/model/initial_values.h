@@ -15,14 +15,16 @@ namespace smp {
 
 class Runtime;
 
-/// Of one model on one rank. Threads: the rank's.
+/// Gives one model the same initial values in all replicas. Threads: the rank's.
 class InitialValues {
  public:
-  /// Before the model is placed; all replicas make one. Suspends.
+  /// Finds out which parameters all replicas have alike, before the model is placed; all replicas
+  /// make one. Suspends.
   InitialValues(Runtime& runtime, torch::nn::Module& module);
 
-  /// Gives those of `held`, which this rank holds after placement, the values that they have in the
-  /// first replica, unless all were found to have the same. All replicas call it. Suspends.
+  /// Gives the tensors of `held`, which this rank holds after placement, the values that they have
+  /// in the first replica, unless all replicas were found to have the same. All replicas call it.
+  /// Suspends.
   /// @throws as dp::take_values_of
   void take(const std::vector<at::Tensor>& held) const;
 

@@ -13,7 +13,7 @@
 namespace smp {
 namespace {
 
-/// "(anonymous namespace)::t5::AttentionImpl" and "Attention" as "Attention".
+/// Returns "Attention" for "(anonymous namespace)::t5::AttentionImpl" and for "Attention".
 std::string plain_type(std::string name) {
   name.resize(std::min(name.find('<'), name.size()));
   const auto scope = name.rfind("::");

@@ -11,7 +11,8 @@ namespace {
 
 using partitioning::Pin;
 
-/// Modules that another wrapper has placed, or one that is gone, stay where their values are.
+/// Adds pins for modules that another wrapper has placed, even one that is gone: they stay where
+/// their values are.
 void add_pins_of_placed_modules(const ModelDescription& description, const std::vector<Pin>& pins,
                                 std::vector<Pin>& all) {
   for (std::size_t i = 0; i < description.routed.size(); ++i) {

@@ -8,8 +8,9 @@
 
 namespace smp {
 
-/// Those of scopes of smp::partition first, then `pins`, which are set_partition()'s and more
-/// specific, then modules that another model has placed: they stay where their values are.
+/// Returns all pins of a model, the more specific last: those of scopes of smp::partition, then
+/// `pins`, which are set_partition()'s, then modules that another model has placed, which stay
+/// where their values are.
 /// @throws UsageError  `pins` say otherwise; a model would not begin on stage 0.
 std::vector<partitioning::Pin> all_pins(const ModelDescription& description,
                                         const std::vector<partitioning::Pin>& pins);

@@ -17,24 +17,25 @@ namespace smp {
 
 class Runtime;
 
-/// Which stage owns which parameter and buffer of one placed model. Threads: the rank's.
+/// Knows which stage owns which parameter and buffer of one placed model. Threads: the rank's.
 class ModelPlacement {
  public:
   /// Places the model that `description` describes: numbers its routed modules, frees the tensors
-  /// of other stages, and gives this rank's delayed ones their values, last, when nothing else is
-  /// in memory that will not stay. A TensorImpl stays who it is, since optimizers know it.
+  /// of other stages, and last gives this rank's delayed tensors their values, when nothing else is
+  /// in memory that will not stay. A tensor keeps its TensorImpl, since optimizers know it by that.
   ///
   /// A tensor is owned by the stage of the module that registered it first. A buffer stays on other
   /// stages too, as a copy, if a module there holds it as well, or if it is small
-  /// (partitioning::kSmallBuffer): any code may read it. Not so running statistics.
+  /// (partitioning::kSmallBuffer), because any code may read it. Running statistics have no copies.
   ModelPlacement(Runtime& runtime, const ModelDescription& description, const PartitionPlan& plan);
 
-  /// Whether `tensor` is a parameter or buffer of the model that lives on `stage`; a copy does not.
+  /// True if `stage` owns `tensor`, a parameter or buffer of the model; a copy does not count.
   [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
-  /// Parameters and buffers that have values on `stage`, copies of buffers among them.
+  /// Returns the parameters and buffers that have values on `stage`, copies of buffers among them.
   [[nodiscard]] std::vector<at::Tensor> held_on(PpRank stage) const;
-  /// @param rank  this one, for the message
-  /// @throws UsageError  `module` or one below it has a parameter that was registered since.
+  /// Checks that all parameters of `module` and of those below it were there at placement.
+  /// @param rank  this rank, for the message
+  /// @throws UsageError  one was registered since.
   void require_parameters_of(const torch::nn::Module& module, GlobalRank rank) const;
 
  private:

@@ -10,20 +10,20 @@ namespace smp {
 
 class Runtime;
 
-/// As of its construction. Threads: the rank's.
+/// The parameters of the session's models, as they are when it is constructed. Threads: the rank's.
 class PlacedParameters {
  public:
-  /// Of all models of the session, placed or not.
+  /// Collects the parameters of all models of the session, placed or not.
   explicit PlacedParameters(Runtime& runtime);
 
-  /// A model has it.
+  /// True if a model has the tensor.
   [[nodiscard]] bool known(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
-  /// A placed model has it, and its values live on another rank.
+  /// True if a placed model has the tensor, and its values live on another rank.
   [[nodiscard]] bool foreign(const at::Tensor& tensor) const {
     const auto* known = find(tensor);
     return known != nullptr && !known->here;
   }
-  /// A placed model has it, and its values live here.
+  /// True if a placed model has the tensor, and its values live here.
   [[nodiscard]] bool placed(const at::Tensor& tensor) const {
     const auto* known = find(tensor);
     return known != nullptr && known->placed && known->here;

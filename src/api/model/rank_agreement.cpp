@@ -65,13 +65,13 @@ std::vector<Named> tensors_of(const std::vector<const ModelDescription*>& models
   return all;
 }
 
-/// Its values are in memory, in a form that can be read.
+/// True if its values are in memory, in a form that can be read.
 bool is_readable(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_meta() && !tensor.is_quantized() &&
          !tensor.is_neg() && !tensor.is_conj() && !deferred::is_delayed(tensor);
 }
 
-/// Of type, shape and values, where there are values in memory.
+/// Returns a hash of type, shape and values; without the values if they are not in memory.
 std::uint64_t hash_of(const at::Tensor& tensor) {
   std::uint64_t hash = XXH3_64bits(tensor.sizes().data(), tensor.sizes().size() * sizeof(long));
   hash = hash * 31 + static_cast<std::uint64_t>(tensor.scalar_type());
@@ -81,7 +81,7 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return XXH3_64bits_withSeed(dense.const_data_ptr(), dense.nbytes(), hash);
 }
 
-/// For people: enough to tell two tensors apart.
+/// Returns a text for people, with enough to tell two tensors apart.
 std::string text_of(const at::Tensor& tensor) {
   std::ostringstream text;
   text.precision(9);
@@ -96,7 +96,7 @@ std::string text_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-/// One text a line that operator<< gives; user code may refuse to print.
+/// Returns a line for each module, with what it prints; user code may refuse to print.
 std::vector<std::string> printed(const std::vector<const ModelDescription*>& models) {
   std::vector<std::string> lines;
   for (const auto* model : models) {
@@ -114,7 +114,7 @@ std::vector<std::string> printed(const std::vector<const ModelDescription*>& mod
   return lines;
 }
 
-/// Place of the first difference between the first rank and another, and who that is.
+/// The place of the first difference between the first rank and another one, and that other member.
 struct Difference {
   std::size_t place;
   int member;
@@ -137,10 +137,10 @@ constexpr const char* kRemedy =
     "; build the same model on every rank: the same torch::manual_seed before it, the same "
     "arguments, the same file of weights";
 
-/// Instead of a hash: the values cannot be read.
+/// The hash of a tensor whose values cannot be read.
 constexpr std::uint64_t kUnknown = 0;
 
-/// Reads every value.
+/// Sets the hashes of `tensors`; reads every value.
 void add_hashes(std::vector<Named>& tensors) {
   for (auto& own : tensors) {
     own.hash = deferred::is_delayed(own.tensor) ? kUnknown : hash_of(own.tensor);
@@ -167,7 +167,8 @@ void require_equal_values(const d2d::Communicator& ranks, const std::vector<Name
   }
 }
 
-/// Of all ranks of the stage, those that ought to have `place` of `all` as member `own` has it.
+/// Returns the first member that ought to have the same tensor as member `own`: the first of all
+/// ranks of the stage, or for a slice the first one with the same tp_rank.
 int first_of_same(const Runtime& runtime, const d2d::Communicator& ranks, int own, bool slice) {
   if (!slice) return 0;
   const auto tp_rank = [&](int member) {
@@ -178,7 +179,8 @@ int first_of_same(const Runtime& runtime, const d2d::Communicator& ranks, int ow
   return first;
 }
 
-/// The first parameter that a rank does not have as the first one of its kind, and these two.
+/// The first parameter that differs between a member and the first one that ought to have the same,
+/// and these two members.
 struct Unequal {
   std::size_t place;
   int first, member;
@@ -201,9 +203,9 @@ std::optional<Unequal> first_unequal(const Runtime& runtime, const d2d::Communic
   return std::nullopt;
 }
 
-/// Before placement, while every stage has all of them: what differs in one ends the whole job.
-/// Slices are compared with those of the same part. Buffers are taken from the first replica
-/// anyway.
+/// Checks that replicas have equal parameters, before placement while every stage has all of them:
+/// a difference in one ends the whole job. Slices are compared with those of the same part. Buffers
+/// are left out, because they are taken from the first replica anyway.
 void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescription*>& models,
                             const std::vector<Named>& tensors) {
   std::vector<tp::SlicedParameters> of_models;
@@ -247,7 +249,7 @@ void require_equal_print(const d2d::Communicator& stages,
               "; build the same model on every rank");
 }
 
-/// The slices of models, as they are registered; the same ones on all ranks that share them.
+/// The slices of models, in the order of registration; the same ones on all ranks that share them.
 struct NamedSlices {
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;
@@ -268,7 +270,8 @@ NamedSlices named_slices_of(const std::vector<const ModelDescription*>& models) 
   return found;
 }
 
-/// Of values that tell something; 0: they are not in memory, or all the same.
+/// Returns a hash of the values of a slice; 0 if they are not in memory, or all the same, because
+/// such values show nothing.
 std::uint64_t hash_of_drawn(const at::Tensor& slice) {
   const bool here = !deferred::is_delayed(slice) && !server::is_foreign(slice) &&
                     !slice.is_meta() && slice.layout() == at::kStrided && slice.numel() > 0;
@@ -279,8 +282,9 @@ std::uint64_t hash_of_drawn(const at::Tensor& slice) {
   return (values == first).all().item<bool>() ? 0 : hash_of(values);
 }
 
-/// Ranks with the same seed draw the same numbers, each for its own slice, if an initialiser is
-/// applied to what they hold. @param places  of slices of unknown origin
+/// Warns of ranks that hold equal slices. Ranks with the same seed draw the same numbers, each for
+/// its own slice, if an initialiser is applied to what they hold. @param places  slices of unknown
+/// origin
 void warn_of_equal_slices(const d2d::Communicator& holders, const NamedSlices& slices,
                           const std::vector<std::size_t>& places) {
   std::vector<std::uint64_t> own;
@@ -305,7 +309,7 @@ void warn_of_equal_slices(const d2d::Communicator& holders, const NamedSlices& s
             "(docs/tensor_parallelism.md, Values)");
 }
 
-/// Slices of one parameter come from one.
+/// Checks that the slices of each parameter were cut from the same values.
 void require_equal_origins(const d2d::Communicator& holders,
                            const std::vector<const ModelDescription*>& models) {
   const auto slices = named_slices_of(models);

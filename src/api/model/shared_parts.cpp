@@ -12,7 +12,7 @@
 namespace smp {
 namespace {
 
-/// Modules and parameters.
+/// Returns the modules and parameters of `module`.
 std::unordered_set<const void*> parts_of(const torch::nn::Module& module) {
   std::unordered_set<const void*> parts;
   for (const auto& part : module.modules()) parts.insert(part.get());

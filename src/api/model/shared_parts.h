@@ -9,12 +9,12 @@ namespace smp {
 
 class DistributedModelBase;
 
-/// Routed modules of `living` that `gone`, which may have ended, had too.
+/// Returns the routed modules of `living` that were also part of `gone`, which may have ended.
 std::vector<RoutedBase*> common_modules(const ModelDescription& gone,
                                         const ModelDescription& living);
 
-/// The first of `models`, and those that share neither modules nor parameters with those before
-/// them, are taken out.
+/// Takes out of `models`, and returns, the first one and all that share neither modules nor
+/// parameters with those before them.
 std::vector<DistributedModelBase*> take_independent(std::vector<DistributedModelBase*>& models);
 
 }  // namespace smp

@@ -17,8 +17,8 @@
 namespace smp {
 namespace {
 
-/// Stages compare what they pass at once; replicas need not meet here, and compare at the next
-/// step. One rank alone has nobody to compare with.
+/// Notes how gradients were clipped, for replicas to compare at the next step, since they need not
+/// meet here. Stages compare at once, and a rank alone has nobody to compare with.
 void note_clipping(const std::string& how) {
   auto* runtime = Runtime::find_current();
   if (runtime != nullptr && runtime->num_replicas() > 1) runtime->facts().note_clipping(how);

@@ -32,7 +32,8 @@
 namespace smp::detail {
 namespace {
 
-/// Tensors of a weight's size that the optimizer keeps for each; of one it does not know: two.
+/// Returns how many tensors of a weight's size the optimizer keeps for each weight; 2 for an
+/// optimizer that it does not know.
 double states_per_weight(torch::optim::OptimizerOptions& options) {
   if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) return sgd->momentum() > 0;
   if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&options)) return 2 + adam->amsgrad();
@@ -43,7 +44,7 @@ double states_per_weight(torch::optim::OptimizerOptions& options) {
   return dynamic_cast<torch::optim::AdagradOptions*>(&options) != nullptr ? 1 : 2;
 }
 
-/// Drops all but the first of each parameter. @return how many
+/// Drops all but the first occurrence of each parameter. @return how many were dropped
 std::size_t remove_doubles(torch::optim::Optimizer& optimizer) {
   std::unordered_set<const void*> seen;
   std::size_t removed = 0;
@@ -55,8 +56,9 @@ std::size_t remove_doubles(torch::optim::Optimizer& optimizer) {
   return removed;
 }
 
-/// Ranks that give an optimizer what it must not have mostly do so alike. Once all models are
-/// placed each has tensors of its own, and no meeting is sure to come.
+/// Warns of tensors that an optimizer must not have, which most ranks give it alike, so one rank
+/// prints it. Once all models are placed each rank has tensors of its own and no meeting is sure to
+/// come; then each rank prints its own.
 void warn(Runtime& runtime, std::string text) {
   const bool placed = std::all_of(runtime.models().begin(), runtime.models().end(),
                                   [](const auto* model) { return model->partitioned(); });
@@ -64,7 +66,7 @@ void warn(Runtime& runtime, std::string text) {
   runtime.warnings().note(std::move(text));
 }
 
-/// The optimizer is stepped by its share.
+/// Marks that the optimizer is stepped by its share, while it lives.
 class Stepping {
  public:
   explicit Stepping(bool& flag) : flag_(flag) { flag_ = true; }
@@ -76,7 +78,8 @@ class Stepping {
   bool& flag_;
 };
 
-/// Its class is exactly `Kind`: what is derived from it would lose its own part.
+/// Guards `chosen` if its class is exactly `Kind`; an object of a derived class would lose its own
+/// part.
 template <class Kind>
 bool guard_as(std::unique_ptr<torch::optim::Optimizer>& chosen,
               std::shared_ptr<torch::optim::Optimizer>& result) {
@@ -134,7 +137,7 @@ struct OptimizerShare::State {
   bool divided = false;               // ranks have different parts of the groups or their state
 };
 
-/// Of a step that is not one of OptimizerShare::step().
+/// Refuses a step that OptimizerShare::step() has not made.
 void OptimizerShare::State::require_whole_step() const {
   const auto* const runtime = Runtime::find_current();
   if (runtime == nullptr || stepping) return;
@@ -156,7 +159,8 @@ void OptimizerShare::State::require_whole_state(const char* action) const {
               "smp::save_safetensors()");
 }
 
-/// Takes out of `group` whatever others step, with the state that some optimizers are built with.
+/// Takes out of `group` whatever others step, together with its state, which some optimizers are
+/// built with.
 template <class Others>
 void OptimizerShare::State::leave(torch::optim::OptimizerParamGroup& group, Others&& others) {
   std::erase_if(group.params(), [&](const at::Tensor& parameter) {
@@ -166,7 +170,8 @@ void OptimizerShare::State::leave(torch::optim::OptimizerParamGroup& group, Othe
   });
 }
 
-/// Adagrad is built with state, of whole parameters where marked modules are sliced later.
+/// Slices the state of Adagrad, which is built with state of whole parameters, where marked modules
+/// are sliced later.
 void OptimizerShare::State::slice(Runtime& runtime) {
   for (const auto* model : runtime.models()) {
     const WholeTensors whole(runtime, *model);
@@ -181,7 +186,7 @@ void OptimizerShare::State::slice(Runtime& runtime) {
   }
 }
 
-/// Of the stage's parameters, those that other replicas keep the state of leave the groups.
+/// Takes those of the stage's parameters out of the groups whose state other replicas keep.
 void OptimizerShare::State::shard(Runtime& runtime, const PlacedParameters& models) {
   auto& shards = runtime.optimizer_shards();
   std::unordered_set<const void*> before;
@@ -198,7 +203,7 @@ void OptimizerShare::State::shard(Runtime& runtime, const PlacedParameters& mode
   }
 }
 
-/// Once a model is placed; more models may be later.
+/// Adjusts the groups to the placement of a model; more models may be placed later.
 void OptimizerShare::State::follow_placement(Runtime& runtime) {
   const PlacedParameters models(runtime);
   strangers.clear();
@@ -218,7 +223,8 @@ void OptimizerShare::State::follow_placement(Runtime& runtime) {
   holders.resize(strangers.size(), -1);
 }
 
-/// It would step tensors that nobody uses, and those that are used not at all.
+/// Refuses parameters that the model has dropped: the optimizer would step tensors that nobody
+/// uses, and not those that are used.
 static void refuse_dropped(const Runtime& runtime, torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
@@ -238,8 +244,9 @@ static void require_outside_of_steps(const Runtime* runtime, const char* what) {
               "come; call it after the step, on every rank");
 }
 
-/// An owner would step by the gradient of its own samples. Steps under no_sync() are the same on
-/// all replicas; which gradients they gave is not, so these tell each other.
+/// Refuses sharded steps after no_sync(), where an owner would step by the gradient of its own
+/// samples. Steps under no_sync() are the same on all replicas, but which gradients they gave is
+/// not, so replicas tell each other.
 static void refuse_apart(Runtime& runtime, const std::vector<at::Tensor>& sharded) {
   const auto& gradients = runtime.replica_gradients();
   if (!gradients.left_apart(sharded)) return;
@@ -252,7 +259,7 @@ static void refuse_apart(Runtime& runtime, const std::vector<at::Tensor>& sharde
       "come to it; make the last step before optimizer.step() without no_sync()");
 }
 
-/// Which rank has the gradient of each stranger.
+/// Finds out which rank has the gradient of each tensor of no model.
 /// @throws UnsupportedError  on all stages: there are replicas, which average gradients of models
 ///                           only
 void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
@@ -292,7 +299,8 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
   }
 }
 
-/// Their state is here if it was loaded or made before anybody knew the holder, and would grow old.
+/// Drops the state of tensors that other ranks step. It is here if it was loaded or made before
+/// anybody knew the holder, and would become outdated.
 void OptimizerShare::State::forget_what_others_step(int stage) {
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (holders[i] == -1 || holders[i] == stage) continue;
@@ -300,7 +308,7 @@ void OptimizerShare::State::forget_what_others_step(int stage) {
   }
 }
 
-/// What a holder has stepped becomes everybody's value.
+/// Sends the tensors that their holders have stepped to all other stages.
 void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
   const at::NoGradGuard no_grad;
   for (int stage = 0; stage < ranks.size(); ++stage) {
@@ -317,8 +325,9 @@ void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
   }
 }
 
-/// Of `sharded`, those that the step may have changed somewhere: not the frozen ones, but for what
-/// has a gradient of the time before, by which optimizers step it. All replicas call it.
+/// Returns those of `sharded` that the step may have changed somewhere. Frozen ones are left out,
+/// unless they have a gradient from the time before, by which optimizers step them. All replicas
+/// call it.
 std::vector<at::Tensor> OptimizerShare::State::stepped(Runtime& runtime) const {
   const auto frozen = [](const at::Tensor& parameter) { return !parameter.requires_grad(); };
   if (std::none_of(sharded.begin(), sharded.end(), frozen)) return sharded;
@@ -369,7 +378,7 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   if (any_placed) state_->follow_placement(runtime);
 }
 
-/// The optimizer may outlive its share.
+/// Sets guards that hold the state weakly, because the optimizer may outlive its share.
 void OptimizerShare::set_guards() {
   auto* const guards = dynamic_cast<OptimizerGuards*>(state_->optimizer.get());
   if (guards == nullptr) return;

@@ -24,7 +24,7 @@ double grad_norm(DistributedModelBase& model, double norm_type) {
   return grad_norm(model.parameters(), norm_type);
 }
 
-/// By the greatest element: sums of squares of finite ones may be infinite themselves.
+/// Checks the greatest element: sums of squares of finite elements may be infinite themselves.
 bool grad_overflow(const std::vector<at::Tensor>& parameters) {
   constexpr double kGreatest = std::numeric_limits<double>::infinity();
   const auto norm = total_norm_of_gradients(parameters, {"smp::grad_overflow", kGreatest});

@@ -93,7 +93,8 @@ void each_option(torch::optim::RMSpropOptions& options, Field&& field) {
   field("centered", options.centered());
 }
 
-/// Whether every state of an optimizer that has such a field has it; others depend on options.
+/// True if an optimizer that has such a field has it for every parameter; other fields depend on
+/// options.
 inline bool is_always_kept(std::string_view field) noexcept {
   return field != "momentum_buffer" && field != "max_exp_avg_sq" && field != "grad_avg";
 }
@@ -105,8 +106,8 @@ struct OptimizerKind {
   const char* name;
 };
 
-/// Calls `action(kind)` with the OptimizerKind of `optimizer`; false if it is none of LibTorch's
-/// that work element by element.
+/// Calls `action(kind)` with the OptimizerKind of `optimizer`. Returns false if it is none of
+/// LibTorch's optimizers that work element by element.
 template <class Action>
 bool with_kind(torch::optim::Optimizer& optimizer, Action&& action) {
   using namespace torch::optim;

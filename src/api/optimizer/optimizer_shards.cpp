@@ -14,7 +14,8 @@
 namespace smp {
 namespace {
 
-/// Of those that are trained, or of those that are not; 0 for the others.
+/// Returns the bytes of the parameters that are trained, or of those that are not; 0 for the
+/// others.
 std::vector<std::int64_t> bytes_of(const std::vector<at::Tensor>& parameters, bool trained) {
   std::vector<std::int64_t> bytes;
   for (const auto& parameter : parameters) {
@@ -24,8 +25,9 @@ std::vector<std::int64_t> bytes_of(const std::vector<at::Tensor>& parameters, bo
   return bytes;
 }
 
-/// Owners, by the state that an optimizer will keep, up to a factor. What is frozen has none: it is
-/// dealt out on top, so that it evens out if it is trained later, and counts for nobody.
+/// Returns the owners, balanced by the state that an optimizer will keep, up to a factor. Frozen
+/// parameters have none: they are dealt out on top, so that the load evens out if they are trained
+/// later, and do not count in `loads`.
 std::vector<int> deal_out(const std::vector<at::Tensor>& parameters,
                           std::vector<std::int64_t>& loads) {
   auto owners = dp::plan_shards(bytes_of(parameters, true), loads);
@@ -37,7 +39,7 @@ std::vector<int> deal_out(const std::vector<at::Tensor>& parameters,
   return owners;
 }
 
-/// Of all models.
+/// Returns the slices of all models.
 std::vector<tp::SlicedParameters> slices_of(Runtime& runtime) {
   std::vector<tp::SlicedParameters> slices;
   if (runtime.topology().tp_size() == 1) return slices;

@@ -16,31 +16,32 @@ namespace smp {
 class Runtime;
 struct ModelDescription;
 
-/// Of one rank; all replicas deal alike, without a message. Threads: the rank's.
+/// Decides on one rank which replica keeps the optimizer state of which parameter. All replicas
+/// decide alike, without a message. Threads: the rank's.
 class OptimizerShards {
  public:
   explicit OptimizerShards(Runtime& runtime) : runtime_(runtime) {}
 
-  /// Whether state is sharded: it is wished, and there are replicas.
+  /// True if state is sharded: the setting is on, and there are replicas.
   bool active() const noexcept;
   /// Notes in `model`, which is to be placed, how many ranks will share the state of each
-  /// parameter, also of a job that is only planned.
+  /// parameter; also in a job that is only planned.
   void note_shares(ModelDescription& model) const;
-  /// Gives an owner to each of `parameters`, which this rank holds, that has none: those of
-  /// distributed modules among the replicas of the slice, others among all. Frozen ones count
-  /// nothing. All replicas of the stage pass the same ones in the same order.
+  /// Gives an owner to each of `parameters`, which this rank holds, that has none: parameters of
+  /// distributed modules among the replicas of the slice, others among all replicas. Frozen ones do
+  /// not count as load. All replicas of the stage pass the same ones in the same order.
   void deal(const std::vector<at::Tensor>& parameters);
 
-  /// Position among the replicas of the parameter, or of the slice; -1: nobody owns it alone.
+  /// Returns the owner's position among the replicas of the parameter, or of the slice; -1: none.
   int owner_of(const at::Tensor& parameter) const;
   std::vector<int> owners_of(const std::vector<at::Tensor>& parameters) const;
-  /// It has an owner, which is another replica.
+  /// True if the parameter has an owner, and that is another replica.
   bool is_elsewhere(const at::Tensor& parameter) const;
-  /// It has an owner, which is this rank.
+  /// True if the parameter has an owner, and that is this rank.
   bool is_here(const at::Tensor& parameter) const;
   bool is_slice(const at::Tensor& parameter) const;
-  /// Those of `parameters` that are owned get the values that they have on their owners. All
-  /// replicas call it with the same ones. Suspends.
+  /// Gives those of `parameters` that have an owner the values that they have there. All replicas
+  /// call it with the same ones. Suspends.
   void take_values(const std::vector<at::Tensor>& parameters) const;
 
  private:

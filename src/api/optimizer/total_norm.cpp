@@ -27,14 +27,14 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What all ranks must pass alike.
+/// The options that all ranks must pass alike.
 struct Passed {
   double max_norm = 0;
   double norm_type = 0;
   bool error_if_nonfinite = false;
 };
 
-/// Empty if it is alike.
+/// Returns the difference in words; empty if the options are alike.
 std::string difference(const Passed& own, const Passed& other) {
   if (own.max_norm == other.max_norm && own.norm_type == other.norm_type &&
       own.error_if_nonfinite == other.error_if_nonfinite) {
@@ -46,23 +46,23 @@ std::string difference(const Passed& own, const Passed& other) {
                       other.error_if_nonfinite, "; call it alike on every rank");
 }
 
-/// What one rank knows: a norm for each tensor that it holds.
+/// The share of one rank: a norm for each tensor that it holds.
 struct Share {
   Passed passed;
-  std::vector<std::int64_t> places;   ///< in the list of parameters
+  std::vector<std::int64_t> places;   ///< numbers in the list of parameters
   std::vector<std::int64_t> strange;  ///< of these, those that no placed model has
   std::vector<at::Tensor> norms;
   std::string problem;  ///< why there is no norm: all stages say it together
 };
 
-/// Of those that share slices.
+/// The norms of one of the ranks that share slices.
 struct SliceNorms {
   Passed passed;
   std::string problem;
   std::vector<at::Tensor> norms;
 };
 
-/// Of one replica: what it owns.
+/// The norms of what one replica owns.
 struct OwnedNorms {
   Passed passed;
   std::string problem;
@@ -70,14 +70,15 @@ struct OwnedNorms {
   std::vector<at::Tensor> norms;
 };
 
-/// Of one tensor of any rank.
+/// The norm of one tensor, from any rank.
 struct Norm {
   std::int64_t place;
   int rank;
   at::Tensor value;
 };
 
-/// In float32 of narrower types, whose squares overflow and whose sums have three digits.
+/// Returns the norm of one tensor. Narrower types are computed in float32, because their squares
+/// overflow and their sums have three digits.
 at::Tensor norm_of(const at::Tensor& tensor, double norm_type) {
   auto values = tensor.is_sparse() ? tensor.coalesce().values() : tensor;
   if (at::isReducedFloatingType(values.scalar_type())) values = values.to(at::kFloat);
@@ -92,10 +93,10 @@ at::Tensor total_of(const std::vector<at::Tensor>& norms, double norm_type) {
   return norm_type == kInfinity ? all.max() : all.norm(norm_type);
 }
 
-/// What a norm is taken of.
+/// Returns the tensor of a parameter that a norm is taken of; undefined: it has none here.
 using TensorOf = at::Tensor (*)(const at::Tensor& parameter);
 
-/// Undefined: it has none here.
+/// Return the gradient, or the value, of `parameter`; undefined: it has none here.
 at::Tensor gradient_of(const at::Tensor& parameter) { return parameter.grad(); }
 at::Tensor value_of(const at::Tensor& parameter) {
   const bool counts = !server::is_foreign(parameter) && parameter.is_floating_point();
@@ -117,8 +118,9 @@ Share own_share(const std::vector<at::Tensor>& parameters, const NormOptions& op
   return share;
 }
 
-/// What replicas do not have alike would give each a norm of its own.
-/// @param gradients  else their values
+/// Returns why replicas would get different norms, or an empty text: some tensors are not alike in
+/// them.
+/// @param gradients  true for norms of gradients, false for norms of values
 std::string problem_of_replicas(const Share& own, const std::vector<at::Tensor>& parameters,
                                 bool gradients) {
   auto* runtime = Runtime::find_current();
@@ -136,7 +138,7 @@ std::string problem_of_replicas(const Share& own, const std::vector<at::Tensor>&
   return {};
 }
 
-/// Norms of slices become those of whole parameters: all ranks that share them call it.
+/// Turns norms of slices into those of whole parameters; all ranks that share them call it.
 void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
   auto* runtime = Runtime::find_current();
   if (runtime == nullptr || runtime->topology().tp_size() == 1) return;
@@ -170,8 +172,8 @@ void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
   }
 }
 
-/// Norms of what other replicas own alone, and so have the gradients of, become ours: those of
-/// slices come from replicas of the slice. All replicas call it.
+/// Adds the norms of what other replicas own alone, who have the gradients; those of slices come
+/// from replicas of the slice. All replicas call it.
 void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
   auto* runtime = Runtime::find_current();
   if (runtime == nullptr || !runtime->optimizer_shards().active()) return;
@@ -224,7 +226,7 @@ void refuse_shared_strangers(const std::vector<Share>& shares, const char* calle
   }
 }
 
-/// In the order of `parameters`, as one process sums them.
+/// Returns the norms in the order of `parameters`, as one process sums them.
 std::vector<at::Tensor> in_order(const std::vector<Share>& shares) {
   std::vector<Norm> norms;
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
@@ -246,7 +248,7 @@ at::Tensor total_of_stages(const Share& own, const char* caller) {
   return norms.empty() ? at::Tensor() : total_of(norms, own.passed.norm_type);
 }
 
-/// Else every rank has all of them.
+/// Checks that all models are placed; before that every rank has all parameters.
 void require_placed(const char* caller) {
   auto* runtime = Runtime::find_current();
   if (runtime == nullptr) return;

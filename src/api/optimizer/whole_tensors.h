@@ -15,23 +15,25 @@ namespace smp {
 class DistributedModelBase;
 class Runtime;
 
-/// As of its construction. Threads: the rank's.
+/// Maps a model's slices to whole tensors, as they are when it is constructed. Threads: the rank's.
 class WholeTensors {
  public:
   WholeTensors(Runtime& runtime, const DistributedModelBase& model);
 
-  /// Whether some are sliced over several ranks.
+  /// True if some parameters are sliced over several ranks.
   bool any() const noexcept { return any_; }
-  /// Other ranks hold other parts of it.
+  /// True if other ranks hold other parts of `parameter`.
   bool is_slice(const at::Tensor& parameter) const { return any_ && slices_.contain(parameter); }
-  /// Of the whole of `parameter`.
+  /// Returns the sizes of the whole of `parameter`.
   std::vector<std::int64_t> sizes(const at::Tensor& parameter) const;
-  /// `tensors`, slices replaced by tensors without values that have the sizes of the whole.
+  /// Returns `tensors` with slices replaced by tensors without values that have the sizes of the
+  /// whole.
   std::vector<checkpoint::NamedTensor> shapes(std::vector<checkpoint::NamedTensor> tensors) const;
-  /// `values` of the size of `parameter`, with those of the ranks that hold its other slices, which
-  /// all call it in the same order; itself if nothing is sliced. Suspends.
+  /// Returns `values`, which have the size of `parameter`, joined with those of the ranks that hold
+  /// its other slices; these all call it in the same order. Returns `values` itself if nothing is
+  /// sliced. Suspends.
   at::Tensor joined(const at::Tensor& parameter, const at::Tensor& values) const;
-  /// What of `whole` this rank holds in `parameter`.
+  /// Returns the part of `whole` that this rank holds in `parameter`.
   at::Tensor own_part(const at::Tensor& parameter, const at::Tensor& whole) const;
 
  private:

@@ -20,32 +20,33 @@
 namespace smp {
 namespace {
 
-/// Seconds until a message is seen by a rank that must get a core first: what 4 idle ranks on 2
-/// cores measure (perf/results/simulator.json).
+/// Seconds until a message is seen by a rank that must get a core first, as 4 idle ranks on 2 cores
+/// measure it (perf/results/simulator.json).
 constexpr double kLatencyWithoutCore = 200e-6;
 
-/// Of a tensor that is lent: nothing is copied, but its first reader fetches it from memory that
-/// another core wrote: 4 MiB in 170 us on a quiet machine (`lent_tensor_and_read` in
+/// Bandwidth of a tensor that is lent. Nothing is copied, but its first reader fetches it from
+/// memory that another core wrote: 4 MiB in 170 us on a quiet machine (`lent_tensor_and_read` in
 /// perf/results/d2d.json, which is of a slower day).
 constexpr double kLentBytesPerSecond = 25e9;
 
-/// Of what collectives move, which is copied; assumed, as of tensors that are not lent.
+/// Bandwidth of what collectives move, which is copied; assumed to be that of tensors that are not
+/// lent.
 constexpr double kCopiedBytesPerSecond = 4e9;
 
-/// From a message's start at a network adapter until the peer could act on it; assumed, of Ethernet
-/// or InfiniBand between machines of one room.
+/// Seconds from a message's start at a network adapter until the peer can act on it; assumed, for
+/// Ethernet or InfiniBand between machines of one room.
 constexpr double kNetworkLatency = 30e-6;
 
-/// Of the bandwidth within a socket; assumed. What comes from another is read over the link between
-/// them.
+/// Part of the bandwidth within a socket that is there between sockets, where data is read over the
+/// link between them; assumed.
 constexpr double kSocketShare = 0.65;
 
 bool computes_on_cores(const simulate::Machine& machine, int stage) {
   return machine.devices.empty() || machine.devices[stage] == base::devices().front().name;
 }
 
-/// That of the devices; of a core its part of this machine's, also where nothing else is known of
-/// the machines.
+/// Returns the memory of each stage's device. A core has its part of this machine's memory, also
+/// where nothing else is known of the machines. Empty: nothing is known.
 std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
                                             const std::vector<std::string>& devices) {
   const auto ranks = runtime.topology().group(Group::kPp);
@@ -60,8 +61,8 @@ std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
   return memory;
 }
 
-/// Of the accelerators that the ranks of this job compute on, all like this rank's and shared by as
-/// many. Empty: nothing is known. All ranks call it.
+/// Returns the memory of the accelerators that the stages compute on, which are taken to be like
+/// this rank's and shared by as many. Empty: nothing is known. All ranks call it.
 std::vector<std::int64_t> memory_of_accelerators(Runtime& runtime) {
   const auto device = runtime.device();
   const auto own = d2d::identity_of(device);
@@ -71,8 +72,9 @@ std::vector<std::int64_t> memory_of_accelerators(Runtime& runtime) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(runtime.topology().pp_size()), bytes);
 }
 
-/// As configured; else that of the devices; else that of this machine, of which every rank on a
-/// host gets the same. A job that is only planned runs elsewhere: nothing is known of its machines.
+/// Returns the memory of each stage: as configured, else that of the devices, else that of this
+/// machine, of which every rank on a host gets the same. A job that is only planned runs elsewhere:
+/// nothing is known of its machines.
 std::vector<std::int64_t> memory_of_stages(Runtime& runtime,
                                            const std::vector<std::string>& devices) {
   const auto& configured = runtime.config().stage_memory;
@@ -94,7 +96,7 @@ std::vector<std::int64_t> memory_of_stages(Runtime& runtime,
   return memory;
 }
 
-/// Of each stage: as configured, or as the job runs.
+/// Returns the node of each stage: as configured, or as the job runs.
 std::vector<int> nodes_of_stages(const Runtime& runtime) {
   const auto ranks = runtime.topology().group(Group::kPp);
   const int of_node = runtime.config().stages_per_node;
@@ -113,7 +115,7 @@ std::vector<int> nodes_of_stages(const Runtime& runtime) {
   return nodes;
 }
 
-/// Of each stage; -1: unbound, or not known.
+/// Returns the socket of each stage; -1: unbound, or not known.
 std::vector<int> sockets_of_stages(Runtime& runtime, const simulate::Machine& machine) {
   const bool elsewhere = runtime.plan_request() || runtime.config().stages_per_node > 0;
   if (elsewhere || machine.stages == 1 || !machine.devices.empty()) {
@@ -122,8 +124,8 @@ std::vector<int> sockets_of_stages(Runtime& runtime, const simulate::Machine& ma
   return gather_values(runtime.communicator(Group::kPp), base::bound_socket(), "sockets");
 }
 
-/// Whether ranks of one machine hand tensors over without a copy; of a job that is only planned,
-/// whether they would.
+/// True if ranks of one machine hand tensors over without a copy; in a job that is only planned, if
+/// they would.
 bool lends_to_all(const Runtime& runtime) {
   const auto& config = runtime.config();
   if (runtime.plan_request()) return config.lend_tensors && config.transport != "mpi";
@@ -136,7 +138,7 @@ bool lends_to_all(const Runtime& runtime) {
          });
 }
 
-/// Whether replicas of a stage are on several machines; where stages are given nodes, pipelines are
+/// True if replicas of a stage are on several machines. Where stages are given nodes, pipelines are
 /// taken to have nodes of their own.
 bool replicas_are_apart(const Runtime& runtime) {
   if (runtime.config().stages_per_node > 0) return true;
@@ -150,7 +152,7 @@ bool replicas_are_apart(const Runtime& runtime) {
   });
 }
 
-/// Whether ranks that share modules are on several machines.
+/// True if ranks that share modules are on several machines.
 bool sharers_are_apart(const Runtime& runtime) {
   if (runtime.plan_request()) return false;
   const auto& topology = runtime.topology();
@@ -159,7 +161,8 @@ bool sharers_are_apart(const Runtime& runtime) {
   return !std::includes(neighbours.begin(), neighbours.end(), holders.begin(), holders.end());
 }
 
-/// Ranks that sum gradients over one adapter of their machine, at about the same time.
+/// Returns the number of ranks that sum gradients over one adapter of their machine, at about the
+/// same time.
 int ranks_of_adapter(const Runtime& runtime) {
   const auto& config = runtime.config();
   const int ranks = config.stages_per_node > 0
@@ -168,14 +171,15 @@ int ranks_of_adapter(const Runtime& runtime) {
   return (ranks + config.network_ports - 1) / config.network_ports;
 }
 
-/// Between ranks of a node.
+/// Returns the bandwidth of copied tensors between ranks of a node.
 double copied_bytes_per_second(const simulate::Machine& machine) {
   const auto& links = machine.direct_links;
   const double direct = links.empty() ? 0 : *std::min_element(links.begin(), links.end());
   return direct > 0 ? direct : kCopiedBytesPerSecond;
 }
 
-/// As if all parameters were slices where ranks share distributed modules: most of such models is.
+/// Returns the replicas as if all parameters were slices where ranks share distributed modules,
+/// because most of such models is.
 simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::Machine& machine) {
   const auto& config = runtime.config();
   simulate::Machine::Replicas replicas;
@@ -206,7 +210,7 @@ simulate::Machine::Sharers sharers_of(const Runtime& runtime, const simulate::Ma
   return sharers;
 }
 
-/// Accelerators of one node are linked directly.
+/// Links the accelerators of one node directly.
 void link_devices(simulate::Machine& machine) {
   for (const auto& name : machine.devices) {
     const auto* device = base::find_device(name);

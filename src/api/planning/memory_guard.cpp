@@ -18,7 +18,7 @@ std::string gib(std::int64_t bytes) {
   return text;
 }
 
-/// The stage that each rank of this machine runs.
+/// Returns the stage that each rank of this machine runs.
 std::vector<int> stages_here(const Topology& topology) {
   std::vector<int> stages;
   for (const int rank : topology.group(Group::kLocal)) {

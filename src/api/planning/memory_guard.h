@@ -12,14 +12,16 @@ namespace smp {
 
 class Runtime;
 
-/// What to tell a user whose plan needs more than `available` bytes (0: unknown) on one machine, or
-/// nothing.
-/// @param stages  which the ranks of that machine run; one that several run counts for each
+/// Returns the text for a user whose plan needs more than `available` bytes (0: unknown) on one
+/// machine, or nothing if it does not.
+/// @param stages  the stages that the ranks of that machine run; one that several run counts for
+///                each
 std::optional<std::string> too_little_memory(const std::vector<PlannedModel>& models,
                                              const std::vector<int>& stages,
                                              std::int64_t available);
 
-/// Warns before the first step, on one rank of each machine. Any rank may call it alone.
+/// Warns before the first step if the plans need more memory than a machine has, on one rank of
+/// each machine. Any rank may call it alone.
 void warn_of_too_little_memory(const Runtime& runtime, const std::vector<PlannedModel>& models);
 
 }  // namespace smp

@@ -11,14 +11,14 @@
 
 namespace smp {
 
-/// `machine` with the part of its memory that is there for one of several models: as large as its
-/// part of what they all need.
-/// @param needs  of every model
+/// Returns `machine` with the part of its memory that one of several models may take, in proportion
+/// to its part of what they all need.
+/// @param needs  bytes that each model needs
 [[nodiscard]] simulate::Machine with_part_of_memory(simulate::Machine machine,
                                                     const std::vector<double>& needs,
                                                     std::size_t model);
 
-/// By stage: what the plans made so far leave of the memory, at least one byte.
+/// Returns the bytes of each stage's memory that the plans made so far leave, at least one byte.
 [[nodiscard]] std::vector<std::int64_t> memory_left(
     const simulate::Machine& machine, const std::vector<std::optional<PlannedModel>>& plans);
 

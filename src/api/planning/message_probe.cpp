@@ -14,13 +14,13 @@
 namespace smp {
 namespace {
 
-/// Peers that stand for all, evenly spread: far ones among them.
+/// The number of peers that stand for all; they are evenly spread, so that far ones are among them.
 constexpr int kMostPeers = 8;
 constexpr int kWarmUp = 3;
 constexpr int kRoundTrips = 15;
 constexpr std::int64_t kLargeBytes = 4 << 20;
 
-/// 0 of none.
+/// Returns the median; 0 if there are no values.
 double median(std::vector<double>& values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -35,8 +35,8 @@ class Probe {
 
   int size() const { return pipeline_.size(); }
 
-  /// What messages cost between pp_rank 0 and `peers`, by some of them; on pp_rank 0. Nothing of
-  /// none.
+  /// Measures the cost of messages between pp_rank 0 and some of `peers`; the result is on pp_rank
+  /// 0. Nothing if there are no peers.
   std::optional<simulate::Machine::Link> link(const std::vector<int>& peers) const {
     const double small = seconds(1, peers);
     const double large = seconds(kLargeBytes, peers);
@@ -46,7 +46,7 @@ class Probe {
   }
 
  private:
-  /// Of one message, half a round trip.
+  /// Returns the median time of one message in seconds, which is half a round trip.
   double seconds(std::int64_t bytes, const std::vector<int>& peers) const {
     const auto payload = at::empty({bytes}, at::kByte);
     std::vector<double> seconds;
@@ -58,7 +58,7 @@ class Probe {
     return median(seconds);
   }
 
-  /// @param peer  position in the pipeline
+  /// Adds the seconds of messages to one peer. @param peer  position in the pipeline
   void measure(int peer, const at::Tensor& payload, std::vector<double>& seconds) const {
     const auto& members = pipeline_.members();
     const auto pair = runtime_.communicator({members[0], members[peer]});
@@ -83,7 +83,7 @@ void take_bandwidth(double& of_machine, const simulate::Machine::Link& measured)
   if (measured.bytes_per_second > 0) of_machine = measured.bytes_per_second;
 }
 
-/// @param measured  nothing if no peer is at the end of one
+/// Sets the latency of `link`. @param measured  nothing if no peer is at the end of such a link
 void take_latency(simulate::Machine::Link& link,
                   const std::optional<simulate::Machine::Link>& measured,
                   const simulate::Machine& machine) {

@@ -14,7 +14,7 @@
 namespace smp {
 namespace {
 
-/// What pp_rank 0 tells the others.
+/// The message of pp_rank 0 to the others.
 struct Decision {
   enum class Fault { kNone, kUsage, kResource, kOther };
   Fault fault = Fault::kNone;

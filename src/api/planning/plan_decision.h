@@ -10,7 +10,8 @@ namespace smp {
 
 class Runtime;
 
-/// Called by all ranks that train together at once, outside of steps.
+/// Runs `decide` on one rank and gives every rank its result. All ranks that train together call it
+/// at once, outside of steps.
 /// @param decide  called on pp_rank 0 of the first replica only
 /// @return what it returned, on every rank
 /// @throws UsageError, ResourceError  on every rank, with the text of what `decide` threw

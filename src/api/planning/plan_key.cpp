@@ -21,7 +21,7 @@ namespace {
 
 using base::concat;
 
-/// In which types operators run, and what times depend on.
+/// Returns the types in which operators run, and what times depend on.
 std::string text_of_run(const Config& config) {
   std::string text = concat(" device ", config.device);
   if (config.trace_repeats > 0) text += concat(" threads ", at::get_num_threads());
@@ -52,15 +52,16 @@ std::string text_of_settings(const PlanKeyFacts& facts) {
   return text;
 }
 
-/// Measured numbers differ a little from start to start; plans depend on their magnitude. One that
-/// lies on the border of two steps costs a trace. Numbers that were set are taken as they are.
+/// Returns the step of half an octave in which a measured number lies. Measured numbers differ a
+/// little from start to start, and plans depend on their magnitude. A number that lies on the
+/// border of two steps costs a trace. Numbers that were set are taken as they are.
 std::string step_of(double number, bool measured) {
   constexpr double kStepsOfAnOctave = 2;
   if (!measured) return concat(number);
   return concat(number > 0 ? std::lround(kStepsOfAnOctave * std::log2(number)) : 0);
 }
 
-/// The host counts where a clock did.
+/// Returns the machine as text. The host counts only if modules were timed by a clock.
 std::string text_of_machine(const PlanKeyFacts& facts) {
   const auto& machine = facts.machine;
   const bool measured = facts.config.trace_repeats > 0;

@@ -12,26 +12,26 @@
 
 namespace smp {
 
-/// Refers to its arguments.
+/// The facts that a plan depends on. It refers to its arguments.
 struct PlanKeyFacts {
   const ModelDescription& model;
   const std::vector<partitioning::Pin>& pins;  ///< all of them: of the program and of the plan file
   double optimizer_ratio;
   const StepPreview& preview;
-  const Config& config;  ///< of which only what plans depend on counts
+  const Config& config;  ///< only the settings that plans depend on count
   const simulate::Machine& machine;
   int gradient_copies = 1;
 };
 
-/// Equal if the same program would make the same plan for the same model, arguments and machine:
-/// the modes that it calls the step in (autocast), its memory, on what its stages compute and where
-/// they are, what messages cost (where that was measured, to half an octave), the devices of the
-/// weights, and the host if modules are timed there. What a body and a `forward` do decides which
-/// weights and readers must be together, so the type of the body, the program's arguments, and size
-/// and date of its files are part of it.
+/// Returns a key that is equal if the same program would make the same plan for the same model,
+/// arguments and machine. It covers the modes that the program calls the step in (autocast), the
+/// stages' memory, devices and places, the cost of messages (where that was measured, to half an
+/// octave), the devices of the weights, and the host if modules are timed there. What a body and a
+/// `forward` do decides which weights and readers must be together, so the type of the body, the
+/// program's arguments, and size and date of its files are part of it.
 [[nodiscard]] std::uint64_t plan_key(const PlanKeyFacts& facts);
 
-/// Of modules, paths and weights, not of a placement.
+/// Returns a hash of modules, paths and weights; a placement does not change it.
 [[nodiscard]] std::uint64_t model_hash(const partitioning::ModuleTree& tree, int pp_size);
 
 }  // namespace smp

@@ -38,7 +38,7 @@ void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& mode
 
 constexpr const char* kStateKnown = "state known";
 
-/// Of each model its plan, then whether what it keeps is known.
+/// Returns two texts for each model: its plan, then whether what it keeps is known.
 std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
   std::vector<std::string> texts;
   for (const auto& model : models) {

@@ -17,20 +17,21 @@ class Runtime;
 struct ModelToPlan {
   const ModelDescription* description;
   std::vector<partitioning::Pin> pins;
-  double optimizer_ratio = 2;  ///< optimizer state over trained weights
+  double optimizer_ratio = 2;  ///< bytes of optimizer state over bytes of trained weights
 };
 
 struct PlannedModel {
   PartitionPlan plan;
-  /// The step that the plan promises, as report::trace_to_json() writes it; where the plan was
-  /// made, and not of one that was read.
+  /// The simulated step of the plan, as report::trace_to_json() writes it; on the rank that made
+  /// the plan, and empty for a plan that was read.
   std::string simulation;
-  /// A trial run showed which modules keep state; on pp_rank 0, of every replica.
+  /// True if a trial run showed which modules keep state; on pp_rank 0 of every replica.
   bool state_known = false;
 };
 
-/// Every rank calls it. pp_rank 0 of the first replica reads the plans (plan_file), finds them in
-/// the cache of earlier starts, or makes them, and gives them to the others.
+/// Returns the plans of `models`; every rank calls it. pp_rank 0 of the first replica reads the
+/// plans (plan_file), finds them in the cache of earlier starts, or makes them, and gives them to
+/// the others.
 /// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
 ///                 modules are counted.
 /// @throws UsageError     on every rank: models or pins differ between ranks; or what

@@ -29,16 +29,18 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
   return model.description->tree;
 }
 
-/// Sums over replicas are kept beside the gradients until the end of the step
-/// (dp/early_buckets.h), by all replicas or by those that step the parameter.
+/// Returns how many copies of the gradients a rank keeps: 2 if sums over replicas are kept beside
+/// the gradients until the end of the step (dp/early_buckets.h), by all replicas or by those that
+/// step the parameter; else 1.
 int gradient_copies_of(const Runtime& runtime, const simulate::Machine& machine) {
   const int replicas =
       runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
   return replicas > 1 && begins_sums_early(runtime, machine) ? 2 : 1;
 }
 
-/// Where each rank reads samples of its own, a slice's gradient is taken to be of all of them: what
-/// code outside of the slice's module makes of it is in the loss of this rank alone.
+/// Warns of slices that code outside of their module reads. Where each rank reads samples of its
+/// own, the gradient of a slice is taken to be of all samples, but what other code makes of the
+/// slice is in the loss of this rank alone.
 void warn_of_read_slices(const Runtime& runtime, const ModelDescription& model,
                          const simulate::Trace& trace) {
   const int ranks = runtime.topology().tp_size();
@@ -85,7 +87,7 @@ bool fits(const PlannedModel& model) {
   return !summary || summary->chosen.fits;
 }
 
-/// The step that the plan promises, as a trace file.
+/// Returns the simulated step of the plan, as a trace file.
 std::string simulated_timeline(const partitioning::ModuleTree& tree,
                                const partitioning::PartitionOptions& options,
                                const PartitionPlan& plan) {
@@ -170,8 +172,9 @@ std::string RankPlanner::simulation_from_cache(std::uint64_t key) const {
 
 // ---- what is made ------------------------------------------------------------------------------
 
-/// A pin of the model itself places everything that has none of its own. A file with a pin for
-/// every module asks what comes of it.
+/// True if a trace would help the plan. With a pin of the model itself nothing is left to decide,
+/// because that places every module that has none of its own. A plan file with a pin for every
+/// module is traced, because it asks what comes of it.
 bool RankPlanner::is_worth_a_trace(const Job& job) const {
   if (preview_ == nullptr || config_.skip_tracing || machine_.stages == 1) return false;
   const bool whole_plan =
@@ -190,7 +193,8 @@ std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& 
   return trace_models(runtime_, descriptions, *preview_, machine_.sharers, costs_wanted);
 }
 
-/// Where a model does not fit in its part of the memory, it gets what the others left.
+/// Makes the plans that are not known yet. A model that does not fit in its part of the memory gets
+/// what the others left.
 std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
                                                 std::vector<std::optional<PlannedModel>> known,
                                                 const std::vector<simulate::Trace>& traces) {
@@ -221,7 +225,8 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
   return made;
 }
 
-/// @param traced  without calls if modules are counted; such a plan is not worth keeping
+/// Makes and stores one plan.
+/// @param traced  without calls if modules are counted; such a plan is not worth storing
 PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
   simulate::Trace trace;
   if (is_worth_a_trace(job)) {
@@ -268,7 +273,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   return options;
 }
 
-/// Those of the program, and of the plan file, which is first checked against the model.
+/// Returns the pins of the program and of the plan file, which is first checked against the model.
 std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) const {
   if (config_.plan_file.empty()) return model.pins;
   auto file = partitioning::read_plan_file(config_.plan_file);
@@ -285,7 +290,7 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
   return pins;
 }
 
-/// Only with a preview.
+/// Returns the key of a plan in the cache; only with a preview.
 std::uint64_t RankPlanner::key_of(const Job& job) const {
   return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
                    job.machine, gradient_copies_of(runtime_, machine_)});

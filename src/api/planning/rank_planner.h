@@ -15,19 +15,20 @@
 
 namespace smp {
 
-/// On pp_rank 0. Refers to its arguments.
+/// Makes the plans of a session's models on pp_rank 0. It refers to its arguments.
 class RankPlanner {
  public:
   RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview,
               const simulate::Machine& machine);
 
-  /// A plan a model. The step's body runs once if some plan is not in the cache. A plan file is a
-  /// set of pins, for all modules or for some. Several models share the memory of each stage.
+  /// Returns a plan for each model. The step's body runs once if some plan is not in the cache. A
+  /// plan file is a set of pins, for all modules or for some. Several models share the memory of
+  /// each stage.
   /// @throws UsageError, ResourceError  as partitioning::make_plan and check_plan
   std::vector<PlannedModel> plans();
 
  private:
-  /// One of the models, and what of the machine is there for it.
+  /// One of the models, and the part of the machine that it may use.
   struct Job {
     const ModelToPlan& model;
     simulate::Machine machine;

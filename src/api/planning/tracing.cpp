@@ -64,14 +64,14 @@ class Attempts final : public server::StepEngine {
 
   // server::StepEngine
   int current_microbatch() const noexcept override { return microbatch_; }
-  /// Only the graph is kept, for a look at what it holds.
+  /// Keeps only the graph, for a look at what it holds.
   void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
                 bool) override {
     tracer_.note_backward(roots);
     results_.insert(results_.end(), roots.begin(), roots.end());
   }
 
-  /// In a copy of the process: nothing of the user's sees the trial.
+  /// Runs the step in a copy of the process, so that nothing of the user's sees the trial.
   std::optional<Traces> run(bool grad) {
     const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
     if (!child.answer) {
@@ -92,7 +92,7 @@ class Attempts final : public server::StepEngine {
   }
 
   bool meta() const noexcept { return meta_; }
-  /// Whoever asks for a value where there are only shapes gets `value`.
+  /// Sets the value for whoever asks for one where there are only shapes.
   void assume(double value) {
     assumed_ = [this, value, count = 0]() mutable {
       SMP_REQUIRE_AS(UnsupportedError, ++count < kMostQuestions, "values were asked for ",
@@ -102,7 +102,7 @@ class Attempts final : public server::StepEngine {
     };
   }
 
-  /// Nothing can be timed that has no values.
+  /// Warns if modules cannot be timed because there are no values.
   void warn_of_clock() const {
     if (!meta_ || runtime_.config().trace_repeats == 0) return;
     base::log(base::LogLevel::kWarning,
@@ -113,7 +113,7 @@ class Attempts final : public server::StepEngine {
                            "delayed_parameter_initialization to false, to have it timed");
   }
 
-  /// What the traces lack.
+  /// Warns of what the traces lack.
   void warn_of(const Traces& traces) const {
     const bool timed = std::any_of(traces.begin(), traces.end(), [](const auto& trace) {
       return trace.source == simulate::CostSource::kMeasured;
@@ -152,13 +152,13 @@ class Attempts final : public server::StepEngine {
   static constexpr char kTraced = 'T';
   static constexpr char kFailed = 'F';
 
-  /// Others wait for the plan meanwhile.
+  /// Returns the limit of a trial run in seconds, since other ranks wait for the plan meanwhile.
   double most_seconds() const {
     const double limit = runtime_.config().abort_seconds;
     return limit > 0 ? limit / 2 : 600;
   }
 
-  /// The traces, or the module that threw and what it said.
+  /// Returns the traces as bytes, or the module that threw and what it said.
   std::string run_here(bool grad) {
     try {
       if (on_device_) forget_device();
@@ -181,7 +181,8 @@ class Attempts final : public server::StepEngine {
     }
   }
 
-  /// Values there, and its generator: a copy of the process must not even ask for them.
+  /// Forgets values on the device and its generator, because a copy of the process must not even
+  /// ask for them.
   void forget_device() const {
     base::set_random_device(at::kCPU);
     std::vector<at::Tensor> tensors;
@@ -194,10 +195,11 @@ class Attempts final : public server::StepEngine {
     deferred::forget_values(tensors);
   }
 
-  /// By microbatch.
+  /// Results by microbatch.
   using Results = std::vector<std::vector<at::Tensor>>;
 
-  /// One a microbatch; they note what their first run gives, as bytes, and what their last does.
+  /// Returns one body for each microbatch. Each notes what its first run gives, as bytes, and what
+  /// its last run gives.
   partitioning::Tracer::Bodies bodies(bool grad, std::vector<std::string>& first, Results& last) {
     first.resize(static_cast<std::size_t>(preview_.traced));
     last.resize(first.size());
@@ -221,7 +223,8 @@ class Attempts final : public server::StepEngine {
     return returned;
   }
 
-  /// On another rank than what a module sets in its members, code would find something else.
+  /// Notes which modules read what others set in their members: on another rank they would find
+  /// something else.
   void note_readers(Traces& traces, bool grad) {
     const auto& members = tracer_.kept_members();
     if (members.empty()) return;
@@ -242,7 +245,8 @@ class Attempts final : public server::StepEngine {
         traces);
   }
 
-  /// What a run would give, as bytes, or why it gives nothing.
+  /// Returns what a run gives with `members` hidden from `readers`, as bytes, or why it gives
+  /// nothing.
   std::string results_hiding(const std::vector<partitioning::KeptMembers>& members,
                              const std::set<partitioning::ModelModule>& readers, bool grad,
                              double seconds) {
@@ -259,7 +263,7 @@ class Attempts final : public server::StepEngine {
     return child.answer.value_or(child.fault);
   }
 
-  /// Without their graph.
+  /// Returns the tensors without their graph.
   static std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
     const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
     std::vector<at::Tensor> values;
@@ -288,7 +292,7 @@ class Attempts final : public server::StepEngine {
     return bytes;
   }
 
-  /// Whatever was seen or said explains results that differ.
+  /// True if no state was seen or declared that would explain results that differ.
   bool may_hide_state(const Traces& traces) const {
     return std::all_of(traces.begin(), traces.end(),
                        [](const auto& trace) {
@@ -309,7 +313,7 @@ class Attempts final : public server::StepEngine {
     return meta_ ? text.substr(0, text.find(". ")) : text;
   }
 
-  /// Each once, that of stage 0 first.
+  /// Returns the names of the devices, each once, that of stage 0 first.
   static std::vector<std::string> devices_of(const Runtime& runtime) {
     const auto stages = static_cast<std::size_t>(runtime.topology().pp_size());
     std::vector<std::string> devices;
@@ -345,7 +349,7 @@ class Attempts final : public server::StepEngine {
 
 }  // namespace
 
-/// An evaluation is traced with gradients too: the plan is for training.
+/// Traces an evaluation with gradients too, because the plan is for training.
 Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
                     const StepPreview& preview, const simulate::Machine::Sharers& sharers,
                     bool costs_wanted) {

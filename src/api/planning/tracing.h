@@ -17,27 +17,29 @@ namespace smp {
 
 class Runtime;
 
-/// A step that was called on pp_rank 0 and has not begun. Valid until it begins.
+/// A step that was called on pp_rank 0 and has not begun. It is valid until the step begins.
 struct StepPreview {
   /// Runs the body on copies of the arguments of a microbatch and returns its outputs.
-  /// @param grad  with gradients, even if the caller's grad mode is off
-  /// @param value  on tensors without memory, as a model whose initialisation is delayed needs it;
-  /// whoever asks for a value gets this (deferred::MetaScope); nullptr: on tensors
+  /// @param grad   true: with gradients, even if the caller's grad mode is off
+  /// @param value  nullptr: on tensors with values. Else on tensors without memory, as a model
+  ///               whose initialisation is delayed needs it; whoever asks for a value gets what
+  ///               this function returns (deferred::MetaScope)
   std::function<std::vector<at::Tensor>(int microbatch, bool grad,
                                         const std::function<double()>* value)>
       run;
   bool grad = true;                      ///< the caller's grad mode
   const std::type_info* body = nullptr;  ///< StepBody::target_type()
-  /// Hash of the arguments of a microbatch: their values, of tensors their types and shapes.
+  /// Returns a hash of the arguments of a microbatch: their values, but of tensors types and
+  /// shapes.
   std::function<std::uint64_t(int microbatch)> arguments_key;
   int microbatches = 1;
   int traced = 1;  ///< how many of them, the first ones, are looked at
 };
 
-/// One trace a model. If the body cannot be run before placement a warning says why, and the traces
-/// are empty: without a call.
-/// @param sharers  what collectives of distributed modules take
-/// @param costs_wanted  else only what modules keep is, and a failure is no warning
+/// Returns one trace for each model. If the body cannot be run before placement a warning says why,
+/// and the traces contain no call.
+/// @param sharers       the cost of collectives of distributed modules
+/// @param costs_wanted  false: only what modules keep is wanted, and a failure is no warning
 std::vector<simulate::Trace> trace_models(Runtime& runtime,
                                           const std::vector<const ModelDescription*>& models,
                                           const StepPreview& preview,

@@ -13,6 +13,7 @@ using base::Nanoseconds;
 
 constexpr int kRounds = 16;
 
+/// Returns the offset of the answering rank's clock against that of the asking rank, on both.
 /// @param there, back  the same two ranks; the first of `there` asks, the first of `back` answers
 ClockOffset ask(const d2d::Communicator& there, const d2d::Communicator& back,
                 const std::function<Nanoseconds()>& now) {

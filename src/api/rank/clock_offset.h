@@ -10,16 +10,17 @@
 
 namespace smp {
 
-/// Of this rank's clock against that of the group's first member.
+/// The offset of this rank's clock against that of the group's first member, in nanoseconds.
 struct ClockOffset {
-  base::Nanoseconds offset = 0;  ///< what it shows more
+  base::Nanoseconds offset = 0;  ///< how much more this rank's clock shows
   base::Nanoseconds error = 0;   ///< the truth is within offset ± error
 };
 
-/// Asks by messages there and back: the answer was given between question and answer, and the pair
-/// closest together counts. All members call it; suspends the fiber.
-/// @param now           of this rank
-/// @param shares_clock  of every member, the same on all: whether it has the first member's clock;
+/// Measures the offset by messages there and back: the answer was given between question and
+/// answer, and the round with the shortest time between them counts. All members call it; suspends
+/// the fiber.
+/// @param now           reads this rank's clock
+/// @param shares_clock  for every member, the same on all: true if it has the first member's clock;
 ///                      then it is not asked
 [[nodiscard]] ClockOffset clock_offset(const d2d::Communicator& ranks,
                                        const std::function<base::Nanoseconds()>& now,

@@ -16,7 +16,7 @@ inline Packet to_packet(d2d::Payload&& payload) {
   return {std::move(payload.bytes), std::move(payload.tensors)};
 }
 
-/// `own` of every member, in order of members, on every member. @param what  for messages
+/// Returns `own` of every member, in order of members, on every member. @param what  for messages
 template <class T>
 std::vector<T> gather_values(const d2d::Communicator& ranks, const T& own, const char* what) {
   Writer writer;
@@ -29,7 +29,7 @@ std::vector<T> gather_values(const d2d::Communicator& ranks, const T& own, const
   return all;
 }
 
-/// The first member's `own` on every member; nobody else's is looked at.
+/// Returns the first member's `own` on every member; nobody else's is looked at.
 template <class T>
 T value_of_first(const d2d::Communicator& ranks, const T& own) {
   Writer writer;

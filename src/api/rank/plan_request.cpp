@@ -15,7 +15,7 @@ std::string variable_or(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// A number, `least` or more. @throws UsageError
+/// Returns the number in `text`. @throws UsageError  it is no number, or less than `least`
 int number_in(const char* name, std::string_view text, int least, const char* what) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.begin(), text.end(), number);

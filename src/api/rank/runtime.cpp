@@ -33,7 +33,7 @@ server::ServerOptions server_options(const Runtime::Parts& parts) {
   return options;
 }
 
-/// Of this process, at this time.
+/// The number of sessions that this process has now.
 std::atomic<int>& sessions() {
   static std::atomic<int> count{0};
   return count;
@@ -43,13 +43,13 @@ std::atomic<int>& ended_sessions() {
   return count;
 }
 
-/// While a job is planned, this rank is alone.
+/// Returns the ranks of the group that are there; while a job is planned, this rank alone.
 std::vector<GlobalRank> ranks_there(const Runtime::Parts& parts, Group which) {
   if (parts.plan_request) return {GlobalRank(parts.topology.rank())};
   return ranks_of(parts.topology, which);
 }
 
-/// As the documents call it.
+/// Returns the name of the group in the documents.
 const char* name_of(Group which) {
   switch (which) {
     case Group::kWorld:
@@ -111,7 +111,8 @@ Runtime::Runtime(Parts parts)
   }
 }
 
-/// Those of ranks that share layers: nobody else has collectives of tensors on devices.
+/// Connects the devices of ranks that share layers: no other ranks have collectives of tensors on
+/// devices.
 void Runtime::connect_devices() {
   const auto& wanted = config().device_collectives;
   const auto make = d2d::device_collectives_of(device().type());
@@ -134,7 +135,7 @@ void Runtime::set_trial(server::StepEngine* trial) noexcept {
   tensor_parallel_.set_alone(trial != nullptr || parts_.plan_request.has_value());
 }
 
-/// Ranks that wait for this one in a module of the step wait in vain.
+/// Ends the waits of ranks that wait for this one in a module of the failed step.
 void Runtime::fail_meetings(std::int64_t step, const std::string& why) noexcept try {
   if (tensor_parallel_.size() == 1) return;
   communicators_.fail_epoch(static_cast<std::uint64_t>(step), tensor_parallel_.ranks().members(),

@@ -35,7 +35,7 @@ namespace smp {
 class DistributedModelBase;
 class Join;
 
-/// Threads: the rank's.
+/// The parts of one rank. Threads: the rank's.
 class Runtime {
  public:
   struct Parts {
@@ -46,12 +46,13 @@ class Runtime {
     std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
     std::unique_ptr<d2d::Channel> channel;  // between all ranks of the job
     c10::Device device{c10::DeviceType::CPU};
-    int cores = 0;  ///< of this machine, that its ranks may use; 0: as many as ranks
-    bool independent_pipelines = false;  ///< StartOptions
-    /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.
+    int cores = 0;  ///< cores of this machine that its ranks may use; 0: as many as ranks
+    bool independent_pipelines = false;  ///< see StartOptions
+    /// Set if this process plays rank 0 of a job that is only planned, whose other ranks do not
+    /// exist.
     std::optional<PlanRequest> plan_request;
 
-    /// Whether more ranks than cores are on this machine.
+    /// True if there are more ranks than cores on this machine.
     bool oversubscribed() const { return cores > 0 && topology.local_size() > cores; }
   };
   /// Makes this the rank of the calling fiber, and checks that all ranks agree.
@@ -63,118 +64,122 @@ class Runtime {
   /// Watches over ranks with these settings; `end_job` ends all of them.
   static std::unique_ptr<server::Watchdog::Session> watch(const Config& config,
                                                           std::function<void()> end_job);
-  /// Of the running fiber. @throws UsageError if there is none.
+  /// Returns the runtime of the running fiber. @throws UsageError if there is none.
   static Runtime& current();
   static Runtime* find_current() noexcept;
 
   const Topology& topology() const noexcept { return parts_.topology; }
   PpRank pp_rank() const noexcept { return server_.rank(); }
-  /// Whether this is the stage on which bodies run and plans are made.
+  /// True if this is the stage on which bodies run and plans are made.
   bool is_first_stage() const noexcept { return pp_rank().value() == 0; }
   const base::ResolvedConfig& resolved_config() const noexcept { return parts_.config; }
   const Config& config() const noexcept { return parts_.config.values(); }
-  /// On which this rank computes.
+  /// The device on which this rank computes.
   c10::Device device() const noexcept { return parts_.device; }
   const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
-  /// Of this machine, that its ranks may use; 0: as many as ranks.
+  /// The cores of this machine that its ranks may use; 0: as many as ranks.
   int cores() const noexcept { return parts_.cores; }
 
   server::ModuleServer& server() noexcept { return server_; }
-  /// What this rank has sent and received so far.
+  /// The counters of what this rank has sent and received so far.
   const d2d::ChannelCounters& traffic() const noexcept { return parts_.channel->counters(); }
   const d2d::Routes& routes() const noexcept { return parts_.channel->routes(); }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
-  /// A microbatch starts when the one before has ended.
+  /// The schedule in which a microbatch starts when the one before has ended.
   const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }
-  /// Ranks that are there to talk to: all of the group, or this one alone while planning.
+  /// Returns the ranks of the group that can be talked to: all, or this one alone while planning.
   d2d::Communicator communicator(Group which);
-  /// Ranks that train one model together, the first stage of the first replica first.
+  /// Returns the ranks that train one model together, the first stage of the first replica first.
   d2d::Communicator learners() {
     return communicator(parts_.independent_pipelines ? Group::kPp : Group::kWorld);
   }
-  /// Whether plans are made here.
+  /// True if plans are made on this rank.
   bool is_first_learner() { return learners().rank() == 0; }
-  /// Ranks that run the same stage on other samples, by dp_rank.
+  /// Returns the ranks that run the same stage on other samples, by dp_rank.
   d2d::Communicator replicas() { return several(Group::kDp, num_replicas()); }
-  /// Of these, those that hold the same slices of distributed modules as well, by rdp_rank.
+  /// Returns those replicas() that also hold the same slices of distributed modules, by rdp_rank.
   d2d::Communicator slice_replicas() {
     return several(Group::kRdp, num_replicas() > 1 ? topology().rdp_size() : 1);
   }
-  /// Of these, those that share distributed modules with this one, by tp_rank.
+  /// Returns those replicas() that share distributed modules with this rank, by tp_rank.
   d2d::Communicator slice_holders() {
     return several(Group::kTp, num_replicas() > 1 ? topology().tp_size() : 1);
   }
-  /// Of collectives, that are not forgotten; for tests.
+  /// Returns the number of lanes of collectives that are not forgotten; for tests.
   std::size_t lanes() const noexcept { return communicators_.lanes(); }
-  /// What the running step's modules did with other ranks is over.
+  /// Forgets what the modules of the running step did with other ranks, because the step is over.
   void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
   int num_replicas() const noexcept;
-  /// How many ranks of a stage are given the same batch: a TP_GROUP if it is prescaled, else one.
+  /// Returns how many ranks of a stage are given the same batch: those of a TP_GROUP if it is
+  /// prescaled, else one.
   int ranks_of_batch() const noexcept {
     return config().prescaled_batch && num_replicas() > 1 ? topology().tp_size() : 1;
   }
-  /// Whether this rank and `other`, which runs the same stage, are.
+  /// True if this rank and `other`, which runs the same stage, are given the same batch.
   bool has_batch_of(GlobalRank other) const {
     return config().prescaled_batch &&
            topology().coordinates(other.value()).rdp == topology().rdp_rank();
   }
-  /// Of this rank's batch, among those of the job.
+  /// Returns the number of this rank's batch among those of the job.
   int batch_number() const {
     return config().prescaled_batch ? topology().rdp_rank() : topology().dp_rank();
   }
-  /// Steps with gradients that this rank has begun among its replicas.
+  /// The number of steps with gradients that this rank has begun among its replicas.
   std::int64_t shared_steps() const noexcept { return shared_steps_; }
   void count_shared_step() noexcept { ++shared_steps_; }
-  /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
+  /// The number of steps of the jobs that this one continues; negative if set_step_count() set less
+  /// than this rank had run.
   std::int64_t earlier_steps() const noexcept { return earlier_steps_; }
   void set_earlier_steps(std::int64_t count) noexcept { earlier_steps_ = count; }
-  /// The loop that runs, if replicas may have different numbers of batches; not owned.
+  /// The running smp::Join, if replicas may have different numbers of batches, or nullptr; not
+  /// owned.
   const Join* join() const noexcept { return join_; }
   void set_join(const Join* join) noexcept { join_ = join; }
   ReplicaGradients& replica_gradients() noexcept { return replica_gradients_; }
   OptimizerShards& optimizer_shards() noexcept { return optimizer_shards_; }
-  /// Ranks that together keep the state of optimizers of this pipeline's parameters.
+  /// Returns the ranks that together keep the optimizer state of this pipeline's parameters.
   d2d::Communicator state_keepers() {
     return optimizer_shards_.active() ? learners() : communicator(Group::kPp);
   }
-  /// Of gradients or values that travel together.
+  /// The number of bytes of gradients or values that travel together.
   std::int64_t bucket_bytes() const noexcept {
     return static_cast<std::int64_t>(config().bucket_cap_mb * (1 << 20));
   }
-  /// Of any ranks of the job, which all ask for it.
+  /// Returns a communicator of any ranks of the job, which all ask for it.
   d2d::Communicator communicator(std::vector<GlobalRank> members) {
     return communicators_.group(d2d::Members(std::move(members)));
   }
 
-  /// What serves code inside of bodies: the server, or for a trial run something else.
+  /// The engine that serves code inside of bodies: the server's, or another one during a trial run.
   server::StepEngine& engine() noexcept { return trial_ ? *trial_ : server_.engine(); }
-  /// Set while the body of the first step runs in advance.
+  /// Sets the engine of a trial run, while the body of the first step runs in advance; nullptr ends
+  /// it.
   void set_trial(server::StepEngine* trial) noexcept;
   bool is_tracing() const noexcept { return trial_ != nullptr; }
-  /// Whether the body of a step runs, or is traced.
+  /// True if the body of a step runs, or is traced.
   bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
 
-  /// Whether an error that all ranks of the job throw alike is printed by another one.
+  /// True if an error that all ranks of the job throw alike is printed by another rank.
   bool prints_less() const noexcept;
-  /// That one.
+  /// Returns the rank that prints such errors.
   GlobalRank speaker() const;
-  /// Runs `check`, whose errors every rank of the job throws alike: one prints them.
+  /// Runs `check`, whose errors every rank of the job throws alike; one rank prints them.
   void say_once(const std::function<void()>& check) const;
 
-  /// False once this session has ended; outlives it.
+  /// Returns a flag that outlives this session, and is false once the session has ended.
   std::shared_ptr<const bool> alive() const noexcept { return alive_; }
-  /// Models of this session, in order of construction.
+  /// The models of this session, in order of construction.
   std::vector<DistributedModelBase*>& models() noexcept { return models_; }
-  /// What this rank does beside its models.
+  /// The facts about what this rank does beside its models.
   StepFacts& facts() noexcept { return facts_; }
   SharedWarnings& warnings() noexcept { return warnings_; }
-  /// On pp_rank 0.
+  /// The kinds of steps that were seen; on pp_rank 0.
   StepKinds& step_kinds() noexcept { return step_kinds_; }
-  /// The last step as this rank saw it.
+  /// The trace of the last step as this rank saw it.
   schedule::StepTrace& last_trace() noexcept { return last_trace_; }
 
  private:
-  /// The ranks of a group; this one alone if `count` is 1.
+  /// Returns the ranks of a group; this one alone if `count` is 1.
   d2d::Communicator several(Group which, int count) {
     return count > 1 ? communicator(which) : communicator({GlobalRank(topology().rank())});
   }
@@ -192,7 +197,8 @@ class Runtime {
   base::FiberLocalScope<Runtime> current_;
   std::optional<deferred::Eager> eager_;  // where delayed initialisation is switched off
   d2d::Communicators communicators_;
-  /// Where the server finds out what runs; set once there is one.
+  /// Gives tensor parallelism the places of calls, which the server knows; `server` is set once
+  /// there is one.
   class Places final : public module::CallPlaces {
    public:
     std::optional<module::CallPlace> next() override { return server->places().next(); }
@@ -217,11 +223,11 @@ class Runtime {
   schedule::StepTrace last_trace_;
 };
 
-/// The ranks of one process that a topology names as a group of `which`.
+/// Returns the ranks that `topology` names as this rank's group `which`.
 std::vector<GlobalRank> ranks_of(const Topology& topology, Group which);
 
-/// Throws UsageError, on every rank and naming the first that differs, unless `value` is equal on
-/// all members of `ranks`.
+/// Checks that `value` is equal on all members of `ranks`.
+/// @throws UsageError  on every rank: it is not; names the first rank that differs.
 void require_equal(const d2d::Communicator& ranks, std::uint64_t value, const char* what,
                    const char* remedy);
 

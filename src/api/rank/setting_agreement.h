@@ -11,11 +11,12 @@ namespace base {
 class ResolvedConfig;
 }
 
-/// The text of every rank, in order of ranks. All call it.
+/// Returns the text of every rank, in order of ranks. All ranks call it.
 using GatherTexts = std::function<std::vector<std::string>(const std::string& own)>;
 
-/// Which settings differ is found out only where their hashes do. Collective, and before ranks are
-/// connected: how they are is a setting.
+/// Checks that all ranks have the same settings. Only if their hashes differ are the settings
+/// themselves compared. Collective, and made before ranks are connected, because how they are
+/// connected is a setting.
 /// @throws UsageError  on every rank, with each key that differs, both values and their origins.
 void require_same_settings(const GatherTexts& gather, const base::ResolvedConfig& config);
 

@@ -24,31 +24,32 @@ namespace d2d {
 class Communicator;
 }
 
-/// Threads: the rank's.
+/// Warnings that several ranks may have noted alike. Threads: the rank's.
 class SharedWarnings {
  public:
   SharedWarnings() = default;
-  /// Prints what is left.
+  /// Prints the warnings that are left.
   ~SharedWarnings();
   SharedWarnings(const SharedWarnings&) = delete;
   SharedWarnings& operator=(const SharedWarnings&) = delete;
 
+  /// Notes a warning.
   /// @param text  without the rank, nor what only this rank has, such as its own file: two ranks
-  ///     mean the same if their texts are equal
+  ///              mean the same if their texts are equal
   void note(std::string text);
-  /// What `ranks` have noted so far is printed by the first of them. Collective; one exchange.
+  /// Prints what `ranks` have noted so far, on the first of them. Collective; one exchange.
   void meet(const d2d::Communicator& ranks);
 
  private:
   std::vector<std::string> noted_;
 };
 
-/// The lines for what each of `ranks` noted, in the order in which it was noted first. A text that
-/// a rank noted twice is there once; a rank that is alone need not be named.
+/// Returns the lines for what each of `ranks` noted, in the order in which it was noted first. A
+/// text that a rank noted twice is there once; a rank that is alone is not named.
 std::vector<std::string> merged_warnings(const std::vector<GlobalRank>& ranks,
                                          const std::vector<std::vector<std::string>>& noted);
 
-/// "rank 2", "ranks 0-3", "ranks 0, 2, 5-7". @param ranks  ascending, at least one
+/// Returns "rank 2", "ranks 0-3", "ranks 0, 2, 5-7". @param ranks  ascending, at least one
 std::string names_of(const std::vector<GlobalRank>& ranks);
 
 }  // namespace smp

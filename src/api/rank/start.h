@@ -6,15 +6,15 @@
 namespace smp {
 
 struct StartOptions {
-  /// Pipelines side by side learn by themselves instead of being replicas of one model: tests show
-  /// that nothing takes the job for one pipeline.
+  /// If true, pipelines side by side train by themselves instead of being replicas of one model.
+  /// With it tests show that nothing takes the job for one pipeline.
   bool independent_pipelines = false;
 };
 
-/// smp::init with options.
+/// Does what smp::init does, with options.
 [[nodiscard]] Session start(int& argc, char** argv, const Config& config,
                             const StartOptions& options);
-/// smp::run_local with options.
+/// Does what smp::run_local does, with options.
 void start_local(int ranks, const std::function<void()>& rank_main, const Config& config,
                  const LocalRun& run, const StartOptions& options);
 

@@ -18,7 +18,7 @@
 namespace smp {
 namespace {
 
-/// A rank has a default generator of its own, as processes have, so that ranks which do not seed
+/// Gives a rank a default generator of its own, as processes have, so that ranks which do not seed
 /// build the same model. It travels with the fiber.
 class OwnGenerator {
  public:
@@ -74,7 +74,7 @@ class LocalWorld {
   }
 
  private:
-  /// A rank's main program, on a fiber: it may build the whole model.
+  /// Stack of the fiber that runs a rank's main program, which may build the whole model.
   static constexpr std::size_t kMainStackBytes = 8 << 20;
 
   void run_rank(int rank) {
@@ -107,8 +107,8 @@ class LocalWorld {
     if (!first_) first_ = errors_[index];
   }
 
-  /// Unless somebody has something to say, ends every wait with the table of who waits for whom;
-  /// the ranks then unwind by themselves.
+  /// Ends every wait with the table of who waits for whom, unless a rank has something to tell; the
+  /// ranks then unwind by themselves.
   void break_deadlock() {
     for (auto* runtime : runtimes_) {
       if (runtime != nullptr && runtime->server().tell_what_is_withheld()) return;

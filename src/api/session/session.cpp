@@ -31,7 +31,8 @@
 namespace smp {
 namespace {
 
-/// LibTorch's headers and library must be of one version: objects cross between them.
+/// Checks that LibTorch's headers and library are of one version, because objects cross between
+/// them.
 void check_torch_version() {
   const auto settings = at::show_config();
   const std::string key = "TORCH_VERSION=";
@@ -54,7 +55,7 @@ base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int w
   return base::resolve_config(input);
 }
 
-/// If the settings say so, and the wires allow it.
+/// Starts the progress thread if the settings say so, and the wires allow it.
 void start_progress_thread(d2d::Channel& channel, const Config& config) {
   if (!config.progress_thread || channel.routes().bound_to_one_thread() != nullptr) return;
   channel.move_beside_rank();
@@ -83,8 +84,9 @@ void set_idle_policy(const Config& config, bool oversubscribed) {
   fiber::Scheduler::install().set_idle_policy(policy);
 }
 
-/// What the ranks of this machine have together. A container may have some of its cores or a share
-/// of their time only, and mpirun may bind each rank to cores of its own.
+/// Returns the number of cores that the ranks of this machine have together. A container may have
+/// some of the cores or a share of their time only, and mpirun may bind each rank to cores of its
+/// own.
 int cores_of_ranks(const d2d::MpiSession& mpi) {
   const auto all = mpi.all_gather(base::own_cores());
   const auto& machines = mpi.machine_of_rank();
@@ -97,8 +99,8 @@ int cores_of_ranks(const d2d::MpiSession& mpi) {
   return processors > 0 ? std::clamp(static_cast<int>(processors), 1, cores) : cores;
 }
 
-/// Cores are shared by the ranks of a machine, unless the user decided otherwise.
-/// @param cores  that they have together
+/// Shares the cores among the ranks of a machine, unless the user decided otherwise.
+/// @param cores  number of cores that the ranks have together
 void set_intra_op_threads(const Config& config, int cores, int local_size) {
   if (config.intra_op_threads > 0) {
     at::set_num_threads(config.intra_op_threads);
@@ -140,7 +142,8 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   throw UsageError(other);
 }
 
-/// srun without a matching --mpi starts as many jobs of one rank as there are tasks.
+/// Warns of a job of one rank under Slurm: srun without a matching --mpi starts as many of these as
+/// there are tasks.
 void warn_of_lone_ranks(int size) {
   const char* const tasks = std::getenv("SLURM_NTASKS");
   const char* const task = std::getenv("SLURM_PROCID");
@@ -151,7 +154,7 @@ void warn_of_lone_ranks(int size) {
             "with mpirun, or with `srun --mpi=pmix` (`srun --mpi=list` shows what there is)");
 }
 
-/// From now on others see this rank without its help, and it sees them.
+/// Makes this rank visible to others without its help from now on, and them to it.
 void show_pulse(const d2d::MpiSession& mpi) {
   const int rank = mpi.rank().value();
   base::own_pulse().rank = rank;
@@ -160,7 +163,7 @@ void show_pulse(const d2d::MpiSession& mpi) {
   if (memory) base::PulseBoard::join(base::PulseBoard(std::move(*memory)), rank);
 }
 
-/// Once, from rank 0: what it sends goes over these.
+/// Logs once, from rank 0, the paths that its messages take.
 void tell_paths(const d2d::Routes& routes, c10::Device device) {
   if (routes.rank() != GlobalRank(0)) return;
   const auto memory = d2d::memory_kind(device.type()).value_or(d2d::MemoryKind::kHost);
@@ -169,7 +172,7 @@ void tell_paths(const d2d::Routes& routes, c10::Device device) {
   }
 }
 
-/// @param warnings  of this rank, for when all meet
+/// Returns the routes to all ranks. @param warnings  gets those of this rank, for when all meet
 d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
                       std::vector<std::string>& warnings) {
   auto options = d2d::route_options(config.transport, config.lend_tensors);
@@ -190,7 +193,7 @@ const Config& Session::config() const noexcept { return runtime_->config(); }
 
 namespace {
 
-/// Rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
+/// Starts rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
 Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
   Runtime::Parts parts;
   parts.config = resolve(argc, argv, config, request.ranks);
@@ -292,7 +295,7 @@ Runtime& outside_of_step(const char* what) {
   return runtime;
 }
 
-/// What a rank gives is not what it gets: others have new tensors without history, too.
+/// Copies the tensors that a rank gives, so that it gets new ones without history as others do.
 void copy_tensors(Packet& packet) {
   for (auto& tensor : packet.tensors) {
     if (tensor.defined()) tensor = d2d::independent_copy(tensor);

@@ -36,7 +36,7 @@
 namespace smp {
 namespace {
 
-/// Each tensor once, under its first name.
+/// Returns each tensor once, under its first name.
 DistributedModelBase::NamedTensors without_duplicates(
     const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   DistributedModelBase::NamedTensors unique;
@@ -49,19 +49,21 @@ DistributedModelBase::NamedTensors without_duplicates(
   return unique;
 }
 
-/// By microbatch 0, as in one process: the first step runs one microbatch at a time.
+/// True if some module fills a cache. Microbatch 0 must fill it, as in one process, so the first
+/// step runs one microbatch at a time.
 bool fills_caches(const PartitionPlan& plan) {
   return std::any_of(plan.rows().begin(), plan.rows().end(),
                      [](const auto& row) { return row.state == "cache"; });
 }
 
-/// Of some module, buffers and weights among it.
+/// True if some module keeps state, which includes buffers and weights.
 bool keeps_state(const PartitionPlan& plan) {
   return std::any_of(plan.rows().begin(), plan.rows().end(),
                      [](const auto& row) { return !row.state.empty() && row.state != "cache"; });
 }
 
-/// The trial run of a body may switch modes; then its first microbatch would find them switched.
+/// Restores the modes of modules after a trial run. The body may switch them there, and its first
+/// microbatch would find them switched.
 class UntouchedSettings {
  public:
   explicit UntouchedSettings(const std::vector<DistributedModelBase*>& models) {
@@ -110,7 +112,8 @@ struct DistributedModelBase::State {
   bool owns(const at::Tensor& tensor) const {
     return !placement || placement->is_on(rank_, tensor);
   }
-  /// Of the placed model's tensors; none: it is not among them.
+  /// Returns the stage that owns a tensor of the placed model; nothing if it is none of the
+  /// model's.
   std::optional<PpRank> owner_of(const at::Tensor& tensor) const {
     const auto stages = static_cast<int>(ranks_of(runtime_.topology(), Group::kPp).size());
     for (int stage = 0; stage < stages; ++stage) {
@@ -125,7 +128,8 @@ struct DistributedModelBase::State {
   const PpRank rank_;
 };
 
-/// Says of every marked module why it stays whole, if it does.
+/// Replaces marked modules by distributed ones, and logs why a marked module stays whole, if it
+/// does.
 static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& runtime,
                                                                torch::nn::Module& model) {
   auto candidates = replace_marked_modules(model);
@@ -142,7 +146,8 @@ static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& ru
   return candidates;
 }
 
-/// Where they are the whole, with one tensor-parallel rank, modules may share slices.
+/// Refuses a module that has another one's slice as a parameter. With one tensor-parallel rank it
+/// may, because a slice is the whole there.
 static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module& model) {
   const auto& topology = runtime.topology();
   if (topology.tp_size() == 1) return;
@@ -156,7 +161,8 @@ static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module
               "one a parameter of its own");
 }
 
-/// That another model had, in which a module with others came in their place.
+/// Refuses parameters whose values are gone, because in another model a distributed module with its
+/// own parameters came in their place.
 static void refuse_dropped_parameters(const Runtime& runtime, const torch::nn::Module& model) {
   for (const auto& item : model.named_parameters()) {
     const auto dropped = tp::name_of_dropped(item.value());
@@ -284,7 +290,8 @@ void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
   model.state_->optimizer_ratio = optimizer_ratio;
 }
 
-/// The parameters that two models share must be on one rank. The same on all ranks.
+/// Refuses parameters that two models share and that would be on two ranks. All ranks get the same
+/// result.
 void DistributedModelBase::refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,
                                              const PartitionPlan& plan) {
   const auto& description = model.state_->description;
@@ -336,7 +343,7 @@ void prepare_models(Runtime& runtime, const StepPreview* preview) {
   for (const auto* model : runtime.models()) model->state_->weights.begin_step();
 }
 
-/// A slice is never a buffer.
+/// Slices need no treatment of their own here, because a slice is never a buffer.
 void take_buffers_of_first(Runtime& runtime) {
   const int first = runtime.join() == nullptr ? 0 : runtime.join()->first_active();
   for (const auto* model : runtime.models()) {

@@ -20,7 +20,7 @@ namespace {
 using server::edge_list;
 using server::variable_list;
 
-/// Promised tensors may turn out to be others, with another history.
+/// Fetches promised tensors, which may turn out to be others, with another history.
 std::vector<at::Tensor> all_fetched(std::vector<at::Tensor> tensors) {
   for (auto& tensor : tensors) tensor = server::fetched(tensor);
   return tensors;
@@ -50,7 +50,8 @@ variable_list gradients_of(const std::vector<at::Tensor>& outputs,
   return gradients;
 }
 
-/// Invalid where nothing can lead to the input.
+/// Returns the edges at which gradients of the inputs arrive; invalid where nothing can lead to the
+/// input.
 edge_list captures_of(const std::vector<at::Tensor>& inputs) {
   edge_list captures;
   for (std::size_t i = 0; i < inputs.size(); ++i) {

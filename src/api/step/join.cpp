@@ -11,13 +11,14 @@
 namespace smp {
 namespace {
 
-/// What a replica tells the others of its round.
+/// The message of a replica to the others about its round.
 struct Round {
   bool has_batch = false;
   int slice_replica = 0;  ///< those of one number share distributed modules
 };
 
-/// Samples of all ranks that share a distributed module go through it at once.
+/// Requires that ranks which share distributed modules all have a batch, or none: samples of all of
+/// them go through such a module at once.
 void require_alike_where_shared(const std::vector<Round>& rounds) {
   std::map<int, std::size_t> first;
   for (std::size_t i = 0; i < rounds.size(); ++i) {

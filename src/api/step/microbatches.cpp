@@ -22,7 +22,7 @@ server::TensorFlags all_require_grad(std::size_t count) {
   return flags;
 }
 
-/// Of what has no plain memory, nothing.
+/// Returns a hash of the tensor's values; 0 if it has no plain memory.
 std::uint64_t hash_of_values(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_meta()) return 0;
   const auto row = tensor.detach().cpu().contiguous();
@@ -74,7 +74,7 @@ int Microbatches::axis_of(std::size_t argument, const at::Tensor& tensor) const 
   return positive;
 }
 
-/// Rows of the batch; -1 if nothing is split.
+/// Returns the rows of the batch; -1 if nothing is split.
 std::int64_t Microbatches::common_rows() const {
   std::int64_t rows = -1;
   std::size_t first = 0;
@@ -234,7 +234,8 @@ void Microbatches::run_outside_graph() {
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
 }
 
-/// Split arguments: one microbatch after the other. Whole ones: summed in microbatch order.
+/// Returns the gradient of one tensor of the arguments: for a split argument the parts of all
+/// microbatches, one after the other; for a whole one their sum in the order of microbatches.
 at::Tensor Microbatches::gradient_of(std::size_t argument, std::size_t tensor) const {
   at::NoGradGuard no_grad;
   at::Tensor total;

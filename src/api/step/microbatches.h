@@ -12,39 +12,40 @@
 
 namespace smp {
 
-/// Splits on pp_rank 0. Slices have their own version counters, so that what one microbatch changes
-/// in place, another's backward does not mind. Threads: the rank's.
+/// Splits the arguments of a step on pp_rank 0. Slices have their own version counters, so the
+/// backward of one microbatch does not mind what another changes in place. Threads: the rank's.
 class Microbatches {
  public:
-  /// At most `wanted` microbatches, as even as possible, the longer ones first.
+  /// Makes at most `wanted` microbatches, as even as possible, the longer ones first.
   /// @throws UsageError  arguments differ in rows; an axis that does not exist; weights that do not
   ///                     fit.
   Microbatches(std::vector<detail::StepArgument> arguments, const StepOptions& options, int wanted,
                const std::string& loss);
 
   int count() const noexcept { return count_; }
-  /// Rows of the batch; -1 if nothing is split.
+  /// Number of rows of the batch; -1 if nothing is split.
   std::int64_t rows() const noexcept { return total_rows_; }
-  /// Weight of each microbatch's loss.
+  /// The weight of each microbatch's loss.
   const std::vector<double>& weights() const noexcept { return weights_; }
 
-  /// The arguments of one microbatch; called once for each.
+  /// Returns the arguments of one microbatch; called once for each.
   std::vector<Packet> slices(int microbatch);
-  /// Copies of the arguments of one microbatch, without history, for a trial run.
-  /// @param meta  without values too
+  /// Returns copies of the arguments of one microbatch, without history, for a trial run.
+  /// @param meta  true: tensors have no values either
   std::vector<Packet> preview(int microbatch, bool meta) const;
-  /// Of what preview() gives: values, types and shapes of tensors.
+  /// Returns a hash of what preview() gives: the plain values, and types and shapes of tensors.
   std::uint64_t preview_key(int microbatch) const;
-  /// Of all arguments: types, shapes and a hash of values, "Long [8, 16] #3f...".
+  /// Returns a text of all arguments: types, shapes and a hash of values, "Long [8, 16] #3f...".
   std::string digest() const;
-  /// Of arguments that all microbatches get whole because their type cannot be taken apart, though
-  /// nobody said that it is meant: a text each.
+  /// Returns a warning for each argument that all microbatches get whole only because its type
+  /// cannot be taken apart, not because StepOptions::non_split names it.
   std::vector<std::string> doubtful() const;
-  /// @throws UsageError if an argument that all microbatches share was changed in place.
+  /// Checks the arguments that all microbatches share.
+  /// @throws UsageError  one of them was changed in place.
   void check_unchanged(int microbatch) const;
 
-  /// Runs backward of what led to arguments that carry a graph from outside, once, with the sum of
-  /// all microbatches' gradients.
+  /// Runs backward through the graph outside of the step that led to the arguments, once, with the
+  /// sum of all microbatches' gradients.
   void run_outside_graph();
 
  private:

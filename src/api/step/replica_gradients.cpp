@@ -18,7 +18,7 @@
 
 namespace smp {
 
-/// What steps left apart stays so, whatever models come and go.
+/// Forgets the models, but not which gradients steps have left apart, whatever models come and go.
 void ReplicaGradients::forget() {
   models_.clear();
   places_.clear();
@@ -34,7 +34,7 @@ void ReplicaGradients::forget() {
   apart_ = std::move(alive);
 }
 
-/// What two models share is averaged with the first.
+/// Finds the parameters of each model; what two models share is averaged with the first.
 void ReplicaGradients::find_models() {
   std::unordered_set<const void*> seen;
   for (const auto* model : runtime_.models()) {
@@ -64,13 +64,14 @@ void ReplicaGradients::find_models() {
   }
 }
 
-/// Of how many batches a slice's gradient is: those that the ranks of its group read.
+/// Returns the number of batches that a slice's gradient is of: those that the ranks of its group
+/// read.
 int ReplicaGradients::batches_of_slices() {
   const int batches = runtime_.num_replicas() / runtime_.ranks_of_batch();
   return batches / runtime_.slice_replicas().size();
 }
 
-/// Each has lanes of its own, also among those of the models before it.
+/// Makes a reducer with lanes of its own, apart from those of the reducers made before it.
 std::unique_ptr<dp::GradientReducer> ReplicaGradients::make_reducer(
     const d2d::Communicator& members, const std::vector<at::Tensor>& parameters, int divisor) {
   constexpr std::uint64_t kFirstLane = std::uint64_t{1} << 48, kLanes = std::uint64_t{1} << 32;
@@ -98,7 +99,7 @@ ReplicaGradients::Reports ReplicaGradients::report() {
   return reports;
 }
 
-/// By number among all replicas.
+/// Returns the numbers of slice_replicas() among all replicas.
 std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
   const auto all = runtime_.replicas(), same = runtime_.slice_replicas();
   std::vector<std::size_t> numbers;
@@ -108,8 +109,8 @@ std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
   return numbers;
 }
 
-/// The order matters: before the first step with gradients nothing is known of them, and nothing
-/// begins early.
+/// The order of the calls matters: before the first step with gradients no model is known, so
+/// nothing begins early.
 void ReplicaGradients::begin_step() {
   if (runtime_.num_replicas() == 1) return;
   begin_early();
@@ -128,7 +129,7 @@ void ReplicaGradients::take_means() {
   }
 }
 
-/// After a step that came to no sums: what is here counts once again.
+/// Undoes take_means() after a step that came to no sums: a mean counts once again.
 void ReplicaGradients::give_means_back() {
   for (auto& mean : std::exchange(taken_, {})) {
     const auto& now = mean.parameter.grad();
@@ -138,7 +139,8 @@ void ReplicaGradients::give_means_back() {
   }
 }
 
-/// What is there before the step is a mean, or the user's, like gradients of whole parameters.
+/// Multiplies the gradients of slices that are there before the step by the number of batches,
+/// because they are means, or the user's, like gradients of whole parameters.
 void ReplicaGradients::count_slices_for_batches() {
   const int batches = batches_of_slices();
   if (batches == 1) return;
@@ -151,7 +153,8 @@ void ReplicaGradients::count_slices_for_batches() {
   }
 }
 
-/// Buckets of slices are numbered after those of whole parameters.
+/// Sets the hook of a model's reducers; buckets of slices are numbered after those of whole
+/// parameters.
 void ReplicaGradients::set_hook(const Model& model) {
   const auto hook = model.model->comm_hook();
   model.whole->set_hook(hook);
@@ -167,8 +170,7 @@ void ReplicaGradients::begin_early() {
   });
 }
 
-/// Messages are moved on while somebody is at it anyway: the fiber that runs backward may not wait
-/// for a long time.
+/// Also moves messages on, because the fiber that runs backward may not wait for a long time.
 void ReplicaGradients::on_final(const at::Tensor& parameter) {
   const auto place = places_.find(parameter.unsafeGetTensorImpl());
   if (place == places_.end()) return;

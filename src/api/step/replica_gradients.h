@@ -21,51 +21,53 @@ namespace smp {
 class DistributedModelBase;
 class Runtime;
 
-/// Of one rank, whose replicas hold the same parameters, but for slices of distributed modules:
-/// their gradients are of the samples of all ranks that hold the others, so only replicas of the
-/// slice add theirs, and the sum is divided by the number of all batches of the job. Between steps
-/// `.grad` of a slice counts like any other; while a step runs it is a sum over the batches that
-/// go through the slice, in which what was there before counts as often. Threads: the rank's.
+/// Averages the gradients of one rank over its replicas, which hold the same parameters. Slices of
+/// distributed modules are special: their gradients are of the samples of all ranks that share the
+/// module, so only replicas of the same slice add theirs, and the sum is divided by the number of
+/// all batches of the job. Between steps `.grad` of a slice counts like any other. While a step
+/// runs it is a sum over the batches that go through the slice, so what was there before is
+/// multiplied by their number. Threads: the rank's.
 class ReplicaGradients final : public server::GradientListener {
  public:
-  /// Of each model what its gradients are here: those of whole parameters, then those of slices.
+  /// For each model two reports of the gradients on a rank: of whole parameters, then of slices.
   using Reports = std::vector<dp::GradientReducer::Report>;
 
   explicit ReplicaGradients(Runtime& runtime) : runtime_(runtime) {}
 
-  /// Models were placed, or are gone.
+  /// Forgets the models, because some were placed or are gone.
   void forget();
-  /// This rank's part of a step with gradients begins, models are placed. What becomes final may be
-  /// added up at once. What replicas own alone, and has not been zeroed since it was averaged,
-  /// counts for all of them; what lies in `.grad` of a slice, for all batches that go through it.
+  /// Begins this rank's part of a step with gradients; models are placed. Gradients that become
+  /// final may be added up at once. A mean that this replica alone owns, and that has not been
+  /// zeroed, counts for all replicas; what lies in `.grad` of a slice, for all batches that go
+  /// through it.
   void begin_step();
-  /// At the end of the step.
+  /// Returns this rank's reports, at the end of the step.
   Reports report();
-  /// Averages what belongs to models without a NoSync. @param reports  of all replicas
+  /// Averages the gradients of models without a NoSync. @param reports  of all replicas
   void reduce(const std::vector<Reports>& reports);
-  /// The step has ended, well or not. Gives up what was begun early and is not averaged; nobody is
-  /// waited for. Gradients of slices that are not averaged count like any other again.
+  /// Ends the step, well or not. Gives up sums that were begun early and are not averaged; nobody
+  /// is waited for. Gradients of slices that are not averaged count like any other again.
   void end_step() noexcept;
 
   void on_final(const at::Tensor& parameter) override;
   void on_pause() override;
-  /// Buckets of the models that there are, so far; for tests.
+  /// Returns the number of buckets averaged early so far, of the models that there are; for tests.
   std::uint64_t averaged_early();
-  /// Whether steps under a NoSync have left gradients of some of `parameters` apart: the same on
+  /// True if steps under a NoSync have left gradients of some of `parameters` apart: the same on
   /// all replicas.
   bool left_apart(const std::vector<at::Tensor>& parameters) const;
-  /// Whether such a gradient is here.
+  /// True if this rank has such a gradient.
   bool apart(const std::vector<at::Tensor>& parameters) const;
-  /// The gradients of `parameters` are gone, or averaged.
+  /// Notes that the gradients of `parameters` are gone, or averaged.
   void forget_apart(const std::vector<at::Tensor>& parameters);
 
  private:
-  /// A parameter that is owned here, and by what the sum of its gradients is divided.
+  /// A parameter that is owned here, and the divisor of the sum of its gradients.
   struct Owned {
     at::Tensor parameter;
     int divisor;
   };
-  /// Whose gradient is a mean; another tensor in its place is the user's.
+  /// A parameter whose gradient is a mean; another tensor in that gradient's place is the user's.
   struct Mean {
     at::Tensor parameter;
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> gradient;
@@ -78,7 +80,7 @@ class ReplicaGradients final : public server::GradientListener {
     std::vector<at::Tensor> slices;  // of which `sliced` is
     bool summed = false;             // their gradients are sums over batches, see above
   };
-  /// Where a parameter is averaged.
+  /// The reducer that averages a parameter, and the parameter's number there.
   struct Place {
     dp::GradientReducer* reducer;
     std::size_t number;

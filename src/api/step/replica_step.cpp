@@ -20,7 +20,7 @@
 namespace smp {
 namespace {
 
-/// How a rank's part of a step ended.
+/// The ending of a rank's part of a step.
 struct Ending {
   std::string failure;
   std::uint8_t type = 0;  // of the failure: what it is caught by
@@ -32,7 +32,7 @@ std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
                       ")");
 }
 
-/// What `replica` says of itself, which is where it is printed.
+/// Throws the failure of `replica`, which prints it itself.
 [[noreturn]] void throw_failure(Runtime& runtime, const d2d::Communicator& replicas,
                                 std::size_t replica, const std::string& what,
                                 const Ending& ending) {
@@ -41,7 +41,8 @@ std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
   server::throw_remote({runtime.pp_rank(), text, ending.type});
 }
 
-/// Of the exception that is being handled: where it was thrown is said in front of it by others.
+/// Returns the exception that is being handled, without where it was thrown: others put that in
+/// front.
 server::Failure current_failure(Runtime& runtime) {
   const std::string separator = ": ";
   auto failure = server::failure_of(std::current_exception(), runtime.pp_rank(), "");
@@ -86,7 +87,8 @@ bool ReplicaStep::idle() const noexcept {
   return shared_ && learns_ && join != nullptr && !join->active();
 }
 
-/// With a prescaled batch one rank of each group does: of those with this rank's tp_rank.
+/// True if the batch of `other` counts besides this rank's. With a prescaled batch one rank of each
+/// group counts: the one with this rank's tp_rank.
 bool ReplicaStep::counts_apart(GlobalRank other) const {
   if (runtime_.ranks_of_batch() == 1) return true;
   return runtime_.topology().coordinates(other.value()).tp == runtime_.topology().tp_rank();
@@ -149,7 +151,8 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
   }
 }
 
-/// Whoever has more would wait in its modules for ranks that are done.
+/// Requires the same number of microbatches in replicas that share modules: whoever has more would
+/// wait in the modules for ranks that are done.
 void ReplicaStep::require_same_counts(const std::vector<Batch>& batches) const {
   const auto ranks = members().members();
   const auto& topology = runtime_.topology();
@@ -167,7 +170,8 @@ void ReplicaStep::require_same_counts(const std::vector<Batch>& batches) const {
   }
 }
 
-/// Collectives of distributed modules would mix them up in silence.
+/// Requires the same samples with a prescaled batch: collectives of distributed modules would mix
+/// different ones up in silence.
 void ReplicaStep::require_same_samples(const std::vector<Batch>& batches) const {
   const auto ranks = members().members();
   const auto own = static_cast<std::size_t>(members().rank());
@@ -182,7 +186,8 @@ void ReplicaStep::require_same_samples(const std::vector<Batch>& batches) const 
   }
 }
 
-/// Gradients that are being added up early are so no more, and those of slices are what others are.
+/// Ends the step of the gradients: sums that were begun early are given up, and gradients of slices
+/// count like any others.
 struct ReplicaStep::EndOfStep {
   ~EndOfStep() { gradients.end_step(); }
   ReplicaGradients& gradients;

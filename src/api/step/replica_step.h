@@ -12,43 +12,45 @@ namespace smp {
 
 class Runtime;
 
-/// Threads: the rank's; suspends the user's fiber.
+/// One step of a replica among the others. Threads: the rank's; suspends the user's fiber.
 class ReplicaStep {
  public:
-  /// What the first stage of a replica tells the others of its batch.
+  /// The message of a replica's first stage to the others about its batch.
   struct Batch {
     std::int64_t step = 0;   ///< how many such steps the replica has begun, this one among them
     std::int64_t rows = -1;  ///< -1: nothing is split
     std::int64_t microbatches = 0;
     bool idle = false;    ///< there is none (smp::Join)
-    std::string facts;    ///< StepFacts::take(): what all replicas ought to do alike
+    std::string facts;    ///< StepFacts::take(): facts that must be the same in all replicas
     std::string problem;  ///< this replica cannot run the step; the reason
-    std::string samples;  ///< where other ranks are given the same: Microbatches::digest()
+    std::string samples;  ///< Microbatches::digest(), if other ranks are given the same batch
   };
 
-  /// @param learns  whether the step may have gradients; one that does not concerns only those
-  /// replicas that share distributed modules
+  /// @param learns  true if the step may have gradients; a step that does not concerns only those
+  ///                replicas that share distributed modules
   ReplicaStep(Runtime& runtime, bool learns);
 
-  /// Whether other replicas take part.
+  /// True if other replicas take part.
   bool shared() const noexcept { return shared_; }
-  /// Whether this replica has no batch, so that nothing runs here (smp::Join).
+  /// True if this replica has no batch, so that nothing runs here (smp::Join).
   bool idle() const noexcept;
 
-  /// On pp_rank 0, before the step. @param loss  StepOptions::loss
-  /// @return by what losses are multiplied in backward
+  /// Agrees with the other replicas on the step, on pp_rank 0 before it.
+  /// @param loss  StepOptions::loss
+  /// @return the factor of the losses in backward
   /// @throws UsageError     replicas do not do the same
   /// @throws RemoteError    another replica cannot run the step
   /// @throws PeerLostError  another replica left, which may have had fewer batches
   double agree(Batch own, const std::string& loss) const;
 
-  /// On every rank, before its part of the step.
+  /// Begins the step, on every rank before its part of it.
   void begin() const;
-  /// On every rank after its part of the step: averages gradients over the replicas.
+  /// Averages gradients over the replicas, on every rank after its part of the step.
   /// @throws RemoteError    the step failed in another replica
   /// @throws PeerLostError  another replica left
   void finish() const;
-  /// On every rank, instead, in the handler of what ended the step here: tells the other replicas.
+  /// Tells the other replicas that the step failed here; on every rank instead of finish(), in the
+  /// handler of the exception that ended the step.
   void fail() const noexcept;
 
  private:

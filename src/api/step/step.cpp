@@ -46,9 +46,10 @@ void set_step_count(std::int64_t count) {
 namespace smp::detail {
 namespace {
 
-/// Without history, and nobody else's: the body may have returned a parameter, an argument, or the
-/// same tensor for two microbatches, and whoever writes to an output would change that as well.
-/// What the body computed is ours alone once its graph is gone, and is not copied.
+/// Makes the tensors of an output ours alone, without history. The body may have returned a
+/// parameter, an argument, or the same tensor for two microbatches, and whoever writes to an output
+/// would change that as well. What the body computed is ours alone once its graph is gone, and is
+/// not copied.
 void own_all(Packet& packet) {
   const at::NoGradGuard no_grad;
   for (auto& tensor : packet.tensors) {
@@ -59,7 +60,7 @@ void own_all(Packet& packet) {
   }
 }
 
-/// Of each text, in a process.
+/// Logs each text once in a process.
 void warn_once(const std::vector<std::string>& texts) {
   static std::set<std::string> said;
   for (const auto& text : texts) {
@@ -113,7 +114,8 @@ class StepRun {
   }
 
  private:
-  /// On every rank, though the first may have rows for fewer.
+  /// Requires that the schedule's list covers all microbatches; on every rank, though the first may
+  /// have rows for fewer.
   void require_listed() const {
     const auto* list = task_.schedule->list(runtime_.topology().pp_rank());
     SMP_REQUIRE(list == nullptr || wanted_ <= list->microbatches(), "rank ",
@@ -123,7 +125,7 @@ class StepRun {
                 ": set microbatches to the largest number, or take pipeline = interleaved");
   }
 
-  /// The step of a replica without a batch.
+  /// Runs the step of a replica without a batch.
   StepResult idle() {
     ReplicaStep::Batch none;
     none.rows = 0;
@@ -155,7 +157,7 @@ class StepRun {
     take_buffers_of_first(runtime_);
   }
 
-  /// The step of this replica.
+  /// Runs the step of this replica.
   void run_pipeline() {
     runtime_.server().foreign().note_hooks();
     const EndOfMeetings end{runtime_};
@@ -164,7 +166,8 @@ class StepRun {
     if (inputs_) inputs_->run_outside_graph();
   }
 
-  /// Whoever reads what modules keep finds what one process would.
+  /// Runs microbatches one at a time where modules keep state that others read, so that these find
+  /// what they would find in one process; also in a kind of step that nobody has seen.
   void keep_state_in_order(const StepBody& body) {
     task_.one_at_a_time = runtime_.server().modules().shared_state();
     if (runtime_.is_first_stage()) {
@@ -174,7 +177,8 @@ class StepRun {
     if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
   }
 
-  /// A microbatch is on one stage at a time, unless it has calls that do not wait for each other.
+  /// Warns of fewer microbatches than stages: a microbatch is on one stage at a time, unless it has
+  /// calls that do not wait for each other.
   void warn_of_idle_stages() const {
     const int stages = runtime_.topology().pp_size();
     if (runtime_.topology().rank() != 0 || !modes_.grad || wanted_ >= stages) return;
@@ -196,7 +200,7 @@ class StepRun {
     };
   }
 
-  /// Empty if there is one replica.
+  /// Returns what becomes of gradients, as text; empty if there is one replica.
   std::string use_of_gradients() const {
     if (runtime_.num_replicas() == 1) return {};
     if (!among_replicas_.shared()) return "none are computed (torch::NoGradGuard)";
@@ -210,7 +214,8 @@ class StepRun {
            hooked;
   }
 
-  /// An error in the arguments must end the step on every rank, so it is thrown by a body.
+  /// Splits the arguments and sets the body. An error in the arguments must end the step on every
+  /// rank, so it is thrown by a body.
   void prepare_body(std::vector<StepArgument> arguments, const StepBody& body) {
     ReplicaStep::Batch batch;
     try {
@@ -285,7 +290,7 @@ class StepRun {
     result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
   }
 
-  /// The last packet holds the weights, which only pp_rank 0 could know.
+  /// Takes the weights out of the last packet; only pp_rank 0 could know them.
   void take_weights() {
     result_.here = !result_.outputs.empty();
     if (!result_.here) return;

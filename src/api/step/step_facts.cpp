@@ -26,7 +26,7 @@ struct Fact {
 
 using Facts = std::vector<Fact>;
 
-/// False if `options` are none of these.
+/// Lists the options; returns false if they are of none of these classes.
 template <class... Known, class Add>
 bool list_known(const torch::optim::OptimizerOptions& options, const Add& add) {
   const auto list = [&](const auto* known) {
@@ -38,7 +38,7 @@ bool list_known(const torch::optim::OptimizerOptions& options, const Add& add) {
   return (list(dynamic_cast<const Known*>(&options)) || ...);
 }
 
-/// All of those that optimizer_fields.h knows; of others the learning rate, if they have one.
+/// Lists all options that optimizer_fields.h knows; of other optimizers the learning rate, if any.
 template <class Add>
 void list_options(const torch::optim::OptimizerOptions& options, const Add& add) {
   using namespace torch::optim;
@@ -60,8 +60,8 @@ std::string shown(const Fact& fact) {
   return text.str();
 }
 
-/// "smp::Step<Body>" out of the name of a function inside of it. The rest of that name depends on
-/// how the step is called, which ranks may do differently.
+/// Returns "smp::Step<Body>" out of the name of a function inside of it. The rest of that name
+/// depends on how the step is called, which ranks may do differently.
 std::string step_in(const std::string& function) {
   const std::string_view marker = "smp::Step<";
   const auto begin = function.find(marker);

@@ -15,23 +15,25 @@ class Optimizer;
 
 namespace smp {
 
-/// What the user did on this rank since the last step. Threads: the rank's.
+/// Collects what the user did on this rank since the last step. Threads: the rank's.
 class StepFacts {
  public:
   void add_optimizer(std::weak_ptr<torch::optim::Optimizer> optimizer);
   void note_zero_grad() noexcept { zeroed_ = true; }
   void note_optimizer_step() noexcept { ++optimizer_steps_; }
+  /// Notes that gradients were clipped.
   /// @param how  "to norm 1 of order 2"; the same on all stages
   void note_clipping(const std::string& how);
 
-  /// Everything, as bytes. Counting begins anew where the step learns: one that does not may be run
-  /// by some replicas alone, between two that all of them run. Some microseconds.
-  /// @param body       of the function that runs one microbatch, made by smp::Step<Body>
+  /// Returns all facts, as bytes. If the step learns, counting begins anew; a step that does not
+  /// may be run by some replicas alone, between two that all of them run. It takes some
+  /// microseconds.
+  /// @param body       type of the function that runs one microbatch, made by smp::Step<Body>
   /// @param gradients  what becomes of gradients where there are replicas
   std::string take(const std::type_info& body, int microbatches, bool learns = true,
                    const std::string& gradients = {});
 
-  /// What is different between two ranks' take(), in words; empty if nothing is.
+  /// Returns in words what is different between two ranks' take(); empty if nothing is.
   static std::string explain(int rank, const std::string& facts, int other,
                              const std::string& others);
 
@@ -43,7 +45,7 @@ class StepFacts {
   std::unordered_map<const std::type_info*, std::string> bodies_;
   bool zeroed_ = false;
   int optimizer_steps_ = 0;
-  /// In the order of calls; of many that differ, the last ones are a number.
+  /// The clippings in the order of calls; of many that differ, the last ones are only a hash.
   struct Clipping {
     std::string how;
     int times;

@@ -9,17 +9,18 @@ namespace smp {
 
 class Runtime;
 
-/// Training and evaluation, the generator's step and the discriminator's: what a trial run saw of
-/// one says little of another. The first step of a kind that nobody has seen runs one microbatch at
-/// a time, where everything is as in one process and shows what modules keep. Threads: the rank's.
+/// The kinds of steps that have run: training and evaluation, the generator's step and the
+/// discriminator's. What a trial run saw of one kind says little of another, so the first step of a
+/// kind that nobody has seen runs one microbatch at a time, where everything is as in one process
+/// and shows what modules keep. Threads: the rank's.
 class StepKinds {
  public:
   using Kind = std::uint64_t;
-  /// @param body  of the function that runs one microbatch, made by smp::Step<Body>
-  /// @param grad  whether the step records gradients
+  /// @param body  type of the function that runs one microbatch, made by smp::Step<Body>
+  /// @param grad  true if the step records gradients
   static Kind kind_of(Runtime& runtime, const std::type_info& body, bool grad);
 
-  /// There are new models.
+  /// Forgets all kinds, because there are new models.
   void forget() noexcept { seen_.clear(); }
   void add(Kind kind) { seen_.insert(kind); }
   bool has(Kind kind) const { return seen_.contains(kind); }

@@ -11,7 +11,7 @@ using base::Nanoseconds;
 using schedule::Span;
 using schedule::StepTrace;
 
-/// Of a span, and of an event of a request, on their way to rank 0.
+/// The count of numbers that a span, and an event of a request, take on their way to rank 0.
 constexpr std::size_t kSpanNumbers = 6, kEventNumbers = 4;
 
 void add_spans(Numbers& numbers, const std::vector<Span>& spans) {
@@ -22,7 +22,8 @@ void add_spans(Numbers& numbers, const std::vector<Span>& spans) {
   }
 }
 
-/// @param at  of their number in `numbers`; then of what follows them
+/// Reads the spans at `at`.
+/// @param at  place of their count in `numbers`; afterwards of what follows them
 std::vector<Span> take_spans(const Numbers& numbers, std::size_t& at) {
   std::vector<Span> spans;
   for (auto left = numbers.at(at++); left > 0; --left, at += kSpanNumbers) {

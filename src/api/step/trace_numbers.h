@@ -12,10 +12,11 @@ namespace smp {
 using Numbers = std::vector<std::int64_t>;
 
 Numbers to_numbers(const schedule::StepTrace& trace);
+/// Restores a trace.
 /// @param numbers  as to_numbers() made them
 schedule::StepTrace to_trace(const Numbers& numbers);
 
-/// As the clock shows that was `offset` behind.
+/// Returns the trace with the times of a clock that is `offset` nanoseconds behind.
 schedule::StepTrace moved_back(schedule::StepTrace trace, base::Nanoseconds offset);
 
 }  // namespace smp
