@@ -19,14 +19,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// What is known of an error of several ranks.
+/// A note about an error that several ranks throw.
 struct Known {
   std::string text;
   int speaker = -1;    // -1: this rank
   std::string fuller;  // what is printed instead of `text`
 };
 
-/// A program may catch such errors again and again.
+/// A bound on the notes kept: a program may catch such errors again and again.
 constexpr std::size_t kMostKnown = 32;
 
 struct Errors {
@@ -34,7 +34,7 @@ struct Errors {
   std::deque<Known> known;  // the latest first
 };
 
-/// Asked at the end of the process, so never freed.
+/// Returns the notes of this process. They are needed until it ends, so they are never freed.
 Errors& errors() {
   static auto* const own = new Errors();
   return *own;
@@ -48,10 +48,10 @@ void note(Known known) {
   if (all.known.size() > kMostKnown) all.known.pop_back();
 }
 
-/// Whether the ranks know why they end.
+/// True if the ranks know a common cause: the error was left to a speaker, this rank or another.
 bool is_common(const Known& known) { return !known.text.empty() && known.fuller.empty(); }
 
-/// Of the error whose text is in `text`, what was noted last.
+/// Returns the latest note about the error whose text is in `text`; an empty one if there is none.
 Known find(const std::string& text) {
   auto& all = errors();
   const std::lock_guard lock(all.mutex);
@@ -61,7 +61,8 @@ Known find(const std::string& text) {
   return found == all.known.end() ? Known{} : *found;
 }
 
-/// What is not of several ranks is told with its own, unless it names one.
+/// Returns the line to print. An error that was not noted gets this rank in front, unless it names
+/// a rank or there is only one.
 std::string line_of(const std::string& text, const Known& known) {
   if (!known.text.empty()) return known.fuller.empty() ? text : known.fuller;
   const bool alone = base::ranks_on_board() < 2;
@@ -70,8 +71,9 @@ std::string line_of(const std::string& text, const Known& known) {
              : base::concat("rank ", base::own_pulse().rank.load(), ": ", text);
 }
 
-/// Whether rank `speaker` has said it. Of a rank that nobody sees from here nothing is known: as a
-/// rule the launcher ends this process while it waits.
+/// Waits until rank `speaker` has printed its error; returns false if it has not in time (30 s, or
+/// 1 s after its end). A rank of another machine cannot be seen: it gets 10 s, in which the
+/// launcher usually ends this process.
 bool said_by(int speaker) {
   const auto start = std::chrono::steady_clock::now();
   const auto* const pulse = base::pulse_of(speaker);
@@ -85,8 +87,9 @@ bool said_by(int speaker) {
   }
 }
 
-/// Whether a rank of this machine is gone, and somebody has said so or why: this rank, if no other
-/// did. Its memory cannot be read some time before it has ended.
+/// Returns true if a rank of this machine is gone and that, or its cause, has been printed, by this
+/// rank if by no other. Waits up to 1 s, because a rank's memory cannot be read for some time
+/// before it has ended.
 bool said_that_a_rank_is_gone() {
   const auto deadline = std::chrono::steady_clock::now() + seconds(1);
   while (!base::name_gone_ranks() && !base::a_gone_rank_has_spoken()) {
@@ -96,8 +99,8 @@ bool said_that_a_rank_is_gone() {
   return true;
 }
 
-/// Whether another rank of this machine ends by an error with the same text and has said so: a flag
-/// that does not fit, a file that is missing.
+/// True if another rank of this machine ends by an error with the same text and has printed it,
+/// such as a wrong option or a missing file. May wait for it.
 bool said_by_one_like_it(const std::string& text) {
   const int speaker = base::speaker_of(std::hash<std::string>()(text));
   return speaker != base::own_pulse().rank && said_by(speaker);

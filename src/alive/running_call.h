@@ -14,7 +14,8 @@ namespace smp::server {
 /// switch of fibers and every call, so it holds no more than a few plain stores.
 class RunningCall {
  public:
-  /// @param path  lives as long as the process (ModuleTable::Entry::lasting_path)
+  /// Notes the module that runs.
+  /// @param path  must live as long as the process (ModuleTable::Entry::lasting_path)
   void set(const char* path, int rank, std::int32_t module, int microbatch,
            bool backward) noexcept {
     constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -26,7 +27,7 @@ class RunningCall {
     pulse.running.store(true, kRelaxed);
     path_.store(path, std::memory_order_release);
   }
-  /// The thread has left it.
+  /// Notes that the thread has left the module.
   void clear() noexcept { base::own_pulse().running.store(false, std::memory_order_relaxed); }
 
   [[nodiscard]] bool running() const noexcept { return base::own_pulse().running.load(); }
@@ -40,10 +41,10 @@ class RunningCall {
   std::atomic<int> rank_{-1};
 };
 
-/// A module's path as people read it: that of the whole model is empty.
+/// A module's path as people read it: "<root>" for the whole model, whose path is empty.
 inline const char* shown(const char* path) noexcept { return *path == '\0' ? "<root>" : path; }
 
-/// Of this process: all of its ranks run on one thread.
+/// The running call of this process, all of whose ranks run on one thread.
 extern RunningCall running_call;
 
 }  // namespace smp::server

@@ -24,7 +24,8 @@
 namespace smp::server {
 namespace {
 
-/// Never freed: its thread runs until the process ends.
+/// The state that the watchdog's thread shares with others. Never freed, because the thread runs
+/// until the process ends.
 struct Shared {
   std::mutex mutex;  // of what follows
   std::condition_variable changed;
@@ -64,7 +65,7 @@ void describe_running(char* text, std::size_t size) noexcept {
   std::snprintf(text, size, "code outside of routed modules (the trial run of a body, or main)");
 }
 
-/// Ends the job; if that hangs, at least this process.
+/// Ends the job; if that hangs, this process at least, after 5 s.
 [[noreturn]] void end_job(const std::function<void()>& end) noexcept {
   ::signal(SIGALRM, SIG_DFL);
   sigset_t alarm_only;
@@ -76,7 +77,8 @@ void describe_running(char* text, std::size_t size) noexcept {
   _exit(1);
 }
 
-/// Time that passes while nothing changes. A process that is stopped (in a debugger) gets no older.
+/// Measures the time that passes while nothing changes. Time in which the process is stopped (in a
+/// debugger) does not count.
 class Watch {
  public:
   explicit Watch(Shared& state) : state_(state) {}
@@ -113,7 +115,7 @@ class Watch {
     return std::clamp(shortest / 8, 0.005, 1.0);
   }
 
-  /// For other processes, which see when it was last noticed.
+  /// Notes the time of new heartbeats for other processes.
   void note_heartbeats(base::Nanoseconds now) noexcept {
     auto& pulse = base::own_pulse();
     const auto beats = pulse.beats.load(std::memory_order_relaxed);

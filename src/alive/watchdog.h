@@ -8,17 +8,18 @@
 
 namespace smp::server {
 
-/// One for the process, made with the first session. It reads base::Pulse and RunningCall,
+/// The watchdog of this process, made with the first session. It reads base::Pulse and RunningCall,
 /// takes no lock that the rank's thread holds while it runs, and writes straight to stderr.
 class Watchdog {
  public:
   struct Limits {
     double report_seconds;  ///< without a heartbeat in a step, after which it says so; 0: never
     double abort_seconds;   ///< after which waits end (StallWatch); 0: the job is never ended
-    /// After that, until it ends the process.
+    /// Seconds after that, until it ends the process.
     double grace_seconds;
   };
-  /// The grace that goes with `abort_seconds`: time to unwind, and to save something.
+  /// Returns the grace, in seconds, that goes with `abort_seconds`: time to unwind, and to save
+  /// something.
   static double grace_after(double abort_seconds) noexcept;
 
   /// A session of this process; the last one's limits hold.
@@ -32,7 +33,7 @@ class Watchdog {
     Session& operator=(const Session&) = delete;
   };
 
-  /// While one lives, a step runs, or its trial.
+  /// Says, while it lives, that a step runs, or its trial.
   class Step {
    public:
     Step() noexcept;
@@ -41,10 +42,11 @@ class Watchdog {
     Step& operator=(const Step&) = delete;
   };
 
-  /// All waits of this rank were ended after abort_seconds: the job ends `grace_seconds` from now,
-  /// whatever its program catches, unless a step succeeds before. Any thread.
+  /// Makes the job end `grace_seconds` from now, whatever its program catches, unless a step
+  /// succeeds before. Called when all waits of this rank were ended after abort_seconds. Any
+  /// thread.
   static void end_soon() noexcept;
-  /// A step succeeded.
+  /// Calls end_soon() off, because a step has succeeded.
   static void calm_down() noexcept;
 };
 

@@ -15,8 +15,8 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 
-/// A node's topological number exceeds that of everything below it: below the least captured one
-/// nothing can lead to a capture.
+/// Returns the least topological number of a captured node. A node's number exceeds those of all
+/// nodes below it, so no node with a lower number leads to a capture.
 std::uint64_t least_topological_number(const edge_list& captures) {
   auto least = std::numeric_limits<std::uint64_t>::max();
   for (const auto& edge : captures) {
@@ -32,7 +32,8 @@ bool has_hooks(Node& node) {
          !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-/// What LibTorch and this library make does what it is known to do.
+/// True if the node has hooks, or may be a custom function of the user's. Nodes that LibTorch and
+/// this library make run no other user code.
 bool may_run_user_code(const GraphNode& entry) {
   auto& node = *entry.node;
   if (has_hooks(node)) return true;
@@ -109,7 +110,7 @@ void BackwardGraph::add_captures(const edge_list& edges) {
   }
 }
 
-/// All nodes, each after those below it.
+/// Returns all nodes in an order in which each comes after the nodes below it.
 std::vector<NodeIndex> BackwardGraph::upwards() const {
   std::vector<NodeIndex> order(nodes.size());
   std::iota(order.begin(), order.end(), NodeIndex{0});
@@ -129,8 +130,8 @@ void BackwardGraph::execute_only_towards_captures() {
   }
 }
 
-/// Nodes that wait for other ranks, and those without edges that are no leaves (the arguments of
-/// an execution), are what others wait for.
+/// Nodes that wait for other ranks, and nodes without edges that are no leaves (the arguments of an
+/// execution), do not count as leaves: other work waits for them.
 void BackwardGraph::find_what_only_leaves_need() {
   for (const auto index : upwards()) {
     auto& entry = nodes[index];

@@ -17,7 +17,7 @@ namespace smp::server {
 using NodeIndex = std::uint32_t;
 inline constexpr NodeIndex kNoNode = std::numeric_limits<NodeIndex>::max();
 
-/// One node as a pass sees it.
+/// One node of an autograd graph as one backward pass sees it.
 struct GraphNode {
   torch::autograd::Node* node = nullptr;
   torch::autograd::variable_list inputs;  ///< sums of the gradients that came so far
@@ -27,29 +27,31 @@ struct GraphNode {
   bool execute = true;                    ///< false: at most its tensor hooks run
   NodeKind kind = NodeKind::kOther;
   bool only_root = false;
-  bool started_ahead = false;  ///< in a chain (AsyncNode::join_chain)
-  bool only_leaves = false;    ///< a leaf, or there are leaves alone below it; see below
-  bool also_leaves = false;    ///< not so, but it has an edge to such a node
-  /// Whether one process would reach it: not where a module of another rank had no gradient for its
-  /// argument.
+  bool started_ahead = false;  ///< as a part of a chain (AsyncNode::join_chain)
+  bool only_leaves = false;    ///< a leaf, or a node below which there are only leaves
+  bool also_leaves = false;    ///< not `only_leaves`, but has an edge to such a node
+  /// True if backward in one process would reach the node. False if it is reached only through
+  /// arguments of remote modules for which these gave no gradient.
   bool reached = false;
 
-  /// LibTorch runs the tensor hooks of a single root even if nothing is wanted below it.
+  /// True if the pass has to evaluate the node. LibTorch runs the tensor hooks of a single root
+  /// even if nothing is wanted below it.
   bool wanted() const noexcept { return execute || first_capture >= 0 || only_root; }
 };
 
-/// Asks for the gradient that arrives at `input` of a node.
+/// A request to return the gradient that arrives at `input` of a node.
 struct Capture {
   std::uint32_t input = 0;
   std::uint32_t result = 0;  ///< its place in what the pass returns
   int next = -1;             ///< the node's next capture
 };
 
-/// Found once per pass. Pointers to nodes are valid as long as the roots are held.
+/// The nodes that one backward pass can reach, found once per pass. Pointers to nodes are valid as
+/// long as the caller holds the roots.
 class BackwardGraph {
  public:
-  /// Everything reachable from `roots`. With captures and without accumulation, as for grad(), only
-  /// what leads to a captured node is executed.
+  /// Finds every node that is reachable from `roots`. With captures and without accumulation, as
+  /// for grad(), only nodes that lead to a captured node are executed.
   BackwardGraph(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& captures,
                 bool accumulate);
 
@@ -63,7 +65,7 @@ class BackwardGraph {
   bool runs_user_code = false;  ///< hooks or functions of the user's may be among the nodes
 
  private:
-  /// As many are found by looking at each of them, as in the graph of a layer.
+  /// Up to this many nodes are searched one by one, which suffices for the graph of a layer.
   static constexpr std::size_t kFew = 16;
 
   NodeIndex target_of(const torch::autograd::Edge& edge);

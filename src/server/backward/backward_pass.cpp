@@ -27,7 +27,8 @@ namespace {
 
 using torch::autograd::AnomalyMode;
 
-/// Answers that came while this fiber waited are passed on before it computes.
+/// Lets fibers that hold answers for other ranks go first, if this fiber has waited for an answer
+/// itself and is about to compute. May suspend.
 void take_turn(TurnTaker* turns) {
   if (turns == nullptr || inside_node()) return;
   if (schedule::is_passing_on(fiber::current_fiber()->priority)) turns->take_turn();
@@ -104,8 +105,8 @@ void BackwardPass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& g
   queue.push({replies_taken_, entry.node->sequence_nr(), target});
 }
 
-/// A capture sees the gradient before the tensor's hooks if its node is executed too, else after
-/// them: LibTorch's engine does so.
+/// Runs hooks, captures and the node itself. As in LibTorch's engine, a capture gets the gradient
+/// before the tensor's hooks if its node is executed too, else after them.
 void BackwardPass::evaluate(NodeIndex index) {
   auto& entry = graph_.nodes[index];
   Node& node = *entry.node;
@@ -154,7 +155,7 @@ void BackwardPass::execute(NodeIndex index, variable_list&& inputs) {
   finish(index, std::move(outputs), has_post_hooks ? &kept : nullptr, true);
 }
 
-/// Leaves out the gradients of all other targets.
+/// Applies the node, and leaves out the gradients of next edges that are not among `targets`.
 variable_list BackwardPass::compute(const GraphNode& entry, Targets targets,
                                     variable_list&& inputs) {
   take_turn(options_.turns);  // before edges are taken
@@ -167,7 +168,8 @@ variable_list BackwardPass::compute(const GraphNode& entry, Targets targets,
   return (*entry.node)(std::move(inputs));
 }
 
-/// A hook after the node wants to see all of its gradients.
+/// True if the node can be applied twice, each time for some of its edges. A post hook would want
+/// to see all of its gradients at once.
 bool BackwardPass::can_compute_twice(const GraphNode& entry) const {
   return entry.also_leaves && entry.node->post_hooks().empty() &&
          computes_gradients_apart(*entry.node);
@@ -195,7 +197,8 @@ void BackwardPass::finish_for_leaves(NodeIndex index, ForLeaves&& kept) {
   pass_on_to(Targets::kLeavesOnly, index, kept.outputs, kept.reaches);
 }
 
-/// It was started ahead; now it would have been.
+/// Gives the reply of a node that was started ahead its place in the queue: now the node would have
+/// been started by itself.
 void BackwardPass::give_place(NodeIndex index) {
   const auto& entry = graph_.nodes[index];
   replies_.enqueue(index, entry.reached);
@@ -219,7 +222,8 @@ void BackwardPass::start(NodeIndex index, AsyncNode& node, variable_list&& input
   start_chain(chain, std::move(inputs), options_, std::move(done), replies_);
 }
 
-/// Its gradients are those of all ranks that take part, whether one came here or not.
+/// Runs a node that suspends the fiber until the other ranks that take part have come. Its
+/// gradients come from all of them, so it runs even if no gradient came here.
 void BackwardPass::suspend_in(NodeIndex index, module::SuspendingNode& node,
                               variable_list&& inputs) {
   SMP_REQUIRE(!inside_node(), "a backward pass that was begun inside the backward of another node ",
@@ -263,7 +267,9 @@ void BackwardPass::finish(NodeIndex index, variable_list&& outputs, const variab
   pass_on(index, std::move(outputs), reaches);
 }
 
-/// @param reaches  whether one process goes on where there is no gradient, as LibTorch's nodes do
+/// Passes the gradients that a node gave on to its next nodes; in the first part, puts off those
+/// for leaves.
+/// @param reaches  true if a next node counts as reached even without a gradient, as in LibTorch
 void BackwardPass::pass_on(NodeIndex index, variable_list&& outputs, bool reaches) {
   if (part_ != Part::kFirst || !graph_.nodes[index].also_leaves) {
     return pass_on_to(Targets::kAll, index, outputs, reaches);
@@ -272,7 +278,7 @@ void BackwardPass::pass_on(NodeIndex index, variable_list&& outputs, bool reache
   put_off(index, {.outputs = std::move(outputs), .reaches = reaches});
 }
 
-/// Takes what it passes on.
+/// Moves the gradients for `targets` out of `outputs` and delivers them.
 void BackwardPass::pass_on_to(Targets targets, NodeIndex index, variable_list& outputs,
                               bool reaches) {
   const auto& entry = graph_.nodes[index];
@@ -285,8 +291,9 @@ void BackwardPass::pass_on_to(Targets targets, NodeIndex index, variable_list& o
   }
 }
 
-/// The second part takes it up where one pass would have come to it. What a reply brought comes
-/// before all that followed from it: those nodes are older.
+/// Keeps a node for the second part, which takes it up where an undivided pass would have come to
+/// it. A node that a reply made ready comes before all nodes that follow from it, because these are
+/// older.
 void BackwardPass::put_off(NodeIndex index, ForLeaves&& kept) {
   for_leaves_.emplace(index, std::move(kept));
   put_off_.push({replies_taken_, graph_.nodes[index].node->sequence_nr(), index});

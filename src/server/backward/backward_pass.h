@@ -23,7 +23,7 @@ namespace smp::server {
 class BackwardPass {
  public:
   /// @param sink        nullptr: gradients go into `.grad` of the leaves
-  /// @param statistics  of which the pass adds its own; outlives it
+  /// @param statistics  receives the counts of this pass in addition; must outlive it
   BackwardPass(const edge_list& roots, const edge_list& captures, const BackwardOptions& options,
                GradientSink* sink, BackwardStatistics& statistics)
       : graph_(roots, captures, options.accumulate),
@@ -32,32 +32,36 @@ class BackwardPass {
         statistics_(statistics),
         captured_(captures.size()) {}
 
-  /// Everything, but what is put off. @return what was captured
+  /// Runs the pass, except for what is put off; may suspend the fiber. @return the captured
+  /// gradients, in the order of the captures
   variable_list run(const edge_list& roots, variable_list&& gradients);
 
-  /// Before run(): what only leaves need is put off.
+  /// Makes run() put off what only leaves need. Must be called before run().
   void put_off_what_only_leaves_need();
   bool has_put_off() const noexcept { return !put_off_.empty(); }
-  /// After run(), once.
+  /// Runs what run() has put off; may suspend the fiber. Must be called once, after run().
   void run_put_off();
 
  private:
   enum class Part : std::uint8_t { kWhole, kFirst, kSecond };
   enum class Targets : std::uint8_t { kAll, kLeavesOnly, kAllOthers };
 
-  /// A node all of whose gradients have come, or whose part for leaves was put off.
+  /// A node all of whose gradients have arrived, or whose part for leaves was put off.
   struct ReadyNode {
     std::uint64_t replies;  // taken before
     std::uint64_t sequence_number;
     NodeIndex index;
-    /// Equal ones (leaves) keep the order LibTorch's heap gives them.
+    /// Puts nodes that became ready after fewer replies first, then those with higher sequence
+    /// numbers, as LibTorch's engine does. Equal nodes (leaves) keep the order that LibTorch's heap
+    /// gives them.
     bool operator<(const ReadyNode& other) const noexcept {
       return replies != other.replies ? replies > other.replies
                                       : sequence_number < other.sequence_number;
     }
   };
   using ReadyNodes = std::priority_queue<ReadyNode>;
-  /// What is left to do of a node that leads to leaves and to others.
+  /// The part that is put off of a node which leads to leaves and to other nodes: its gradients for
+  /// the leaves.
   struct ForLeaves {
     variable_list inputs = {};  // of a product, to be computed again; else none
     variable_list outputs = {};

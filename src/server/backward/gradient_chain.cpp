@@ -19,7 +19,7 @@ struct ChainEdge {
   auto operator<=>(const ChainEdge&) const = default;
 };
 
-/// At the end of `chain`, if it is one.
+/// Appends the node that `edges` of `link` lead to, if it can be started with the chain.
 void add_follower(BackwardGraph& graph, ChainLink& link, c10::ArrayRef<ChainEdge> edges,
                   const BackwardOptions& options, std::vector<ChainLink>& chain) {
   auto& entry = graph.nodes[edges.front().target];

@@ -13,7 +13,7 @@
 
 namespace smp::server {
 
-/// A finished AsyncNode: its gradients, or what it threw.
+/// The reply of an AsyncNode: its gradients, or the exception that it threw.
 struct Reply {
   NodeIndex node = kNoNode;
   variable_list gradients;
@@ -32,16 +32,18 @@ class ReplyQueue {
   ReplyQueue& operator=(const ReplyQueue&) = delete;
   ~ReplyQueue();
 
-  /// Appends a place for the reply of `node` and returns what fills it.
+  /// Appends a place for the reply of `node` and returns the completion that fills it.
   Completion expect(NodeIndex node);
-  /// The same without a place, which it gets with enqueue(): not before that is it in flight.
+  /// Does what expect() does, but without a place: the reply gets one, and is in flight, only with
+  /// enqueue().
   Completion expect_later(NodeIndex node);
   void enqueue(NodeIndex node, bool wanted);
-  /// Replies that were not taken yet.
+  /// The number of replies with a place that were not taken yet.
   int in_flight() const noexcept;
   /// The node whose reply comes next.
   NodeIndex next() const noexcept;
-  /// The oldest reply if it has arrived; before that, any error that has.
+  /// Takes an error, if one has arrived, else the oldest reply, if that has; nullopt if there is
+  /// neither.
   std::optional<Reply> take();
   /// Suspends the fiber until take() has something. At least one reply must be in flight.
   void wait(const fiber::WaitReason& reason);

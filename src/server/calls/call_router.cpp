@@ -30,7 +30,7 @@
 namespace smp::server {
 namespace {
 
-/// A remote call that a body itself makes.
+/// Brackets a remote call that a body itself makes, for the check of flags that bodies switch.
 class BodyCall {
  public:
   explicit BodyCall(const RoutedBase& module) : module_(module) {
@@ -77,7 +77,8 @@ bool CallRouter::joins(const RoutedBase& first, const RoutedBase& next) {
   return first.smp_place.owner == next.smp_place.owner;
 }
 
-/// A body begins when it has had its first turn: all of them start at once.
+/// Notes in the step's work order that the execution begins. All bodies are launched at once, so a
+/// body counts as begun only when it calls its first module.
 void CallRouter::note_work(const ExecutionScope& scope) const noexcept {
   const auto& own = scope.identity();
   core_.step->work.note(own.phase, own.microbatch);
@@ -152,7 +153,8 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   return std::move(response->result);
 }
 
-/// Nothing: the step failed, and the stack unwinds already.
+/// Sends `request` and suspends until its answer has come; nullopt if the step failed and the stack
+/// is being unwound already. @throws what the call threw
 std::optional<ForwardResponse> CallRouter::await_result(ForwardRequest& request, PpRank owner) {
   auto& scope = *ExecutionScope::current();
   AwaitedResult awaited;
@@ -174,7 +176,8 @@ std::optional<ForwardResponse> CallRouter::await_result(ForwardRequest& request,
   return std::move(awaited.response);
 }
 
-/// What the execution switched, as its caller sees it from now on.
+/// Sets the flags that the remote execution switched on this rank's copy of the module, and returns
+/// the flags of that copy.
 Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) {
   auto& board = core_.scopes.settings;
   const auto& part = board.flags().subtree(module.smp_module());
@@ -182,21 +185,23 @@ Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) 
   return board.read(part);
 }
 
-/// Calls of hooks are awaited.
+/// True if a call may return promises. Calls that hooks make are awaited.
 bool CallRouter::may_promise(const CallTraits& traits) const {
   return may_pass_on() && traits.only_tensors &&
          ExecutionScope::current()->identity().phase == schedule::Phase::kForward &&
          !c10::InferenceMode::is_enabled();
 }
 
-/// Not where order within a microbatch may matter beyond what requests say: with modules that keep
-/// state, and in steps that run one microbatch at a time.
+/// True if tensors may go from owner to owner. False where order within a microbatch may matter
+/// beyond what requests say: with modules that keep state, and in steps that run one microbatch at
+/// a time.
 bool CallRouter::may_pass_on() const {
   return core_.options.promised_outputs && core_.in_good_step() &&
          !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();
 }
 
-/// Static mode: where the call stands among those of its execution.
+/// Returns the recorded call that follows the calls of this execution so far (static mode); nullptr
+/// if too many calls are recorded.
 RecordedFlow::Call* CallRouter::follow_record(const ForwardRequest& request, std::uint64_t kind) {
   auto& scope = *ExecutionScope::current();
   const auto [call, departs] = flow_.next(scope.way(), kind);
@@ -237,7 +242,7 @@ Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResul
   return call->promises();
 }
 
-/// And tells whoever has them where promised arguments go.
+/// Sends `request`, and tells the ranks that have its promised arguments to send them to `owner`.
 void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
   auto& scope = *ExecutionScope::current();
   if (in_row) {
@@ -380,8 +385,8 @@ void CallRouter::release_outputs(PpRank owner, std::int64_t step, RequestId requ
   if (!core_.step->keeps_to_record) core_.server.wake.signal();
 }
 
-/// In steps that do without control messages. No more than a request has room for: the step's end
-/// frees them all.
+/// Takes the releases that travel with a request to `owner`, in steps that do without control
+/// messages: no more than a request has room for, since the end of the step frees the rest.
 std::vector<RequestId> CallRouter::take_releases(PpRank owner) {
   constexpr std::ptrdiff_t kMost = 1024;
   if (!core_.step->keeps_to_record || owner.index() >= outputs_to_release_.size()) return {};

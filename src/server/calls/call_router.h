@@ -19,7 +19,8 @@ namespace smp::server {
 class OutputUse;
 using OutputUses = c10::SmallVector<OutputUse, 2>;
 
-/// Threads: the rank's.
+/// The CallHandler during a step: brackets calls of modules of this rank, and sends other calls to
+/// their owners. Threads: the rank's.
 class CallRouter final : public CallHandler {
  public:
   CallRouter(ServerCore& core, FailureControl& failures, StateCheck& states)
@@ -34,28 +35,30 @@ class CallRouter final : public CallHandler {
   std::optional<Packet> call(RoutedBase& module, const CallEntry& entry, PpRank owner,
                              Packet&& arguments, const CallTraits& traits) override;
 
-  /// The backward of a remote call begins. Whoever made the request has its name in the step's
-  /// table.
+  /// Sends the backward request of a remote call to `owner`. Its id must be in the step's table of
+  /// requests already.
   void request_backward(PpRank owner, BackwardRequest&& request);
-  /// Another rank keeps a record, of a call of this one.
+  /// Notes that another rank keeps a record of a call that this rank has made.
   void note_record(std::int64_t step, int microbatch) noexcept;
-  /// The owner has not run it, and keeps its record.
+  /// Notes that `owner` has not run a backward that it was asked for, and keeps the record.
   void backward_not_begun(PpRank owner, std::int64_t step, int microbatch) noexcept;
-  /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
-  /// nothing needs to be said. Called by destructors of graphs, in polls too.
+  /// Tells `owner` that its record, made in step `step`, will not be used any more; does nothing if
+  /// that step is over. Called by destructors of graphs, in polls too.
   void release(PpRank owner, std::int64_t step, int microbatch, RecordId record);
-  /// The outputs of a promised call will not be asked for any more; else as release().
+  /// Notes that the outputs of a promised call will not be asked for any more; `owner` is told
+  /// later. Does nothing if step `step` is over.
   void release_outputs(PpRank owner, std::int64_t step, RequestId request) noexcept;
   /// Sends what release() put off because a message was being received.
   void flush_releases();
-  /// What was not said about the step's outputs need not be said.
+  /// Ends the step: outputs whose release was not sent yet are freed by their owners without it.
   void end_step();
 
-  /// Answers of other ranks; those nobody waits for, of an earlier failed call, are dropped.
+  /// Takes the answer of another rank. An answer that nobody waits for, because its call has
+  /// failed, is dropped.
   void on_message(ForwardResponse&& response);
   void on_message(BackwardResponse&& response);
   void on_message(ErrorResponse&& response);
-  /// Values that this rank asked for.
+  /// Takes the values of an output that this rank has asked for.
   void on_message(PassedOn&& message);
 
  private:

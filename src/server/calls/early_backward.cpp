@@ -17,8 +17,8 @@ namespace {
 
 RemoteCall& call_of(const ChainLink& link) { return static_cast<RemoteCall&>(*link.node); }
 
-/// Whether the microbatch's forward is over, on all ranks, when that of the chain is: executions
-/// end after those that they call.
+/// True if the microbatch's forward is over on all ranks when that of the chain is: every open call
+/// has answered or is in the chain, and executions end after those that they call.
 bool nothing_else_runs(const ExecutionScope& scope, const std::vector<ChainLink>& chain) {
   const auto& calls = scope.open_calls();
   return std::all_of(calls.begin(), calls.end(), [&](const auto& call) {
@@ -28,8 +28,8 @@ bool nothing_else_runs(const ExecutionScope& scope, const std::vector<ChainLink>
   });
 }
 
-/// The promise's call and what its backward starts; empty if the backward cannot begin without the
-/// caller.
+/// Returns the call that has promised `loss` and the calls that its backward starts; empty if the
+/// backward cannot begin without the caller.
 std::vector<ChainLink> chain_of(const at::Tensor& loss, const BackwardOptions& options) {
   const bool promised = promise_of(loss).values != nullptr && loss.requires_grad();
   if (!promised || torch::autograd::AnomalyMode::is_enabled()) return {};
@@ -64,7 +64,8 @@ std::unique_ptr<EarlyBackward> EarlyBackward::begin(const at::Tensor& loss, doub
   return early;
 }
 
-/// The names of all requests are known before any is sent.
+/// Adds the requests of all calls to the step's table, so that their names are known before any is
+/// sent.
 EarlyBackward::EarlyBackward(std::vector<ChainLink> chain, const BackwardOptions& options)
     : chain_(std::move(chain)) {
   std::size_t joined = 0;
@@ -92,7 +93,7 @@ bool EarlyBackward::was_begun() {
   return false;
 }
 
-/// From the end: a link may hold what it leads to.
+/// Gives all links up, beginning with the last, because a link may hold those that it leads to.
 void EarlyBackward::leave() noexcept {
   for (auto link = chain_.rbegin(); link != chain_.rend(); ++link)
     call_of(*link).leave_early(/*was_asked=*/true);

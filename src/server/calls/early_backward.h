@@ -22,10 +22,11 @@ namespace smp::server {
 /// does everything. Threads: the rank's; lives on the stack of the body's fiber.
 class EarlyBackward {
  public:
-  /// Nothing if it has to wait: the value of `loss` is here, some hook wants to see its gradient,
-  /// or calls outside of the chain still run, so that the forward of the microbatch is not over
-  /// when the loss is there.
-  /// @param scope   of the body
+  /// Sends the requests for the backward of `loss`; does not suspend. Returns nullptr if the
+  /// backward has to wait: the value of `loss` is here, some hook wants to see its gradient, or
+  /// calls outside of the chain still run, so that the forward of the microbatch is not over when
+  /// the loss is there.
+  /// @param scope   the execution of the body
   /// @param weight  the gradient of `loss`
   [[nodiscard]] static std::unique_ptr<EarlyBackward> begin(const at::Tensor& loss, double weight,
                                                             const BackwardOptions& options,
@@ -34,7 +35,8 @@ class EarlyBackward {
   EarlyBackward(const EarlyBackward&) = delete;
   EarlyBackward& operator=(const EarlyBackward&) = delete;
 
-  /// Suspends until it is known. @return whether it was begun; a pass must follow then
+  /// Suspends until the owner of the loss has answered, or the step failed. @return true if it ran
+  /// the backward; the caller's own backward pass must follow then
   bool was_begun();
 
  private:

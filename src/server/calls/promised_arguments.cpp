@@ -19,8 +19,8 @@ bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
                        [&](const auto& other) { return other.is_same(tensors[index]); }) > 1;
 }
 
-/// An ordinary tensor, or a promise that goes where it is needed without coming here. One tensor
-/// that is two arguments stays one.
+/// True for an ordinary tensor, and for a promise that can go straight to where it is needed. A
+/// promise that is two arguments cannot: it must stay one tensor.
 bool needs_no_fetch(const std::vector<at::Tensor>& tensors, std::size_t index) {
   const auto& tensor = tensors[index];
   if (guard_of(tensor) == nullptr) return true;

@@ -11,12 +11,14 @@
 
 namespace smp::server {
 
-/// Gets the values of those that cannot go where they are needed without coming here: their calls
-/// do not pass on, or one tensor is two arguments, which it stays. May wait.
+/// Fetches the values of those promises among `tensors` that cannot go straight to where they are
+/// needed: their calls do not pass on, or one tensor is two arguments and must stay one tensor. May
+/// suspend.
 void fetch_what_is_not_passed_on(std::vector<at::Tensor>& tensors);
 
-/// All other promises among `tensors`, by the names that `owner` asks for them by; there must be no
-/// wait between this and the request. Those that it has itself are in `uses` until its answer.
+/// Returns all other promises among `tensors`, with the names by which `owner` gets them. The fiber
+/// must not wait between this and sending the request. Outputs that `owner` has itself are kept by
+/// `uses` until its answer.
 std::vector<PromisedInput> name_promises(const std::vector<at::Tensor>& tensors, PpRank owner,
                                          OutputUses& uses);
 

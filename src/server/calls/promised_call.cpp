@@ -31,7 +31,8 @@ constexpr const char* kNotKnown =
 
 }  // namespace
 
-/// An event among `all` as long as it lives: waiting may be refused, by an exception.
+/// Keeps an event in `all` while it lives. A wait may be refused by an exception, so the destructor
+/// removes it.
 class PromisedCall::Waiter {
  public:
   explicit Waiter(std::vector<fiber::Event*>& all) : all_(all) { all_.push_back(&event_); }
@@ -250,7 +251,8 @@ void PromisedCall::finish() {
   settle();
 }
 
-/// In one process an earlier call that failed would have been the end.
+/// Throws what the call threw, unless an earlier call has failed: its exception is thrown first, as
+/// in one process.
 void PromisedCall::throw_failure() {
   ExecutionScope::current()->finish_calls();
   thrown_ = true;
@@ -265,7 +267,7 @@ void PromisedCall::fetch_all() {
   }
 }
 
-/// Each holds, by its arguments, the call before it.
+/// Releases the arguments, by which each call would keep the call before it alive.
 void PromisedCall::forget_inputs() noexcept {
   arguments_.clear();
   uses_.clear();
@@ -284,7 +286,8 @@ void PromisedCall::abandon() noexcept {
 
 // ---- the answer is used ------------------------------------------------------------------------
 
-/// The program may catch what this throws, and its results would lack their history.
+/// Uses the answer, once. If that throws, the step fails: the program may catch the exception, and
+/// its results would lack their history.
 void PromisedCall::settle() {
   if (std::exchange(settled_, true)) return;
   try {
@@ -355,7 +358,8 @@ bool PromisedCall::is_as_expected(const ForwardResponse& answer,
   return true;
 }
 
-/// Which outputs are arguments, where nothing else is linked; empty if something is.
+/// Returns the outputs that are arguments; empty if there are none, or if any output is linked in
+/// another way.
 std::vector<RemoteCall::Passing> PromisedCall::arguments_among(const ForwardResponse& answer,
                                                                std::size_t num_outputs) const {
   std::vector<RemoteCall::Passing> passing;
@@ -402,7 +406,8 @@ void PromisedCall::give_history(ForwardResponse& answer, std::vector<at::Tensor>
   }
 }
 
-/// Its caller may have read or written the argument since, even if it waits for the result now.
+/// Throws UnsupportedError if the call has changed an argument in place: its caller may have read
+/// or written the argument since, even if it waits for the result now.
 void PromisedCall::require_unchanged_arguments(const ForwardResponse& answer,
                                                std::size_t num_outputs) const {
   const auto told = OutputLinks::from_note(answer.links, num_outputs, arguments_.size());
@@ -414,9 +419,9 @@ void PromisedCall::require_unchanged_arguments(const ForwardResponse& answer,
       "the first step on, set promised_outputs to false");
 }
 
-/// Nobody knew of links when outputs were passed on. One that is an argument passes its gradient on
-/// to that; what shares memory otherwise would have needed it, and so would an argument that the
-/// caller has written meanwhile.
+/// Throws UnsupportedError if outputs were passed on as if they were not linked and that was wrong.
+/// An output that is an argument can still pass its gradient on to it; one that shares memory in
+/// another way cannot, nor one whose argument the caller has written meanwhile.
 void PromisedCall::require_that_consumers_are_right(
     const std::vector<RemoteCall::Passing>& passing) const {
   if (std::none_of(outputs_.begin(), outputs_.end(),
@@ -432,8 +437,9 @@ void PromisedCall::require_that_consumers_are_right(
   }
 }
 
-/// Hooks of a linked output saw what comes to the promise; in one process it is another tensor, and
-/// they see what comes to that. One with a gradient of its own keeps its place in the node.
+/// Throws UnsupportedError if a linked output has a hook or retains its gradient: the hook would
+/// see the gradient of the promise, in one process that of the tensor to which it is linked. An
+/// output with a gradient of its own keeps its place in the node.
 void PromisedCall::require_no_hooks(const ForwardResponse& answer, std::size_t num_outputs) const {
   const auto told = OutputLinks::from_note(answer.links, num_outputs, arguments_.size());
   for (const auto& link : told.links) {

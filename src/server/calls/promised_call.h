@@ -22,9 +22,10 @@ namespace smp::server {
 
 class PromisedCall;
 
-/// Outputs of a call that its owner needs for a later request to itself. It asks for them when that
-/// has come, which a large tensor of it may delay, so they are not released before its answer. The
-/// caller asks owners of other requests (CallRouter::send).
+/// Keeps outputs of a call from being released while its owner needs them for a later request to
+/// itself. The owner asks for them when that request has come, which a large tensor may delay, so
+/// they are kept until it has answered. For requests to other ranks the caller asks
+/// (CallRouter::send).
 class OutputUse {
  public:
   explicit OutputUse(std::shared_ptr<PromisedCall> call);
@@ -47,22 +48,24 @@ class PromisedCall final : public PromisedValues,
                            public std::enable_shared_from_this<PromisedCall> {
  public:
   /// @param own  the arguments as the caller has them
-  /// @param uses  of outputs of earlier calls, for `request`
-  /// @param recorded  what this call did in earlier steps; nullptr: nobody writes it down
+  /// @param uses  uses of outputs of earlier calls, for `request`
+  /// @param recorded  the record of this call in earlier steps; nullptr: it is not recorded
   PromisedCall(CallRouter& router, PpRank owner, ForwardRequest& request, ExpectedResult& expected,
                at::ArrayRef<at::Tensor> own, OutputUses&& uses, RecordedFlow::Call* recorded);
   ~PromisedCall() override;
   PromisedCall(const PromisedCall&) = delete;
   PromisedCall& operator=(const PromisedCall&) = delete;
 
-  /// The request whose answer this takes; set before it is sent.
+  /// Sets the id of the request whose answer this takes. Must be called before it is sent.
   void set_request(RequestId request) noexcept;
-  /// What the caller gets.
+  /// Returns the result that the caller gets, with promised tensors.
   Packet promises();
-  /// Whether its outputs can be passed on by name; else their values are here, or must be fetched.
-  /// Somebody would pass them on: the owner of calls like this one keeps them from now on.
+  /// True if its outputs can be passed on by name; else their values are here, or must be fetched.
+  /// Also notes that somebody wants to pass them on, so owners keep the outputs of alike calls from
+  /// now on.
   bool passes_on() noexcept;
-  /// Output `index` as an input of a request to `consumer`; input 0, which the caller may change.
+  /// Returns output `index` as an input of a request to `consumer`. PromisedInput::index is 0, to
+  /// be set by the caller.
   PromisedInput pass_on(std::size_t index, PpRank consumer);
 
   // PromisedValues

@@ -95,7 +95,8 @@ bool RemoteCall::can_pass_on_to(const AsyncNode& next, const BackwardOptions& op
   return plain(*this) && plain(*other) && hooked_ == nullptr && other->step_ == step_;
 }
 
-/// The name of the request is known before any is sent: others send gradients to it.
+/// Enters the request into the step's table, so that its name is known before any request of the
+/// chain is sent: others send gradients to it.
 void RemoteCall::join_chain(const BackwardOptions& options, Completion done) {
   if (early_ != Early::kNo) {
     done_ = std::move(done);
@@ -129,7 +130,8 @@ void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
   router_.lock()->request_backward(owner_, std::move(request));
 }
 
-/// One that was asked in vain, and has not said so yet, does not begin: no gradient comes to it.
+/// An owner that was asked in vain, and has not said so yet, will not begin, because no gradient
+/// comes to it.
 void RemoteCall::leave_early(bool was_asked) noexcept {
   if (was_asked && early_ == Early::kAsked) note_not_begun();
   early_ = Early::kNo;
@@ -178,7 +180,8 @@ BackwardRequest RemoteCall::request_for(variable_list&& gradients, const Backwar
   return request;
 }
 
-/// What was frozen since the forward gets no gradient, as in one process.
+/// Returns the flags of the caller's copy of the module if they have changed since the forward: a
+/// parameter that was frozen since gets no gradient, as in one process.
 std::optional<Settings> RemoteCall::changed_settings(CallRouter& router) const {
   auto& board = router.core_.scopes.settings;
   auto* module = router.core_.scopes.modules.find(module_);
@@ -193,7 +196,7 @@ bool RemoteCall::has_passed_on(std::uint32_t output) const {
   return output < routed.size() && routed[output] != '\0';
 }
 
-/// Its owner keeps the record.
+/// The owner keeps the record, so a later backward may use it.
 void RemoteCall::not_reached() noexcept {
   used_ = false;
   if (const auto router = router_.lock()) router->note_record(step_, microbatch_);
@@ -246,7 +249,8 @@ void RemoteCall::on_backward(BackwardResponse&& response) noexcept {
   complete(std::move(response.gradients), nullptr);
 }
 
-/// If its gradient failed, the pass gets that error from the call that should have made it.
+/// Takes an error. If the backward was not run because its gradient failed (Failure::of_input), no
+/// error is passed on: the pass gets it from the call that should have made the gradient.
 void RemoteCall::on_error(Failure&& failure) noexcept {
   if (!failure.of_input) return complete({}, remote_exception(failure));
   used_ = false;

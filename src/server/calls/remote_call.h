@@ -15,34 +15,38 @@
 
 namespace smp::server {
 
-/// Backward of a remote execution: sends the gradients of its outputs to the owner and completes
-/// with those of its inputs. Dropped without a backward, it tells the owner to forget the record.
+/// The autograd node of a remote execution. Its backward sends the gradients of its outputs to the
+/// owner and completes with those of its inputs. Dropped without a backward, it tells the owner to
+/// forget the record.
 class RemoteCall final : public AsyncNode, private ResponseTarget {
  public:
   RemoteCall(CallRouter& router, PpRank owner, RecordId record, ModuleId module, Settings settings);
   ~RemoteCall() override;
 
-  /// Of a promised call, when its answer came. `record` may be none; outputs in `passing` are
-  /// arguments, and pass their gradients on to them.
+  /// An output of a promised call that is one of its arguments, and passes its gradient on to it.
   struct Passing {
     std::uint32_t output, argument;
   };
+  /// Makes use of the answer of a promised call. `record` may be the empty id, if nothing needs a
+  /// gradient.
   void set_answer(RecordId record, std::vector<Passing> passing) {
     record_ = record;
     passing_ = std::move(passing);
     forward_ = {};
   }
-  /// Of a promised call: the request that it answers, and how many tensors it will return.
+  /// Makes this the node of a promised call that has not answered: `forward` is its request,
+  /// `num_results` the number of tensors that it will return.
   void promise(RequestId forward, std::size_t num_results) noexcept {
     forward_ = forward;
     num_results_ = num_results;
   }
-  /// Its answer has not been used.
+  /// True for a promised call whose answer has not been used yet.
   bool is_promise() const noexcept { return static_cast<bool>(forward_); }
   const char* path() const noexcept;
 
   void start(variable_list&& gradients, const BackwardOptions& options, Completion done) override;
-  /// Not with retain_graph, nor where the order of calls may matter beyond what requests say.
+  /// True if gradients may go straight to `next`: not with retain_graph, nor where the order of
+  /// calls may matter beyond what requests say.
   bool can_pass_on_to(const AsyncNode& next, const BackwardOptions& options) const override;
   void join_chain(const BackwardOptions& options, Completion done) override;
   void start_in_chain(variable_list&& gradients, const BackwardOptions& options,
@@ -52,15 +56,16 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
   // A backward that is asked for before its forward has answered (early_backward.h). A pass that
   // starts the node later gets what has come meanwhile.
 
-  /// As join_chain(). `on_answer` is signalled when the owner has answered.
+  /// Calls join_chain() for a backward that starts early. `on_answer` is signalled when the owner
+  /// has answered.
   void join_early(const BackwardOptions& options, fiber::Event* on_answer);
   void start_early(const BackwardOptions& options, const Paths& paths, const EarlyStart& start);
-  /// What the owner has said: nothing yet, what the backward gave or threw, or that it has not
-  /// begun.
+  /// The state of an early backward: not asked for, asked for, answered (by gradients or an
+  /// exception), or answered that it was not begun.
   enum class Early : std::uint8_t { kNo, kAsked, kAnswered, kNotBegun };
   Early early() const noexcept { return early_; }
   void forget_on_answer() noexcept { on_early_answer_ = nullptr; }
-  /// It was not begun, here or anywhere.
+  /// Gives an early backward up, because it was not begun on any rank.
   /// @param was_asked  its owner was told to begin, or may have been
   void leave_early(bool was_asked) noexcept;
 
@@ -74,9 +79,10 @@ class RemoteCall final : public AsyncNode, private ResponseTarget {
 #endif
   bool uses_itself(std::uint32_t input) const override;
   void require_whole_gradient(std::uint32_t input) const override;
-  /// Which outputs the module has used for others (inner_outputs.h).
+  /// Sets the outputs that the module has used for others (inner_outputs.h), one byte an output.
   void set_inner(Note inner) { inner_ = std::move(inner); }
-  /// The module registered hooks on arguments: their gradients are wanted (hooked_arguments.h).
+  /// Makes each backward copy its gradients to `hooked`, because the module has registered hooks on
+  /// arguments (hooked_arguments.h).
   void keep_gradients(std::shared_ptr<HookedGradients> hooked) { hooked_ = std::move(hooked); }
 
  private:

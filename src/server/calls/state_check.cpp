@@ -11,14 +11,14 @@
 namespace smp::server {
 namespace {
 
-/// How a message begins: "rank 1, module 'a.b' (Counter)".
+/// Returns the beginning of a message: "rank 1, module 'a.b' (Counter)".
 std::string description_of(GlobalRank rank, const ModuleTable::Entry& entry) {
   return base::concat("rank ", rank, ", module '", entry.path, "' (", entry.module->smp_type_name(),
                       ")");
 }
 
-/// A module turned out to keep state in the midst of a step: what later steps do, and `trait`,
-/// which makes the first one do so.
+/// Returns the end of a message about a module that turned out to keep state in the midst of a
+/// step: what `later` steps do, and the `trait` which makes the first one do so.
 std::string no_trial_run_showed_it(const char* later, const char* trait) {
   return base::concat("No trial run showed it; ", later,
                       ". To do so from the first step, specialise ", trait, " for the class");
@@ -26,7 +26,7 @@ std::string no_trial_run_showed_it(const char* later, const char* trait) {
 
 }  // namespace
 
-/// Code of the user's is about to run in the module.
+/// Begins the watches of a call: user code is about to run in the module.
 void StateCheck::enter(CallScope& call) {
   auto& watch = call.entry().watch;
   if (watch.on() && watch.enter(call.microbatch())) on_state(call.entry());
@@ -53,8 +53,9 @@ void StateCheck::leave(CallScope& call) noexcept {
   }
 }
 
-/// No trial run showed that the module writes its buffers. From now on microbatches enter it in
-/// order; what was written out of order cannot be mended.
+/// Takes the news that a module has written its buffers, which no trial run has shown. If it keeps
+/// state, microbatches enter it in order from now on; the step fails if buffers were written out of
+/// order already.
 void StateCheck::on_buffer_write(const ModuleTable::Entry& entry, int microbatch) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
   if (entry.buffers.keeps_state()) core_.scopes.modules.note_order(entry);
@@ -76,11 +77,11 @@ void StateCheck::on_buffer_write(const ModuleTable::Entry& entry, int microbatch
   failures_.fail_step(std::current_exception());
 }
 
-/// Something was read or written that only one microbatch at a time can do as in one process.
+/// Takes the news of a read or write that only one microbatch at a time can do as in one process.
 /// pp_rank 0 has the microbatches run so from the next step on; elsewhere the module must move.
-/// @param entry    of the module; nullptr: the step's body
-/// @param what     happened
-/// @param harmful  to this step, which fails
+/// @param entry    the module; nullptr: the step's body
+/// @param what     the text of what happened
+/// @param harmful  true if this step may have wrong results, so that it fails
 void StateCheck::on_untried_state(const ModuleTable::Entry* entry, const char* what,
                                   bool harmful) noexcept try {
   if (core_.step == nullptr || core_.step->failed()) return;
@@ -100,8 +101,8 @@ void StateCheck::on_untried_state(const ModuleTable::Entry* entry, const char* w
   failures_.fail_step(std::current_exception());
 }
 
-/// Layers that evaluate read statistics. What was trained before them in the same step may not be
-/// committed yet.
+/// Checks layers in evaluation mode, which read running statistics: those of layers that were
+/// trained earlier in the same step may not be committed yet.
 void StateCheck::watch_statistics(const StatisticsWatch& layers,
                                   const ModuleTable::Entry* entry) noexcept {
   if (layers.layers().empty()) return;
@@ -130,7 +131,8 @@ void StateCheck::require_own_statistics() noexcept {
                    true);
 }
 
-/// What a module keeps for its own later calls is read and written in the order of one process.
+/// Makes microbatches enter a module that keeps state for its own later calls in the order of one
+/// process.
 void StateCheck::await_order(ModuleId module) {
   const auto& entry = core_.scopes.modules.at(module);
   if (!entry.in_order) return;
@@ -146,8 +148,8 @@ void StateCheck::await_order(ModuleId module) {
                  "pipeline = \"interleaved\"), or specialise smp::shared_state_v for the class");
 }
 
-/// A module that is not known to keep state does. Where nothing can have read too much or too
-/// little yet, later steps do what is right.
+/// Takes the news that a module keeps state in members, which was not known. Where no call can have
+/// read wrong state yet, only later steps keep the order; else the step fails.
 void StateCheck::on_state(const ModuleTable::Entry& entry) noexcept try {
   // Elsewhere it would not make microbatches run one after the other, only seem so.
   const bool with_readers = core_.port.is_first();
@@ -177,7 +179,8 @@ void StateCheck::on_state(const ModuleTable::Entry& entry) noexcept try {
   failures_.fail_step(std::current_exception());
 }
 
-/// Code here that sets members of a module elsewhere sets those of a copy that never runs.
+/// Code of this rank that sets members of a module of another rank sets those of a copy that never
+/// runs.
 void StateCheck::require_unchanged_copy(const ModuleTable::Entry& entry) const {
   auto& copy = entry.copy;
   SMP_REQUIRE(

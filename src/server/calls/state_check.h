@@ -11,26 +11,27 @@ namespace smp::server {
 
 class CallScope;
 
-/// Looks on at each call of a module that runs on this rank. Where a module turns out to keep state
-/// and nothing can be wrong yet, later steps keep the order of microbatches; else the step fails.
+/// Watches each call of a module that runs on this rank. Where a module turns out to keep state and
+/// no result can be wrong yet, later steps keep the order of microbatches; else the step fails.
 /// Threads: the rank's.
 class StateCheck {
  public:
   StateCheck(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
 
-  /// Before a call of `module`: if that keeps state, earlier microbatches go first. Suspends.
+  /// Called before a call of `module`. If that keeps state in order, suspends until earlier
+  /// microbatches have gone first.
   /// @throws UnsupportedError  a later microbatch has been there.
   void await_order(ModuleId module);
   void enter(CallScope& call);
   void leave(CallScope& call) noexcept;
-  /// Before a call that leaves.
+  /// Called before a call that leaves for another rank.
   /// @throws UsageError  this step changed members of the module, which is a copy here.
   void require_unchanged_copy(const ModuleTable::Entry& entry) const;
-  /// A body called a module, or ends: its own normalisation layers may have been trained and then
-  /// evaluated. What they were trained with must have been collected.
+  /// Called when a body calls a module, or ends: checks whether normalisation layers of its own
+  /// were trained and then evaluated. The statistics of that training must have been collected.
   void watch_statistics_of_body() noexcept;
-  /// Before the end of a step, which commits them. The step fails if other code wrote running
-  /// statistics that wait for their order.
+  /// Called before the end of a step, which commits running statistics. The step fails if other
+  /// code has written statistics that wait for their order.
   void require_own_statistics() noexcept;
 
  private:

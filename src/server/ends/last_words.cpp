@@ -16,8 +16,9 @@
 namespace smp::server {
 namespace {
 
-/// An exception nobody catches, in main() or in a module. The latter happens when a fiber that is
-/// parked in a noexcept frame or a destructor must unwind because its step failed elsewhere.
+/// The terminate handler, for an exception that nobody catches, in main() or in a module. The
+/// latter happens when a fiber that is parked in a noexcept frame or a destructor must unwind
+/// because its step failed elsewhere.
 [[noreturn]] void explain_and_end() {
   const auto error = std::current_exception();
   const auto text = error ? text_of(error) : std::string("std::terminate was called");
@@ -36,8 +37,9 @@ namespace {
   std::_Exit(1);
 }
 
-/// exit() destroys what belongs to its thread first. On a fiber it would not come back from that:
-/// Boost's scheduler, which is older than this, waits there for all fibers to end.
+/// A thread-local object whose destructor ends the process, because exit() destroys thread-local
+/// objects first. On a fiber that would never return: Boost's scheduler, which is destroyed after
+/// this one, waits for all fibers to end.
 struct ExitInModules {
   ExitInModules() {}  // declared, so that touching it makes it
   ~ExitInModules() {

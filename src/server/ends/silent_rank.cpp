@@ -13,7 +13,8 @@
 namespace smp::server {
 namespace {
 
-/// The letter in /proc/PID/stat behind the name, which may hold anything: R, S, T, ...; ' ': none.
+/// Returns the state of a process, the letter in /proc/PID/stat behind the name (which may hold
+/// anything): R, S, T, ...; ' ' if there is none.
 char state_of(int process) {
   std::ifstream file(base::concat("/proc/", process, "/stat"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -30,7 +31,8 @@ std::string last_call(const base::Pulse& pulse, const ModuleTable& modules) {
                       pulse.microbatch.load());
 }
 
-/// Its watchdog looks every second at least.
+/// True if a heartbeat of the rank was noted in the last 1.5 s: its watchdog checks at least once a
+/// second.
 bool comes_back(const base::Pulse& pulse, base::Nanoseconds now) {
   return pulse.last_beat != 0 && now - pulse.last_beat < 3 * base::kSecond / 2;
 }

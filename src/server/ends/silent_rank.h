@@ -16,10 +16,11 @@ struct SilentRank {
   std::string text;      ///< who it is, what it did last, how long nothing was seen of it
 };
 
-/// From its pulse (alive/pulse.h) and /proc; little is known of a rank of another machine.
-/// @param modules  of its pipeline, or of one like it
+/// Describes a rank by its pulse (alive/pulse.h) and /proc; little is known of a rank of another
+/// machine.
+/// @param modules  the modules of its pipeline, or of one like it
 SilentRank look_at(GlobalRank rank, const ModuleTable& modules, base::Nanoseconds now);
-/// All ranks of this machine that are stopped.
+/// Returns all ranks of this machine whose processes are stopped.
 std::vector<SilentRank> stopped_ranks(const ModuleTable& modules, base::Nanoseconds now);
 
 }  // namespace smp::server

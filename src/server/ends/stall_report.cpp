@@ -62,7 +62,8 @@ std::optional<PpRank> StallReport::reporter(double seconds) const noexcept {
 
 // ---- answering ---------------------------------------------------------------------------------
 
-/// The ranks that ask at once hear of each other, and all but the lowest give up.
+/// Answers a question of another rank. Ranks that ask at the same time hear of each other, and all
+/// but the lowest give their report up.
 void StallReport::on_question(PpRank from) {
   last_talk_ = clock_.now();
   if (from < port_.rank() || !asked_within(kTalk)) {
@@ -104,7 +105,8 @@ std::string StallReport::text(double seconds) const {
   return text + lines_of_all() + lines_of_silent();
 }
 
-/// Waits of this rank now, and of those that answered: they have gone on waiting since.
+/// Returns the lines of this rank's waits, and of those of the ranks that have answered, which have
+/// gone on waiting since.
 std::string StallReport::lines_of_all() const {
   std::string text;
   for (const auto& wait : own_waits()) text += line(wait.text, wait.age);

@@ -17,10 +17,10 @@
 
 namespace smp::server {
 
-/// Asks the other stages what they wait for. One that does not answer within a second is outside of
-/// this library, or stopped. Of several ranks that a stall holds up, one reports it: who asks
-/// first, or the lowest of those that ask at once. Threads: the rank's; nothing here suspends, all
-/// is safe in a poll.
+/// Asks the other stages what they wait for. A rank that does not answer within a second runs code
+/// outside of this library, or is stopped. Of several ranks that a stall holds up, one reports it:
+/// who asks first, or the lowest of those that ask at once. Threads: the rank's; nothing here
+/// suspends, all is safe in a poll.
 class StallReport {
  public:
   /// @param others  lines about what waits on this rank without a fiber
@@ -28,20 +28,22 @@ class StallReport {
               std::function<std::string()> others)
       : port_(port), modules_(modules), clock_(clock), others_(std::move(others)) {}
 
-  /// A stall of `seconds` is to be reported: asks the others, unless one of them did in this stall.
+  /// Asks the other ranks for the report of a stall of `seconds`, unless one of them has asked in
+  /// this stall.
   void ask(double seconds);
-  /// Asks once more, without a report, so that text() tells what is so now.
+  /// Asks once more, without a report, so that text() tells the present state.
   void refresh(double seconds);
   /// Logs the report once all have answered, or a second later. Called in every poll.
   void poll();
-  /// All that is known now.
+  /// Returns the report with everything that is known now.
   std::string text(double seconds) const;
-  /// The rank that reports the stall which began `seconds` ago, if it is another one.
+  /// Returns the rank that reports the stall which began `seconds` ago, if it is another one.
   std::optional<PpRank> reporter(double seconds) const noexcept;
 
   void on_question(PpRank from);
   void on_answer(PpRank from, StallAnswer&& answer);
-  /// Whether what moves now may be these messages, which are no progress.
+  /// True if the messages that move now may be questions and answers of stall reports, which are no
+  /// progress.
   bool talking() const noexcept;
 
  private:

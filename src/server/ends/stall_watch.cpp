@@ -30,7 +30,8 @@ void StallWatch::poll(bool waiting, bool progress) {
   if (!aborted_ && seconds >= limits_.abort_seconds) aborted_ = calls_.abort(seconds);
 }
 
-/// Answers take up to a second.
+/// Returns the seconds of stall after which the others are asked once more, up to 2 s before the
+/// end: answers take up to a second.
 double StallWatch::prepare_seconds() const noexcept {
   return limits_.abort_seconds - std::min(2.0, limits_.abort_seconds / 2);
 }

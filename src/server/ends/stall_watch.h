@@ -18,7 +18,7 @@ class StallWatch {
     double report_seconds;  ///< 0: never
     double abort_seconds;   ///< 0: never
   };
-  /// What it calls, with the seconds of the stall.
+  /// The functions that it calls, with the seconds of the stall.
   struct Calls {
     std::function<void(double seconds)> report;
     std::function<void(double seconds)> prepare;  ///< shortly before the end: ask once more

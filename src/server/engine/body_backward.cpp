@@ -74,7 +74,8 @@ ExecutionScope& BodyBackward::require_body() const {
   return *scope;
 }
 
-/// Nothing if the schedule has other work first.
+/// Begins the backward of a promised loss early; nullptr if it has to wait, for example because the
+/// schedule has other work first.
 std::unique_ptr<EarlyBackward> BodyBackward::begin_early(const std::vector<at::Tensor>& roots,
                                                          double weight,
                                                          ExecutionScope& scope) const {
@@ -87,7 +88,8 @@ std::unique_ptr<EarlyBackward> BodyBackward::begin_early(const std::vector<at::T
   return early;
 }
 
-/// Histories are complete then. If the backward was begun, no body can handle an error any more.
+/// Suspends until all calls of the body have ended, so that the autograd graph is complete. If the
+/// backward was begun early, an error fails the step, because the body cannot handle it any more.
 BodyBackward::WeightedRoots BodyBackward::end_forward(const std::vector<at::Tensor>& roots,
                                                       const std::vector<at::Tensor>& gradients,
                                                       double weight, EarlyBackward* early) const {
@@ -102,7 +104,8 @@ BodyBackward::WeightedRoots BodyBackward::end_forward(const std::vector<at::Tens
   }
 }
 
-/// The forward of this microbatch is over: its own backward waits its turn.
+/// Notes that the forward of this microbatch is over, and suspends until the schedule lets its
+/// backward begin.
 void BodyBackward::first_backward(const ExecutionIdentity& body, const edge_list& roots) const {
   core_.accumulator.recorded(body.execution, roots);
   forward_done_(body.microbatch);
@@ -111,8 +114,8 @@ void BodyBackward::first_backward(const ExecutionIdentity& body, const edge_list
   if (step.failed()) failures_.throw_aborted();
 }
 
-/// An error here ends the step even if the body handles it: half of the gradients are summed
-/// already.
+/// Runs the backward pass. An error fails the step even if the body handles it, because a part of
+/// the gradients is summed already.
 void BodyBackward::run_pass(const ExecutionIdentity& body, const edge_list& roots,
                             variable_list gradients, bool keep_graph) const {
   GradientAccumulator::Pass sink(core_.accumulator, body.execution, body.after_first_backward);

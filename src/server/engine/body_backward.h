@@ -11,15 +11,16 @@
 
 namespace smp::server {
 
-/// Threads: the rank's; on the fiber of the body.
+/// Runs model.backward() for bodies. Threads: the rank's, on the fiber of the body.
 class BodyBackward {
  public:
-  /// @param forward_done  told when a body begins its first backward
+  /// @param forward_done  called when a body begins its first backward
   BodyBackward(ServerCore& core, FailureControl& failures,
                std::function<void(int microbatch)> forward_done)
       : core_(core), failures_(failures), forward_done_(std::move(forward_done)) {}
 
-  /// As StepEngine::backward().
+  /// Runs StepEngine::backward(), with the same arguments and errors; suspends the fiber of the
+  /// body.
   void run(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& gradients,
            bool keep_graph);
 

@@ -25,8 +25,8 @@ struct StepsRunning {
   ~StepsRunning() { --module::steps_running(); }
 };
 
-/// Why ranks must be told in the running step how far each microbatch has come, whether steps end
-/// alike or not; nullptr: they need not.
+/// Returns the reason for which ranks must be told in the running step how far each microbatch has
+/// come, so that it cannot be replayed; nullptr if there is none.
 const char* what_needs_messages(const ServerCore& core) {
   const auto& step = *core.step;
   if (step.task.one_at_a_time) return "modules keep state, so microbatches run one after the other";
@@ -86,7 +86,8 @@ void DynamicEngine::run() {
   end();
 }
 
-/// The user's fiber: it does what was put off while worker fibers run the modules.
+/// Suspends the user's fiber until `done` and no worker is busy; it does the deferred work
+/// meanwhile, while worker fibers run the modules.
 void DynamicEngine::serve_until(bool (DynamicEngine::*done)() const noexcept) {
   static constexpr fiber::WaitReason kEndOfStep{"the end of the step", "", -1, -1};
   for (;;) {
@@ -97,7 +98,8 @@ void DynamicEngine::serve_until(bool (DynamicEngine::*done)() const noexcept) {
   }
 }
 
-/// What a poll may only note down, because it runs LibTorch code or user code.
+/// Does the deferred work, which a poll may only note down because it runs LibTorch code or user
+/// code. An exception fails the step.
 void DynamicEngine::run_deferred() {
   try {
     runner_.free_released();
@@ -120,12 +122,13 @@ bool DynamicEngine::ranks_are_done() const noexcept {
   return step.replayed || step.ranks_finished == core_.port.size() - 1;
 }
 
-/// What a replayed step does without.
+/// Sends a control message to the other stages, unless the step is replayed and so does without.
 void DynamicEngine::tell_others(const Message& message) {
   if (!core_.step->replayed) core_.port.send_to_others(message);
 }
 
-/// Under windows a rank waits until a microbatch has ended there, if it does not see that itself.
+/// Tells the other stages that a microbatch has ended. In a replayed step only those are told that
+/// have windows and may not see the end themselves.
 void DynamicEngine::tell_end(const MicrobatchDone& message) {
   auto& step = *core_.step;
   if (!step.ends) return tell_others(message);
@@ -133,8 +136,8 @@ void DynamicEngine::tell_end(const MicrobatchDone& message) {
     core_.port.send(rank, Message(message));
 }
 
-/// Perhaps a rank waits for the end of a microbatch that has ended. Or another one computes for
-/// long, so later steps withhold as before unless it happens again.
+/// A rank may wait for the end of a microbatch that has ended. It is also possible that some rank
+/// computes for long, so later steps withhold ends as before unless this happens again.
 bool DynamicEngine::tell_all_ends() {
   if (!core_.in_good_step() || !core_.step->ends) return false;
   auto& ends = *core_.step->ends;
@@ -152,8 +155,8 @@ bool DynamicEngine::tell_all_ends() {
   return true;
 }
 
-/// The last gradients run hooks of the user. No rank's step succeeds before those of all have,
-/// unless it is replayed.
+/// Sums the last gradients, which may run hooks of the user, and tells pp_rank 0 or, there, the
+/// others. No rank's step succeeds before these hooks have on all ranks, unless it is replayed.
 void DynamicEngine::finish_gradients() {
   if (core_.step->failed()) return;
   states_.require_own_statistics();
@@ -170,7 +173,8 @@ void DynamicEngine::finish_gradients() {
   }
 }
 
-/// A step that was to be replayed is not if something new is to be compared.
+/// Asks the other ranks to sum their gradients. A step that was to be replayed is not replayed if
+/// this rank has something new that must be compared.
 void DynamicEngine::tell_others_to_finish(const FinishGradients& own) {
   const bool news = core_.copies.is_news(core_.port.name(), own.buffers) || own.in_order;
   if (news || !recorded_.may_replay()) core_.step->replayed = false;
@@ -249,7 +253,7 @@ void DynamicEngine::end() {
   std::rethrow_exception(failure);
 }
 
-/// On pp_rank 0: the step ended well, which `message` is to tell.
+/// Notes, on pp_rank 0, that the step ended well, and sets what `message` tells about later steps.
 void DynamicEngine::note_end(StepEnded& message) {
   if (core_.step->replayed) {
     if (core_.counters.replayed++ == 0) {
@@ -280,7 +284,8 @@ void DynamicEngine::remember_order(const StepEnded& message) {
   core_.scopes.modules.may_be_replayed(keeps_order_ && !core_.port.is_first());
 }
 
-/// Microbatches all began with the same settings. If their bodies leave others, they must agree.
+/// Checks that the bodies leave the same flags behind, if they leave others than those with which
+/// all began. @throws UsageError  two microbatches differ.
 void DynamicEngine::check_left_settings() const {
   const auto& left = core_.step->left_settings;
   for (std::size_t i = 1; i < left.size(); ++i) {
@@ -317,7 +322,7 @@ void DynamicEngine::leave_settings(ExecutionScope& scope) {
   step.left_settings.at(static_cast<std::size_t>(scope.identity().microbatch)) = left;
 }
 
-/// What pp_rank 0 tells the others at the end.
+/// Makes the message by which pp_rank 0 ends the step on the other ranks, with the outputs.
 StepEnded DynamicEngine::last_message() const {
   const auto& task = core_.step->task;
   StepEnded message;
@@ -341,7 +346,8 @@ void DynamicEngine::take_outputs() {
   }
 }
 
-/// The user may write to the outputs as soon as the step returns, so they must have left.
+/// Sends the outputs, and suspends until they have left, because the user may write to them as soon
+/// as the step returns.
 void DynamicEngine::deliver(const StepEnded& message) {
   outputs_leaving_ = std::make_shared<d2d::Departure>();
   outputs_leaving_->on_left = &core_.server.wake;
@@ -382,8 +388,8 @@ void DynamicEngine::on_message(PpRank source, const FinishGradients& message) {
   core_.server.wake.signal();
 }
 
-/// The step that runs, if it has not begun to end, ends as if it were not replayed, so that all
-/// say what they know.
+/// Makes the running step, if it has not begun to end, end as if it were not replayed, so that all
+/// ranks report what they know.
 void DynamicEngine::on_late_message(PpRank source, const FinishGradients& message) {
   const auto from = core_.port.name(source);
   static_cast<void>(core_.copies.is_news(from, message.buffers));
@@ -441,7 +447,7 @@ void DynamicEngine::run(BodyTask task) {
   if (!core_.step->failed()) body_finished(identity);
 }
 
-/// Some may be promises still: those that are tensors of the body.
+/// Suspends until the values of outputs are here: tensors of the body may be promises still.
 void DynamicEngine::fetch_outputs(int microbatch) const {
   auto* outputs = core_.step->task.outputs;
   if (outputs == nullptr || outputs->empty()) return;
@@ -471,7 +477,8 @@ void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
   backward_.run(roots, gradients, keep_graph);
 }
 
-/// Others may start.
+/// Notes that the forward of a microbatch is done, tells the other ranks, and lets other
+/// microbatches start.
 void DynamicEngine::forward_done(int microbatch) {
   core_.accumulator.mark_forward_done(microbatch);
   tell_others(ForwardDone{microbatch});

@@ -16,7 +16,8 @@
 
 namespace smp::server {
 
-/// Threads: the rank's; the user's fiber serves during a step.
+/// Carries out a step by messages between ranks. Threads: the rank's; the user's fiber serves
+/// during a step.
 class DynamicEngine final : public StepEngine {
  public:
   DynamicEngine(ServerCore& core, CallRouter& router, RequestRunner& runner,
@@ -29,11 +30,12 @@ class DynamicEngine final : public StepEngine {
         backward_(core, failures, [this](int microbatch) { forward_done(microbatch); }),
         recorded_(core.options.static_mode) {}
 
-  /// The number of the step and what it is to do; messages of it may be taken from now on. The step
-  /// before has ended. Neither suspends nor sends.
+  /// Begins the next step, which is to do `task`; messages of it may be taken from now on. The step
+  /// before must have ended. Neither suspends nor sends.
   void begin(const StepTask& task);
-  /// On pp_rank 0 runs the bodies, elsewhere what they ask for, up to the outputs. Suspends the
-  /// calling fiber, which does the deferred work meanwhile; returns once no worker is busy.
+  /// Runs the step up to its outputs: the bodies on pp_rank 0, elsewhere what these ask for.
+  /// Suspends the calling fiber, which does the deferred work meanwhile; returns once no worker is
+  /// busy.
   /// @throws what ended the step; the next one works.
   void run();
 
@@ -45,13 +47,13 @@ class DynamicEngine final : public StepEngine {
   // Messages; safe in a poll.
   void on_message(const ForwardDone& message);
   void on_message(const MicrobatchDone& message);
-  /// @throws UsageError  the ranks do not do the same.
+  /// @throws UsageError  the ranks differ in StepTask::facts.
   void on_message(PpRank source, const FinishGradients& message);
-  /// Of a step that is over here, because it was replayed.
+  /// Takes a message about a step that has ended here already, because it was replayed.
   void on_late_message(PpRank source, const FinishGradients& message);
   void on_message(StepEnded&& message);
-  /// To be called while nothing moves: a replayed step says what it withholds. @return whether it
-  /// did
+  /// Tells the other ranks the ends of microbatches that a replayed step has withheld. For use
+  /// while no message moves; safe in a poll. @return true if there were any
   bool tell_all_ends();
 
   // On a worker.

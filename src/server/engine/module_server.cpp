@@ -103,7 +103,8 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
 
 // ---- messages ----------------------------------------------------------------------------------
 
-/// A rank may be a step ahead; nobody reads past the end of his own step.
+/// Hands a message on by its step. A rank may be a step ahead, so messages of a later step are kept
+/// until this rank begins it.
 void ModuleServer::receive(PpRank source, std::int64_t step, Message&& message) {
   if (std::holds_alternative<StallQuestion>(message)) return stall_report_.on_question(source);
   if (auto* answer = std::get_if<StallAnswer>(&message)) {
@@ -174,8 +175,9 @@ void ModuleServer::leave_job() { core_.port.send_to_others(RankLeft{}); }
 
 // ---- waits without an end ----------------------------------------------------------------------
 
-/// Whoever reports the stall ends the waits first, so that all ranks fail with its text, and it
-/// alone prints that.
+/// Ends all waits of this rank after a stall of `seconds`; returns false to be asked again later.
+/// The rank that reports the stall ends its waits first, so that all ranks fail with its text, and
+/// it alone prints that.
 bool ModuleServer::end_stall(double seconds) {
   constexpr double kPrecedence = 2;
   const auto reporter = stall_report_.reporter(seconds);
@@ -190,7 +192,8 @@ bool ModuleServer::end_stall(double seconds) {
   return true;
 }
 
-/// A stopped rank holds up every pipeline of the job, each of which finds it by itself.
+/// Leaves the printing to the rank that accuses a stopped rank. Such a rank holds up every pipeline
+/// of the job, and each finds it by itself.
 void ModuleServer::leave_to_accuser(const std::string& text) const {
   for (const auto& stopped : stopped_ranks(core_.scopes.modules, core_.clock.now())) {
     leave_to_another_rank(text, GlobalRank(base::accuser_of(stopped.rank.value())));
@@ -220,7 +223,8 @@ std::string ModuleServer::waiting_requests() const {
   return lines;
 }
 
-/// In a poll, where nobody takes what is thrown: that a rank cannot be asked is what is wrong.
+/// Calls a function of the stall report in a poll, where nobody catches exceptions: if a rank
+/// cannot be asked, that is the error by which all waits end.
 void ModuleServer::ask_others(void (StallReport::*how)(double), double seconds) noexcept try {
   (stall_report_.*how)(seconds);
 } catch (...) {
@@ -236,8 +240,8 @@ void ModuleServer::abandon(std::exception_ptr error) {
   if (in_step()) failures_.fail_step(std::move(error));
 }
 
-/// Once the channel has failed nothing comes any more that anybody waits for; and between steps
-/// there is only who waits, or will, to end by it.
+/// Fails the running step with `error`. If the channel has failed, or no step runs, all waits end
+/// by it instead, since nothing that anybody waits for comes any more.
 void ModuleServer::fail(std::exception_ptr error) {
   const bool failed = core_.port.has_failed();
   if (!failed) failures_.fail_step(error);

@@ -23,8 +23,8 @@
 
 namespace smp::server {
 
-/// The parts, and how messages reach them. Threads: the rank's; the user's thread is lent to it
-/// during a step.
+/// Owns the parts of one rank's server, and hands messages to them. Threads: the rank's; the user's
+/// thread is lent to it during a step.
 class ModuleServer {
  public:
   /// Becomes the CallHandler of the calling fiber, until it ends.
@@ -36,7 +36,7 @@ class ModuleServer {
 
   PpRank rank() const noexcept { return core_.port.rank(); }
   bool in_step() const noexcept { return core_.step != nullptr; }
-  /// Begun so far.
+  /// The number of steps begun so far.
   std::int64_t steps() const noexcept { return core_.port.step(); }
   ModuleTable& modules() noexcept { return core_.scopes.modules; }
   ForeignParameters& foreign() noexcept { return core_.foreign; }
@@ -44,7 +44,7 @@ class ModuleServer {
   ParameterNumbers& parameters() noexcept { return core_.parameters; }
   SpanRecorder& recorder() noexcept { return core_.scopes.recorder; }
   StepEngine& engine() noexcept { return engine_; }
-  /// Wakes the user's fiber during a step (GradientListener::on_pause).
+  /// The event that wakes the user's fiber during a step (GradientListener::on_pause).
   fiber::Event& wake() noexcept { return core_.server.wake; }
   SettingsBoard& settings() noexcept { return core_.scopes.settings; }
   module::CallPlaces& places() noexcept { return places_; }
@@ -52,22 +52,24 @@ class ModuleServer {
     failures_.set_failure_handler(std::move(handler));
   }
 
-  /// Runs one step: on pp_rank 0 the bodies, elsewhere what they ask for.
+  /// Runs one step, and suspends the calling fiber until it is over: runs the bodies on pp_rank 0,
+  /// elsewhere what these ask for.
   /// @return start and end on this rank, and the spans, if recording was on
   /// @throws what failed the step, where it did; RemoteError with its text elsewhere; PeerLostError
   ///         if a rank left or all waits were ended. The next step works.
   schedule::StepTrace run_step(const StepTask& task);
 
-  /// Tells the other stages that this rank takes part in nothing any more. Outside of steps.
+  /// Tells the other stages that this rank leaves the job. Must not be called in a step.
   void leave_job();
-  /// Ends every wait of this rank: PeerLostError with `why` outside, a failed step inside of steps.
-  /// Safe in a poll.
+  /// Ends every wait of this rank: in a step, the step fails; outside, waits throw PeerLostError
+  /// with `why`. Safe in a poll.
   void abandon(const std::string& why);
-  /// While nothing moves: what steps without control messages leave out, and some rank may wait for
-  /// after all. @return whether there was something. Safe in a poll.
+  /// Sends what steps without control messages leave out, since some rank may wait for it after
+  /// all. For use while no message moves; safe in a poll. @return true if there was something to
+  /// send
   bool tell_what_is_withheld() { return engine_.tell_all_ends(); }
 
-  /// For tests and reports.
+  /// The parts that the server's components share; for tests and reports.
   const ServerCore& core() const noexcept { return core_; }
 
  private:
@@ -81,7 +83,7 @@ class ModuleServer {
   void fail(std::exception_ptr error);
   std::string waiting_requests() const;
 
-  /// "rank 2", of a fiber that runs no module.
+  /// Describes a fiber that runs no module: "rank 2".
   class Idle;
   struct Early {
     PpRank source;

@@ -12,7 +12,7 @@ namespace {
 
 bool is_sparse(const at::Tensor& tensor) { return tensor.is_sparse() || tensor.is_sparse_csr(); }
 
-/// Nobody else holds `tensor` or its storage, and its layout suits an in-place addition.
+/// True if nobody else holds `tensor` or its storage, and its layout suits an in-place addition.
 bool may_reuse(const at::Tensor& tensor) {
   return !(at::isTensorSubclassLike(tensor) || tensor._is_zerotensor() || tensor.is_nested()) &&
          tensor.is_non_overlapping_and_dense() && at::caching::adjusted_use_count(tensor) == 1 &&

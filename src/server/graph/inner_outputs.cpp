@@ -49,7 +49,8 @@ class Walk {
     }
   }
 
-  /// A module that a module called elsewhere knows of its own outputs.
+  /// Returns the flags. An output of a remote module that the module has called is asked about at
+  /// its node, because that module's owner knows of it.
   TensorFlags result() {
     TensorFlags flags;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -69,7 +70,8 @@ class Walk {
     }
     visit(*edge.function);
   }
-  /// A node's topological number exceeds that of everything below it.
+  /// Visits a node, unless it is too low to lead to an output: a node's topological number exceeds
+  /// those of all nodes below it.
   void visit(Node& node) {
     if (node.topological_nr() <= lowest_ || std::exchange(seen_[&node], true)) return;
     pending_.push_back(&node);

@@ -11,8 +11,8 @@
 
 namespace smp::server {
 
-/// One flag for each of `outputs`: whether the graph of another of `roots` leads through it. Empty:
-/// of none. What needs no gradient is passed over.
+/// Returns one flag for each of `outputs`: true if the graph of another of `roots` leads through
+/// it. Empty if this is so for none. Tensors that need no gradient are passed over.
 /// @param roots  outputs whose gradients come from the caller; undefined ones are passed over
 [[nodiscard]] TensorFlags inner_outputs(const std::vector<at::Tensor>& outputs,
                                         const std::vector<at::Tensor>& roots);

@@ -15,7 +15,7 @@
 namespace smp::server {
 namespace {
 
-/// Whether the body itself has begun the pass that runs.
+/// True if the body itself has begun the backward pass that runs.
 bool begun_by_body() noexcept {
   const auto* scope = ExecutionScope::current();
   return scope != nullptr && scope->identity().module == kBody && !scope->inside_call() &&

@@ -14,13 +14,14 @@
 
 namespace smp::server {
 
-/// Hook of a parameter's AccumulateGrad node: LibTorch's engine calls it before it accumulates. In
-/// the body that is loss.backward(), which would neither weight the loss nor wait for other ranks.
-/// Inside of modules, below a node of ours, and outside of steps it is as good as in one process.
+/// A hook of a parameter's AccumulateGrad node, which LibTorch's engine calls before it
+/// accumulates. In the body that comes from loss.backward(), which would neither weight the loss
+/// nor wait for other ranks. Inside of modules, below a node of ours, and outside of steps it is as
+/// good as in one process.
 class LeafGuard final : public torch::autograd::FunctionPreHook {
  public:
   explicit LeafGuard(std::string path) : path_(std::move(path)) {}
-  /// @throws UsageError  as above; else returns `gradients`.
+  /// Returns `gradients`. @throws UsageError  the body of a step has begun LibTorch's own backward.
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& gradients) override;
 
@@ -32,7 +33,8 @@ class LeafGuard final : public torch::autograd::FunctionPreHook {
 /// autograd alone would make anew for every graph. Threads: the rank's.
 class LeafGuards {
  public:
-  /// `parameter`, which may be frozen, is guarded from now on; what cannot have gradients is not.
+  /// Guards `parameter` from now on; it may be frozen. Does nothing for tensors that cannot have
+  /// gradients.
   void add(const std::string& path, const at::Tensor& parameter);
 
  private:

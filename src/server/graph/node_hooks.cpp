@@ -13,8 +13,8 @@
 namespace smp::server {
 namespace {
 
-/// Which input's gradient `hook` is about, or nothing if that is not known. By name: LibTorch does
-/// not export what typeid(Hook) would need.
+/// Returns the input whose gradient `hook` gets; nullopt if that is not known. Types are compared
+/// by name, because LibTorch does not export what typeid(Hook) would need.
 std::optional<std::size_t> input_of(const torch::autograd::FunctionPreHook& hook) {
   using namespace torch::autograd;  // NOLINT(google-build-using-namespace)
   const std::string_view type = typeid(hook).name();
@@ -27,13 +27,14 @@ std::optional<std::size_t> input_of(const torch::autograd::FunctionPreHook& hook
   return std::nullopt;
 }
 
-/// The arguments of an execution hang on one node here, and so do the outputs of a remote call; in
-/// one process each has its own.
+/// True if one node here stands for several of one process: the arguments of an execution hang on
+/// one node, and so do the outputs of a remote call.
 bool stands_for_many(Node& node) {
   return typeid(node) == typeid(BoundaryInput) || dynamic_cast<AsyncNode*>(&node) != nullptr;
 }
 
-/// Of all inputs that have one, since not every hook says which it is about.
+/// Throws UsageError if a hook would get only a part of a gradient. A hook that does not say which
+/// input it is about is taken to get all.
 void require_that_hooks_see_all(Node& node) {
   const auto* const async = dynamic_cast<AsyncNode*>(&node);
   if (async == nullptr) return;
@@ -48,7 +49,8 @@ void require_that_hooks_see_all(Node& node) {
   }
 }
 
-/// Hooks of what no gradient reaches are not called.
+/// Calls the hooks of a node that stands for several, except for hooks of tensors that no gradient
+/// reaches.
 void call_hooks_of_reached(Node& node, variable_list& inputs) {
   require_that_hooks_see_all(node);
   for (const auto& hook : node.tensor_pre_hooks()) {

@@ -12,7 +12,7 @@ namespace smp::server {
 /// @throws what a hook throws; UsageError if one would see a part of a gradient only
 void call_tensor_hooks(torch::autograd::Node& node, torch::autograd::variable_list& inputs);
 
-/// Whether the program wants to see, or keep, the gradient of `tensor` itself.
+/// True if the program has a hook on `tensor`, or retains its gradient.
 bool is_hooked(const at::Tensor& tensor) noexcept;
 
 }  // namespace smp::server

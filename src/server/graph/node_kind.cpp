@@ -12,8 +12,8 @@
 namespace smp::server {
 namespace {
 
-/// By name: nodes of views, of every Linear's weight say, do not call themselves traceable as
-/// others of LibTorch do.
+/// True for node types that LibTorch has generated, told by their name: nodes of views, such as
+/// that of every Linear's weight, do not call themselves traceable as others do.
 bool is_generated(const std::type_info& type) {
   return std::string_view(type.name()).starts_with("N5torch8autograd9generated");
 }

@@ -16,8 +16,9 @@ enum class NodeKind : std::uint8_t {
   kSuspending,  ///< module::SuspendingNode
 };
 
-/// A pass asks once a node, so casts and comparisons of names are made once a type: those of
-/// LibTorch and of this library, which stay loaded, are remembered. Threads: any.
+/// Returns the kind of `node`. A pass asks once a node, so casts and comparisons of names are made
+/// once a type: those of LibTorch and of this library, which stay loaded, are remembered. Threads:
+/// any.
 NodeKind kind_of(const torch::autograd::Node& node);
 
 inline bool waits_for_others(NodeKind kind) noexcept {

@@ -7,9 +7,9 @@
 
 namespace smp::server {
 
-/// Whether `node` is one of LibTorch's whose gradients of inputs and of weights are computed one by
-/// one, with the bits of both at once, and which leaves out what has no next edge: products and
-/// convolutions. Others share work between their gradients.
+/// True if `node` is a product or a convolution of LibTorch. Its gradients of inputs and of weights
+/// can be computed one by one, with the same bits as both at once, since it leaves out those
+/// without a next edge. Other nodes share work between their gradients.
 bool computes_gradients_apart(const torch::autograd::Node& node) noexcept;
 
 /// Takes next edges from a node, so that it leaves their gradients out, and gives them back. The

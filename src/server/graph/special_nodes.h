@@ -29,26 +29,29 @@ using torch::autograd::variable_list;
 class BoundaryInput;
 class TurnTaker;
 
-/// How one backward pass treats the graph; the meanings are those of torch::autograd::backward.
+/// The options of one backward pass; their meanings are those of torch::autograd::backward.
 struct BackwardOptions {
   bool keep_graph = false;
   bool create_graph = false;
   bool accumulate = true;  ///< false: grad() with respect to captures, leaves are not touched
-  /// Random numbers that hooks and functions of the user's draw; nothing: those of the caller.
+  /// The key of the random numbers that hooks and functions of the user's draw; nullopt: they draw
+  /// from the caller's stream.
   std::optional<std::uint64_t> random_key = {};
   TurnTaker* turns = nullptr;  ///< asked before a node computes; may be nullptr
-  /// Of the execution whose graph is walked: the only one of its kind that gradients may reach.
+  /// The boundary of the execution whose graph is walked: the only BoundaryInput of an execution
+  /// that gradients may reach.
   const BoundaryInput* boundary = nullptr;
 };
 
 class ReplyQueue;
 
-/// Called once when an AsyncNode has its result, on the rank's thread. Ignored if the pass is gone.
+/// The callback of an AsyncNode: called once when its result is there, on the rank's thread.
+/// Ignored if the pass is gone.
 class Completion {
  public:
   Completion() = default;
   void operator()(variable_list&& gradients, std::exception_ptr error) const;
-  /// Whether there is one.
+  /// True unless it is default-constructed or was moved from.
   explicit operator bool() const noexcept { return replies_ != nullptr; }
 
  private:
@@ -68,48 +71,54 @@ class AsyncNode : public module::WaitingNode {
   /// Begins the work; must neither block nor suspend. `done` may be called at once or later.
   virtual void start(variable_list&& gradients, const BackwardOptions& options,
                      Completion done) = 0;
-  /// On the fiber of the pass, before it uses the result: what could not be done when it came.
+  /// Called on the fiber of the pass before it uses the result; does what could not be done in the
+  /// poll that received it.
   virtual void unpack(variable_list& gradients);
 
   // Where all that reaches a node comes from another, its gradients need not come here: both are
   // started together, and they go from where they are computed to where they are needed
   // (docs/design.md, Promised outputs).
 
-  /// Gradient `output` of a node is input `input` of `next`.
+  /// A way from one node of a chain to another: gradient `output` of the node is input `input` of
+  /// `next`.
   struct Path {
     std::uint32_t output = 0;
     AsyncNode* next = nullptr;
     std::uint32_t input = 0;
   };
-  /// What comes to a node of a chain, by input, and what goes from it, unseen by the pass.
+  /// The gradients that come to a node of a chain (`in`: its inputs), and those that go on from it
+  /// (`out`), without being seen by the pass.
   struct Paths {
     std::vector<std::uint32_t> in;
     std::vector<Path> out;
   };
   virtual bool can_pass_on_to(const AsyncNode& next, const BackwardOptions& options) const;
-  /// All nodes of a chain join before the first is started. Must neither block nor suspend.
+  /// Prepares the node for being started in a chain. All nodes of a chain join before the first is
+  /// started. Must neither block nor suspend.
   virtual void join_chain(const BackwardOptions& options, Completion done);
-  /// As start(), without the gradients that come along paths: where all do, there are none at all.
+  /// Begins the work like start(). `gradients` lacks those that come along paths, and is empty if
+  /// all do.
   virtual void start_in_chain(variable_list&& gradients, const BackwardOptions& options,
                               const Paths& paths);
-  /// It was not started after all.
+  /// Undoes join_chain(), because the node was not started after all.
   virtual void leave_chain() noexcept;
-  /// After unpack(): there was a gradient `output`, and it went along its path.
+  /// True if there was a gradient `output` and it went along its path. Valid after unpack().
   virtual bool has_passed_on(std::uint32_t output) const;
-  /// It was started in a chain, and no gradient came.
+  /// Called if the node was started in a chain and no gradient has reached it.
   virtual void not_reached() noexcept;
 
-  /// Whether more gradient of what hangs on `input` arises within the node: the module has used
-  /// that output for another one.
+  /// True if a part of the gradient at `input` arises within the node, because the module has used
+  /// that output for another output.
   virtual bool uses_itself(std::uint32_t input) const;
-  /// Somebody looks at the gradient that comes to `input`. @throws UsageError  it is a part.
+  /// Called if somebody looks at the gradient that comes to `input`. @throws UsageError  it is only
+  /// a part of the gradient (uses_itself()).
   virtual void require_whole_gradient(std::uint32_t input) const;
-  /// What a fiber that waits for this node's result is said to wait for.
+  /// The reason that reports give for a fiber that waits for this node's result.
   virtual fiber::WaitReason wait_reason() const;
   variable_list apply(variable_list&& gradients) override;
 };
 
-/// Source of the tensor inputs of a module execution: they hang on it as non-leaves, so hooks,
+/// The source of the tensor inputs of a module execution: they hang on it as non-leaves, so hooks,
 /// in-place operations and retain_grad work; it keeps the gradients that arrive. A gradient that
 /// nobody would fetch is refused: one that another pass brings than that over the execution (state
 /// that a module keeps between calls, LibTorch's own engine), or one that comes too late.
@@ -123,14 +132,16 @@ class BoundaryInput final : public Node {
   };
   variable_list captured;  ///< by input, summed over passes; undefined where no gradient arrived
 
-  /// From now on only a pass with this as BackwardOptions::boundary may reach it.
+  /// Sets the execution. From now on only a pass with this as BackwardOptions::boundary may reach
+  /// it.
   void belongs_to(const Execution& execution) noexcept { execution_ = execution; }
-  /// What is captured has been fetched for the last time.
+  /// Refuses gradients from now on: those captured have been fetched for the last time.
   void close() noexcept { closed_ = true; }
 
-  /// Adds `gradients` to those captured. @throws UsageError  nobody would fetch them.
+  /// Adds `gradients` to those captured. @throws UsageError  nobody would fetch them: `of_pass`,
+  /// the boundary of the running pass, is another one, or close() was called.
   void take(variable_list&& gradients, const BoundaryInput* of_pass);
-  /// Of LibTorch's own engine.
+  /// Called by LibTorch's own engine only.
   variable_list apply(variable_list&& gradients) override;
   std::string name() const override { return "SmpBoundaryInput"; }
 
@@ -140,16 +151,86 @@ class BoundaryInput final : public Node {
   std::optional<Execution> execution_;  // none: arguments of the step, any pass may come
   bool closed_ = false;
 };
-/// Hangs those of `tensors` with a flag on a new boundary; input numbers are indices.
+/// Hangs each of `tensors` whose flag in `requires_grad` is set on a new boundary; input numbers
+/// are indices in `tensors`.
 NodePointer<BoundaryInput> make_boundary(std::vector<at::Tensor>& tensors,
                                          const TensorFlags& requires_grad);
 
-/// `node` as the accumulator of a leaf, or nullptr. Leaves have no next edges, and nothing derives
-/// from their class: a dynamic cast is too dear for every node.
+/// Returns `node` as the AccumulateGrad of a leaf, or nullptr if it is none. Leaves have no next
+/// edges, and nothing derives from their class: a dynamic cast is too dear for every node.
 inline torch::autograd::AccumulateGrad* as_leaf(Node& node) noexcept {
   using torch::autograd::AccumulateGrad;
   const bool is_leaf = node.num_outputs() == 0 && typeid(node) == typeid(AccumulateGrad);
   return is_leaf ? static_cast<AccumulateGrad*>(&node) : nullptr;
 }
+
+/// Receives gradients of leaves, which do not go straight into `.grad` then (docs/design.md,
+/// Accumulation).
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  /// Takes the gradient that reached `leaf`; runs the leaf's hooks now or later (the executor does
+  /// not). Grad mode is that of the pass.
+  virtual void put(torch::autograd::AccumulateGrad& leaf, variable_list&& gradients) = 0;
+  /// Called if the gradient of `leaf` is captured (grad()). @throws UsageError  the leaf is not
+  /// this rank's.
+  virtual void check_capture(torch::autograd::AccumulateGrad& leaf) = 0;
+};
+
+/// Counts of what one backward pass did; for tests and formulas.
+struct BackwardStatistics {
+  std::uint64_t nodes = 0;        ///< nodes evaluated
+  std::uint64_t async_nodes = 0;  ///< of these, started
+  std::uint64_t parks = 0;        ///< times the fiber was suspended
+  int most_in_flight = 0;
+};
+
+/// Runs backward from `roots` with `gradients` (same length; undefined is allowed) on the calling
+/// fiber, suspending it while only asynchronous work is left.
+///
+/// Order: ready nodes by descending sequence number, leaves first, as in LibTorch's engine; replies
+/// of AsyncNodes are consumed in the order the nodes were started, once no local node is ready, so
+/// that the order of every floating-point sum is independent of network timing. Error replies jump
+/// the queue.
+/// @param captures  edges whose incoming gradient is returned (same order); empty for backward().
+///                  With options.accumulate everything is executed all the same.
+/// @param sink      receives leaf gradients; nullptr: into `.grad` at once, as LibTorch does.
+/// @throws whatever a node, a hook or an AsyncNode threw; late replies are then ignored.
+variable_list run_backward(const edge_list& roots, variable_list gradients,
+                           const BackwardOptions& options = {}, const edge_list& captures = {},
+                           GradientSink* sink = nullptr, BackwardStatistics* statistics = nullptr);
+
+/// The part of a backward pass that run_input_part() has left: gradients of leaves. Movable; empty
+/// if there is nothing to do.
+class WeightPart {
+ public:
+  WeightPart() noexcept;
+  WeightPart(WeightPart&&) noexcept;
+  WeightPart& operator=(WeightPart&&) noexcept;
+  ~WeightPart();
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  /// Computes these gradients and frees the graph. Must be called once at most, on any fiber of the
+  /// rank, in the modes of the first part.
+  /// @throws whatever a node, a hook or the sink threw
+  void run();
+
+ private:
+  friend WeightPart run_input_part(const edge_list& roots, variable_list gradients,
+                                   const BackwardOptions& options, GradientSink* sink);
+  struct State;
+  explicit WeightPart(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+/// Runs run_backward(), but leaves what only leaves need to the part that is returned: nodes below
+/// which there are only leaves, and, of a product or a convolution, the gradients of its weights
+/// (server/backward/backward_pass.h). Both together give the bits of run_backward(); user code that draws
+/// random numbers in the second part draws others. With options.keep_graph or in anomaly mode
+/// nothing is left.
+/// @param sink  outlives the returned part, and so does what `options` point to
+/// @throws what run_backward() throws; nothing is left then
+[[nodiscard]] WeightPart run_input_part(const edge_list& roots, variable_list gradients,
+                                        const BackwardOptions& options,
+                                        GradientSink* sink = nullptr);
 
 }  // namespace smp::server

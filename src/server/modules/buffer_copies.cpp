@@ -50,7 +50,8 @@ void BufferCopies::add(const std::string& path, const at::Tensor& tensor, Global
   if (owner != rank_ && can_be_guarded(tensor)) watch(entry);
 }
 
-/// It may be guarded still, if a shallow copy of it was used.
+/// Guards a copy so that its next use is noted. It may be guarded still, if a shallow copy of it
+/// was used.
 void BufferCopies::watch(Entry& entry) const {
   if (guard_of(entry.tensor) != nullptr) return entry.guard->forget_use();
   entry.guard = c10::make_intrusive<Guard>(entry.tensor.variable_data());
@@ -63,7 +64,8 @@ void BufferCopies::look_at(Entry& entry) {
   entry.memory = tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/// Since it was last looked at.
+/// Returns true if the buffer was written, or got other memory, since it was last looked at; looks
+/// at it again.
 bool BufferCopies::has_changed(Entry& entry) {
   const auto before = std::pair(entry.version, entry.memory);
   look_at(entry);
@@ -73,7 +75,8 @@ bool BufferCopies::has_changed(Entry& entry) {
   return true;
 }
 
-/// Values are read only when somebody asks, and once.
+/// Returns a hash of the buffer's values. Values are read only when the hash is asked for, and once
+/// per change.
 std::uint64_t BufferCopies::hash_now(Entry& entry) {
   if (entry.hash != 0) return entry.hash;
   entry.hash = hash_of(entry.guard ? entry.guard->plain() : entry.tensor);
@@ -81,7 +84,7 @@ std::uint64_t BufferCopies::hash_now(Entry& entry) {
   return entry.hash;
 }
 
-/// Nobody but this knows the tensor: its model is gone.
+/// Returns true if nobody else holds the tensor, so its model is gone; releases it then.
 bool BufferCopies::is_gone(Entry& entry) const {
   if (!entry.tensor.defined()) return true;
   if (entry.tensor.use_count() > 1) return false;
@@ -182,7 +185,7 @@ std::string BufferCopies::judge() {
   return changes;
 }
 
-/// What report() and judge() returned may have reached nobody.
+/// Other ranks may not have received what report() and judge() returned, so it is reported again.
 void BufferCopies::drop() noexcept {
   noted_.clear();
   told_.clear();

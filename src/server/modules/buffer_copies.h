@@ -30,33 +30,36 @@ class BufferCopies {
  public:
   BufferCopies(GlobalRank rank, ForeignParameters& foreign) : rank_(rank), foreign_(foreign) {}
 
-  /// Every rank adds the same buffers in the same order.
+  /// Adds a buffer that rank `owner` owns. Every rank adds the same buffers in the same order.
   /// @param here  whether this rank keeps it, as its owner or as a copy; else it is foreign
   void add(const std::string& path, const at::Tensor& tensor, GlobalRank owner, bool here);
 
-  /// A step begins: what is written from now on only one rank may write. Costs some ns a buffer.
+  /// Begins a step: from now on only one rank may write to a buffer. Costs some ns per buffer.
   void begin_step() noexcept;
-  /// What this rank used and what it changed since the last report; empty if nothing. Runs LibTorch
-  /// code; costs some ns a buffer.
+  /// Returns, as bytes, which copies this rank used and which of its own buffers it changed since
+  /// the last report; empty if none. Runs LibTorch code; costs some ns per buffer.
   [[nodiscard]] std::string report();
-  /// Running statistics of the step were committed, after it was reported.
+  /// Notes that the running statistics of the step were committed after report(), so the next
+  /// report tells of them.
   void note_commit() noexcept;
-  /// Whether rank `from` never reported some of that before; it has now.
+  /// Returns true if `report` holds something that rank `from` had not reported before, and
+  /// remembers it.
   bool is_news(GlobalRank from, std::string_view report);
-  /// First stage: what rank `from` reported.
+  /// Notes what rank `from` has reported. First stage only.
   void note(GlobalRank from, std::string_view report);
-  /// First stage, when all have reported: what differs from the copies of the beginning, for all
-  /// ranks. @throws UsageError  a rank used a copy that differs from what its owner has.
+  /// Compares what all ranks have reported, and returns, as bytes for follow() on every rank, the
+  /// buffers that have changed since the last judge(). First stage only. @throws UsageError  a rank
+  /// used a copy that differs from what its owner has.
   [[nodiscard]] std::string judge();
-  /// Takes what judge() returned: copies that differ become foreign.
+  /// Applies what judge() returned: unused copies that differ become foreign tensors.
   void follow(std::string_view changes);
-  /// The step failed.
+  /// Forgets the reports of the step because it failed, so other ranks may not have received them.
   void drop() noexcept;
 
   std::size_t size() const noexcept { return entries_.size(); }
 
  private:
-  /// Notices the first use, then gets out of the way.
+  /// The guard of one copy: notes its first use, and makes it an ordinary tensor then.
   class Guard final : public TensorGuard {
    public:
     explicit Guard(at::Tensor plain) : plain_(std::move(plain)) {}
@@ -88,9 +91,10 @@ class BufferCopies {
     bool reported = false;                 // an original: in the running step
     bool unheard = false;                  // it was, and that step failed
   };
-  /// By the owner between steps or in the step; to a copy in the step.
+  /// The kinds of report entries: the owner changed the buffer between steps, or in the step; a
+  /// copy was used, or was changed, in the step.
   enum class Event : std::uint32_t { kChanged, kChangedInStep, kCopyUsed, kCopyChanged };
-  /// One buffer of a report.
+  /// One entry of a report, about one buffer.
   struct Line {
     std::uint32_t number;
     Event event;

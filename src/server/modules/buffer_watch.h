@@ -13,9 +13,9 @@
 
 namespace smp::server {
 
-/// By version counters: each call compares their sum at its end with that at its beginning. One
-/// call that writes may fill a cache; a module whose calls write twice keeps state. Threads: the
-/// rank's.
+/// Detects writes by version counters: each call compares their sum at its end with the sum at its
+/// beginning. One call that writes may fill a cache; a module whose calls write twice keeps state.
+/// Threads: the rank's.
 class BufferWatch {
  public:
   struct Buffer {
@@ -28,9 +28,10 @@ class BufferWatch {
   explicit BufferWatch(std::vector<Buffer> buffers) : buffers_(std::move(buffers)) {}
 
   bool on() const noexcept { return !buffers_.empty(); }
-  /// A step begins: what was written between steps is nobody's concern.
+  /// Begins a step: writes between steps are ignored.
   void begin_step() noexcept { last_ = sum(); }
-  /// A call of `microbatch` begins; others may be under way. @return for wrote_since()
+  /// Begins a call of `microbatch`; other calls may be in progress. @return the sum of versions,
+  /// for wrote_since()
   std::uint64_t begin_call(int microbatch) noexcept {
     const auto now = sum();
     for (auto& buffer : buffers_) buffer.version = version_of(buffer.tensor);
@@ -40,7 +41,8 @@ class BufferWatch {
     microbatch_ = microbatch;
     return last_ = now;
   }
-  /// A call ends, for which begin_call() returned `before`. @return whether it wrote
+  /// Ends the call for which begin_call() returned `before`. @return true if a buffer was written
+  /// since then
   bool wrote_since(std::uint64_t before) noexcept {
     --calls_;
     last_ = sum();
@@ -49,11 +51,12 @@ class BufferWatch {
     return true;
   }
   bool keeps_state() const noexcept { return writes_ > 1; }
-  /// When the last call began: no call had written them last.
+  /// True if, when the last call began and no other was in progress, the buffers had been written
+  /// by other code than calls of the module.
   bool written_outside() const noexcept { return written_outside_; }
-  /// Calls of several microbatches have been under way since there was none.
+  /// True if calls of several microbatches have been in progress since the time when none was.
   bool is_shared() const noexcept { return shared_; }
-  /// The first buffer that was written since the last call began; nullptr: that was none.
+  /// The first buffer that was written since the last call began, or nullptr if none was.
   const Buffer* written() const noexcept {
     for (const auto& buffer : buffers_) {
       if (version_of(buffer.tensor) != buffer.version) return &buffer;

@@ -21,14 +21,15 @@
 namespace smp::server {
 namespace {
 
-/// Asked at every call of a module with such layers: without an operator where it can be.
+/// Reads the number of batches, 0 if it is undefined. Avoids a LibTorch operator where it can,
+/// since it is called at every call of a module with such layers.
 std::int64_t value_of(const at::Tensor& count) {
   if (!count.defined()) return 0;
   if (!count.is_cpu() || count.scalar_type() != at::kLong) return count.item<std::int64_t>();
   return *count.const_data_ptr<std::int64_t>();
 }
 
-/// Weight of what was there before `number` batches.
+/// Returns the weight that the old value keeps after `number` batches.
 double kept(const std::optional<double>& momentum, std::int64_t number, std::int64_t before) {
   if (momentum) {
     return std::pow(1 - *momentum, static_cast<double>(number));
@@ -36,7 +37,8 @@ double kept(const std::optional<double>& momentum, std::int64_t number, std::int
   return static_cast<double>(before) / static_cast<double>(before + number);
 }
 
-/// Cumulative averages are added up, so that S does not depend on the batches before.
+/// Returns the factor that turns an average into the contribution S: cumulative averages (no
+/// momentum) become sums, so that S does not depend on the batches before.
 double scale(const std::optional<double>& momentum, std::int64_t batches) {
   return momentum ? 1.0 : static_cast<double>(batches);
 }
@@ -79,7 +81,8 @@ void DeferredStatistics::Execution::swap(Layer& layer) noexcept {
   std::swap(*layer.statistics.num_batches_tracked, layer.count);
 }
 
-/// The layer's own are in the members: they become the beginning, and copies of them go there.
+/// Makes the layer's own statistics, which are in the members of `layer`, the values to begin with,
+/// and puts copies of them into the members.
 void DeferredStatistics::Execution::start(Layer& layer) {
   const at::NoGradGuard no_grad;
   layer.first_mean = layer.mean;

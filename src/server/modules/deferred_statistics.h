@@ -18,25 +18,27 @@ class Module;
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Collects what training executions add to running statistics, and commits it in the order of one
+/// process. Threads: the rank's.
 class DeferredStatistics {
  public:
-  /// One training execution of a module and the layers that belong to it: while its fiber runs, the
+  /// One training execution of a module with the layers that run with it: while its fiber runs, the
   /// layers work on copies of their statistics.
   class Execution {
    public:
-    /// @param layers  those that do not train, or keep no statistics, are left alone
+    /// @param layers  layers that do not train, or keep no running statistics, are ignored
     Execution(DeferredStatistics& owner, const std::vector<torch::nn::Module*>& layers,
               int microbatch);
     ~Execution();
     Execution(const Execution&) = delete;
     Execution& operator=(const Execution&) = delete;
 
-    /// The fiber gets the thread, or leaves it: then another microbatch may enter the same layers.
-    /// Calls repeat.
+    /// Exchanges the layers' statistics and the copies when the fiber gets the thread (`running`)
+    /// or leaves it, because another microbatch may enter the same layers then. Repeated calls do
+    /// nothing.
     void on_switch(bool running) noexcept;
-    /// What the layers have seen since the last time stands at `order` in the program. Throws
-    /// nothing but what LibTorch does.
+    /// Notes what the batches since the last call add to the statistics, at place `order` of the
+    /// program. Runs LibTorch operators; @throws only what these throw.
     void collect(const OrderKey& order);
     bool empty() const noexcept { return layers_.empty(); }
 
@@ -57,21 +59,22 @@ class DeferredStatistics {
     bool swapped_ = false;  // the layers have the copies
   };
 
-  /// Nothing if `layer` keeps no running statistics, or is not training.
+  /// Returns the running statistics of `layer`; nullopt if it keeps none, or is not training.
   static std::optional<module::RunningStatistics> of(torch::nn::Module& layer);
 
-  /// Whether one of `layers` is in evaluation mode, and would read statistics to which batches of
-  /// this step were added that are not committed.
+  /// True if one of `layers` is in evaluation mode and would read statistics for which this step
+  /// has collected batches that are not committed yet.
   [[nodiscard]] bool are_read_early(const std::vector<torch::nn::Module*>& layers) const;
 
-  /// Blends what was collected into the layers, in (microbatch, order) order. Once a step, on a
-  /// fiber: it runs LibTorch operators.
+  /// Blends what was collected into the layers, in (microbatch, order) order. Called once a step,
+  /// on a fiber, because it runs LibTorch operators.
   void commit();
-  /// Forgets it: the step failed.
+  /// Forgets what was collected because the step failed.
   void drop() noexcept { collected_.clear(); }
 
  private:
-  /// Of one or more batches in a row: what they add to the statistics, whatever these are then.
+  /// The contribution of one or more batches in a row to running statistics; it does not depend on
+  /// their values before.
   struct Batches {
     int microbatch;
     OrderKey order;

@@ -21,7 +21,8 @@ class ForeignGuard final : public TensorGuard {
     throw UsageError(text(op, writes));
   }
 
-  /// "rank 0: parameter far.weight lives on rank 1 and has no values here, but ... "
+  /// Returns the message for a use by `who`: "rank 0: parameter far.weight lives on rank 1 and has
+  /// no values here (...). ..."
   std::string text(const std::string& who, bool writes) const {
     return base::concat("rank ", rank_, ": ", what_,
                         writes ? ", but is written here (" : " and has no values here (", who,

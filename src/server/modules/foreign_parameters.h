@@ -15,10 +15,10 @@
 
 namespace smp::server {
 
-/// What kind of tensor a module holds; for messages.
+/// The kind of tensor that a module holds; for messages.
 enum class Held { kParameter, kBuffer };
 
-/// Whether `tensor` lives on another rank only, so that this one has no values of it.
+/// True if `tensor` lives only on another rank, so that this one has no values of it.
 [[nodiscard]] bool is_foreign(const at::Tensor& tensor) noexcept;
 
 /// The tensors that this rank knows and does not hold.
@@ -38,14 +38,16 @@ class ForeignParameters {
   /// built before the model was placed.
   void refuse_gradient(const at::Tensor& tensor) const;
 
-  /// A step begins: hooks that parameters have now were registered on every rank, or are nobody's.
+  /// Notes the hooks that foreign parameters have when a step begins. These were registered on
+  /// every rank, or are nobody's concern.
   void note_hooks();
-  /// @throws UsageError  a parameter got a hook since: where it lives nobody knows of it.
+  /// @throws UsageError  a foreign parameter got a hook since note_hooks(), of which its owner does
+  ///                     not know.
   void refuse_new_hooks() const;
 
-  /// Tensors of models that live, as of the last step's begin.
+  /// The number of foreign tensors of models that existed when the last step began.
   std::size_t size() const noexcept { return tensors_.size(); }
-  /// Bytes this rank does not hold.
+  /// The number of bytes that this rank does not hold.
   std::size_t freed_bytes() const noexcept { return freed_bytes_; }
 
  private:

@@ -15,7 +15,7 @@ MemberWatch::MemberWatch(const OwnPart& own) : own_(own), end_(std::min(own.size
   std::memcpy(picture_.get(), own.object, end_);
 }
 
-/// Whether members differ from the picture, which follows them.
+/// Compares the bytes before and behind the part of torch::nn::Module with the picture.
 bool MemberWatch::changed() noexcept {
   const std::size_t after = own_.base + own_.base_size;
   const auto equal = [&](std::size_t from, std::size_t to) {
@@ -30,7 +30,7 @@ bool MemberWatch::changed() noexcept {
   return true;
 }
 
-/// Several writes of one call are one.
+/// Notes a write. Several writes of one call count as one.
 void MemberWatch::note_write(int microbatch) noexcept {
   if (row_ > 0 && microbatch == microbatch_ && generation_ == written_in_) return;
   earlier_ = std::exchange(microbatch_, microbatch);
@@ -38,7 +38,8 @@ void MemberWatch::note_write(int microbatch) noexcept {
   found_ |= ++row_ > 1;
 }
 
-/// What is found here was written by a call in progress, or by other code, which is not its state.
+/// A difference that is found here was written by a call in progress; if there is none, by other
+/// code, and such a write is not state that the module keeps.
 bool MemberWatch::enter(int microbatch) noexcept {
   if (changed() && active_ > 0) note_write(entered_);
   ++active_;

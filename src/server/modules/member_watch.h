@@ -17,7 +17,8 @@ namespace smp::server {
 /// rank's.
 class MemberWatch {
  public:
-  /// Bytes beyond these are not watched: arrays inside of an object, which cost more than a call.
+  /// The number of bytes of an object that are watched. Beyond these are large arrays inside of it,
+  /// which would cost more to compare than a call.
   static constexpr std::size_t kMostBytes = 1024;
 
   MemberWatch() = default;  // watches nothing
@@ -25,20 +26,20 @@ class MemberWatch {
 
   bool on() const noexcept { return picture_ != nullptr; }
 
-  /// Whether members differ from the picture, which follows them.
+  /// Returns true if members differ from the picture, and updates the picture.
   bool changed() noexcept;
 
-  /// A call of `microbatch` begins. @return true if a write was found and the module keeps state.
+  /// Begins a call of `microbatch`. @return true if a write was found and the module keeps state.
   bool enter(int microbatch) noexcept;
-  /// The fiber of a call of `microbatch` gives way to others.
+  /// Notes writes of a call of `microbatch` whose fiber gives way to others.
   void suspend(int microbatch) noexcept;
-  /// It ends. @return as enter()
+  /// Ends a call of `microbatch`. @return true if a write was found and the module keeps state
   bool leave(int microbatch) noexcept;
 
-  /// Of the last two writes.
+  /// The microbatch of the last write; earlier_microbatch() is that of the write before.
   int microbatch() const noexcept { return microbatch_; }
   int earlier_microbatch() const noexcept { return earlier_; }
-  /// Offset in the object of the first byte that the last write changed.
+  /// The offset in the object, in bytes, of the first byte that the last write changed.
   std::size_t offset() const noexcept { return offset_; }
   std::size_t size() const noexcept { return own_.size; }
 

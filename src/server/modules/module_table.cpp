@@ -18,8 +18,8 @@
 namespace smp::server {
 namespace {
 
-/// `path` in memory that is never freed, so that another thread may read it at any time. Models
-/// that are built again and again have the same paths.
+/// Returns `path` in memory that is never freed, so that another thread may read it at any time.
+/// Models that are built again and again have the same paths.
 const char* lasting(const std::string& path) {
   static auto* const mutex = new std::mutex();
   static auto* const paths = new std::set<std::string>();
@@ -34,7 +34,8 @@ bool is_watched(RoutedBase& module, KeptState state) {
 
 bool is_routed(torch::nn::Module& module) { return dynamic_cast<RoutedBase*>(&module) != nullptr; }
 
-/// Of `module` and what is not routed below it, but for running statistics.
+/// Returns the buffers of `module` and of the modules below it that are not routed, except for
+/// running statistics.
 std::vector<BufferWatch::Buffer> own_buffers(torch::nn::Module& module,
                                              const std::string& prefix = {}) {
   std::vector<BufferWatch::Buffer> buffers;

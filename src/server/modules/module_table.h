@@ -17,7 +17,7 @@
 
 namespace smp::server {
 
-/// What a module keeps from one call to the next, as its plan says.
+/// The state that a module keeps from one call to the next, as its plan says.
 enum class KeptState : std::uint8_t {
   kNone,     ///< nothing was seen: its members are watched
   kOrdered,  ///< only its own calls read it: microbatches enter in order
@@ -38,57 +38,63 @@ class ModuleTable {
     mutable BufferWatch buffers;    ///< likewise, of its own buffers
     mutable MemberWatch watch;      ///< on where nothing is known of its members
     mutable MemberWatch copy;       ///< of a module of another rank: what this one has of it
-    /// Of layers that run with it: itself, and what is not routed below it.
+    /// Watches the normalisation layers that run with the module: itself, and those below it that
+    /// are not routed.
     StatisticsWatch statistics;
   };
 
   /// Adds the routed modules of one model, placed already (RoutedBase::smp_place), and numbers
   /// them.
-  /// @param state  of each what the plan says about its members and buffers; empty: nothing
+  /// @param state  what the plan says about members and buffers of each module; empty: nothing
   void attach_model(const std::vector<RoutedBase*>& modules,
                     const std::vector<KeptState>& state = {});
-  /// A model ends, and its modules may: their numbers stay taken.
+  /// Removes the modules of a model that ends; they may have ended already. Their numbers stay
+  /// taken.
   void detach_model(const std::vector<RoutedBase*>& modules) noexcept;
-  /// The model `root` itself is not routed: its normalisation layers run with the step body.
-  /// @param root  that owns them
+  /// Adds the normalisation layers of the model `root` that belong to no routed module: they run
+  /// with the step body.
+  /// @param root  the model that owns them
   void attach_body(torch::nn::Module& root);
   void detach_body(const torch::nn::Module& root) noexcept;
 
   std::size_t size() const noexcept { return entries_.size(); }
-  /// A step begins on `rank`: buffers, and what it has of others' modules, are now as they should
-  /// be.
+  /// Begins a step on `rank`, which is this one: the buffers, and its copies of other ranks'
+  /// modules, count as unchanged now.
   void begin_step(PpRank rank);
-  /// A module of `rank` whose running statistics were written since, other than by its own calls,
-  /// which work on copies until the step ends; nullptr: there is none.
+  /// Returns a module of `rank` whose running statistics were written since begin_step() by other
+  /// code than its own calls, which work on copies until the step ends; nullptr if there is none.
   [[nodiscard]] const Entry* with_written_statistics(PpRank rank) const;
-  /// Some module keeps state that others may read: the plan says so, or a watch found it.
+  /// Notes that some module keeps state that others may read: the plan says so, or a watch has
+  /// found it.
   void note_state() noexcept { shared_state_ = true; }
   bool shared_state() const noexcept { return shared_state_; }
-  /// A module of this rank must be entered in order: at once, or, where steps may be replayed, when
-  /// all ranks know of it or no more are.
+  /// Notes that microbatches must enter a module of this rank in order. This holds at once, or,
+  /// where steps may be replayed, from when all ranks know of it or no more steps are replayed.
   void note_order(const Entry& entry) noexcept;
-  /// One of another rank.
+  /// Notes that microbatches must enter a module of another rank in order.
   void note_order_elsewhere() noexcept { any_in_order_ = true; }
-  /// Whether some module must be, as far as this rank knows.
+  /// True if microbatches must enter some module in order, as far as this rank knows.
   bool any_in_order() const noexcept { return any_in_order_; }
-  /// Whether this rank has noted one that not all ranks know of.
+  /// True if this rank has noted such a module of its own that not all ranks know of.
   bool has_news_of_order() const noexcept { return order_is_news_; }
   void all_know_of_order() noexcept;
-  /// Whether the next steps may be without the messages by which microbatches get their turn here.
+  /// Sets whether the next steps may be replayed, without the messages by which microbatches get
+  /// their turn on this rank.
   void may_be_replayed(bool may) noexcept;
+  /// Returns the entry of a module, also if its model is gone.
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;
   /// @throws InternalError  there is no such module.
   /// @throws UsageError     its model is gone.
   [[nodiscard]] RoutedBase& module(ModuleId id) const;
-  /// nullptr: there is no such module, or its model is gone.
+  /// Returns the module, or nullptr if there is no such module or its model is gone.
   [[nodiscard]] RoutedBase* find(ModuleId id) const noexcept {
     const auto number = static_cast<std::size_t>(id.value);
     return number < entries_.size() ? entries_[number]->module : nullptr;
   }
-  /// "<body>" for kBody. Valid as long as the table.
+  /// Returns the path of the module, "<body>" for kBody. Valid as long as the table.
   [[nodiscard]] const char* path(ModuleId id) const noexcept;
-  /// Of layers that run with the step body.
+  /// Watches the normalisation layers that run with the step body.
   [[nodiscard]] const StatisticsWatch& statistics_of_body() const noexcept { return of_body_; }
 
  private:

@@ -17,8 +17,9 @@ struct FlagAccess;
 }  // namespace
 }  // namespace smp::server
 
-/// torch::nn::Module befriends every Cloneable<T>. train() is virtual and recursive, and users
-/// override it: it is the wrong tool to put a single flag back.
+/// Gives access to a module's training flag: torch::nn::Module befriends every Cloneable<T>.
+/// train() is virtual and recursive, and users override it: it is the wrong tool to put a single
+/// flag back.
 template <>
 class torch::nn::Cloneable<smp::server::FlagAccess> {
  public:
@@ -34,8 +35,8 @@ bool& training(torch::nn::Module& module) noexcept {
   return torch::nn::Cloneable<FlagAccess>::training(module);
 }
 
-/// Once there is one it stays as long as the parameter; nullptr: nobody has asked for gradients
-/// yet.
+/// Returns the autograd metadata of a parameter, which stays as long as the parameter; nullptr if
+/// nobody has asked for gradients yet.
 const torch::autograd::AutogradMeta* meta_of(const at::Tensor& parameter) noexcept {
   return static_cast<const torch::autograd::AutogradMeta*>(
       parameter.unsafeGetTensorImpl()->autograd_meta());
@@ -140,7 +141,7 @@ bool SettingFlags::get(std::uint32_t number) const noexcept {
   return flag.parameter.defined() && requires_grad(flag.parameter);
 }
 
-/// No branches: nearly always none differs.
+/// Compares all flags without branches, because nearly always none differs.
 bool SettingFlags::are(const std::vector<char>& values) noexcept {
   if (values.size() != flags_.size()) return false;
   if (outdated_) return those_left_are(values);
@@ -160,7 +161,8 @@ bool SettingFlags::those_left_are(const std::vector<char>& values) const noexcep
   return true;
 }
 
-/// Of parameters that have required a gradient since.
+/// Finds the places of the flags of parameters that have required a gradient since they were
+/// attached.
 void SettingFlags::find_late_places() noexcept {
   std::erase_if(without_place_, [this](auto number) {
     const auto* const meta = meta_of(flags_[number].parameter);

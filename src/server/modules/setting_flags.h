@@ -20,31 +20,35 @@ namespace smp::server {
 /// one rank. Numbers are dense, and stay until renumber(). Threads: the rank's.
 class SettingFlags {
  public:
-  /// Numbers of flags.
+  /// The numbers of the flags of a module and everything below it.
   using Subtree = std::vector<std::uint32_t>;
 
   /// Adds the modules and parameters of a model; all numbers are new.
   void attach(torch::nn::Module& root);
-  /// The model ends, and its modules may. Its flags keep their numbers, and count for nothing.
+  /// Removes a model that ends; its modules may have ended already. Its flags keep their numbers,
+  /// and are ignored.
   void detach(const torch::nn::Module& root) noexcept;
-  /// New numbers if a model is gone. @return whether
+  /// Gives all flags new numbers if a model is gone. @return true if it did
   bool renumber();
 
   std::size_t size() const noexcept { return flags_.size(); }
   bool get(std::uint32_t number) const noexcept;
   void set(std::uint32_t number, bool on) noexcept;
-  /// Whether all of them, by number, are as in `values`; those that are gone count for nothing.
+  /// True if all flags, by number, are as in `values`; flags of models that are gone are ignored.
   bool are(const std::vector<char>& values) noexcept;
 
-  /// Of `module` and everything below it; empty for one that was not attached. Found once.
+  /// Returns the flags of `module` and everything below it; empty for a module that was not
+  /// attached. Found once per module.
   const Subtree& subtree(const torch::nn::Module& module) {
     return &module == last_module_ ? *last_subtree_ : find_subtree(module);
   }
-  /// Of the flag of `parameter`, the same on all ranks; nullopt: of no model.
+  /// Returns the number of the flag of `parameter`, the same on all ranks; nullopt if it belongs to
+  /// no model.
   [[nodiscard]] std::optional<std::uint32_t> number_of(const at::Tensor& parameter) const;
-  /// Hash of which modules train now.
+  /// Returns a hash of the training flags of all modules as they are now.
   std::uint64_t training_key() const noexcept;
-  /// "module 'encoder.drop' is in evaluation mode", "parameter 'head.weight' is frozen".
+  /// Describes flag `number` in the state `on`, for messages: "module 'encoder.drop' in evaluation
+  /// mode", "parameter 'head.weight' frozen (requires_grad = false)".
   std::string describe(std::size_t number, bool on) const;
 
  private:

@@ -55,7 +55,8 @@ void SettingsBoard::begin_microbatches_with(const View& left) {
   known_.clear();
 }
 
-/// Nobody has changed a flag since the execution was suspended.
+/// Puts the changes of the suspended execution into its view. No flag was changed since it was
+/// suspended.
 void SettingsBoard::settle() noexcept {
   const auto [view, part] = std::exchange(suspended_, {});
   if (view == nullptr) return;

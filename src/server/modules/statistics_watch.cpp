@@ -11,7 +11,8 @@
 namespace smp::server {
 namespace {
 
-/// Batch norm counts a write of its counter, instance norm one of the mean.
+/// Returns a number that grows with each update of a layer's running statistics: the versions of
+/// mean and counter, since batch norm writes its counter, instance norm only the mean.
 std::uint64_t version_of_statistics(torch::nn::Module& layer) {
   const auto statistics = module::as_running_statistics(layer);
   if (!statistics) return 0;

@@ -19,13 +19,14 @@ class StatisticsWatch {
   explicit StatisticsWatch(const Layers& layers);
 
   void add(torch::nn::Module* layer);
-  /// Once; the layer itself may have ended.
+  /// Removes one entry of `layer`, which itself may have ended.
   void remove(const torch::nn::Module* layer) noexcept;
   const Layers& layers() const noexcept { return layers_; }
   void begin_step();
-  /// Running statistics were written since begin_step(), as far as LibTorch counts writes.
+  /// True if running statistics were written since begin_step(), as far as LibTorch counts writes.
   bool written() const;
-  /// Those of a layer that is in evaluation mode now, and reads them.
+  /// True if running statistics were written since begin_step() of a layer that is in evaluation
+  /// mode now, and so reads them.
   bool read_after_writing() const;
 
  private:

@@ -11,7 +11,8 @@
 namespace smp::server {
 namespace {
 
-/// Of the version, and of the first, middle and last elements where they can be read at once.
+/// Returns a hash of a tensor's version, and of its first, middle and last elements if these can be
+/// read without an operator.
 std::uint64_t look_at(const at::Tensor& tensor) {
   std::uint64_t look = version_of(tensor);
   if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0) return look;

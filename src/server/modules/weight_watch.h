@@ -12,15 +12,16 @@
 
 namespace smp::server {
 
-/// Parameters of one model on this rank that no module is known to write. Microbatches compute with
-/// them at the same time, and other ranks have others: an optimizer's step() in the body would be
-/// that of a part of the model, between two microbatches by chance. Some of LibTorch's optimizers
-/// write through data(), which no version shows, so a few elements are compared. Threads: the
-/// rank's.
+/// Watches the parameters of one model on this rank that no module is known to write. Microbatches
+/// compute with them at the same time, and other ranks have others: an optimizer's step() in the
+/// body would be that of a part of the model, between two microbatches by chance. Some of
+/// LibTorch's optimizers write through data(), which no version shows, so a few elements are
+/// compared. Threads: the rank's.
 class WeightWatch {
  public:
   void add(const std::string& path, const at::Tensor& parameter);
   void begin_step();
+  /// Checks that no parameter was written.
   /// @param rank  this one, for the message
   /// @throws UsageError  one was written since begin_step().
   void refuse_written(GlobalRank rank, int microbatch) const;

@@ -13,7 +13,8 @@
 
 namespace smp::server {
 
-/// The answer to a forward request. After wait() one of both is there, or the step was aborted.
+/// The answer to a forward request. After wait(), which suspends the fiber, either `response` or
+/// `failure` is set, or neither because the step was aborted.
 class AwaitedResult final : public ResponseTarget {
  public:
   std::optional<ForwardResponse> response;
@@ -43,7 +44,8 @@ class AwaitedResult final : public ResponseTarget {
   bool misplaced_ = false;
 };
 
-/// A request whose answer may come as long as this lives, on the caller's stack.
+/// Registers a request in the step's table while it lives, on the caller's stack; its answer goes
+/// to `target`.
 class OpenRequest {
  public:
   OpenRequest(ServerCore& core, ResponseTarget& target)

@@ -8,11 +8,11 @@
 namespace smp::server {
 namespace {
 
-/// Arguments may hold a number that is another at each call.
+/// A bound on the keys kept: arguments may hold a number that differs at each call.
 constexpr std::size_t kMost = 1 << 16;
 
-/// An output that needs a gradient although that was not expected would lose it; the other way
-/// round nothing is lost.
+/// True if a later call may return an output that needs a gradient where this one does not. As a
+/// promise it would lose that gradient; the other way round nothing is lost.
 bool may_need_gradient_later(const at::Tensor& output, bool requires_grad, bool grad) {
   const bool can = output.is_floating_point() || output.is_complex();
   return grad && can && !requires_grad;

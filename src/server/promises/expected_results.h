@@ -14,7 +14,7 @@
 
 namespace smp::server {
 
-/// What a call will return: everything but values and sizes.
+/// The expected result of a call: everything but values and sizes.
 struct ExpectedResult {
   struct Output {
     at::ScalarType dtype;
@@ -28,10 +28,11 @@ struct ExpectedResult {
   bool fetched = true;     ///< the last time the caller needed the values itself
   bool passed_on = false;  ///< some time the caller passed them on to other remote modules
   bool at_once = false;    ///< the last time it needed them before it had called anything else
-  std::uint32_t num_awaited = 0;  ///< because of that
+  std::uint32_t num_awaited = 0;  ///< calls awaited because of `at_once`
 
-  /// Whether the next such call returns at once. Where nothing happens meanwhile, waiting costs
-  /// less; now and then it is seen whether that is still so.
+  /// Returns true if the next such call is to return at once, with promises. Where the caller does
+  /// nothing meanwhile, waiting costs less; every 64th such call is promised all the same, to see
+  /// whether that is still so.
   bool promise_next() noexcept {
     constexpr std::uint32_t kTryAgain = 64;
     if (refused) return false;
@@ -43,12 +44,13 @@ struct ExpectedResult {
 /// with tensors of the same types and the same other arguments.
 class ExpectedResults {
  public:
-  /// Names what is alike. Tensors of `request` are those of the caller.
+  /// Returns a hash that is the same for alike calls. Tensors of `request` are those of the caller.
   [[nodiscard]] static std::uint64_t key_of(const ForwardRequest& request);
 
-  /// nullptr: nothing is known. Valid as long as this.
+  /// Returns the expected result of calls with this key, or nullptr if nothing is known. Valid as
+  /// long as this object.
   [[nodiscard]] ExpectedResult* find(std::uint64_t key);
-  /// An answer that was awaited. Outputs are tensors as they came.
+  /// Learns from an answer that was awaited; its outputs are the tensors as they came.
   /// @param grad  the caller's grad mode
   void learn(std::uint64_t key, const ForwardResponse& answer, bool grad);
 

@@ -13,17 +13,19 @@
 
 namespace smp::server {
 
-/// They may come as long as this lives, on the stack of who waits. Threads: the rank's.
+/// Takes the values of one output as long as it lives, on the stack of the fiber that waits for
+/// them. Threads: the rank's.
 class OutputFetch final : public ResponseTarget {
  public:
-  /// @param owner  runs `request`, of this rank, in the step of `core`
+  /// @param owner  the rank that runs `request`, which this rank made in the running step
   OutputFetch(ServerCore& core, PpRank owner, RequestId request);
   ~OutputFetch();
   OutputFetch(const OutputFetch&) = delete;
   OutputFetch& operator=(const OutputFetch&) = delete;
 
   void ask(std::uint32_t output);
-  /// Once. @return undefined if the request or the step failed
+  /// Suspends until the values are here. Called once, after ask(). @return the values; undefined if
+  /// the request or the step failed
   at::Tensor wait(const fiber::WaitReason& reason);
 
  private:

@@ -41,7 +41,8 @@ PromiseGuard* promise_guard_of(const at::Tensor& tensor) noexcept {
   return dynamic_cast<PromiseGuard*>(guard_of(tensor));
 }
 
-/// Sizes and strides are asked for without an operator.
+/// The TensorImpl of a promised tensor. It overrides what LibTorch asks for without an operator,
+/// such as sizes and strides.
 class PromisedImpl final : public c10::TensorImpl {
  public:
   PromisedImpl(c10::intrusive_ptr<PromiseGuard> guard, caffe2::TypeMeta dtype, at::Device device)
@@ -53,7 +54,8 @@ class PromisedImpl final : public c10::TensorImpl {
     set_backend_meta(std::move(guard));
   }
 
-  /// The call still knows where this was: without that the two would keep each other.
+  /// Releases the guard, which holds the call. The call has a weak reference to this, or the two
+  /// would keep each other alive.
   void release_resources() override {
     set_backend_meta(nullptr);
     TensorImpl::release_resources();
@@ -104,7 +106,8 @@ class PromisedImpl final : public c10::TensorImpl {
     return at::Tensor(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(
         const_cast<PromisedImpl*>(this)));
   }
-  /// This or what stands in, both of which outlive what is returned of them.
+  /// Returns the value: this tensor or its stand-in, both of which live longer than references to
+  /// their sizes and strides.
   at::Tensor value() const { return fetched(self()); }
 };
 

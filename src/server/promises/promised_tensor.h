@@ -10,7 +10,7 @@
 
 namespace smp::server {
 
-/// Where the values come from: one call.
+/// The source of promised values: one call.
 class PromisedValues {
  public:
   virtual ~PromisedValues() = default;
@@ -19,28 +19,32 @@ class PromisedValues {
     at::Tensor tensor;
     bool is_linked;  ///< it is a tensor of the caller, or shares its memory
   };
-  /// Waits for value `index`. @throws what the call threw; UsageError: nothing can wait here.
+  /// Suspends until value `index` is here. @throws what the call threw; UsageError if nothing can
+  /// wait in this place.
   virtual Value value(std::size_t index) = 0;
-  /// Nobody will ask for value `index` any more.
+  /// Notes that nobody will ask for value `index` any more.
   virtual void forget(std::size_t index) noexcept = 0;
 };
 
-/// A tensor of the given type at home (base/machine/home_device.h). When its value has come it is
-/// that, but keeps the history it was given meanwhile; operators on one whose value is linked get
-/// the value in its place.
+/// Makes a promised tensor of the given type, on the rank's device of kind `device`
+/// (base/machine/home_device.h). Once its value has come it is an ordinary tensor with that value, but
+/// keeps the history that it was given meanwhile. If the value is linked (PromisedValues::Value),
+/// operators get the value in its place.
 [[nodiscard]] at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t index,
                                          at::ScalarType dtype, c10::DeviceType device);
 
-/// What a tensor stands for whose value has not been fetched; nullptr: it is none.
+/// The promise for which a tensor stands whose value has not been fetched; `values` is nullptr for
+/// other tensors.
 struct PromiseOf {
   PromisedValues* values = nullptr;
   std::size_t index = 0;
 };
 [[nodiscard]] PromiseOf promise_of(const at::Tensor& tensor) noexcept;
 
-/// Waits for the value; at once if `tensor` is an ordinary one.
+/// Suspends until the value of `tensor` is here; does nothing if `tensor` is an ordinary one.
 void fetch(const at::Tensor& tensor);
-/// Fetched; what code of ours uses that looks at tensors without an operator.
+/// Fetches `tensor`, and returns it or what stands in for it; for code of this library that looks
+/// at tensors without an operator.
 [[nodiscard]] at::Tensor fetched(const at::Tensor& tensor);
 
 }  // namespace smp::server

@@ -11,7 +11,8 @@ namespace smp::server {
 
 namespace {
 
-/// Where LibTorch's what() begins to tell frames; also inside a text that a user made of it.
+/// Cuts `text` where LibTorch's what() begins to list stack frames; also in a text that a user made
+/// of it.
 std::string without_backtrace(std::string text) {
   const auto start = text.find("\nException raised from ");
   if (start != std::string::npos && text.find("frame #", start) != std::string::npos) {

@@ -9,7 +9,7 @@
 
 namespace smp::server {
 
-/// Devices with an autocast mode of their own.
+/// The devices with an autocast mode of their own.
 inline constexpr std::array kAutocastDevices{at::kCPU, at::kCUDA};
 
 /// The modes of the calling thread, and so of its running fiber. Whether a module trains is its own
@@ -24,7 +24,7 @@ struct ExecutionModes {
   std::array<Autocast, kAutocastDevices.size()> autocast;  ///< by device
 
   [[nodiscard]] static ExecutionModes capture();
-  /// For backward, which runs in the types of its forward.
+  /// Returns these modes with autocast off, for a backward, which runs in the types of its forward.
   [[nodiscard]] ExecutionModes without_autocast() const;
   friend bool operator==(const ExecutionModes&, const ExecutionModes&) = default;
 };

@@ -17,7 +17,7 @@
 
 namespace smp::server::wire {
 
-/// Those that a header has room for.
+/// Returns the first 64 of `flags` as bits, which is what a header has room for.
 std::uint64_t first_flags(const TensorFlags& flags);
 
 /// The notes about the tensors of a message, each nearly always empty.
@@ -29,20 +29,21 @@ struct Notes {
   Note inner = {};     ///< likewise
 };
 
-/// ExtraReader takes the same things in the same order.
+/// Writes what has no room in the header of a frame. ExtraReader takes the same things in the same
+/// order.
 class ExtraWriter {
  public:
-  /// If there are any.
+  /// Writes `notes` and sets kNotes in `start`, unless all of them are empty.
   void put_notes(const Notes& notes, Start& start);
   void put_note(std::string_view note);
-  /// All but the first flags, which are in the header.
+  /// Writes all settings but the first 64, which are in the header.
   void put_further_settings(const Settings& settings);
   void put_settings(const Settings& settings);
-  /// A short key goes into the header instead.
+  /// Writes `key`; a short one goes into `header` instead.
   void put_key(const OrderKey& key, ForwardHeader& header);
-  /// Those that first_flags() leaves out; behind them nothing else.
+  /// Writes the flags that first_flags() leaves out. Must be the last thing written.
   void put_further_flags(const TensorFlags& flags);
-  /// In a frame without a body of its own; behind them nothing else.
+  /// Writes `bytes`, in a frame without a body of its own. Must be the last thing written.
   void put_rest(std::string_view bytes) { bytes_ += bytes; }
 
   const std::string& bytes() const noexcept { return bytes_; }
@@ -51,19 +52,20 @@ class ExtraWriter {
   std::string bytes_;
 };
 
-/// @throws InternalError  what is asked for is not there.
+/// Reads what ExtraWriter has written. Its functions throw InternalError if what is asked for is
+/// not there.
 class ExtraReader {
  public:
-  /// `bytes` outlives it.
+  /// `bytes` must outlive this object.
   explicit ExtraReader(std::string_view bytes) : bytes_(bytes) {}
 
   Notes take_notes(const Start& start);
   std::string take_note();
   Settings take_further_settings(std::uint64_t first);
   Settings take_settings();
-  /// @param num_tensors  of the message: flags of some may follow
+  /// @param num_tensors  the number of tensors of the message, whose further flags may follow
   OrderKey take_key(const ForwardHeader& header, std::size_t num_tensors);
-  /// @param first  those in the header
+  /// @param first  the flags in the header, as bits
   TensorFlags take_flags(std::uint64_t first, std::size_t num_tensors);
   std::string_view rest() const noexcept { return bytes_; }
 
@@ -73,10 +75,11 @@ class ExtraReader {
   std::string_view bytes_;
 };
 
-/// What is sent as the body of a frame: `extra`, which is nearly always empty, in front of `bytes`.
+/// The body of a frame as it is sent: `extra`, which is nearly always empty, in front of `bytes`.
 class Body {
  public:
-  /// `bytes` outlives it. @throws UnsupportedError  `extra` has more than 65,535 bytes.
+  /// Puts the two together and notes the size of `extra` in `start`. `bytes` must outlive this
+  /// object. @throws UnsupportedError  `extra` has more than 65,535 bytes.
   Body(const ExtraWriter& extra, const std::string& bytes, Start& start);
   Body(const Body&) = delete;
   Body& operator=(const Body&) = delete;
@@ -87,7 +90,7 @@ class Body {
   std::string_view view_;
 };
 
-/// The two apart again; they point into the frame.
+/// The two parts of a body that was received; they point into the frame.
 struct SplitBody {
   ExtraReader extra;
   std::string_view bytes;

@@ -36,7 +36,7 @@ enum class Kind : std::uint8_t {
   kReleaseOutputs,
 };
 
-/// Every header begins with one; of the rare kinds it is all.
+/// The beginning of every header; messages of the rare kinds have nothing else.
 struct Start {
   std::int64_t step = 0;
   RequestId request;
@@ -54,15 +54,15 @@ enum Flag : std::uint8_t {
   kEarly = 4,  ///< of a backward request: a note about its early start stands in the body
   kKeepGraph = 8,
   kLongKey = 16,     ///< the caller's key stands in the body
-  kNotes = 32,       ///< so do links and forms
+  kNotes = 32,       ///< notes (links, forms and others) stand in the body
   kOnlyInputs = 64,  ///< smp::grad()
   kPromises = 128,   ///< a note about them stands in the body
 };
-/// Of forward requests, in that note.
+/// Flags of a forward request, in its note about promises.
 enum PromiseFlag : std::uint8_t { kKeepOutputs = 1, kWithholdOutputs = 2 };
-/// Of the end of a step.
+/// Flags of a StepEnded message.
 enum StepEndedFlag : std::uint8_t { kReplayed = 1, kFastest = 2, kKeepOrder = 4, kInOrder = 8 };
-/// Of tensors that are passed on, in the body.
+/// Flags of a PassedOn message, in its body.
 enum PassedOnFlag : std::uint8_t { kFailed = 1, kGradient = 2, kUnusual = 4, kAhead = 8 };
 
 inline constexpr std::size_t kFlagsInHeader = 64;  ///< of settings, or of tensors
@@ -81,7 +81,7 @@ struct ForwardHeader {
 };
 static_assert(sizeof(ForwardHeader) == 96);
 
-/// Of all others that name a record.
+/// The header of all other messages that name a record.
 struct RecordHeader {
   Start start;
   RecordId record;
@@ -89,14 +89,14 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 40);
 
-/// Valid as long as `header`.
+/// Returns the bytes of `header`; valid as long as it.
 template <class Header>
 std::span<const std::byte> bytes_of(const Header& header) {
   static_assert(std::has_unique_object_representations_v<Header>, "holes would be sent");
   return std::as_bytes(std::span(&header, 1));
 }
 
-/// @throws InternalError  it has another size.
+/// Returns a copy of the frame's header. @throws InternalError  it has another size.
 template <class Header>
 Header header_of(const d2d::ArrivedFrame& frame) {
   Header header;

@@ -29,8 +29,8 @@ struct Failure {
   bool of_input = false;  ///< nothing ran: an argument was promised by a call that failed
 };
 
-/// Where a call stands in the program: enough to give what it calls the keys that one process
-/// would.
+/// The position of a call in the program. It suffices to give the calls that it makes the keys
+/// which they would have in one process.
 struct CallPosition {
   OrderKey caller;               ///< of the call that makes this one; empty: the body
   std::uint32_t ordinal = 0;     ///< of this call within its caller
@@ -39,7 +39,7 @@ struct CallPosition {
 
 /// One output of a request, kept by the rank that runs it. Requests are named by who made them.
 struct OutputName {
-  PpRank owner;       ///< that has it
+  PpRank owner;       ///< the rank that has it
   RequestId request;  ///< of the caller, who is the same for all that is passed on
   std::uint32_t output = 0;
 };
@@ -49,11 +49,11 @@ struct OutputName {
 struct SendAhead {
   std::uint32_t output = 0;
   PpRank to;
-  std::uint32_t times = 1;  ///< that requests there take it; it goes once
+  std::uint32_t times = 1;  ///< number of requests there that take it; it is sent once
   friend bool operator==(const SendAhead&, const SendAhead&) = default;
 };
 
-/// A tensor of a request that comes from where it was made instead of with the request.
+/// A tensor of a request that does not come with it, but from the rank that made the tensor.
 struct PromisedInput {
   std::uint32_t index = 0;  ///< among the request's tensors, where an undefined one stands
   OutputName source = {};   ///< of a forward; gradients come unasked
@@ -64,7 +64,7 @@ struct PromisedInput {
   bool unusual = false;  ///< PassedOn::unusual
 };
 
-/// Run a module.
+/// Asks the owner of a module to run it.
 struct ForwardRequest {
   RequestId request;
   ModuleId module;
@@ -80,14 +80,16 @@ struct ForwardRequest {
   std::vector<PromisedInput> promised = {};  ///< of the arguments
   bool keep_outputs = false;                 ///< they may be asked for, until ReleaseOutputs
   bool withhold_outputs = false;             ///< they need not come with the answer
-  /// Of the caller's requests to one rank that run one after the other; 0: it waits for each.
+  /// The number of the row of requests, all of one execution of the caller, which run one after the
+  /// other on a rank. 0: the caller waits for each answer instead.
   std::uint64_t row = 0;
   std::uint32_t place = 0;  ///< in that row; a request with large tensors may be overtaken
   std::vector<SendAhead> ahead = {};     ///< of its outputs
   std::vector<RequestId> releases = {};  ///< ReleaseOutputs that travels along
 };
 
-/// Its answer. Outputs carry no history; those with `requires_grad` belong to the record.
+/// The answer to a ForwardRequest. Outputs carry no history; those with `requires_grad` belong to
+/// the record.
 struct ForwardResponse {
   RequestId request;
   RecordId record;  ///< none: nothing needs a gradient
@@ -101,7 +103,7 @@ struct ForwardResponse {
   Note inner = {};     ///< of each output: '\1' if others were computed from it; or empty
 };
 
-/// Where one of the gradients goes that a backward request computes.
+/// The destination of one of the gradients that a backward request computes.
 struct GradientRoute {
   std::uint32_t gradient = 0;  ///< of which input of the execution
   PpRank to;
@@ -109,14 +111,14 @@ struct GradientRoute {
   std::uint32_t index = 0;  ///< PromisedInput::index
 };
 
-/// Of a backward that is asked for before its forward has answered (early_backward.h).
+/// The part of a backward request that is sent before its forward has answered (early_backward.h).
 struct EarlyStart {
   RequestId forward;         ///< the caller's; it names the record. None: that is known
   std::int32_t output = -1;  ///< which of its results is the loss; -1: gradients come on routes
   double weight = 0;         ///< of the loss: its gradient
 };
 
-/// Run backward through a record.
+/// Asks the owner of a record to run backward through it.
 struct BackwardRequest {
   RequestId request;
   RecordId record;
@@ -133,7 +135,7 @@ struct BackwardRequest {
   std::vector<RequestId> releases = {};  ///< ReleaseOutputs that travels along
 };
 
-/// Its answer: gradients of the execution's inputs.
+/// The answer to a BackwardRequest: gradients of the execution's inputs.
 struct BackwardResponse {
   RequestId request;
   std::vector<at::Tensor> gradients;
@@ -141,13 +143,14 @@ struct BackwardResponse {
   Note routed = {};  ///< of each gradient: '\1' if there is one, and it went on its route; or empty
 };
 
-/// The answer to either request if an exception left it.
+/// The answer to a forward or backward request that has thrown.
 struct ErrorResponse {
   RequestId request;
   Failure failure;
 };
 
-/// From the caller of both: an output of an earlier request is a tensor of a later one.
+/// Sent by the caller of two requests to the owner of the earlier one: its output is a tensor of
+/// the later one.
 struct PassOn {
   RequestId request;
   std::uint32_t output = 0;
@@ -158,7 +161,8 @@ struct PassOn {
   std::uint32_t times = 1;  ///< ahead: SendAhead::times
 };
 
-/// That output, or a gradient on its route, for request `consumer` of `caller`.
+/// A tensor for request `consumer` of `caller`: the output that PassOn has asked for, or a gradient
+/// on its route.
 struct PassedOn {
   PpRank caller;
   RequestId consumer;       ///< ahead: the request that made it
@@ -173,40 +177,42 @@ struct PassedOn {
   bool shared = false;      ///< said by no sender: who takes it shares it (PromisedInput::shared)
 };
 
-/// Outputs of these requests will not be asked for any more.
+/// Says that outputs of these requests will not be asked for any more.
 struct ReleaseOutputs {
   std::vector<RequestId> requests;
 };
 
-/// A record will not be used any more.
+/// Says that a record will not be used any more.
 struct ReleaseRecord {
   RecordId record;
 };
 
-/// A microbatch's body reached its first backward.
+/// Says that a microbatch's body has reached its first backward.
 struct ForwardDone {
   std::int32_t microbatch = -1;
 };
 
-/// A microbatch's body ended.
+/// Says that a microbatch's body has ended.
 struct MicrobatchDone {
   std::int32_t microbatch = -1;
 };
 
-/// From pp_rank 0: all microbatches are done, sum your gradients. The same back: they are summed.
+/// Sent by pp_rank 0: all microbatches are done, so the receiver is to sum its gradients. Sent back
+/// to pp_rank 0: they are summed.
 struct FinishGradients {
   std::string facts = {};    ///< back only: StepTask::facts of the sender
   std::string buffers = {};  ///< back only: BufferCopies::report()
   bool in_order = false;     ///< back only: microbatches must enter a module of the sender in order
 };
 
-/// From pp_rank 0: every rank has summed its gradients; the step is over.
+/// Sent by pp_rank 0: every rank has summed its gradients, and the step is over.
 struct StepEnded {
   std::vector<Packet> outputs;  ///< of the body, one a microbatch; empty if they stay there
   std::vector<Note> forms;      ///< of their tensors, one a microbatch
   std::string buffers = {};     ///< BufferCopies::judge()
-  /// Nothing was said of this step before (static mode): all microbatches are done, sum your
-  /// gradients. Whoever has something to say sends FinishGradients all the same.
+  /// True if this is the first control message of the step (static mode): all microbatches are
+  /// done, so the receiver is to sum its gradients. A rank that has something to report sends
+  /// FinishGradients all the same.
   bool replayed = false;
   std::string facts = {};   ///< if replayed: StepTask::facts of pp_rank 0
   bool fastest = false;     ///< of the recorded steps so far: remember the order of your work
@@ -214,17 +220,17 @@ struct StepEnded {
   bool in_order = false;    ///< microbatches must enter some module in order
 };
 
-/// The step failed.
+/// Says that the step failed, and why.
 struct StepFailed {
   Failure failure;
 };
 
-/// The sender takes part in nothing any more.
+/// Says that the sender has left the job.
 struct RankLeft {};
 
-/// Nothing happens at the sender: what do you wait for?
+/// Asks what the receiver waits for, because nothing happens at the sender.
 struct StallQuestion {};
-/// What the sender waits for: a line for each of its waits, for people.
+/// The answer to a StallQuestion: one line, for people, for each wait of the sender.
 struct StallAnswer {
   std::string text;
 };

@@ -27,7 +27,7 @@ ExecutionModes modes_of(const wire::ForwardHeader& header) {
 }
 
 constexpr std::size_t kAny = std::size_t{1} << 32;
-/// In a note, which has at most 65,535 bytes (wire::Body).
+/// A bound on the numbers in a note, which has at most 65,535 bytes (wire::Body).
 constexpr std::size_t kMostNumbers = 1 << 16;
 
 RequestId request_of(NumberReader& in) {
@@ -35,14 +35,14 @@ RequestId request_of(NumberReader& in) {
   return {slot, static_cast<std::uint32_t>(in.index(kAny))};
 }
 
-/// Of what goes ahead: it is for one request at least.
+/// Reads for how many requests an output goes ahead, which is one at least.
 std::uint32_t times_of(NumberReader& in) {
   const auto times = static_cast<std::uint32_t>(in.index(kAny));
   SMP_ASSERT(times > 0, "an output that goes ahead for nobody");
   return times;
 }
 
-/// All that are left.
+/// Reads all request ids that are left.
 std::vector<RequestId> requests_of(NumberReader& in) {
   std::vector<RequestId> requests;
   while (!in.at_end()) requests.push_back(request_of(in));

@@ -12,7 +12,7 @@ struct ReceivedMessage {
   std::int64_t step = 0;  ///< of the sender
   Message message;
 };
-/// What send_message() sent. @throws InternalError  the frame is not one of ours.
+/// Decodes what send_message() sent. @throws InternalError  the frame is not one of ours.
 [[nodiscard]] ReceivedMessage decode_message(d2d::ArrivedFrame&& frame);
 
 }  // namespace smp::server

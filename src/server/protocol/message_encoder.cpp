@@ -141,7 +141,8 @@ void send_outputs(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
        body.bytes(), tensors, departure);
 }
 
-/// Most of them are little more than their name.
+/// Sends any kind of message. Kinds with an overload of send_message() go to it; most of the others
+/// have few fields.
 struct SendRest {
   d2d::Channel& channel;
   GlobalRank peer;

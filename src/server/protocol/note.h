@@ -8,7 +8,8 @@
 
 namespace smp::server {
 
-/// As small as a pointer and as cheap to move: messages pass through many hands.
+/// A constant text, nearly always empty. As small as a pointer and as cheap to move, because
+/// messages are moved often.
 class Note {
  public:
   Note() = default;

@@ -21,7 +21,7 @@ class NumberWriter {
   void put(std::int64_t number) {
     bytes_.append(reinterpret_cast<const char*>(&number), sizeof number);
   }
-  /// Their number, then the numbers.
+  /// Appends the count of `numbers`, then the numbers.
   void put(c10::IntArrayRef numbers) {
     put(static_cast<std::int64_t>(numbers.size()));
     for (const auto number : numbers) put(number);
@@ -31,7 +31,8 @@ class NumberWriter {
   std::string& bytes_;
 };
 
-/// @throws InternalError  the numbers end too early, or are outside the bounds asked for.
+/// Reads what NumberWriter has written. Its functions throw InternalError if the numbers end too
+/// early, or are outside the bounds asked for.
 class NumberReader {
  public:
   explicit NumberReader(std::string_view bytes) : bytes_(bytes) {}
@@ -44,7 +45,7 @@ class NumberReader {
     bytes_.remove_prefix(sizeof number);
     return number;
   }
-  /// From 0 to `count` - 1.
+  /// Reads a number from 0 to `count` - 1.
   std::size_t index(std::size_t count) {
     const auto number = get();
     SMP_ASSERT(number >= 0 && static_cast<std::uint64_t>(number) < count, number, " of ", count);

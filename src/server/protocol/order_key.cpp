@@ -16,12 +16,12 @@ std::uint32_t byte_at(std::string_view bytes, std::size_t place) noexcept {
   return static_cast<unsigned char>(bytes[place]);
 }
 
-/// Bytes that the ordinal takes whose first byte is `first`.
+/// Returns the number of bytes of an ordinal whose first byte is `first`.
 std::size_t encoded_size(std::uint32_t first) noexcept {
   return first < kMark ? 1 : 1 + (first - kMark);
 }
 
-/// The first ordinal of `bytes`, which are well formed.
+/// Returns the first ordinal of `bytes`, which must be well formed.
 std::uint32_t first_ordinal(std::string_view bytes) noexcept {
   const auto size = encoded_size(byte_at(bytes, 0));
   if (size == 1) return byte_at(bytes, 0);
@@ -30,8 +30,8 @@ std::uint32_t first_ordinal(std::string_view bytes) noexcept {
   return ordinal;
 }
 
-/// Whether `bytes` begin with an ordinal as append() writes it. Another writing of the same ordinal
-/// would compare as another.
+/// True if `bytes` begin with an ordinal as append() writes it. Other bytes for the same ordinal
+/// would compare as a different key.
 bool well_formed(std::string_view bytes) noexcept {
   const auto size = encoded_size(byte_at(bytes, 0));
   if (byte_at(bytes, 0) < kMark) return true;

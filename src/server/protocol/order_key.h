@@ -20,25 +20,26 @@ namespace smp::server {
 /// depth 15 or less needs no allocation. Threads: a value; no state is shared.
 class OrderKey {
  public:
-  /// The body of the step.
+  /// Makes the key of the step's body.
   OrderKey() = default;
 
-  /// The key of this execution's call number `ordinal`, which counts from 0 or 1 as the caller
-  /// likes, as long as later calls have higher numbers.
+  /// Returns the key of this execution's call number `ordinal`, which counts from 0 or 1 as the
+  /// caller likes, as long as later calls have higher numbers.
   [[nodiscard]] OrderKey child(std::uint32_t ordinal) const;
   /// Turns this key into that of its call number `ordinal`.
   void append(std::uint32_t ordinal);
 
-  /// Number of ordinals; 0 for the body. Linear in the length.
+  /// The number of ordinals; 0 for the body. Takes time linear in the length.
   [[nodiscard]] std::size_t depth() const noexcept;
 
-  /// For the wire; from_bytes() reads it. Valid as long as the key is unchanged.
+  /// The key as bytes for messages, which from_bytes() reads. Valid as long as the key is
+  /// unchanged.
   [[nodiscard]] std::string_view bytes() const noexcept { return bytes_; }
-  /// @throws InternalError unless bytes() of a key gave `bytes`.
+  /// Returns the key whose bytes() gave `bytes`. @throws InternalError if there is none.
   [[nodiscard]] static OrderKey from_bytes(std::string_view bytes);
 
-  /// For messages: "body.3.0.12". Of a path of more than 32 ordinals the middle is left out, as in
-  /// "body.3.0.(9984 more).1.1".
+  /// The key as text for messages to people: "body.3.0.12". Of a path of more than 32 ordinals the
+  /// middle is left out, as in "body.3.0.(9984 more).1.1".
   [[nodiscard]] std::string text() const;
 
   // std::string compares its bytes unsigned, and a prefix as less.

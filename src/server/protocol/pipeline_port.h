@@ -14,35 +14,36 @@
 
 namespace smp::server {
 
-/// Threads: the rank's; nothing here suspends.
+/// Sends messages to the other stages, and receives theirs. Threads: the rank's; nothing here
+/// suspends.
 class PipelinePort {
  public:
   /// @param stages  the job's rank of every stage, this one among them
   PipelinePort(d2d::Channel& channel, std::vector<GlobalRank> stages);
 
   PpRank rank() const noexcept { return rank_; }
-  /// How people call `stage`: by the rank that runs it.
+  /// The name of `stage` in messages to people: the job's rank that runs it.
   GlobalRank name(PpRank stage) const { return stages_.at(stage.index()); }
   GlobalRank name() const { return name(rank_); }
   int size() const noexcept { return static_cast<int>(stages_.size()); }
   bool is_first() const noexcept { return rank_.value() == 0; }
 
-  /// @throws PeerLostError  the way to the others is broken; with the reason.
+  /// Checks the way to the other stages. @throws PeerLostError  it is broken; with the reason.
   void require_open() const;
-  /// Whether it is, for good.
+  /// True if the way to the others is broken, for good.
   bool has_failed() const noexcept;
-  /// Messages belong to the next step from now on.
+  /// Begins the next step, to which messages belong from now on.
   void begin_step() noexcept { ++step_; }
-  /// How many steps this rank has begun.
+  /// The number of steps that this rank has begun.
   std::int64_t step() const noexcept { return step_; }
 
   template <class Kind>
   void send(PpRank to, const Kind& message) {
     send_message_of_step(stages_.at(to.index()), message);
   }
-  /// To every other stage, in order.
+  /// Sends `message` to every other stage, in order of stages.
   void send_to_others(const Message& message);
-  /// The same; `departure` counts what has not left yet.
+  /// Sends `message` to every other stage; `departure` counts the tensors that have not left yet.
   void send_to_others(const StepEnded& message, const std::shared_ptr<d2d::Departure>& departure);
 
   /// Called in a poll for every message; must not suspend. What it throws, and frames that make no
@@ -51,10 +52,10 @@ class PipelinePort {
   using ErrorHandler = std::function<void(std::exception_ptr error)>;
   void open(Receiver receiver, ErrorHandler on_error);
   void close();
-  /// Messages so far, beside requests and answers, tensors that are passed on, and outputs of
-  /// steps.
+  /// The number of messages sent so far, except for requests and answers, tensors that are passed
+  /// on, and outputs of steps.
   std::uint64_t control_messages() const noexcept { return control_messages_; }
-  /// Whether a message is being received.
+  /// True while a message is being received.
   bool receiving() const noexcept { return receiving_; }
 
  private:

@@ -23,8 +23,8 @@
 namespace smp::server {
 namespace {
 
-/// What is thrown: caught as `Known`, as any base of it, and as RemoteError. `Known` has the only
-/// std::exception in it, so that no catch is ambiguous.
+/// The exception that is thrown: it is caught as `Known`, as any base of it, and as RemoteError.
+/// `Known` has the only std::exception in it, so that no catch is ambiguous.
 template <class Known>
 class RemoteErrorOf final : public Known, public RemoteError {
  public:
@@ -48,7 +48,7 @@ class RemoteErrorOf final : public Known, public RemoteError {
   }
 };
 
-/// One type: how to know it, and how to throw it.
+/// One type that every rank knows: how to recognise it, and how to make an exception of it.
 struct KnownType {
   bool (*matches)(const std::exception& error) noexcept;
   std::exception_ptr (*make)(const Failure& failure);
@@ -64,8 +64,8 @@ constexpr KnownType known() {
           }};
 }
 
-/// Derived types before their bases; places are numbers on the wire. A plain std::runtime_error
-/// becomes an Error, which is one.
+/// The known types, derived ones before their bases; positions are numbers on the wire. A plain
+/// std::runtime_error becomes an Error, which is one.
 constexpr std::array kKnownTypes{
     known<UsageError>(),
     known<UnsupportedError>(),

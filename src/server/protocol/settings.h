@@ -8,8 +8,9 @@
 
 namespace smp::server {
 
-/// One flag a module, then one a parameter, in the order of SettingFlags::subtree(). Nearly always
-/// every one of them is on, and then nothing is sent.
+/// The flags in the order of SettingFlags::subtree(): of each module its training flag, then the
+/// requires_grad flags of its own parameters. Nearly always every one of them is on, and then
+/// nothing is sent.
 struct Settings {
   bool plain = true;        ///< all flags are on; the rest has no meaning then
   std::uint64_t first = 0;  ///< the first 64 flags

@@ -8,7 +8,7 @@
 
 namespace smp::server {
 
-/// The first 64 need no memory.
+/// A list of flags. The first 64 need no memory of their own.
 class TensorFlags {
  public:
   TensorFlags() = default;
@@ -28,7 +28,7 @@ class TensorFlags {
     return i < kFew ? ((few_ >> i) & 1) != 0 : many_[i - kFew];
   }
   std::size_t size() const noexcept { return size_; }
-  /// Forgets those from `size` on.
+  /// Drops the flags from index `size` on.
   void truncate(std::size_t size) {
     if (size >= size_) return;
     if (size < kFew) few_ &= (std::uint64_t{1} << size) - 1;

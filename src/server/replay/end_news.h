@@ -11,9 +11,9 @@
 
 namespace smp::server {
 
-/// Of one step, on pp_rank 0. A rank's window moves on when a microbatch has ended there: its
-/// forward is done, and no record of it is kept. A backward request says the former, and takes the
-/// record. Threads: the rank's.
+/// The bookkeeping of one step, on pp_rank 0. A rank's window moves on when a microbatch has ended
+/// there: its forward is done, and no record of it is kept. A backward request says the former, and
+/// takes the record. Threads: the rank's.
 class EndNews {
  public:
   EndNews(int microbatches, int ranks)
@@ -22,25 +22,28 @@ class EndNews {
         told_(asked_),
         records_(static_cast<std::size_t>(microbatches), 0) {}
 
-  /// `owner` is asked for a backward that adds to gradients.
+  /// Notes that `owner` was asked for a backward that adds to gradients.
   void asked(int microbatch, PpRank owner) { asked_.at(place(microbatch, owner)) = true; }
-  /// But did not begin it.
+  /// Notes that `owner` did not begin the backward that it was asked for.
   void not_begun(int microbatch, PpRank owner) { asked_.at(place(microbatch, owner)) = false; }
-  /// Some rank keeps a record for this one. A backward may take it before that is known.
+  /// Notes that some rank keeps a record of `microbatch`. A backward may take it before this is
+  /// known, so record_gone() may be called first.
   void record_kept(int microbatch) { ++records_.at(static_cast<std::size_t>(microbatch)); }
   void record_gone(int microbatch) { --records_.at(static_cast<std::size_t>(microbatch)); }
 
-  /// Once the body of `microbatch` has ended: who may not know, and is to be told now. A record
-  /// that is left may keep others, of whatever ranks.
+  /// Returns the ranks that may not know that `microbatch` has ended and must be told now. Called
+  /// once, when its body has ended. If a record is left, all are told, since it may keep others on
+  /// any rank.
   [[nodiscard]] std::vector<PpRank> to_tell(int microbatch) {
     ended_.push_back(microbatch);
     const bool all = tells_all_ || records_.at(static_cast<std::size_t>(microbatch)) != 0;
     return tell(microbatch, [&](std::size_t at) { return all || !asked_.at(at); });
   }
-  /// From now on everyone is to be told of every end.
+  /// Makes to_tell() return every rank from now on.
   void hide_nothing() noexcept { tells_all_ = true; }
-  /// A rank may keep what this one cannot see: a graph that a module holds of a call of its own.
-  /// @return microbatches that have ended, each with those who were not told
+  /// Takes all ranks that were not told of a microbatch that has ended: a rank may keep a record
+  /// that pp_rank 0 cannot see, because a module there holds the graph of a call of its own.
+  /// @return microbatches that have ended, each with the ranks that were not told
   [[nodiscard]] std::vector<std::pair<int, std::vector<PpRank>>> take_untold() {
     std::vector<std::pair<int, std::vector<PpRank>>> all;
     for (const int microbatch : ended_) {
@@ -51,7 +54,7 @@ class EndNews {
   }
 
  private:
-  /// Those of whom `need` says so, and who were not told before.
+  /// Returns, and marks as told, the ranks for which `need` is true and that were not told before.
   template <class Need>
   std::vector<PpRank> tell(int microbatch, const Need& need) {
     std::vector<PpRank> ranks;

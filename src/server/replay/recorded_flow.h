@@ -15,16 +15,19 @@
 
 namespace smp::server {
 
-/// A tree: where control flow branches, each branch has calls of its own. Threads: the rank's.
+/// A tree of calls: where control flow branches, each branch has calls of its own. Threads: the
+/// rank's.
 class RecordedFlow {
  public:
-  /// A call that came after certain others.
+  /// A call that an execution has made after a certain sequence of others.
   class Call {
    public:
-    /// Where its results will go, if they went the same ways the last two times; else nothing.
+    /// The ranks to which its results will go, if they went to the same ones the last two times;
+    /// else empty.
     const std::vector<SendAhead>& ahead() const noexcept { return ahead_; }
-    /// Where they went this time. Whether the last request got a name or a value may be for timing
-    /// to decide, so the times may differ: as many as the lesser are certain, others ask.
+    /// Notes where its results went this time. Timing may decide whether a request gets a name or a
+    /// value, so the counts of two times may differ: only the smaller count is sent ahead, further
+    /// requests ask.
     void went(std::vector<SendAhead>&& ways) {
       ahead_.clear();
       if (known_ && std::ranges::equal(ways, ways_, same_way)) {
@@ -57,12 +60,13 @@ class RecordedFlow {
     bool is_new_ = false;  // no execution has gone it before
   };
   struct Step {
-    Call* call;    ///< nullptr: there are too many to be written down; valid as long as this
-    bool departs;  ///< up to here others have gone the same way
+    Call* call;    ///< nullptr: too many calls are recorded; valid as long as the RecordedFlow
+    bool departs;  ///< the first call at which the execution leaves all recorded ways
   };
 
-  /// @param way  to which this call is added
-  /// @param kind  calls are alike that have the same (ExpectedResults::key_of)
+  /// Returns the next call of an execution, which is recorded if it is new.
+  /// @param way  the calls of the execution so far, to which this one is added
+  /// @param kind  the same for alike calls (ExpectedResults::key_of)
   Step next(Way& way, std::uint64_t kind) {
     way.name_ = base::mix_key(way.name_, kind);
     const auto found = calls_.find(way.name_);
@@ -72,7 +76,7 @@ class RecordedFlow {
   }
 
  private:
-  /// Arguments may hold a number that is another at each call.
+  /// A bound on the calls recorded: arguments may hold a number that differs at each call.
   static constexpr std::size_t kMost = 1 << 16;
 
   std::unordered_map<std::uint64_t, Call> calls_;

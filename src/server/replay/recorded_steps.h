@@ -10,26 +10,26 @@
 
 namespace smp::server {
 
-/// On pp_rank 0, which decides. What modules compute and whom they call may differ from step to
-/// step: requests say that themselves. Only what is said beside them is left out. Threads: the
-/// rank's.
+/// Decides, on pp_rank 0, whether steps are replayed. What modules compute and whom they call may
+/// differ from step to step: requests say that themselves. Only what is said beside them is left
+/// out. Threads: the rank's.
 class RecordedSteps {
  public:
-  /// As many steps are recorded (paper §4.4: T).
+  /// The number of steps recorded (paper §4.4: T).
   static constexpr int kSteps = 5;
 
   explicit RecordedSteps(bool wanted) noexcept : wanted_(wanted) {}
 
-  /// The next step may be replayed.
+  /// True if the next step may be replayed.
   [[nodiscard]] bool may_replay() const noexcept { return wanted_ && alike_ >= kSteps; }
-  /// What a step's order is good for.
+  /// The kind of a step, which decides for which later steps its order is good.
   enum class Kind : std::uint8_t {
     kOther,     ///< nothing: other ranks do not know how many microbatches it had
     kForward,   ///< it only evaluates
     kTraining,  ///< with backward: better, and good for evaluations as well
   };
-  /// A step ended with all that ranks say at an end, after `duration`.
-  /// @param news  some rank said what it had not said before
+  /// Notes that a step ended well, with all control messages, after `duration` (ns).
+  /// @param news  true if some rank reported something that it had not reported before
   /// @return whether later steps of as many microbatches shall keep to its order: it is the fastest
   /// of its kind so far, and none of a better kind was seen
   bool ended(bool news, Kind kind, int microbatches, base::Nanoseconds duration) {
@@ -42,14 +42,15 @@ class RecordedSteps {
     best->second = step;
     return true;
   }
-  /// A step failed, or a rank had something to say after one that was replayed.
+  /// Forgets all steps, because one failed, or a rank had something to report after one that was
+  /// replayed.
   void forget() noexcept {
     alike_ = 0;
     best_.clear();
   }
 
  private:
-  /// Kind, and how fast it was.
+  /// The kind of a step, and its negative duration: greater is better.
   using Order = std::pair<Kind, base::Nanoseconds>;
 
   bool wanted_;

@@ -20,7 +20,8 @@ namespace {
 
 using schedule::Phase;
 
-/// Of a loss: as its caller would make it.
+/// Makes the gradient of a loss as its caller would: ones of the loss's shape and options, times
+/// `weight`.
 at::Tensor gradient_of_loss(const torch::autograd::Edge& loss, double weight) {
   const at::NoGradGuard no_grad;
   const auto& about = loss.function->input_metadata(loss.input_nr);
@@ -30,7 +31,7 @@ at::Tensor gradient_of_loss(const torch::autograd::Edge& loss, double weight) {
 
 }  // namespace
 
-/// The second part of a backward, and what it needs.
+/// The second part of a backward, with everything that it needs.
 struct BackwardRequests::WeightWork {
   Record record;
   GradientAccumulator::Pass sink;
@@ -79,7 +80,8 @@ RecordId BackwardRequests::record_of(const BackwardTask& task) const {
   return early_.record_of({task.source, early->forward});
 }
 
-/// Others need a gradient that is given.
+/// True if `output` of the record is a single number, so that its gradient follows from a weight;
+/// for outputs of other sizes the gradient must be given.
 bool BackwardRequests::has_one_number(RecordId id, std::int32_t output) const {
   const auto* record = core_.step->records.find(id);
   if (record == nullptr || static_cast<std::size_t>(output) >= record->outputs.size()) return false;
@@ -89,7 +91,8 @@ bool BackwardRequests::has_one_number(RecordId id, std::int32_t output) const {
   return std::all_of(sizes.begin(), sizes.end(), [](const auto& size) { return size == 1; });
 }
 
-/// One whose gradients failed keeps its record: its caller did not get as far as using it.
+/// Starts a request whose gradients have come. If one of them failed, it is answered as not run and
+/// its record is kept, since the caller's own backward did not get that far.
 void BackwardRequests::start(BackwardTask&& task, bool input_failed) {
   if (!core_.in_good_step()) return;
   const auto& early = task.request.early;
@@ -137,7 +140,7 @@ void BackwardRequests::run(BackwardTask&& task) {
   if (core_.in_good_step()) entry_.drop(request.microbatch);
 }
 
-/// Gradients with a route go there, the others to the caller.
+/// Sends gradients that have a route along it, and puts the others into the answer to the caller.
 BackwardResponse BackwardRequests::response_to(PpRank caller, BackwardRequest& request,
                                                variable_list&& gradients, const char* path) {
   std::string routed(request.routes.empty() ? 0 : gradients.size(), '\0');
@@ -173,7 +176,8 @@ void BackwardRequests::fail_routes(PpRank caller, const BackwardRequest& request
   }
 }
 
-/// Kept for another backward if the request says so.
+/// Takes the record of `request`, or copies it if the request says that the graph is kept for
+/// another backward. @throws UsageError  an earlier backward has freed it.
 Record BackwardRequests::take_record(const BackwardRequest& request) const {
   auto& records = core_.step->records;
   const auto* record = records.find(request.record);
@@ -187,7 +191,8 @@ Record BackwardRequests::take_record(const BackwardRequest& request) const {
   return taken;
 }
 
-/// Those of the forward, unless the caller has frozen or freed parameters since.
+/// Returns the flags for this backward: those at the end of the forward, unless the caller has
+/// frozen or unfrozen parameters since.
 SettingsBoard::View BackwardRequests::settings_of(const BackwardRequest& request,
                                                   const Record& record) {
   if (!request.settings) return record.settings;
@@ -238,7 +243,8 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
   return captured;
 }
 
-/// When nothing is left that others wait for. Its failure ends the step: the caller has its answer.
+/// Runs the second part of a backward once this rank has no work that others wait for. An exception
+/// fails the step, because the caller has its answer already.
 void BackwardRequests::run_rest(WeightWork& rest, ExecutionScope& scope) try {
   const auto microbatch = rest.record.microbatch;
   set_priority(core_.priority(Phase::kWeightGradient, microbatch));
@@ -262,7 +268,8 @@ void BackwardRequests::run_rest(WeightWork& rest, ExecutionScope& scope) try {
       remote_exception(failure_of(std::current_exception(), core_.port.rank(), who)));
 }
 
-/// Of smp::grad(): only what leads to the boundary is executed. A record that is freed is closed.
+/// Runs the backward of smp::grad(): only nodes that lead to the boundary are executed. Closes the
+/// execution if its graph is freed.
 variable_list BackwardRequests::gradients_of_inputs(const Record& record, const edge_list& roots,
                                                     variable_list&& gradients, bool keep_graph) {
   auto options = pass_options(keep_graph, core_);

@@ -16,23 +16,25 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Runs backward over records of this rank for their callers. Threads: the rank's.
 class BackwardRequests {
  public:
   BackwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry);
 
   // Messages of other ranks; safe in a poll.
   void on_message(PpRank source, BackwardRequest&& request);
-  /// A gradient.
+  /// Takes a gradient that another rank has sent for a backward request.
   void on_message(PassedOn&& message);
 
-  /// On a worker. What a hook throws goes to the caller as an ErrorResponse.
+  /// Runs `task` on the calling worker fiber, which may be suspended. An exception goes to the
+  /// caller as an ErrorResponse.
   void run(BackwardTask&& task);
-  /// Those that name their forward instead of its record.
+  /// The backward requests that name their forward request instead of its record.
   EarlyRequests& early() noexcept { return early_; }
-  /// Microbatch and module of each whose forward has ended here.
+  /// The microbatch and module of each request that waits for gradients and whose forward has ended
+  /// here.
   std::vector<std::pair<std::int32_t, ModuleId>> waiting() const;
-  /// The step is over.
+  /// Forgets all waiting requests because the step is over.
   void clear() noexcept;
 
  private:

@@ -16,18 +16,20 @@ namespace smp::server {
 
 class EarlyRequests {
  public:
-  /// What a request does when its forward has ended: runs, or says that it did not, because the
-  /// forward left no record, or one that its caller could not know.
+  /// Called with a request when its forward has ended. `may_run` is false if it must be answered as
+  /// not run, because the forward left no record or did not end as was promised.
   using Start = std::function<void(BackwardTask&& task, bool may_run)>;
   explicit EarlyRequests(Start start) : start_(std::move(start)) {}
 
-  /// A request for the backward of a loss.
+  /// Adds a request for the backward of a loss, which starts when its forward has ended here.
   void add(BackwardTask&& task);
-  /// What forward `name` leaves, before it answers.
+  /// Notes the record that forward `name` leaves, before it answers. `as_promised` is false if it
+  /// ended otherwise than was promised.
   void note(const RequestName& name, RecordId record, bool as_promised);
-  /// It has answered, or failed.
+  /// Notes that forward `name` has answered, or failed, and starts the request that waits for it.
   void ended(const RequestName& name);
-  /// None: there is none, or the forward did not end as was promised.
+  /// Returns the record of forward `name`; the empty id if there is none, or the forward did not
+  /// end as was promised.
   RecordId record_of(const RequestName& name) const;
 
   void clear() noexcept { forwards_.clear(); }

@@ -35,14 +35,15 @@ Note note_of(const TensorFlags& flags) {
   return note;
 }
 
-/// An argument comes from a call that ended otherwise than was promised of it, or that hangs on
-/// one.
+/// True if an argument comes from a call that ended otherwise than was promised, or from one whose
+/// arguments did.
 bool is_unusual(const ForwardRequest& request) {
   return std::any_of(request.promised.begin(), request.promised.end(),
                      [](const PromisedInput& input) { return input.unusual; });
 }
 
-/// A joint call is none of the program's: what it runs are calls.
+/// Runs the call. A joint call has no bracket of its own: it is no call of the program, but the
+/// modules that it runs are.
 Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
   if (entry.joint) return entry.run(module, arguments);
   const LocalCall bracket(*module::call_handler().get(), module);
@@ -102,7 +103,7 @@ void ForwardRequests::start(WaitingRequests::Forward&& forward, bool input_faile
   waiting_.ended(forward.row);
 }
 
-/// It leaves no outputs and no graph.
+/// Notes that a request has failed: it leaves no outputs and no graph.
 void ForwardRequests::failed(const RequestName& name, ExecutionId execution) {
   kept_.fail(name);
   core_.accumulator.mark_closed(execution);
@@ -144,8 +145,8 @@ void ForwardRequests::run(ForwardTask&& task) {
   entry_.drop(request.microbatch);
 }
 
-/// Of this rank's own outputs, and of what several requests take, each gets one that it may write
-/// to.
+/// Puts the promised tensors that have come among the arguments. Outputs of this rank, and tensors
+/// that several requests take, are cloned on write, so that each request may write to them.
 void ForwardRequests::take_promised(PpRank caller, ForwardRequest& request) const {
   for (auto& input : request.promised) {
     if (input.ahead) {
@@ -189,8 +190,8 @@ ForwardResponse ForwardRequests::run_forward(PpRank source, ForwardRequest& requ
   return response;
 }
 
-/// An exception takes no changed arguments with it. A caller that catches it would go on with the
-/// old ones, so it ends the step.
+/// Runs the module until all of its calls have ended. If it throws after it has changed arguments
+/// in place, the step fails: a caller that catches the exception would go on with the old values.
 Packet ForwardRequests::run_module(const CallEntry& entry, RoutedBase& module, Packet& packet,
                                    const WatchedArguments& arguments) try {
   Packet result;

@@ -16,7 +16,7 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Runs modules of this rank for other ranks. Threads: the rank's.
 class ForwardRequests {
  public:
   ForwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry,
@@ -26,16 +26,17 @@ class ForwardRequests {
   // differ between ranks.
   void on_message(PpRank source, ForwardRequest&& request);
   void on_message(PpRank source, const PassOn& message);
-  /// An argument.
+  /// Takes an argument that another rank has sent for a forward request.
   void on_message(PassedOn&& message);
-  /// Outputs of these requests of `caller` will not be asked for any more.
+  /// Releases the outputs of these requests of `caller`, which will not be asked for any more.
   void release(PpRank caller, const std::vector<RequestId>& requests);
 
-  /// On a worker. What the module throws goes to the caller as an ErrorResponse.
+  /// Runs `task` on the calling worker fiber, which may be suspended. An exception of the module
+  /// goes to the caller as an ErrorResponse.
   void run(ForwardTask&& task);
-  /// What waits for tensors of other ranks, for reports.
+  /// The requests that wait for tensors of other ranks, for reports.
   const WaitingRequests& waiting() const noexcept { return waiting_; }
-  /// The step is over.
+  /// Forgets kept outputs and waiting requests because the step is over.
   void clear() noexcept;
 
  private:

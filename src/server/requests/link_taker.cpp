@@ -32,8 +32,9 @@ bool is_view_of(const at::Tensor& tensor, const at::Tensor& base) {
   return view != nullptr && view->get_backward_view().base_.is_same(base);
 }
 
-/// Views of one operator, which LibTorch lets nobody write to. Others of that kind come from a
-/// custom function, whose backward may be anything.
+/// True if `tensor` is one of several views that split() or unbind() returned, to which LibTorch
+/// lets nobody write. Others of that kind come from a custom function, whose backward may be
+/// anything.
 bool is_plain_multi_view(const at::Tensor& tensor) {
   const auto& node = tensor.grad_fn();
   if (!node) return false;
@@ -63,7 +64,8 @@ LinkKind kind_of_link(const at::Tensor& output, const at::Tensor& source, bool g
   return differentiable ? LinkKind::kThroughRecord : LinkKind::kDetached;
 }
 
-/// As the caller will have `source`; nothing if `output` is no view that can be told.
+/// Returns the layout of `output` as a view of `source` with the strides in which the caller will
+/// have `source`; nullopt if it cannot be expressed so.
 std::optional<Layout> view_in(const at::Tensor& output, const at::Tensor& source) {
   const auto compact = compact_strides(source.sizes(), source.strides());
   if (!compact) return std::nullopt;
@@ -72,7 +74,8 @@ std::optional<Layout> view_in(const at::Tensor& output, const at::Tensor& source
                   source.sizes(), source.strides(), *compact);
 }
 
-/// The same bytes may be read in two ways.
+/// True if both tensors read the same bytes in the same way: same dtype, conjugate and negative
+/// bits.
 bool read_alike(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() &&
          a.is_neg() == b.is_neg();
@@ -87,7 +90,7 @@ bool stands_in(at::ArrayRef<at::Tensor> tensors, const at::Tensor& tensor) {
 
 class LinkTaker {
  public:
-  /// Adds hidden bases to `outputs`.
+  /// Appends hidden bases (add_hidden_bases()) to `outputs`.
   LinkTaker(std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor> arguments, bool grad)
       : outputs_(outputs), arguments_(arguments), grad_(grad), count_(outputs.size()) {
     for (const auto& output : outputs) output_memory_.push_back(memory_of(output));
@@ -103,7 +106,8 @@ class LinkTaker {
   }
 
  private:
-  /// Two outputs may lie on each other and be views of something that is no output: it goes along.
+  /// Appends the common base of two outputs that overlap and are views of a tensor which is neither
+  /// output nor argument: it is sent with them.
   void add_hidden_bases() {
     for (std::size_t k = 1; k < count_; ++k) {
       for (std::size_t j = 0; j < k; ++j) {
@@ -141,7 +145,7 @@ class LinkTaker {
     }
   }
 
-  /// The output that `k` is a view of; else an earlier one that covers it.
+  /// Returns the output that output `k` is a view of; else an earlier one that overlaps it.
   std::optional<std::size_t> source_output(std::size_t k, const void* memory) const {
     const auto& output = outputs_[k];
     std::optional<std::size_t> found;
@@ -185,7 +189,8 @@ class LinkTaker {
   std::vector<OutputLink> links_;
 };
 
-/// Nearly always: none of them is, or lies on, an argument or another output.
+/// True if no output is an argument or another output, or shares memory with one; that is nearly
+/// always so.
 bool stand_alone(const std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor> arguments) {
   for (std::size_t k = 0; k < outputs.size(); ++k) {
     const auto& output = outputs[k];
@@ -202,7 +207,8 @@ bool stand_alone(const std::vector<at::Tensor>& outputs, at::ArrayRef<at::Tensor
   return true;
 }
 
-/// Those whose gradients pass through the record: the others the caller makes of what it has.
+/// Returns the outputs whose gradients pass through the record, undefined in place of the others,
+/// which the caller makes of tensors that it has.
 std::vector<at::Tensor> recorded_of(const std::vector<at::Tensor>& outputs,
                                     const OutputLinks& told) {
   auto recorded = outputs;
@@ -212,8 +218,9 @@ std::vector<at::Tensor> recorded_of(const std::vector<at::Tensor>& outputs,
   return recorded;
 }
 
-/// A view of which the module has made more has a gradient there too: it passes through the record,
-/// so that this is known at the caller.
+/// Returns inner_outputs() of what is sent. A view that the module has used for another output has
+/// a gradient at the owner too: its link is changed to pass through the record, so that the caller
+/// knows.
 TensorFlags inner_of_linked(const std::vector<at::Tensor>& outputs, OutputLinks& told) {
   while (true) {
     const auto inner = inner_outputs(outputs, recorded_of(outputs, told));

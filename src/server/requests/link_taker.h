@@ -12,16 +12,17 @@
 
 namespace smp::server {
 
-/// What linked outputs need at the caller.
+/// The data that the caller needs to make linked outputs.
 struct LinkedOutputs {
   std::string note;  ///< for follow_links(); empty: nothing is linked, which is the rule
-  /// Whose gradients pass through the record; undefined: of none. Empty: the outputs as they are.
+  /// The tensors whose gradients pass through the record, in the order of those that are sent;
+  /// undefined where none does. Empty: the outputs as they are.
   std::vector<at::Tensor> recorded;
   TensorFlags inner;  ///< inner_outputs() of all that is sent
 };
 /// Takes those outputs out of `outputs` that the caller can make of something it has, and adds new
 /// values of changed arguments, and tensors that several outputs are views of, at the end.
-/// @param path  of the module, for messages
+/// @param path  the path of the module, for messages
 /// @param grad  the caller's grad mode
 /// @throws UnsupportedError  the module changed an argument in a way that the caller cannot follow
 LinkedOutputs take_links(std::vector<at::Tensor>& outputs, const WatchedArguments& arguments,

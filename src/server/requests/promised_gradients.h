@@ -18,13 +18,14 @@ namespace smp::server {
 
 class PromisedGradients {
  public:
-  /// What a request does when all of its gradients have come: runs, or fails because one did.
+  /// Called with a request when all of its gradients have come. `input_failed` is true if one of
+  /// them failed, so that the request must fail too.
   using Start = std::function<void(BackwardTask&& task, bool input_failed)>;
   explicit PromisedGradients(Start start) : start_(std::move(start)) {}
 
-  /// A request some of whose gradients are promised.
+  /// Adds a request some of whose gradients are promised.
   void add(BackwardTask&& task);
-  /// One of them; it may come before the request.
+  /// Takes one of these gradients, which may come before its request.
   void take(PassedOn&& message);
 
   std::size_t size() const noexcept { return waiting_.size() + too_early_.size(); }

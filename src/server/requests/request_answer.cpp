@@ -13,7 +13,7 @@ void RequestAnswer::begin(PpRank source, RequestId request, const ExecutionScope
   core_.step->begins(scope.identity().phase, scope.identity().microbatch);
 }
 
-/// Of the exception at hand.
+/// Sends the exception that is being handled.
 void RequestAnswer::send_failure(PpRank source, RequestId request, const ExecutionScope& scope) {
   char who[256] = "";
   scope.describe(who, sizeof who);

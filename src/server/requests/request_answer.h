@@ -11,13 +11,13 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Answers requests of other ranks. Threads: the rank's.
 class RequestAnswer {
  public:
   RequestAnswer(ServerCore& core, FailureControl& failures) : core_(core), failures_(failures) {}
 
-  /// Sends the response that `run` returns, or the exception that it throws, after `failed`. On a
-  /// worker.
+  /// Sends the response that `run` returns. If `run` throws, calls `failed`, then sends the
+  /// exception. Runs on a worker fiber, which `run` may suspend.
   template <class Run>
   void send(PpRank source, RequestId request, ExecutionScope& scope, Run&& run,
             c10::function_ref<void()> failed) {
@@ -37,7 +37,8 @@ class RequestAnswer {
       send_failure(source, request, scope);
     }
   }
-  /// It was not run, because `what` failed: "an argument was promised by a call". Safe in a poll.
+  /// Answers that the request was not run because `what` ("an argument was promised by a call") has
+  /// failed. Safe in a poll.
   void send_not_run(PpRank source, RequestId request, ModuleId module, std::int32_t microbatch,
                     const char* what);
 

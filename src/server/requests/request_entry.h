@@ -11,14 +11,15 @@ class RequestEntry {
  public:
   explicit RequestEntry(ServerCore& core) : core_(core) {}
 
-  /// Runs it once its microbatch may enter this rank.
+  /// Launches `task` once its microbatch may enter this rank.
   void enter(ForwardTask&& task);
-  /// Work of the microbatch has ended here, or a record of it is gone.
+  /// Notes that work of the microbatch has ended here, or a record of it is gone.
   void drop(int microbatch);
-  /// By word of pp_rank 0. It ends here once no weight part of it is left.
+  /// Take what pp_rank 0 says: the microbatch's forward is done on all ranks, or its body has
+  /// ended. The microbatch ends here once no weight part of it is left.
   void forward_done(int microbatch);
   void microbatch_done(int microbatch);
-  /// Nothing of it is left, here and elsewhere.
+  /// Ends the microbatch on this rank, because nothing of it is left here or elsewhere.
   void end_microbatch(int microbatch);
 
  private:

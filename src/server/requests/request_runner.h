@@ -13,8 +13,8 @@
 
 namespace smp::server {
 
-/// Forward and backward requests of a step, and the records that lie between them. Threads: the
-/// rank's.
+/// Runs the forward and backward requests of a step, and keeps the records between them. Threads:
+/// the rank's.
 class RequestRunner {
  public:
   RequestRunner(ServerCore& core, FailureControl& failures);
@@ -32,19 +32,22 @@ class RequestRunner {
   void run(ForwardTask&& task) { forward_.run(std::move(task)); }
   void run(BackwardTask&& task) { backward_.run(std::move(task)); }
 
-  /// Of a microbatch, by word of pp_rank 0. It ends here once no weight part of it is left.
+  /// Take what pp_rank 0 says: the microbatch's forward is done on all ranks, or its body has
+  /// ended. The microbatch ends here once no weight part of it is left.
   void forward_done(int microbatch) { entry_.forward_done(microbatch); }
   void microbatch_done(int microbatch) { entry_.microbatch_done(microbatch); }
 
-  /// The step is over.
+  /// Forgets all requests because the step is over.
   void end_step() noexcept;
-  /// What waits for tensors of other ranks, for reports.
+  /// The forward requests that wait for tensors of other ranks, for reports.
   const WaitingRequests& waiting() const noexcept { return forward_.waiting(); }
-  /// Microbatch and module of each whose forward has ended here.
+  /// The microbatch and module of each backward request that waits for gradients and whose forward
+  /// has ended here.
   std::vector<std::pair<std::int32_t, ModuleId>> backwards_waiting() const {
     return backward_.waiting();
   }
-  /// Frees the records that others released. On a fiber: it runs destructors of user code.
+  /// Frees the records that others released. Runs on a fiber, because it runs destructors of user
+  /// code.
   void free_released();
 
  private:

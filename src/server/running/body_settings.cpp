@@ -18,8 +18,9 @@ void BodySettings::call_ends(const View& view, const SettingFlags::Subtree& part
   }
 }
 
-/// A switch that the body throws before its first call, it throws in every microbatch. Without a
-/// call nobody knows what it used before.
+/// True if the body leaves `flag` other than it was at the begin, after it may have used it. A flag
+/// that is switched before the first call is switched in every microbatch, so it does not count.
+/// Without any call it is not known what the body used before it switched the flag.
 bool BodySettings::leaves(std::size_t flag, const View& begin, const View& end) const {
   const auto& used = called() ? first_call_ : begin;
   return (*end)[flag] != (*begin)[flag] && (*end)[flag] != (*used)[flag];

@@ -9,23 +9,28 @@
 
 namespace smp::server {
 
-/// Seen at the calls that the body makes, judged at its end. Threads: the rank's.
+/// Follows the flags (training, requires_grad) that a body switches: looks at each call that it
+/// makes, and judges at its end. Threads: the rank's.
 class BodySettings {
  public:
   using View = SettingsBoard::View;
 
-  /// The body calls a module; `view` is what it finds.
+  /// Notes that the body calls a module while the flags are as in `view`.
   void call_begins(const View& view);
-  /// What modules changed themselves is not the body's doing.
+  /// Notes that this call has ended. Flags of `part`, those of the called module, that differ from
+  /// before were switched by the module, not by the body.
   void call_ends(const View& view, const SettingFlags::Subtree& part);
   bool called() const noexcept { return first_call_ != nullptr; }
 
-  /// Whether a microbatch that runs after this one begins with switches that one which runs at the
-  /// same time does not. It may throw them itself before it uses them: nobody knows.
+  /// True if a microbatch that runs after this one would begin with other flags than one that runs
+  /// at the same time. The later one may set these flags itself before it uses them, which cannot
+  /// be known.
   bool changes_the_next(const View& begin, const View& end) const;
-  /// A switch that the body itself threw after its first call of a module, and left so.
+  /// Returns the number of a flag that the body itself switched after its first call of a module
+  /// and left so; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> late_switch(const View& begin, const View& end) const;
-  /// @throws UsageError  the next microbatch would begin in other modes than it was started with.
+  /// Checks late_switch(). @throws UsageError  in one process the next microbatch would begin with
+  /// other flags than those with which it was started.
   void require_repeatable(const SettingFlags& flags, const View& begin, const View& end) const;
 
  private:

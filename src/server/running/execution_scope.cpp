@@ -177,8 +177,8 @@ const SettingsBoard::View& ExecutionScope::note_settings() noexcept {
   return settings_;
 }
 
-/// Before its first call a body may have switched anything; later its calls and its end show what
-/// it did.
+/// Reads all flags before a body's first call, since it may have switched any; before later calls
+/// only those of the module that is called.
 void ExecutionScope::body_call_begins(const RoutedBase& module) {
   auto& board = services_.settings;
   if (!body_settings_.called()) {
@@ -200,7 +200,8 @@ void ExecutionScope::collect_statistics() {
   if (statistics_) statistics_->collect(caller_.child(calls_));
 }
 
-/// Layers of a call within another may be the same ones: they are given back inside out.
+/// Exchanges statistics and flags. The same layers may belong to a call and to one inside it, so
+/// they are given back from the innermost call outwards.
 void ExecutionScope::on_switch(bool running) noexcept {
   record(running);
   if (stopwatch_ != nullptr) {
@@ -246,7 +247,7 @@ void ExecutionScope::measure(const base::Clock* clock) noexcept {
   if (clock != nullptr) since_ = clock->now();
 }
 
-/// By the fiber itself, which has the thread now, or as it leaves it.
+/// Called by the fiber itself, while it has the thread or as it leaves it.
 base::Nanoseconds ExecutionScope::measured() const noexcept {
   return stopwatch_ == nullptr ? 0 : measured_ + stopwatch_->now() - since_;
 }
@@ -261,7 +262,8 @@ void ExecutionScope::record(bool running) noexcept {
   }
 }
 
-/// What a call in progress has written so far, before another one of its module runs.
+/// Notes what each call in progress has written to members so far, before another call of its
+/// module can run.
 void ExecutionScope::watch_members() noexcept {
   for (const auto* call = innermost_; call != nullptr; call = call->outer_) {
     auto& watch = call->entry_.watch;
@@ -310,7 +312,7 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
   execution.publish();
 }
 
-/// What a call that throws has seen counts too: somebody may catch.
+/// The statistics of a call that throws count too, because somebody may catch the exception.
 CallScope::~CallScope() {
   if (std::uncaught_exceptions() == exceptions_) {
     collect_statistics(calls_);

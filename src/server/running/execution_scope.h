@@ -31,7 +31,7 @@ namespace smp::server {
 
 class CallScope;
 
-/// What the executions of a rank share.
+/// The parts that all executions of a rank share.
 struct ScopeServices {
   ScopeServices(GlobalRank of, const base::Clock& clock) : rank(of), recorder(clock) {}
 
@@ -40,11 +40,11 @@ struct ScopeServices {
   SpanRecorder recorder;
   DeferredStatistics statistics;
   SettingsBoard settings;
-  bool one_at_a_time = false;  ///< the microbatches of this step; then statistics have their order
-  std::uint64_t rows = 0;      ///< that were given to executions
+  bool one_at_a_time = false;  ///< microbatches run so in this step: statistics need no order
+  std::uint64_t rows = 0;      ///< number of rows (ForwardRequest::row) given to executions
 };
 
-/// What an execution is.
+/// Identifies an execution: a module, or the body, for one microbatch and phase.
 struct ExecutionIdentity {
   ModuleId module = kBody;
   std::int32_t microbatch = -1;
@@ -53,91 +53,98 @@ struct ExecutionIdentity {
   ExecutionId execution;              ///< in the gradient accumulator
 };
 
-/// Lives on the stack of the fiber that runs it. Threads: the rank's.
+/// An execution while it runs. Lives on the stack of the fiber that runs it. Threads: the rank's.
 class ExecutionScope final : public fiber::Activity {
  public:
-  /// @param position  where its calls stand in the program: for a request, that of the call which
-  ///                  it answers
-  /// @param base_key  of random numbers: seed, step and microbatch
+  /// @param position  the position in the program of the first call at its top: for a request, that
+  ///                  of the call which it answers
+  /// @param base_key  the key of random numbers made of seed, step and microbatch
   ExecutionScope(ScopeServices& services, const ExecutionIdentity& identity, CallPosition position,
                  std::uint64_t base_key);
   ~ExecutionScope();
   ExecutionScope(const ExecutionScope&) = delete;
   ExecutionScope& operator=(const ExecutionScope&) = delete;
 
-  /// Of the running fiber, or nullptr.
+  /// The innermost execution of the running fiber, or nullptr.
   static ExecutionScope* current() noexcept;
-  /// Although there is an OwnCodeOnly, code of the user's has run.
+  /// Notes that user code has run although an OwnCodeOnly lives, so flags are read again.
   void note_user_code() noexcept { noted_ = false; }
 
   const ExecutionIdentity& identity() const noexcept { return identity_; }
   const ScopeServices& services() const noexcept { return services_; }
-  /// A routed module that the execution called runs on this rank, below it on the stack.
+  /// True while a routed module that the execution has called runs on this rank, on the same stack.
   bool inside_call() const noexcept { return innermost_ != nullptr; }
   void set_phase(schedule::Phase phase);
   void set_after_first_backward() noexcept { identity_.after_first_backward = true; }
 
-  /// Where the next call stands; `calls` of the program are made by it.
+  /// Takes the position of the next remote call, which stands for `calls` calls of the program:
+  /// several if it is a joint call.
   [[nodiscard]] CallPosition next_call(std::uint32_t calls);
-  /// Of what the running call, or the execution at its top, does next together with ranks that run
-  /// the same program; the step is left open.
+  /// Takes the place in the program of the next collective of the running call, or of the execution
+  /// itself: the same on all ranks that run this program. Its step number is left 0.
   [[nodiscard]] module::CallPlace next_place_in_program() noexcept;
   // Calls that returned before they ended.
 
-  /// Of the requests that this execution makes from now on.
+  /// The row (ForwardRequest::row) of the requests that this execution makes from now on; never 0.
   std::uint64_t row() noexcept { return row_ == 0 ? row_ = ++services_.rows : row_; }
-  /// The place of the next one of them to `owner`.
+  /// Takes the place in that row of the next request to `owner`.
   std::uint32_t next_place(PpRank owner);
-  /// It could not be sent.
+  /// Gives the place last taken for `owner` back, because the request could not be sent.
   void give_back_place(PpRank owner) noexcept { --places_[owner.index()]; }
   bool has_open_calls() const noexcept { return !open_calls_.empty(); }
   const std::vector<std::shared_ptr<OpenCall>>& open_calls() const noexcept { return open_calls_; }
-  /// The number of calls so far, of those that left and of those here.
+  /// The number of calls so far: remote calls, local ones, and those of note_work().
   std::uint64_t num_calls() const noexcept { return num_calls_; }
-  /// Whether one that came after the first `number` has left, or has ended here.
+  /// True if a call after the first `number` ones has left for another rank, or has ended here.
   bool has_worked_since(std::uint64_t number) const noexcept { return last_worked_ > number; }
-  /// Something that a call which waits would have put off was done.
+  /// Notes that something was done which would have come later if calls were awaited; counts like a
+  /// call.
   void note_work() noexcept { last_worked_ = ++num_calls_; }
   void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
-  /// The calls that left so far.
+  /// The remote calls that this execution has made so far, for static mode.
   RecordedFlow::Way& way() noexcept { return way_; }
-  /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
-  /// may have thrown before.
+  /// Runs `code` of this execution and waits for the calls that it made. If it throws, an exception
+  /// of an earlier one of these calls takes precedence.
   void run(c10::function_ref<void()> code);
-  /// Waits for all of them. @throws what the first in the order of the program threw.
+  /// Suspends until all open calls have ended. @throws what the first of them in program order
+  /// threw.
   void finish_calls();
-  /// The execution ends: what it promised to others, or left in members, is there.
+  /// Suspends until all calls have ended and the values of all promised tensors that somebody still
+  /// holds are here. Called when the execution ends, since it may return such tensors or leave them
+  /// in members.
   void fetch_promises();
 
   // Settings: what the modules say while this runs.
 
-  /// Those of the step's begin, unless these are set before anything runs.
+  /// Sets the flags with which the execution begins, instead of those of the step's begin. Must be
+  /// called before anything runs.
   void set_settings(const SettingsBoard::View& settings);
-  /// As they are now.
+  /// Reads the flags of the modules as they are now, and returns them.
   const SettingsBoard::View& note_settings() noexcept;
   const SettingsBoard::View& settings() const noexcept { return settings_; }
-  /// Of what hooks draw while the backward of this record runs; nothing for a body, whose own
-  /// stream serves its backward too.
+  /// The key of the random numbers that hooks draw while the backward of this record runs; nullopt
+  /// for a body, whose own stream serves its backward too.
   [[nodiscard]] std::optional<std::uint64_t> random_key_of_hooks() const;
-  /// Of a body, for the check at its end.
+  /// The flags that the body has switched, for the check at its end.
   const BodySettings& body_settings() const noexcept { return body_settings_; }
-  /// Brackets of a call that a body itself makes; others are not looked at.
+  /// True if a call made now is made by a body itself. Only such calls are bracketed by
+  /// body_call_begins() and body_call_ends().
   [[nodiscard]] bool calls_from_body() const noexcept {
     return innermost_ == nullptr && identity_.module == kBody;
   }
   void body_call_begins(const RoutedBase& module);
   void body_call_ends(const RoutedBase& module) noexcept;
 
-  /// How often StepAborted was thrown at this execution, this time included.
+  /// Counts a throw of StepAborted at this execution, and returns how many there were.
   int count_aborted_call() noexcept { return ++aborted_calls_; }
-  /// Makes what runs here known to the watchdog: the innermost call.
+  /// Tells the watchdog which module runs here: that of the innermost call.
   void publish() const noexcept;
-  /// The body ended well: the running statistics of its own layers count.
+  /// Collects what the batches so far add to the running statistics of the body's own layers.
   void collect_statistics();
 
-  /// From now on, how long it has the thread is measured with `clock`; nullptr: no more.
+  /// Starts to measure with `clock` for how long the execution has the thread; nullptr stops that.
   void measure(const base::Clock* clock) noexcept;
-  /// In ns, since measure().
+  /// The time for which it had the thread since measure(), in ns.
   base::Nanoseconds measured() const noexcept;
 
   // fiber::Activity
@@ -180,9 +187,9 @@ class ExecutionScope final : public fiber::Activity {
   base::Nanoseconds since_ = 0;     // it has the thread
 };
 
-/// While it lives, no code of the user's runs in `scope`, which cannot switch anything then: when
-/// it leaves the thread, the modules are looked at once, and not again. A backward pass leaves for
-/// every remote call, and to look at them is to read every flag of the model.
+/// While it lives, no user code runs in `scope`, so no flag can be switched: when the fiber leaves
+/// the thread, the flags are read once, and not again. A backward pass leaves the thread for every
+/// remote call, and each time every flag of the model would be read.
 class OwnCodeOnly {
  public:
   /// @param scope  nullptr: nothing is done
@@ -205,17 +212,18 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  /// Of the calls that this one makes.
+  /// The order key of this call: the caller's part of the keys of the calls that it makes.
   [[nodiscard]] OrderKey key() const;
   const ModuleTable::Entry& entry() const noexcept { return entry_; }
   int microbatch() const noexcept { return execution_.identity_.microbatch; }
 
-  std::uint64_t buffer_versions = 0;  ///< BufferWatch::begin_call()
+  std::uint64_t buffer_versions = 0;  ///< returned by BufferWatch::begin_call()
 
  private:
   friend class ExecutionScope;
 
-  /// What the layers have seen so far stands before call `next` of those that this one makes.
+  /// Collects what the batches so far add to running statistics; it stands before call number
+  /// `next` of those that this call makes.
   void collect_statistics(std::uint32_t next);
   void on_switch(bool running) noexcept;
 
@@ -234,7 +242,7 @@ class CallScope {
   std::optional<DeferredStatistics::Execution> statistics_;
 };
 
-/// While it lives, random numbers are those of the step body itself.
+/// The key of the random numbers that a body itself draws. @param base_key  that of its microbatch
 [[nodiscard]] std::uint64_t random_key_of_body(std::uint64_t base_key) noexcept;
 
 }  // namespace smp::server

@@ -13,11 +13,11 @@ class InsideNode {
   InsideNode& operator=(const InsideNode&) = delete;
 };
 
-/// Whether the calling fiber is inside Node::apply, of our executor or of LibTorch's engine. No
+/// True if the calling fiber is inside Node::apply, of our executor or of LibTorch's engine. No
 /// fiber may be suspended there: the frames below hold locks and guards of the thread.
 bool inside_node() noexcept;
-/// The same of our executor's nodes alone: a pass of LibTorch's engine that is begun there is part
-/// of the backward that runs.
+/// True if the calling fiber is inside a node of our executor. A pass of LibTorch's engine that is
+/// begun there is part of the backward that runs.
 bool inside_own_node() noexcept;
 
 }  // namespace smp::server

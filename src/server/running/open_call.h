@@ -10,16 +10,17 @@ namespace smp::server {
 class OpenCall {
  public:
   virtual ~OpenCall() = default;
-  /// Waits for its end; then its history is what it will be. @throws what it threw, unless that was
-  /// thrown before.
+  /// Suspends until the call has ended; its autograd history is final then. @throws what the call
+  /// threw, unless that was thrown before.
   virtual void finish() = 0;
-  /// Waits for the values of promised tensors that somebody still has.
+  /// Suspends until the values of its promised tensors that somebody still holds are here.
   virtual void fetch_all() = 0;
-  /// Nobody will wait for it.
+  /// Gives the call up: nobody will wait for it.
   virtual void abandon() noexcept = 0;
-  /// Its answer is here, and no exception.
+  /// True if its answer is here and is no exception.
   virtual bool has_answered() const noexcept = 0;
-  /// On which its results hang until then; nullptr: they need no gradient.
+  /// The autograd node on which its results hang until it has answered; nullptr if they need no
+  /// gradient.
   virtual const torch::autograd::Node* history() const noexcept = 0;
 };
 

@@ -24,30 +24,32 @@ class SpanRecorder {
   explicit SpanRecorder(const base::Clock& clock) : clock_(clock) {}
   void enable(bool on) noexcept;
   bool enabled() const noexcept { return enabled_; }
-  /// Whether ranks outnumber cores, which is assumed. If not, the kernel is asked for the processor
-  /// time at most every 20 us (base/thread_time.h): asking at both ends of each span made spans of
-  /// a few microseconds a third longer.
+  /// Sets whether ranks outnumber cores, which is assumed at first. If not, the kernel is asked for
+  /// the processor time at most every 20 us (base/thread_time.h): asking at both ends of each span
+  /// made spans of a few microseconds a third longer.
   void shares_cores(bool yes) noexcept {
     processor_ = base::ThreadTime(yes ? 0 : 20 * base::kMicrosecond);
   }
-  /// Writes all of it to `ring` too, which outlives its use; nullptr: no more.
+  /// Makes everything that is recorded go to `ring` too, which must outlive its use; nullptr stops
+  /// that.
   void write_to(schedule::TraceRing* ring) noexcept { ring_ = ring; }
-  /// Of the rank's step.
+  /// Begins step number `step` of the rank, at `time` (ns).
   void begin_step(std::int64_t step, base::Nanoseconds time);
-  /// Moves what it recorded of the step out, which ended well at `trace.end`.
+  /// Moves what was recorded of the step into `trace`; the step ended well at `trace.end`.
   void end_step(schedule::StepTrace& trace);
-  /// What the thread does between two steps, from now on. One look at a flag while off.
+  /// Notes that the thread does `phase` from now on, between two steps. Costs one look at a flag
+  /// while off.
   void between(schedule::Phase phase) noexcept {
     if (between_steps_) begin(-1, -1, phase);
   }
-  /// A span begins; one that is open ends.
+  /// Begins a span; one that is open ends.
   void begin(std::int32_t microbatch, std::int32_t module, schedule::Phase phase) noexcept;
   void end() noexcept;
-  /// A message about request `request` of `caller` leaves or comes.
+  /// Notes that a message about request `request` of `caller` leaves or comes.
   void note(schedule::RequestEvent::Kind kind, PpRank caller, RequestId request) {
     if (enabled_) add(kind, caller, request);
   }
-  /// Moves the spans out.
+  /// Moves the recorded spans out.
   std::vector<schedule::Span> take();
 
  private:
@@ -66,7 +68,8 @@ class SpanRecorder {
   std::vector<schedule::RequestEvent> requests_;
 };
 
-/// Between steps the thread does `phase` while this lives, and after that the program's own things.
+/// Says, while it lives, that the thread does `phase` between steps; after that it counts as
+/// running the program's own code.
 class BetweenSteps {
  public:
   BetweenSteps(SpanRecorder& recorder, schedule::Phase phase) : recorder_(recorder) {

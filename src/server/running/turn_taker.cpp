@@ -8,10 +8,10 @@
 namespace smp::server {
 namespace {
 
-/// Of a thread that shares its core, between two looks for an answer that is due.
+/// The sleep of a thread that shares its core, between two looks for an answer that is due.
 constexpr base::Nanoseconds kShortSleep = 20 * base::kMicrosecond;
 
-/// Most looks for messages before a fiber does what nobody waits for.
+/// The most looks for messages before a fiber does what nobody waits for.
 constexpr int kLooks = 16;
 
 }  // namespace

@@ -7,16 +7,16 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Lets the fibers of one rank give way to each other. Threads: the rank's.
 class TurnTaker {
  public:
   explicit TurnTaker(fiber::Scheduler& scheduler) : scheduler_(scheduler) {}
 
-  /// The running fiber is about to compute: those that should go before it do so, and answers that
-  /// are due are awaited for a moment. May suspend.
+  /// Called when the running fiber is about to compute: fibers that should go before it do so, and
+  /// answers that are due are awaited for a moment. May suspend.
   void take_turn();
-  /// The running fiber does next what nobody waits for: messages are looked at, and all that should
-  /// go before it does. May suspend.
+  /// Called when the running fiber does next what nobody waits for: messages are received, and all
+  /// fibers that should go before it do so. May suspend.
   void give_way();
 
  private:
@@ -26,11 +26,11 @@ class TurnTaker {
   schedule::YieldPolicy policy_;
 };
 
-/// Waits for `event`, which a peer's answer signals: from then on the running fiber passes an
-/// answer on, until it computes.
+/// Suspends until `event`, which a peer's answer signals. From then on the running fiber counts as
+/// passing an answer on, which goes first, until it computes.
 void await_answer(fiber::Event& event, const fiber::WaitReason& reason);
 
-/// Gives the running fiber a place among those that are ready; it goes on passing an answer on.
+/// Sets the priority of the running fiber. A fiber that passes an answer on still counts as such.
 void set_priority(fiber::Priority priority) noexcept;
 
 }  // namespace smp::server

@@ -6,14 +6,15 @@
 
 namespace smp::server {
 
-/// The rule is schedule::StepProgress; here are the fibers. Threads: the rank's.
+/// Suspends the fibers of bodies until the schedule lets them begin their backward; the rule is in
+/// schedule::StepProgress. Threads: the rank's.
 class BackwardGate {
  public:
-  /// Suspends the body of `microbatch` until `progress` lets it go on, or open_all().
+  /// Suspends the body of `microbatch` until `progress` lets it go on, or open_all() is called.
   void pass(schedule::StepProgress& progress, int microbatch);
-  /// Wakes those that `progress` lets go on.
+  /// Wakes the bodies that `progress` lets go on.
   void open(schedule::StepProgress& progress);
-  /// The step failed: nobody waits any more.
+  /// Wakes all bodies because the step failed; pass() does not wait any more.
   void open_all() noexcept;
 
  private:

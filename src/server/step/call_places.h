@@ -8,11 +8,12 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Gives collectives of modules their places in the program. Threads: the rank's.
 class CallPlaces final : public module::CallPlaces {
  public:
   explicit CallPlaces(const ServerCore& core) : core_(core) {}
-  /// @throws StepAborted  the step has failed, and nothing unwinds.
+  /// Returns another place at each call; nullopt outside of steps. @throws StepAborted  the step
+  /// has failed, and no exception unwinds the stack already.
   std::optional<module::CallPlace> next() override;
 
  private:

@@ -11,30 +11,33 @@
 
 namespace smp::server {
 
-/// Of one step on one rank. Forward work of a microbatch waits here, without a fiber, until those
-/// that must end first have ended on this rank: nothing calls them any more in their forward, none
-/// of their work runs here, and no record of theirs is kept. It waits for lower microbatches only,
-/// so never in a circle. Does nothing on pp_rank 0, where a microbatch ends with its body, and
-/// where the schedule has no windows. Threads: the rank's; all of it is safe in a poll.
+/// The gate of one rank in one step. Forward work of a microbatch waits here, without a fiber,
+/// until the microbatches that must end first have ended on this rank: nothing calls them any more
+/// in their forward, none of their work runs here, and no record of theirs is kept. It waits for
+/// lower microbatches only, so never in a circle. Does nothing on pp_rank 0, where a microbatch
+/// ends with its body, and where the schedule has no windows. Threads: the rank's; all of it is
+/// safe in a poll.
 class EntryGate {
  public:
-  /// @param progress  of the step, outlives this object
+  /// @param progress  the progress of the step; must outlive this object
   explicit EntryGate(schedule::StepProgress& progress);
 
-  /// Takes `task` if its microbatch may not enter yet. @return whether it did
+  /// Takes `task` if its microbatch may not enter yet. @return true if it was taken
   bool holds(ForwardTask& task);
-  /// Those that may enter now, in the order they came. To be asked for whenever something ended.
+  /// Removes and returns the requests that may enter now, in the order they came. Must be called
+  /// whenever something has ended.
   std::vector<ForwardTask> take_entering();
 
-  /// Work of `microbatch` here, or a record of it, begins to exist, or is gone.
+  /// Counts the work and the records of `microbatch` on this rank: keep() when one begins to exist,
+  /// drop() when one is gone.
   void keep(int microbatch) noexcept;
   void drop(int microbatch);
-  /// The forward of `microbatch` is done, on all ranks. May be said again.
+  /// Notes that the forward of `microbatch` is done on all ranks. May be called repeatedly.
   void forward_done(int microbatch);
-  /// Nothing of `microbatch` runs anywhere.
+  /// Notes that nothing of `microbatch` runs on any rank.
   void microbatch_done(int microbatch);
 
-  /// Microbatch and module of each request that waits.
+  /// The microbatch and module of each request that waits.
   std::vector<std::pair<std::int32_t, ModuleId>> waiting() const;
 
  private:

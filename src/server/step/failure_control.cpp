@@ -12,10 +12,12 @@
 namespace smp::server {
 namespace {
 
-/// User code that swallows StepAborted in a loop would never end.
+/// The number of StepAborted thrown at one execution before its fiber is given up: user code that
+/// swallows them in a loop would never end.
 constexpr int kMostAbortedCalls = 100;
 
-/// What the running fiber does, for messages; of a poll only the rank.
+/// Describes what the running fiber does, for messages; outside of executions, as in a poll, only
+/// the rank.
 std::string who_runs(GlobalRank rank) {
   char who[256] = "";
   const auto* scope = ExecutionScope::current();
@@ -40,7 +42,7 @@ void FailureControl::fail_step(std::exception_ptr error) {
   abort_here(failure.text);
 }
 
-/// The rank where it was thrown, with all that is known of it.
+/// Makes the rank where the error was thrown print it, with everything that is known of it.
 void FailureControl::let_one_rank_say(const Failure& failure, const std::string& own_text) {
   if (failure.rank == core_.port.rank()) {
     if (!own_text.starts_with("rank ")) say_more(own_text, failure.text);
@@ -49,7 +51,8 @@ void FailureControl::let_one_rank_say(const Failure& failure, const std::string&
   }
 }
 
-/// Where the way to the others is what failed, they find out by their own waits.
+/// Tells the other ranks that the step failed. If the way to them is what failed, they find out by
+/// their own waits.
 void FailureControl::tell_others(const Failure& failure) noexcept try {
   core_.port.send_to_others(StepFailed{failure});
 } catch (...) {
@@ -81,7 +84,7 @@ void FailureControl::fail_late() {
   fail_step(remote_exception(*std::exchange(late_, std::nullopt)));
 }
 
-/// Every wait of the step ends: for answers, for a turn to begin backward, for the step's end.
+/// Ends every wait of the step on this rank: for answers, for a turn, for the step's end.
 void FailureControl::abort_here(const std::string& why) noexcept {
   for (auto* target : core_.step->requests.take_all()) target->on_abort();
   core_.step->gate.open_all();
@@ -115,12 +118,12 @@ void FailureControl::require_all_ranks() const {
   throw PeerLostError(text);
 }
 
-/// The one of those that a rank left behind that says so.
+/// The rank that reports that `peer` has left: the first of the other stages.
 GlobalRank FailureControl::first_but(PpRank peer) const {
   return core_.port.name(PpRank(peer.value() == 0 ? 1 : 0));
 }
 
-/// A destructor that runs because the step fails must not be thrown at.
+/// Nothing may be thrown into a destructor that runs because the step fails.
 bool FailureControl::empty_because_unwinding() {
   if (!core_.step->failed()) return false;
   if (!swallow_while_unwinding()) throw_aborted();

@@ -14,7 +14,7 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// Fails steps, on this rank and the others. Threads: the rank's.
 class FailureControl {
  public:
   explicit FailureControl(ServerCore& core) : core_(core) {}
@@ -24,33 +24,37 @@ class FailureControl {
   using OnFailure = std::function<void(std::int64_t step, const std::string& why)>;
   void set_failure_handler(OnFailure handler) { on_failure_ = std::move(handler); }
 
-  /// Ends the running step with `error`, here and on the other ranks. Outside of steps it is
-  /// logged. Safe in a poll.
+  /// Fails the running step with `error`, here and on the other ranks; outside of steps logs it.
+  /// Safe in a poll.
   void fail_step(std::exception_ptr error);
-  /// Another rank's step failed. Safe in a poll.
+  /// Fails the running step because it failed on another rank. Safe in a poll.
   void on_step_failed(StepFailed&& message);
-  /// Of step `step`, which this rank has ended. If it ended well here, as a replayed one may, or
-  /// one whose outputs another rank could not take, the running step fails, or the next one. Safe
-  /// in a poll.
+  /// Takes the news that step `step`, which has ended on this rank, failed on another. If it ended
+  /// well here (as a replayed step may, or one whose outputs another rank could not take), the
+  /// running step fails, or the next one. Safe in a poll.
   void on_late_failure(std::int64_t step, StepFailed&& message);
-  /// Once a step.
+  /// Notes how step `step` ended on this rank. Called once a step.
   void step_ended(std::int64_t step, bool well) noexcept { (well ? good_ : failed_) = step; }
   bool ended_well(std::int64_t step) const noexcept { return step <= good_ && step > failed_; }
-  /// The step that has just begun fails if one before it did, too late.
+  /// Fails the step that has just begun if on_late_failure() has taken the failure of an earlier
+  /// one.
   void fail_late();
-  /// `peer` takes part in nothing any more, after `after_step` steps. Fails the running step if the
-  /// peer did not begin it. Safe in a poll.
+  /// Takes the news that `peer` has left the job after `after_step` steps. Fails the running step
+  /// if the peer did not begin it. Safe in a poll.
   void on_rank_left(PpRank peer, std::int64_t after_step);
 
-  /// @throws PeerLostError  some rank left, so that the next step cannot start.
+  /// Checks that the next step can start. @throws PeerLostError  some rank has left.
   void require_all_ranks() const;
 
-  /// A routed call while the step fails: throws StepAborted, or says true if the stack is being
-  /// unwound and the call is to give an empty value. False if the step is fine.
+  /// Called by routed calls. While the step fails, throws StepAborted, or returns true if the stack
+  /// is being unwound and the call is to give an empty value. Returns false if the step has not
+  /// failed.
   bool empty_because_unwinding();
-  /// As empty_because_unwinding(), for an answer that is an error.
+  /// Returns true if the stack is being unwound, so that an error is to be swallowed and an empty
+  /// value given; counts it then.
   bool swallow_while_unwinding();
-  /// Unwinds the running fiber. One that catches it again and again is given up and named.
+  /// Unwinds the running fiber by StepAborted. A fiber that catches it more than 100 times is
+  /// suspended for good and named in the log.
   [[noreturn]] void throw_aborted();
 
  private:

@@ -6,8 +6,9 @@
 namespace smp::server {
 namespace {
 
-/// Between two looks, while other fibers and polls run. What stood before begins by itself when it
-/// comes, so this only delays what was held back.
+/// The time between two checks, while other fibers and polls run. Work that stands before in the
+/// schedule begins by itself when it comes, so a longer time only delays the work that is held
+/// back.
 constexpr base::Nanoseconds kBetweenLooks = 100 * base::kMicrosecond;
 
 }  // namespace

@@ -9,23 +9,24 @@
 
 namespace smp::server {
 
-/// Of one rank, from step to step. Threads: the rank's.
+/// Holds executions of one rank back, from step to step. Threads: the rank's.
 class HeldWork {
  public:
   HeldWork(fiber::Scheduler& scheduler, const base::Clock& clock)
       : scheduler_(scheduler), clock_(clock) {}
 
-  /// Suspends the running fiber before it begins this work of `step`: for a bounded time, until
-  /// nothing that stands before it is left to begin, or the step fails. Not in simulated time,
-  /// where the order must not depend on how long things take.
+  /// Suspends the running fiber before it begins this work of `step`: for a bounded time, at most
+  /// until nothing that stands before it in the schedule is left to begin, or the step fails. Does
+  /// nothing in simulated time, where the order must not depend on how long things take.
   void hold(const StepState& step, schedule::Phase phase, int microbatch);
 
-  /// Work was done, in so much time of the thread.
+  /// Notes that work of `phase` was done, which took `time` (ns) of the thread.
   void computed(schedule::Phase phase, base::Nanoseconds time) noexcept {
     rule_.computed(phase, time);
   }
 
-  /// While it lives, what an execution computes is measured, if `step` has use for it.
+  /// Measures, while it lives, for how long an execution has the thread, if `step` has use for
+  /// that.
   class Measured {
    public:
     Measured(HeldWork& held, const StepState& step, ExecutionScope& scope);

@@ -13,7 +13,7 @@
 
 namespace smp::server {
 
-/// A request on the rank that runs it.
+/// The name of a request on the rank that runs it: who sent it, and its id there.
 struct RequestName {
   PpRank caller;
   RequestId request;
@@ -25,7 +25,7 @@ struct RequestName {
   }
 };
 
-/// A tensor that can be sent, and the note that makes of it what it was (tensor_forms.h).
+/// One output as tensors that can be sent, and the note that restores it (tensor_forms.h).
 struct KeptOutput {
   std::vector<at::Tensor> tensors;
   Note forms;
@@ -36,17 +36,18 @@ class KeptOutputs {
   using Send = std::function<void(PpRank to, PassedOn&& message)>;
   explicit KeptOutputs(Send send) : send_(std::move(send)) {}
 
-  /// A request came whose outputs will be kept, and some of them sent at once.
+  /// Announces a request whose outputs will be kept. Those in `ahead` are sent as soon as they are
+  /// there.
   void expect(const RequestName& name, const std::vector<SendAhead>& ahead = {});
-  /// Its outputs, to be sent to whoever asked for them meanwhile.
+  /// Keeps the outputs of the request, and sends them to whoever has asked for them meanwhile.
   /// @param unusual  PassedOn::unusual
   void keep(const RequestName& name, std::vector<KeptOutput>&& outputs, bool unusual);
-  /// It threw.
+  /// Notes that the request threw, and tells whoever has asked for its outputs.
   void fail(const RequestName& name);
-  /// Sends one of them, now or when it is there. May overtake the request, if that has large
-  /// tensors; so may release().
+  /// Sends one output, now or when it is there. May be called before expect(), because a request
+  /// with large tensors may be overtaken; so may release().
   void pass_on(PpRank caller, const PassOn& message);
-  /// Nobody will ask any more; who has asked gets his.
+  /// Frees the outputs, for which nobody will ask any more; whoever has asked still gets them.
   void release(const RequestName& name);
 
   std::size_t size() const noexcept { return entries_.size(); }

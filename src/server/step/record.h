@@ -12,7 +12,8 @@
 
 namespace smp::server {
 
-/// The graph between the inputs and the outputs of one module execution (paper App. B).
+/// The autograd graph between the inputs and the outputs of one module execution, with what its
+/// backward needs (paper App. B).
 struct Record {
   NodePointer<BoundaryInput> inputs;
   edge_list outputs;  ///< one an output tensor; invalid where it needs no gradient
@@ -24,8 +25,8 @@ struct Record {
   SettingsBoard::View settings;  ///< at the end of its forward
   std::uint32_t num_passes = 0;  ///< through it so far
 
-  /// Where calls stand that hooks make during the next pass over it: after all calls of its
-  /// forward, those of a later pass after those of an earlier one.
+  /// Takes the position of the calls that hooks make during the next pass over the record: after
+  /// all calls of its forward, and after those of earlier passes.
   CallPosition position_of_next_pass();
 };
 

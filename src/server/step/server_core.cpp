@@ -32,7 +32,8 @@ std::uint64_t ServerCore::random_key(int microbatch) const noexcept {
   return base::mix_key(key, static_cast<std::uint64_t>(step->task.first_microbatch + microbatch));
 }
 
-/// A rank numbers its own parameters only. What the program has made has no lasting number.
+/// Uses the number of the parameter's flag, which is the same on all ranks, because a rank numbers
+/// only its own parameters. Leaves that the program has made have no lasting number.
 std::uint64_t ServerCore::random_key_of_hooks(int microbatch, const at::Tensor& leaf) {
   const auto number = scopes.settings.flags().number_of(leaf);
   const auto other = std::min(parameters.of(leaf), parameters.placed());

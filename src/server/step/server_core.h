@@ -22,7 +22,7 @@
 
 namespace smp::server {
 
-/// Threads: the rank's.
+/// The parts that all components of one rank's server share. Threads: the rank's.
 struct ServerCore {
   ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages, const ServerOptions& with,
              WorkerPool::Run run);
@@ -46,18 +46,18 @@ struct ServerCore {
   } server;
   WorkerPool workers;  ///< last, so that its fibers end first
 
-  /// A step runs, and it has not failed.
+  /// True while a step runs that has not failed.
   bool in_good_step() const noexcept { return step != nullptr && !step->failed(); }
   fiber::Priority priority(schedule::Phase phase, int microbatch) const {
     return step->progress.priority(phase, microbatch);
   }
-  /// Of the random numbers of one microbatch, in this step of this session.
+  /// The key of the random numbers of one microbatch, in this step of this session.
   std::uint64_t random_key(int microbatch) const noexcept;
-  /// Of those that hooks of `leaf`, which has a gradient here, draw.
+  /// The key of the random numbers that hooks of `leaf`, which has a gradient here, draw.
   std::uint64_t random_key_of_hooks(int microbatch, const at::Tensor& leaf);
 };
 
-/// How backward passes of a step run.
+/// The options of the backward passes of a step.
 inline BackwardOptions pass_options(bool keep_graph, ServerCore& core) noexcept {
   BackwardOptions options;
   options.keep_graph = keep_graph;

@@ -20,10 +20,10 @@ struct ServerOptions {
 struct ServerCounters {
   std::uint64_t forward_requests = 0;   ///< sent
   std::uint64_t backward_requests = 0;  ///< sent
-  std::uint64_t promised = 0;           ///< of the forward requests, that were not awaited
+  std::uint64_t promised = 0;           ///< forward requests whose answers were not awaited
   std::uint64_t passed_on = 0;          ///< arguments and gradients that went past this rank
   std::uint64_t early = 0;              ///< losses whose backward was asked for before they came
-  std::uint64_t fetched = 0;            ///< promised outputs that this rank asked for by themselves
+  std::uint64_t fetched = 0;            ///< promised outputs whose values this rank asked for
   std::uint64_t executed_forward = 0;
   std::uint64_t executed_backward = 0;
   std::uint64_t records_left = 0;  ///< records that neither backward nor a release ended

@@ -11,7 +11,8 @@
 
 namespace smp::server {
 
-/// Slots are used again, so the steady state allocates nothing. Threads: the rank's.
+/// A table of objects by id. Slots are used again, so the steady state allocates nothing. Threads:
+/// the rank's.
 template <class T, class Id>
 class SlotTable {
  public:
@@ -21,13 +22,13 @@ class SlotTable {
     ++size_;
     return {slot, ++slots_[slot].generation};
   }
-  /// nullptr if it is gone.
+  /// Returns the object of `id`, or nullptr if it is gone.
   [[nodiscard]] T* find(Id id) noexcept {
     if (!id || id.slot >= slots_.size()) return nullptr;
     auto& slot = slots_[id.slot];
     return slot.generation == id.generation && slot.value ? &*slot.value : nullptr;
   }
-  /// Moves it out; nothing if it is gone.
+  /// Moves the object of `id` out; nullopt if it is gone.
   std::optional<T> take(Id id) {
     if (find(id) == nullptr) return std::nullopt;
     auto& slot = slots_[id.slot];

@@ -8,13 +8,14 @@
 
 namespace smp::server {
 
-/// What code inside a body can ask of the step that runs. Threads: the rank's.
+/// The interface of the running step to code inside a body. Threads: the rank's.
 class StepEngine {
  public:
   virtual ~StepEngine() = default;
-  /// Microbatch of the running fiber, or -1 outside of bodies and modules.
+  /// Returns the microbatch of the running fiber, or -1 outside of bodies and modules.
   virtual int current_microbatch() const noexcept = 0;
-  /// Backward of one microbatch from `roots`, weighted by the microbatch's weight.
+  /// Runs the backward of one microbatch from `roots`, weighted by the microbatch's weight. May
+  /// suspend the fiber.
   /// @param gradients  one a root, of its shape, or none: 1 for each root, which must be one number
   /// @param keep_graph another backward through the same graph may follow, remote modules included
   /// @throws UsageError  outside of a body, or a root needs no gradient; else what a node, a hook

@@ -23,23 +23,23 @@
 
 namespace smp::server {
 
-/// Takes the answer to a request, in a poll: it neither throws nor suspends. One of these is
-/// called, once, unless the target was taken out of the table before.
+/// Takes the answer to a request, in a poll: it neither throws nor suspends. Exactly one of its
+/// functions is called, once, unless the target was taken out of the step's table before.
 class ResponseTarget {
  public:
   virtual void on_forward(ForwardResponse&& response) noexcept = 0;
   virtual void on_backward(BackwardResponse&& response) noexcept = 0;
   virtual void on_error(Failure&& failure) noexcept = 0;
-  /// The step failed first.
+  /// Called if the step fails before there is an answer.
   virtual void on_abort() noexcept = 0;
-  /// An output that was asked for.
+  /// Takes the values of an output that was asked for.
   virtual void on_passed_on(PassedOn&&) noexcept {}
 
  protected:
   ~ResponseTarget() = default;
 };
 
-/// Threads: the rank's.
+/// The state of one step on one rank. Threads: the rank's.
 struct StepState {
   StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, base::Nanoseconds now)
       : number(step_number),
@@ -50,7 +50,7 @@ struct StepState {
         weights(step_task.microbatches),
         work(step_task.microbatches) {}
 
-  /// Work begins on this rank.
+  /// Notes that work of `phase` for `microbatch` begins on this rank.
   void begins(schedule::Phase phase, int microbatch) {
     work.note(phase, microbatch);
     progress.begins(phase, microbatch);
@@ -73,7 +73,8 @@ struct StepState {
   std::exception_ptr failure;
   bool failed() const noexcept { return failure != nullptr; }
 
-  /// On pp_rank 0: what the bodies left, by microbatch; empty as long as all left what they found.
+  /// On pp_rank 0: the flags that the bodies have left, by microbatch; empty as long as all have
+  /// left them as they were.
   std::vector<SettingsBoard::View> left_settings;
 
   bool keeps_to_record = false;  ///< the steps before were recorded, for this one to be like them

@@ -13,8 +13,9 @@
 
 namespace smp::server {
 
-/// The same on all ranks of a pipeline but for `body`, `weights` and `outputs`, and that pp_rank 0
-/// alone knows of a batch with fewer rows than microbatches.
+/// Describes what a step is to do. It is the same on all ranks of a pipeline except for `body`,
+/// `weights` and `outputs`, and except that only pp_rank 0 knows of a batch with fewer rows than
+/// microbatches.
 struct StepTask {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
@@ -25,9 +26,10 @@ struct StepTask {
   bool one_at_a_time = false;                ///< a microbatch starts when the one before has ended
   std::function<void(int microbatch)> body;  ///< pp_rank 0 only
   std::vector<double> weights;               ///< of each microbatch's loss; pp_rank 0 only
-  /// What ought to be alike on all ranks, compared at the end of the step; few bytes.
+  /// Describes, in few bytes, what ought to be alike on all ranks; compared at the end of the step.
   std::string facts;
-  /// Explains how those of `other` differ from `facts`. Called in a poll.
+  /// Explains how `facts` of rank `other` differ from those of this rank; returns an empty text if
+  /// that does not matter. May be called in a poll.
   std::function<std::string(GlobalRank other, const std::string& facts)> explain_difference;
   GradientListener* gradients = nullptr;   ///< of this rank; outlives the step
   std::vector<Packet>* outputs = nullptr;  ///< one a microbatch; filled by `body` on pp_rank 0

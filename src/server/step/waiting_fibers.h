@@ -12,7 +12,7 @@ namespace smp::server {
 
 class WaitingFibers {
  public:
-  /// Suspends the running fiber until `number` is woken, once.
+  /// Suspends the running fiber until `number` is woken.
   /// @throws UsageError  it cannot wait there (fiber::Event::wait); nobody waits then.
   void wait(int number, const fiber::WaitReason& reason) {
     fiber::Event turn;
@@ -20,7 +20,7 @@ class WaitingFibers {
     const Leaving leaving{waiting_, &turn};
     turn.wait(reason);
   }
-  /// Those of whose number `has_turn(number)` is true.
+  /// Wakes the fibers for whose number `has_turn(number)` is true.
   template <class HasTurn>
   void wake(const HasTurn& has_turn) const {
     for (const auto& [number, turn] : waiting_) {
@@ -33,7 +33,8 @@ class WaitingFibers {
 
  private:
   using Waiting = std::vector<std::pair<int, fiber::Event*>>;
-  /// The event is the waiting fiber's, and ends with its wait, by an exception too.
+  /// Removes an event, which lives on the waiting fiber's stack, when the wait ends, by an
+  /// exception too.
   struct Leaving {
     Waiting& all;
     const fiber::Event* turn;

@@ -21,7 +21,7 @@ namespace smp::server {
 /// modules here may share state. Requests of others do not wait for them.
 class WaitingRequests {
  public:
-  /// Caller and ForwardRequest::row.
+  /// A row of requests: the caller's rank, and ForwardRequest::row.
   using Row = std::pair<int, std::uint64_t>;
   static constexpr Row kNoRow{-1, 0};
 
@@ -31,22 +31,24 @@ class WaitingRequests {
     ExecutionId execution;
     Row row = kNoRow;
   };
-  /// What a request does when nothing keeps it: runs, or fails because an input did.
+  /// Called with a request when nothing holds it back. `input_failed` is true if one of its inputs
+  /// failed, so that the request must fail too.
   using Start = std::function<void(Forward&& request, bool input_failed)>;
-  /// @param ask  for an output of this rank
+  /// @param ask  asks for an output that this rank keeps
   WaitingRequests(Start start, std::function<void(PpRank caller, const PassOn&)> ask)
       : start_(std::move(start)), ask_(std::move(ask)) {}
 
+  /// Adds a request, and starts it as soon as nothing holds it back.
   /// @param self  this rank
   void add(Forward&& request, PpRank self);
-  /// A tensor for one of them, or several if it came ahead; they may come later themselves, or
-  /// never if it came ahead.
+  /// Takes a tensor for one request, or for several if it came ahead. The requests may come after
+  /// it, or never if it came ahead.
   void take(PassedOn&& message);
-  /// A request of `row` has ended; the next may start.
+  /// Notes that a request of `row` has ended, and starts the next one.
   void ended(Row row);
 
   std::size_t size() const noexcept;
-  /// A line for each that waits for tensors: its microbatch and module.
+  /// The microbatch and module of each request that waits for tensors.
   std::vector<std::pair<std::int32_t, ModuleId>> waiting_for_inputs() const;
   void clear() noexcept;
 
@@ -64,7 +66,7 @@ class WaitingRequests {
   };
   /// An output that comes ahead: the name of the request that makes it, and its index.
   using AheadName = std::pair<RequestName, std::uint32_t>;
-  /// A request of the same caller, and which input.
+  /// A consumer of such an output: a request of the same caller, and the index of its input.
   struct AheadFor {
     RequestId consumer;
     std::uint32_t index;

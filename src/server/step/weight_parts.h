@@ -6,20 +6,22 @@
 
 namespace smp::server {
 
-/// Of one step. A microbatch that has ended on pp_rank 0 has ended here only when its second parts
-/// have, since gradients come from them. Threads: the rank's; safe in a poll.
+/// Counts the second parts of one step. A microbatch that has ended on pp_rank 0 has ended here
+/// only when its second parts have, since gradients come from them. Threads: the rank's; safe in a
+/// poll.
 class WeightParts {
  public:
   explicit WeightParts(int microbatches) : microbatches_(static_cast<std::size_t>(microbatches)) {}
 
-  /// There is one more to come of `microbatch`, or one has ended.
+  /// Notes that one more second part of `microbatch` is to come; end() notes that one has ended.
   void begin(int microbatch) { ++at(microbatch).left; }
-  /// @return whether the microbatch has ended now
+  /// Notes that a second part has ended. @return true if the microbatch has ended now
   [[nodiscard]] bool end(int microbatch) {
     auto& own = at(microbatch);
     return --own.left == 0 && own.done_elsewhere;
   }
-  /// `microbatch` is done on pp_rank 0. @return whether it has ended now; else end() will say so
+  /// Notes that `microbatch` is done on pp_rank 0. @return true if it has ended here now; else
+  /// end() will say so
   [[nodiscard]] bool done_elsewhere(int microbatch) {
     auto& own = at(microbatch);
     own.done_elsewhere = true;

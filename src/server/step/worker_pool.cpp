@@ -36,7 +36,7 @@ void WorkerPool::launch(WorkerTask task, fiber::Priority priority) {
   most_busy_ = std::max(most_busy_, ++busy_);
 }
 
-/// The new worker does not run before this returns.
+/// Makes a worker for `task`, which does not run before this returns.
 void WorkerPool::create(WorkerTask&& task, fiber::Priority priority) {
   try {
     auto worker = std::make_shared<Worker>();

@@ -31,7 +31,7 @@ struct BackwardTask {
   PpRank source;
   BackwardRequest request;
 };
-/// What a worker does; not std::function, so that starting one allocates nothing.
+/// A task of a worker; not std::function, so that starting one allocates nothing.
 using WorkerTask = std::variant<BodyTask, ForwardTask, BackwardTask>;
 
 class WorkerPool {
@@ -54,15 +54,15 @@ class WorkerPool {
   /// @throws ResourceError  there is no memory for another worker; nothing has changed then.
   void launch(WorkerTask task, fiber::Priority priority);
 
-  /// The calling worker is lost: its task swallows StepAborted for ever. Suspends it for good.
+  /// Suspends the calling worker for good, because its task swallows StepAborted for ever.
   [[noreturn]] void give_up();
 
-  /// Tasks so far.
+  /// The number of tasks launched so far.
   std::uint64_t launched() const noexcept { return launched_; }
   std::size_t busy() const noexcept { return busy_; }
   std::size_t created() const noexcept { return created_; }
   std::size_t given_up() const noexcept { return given_up_; }
-  /// Most workers busy at once.
+  /// The most workers that were busy at once.
   std::size_t most_busy() const noexcept { return most_busy_; }
 
  private:

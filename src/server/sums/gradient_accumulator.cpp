@@ -46,7 +46,7 @@ void GradientAccumulator::finish() {
 
 void GradientAccumulator::drop() noexcept { reset(); }
 
-/// Lets go of all tensors and graphs, and keeps the arrays.
+/// Releases all tensors and graphs, and keeps the arrays.
 void GradientAccumulator::reset() noexcept {
   for (std::uint32_t number = 0; number < count_; ++number) microbatches_[number].clear();
   waiting_.clear();
@@ -108,8 +108,8 @@ void GradientAccumulator::mark_microbatch_done(int microbatch) noexcept {
 
 // ---- conclusions -------------------------------------------------------------------------------
 
-/// Each mark is taken before its conclusions are drawn: a hook may suspend this fiber meanwhile,
-/// and another may settle the others.
+/// Takes each mark off the list before its conclusions are drawn: a hook may suspend this fiber
+/// meanwhile, and another may settle the others.
 void GradientAccumulator::settle() {
   for (;;) {
     if (!marked_microbatches_.empty()) {
@@ -142,7 +142,8 @@ void GradientAccumulator::draw_conclusions(std::uint32_t number) {
   waiting_.sum_up_rest(at(number));
 }
 
-/// `id` has closed: nobody waits for it any more.
+/// Looks again at the parameters that waited for execution `id`, which has closed, and frees its
+/// graph.
 void GradientAccumulator::wake_waiters(ExecutionId id) {
   edge_list().swap(at(id).roots);
   for (std::size_t i = 0; i < at(id).waiters.size(); ++i) {
@@ -154,7 +155,8 @@ void GradientAccumulator::wake_waiters(ExecutionId id) {
 
 // ---- gradients arrive --------------------------------------------------------------------------
 
-/// What was frozen since its forward gets nothing, as in one process.
+/// Takes a gradient for `leaf`. A leaf that was frozen since its forward gets none, as in one
+/// process.
 void GradientAccumulator::Pass::put(Leaf& leaf, variable_list&& gradients) {
   if (!leaf.variable.requires_grad()) return;
   accumulator_.put(leaf, std::move(gradients), id_, after_first_backward_);
@@ -202,7 +204,7 @@ void GradientAccumulator::add_waiting(Microbatch& microbatch, ParameterNumber nu
 
 // ---- what is certain ---------------------------------------------------------------------------
 
-/// Draws the conclusions about one cell, and with it about the parameter's turn.
+/// Finds out whether the sum of one cell is complete, and whether the parameter's turn moves on.
 void GradientAccumulator::look_at(std::uint32_t number, ParameterNumber parameter) {
   auto& microbatch = at(number);
   if (!microbatch.forward_done) {
@@ -218,7 +220,7 @@ void GradientAccumulator::look_at(std::uint32_t number, ParameterNumber paramete
   if (complete) apply_cell(microbatch, parameter);
 }
 
-/// Applies what one microbatch after the other gave, as far as that is complete.
+/// Adds the sums of one microbatch after the other to `.grad`, as far as they are complete.
 void GradientAccumulator::take_turns(ParameterNumber number) {
   if (parameters_[number].applying) return;  // whoever applies goes on
   while (parameters_[number].sums > 0 && parameters_[number].turn < count_ &&
@@ -227,7 +229,8 @@ void GradientAccumulator::take_turns(ParameterNumber number) {
   }
 }
 
-/// Whether the microbatch whose turn it is has given all; if not, somebody will look again.
+/// True if the microbatch whose turn it is has given everything. If not, the parameter is
+/// registered with what it waits for, and looked at again then.
 bool GradientAccumulator::turn_is_over(ParameterNumber number) {
   auto& parameter = parameters_[number];
   auto& microbatch = at(parameter.turn);
@@ -242,7 +245,8 @@ bool GradientAccumulator::turn_is_over(ParameterNumber number) {
   return false;
 }
 
-/// Passes executions that have delivered or closed, and sums what they gave; true if all have.
+/// Passes executions that have delivered or closed, and sums their gradients; returns true if it
+/// has passed all, else registers the cell with the first that it cannot pass.
 bool GradientAccumulator::advance(Microbatch& microbatch, ParameterNumber number) {
   auto& own = cell(microbatch, number);
   for (; own.next < own.end; ++own.next) {
@@ -258,13 +262,14 @@ bool GradientAccumulator::advance(Microbatch& microbatch, ParameterNumber number
   return true;
 }
 
-/// See WaitingGradients; a cell to which nothing was given has no sum.
+/// Calls WaitingGradients::absorb_through(); a cell to which nothing was given has no sum.
 bool GradientAccumulator::absorb_through(const Microbatch& microbatch, const Cell& cell,
                                          std::uint32_t place) {
   return cell.sum != kNone && waiting_.absorb_through(cell.sum, microbatch, place);
 }
 
-/// Once a microbatch, when its forward is done and somebody must know.
+/// Finds out which executions reach which parameters: once per microbatch, when its forward is done
+/// and this must be known.
 void GradientAccumulator::plan(Microbatch& microbatch) {
   if (microbatch.planned) return;
   microbatch.plan(reached_);
@@ -277,7 +282,8 @@ void GradientAccumulator::plan(Microbatch& microbatch) {
 
 // ---- into .grad --------------------------------------------------------------------------------
 
-/// Whatever can be noted is, before hooks run: they may throw or suspend.
+/// Adds the complete sum of one cell to `.grad`. All bookkeeping comes before hooks run, because
+/// these may throw or suspend.
 void GradientAccumulator::apply_cell(Microbatch& microbatch, ParameterNumber number) {
   const auto sum = std::exchange(cell(microbatch, number).sum, kNone);
   if (sum == kNone) return;  // it gave nothing
@@ -295,7 +301,8 @@ void GradientAccumulator::tell_if_final(const Leaf& leaf, ParameterNumber number
   listener_->on_final(leaf.variable);
 }
 
-/// Whose backward, and which fiber, completes a sum is a matter of timing.
+/// Runs the leaf's hooks, with a random stream of their own, and adds `sum` to `.grad`. Timing
+/// decides which backward, and which fiber, completes a sum, so the stream must not depend on that.
 void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch,
                                 bool after_first_backward) {
   waiting_.leave(sum);

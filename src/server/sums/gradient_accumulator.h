@@ -43,12 +43,12 @@ class GradientAccumulator {
   /// parameters). Asked once a step about each parameter, so the answer must last for a step.
   using Guard = std::function<void(const at::Tensor& parameter)>;
 
-  /// Of the random numbers that hooks of a leaf draw.
+  /// Returns the key of the random numbers that hooks of a leaf draw.
   using RandomKey = std::function<std::uint64_t(int microbatch, const at::Tensor& leaf)>;
 
   /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
-  /// @param random_key  hooks of a leaf draw from a stream of their own, wherever they run; none:
-  /// from that of whoever runs them
+  /// @param random_key  gives hooks of a leaf a random stream of their own, wherever they run;
+  /// none: they draw from the stream of the fiber that runs them
   GradientAccumulator(ParameterNumbers& numbers, Guard guard, RandomKey random_key = {})
       : numbers_(numbers),
         guard_(std::move(guard)),
@@ -58,40 +58,42 @@ class GradientAccumulator {
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
   /// Starts a step; nothing of an earlier one may be left.
-  /// @param listener  is told what becomes final; nullptr: nobody; outlives the step
+  /// @param listener  is told which gradients are final; may be nullptr; must outlive the step
   void begin(int microbatches, GradientListener* listener = nullptr);
-  /// Adds everything that is left, what followed a first backward last.
+  /// Ends the step: adds everything that is left to `.grad`, gradients that followed a first
+  /// backward last.
   /// @throws InternalError on a leak, and what hooks throw.
   void finish();
-  /// Forgets everything: the step failed. Marks and closes of its executions are ignored then.
+  /// Forgets everything because the step failed. Later marks and closes of its executions are
+  /// ignored.
   void drop() noexcept;
 
-  /// An execution of `microbatch` starts on this rank. `order` differs from those of the others;
-  /// they may be opened in any order of keys. One that is opened when the microbatch's forward is
-  /// done counts as after the first backward, too.
+  /// Opens an execution of `microbatch` on this rank. `order` must differ from those of its other
+  /// executions, which may be opened in any order. One that is opened when the microbatch's forward
+  /// is done counts as after the first backward, too.
   ExecutionId open(int microbatch, OrderKey order, bool after_first_backward);
-  /// The graph that backward of the execution would walk. Once an execution, before the
-  /// microbatch's forward is marked as done; after that, only a repetition is possible, and
+  /// Sets the graph that backward of the execution would walk. Called once per execution, before
+  /// the microbatch's forward is marked as done; after that only a repetition is possible, which is
   /// ignored.
   void recorded(ExecutionId id, edge_list roots);
-  /// No backward of the execution will follow: mark_closed() and settle().
+  /// Calls mark_closed() and settle(), because no backward of the execution will follow.
   void close(ExecutionId id);
-  /// Whether all that the execution gives follows the body's first backward.
+  /// True if everything that the execution gives follows the body's first backward.
   bool after_first_backward(ExecutionId id) const;
 
   // Marks only: settle() draws the conclusions. Neither allocates nor frees; safe in a poll.
 
-  /// The body of `microbatch` begins its first backward: all executions before it are open, and
-  /// recorded or closed.
+  /// Marks that the body of `microbatch` begins its first backward: all executions before it are
+  /// open, and recorded or closed.
   void mark_forward_done(int microbatch) noexcept;
-  /// The body of `microbatch` has ended: all its executions have delivered.
+  /// Marks that the body of `microbatch` has ended: all its executions have delivered.
   void mark_microbatch_done(int microbatch) noexcept;
   void mark_closed(ExecutionId id) noexcept;
 
-  /// Accumulates what has become certain by the marks.
+  /// Accumulates what the marks have made certain. Runs hooks, which may suspend the fiber.
   void settle();
 
-  /// Sink of one backward pass over one execution.
+  /// The sink of one backward pass over one execution.
   class Pass final : public GradientSink {
    public:
     /// `after_first_backward`: the pass follows the microbatch's first backward, though the
@@ -107,11 +109,11 @@ class GradientAccumulator {
     bool after_first_backward_;
   };
 
-  /// Bytes of gradients that wait for their turn, now and at most since begin().
+  /// The bytes of gradients that wait for their turn: now, and the most since begin().
   std::size_t waiting_bytes() const noexcept { return waiting_.bytes(); }
   std::size_t most_waiting_bytes() const noexcept { return waiting_.most_bytes(); }
 
-  /// What was done since begin(); for tests.
+  /// Counts of the work done since begin(); for tests.
   struct Effort {
     std::uint64_t pairs = 0;  ///< looks at whether an execution still owes a parameter a gradient
     std::uint64_t walks = 0;  ///< graphs walked, at most one an execution
@@ -153,8 +155,9 @@ class GradientAccumulator {
   Execution& at(ExecutionId id);
   Cell& cell(Microbatch& microbatch, ParameterNumber number);
   bool exists(ExecutionId id) const noexcept;
-  /// Such a leaf waits for no microbatch whose graph is not known to reach it: a body that made it
-  /// reads its gradient right after the backward.
+  /// True for a leaf that belongs to no placed model. Such a leaf waits for no microbatch whose
+  /// graph is not known to reach it: a body that made it reads its gradient right after the
+  /// backward.
   bool of_no_model(ParameterNumber number) const noexcept { return number >= numbers_.placed(); }
 
   ParameterNumbers& numbers_;

@@ -5,15 +5,16 @@
 
 namespace smp::server {
 
-/// Threads: the rank's, on fibers. What it throws fails the step; it must not suspend.
+/// Is told when gradients are final. Threads: the rank's, on fibers. An exception of it fails the
+/// step; it must not suspend.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
-  /// Every microbatch has given what it gives to `parameter`, hooks have run, and it is in `.grad`.
-  /// That is no promise: what follows a body's first backward is added later, and hooks and bodies
-  /// can do anything.
+  /// Called when every microbatch has given its gradient to `parameter`, hooks have run, and the
+  /// sum is in `.grad`. That is no promise: what follows a body's first backward is added later,
+  /// and hooks and bodies can do anything.
   virtual void on_final(const at::Tensor& parameter) = 0;
-  /// The user's fiber has a moment, while others run the step or nobody does.
+  /// Called when the user's fiber is free, while other fibers run the step or none does.
   virtual void on_pause() = 0;
 };
 

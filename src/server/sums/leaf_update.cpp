@@ -16,7 +16,8 @@
 namespace smp::server {
 namespace {
 
-/// `.grad` never shares storage: otherwise the next `+=` would change bytes that are in flight.
+/// Clones a gradient that would become `.grad` while somebody else can see its memory: otherwise
+/// the next `+=` would change bytes that are in flight.
 void own_storage(const at::Tensor& parameter, at::Tensor& gradient) {
   const bool steals = !parameter.grad().defined() && !at::GradMode::is_enabled();
   if (steals && gradient.defined() && gradient.layout() == at::kStrided && !is_alone(gradient)) {
@@ -24,8 +25,9 @@ void own_storage(const at::Tensor& parameter, at::Tensor& gradient) {
   }
 }
 
-/// A leaf takes no gradient while it is frozen. Whether it should was asked when the gradient came;
-/// now another microbatch may have frozen it for itself.
+/// Unfreezes a leaf while it lives, because a frozen leaf takes no gradient. Whether it should take
+/// this one was decided when the gradient came; another microbatch may have frozen it for itself
+/// since.
 class Unfrozen {
  public:
   explicit Unfrozen(const at::Tensor& leaf) : leaf_(leaf), frozen_(!leaf.requires_grad()) {

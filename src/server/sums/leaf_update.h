@@ -16,11 +16,11 @@ struct LeafSum {
   at::Tensor gradient;
 };
 
-/// Whether hooks of the user would run.
+/// True if update_leaf() would run hooks of the user.
 bool has_hooks(torch::autograd::Node& leaf);
 
-/// What LibTorch's engine does at a leaf: hooks, then AccumulateGrad. `.grad` shares no memory with
-/// anything afterwards. @throws what hooks throw.
+/// Does what LibTorch's engine does at a leaf: runs hooks, then AccumulateGrad. `.grad` shares no
+/// memory with anything afterwards. @throws what hooks throw.
 void update_leaf(LeafSum&& sum);
 
 }  // namespace smp::server

@@ -40,7 +40,7 @@ void MicrobatchGradients::plan(ReachedLeaves& reached) {
   list_reaching(reached);
 }
 
-/// Sorts the executions: the last in one process is the first in backward.
+/// Sorts the executions by descending key, since the last in one process is the first in backward.
 void MicrobatchGradients::find_places() {
   places.clear();
   for (std::uint32_t number = 0; number < opened; ++number) {
@@ -57,7 +57,8 @@ void MicrobatchGradients::find_places() {
   }
 }
 
-/// Turns what was found by execution into a list by parameter, which keeps the order.
+/// Turns the pairs, which were found by execution, into a list by parameter that keeps the order of
+/// executions.
 void MicrobatchGradients::list_reaching(const ReachedLeaves& reached) {
   if (cells.size() < reached.num_parameters()) cells.resize(reached.num_parameters());
   for (const auto& [parameter, execution] : reached.pairs()) ++cells[parameter].end;

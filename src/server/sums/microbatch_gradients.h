@@ -14,7 +14,16 @@
 
 namespace smp::server {
 
-/// The books of GradientAccumulator, which writes them. Arrays are kept for their capacity.
+/// One execution of the running step on this rank. The default names none.
+struct ExecutionId {
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  std::uint32_t microbatch = kNone;
+  std::uint32_t number = kNone;  ///< by arrival; says nothing about the order of sums
+  friend bool operator==(const ExecutionId&, const ExecutionId&) = default;
+};
+
+/// The bookkeeping of GradientAccumulator for one microbatch; the accumulator writes it. Arrays are
+/// kept for their capacity.
 struct MicrobatchGradients {
   static constexpr std::uint32_t kNone = ExecutionId::kNone;
 
@@ -27,9 +36,10 @@ struct MicrobatchGradients {
     torch::autograd::edge_list roots;      ///< until it closes
     std::vector<ParameterNumber> waiters;  ///< cells of this microbatch; outdated ones among them
   };
-  /// What the microbatch has given to one parameter, and what it may still give.
+  /// The state of one parameter: the gradients that the microbatch has given to it, and the
+  /// executions that may still give one.
   struct Cell {
-    std::uint32_t next = 0;  ///< those of `reaching` in [next, end) are not passed
+    std::uint32_t next = 0;  ///< executions of `reaching` in [next, end) are not passed
     std::uint32_t end = 0;
     std::uint32_t blocker = kNone;  ///< the execution at `next`, if the cell waits for it
     std::uint32_t sum = kNone;      ///< in WaitingGradients; none before the first contribution
@@ -41,11 +51,11 @@ struct MicrobatchGradients {
     LeafSum sum;
   };
 
-  /// An execution starts. @return its number
+  /// Adds an execution, which starts. @return its number
   std::uint32_t open(OrderKey order, bool after_first_backward);
-  /// Finds out which executions reach which parameters. Once, when the forward is done.
+  /// Finds out which executions reach which parameters. Called once, when the forward is done.
   void plan(ReachedLeaves& reached);
-  /// Lets go of all tensors and graphs, and keeps the arrays.
+  /// Releases all tensors and graphs, and keeps the arrays.
   void clear() noexcept;
 
   bool forward_done = false;

@@ -12,22 +12,22 @@ namespace smp::server {
 
 using ParameterNumber = std::uint32_t;
 
-/// Numbers 0 to size() - 1, by the identity of the tensor. Parameters of placed models keep theirs;
-/// other leaves, such as tensors that user code makes inside a body, have one until the step ends.
-/// Holds no tensor: a leaf at the address of one that is gone gets that one's number.
-/// Threads: the rank's.
+/// Numbers leaves from 0 to size() - 1, by the identity of the tensor. Parameters of placed models
+/// keep theirs; other leaves, such as tensors that user code makes inside a body, have one until
+/// the step ends. Holds no tensor: a leaf at the address of one that is gone gets that one's
+/// number. Threads: the rank's.
 class ParameterNumbers {
  public:
   /// Gives `parameter`, of a model that is being placed, a lasting number; between steps only. The
   /// same parameter placed again keeps its number.
   ParameterNumber place(const at::Tensor& parameter);
 
-  /// The number of `leaf`, at first sight a new one.
+  /// Returns the number of `leaf`; a leaf that is not known gets a new one.
   ParameterNumber of(const at::Tensor& leaf);
 
   /// Forgets the leaves that were never placed: their addresses would pile up from step to step.
   void forget_unplaced();
-  /// Forgets everything: models ended, and the living ones are about to be placed again.
+  /// Forgets everything, because models ended and the others are about to be placed again.
   void clear();
 
   ParameterNumber size() const noexcept { return static_cast<ParameterNumber>(leaves_.size()); }

@@ -11,7 +11,8 @@
 
 namespace smp::server {
 
-/// The pairs of one microbatch. Nothing is allocated once the arrays have grown.
+/// The pairs of execution and parameter of one microbatch. Nothing is allocated once the arrays
+/// have grown.
 class ReachedLeaves {
  public:
   struct Pair {
@@ -27,11 +28,11 @@ class ReachedLeaves {
   /// Adds a pair for every leaf that backward from `roots` would reach.
   void walk(std::uint32_t execution, const torch::autograd::edge_list& roots);
 
-  /// In the order of walks.
+  /// The pairs found since clear(), in the order of walks.
   const std::vector<Pair>& pairs() const noexcept { return pairs_; }
-  /// Parameters have lower numbers.
+  /// A bound: the numbers of all parameters in pairs() are lower.
   ParameterNumber num_parameters() const noexcept { return numbers_.size(); }
-  /// Graphs that were walked since clear().
+  /// The number of graphs that were walked since clear().
   std::uint64_t walks() const noexcept { return walks_; }
 
  private:

@@ -17,8 +17,9 @@ std::size_t dense_bytes(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
 }
 
-/// Of two contributions, the one that is added later is the lesser: heaps have the greatest in
-/// front. Before the places are known all are equal, and sort() orders the heap.
+/// The order of contributions in a heap, which has the greatest in front: of two, the one that is
+/// added later is the lesser. Before the places are known all are equal, and sort() orders the
+/// heap.
 class AddedFirst {
  public:
   explicit AddedFirst(const MicrobatchGradients& microbatch) : executions_(microbatch.executions) {}

@@ -14,7 +14,7 @@
 
 namespace smp::server {
 
-/// What one pass over an execution gave to one leaf.
+/// The gradient that one pass over an execution gave to one leaf.
 struct Contribution {
   std::uint32_t execution;
   std::uint64_t arrival;
@@ -25,34 +25,36 @@ struct Contribution {
 /// these sums as well. Nothing but tensors is allocated once the arrays have grown.
 class WaitingGradients {
  public:
-  /// A step starts.
+  /// Starts a step: most_bytes() counts from now on.
   void begin() noexcept { most_bytes_ = 0; }
   /// Forgets all gradients, and keeps the arrays.
   void clear() noexcept;
 
-  /// A new sum, for `leaf`. @return its number, until take()
+  /// Opens a sum for `leaf`. @return its number, valid until take()
   std::uint32_t open(torch::autograd::AccumulateGrad& leaf);
   /// Lets a contribution to sum `number` of `microbatch` wait. Grad mode is that of the pass.
   void put(std::uint32_t number, const MicrobatchGradients& microbatch,
            Contribution&& contribution);
-  /// The places of executions are known, which they were not when contributions came.
+  /// Orders the waiting contributions of a sum, now that the places of executions are known.
   void sort(std::uint32_t number, const MicrobatchGradients& microbatch);
-  /// Adds what came from the executions up to `place`; true if that of `place` gave something.
+  /// Adds what came from the executions up to `place`. @return true if the execution at `place`
+  /// gave something
   bool absorb_through(std::uint32_t number, const MicrobatchGradients& microbatch,
                       std::uint32_t place);
-  /// Sum `number`, which is complete. Its bytes are counted until leave().
+  /// Takes sum `number`, which is complete, out. Its bytes are counted until leave().
   LeafSum take(std::uint32_t number);
-  /// Sums that were opened and not taken.
+  /// The number of sums that were opened and not taken.
   std::size_t num_open() const noexcept { return sums_.size() - free_.size(); }
 
-  /// Leaves one sum a parameter of what followed the first backward.
+  /// Adds up the gradients that followed the first backward, so that MicrobatchGradients::rest has
+  /// one sum per parameter.
   void sum_up_rest(MicrobatchGradients& microbatch);
 
-  /// `gradient` is about to wait, here or in MicrobatchGradients::rest.
+  /// Counts the bytes of `gradient`, which is about to wait, here or in MicrobatchGradients::rest.
   void arrive(const at::Tensor& gradient) noexcept;
-  /// `sum` waits no longer.
+  /// Stops counting the bytes of `sum`, which waits no longer.
   void leave(const LeafSum& sum) noexcept;
-  /// Whatever arrived has found its place.
+  /// Updates most_bytes(). Called when a gradient that arrived has found its place.
   void note_most() noexcept;
   std::size_t bytes() const noexcept { return bytes_; }
   std::size_t most_bytes() const noexcept { return most_bytes_; }

@@ -15,7 +15,8 @@
 namespace smp::server {
 namespace {
 
-/// nullptr: somebody else manages the memory.
+/// Makes a second storage that shares memory with `storage` until one of them is written; nullptr
+/// if somebody else manages the memory.
 c10::intrusive_ptr<c10::StorageImpl> second_storage(c10::StorageImpl& storage) {
   auto borrowed = d2d::Loans::twin(storage);
   return borrowed ? std::move(borrowed) : d2d::shared_until_written(storage);

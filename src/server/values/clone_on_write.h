@@ -6,8 +6,8 @@
 
 namespace smp::server {
 
-/// As clone().detach(), but the memory is copied only when LibTorch writes to `tensor`, to anything
-/// else that shares its memory, or to the result.
+/// Returns what clone().detach() would, but the memory is copied only when LibTorch writes to
+/// `tensor`, to anything else that shares its memory, or to the result.
 [[nodiscard]] at::Tensor clone_on_write(const at::Tensor& tensor);
 
 }  // namespace smp::server

@@ -14,7 +14,8 @@
 namespace smp::server {
 namespace {
 
-/// Asks the guards of what an operator got, and puts in what stands in for it.
+/// Asks the guards of the tensors that an operator got, and replaces each by its stand-in, if it
+/// has one.
 class Asking {
  public:
   Asking(const c10::OperatorHandle& op, bool writes) : op_(op), writes_(writes) {}
@@ -53,7 +54,7 @@ class Asking {
     guard = guard_of(tensor);
     return guard == nullptr ? at::Tensor() : guard->stand_in();
   }
-  /// The operator's caller keeps its own list.
+  /// Returns a copy of `list` with one tensor replaced: the operator's caller keeps its own list.
   static c10::IValue replaced(const c10::List<at::Tensor>& list, std::size_t index,
                               at::Tensor&& tensor) {
     auto copy = list.copy();
@@ -80,7 +81,8 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
   op.callBoxed(stack);
 }
 
-/// A TensorImpl whose key set is that of no device; with autograd's keys, whatever mode is on.
+/// Makes a TensorImpl with the key set of no device, and with autograd's keys even while inference
+/// mode is on.
 template <class... Arguments>
 c10::intrusive_ptr<c10::TensorImpl> make_impl(Arguments&&... arguments) {
   const c10::InferenceMode no_inference(false);

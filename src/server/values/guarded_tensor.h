@@ -9,13 +9,15 @@
 
 namespace smp::server {
 
-/// Lives in the TensorImpl that it guards, and in the shallow copies that are made of it.
+/// Is asked before an operator gets a tensor. Lives in the TensorImpl that it guards, and in
+/// shallow copies of it.
 class TensorGuard : public c10::BackendMeta {
  public:
-  /// An operator is about to get the guarded `tensor`; `writes`: to change it. Makes it a plain one
-  /// (unguard()) or throws.
+  /// Called when an operator is about to get the guarded `tensor`; `writes` is true if it changes
+  /// it. Makes it a plain tensor (unguard()) or throws.
   virtual void before_use(const at::Tensor& tensor, const std::string& op, bool writes) = 0;
-  /// After that: what operators get in its place; undefined: the tensor itself.
+  /// Returns, after before_use(), the tensor that operators get in place of the guarded one;
+  /// undefined: they get that itself.
   virtual at::Tensor stand_in() const { return {}; }
 };
 
@@ -23,23 +25,23 @@ class TensorGuard : public c10::BackendMeta {
 /// else uses it.
 inline constexpr auto kGuarded = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-/// From now on `tensor` has shape, dtype and device, but no memory. It stays who it is: for
-/// optimizers, module dictionaries, `grad()`, `requires_grad_()` and hooks it is the same leaf as
-/// before. Graphs that were built with it must not be walked any more.
-/// @param data_text  what is said to code that asks for its memory
-/// Needs a dense tensor (can_be_guarded()).
+/// Guards `tensor` and frees its memory; it keeps shape, dtype and device. It stays the same
+/// TensorImpl: for optimizers, module dictionaries, `grad()`, `requires_grad_()` and hooks it is
+/// the same leaf as before. Graphs that were built with it must not be walked any more.
+/// @param data_text  the text of the error that code gets which asks for its memory Needs a dense
+/// tensor (can_be_guarded()).
 void guard_without_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard,
                           const std::string& data_text);
-/// As above, but the memory stays, so that code which asks for its address gets it. unguard() puts
-/// `tensor` back to what it was.
+/// Guards `tensor`, whose memory stays, so that code which asks for its address gets it. unguard()
+/// puts `tensor` back to what it was.
 void guard_with_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard);
 
 /// Gives `tensor`, guarded until now, the data of `plain`.
 void unguard(const at::Tensor& tensor, const at::Tensor& plain);
 
-/// Of a guarded tensor, else nullptr.
+/// Returns the guard of `tensor`, or nullptr if it has none.
 [[nodiscard]] TensorGuard* guard_of(const at::Tensor& tensor) noexcept;
-/// Whether `tensor` is of LibTorch's usual kind: neither sparse, quantised nor nested.
+/// True if `tensor` is of LibTorch's usual kind: neither sparse, quantised nor nested.
 [[nodiscard]] bool can_be_guarded(const at::Tensor& tensor) noexcept;
 
 }  // namespace smp::server

@@ -23,7 +23,8 @@ using NodePtr = NodePointer<torch::autograd::Node>;
 
 // ---- one output --------------------------------------------------------------------------------
 
-/// An argument has its own strides here, a received tensor those that the view was told in.
+/// Returns the layout of the linked view in the memory of `source` on this rank. An argument has
+/// strides of its own here; a received tensor has those to which the note refers.
 Layout here(const OutputLink& link, const at::Tensor& source) {
   auto view = link.view;
   if (link.source == OutputLink::Source::kArgument) {
@@ -61,8 +62,8 @@ at::Tensor follow(const OutputLink& link, const at::Tensor& source) {
   }
 }
 
-/// A tensor with `node` as its history, whose memory belongs to `memory` as well: in-place changes
-/// of it are refused, as those of a custom function's views are.
+/// Returns a tensor with `node` as its history that shares the memory of tensor `memory`. In-place
+/// changes of it are refused, as those of a custom function's views are.
 at::Tensor guarded(const at::Tensor& memory, const NodePtr& node) {
   auto base = d2d::detached(memory);
   auto data = at::Tensor(memory.unsafeGetTensorImpl()->shallow_copy_and_detach(
@@ -74,7 +75,8 @@ at::Tensor guarded(const at::Tensor& memory, const NodePtr& node) {
   return view;
 }
 
-/// Arguments that share memory here had memory of their own at the owner, unless they are one.
+/// Throws UnsupportedError if the changed argument shares memory with another argument here: at the
+/// owner each had memory of its own, unless they are one tensor.
 void require_own_memory(at::ArrayRef<at::Tensor> arguments, std::size_t index, const char* path) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     SMP_REQUIRE_AS(UnsupportedError,
@@ -96,8 +98,9 @@ class LinkFollower {
                at::ArrayRef<at::Tensor> arguments)
       : told_(told), outputs_(outputs), arguments_(arguments) {}
 
-  /// Inputs of the node are in the order of outputs, so a linked one that has a gradient of its own
-  /// is made when its turn comes; it needs its source's memory only, which is there.
+  /// Gives each output its history. Inputs of the node are in the order of outputs, so a linked
+  /// output with a gradient of its own is made when its turn comes; it needs only its source's
+  /// memory, which is there.
   void give_history(const TensorFlags& requires_grad, const NodePtr& node) {
     const auto through_record = links_through_record();
     for (std::size_t k = 0; k < outputs_.size(); ++k) {
@@ -122,7 +125,7 @@ class LinkFollower {
     }
   }
 
-  /// Those that have no gradient of their own.
+  /// Makes the linked outputs that have no gradient of their own, of sources of this kind.
   void make_views_of(OutputLink::Source source) {
     for (const auto& link : told_.links) {
       if (link.source != source || link.passes_record()) continue;
@@ -133,7 +136,8 @@ class LinkFollower {
   }
 
  private:
-  /// By output; empty where nothing is linked.
+  /// Returns, by output, the link of each output whose gradient passes through the record, else
+  /// nullptr; empty if there are no links.
   std::vector<const OutputLink*> links_through_record() const {
     std::vector<const OutputLink*> links(told_.links.empty() ? 0 : outputs_.size());
     for (const auto& link : told_.links) {

@@ -14,7 +14,8 @@
 
 namespace smp::server {
 
-/// How one output hangs together with its source. The numbers are part of the wire format.
+/// The relation of one output to its source, a tensor that the caller has or gets. The numbers are
+/// part of the wire format.
 struct OutputLink {
   enum class Kind : std::int64_t {
     kSame,           ///< it is the source
@@ -40,10 +41,10 @@ struct ChangedArgument {
   bool history;  ///< recorded by autograd
 };
 
-/// All that the caller is told. The tensors sent are outputs first, new values of changed arguments
-/// last; between them stand those that outputs are views of.
+/// The content of the note to the caller. The tensors sent are outputs first, new values of changed
+/// arguments last; between them stand those that outputs are views of.
 struct OutputLinks {
-  /// @throws InternalError  the note is not about so many tensors.
+  /// Reads a note. @throws InternalError  it is not about so many tensors and arguments.
   static OutputLinks from_note(std::string_view note, std::size_t num_tensors,
                                std::size_t num_arguments);
   std::string note() const;

@@ -12,10 +12,12 @@
 
 namespace smp::server {
 
-/// Of defined tensors: dtype, sizes, and a flag.
+/// Returns a note of the dtype, device type, sizes and flag of each of `tensors`, all of which must
+/// be defined.
 [[nodiscard]] Note take_shapes(const std::vector<at::Tensor>& tensors,
                                const TensorFlags& requires_grad);
-/// Tensors that look so, without memory for their elements; appends their flags.
+/// Returns tensors of the dtypes, device types and sizes in `note`, with memory for one element
+/// each; appends their flags to `requires_grad`.
 [[nodiscard]] std::vector<at::Tensor> shapes_of(std::string_view note, TensorFlags& requires_grad);
 
 }  // namespace smp::server

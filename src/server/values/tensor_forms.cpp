@@ -17,11 +17,11 @@
 namespace smp::server {
 namespace {
 
-/// The numbers are part of the wire format.
+/// The kinds of tensors that do not travel as they are. The numbers are part of the wire format.
 enum class Form : std::int64_t { kRepeated, kStrided, kSparse };
 constexpr std::size_t kForms = 3;
 
-/// Why `tensor` cannot leave its rank, and what to do; or nullptr.
+/// Returns the reason for which `tensor` cannot leave its rank, and what to do; nullptr if it can.
 const char* obstacle(const at::Tensor& tensor) {
   if (tensor.is_quantized()) return "is quantised; dequantize() it";
   if (tensor.is_nested()) return "is nested; pass its buffer and offsets, or a padded tensor";
@@ -37,21 +37,23 @@ const char* obstacle(const at::Tensor& tensor) {
   return tensor.dim() > 64 ? "has more than 64 dimensions; reshape it" : nullptr;
 }
 
-/// As detach(), of other sizes and strides: a view of the same memory, without the dispatcher.
+/// Returns what detach() would, but with other sizes and strides: a view of the same memory, made
+/// without the dispatcher.
 at::Tensor relaid(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
   at::Tensor view = d2d::detached(tensor);
   view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, tensor.storage_offset());
   return view;
 }
 
-/// That travels as it is.
+/// True if `tensor` can travel as it is.
 bool is_plain(const at::Tensor& tensor, bool layout) {
   return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_nested() &&
          tensor.dim() <= 64 && d2d::is_sendable_dtype(tensor.scalar_type()) &&
          (!layout || tensor.is_contiguous());
 }
 
-/// Nearly always.
+/// True if all tensors can travel as they are, and none stands in the list twice; that is nearly
+/// always so.
 bool are_plain(const std::vector<at::Tensor>& tensors, bool layout) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
@@ -129,7 +131,7 @@ class FormTaker {
     replace(i, relaid(tensor, distinct.sizes, distinct.strides));
   }
 
-  /// Indices go to the end of the list, values to the tensor's own place.
+  /// Replaces a sparse tensor: its values go to its own place, its indices to the end of the list.
   void take_sparse(std::size_t i) {
     const at::NoGradGuard no_grad;
     const auto tensor = tensors_[i].detach();

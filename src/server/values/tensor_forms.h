@@ -14,24 +14,24 @@
 
 namespace smp::server {
 
-/// Puts plain tensors into the places of those that are none, further ones at the end, and returns
+/// Replaces tensors that are not plain by plain ones, appends further ones at the end, and returns
 /// the note for restore_forms(); it is empty if nothing was replaced, which is the rule. What is
 /// sent shares memory and version counters with what it replaces where that is possible. A tensor
 /// that stands in the list before is not sent again.
 /// @param kind  "argument" or "output", and
 /// @param path  of which module: for messages
-/// @param layout  whether the order of elements in memory matters; else they arrive contiguous
+/// @param layout  true if the order of elements in memory matters; else they arrive contiguous
 /// @throws UnsupportedError  a tensor cannot leave this rank: quantised, nested, of another device,
 ///                           or sparse in another way than COO.
 Note take_forms(std::vector<at::Tensor>& tensors, const char* kind, std::string_view path,
                 bool layout = true);
 
-/// Makes of `tensors`, as they arrived, what take_forms() was given: the same sizes and the same
-/// order of elements in memory; gaps between them are shorter.
-/// @throws InternalError  `note` is none of take_forms().
+/// Restores `tensors`, as they arrived, to those that take_forms() was given: the same sizes and
+/// the same order of elements in memory; gaps between them are shorter.
+/// @throws InternalError  take_forms() did not make `note`.
 void restore_forms(std::string_view note, std::vector<at::Tensor>& tensors);
 
-/// Which of `tensors` stand in the list before: their gradient is that of the first.
+/// True if the tensor at `index` also stands in the list before: its gradient is that of the first.
 bool stands_before(const std::vector<at::Tensor>& tensors, std::size_t index);
 
 }  // namespace smp::server

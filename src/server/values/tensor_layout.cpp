@@ -7,7 +7,7 @@
 namespace smp::server {
 namespace {
 
-/// Dimensions with elements of their own, innermost first.
+/// Returns the dimensions with more than one element and a stride other than 0, innermost first.
 c10::SmallVector<std::size_t, 5> inner_to_outer(at::IntArrayRef sizes, at::IntArrayRef strides) {
   c10::SmallVector<std::size_t, 5> order;
   for (std::size_t d = sizes.size(); d-- > 0;) {
@@ -18,7 +18,7 @@ c10::SmallVector<std::size_t, 5> inner_to_outer(at::IntArrayRef sizes, at::IntAr
   return order;
 }
 
-/// Dimensions that are adjacent in memory count as one row.
+/// One or more dimensions that are adjacent in memory and so count as one row of elements.
 struct Row {
   std::int64_t length;
   std::int64_t from;  // between neighbours, here and there
@@ -41,7 +41,8 @@ c10::SmallVector<Row, 5> rows_of(at::IntArrayRef sizes, at::IntArrayRef from, at
   return rows;
 }
 
-/// `distance`, taken `times` times, in the strides of the other side.
+/// Returns `distance`, which a view takes `times` times, in the strides of the other tensor;
+/// nullopt if the view runs over the end of a row.
 std::optional<std::int64_t> map_distance(std::int64_t distance, std::int64_t times,
                                          c10::SmallVector<Row, 5>& rows) {
   std::int64_t mapped = 0;

@@ -16,21 +16,22 @@ struct Layout {
   std::int64_t offset = 0;
 };
 
-/// Strides for the same sizes that keep the order of dimensions, which neighbours are adjacent, and
-/// which elements are one (expanded), but span less memory: every gap is one element. Equal to
-/// `strides` where there are no gaps. Nothing if elements overlap in another way.
+/// Returns strides for the same sizes that keep the order of dimensions, which neighbours are
+/// adjacent, and which elements are one (expanded), but span less memory: every gap is one element.
+/// Equal to `strides` where there are no gaps. Nothing if elements overlap in another way.
 std::optional<at::DimVector> compact_strides(at::IntArrayRef sizes, at::IntArrayRef strides);
 
-/// How many elements of memory a tensor spans from its first one on.
+/// Returns the number of elements of memory that a tensor spans, from its first one on.
 std::int64_t span_of(at::IntArrayRef sizes, at::IntArrayRef strides);
 
-/// The dimensions that differ in memory, outermost first: of those with one element, or the same
-/// one again and again, there are none.
+/// Returns the dimensions that differ in memory, outermost first. Dimensions with one element, or
+/// with stride 0, are left out.
 Layout distinct_dimensions(at::IntArrayRef sizes, at::IntArrayRef strides);
 
-/// `view` of a tensor with these sizes and strides `from`, as a view of one with strides `to`, its
-/// offset counted from the tensor's first element; both come from compact_strides(). Nothing if
-/// it is none: it runs over the end of a row into the next, which lies elsewhere there.
+/// Returns `view` of a tensor with these sizes and strides `from` as a view of a tensor with
+/// strides `to`, its offset counted from the tensor's first element; both come from
+/// compact_strides(). Nothing if it is none: it runs over the end of a row into the next, which
+/// lies elsewhere there.
 std::optional<Layout> map_view(const Layout& view, at::IntArrayRef sizes, at::IntArrayRef from,
                                at::IntArrayRef to);
 

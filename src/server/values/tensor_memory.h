@@ -9,16 +9,17 @@
 
 namespace smp::server {
 
-/// The memory that `tensor` lies in, or nullptr: it is undefined, or has no elements there.
+/// Returns the memory that `tensor` lies in; nullptr if it is undefined, or has no elements there.
 const void* memory_of(const at::Tensor& tensor);
 
-/// Grows with every write that LibTorch counts; 0 for what counts none.
+/// Returns the version of `tensor`, which grows with every write that LibTorch counts; 0 for
+/// tensors that count none.
 std::uint32_t version_of(const at::Tensor& tensor) noexcept;
 
-/// Whether two tensors of the same memory span common elements of it.
+/// True if two tensors that lie in the same memory span common elements of it.
 bool overlap(const at::Tensor& a, const at::Tensor& b);
 
-/// Whether nobody else holds `tensor` or can see its bytes. A view keeps its base alive inside its
+/// True if nobody else holds `tensor` or can see its bytes. A view keeps its base alive inside its
 /// own metadata even under no_grad (Linear's weight gradient is a transposed product).
 bool is_alone(const at::Tensor& tensor);
 

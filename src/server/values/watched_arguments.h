@@ -18,14 +18,15 @@ class WatchedArguments {
  public:
   explicit WatchedArguments(at::ArrayRef<at::Tensor> tensors);
 
-  /// After the module has run. @throws UnsupportedError what it did cannot be done at the caller;
-  /// `path` is the module's.
+  /// Returns the arguments that the module has changed; called after it has run. @throws
+  /// UnsupportedError what it did cannot be done at the caller; `path` is the module's.
   [[nodiscard]] std::vector<ChangedArgument> changes(const char* path) const;
 
-  /// Whether the module has changed any, in whatever way.
+  /// True if the module has changed any argument, in whatever way.
   [[nodiscard]] bool any_changed() const;
 
-  /// Of each '\1' if the module registered a hook on it, else '\0'; empty: of none.
+  /// Returns one byte an argument: '\1' if the module registered a hook on it, else '\0'. Empty if
+  /// there is no such hook.
   [[nodiscard]] std::string hooked() const;
 
   at::ArrayRef<at::Tensor> tensors() const noexcept { return tensors_; }
