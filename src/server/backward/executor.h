@@ -10,18 +10,20 @@
 
 namespace smp::server {
 
-/// Where gradients of leaves go, instead of straight into `.grad` (docs/design.md, Accumulation).
+/// Receives gradients of leaves, which do not go straight into `.grad` then (docs/design.md,
+/// Accumulation).
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
   /// Takes the gradient that reached `leaf`; runs the leaf's hooks now or later (the executor does
   /// not). Grad mode is that of the pass.
   virtual void put(torch::autograd::AccumulateGrad& leaf, variable_list&& gradients) = 0;
-  /// A capture of `leaf` was asked for (grad()); throws if the leaf is not this rank's.
+  /// Called if the gradient of `leaf` is captured (grad()). @throws UsageError  the leaf is not
+  /// this rank's.
   virtual void check_capture(torch::autograd::AccumulateGrad& leaf) = 0;
 };
 
-/// What one pass did; for tests and formulas.
+/// Counts of what one backward pass did; for tests and formulas.
 struct BackwardStatistics {
   std::uint64_t nodes = 0;        ///< nodes evaluated
   std::uint64_t async_nodes = 0;  ///< of these, started
@@ -44,7 +46,8 @@ variable_list run_backward(const edge_list& roots, variable_list gradients,
                            const BackwardOptions& options = {}, const edge_list& captures = {},
                            GradientSink* sink = nullptr, BackwardStatistics* statistics = nullptr);
 
-/// What run_input_part() left: gradients of leaves. Movable; empty if there is nothing to do.
+/// The part of a backward pass that run_input_part() has left: gradients of leaves. Movable; empty
+/// if there is nothing to do.
 class WeightPart {
  public:
   WeightPart() noexcept;
@@ -52,7 +55,8 @@ class WeightPart {
   WeightPart& operator=(WeightPart&&) noexcept;
   ~WeightPart();
   explicit operator bool() const noexcept { return state_ != nullptr; }
-  /// Once; the graph is freed then. On any fiber of the rank, in the modes of the first part.
+  /// Computes these gradients and frees the graph. Must be called once at most, on any fiber of the
+  /// rank, in the modes of the first part.
   /// @throws whatever a node, a hook or the sink threw
   void run();
 
@@ -64,13 +68,13 @@ class WeightPart {
   std::unique_ptr<State> state_;
 };
 
-/// As run_backward(), but what only leaves need is left to the part that is returned: nodes below
-/// which there are leaves alone, and of a product or a convolution the gradients of its weights
+/// Runs run_backward(), but leaves what only leaves need to the part that is returned: nodes below
+/// which there are only leaves, and, of a product or a convolution, the gradients of its weights
 /// (server/backward/backward_pass.h). Both together give the bits of run_backward(); user code that
 /// draws random numbers in the second part draws others. With options.keep_graph or in anomaly mode
 /// nothing is left.
 /// @param sink  outlives the returned part, and so does what `options` point to
-/// @throws as run_backward(); nothing is left then
+/// @throws what run_backward() throws; nothing is left then
 [[nodiscard]] WeightPart run_input_part(const edge_list& roots, variable_list gradients,
                                         const BackwardOptions& options,
                                         GradientSink* sink = nullptr);

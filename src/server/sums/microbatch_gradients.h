@@ -14,14 +14,6 @@
 
 namespace smp::server {
 
-/// One execution of the running step on this rank. The default names none.
-struct ExecutionId {
-  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-  std::uint32_t microbatch = kNone;
-  std::uint32_t number = kNone;  ///< by arrival; says nothing about the order of sums
-  friend bool operator==(const ExecutionId&, const ExecutionId&) = default;
-};
-
 /// The bookkeeping of GradientAccumulator for one microbatch; the accumulator writes it. Arrays are
 /// kept for their capacity.
 struct MicrobatchGradients {
