@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "smp/detail/export.h"
 #include "smp/distributed_model.h"
 #include "smp/distributed_optimizer.h"
-#include "smp/detail/export.h"
 #include "smp/state_dict.h"
 
 namespace smp {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "smp/detail/call.h"
-#include "smp/detail/fields.h"
 #include "smp/detail/export.h"
+#include "smp/detail/fields.h"
 
 namespace torch::data {
 template <typename Data, typename Target>

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "smp/distributed_model.h"
 #include "smp/detail/export.h"
 #include "smp/detail/model_list.h"
+#include "smp/distributed_model.h"
 
 namespace smp {
 

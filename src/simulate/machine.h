@@ -14,8 +14,8 @@ struct Machine {
   int stages = 1;
   /// The relative speed of each stage: 2 computes in half the traced time. Empty: all 1.
   std::vector<double> speeds = {};
-  /// The device of each stage (base/machine/device.h), by which its times are distributed over the model as
-  /// Trace::profiles say. Empty: all have the device of the trace.
+  /// The device of each stage (base/machine/device.h), by which its times are distributed over the
+  /// model as Trace::profiles say. Empty: all have the device of the trace.
   std::vector<std::string> devices = {};
   /// The bytes that each stage may hold. Empty: no limit.
   std::vector<std::int64_t> memory = {};
@@ -66,7 +66,8 @@ struct Machine {
   bool patient = true;
 
   /// The replicas of the pipeline, which train on other samples: the gradients of each stage are
-  /// summed over its replicas, which a simulated step does not contain (partition/model/replica_sums.h).
+  /// summed over its replicas, which a simulated step does not contain
+  /// (partition/model/replica_sums.h).
   struct Replicas {
     int count = 1;
     Link link = {10e-6, 4e9};  ///< between two of a stage

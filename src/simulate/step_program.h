@@ -65,8 +65,8 @@ struct StepProgram {
 };
 
 /// The time of computing between two requests below which a caller, if it keeps nothing, only
-/// passes the result of the first on: one operator takes 3 us (trial/operators/operator_work.cpp), and
-/// less is the price of the call. A trace does not tell which tensors a call gets, so requests
+/// passes the result of the first on: one operator takes 3 us (trial/operators/operator_work.cpp),
+/// and less is the price of the call. A trace does not tell which tensors a call gets, so requests
 /// without anything between them are taken to depend on each other; if they do not, the runtime may
 /// be faster, since it has both in flight.
 inline constexpr base::Nanoseconds kOnlyPassesOn = 2 * base::kMicrosecond;

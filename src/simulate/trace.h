@@ -141,7 +141,8 @@ struct Trace {
   /// The share of the measured time that was spent on a core. Less than 1 if modules sleep, read
   /// files or wait for a device.
   double processor_share = 1;
-  /// The device on which the calls take the seconds that they say (base/machine/device.h); empty: any.
+  /// The device on which the calls take the seconds that they say (base/machine/device.h); empty:
+  /// any.
   std::string device = {};
   std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
   /// The traces of further microbatches, without what holds of the model (uses of weights and

@@ -1,5 +1,6 @@
-// smp/detail/call.h: what happens when a routed module is called. Templates of smp/detail/routed.h end here, in
-// route(); the layer above (module server, tracer) decides through one interface (paper §4.1).
+// smp/detail/call.h: what happens when a routed module is called. Templates of smp/detail/routed.h
+// end here, in route(); the layer above (module server, tracer) decides through one interface
+// (paper §4.1).
 #pragma once
 
 #include <ATen/core/Tensor.h>

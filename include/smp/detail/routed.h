@@ -1,5 +1,5 @@
-// smp/detail/routed.h: a user's module with its calls intercepted (paper §4.1). smp::Routed<Impl> derives
-// from Impl and hides, or overrides, the routed methods with the same signatures.
+// smp/detail/routed.h: a user's module with its calls intercepted (paper §4.1). smp::Routed<Impl>
+// derives from Impl and hides, or overrides, the routed methods with the same signatures.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "smp/detail/call.h"
+#include "smp/detail/export.h"
 #include "smp/detail/routed_call.h"
 #include "smp/detail/signature.h"
-#include "smp/detail/export.h"
 
 namespace smp {
 

@@ -8,10 +8,10 @@
 #include <typeinfo>
 #include <utility>
 
-#include "smp/detail/call.h"
 #include "smp/detail/argument.h"
-#include "smp/error.h"
+#include "smp/detail/call.h"
 #include "smp/detail/export.h"
+#include "smp/error.h"
 
 namespace smp::detail {
 

@@ -1,5 +1,5 @@
-// smp/detail/tensor_parallelism.h: which modules of a model are to be spread over the ranks of a TP_GROUP
-// (paper §5.2, App. E.2; docs/tensor_parallelism.md).
+// smp/detail/tensor_parallelism.h: which modules of a model are to be spread over the ranks of a
+// TP_GROUP (paper §5.2, App. E.2; docs/tensor_parallelism.md).
 #pragma once
 
 #include <optional>

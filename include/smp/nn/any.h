@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "smp/detail/call.h"
 #include "smp/detail/argument.h"
-#include "smp/detail/signature.h"
+#include "smp/detail/call.h"
 #include "smp/detail/export.h"
 #include "smp/detail/routed.h"
+#include "smp/detail/signature.h"
 
 namespace smp::nn {
 

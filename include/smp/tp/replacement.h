@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "smp/detail/call.h"
 #include "smp/codec.h"
-#include "smp/detail/signature.h"
+#include "smp/detail/call.h"
 #include "smp/detail/export.h"
+#include "smp/detail/signature.h"
 #include "smp/tp/distributed_module.h"
 
 namespace smp {

@@ -8,8 +8,8 @@
 namespace smp {
 
 /// Returns the device for rank `local_rank` of its machine, in turn. It becomes the calling
-/// thread's current device, its home (base/machine/home_device.h), and the device of the random numbers of
-/// steps.
+/// thread's current device, its home (base/machine/home_device.h), and the device of the random
+/// numbers of steps.
 /// @param name  a type of device as LibTorch names it
 /// @throws UsageError  LibTorch does not know it, or there is none here.
 c10::Device take_device(const std::string& name, int local_rank);

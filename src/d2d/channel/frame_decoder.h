@@ -30,7 +30,8 @@ struct FrameLimits {
 };
 
 /// Decodes the frame in `control`, with new and with borrowed tensors; those still to be filled go
-/// to `data` (cleared first). Tensors of a device are made on the home device (base/machine/home_device.h).
+/// to `data` (cleared first). Tensors of a device are made on the home device
+/// (base/machine/home_device.h).
 /// @throws InternalError     malformed: cut, altered, or of another version of this library.
 /// @throws UnsupportedError  LibTorch has no such device here.
 ReadFrame decode_frame(std::span<const std::byte> control, std::vector<DataTensor>& data,

@@ -55,7 +55,8 @@ struct CollectiveId {
 /// The call that a member makes; all members must make the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kBarrier;
-  /// Stands in the place of a root for collectives of tensors that devices do (d2d/collectives/device_group.h).
+  /// Stands in the place of a root for collectives of tensors that devices do
+  /// (d2d/collectives/device_group.h).
   static constexpr std::int32_t kOnDevices = -2;
   std::int32_t root = -1;   ///< -1: none
   std::int32_t dtype = -1;  ///< a c10::ScalarType; -1: no tensor

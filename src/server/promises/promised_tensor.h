@@ -27,9 +27,9 @@ class PromisedValues {
 };
 
 /// Makes a promised tensor of the given type, on the rank's device of kind `device`
-/// (base/machine/home_device.h). Once its value has come it is an ordinary tensor with that value, but
-/// keeps the history that it was given meanwhile. If the value is linked (PromisedValues::Value),
-/// operators get the value in its place.
+/// (base/machine/home_device.h). Once its value has come it is an ordinary tensor with that value,
+/// but keeps the history that it was given meanwhile. If the value is linked
+/// (PromisedValues::Value), operators get the value in its place.
 [[nodiscard]] at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t index,
                                          at::ScalarType dtype, c10::DeviceType device);
 
