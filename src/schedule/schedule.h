@@ -61,8 +61,8 @@ class Schedule {
 /// Makes a schedule with at most `active_microbatches` in flight: one forward, one backward, chosen
 /// opportunistically. What is ready runs in the order of its microbatches, forwards with a lead: a
 /// backward goes before the forwards of microbatches that come `lead` or more after its own;
-/// without a lead before that of its own microbatch as well. (In the paper every ready backward
-/// goes before every forward, §4.3.)
+/// without a lead before that of its own microbatch as well. (In the paper, §4.3, every ready
+/// backward goes before every forward.)
 /// @param lead  microbatches; make_schedule() takes up to pp_size if so many are in flight beyond
 ///              those that fill the pipeline
 /// @throws UsageError  `active_microbatches` is below 1
