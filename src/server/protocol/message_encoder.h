@@ -1,6 +1,6 @@
-// server/protocol/message_encoder.h: messages as frames. The kinds of every call are fixed-size
-// headers that are copied as they are; the rare ones, and what has no fixed size, are Protocol
-// Buffers (message.proto). Threads: the rank's.
+// server/protocol/message_encoder.h: messages as frames. Headers have a fixed size and are copied as
+// they are; what has no fixed size stands at the start of the body (frame_extra.h, number_list.h).
+// Threads: the rank's.
 #pragma once
 
 #include <cstdint>
