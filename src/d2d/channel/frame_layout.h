@@ -1,4 +1,4 @@
-// d2d/channel/frame_layout.h: a frame in a control buffer, byte by byte (docs/design.md).
+// d2d/channel/frame_layout.h: a frame in a control buffer, byte by byte (README.md beside this).
 //
 // Little endian: prefix (32 bytes) | a stub for each tensor (16 bytes) | their sizes (8 bytes each)
 // | header | body | inline tensors, each on a 16-byte boundary. Gaps are zero, so that equal frames
