@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "flags/flags.h"
 #include "options.h"
 #include "text.h"
 #include "training.h"
@@ -137,7 +138,7 @@ int main(int argc, char** argv) {
   try {
     options = gpt::parse_options(argc, argv);
   } catch (const std::invalid_argument& error) {  // all ranks have the same command line
-    if (gpt::is_first_rank()) smp::report_error(error);
+    if (flags::is_first_rank()) smp::report_error(error);
     return 1;
   }
   try {

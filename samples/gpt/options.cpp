@@ -1,11 +1,9 @@
 // samples/gpt/options.cpp: flags of the trainer, by CLI11.
 #include "options.h"
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
-#include <vector>
+
+#include "flags/flags.h"
 
 namespace gpt {
 namespace {
@@ -43,48 +41,20 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--prompt", options.prompt, "What they follow");
 }
 
-/// CLI11 hands back what it does not know: the library's flags, or a mistake.
-void refuse_unknown_words(const std::vector<std::string>& words) {
-  bool value_may_follow = false;
-  for (const auto& word : words) {
-    const bool is_library_flag = word.rfind("--smp.", 0) == 0;
-    if (!is_library_flag && !value_may_follow) {
-      throw std::invalid_argument("unknown argument '" + word + "'; --help lists what there is");
-    }
-    value_may_follow = is_library_flag && word.find('=') == std::string::npos;
-  }
-}
-
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a byte-level GPT on text, with any mix of parallel degrees", "gpt");
   app.option_defaults()->always_capture_default();
-  app.allow_extras();
   app.footer("Settings of the library are flags too: --smp.KEY VALUE.");
   add_flags(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    if (is_first_rank()) std::fputs(app.help().c_str(), stdout);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw std::invalid_argument(error.what());
-  }
-  refuse_unknown_words(app.remaining());
+  if (!flags::parse(app, argc, argv)) return std::nullopt;
   if (options.prompt.empty()) throw std::invalid_argument("--prompt is empty; give it a word");
   options.recipe.model = GptConfig::preset(options.size);
   options.recipe.model.split_vocabulary = options.split_vocabulary;
   options.recipe.dtype = options.dtype == "float64" ? torch::kDouble : torch::kFloat;
   return options;
-}
-
-bool is_first_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
-  }
-  return true;
 }
 
 }  // namespace gpt

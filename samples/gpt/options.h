@@ -34,8 +34,4 @@ struct Options {
 /// @throws std::invalid_argument  naming what is wrong with the command line.
 std::optional<Options> parse_options(int argc, char** argv);
 
-/// Whether this process is the one that talks, before smp::init: by what launchers tell the
-/// processes that they start.
-bool is_first_rank();
-
 }  // namespace gpt

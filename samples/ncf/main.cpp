@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "flags/flags.h"
 #include "ncf.h"
 #include "options.h"
 #include "ranking.h"
@@ -209,7 +210,7 @@ int main(int argc, char** argv) {
   try {
     options = ncf::parse_options(argc, argv);
   } catch (const std::invalid_argument& error) {  // all ranks have the same command line
-    if (ncf::is_first_rank()) smp::report_error(error);
+    if (flags::is_first_rank()) smp::report_error(error);
     return 1;
   }
   try {

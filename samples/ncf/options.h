@@ -29,8 +29,4 @@ struct Options {
 /// @throws std::invalid_argument  naming what is wrong with the command line.
 std::optional<Options> parse_options(int argc, char** argv);
 
-/// Whether this process is the one that talks. It works before smp::init too, by what launchers
-/// tell the processes they start.
-bool is_first_rank();
-
 }  // namespace ncf

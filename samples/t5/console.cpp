@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "options.h"
+#include "flags/flags.h"
 
 namespace t5 {
 namespace {
@@ -31,7 +31,9 @@ std::string repeated(const char* piece, int64_t times) {
 }  // namespace
 
 Console::Console(int64_t total_steps)
-    : total_steps_(total_steps), speaks_(is_first_rank()), has_bar_(speaks_ && on_a_terminal()) {}
+    : total_steps_(total_steps),
+      speaks_(flags::is_first_rank()),
+      has_bar_(speaks_ && on_a_terminal()) {}
 
 Console::~Console() { erase_bar(); }
 

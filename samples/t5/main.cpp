@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "corpus.h"
+#include "flags/flags.h"
 #include "options.h"
 #include "recipe.h"
 #include "report.h"
@@ -117,7 +118,7 @@ int main(int argc, char** argv) {
   try {
     options = t5::parse_options(argc, argv);
   } catch (const std::invalid_argument& error) {  // all ranks have the same command line
-    if (t5::is_first_rank()) smp::report_error(error);
+    if (flags::is_first_rank()) smp::report_error(error);
     return 1;
   }
   try {
