@@ -1,5 +1,5 @@
-// smp/config.h: every setting of a run. docs/configuration.md lists the keys; smp::init resolves
-// them.
+// smp/config.h: every setting of a run, with its default. docs/configuration.md lists the keys and
+// the values that they take; smp::init resolves them.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,8 @@ struct SMP_API Config {
   /// per stage or more keep stages busy, with 4 they stand still for a fifth of a step at most.
   int microbatches = 1;
   /// "interleaved" mixes forwards and backwards and so holds few activations; "simple" runs all
-  /// forwards, then all backwards; "1f1b" and "zero_bubble" keep to lists; "file:PATH" your own
-  /// (docs/schedules.md).
+  /// forwards, then all backwards; "1f1b", "1f1b+N", "zero_bubble" and "zero_bubble+N" keep to
+  /// lists; "file:PATH" your own (docs/schedules.md).
   std::string pipeline = "interleaved";
   /// Microbatches in flight under "interleaved"; fewer need less memory. Default: 2 * stages + 2.
   std::optional<int> active_microbatches = std::nullopt;
@@ -98,7 +98,7 @@ struct SMP_API Config {
   int stages_per_node = 0;
   /// Network adapters of a node, dealt to its stages in turn. Messages of one adapter queue.
   int network_ports = 1;
-  /// Of each adapter, in Gbit/s, one way.
+  /// Bandwidth of each adapter, in Gbit/s, one way.
   double network_gbit = 100;
   /// Relative speed of each stage, for machines that differ; default: all alike. With `devices`:
   /// over what these say.
