@@ -1,5 +1,5 @@
-// smp/config.h: every setting of a run. docs/configuration.md lists the keys; smp::init resolves
-// them.
+// smp/config.h: every setting of a run, with its default. docs/configuration.md lists the keys and
+// the values that they take; smp::init resolves them.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +59,9 @@ struct SMP_API Config {
   /// independently. With 1 the stages do not overlap; with 2 per stage or more they are kept busy,
   /// and with 4 per stage they are idle for at most a fifth of a step.
   int microbatches = 1;
-  /// Schedule of forward and backward passes: "interleaved" mixes them and so holds few
-  /// activations; "simple" runs all forwards, then all backwards; "1f1b" and "zero_bubble" follow
-  /// fixed lists; "file:PATH" follows a list of your own (docs/schedules.md).
+  /// "interleaved" mixes forwards and backwards and so holds few activations; "simple" runs all
+  /// forwards, then all backwards; "1f1b", "1f1b+N", "zero_bubble" and "zero_bubble+N" keep to
+  /// lists; "file:PATH" your own (docs/schedules.md).
   std::string pipeline = "interleaved";
   /// Number of microbatches in flight under "interleaved"; fewer need less memory. Default: 2 *
   /// stages + 2.
@@ -105,7 +105,7 @@ struct SMP_API Config {
   /// Number of network adapters of a node, dealt to its stages in turn. Messages of one adapter
   /// queue.
   int network_ports = 1;
-  /// Bandwidth of each network adapter, in Gbit/s, in one direction.
+  /// Bandwidth of each adapter, in Gbit/s, one way.
   double network_gbit = 100;
   /// Relative speed of each stage, for machines that differ; default: all alike. With `devices` it
   /// multiplies the speed of the stage's device.

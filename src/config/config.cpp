@@ -306,10 +306,12 @@ std::string ResolvedConfig::to_json() const {
 
 namespace {
 
-// An unset value is shown as what it means.
+// A value with its unit; an unset one as what it means.
 std::string shown(const ResolvedValue& row) {
+  const ConfigKey& key = *find_config_key(row.key);
   const bool unset = row.value == "null" || row.value == "\"\"" || row.value == "[]";
-  return unset ? concat("(", find_config_key(row.key)->default_text, ")") : row.value;
+  if (unset) return concat("(", key.default_text, ")");
+  return key.unit.empty() ? row.value : concat(row.value, " ", key.unit);
 }
 
 /// Key, value and origin of each row, aligned.
@@ -360,9 +362,7 @@ std::string ResolvedConfig::explained(int width) const {
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const auto* const key = find_config_key(rows_[i].key);
     text += lines[i] + paragraph(concat(key->meaning, "; takes ", key->expected,
-                                        key->default_text.empty()
-                                            ? ""
-                                            : concat("; without it: ", key->default_text)),
+                                        "; without it: ", key->default_text),
                                  static_cast<std::size_t>(width));
   }
   return text;

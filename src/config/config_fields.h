@@ -107,6 +107,10 @@ inline Rule<bool> any_boolean() {
   return {"true or false", [](bool) { return true; }};
 }
 
+inline Rule<std::string> any_text(std::string expected) {
+  return {std::move(expected), [](const std::string&) { return true; }};
+}
+
 inline Rule<std::string> one_of(std::vector<std::string> values) {
   std::string expected;
   for (const std::string& value : values) {

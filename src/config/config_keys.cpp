@@ -1,4 +1,5 @@
-// config/config_keys.cpp: adding a key is one line here and a field in smp/config.h.
+// config/config_keys.cpp: adding a key is a row here and a field in smp/config.h, which has its
+// default.
 #include "config/config_keys.h"
 
 #include <algorithm>
@@ -18,19 +19,42 @@ enum class Scope { kJob, kRank };
 constexpr double kMostSeconds = 1e9;  // 30 years; more do not fit into nanoseconds
 constexpr int kMostThreads = 1024;    // of a rank; a machine drowns in more of them
 
+/// What few keys have.
+struct Extras {
+  const char* alias = "";
+  const char* unit = "";
+  /// What holds while the field is as empty as Config{} leaves it.
+  const char* unset = "";
+  Scope scope = Scope::kJob;
+};
+
+/// A value as tables print it; empty if it is no value yet.
+std::string plain_text(const Json& value) {
+  if (value.is_null() || value == Json::array()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? concat(value.get<double>()) : value.dump();
+}
+
+std::string appended(const std::string& text, const char* separator, const std::string& more) {
+  return more.empty() ? text : text + separator + more;
+}
+
 template <class F>
-ConfigKey key(std::string name, std::string alias, F Config::*field,
-              Rule<typename Plain<F>::type> rule, std::string default_text, std::string meaning,
-              Scope scope = Scope::kJob) {
-  ConfigKey made{std::move(name),
-                 std::move(alias),
-                 Field<F>::kType,
-                 rule.expected,
-                 std::move(default_text),
-                 std::move(meaning),
-                 scope == Scope::kJob,
-                 {},
-                 {}};
+ConfigKey key(const char* name, F Config::*field, Rule<typename Plain<F>::type> rule,
+              const char* meaning, Extras extras = {}) {
+  const std::string initial = plain_text(Field<F>::write(Config().*field));
+  SMP_ASSERT(initial.empty() || *extras.unset == 0, name, " has a default: ", initial);
+  const std::string unset = *extras.unset == 0 ? "not set" : extras.unset;
+  ConfigKey made;
+  made.name = name;
+  made.alias = extras.alias;
+  made.type = Field<F>::kType;
+  made.unit = extras.unit;
+  made.expected = appended(rule.expected, ", in ", made.unit);
+  made.default_text = initial.empty() ? unset : appended(initial, " ", made.unit);
+  made.same_on_all_ranks = extras.scope == Scope::kJob;
+  made.meaning =
+      appended(meaning, "; ", made.same_on_all_ranks ? "" : "may differ from rank to rank");
   made.store = [field, rule](Config& config, const Json& value) {
     const auto parsed = Field<F>::read(value);
     if (!parsed || !rule.holds(*parsed)) return false;
@@ -40,6 +64,9 @@ ConfigKey key(std::string name, std::string alias, F Config::*field,
   made.load = [field](const Config& config) { return Field<F>::write(config.*field); };
   return made;
 }
+
+// A key is called as its field is.
+#define SMP_KEY(field, ...) key(#field, &Config::field, __VA_ARGS__)
 
 /// How the model is spread over ranks, and a batch over time.
 std::vector<ConfigKey> pipeline_keys() {
@@ -57,101 +84,95 @@ std::vector<ConfigKey> pipeline_keys() {
         return std::regex_match(value, kName);
       }};
   return {
-      key("pipeline_parallel_degree", "partitions", &Config::pipeline_parallel_degree,
-          between(1, kMostStages), "what remains of the world size",
-          "number of stages the model is cut into"),
-      key("tensor_parallel_degree", "", &Config::tensor_parallel_degree, between(1, kMostStages),
-          "1", "ranks over which distributed modules are sliced (docs/tensor_parallelism.md)"),
-      key("ddp", "", &Config::ddp, any_boolean(), "true",
-          "whether ranks beyond pipeline_parallel_degree train replicas of the model "
-          "(docs/data_parallelism.md)"),
-      key("bucket_cap_mb", "", &Config::bucket_cap_mb, size, "25",
-          "MiB of gradients that replicas add up at once"),
-      key("overlapping_allreduce", "", &Config::overlapping_allreduce, any_boolean(), "true",
-          "whether replicas add up gradients while the last microbatch's backward still runs "
-          "(docs/data_parallelism.md)"),
-      key("initial_values", "", &Config::initial_values, one_of({"equal", "first"}), "equal",
-          "replicas that do not start from the same values: equal refuses them, first gives all "
-          "those of the first (docs/data_parallelism.md)"),
-      key("broadcast_buffers", "", &Config::broadcast_buffers, any_boolean(), "false",
-          "whether steps that compute gradients begin with the buffers of the first replica "
-          "(docs/data_parallelism.md)"),
-      key("shard_optimizer_state", "", &Config::shard_optimizer_state, any_boolean(), "false",
-          "whether each replica keeps the optimizer's state of its share of the parameters only "
-          "(docs/data_parallelism.md)"),
-      key("placement_strategy", "", &Config::placement_strategy, placement, "cluster",
-          "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most letter "
-          "varies fastest; cluster is DPT, spread is TPD"),
-      key("optimize", "", &Config::optimize, one_of({"memory", "speed"}), "memory",
-          "how distributed transformer layers are cut: memory has no activation twice, speed sends "
-          "less (docs/tensor_parallelism.md)"),
-      key("prescaled_batch", "_prescaled_batch", &Config::prescaled_batch, any_boolean(), "false",
-          "whether ranks that share distributed modules are given one batch, instead of each its "
-          "own (docs/tensor_parallelism.md)"),
-      key("microbatches", "", &Config::microbatches, between(1, kMostMicrobatches), "1",
-          "slices of each batch that travel through the stages independently"),
-      key("pipeline", "", &Config::pipeline, schedule, "interleaved",
-          "interleaved runs what is ready in the order of microbatches; simple runs all forwards, "
-          "then all backwards; "
-          "the others are in docs/schedules.md"),
-      key("active_microbatches", "", &Config::active_microbatches, between(1, kMostMicrobatches),
-          "2 * stages + 2",
-          "microbatches in flight at once under pipeline = interleaved; fewer need less activation "
-          "memory"),
+      SMP_KEY(pipeline_parallel_degree, between(1, kMostStages),
+              "number of stages the model is cut into",
+              {.alias = "partitions", .unset = "what remains of the world size"}),
+      SMP_KEY(tensor_parallel_degree, between(1, kMostStages),
+              "ranks over which distributed modules are sliced (docs/tensor_parallelism.md)"),
+      SMP_KEY(ddp, any_boolean(),
+              "whether ranks beyond pipeline_parallel_degree train replicas of the model "
+              "(docs/data_parallelism.md)"),
+      SMP_KEY(bucket_cap_mb, size, "gradients that replicas add up at once", {.unit = "MiB"}),
+      SMP_KEY(overlapping_allreduce, any_boolean(),
+              "whether replicas add up gradients while the last microbatch's backward still "
+              "runs (docs/data_parallelism.md)"),
+      SMP_KEY(initial_values, one_of({"equal", "first"}),
+              "replicas that do not start from the same values: equal refuses them, first gives "
+              "all those of the first (docs/data_parallelism.md)"),
+      SMP_KEY(broadcast_buffers, any_boolean(),
+              "whether steps that compute gradients begin with the buffers of the first replica "
+              "(docs/data_parallelism.md)"),
+      SMP_KEY(shard_optimizer_state, any_boolean(),
+              "whether each replica keeps the optimizer's state of its share of the parameters "
+              "only (docs/data_parallelism.md)"),
+      SMP_KEY(placement_strategy, placement,
+              "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most "
+              "letter varies fastest; cluster is DPT, spread is TPD"),
+      SMP_KEY(optimize, one_of({"memory", "speed"}),
+              "how distributed transformer layers are cut: memory has no activation twice, "
+              "speed sends less (docs/tensor_parallelism.md)"),
+      SMP_KEY(prescaled_batch, any_boolean(),
+              "whether ranks that share distributed modules are given one batch, instead of "
+              "each its own (docs/tensor_parallelism.md)",
+              {.alias = "_prescaled_batch"}),
+      SMP_KEY(microbatches, between(1, kMostMicrobatches),
+              "slices of each batch that travel through the stages independently"),
+      SMP_KEY(pipeline, schedule,
+              "interleaved runs what is ready in the order of microbatches; simple runs all "
+              "forwards, then all backwards; the others are in docs/schedules.md"),
+      SMP_KEY(active_microbatches, between(1, kMostMicrobatches),
+              "microbatches in flight at once under pipeline = interleaved; fewer need less "
+              "activation memory",
+              {.unset = "2 * stages + 2"}),
   };
 }
 
 /// Which stage runs which module.
 std::vector<ConfigKey> plan_keys() {
-  const Rule<std::string> any_path{"a path", [](const std::string&) { return true; }};
-  const Rule<std::string> any_types{"names of module types, with commas between them",
-                                    [](const std::string&) { return true; }};
   const Rule<double> share{"a number from 0 to 1",
                            [](double value) { return value >= 0 && value <= 1; }};
   const Rule<double> size{"a number above 0",
                           [](double value) { return std::isfinite(value) && value > 0; }};
-  const Rule<std::string> any_devices{"names of devices, with commas between them",
-                                      [](const std::string&) { return true; }};
   return {
-      key("auto_partition", "", &Config::auto_partition, any_boolean(), "true",
-          "split modules that are not placed by hand automatically"),
-      key("default_partition", "", &Config::default_partition, between(0, kMostStages - 1),
-          "not set",
-          "stage of every module that is not placed by hand, if auto_partition is false"),
-      key("keep_whole", "", &Config::keep_whole, any_types, "not set",
-          "types of modules that run on one stage with everything below them, such as Attention"),
-      key("plan_file", "partition_file", &Config::plan_file, any_path, "not set",
-          "a plan to use instead of making one, as in the plan.json of a run"),
-      key("partition_strategy", "", &Config::partition_strategy,
-          one_of({"best", "tree", "contiguous", "search"}), "best",
-          "how the split is found; best is the fastest of the others in simulation"),
-      key("memory_weight", "", &Config::memory_weight, share, "0.8",
-          "weight of memory against computation in a module's cost"),
-      key("skip_tracing", "", &Config::skip_tracing, any_boolean(), "false",
-          "split by the number of modules instead of running the model in advance"),
-      key("trace_repeats", "", &Config::trace_repeats, between(0, 1000), "0",
-          "0 prices modules by the operators they run, k > 0 modules and messages by a clock: the "
-          "median of k runs"),
-      key("trace_microbatches", "", &Config::trace_microbatches, between(1, kMostMicrobatches), "1",
-          "how many microbatches of the first step are looked at, if they do not all go the same "
-          "way"),
-      key("devices", "", &Config::devices, any_devices, "a core each",
-          "what the stages compute on, to price modules by: one name for all or one per stage "
-          "(docs/partitioning.md)"),
-      key("stages_per_node", "", &Config::stages_per_node, between(0, kMostStages), "0",
-          "stages of one node, for messages that cross a network; 0 is as the job runs"),
-      key("network_ports", "", &Config::network_ports, between(1, kMostStages), "1",
-          "network adapters of a node, dealt to its stages in turn; messages of one adapter queue"),
-      key("network_gbit", "", &Config::network_gbit, size, "100",
-          "Gbit/s of each adapter, one way"),
-      key("stage_speeds", "", &Config::stage_speeds, each_between(1e-6, 1e6, "stage"), "all 1",
-          "relative speed of each stage"),
-      key("stage_memory", "", &Config::stage_memory, each_between(1e-6, 1e9, "stage"),
-          "what the machine has, shared by its ranks",
-          "memory of each stage in GiB, or one number for all; if it is set, a plan that needs "
-          "more is refused"),
-      key("plan_cache", "", &Config::plan_cache, any_path, "auto",
-          "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
+      SMP_KEY(auto_partition, any_boolean(),
+              "split modules that are not placed by hand automatically"),
+      SMP_KEY(default_partition, between(0, kMostStages - 1),
+              "stage of every module that is not placed by hand, if auto_partition is false"),
+      SMP_KEY(keep_whole, any_text("names of module types, with commas between them"),
+              "types of modules that run on one stage with everything below them, such as "
+              "Attention"),
+      SMP_KEY(plan_file, any_text("a path"),
+              "a plan to use instead of making one, as in the plan.json of a run",
+              {.alias = "partition_file"}),
+      SMP_KEY(partition_strategy, one_of({"best", "tree", "contiguous", "search"}),
+              "how the split is found; best is the fastest of the others in simulation"),
+      SMP_KEY(memory_weight, share, "weight of memory against computation in a module's cost"),
+      SMP_KEY(skip_tracing, any_boolean(),
+              "split by the number of modules instead of running the model in advance"),
+      SMP_KEY(trace_repeats, between(0, 1000),
+              "0 prices modules by the operators they run, k > 0 modules and messages by a "
+              "clock: the median of k runs"),
+      SMP_KEY(trace_microbatches, between(1, kMostMicrobatches),
+              "how many microbatches of the first step are looked at, if they do not all go the "
+              "same way"),
+      SMP_KEY(devices, any_text("names of devices, with commas between them"),
+              "what the stages compute on, to price modules by: one name for all or one per "
+              "stage (docs/partitioning.md)",
+              {.unset = "a core each"}),
+      SMP_KEY(stages_per_node, between(0, kMostStages),
+              "stages of one node, for messages that cross a network; 0 is as the job runs"),
+      SMP_KEY(network_ports, between(1, kMostStages),
+              "network adapters of a node, dealt to its stages in turn; messages of one adapter "
+              "queue"),
+      SMP_KEY(network_gbit, size, "bandwidth of each adapter, one way", {.unit = "Gbit/s"}),
+      SMP_KEY(stage_speeds, each_between(1e-6, 1e6, "stage"), "relative speed of each stage",
+              {.unset = "all 1"}),
+      SMP_KEY(stage_memory, each_between(1e-6, 1e9, "stage"),
+              "memory of each stage, or one number for all; if it is set, a plan that needs "
+              "more is refused",
+              {.unit = "GiB", .unset = "what the machine has, shared by its ranks"}),
+      SMP_KEY(plan_cache, any_text("a path"),
+              "folder of plans of earlier starts; auto is the user's cache folder, off is none"),
   };
 }
 
@@ -162,77 +183,76 @@ std::vector<ConfigKey> step_keys() {
         return std::all_of(values.begin(), values.end(), [](double w) { return std::isfinite(w); });
       }};
   return {
-      key("delayed_parameter_initialization", "", &Config::delayed_parameter_initialization,
-          any_boolean(), "true", "whether smp::delay_param_initialization has an effect"),
-      key("seed", "", &Config::seed,
-          between<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()), "0",
-          "seed of dropout masks and other random numbers of the model"),
-      key("loss", "", &Config::loss, one_of({"mean", "sum", "weights"}), "mean",
-          "weight of each microbatch's loss: its share of the rows, 1, or loss_weights"),
-      key("loss_weights", "", &Config::loss_weights, weights, "not set",
-          "the weights for loss = weights"),
-      key("broadcast_outputs", "", &Config::broadcast_outputs, any_boolean(), "true",
-          "whether the outputs of a step reach every stage, or only the first"),
+      SMP_KEY(delayed_parameter_initialization, any_boolean(),
+              "whether smp::delay_param_initialization has an effect"),
+      SMP_KEY(seed, between<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()),
+              "seed of dropout masks and other random numbers of the model"),
+      SMP_KEY(loss, one_of({"mean", "sum", "weights"}),
+              "weight of each microbatch's loss: its share of the rows, 1, or loss_weights"),
+      SMP_KEY(loss_weights, weights, "the weights for loss = weights"),
+      SMP_KEY(broadcast_outputs, any_boolean(),
+              "whether the outputs of a step reach every stage, or only the first"),
   };
 }
 
 /// How ranks run, wait and talk.
 std::vector<ConfigKey> runtime_keys() {
-  const Rule<std::string> any_device{"cpu, cuda or another name of LibTorch's",
-                                     [](const std::string&) { return true; }};
   const Rule<double> any_silence{"0, or a number from 5 to 3600", [](double value) {
                                    return value == 0 || (value >= 5 && value <= 3600);
                                  }};
-  const Rule<std::string> any_interface{"the name of a network interface",
-                                        [](const std::string&) { return true; }};
   return {
-      key("device", "", &Config::device, any_device, "cpu",
-          "on what this rank computes; cuda: each rank of a machine takes a GPU, in turn"),
-      key("device_collectives", "", &Config::device_collectives,
-          one_of({"auto", "nccl", "messages"}), "auto",
-          "who does the collectives of tensor-parallel ranks: NCCL, or messages between them; "
-          "auto: "
-          "NCCL if each of them can load it and has a GPU of its own (docs/gpus.md)"),
-      key("transport", "", &Config::transport, one_of({"auto", "mpi", "ucx", "ofi", "local"}),
-          "auto",
-          "auto: shared memory on one machine, MPI between machines; ucx or ofi: the same with UCX "
-          "or libfabric between machines; mpi: MPI only; or local: all ranks in one process on one "
-          "thread, for debugging"),
-      key("lend_tensors", "", &Config::lend_tensors, any_boolean(), "true",
-          "ranks that share memory lend each other large tensors instead of copying them; whoever "
-          "writes first gets a copy"),
-      key("progress_thread", "", &Config::progress_thread, any_boolean(), "false",
-          "a second thread of each rank moves tensors while the rank computes; for transport = ucx "
-          "or ofi between machines, where cores are free"),
-      key("promised_outputs", "", &Config::promised_outputs, any_boolean(), "true",
-          "whether calls of modules on other ranks return before their values are there"),
-      key("static_mode", "", &Config::static_mode, any_boolean(), "false",
-          "whether steps that end like those before need no control messages; "
-          "what is wrong at a step's very end may be told a step later"),
-      key("fast_mode", "", &Config::fast_mode, any_boolean(), "true",
-          "with static_mode: tensors go from rank to rank without a detour through their caller, "
-          "and unasked where they went in the steps before; false: through the caller"),
-      key("fiber_stack_bytes", "", &Config::fiber_stack_bytes,
-          between<std::int64_t>(256 << 10, std::int64_t{1} << 46), "1048576",
-          "stack of each worker fiber; raise it if a deep module overflows it"),
-      key("stall_seconds", "", &Config::stall_seconds, between(0.0, kMostSeconds), "30",
-          "seconds of stall after which a rank reports whom it waits for; 0 means never"),
-      key("abort_seconds", "", &Config::abort_seconds, between(0.0, kMostSeconds), "600",
-          "seconds of stall after which all waits end with an error, and then the job; 0 means "
-          "never"),
-      key("keep_alive_seconds", "", &Config::keep_alive_seconds, any_silence, "15",
-          "seconds of silence after which another machine counts as gone or cut off; 0 means that "
-          "ranks of different machines do not watch each other"),
-      key("keep_alive_interface", "", &Config::keep_alive_interface, any_interface, "any",
-          "name of the network interface over which they do", Scope::kRank),
-      key("idle_policy", "", &Config::idle_policy, one_of({"auto", "spin", "yield"}), "auto",
-          "what a waiting rank does; auto yields where ranks outnumber cores", Scope::kRank),
-      key("intra_op_threads", "", &Config::intra_op_threads, between(0, kMostThreads), "0",
-          "LibTorch threads per rank; 0 means the cores that the ranks of this machine may use, "
-          "divided by their number",
-          Scope::kRank),
+      SMP_KEY(device, any_text("cpu, cuda or another name of LibTorch's"),
+              "on what this rank computes; cuda: each rank of a machine takes a GPU, in turn"),
+      SMP_KEY(device_collectives, one_of({"auto", "nccl", "messages"}),
+              "who does the collectives of tensor-parallel ranks: NCCL, or messages between "
+              "them; auto: NCCL if each of them can load it and has a GPU of its own "
+              "(docs/gpus.md)"),
+      SMP_KEY(transport, one_of({"auto", "mpi", "ucx", "ofi", "local"}),
+              "auto: shared memory on one machine, MPI between machines; ucx or ofi: the same "
+              "with UCX or libfabric between machines; mpi: MPI only; or local: all ranks in "
+              "one process on one thread, for debugging"),
+      SMP_KEY(lend_tensors, any_boolean(),
+              "ranks that share memory lend each other large tensors instead of copying them; "
+              "whoever writes first gets a copy"),
+      SMP_KEY(progress_thread, any_boolean(),
+              "a second thread of each rank moves tensors while the rank computes; for "
+              "transport = ucx or ofi between machines, where cores are free"),
+      SMP_KEY(promised_outputs, any_boolean(),
+              "whether calls of modules on other ranks return before their values are there"),
+      SMP_KEY(static_mode, any_boolean(),
+              "whether steps that end like those before need no control messages; what is wrong "
+              "at a step's very end may be told a step later"),
+      SMP_KEY(fast_mode, any_boolean(),
+              "with static_mode: tensors go from rank to rank without a detour through their "
+              "caller, and unasked where they went in the steps before; false: through the "
+              "caller"),
+      SMP_KEY(fiber_stack_bytes, between<std::int64_t>(256 << 10, std::int64_t{1} << 46),
+              "stack of each worker fiber; raise it if a deep module overflows it",
+              {.unit = "bytes"}),
+      SMP_KEY(stall_seconds, between(0.0, kMostSeconds),
+              "stall after which a rank reports whom it waits for; 0 means never",
+              {.unit = "seconds"}),
+      SMP_KEY(abort_seconds, between(0.0, kMostSeconds),
+              "stall after which all waits end with an error, and then the job; 0 means never",
+              {.unit = "seconds"}),
+      SMP_KEY(keep_alive_seconds, any_silence,
+              "silence after which another machine counts as gone or cut off; 0 means that "
+              "ranks of different machines do not watch each other",
+              {.unit = "seconds"}),
+      SMP_KEY(keep_alive_interface, any_text("the name of a network interface"),
+              "network interface over which ranks of different machines watch each other",
+              {.unset = "any", .scope = Scope::kRank}),
+      SMP_KEY(idle_policy, one_of({"auto", "spin", "yield"}),
+              "what a waiting rank does; auto yields where ranks outnumber cores",
+              {.scope = Scope::kRank}),
+      SMP_KEY(intra_op_threads, between(0, kMostThreads),
+              "LibTorch threads per rank; 0 means the cores that the ranks of this machine may "
+              "use, divided by their number",
+              {.scope = Scope::kRank}),
   };
 }
+
+#undef SMP_KEY
 
 std::vector<ConfigKey> make_config_keys() {
   std::vector<ConfigKey> all;
@@ -351,23 +371,6 @@ Json value_from_text(KeyType type, const std::string& text) {
       return parse_numbers(text);
   }
   return {};
-}
-
-std::string config_keys_markdown() {
-  std::ostringstream page;
-  page << "| key | value | default | meaning |\n| --- | --- | --- | --- |\n";
-  for (const ConfigKey& key : config_keys()) {
-    page << "| `" << key.name << "`" << (key.alias.empty() ? "" : ", `" + key.alias + "`") << " | "
-         << key.expected << " | " << key.default_text << " | " << key.meaning << " |\n";
-  }
-  page << "\n## Known, not yet available\n\n| key | only accepted value | comes with |\n| --- | "
-          "--- | --- |\n";
-  for (const FutureKey& key : future_keys()) {
-    page << "| `" << key.name << "` | "
-         << (key.default_value.is_null() ? "none" : key.default_value.dump()) << " | "
-         << key.feature << " |\n";
-  }
-  return page.str();
 }
 
 }  // namespace smp::base

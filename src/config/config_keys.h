@@ -1,4 +1,5 @@
-// config/config_keys.h: the table of configuration keys: type, range, default and meaning of each.
+// config/config_keys.h: the table of configuration keys: type, range, unit and meaning of each.
+// Defaults are those of Config{}.
 #pragma once
 
 #include <functional>
@@ -18,11 +19,12 @@ enum class KeyType { kBoolean, kInteger, kNumber, kString, kNumbers };
 
 /// A key that sets a field of Config.
 struct ConfigKey {
-  std::string name;
+  std::string name;   ///< the field's
   std::string alias;  ///< older name, or empty
   KeyType type;
-  std::string expected;      ///< "an integer, at least 1"
-  std::string default_text;  ///< as printed in tables
+  std::string unit;          ///< of a number, or empty: "seconds"
+  std::string expected;      ///< "a number from 0 to 3600, in seconds"
+  std::string default_text;  ///< as printed in tables, with the unit: "30 seconds"
   std::string meaning;
   bool same_on_all_ranks;  ///< part of the hash that ranks compare
   /// Stores `value`; false (and nothing stored) if it is not what `expected` says.
@@ -50,8 +52,5 @@ std::vector<std::string> all_key_names();
 
 /// Turns the text of a flag or an environment variable into a value; null if it is none of `type`.
 Json value_from_text(KeyType type, const std::string& text);
-
-/// docs/configuration.md: the tables of keys as Markdown.
-std::string config_keys_markdown();
 
 }  // namespace smp::base

@@ -6,12 +6,12 @@
 #include "base/files.h"
 #include "config/config_keys.h"
 #include "support/refusal.h"
-#include "support/source_file.h"
 
 namespace smp::base {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -416,6 +416,19 @@ TEST(Config, ExplainsEveryKeyInLinesThatFit) {
   }
 }
 
+TEST(Config, ShowsUnitsAndDefaultsOfTheStruct) {
+  const ResolvedConfig config = resolve_config(with_flag("stall_seconds", "7"));
+  EXPECT_THAT(config.table(), AllOf(ContainsRegex("stall_seconds +7.0 seconds +flag"),
+                                    ContainsRegex("fiber_stack_bytes +1048576 bytes +default"),
+                                    ContainsRegex("stage_memory +.what the machine has")));
+  EXPECT_EQ(find_config_key("abort_seconds")->default_text,
+            concat(Config().abort_seconds, " seconds"));
+  EXPECT_EQ(find_config_key("loss")->default_text, Config().loss);
+  EXPECT_EQ(find_config_key("plan_file")->default_text, "not set");
+  EXPECT_THAT(refusal_of(with_flag("keep_alive_seconds", "1")),
+              HasSubstr("expected 0, or a number from 5 to 3600, in seconds"));
+}
+
 TEST(Flags, AreTakenOutOfTheArguments) {
   std::vector<std::string> words = {
       "prog", "--smp.microbatches", "8", "--epochs", "3", "--smp.seed=-1", "data", "--", "--smp.x"};
@@ -440,13 +453,6 @@ TEST(Flags, MayBeSpeltWithDashesAndMayLackAValue) {
   EXPECT_THAT(take_flags(argc, argv.data()),
               ElementsAre(Pair("active_microbatches", "3"), Pair("loss", "")));
   EXPECT_EQ(argc, 2);
-}
-
-TEST(ConfigDocument, ListsTheKeysOfTheCode) {
-  EXPECT_THAT(read_file(support::source_file("docs/configuration.md")),
-              HasSubstr(config_keys_markdown()))
-      << "replace the tables by:\n"
-      << config_keys_markdown();
 }
 
 }  // namespace

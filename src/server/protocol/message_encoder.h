@@ -1,6 +1,6 @@
-// server/protocol/message_encoder.h: messages as frames. Headers have a fixed size and are copied as
-// they are; what has no fixed size stands at the start of the body (frame_extra.h, number_list.h).
-// Threads: the rank's.
+// server/protocol/message_encoder.h: messages as frames. Headers have a fixed size and are copied
+// as they are; what has no fixed size stands at the start of the body (frame_extra.h,
+// number_list.h). Threads: the rank's.
 #pragma once
 
 #include <cstdint>

@@ -4,16 +4,27 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "smp/config.h"
+
 namespace smp::server {
 
+/// What of the settings concerns a server (smp/config.h says more of each).
 struct ServerOptions {
-  std::size_t fiber_stack_bytes = 1 << 20;  ///< of each worker
-  std::uint64_t seed = 0;                   ///< of all random numbers of modules and bodies
-  double stall_seconds = 30;   ///< without progress, after which a report is made; 0: never
-  double abort_seconds = 600;  ///< without progress, after which waits end; 0: never
+  explicit ServerOptions(const Config& config = {})
+      : fiber_stack_bytes(static_cast<std::size_t>(config.fiber_stack_bytes)),
+        seed(config.seed),
+        stall_seconds(config.stall_seconds),
+        abort_seconds(config.abort_seconds),
+        promised_outputs(config.promised_outputs && (!config.static_mode || config.fast_mode)),
+        static_mode(config.static_mode) {}
+
+  std::size_t fiber_stack_bytes;
+  std::uint64_t seed;
+  double stall_seconds;
+  double abort_seconds;
+  bool promised_outputs;  ///< remote calls return before their answers
+  bool static_mode;       ///< steps like those before do without control messages
   bool oversubscribed = false;
-  bool promised_outputs = true;  ///< remote calls return before their answers
-  bool static_mode = false;      ///< steps like those before do without control messages
 };
 
 /// Counts since construction; requests follow closed formulas (tests, docs).
