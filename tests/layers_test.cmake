@@ -38,6 +38,7 @@ set(ROOMS_tp group slices layers replacement)
 set(ROOMS_partition text model plan search simulated)
 set(ROOMS_trial . operators graph state tracer)
 set(ROOMS_server protocol values modules replay running ends graph backward sums step promises calls requests engine)
+set(ROOMS_api rank state model planning replicas optimizer step files session)
 set(ROOMS_report page analysis pictures export folder)
 
 # Nobody finds his way among more.

@@ -8,7 +8,8 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
+class Replicas;
 
 struct JoinOptions {
   /// By what gradients are divided once replicas have run out of batches: true, as in torch, by the
@@ -59,7 +60,8 @@ class SMP_API Join {
   const JoinOptions& options() const noexcept { return options_; }
 
  private:
-  Runtime& runtime_;
+  Rank& rank_;
+  Replicas& replicas_;
   const JoinOptions options_;
   bool active_ = true;
   int num_active_;

@@ -12,13 +12,13 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// This rank outside of a step. @throws UsageError  naming `what`: inside of one
-Runtime& between_steps(const char* what);
+Rank& between_steps(const char* what);
 
 /// Ranks that together hold one copy of a model, slices of distributed modules included.
-d2d::Communicator model_holders(Runtime& runtime);
+d2d::Communicator model_holders(const Rank& rank);
 
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in
 /// tensors_of(); on `pp_rank` or on all (kAllPpRanks). Those that this rank owns come as they are,

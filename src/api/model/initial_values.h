@@ -13,13 +13,13 @@ class Module;
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Of one model on one rank. Threads: the rank's.
 class InitialValues {
  public:
   /// Before the model is placed; all replicas make one. Suspends.
-  InitialValues(Runtime& runtime, torch::nn::Module& module);
+  InitialValues(const Rank& rank, torch::nn::Module& module);
 
   /// Gives those of `held`, which this rank holds after placement, the values that they have in the
   /// first replica, unless all were found to have the same. All replicas call it. Suspends.
@@ -27,7 +27,7 @@ class InitialValues {
   void take(const std::vector<at::Tensor>& held) const;
 
  private:
-  Runtime& runtime_;
+  const Rank& rank_;
   torch::nn::Module& module_;
   std::unordered_set<const void*> equal_;  // parameters, by TensorImpl
 };

@@ -6,20 +6,20 @@
 namespace smp {
 
 class DistributedModelBase;
-class Runtime;
+struct SessionParts;
 struct StepPreview;
 
 /// Places models that are not placed yet, and looks at the weights as they are before the step.
 /// @param preview  of the step that is about to begin; nullptr where there is none to trace
-void prepare_models(Runtime& runtime, const StepPreview* preview);
+void prepare_models(const SessionParts& session, const StepPreview* preview);
 
 /// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.
-void refuse_written_weights(Runtime& runtime, int microbatch);
+void refuse_written_weights(const SessionParts& session, int microbatch);
 
 /// Gives the buffers of placed models the values that they have in the first replica, of those that
 /// have a batch (smp::Join): statistics of one without stand still. All ranks that run a stage call
 /// it. @throws as dp::take_values_of
-void take_buffers_of_first(Runtime& runtime);
+void take_buffers_of_first(const SessionParts& session);
 
 /// PlannedModel::simulation of a placed model.
 const std::string& simulation_of(const DistributedModelBase& model);

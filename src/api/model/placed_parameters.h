@@ -8,13 +8,13 @@
 
 namespace smp {
 
-class Runtime;
+class SessionState;
 
 /// As of its construction. Threads: the rank's.
 class PlacedParameters {
  public:
   /// Of all models of the session, placed or not.
-  explicit PlacedParameters(Runtime& runtime);
+  explicit PlacedParameters(const SessionState& state);
 
   /// A model has it.
   [[nodiscard]] bool known(const at::Tensor& tensor) const { return find(tensor) != nullptr; }

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
@@ -168,10 +168,10 @@ void require_equal_values(const d2d::Communicator& ranks, const std::vector<Name
 }
 
 /// Of all ranks of the stage, those that ought to have `place` of `all` as member `own` has it.
-int first_of_same(const Runtime& runtime, const d2d::Communicator& ranks, int own, bool slice) {
+int first_of_same(const Rank& rank, const d2d::Communicator& ranks, int own, bool slice) {
   if (!slice) return 0;
   const auto tp_rank = [&](int member) {
-    return runtime.topology().coordinates(ranks.members()[member].value()).tp;
+    return rank.topology().coordinates(ranks.members()[member].value()).tp;
   };
   int first = 0;
   while (tp_rank(first) != tp_rank(own)) ++first;
@@ -184,14 +184,14 @@ struct Unequal {
   int first, member;
 };
 
-std::optional<Unequal> first_unequal(const Runtime& runtime, const d2d::Communicator& ranks,
+std::optional<Unequal> first_unequal(const Rank& rank, const d2d::Communicator& ranks,
                                      const std::vector<std::vector<std::uint64_t>>& all,
                                      const std::vector<bool>& slices) {
   for (std::size_t place = 0; place < slices.size(); ++place) {
     const bool known = std::none_of(all.begin(), all.end(),
                                     [&](const auto& own) { return own[place] == kUnknown; });
     for (int member = 1; known && member < ranks.size(); ++member) {
-      const int first = first_of_same(runtime, ranks, member, slices[place]);
+      const int first = first_of_same(rank, ranks, member, slices[place]);
       if (all[static_cast<std::size_t>(first)][place] !=
           all[static_cast<std::size_t>(member)][place]) {
         return Unequal{place, first, member};
@@ -204,7 +204,7 @@ std::optional<Unequal> first_unequal(const Runtime& runtime, const d2d::Communic
 /// Before placement, while every stage has all of them: what differs in one ends the whole job.
 /// Slices are compared with those of the same part. Buffers are taken from the first replica
 /// anyway.
-void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+void require_equal_replicas(const Rank& rank, const std::vector<const ModelDescription*>& models,
                             const std::vector<Named>& tensors) {
   std::vector<tp::SlicedParameters> of_models;
   for (const auto* model : models) of_models.emplace_back(*model->modules.front());
@@ -218,9 +218,9 @@ void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescr
     slices.push_back(std::any_of(of_models.begin(), of_models.end(),
                                  [&](const auto& model) { return model.contain(own.tensor); }));
   }
-  const auto ranks = runtime.replicas();
+  const auto ranks = rank.groups().replicas();
   const auto all = gather_values(ranks, hashes, "the values of the model");
-  const auto found = first_unequal(runtime, ranks, all, slices);
+  const auto found = first_unequal(rank, ranks, all, slices);
   if (!found) return;
   const auto& own = *parameters[found->place];
   const auto texts = gather_values(ranks, text_of(own.tensor), "a value that differs");
@@ -333,31 +333,32 @@ void require_equal_origins(const d2d::Communicator& holders,
 
 }  // namespace
 
-std::vector<bool> compared(Runtime& runtime, const std::vector<at::Tensor>& parameters) {
-  if (runtime.num_replicas() == 1 || runtime.config().initial_values != "equal") {
+std::vector<bool> compared(const Rank& rank, const std::vector<at::Tensor>& parameters) {
+  if (rank.groups().num_replicas() == 1 || rank.config().initial_values != "equal") {
     return std::vector<bool>(parameters.size(), false);
   }
   std::string readable;
   for (const auto& parameter : parameters) readable += is_readable(parameter) ? '+' : '-';
   std::vector<bool> on_all(parameters.size(), true);
-  for (const auto& own : gather_values(runtime.replicas(), readable, "which values can be read")) {
+  for (const auto& own :
+       gather_values(rank.groups().replicas(), readable, "which values can be read")) {
     for (std::size_t i = 0; i < on_all.size(); ++i) on_all[i] = on_all[i] && own.at(i) == '+';
   }
   return on_all;
 }
 
-void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models) {
-  const auto stages = runtime.communicator(Group::kPp);
+void require_same_models(const Rank& rank, const std::vector<const ModelDescription*>& models) {
+  const auto stages = rank.groups().of(Group::kPp);
   const bool compares_replicas =
-      runtime.num_replicas() > 1 && runtime.config().initial_values == "equal";
+      rank.groups().num_replicas() > 1 && rank.config().initial_values == "equal";
   auto tensors = tensors_of(models);
   if (stages.size() > 1 || compares_replicas) add_hashes(tensors);
   if (stages.size() > 1) {
     require_equal_print(stages, models);
     require_equal_values(stages, tensors);
   }
-  if (compares_replicas) require_equal_replicas(runtime, models, tensors);
-  const auto holders = runtime.slice_holders();
+  if (compares_replicas) require_equal_replicas(rank, models, tensors);
+  const auto holders = rank.groups().slice_holders();
   if (holders.size() > 1) require_equal_origins(holders, models);
 }
 

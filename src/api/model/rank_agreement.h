@@ -10,7 +10,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Parameters, buffers and printed modules of the models, which all stages call it for, in the same
 /// order. What differs is named with both ranks' values. Reads every value once. A buffer that
@@ -18,11 +18,11 @@ class Runtime;
 /// same parameters must have cut them from the same values; replicas must have the same parameters,
 /// unless those of the first are taken (Config::initial_values).
 /// @throws UsageError  on every rank.
-void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models);
+void require_same_models(const Rank& rank, const std::vector<const ModelDescription*>& models);
 
 /// Which of `parameters`, as long as they are not placed, all replicas can read, so that they are
 /// equal after require_same_models(); none, if those of the first are taken. All replicas call it
 /// with the same ones.
-std::vector<bool> compared(Runtime& runtime, const std::vector<at::Tensor>& parameters);
+std::vector<bool> compared(const Rank& rank, const std::vector<at::Tensor>& parameters);
 
 }  // namespace smp

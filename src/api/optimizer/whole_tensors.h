@@ -13,12 +13,12 @@
 namespace smp {
 
 class DistributedModelBase;
-class Runtime;
+class Rank;
 
 /// As of its construction. Threads: the rank's.
 class WholeTensors {
  public:
-  WholeTensors(Runtime& runtime, const DistributedModelBase& model);
+  WholeTensors(const Rank& rank, const DistributedModelBase& model);
 
   /// Whether some are sliced over several ranks.
   bool any() const noexcept { return any_; }
@@ -35,7 +35,7 @@ class WholeTensors {
   at::Tensor own_part(const at::Tensor& parameter, const at::Tensor& whole) const;
 
  private:
-  Runtime& runtime_;
+  const Rank& rank_;
   const tp::SlicedParameters slices_;
   const bool any_;
 };

@@ -9,7 +9,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Speeds, devices and memory as configured, or the memory of the devices, or that of this machine,
 /// where every host is taken to have as much; hosts with fewer cores than ranks; nodes as
@@ -17,11 +17,11 @@ class Runtime;
 /// measured with `trace_repeats`; replicas of the pipeline, and ranks that share modules. Called by
 /// all pp ranks at once, outside of steps, since it may measure; what was measured is known on
 /// pp_rank 0 only.
-[[nodiscard]] simulate::Machine job_machine(Runtime& runtime);
+[[nodiscard]] simulate::Machine job_machine(Rank& rank);
 
 /// Whether replicas add up gradients while backward still runs: on cores only, and if it is wished
 /// (dp/early_buckets.h).
-[[nodiscard]] bool begins_sums_early(const Runtime& runtime, const simulate::Machine& machine);
+[[nodiscard]] bool begins_sums_early(const Rank& rank, const simulate::Machine& machine);
 
 /// Of stages on these nodes and sockets, where the network adapters of a node are dealt to its
 /// stages in turn; none if all are on one socket of one node.

@@ -10,7 +10,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// What to tell a user whose plan needs more than `available` bytes (0: unknown) on one machine, or
 /// nothing.
@@ -20,6 +20,6 @@ std::optional<std::string> too_little_memory(const std::vector<PlannedModel>& mo
                                              std::int64_t available);
 
 /// Warns before the first step, on one rank of each machine. Any rank may call it alone.
-void warn_of_too_little_memory(const Runtime& runtime, const std::vector<PlannedModel>& models);
+void warn_of_too_little_memory(const Rank& rank, const std::vector<PlannedModel>& models);
 
 }  // namespace smp

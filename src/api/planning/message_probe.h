@@ -5,7 +5,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Outside of steps, called by all pp ranks at once; takes some milliseconds. Round trips from
 /// pp_rank 0 to some of the others, in turn: the medians of small and of large messages become
@@ -15,7 +15,7 @@ class Runtime;
 /// not do: there the bandwidth stays as it is
 /// @return on pp_rank 0: `machine` with the measured costs; elsewhere, and where no other rank is
 /// there: `machine`
-[[nodiscard]] simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine,
+[[nodiscard]] simulate::Machine with_measured_messages(const Rank& rank, simulate::Machine machine,
                                                        bool lends);
 
 }  // namespace smp

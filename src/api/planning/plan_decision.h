@@ -8,7 +8,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Called by all ranks that train together at once, outside of steps.
 /// @param decide  called on pp_rank 0 of the first replica only
@@ -16,6 +16,6 @@ class Runtime;
 /// @throws UsageError, ResourceError  on every rank, with the text of what `decide` threw
 /// @throws RemoteError                on every rank, if it threw anything else
 [[nodiscard]] std::vector<std::string> decided_by_first_rank(
-    Runtime& runtime, const std::function<std::vector<std::string>()>& decide);
+    const Rank& rank, const std::function<std::vector<std::string>()>& decide);
 
 }  // namespace smp

@@ -18,7 +18,7 @@ namespace smp {
 /// On pp_rank 0. Refers to its arguments.
 class RankPlanner {
  public:
-  RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview,
+  RankPlanner(Rank& rank, const std::vector<ModelToPlan>& models, const StepPreview* preview,
               const simulate::Machine& machine);
 
   /// A plan a model. The step's body runs once if some plan is not in the cache. A plan file is a
@@ -50,7 +50,7 @@ class RankPlanner {
   std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;
   std::uint64_t key_of(const Job& job) const;
 
-  Runtime& runtime_;
+  Rank& rank_;
   const Config& config_;
   const std::vector<ModelToPlan>& models_;
   const StepPreview* preview_;

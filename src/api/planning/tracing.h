@@ -15,7 +15,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// A step that was called on pp_rank 0 and has not begun. Valid until it begins.
 struct StepPreview {
@@ -38,7 +38,7 @@ struct StepPreview {
 /// are empty: without a call.
 /// @param sharers  what collectives of distributed modules take
 /// @param costs_wanted  else only what modules keep is, and a failure is no warning
-std::vector<simulate::Trace> trace_models(Runtime& runtime,
+std::vector<simulate::Trace> trace_models(Rank& rank,
                                           const std::vector<const ModelDescription*>& models,
                                           const StepPreview& preview,
                                           const simulate::Machine::Sharers& sharers,

@@ -1,5 +1,6 @@
-// api/step/step_facts.cpp: facts as names and values; where bytes differ, the first fact that does.
-#include "api/step/step_facts.h"
+// api/state/step_facts.cpp: facts as names and values; where bytes differ, the first fact that
+// does.
+#include "api/state/step_facts.h"
 
 #include <c10/util/Type.h>
 #include <torch/optim/optimizer.h>
@@ -9,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/optimizer/optimizer_fields.h"
+#include "api/state/optimizer_fields.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "smp/codec.h"

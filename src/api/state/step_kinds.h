@@ -1,4 +1,4 @@
-// api/step/step_kinds.h: kinds of steps of which it is known what modules keep in them.
+// api/state/step_kinds.h: kinds of steps of which it is known what modules keep in them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Training and evaluation, the generator's step and the discriminator's: what a trial run saw of
 /// one says little of another. The first step of a kind that nobody has seen runs one microbatch at
@@ -17,7 +17,7 @@ class StepKinds {
   using Kind = std::uint64_t;
   /// @param body  of the function that runs one microbatch, made by smp::Step<Body>
   /// @param grad  whether the step records gradients
-  static Kind kind_of(Runtime& runtime, const std::type_info& body, bool grad);
+  static Kind kind_of(Rank& rank, const std::type_info& body, bool grad);
 
   /// There are new models.
   void forget() noexcept { seen_.clear(); }
