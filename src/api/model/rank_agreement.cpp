@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "api/rank/agreement.h"
 #include "api/rank/exchange.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
@@ -96,9 +97,9 @@ std::string text_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-/// One text a line that operator<< gives; user code may refuse to print.
-std::vector<std::string> printed(const std::vector<const ModelDescription*>& models) {
-  std::vector<std::string> lines;
+/// As operator<< gives them; user code may refuse to print.
+Facts printed(const std::vector<const ModelDescription*>& models) {
+  Facts modules;
   for (const auto* model : models) {
     for (std::size_t i = 0; i < model->modules.size(); ++i) {
       std::ostringstream text;
@@ -108,10 +109,10 @@ std::vector<std::string> printed(const std::vector<const ModelDescription*>& mod
       } catch (const std::exception&) {
         text.str("(cannot be printed)");
       }
-      lines.push_back("module '" + (path.empty() ? "<root>" : path) + "' is " + text.str());
+      modules.push_back({"module '" + (path.empty() ? "<root>" : path) + "'", text.str()});
     }
   }
-  return lines;
+  return modules;
 }
 
 /// Place of the first difference between the first rank and another, and who that is.
@@ -232,21 +233,6 @@ void require_equal_replicas(const Rank& rank, const std::vector<const ModelDescr
       "; or set initial_values = \"first\", and all replicas begin with what the first one has"));
 }
 
-void require_equal_print(const d2d::Communicator& stages,
-                         const std::vector<const ModelDescription*>& models) {
-  const auto lines = printed(models);
-  std::uint64_t hash = lines.size();
-  for (const auto& line : lines) hash = XXH3_64bits_withSeed(line.data(), line.size(), hash);
-  const auto hashes = gather_values(stages, hash, "the printed model");
-  if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
-  const auto all = gather_values(stages, lines, "the printed modules");
-  const auto difference = first_difference(all);
-  SMP_REQUIRE(!difference, "on rank ", stages.members()[0], " ", all[0][difference->place],
-              ", on rank ", stages.members()[difference->member], " ",
-              all[static_cast<std::size_t>(difference->member)][difference->place],
-              "; build the same model on every rank");
-}
-
 /// The slices of models, as they are registered; the same ones on all ranks that share them.
 struct NamedSlices {
   std::vector<std::string> names;
@@ -354,7 +340,8 @@ void require_same_models(const Rank& rank, const std::vector<const ModelDescript
   auto tensors = tensors_of(models);
   if (stages.size() > 1 || compares_replicas) add_hashes(tensors);
   if (stages.size() > 1) {
-    require_equal_print(stages, models);
+    require_same(stages, printed(models), "the modules of the ranks",
+                 "build the same model on every rank");
     require_equal_values(stages, tensors);
   }
   if (compares_replicas) require_equal_replicas(rank, models, tensors);

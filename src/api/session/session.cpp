@@ -10,9 +10,9 @@
 
 #include "alive/common_errors.h"
 #include "alive/pulse.h"
+#include "api/rank/agreement.h"
 #include "api/rank/exchange.h"
 #include "api/rank/rank_device.h"
-#include "api/rank/setting_agreement.h"
 #include "api/rank/shared_warnings.h"
 #include "api/session/rank_session.h"
 #include "api/session/start.h"
@@ -140,6 +140,21 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   throw UsageError(other);
 }
 
+/// Those that must be equal: how ranks are connected is one of them.
+Facts settings_of(const base::ResolvedConfig& config) {
+  Facts settings;
+  for (const auto& row : config.shared_rows()) {
+    settings.push_back({row.key, row.value, row.origin});
+  }
+  return settings;
+}
+
+std::vector<GlobalRank> all_ranks(const d2d::MpiSession& mpi) {
+  std::vector<GlobalRank> ranks;
+  for (int rank = 0; rank < mpi.size(); ++rank) ranks.emplace_back(rank);
+  return ranks;
+}
+
 /// srun without a matching --mpi starts as many jobs of one rank as there are tasks.
 void warn_of_lone_ranks(int size) {
   const char* const tasks = std::getenv("SLURM_NTASKS");
@@ -231,8 +246,9 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
   prepare_together(*parts.mpi, [&] {
-    require_same_settings([&](const std::string& own) { return parts.mpi->all_gather(own); },
-                          parts.config);
+    require_same([&](const std::string& own) { return parts.mpi->all_gather(own); },
+                 all_ranks(*parts.mpi), settings_of(parts.config), "the settings of the ranks",
+                 "give every rank the same flags, environment and configuration file");
   });
   warn_of_lone_ranks(parts.mpi->size());
   parts.watch = watch_ranks(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
