@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
@@ -162,7 +162,7 @@ std::string note_of(const Options& options, const Contestant& contestant) {
 
 /// Microbatches that the schedule lets each rank keep.
 std::vector<int> kept_by_schedule(int microbatches) {
-  const auto& schedule = Runtime::current().schedule();
+  const auto& schedule = Rank::current().schedule();
   std::vector<int> kept;
   for (int rank = 0; rank < size(); ++rank) {
     kept.push_back(schedule.most_alive(rank, microbatches));

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
@@ -72,7 +72,7 @@ void measure(Way& way, bool sparse, const Optimizer& make) {
     model.backward(loss);
     return loss;
   });
-  const auto sent = [] { return Runtime::current().traffic().tensor_bytes_sent; };
+  const auto sent = [] { return Rank::current().channel().counters().tensor_bytes_sent; };
   const int steps = rounds(5);
   way.losses.clear();
   std::int64_t before = 0;
@@ -191,7 +191,7 @@ Prices prices_alone() {
 
 /// Of one rank's core, while all ranks send at once.
 double price_of_a_byte(int cores) {
-  const auto ranks = Runtime::current().communicator(Group::kWorld);
+  const auto ranks = Rank::current().groups().of(Group::kWorld);
   const auto tensor = at::ones({brief() ? 20'000 : 2'000'000});
   const auto once = [&] { ranks.all_reduce(tensor); };
   once();

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
@@ -162,7 +162,7 @@ void measure(Way& way) {
     model.backward(loss);
     return loss;
   });
-  const auto sent = [] { return Runtime::current().traffic().tensor_bytes_sent; };
+  const auto sent = [] { return Rank::current().channel().counters().tensor_bytes_sent; };
   const int steps = rounds(7);
   for (int i = 0; i < kWarmUpSteps + steps; ++i) {
     barrier();

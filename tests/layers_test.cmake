@@ -21,7 +21,7 @@ set(BELOW_tp tp d2d module fiber alive base)
 set(BELOW_simulate simulate schedule base)
 set(BELOW_partition partition simulate schedule config base)
 set(BELOW_trial trial partition simulate deferred module schedule config alive base)
-set(BELOW_server server d2d schedule module fiber alive base)
+set(BELOW_server server d2d schedule module fiber config alive base)
 set(BELOW_report report partition simulate schedule config base)
 set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred schedule d2d module fiber config alive
     base)
@@ -38,6 +38,7 @@ set(ROOMS_tp group slices layers replacement)
 set(ROOMS_partition text model plan search simulated)
 set(ROOMS_trial . operators graph state tracer)
 set(ROOMS_server protocol values modules replay running ends graph backward sums step promises calls requests engine)
+set(ROOMS_api rank state model planning replicas optimizer step files session)
 set(ROOMS_report page analysis pictures export folder)
 
 # Nobody finds his way among more.

@@ -20,9 +20,10 @@ namespace smp {
 
 class CommHook;
 class DistributedModule;
-class Runtime;
+class SessionState;
 class StateDict;
 struct LoadResult;
+struct SessionParts;
 struct StepPreview;
 
 /// The part of DistributedModel that does not depend on the type of the model.
@@ -162,15 +163,15 @@ class SMP_API DistributedModelBase {
   void check_callable() const;
 
  private:
-  friend void prepare_models(Runtime& runtime, const StepPreview* preview);
-  friend void refuse_written_weights(Runtime& runtime, int microbatch);
-  friend void take_buffers_of_first(Runtime& runtime);
+  friend void prepare_models(const SessionParts& session, const StepPreview* preview);
+  friend void refuse_written_weights(const SessionParts& session, int microbatch);
+  friend void take_buffers_of_first(const SessionParts& session);
   friend const std::string& simulation_of(const DistributedModelBase& model);
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   void require_placed() const;
-  static void place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
+  static void place(const SessionParts& session, const std::vector<DistributedModelBase*>& models,
                     const StepPreview* preview);
-  static void refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,
+  static void refuse_two_owners(const SessionState& state, const DistributedModelBase& model,
                                 const PartitionPlan& plan);
 
   struct State;

@@ -8,7 +8,8 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
+class Replicas;
 
 struct JoinOptions {
   /// Divisor of gradients once replicas have run out of batches. True, as in torch, divides by the
@@ -60,7 +61,8 @@ class SMP_API Join {
   const JoinOptions& options() const noexcept { return options_; }
 
  private:
-  Runtime& runtime_;
+  Rank& rank_;
+  Replicas& replicas_;
   const JoinOptions options_;
   bool active_ = true;
   int num_active_;

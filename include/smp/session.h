@@ -15,7 +15,7 @@
 
 namespace smp {
 
-class Runtime;
+class RankSession;
 
 /// The library's life on this rank. It ends in the destructor, after which the rank takes part in
 /// nothing any more. One session may live at a time per rank; models, optimizers and steps end
@@ -23,7 +23,7 @@ class Runtime;
 /// exception unwinds; then it ends the whole job. Threads: made, used and ended on one thread.
 class SMP_API Session {
  public:
-  explicit Session(std::unique_ptr<Runtime> runtime);
+  explicit Session(std::unique_ptr<RankSession> session);
   ~Session();
   Session(Session&& other) noexcept;
   Session& operator=(Session&&) = delete;
@@ -33,7 +33,7 @@ class SMP_API Session {
   const Config& config() const noexcept;
 
  private:
-  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<RankSession> session_;
 };
 
 /// Starts this rank: reads the settings (flags `--smp.KEY` are taken out of `argv`), starts MPI

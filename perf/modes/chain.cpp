@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/clock.h"
 #include "heap_allocations.h"
 #include "modes/recording.h"
@@ -107,7 +107,7 @@ void measure_chain(ChainTimes& times, const ChainRun& run = {}) {
   const auto batch = at::randn({kMicrobatches, 16});
   const auto loss_of = [&](const Tensor& x) { return alone(x).sum(); };
   const auto told = [] {
-    return static_cast<double>(Runtime::current().server().core().port.control_messages());
+    return static_cast<double>(Rank::current().server().core().port.control_messages());
   };
   double before = 0;
   const int steps = rounds(20);
@@ -140,7 +140,7 @@ double bytes_of_chain() {
   });
   const auto batch = at::randn({kMicrobatches * 1024, 16});
   for (int i = 0; i < kWarmUpSteps; ++i) train(batch);
-  const auto sent = [] { return Runtime::current().traffic().tensor_bytes_sent; };
+  const auto sent = [] { return Rank::current().channel().counters().tensor_bytes_sent; };
   const auto before = sent();
   train(batch);
   return sum_of_ranks(static_cast<double>(sent() - before));

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "schedule/trace_ring.h"
 #include "server/running/span_recorder.h"
 #include "smp/smp.h"
@@ -16,7 +16,7 @@ namespace smp::perf::modes {
 /// What the run's log has a rank write down while it works.
 class Recording {
  public:
-  static server::SpanRecorder& recorder() { return Runtime::current().server().recorder(); }
+  static server::SpanRecorder& recorder() { return Rank::current().server().recorder(); }
 
   Recording()
       : memory_(schedule::TraceRing::bytes_for(kRecords) / sizeof(std::int64_t)),

@@ -1,8 +1,6 @@
 // config/config.cpp: which setting wins, and whether all of them together make sense.
 #include "config/config.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -261,15 +259,12 @@ class ConfigResolver {
   }
 
   void finish() {
-    std::string shared = concat("world ", result_.world_size_);
     for (const ConfigKey& key : config_keys()) {
       const std::string value = json_text(key.load(values()));
       const auto winner = winners_.find(key.name);
       result_.rows_.push_back(
           {key.name, value, winner == winners_.end() ? "default" : winner->second.origin});
-      if (key.same_on_all_ranks) shared += concat("\n", key.name, " = ", value);
     }
-    result_.hash_ = XXH3_64bits(shared.data(), shared.size());
   }
 
   std::map<std::string, Setting> winners_;  // by the key's main name

@@ -52,8 +52,6 @@ class ResolvedConfig {
   const std::string& origin(const std::string& key) const;
   /// Settings that are allowed but cannot have been meant; one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// Equal on two ranks exactly if all settings that must be equal are.
-  std::uint64_t hash() const { return hash_; }
   /// One JSON object: {"microbatches": {"value": 8, "origin": "default"}, ...}.
   std::string to_json() const;
   /// Rows under each other: key, value, origin.
@@ -70,7 +68,6 @@ class ResolvedConfig {
   int world_size_ = 0;
   std::vector<ResolvedValue> rows_;
   std::vector<std::string> warnings_;
-  std::uint64_t hash_ = 0;
 };
 
 /// Merges by precedence flag > environment > SM_HP_MP_PARAMETERS > file > code > default.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "fuzz/nodes.h"
 #include "smp/smp.h"
 
@@ -248,7 +248,7 @@ class Rank {
       trace_.failed_at = step;
       check_session();
     }
-    trace_.replayed = static_cast<int>(Runtime::current().server().core().counters.replayed);
+    trace_.replayed = static_cast<int>(Rank::current().server().core().counters.replayed);
     return std::move(trace_);
   }
 

@@ -937,8 +937,8 @@ class Refusal(unittest.TestCase):
     def test_of_settings_that_differ(self):
         text = self.refused((1, "train", 3, "--smp.microbatches", 2),
                             (1, "train", 3, "--smp.microbatches", 4))
-        self.assertIn("rank 0 has microbatches = 2 (flag --smp.microbatches), "
-                      "rank 1 has microbatches = 4 (flag --smp.microbatches);", text)
+        self.assertIn("microbatches: 2 (flag --smp.microbatches) on rank 0, "
+                      "4 (flag --smp.microbatches) on rank 1;", text)
 
     def test_of_an_unknown_key(self):
         text = self.refused((2, "train", 3, "--smp.microbatchs", 2))

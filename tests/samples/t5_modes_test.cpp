@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "samples/small_t5.h"
 #include "smp/smp.h"
 
@@ -41,7 +41,7 @@ struct Trained {
 };
 
 std::uint64_t control_messages() {
-  return smp::Runtime::current().server().core().port.control_messages();
+  return smp::Rank::current().server().core().port.control_messages();
 }
 
 Trained train(const Mode& mode, const Places& places, int steps) {

@@ -16,7 +16,7 @@
 
 #include "api/files/model_exchange.h"
 #include "api/optimizer/whole_tensors.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
@@ -55,8 +55,8 @@ std::exception_ptr attempt(const std::function<void()>& action) {
 }  // namespace
 
 void save_safetensors(const StateDict& dict, const std::string& path) {
-  const auto* const runtime = Runtime::find_current();
-  if (dict.empty() && runtime != nullptr && runtime->topology().pp_size() > 1) return;
+  const auto* const rank = Rank::find_current();
+  if (dict.empty() && rank != nullptr && rank->topology().pp_size() > 1) return;
   const auto [written, aliases] = checkpoint::find_aliases(dict);
   std::vector<TensorInfo> infos;
   for (const std::size_t i : written) {
@@ -77,10 +77,10 @@ void save_safetensors(const StateDict& dict, const std::string& path) {
 void save_safetensors(const DistributedModelBase& model, const std::string& path,
                       const std::map<std::string, std::string>& metadata) {
   constexpr const char* kWhat = "save_safetensors";
-  auto& runtime = between_steps(kWhat);
-  const WholeTensors whole(runtime, model);
-  const auto& place = runtime.topology();  // the first replica has all, and its slices
-  if (runtime.num_replicas() > 1 &&
+  auto& rank = between_steps(kWhat);
+  const WholeTensors whole(rank, model);
+  const auto& place = rank.topology();  // the first replica has all, and its slices
+  if (rank.groups().num_replicas() > 1 &&
       (place.rdp_rank() != 0 || (!whole.any() && place.dp_rank() != 0))) {
     return;
   }
@@ -95,7 +95,7 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
   checkpoint::put_aliases(aliases, all_metadata);
   std::optional<SafetensorsWriter> writer;
   auto problem = attempt([&] {
-    const bool writes = runtime.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
+    const bool writes = rank.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
     if (writes) writer.emplace(path, infos, all_metadata);
   });
   // A write that fails ends the gathering of this pipeline only: those that hold the other slices
@@ -106,7 +106,7 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
     });
     if (writer) writer->commit();
   });
-  const auto writers = whole.any() ? model_holders(runtime) : runtime.communicator(Group::kPp);
+  const auto writers = whole.any() ? model_holders(rank) : rank.groups().of(Group::kPp);
   checkpoint::agree(writers, problem, kWhat);
 }
 

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "api/optimizer/whole_tensors.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
 #include "deferred/delayed_tensors.h"
@@ -61,20 +61,19 @@ std::exception_ptr registered_late(const std::vector<NamedTensor>& tensors,
   return nullptr;
 }
 
-bool is_target(const Runtime& runtime, int pp_rank) {
-  return pp_rank == kAllPpRanks || runtime.pp_rank() == PpRank(pp_rank);
+bool is_target(const Rank& rank, int pp_rank) {
+  return pp_rank == kAllPpRanks || rank.pp_rank() == PpRank(pp_rank);
 }
 
-void check_target(Runtime& runtime, int pp_rank, const char* what) {
-  const int stages = runtime.communicator(Group::kPp).size();
-  SMP_REQUIRE(
-      pp_rank == kAllPpRanks || (pp_rank >= 0 && pp_rank < stages) || runtime.plan_request(), what,
-      " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
+void check_target(const Rank& rank, int pp_rank, const char* what) {
+  const int stages = rank.groups().of(Group::kPp).size();
+  SMP_REQUIRE(pp_rank == kAllPpRanks || (pp_rank >= 0 && pp_rank < stages) || rank.plan_request(),
+              what, " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
 }
 
-/// Makes all ranks that take part in joining slices, of this pipeline and of those that hold the
-/// other slices, go on together or not at all.
-void agree_everywhere(Runtime& runtime, const Exchange& exchange,
+/// Whoever takes part in joining slices, of this pipeline and of those that hold the others, goes
+/// on, or nobody does.
+void agree_everywhere(const Rank& rank, const Exchange& exchange,
                       const std::exception_ptr& own_problem, bool sliced, const char* what) {
   std::exception_ptr problem;
   try {
@@ -84,7 +83,7 @@ void agree_everywhere(Runtime& runtime, const Exchange& exchange,
   } catch (const std::exception&) {
     problem = std::current_exception();
   }
-  if (sliced) checkpoint::agree(runtime.slice_holders(), problem, what);
+  if (sliced) checkpoint::agree(rank.groups().slice_holders(), problem, what);
   if (problem) std::rethrow_exception(problem);
 }
 
@@ -95,7 +94,7 @@ class PendingLoad {
               const char* what)
       : source_(base::concat(what, ": ", offer.source)),
         tensors_(checkpoint::tensors_of(model.base_module())),
-        whole_(Runtime::current(), model),
+        whole_(Rank::current(), model),
         exchange_(ranks, std::move(offer), what),
         plan_(
             checkpoint::plan_load(whole_.shapes(tensors_), exchange_.tensors(), strict, source_)) {}
@@ -131,39 +130,39 @@ class PendingLoad {
 
 }  // namespace
 
-Runtime& between_steps(const char* what) {
-  auto& runtime = Runtime::current();
-  SMP_REQUIRE(!runtime.in_step(), what,
+Rank& between_steps(const char* what) {
+  auto& rank = Rank::current();
+  SMP_REQUIRE(!rank.in_step(), what,
               " inside a step; call it before or after, on every rank of the pipeline");
-  return runtime;
+  return rank;
 }
 
-d2d::Communicator model_holders(Runtime& runtime) {
-  return runtime.communicator(runtime.topology().tp_size() > 1 ? Group::kMp : Group::kPp);
+d2d::Communicator model_holders(const Rank& rank) {
+  return rank.groups().of(rank.topology().tp_size() > 1 ? Group::kMp : Group::kPp);
 }
 
 void gather_model(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
                   int pp_rank, const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take) {
-  auto& runtime = between_steps(what);
-  check_target(runtime, pp_rank, what);
+  auto& rank = between_steps(what);
+  check_target(rank, pp_rank, what);
   require_values(tensors, what);
   std::unordered_map<std::string, std::size_t> number;
   for (std::size_t i = 0; i < tensors.size(); ++i) number.emplace(tensors[i].names[0], i);
-  const auto whole = std::make_shared<const WholeTensors>(runtime, model);
-  Exchange exchange(runtime.communicator(Group::kPp), owned(model, tensors, whole), what);
-  agree_everywhere(runtime, exchange, problem ? problem : registered_late(tensors, exchange, what),
+  const auto whole = std::make_shared<const WholeTensors>(rank, model);
+  Exchange exchange(rank.groups().of(Group::kPp), owned(model, tensors, whole), what);
+  agree_everywhere(rank, exchange, problem ? problem : registered_late(tensors, exchange, what),
                    whole->any(), what);
-  const std::vector<bool> wanted(tensors.size(), is_target(runtime, pp_rank));
+  const std::vector<bool> wanted(tensors.size(), is_target(rank, pp_rank));
   exchange.deliver(wanted, [&](std::size_t i, const at::Tensor& values) {
     take(number.at(exchange.tensors()[i].name), values);
   });
 }
 
 LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
-  auto& runtime = between_steps(what);
+  auto& rank = between_steps(what);
   const auto load =
-      std::make_shared<PendingLoad>(model, model_holders(runtime), std::move(offer), strict, what);
+      std::make_shared<PendingLoad>(model, model_holders(rank), std::move(offer), strict, what);
   if (load->is_delayed()) {
     model.on_placed([load] { load->carry_out(); });
   } else {

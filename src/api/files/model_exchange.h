@@ -12,14 +12,13 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
-/// Returns this rank's runtime outside of a step. @throws UsageError  inside of one; names `what`.
-Runtime& between_steps(const char* what);
+/// This rank outside of a step. @throws UsageError  naming `what`: inside of one
+Rank& between_steps(const char* what);
 
-/// Returns the ranks that together hold one copy of a model, slices of distributed modules
-/// included.
-d2d::Communicator model_holders(Runtime& runtime);
+/// Ranks that together hold one copy of a model, slices of distributed modules included.
+d2d::Communicator model_holders(const Rank& rank);
 
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in
 /// tensors_of(), on `pp_rank` or on all stages (kAllPpRanks). Tensors that this rank owns are

@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "api/files/model_exchange.h"
-#include "api/rank/runtime.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
 #include "d2d/tensors/tensor_data.h"
@@ -29,9 +29,9 @@ std::vector<at::Tensor> detached(const std::vector<NamedTensor>& tensors) {
 /// Returns the tensors that distributed models know, and keep on other ranks.
 std::unordered_set<const void*> kept_elsewhere() {
   std::unordered_set<const void*> kept;
-  auto* const runtime = Runtime::find_current();
-  if (runtime == nullptr) return kept;
-  for (const auto* model : runtime->models()) {
+  const auto* const state = SessionState::find_current();
+  if (state == nullptr) return kept;
+  for (const auto* model : state->models()) {
     if (!model->partitioned()) continue;
     for (const auto& named : tensors_of(model->base_module())) {
       if (!model->owns(named.tensor)) kept.insert(named.tensor.unsafeGetTensorImpl());

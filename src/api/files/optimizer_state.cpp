@@ -11,9 +11,11 @@
 #include <unordered_set>
 
 #include "api/files/model_exchange.h"
-#include "api/optimizer/optimizer_fields.h"
 #include "api/optimizer/whole_tensors.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/replicas/replicas.h"
+#include "api/state/optimizer_fields.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "smp/checkpoint.h"
 
@@ -70,7 +72,7 @@ class ParameterNames {
     for (const auto& [tensor, names] : checkpoint::tensors_of(model.base_module())) {
       known.erase(tensor.unsafeGetTensorImpl());
     }
-    for (const auto* other : Runtime::current().models()) {
+    for (const auto* other : SessionState::current().models()) {
       if (other == &model) continue;
       for (const auto& [tensor, names] : checkpoint::tensors_of(other->base_module())) {
         SMP_REQUIRE_AS(UnsupportedError, known.count(tensor.unsafeGetTensorImpl()) == 0,
@@ -150,13 +152,21 @@ struct StateName {
   }
 };
 
+/// Ranks that together keep the state of optimizers of this pipeline's parameters.
+/// @param unsharded  those that do if replicas keep all of it
+d2d::Communicator state_holders(d2d::Communicator unsharded) {
+  const bool sharded = Replicas::current().shards().active();
+  return sharded ? Rank::current().groups().training_ranks() : std::move(unsharded);
+}
+
 /// A dict that all ranks have checked against an optimizer.
 class OptimizerLoad {
  public:
   OptimizerLoad(DistributedModelBase& model, Optimizer& optimizer, StateDict dict)
       : model_(model),
-        whole_(Runtime::current(), model),
-        exchange_(takers(), offer_of(std::move(dict)), "load_optimizer_state_dict") {
+        whole_(Rank::current(), model),
+        exchange_(state_holders(model_holders(Rank::current())), offer_of(std::move(dict)),
+                  "load_optimizer_state_dict") {
     check(optimizer);
   }
 
@@ -210,11 +220,6 @@ class OptimizerLoad {
   }
 
  private:
-  static d2d::Communicator takers() {
-    auto& runtime = Runtime::current();
-    return runtime.optimizer_shards().active() ? runtime.learners() : model_holders(runtime);
-  }
-
   template <class State>
   void put_state(Optimizer& optimizer, const at::Tensor& parameter,
                  const std::map<std::string, at::Tensor>& fields) const {
@@ -339,12 +344,12 @@ checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& name
 StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& optimizer,
                                int pp_rank) {
   constexpr const char* kWhat = "optimizer_state_dict";
-  auto& runtime = between_steps(kWhat);
-  const auto whole = std::make_shared<const WholeTensors>(runtime, model);
+  auto& rank = between_steps(kWhat);
+  const auto whole = std::make_shared<const WholeTensors>(rank, model);
   const auto local = local_state(model, optimizer);
-  Exchange exchange(runtime.state_keepers(),
+  Exchange exchange(state_holders(rank.groups().of(Group::kPp)),
                     whole_offer(local, ParameterNames(model, optimizer), whole), kWhat);
-  const bool is_target = pp_rank == kAllPpRanks || runtime.pp_rank() == PpRank(pp_rank);
+  const bool is_target = pp_rank == kAllPpRanks || rank.pp_rank() == PpRank(pp_rank);
   StateDict dict;
   exchange.deliver(std::vector<bool>(exchange.tensors().size(), is_target),
                    [&](std::size_t i, const at::Tensor& value) {

@@ -12,7 +12,9 @@
 #include "api/planning/plan_decision.h"
 #include "api/rank/clock_offset.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/state/session_state.h"
 #include "api/step/trace_numbers.h"
 #include "base/check.h"
 #include "base/files.h"
@@ -68,34 +70,32 @@ std::string make_folder(const std::string& parent, const std::string& name,
   return folder;
 }
 
-/// Returns for each stage true if it is on the machine of the first stage.
-std::vector<bool> stages_near_the_first(Runtime& runtime) {
-  const auto& topology = runtime.topology();
-  const auto& port = runtime.server().core().port;
+/// By stage: is it on the machine of the first?
+std::vector<bool> stages_near_the_first(Rank& rank) {
+  const auto& topology = rank.topology();
+  const auto& port = rank.server().core().port;
   const auto near = topology.group(Group::kLocal, port.name(PpRank(0)).value());
   std::vector<bool> shares;
   for (int stage = 0; stage < port.size(); ++stage) {
-    const int rank = port.name(PpRank(stage)).value();
-    shares.push_back(std::find(near.begin(), near.end(), rank) != near.end());
+    const int other = port.name(PpRank(stage)).value();
+    shares.push_back(std::find(near.begin(), near.end(), other) != near.end());
   }
   return shares;
 }
 
-/// Returns the offset of this rank's clock against the first stage's. Collective.
-ClockOffset clock_of(Runtime& runtime) {
+/// Of this rank against the first stage. Collective.
+ClockOffset clock_of(Rank& rank) {
   const base::SteadyClock clock;
   return clock_offset(
-      runtime.communicator(Group::kPp), [&] { return clock.now(); },
-      stages_near_the_first(runtime));
+      rank.groups().of(Group::kPp), [&] { return clock.now(); }, stages_near_the_first(rank));
 }
 
-/// Returns the traces of all stages, by the clock of the first, on every rank.
-report::StepTimeline gather_traces(Runtime& runtime, const StepTrace& own,
-                                   const ClockOffset& clock) {
+/// Of all stages, by the clock of the first, on every rank.
+report::StepTimeline gather_traces(Rank& rank, const StepTrace& own, const ClockOffset& clock) {
   report::StepTimeline timeline;
   const std::pair mine(to_numbers(moved_back(own, clock.offset)), clock.error);
   for (const auto& [numbers, error] :
-       gather_values(runtime.communicator(Group::kPp), mine, "times of a step")) {
+       gather_values(rank.groups().of(Group::kPp), mine, "times of a step")) {
     timeline.ranks.push_back(to_trace(numbers));
     timeline.clock_error = std::max(timeline.clock_error, error);
   }
@@ -108,16 +108,16 @@ struct Sent {
   std::vector<std::string> paths;  ///< the path that they went over
 };
 
-Sent sent_since(Runtime& runtime, const d2d::ChannelCounters& before) {
+Sent sent_since(Rank& rank, const d2d::ChannelCounters& before) {
   Sent sent;
-  const auto& now = runtime.traffic();
-  const auto& port = runtime.server().core().port;
-  const auto memory = d2d::memory_kind(runtime.device().type()).value_or(d2d::MemoryKind::kHost);
+  const auto& now = rank.channel().counters();
+  const auto& port = rank.server().core().port;
+  const auto memory = d2d::memory_kind(rank.device().type()).value_or(d2d::MemoryKind::kHost);
   for (int stage = 0; stage < port.size(); ++stage) {
     const GlobalRank name = port.name(PpRank(stage));
     const auto peer = name.index();
     const bool itself = name == port.name();
-    sent.paths.push_back(itself ? "" : runtime.routes().path(name, memory));
+    sent.paths.push_back(itself ? "" : rank.channel().routes().path(name, memory));
     sent.messages.push_back(now.sent_to[peer].frames - before.sent_to[peer].frames);
     sent.bytes.push_back(now.sent_to[peer].tensor_bytes - before.sent_to[peer].tensor_bytes);
   }
@@ -167,7 +167,8 @@ std::int64_t weights_of(const DistributedModelBase& model) {
 }  // namespace
 
 struct RunLog::State {
-  Runtime& runtime;
+  Rank& rank;
+  SessionState& session;
   const DistributedModelBase& model;
   std::string folder = {};
   std::optional<base::AppendFile> metrics = {}, events = {};  // on the writer
@@ -188,26 +189,26 @@ struct RunLog::State {
   std::optional<schedule::TraceRing> ring = {};
 
   ~State() {
-    if (ring) runtime.server().recorder().write_to(nullptr);
+    if (ring) rank.server().recorder().write_to(nullptr);
   }
 
   /// True if this rank is a stage of the model's first replica, whose steps are recorded.
   bool of_first_pipeline() const {
-    return runtime.communicator(Group::kPp).members()[0] == GlobalRank(kWriter);
+    return rank.groups().of(Group::kPp).members()[0] == GlobalRank(kWriter);
   }
-  bool writes() const { return runtime.topology().rank() == kWriter && !runtime.plan_request(); }
+  bool writes() const { return rank.topology().rank() == kWriter && !rank.plan_request(); }
   std::string file(const std::string& name) const { return concat(folder, "/", name); }
-  std::string own_ring() const { return file(report::ring_file(runtime.topology().pp_rank())); }
+  std::string own_ring() const { return file(report::ring_file(rank.topology().pp_rank())); }
 
   void start(const std::string& name, const RunLogOptions& options) {
-    SMP_REQUIRE(options.lines_before >= 0, "rank ", runtime.topology().rank(),
+    SMP_REQUIRE(options.lines_before >= 0, "rank ", rank.topology().rank(),
                 ": RunLogOptions::lines_before is ", options.lines_before,
                 "; give it how often the job before called append()");
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
     lines_before = options.lines_before;
     // What fails there fails on all ranks: they would wait for the writer.
-    folder = decided_by_first_rank(runtime, [&] {
+    folder = decided_by_first_rank(rank, [&] {
                if (writes()) open_files(name, utc, options);
                return std::vector{folder};
              }).front();
@@ -234,12 +235,12 @@ struct RunLog::State {
     made.started = utc;
     made.smp_version = SMP_VERSION;
     made.torch_version = SMP_TORCH_VERSION;
-    made.world_size = runtime.topology().size();
+    made.world_size = rank.topology().size();
     made.loss_unit = options.loss_unit;
     if (options.loss_baseline) {
       made.baseline = report::Baseline{*options.loss_baseline, options.loss_baseline_name};
     }
-    made.configuration = runtime.resolved_config().to_json();
+    made.configuration = rank.resolved_config().to_json();
     return report::description_to_json(made);
   }
 
@@ -267,23 +268,23 @@ struct RunLog::State {
 
   /// Starts to record steps. A run goes on if it cannot be done. @throws nothing
   void start_recording() {
-    auto& recorder = runtime.server().recorder();
+    auto& recorder = rank.server().recorder();
     recorder.enable(true);
-    if (!of_first_pipeline() || runtime.plan_request()) return;
+    if (!of_first_pipeline() || rank.plan_request()) return;
     try {
       base::create_directories(folder);  // of another machine
       ring_file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
-      ring.emplace(ring_file->bytes(), runtime.topology().pp_rank(),
-                   runtime.server().core().options.oversubscribed);
+      ring.emplace(ring_file->bytes(), rank.topology().pp_rank(),
+                   rank.server().core().options.oversubscribed);
       recorder.write_to(&*ring);
     } catch (const std::exception& error) {
-      runtime.warnings().note("a killed run will have no timeline: " + of_all_ranks(error.what()));
+      session.warnings().note("a killed run will have no timeline: " + of_all_ranks(error.what()));
     }
   }
 
   /// Reads the offset of this rank's clock. Collective.
   void read_clock() {
-    clock = clock_of(runtime);
+    clock = clock_of(rank);
     if (ring) ring->set_clock_offset(clock.offset);
   }
 
@@ -295,7 +296,7 @@ struct RunLog::State {
   }
 
   void stop_recording() {
-    auto& recorder = runtime.server().recorder();
+    auto& recorder = rank.server().recorder();
     recorder.enable(false);
     recorder.write_to(nullptr);
     ring.reset();
@@ -317,13 +318,13 @@ struct RunLog::State {
     }
   }
 
-  std::int64_t steps() const { return runtime.server().core().port.step(); }
+  std::int64_t steps() const { return rank.server().core().port.step(); }
 
   /// Writes the messages of all stages, on the writer. Collective.
   void write_traffic() {
     report::Traffic traffic{.steps = steps() - steps_before};
-    const auto own = sent_since(runtime, traffic_before);
-    for (auto& sent : gather_values(runtime.communicator(Group::kPp), own, "messages of a run")) {
+    const auto own = sent_since(rank, traffic_before);
+    for (auto& sent : gather_values(rank.groups().of(Group::kPp), own, "messages of a run")) {
       traffic.messages.push_back(std::move(sent.messages));
       traffic.bytes.push_back(std::move(sent.bytes));
       traffic.paths.push_back(std::move(sent.paths));
@@ -338,8 +339,7 @@ struct RunLog::State {
   void write_memory() {
     const auto peak = base::peak_resident_bytes();
     const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - memory_before);
-    const auto stages =
-        gather_values(runtime.communicator(Group::kPp), own, "memory of the stages");
+    const auto stages = gather_values(rank.groups().of(Group::kPp), own, "memory of the stages");
     if (!writes()) return;
     write_if_possible(
         [&] { base::write_file(file(report::kMemoryFile), report::memory_use_to_json(stages)); });
@@ -347,7 +347,7 @@ struct RunLog::State {
 
   std::vector<std::string> module_paths() const {
     std::vector<std::string> paths;
-    const auto& modules = runtime.server().modules();
+    const auto& modules = rank.server().modules();
     paths.reserve(modules.size());
     for (int id = 0; id < static_cast<int>(modules.size()); ++id) {
       paths.emplace_back(modules.path(server::ModuleId{id}));
@@ -358,12 +358,13 @@ struct RunLog::State {
 
 RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
                const RunLogOptions& options)
-    : state_(new State{.runtime = Runtime::current(), .model = model}) {
+    : state_(
+          new State{.rank = Rank::current(), .session = SessionState::current(), .model = model}) {
   state_->start(name, options);
   state_->start_recording();
   state_->read_clock();
-  state_->runtime.warnings().meet(state_->runtime.communicator(Group::kPp));
-  state_->traffic_before = state_->runtime.traffic();
+  state_->session.warnings().meet(state_->rank.groups().of(Group::kPp));
+  state_->traffic_before = state_->rank.channel().counters();
   malloc_trim(0);  // what was freed before there was a run is not its own
   state_->memory_before = base::resident_bytes() - weights_of(model);
   state_->steps_before = state_->steps();
@@ -384,17 +385,17 @@ const std::string& RunLog::folder() const noexcept { return state_->folder; }
 
 StepTiming RunLog::measure() {
   auto& state = *state_;
-  const server::BetweenSteps recorded(state.runtime.server().recorder(), schedule::Phase::kOther);
+  const server::BetweenSteps recorded(state.rank.server().recorder(), schedule::Phase::kOther);
   if (state.measured == 0) base::forget_peak();  // of the whole model, before it was placed
   if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
-  const auto own = without_details(state.runtime.last_trace());
-  state.timing = timing_of(gather_traces(state.runtime, own, state.clock).ranks);
+  const auto own = without_details(state.session.last_trace());
+  state.timing = timing_of(gather_traces(state.rank, own, state.clock).ranks);
   return *state_->timing;
 }
 
 void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) {
   SMP_REQUIRE(
-      !state_->finished, "rank ", state_->runtime.topology().rank(),
+      !state_->finished, "rank ", state_->rank.topology().rank(),
       ": RunLog::append() after finish(), which has drawn what there was; append before it");
   if (!state_->writes()) return;
   std::vector<std::pair<std::string, double>> line = {
@@ -408,8 +409,7 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
 }
 
 std::vector<std::string> RunLog::finish() {
-  auto timeline =
-      gather_traces(state_->runtime, state_->runtime.last_trace(), clock_of(state_->runtime));
+  auto timeline = gather_traces(state_->rank, state_->session.last_trace(), clock_of(state_->rank));
   timeline.module_paths = state_->module_paths();
   state_->write_traffic();
   state_->write_memory();

@@ -4,16 +4,16 @@
 #include <torch/nn/module.h>
 
 #include "api/model/rank_agreement.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "dp/replica_values.h"
 #include "tp/slices/sliced_parameters.h"
 
 namespace smp {
 
-InitialValues::InitialValues(Runtime& runtime, torch::nn::Module& module)
-    : runtime_(runtime), module_(module) {
+InitialValues::InitialValues(const Rank& rank, torch::nn::Module& module)
+    : rank_(rank), module_(module) {
   const auto parameters = module.parameters();
-  const auto equal = compared(runtime, parameters);
+  const auto equal = compared(rank, parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (equal[i]) equal_.insert(parameters[i].unsafeGetTensorImpl());
   }
@@ -28,9 +28,9 @@ void InitialValues::take(const std::vector<at::Tensor>& held) const {
     if (equal_.count(tensor.unsafeGetTensorImpl()) != 0) continue;
     (slices.contain(tensor) ? sliced : whole).push_back(tensor);
   }
-  const auto bytes = runtime_.bucket_bytes();
-  dp::take_values_of(0, runtime_.replicas(), whole, bytes);
-  dp::take_values_of(0, runtime_.slice_replicas(), sliced, bytes);
+  const auto bytes = rank_.bucket_bytes();
+  dp::take_values_of(0, rank_.groups().replicas(), whole, bytes);
+  dp::take_values_of(0, rank_.groups().slice_replicas(), sliced, bytes);
 }
 
 }  // namespace smp

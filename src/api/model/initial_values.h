@@ -13,14 +13,13 @@ class Module;
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Gives one model the same initial values in all replicas. Threads: the rank's.
 class InitialValues {
  public:
-  /// Finds out which parameters all replicas have alike, before the model is placed; all replicas
-  /// make one. Suspends.
-  InitialValues(Runtime& runtime, torch::nn::Module& module);
+  /// Before the model is placed; all replicas make one. Suspends.
+  InitialValues(const Rank& rank, torch::nn::Module& module);
 
   /// Gives the tensors of `held`, which this rank holds after placement, the values that they have
   /// in the first replica, unless all replicas were found to have the same. All replicas call it.
@@ -29,7 +28,7 @@ class InitialValues {
   void take(const std::vector<at::Tensor>& held) const;
 
  private:
-  Runtime& runtime_;
+  const Rank& rank_;
   torch::nn::Module& module_;
   std::unordered_set<const void*> equal_;  // parameters, by TensorImpl
 };

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "api/model/common_buffers.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "deferred/delayed_tensors.h"
 #include "module/path_below.h"
@@ -20,32 +20,31 @@ server::KeptState state_of(const PartitionPlan::Row& row) {
   return row.state == "ordered" ? server::KeptState::kOrdered : server::KeptState::kNone;
 }
 
-void place_modules(Runtime& runtime, const ModelDescription& description,
-                   const PartitionPlan& plan) {
+void place_modules(Rank& rank, const ModelDescription& description, const PartitionPlan& plan) {
   std::vector<RoutedBase*> placed;
   std::vector<server::KeptState> state;
   for (std::size_t i = 0; i < description.modules.size(); ++i) {
     auto* module = description.routed[i];
     // What is not routed runs with the body, where others may read what it keeps.
     if (module == nullptr && state_of(plan.rows()[i]) != server::KeptState::kNone)
-      runtime.server().modules().note_state();
+      rank.server().modules().note_state();
     if (module == nullptr) continue;
     module->smp_place = {-1, PpRank(plan.rows()[i].pp_rank), description.tree.nodes[i].path};
     placed.push_back(module);
     state.push_back(state_of(plan.rows()[i]));
   }
-  auto& modules = runtime.server().modules();
+  auto& modules = rank.server().modules();
   modules.attach_model(placed, state);
   if (description.routed.front() == nullptr) modules.attach_body(*description.modules.front());
 }
 
 }  // namespace
 
-ModelPlacement::ModelPlacement(Runtime& runtime, const ModelDescription& description,
+ModelPlacement::ModelPlacement(Rank& rank, const ModelDescription& description,
                                const PartitionPlan& plan) {
-  place_modules(runtime, description, plan);
+  place_modules(rank, description, plan);
   find_tensors(description, plan);
-  keep_own_tensors(runtime);
+  keep_own_tensors(rank);
   malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
 }
 
@@ -77,25 +76,25 @@ bool ModelPlacement::PlacedTensor::here(PpRank stage) const {
   return everywhere || std::find(holders.begin(), holders.end(), stage) != holders.end();
 }
 
-void ModelPlacement::keep_own_tensors(Runtime& runtime) const {
-  deferred::Materialiser materialiser(runtime.device());
+void ModelPlacement::keep_own_tensors(Rank& rank) const {
+  deferred::Materialiser materialiser(rank.device());
   for (const auto& placed : tensors_) materialiser.announce(placed.name, placed.tensor);
-  const auto stages = ranks_of(runtime.topology(), Group::kPp);
-  auto& server = runtime.server();
+  const auto stages = ranks_of(rank.topology(), Group::kPp);
+  auto& server = rank.server();
   for (const auto& placed : tensors_) {
-    if (placed.here(runtime.pp_rank())) continue;
+    if (placed.here(rank.pp_rank())) continue;
     server.foreign().shrink(placed.name, placed.tensor, stages[placed.owner.index()], placed.held);
   }
   for (const auto& placed : tensors_) {
-    if (!placed.here(runtime.pp_rank())) continue;
+    if (!placed.here(rank.pp_rank())) continue;
     materialiser.fill(placed.tensor);
-    if (placed.owner == runtime.pp_rank()) server.parameters().place(placed.tensor);
+    if (placed.owner == rank.pp_rank()) server.parameters().place(placed.tensor);
   }
   if (stages.size() == 1) return;
   for (const auto& placed : tensors_) {
     if (placed.held == server::Held::kParameter) continue;
     server.copies().add(placed.name, placed.tensor, stages[placed.owner.index()],
-                        placed.here(runtime.pp_rank()));
+                        placed.here(rank.pp_rank()));
   }
 }
 

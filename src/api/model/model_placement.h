@@ -15,7 +15,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Knows which stage owns which parameter and buffer of one placed model. Threads: the rank's.
 class ModelPlacement {
@@ -26,8 +26,8 @@ class ModelPlacement {
   ///
   /// A tensor is owned by the stage of the module that registered it first. A buffer stays on other
   /// stages too, as a copy, if a module there holds it as well, or if it is small
-  /// (partitioning::kSmallBuffer), because any code may read it. Running statistics have no copies.
-  ModelPlacement(Runtime& runtime, const ModelDescription& description, const PartitionPlan& plan);
+  /// (partitioning::kSmallBuffer): any code may read it. Not so running statistics.
+  ModelPlacement(Rank& rank, const ModelDescription& description, const PartitionPlan& plan);
 
   /// True if `stage` owns `tensor`, a parameter or buffer of the model; a copy does not count.
   [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
@@ -50,7 +50,7 @@ class ModelPlacement {
   };
   void find_tensors(const ModelDescription& description, const PartitionPlan& plan);
   void note(const PlacedTensor& found);
-  void keep_own_tensors(Runtime& runtime) const;
+  void keep_own_tensors(Rank& rank) const;
 
   std::vector<PlacedTensor> tensors_;                     // each once, under its first name
   std::unordered_map<const void*, std::size_t> numbers_;  // in tensors_, by TensorImpl

@@ -6,21 +6,20 @@
 namespace smp {
 
 class DistributedModelBase;
-class Runtime;
+struct SessionParts;
 struct StepPreview;
 
-/// Places models that are not placed yet, and notes the state of the weights before the step.
-/// @param preview  the step that is about to begin; nullptr if there is none to trace
-void prepare_models(Runtime& runtime, const StepPreview* preview);
+/// Places models that are not placed yet, and looks at the weights as they are before the step.
+/// @param preview  of the step that is about to begin; nullptr where there is none to trace
+void prepare_models(const SessionParts& session, const StepPreview* preview);
 
-/// Checks that the body of `microbatch`, which has ended, wrote no parameters.
-/// @throws UsageError  it did.
-void refuse_written_weights(Runtime& runtime, int microbatch);
+/// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.
+void refuse_written_weights(const SessionParts& session, int microbatch);
 
-/// Gives the buffers of placed models the values that they have in the first replica that has a
-/// batch (smp::Join): the statistics of a replica without one stand still. All ranks that run a
-/// stage call it. @throws as dp::take_values_of
-void take_buffers_of_first(Runtime& runtime);
+/// Gives the buffers of placed models the values that they have in the first replica, of those that
+/// have a batch (smp::Join): statistics of one without stand still. All ranks that run a stage call
+/// it. @throws as dp::take_values_of
+void take_buffers_of_first(const SessionParts& session);
 
 /// Returns PlannedModel::simulation of a placed model.
 const std::string& simulation_of(const DistributedModelBase& model);

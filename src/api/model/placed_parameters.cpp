@@ -1,13 +1,13 @@
 // api/model/placed_parameters.cpp: one walk over the models.
 #include "api/model/placed_parameters.h"
 
-#include "api/rank/runtime.h"
+#include "api/state/session_state.h"
 #include "smp/distributed_model.h"
 
 namespace smp {
 
-PlacedParameters::PlacedParameters(Runtime& runtime) {
-  for (const auto* model : runtime.models()) {
+PlacedParameters::PlacedParameters(const SessionState& state) {
+  for (const auto* model : state.models()) {
     for (const auto& parameter : model->base_module().parameters()) {
       if (!parameter.defined()) continue;
       auto& known = known_[parameter.unsafeGetTensorImpl()];

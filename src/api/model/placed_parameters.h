@@ -8,13 +8,13 @@
 
 namespace smp {
 
-class Runtime;
+class SessionState;
 
 /// The parameters of the session's models, as they are when it is constructed. Threads: the rank's.
 class PlacedParameters {
  public:
-  /// Collects the parameters of all models of the session, placed or not.
-  explicit PlacedParameters(Runtime& runtime);
+  /// Of all models of the session, placed or not.
+  explicit PlacedParameters(const SessionState& state);
 
   /// True if a model has the tensor.
   [[nodiscard]] bool known(const at::Tensor& tensor) const { return find(tensor) != nullptr; }

@@ -13,8 +13,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "api/rank/agreement.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/delayed_tensors.h"
@@ -96,9 +97,9 @@ std::string text_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-/// Returns a line for each module, with what it prints; user code may refuse to print.
-std::vector<std::string> printed(const std::vector<const ModelDescription*>& models) {
-  std::vector<std::string> lines;
+/// As operator<< gives them; user code may refuse to print.
+Facts printed(const std::vector<const ModelDescription*>& models) {
+  Facts modules;
   for (const auto* model : models) {
     for (std::size_t i = 0; i < model->modules.size(); ++i) {
       std::ostringstream text;
@@ -108,10 +109,10 @@ std::vector<std::string> printed(const std::vector<const ModelDescription*>& mod
       } catch (const std::exception&) {
         text.str("(cannot be printed)");
       }
-      lines.push_back("module '" + (path.empty() ? "<root>" : path) + "' is " + text.str());
+      modules.push_back({"module '" + (path.empty() ? "<root>" : path) + "'", text.str()});
     }
   }
-  return lines;
+  return modules;
 }
 
 /// The place of the first difference between the first rank and another one, and that other member.
@@ -167,12 +168,11 @@ void require_equal_values(const d2d::Communicator& ranks, const std::vector<Name
   }
 }
 
-/// Returns the first member that ought to have the same tensor as member `own`: the first of all
-/// ranks of the stage, or for a slice the first one with the same tp_rank.
-int first_of_same(const Runtime& runtime, const d2d::Communicator& ranks, int own, bool slice) {
+/// Of all ranks of the stage, those that ought to have `place` of `all` as member `own` has it.
+int first_of_same(const Rank& rank, const d2d::Communicator& ranks, int own, bool slice) {
   if (!slice) return 0;
   const auto tp_rank = [&](int member) {
-    return runtime.topology().coordinates(ranks.members()[member].value()).tp;
+    return rank.topology().coordinates(ranks.members()[member].value()).tp;
   };
   int first = 0;
   while (tp_rank(first) != tp_rank(own)) ++first;
@@ -186,14 +186,14 @@ struct Unequal {
   int first, member;
 };
 
-std::optional<Unequal> first_unequal(const Runtime& runtime, const d2d::Communicator& ranks,
+std::optional<Unequal> first_unequal(const Rank& rank, const d2d::Communicator& ranks,
                                      const std::vector<std::vector<std::uint64_t>>& all,
                                      const std::vector<bool>& slices) {
   for (std::size_t place = 0; place < slices.size(); ++place) {
     const bool known = std::none_of(all.begin(), all.end(),
                                     [&](const auto& own) { return own[place] == kUnknown; });
     for (int member = 1; known && member < ranks.size(); ++member) {
-      const int first = first_of_same(runtime, ranks, member, slices[place]);
+      const int first = first_of_same(rank, ranks, member, slices[place]);
       if (all[static_cast<std::size_t>(first)][place] !=
           all[static_cast<std::size_t>(member)][place]) {
         return Unequal{place, first, member};
@@ -203,10 +203,10 @@ std::optional<Unequal> first_unequal(const Runtime& runtime, const d2d::Communic
   return std::nullopt;
 }
 
-/// Checks that replicas have equal parameters, before placement while every stage has all of them:
-/// a difference in one ends the whole job. Slices are compared with those of the same part. Buffers
-/// are left out, because they are taken from the first replica anyway.
-void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+/// Before placement, while every stage has all of them: what differs in one ends the whole job.
+/// Slices are compared with those of the same part. Buffers are taken from the first replica
+/// anyway.
+void require_equal_replicas(const Rank& rank, const std::vector<const ModelDescription*>& models,
                             const std::vector<Named>& tensors) {
   std::vector<tp::SlicedParameters> of_models;
   for (const auto* model : models) of_models.emplace_back(*model->modules.front());
@@ -220,9 +220,9 @@ void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescr
     slices.push_back(std::any_of(of_models.begin(), of_models.end(),
                                  [&](const auto& model) { return model.contain(own.tensor); }));
   }
-  const auto ranks = runtime.replicas();
+  const auto ranks = rank.groups().replicas();
   const auto all = gather_values(ranks, hashes, "the values of the model");
-  const auto found = first_unequal(runtime, ranks, all, slices);
+  const auto found = first_unequal(rank, ranks, all, slices);
   if (!found) return;
   const auto& own = *parameters[found->place];
   const auto texts = gather_values(ranks, text_of(own.tensor), "a value that differs");
@@ -234,22 +234,7 @@ void require_equal_replicas(Runtime& runtime, const std::vector<const ModelDescr
       "; or set initial_values = \"first\", and all replicas begin with what the first one has"));
 }
 
-void require_equal_print(const d2d::Communicator& stages,
-                         const std::vector<const ModelDescription*>& models) {
-  const auto lines = printed(models);
-  std::uint64_t hash = lines.size();
-  for (const auto& line : lines) hash = XXH3_64bits_withSeed(line.data(), line.size(), hash);
-  const auto hashes = gather_values(stages, hash, "the printed model");
-  if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
-  const auto all = gather_values(stages, lines, "the printed modules");
-  const auto difference = first_difference(all);
-  SMP_REQUIRE(!difference, "on rank ", stages.members()[0], " ", all[0][difference->place],
-              ", on rank ", stages.members()[difference->member], " ",
-              all[static_cast<std::size_t>(difference->member)][difference->place],
-              "; build the same model on every rank");
-}
-
-/// The slices of models, in the order of registration; the same ones on all ranks that share them.
+/// The slices of models, as they are registered; the same ones on all ranks that share them.
 struct NamedSlices {
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;
@@ -337,31 +322,33 @@ void require_equal_origins(const d2d::Communicator& holders,
 
 }  // namespace
 
-std::vector<bool> compared(Runtime& runtime, const std::vector<at::Tensor>& parameters) {
-  if (runtime.num_replicas() == 1 || runtime.config().initial_values != "equal") {
+std::vector<bool> compared(const Rank& rank, const std::vector<at::Tensor>& parameters) {
+  if (rank.groups().num_replicas() == 1 || rank.config().initial_values != "equal") {
     return std::vector<bool>(parameters.size(), false);
   }
   std::string readable;
   for (const auto& parameter : parameters) readable += is_readable(parameter) ? '+' : '-';
   std::vector<bool> on_all(parameters.size(), true);
-  for (const auto& own : gather_values(runtime.replicas(), readable, "which values can be read")) {
+  for (const auto& own :
+       gather_values(rank.groups().replicas(), readable, "which values can be read")) {
     for (std::size_t i = 0; i < on_all.size(); ++i) on_all[i] = on_all[i] && own.at(i) == '+';
   }
   return on_all;
 }
 
-void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models) {
-  const auto stages = runtime.communicator(Group::kPp);
+void require_same_models(const Rank& rank, const std::vector<const ModelDescription*>& models) {
+  const auto stages = rank.groups().of(Group::kPp);
   const bool compares_replicas =
-      runtime.num_replicas() > 1 && runtime.config().initial_values == "equal";
+      rank.groups().num_replicas() > 1 && rank.config().initial_values == "equal";
   auto tensors = tensors_of(models);
   if (stages.size() > 1 || compares_replicas) add_hashes(tensors);
   if (stages.size() > 1) {
-    require_equal_print(stages, models);
+    require_same(stages, printed(models), "the modules of the ranks",
+                 "build the same model on every rank");
     require_equal_values(stages, tensors);
   }
-  if (compares_replicas) require_equal_replicas(runtime, models, tensors);
-  const auto holders = runtime.slice_holders();
+  if (compares_replicas) require_equal_replicas(rank, models, tensors);
+  const auto holders = rank.groups().slice_holders();
   if (holders.size() > 1) require_equal_origins(holders, models);
 }
 

@@ -10,7 +10,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Checks that all ranks have the same models: parameters, buffers and printed modules. All stages
 /// call it, for the same models in the same order. What differs is named with both ranks' values.
@@ -19,11 +19,11 @@ class Runtime;
 /// replicas must have the same parameters, unless those of the first are taken
 /// (Config::initial_values).
 /// @throws UsageError  on every rank.
-void require_same_models(Runtime& runtime, const std::vector<const ModelDescription*>& models);
+void require_same_models(const Rank& rank, const std::vector<const ModelDescription*>& models);
 
-/// Returns for each of `parameters`, which are not placed yet, true if all replicas can read it, so
-/// that require_same_models() shows that it is equal; false for all if those of the first replica
-/// are taken. All replicas call it with the same ones.
-std::vector<bool> compared(Runtime& runtime, const std::vector<at::Tensor>& parameters);
+/// Which of `parameters`, as long as they are not placed, all replicas can read, so that they are
+/// equal after require_same_models(); none, if those of the first are taken. All replicas call it
+/// with the same ones.
+std::vector<bool> compared(const Rank& rank, const std::vector<at::Tensor>& parameters);
 
 }  // namespace smp

@@ -10,7 +10,10 @@
 
 #include "api/model/placed_parameters.h"
 #include "api/optimizer/total_norm.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/replicas/replicas.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "smp/distributed_model.h"
 
@@ -20,8 +23,9 @@ namespace {
 /// Notes how gradients were clipped, for replicas to compare at the next step, since they need not
 /// meet here. Stages compare at once, and a rank alone has nobody to compare with.
 void note_clipping(const std::string& how) {
-  auto* runtime = Runtime::find_current();
-  if (runtime != nullptr && runtime->num_replicas() > 1) runtime->facts().note_clipping(how);
+  const auto* session = SessionParts::find_current();
+  if (session == nullptr || session->rank.groups().num_replicas() == 1) return;
+  session->state.facts().note_clipping(how);
 }
 
 }  // namespace
@@ -81,15 +85,16 @@ void clip_grad_value_(DistributedModelBase& model, double clip_value) {
 }
 
 bool detail::any_placed(const std::vector<at::Tensor>& parameters) noexcept {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr) return false;
+  const auto* session = SessionParts::find_current();
+  if (session == nullptr) return false;
   if (parameters.empty()) {  // the share of a rank that owns nothing: the others wait for it
-    const auto& all = runtime->models();
-    const bool shared = runtime->topology().pp_size() > 1 || runtime->optimizer_shards().active();
+    const auto& all = session->state.models();
+    const bool shared =
+        session->rank.topology().pp_size() > 1 || session->replicas.shards().active();
     return shared &&
            std::any_of(all.begin(), all.end(), [](auto* model) { return model->partitioned(); });
   }
-  const PlacedParameters models(*runtime);
+  const PlacedParameters models(session->state);
   return std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
     return parameter.defined() && models.known(parameter);
   });

@@ -24,7 +24,10 @@
 #include "api/model/placed_parameters.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/replicas/replicas.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "tp/replacement/dropped_parameters.h"
@@ -56,14 +59,13 @@ std::size_t remove_doubles(torch::optim::Optimizer& optimizer) {
   return removed;
 }
 
-/// Warns of tensors that an optimizer must not have, which most ranks give it alike, so one rank
-/// prints it. Once all models are placed each rank has tensors of its own and no meeting is sure to
-/// come; then each rank prints its own.
-void warn(Runtime& runtime, std::string text) {
-  const bool placed = std::all_of(runtime.models().begin(), runtime.models().end(),
+/// Ranks that give an optimizer what it must not have mostly do so alike. Once all models are
+/// placed each has tensors of its own, and no meeting is sure to come.
+void warn(SessionState& state, std::string text) {
+  const bool placed = std::all_of(state.models().begin(), state.models().end(),
                                   [](const auto* model) { return model->partitioned(); });
   if (placed) return base::log_text(base::LogLevel::kWarning, text);
-  runtime.warnings().note(std::move(text));
+  state.warnings().note(std::move(text));
 }
 
 /// Marks that the optimizer is stepped by its share, while it lives.
@@ -93,9 +95,10 @@ bool guard_as(std::unique_ptr<torch::optim::Optimizer>& chosen,
 std::shared_ptr<torch::optim::Optimizer> guard_chosen(
     std::unique_ptr<torch::optim::Optimizer> chosen) {
   using namespace torch::optim;
-  auto* const runtime = Runtime::find_current();
-  const auto who =
-      runtime == nullptr ? std::string() : base::concat("rank ", runtime->topology().rank(), ": ");
+  const auto* const session = SessionParts::find_current();
+  const auto who = session == nullptr
+                       ? std::string()
+                       : base::concat("rank ", session->rank.topology().rank(), ": ");
   SMP_REQUIRE(chosen != nullptr, who,
               "smp::DistributedOptimizer of a pointer to no optimizer; make the optimizer first, "
               "and give each only once");
@@ -104,7 +107,7 @@ std::shared_ptr<torch::optim::Optimizer> guard_chosen(
                      guard_as<AdamW>(chosen, result) || guard_as<Adagrad>(chosen, result) ||
                      guard_as<RMSprop>(chosen, result);
   if (known) return result;
-  SMP_REQUIRE_AS(UnsupportedError, runtime == nullptr || !runtime->optimizer_shards().active(), who,
+  SMP_REQUIRE_AS(UnsupportedError, session == nullptr || !session->replicas.shards().active(), who,
                  "smp::DistributedOptimizer of a pointer to torch::optim::Optimizer, with "
                  "shard_optimizer_state: it points to a ",
                  c10::demangle(typeid(*chosen).name()),
@@ -119,15 +122,15 @@ struct OptimizerShare::State {
 
   void require_whole_step() const;
   void require_whole_state(const char* action) const;
-  void follow_placement(Runtime& runtime);
-  void slice(Runtime& runtime);
-  void shard(Runtime& runtime, const PlacedParameters& models);
+  void follow_placement(const SessionParts& session);
+  void slice(const SessionParts& session);
+  void shard(Replicas& replicas, const PlacedParameters& models);
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
   void find_holders(const d2d::Communicator& ranks, const d2d::Communicator& replicas_of_stage);
   void forget_what_others_step(int stage);
   void give_out(const d2d::Communicator& ranks);
-  std::vector<at::Tensor> stepped(Runtime& runtime) const;
+  std::vector<at::Tensor> stepped(const Rank& rank) const;
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<at::Tensor> strangers;  // of no model, in order of the groups; alike on all ranks
@@ -139,9 +142,9 @@ struct OptimizerShare::State {
 
 /// Refuses a step that OptimizerShare::step() has not made.
 void OptimizerShare::State::require_whole_step() const {
-  const auto* const runtime = Runtime::find_current();
-  if (runtime == nullptr || stepping) return;
-  SMP_REQUIRE(sharded.empty(), "rank ", runtime->topology().rank(),
+  const auto* const rank = Rank::find_current();
+  if (rank == nullptr || stepping) return;
+  SMP_REQUIRE(sharded.empty(), "rank ", rank->topology().rank(),
               ": step() of the LibTorch optimizer in an smp::DistributedOptimizer. With "
               "shard_optimizer_state it would step the parameters whose state is on this rank, "
               "and no other replica would get their "
@@ -149,9 +152,9 @@ void OptimizerShare::State::require_whole_step() const {
 }
 
 void OptimizerShare::State::require_whole_state(const char* action) const {
-  const auto* const runtime = Runtime::find_current();
-  if (runtime == nullptr) return;
-  SMP_REQUIRE(!divided, "rank ", runtime->topology().rank(), ": ", action,
+  const auto* const rank = Rank::find_current();
+  if (rank == nullptr) return;
+  SMP_REQUIRE(!divided, "rank ", rank->topology().rank(), ": ", action,
               " of the LibTorch optimizer in an smp::DistributedOptimizer: this rank steps a "
               "part of the parameters, and each rank would write another part into the file, or "
               "take another one's state for its own; call smp::optimizer_state_dict() and "
@@ -170,11 +173,10 @@ void OptimizerShare::State::leave(torch::optim::OptimizerParamGroup& group, Othe
   });
 }
 
-/// Slices the state of Adagrad, which is built with state of whole parameters, where marked modules
-/// are sliced later.
-void OptimizerShare::State::slice(Runtime& runtime) {
-  for (const auto* model : runtime.models()) {
-    const WholeTensors whole(runtime, *model);
+/// Adagrad is built with state, of whole parameters where marked modules are sliced later.
+void OptimizerShare::State::slice(const SessionParts& session) {
+  for (const auto* model : session.state.models()) {
+    const WholeTensors whole(session.rank, *model);
     if (!whole.any()) continue;
     for (const auto& parameter : model->parameters()) {
       const auto found = optimizer->state().find(parameter.unsafeGetTensorImpl());
@@ -186,9 +188,9 @@ void OptimizerShare::State::slice(Runtime& runtime) {
   }
 }
 
-/// Takes those of the stage's parameters out of the groups whose state other replicas keep.
-void OptimizerShare::State::shard(Runtime& runtime, const PlacedParameters& models) {
-  auto& shards = runtime.optimizer_shards();
+/// Of the stage's parameters, those that other replicas keep the state of leave the groups.
+void OptimizerShare::State::shard(Replicas& replicas, const PlacedParameters& models) {
+  const auto& shards = replicas.shards();
   std::unordered_set<const void*> before;
   for (const auto& parameter : sharded) before.insert(parameter.unsafeGetTensorImpl());
   for (const auto& group : optimizer->param_groups()) {
@@ -197,39 +199,38 @@ void OptimizerShare::State::shard(Runtime& runtime, const PlacedParameters& mode
       sharded.push_back(parameter);
     }
   }
-  shards.deal(sharded);
+  replicas.deal(sharded);
   for (auto& group : optimizer->param_groups()) {
     leave(group, [&](const at::Tensor& parameter) { return shards.is_elsewhere(parameter); });
   }
 }
 
-/// Adjusts the groups to the placement of a model; more models may be placed later.
-void OptimizerShare::State::follow_placement(Runtime& runtime) {
-  const PlacedParameters models(runtime);
+/// Once a model is placed; more models may be later.
+void OptimizerShare::State::follow_placement(const SessionParts& session) {
+  const PlacedParameters models(session.state);
   strangers.clear();
   for (auto& group : optimizer->param_groups())
     leave(group, [&](const at::Tensor& tensor) { return models.foreign(tensor); });
-  slice(runtime);
-  if (runtime.optimizer_shards().active()) shard(runtime, models);
-  const auto& topology = runtime.topology();
+  slice(session);
+  if (session.replicas.shards().active()) shard(session.replicas, models);
+  const auto& topology = session.rank.topology();
   divided = topology.pp_size() > 1 || topology.tp_size() > 1 || !sharded.empty();
   for (auto& group : optimizer->param_groups()) {
     for (const auto& tensor : group.params()) {
       if (models.known(tensor)) continue;
       strangers.push_back(tensor);
-      runtime.server().parameters().place(tensor);  // its sums are ordered like a parameter's
+      session.rank.server().parameters().place(tensor);  // its sums are ordered like a parameter's
     }
   }
   holders.resize(strangers.size(), -1);
 }
 
-/// Refuses parameters that the model has dropped: the optimizer would step tensors that nobody
-/// uses, and not those that are used.
-static void refuse_dropped(const Runtime& runtime, torch::optim::Optimizer& optimizer) {
+/// It would step tensors that nobody uses, and those that are used not at all.
+static void refuse_dropped(const Rank& rank, torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       const auto dropped = tp::name_of_dropped(parameter);
-      SMP_REQUIRE(dropped.empty(), "rank ", runtime.topology().rank(),
+      SMP_REQUIRE(dropped.empty(), "rank ", rank.topology().rank(),
                   ": smp::DistributedOptimizer of parameter '", dropped,
                   "', which the model has no more: a distributed module with parameters of its own "
                   "came in its place; make the optimizer of model.parameters() after the model was "
@@ -238,20 +239,19 @@ static void refuse_dropped(const Runtime& runtime, torch::optim::Optimizer& opti
   }
 }
 
-static void require_outside_of_steps(const Runtime* runtime, const char* what) {
-  SMP_REQUIRE(runtime == nullptr || !runtime->in_step(), "smp::DistributedOptimizer: ", what,
+static void require_outside_of_steps(const SessionParts* session, const char* what) {
+  SMP_REQUIRE(session == nullptr || !session->rank.in_step(), "smp::DistributedOptimizer: ", what,
               " in the body of a step, while gradients of this and other microbatches are still to "
               "come; call it after the step, on every rank");
 }
 
-/// Refuses sharded steps after no_sync(), where an owner would step by the gradient of its own
-/// samples. Steps under no_sync() are the same on all replicas, but which gradients they gave is
-/// not, so replicas tell each other.
-static void refuse_apart(Runtime& runtime, const std::vector<at::Tensor>& sharded) {
-  const auto& gradients = runtime.replica_gradients();
+/// An owner would step by the gradient of its own samples. Steps under no_sync() are the same on
+/// all replicas; which gradients they gave is not, so these tell each other.
+static void refuse_apart(const SessionParts& session, const std::vector<at::Tensor>& sharded) {
+  const auto& gradients = session.replicas.gradients();
   if (!gradients.left_apart(sharded)) return;
-  const auto all =
-      gather_values(runtime.replicas(), gradients.apart(sharded), "DistributedOptimizer::step");
+  const auto all = gather_values(session.rank.groups().replicas(), gradients.apart(sharded),
+                                 "DistributedOptimizer::step");
   SMP_REQUIRE(
       std::find(all.begin(), all.end(), true) == all.end(),
       "smp::DistributedOptimizer: step() after a step under no_sync(): each parameter is "
@@ -325,17 +325,17 @@ void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
   }
 }
 
-/// Returns those of `sharded` that the step may have changed somewhere. Frozen ones are left out,
-/// unless they have a gradient from the time before, by which optimizers step them. All replicas
-/// call it.
-std::vector<at::Tensor> OptimizerShare::State::stepped(Runtime& runtime) const {
+/// Of `sharded`, those that the step may have changed somewhere: not the frozen ones, but for what
+/// has a gradient of the time before, by which optimizers step it. All replicas call it.
+std::vector<at::Tensor> OptimizerShare::State::stepped(const Rank& rank) const {
   const auto frozen = [](const at::Tensor& parameter) { return !parameter.requires_grad(); };
   if (std::none_of(sharded.begin(), sharded.end(), frozen)) return sharded;
   std::string left;  // a letter for each: '+' it is frozen, and has a gradient here
   for (const auto& parameter : sharded) {
     left += frozen(parameter) && parameter.grad().defined() ? '+' : '-';
   }
-  const auto all = gather_values(runtime.replicas(), left, "frozen parameters with gradients");
+  const auto all =
+      gather_values(rank.groups().replicas(), left, "frozen parameters with gradients");
   std::vector<at::Tensor> changed;
   for (std::size_t i = 0; i < sharded.size(); ++i) {
     const bool any = std::any_of(all.begin(), all.end(),
@@ -351,11 +351,11 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
       UnsupportedError, dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) == nullptr,
       "smp::DistributedOptimizer: LBFGS looks at all parameters at once, but each rank "
       "has its own only; use an optimizer that works element by element (SGD, Adam, ...)");
-  auto& runtime = Runtime::current();
-  refuse_dropped(runtime, *optimizer);
+  const auto& session = SessionParts::current();
+  refuse_dropped(session.rank, *optimizer);
   const auto doubles = remove_doubles(*optimizer);
   if (doubles > 0) {
-    warn(runtime,
+    warn(session.state,
          base::concat("smp::DistributedOptimizer: ", doubles,
                       " parameters were given more than once (shared modules, overlapping groups); "
                       "each is stepped once, in its first group"));
@@ -364,18 +364,18 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
     if (optimizer->param_groups().empty() || model.partitioned()) continue;
     set_optimizer_ratio(model, states_per_weight(optimizer->param_groups().front().options()));
   }
-  runtime.facts().add_optimizer(optimizer);
+  session.state.facts().add_optimizer(optimizer);
   state_ = std::make_shared<State>(std::move(optimizer));
   set_guards();
-  bool any_placed = runtime.models().empty();
-  for (auto* model : runtime.models()) {
+  bool any_placed = session.state.models().empty();
+  for (auto* model : session.state.models()) {
     any_placed |= model->partitioned();
     if (model->partitioned()) continue;
-    model->on_placed([weak = std::weak_ptr<State>(state_), &runtime] {
-      if (const auto alive = weak.lock()) alive->follow_placement(runtime);
+    model->on_placed([weak = std::weak_ptr<State>(state_), &session] {
+      if (const auto alive = weak.lock()) alive->follow_placement(session);
     });
   }
-  if (any_placed) state_->follow_placement(runtime);
+  if (any_placed) state_->follow_placement(session);
 }
 
 /// Sets guards that hold the state weakly, because the optimizer may outlive its share.
@@ -396,40 +396,43 @@ OptimizerShare::OptimizerShare(OptimizerShare&&) noexcept = default;
 OptimizerShare& OptimizerShare::operator=(OptimizerShare&&) noexcept = default;
 
 void OptimizerShare::step() {
-  auto* runtime = Runtime::find_current();
-  require_outside_of_steps(runtime, "step()");
+  const auto* session = SessionParts::find_current();
+  require_outside_of_steps(session, "step()");
   auto& state = *state_;
-  if (runtime == nullptr) {
+  if (session == nullptr) {
     state.optimizer->step();
     return;
   }
-  const server::BetweenSteps recorded(runtime->server().recorder(), schedule::Phase::kOptimizer);
-  refuse_apart(*runtime, state.sharded);
+  const server::BetweenSteps recorded(session->rank.server().recorder(),
+                                      schedule::Phase::kOptimizer);
+  refuse_apart(*session, state.sharded);
   const Stepping stepping(state.stepping);
-  runtime->facts().note_optimizer_step();
+  session->state.facts().note_optimizer_step();
   if (state.strangers.empty()) {
     state.optimizer->step();
   } else {
-    const auto ranks = runtime->communicator(Group::kPp);
-    state.find_holders(ranks, runtime->replicas());
+    const auto& groups = session->rank.groups();
+    const auto ranks = groups.of(Group::kPp);
+    state.find_holders(ranks, groups.replicas());
     state.forget_what_others_step(ranks.rank());
     state.optimizer->step();
     state.give_out(ranks);
   }
-  if (!state.sharded.empty()) runtime->optimizer_shards().take_values(state.stepped(*runtime));
+  if (state.sharded.empty()) return;
+  session->replicas.shards().take_values(state.stepped(session->rank));
 }
 
 void OptimizerShare::zero_grad(bool set_to_none) {
-  auto* runtime = Runtime::find_current();
-  require_outside_of_steps(runtime, "zero_grad()");
+  const auto* session = SessionParts::find_current();
+  require_outside_of_steps(session, "zero_grad()");
   state_->optimizer->zero_grad(set_to_none);
-  if (runtime == nullptr) return;
-  runtime->facts().note_zero_grad();
-  auto& gradients = runtime->replica_gradients();
+  if (session == nullptr) return;
+  session->state.facts().note_zero_grad();
+  auto& gradients = session->replicas.gradients();
   for (auto& group : state_->optimizer->param_groups()) gradients.forget_apart(group.params());
   gradients.forget_apart(state_->sharded);
   for (const auto& parameter : state_->sharded) {  // those that others step have left the groups
-    if (runtime->optimizer_shards().is_elsewhere(parameter)) {
+    if (session->replicas.shards().is_elsewhere(parameter)) {
       at::Tensor(parameter).mutable_grad().reset();
     }
   }

@@ -16,7 +16,10 @@
 
 #include "api/model/placed_parameters.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/replicas/replicas.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "server/modules/foreign_parameters.h"
 #include "smp/distributed_model.h"
@@ -106,8 +109,8 @@ at::Tensor value_of(const at::Tensor& parameter) {
 Share own_share(const std::vector<at::Tensor>& parameters, const NormOptions& options,
                 TensorOf tensor_of) {
   Share share{{options.max_norm, options.norm_type, options.error_if_nonfinite}, {}, {}, {}, {}};
-  auto* runtime = Runtime::find_current();
-  const auto models = runtime == nullptr ? std::nullopt : std::optional<PlacedParameters>(*runtime);
+  const auto* state = SessionState::find_current();
+  const auto models = state == nullptr ? std::nullopt : std::optional<PlacedParameters>(*state);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto tensor = tensor_of(parameters[i]);
     if (!tensor.defined()) continue;
@@ -123,15 +126,15 @@ Share own_share(const std::vector<at::Tensor>& parameters, const NormOptions& op
 /// @param gradients  true for norms of gradients, false for norms of values
 std::string problem_of_replicas(const Share& own, const std::vector<at::Tensor>& parameters,
                                 bool gradients) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr || runtime->num_replicas() == 1) return {};
+  const auto* session = SessionParts::find_current();
+  if (session == nullptr || session->rank.groups().num_replicas() == 1) return {};
   if (!own.strange.empty()) {
     return base::concat("tensor ", own.strange.front(),
                         " of the list belongs to no smp::DistributedModel, so that each of ",
-                        runtime->num_replicas(),
+                        session->rank.groups().num_replicas(),
                         " replicas has its own; register it as a parameter of a module");
   }
-  if (gradients && runtime->replica_gradients().left_apart(parameters)) {
+  if (gradients && session->replicas.gradients().left_apart(parameters)) {
     return "after a step under no_sync() gradients of replicas differ, and so would their norms; "
            "make the last step before it without no_sync()";
   }
@@ -140,10 +143,10 @@ std::string problem_of_replicas(const Share& own, const std::vector<at::Tensor>&
 
 /// Turns norms of slices into those of whole parameters; all ranks that share them call it.
 void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr || runtime->topology().tp_size() == 1) return;
+  const auto* session = SessionParts::find_current();
+  if (session == nullptr || session->rank.topology().tp_size() == 1) return;
   std::vector<std::size_t> sliced;  // numbers of norms
-  for (const auto* model : runtime->models()) {
+  for (const auto* model : session->state.models()) {
     const tp::SlicedParameters slices(model->base_module());
     for (std::size_t i = 0; i < own.places.size(); ++i) {
       const auto& parameter = parameters[static_cast<std::size_t>(own.places[i])];
@@ -152,7 +155,7 @@ void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
   }
   SliceNorms slices{own.passed, own.problem, {}};
   for (const auto i : sliced) slices.norms.push_back(own.norms[i]);
-  const auto all = gather_values(runtime->slice_holders(), slices, "norms of slices");
+  const auto all = gather_values(session->rank.groups().slice_holders(), slices, "norms of slices");
   for (const auto& others : all) {
     const auto other_options = difference(all[0].passed, others.passed);
     if (!other_options.empty()) own.problem = other_options;
@@ -175,9 +178,10 @@ void join_slices(Share& own, const std::vector<at::Tensor>& parameters) {
 /// Adds the norms of what other replicas own alone, who have the gradients; those of slices come
 /// from replicas of the slice. All replicas call it.
 void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr || !runtime->optimizer_shards().active()) return;
-  const auto& shards = runtime->optimizer_shards();
+  const auto* session = SessionParts::find_current();
+  if (session == nullptr || !session->replicas.shards().active()) return;
+  const auto& shards = session->replicas.shards();
+  const auto& groups = session->rank.groups();
   const auto num_own = own.places.size();  // those of others, in lists of theirs, are put behind
   for (const bool slices : {false, true}) {
     OwnedNorms owned{own.passed, own.problem, {}, {}};
@@ -187,7 +191,7 @@ void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
       owned.places.push_back(own.places[i]);
       owned.norms.push_back(own.norms[i]);
     }
-    const auto replicas = slices ? runtime->slice_replicas() : runtime->replicas();
+    const auto replicas = slices ? groups.slice_replicas() : groups.replicas();
     const auto all = gather_values(replicas, owned, "norms of sharded gradients");
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (own.problem.empty()) own.problem = all[r].problem;
@@ -200,9 +204,9 @@ void join_shards(Share& own, const std::vector<at::Tensor>& parameters) {
 }
 
 std::vector<Share> all_shares(const Share& own, const char* caller) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr) return {own};
-  const auto shares = gather_values(runtime->communicator(Group::kPp), own, caller);
+  const auto* rank = Rank::find_current();
+  if (rank == nullptr) return {own};
+  const auto shares = gather_values(rank->groups().of(Group::kPp), own, caller);
   for (const auto& share : shares) {
     const auto problem = difference(shares[0].passed, share.passed);
     SMP_REQUIRE(problem.empty(), caller, ": ", problem);
@@ -250,9 +254,9 @@ at::Tensor total_of_stages(const Share& own, const char* caller) {
 
 /// Checks that all models are placed; before that every rank has all parameters.
 void require_placed(const char* caller) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr) return;
-  for (const auto* model : runtime->models()) {
+  const auto* state = SessionState::find_current();
+  if (state == nullptr) return;
+  for (const auto* model : state->models()) {
     SMP_REQUIRE(model->partitioned(), caller,
                 " before a model was placed; call it after the first step, or after its place()");
   }
@@ -294,8 +298,8 @@ std::vector<at::Tensor> parameters_of(ModelList models) {
 }
 
 void refuse_in_step(const char* caller) {
-  const auto* runtime = Runtime::find_current();
-  SMP_REQUIRE(runtime == nullptr || !Runtime::current().in_step(), caller,
+  const auto* rank = Rank::find_current();
+  SMP_REQUIRE(rank == nullptr || !rank->in_step(), caller,
               " inside a step; call it after the step, on every rank");
 }
 

@@ -13,12 +13,12 @@
 namespace smp {
 
 class DistributedModelBase;
-class Runtime;
+class Rank;
 
 /// Maps a model's slices to whole tensors, as they are when it is constructed. Threads: the rank's.
 class WholeTensors {
  public:
-  WholeTensors(Runtime& runtime, const DistributedModelBase& model);
+  WholeTensors(const Rank& rank, const DistributedModelBase& model);
 
   /// True if some parameters are sliced over several ranks.
   bool any() const noexcept { return any_; }
@@ -37,7 +37,7 @@ class WholeTensors {
   at::Tensor own_part(const at::Tensor& parameter, const at::Tensor& whole) const;
 
  private:
-  Runtime& runtime_;
+  const Rank& rank_;
   const tp::SlicedParameters slices_;
   const bool any_;
 };

@@ -10,7 +10,7 @@
 
 #include "api/planning/message_probe.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/machine/cpu_socket.h"
 #include "base/machine/device.h"
 #include "base/memory/device_memory.h"
@@ -45,15 +45,15 @@ bool computes_on_cores(const simulate::Machine& machine, int stage) {
   return machine.devices.empty() || machine.devices[stage] == base::devices().front().name;
 }
 
-/// Returns the memory of each stage's device. A core has its part of this machine's memory, also
-/// where nothing else is known of the machines. Empty: nothing is known.
-std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
+/// That of the devices; of a core its part of this machine's, also where nothing else is known of
+/// the machines.
+std::vector<std::int64_t> memory_of_devices(const Rank& rank,
                                             const std::vector<std::string>& devices) {
-  const auto ranks = runtime.topology().group(Group::kPp);
+  const auto ranks = rank.topology().group(Group::kPp);
   std::vector<std::int64_t> memory;
   for (std::size_t stage = 0; stage < devices.size(); ++stage) {
     const auto own = base::find_device(devices[stage])->memory_bytes;
-    const auto neighbours = runtime.topology().group(Group::kLocal, ranks[stage]).size();
+    const auto neighbours = rank.topology().group(Group::kLocal, ranks[stage]).size();
     memory.push_back(own > 0 ? own
                              : base::machine_memory() / static_cast<std::int64_t>(neighbours));
   }
@@ -61,76 +61,75 @@ std::vector<std::int64_t> memory_of_devices(const Runtime& runtime,
   return memory;
 }
 
-/// Returns the memory of the accelerators that the stages compute on, which are taken to be like
-/// this rank's and shared by as many. Empty: nothing is known. All ranks call it.
-std::vector<std::int64_t> memory_of_accelerators(Runtime& runtime) {
-  const auto device = runtime.device();
+/// Of the accelerators that the ranks of this job compute on, all like this rank's and shared by as
+/// many. Empty: nothing is known. All ranks call it.
+std::vector<std::int64_t> memory_of_accelerators(const Rank& rank) {
+  const auto device = rank.device();
   const auto own = d2d::identity_of(device);
-  const auto all = gather_values(runtime.communicator(Group::kLocal), own, "GPUs of this machine");
+  const auto all = gather_values(rank.groups().of(Group::kLocal), own, "GPUs of this machine");
   const auto bytes = base::device_memory(device) / std::count(all.begin(), all.end(), own);
   if (bytes == 0) return {};
-  return std::vector<std::int64_t>(static_cast<std::size_t>(runtime.topology().pp_size()), bytes);
+  return std::vector<std::int64_t>(static_cast<std::size_t>(rank.topology().pp_size()), bytes);
 }
 
-/// Returns the memory of each stage: as configured, else that of the devices, else that of this
-/// machine, of which every rank on a host gets the same. A job that is only planned runs elsewhere:
-/// nothing is known of its machines.
-std::vector<std::int64_t> memory_of_stages(Runtime& runtime,
+/// As configured; else that of the devices; else that of this machine, of which every rank on a
+/// host gets the same. A job that is only planned runs elsewhere: nothing is known of its machines.
+std::vector<std::int64_t> memory_of_stages(const Rank& rank,
                                            const std::vector<std::string>& devices) {
-  const auto& configured = runtime.config().stage_memory;
-  const auto ranks = runtime.topology().group(Group::kPp);
+  const auto& configured = rank.config().stage_memory;
+  const auto ranks = rank.topology().group(Group::kPp);
   std::vector<std::int64_t> memory;
   for (const double gib : configured) {
     memory.push_back(static_cast<std::int64_t>(gib * (1 << 30)));
   }
   if (memory.size() == 1) memory.assign(ranks.size(), memory[0]);
-  if (configured.empty()) memory = memory_of_devices(runtime, devices);
+  if (configured.empty()) memory = memory_of_devices(rank, devices);
   if (!memory.empty()) return memory;
-  if (!runtime.device().is_cpu() && !runtime.plan_request()) return memory_of_accelerators(runtime);
+  if (!rank.device().is_cpu() && !rank.plan_request()) return memory_of_accelerators(rank);
   const auto bytes = base::machine_memory();
-  if (runtime.plan_request() || bytes == 0) return memory;
-  for (const auto rank : ranks) {
-    const auto neighbours = runtime.topology().group(Group::kLocal, rank).size();
+  if (rank.plan_request() || bytes == 0) return memory;
+  for (const auto of_stage : ranks) {
+    const auto neighbours = rank.topology().group(Group::kLocal, of_stage).size();
     memory.push_back(bytes / static_cast<std::int64_t>(neighbours));
   }
   return memory;
 }
 
-/// Returns the node of each stage: as configured, or as the job runs.
-std::vector<int> nodes_of_stages(const Runtime& runtime) {
-  const auto ranks = runtime.topology().group(Group::kPp);
-  const int of_node = runtime.config().stages_per_node;
+/// Of each stage: as configured, or as the job runs.
+std::vector<int> nodes_of_stages(const Rank& rank) {
+  const auto ranks = rank.topology().group(Group::kPp);
+  const int of_node = rank.config().stages_per_node;
   std::vector<int> nodes;
   std::map<int, int> numbers;  // of hosts, by their first rank
   for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
     if (of_node > 0) {
       nodes.push_back(stage / of_node);
-    } else if (runtime.plan_request()) {
+    } else if (rank.plan_request()) {
       nodes.push_back(0);
     } else {
-      const int first = runtime.topology().group(Group::kLocal, ranks[stage]).front();
+      const int first = rank.topology().group(Group::kLocal, ranks[stage]).front();
       nodes.push_back(numbers.emplace(first, static_cast<int>(numbers.size())).first->second);
     }
   }
   return nodes;
 }
 
-/// Returns the socket of each stage; -1: unbound, or not known.
-std::vector<int> sockets_of_stages(Runtime& runtime, const simulate::Machine& machine) {
-  const bool elsewhere = runtime.plan_request() || runtime.config().stages_per_node > 0;
+/// Of each stage; -1: unbound, or not known.
+std::vector<int> sockets_of_stages(const Rank& rank, const simulate::Machine& machine) {
+  const bool elsewhere = rank.plan_request() || rank.config().stages_per_node > 0;
   if (elsewhere || machine.stages == 1 || !machine.devices.empty()) {
     return std::vector<int>(static_cast<std::size_t>(machine.stages), -1);
   }
-  return gather_values(runtime.communicator(Group::kPp), base::bound_socket(), "sockets");
+  return gather_values(rank.groups().of(Group::kPp), base::bound_socket(), "sockets");
 }
 
-/// True if ranks of one machine hand tensors over without a copy; in a job that is only planned, if
-/// they would.
-bool lends_to_all(const Runtime& runtime) {
-  const auto& config = runtime.config();
-  if (runtime.plan_request()) return config.lend_tensors && config.transport != "mpi";
-  const auto& routes = runtime.routes();
-  const auto neighbours = runtime.topology().group(Group::kLocal);
+/// Whether ranks of one machine hand tensors over without a copy; of a job that is only planned,
+/// whether they would.
+bool lends_to_all(const Rank& rank) {
+  const auto& config = rank.config();
+  if (rank.plan_request()) return config.lend_tensors && config.transport != "mpi";
+  const auto& routes = rank.channel().routes();
+  const auto neighbours = rank.topology().group(Group::kLocal);
   return neighbours.size() > 1 &&
          std::all_of(neighbours.begin(), neighbours.end(), [&](int neighbour) {
            const GlobalRank peer(neighbour);
@@ -140,34 +139,33 @@ bool lends_to_all(const Runtime& runtime) {
 
 /// True if replicas of a stage are on several machines. Where stages are given nodes, pipelines are
 /// taken to have nodes of their own.
-bool replicas_are_apart(const Runtime& runtime) {
-  if (runtime.config().stages_per_node > 0) return true;
-  if (runtime.plan_request()) return false;
-  const auto& topology = runtime.topology();
+bool replicas_are_apart(const Rank& rank) {
+  if (rank.config().stages_per_node > 0) return true;
+  if (rank.plan_request()) return false;
+  const auto& topology = rank.topology();
   const auto stages = topology.group(Group::kPp);
-  return std::any_of(stages.begin(), stages.end(), [&](int rank) {
-    const auto neighbours = topology.group(Group::kLocal, rank);
-    const auto replicas = topology.group(Group::kRdp, rank);
+  return std::any_of(stages.begin(), stages.end(), [&](int of_stage) {
+    const auto neighbours = topology.group(Group::kLocal, of_stage);
+    const auto replicas = topology.group(Group::kRdp, of_stage);
     return !std::includes(neighbours.begin(), neighbours.end(), replicas.begin(), replicas.end());
   });
 }
 
-/// True if ranks that share modules are on several machines.
-bool sharers_are_apart(const Runtime& runtime) {
-  if (runtime.plan_request()) return false;
-  const auto& topology = runtime.topology();
+/// Whether ranks that share modules are on several machines.
+bool sharers_are_apart(const Rank& rank) {
+  if (rank.plan_request()) return false;
+  const auto& topology = rank.topology();
   const auto neighbours = topology.group(Group::kLocal);
   const auto holders = topology.group(Group::kTp);
   return !std::includes(neighbours.begin(), neighbours.end(), holders.begin(), holders.end());
 }
 
-/// Returns the number of ranks that sum gradients over one adapter of their machine, at about the
-/// same time.
-int ranks_of_adapter(const Runtime& runtime) {
-  const auto& config = runtime.config();
+/// Ranks that sum gradients over one adapter of their machine, at about the same time.
+int ranks_of_adapter(const Rank& rank) {
+  const auto& config = rank.config();
   const int ranks = config.stages_per_node > 0
                         ? config.stages_per_node
-                        : static_cast<int>(runtime.topology().group(Group::kLocal).size());
+                        : static_cast<int>(rank.topology().group(Group::kLocal).size());
   return (ranks + config.network_ports - 1) / config.network_ports;
 }
 
@@ -178,32 +176,31 @@ double copied_bytes_per_second(const simulate::Machine& machine) {
   return direct > 0 ? direct : kCopiedBytesPerSecond;
 }
 
-/// Returns the replicas as if all parameters were slices where ranks share distributed modules,
-/// because most of such models is.
-simulate::Machine::Replicas replicas_of(const Runtime& runtime, const simulate::Machine& machine) {
-  const auto& config = runtime.config();
+/// As if all parameters were slices where ranks share distributed modules: most of such models is.
+simulate::Machine::Replicas replicas_of(const Rank& rank, const simulate::Machine& machine) {
+  const auto& config = rank.config();
   simulate::Machine::Replicas replicas;
-  if (runtime.plan_request() || runtime.num_replicas() > 1) {
-    replicas.count = runtime.topology().rdp_size();
+  if (rank.plan_request() || rank.groups().num_replicas() > 1) {
+    replicas.count = rank.topology().rdp_size();
   }
   replicas.all_get_sums = !config.shard_optimizer_state;
-  if (begins_sums_early(runtime, machine)) replicas.bucket_bytes = runtime.bucket_bytes();
-  if (replicas_are_apart(runtime)) {
+  if (begins_sums_early(rank, machine)) replicas.bucket_bytes = rank.bucket_bytes();
+  if (replicas_are_apart(rank)) {
     replicas.link = machine.network;
-    replicas.link.bytes_per_second /= ranks_of_adapter(runtime);
+    replicas.link.bytes_per_second /= ranks_of_adapter(rank);
   } else {
     replicas.link = {machine.latency, copied_bytes_per_second(machine)};
   }
   return replicas;
 }
 
-simulate::Machine::Sharers sharers_of(const Runtime& runtime, const simulate::Machine& machine) {
+simulate::Machine::Sharers sharers_of(const Rank& rank, const simulate::Machine& machine) {
   simulate::Machine::Sharers sharers;
-  sharers.count = runtime.topology().tp_size();
+  sharers.count = rank.topology().tp_size();
   sharers.handling = machine.handling;
-  if (sharers_are_apart(runtime)) {
+  if (sharers_are_apart(rank)) {
     sharers.link = machine.network;
-    sharers.link.bytes_per_second /= ranks_of_adapter(runtime);
+    sharers.link.bytes_per_second /= ranks_of_adapter(rank);
   } else {
     sharers.link = {machine.latency, copied_bytes_per_second(machine)};
   }
@@ -220,8 +217,8 @@ void link_devices(simulate::Machine& machine) {
 
 }  // namespace
 
-bool begins_sums_early(const Runtime& runtime, const simulate::Machine& machine) {
-  if (!runtime.config().overlapping_allreduce || !runtime.device().is_cpu()) return false;
+bool begins_sums_early(const Rank& rank, const simulate::Machine& machine) {
+  if (!rank.config().overlapping_allreduce || !rank.device().is_cpu()) return false;
   return std::all_of(machine.devices.begin(), machine.devices.end(),
                      [](const auto& device) { return device == base::devices().front().name; });
 }
@@ -264,26 +261,26 @@ std::vector<simulate::Machine::Host> oversubscribed_hosts(const Topology& topolo
 
 namespace {
 
-simulate::Machine machine_of_pipeline(Runtime& runtime) {
-  const auto& config = runtime.config();
+simulate::Machine machine_of_pipeline(Rank& rank) {
+  const auto& config = rank.config();
   simulate::Machine machine;
-  machine.stages = runtime.topology().pp_size();
+  machine.stages = rank.topology().pp_size();
   machine.speeds = config.stage_speeds;
-  machine.promised_outputs = runtime.server().core().options.promised_outputs;
+  machine.promised_outputs = rank.server().core().options.promised_outputs;
   machine.devices = base::split_devices(config.devices, static_cast<std::size_t>(machine.stages));
   link_devices(machine);
-  const bool lends = lends_to_all(runtime);
+  const bool lends = lends_to_all(rank);
   if (lends) machine.bytes_per_second = kLentBytesPerSecond;
   machine.across_sockets = {machine.latency, kSocketShare * machine.bytes_per_second};
-  machine.places = places_of(nodes_of_stages(runtime), sockets_of_stages(runtime, machine),
-                             config.network_ports);
+  machine.places =
+      places_of(nodes_of_stages(rank), sockets_of_stages(rank, machine), config.network_ports);
   machine.network = {kNetworkLatency, config.network_gbit * 1e9 / 8};
-  machine.memory = memory_of_stages(runtime, machine.devices);
-  if (runtime.cores() > 0) {
-    const double places = static_cast<double>(runtime.cores()) / at::get_num_threads();
-    machine.oversubscribed = oversubscribed_hosts(runtime.topology(), places, machine);
+  machine.memory = memory_of_stages(rank, machine.devices);
+  if (rank.cores() > 0) {
+    const double places = static_cast<double>(rank.cores()) / at::get_num_threads();
+    machine.oversubscribed = oversubscribed_hosts(rank.topology(), places, machine);
   }
-  if (config.trace_repeats > 0) return with_measured_messages(runtime, machine, lends);
+  if (config.trace_repeats > 0) return with_measured_messages(rank, machine, lends);
   if (!machine.oversubscribed.empty()) {
     machine.latency = machine.across_sockets.latency = kLatencyWithoutCore;
     machine.network.latency = std::max(machine.network.latency, kLatencyWithoutCore);
@@ -293,10 +290,10 @@ simulate::Machine machine_of_pipeline(Runtime& runtime) {
 
 }  // namespace
 
-simulate::Machine job_machine(Runtime& runtime) {
-  auto machine = machine_of_pipeline(runtime);
-  machine.replicas = replicas_of(runtime, machine);
-  machine.sharers = sharers_of(runtime, machine);
+simulate::Machine job_machine(Rank& rank) {
+  auto machine = machine_of_pipeline(rank);
+  machine.replicas = replicas_of(rank, machine);
+  machine.sharers = sharers_of(rank, machine);
   return machine;
 }
 

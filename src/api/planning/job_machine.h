@@ -9,20 +9,19 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
-/// Returns the machine that the job runs on. Speeds and devices are as configured; memory is as
-/// configured, or that of the devices, or that of this machine, where every host is taken to have
-/// as much. Hosts with fewer cores than ranks are noted; nodes are as configured or as the job
-/// runs, and sockets as ranks are bound to them. Messages cost what is usual, or what was measured
-/// with `trace_repeats`. Replicas of the pipeline, and ranks that share modules, are part of it.
-/// All pp ranks call it at once, outside of steps, since it may measure; what was measured is known
-/// on pp_rank 0 only.
-[[nodiscard]] simulate::Machine job_machine(Runtime& runtime);
+/// Speeds, devices and memory as configured, or the memory of the devices, or that of this machine,
+/// where every host is taken to have as much; hosts with fewer cores than ranks; nodes as
+/// configured or as the job runs, and sockets as ranks are bound to them; messages as usual, or as
+/// measured with `trace_repeats`; replicas of the pipeline, and ranks that share modules. Called by
+/// all pp ranks at once, outside of steps, since it may measure; what was measured is known on
+/// pp_rank 0 only.
+[[nodiscard]] simulate::Machine job_machine(Rank& rank);
 
-/// True if replicas add up gradients while backward still runs (dp/early_buckets.h): the setting is
-/// on, and the ranks compute on CPU cores.
-[[nodiscard]] bool begins_sums_early(const Runtime& runtime, const simulate::Machine& machine);
+/// Whether replicas add up gradients while backward still runs: on cores only, and if it is wished
+/// (dp/early_buckets.h).
+[[nodiscard]] bool begins_sums_early(const Rank& rank, const simulate::Machine& machine);
 
 /// Returns the places of stages on these nodes and sockets, where the network adapters of a node
 /// are dealt to its stages in turn; empty if all are on one socket of one node.

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory/machine_memory.h"
@@ -52,9 +52,9 @@ std::optional<std::string> too_little_memory(const std::vector<PlannedModel>& mo
       "refused");
 }
 
-void warn_of_too_little_memory(const Runtime& runtime, const std::vector<PlannedModel>& models) {
-  const auto& topology = runtime.topology();
-  if (runtime.plan_request() || topology.local_rank() != 0) return;
+void warn_of_too_little_memory(const Rank& rank, const std::vector<PlannedModel>& models) {
+  const auto& topology = rank.topology();
+  if (rank.plan_request() || topology.local_rank() != 0) return;
   const auto text = too_little_memory(models, stages_here(topology), base::machine_memory());
   if (text) base::log(base::LogLevel::kWarning, *text);
 }

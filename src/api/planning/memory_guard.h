@@ -10,7 +10,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Returns the text for a user whose plan needs more than `available` bytes (0: unknown) on one
 /// machine, or nothing if it does not.
@@ -20,8 +20,7 @@ std::optional<std::string> too_little_memory(const std::vector<PlannedModel>& mo
                                              const std::vector<int>& stages,
                                              std::int64_t available);
 
-/// Warns before the first step if the plans need more memory than a machine has, on one rank of
-/// each machine. Any rank may call it alone.
-void warn_of_too_little_memory(const Runtime& runtime, const std::vector<PlannedModel>& models);
+/// Warns before the first step, on one rank of each machine. Any rank may call it alone.
+void warn_of_too_little_memory(const Rank& rank, const std::vector<PlannedModel>& models);
 
 }  // namespace smp

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/clock.h"
 
 namespace smp {
@@ -30,8 +30,7 @@ double median(std::vector<double>& values) {
 
 class Probe {
  public:
-  explicit Probe(Runtime& runtime)
-      : runtime_(runtime), pipeline_(runtime.communicator(Group::kPp)) {}
+  explicit Probe(const Rank& rank) : rank_(rank), pipeline_(rank.groups().of(Group::kPp)) {}
 
   int size() const { return pipeline_.size(); }
 
@@ -61,7 +60,7 @@ class Probe {
   /// Adds the seconds of messages to one peer. @param peer  position in the pipeline
   void measure(int peer, const at::Tensor& payload, std::vector<double>& seconds) const {
     const auto& members = pipeline_.members();
-    const auto pair = runtime_.communicator({members[0], members[peer]});
+    const auto pair = rank_.groups().among({members[0], members[peer]});
     const base::SteadyClock clock;
     for (int i = 0; i < kWarmUp + kRoundTrips; ++i) {
       const auto start = clock.now();
@@ -75,7 +74,7 @@ class Probe {
     }
   }
 
-  Runtime& runtime_;
+  const Rank& rank_;
   const d2d::Communicator pipeline_;
 };
 
@@ -92,15 +91,15 @@ void take_latency(simulate::Machine::Link& link,
 
 }  // namespace
 
-simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine, bool lends) {
-  const Probe probe(runtime);
+simulate::Machine with_measured_messages(const Rank& rank, simulate::Machine machine, bool lends) {
+  const Probe probe(rank);
   std::vector<int> near, across, far;
   for (int peer = 1; peer < probe.size(); ++peer) {
     auto& kind = machine.on_network(0, peer) ? far : machine.is_near(0, peer) ? near : across;
     kind.push_back(peer);
   }
   const auto to_near = probe.link(near), to_across = probe.link(across), to_far = probe.link(far);
-  if (!runtime.is_first_stage()) return machine;
+  if (!rank.is_first_stage()) return machine;
   if (to_near) machine.set_message_seconds(to_near->latency);
   take_latency(machine.across_sockets, to_across, machine);
   take_latency(machine.network, to_far, machine);

@@ -5,17 +5,17 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
-/// Measures what messages between stages cost. All pp ranks call it at once, outside of steps; it
-/// takes some milliseconds. pp_rank 0 makes round trips to some of the others, in turn: the medians
-/// of small and of large messages become latency, handling and bandwidth; those to other sockets
-/// and to other nodes become the latency and bandwidth of these links.
-/// @param lends  true if large tensors are lent within a machine. These round trips are
-///               collectives, which do not lend, so the bandwidth there stays as it is
-/// @return on pp_rank 0 `machine` with the measured costs; `machine` on other ranks, and if there
-///         is no other rank
-[[nodiscard]] simulate::Machine with_measured_messages(Runtime& runtime, simulate::Machine machine,
+/// Outside of steps, called by all pp ranks at once; takes some milliseconds. Round trips from
+/// pp_rank 0 to some of the others, in turn: the medians of small and of large messages become
+/// latency, handling and bandwidth; those to other sockets and to other nodes the latency and
+/// bandwidth of these links.
+/// @param lends  large tensors are lent within a machine, which these round trips, collectives, do
+/// not do: there the bandwidth stays as it is
+/// @return on pp_rank 0: `machine` with the measured costs; elsewhere, and where no other rank is
+/// there: `machine`
+[[nodiscard]] simulate::Machine with_measured_messages(const Rank& rank, simulate::Machine machine,
                                                        bool lends);
 
 }  // namespace smp

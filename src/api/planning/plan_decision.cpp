@@ -4,9 +4,8 @@
 #include <exception>
 #include <utility>
 
-#include "alive/common_errors.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "server/protocol/exception_text.h"
 #include "server/protocol/remote_exception.h"
@@ -40,13 +39,12 @@ Decision run(const std::function<std::vector<std::string>()>& decide) {
 }  // namespace
 
 std::vector<std::string> decided_by_first_rank(
-    Runtime& runtime, const std::function<std::vector<std::string>()>& decide) {
-  const auto own = runtime.is_first_learner() ? run(decide) : Decision();
-  auto decision = value_of_first(runtime.learners(), own);
+    const Rank& rank, const std::function<std::vector<std::string>()>& decide) {
+  const auto ranks = rank.groups().training_ranks();
+  const auto own = ranks.rank() == 0 ? run(decide) : Decision();
+  auto decision = value_of_first(ranks, own);
   using Fault = Decision::Fault;
-  if (decision.fault != Fault::kNone && runtime.prints_less()) {
-    server::leave_to_another_rank(decision.text, runtime.speaker());
-  }
+  if (decision.fault != Fault::kNone) rank.reporting().leave_to_it(decision.text);
   SMP_REQUIRE_AS(UsageError, decision.fault != Fault::kUsage, decision.text);
   SMP_REQUIRE_AS(ResourceError, decision.fault != Fault::kResource, decision.text);
   if (decision.fault == Fault::kOther) {

@@ -8,7 +8,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// Runs `decide` on one rank and gives every rank its result. All ranks that train together call it
 /// at once, outside of steps.
@@ -17,6 +17,6 @@ class Runtime;
 /// @throws UsageError, ResourceError  on every rank, with the text of what `decide` threw
 /// @throws RemoteError                on every rank, if it threw anything else
 [[nodiscard]] std::vector<std::string> decided_by_first_rank(
-    Runtime& runtime, const std::function<std::vector<std::string>()>& decide);
+    const Rank& rank, const std::function<std::vector<std::string>()>& decide);
 
 }  // namespace smp

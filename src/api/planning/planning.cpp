@@ -9,7 +9,9 @@
 #include "api/planning/plan_decision.h"
 #include "api/planning/plan_key.h"
 #include "api/planning/rank_planner.h"
-#include "api/rank/runtime.h"
+#include "api/rank/agreement.h"
+#include "api/rank/rank.h"
+#include "api/rank/shared_warnings.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "partition/plan/plan_check.h"
@@ -17,7 +19,7 @@
 namespace smp {
 namespace {
 
-void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& models) {
+void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& models) {
   std::uint64_t all_models = models.size();
   std::uint64_t all_pins = 0;
   for (const auto& model : models) {
@@ -27,13 +29,13 @@ void require_equal_models(Runtime& runtime, const std::vector<ModelToPlan>& mode
           base::mix_key(base::mix_key(all_pins, pin.path), static_cast<std::uint64_t>(pin.pp_rank));
     }
   }
-  const auto learners = runtime.learners();
-  require_equal(learners, all_models, "the model",
+  const auto ranks = rank.groups().training_ranks();
+  require_equal(ranks, all_models, "the model",
                 "build the same model on every rank, before the first step");
   std::vector<const ModelDescription*> descriptions;
   for (const auto& model : models) descriptions.push_back(model.description);
-  require_same_models(runtime, descriptions);
-  require_equal(learners, all_pins, "the plan", "place modules by hand alike on every rank");
+  require_same_models(rank, descriptions);
+  require_equal(ranks, all_pins, "the plan", "place modules by hand alike on every rank");
 }
 
 constexpr const char* kStateKnown = "state known";
@@ -50,24 +52,25 @@ std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
 
 }  // namespace
 
-std::vector<PlannedModel> make_plans(Runtime& runtime, const std::vector<ModelToPlan>& models,
+std::vector<PlannedModel> make_plans(Rank& rank, SharedWarnings& warnings,
+                                     const std::vector<ModelToPlan>& models,
                                      const StepPreview* preview) {
-  require_equal_models(runtime, models);
-  runtime.warnings().meet(runtime.learners());
-  const auto machine = job_machine(runtime);
+  require_equal_models(rank, models);
+  warnings.meet(rank.groups().training_ranks());
+  const auto machine = job_machine(rank);
   std::vector<PlannedModel> made(models.size());  // keeps the simulation
-  const auto texts = decided_by_first_rank(runtime, [&] {
-    made = RankPlanner(runtime, models, preview, machine).plans();
+  const auto texts = decided_by_first_rank(rank, [&] {
+    made = RankPlanner(rank, models, preview, machine).plans();
     return texts_of(made);
   });
   SMP_ASSERT(texts.size() == 2 * models.size());
   for (std::size_t i = 0; i < models.size(); ++i) {
     made[i].plan = PartitionPlan::from_json(texts[2 * i], "the plan of rank 0");
-    made[i].state_known = runtime.is_first_stage() && texts[2 * i + 1] == kStateKnown;
+    made[i].state_known = rank.is_first_stage() && texts[2 * i + 1] == kStateKnown;
     partitioning::check_plan(made[i].plan, models[i].description->tree, machine.stages,
                              "the plan of rank 0");
   }
-  warn_of_too_little_memory(runtime, made);
+  warn_of_too_little_memory(rank, made);
   return made;
 }
 

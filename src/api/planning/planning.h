@@ -12,7 +12,8 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
+class SharedWarnings;
 
 struct ModelToPlan {
   const ModelDescription* description;
@@ -29,15 +30,15 @@ struct PlannedModel {
   bool state_known = false;
 };
 
-/// Returns the plans of `models`; every rank calls it. pp_rank 0 of the first replica reads the
-/// plans (plan_file), finds them in the cache of earlier starts, or makes them, and gives them to
-/// the others.
+/// Every rank calls it. pp_rank 0 of the first replica reads the plans (plan_file), finds them in
+/// the cache of earlier starts, or makes them, and gives them to the others.
+/// @param warnings  of this rank, which all print before
 /// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
 ///                 modules are counted.
 /// @throws UsageError     on every rank: models or pins differ between ranks; or what
 ///                        partitioning::make_plan and check_plan refuse.
 /// @throws ResourceError  as partitioning::make_plan, on every rank.
-[[nodiscard]] std::vector<PlannedModel> make_plans(Runtime& runtime,
+[[nodiscard]] std::vector<PlannedModel> make_plans(Rank& rank, SharedWarnings& warnings,
                                                    const std::vector<ModelToPlan>& models,
                                                    const StepPreview* preview);
 

@@ -9,7 +9,7 @@
 #include "api/planning/job_machine.h"
 #include "api/planning/memory_shares.h"
 #include "api/planning/plan_key.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "partition/model/kept_state.h"
@@ -29,22 +29,20 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
   return model.description->tree;
 }
 
-/// Returns how many copies of the gradients a rank keeps: 2 if sums over replicas are kept beside
-/// the gradients until the end of the step (dp/early_buckets.h), by all replicas or by those that
-/// step the parameter; else 1.
-int gradient_copies_of(const Runtime& runtime, const simulate::Machine& machine) {
+/// Sums over replicas are kept beside the gradients until the end of the step
+/// (dp/early_buckets.h), by all replicas or by those that step the parameter.
+int gradient_copies_of(const Rank& rank, const simulate::Machine& machine) {
   const int replicas =
-      runtime.plan_request() ? runtime.topology().dp_size() : runtime.num_replicas();
-  return replicas > 1 && begins_sums_early(runtime, machine) ? 2 : 1;
+      rank.plan_request() ? rank.topology().dp_size() : rank.groups().num_replicas();
+  return replicas > 1 && begins_sums_early(rank, machine) ? 2 : 1;
 }
 
-/// Warns of slices that code outside of their module reads. Where each rank reads samples of its
-/// own, the gradient of a slice is taken to be of all samples, but what other code makes of the
-/// slice is in the loss of this rank alone.
-void warn_of_read_slices(const Runtime& runtime, const ModelDescription& model,
+/// Where each rank reads samples of its own, a slice's gradient is taken to be of all of them: what
+/// code outside of the slice's module makes of it is in the loss of this rank alone.
+void warn_of_read_slices(const Rank& rank, const ModelDescription& model,
                          const simulate::Trace& trace) {
-  const int ranks = runtime.topology().tp_size();
-  if (ranks == 1 || runtime.config().prescaled_batch || runtime.topology().rank() != 0) return;
+  const int ranks = rank.topology().tp_size();
+  if (ranks == 1 || rank.config().prescaled_batch || rank.topology().rank() != 0) return;
   const tp::SlicedParameters slices(*model.modules.front());
   if (slices.empty()) return;
   const auto named = model.modules.front()->named_parameters();
@@ -100,10 +98,10 @@ std::string simulated_timeline(const partitioning::ModuleTree& tree,
 
 }  // namespace
 
-RankPlanner::RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& models,
+RankPlanner::RankPlanner(Rank& rank, const std::vector<ModelToPlan>& models,
                          const StepPreview* preview, const simulate::Machine& machine)
-    : runtime_(runtime),
-      config_(runtime.config()),
+    : rank_(rank),
+      config_(rank.config()),
       models_(models),
       preview_(preview),
       machine_(machine),
@@ -129,7 +127,7 @@ std::vector<PlannedModel> RankPlanner::plans() {
       return change.kind == simulate::StateKind::kShared;
     });
     if (trace && preview_->grad) {
-      warn_of_read_slices(runtime_, *all[i].model.description, traces[i]);
+      warn_of_read_slices(rank_, *all[i].model.description, traces[i]);
     }
   }
   return make_all(all, std::move(plans), traces);
@@ -141,7 +139,7 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
   std::vector<double> needs;
   for (const auto& model : models_) {
     needs.push_back(partitioning::state_bytes(tree_of(model), model.optimizer_ratio,
-                                              gradient_copies_of(runtime_, machine_)));
+                                              gradient_copies_of(rank_, machine_)));
   }
   std::vector<Job> all;
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -190,7 +188,7 @@ std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& 
   for (const Job& job : jobs) descriptions.push_back(job.model.description);
   const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
                                         [this](const Job& job) { return is_worth_a_trace(job); });
-  return trace_models(runtime_, descriptions, *preview_, machine_.sharers, costs_wanted);
+  return trace_models(rank_, descriptions, *preview_, machine_.sharers, costs_wanted);
 }
 
 /// Makes the plans that are not known yet. A model that does not fit in its part of the memory gets
@@ -260,7 +258,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.microbatches = preview_ != nullptr ? preview_->microbatches : config_.microbatches;
   options.active_microbatches = *config_.active_microbatches;
   options.optimizer_ratio = job.model.optimizer_ratio;
-  options.gradient_copies = gradient_copies_of(runtime_, machine_);
+  options.gradient_copies = gradient_copies_of(rank_, machine_);
   // Whoever reads what modules keep finds what one process would: the runtime lets one microbatch
   // through after the other (api/step/step.cpp), whatever the schedule.
   if (one_at_a_time_) {
@@ -281,7 +279,7 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
     partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
     file.pins = partitioning::pins_of(*file.plan, config_.plan_file);
   }
-  if (runtime_.topology().rank() == 0) {
+  if (rank_.topology().rank() == 0) {
     warn_of_overruled_pins(model.pins, file.pins, config_.plan_file);
   }
   if (file.plan) return file.pins;
@@ -293,7 +291,7 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
 /// Returns the key of a plan in the cache; only with a preview.
 std::uint64_t RankPlanner::key_of(const Job& job) const {
   return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
-                   job.machine, gradient_copies_of(runtime_, machine_)});
+                   job.machine, gradient_copies_of(rank_, machine_)});
 }
 
 }  // namespace smp

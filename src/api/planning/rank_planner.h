@@ -18,7 +18,7 @@ namespace smp {
 /// Makes the plans of a session's models on pp_rank 0. It refers to its arguments.
 class RankPlanner {
  public:
-  RankPlanner(Runtime& runtime, const std::vector<ModelToPlan>& models, const StepPreview* preview,
+  RankPlanner(Rank& rank, const std::vector<ModelToPlan>& models, const StepPreview* preview,
               const simulate::Machine& machine);
 
   /// Returns a plan for each model. The step's body runs once if some plan is not in the cache. A
@@ -51,7 +51,7 @@ class RankPlanner {
   std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;
   std::uint64_t key_of(const Job& job) const;
 
-  Runtime& runtime_;
+  Rank& rank_;
   const Config& config_;
   const std::vector<ModelToPlan>& models_;
   const StepPreview* preview_;

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -38,17 +38,17 @@ constexpr double kMuchLonger = 20;  // than an ordinary run: code that waits for
 
 class Attempts final : public server::StepEngine {
  public:
-  Attempts(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+  Attempts(Rank& rank, const std::vector<const ModelDescription*>& models,
            const StepPreview& preview, const simulate::Machine::Sharers& sharers)
-      : runtime_(runtime),
+      : rank_(rank),
         preview_(preview),
         models_(models),
-        on_device_(!runtime.device().is_cpu()),
+        on_device_(!rank.device().is_cpu()),
         meta_(on_device_ ||
               std::any_of(models.begin(), models.end(),
                           [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),
-        tracer_(traced(models), runtime.config().seed, devices_of(runtime)) {
-    runtime_.set_trial(this);
+        tracer_(traced(models), rank.config().seed, devices_of(rank)) {
+    rank_.set_trial(this);
     tp::TensorParallel::current().set_traffic_listener(
         [this, sharers](const tp::Traffic& forward, const tp::Traffic& backward) {
           tracer_.note_wait(sharers.seconds_for(forward.rounds, forward.bytes),
@@ -57,7 +57,7 @@ class Attempts final : public server::StepEngine {
   }
   ~Attempts() override {
     tp::TensorParallel::current().set_traffic_listener(nullptr);
-    runtime_.set_trial(nullptr);
+    rank_.set_trial(nullptr);
   }
   Attempts(const Attempts&) = delete;
   Attempts& operator=(const Attempts&) = delete;
@@ -104,7 +104,7 @@ class Attempts final : public server::StepEngine {
 
   /// Warns if modules cannot be timed because there are no values.
   void warn_of_clock() const {
-    if (!meta_ || runtime_.config().trace_repeats == 0) return;
+    if (!meta_ || rank_.config().trace_repeats == 0) return;
     base::log(base::LogLevel::kWarning,
               "trace_repeats is ignored, and modules are priced by the operators they run: ",
               on_device_ ? "only what runs on CPUs is timed"
@@ -118,7 +118,7 @@ class Attempts final : public server::StepEngine {
     const bool timed = std::any_of(traces.begin(), traces.end(), [](const auto& trace) {
       return trace.source == simulate::CostSource::kMeasured;
     });
-    if (!meta_ && runtime_.config().trace_repeats > 0 && !timed) {
+    if (!meta_ && rank_.config().trace_repeats > 0 && !timed) {
       base::log(base::LogLevel::kWarning,
                 "trace_repeats is ignored, and modules are priced by the operators they run: no "
                 "repetition made the same calls as the first run");
@@ -154,7 +154,7 @@ class Attempts final : public server::StepEngine {
 
   /// Returns the limit of a trial run in seconds, since other ranks wait for the plan meanwhile.
   double most_seconds() const {
-    const double limit = runtime_.config().abort_seconds;
+    const double limit = rank_.config().abort_seconds;
     return limit > 0 ? limit / 2 : 600;
   }
 
@@ -162,7 +162,7 @@ class Attempts final : public server::StepEngine {
   std::string run_here(bool grad) {
     try {
       if (on_device_) forget_device();
-      const int repeats = meta_ ? 0 : runtime_.config().trace_repeats;
+      const int repeats = meta_ ? 0 : rank_.config().trace_repeats;
       std::vector<std::string> first;
       Results last;
       auto traces = tracer_.run_and_watch_state(bodies(grad, first, last), repeats);
@@ -313,11 +313,11 @@ class Attempts final : public server::StepEngine {
     return meta_ ? text.substr(0, text.find(". ")) : text;
   }
 
-  /// Returns the names of the devices, each once, that of stage 0 first.
-  static std::vector<std::string> devices_of(const Runtime& runtime) {
-    const auto stages = static_cast<std::size_t>(runtime.topology().pp_size());
+  /// Each once, that of stage 0 first.
+  static std::vector<std::string> devices_of(const Rank& rank) {
+    const auto stages = static_cast<std::size_t>(rank.topology().pp_size());
     std::vector<std::string> devices;
-    for (auto& name : base::split_devices(runtime.config().devices, stages)) {
+    for (auto& name : base::split_devices(rank.config().devices, stages)) {
       if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
     }
     if (devices.empty()) devices.push_back(base::devices().front().name);
@@ -333,7 +333,7 @@ class Attempts final : public server::StepEngine {
     return all;
   }
 
-  Runtime& runtime_;
+  Rank& rank_;
   const StepPreview& preview_;
   const std::vector<const ModelDescription*>& models_;
   bool on_device_;  // which a copy of the process cannot use
@@ -349,11 +349,11 @@ class Attempts final : public server::StepEngine {
 
 }  // namespace
 
-/// Traces an evaluation with gradients too, because the plan is for training.
-Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>& models,
+/// An evaluation is traced with gradients too: the plan is for training.
+Traces trace_models(Rank& rank, const std::vector<const ModelDescription*>& models,
                     const StepPreview& preview, const simulate::Machine::Sharers& sharers,
                     bool costs_wanted) {
-  Attempts attempts(runtime, models, preview, sharers);
+  Attempts attempts(rank, models, preview, sharers);
   std::optional<Traces> traces;
   // A count is rarely 0, and an index may be.
   for (const double value : {1.0, 0.0}) {
@@ -370,8 +370,8 @@ Traces trace_models(Runtime& runtime, const std::vector<const ModelDescription*>
 }
 
 bool is_tracing() noexcept {
-  auto* runtime = Runtime::find_current();
-  return runtime != nullptr && runtime->is_tracing();
+  auto* rank = Rank::find_current();
+  return rank != nullptr && rank->is_tracing();
 }
 
 }  // namespace smp

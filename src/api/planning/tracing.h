@@ -15,7 +15,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// A step that was called on pp_rank 0 and has not begun. It is valid until the step begins.
 struct StepPreview {
@@ -36,11 +36,11 @@ struct StepPreview {
   int traced = 1;  ///< how many of them, the first ones, are looked at
 };
 
-/// Returns one trace for each model. If the body cannot be run before placement a warning says why,
-/// and the traces contain no call.
-/// @param sharers       the cost of collectives of distributed modules
-/// @param costs_wanted  false: only what modules keep is wanted, and a failure is no warning
-std::vector<simulate::Trace> trace_models(Runtime& runtime,
+/// One trace a model. If the body cannot be run before placement a warning says why, and the traces
+/// are empty: without a call.
+/// @param sharers  what collectives of distributed modules take
+/// @param costs_wanted  else only what modules keep is, and a failure is no warning
+std::vector<simulate::Trace> trace_models(Rank& rank,
                                           const std::vector<const ModelDescription*>& models,
                                           const StepPreview& preview,
                                           const simulate::Machine::Sharers& sharers,

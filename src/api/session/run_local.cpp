@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "api/rank/rank_device.h"
-#include "api/rank/runtime.h"
-#include "api/rank/start.h"
+#include "api/session/rank_session.h"
+#include "api/session/start.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "d2d/wires/local/local_wire.h"
@@ -41,7 +41,7 @@ class LocalWorld {
         start_(start),
         clock_(run.seed),
         errors_(static_cast<std::size_t>(ranks)),
-        runtimes_(static_cast<std::size_t>(ranks)) {
+        running_(static_cast<std::size_t>(ranks)) {
     clock_.random_choice = run.random_order;
     d2d::LocalOptions options;
     options.clock = &clock_;
@@ -58,11 +58,11 @@ class LocalWorld {
 
   void run() {
     auto& scheduler = fiber::Scheduler::install();
-    SMP_REQUIRE(Runtime::find_current() == nullptr, "smp::run_local inside of a session");
+    SMP_REQUIRE(Rank::find_current() == nullptr, "smp::run_local inside of a session");
     scheduler.set_simulation(&clock_);
     scheduler.set_deadlock_handler([this] { break_deadlock(); });
     left_ = ranks_;
-    watch_ = Runtime::watch(config_.values(), nullptr);
+    watch_ = watch_ranks(config_.values(), nullptr);
     for (int rank = 0; rank < ranks_; ++rank) {
       scheduler.spawn([this, rank] { run_rank(rank); }, base::FiberSlots{}, kMainStackBytes);
     }
@@ -81,21 +81,21 @@ class LocalWorld {
     const auto index = static_cast<std::size_t>(rank);
     const OwnGenerator generator(generator_.clone());
     try {
-      Runtime::Parts parts;
+      RankParts parts;
       parts.independent_pipelines = start_.independent_pipelines;
       parts.config = config_;
       parts.topology = Topology(config_.arrangement(), rank);
       parts.device = device_;
       parts.channel =
           std::make_unique<d2d::Channel>(std::make_unique<d2d::LocalWire>(hub_, GlobalRank(rank)));
-      Runtime runtime(std::move(parts));
-      runtimes_[index] = &runtime;
+      RankSession session(std::move(parts));
+      running_[index] = &session.rank();
       try {
         rank_main_();
       } catch (...) {
         note(index);
       }
-      runtimes_[index] = nullptr;
+      running_[index] = nullptr;
     } catch (...) {
       note(index);
     }
@@ -110,8 +110,8 @@ class LocalWorld {
   /// Ends every wait with the table of who waits for whom, unless a rank has something to tell; the
   /// ranks then unwind by themselves.
   void break_deadlock() {
-    for (auto* runtime : runtimes_) {
-      if (runtime != nullptr && runtime->server().tell_what_is_withheld()) return;
+    for (auto* rank : running_) {
+      if (rank != nullptr && rank->server().tell_what_is_withheld()) return;
     }
     std::string report = "deadlock in run_local: nothing can run and no message is on its way:";
     for (const auto& line : fiber::Scheduler::instance().waiting_report()) {
@@ -119,8 +119,8 @@ class LocalWorld {
     }
     SMP_ASSERT(!deadlock_, "still stuck after the ranks were told to unwind: ", report);
     deadlock_ = std::make_exception_ptr(InternalError(report));
-    for (auto* runtime : runtimes_) {
-      if (runtime != nullptr) runtime->server().abandon(report);
+    for (auto* rank : running_) {
+      if (rank != nullptr) rank->server().abandon(report);
     }
   }
 
@@ -140,7 +140,7 @@ class LocalWorld {
   c10::Device device_{c10::DeviceType::CPU};  // of all ranks: they share a thread
   std::unique_ptr<server::Watchdog::Session> watch_;
   std::vector<std::exception_ptr> errors_;
-  std::vector<Runtime*> runtimes_;
+  std::vector<Rank*> running_;
   std::exception_ptr first_;
   std::exception_ptr deadlock_;
   fiber::Event done_;

@@ -10,12 +10,12 @@
 
 #include "alive/common_errors.h"
 #include "alive/pulse.h"
+#include "api/rank/agreement.h"
 #include "api/rank/exchange.h"
 #include "api/rank/rank_device.h"
-#include "api/rank/runtime.h"
-#include "api/rank/setting_agreement.h"
 #include "api/rank/shared_warnings.h"
-#include "api/rank/start.h"
+#include "api/session/rank_session.h"
+#include "api/session/start.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/machine/cores.h"
@@ -61,20 +61,20 @@ void start_progress_thread(d2d::Channel& channel, const Config& config) {
   channel.move_beside_rank();
 }
 
-void warn_of_progress_thread(Runtime& runtime) {
-  const auto* const bound = runtime.routes().bound_to_one_thread();
-  if (!runtime.config().progress_thread || bound == nullptr) return;
-  runtime.warnings().note(base::concat(
+void warn_of_progress_thread(const Rank& rank, SharedWarnings& warnings) {
+  const auto* const bound = rank.channel().routes().bound_to_one_thread();
+  if (!rank.config().progress_thread || bound == nullptr) return;
+  warnings.note(base::concat(
       "configuration: progress_thread = true has no effect: only a rank's own thread may call ",
       bound->name(), ", over which it reaches others (between machines, transport = ucx or ofi)"));
 }
 
-void warn_of_settings(Runtime& runtime) {
-  warn_of_progress_thread(runtime);
-  for (const std::string& warning : runtime.resolved_config().warnings()) {
-    runtime.warnings().note("configuration: " + warning);
+void warn_of_settings(const Rank& rank, SharedWarnings& warnings) {
+  warn_of_progress_thread(rank, warnings);
+  for (const std::string& warning : rank.resolved_config().warnings()) {
+    warnings.note("configuration: " + warning);
   }
-  runtime.warnings().meet(runtime.communicator(Group::kWorld));
+  warnings.meet(rank.groups().of(Group::kWorld));
 }
 
 void set_idle_policy(const Config& config, bool oversubscribed) {
@@ -111,7 +111,7 @@ void set_intra_op_threads(const Config& config, int cores, int local_size) {
 }
 
 void refuse_second_session() {
-  SMP_REQUIRE(Runtime::find_current() == nullptr,
+  SMP_REQUIRE(Rank::find_current() == nullptr,
               "smp::init was called twice on this rank; keep the session of the first call alive");
 }
 
@@ -132,8 +132,8 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   if (first == texts.end()) return;
   if (error) {
     const auto own = texts.begin() + mpi.rank().value();
-    const auto speaker = std::find(texts.begin(), own, text);
-    server::leave_to_another_rank(text, GlobalRank(static_cast<int>(speaker - texts.begin())));
+    const auto reporting = std::find(texts.begin(), own, text);
+    server::leave_to_another_rank(text, GlobalRank(static_cast<int>(reporting - texts.begin())));
     std::rethrow_exception(error);
   }
   const auto rank = static_cast<int>(first - texts.begin());
@@ -142,8 +142,22 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   throw UsageError(other);
 }
 
-/// Warns of a job of one rank under Slurm: srun without a matching --mpi starts as many of these as
-/// there are tasks.
+/// Those that must be equal: how ranks are connected is one of them.
+Facts settings_of(const base::ResolvedConfig& config) {
+  Facts settings;
+  for (const auto& row : config.shared_rows()) {
+    settings.push_back({row.key, row.value, row.origin});
+  }
+  return settings;
+}
+
+std::vector<GlobalRank> all_ranks(const d2d::MpiSession& mpi) {
+  std::vector<GlobalRank> ranks;
+  for (int rank = 0; rank < mpi.size(); ++rank) ranks.emplace_back(rank);
+  return ranks;
+}
+
+/// srun without a matching --mpi starts as many jobs of one rank as there are tasks.
 void warn_of_lone_ranks(int size) {
   const char* const tasks = std::getenv("SLURM_NTASKS");
   const char* const task = std::getenv("SLURM_PROCID");
@@ -185,23 +199,23 @@ d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Dev
 
 }  // namespace
 
-Session::Session(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+Session::Session(std::unique_ptr<RankSession> session) : session_(std::move(session)) {}
 Session::Session(Session&& other) noexcept = default;
 Session::~Session() = default;
-const Topology& Session::topology() const noexcept { return runtime_->topology(); }
-const Config& Session::config() const noexcept { return runtime_->config(); }
+const Topology& Session::topology() const noexcept { return session_->rank().topology(); }
+const Config& Session::config() const noexcept { return session_->rank().config(); }
 
 namespace {
 
 /// Starts rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
 Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
-  Runtime::Parts parts;
+  RankParts parts;
   parts.config = resolve(argc, argv, config, request.ranks);
   parts.topology = Topology(parts.config.arrangement(), 0);
   parts.channel = std::make_unique<d2d::Channel>(
       std::make_unique<d2d::LocalWire>(std::make_shared<d2d::LocalHub>(1), GlobalRank(0)));
   parts.plan_request = request;
-  return Session(std::make_unique<Runtime>(std::move(parts)));
+  return Session(std::make_unique<RankSession>(std::move(parts)));
 }
 
 }  // namespace
@@ -217,7 +231,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
     check_torch_version();
     return start_planning(argc, argv, config, *request);
   }
-  Runtime::Parts parts;
+  RankParts parts;
   parts.independent_pipelines = options.independent_pipelines;
   parts.mpi = std::make_unique<d2d::MpiSession>();
   const auto rank = parts.mpi->rank().value();
@@ -234,11 +248,12 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
   prepare_together(*parts.mpi, [&] {
-    require_same_settings([&](const std::string& own) { return parts.mpi->all_gather(own); },
-                          parts.config);
+    require_same([&](const std::string& own) { return parts.mpi->all_gather(own); },
+                 all_ranks(*parts.mpi), settings_of(parts.config), "the settings of the ranks",
+                 "give every rank the same flags, environment and configuration file");
   });
   warn_of_lone_ranks(parts.mpi->size());
-  parts.watch = Runtime::watch(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
+  parts.watch = watch_ranks(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
   parts.topology = Topology(arrangement, rank);
@@ -250,49 +265,49 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
       routes_of(*parts.mpi, parts.config.values(), parts.device, of_routes));
   tell_paths(parts.channel->routes(), parts.device);
   start_progress_thread(*parts.channel, parts.config.values());
-  auto runtime = std::make_unique<Runtime>(std::move(parts));
-  for (auto& text : of_routes) runtime->warnings().note(std::move(text));
-  warn_of_settings(*runtime);
-  return Session(std::move(runtime));
+  auto session = std::make_unique<RankSession>(std::move(parts));
+  for (auto& text : of_routes) session->warnings().note(std::move(text));
+  warn_of_settings(session->rank(), session->warnings());
+  return Session(std::move(session));
 }
 
-bool is_planning() { return Runtime::current().plan_request().has_value(); }
+bool is_planning() { return Rank::current().plan_request().has_value(); }
 
-bool is_initialized() noexcept { return Runtime::find_current() != nullptr; }
+bool is_initialized() noexcept { return Rank::find_current() != nullptr; }
 
-int rank() { return Runtime::current().topology().rank(); }
-int size() { return Runtime::current().topology().size(); }
-int local_rank() { return Runtime::current().topology().local_rank(); }
-at::Device device() { return Runtime::current().device(); }
-int local_size() { return Runtime::current().topology().local_size(); }
-int pp_rank() { return Runtime::current().topology().pp_rank(); }
-int pp_size() { return Runtime::current().topology().pp_size(); }
-int tp_rank() { return Runtime::current().topology().tp_rank(); }
-int tp_size() { return Runtime::current().topology().tp_size(); }
-int dp_rank() { return Runtime::current().topology().dp_rank(); }
-int dp_size() { return Runtime::current().topology().dp_size(); }
-int rdp_rank() { return Runtime::current().topology().rdp_rank(); }
-int rdp_size() { return Runtime::current().topology().rdp_size(); }
+int rank() { return Rank::current().topology().rank(); }
+int size() { return Rank::current().topology().size(); }
+int local_rank() { return Rank::current().topology().local_rank(); }
+at::Device device() { return Rank::current().device(); }
+int local_size() { return Rank::current().topology().local_size(); }
+int pp_rank() { return Rank::current().topology().pp_rank(); }
+int pp_size() { return Rank::current().topology().pp_size(); }
+int tp_rank() { return Rank::current().topology().tp_rank(); }
+int tp_size() { return Rank::current().topology().tp_size(); }
+int dp_rank() { return Rank::current().topology().dp_rank(); }
+int dp_size() { return Rank::current().topology().dp_size(); }
+int rdp_rank() { return Rank::current().topology().rdp_rank(); }
+int rdp_size() { return Rank::current().topology().rdp_size(); }
 DataShard data_shard() {
-  const auto& runtime = Runtime::current();
-  const auto& topology = runtime.topology();
-  const bool same = runtime.config().prescaled_batch;
-  return {runtime.batch_number(), same ? topology.rdp_size() : topology.dp_size()};
+  const auto& own = Rank::current();
+  const auto& topology = own.topology();
+  const bool same = own.config().prescaled_batch;
+  return {own.groups().batch_number(), same ? topology.rdp_size() : topology.dp_size()};
 }
-int mp_rank() { return Runtime::current().topology().mp_rank(); }
-int mp_size() { return Runtime::current().topology().mp_size(); }
-std::vector<int> group(Group which) { return Runtime::current().topology().group(which); }
-int num_microbatches() { return Runtime::current().config().microbatches; }
-int current_microbatch() { return Runtime::current().engine().current_microbatch(); }
+int mp_rank() { return Rank::current().topology().mp_rank(); }
+int mp_size() { return Rank::current().topology().mp_size(); }
+std::vector<int> group(Group which) { return Rank::current().topology().group(which); }
+int num_microbatches() { return Rank::current().config().microbatches; }
+int current_microbatch() { return Rank::current().engine().current_microbatch(); }
 
 namespace {
 
-Runtime& outside_of_step(const char* what) {
-  auto& runtime = Runtime::current();
-  SMP_REQUIRE(!runtime.in_step(), what,
+const Rank& outside_of_step(const char* what) {
+  const auto& own = Rank::current();
+  SMP_REQUIRE(!own.in_step(), what,
               " was called inside a step; call it outside, on "
               "every rank of the group");
-  return runtime;
+  return own;
 }
 
 /// Copies the tensors that a rank gives, so that it gets new ones without history as others do.
@@ -304,31 +319,31 @@ void copy_tensors(Packet& packet) {
 
 }  // namespace
 
-void barrier(Group which) { outside_of_step("smp::barrier").communicator(which).barrier(); }
+void barrier(Group which) { outside_of_step("smp::barrier").groups().of(which).barrier(); }
 
 Packet detail::broadcast(Packet own, int root, Group which) {
-  auto& runtime = outside_of_step("smp::broadcast");
-  const auto ranks = runtime.topology().group(which);
+  const auto& self = outside_of_step("smp::broadcast");
+  const auto ranks = self.topology().group(which);
   SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
               root, " is not in the group");
-  SMP_REQUIRE(!runtime.plan_request() || root == rank(), "smp::broadcast from rank ", root,
+  SMP_REQUIRE(!self.plan_request() || root == rank(), "smp::broadcast from rank ", root,
               ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
-  auto packet = to_packet(
-      runtime.communicator(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
+  auto packet =
+      to_packet(self.groups().of(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
   if (root == rank()) copy_tensors(packet);
   return packet;
 }
 
 std::vector<Packet> detail::all_gather(Packet own, Group which) {
-  auto& runtime = outside_of_step("smp::all_gather");
-  const auto ranks = runtime.communicator(which);
+  const auto& self = outside_of_step("smp::all_gather");
+  const auto ranks = self.groups().of(which);
   std::vector<Packet> packets;
   for (auto& payload : ranks.all_gather(to_payload(std::move(own)), "smp::all_gather")) {
     packets.push_back(to_packet(std::move(payload)));
   }
   copy_tensors(packets[static_cast<std::size_t>(ranks.rank())]);
-  if (!runtime.plan_request()) return packets;
-  return {runtime.topology().group(which).size(), packets[0]};
+  if (!self.plan_request()) return packets;
+  return {self.topology().group(which).size(), packets[0]};
 }
 
 }  // namespace smp

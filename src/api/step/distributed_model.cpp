@@ -20,7 +20,10 @@
 #include "api/model/shared_parts.h"
 #include "api/planning/planning.h"
 #include "api/planning/show_plans.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/replicas/replicas.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "dp/replica_values.h"
@@ -85,15 +88,18 @@ class UntouchedSettings {
 }  // namespace
 
 struct DistributedModelBase::State {
-  State(Runtime& of, std::shared_ptr<torch::nn::Module> base)
-      : module(std::move(base)), runtime_(of), alive_(of.alive()), rank_(of.pp_rank()) {}
+  State(const SessionParts& of, std::shared_ptr<torch::nn::Module> base)
+      : module(std::move(base)),
+        session_(of),
+        alive_(of.state.alive()),
+        pp_rank_(of.rank.pp_rank()) {}
 
   bool session_lives() const noexcept { return *alive_; }
-  Runtime& runtime() const {
+  const SessionParts& session() const {
     SMP_REQUIRE(session_lives(), "the smp session of this model (", module->name(),
                 ") has ended; keep what smp::init returned alive (`auto session = ...`) until the "
                 "last use of models, optimizers and steps");
-    return runtime_;
+    return session_;
   }
   std::shared_ptr<torch::nn::Module> module;
   std::vector<partitioning::Pin> pins;
@@ -110,12 +116,12 @@ struct DistributedModelBase::State {
   std::shared_ptr<CommHook> comm_hook;
 
   bool owns(const at::Tensor& tensor) const {
-    return !placement || placement->is_on(rank_, tensor);
+    return !placement || placement->is_on(pp_rank_, tensor);
   }
   /// Returns the stage that owns a tensor of the placed model; nothing if it is none of the
   /// model's.
   std::optional<PpRank> owner_of(const at::Tensor& tensor) const {
-    const auto stages = static_cast<int>(ranks_of(runtime_.topology(), Group::kPp).size());
+    const auto stages = static_cast<int>(ranks_of(session_.rank.topology(), Group::kPp).size());
     for (int stage = 0; stage < stages; ++stage) {
       if (placement->is_on(PpRank(stage), tensor)) return PpRank(stage);
     }
@@ -123,22 +129,20 @@ struct DistributedModelBase::State {
   }
 
  private:
-  Runtime& runtime_;  // while the session lives
+  const SessionParts& session_;  // while the session lives
   std::shared_ptr<const bool> alive_;
-  const PpRank rank_;
+  const PpRank pp_rank_;
 };
 
-/// Replaces marked modules by distributed ones, and logs why a marked module stays whole, if it
-/// does.
-static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& runtime,
+/// Says of every marked module why it stays whole, if it does.
+static std::vector<ReplacementCandidate> spread_marked_modules(const Rank& rank,
                                                                torch::nn::Module& model) {
   auto candidates = replace_marked_modules(model);
   for (const auto& [path, type, marked, obstacle, built] : candidates) {
-    if (runtime.topology().rank() != 0 || !marked || built) continue;
+    if (rank.topology().rank() != 0 || !marked || built) continue;
     const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
     if (obstacle.empty()) {
-      base::log(base::LogLevel::kInfo, who, "is spread over ", runtime.topology().tp_size(),
-                " ranks");
+      base::log(base::LogLevel::kInfo, who, "is spread over ", rank.topology().tp_size(), " ranks");
     } else {
       base::log(base::LogLevel::kWarning, who, "stays whole: ", obstacle);
     }
@@ -146,10 +150,9 @@ static std::vector<ReplacementCandidate> spread_marked_modules(const Runtime& ru
   return candidates;
 }
 
-/// Refuses a module that has another one's slice as a parameter. With one tensor-parallel rank it
-/// may, because a slice is the whole there.
-static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module& model) {
-  const auto& topology = runtime.topology();
+/// Where they are the whole, with one tensor-parallel rank, modules may share slices.
+static void refuse_shared_slices(const Rank& rank, const torch::nn::Module& model) {
+  const auto& topology = rank.topology();
   if (topology.tp_size() == 1) return;
   const auto shared = tp::find_shared_slice(model);
   SMP_REQUIRE(!shared, "rank ", topology.rank(), ": parameter '", shared->elsewhere,
@@ -161,12 +164,11 @@ static void refuse_shared_slices(const Runtime& runtime, const torch::nn::Module
               "one a parameter of its own");
 }
 
-/// Refuses parameters whose values are gone, because in another model a distributed module with its
-/// own parameters came in their place.
-static void refuse_dropped_parameters(const Runtime& runtime, const torch::nn::Module& model) {
+/// That another model had, in which a module with others came in their place.
+static void refuse_dropped_parameters(const Rank& rank, const torch::nn::Module& model) {
   for (const auto& item : model.named_parameters()) {
     const auto dropped = tp::name_of_dropped(item.value());
-    SMP_REQUIRE(dropped.empty(), "rank ", runtime.topology().rank(), ": parameter '", item.key(),
+    SMP_REQUIRE(dropped.empty(), "rank ", rank.topology().rank(), ": parameter '", item.key(),
                 "' has lost its values: as '", dropped,
                 "' of another model it was replaced by those of a distributed module; wrap both in "
                 "one model, or do not mark what they share");
@@ -174,30 +176,30 @@ static void refuse_dropped_parameters(const Runtime& runtime, const torch::nn::M
 }
 
 DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> module) {
-  auto& runtime = Runtime::current();
+  const auto& session = SessionParts::current();
   SMP_REQUIRE(module != nullptr, "smp::DistributedModel of an empty holder; build the model first");
-  for (const auto* other : runtime.models()) {
+  for (const auto* other : session.state.models()) {
     SMP_REQUIRE(other->state_->module != module, "this ", module->name(),
                 " is wrapped in an smp::DistributedModel already; use that one");
   }
-  auto candidates = spread_marked_modules(runtime, *module);
-  refuse_shared_slices(runtime, *module);
-  refuse_dropped_parameters(runtime, *module);
-  state_ = std::make_unique<State>(runtime, std::move(module));
+  auto candidates = spread_marked_modules(session.rank, *module);
+  refuse_shared_slices(session.rank, *module);
+  refuse_dropped_parameters(session.rank, *module);
+  state_ = std::make_unique<State>(session, std::move(module));
   state_->candidates = std::move(candidates);
-  runtime.models().push_back(this);
+  session.state.add_model(*this);
 }
 
 DistributedModelBase::~DistributedModelBase() {
   if (!state_->session_lives()) return;
-  auto& runtime = state_->runtime();
-  std::erase(runtime.models(), this);
-  runtime.replica_gradients().forget();
-  runtime.server().settings().detach(*state_->module);
-  auto& modules = runtime.server().modules();
+  const auto& session = state_->session();
+  session.state.remove_model(*this);
+  session.replicas.gradients().forget();
+  session.rank.server().settings().detach(*state_->module);
+  auto& modules = session.rank.server().modules();
   modules.detach_model(state_->description.routed);
   modules.detach_body(*state_->module);
-  for (const auto* other : runtime.models()) {
+  for (const auto* other : session.state.models()) {
     if (!other->partitioned()) continue;
     const auto shared = common_modules(state_->description, other->state_->description);
     if (!shared.empty()) modules.attach_model(shared);
@@ -230,45 +232,47 @@ void DistributedModelBase::on_placed(std::function<void()> callback) {
 }
 
 void DistributedModelBase::place() {
-  if (!state_->plan) place(state_->runtime(), {this}, nullptr);
+  if (!state_->plan) place(state_->session(), {this}, nullptr);
 }
 
-void DistributedModelBase::place(Runtime& runtime, const std::vector<DistributedModelBase*>& models,
+void DistributedModelBase::place(const SessionParts& session,
+                                 const std::vector<DistributedModelBase*>& models,
                                  const StepPreview* preview) {
+  auto& rank = session.rank;
+  auto& replicas = session.replicas;
   std::vector<ModelToPlan> to_plan;
   std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
-    runtime.optimizer_shards().note_shares(model->state_->description);
+    replicas.shards().note_shares(model->state_->description);
     const auto& state = *model->state_;
     to_plan.push_back(
         {&state.description, all_pins(state.description, state.pins), state.optimizer_ratio});
     descriptions.push_back(&model->state_->description);
   }
-  runtime.say_once([&] { keep_whole(descriptions, runtime.config().keep_whole); });
+  rank.reporting().report_once([&] { keep_whole(descriptions, rank.config().keep_whole); });
   auto plans = [&] {
     const UntouchedSettings untouched(models);
-    return make_plans(runtime, to_plan, preview);
+    return make_plans(rank, session.state.warnings(), to_plan, preview);
   }();
-  if (const auto& request = runtime.plan_request()) {
+  if (const auto& request = rank.plan_request()) {
     std::vector<std::string> candidates;
     for (const auto* model : models) {
-      candidates.push_back(
-          candidate_table(model->state_->candidates, runtime.topology().tp_size()));
+      candidates.push_back(candidate_table(model->state_->candidates, rank.topology().tp_size()));
     }
     show_plans_and_exit(*request, plans, candidates);
   }
   bool tried = preview != nullptr;
   for (std::size_t i = 0; i < models.size(); ++i) {
     auto& state = *models[i]->state_;
-    refuse_two_owners(runtime, *models[i], plans[i].plan);
+    refuse_two_owners(session.state, *models[i], plans[i].plan);
     state.plan = std::move(plans[i].plan);
     state.simulation = std::move(plans[i].simulation);
-    const InitialValues values(runtime, *state.module);
-    state.placement.emplace(runtime, state.description, *state.plan);
-    values.take(state.placement->held_on(runtime.pp_rank()));
+    const InitialValues values(rank, *state.module);
+    state.placement.emplace(rank, state.description, *state.plan);
+    values.take(state.placement->held_on(rank.pp_rank()));
     tried = tried && plans[i].state_known && !fills_caches(*state.plan);
-    runtime.server().settings().attach(*state.module);
+    rank.server().settings().attach(*state.module);
     const bool watched = plans[i].state_known && !keeps_state(*state.plan);
     for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
       state.guards.add(name, parameter);
@@ -276,10 +280,10 @@ void DistributedModelBase::place(Runtime& runtime, const std::vector<Distributed
     }
     for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
-  runtime.replica_gradients().forget();
-  auto& kinds = runtime.step_kinds();
+  replicas.gradients().forget();
+  auto& kinds = session.state.step_kinds();
   kinds.forget();
-  if (tried) kinds.add(StepKinds::kind_of(runtime, *preview->body, preview->grad));
+  if (tried) kinds.add(StepKinds::kind_of(rank, *preview->body, preview->grad));
 }
 
 const std::string& simulation_of(const DistributedModelBase& model) {
@@ -290,12 +294,12 @@ void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
   model.state_->optimizer_ratio = optimizer_ratio;
 }
 
-/// Refuses parameters that two models share and that would be on two ranks. All ranks get the same
-/// result.
-void DistributedModelBase::refuse_two_owners(Runtime& runtime, const DistributedModelBase& model,
+/// The parameters that two models share must be on one rank. The same on all ranks.
+void DistributedModelBase::refuse_two_owners(const SessionState& state,
+                                             const DistributedModelBase& model,
                                              const PartitionPlan& plan) {
   const auto& description = model.state_->description;
-  for (const auto* other : runtime.models()) {
+  for (const auto* other : state.models()) {
     if (!other->partitioned()) continue;
     std::unordered_map<const void*, PpRank> owners;
     for (std::size_t i = 0; i < description.modules.size(); ++i) {
@@ -316,50 +320,53 @@ void DistributedModelBase::refuse_two_owners(Runtime& runtime, const Distributed
 
 void DistributedModelBase::require_placed() const {
   state_->placement->require_parameters_of(*state_->module,
-                                           GlobalRank(state_->runtime().topology().rank()));
+                                           GlobalRank(state_->session().rank.topology().rank()));
 }
 
 bool DistributedModelBase::owns(const at::Tensor& parameter) const {
   return state_->owns(parameter);
 }
 
-void refuse_written_weights(Runtime& runtime, int microbatch) {
-  const GlobalRank rank(runtime.topology().rank());
-  for (const auto* model : runtime.models())
+void refuse_written_weights(const SessionParts& session, int microbatch) {
+  const GlobalRank rank(session.rank.topology().rank());
+  for (const auto* model : session.state.models())
     model->state_->weights.refuse_written(rank, microbatch);
 }
 
-void prepare_models(Runtime& runtime, const StepPreview* preview) {
+void prepare_models(const SessionParts& session, const StepPreview* preview) {
+  const auto& models = session.state.models();
   std::vector<DistributedModelBase*> unplaced;
-  std::copy_if(runtime.models().begin(), runtime.models().end(), std::back_inserter(unplaced),
+  std::copy_if(models.begin(), models.end(), std::back_inserter(unplaced),
                [](const auto* model) { return !model->partitioned(); });
-  for (const auto* model : runtime.models()) {
+  for (const auto* model : models) {
     if (model->partitioned()) model->require_placed();
   }
   // What shares modules with another follows that one's placement.
   for (auto* trace = preview; !unplaced.empty(); trace = nullptr) {
-    DistributedModelBase::place(runtime, take_independent(unplaced), trace);
+    DistributedModelBase::place(session, take_independent(unplaced), trace);
   }
-  for (const auto* model : runtime.models()) model->state_->weights.begin_step();
+  for (const auto* model : models) model->state_->weights.begin_step();
 }
 
-/// Slices need no treatment of their own here, because a slice is never a buffer.
-void take_buffers_of_first(Runtime& runtime) {
-  const int first = runtime.join() == nullptr ? 0 : runtime.join()->first_active();
-  for (const auto* model : runtime.models()) {
+/// A slice is never a buffer.
+void take_buffers_of_first(const SessionParts& session) {
+  auto& rank = session.rank;
+  const auto& replicas = session.replicas;
+  const int first = replicas.join() == nullptr ? 0 : replicas.join()->first_active();
+  for (const auto* model : session.state.models()) {
     const auto& state = *model->state_;
     if (!state.placement) continue;
     std::unordered_set<const void*> buffers;
     for (const auto& buffer : state.module->buffers()) buffers.insert(buffer.unsafeGetTensorImpl());
-    auto held = state.placement->held_on(runtime.pp_rank());
+    auto held = state.placement->held_on(rank.pp_rank());
     std::erase_if(
         held, [&](const auto& tensor) { return buffers.count(tensor.unsafeGetTensorImpl()) == 0; });
-    dp::take_values_of(first, runtime.replicas(), held, runtime.bucket_bytes());
+    dp::take_values_of(first, rank.groups().replicas(), held, rank.bucket_bytes());
   }
 }
 
 NoSync DistributedModelBase::no_sync() {
-  SMP_REQUIRE(!state_->runtime().in_step(),
+  SMP_REQUIRE(!state_->session().rank.in_step(),
               "no_sync() in the body of a step; call it before the step, on every rank");
   return NoSync(state_->no_sync_scopes);
 }
@@ -367,12 +374,12 @@ NoSync DistributedModelBase::no_sync() {
 bool DistributedModelBase::syncs_gradients() const noexcept { return *state_->no_sync_scopes == 0; }
 
 void DistributedModelBase::register_comm_hook(std::shared_ptr<CommHook> hook) {
-  auto& runtime = state_->runtime();
+  const auto& rank = state_->session().rank;
   SMP_REQUIRE(
-      !runtime.in_step(), "rank ", runtime.topology().rank(),
+      !rank.in_step(), "rank ", rank.topology().rank(),
       ": register_comm_hook() in the body of a step; call it before the step, on every rank");
-  SMP_REQUIRE_AS(UnsupportedError, !hook || !runtime.config().shard_optimizer_state, "rank ",
-                 runtime.topology().rank(),
+  SMP_REQUIRE_AS(UnsupportedError, !hook || !rank.config().shard_optimizer_state, "rank ",
+                 rank.topology().rank(),
                  ": communication hooks do not go together with shard_optimizer_state, which "
                  "brings each gradient to one replica only; switch one of them off");
   state_->comm_hook = std::move(hook);
@@ -420,24 +427,24 @@ void DistributedModelBase::train(bool on) { state_->module->train(on); }
 bool DistributedModelBase::is_training() const { return state_->module->is_training(); }
 
 void DistributedModelBase::zero_grad(bool set_to_none) {
-  auto& runtime = state_->runtime();
-  SMP_REQUIRE(!runtime.in_step(),
+  const auto& session = state_->session();
+  SMP_REQUIRE(!session.rank.in_step(),
               "model.zero_grad() was called inside a step, where other microbatches have added to "
               "the gradients already; call it before the step, on every rank");
-  runtime.facts().note_zero_grad();
-  runtime.replica_gradients().forget_apart(state_->module->parameters());
+  session.state.facts().note_zero_grad();
+  session.replicas.gradients().forget_apart(state_->module->parameters());
   state_->module->zero_grad(set_to_none);
 }
 
 double DistributedModelBase::clip_grad_norm_(double max_norm) {
-  static_cast<void>(state_->runtime());  // the session lives
+  static_cast<void>(state_->session());  // the session lives
   return smp::clip_grad_norm_(*this, max_norm);
 }
 
 // ---- inside a step -----------------------------------------------------------------------------
 
 void DistributedModelBase::check_callable() const {
-  SMP_REQUIRE(state_->runtime().engine().current_microbatch() >= 0,
+  SMP_REQUIRE(state_->session().rank.engine().current_microbatch() >= 0,
               "the model was called outside of a step; call it in the body of smp::step (for "
               "evaluation too, under torch::NoGradGuard)");
 }
@@ -451,7 +458,7 @@ void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gr
 
 void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
-  state_->runtime().engine().backward(tensors, gradients, retain_graph);
+  state_->session().rank.engine().backward(tensors, gradients, retain_graph);
 }
 
 }  // namespace smp

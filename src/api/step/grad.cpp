@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "api/model/placed_parameters.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
 #include "base/check.h"
 #include "server/backward/executor.h"
 #include "server/promises/promised_tensor.h"
@@ -66,11 +67,11 @@ edge_list captures_of(const std::vector<at::Tensor>& inputs) {
 }
 
 void refuse_foreign(const std::vector<at::Tensor>& inputs) {
-  auto* runtime = Runtime::find_current();
-  if (runtime == nullptr) return;
-  const PlacedParameters parameters(*runtime);
+  const auto* session = SessionParts::find_current();
+  if (session == nullptr) return;
+  const PlacedParameters parameters(session->state);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    SMP_REQUIRE(!parameters.foreign(inputs[i]), "rank ", runtime->topology().rank(),
+    SMP_REQUIRE(!parameters.foreign(inputs[i]), "rank ", session->rank.topology().rank(),
                 ": smp::grad(): input ", i, ", shape ", inputs[i].sizes(),
                 ", is a parameter that lives on another rank; place its module with the code that "
                 "calls smp::grad() (model.set_partition()), or use model.backward()");

@@ -13,9 +13,13 @@
 
 #include "api/model/model_state.h"
 #include "api/planning/tracing.h"
-#include "api/rank/runtime.h"
+#include "api/rank/agreement.h"
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/replicas/replica_step.h"
+#include "api/replicas/replicas.h"
+#include "api/state/session_state.h"
 #include "api/step/microbatches.h"
-#include "api/step/replica_step.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/meta_scope.h"
@@ -25,20 +29,20 @@
 namespace smp {
 
 std::int64_t step_count() {
-  auto& runtime = Runtime::current();
-  return runtime.earlier_steps() + runtime.server().steps();
+  const auto& session = SessionParts::current();
+  return session.state.earlier_steps() + session.rank.server().steps();
 }
 
 void set_step_count(std::int64_t count) {
-  auto& runtime = Runtime::current();
-  SMP_REQUIRE(!runtime.in_step(), "rank ", runtime.topology().rank(), ": smp::set_step_count(",
-              count, ") inside a step; call it before, on every rank");
-  require_equal(runtime.communicator(Group::kWorld), static_cast<std::uint64_t>(count),
+  auto& rank = Rank::current();
+  SMP_REQUIRE(!rank.in_step(), "rank ", rank.topology().rank(), ": smp::set_step_count(", count,
+              ") inside a step; call it before, on every rank");
+  require_equal(rank.groups().of(Group::kWorld), static_cast<std::uint64_t>(count),
                 "the count given to smp::set_step_count",
                 "read it from the checkpoint on one rank, and give it to all with smp::broadcast");
-  SMP_REQUIRE(count >= 0, "rank ", runtime.topology().rank(), ": smp::set_step_count(", count,
+  SMP_REQUIRE(count >= 0, "rank ", rank.topology().rank(), ": smp::set_step_count(", count,
               "): steps count from 0; give it what smp::step_count() was");
-  runtime.set_earlier_steps(count - runtime.server().steps());
+  SessionState::current().set_earlier_steps(count - rank.server().steps());
 }
 
 }  // namespace smp
@@ -69,35 +73,39 @@ void warn_once(const std::vector<std::string>& texts) {
 }
 
 struct EndOfMeetings {
-  ~EndOfMeetings() { runtime.end_meetings(); }
-  Runtime& runtime;
+  ~EndOfMeetings() { rank.end_meetings(); }
+  Rank& rank;
 };
 
 /// One call of a step on this rank.
 class StepRun {
  public:
-  StepRun(Runtime& runtime, const StepOptions& options)
-      : runtime_(runtime), options_(options), among_replicas_(runtime, modes_.grad) {
-    const auto& config = runtime.config();
+  StepRun(const SessionParts& session, const StepOptions& options)
+      : session_(session),
+        options_(options),
+        among_replicas_(session.rank, session.replicas, modes_.grad) {
+    const auto& config = rank_.config();
     task_.microbatches = options.microbatches.value_or(config.microbatches);
     wanted_ = task_.microbatches;
-    task_.schedule = &runtime.schedule();
+    task_.schedule = &rank_.schedule();
     require_listed();
-    task_.earlier_steps = runtime.earlier_steps();
+    task_.earlier_steps = state_.earlier_steps();
     if (among_replicas_.shared()) {
-      task_.first_microbatch = std::int64_t{runtime.batch_number()} * wanted_;
+      task_.first_microbatch = std::int64_t{rank_.groups().batch_number()} * wanted_;
     }
     task_.broadcast_outputs = options.broadcast_outputs.value_or(config.broadcast_outputs);
     task_.outputs = &result_.outputs;
-    if (among_replicas_.shared() && modes_.grad) task_.gradients = &runtime.replica_gradients();
+    if (among_replicas_.shared() && modes_.grad) {
+      task_.gradients = &session.replicas.gradients();
+    }
   }
 
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
-    if (runtime_.topology().pp_size() > 1 || runtime_.num_replicas() > 1) compare_ranks(body);
+    if (rank_.topology().pp_size() > 1 || rank_.groups().num_replicas() > 1) compare_ranks(body);
     if (among_replicas_.idle()) return idle();
-    if (runtime_.is_first_stage()) prepare_body(std::move(arguments), body);
+    if (rank_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
-    prepare_models(runtime_, preview ? &*preview : nullptr);
+    prepare_models(session_, preview ? &*preview : nullptr);
     take_buffers();
     keep_state_in_order(body);
     warn_of_idle_stages();
@@ -117,9 +125,9 @@ class StepRun {
   /// Requires that the schedule's list covers all microbatches; on every rank, though the first may
   /// have rows for fewer.
   void require_listed() const {
-    const auto* list = task_.schedule->list(runtime_.topology().pp_rank());
+    const auto* list = task_.schedule->list(rank_.topology().pp_rank());
     SMP_REQUIRE(list == nullptr || wanted_ <= list->microbatches(), "rank ",
-                runtime_.topology().rank(), ": a step of ", wanted_,
+                rank_.topology().rank(), ": a step of ", wanted_,
                 " microbatches, and pipeline = ", task_.schedule->name(), " lists ",
                 list->microbatches(),
                 ": set microbatches to the largest number, or take pipeline = interleaved");
@@ -133,11 +141,11 @@ class StepRun {
     none.facts = task_.facts;
     std::exception_ptr problem;
     try {
-      if (runtime_.is_first_stage()) among_replicas_.agree(none, loss());
+      if (rank_.is_first_stage()) among_replicas_.agree(none, loss());
     } catch (...) {
       problem = std::current_exception();  // the others place models first, too
     }
-    prepare_models(runtime_, nullptr);
+    prepare_models(session_, nullptr);
     take_buffers();
     try {
       if (problem) std::rethrow_exception(problem);
@@ -150,40 +158,40 @@ class StepRun {
     return std::move(result_);
   }
 
-  std::string loss() const { return options_.loss.value_or(runtime_.config().loss); }
+  std::string loss() const { return options_.loss.value_or(rank_.config().loss); }
 
   void take_buffers() {
-    if (!among_replicas_.shared() || !modes_.grad || !runtime_.config().broadcast_buffers) return;
-    take_buffers_of_first(runtime_);
+    if (!among_replicas_.shared() || !modes_.grad || !rank_.config().broadcast_buffers) return;
+    take_buffers_of_first(session_);
   }
 
   /// Runs the step of this replica.
   void run_pipeline() {
-    runtime_.server().foreign().note_hooks();
-    const EndOfMeetings end{runtime_};
-    runtime_.last_trace() = runtime_.server().run_step(task_);
-    if (runtime_.is_first_stage()) runtime_.step_kinds().add(kind_);
+    rank_.server().foreign().note_hooks();
+    const EndOfMeetings end{rank_};
+    state_.last_trace() = rank_.server().run_step(task_);
+    if (rank_.is_first_stage()) state_.step_kinds().add(kind_);
     if (inputs_) inputs_->run_outside_graph();
   }
 
   /// Runs microbatches one at a time where modules keep state that others read, so that these find
   /// what they would find in one process; also in a kind of step that nobody has seen.
   void keep_state_in_order(const StepBody& body) {
-    task_.one_at_a_time = runtime_.server().modules().shared_state();
-    if (runtime_.is_first_stage()) {
-      kind_ = StepKinds::kind_of(runtime_, body.target_type(), modes_.grad);
-      if (!runtime_.step_kinds().has(kind_)) task_.one_at_a_time = true;
+    task_.one_at_a_time = rank_.server().modules().shared_state();
+    if (rank_.is_first_stage()) {
+      kind_ = StepKinds::kind_of(rank_, body.target_type(), modes_.grad);
+      if (!state_.step_kinds().has(kind_)) task_.one_at_a_time = true;
     }
-    if (task_.one_at_a_time) task_.schedule = &runtime_.one_at_a_time();
+    if (task_.one_at_a_time) task_.schedule = &rank_.one_at_a_time();
   }
 
   /// Warns of fewer microbatches than stages: a microbatch is on one stage at a time, unless it has
   /// calls that do not wait for each other.
   void warn_of_idle_stages() const {
-    const int stages = runtime_.topology().pp_size();
-    if (runtime_.topology().rank() != 0 || !modes_.grad || wanted_ >= stages) return;
-    if (!inputs_ || runtime_.models().empty()) return;
-    if (runtime_.server().modules().shared_state()) return;  // one after the other anyway
+    const int stages = rank_.topology().pp_size();
+    if (rank_.topology().rank() != 0 || !modes_.grad || wanted_ >= stages) return;
+    if (!inputs_ || state_.models().empty()) return;
+    if (rank_.server().modules().shared_state()) return;  // one after the other anyway
     warn_once({base::concat("a step of ", wanted_, wanted_ == 1 ? " microbatch" : " microbatches",
                             " on ", stages, " stages: ", stages - wanted_,
                             " of them or more may be idle at any time. Two microbatches for each "
@@ -193,21 +201,20 @@ class StepRun {
   }
 
   void compare_ranks(const StepBody& body) {
-    task_.facts =
-        runtime_.facts().take(body.target_type(), wanted_, modes_.grad, use_of_gradients());
+    task_.facts = state_.facts().take(body.target_type(), wanted_, modes_.grad, use_of_gradients());
     task_.explain_difference = [this](GlobalRank other, const std::string& facts) {
-      return StepFacts::explain(runtime_.topology().rank(), task_.facts, other.value(), facts);
+      return StepFacts::explain(rank_.topology().rank(), task_.facts, other.value(), facts);
     };
   }
 
   /// Returns what becomes of gradients, as text; empty if there is one replica.
   std::string use_of_gradients() const {
-    if (runtime_.num_replicas() == 1) return {};
+    if (rank_.groups().num_replicas() == 1) return {};
     if (!among_replicas_.shared()) return "none are computed (torch::NoGradGuard)";
     std::string apart, hooked;
-    for (std::size_t i = 0; i < runtime_.models().size(); ++i) {
-      if (!runtime_.models()[i]->syncs_gradients()) apart += base::concat(' ', i);
-      if (runtime_.models()[i]->comm_hook()) hooked += base::concat(' ', i);
+    for (std::size_t i = 0; i < state_.models().size(); ++i) {
+      if (!state_.models()[i]->syncs_gradients()) apart += base::concat(' ', i);
+      if (state_.models()[i]->comm_hook()) hooked += base::concat(' ', i);
     }
     if (!hooked.empty()) hooked = ", with communication hooks of models" + hooked;
     return (apart.empty() ? "averaged over replicas" : "kept apart (no_sync) of models" + apart) +
@@ -228,7 +235,7 @@ class StepRun {
     }
     if (!among_replicas_.shared()) return;
     batch.facts = task_.facts;
-    if (inputs_ && runtime_.ranks_of_batch() > 1) batch.samples = inputs_->digest();
+    if (inputs_ && rank_.groups().ranks_of_batch() > 1) batch.samples = inputs_->digest();
     try {
       const auto share = among_replicas_.agree(std::move(batch), loss());
       for (auto& weight : task_.weights) weight *= share;
@@ -246,7 +253,7 @@ class StepRun {
 
   void split(std::vector<StepArgument> arguments, const StepBody& body) {
     auto options = options_;
-    const auto& config = runtime_.config();
+    const auto& config = rank_.config();
     if (options.weights.empty()) options.weights = config.loss_weights;
     inputs_.emplace(std::move(arguments), options, task_.microbatches, loss());
     task_.microbatches = inputs_->count();
@@ -255,7 +262,7 @@ class StepRun {
     result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
     result_.outputs.back() = pack(inputs_->weights());
     task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
-    if (runtime_.topology().rank() == 0) warn_once(inputs_->doubtful());
+    if (rank_.topology().rank() == 0) warn_once(inputs_->doubtful());
   }
 
   StepPreview preview_of(const StepBody& body) const {
@@ -273,7 +280,7 @@ class StepRun {
     preview.body = &body.target_type();
     preview.arguments_key = [this](int microbatch) { return inputs_->preview_key(microbatch); };
     preview.microbatches = inputs_->count();
-    preview.traced = std::min(runtime_.config().trace_microbatches, inputs_->count());
+    preview.traced = std::min(rank_.config().trace_microbatches, inputs_->count());
     return preview;
   }
 
@@ -284,8 +291,8 @@ class StepRun {
       return body(microbatch, slices);
     }();
     inputs_->check_unchanged(microbatch);
-    runtime_.server().foreign().refuse_new_hooks();
-    refuse_written_weights(runtime_, microbatch);
+    rank_.server().foreign().refuse_new_hooks();
+    refuse_written_weights(session_, microbatch);
     own_all(output);
     result_.outputs[static_cast<std::size_t>(microbatch)] = std::move(output);
   }
@@ -298,7 +305,9 @@ class StepRun {
     result_.outputs.pop_back();
   }
 
-  Runtime& runtime_;
+  const SessionParts& session_;
+  Rank& rank_ = session_.rank;
+  SessionState& state_ = session_.state;
   const StepOptions& options_;
   server::StepTask task_;
   StepKinds::Kind kind_ = 0;
@@ -315,13 +324,14 @@ class StepRun {
 StepRunner::StepRunner(StepOptions options) : options_(std::move(options)) {}
 
 StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& body) {
-  auto& runtime = Runtime::current();
-  SMP_REQUIRE(!runtime.in_step(), "rank ", runtime.topology().rank(),
+  const auto& session = SessionParts::current();
+  auto& rank = session.rank;
+  SMP_REQUIRE(!rank.in_step(), "rank ", rank.topology().rank(),
               ": a step was called inside a step (in its body, or in a module or hook); call one "
               "after the other");
   const server::Watchdog::Step watched;  // over its trial run as well
-  const server::BetweenSteps recorded(runtime.server().recorder(), schedule::Phase::kOther);
-  return StepRun(runtime, options_).run(std::move(arguments), body);
+  const server::BetweenSteps recorded(rank.server().recorder(), schedule::Phase::kOther);
+  return StepRun(session, options_).run(std::move(arguments), body);
 }
 
 void require_outputs(bool here, std::size_t count) {

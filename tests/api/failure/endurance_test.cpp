@@ -3,7 +3,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/two_ranks.h"
 
 namespace smp {
@@ -62,7 +62,7 @@ Tensor batch(int step) {
 }
 
 void expect_nothing_left() {
-  const auto& server = Runtime::current().server().core();
+  const auto& server = Rank::current().server().core();
   EXPECT_EQ(server.step, nullptr);
   EXPECT_EQ(server.counters.records_left, 0u);
   EXPECT_EQ(server.workers.busy(), 0u);

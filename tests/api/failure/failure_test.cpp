@@ -5,7 +5,7 @@
 #include <array>
 
 #include "api/failure/fault_net.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/log.h"
 
 namespace smp {
@@ -120,7 +120,7 @@ class Training {
 using Outcomes = std::array<Outcome, kRanks>;
 
 void expect_nothing_left(std::size_t given_up) {
-  const auto& server = Runtime::current().server().core();
+  const auto& server = Rank::current().server().core();
   EXPECT_EQ(server.step, nullptr);
   EXPECT_EQ(server.counters.records_left, 0u);
   EXPECT_EQ(server.workers.busy(), 0u);

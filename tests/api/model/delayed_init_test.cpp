@@ -2,7 +2,7 @@
 // of ranks as if they had been built whole on each.
 #include <gmock/gmock.h>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "deferred/delayed_tensors.h"
 #include "zoo/differential.h"
 

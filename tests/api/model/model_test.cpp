@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "api/rank/plan_request.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/two_ranks.h"
 #include "zoo/differential.h"
 
@@ -89,7 +89,7 @@ TEST(Model, SendsTheRequestsOfTheFormula) {
           ranks, microbatches,
           [&](auto& model) {
             SCOPED_TRACE(model.plan().table());
-            const auto& counters = Runtime::current().server().core().counters;
+            const auto& counters = Rank::current().server().core().counters;
             const auto others = static_cast<std::uint64_t>((ranks - 1) * microbatches);
             EXPECT_EQ(counters.forward_requests, rank() == 0 ? others : 0);
             EXPECT_EQ(counters.backward_requests, rank() == 0 ? others : 0);

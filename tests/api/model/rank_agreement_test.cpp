@@ -66,8 +66,8 @@ TEST(RankAgreement, OptionsThatAPrintedModelShowsAreCompared) {
     Dropped net(rank() == 0 ? 0.1 : 0.25);
     DistributedModel model(net);
     EXPECT_THAT(refusal<UsageError>([&] { model.place(); }),
-                AllOf(HasSubstr("on rank 0 module 'drop' is torch::nn::Dropout(p=0.1"),
-                      HasSubstr("on rank 1 module 'drop' is torch::nn::Dropout(p=0.25")));
+                AllOf(HasSubstr("module 'drop': torch::nn::Dropout(p=0.1"),
+                      HasSubstr("on rank 0, torch::nn::Dropout(p=0.25"), HasSubstr("on rank 1;")));
   });
 }
 

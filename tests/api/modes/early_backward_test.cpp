@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/state/piece_programs.h"
 #include "server/replay/recorded_steps.h"
 
@@ -31,7 +31,7 @@ std::uint64_t early_of(const std::vector<int>& ranks, const Program& program,
                        const char* pipeline = "interleaved") {
   std::uint64_t early = 0;
   run_on(ranks, program, true, 1, pipeline,
-         [&] { early += Runtime::current().server().core().counters.early; });
+         [&] { early += Rank::current().server().core().counters.early; });
   return early;
 }
 
@@ -43,7 +43,7 @@ TEST(EarlyBackward, ALossIsNotAskedForByItself) {
   const Program program{{multiply, loss_of}, chained};
   for (const char* pipeline : {"simple", "interleaved", "1f1b"}) {
     run_on({0, 1}, program, true, 1, pipeline,
-           [] { EXPECT_EQ(Runtime::current().server().core().counters.fetched, 0u); });
+           [] { EXPECT_EQ(Rank::current().server().core().counters.fetched, 0u); });
   }
 }
 
@@ -139,7 +139,7 @@ void expect_as_alone_with(int far, std::uint64_t seeds, const auto& use) {
                   for (const auto& [name, parameter] : model.local_named_parameters()) {
                     note(results, name, parameter.grad());
                   }
-                  const auto early = Runtime::current().server().core().counters.early;
+                  const auto early = Rank::current().server().core().counters.early;
                   if (rank() == 0 && pipeline != std::string("simple")) {
                     EXPECT_GE(early, 1u);
                   }
@@ -239,7 +239,7 @@ TEST(EarlyBackward, LeavesItsCallsToALaterPass) {
             two_losses([&](const Tensor& loss) { model.backward(loss); }, *net, input);
           });
           for (int step = 0; step < kSteps; ++step) train(x);
-          early += Runtime::current().server().core().counters.early;
+          early += Rank::current().server().core().counters.early;
           for (const auto& [name, parameter] : model.local_named_parameters()) {
             note(results, name, parameter.grad());
           }
@@ -379,7 +379,7 @@ TEST(EarlyBackward, ThatDidNotBeginIsNotCountedAsAsked) {
                 model.set_partition("", 0);
                 for (int i = 0; i < 4; ++i) model.set_partition("p" + std::to_string(i), i);
                 auto train = smp::step([&](Tensor x) { model.backward(chain(*net, x)); });
-                const auto& core = Runtime::current().server().core();
+                const auto& core = Rank::current().server().core();
                 std::uint64_t before = 0;
                 for (int step = 0; step < kLast; ++step) {
                   barrier();
@@ -436,7 +436,7 @@ std::string error_of(const std::vector<PieceImpl::Act>& acts, bool promised, std
                   train(rows(2 * kMicrobatches));
                 }
               }
-              const auto& core = Runtime::current().server().core();
+              const auto& core = Rank::current().server().core();
               EXPECT_EQ(core.workers.busy(), 0u);
               EXPECT_EQ(core.counters.records_left, 0u);
             },

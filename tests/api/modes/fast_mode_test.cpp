@@ -204,7 +204,7 @@ std::uint64_t promised_calls(const Config& config) {
         model.set_partition("", 0);
         auto run = smp::step(
             [&](const Tensor& x) { model.backward(net->pieces[3](net->pieces[1](x)).sum()); });
-        const auto promised = [] { return Runtime::current().server().core().counters.promised; };
+        const auto promised = [] { return Rank::current().server().core().counters.promised; };
         for (int step = 0; step < kRecorded; ++step) run(plain_batch(step));
         const auto before = promised();
         for (int step = 0; step < 3; ++step) run(plain_batch(step));

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "api/rank/start.h"
+#include "api/session/start.h"
 #include "smp/distributed_model.h"
 #include "smp/module.h"
 #include "smp/placement.h"

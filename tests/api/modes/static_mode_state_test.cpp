@@ -18,7 +18,7 @@
 
 #include "api/far_model.h"
 #include "api/modes/static_mode_testing.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/two_ranks.h"
 
 namespace smp {
@@ -338,7 +338,7 @@ Discovered discover(const Discovery& how) {
     if (rank() == 0) found.replayed = replayed();
     if (rank() == 1) found.mean = net->far->mean.clone();
     found.known.at(static_cast<std::size_t>(rank())) =
-        Runtime::current().server().modules().any_in_order();
+        Rank::current().server().modules().any_in_order();
   };
   run_local(3, rank_main, config, how.run);
   return found;

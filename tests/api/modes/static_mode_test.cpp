@@ -7,7 +7,7 @@
 
 #include "api/far_model.h"
 #include "api/modes/static_mode_testing.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 
 namespace smp {
 namespace static_mode_test {
@@ -57,7 +57,7 @@ TEST(StaticMode, StaysRightWhateverWayCodeTakes) {
 struct ProbeImpl : torch::nn::Module {
   ProbeImpl() : weight(register_parameter("weight", torch::ones({3}, torch::kDouble))) {}
   Tensor forward(const Tensor& x) {
-    const auto& core = Runtime::current().server().core();
+    const auto& core = Rank::current().server().core();
     priorities.clear();
     for (int m = 0; m < 4; ++m) {
       priorities.push_back(core.priority(schedule::Phase::kForward, m));

@@ -133,9 +133,7 @@ void expect_same_bits(const Trained& one, const Trained& other) {
   }
 }
 
-std::uint64_t control_messages() {
-  return Runtime::current().server().core().port.control_messages();
-}
+std::uint64_t control_messages() { return Rank::current().server().core().port.control_messages(); }
 
 std::vector<std::uint64_t> messages_of_evaluations(Mode mode, const char* pipeline) {
   constexpr int kSteps = kRecorded + 3;

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "server/replay/recorded_steps.h"
 #include "smp/smp.h"
 
@@ -39,7 +39,7 @@ inline Config config_of(Mode mode, int microbatches) {
 }
 
 /// Steps so far, on rank 0.
-inline std::uint64_t replayed() { return Runtime::current().server().core().counters.replayed; }
+inline std::uint64_t replayed() { return Rank::current().server().core().counters.replayed; }
 
 /// Takes either dtype and returns what it got; computes in float64.
 struct PieceImpl : torch::nn::Module {

@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "api/optimizer/optimizer_fields.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/replicas/replicas.h"
+#include "api/state/optimizer_fields.h"
 #include "smp/checkpoint.h"
 #include "smp/smp.h"
 #include "support/refusal.h"
@@ -259,7 +260,7 @@ TEST(OptimizerShards, OfFrozenParametersAreEvenToo) {
                 model.place();
                 for (const auto& parameter : net->parameters()) {
                   if (parameter.requires_grad()) continue;
-                  owners.insert(Runtime::current().optimizer_shards().owner_of(parameter));
+                  owners.insert(Replicas::current().shards().owner_of(parameter));
                 }
               },
               config_of(1, true), {3});
@@ -315,7 +316,7 @@ TEST(OptimizerShards, SendNothingOfFrozenParameters) {
               auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
               body(words(0, dp_rank()));
               const auto sent_so_far = [] {
-                return Runtime::current().traffic().tensor_bytes_sent;
+                return Rank::current().channel().counters().tensor_bytes_sent;
               };
               const auto before = sent_so_far();
               optimizer.step();

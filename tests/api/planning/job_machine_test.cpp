@@ -1,7 +1,7 @@
 // Where stages are taken to be.
 #include "api/planning/job_machine.h"
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/two_ranks.h"
 #include "base/check.h"
 #include "base/machine/device.h"
@@ -34,7 +34,7 @@ simulate::Machine machine_of_four(const Config& config) {
   run_local(
       4,
       [&] {
-        const auto own = job_machine(Runtime::current());
+        const auto own = job_machine(Rank::current());
         if (rank() == 0) machine = own;
       },
       config);
@@ -117,7 +117,7 @@ simulate::Machine machine_of(const Config& config, int stages) {
   run_local(
       stages,
       [&] {
-        const auto own = job_machine(Runtime::current());
+        const auto own = job_machine(Rank::current());
         if (rank() == 0) machine = own;
       },
       config);

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "smp/session.h"
 
 namespace smp {
@@ -14,7 +14,7 @@ TEST(MessageProbe, MeasuresOnTheFirstRankWithAnyNumberOfPeers) {
   for (const int ranks : {2, 3, 12}) {
     run_local(ranks, [&] {
       const simulate::Machine usual;
-      const auto measured = with_measured_messages(Runtime::current(), usual, /*lends=*/false);
+      const auto measured = with_measured_messages(Rank::current(), usual, /*lends=*/false);
       if (rank() == 0) {
         EXPECT_NE(measured.latency, usual.latency) << "of " << ranks;
         EXPECT_GT(measured.latency, 1e-8);
@@ -32,9 +32,9 @@ TEST(MessageProbe, TellsTheNetworkFromWhatIsNear) {
   run_local(4, [&] {
     simulate::Machine usual;
     usual.places = {{0, 0, 0}, {0, 0, 0}, {1, 0, 0}, {1, 0, 0}};
-    const auto both = with_measured_messages(Runtime::current(), usual, /*lends=*/false);
+    const auto both = with_measured_messages(Rank::current(), usual, /*lends=*/false);
     usual.places = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}};
-    const auto far = with_measured_messages(Runtime::current(), usual, /*lends=*/false);
+    const auto far = with_measured_messages(Rank::current(), usual, /*lends=*/false);
     if (rank() != 0) return;
     EXPECT_NE(both.latency, usual.latency);
     EXPECT_NE(both.network.latency, usual.network.latency);
@@ -48,7 +48,7 @@ TEST(MessageProbe, AloneKeepsWhatItWasGiven) {
   run_local(1, [] {
     simulate::Machine machine;
     machine.latency = 0.5;
-    EXPECT_EQ(with_measured_messages(Runtime::current(), machine, /*lends=*/false).latency, 0.5);
+    EXPECT_EQ(with_measured_messages(Rank::current(), machine, /*lends=*/false).latency, 0.5);
   });
 }
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/two_ranks.h"
 
 namespace smp {
@@ -20,7 +20,7 @@ TEST(ClockOffset, IsFoundWithinItsError) {
   on_ranks(4, [&] {
     const auto own = static_cast<std::size_t>(rank());
     const base::SteadyClock clock;
-    found[own] = clock_offset(Runtime::current().communicator(Group::kPp),
+    found[own] = clock_offset(Rank::current().groups().of(Group::kPp),
                               [&] { return clock.now() + skew[own]; }, {true, false, false, false});
   });
   EXPECT_EQ(found[0].offset, 0);
@@ -35,7 +35,7 @@ TEST(ClockOffset, IsFoundWithinItsError) {
 TEST(ClockOffset, IsNoneWhereAClockIsShared) {
   on_ranks(3, [&] {
     const auto found =
-        clock_offset(Runtime::current().communicator(Group::kPp),
+        clock_offset(Rank::current().groups().of(Group::kPp),
                      []() -> Nanoseconds { return std::rand(); }, {true, true, true});
     EXPECT_EQ(found.offset, 0);
     EXPECT_EQ(found.error, 0);

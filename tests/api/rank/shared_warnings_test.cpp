@@ -3,7 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/state/session_state.h"
 #include "base/log.h"
 #include "smp/session.h"
 
@@ -40,13 +41,13 @@ TEST(SharedWarnings, ArePrintedOnceWhereRanksMeet) {
   const base::LogCapture capture;
   base::set_log_rank(0);
   run_local(3, [] {
-    auto& runtime = Runtime::current();
-    runtime.warnings().note("the same");
-    if (rank() > 0) runtime.warnings().note("of some");
+    auto& warnings = SessionState::current().warnings();
+    warnings.note("the same");
+    if (rank() > 0) warnings.note("of some");
     for (int meeting = 0; meeting < 2; ++meeting) {
-      runtime.warnings().meet(runtime.communicator(Group::kWorld));
+      warnings.meet(Rank::current().groups().of(Group::kWorld));
     }
-    runtime.warnings().note("of rank " + std::to_string(rank()));
+    warnings.note("of rank " + std::to_string(rank()));
   });
   EXPECT_THAT(capture.text(), testing::StartsWith("[smp W rank 0] ranks 0-2: the same\n"
                                                   "[smp W rank 0] ranks 1-2: of some\n"));

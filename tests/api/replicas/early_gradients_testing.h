@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/replicas/replicas.h"
 #include "zoo/zoo.h"
 
 namespace smp::zoo {
@@ -132,7 +132,7 @@ inline void train_rank(const Program& program, Outcome& outcome) {
   for (const auto& [name, parameter] : replica.model.local_named_parameters()) {
     outcome.values[std::to_string(rank()) + " " + name] = parameter.detach().clone();
   }
-  outcome.early += Runtime::current().replica_gradients().averaged_early();
+  outcome.early += Replicas::current().gradients().averaged_early();
 }
 
 inline void expect_same(const std::map<std::string, Tensor>& own,

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/replicas/early_gradients_local.h"
+#include "api/replicas/replicas.h"
 
 namespace smp::zoo {
 namespace early_shards_test {
@@ -145,7 +146,9 @@ Sent bytes_sent(const Program& program, bool overlap) {
             [&] {
               int step = 0;
               Replica replica(program, step);
-              const auto so_far = [] { return Runtime::current().traffic().tensor_bytes_sent; };
+              const auto so_far = [] {
+                return Rank::current().channel().counters().tensor_bytes_sent;
+              };
               for (; step < 3; ++step) {
                 replica.optimizer.zero_grad();
                 const auto before = so_far();
@@ -156,7 +159,7 @@ Sent bytes_sent(const Program& program, bool overlap) {
                 sent.in_step += between - before;
                 sent.after += so_far() - between;
               }
-              const auto early = Runtime::current().replica_gradients().averaged_early();
+              const auto early = Replicas::current().gradients().averaged_early();
               EXPECT_EQ(early > 0, overlap);
             },
             config_of(program, overlap, 2e-3), {.seed = 1});

@@ -2,7 +2,7 @@
 // process.
 #include <gtest/gtest.h>
 
-#include "api/rank/start.h"
+#include "api/session/start.h"
 #include "fiber/scheduler.h"
 #include "support/own_mpi.h"
 #include "zoo/differential.h"

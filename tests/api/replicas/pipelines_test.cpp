@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "api/rank/start.h"
+#include "api/session/start.h"
 #include "zoo/differential.h"
 
 namespace smp::zoo {

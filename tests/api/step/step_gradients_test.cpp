@@ -4,7 +4,7 @@
 #include <torch/types.h>
 
 #include "api/far_model.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "api/two_ranks.h"
 
 namespace smp {
@@ -167,7 +167,7 @@ TEST(StepGradients, WithoutGradModeNothingLeavesTheStep) {
     auto predict = smp::step([&](Tensor x) { return own.model(x); });
     EXPECT_FALSE(predict(outside.x).concat().requires_grad());
     EXPECT_FALSE(outside.leaf.grad().defined());
-    const auto& server = Runtime::current().server().core();
+    const auto& server = Rank::current().server().core();
     EXPECT_EQ(server.step, nullptr);
     EXPECT_EQ(server.counters.backward_requests, 0u);
     EXPECT_EQ(server.counters.executed_forward, rank() == 1 ? 2u : 0u);

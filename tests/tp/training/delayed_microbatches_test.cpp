@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/replicas/replicas.h"
 #include "d2d/wire/simulated_job.h"
 #include "smp/smp.h"
 #include "smp/tp.h"
@@ -121,7 +121,7 @@ void train(Run& run, std::uint64_t seed) {
   for (const auto& [name, parameter] : model.local_named_parameters()) {
     run.values[std::to_string(rank()) + ' ' + name] = parameter.detach().clone();
   }
-  run.early += Runtime::current().replica_gradients().averaged_early();
+  run.early += Replicas::current().gradients().averaged_early();
 }
 
 Run run_of(const Case& one, std::uint64_t seed) {

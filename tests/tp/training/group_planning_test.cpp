@@ -6,7 +6,7 @@
 #include <string>
 
 #include "api/planning/job_machine.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "base/log.h"
 #include "support/refusal.h"
 #include "tp/group/exchange.h"
@@ -152,7 +152,7 @@ TEST(GroupPlanning, CountsWhatDistributedModulesExchange) {
   double exchanges = 0;
   run_local(2 * kTp,
             [&] {
-              const auto machine = job_machine(Runtime::current());
+              const auto machine = job_machine(Rank::current());
               const double rows = 100 * 8 * sizeof(float);
               const auto seconds = [&](const Exchange& exchange, double bytes) {
                 const auto there = exchange.traffic(kTp, bytes);

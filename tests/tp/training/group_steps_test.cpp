@@ -6,7 +6,7 @@
 #include <memory>
 #include <tuple>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
 #include "support/refusal.h"
 #include "tp/training/sliced_training.h"
 
@@ -414,9 +414,9 @@ TEST(GroupSteps, ForgetTheirLanes) {
               });
               // From the second step on buckets of gradients have lanes of their own, which stay.
               for (int s = 0; s < 2; ++s) train(samples(s, dp_rank()).tokens);
-              const auto after_two = Runtime::current().lanes();
+              const auto after_two = Rank::current().groups().lanes();
               for (int s = 2; s < 6; ++s) train(samples(s, dp_rank()).tokens);
-              EXPECT_EQ(Runtime::current().lanes(), after_two);
+              EXPECT_EQ(Rank::current().groups().lanes(), after_two);
             },
             config_of(2), {1});
 }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "api/rank/runtime.h"
+#include "api/replicas/replicas.h"
 #include "smp/smp.h"
 #include "smp/tp.h"
 
@@ -159,7 +159,7 @@ inline Training train_sliced(bool sparse = false, bool sharded = false,
   for (const auto& [name, parameter] : model.local_named_parameters()) {
     training.note("", name, parameter);
   }
-  training.early = Runtime::current().replica_gradients().averaged_early();
+  training.early = Replicas::current().gradients().averaged_early();
   return training;
 }
 

@@ -1,11 +1,12 @@
-// api/optimizer/optimizer_shards.cpp: slices first, which fewer ranks can own; then what is left
+// api/replicas/optimizer_shards.cpp: slices first, which fewer ranks can own; then what is left
 // evens out.
-#include "api/optimizer/optimizer_shards.h"
+#include "api/replicas/optimizer_shards.h"
 
 #include <algorithm>
 
 #include "api/model/describe_model.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/state/session_state.h"
 #include "dp/owner_values.h"
 #include "dp/shard_plan.h"
 #include "smp/distributed_model.h"
@@ -39,24 +40,24 @@ std::vector<int> deal_out(const std::vector<at::Tensor>& parameters,
   return owners;
 }
 
-/// Returns the slices of all models.
-std::vector<tp::SlicedParameters> slices_of(Runtime& runtime) {
+/// Of all models.
+std::vector<tp::SlicedParameters> slices_of(const Rank& rank, const SessionState& state) {
   std::vector<tp::SlicedParameters> slices;
-  if (runtime.topology().tp_size() == 1) return slices;
-  for (const auto* model : runtime.models()) slices.emplace_back(model->base_module());
+  if (rank.topology().tp_size() == 1) return slices;
+  for (const auto* model : state.models()) slices.emplace_back(model->base_module());
   return slices;
 }
 
 }  // namespace
 
 bool OptimizerShards::active() const noexcept {
-  return runtime_.config().shard_optimizer_state && runtime_.num_replicas() > 1;
+  return rank_.config().shard_optimizer_state && rank_.groups().num_replicas() > 1;
 }
 
 void OptimizerShards::note_shares(ModelDescription& model) const {
-  if (!runtime_.config().shard_optimizer_state) return;
+  if (!rank_.config().shard_optimizer_state) return;
   const tp::SlicedParameters slices(*model.modules.front());
-  const auto& topology = runtime_.topology();
+  const auto& topology = rank_.topology();
   for (std::size_t m = 0; m < model.modules.size(); ++m) {
     const auto own = model.modules[m]->named_parameters(/*recurse=*/false);
     for (const auto& [name, number] : model.tree.nodes[m].parameters) {
@@ -68,7 +69,7 @@ void OptimizerShards::note_shares(ModelDescription& model) const {
 
 void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> slices, whole;
-  const auto models = slices_of(runtime_);
+  const auto models = slices_of(rank_, state_);
   for (const auto& parameter : parameters) {
     if (find(parameter) != nullptr) continue;
     const bool sliced = std::any_of(models.begin(), models.end(), [&](const auto& of_model) {
@@ -78,22 +79,21 @@ void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {
   }
   deal_slices(slices);
   deal_whole(whole);
-  runtime_.replica_gradients().forget();
 }
 
 void OptimizerShards::deal_slices(const std::vector<at::Tensor>& slices) {
-  const auto replicas = runtime_.slice_replicas();
+  const auto replicas = rank_.groups().slice_replicas();
   slice_loads_.resize(static_cast<std::size_t>(replicas.size()));
   add(slices, deal_out(slices, slice_loads_), replicas, true);
 }
 
 void OptimizerShards::deal_whole(const std::vector<at::Tensor>& parameters) {
-  const auto replicas = runtime_.replicas();
+  const auto replicas = rank_.groups().replicas();
   whole_loads_.resize(static_cast<std::size_t>(replicas.size()));
   auto loads = whole_loads_;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const auto rank = replicas.members()[static_cast<int>(i)].value();
-    loads[i] += slice_loads_[static_cast<std::size_t>(runtime_.topology().coordinates(rank).rdp)];
+    loads[i] += slice_loads_[static_cast<std::size_t>(rank_.topology().coordinates(rank).rdp)];
   }
   const auto owners = deal_out(parameters, loads);
   const auto bytes = bytes_of(parameters, true);
@@ -150,9 +150,9 @@ void OptimizerShards::take_values(const std::vector<at::Tensor>& parameters) con
     if (owner_of(parameter) < 0) continue;
     (is_slice(parameter) ? slices : whole).push_back(parameter);
   }
-  dp::OwnerValues values(runtime_.bucket_bytes());
-  values.take(runtime_.slice_replicas(), slices, owners_of(slices));
-  values.take(runtime_.replicas(), whole, owners_of(whole));
+  dp::OwnerValues values(rank_.bucket_bytes());
+  values.take(rank_.groups().slice_replicas(), slices, owners_of(slices));
+  values.take(rank_.groups().replicas(), whole, owners_of(whole));
   values.finish();
 }
 

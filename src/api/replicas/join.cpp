@@ -1,11 +1,12 @@
-// api/step/join.cpp: who still has a batch, and that those who have none idle.
+// api/replicas/join.cpp: who still has a batch, and that those who have none idle.
 #include "smp/join.h"
 
 #include <algorithm>
 #include <map>
 
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/replicas/replicas.h"
 #include "base/check.h"
 
 namespace smp {
@@ -36,22 +37,25 @@ void require_alike_where_shared(const std::vector<Round>& rounds) {
 }  // namespace
 
 Join::Join(JoinOptions options)
-    : runtime_(Runtime::current()), options_(options), num_active_(runtime_.num_replicas()) {
-  SMP_REQUIRE(!runtime_.in_step(), "rank ", runtime_.topology().rank(),
+    : rank_(Rank::current()),
+      replicas_(Replicas::current()),
+      options_(options),
+      num_active_(rank_.groups().num_replicas()) {
+  SMP_REQUIRE(!rank_.in_step(), "rank ", rank_.topology().rank(),
               ": smp::Join in the body of a step; make it before the loop, on every rank");
-  SMP_REQUIRE(runtime_.join() == nullptr, "rank ", runtime_.topology().rank(),
+  SMP_REQUIRE(replicas_.join() == nullptr, "rank ", rank_.topology().rank(),
               ": another smp::Join lives; end it before the next one is made");
-  runtime_.set_join(this);
+  replicas_.set_join(this);
 }
 
-Join::~Join() { runtime_.set_join(nullptr); }
+Join::~Join() { replicas_.set_join(nullptr); }
 
 bool Join::next(bool has_batch) {
-  SMP_REQUIRE(!runtime_.in_step(), "rank ", runtime_.topology().rank(),
+  SMP_REQUIRE(!rank_.in_step(), "rank ", rank_.topology().rank(),
               ": Join::next() in the body of a step; call it between steps, on every rank");
-  const auto& topology = runtime_.topology();
-  active_ = value_of_first(runtime_.communicator(Group::kPp), has_batch);
-  const auto rounds = gather_values(runtime_.replicas(), Round{active_, topology.rdp_rank()},
+  const auto& topology = rank_.topology();
+  active_ = value_of_first(rank_.groups().of(Group::kPp), has_batch);
+  const auto rounds = gather_values(rank_.groups().replicas(), Round{active_, topology.rdp_rank()},
                                     "whether another replica has a batch (smp::Join)");
   require_alike_where_shared(rounds);
   num_active_ = static_cast<int>(std::count_if(rounds.begin(), rounds.end(),

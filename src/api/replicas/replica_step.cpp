@@ -1,15 +1,15 @@
-// api/step/replica_step.cpp: whatever happens in a replica, every rank takes part in both
+// api/replicas/replica_step.cpp: whatever happens in a replica, every rank takes part in both
 // exchanges, so that nobody waits for one that has failed.
-#include "api/step/replica_step.h"
+#include "api/replicas/replica_step.h"
 
 #include <exception>
 #include <utility>
 
 #include "alive/common_errors.h"
 #include "api/rank/exchange.h"
-#include "api/rank/runtime.h"
-#include "api/step/replica_gradients.h"
-#include "api/step/step_facts.h"
+#include "api/rank/rank.h"
+#include "api/replicas/replicas.h"
+#include "api/state/step_facts.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "dp/loss_share.h"
@@ -32,20 +32,18 @@ std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
                       ")");
 }
 
-/// Throws the failure of `replica`, which prints it itself.
-[[noreturn]] void throw_failure(Runtime& runtime, const d2d::Communicator& replicas,
-                                std::size_t replica, const std::string& what,
-                                const Ending& ending) {
+/// What `replica` says of itself, which is where it is printed.
+[[noreturn]] void throw_failure(Rank& rank, const d2d::Communicator& replicas, std::size_t replica,
+                                const std::string& what, const Ending& ending) {
   const auto text = base::concat(name_of(replicas, replica), what, ": ", ending.failure);
   server::leave_to_another_rank(text, replicas.members()[static_cast<int>(replica)]);
-  server::throw_remote({runtime.pp_rank(), text, ending.type});
+  server::throw_remote({rank.pp_rank(), text, ending.type});
 }
 
-/// Returns the exception that is being handled, without where it was thrown: others put that in
-/// front.
-server::Failure current_failure(Runtime& runtime) {
+/// Of the exception that is being handled: where it was thrown is said in front of it by others.
+server::Failure current_failure(Rank& rank) {
   const std::string separator = ": ";
-  auto failure = server::failure_of(std::current_exception(), runtime.pp_rank(), "");
+  auto failure = server::failure_of(std::current_exception(), rank.pp_rank(), "");
   if (failure.text.starts_with(separator)) failure.text.erase(0, separator.size());
   if (failure.text.empty()) failure.text = "an error without a text";
   return failure;
@@ -53,27 +51,27 @@ server::Failure current_failure(Runtime& runtime) {
 
 }  // namespace
 
-ReplicaStep::ReplicaStep(Runtime& runtime, bool learns)
-    : runtime_(runtime), learns_(learns), shared_(members().size() > 1) {
+ReplicaStep::ReplicaStep(Rank& rank, Replicas& replicas, bool learns)
+    : rank_(rank), replicas_(replicas), learns_(learns), shared_(members().size() > 1) {
   if (!shared_ || !learns) return;
-  SMP_REQUIRE(runtime.join() == nullptr || runtime.join()->num_active() > 0, "rank ",
-              runtime.topology().rank(),
+  SMP_REQUIRE(replicas.join() == nullptr || replicas.join()->num_active() > 0, "rank ",
+              rank.topology().rank(),
               ": a step with gradients after the last round of smp::Join, in which no replica had "
               "a batch; end the Join (its scope) first");
-  runtime.count_shared_step();
+  replicas.count_shared_step();
 }
 
 d2d::Communicator ReplicaStep::members() const {
-  return learns_ ? runtime_.replicas() : runtime_.slice_holders();
+  return learns_ ? rank_.groups().replicas() : rank_.groups().slice_holders();
 }
 
 double ReplicaStep::agree(Batch own, const std::string& loss) const {
-  own.step = learns_ ? runtime_.shared_steps() : runtime_.server().steps() + 1;
+  own.step = learns_ ? replicas_.shared_steps() : rank_.server().steps() + 1;
   const auto batches = exchange(own);
   const auto replicas = members();
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].problem.empty() || static_cast<int>(i) == replicas.rank()) continue;
-    throw_failure(runtime_, replicas, i, " cannot run this step", {batches[i].problem, 0, {}});
+    throw_failure(rank_, replicas, i, " cannot run this step", {batches[i].problem, 0, {}});
   }
   require_same_steps(batches);
   require_same_facts(batches);
@@ -83,15 +81,15 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
 }
 
 bool ReplicaStep::idle() const noexcept {
-  const auto* join = runtime_.join();
+  const auto* join = replicas_.join();
   return shared_ && learns_ && join != nullptr && !join->active();
 }
 
 /// True if the batch of `other` counts besides this rank's. With a prescaled batch one rank of each
 /// group counts: the one with this rank's tp_rank.
 bool ReplicaStep::counts_apart(GlobalRank other) const {
-  if (runtime_.ranks_of_batch() == 1) return true;
-  return runtime_.topology().coordinates(other.value()).tp == runtime_.topology().tp_rank();
+  if (rank_.groups().ranks_of_batch() == 1) return true;
+  return rank_.topology().coordinates(other.value()).tp == rank_.topology().tp_rank();
 }
 
 double ReplicaStep::share_of_loss(const std::vector<Batch>& batches,
@@ -109,16 +107,16 @@ double ReplicaStep::share_of_loss(const std::vector<Batch>& batches,
   if (static_cast<int>(rows.size()) == all) return dp::loss_share(loss, rows, own);
   if (idle()) return 1;
   return dp::loss_share(loss, rows, own) *
-         dp::active_share(
-             loss, static_cast<int>(rows.size()), all,
-             runtime_.join() == nullptr || runtime_.join()->options().divide_by_initial_world_size);
+         dp::active_share(loss, static_cast<int>(rows.size()), all,
+                          replicas_.join() == nullptr ||
+                              replicas_.join()->options().divide_by_initial_world_size);
 }
 
 std::vector<ReplicaStep::Batch> ReplicaStep::exchange(const Batch& own) const try {
   return gather_values(members(), own, "the start of a step in all replicas");
 } catch (const PeerLostError& error) {
   throw PeerLostError(
-      base::concat("rank ", runtime_.topology().rank(), ": step ", own.step,
+      base::concat("rank ", rank_.topology().rank(), ": step ", own.step,
                    " of this replica has none in another: ", error.what(),
                    "; give every replica the same number of batches (smp::DistributedSampler "
                    "does), or let those "
@@ -155,7 +153,7 @@ void ReplicaStep::require_same_facts(const std::vector<Batch>& batches) const {
 /// wait in the modules for ranks that are done.
 void ReplicaStep::require_same_counts(const std::vector<Batch>& batches) const {
   const auto ranks = members().members();
-  const auto& topology = runtime_.topology();
+  const auto& topology = rank_.topology();
   const auto& own = batches[static_cast<std::size_t>(members().rank())];
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto other = ranks[static_cast<int>(i)];
@@ -177,8 +175,8 @@ void ReplicaStep::require_same_samples(const std::vector<Batch>& batches) const 
   const auto own = static_cast<std::size_t>(members().rank());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto other = ranks[static_cast<int>(i)];
-    if (!runtime_.has_batch_of(other) || batches[i].idle || batches[own].idle) continue;
-    SMP_REQUIRE(batches[i].samples == batches[own].samples, "rank ", runtime_.topology().rank(),
+    if (!rank_.groups().has_batch_of(other) || batches[i].idle || batches[own].idle) continue;
+    SMP_REQUIRE(batches[i].samples == batches[own].samples, "rank ", rank_.topology().rank(),
                 " and rank ", other, " share distributed modules and, with prescaled_batch, one ",
                 "batch, but were given different ones, ", batches[own].samples, " and ",
                 batches[i].samples, "; read the samples of smp::data_shard(), which are the same ",
@@ -194,31 +192,31 @@ struct ReplicaStep::EndOfStep {
 };
 
 void ReplicaStep::begin() const {
-  if (shared_ && learns_) runtime_.replica_gradients().begin_step();
+  if (shared_ && learns_) replicas_.gradients().begin_step(replicas_.shared_steps());
 }
 
 void ReplicaStep::finish() const {
   if (!shared_) return;
-  const EndOfStep end{runtime_.replica_gradients()};
+  const EndOfStep end{replicas_.gradients()};
   const auto replicas = members();
   Ending own;
-  if (learns_) own.gradients = runtime_.replica_gradients().report();
+  if (learns_) own.gradients = replicas_.gradients().report();
   const auto endings = gather_values(replicas, own, "the end of a step in all replicas");
   std::vector<ReplicaGradients::Reports> reports;
   for (std::size_t i = 0; i < endings.size(); ++i) {
     if (!endings[i].failure.empty()) {
-      throw_failure(runtime_, replicas, i, " failed in this step", endings[i]);
+      throw_failure(rank_, replicas, i, " failed in this step", endings[i]);
     }
     reports.push_back(endings[i].gradients);
   }
-  if (learns_) runtime_.replica_gradients().reduce(reports);
+  if (learns_) replicas_.gradients().reduce(reports, replicas_.shared_steps());
 }
 
 void ReplicaStep::fail() const noexcept {
   if (!shared_) return;
-  const EndOfStep end{runtime_.replica_gradients()};
+  const EndOfStep end{replicas_.gradients()};
   try {
-    const auto failure = current_failure(runtime_);
+    const auto failure = current_failure(rank_);
     gather_values(members(), Ending{failure.text, failure.type, {}},
                   "the end of a step in all replicas");
   } catch (...) {  // they are gone; what ended the step here is thrown

@@ -1,5 +1,5 @@
-// api/step/replica_gradients.cpp: see the header.
-#include "api/step/replica_gradients.h"
+// api/replicas/replica_gradients.cpp: see the header.
+#include "api/replicas/replica_gradients.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -10,7 +10,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "api/rank/runtime.h"
+#include "api/rank/rank.h"
+#include "api/replicas/optimizer_shards.h"
+#include "api/state/session_state.h"
 #include "base/log.h"
 #include "fiber/scheduler.h"
 #include "smp/distributed_model.h"
@@ -24,7 +26,7 @@ void ReplicaGradients::forget() {
   places_.clear();
   if (apart_.empty()) return;
   std::unordered_set<const void*> alive;
-  for (const auto* model : runtime_.models()) {
+  for (const auto* model : state_.models()) {
     for (const auto& parameter : model->base_module().parameters()) {
       if (apart_.contains(parameter.unsafeGetTensorImpl())) {
         alive.insert(parameter.unsafeGetTensorImpl());
@@ -37,7 +39,7 @@ void ReplicaGradients::forget() {
 /// Finds the parameters of each model; what two models share is averaged with the first.
 void ReplicaGradients::find_models() {
   std::unordered_set<const void*> seen;
-  for (const auto* model : runtime_.models()) {
+  for (const auto* model : state_.models()) {
     if (!model->partitioned()) continue;
     const tp::SlicedParameters slices(model->base_module());
     std::vector<at::Tensor> whole, sliced;
@@ -45,20 +47,19 @@ void ReplicaGradients::find_models() {
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       (slices.contain(parameter) ? sliced : whole).push_back(parameter);
     }
-    const auto& shards = runtime_.optimizer_shards();
-    const int replicas = runtime_.num_replicas();
-    const int of_slices = runtime_.slice_replicas().size();
+    const int replicas = rank_.groups().num_replicas();
+    const int of_slices = rank_.groups().slice_replicas().size();
     std::vector<Owned> owned;
     const auto add_owned = [&](const std::vector<at::Tensor>& parameters, int divisor) {
       for (const auto& parameter : parameters) {
-        if (shards.is_here(parameter)) owned.push_back({parameter, divisor});
+        if (shards_.is_here(parameter)) owned.push_back({parameter, divisor});
       }
     };
     add_owned(whole, replicas);
     add_owned(sliced, of_slices);
-    auto of_whole = make_reducer(runtime_.replicas(), whole, replicas);
+    auto of_whole = make_reducer(rank_.groups().replicas(), whole, replicas);
     auto of_sliced =
-        make_reducer(runtime_.slice_replicas(), sliced, of_slices * batches_of_slices());
+        make_reducer(rank_.groups().slice_replicas(), sliced, of_slices * batches_of_slices());
     models_.push_back(
         {model, std::move(of_whole), std::move(of_sliced), std::move(owned), std::move(sliced)});
   }
@@ -67,17 +68,17 @@ void ReplicaGradients::find_models() {
 /// Returns the number of batches that a slice's gradient is of: those that the ranks of its group
 /// read.
 int ReplicaGradients::batches_of_slices() {
-  const int batches = runtime_.num_replicas() / runtime_.ranks_of_batch();
-  return batches / runtime_.slice_replicas().size();
+  const int batches = rank_.groups().num_replicas() / rank_.groups().ranks_of_batch();
+  return batches / rank_.groups().slice_replicas().size();
 }
 
 /// Makes a reducer with lanes of its own, apart from those of the reducers made before it.
 std::unique_ptr<dp::GradientReducer> ReplicaGradients::make_reducer(
     const d2d::Communicator& members, const std::vector<at::Tensor>& parameters, int divisor) {
   constexpr std::uint64_t kFirstLane = std::uint64_t{1} << 48, kLanes = std::uint64_t{1} << 32;
-  auto reducer = std::make_unique<dp::GradientReducer>(
-      members, parameters, runtime_.bucket_bytes(), kFirstLane + kLanes * places_.size(), divisor,
-      runtime_.optimizer_shards().owners_of(parameters));
+  auto reducer = std::make_unique<dp::GradientReducer>(members, parameters, rank_.bucket_bytes(),
+                                                       kFirstLane + kLanes * places_.size(),
+                                                       divisor, shards_.owners_of(parameters));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     places_[parameters[i].unsafeGetTensorImpl()] = {reducer.get(), i};
   }
@@ -101,7 +102,7 @@ ReplicaGradients::Reports ReplicaGradients::report() {
 
 /// Returns the numbers of slice_replicas() among all replicas.
 std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
-  const auto all = runtime_.replicas(), same = runtime_.slice_replicas();
+  const auto all = rank_.groups().replicas(), same = rank_.groups().slice_replicas();
   std::vector<std::size_t> numbers;
   for (const auto rank : same.members()) {
     numbers.push_back(static_cast<std::size_t>(all.members().position(rank)));
@@ -109,11 +110,11 @@ std::vector<std::size_t> ReplicaGradients::replicas_of_slices() const {
   return numbers;
 }
 
-/// The order of the calls matters: before the first step with gradients no model is known, so
-/// nothing begins early.
-void ReplicaGradients::begin_step() {
-  if (runtime_.num_replicas() == 1) return;
-  begin_early();
+/// The order matters: before the first step with gradients nothing is known of them, and nothing
+/// begins early.
+void ReplicaGradients::begin_step(std::int64_t step) {
+  if (rank_.groups().num_replicas() == 1) return;
+  begin_early(static_cast<std::uint64_t>(step));
   if (models_.empty()) find_models();
   take_means();
   count_slices_for_batches();
@@ -161,12 +162,11 @@ void ReplicaGradients::set_hook(const Model& model) {
   model.sliced->set_hook(hook, model.whole->buckets());
 }
 
-void ReplicaGradients::begin_early() {
-  const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
+void ReplicaGradients::begin_early(std::uint64_t step) {
   for (const auto& model : models_) set_hook(model);
   for_each_reducer([&](const Model& model, auto& reducer) {
-    if (!runtime_.config().overlapping_allreduce || !model.model->syncs_gradients()) return;
-    reducer.begin_step(step, runtime_.server().wake());
+    if (!rank_.config().overlapping_allreduce || !model.model->syncs_gradients()) return;
+    reducer.begin_step(step, rank_.server().wake());
   });
 }
 
@@ -208,15 +208,15 @@ void ReplicaGradients::end_step() noexcept try {
     }
   }
 } catch (const std::exception& error) {
-  base::log(base::LogLevel::kWarning, "rank ", runtime_.topology().rank(),
+  base::log(base::LogLevel::kWarning, "rank ", rank_.topology().rank(),
             ": gradients of slices that were not averaged stay sums over the batches of ",
             "the ranks that share them: ", error.what(), "; zero them before the next step");
 }
 
-void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
+void ReplicaGradients::reduce(const std::vector<Reports>& reports, std::int64_t step) {
   taken_.clear();
   const auto same_slices = replicas_of_slices();
-  const auto step = static_cast<std::uint64_t>(runtime_.shared_steps());
+  const auto number = static_cast<std::uint64_t>(step);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     auto& model = models_[i];
     if (!model.model->syncs_gradients()) {
@@ -230,8 +230,8 @@ void ReplicaGradients::reduce(const std::vector<Reports>& reports) {
     for (const auto& replica : reports) of_whole.push_back(replica.at(2 * i));
     for (const auto replica : same_slices) of_slices.push_back(reports.at(replica).at(2 * i + 1));
     set_hook(model);
-    model.whole->reduce(of_whole, step);
-    model.sliced->reduce(of_slices, step);
+    model.whole->reduce(of_whole, number);
+    model.sliced->reduce(of_slices, number);
     model.summed = false;
     for (const auto& [parameter, divisor] : model.owned) {
       const auto& mean = parameter.grad();

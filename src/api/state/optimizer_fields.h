@@ -1,4 +1,4 @@
-// api/optimizer/optimizer_fields.h: what LibTorch's optimizers keep for a parameter, and their
+// api/state/optimizer_fields.h: what LibTorch's optimizers keep for a parameter, and their
 // options, by PyTorch's names.
 #pragma once
 

@@ -1,32 +1,23 @@
-// api/step/step_facts.cpp: facts as names and values; where bytes differ, the first fact that does.
-#include "api/step/step_facts.h"
+// api/state/step_facts.cpp: facts as names and values; where bytes differ, the first fact that
+// does.
+#include "api/state/step_facts.h"
 
 #include <c10/util/Type.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
-#include "api/optimizer/optimizer_fields.h"
+#include "api/rank/agreement.h"
+#include "api/state/optimizer_fields.h"
 #include "base/check.h"
 #include "base/random.h"
-#include "smp/codec.h"
 
 namespace smp {
 namespace {
 
-struct Fact {
-  std::string name;
-  double number = 0;
-  std::string text;
-  friend bool operator==(const Fact&, const Fact&) = default;
-};
-
-using Facts = std::vector<Fact>;
-
-/// Lists the options; returns false if they are of none of these classes.
+/// False if `options` are none of these.
 template <class... Known, class Add>
 bool list_known(const torch::optim::OptimizerOptions& options, const Add& add) {
   const auto list = [&](const auto* known) {
@@ -52,16 +43,8 @@ void list_options(const torch::optim::OptimizerOptions& options, const Add& add)
   }
 }
 
-std::string shown(const Fact& fact) {
-  if (!fact.text.empty()) return fact.text;
-  std::ostringstream text;
-  text.precision(17);
-  text << fact.number;
-  return text.str();
-}
-
-/// Returns "smp::Step<Body>" out of the name of a function inside of it. The rest of that name
-/// depends on how the step is called, which ranks may do differently.
+/// "smp::Step<Body>" out of the name of a function inside of it. The rest of that name depends on
+/// how the step is called, which ranks may do differently.
 std::string step_in(const std::string& function) {
   const std::string_view marker = "smp::Step<";
   const auto begin = function.find(marker);
@@ -80,11 +63,6 @@ std::string step_in(const std::string& function) {
     }
   }
   return "";
-}
-
-Facts facts_of(const std::string& bytes) {
-  Packet packet{bytes, {}};
-  return Reader(packet).get<Facts>();
 }
 
 }  // namespace
@@ -123,13 +101,13 @@ std::string StepFacts::text_of_clipping() const {
 std::string StepFacts::take(const std::type_info& body, int microbatches, bool learns,
                             const std::string& gradients) {
   Facts facts;
-  facts.push_back({"the step", 0, name_of(body)});
-  facts.push_back({"the number of microbatches", static_cast<double>(microbatches), ""});
-  facts.push_back({"what becomes of gradients", 0, gradients});
-  facts.push_back({"zero_grad() since the last step", 0, zeroed_ ? "called" : "not called"});
-  facts.push_back({"the number of optimizer.step() since the last step",
-                   static_cast<double>(optimizer_steps_), ""});
-  facts.push_back({"gradients since the last step", 0,
+  facts.push_back({"the step", name_of(body)});
+  facts.push_back({"the number of microbatches", std::to_string(microbatches)});
+  facts.push_back({"what becomes of gradients", gradients});
+  facts.push_back({"zero_grad() since the last step", zeroed_ ? "called" : "not called"});
+  facts.push_back(
+      {"the number of optimizer.step() since the last step", std::to_string(optimizer_steps_)});
+  facts.push_back({"gradients since the last step",
                    clipped_.empty() ? "not clipped" : "clipped " + text_of_clipping()});
   if (learns) {
     zeroed_ = false;
@@ -145,36 +123,24 @@ std::string StepFacts::take(const std::type_info& body, int microbatches, bool l
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (!groups[g].has_options()) continue;
       const auto& options = groups[g].options();
-      facts.push_back({name + "'s options", 0, typeid(options).name()});
+      facts.push_back({name + "'s options", typeid(options).name()});
       list_options(options, [&](const char* option, double value) {
-        facts.push_back(
-            {std::string(option) + " of " + name + ", group " + std::to_string(g), value, ""});
+        facts.push_back({base::concat(option, " of ", name, ", group ", g), text_of(value)});
       });
     }
   }
-  facts.push_back({"the number of optimizers", static_cast<double>(optimizers_.size()), ""});
-  Writer writer;
-  writer.put(facts);
-  return std::move(writer).take().bytes;
+  facts.push_back({"the number of optimizers", std::to_string(optimizers_.size())});
+  return to_bytes(facts);
 }
 
 std::string StepFacts::explain(int rank, const std::string& facts, int other,
                                const std::string& others) {
-  const auto own = facts_of(facts);
-  const auto theirs = facts_of(others);
-  const auto pair = std::mismatch(own.begin(), own.end(), theirs.begin(), theirs.end());
-  std::string text = base::concat("rank ", rank, " and rank ", other, " did not do the same: ");
-  if (pair.first == own.end() || pair.second == theirs.end() ||
-      pair.first->name != pair.second->name) {
-    const auto missing = pair.first == own.end() ? pair.second->name : pair.first->name;
-    text += base::concat("'", missing, "' is known to one of them only");
-  } else {
-    text += base::concat(pair.first->name, ": ", shown(*pair.first), " on rank ", rank, ", ",
-                         shown(*pair.second), " on rank ", other);
-  }
-  return text +
-         "; every rank runs the same program, with the same steps, optimizers, learning rates and "
-         "calls of clip_grad_norm_";
+  const auto found =
+      differences({GlobalRank(rank), GlobalRank(other)}, {to_facts(facts), to_facts(others)});
+  if (found.empty()) return {};
+  return base::concat("rank ", rank, " and rank ", other, " did not do the same: ", found.front(),
+                      "; every rank runs the same program, with the same steps, optimizers, "
+                      "learning rates and calls of clip_grad_norm_");
 }
 
 }  // namespace smp

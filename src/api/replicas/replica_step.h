@@ -1,5 +1,5 @@
-// api/step/replica_step.h: one step of a replica among those of the others: they agree before it,
-// and average gradients after it (docs/data_parallelism.md).
+// api/replicas/replica_step.h: one step of a replica among those of the others: they agree before
+// it, and average gradients after it (docs/data_parallelism.md).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
+class Replicas;
 
 /// One step of a replica among the others. Threads: the rank's; suspends the user's fiber.
 class ReplicaStep {
@@ -26,9 +27,9 @@ class ReplicaStep {
     std::string samples;  ///< Microbatches::digest(), if other ranks are given the same batch
   };
 
-  /// @param learns  true if the step may have gradients; a step that does not concerns only those
-  ///                replicas that share distributed modules
-  ReplicaStep(Runtime& runtime, bool learns);
+  /// @param learns  whether the step may have gradients; one that does not concerns only those
+  /// replicas that share distributed modules
+  ReplicaStep(Rank& rank, Replicas& replicas, bool learns);
 
   /// True if other replicas take part.
   bool shared() const noexcept { return shared_; }
@@ -64,7 +65,8 @@ class ReplicaStep {
   void require_same_counts(const std::vector<Batch>& batches) const;
   void require_same_samples(const std::vector<Batch>& batches) const;
 
-  Runtime& runtime_;
+  Rank& rank_;
+  Replicas& replicas_;
   const bool learns_;
   const bool shared_;
 };

@@ -1,4 +1,4 @@
-// api/step/step_kinds.h: kinds of steps of which it is known what modules keep in them.
+// api/state/step_kinds.h: kinds of steps of which it is known what modules keep in them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
 
 /// The kinds of steps that have run: training and evaluation, the generator's step and the
 /// discriminator's. What a trial run saw of one kind says little of another, so the first step of a
@@ -16,9 +16,9 @@ class Runtime;
 class StepKinds {
  public:
   using Kind = std::uint64_t;
-  /// @param body  type of the function that runs one microbatch, made by smp::Step<Body>
-  /// @param grad  true if the step records gradients
-  static Kind kind_of(Runtime& runtime, const std::type_info& body, bool grad);
+  /// @param body  of the function that runs one microbatch, made by smp::Step<Body>
+  /// @param grad  whether the step records gradients
+  static Kind kind_of(Rank& rank, const std::type_info& body, bool grad);
 
   /// Forgets all kinds, because there are new models.
   void forget() noexcept { seen_.clear(); }

@@ -1,4 +1,4 @@
-// api/optimizer/optimizer_shards.h: which replica keeps the optimizer's state of which parameter
+// api/replicas/optimizer_shards.h: which replica keeps the optimizer's state of which parameter
 // (paper App. H.1; docs/data_parallelism.md, Sharded optimizer state).
 #pragma once
 
@@ -13,14 +13,16 @@
 
 namespace smp {
 
-class Runtime;
+class Rank;
+class SessionState;
 struct ModelDescription;
 
 /// Decides on one rank which replica keeps the optimizer state of which parameter. All replicas
 /// decide alike, without a message. Threads: the rank's.
 class OptimizerShards {
  public:
-  explicit OptimizerShards(Runtime& runtime) : runtime_(runtime) {}
+  /// Refers to its arguments.
+  OptimizerShards(const Rank& rank, const SessionState& state) : rank_(rank), state_(state) {}
 
   /// True if state is sharded: the setting is on, and there are replicas.
   bool active() const noexcept;
@@ -58,7 +60,8 @@ class OptimizerShards {
   void add(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
            const d2d::Communicator& replicas, bool slices);
 
-  Runtime& runtime_;
+  const Rank& rank_;
+  const SessionState& state_;
   std::unordered_map<const void*, Share> shares_;  // by TensorImpl
   std::vector<std::int64_t> slice_loads_;          // bytes, by position among replicas of slices
   std::vector<std::int64_t> whole_loads_;          // by position among all replicas

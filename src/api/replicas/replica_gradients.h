@@ -1,5 +1,5 @@
-// api/step/replica_gradients.h: which parameters of the session's models replicas average, and when
-// not.
+// api/replicas/replica_gradients.h: which parameters of the session's models replicas average, and
+// when not.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +8,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -19,7 +20,9 @@
 namespace smp {
 
 class DistributedModelBase;
-class Runtime;
+class OptimizerShards;
+class Rank;
+class SessionState;
 
 /// Averages the gradients of one rank over its replicas, which hold the same parameters. Slices of
 /// distributed modules are special: their gradients are of the samples of all ranks that share the
@@ -32,21 +35,23 @@ class ReplicaGradients final : public server::GradientListener {
   /// For each model two reports of the gradients on a rank: of whole parameters, then of slices.
   using Reports = std::vector<dp::GradientReducer::Report>;
 
-  explicit ReplicaGradients(Runtime& runtime) : runtime_(runtime) {}
+  /// Refers to its arguments.
+  ReplicaGradients(Rank& rank, const SessionState& state, const OptimizerShards& shards)
+      : rank_(rank), state_(state), shards_(shards) {}
 
   /// Forgets the models, because some were placed or are gone.
   void forget();
-  /// Begins this rank's part of a step with gradients; models are placed. Gradients that become
-  /// final may be added up at once. A mean that this replica alone owns, and that has not been
-  /// zeroed, counts for all replicas; what lies in `.grad` of a slice, for all batches that go
-  /// through it.
-  void begin_step();
-  /// Returns this rank's reports, at the end of the step.
+  /// This rank's part of a step with gradients begins, models are placed. What becomes final may be
+  /// added up at once. What replicas own alone, and has not been zeroed since it was averaged,
+  /// counts for all of them; what lies in `.grad` of a slice, for all batches that go through it.
+  /// @param step  its number among those with gradients, the same on all replicas
+  void begin_step(std::int64_t step);
+  /// At the end of the step.
   Reports report();
-  /// Averages the gradients of models without a NoSync. @param reports  of all replicas
-  void reduce(const std::vector<Reports>& reports);
-  /// Ends the step, well or not. Gives up sums that were begun early and are not averaged; nobody
-  /// is waited for. Gradients of slices that are not averaged count like any other again.
+  /// Averages what belongs to models without a NoSync. @param reports  of all replicas
+  void reduce(const std::vector<Reports>& reports, std::int64_t step);
+  /// The step has ended, well or not. Gives up what was begun early and is not averaged; nobody is
+  /// waited for. Gradients of slices that are not averaged count like any other again.
   void end_step() noexcept;
 
   void on_final(const at::Tensor& parameter) override;
@@ -93,14 +98,16 @@ class ReplicaGradients final : public server::GradientListener {
   void take_means();
   void give_means_back();
   void count_slices_for_batches();
-  void begin_early();
+  void begin_early(std::uint64_t step);
   void end_early() noexcept;
   static void set_hook(const Model& model);
   template <class Do>
   void for_each_reducer(Do&& act);
   std::vector<std::size_t> replicas_of_slices() const;
 
-  Runtime& runtime_;
+  Rank& rank_;
+  const SessionState& state_;
+  const OptimizerShards& shards_;
   std::vector<Model> models_;                      // empty: not known yet
   ska::flat_hash_map<const void*, Place> places_;  // by parameter
   std::vector<Mean> means_;                        // of parameters that are owned here

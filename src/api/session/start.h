@@ -1,4 +1,4 @@
-// api/rank/start.h: starting ranks with what programs cannot ask for yet.
+// api/session/start.h: starting ranks with what programs cannot ask for yet.
 #pragma once
 
 #include "smp/session.h"

@@ -1,4 +1,4 @@
-// api/step/step_facts.h: what a step, the optimizers and the calls between steps ought to have in
+// api/state/step_facts.h: what a step, the optimizers and the calls between steps ought to have in
 // common on all ranks, gathered at the step's start and compared at its end.
 #pragma once
 

@@ -1,0 +1,96 @@
+// api/rank/rank.h: what one process of the job is: its place in it, its settings, its device, the
+// others it talks to, and the server of its modules.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "api/rank/rank_groups.h"
+#include "api/rank/rank_parts.h"
+#include "api/rank/reporting_rank.h"
+#include "base/fiber_local.h"
+#include "d2d/collectives/communicator.h"
+#include "deferred/deferral.h"
+#include "schedule/schedule.h"
+#include "server/engine/module_server.h"
+#include "tp/group/tensor_parallel.h"
+
+namespace smp {
+
+/// Threads: the rank's.
+class Rank {
+ public:
+  /// Refers to `parts`. Nothing is sent before start().
+  explicit Rank(const RankParts& parts);
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+  /// Checks that all ranks agree, and connects what is left to connect. Collective.
+  /// @throws UsageError, UnsupportedError  on every rank
+  void start();
+  /// Tells the others that this rank takes part in nothing any more; what cannot be told is logged.
+  void leave() noexcept;
+
+  /// Of the running fiber. @throws UsageError if there is none.
+  static Rank& current();
+  static Rank* find_current() noexcept;
+
+  const Topology& topology() const noexcept { return parts_.topology; }
+  PpRank pp_rank() const noexcept { return server_.rank(); }
+  /// Whether this is the stage on which bodies run and plans are made.
+  bool is_first_stage() const noexcept { return pp_rank().value() == 0; }
+  const base::ResolvedConfig& resolved_config() const noexcept { return parts_.config; }
+  const Config& config() const noexcept { return parts_.config.values(); }
+  /// Of gradients or values that travel together.
+  std::int64_t bucket_bytes() const noexcept {
+    return static_cast<std::int64_t>(config().bucket_cap_mb * (1 << 20));
+  }
+  /// On which this rank computes.
+  c10::Device device() const noexcept { return parts_.device; }
+  /// Of this machine, that its ranks may use; 0: as many as ranks.
+  int cores() const noexcept { return parts_.cores; }
+  const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
+
+  /// What this rank has sent and received so far, and over what.
+  const d2d::Channel& channel() const noexcept { return *parts_.channel; }
+  const RankGroups& groups() const noexcept { return groups_; }
+  const ReportingRank& reporting() const noexcept { return reporting_; }
+  server::ModuleServer& server() noexcept { return server_; }
+  const schedule::Schedule& schedule() const noexcept { return *schedule_; }
+  /// A microbatch starts when the one before has ended.
+  const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }
+
+  /// What serves code inside of bodies: the server, or for a trial run something else.
+  server::StepEngine& engine() noexcept { return trial_ ? *trial_ : server_.engine(); }
+  /// Set while the body of the first step runs in advance.
+  void set_trial(server::StepEngine* trial) noexcept;
+  bool is_tracing() const noexcept { return trial_ != nullptr; }
+  /// Whether the body of a step runs, or is traced.
+  bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
+  /// What the running step's modules did with other ranks is over.
+  void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
+
+ private:
+  const RankParts& parts_;
+  std::optional<deferred::Eager> eager_;  // where delayed initialisation is switched off
+  d2d::Communicators communicators_;
+  RankGroups groups_;
+  ReportingRank reporting_;
+  /// Where the server finds out what runs; set once there is one.
+  class Places final : public module::CallPlaces {
+   public:
+    std::optional<module::CallPlace> next() override { return server->places().next(); }
+    server::ModuleServer* server = nullptr;
+  } places_;
+  tp::TensorParallel tensor_parallel_;
+  base::FiberLocalScope<tp::TensorParallel> current_group_;  // workers of the server inherit it
+  std::unique_ptr<schedule::Schedule> schedule_;
+  std::unique_ptr<schedule::Schedule> one_at_a_time_ = schedule::make_interleaved(1);
+  server::ModuleServer server_;
+  server::StepEngine* trial_ = nullptr;
+};
+
+}  // namespace smp

@@ -1,0 +1,15 @@
+// api/replicas/replicas.cpp: see the header.
+#include "api/replicas/replicas.h"
+
+#include "api/rank/session_parts.h"
+
+namespace smp {
+
+Replicas& Replicas::current() { return SessionParts::current().replicas; }
+
+void Replicas::deal(const std::vector<at::Tensor>& parameters) {
+  shards_.deal(parameters);
+  gradients_.forget();
+}
+
+}  // namespace smp

@@ -1,0 +1,15 @@
+// api/state/session_state.cpp: see the header.
+#include "api/state/session_state.h"
+
+#include "api/rank/session_parts.h"
+
+namespace smp {
+
+SessionState& SessionState::current() { return SessionParts::current().state; }
+
+SessionState* SessionState::find_current() noexcept {
+  const auto* session = SessionParts::find_current();
+  return session == nullptr ? nullptr : &session->state;
+}
+
+}  // namespace smp

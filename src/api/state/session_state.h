@@ -1,0 +1,59 @@
+// api/state/session_state.h: what a session's calls leave for each other on one rank: its models,
+// and what happened so far.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "api/rank/shared_warnings.h"
+#include "api/state/step_facts.h"
+#include "api/state/step_kinds.h"
+#include "schedule/step_trace.h"
+
+namespace smp {
+
+class DistributedModelBase;
+
+/// Threads: the rank's.
+class SessionState {
+ public:
+  SessionState() = default;
+  SessionState(const SessionState&) = delete;
+  SessionState& operator=(const SessionState&) = delete;
+
+  /// Of the running fiber. @throws UsageError if there is none.
+  static SessionState& current();
+  static SessionState* find_current() noexcept;
+
+  /// Whether the session has not ended; outlives it.
+  std::shared_ptr<const bool> alive() const noexcept { return alive_; }
+  void end() noexcept { *alive_ = false; }
+
+  /// Models of this session, in order of construction.
+  const std::vector<DistributedModelBase*>& models() const noexcept { return models_; }
+  void add_model(DistributedModelBase& model) { models_.push_back(&model); }
+  void remove_model(DistributedModelBase& model) noexcept { std::erase(models_, &model); }
+
+  /// What this rank does beside its models.
+  StepFacts& facts() noexcept { return facts_; }
+  SharedWarnings& warnings() noexcept { return warnings_; }
+  /// On pp_rank 0.
+  StepKinds& step_kinds() noexcept { return step_kinds_; }
+  /// The last step as this rank saw it.
+  schedule::StepTrace& last_trace() noexcept { return last_trace_; }
+  /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
+  std::int64_t earlier_steps() const noexcept { return earlier_steps_; }
+  void set_earlier_steps(std::int64_t count) noexcept { earlier_steps_ = count; }
+
+ private:
+  std::vector<DistributedModelBase*> models_;
+  std::int64_t earlier_steps_ = 0;
+  StepFacts facts_;
+  SharedWarnings warnings_;
+  StepKinds step_kinds_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  schedule::StepTrace last_trace_;
+};
+
+}  // namespace smp
