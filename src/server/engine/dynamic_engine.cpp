@@ -53,8 +53,8 @@ void DynamicEngine::begin(const StepTask& task) {
   if (keeps_order_ && !task.one_at_a_time && order != orders_.end()) {
     own.schedule = &order_.emplace(*task.schedule, order->second);
   }
-  core_.step =
-      std::make_unique<StepState>(core_.port.step(), own, core_.port.rank(), core_.clock.now());
+  core_.step = std::make_unique<StepState>(core_.port.step(), own, core_.port.rank(), core_.times,
+                                           core_.waiting, runner_);
   core_.step->keeps_to_record = keeps_order_ && !task.one_at_a_time;
   core_.step->replayed = may_replay();
   if (core_.step->replayed && core_.step->progress.has_list()) {
@@ -356,13 +356,11 @@ bool DynamicEngine::outputs_have_left() const noexcept { return outputs_leaving_
 
 void DynamicEngine::on_message(const ForwardDone& message) {
   core_.accumulator.mark_forward_done(message.microbatch);
-  core_.step->order.forward_done(message.microbatch);
-  runner_.forward_done(message.microbatch);
+  core_.step->admission.forward_done(message.microbatch);
   core_.server.wake.signal();
 }
 
 void DynamicEngine::on_message(const MicrobatchDone& message) {
-  core_.step->order.forward_done(message.microbatch);
   runner_.microbatch_done(message.microbatch);
   core_.server.wake.signal();
 }
@@ -401,9 +399,8 @@ void DynamicEngine::on_message(StepEnded&& message) {
 // ---- bodies, on pp_rank 0 ----------------------------------------------------------------------
 
 void DynamicEngine::start_microbatches() {
-  auto& progress = core_.step->progress;
   while (core_.in_good_step()) {
-    const auto microbatch = progress.start_next();
+    const auto microbatch = core_.step->admission.next_body();
     if (!microbatch) return;
     try {
       core_.workers.launch(BodyTask{*microbatch}, core_.priority(Phase::kForward, *microbatch));
@@ -452,11 +449,8 @@ void DynamicEngine::fetch_outputs(int microbatch) const {
 
 void DynamicEngine::body_finished(const ExecutionIdentity& body) {
   runner_.microbatch_done(body.microbatch);
-  core_.step->order.forward_done(body.microbatch);
   tell_end(MicrobatchDone{body.microbatch});
-  auto& progress = core_.step->progress;
-  progress.body_finished(body.microbatch);
-  core_.step->gate.open(progress);
+  core_.step->admission.body_ended(body.microbatch);
   core_.server.wake.signal();
   start_microbatches();
 }
@@ -475,10 +469,7 @@ void DynamicEngine::backward(const std::vector<at::Tensor>& roots,
 void DynamicEngine::forward_done(int microbatch) {
   core_.accumulator.mark_forward_done(microbatch);
   tell_others(ForwardDone{microbatch});
-  auto& step = *core_.step;
-  step.order.forward_done(microbatch);
-  step.progress.forward_finished(microbatch);
-  step.gate.open(step.progress);
+  core_.step->admission.body_forward_done(microbatch);
   start_microbatches();
 }
 

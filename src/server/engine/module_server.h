@@ -79,7 +79,6 @@ class ModuleServer {
   void leave_to_accuser(const std::string& text) const;
   void abandon(std::exception_ptr error);
   void fail(std::exception_ptr error);
-  std::string waiting_requests() const;
 
   /// "rank 2", of a fiber that runs no module.
   class Idle;
@@ -99,8 +98,7 @@ class ModuleServer {
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;
-  StallReport stall_report_{core_.port, core_.scopes.modules, core_.clock,
-                            [this] { return waiting_requests(); }};
+  StallReport stall_report_{core_.port, core_.scopes.modules, core_.clock, core_.waiting};
   std::uint64_t received_ = 0;  // messages, but for those about stalls
   std::unique_ptr<Idle> idle_;
   std::shared_ptr<void> poll_;

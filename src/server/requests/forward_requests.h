@@ -5,13 +5,10 @@
 #include <vector>
 
 #include "module/node_pointer.h"
-#include "server/requests/early_requests.h"
 #include "server/requests/request_answer.h"
-#include "server/requests/request_entry.h"
 #include "server/step/failure_control.h"
 #include "server/step/kept_outputs.h"
 #include "server/step/server_core.h"
-#include "server/step/waiting_requests.h"
 #include "server/values/watched_arguments.h"
 
 namespace smp::server {
@@ -19,27 +16,24 @@ namespace smp::server {
 /// Threads: the rank's.
 class ForwardRequests {
  public:
-  ForwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry,
-                  EarlyRequests& early);
+  ForwardRequests(ServerCore& core, FailureControl& failures);
 
   // Messages of other ranks; safe in a poll. What they throw fails the step: options or modules
   // differ between ranks.
   void on_message(PpRank source, ForwardRequest&& request);
-  void on_message(PpRank source, const PassOn& message);
-  /// An argument.
-  void on_message(PassedOn&& message);
+  /// An output is wanted.
+  void pass_on(PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }
   /// Outputs of these requests of `caller` will not be asked for any more.
   void release(PpRank caller, const std::vector<RequestId>& requests);
 
+  /// As RequestStarter::start().
+  void start(ForwardTask&& task, bool input_failed);
   /// On a worker. What the module throws goes to the caller as an ErrorResponse.
   void run(ForwardTask&& task);
-  /// What waits for tensors of other ranks, for reports.
-  const WaitingRequests& waiting() const noexcept { return waiting_; }
   /// The step is over.
-  void clear() noexcept;
+  void clear() noexcept { kept_.clear(); }
 
  private:
-  void start(WaitingRequests::Forward&& forward, bool input_failed);
   void failed(const RequestName& name, ExecutionId execution);
   void take_promised(PpRank caller, ForwardRequest& request) const;
   ForwardResponse run_forward(PpRank source, ForwardRequest& request,
@@ -54,11 +48,8 @@ class ForwardRequests {
 
   ServerCore& core_;
   FailureControl& failures_;
-  RequestEntry& entry_;
-  EarlyRequests& early_;
   RequestAnswer answer_;
   KeptOutputs kept_;
-  WaitingRequests waiting_;
 };
 
 }  // namespace smp::server

@@ -6,24 +6,11 @@
 
 #include <functional>
 #include <map>
-#include <tuple>
 #include <vector>
 
 #include "server/protocol/message.h"
 
 namespace smp::server {
-
-/// A request on the rank that runs it.
-struct RequestName {
-  PpRank caller;
-  RequestId request;
-  friend bool operator<(const RequestName& a, const RequestName& b) noexcept {
-    const auto key = [](const RequestName& name) {
-      return std::tuple(name.caller.value(), name.request.slot, name.request.generation);
-    };
-    return key(a) < key(b);
-  }
-};
 
 /// A tensor that can be sent, and the note that makes of it what it was (tensor_forms.h).
 struct KeptOutput {

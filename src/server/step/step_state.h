@@ -10,12 +10,11 @@
 #include "base/clock.h"
 #include "schedule/step_progress.h"
 #include "schedule/work_order.h"
+#include "server/admission/admission.h"
 #include "server/modules/settings_board.h"
 #include "server/protocol/message.h"
 #include "server/replay/end_news.h"
-#include "server/step/backward_gate.h"
-#include "server/step/entry_gate.h"
-#include "server/step/microbatch_order.h"
+#include "server/step/module_visits.h"
 #include "server/step/record.h"
 #include "server/step/slot_table.h"
 #include "server/step/step_task.h"
@@ -41,12 +40,13 @@ class ResponseTarget {
 
 /// Threads: the rank's.
 struct StepState {
-  StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, base::Nanoseconds now)
+  StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, WorkTimes& times,
+            WaitingList& waiting, RequestStarter& starter)
       : number(step_number),
         task(step_task),
-        start(now),
+        start(times.clock().now()),
         progress(*step_task.schedule, step_task.microbatches, rank.value()),
-        order(step_task.microbatches),
+        admission(progress, times, waiting, starter),
         weights(step_task.microbatches),
         work(step_task.microbatches) {}
 
@@ -60,9 +60,8 @@ struct StepState {
   const StepTask task;
   const base::Nanoseconds start;
   schedule::StepProgress progress;
-  BackwardGate gate;
-  EntryGate entry{progress};
-  MicrobatchOrder order;
+  Admission admission;
+  ModuleVisits visits;
   WeightParts weights;
   schedule::WorkOrder work;                        ///< of this rank, as it began
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward
