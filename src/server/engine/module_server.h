@@ -15,7 +15,7 @@
 #include "server/calls/call_router.h"
 #include "server/ends/stall_report.h"
 #include "server/ends/stall_watch.h"
-#include "server/engine/dynamic_engine.h"
+#include "server/engine/step_run.h"
 #include "server/requests/request_runner.h"
 #include "server/step/call_places.h"
 #include "server/step/failure_control.h"
@@ -65,7 +65,7 @@ class ModuleServer {
   void abandon(const std::string& why);
   /// While nothing moves: what steps without control messages leave out, and some rank may wait for
   /// after all. @return whether there was something. Safe in a poll.
-  bool tell_what_is_withheld() { return engine_.tell_all_ends(); }
+  bool tell_what_is_withheld() { return engine_.tell_withheld(); }
 
   /// For tests and reports.
   const ServerCore& core() const noexcept { return core_; }
@@ -94,7 +94,7 @@ class ModuleServer {
   StateCheck states_{core_, failures_};
   CallRouter router_{core_, failures_, states_};
   RequestRunner runner_{core_, failures_};
-  DynamicEngine engine_{core_, router_, runner_, failures_, states_};
+  StepRun engine_{core_, router_, runner_, failures_, states_};
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;

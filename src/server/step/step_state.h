@@ -13,7 +13,6 @@
 #include "server/admission/admission.h"
 #include "server/modules/settings_board.h"
 #include "server/protocol/message.h"
-#include "server/replay/end_news.h"
 #include "server/step/module_visits.h"
 #include "server/step/record.h"
 #include "server/step/slot_table.h"
@@ -21,6 +20,8 @@
 #include "server/step/weight_parts.h"
 
 namespace smp::server {
+
+class StepClosing;
 
 /// Takes the answer to a request, in a poll: it neither throws nor suspends. One of these is
 /// called, once, unless the target was taken out of the table before.
@@ -75,12 +76,9 @@ struct StepState {
   /// On pp_rank 0: what the bodies left, by microbatch; empty as long as all left what they found.
   std::vector<SettingsBoard::View> left_settings;
 
-  bool keeps_to_record = false;  ///< the steps before were recorded, for this one to be like them
-  bool replayed = false;         ///< on pp_rank 0: without control messages
-  std::optional<EndNews> ends;   ///< on pp_rank 0: replayed under windows
-  bool finish_asked = false;     ///< by pp_rank 0: all microbatches are done
-  int ranks_finished = 0;        ///< on pp_rank 0: that have summed their gradients
-  std::optional<StepEnded> ended;
+  bool keeps_to_record = false;    ///< the steps before were recorded, for this one to be like them
+  StepClosing* closing = nullptr;  ///< who tells whom how far it is; outlives the step
+  std::optional<StepEnded> ended;  ///< by word of pp_rank 0
 };
 
 }  // namespace smp::server

@@ -1,14 +1,12 @@
-// server/engine/dynamic_engine.h: a step as it comes: bodies and requests run when control flow
-// reaches them (paper §4.1, §4.3).
+// server/engine/step_run.h: a step as it comes: bodies and requests run when control flow reaches
+// them (paper §4.1, §4.3).
 #pragma once
 
-#include <map>
-#include <optional>
+#include <c10/util/FunctionRef.h>
 
-#include "schedule/work_order.h"
 #include "server/calls/call_router.h"
 #include "server/engine/body_backward.h"
-#include "server/replay/recorded_steps.h"
+#include "server/replay/step_closings.h"
 #include "server/requests/request_runner.h"
 #include "server/step/failure_control.h"
 #include "server/step/server_core.h"
@@ -17,17 +15,17 @@
 namespace smp::server {
 
 /// Threads: the rank's; the user's fiber serves during a step.
-class DynamicEngine final : public StepEngine {
+class StepRun final : public StepEngine {
  public:
-  DynamicEngine(ServerCore& core, CallRouter& router, RequestRunner& runner,
-                FailureControl& failures, StateCheck& states)
+  StepRun(ServerCore& core, CallRouter& router, RequestRunner& runner, FailureControl& failures,
+          StateCheck& states)
       : core_(core),
         router_(router),
         runner_(runner),
         failures_(failures),
         states_(states),
         backward_(core, failures, [this](int microbatch) { forward_done(microbatch); }),
-        recorded_(core.options.static_mode) {}
+        closings_(core) {}
 
   /// The number of the step and what it is to do; messages of it may be taken from now on. The step
   /// before has ended. Neither suspends nor sends.
@@ -47,40 +45,27 @@ class DynamicEngine final : public StepEngine {
   void on_message(const MicrobatchDone& message);
   /// @throws UsageError  the ranks do not do the same.
   void on_message(PpRank source, const FinishGradients& message);
-  /// Of a step that is over here, because it was replayed.
-  void on_late_message(PpRank source, const FinishGradients& message);
+  /// Of a step that is over here.
+  void on_late_message(PpRank source, const FinishGradients& message) {
+    closings_.on_late_message(source, message);
+  }
   void on_message(StepEnded&& message);
-  /// To be called while nothing moves: a replayed step says what it withholds. @return whether it
-  /// did
-  bool tell_all_ends();
+  /// To be called while nothing moves: tells what is withheld. @return whether there was something
+  bool tell_withheld();
 
   // On a worker.
   void run(BodyTask task);
 
  private:
-  void serve_until(bool (DynamicEngine::*done)() const noexcept);
+  void serve_until(c10::function_ref<bool()> done);
   void run_deferred();
-  bool microbatches_are_done() const noexcept;
-  bool ranks_are_done() const noexcept;
-  bool may_replay() const;
-  void tell_others(const Message& message);
-  void tell_end(const MicrobatchDone& message);
   void finish_gradients();
-  void tell_first_stage(FinishGradients&& finished);
-  void tell_others_to_finish(const FinishGradients& own);
-  void require_same_facts(GlobalRank other, const std::string& facts) const;
   void end();
-  void note_end(StepEnded& message);
-  RecordedSteps::Kind kind_of_step() const noexcept;
-  void remember_order(const StepEnded& message);
-  StepEnded last_message() const;
-  void take_outputs();
+  void end_well();
   void deliver(const StepEnded& message);
-  bool outputs_have_left() const noexcept;
   void check_left_settings() const;
   void leave_settings(ExecutionScope& scope);
   void start_microbatches();
-  void fetch_outputs(int microbatch) const;
   void body_finished(const ExecutionIdentity& body);
   void forward_done(int microbatch);
 
@@ -90,13 +75,7 @@ class DynamicEngine final : public StepEngine {
   FailureControl& failures_;
   StateCheck& states_;
   BodyBackward backward_;
-  RecordedSteps recorded_;  // pp_rank 0
-  bool news_ = false;       // pp_rank 0: some rank has said something new of the running step
-  std::map<int, schedule::WorkOrder> orders_;  // of this rank, in the fastest of the recorded steps
-  int steps_that_stood_still_ = 0;             // pp_rank 0: while ends were withheld
-  bool keeps_order_ = false;                   // later steps do
-  std::optional<schedule::RecordedOrder> order_;  // of the running step, if it does
-  std::shared_ptr<d2d::Departure> outputs_leaving_;
+  StepClosings closings_;
 };
 
 }  // namespace smp::server
