@@ -37,7 +37,7 @@ set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/lo
 set(ROOMS_tp group slices layers replacement)
 set(ROOMS_partition text model plan search simulated)
 set(ROOMS_trial . operators graph state tracer)
-set(ROOMS_server protocol values modules replay running ends graph backward sums step promises calls requests engine)
+set(ROOMS_server protocol values modules running graph backward sums admission ends step replay promises calls requests engine)
 set(ROOMS_api rank state model planning replicas optimizer step files session)
 set(ROOMS_report page analysis pictures export folder)
 

@@ -18,6 +18,9 @@ StepProgress::StepProgress(const Schedule& schedule, int microbatches, int pp_ra
               " microbatches, and the step has ", microbatches);
   progress_.microbatches = microbatches;
   progress_.pp_rank = pp_rank;
+  if (list_ == nullptr) return;
+  for (int i = 0; i < microbatches; ++i) entering_.push_back(i);
+  std::ranges::stable_sort(entering_, {}, [&](int i) { return list_->ends_before(i); });
 }
 
 StepProgress::Body& StepProgress::started_body(int microbatch) {
@@ -58,6 +61,11 @@ std::vector<int> StepProgress::open_gate() {
 
 bool StepProgress::may_enter(int microbatch) const {
   return list_ == nullptr || ends_ >= list_->ends_before(microbatch);
+}
+
+std::optional<int> StepProgress::next_to_enter() {
+  if (entered_ == entering_.size() || !may_enter(entering_[entered_])) return std::nullopt;
+  return entering_[entered_++];
 }
 
 void StepProgress::ended_here(int microbatch) {

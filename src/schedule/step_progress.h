@@ -49,7 +49,11 @@ class StepProgress {
   /// May be asked of the same microbatch at any time, whatever it did here before.
   [[nodiscard]] bool may_enter(int microbatch) const;
 
-  /// Tells that `microbatch` has no work left on this rank, and keeps nothing. May be called again.
+  /// The next microbatch that may enter. Each is named once, whether anything of it waits or not:
+  /// those at first that may enter from the beginning.
+  [[nodiscard]] std::optional<int> next_to_enter();
+
+  /// `microbatch` has no work left on this rank, and keeps nothing. May be said again.
   void ended_here(int microbatch);
 
   /// Tells, once, that the body of `microbatch` ended. If it never reached a backward(), its
@@ -94,7 +98,9 @@ class StepProgress {
   const Schedule* schedule_;
   const RankList* list_;  // nullptr: none
   ListProgress place_;
-  int ends_ = 0;  // from the first of list_->ends(): those that have ended
+  int ends_ = 0;               // from the first of list_->ends(): those that have ended
+  std::vector<int> entering_;  // microbatches as they may enter; none without a list
+  std::size_t entered_ = 0;    // of these: next_to_enter() has named them
   Progress progress_;
   std::vector<Body> bodies_;  // by microbatch
   std::vector<int> gate_;     // who waits there, in the order they came

@@ -18,6 +18,7 @@ namespace smp::schedule {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsEmpty;
 
 std::vector<int> entering(const StepProgress& step) {
   std::vector<int> may;
@@ -65,6 +66,30 @@ TEST(ListSchedule, AForwardEntersWhenTheEndsBeforeItAreDone) {
   EXPECT_THAT(entering(step), ElementsAre(0, 1, 2, 3)) << "said again";
   step.ended_here(2);
   EXPECT_THAT(entering(step), ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST(ListSchedule, EachMicrobatchIsNamedOnceWhenItMayEnter) {
+  // Not in the order of microbatches.
+  const auto lists = ScheduleLists::from_text(
+      "smp-schedule 1\nmicrobatches 4\nrank 0: F0 F1 F2 F3 B0 B1 B2 B3\n"
+      "rank 1: F0 F2 B0 F1 F3 B1 B2 B3\n",
+      "test");
+  const auto schedule = make_list_schedule("own", lists);
+  StepProgress step(*schedule, 4, 1);
+  const auto named = [&step] {
+    std::vector<int> all;
+    while (const auto microbatch = step.next_to_enter()) all.push_back(*microbatch);
+    return all;
+  };
+  EXPECT_THAT(named(), ElementsAre(0, 2));
+  EXPECT_THAT(named(), IsEmpty());
+  step.ended_here(1);
+  EXPECT_THAT(named(), IsEmpty()) << "0 must end first";
+  step.ended_here(0);
+  EXPECT_THAT(named(), ElementsAre(1, 3));
+  EXPECT_THAT(named(), IsEmpty());
+  const auto simple = make_simple();
+  EXPECT_FALSE(StepProgress(*simple, 4, 1).next_to_enter()) << "nothing ever waits";
 }
 
 TEST(ListSchedule, AMicrobatchIsKeptUntilItsWeightGradientsAreDone) {

@@ -21,6 +21,7 @@
 #include "server/calls/remote_call.h"
 #include "server/promises/awaited_result.h"
 #include "server/protocol/remote_exception.h"
+#include "server/replay/step_closing.h"
 #include "server/running/inside_node.h"
 #include "server/values/clone_on_write.h"
 #include "server/values/hooked_arguments.h"
@@ -349,26 +350,22 @@ void CallRouter::request_backward(PpRank owner, BackwardRequest&& request) {
   core_.port.send(owner, request);
   ++core_.counters.backward_requests;
   core_.counters.passed_on += request.promised.size();
-  auto& ends = core_.step->ends;
-  if (!ends) return;
-  if (!request.only_inputs) ends->asked(request.microbatch, owner);
-  if (!request.keep_graph) ends->record_gone(request.microbatch);
+  core_.step->closing->backward_asked(owner, request);
 }
 
 void CallRouter::note_record(std::int64_t step, int microbatch) noexcept {
-  if (!core_.in_good_step() || step != core_.step->number || !core_.step->ends) return;
-  core_.step->ends->record_kept(microbatch);
+  if (!core_.in_good_step() || step != core_.step->number) return;
+  core_.step->closing->record_kept(microbatch);
 }
 
 void CallRouter::backward_not_begun(PpRank owner, std::int64_t step, int microbatch) noexcept {
-  if (!core_.in_good_step() || step != core_.step->number || !core_.step->ends) return;
-  core_.step->ends->not_begun(microbatch, owner);
-  core_.step->ends->record_kept(microbatch);
+  if (!core_.in_good_step() || step != core_.step->number) return;
+  core_.step->closing->backward_not_begun(owner, microbatch);
 }
 
 void CallRouter::release(PpRank owner, std::int64_t step, int microbatch, RecordId record) {
   if (!core_.in_good_step() || step != core_.step->number) return;
-  if (core_.step->ends) core_.step->ends->record_gone(microbatch);
+  core_.step->closing->record_gone(microbatch);
   to_release_.push_back({owner, record});
   if (core_.port.receiving()) return core_.server.wake.signal();
   try {

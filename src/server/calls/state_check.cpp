@@ -61,7 +61,7 @@ void StateCheck::on_buffer_write(const ModuleTable::Entry& entry, int microbatch
   if (entry.buffers.keeps_state()) core_.scopes.modules.note_order(entry);
   const auto& task = core_.step->task;
   if (task.one_at_a_time || task.microbatches == 1) return;
-  const int highest = core_.step->order.enter(entry.module->smp_place.index, microbatch);
+  const int highest = core_.step->visits.enter(entry.module->smp_place.index, microbatch);
   const bool shared = entry.buffers.is_shared() && entry.buffers.keeps_state();
   if (!shared && highest <= microbatch) return;
   const auto* const written = entry.buffers.written();
@@ -136,11 +136,10 @@ void StateCheck::require_own_statistics() noexcept {
 void StateCheck::await_order(ModuleId module) {
   const auto& entry = core_.scopes.modules.at(module);
   if (!entry.in_order) return;
-  auto& order = core_.step->order;
   const int microbatch = ExecutionScope::current()->identity().microbatch;
-  if (!order.has_turn(microbatch)) order.pass(microbatch, entry.path.c_str());
+  core_.step->admission.pass_in_order(microbatch, entry.path.c_str());
   if (failures_.empty_because_unwinding()) return;
-  const int highest = order.enter(module.value, microbatch);
+  const int highest = core_.step->visits.enter(module.value, microbatch);
   SMP_REQUIRE_AS(UnsupportedError, highest <= microbatch, description_of(core_.port.name(), entry),
                  ": it keeps state, and microbatch ", microbatch,
                  " calls it after its first backward, when microbatch ", highest,

@@ -2,6 +2,7 @@
 #include "server/ends/stall_report.h"
 
 #include <charconv>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -136,16 +137,35 @@ std::vector<StallReport::Wait> StallReport::own_waits() const {
   for (auto& wait : fiber::Scheduler::instance().waits()) {
     waits.push_back({std::move(wait.text), wait.age});
   }
-  std::istringstream others(others_());
-  for (std::string one; std::getline(others, one);) {
-    const auto start = one.find_first_not_of(' ');
-    if (start != std::string::npos) waits.push_back({one.substr(start), -1});
-  }
+  add_requests(waits);
   if (waits.empty()) {
     waits.push_back(
         {base::concat("rank ", port_.name(), " waits for nothing, after step ", port_.step()), -1});
   }
   return waits;
+}
+
+/// Of fibers the scheduler tells. Requests that one execution makes wait for each other: of those
+/// the first that came stands for all.
+void StallReport::add_requests(std::vector<Wait>& waits) const {
+  std::set<std::pair<int, std::uint64_t>> rows;
+  for (const auto& waiting : waiting_) {
+    const auto* const asker = waiting.asker();
+    if (asker == nullptr) continue;
+    if (waiting.reason == Reason::kRow) {
+      const auto row = std::get<ForwardTask>(waiting.task).request.row;
+      if (!rows.emplace(asker->value(), row).second) continue;
+    }
+    waits.push_back({describe(waiting), clock_.now() - waiting.since});
+  }
+}
+
+std::string StallReport::describe(const Waiting& waiting) const {
+  auto text = base::concat("rank ", port_.name());
+  if (std::holds_alternative<BackwardTask>(waiting.task)) text += ", backward";
+  if (waiting.module != kBody) text += base::concat(", module ", modules_.path(waiting.module));
+  return base::concat(text, ", microbatch ", waiting.microbatch, ", for rank ",
+                      port_.name(*waiting.asker()), ": waits for ", text_of(waiting.reason));
 }
 
 }  // namespace smp::server

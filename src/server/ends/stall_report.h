@@ -3,7 +3,6 @@
 // (docs/design.md, Waits without an end).
 #pragma once
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "server/admission/waiting_list.h"
 #include "server/modules/module_table.h"
 #include "server/protocol/message.h"
 #include "server/protocol/pipeline_port.h"
@@ -23,10 +23,10 @@ namespace smp::server {
 /// suspends, all is safe in a poll.
 class StallReport {
  public:
-  /// @param others  lines about what waits on this rank without a fiber
+  /// @param waiting  what may not start on this rank, by `clock`
   StallReport(PipelinePort& port, const ModuleTable& modules, const base::Clock& clock,
-              std::function<std::string()> others)
-      : port_(port), modules_(modules), clock_(clock), others_(std::move(others)) {}
+              const WaitingList& waiting)
+      : port_(port), modules_(modules), clock_(clock), waiting_(waiting) {}
 
   /// Asks the other ranks for the report of a stall of `seconds`, unless one of them has asked in
   /// this stall.
@@ -60,13 +60,15 @@ class StallReport {
   bool asked_within(base::Nanoseconds duration) const noexcept;
   void send_questions();
   std::vector<Wait> own_waits() const;
+  void add_requests(std::vector<Wait>& waits) const;
+  std::string describe(const Waiting& waiting) const;
   std::string lines_of_all() const;
   std::string lines_of_silent() const;
 
   PipelinePort& port_;
   const ModuleTable& modules_;
   const base::Clock& clock_;
-  const std::function<std::string()> others_;
+  const WaitingList& waiting_;
   std::map<int, Answer> answers_;  // by stage
   std::optional<double> due_;      // seconds of the stall that is to be reported
   base::Nanoseconds asked_ = 0;    // 0: never

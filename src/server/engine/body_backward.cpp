@@ -110,7 +110,7 @@ void BodyBackward::first_backward(const ExecutionIdentity& body, const edge_list
   core_.accumulator.recorded(body.execution, roots);
   forward_done_(body.microbatch);
   auto& step = *core_.step;
-  step.gate.pass(step.progress, body.microbatch);
+  step.admission.pass_gate(body.microbatch);
   if (step.failed()) failures_.throw_aborted();
 }
 

@@ -201,30 +201,7 @@ void ModuleServer::leave_to_accuser(const std::string& text) const {
   }
 }
 
-std::string ModuleServer::waiting_requests() const {
-  std::string lines;
-  for (const auto& [microbatch, module] : runner_.waiting().waiting_for_inputs()) {
-    lines += base::concat("\n    rank ", core_.port.name(), ", module ",
-                          core_.scopes.modules.path(module), ", microbatch ", microbatch,
-                          ": waits for an argument that another module has promised");
-  }
-  if (core_.step == nullptr) return lines;
-  for (const auto& [microbatch, module] : core_.step->entry.waiting()) {
-    lines += base::concat("\n    rank ", core_.port.name(), ", module ",
-                          core_.scopes.modules.path(module), ", microbatch ", microbatch,
-                          ": waits until a lower microbatch has ended here, as schedule ",
-                          core_.step->task.schedule->name(), " wants");
-  }
-  for (const auto& [microbatch, module] : runner_.backwards_waiting()) {
-    lines += base::concat("\n    rank ", core_.port.name(), ", backward of module ",
-                          core_.scopes.modules.path(module), ", microbatch ", microbatch,
-                          ": waits for a gradient that comes from the backward of another module");
-  }
-  return lines;
-}
-
-/// Calls a function of the stall report in a poll, where nobody catches exceptions: if a rank
-/// cannot be asked, that is the error by which all waits end.
+/// In a poll, where nobody takes what is thrown: that a rank cannot be asked is what is wrong.
 void ModuleServer::ask_others(void (StallReport::*how)(double), double seconds) noexcept try {
   (stall_report_.*how)(seconds);
 } catch (...) {

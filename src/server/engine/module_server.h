@@ -15,7 +15,7 @@
 #include "server/calls/call_router.h"
 #include "server/ends/stall_report.h"
 #include "server/ends/stall_watch.h"
-#include "server/engine/dynamic_engine.h"
+#include "server/engine/step_run.h"
 #include "server/requests/request_runner.h"
 #include "server/step/call_places.h"
 #include "server/step/failure_control.h"
@@ -64,10 +64,9 @@ class ModuleServer {
   /// Ends every wait of this rank: in a step, the step fails; outside, waits throw PeerLostError
   /// with `why`. Safe in a poll.
   void abandon(const std::string& why);
-  /// Sends what steps without control messages leave out, since some rank may wait for it after
-  /// all. For use while no message moves; safe in a poll. @return true if there was something to
-  /// send
-  bool tell_what_is_withheld() { return engine_.tell_all_ends(); }
+  /// While nothing moves: what steps without control messages leave out, and some rank may wait for
+  /// after all. @return whether there was something. Safe in a poll.
+  bool tell_what_is_withheld() { return engine_.tell_withheld(); }
 
   /// The parts that the server's components share; for tests and reports.
   const ServerCore& core() const noexcept { return core_; }
@@ -81,7 +80,6 @@ class ModuleServer {
   void leave_to_accuser(const std::string& text) const;
   void abandon(std::exception_ptr error);
   void fail(std::exception_ptr error);
-  std::string waiting_requests() const;
 
   /// Describes a fiber that runs no module: "rank 2".
   class Idle;
@@ -97,12 +95,11 @@ class ModuleServer {
   StateCheck states_{core_, failures_};
   CallRouter router_{core_, failures_, states_};
   RequestRunner runner_{core_, failures_};
-  DynamicEngine engine_{core_, router_, runner_, failures_, states_};
+  StepRun engine_{core_, router_, runner_, failures_, states_};
   std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
   StallWatch stall_watch_;
-  StallReport stall_report_{core_.port, core_.scopes.modules, core_.clock,
-                            [this] { return waiting_requests(); }};
+  StallReport stall_report_{core_.port, core_.scopes.modules, core_.clock, core_.waiting};
   std::uint64_t received_ = 0;  // messages, but for those about stalls
   std::unique_ptr<Idle> idle_;
   std::shared_ptr<void> poll_;

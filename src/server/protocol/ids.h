@@ -4,6 +4,9 @@
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <tuple>
+
+#include "smp/rank.h"
 
 namespace smp::server {
 
@@ -29,6 +32,18 @@ struct SlotId {
 using RequestId = SlotId<struct RequestTag>;
 /// The graph that an execution left for its backward, at the rank that ran it.
 using RecordId = SlotId<struct RecordTag>;
+
+/// A request on the rank that runs it.
+struct RequestName {
+  PpRank caller;
+  RequestId request;
+  friend bool operator<(const RequestName& a, const RequestName& b) noexcept {
+    const auto key = [](const RequestName& name) {
+      return std::tuple(name.caller.value(), name.request.slot, name.request.generation);
+    };
+    return key(a) < key(b);
+  }
+};
 
 /// One execution of the running step on this rank. The default names none.
 struct ExecutionId {

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "server/protocol/ids.h"
 #include "server/protocol/message.h"
+#include "server/running/call_way.h"
 
 namespace smp::server {
 
@@ -48,17 +49,7 @@ class RecordedFlow {
     std::vector<SendAhead> ahead_;  // of the next
     bool known_ = false;
   };
-  /// The calls that an execution has made so far.
-  class Way {
-   public:
-    explicit Way(ModuleId of) noexcept
-        : name_(base::mix_key(0, static_cast<std::uint64_t>(of.value))) {}
-
-   private:
-    friend class RecordedFlow;
-    std::uint64_t name_;
-    bool is_new_ = false;  // no execution has gone it before
-  };
+  using Way = CallWay;
   struct Step {
     Call* call;    ///< nullptr: too many calls are recorded; valid as long as the RecordedFlow
     bool departs;  ///< the first call at which the execution leaves all recorded ways
@@ -68,11 +59,11 @@ class RecordedFlow {
   /// @param way  the calls of the execution so far, to which this one is added
   /// @param kind  the same for alike calls (ExpectedResults::key_of)
   Step next(Way& way, std::uint64_t kind) {
-    way.name_ = base::mix_key(way.name_, kind);
-    const auto found = calls_.find(way.name_);
+    way.name = base::mix_key(way.name, kind);
+    const auto found = calls_.find(way.name);
     if (found != calls_.end()) return {&found->second, false};
     if (calls_.size() >= kMost) return {nullptr, false};
-    return {&calls_[way.name_], !std::exchange(way.is_new_, true)};
+    return {&calls_[way.name], !std::exchange(way.is_new, true)};
   }
 
  private:

@@ -38,27 +38,16 @@ struct BackwardRequests::WeightWork {
   WeightPart part;
 };
 
-BackwardRequests::BackwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry)
-    : core_(core),
-      failures_(failures),
-      entry_(entry),
-      answer_(core, failures),
-      promised_(
-          [this](BackwardTask&& task, bool input_failed) { start(std::move(task), input_failed); }),
-      early_([this](BackwardTask&& task, bool may_run) { start(std::move(task), !may_run); }) {}
-
 void BackwardRequests::on_message(PpRank source, BackwardRequest&& request) {
   ++core_.counters.executed_backward;
-  if (!request.promised.empty()) return promised_.add({source, std::move(request)});
-  if (request.early) return early_.add({source, std::move(request)});
-  launch({source, std::move(request)});
+  const auto module = module_of(request.record);
+  core_.step->admission.add(BackwardTask{source, std::move(request)}, module);
 }
 
-void BackwardRequests::on_message(PassedOn&& message) { promised_.take(std::move(message)); }
-
-void BackwardRequests::clear() noexcept {
-  promised_.clear();
-  early_.clear();
+/// kBody: the record is gone, or not known.
+ModuleId BackwardRequests::module_of(RecordId id) const {
+  const auto* record = core_.step->records.find(id);
+  return record == nullptr ? kBody : record->module;
 }
 
 void BackwardRequests::launch(BackwardTask&& task) {
@@ -67,21 +56,13 @@ void BackwardRequests::launch(BackwardTask&& task) {
   // backward has begun early may come back here before.
   if (!task.request.only_inputs && !core_.port.is_first()) {
     core_.accumulator.mark_forward_done(task.request.microbatch);
-    entry_.forward_done(task.request.microbatch);
+    core_.step->admission.forward_done(task.request.microbatch);
   }
-  task.request.record = record_of(task);
   const auto order = core_.priority(Phase::kBackward, task.request.microbatch);
   core_.workers.launch(std::move(task), order);
 }
 
-RecordId BackwardRequests::record_of(const BackwardTask& task) const {
-  const auto& early = task.request.early;
-  if (!early || !early->forward) return task.request.record;
-  return early_.record_of({task.source, early->forward});
-}
-
-/// True if `output` of the record is a single number, so that its gradient follows from a weight;
-/// for outputs of other sizes the gradient must be given.
+/// Others need a gradient that is given.
 bool BackwardRequests::has_one_number(RecordId id, std::int32_t output) const {
   const auto* record = core_.step->records.find(id);
   if (record == nullptr || static_cast<std::size_t>(output) >= record->outputs.size()) return false;
@@ -95,22 +76,21 @@ bool BackwardRequests::has_one_number(RecordId id, std::int32_t output) const {
 /// its record is kept, since the caller's own backward did not get that far.
 void BackwardRequests::start(BackwardTask&& task, bool input_failed) {
   if (!core_.in_good_step()) return;
-  const auto& early = task.request.early;
-  if (early && early->output >= 0 && !has_one_number(record_of(task), early->output)) {
+  const auto& request = task.request;
+  const auto& early = request.early;
+  if (early && early->output >= 0 && !has_one_number(request.record, early->output)) {
     input_failed = true;
   }
   if (!input_failed) return launch(std::move(task));
-  const auto* record = core_.step->records.find(record_of(task));
-  const auto module = record == nullptr ? kBody : record->module;
-  answer_.send_not_run(task.source, task.request.request, module, task.request.microbatch,
+  answer_.send_not_run(task.source, request.request, module_of(request.record), request.microbatch,
                        "its gradient comes from a backward");
-  fail_routes(task.source, task.request);
+  fail_routes(task.source, request);
 }
 
 void BackwardRequests::run(BackwardTask&& task) {
   auto& request = task.request;
-  core_.step->entry.keep(request.microbatch);
-  core_.held.hold(*core_.step, Phase::kBackward, request.microbatch);
+  core_.step->admission.keep(request.microbatch);
+  core_.step->admission.hold(Phase::kBackward, request.microbatch);
   for (auto& input : request.promised) {
     restore_forms(input.forms, input.tensors);
     request.gradients.at(input.index) = std::move(input.tensors.at(0));
@@ -137,7 +117,7 @@ void BackwardRequests::run(BackwardTask&& task) {
       },
       [&] { fail_routes(task.source, request); });
   if (rest && rest->part) run_rest(*rest, scope);
-  if (core_.in_good_step()) entry_.drop(request.microbatch);
+  if (core_.in_good_step()) core_.step->admission.drop(request.microbatch);
 }
 
 /// Sends gradients that have a route along it, and puts the others into the answer to the caller.
@@ -167,7 +147,7 @@ void BackwardRequests::send_along(const GradientRoute& route, PassedOn&& message
   for (auto& tensor : message.tensors) {
     if (tensor.defined()) tensor = clone_on_write(d2d::contiguous_data(tensor));
   }
-  promised_.take(std::move(message));
+  core_.step->admission.take(std::move(message));
 }
 
 void BackwardRequests::fail_routes(PpRank caller, const BackwardRequest& request) {
@@ -187,7 +167,7 @@ Record BackwardRequests::take_record(const BackwardRequest& request) const {
       "freed by the first backward; keep it with retain_graph");
   if (request.keep_graph) return *record;
   auto taken = *records.take(request.record);
-  core_.step->entry.drop(taken.microbatch);  // this pass keeps the microbatch meanwhile
+  core_.step->admission.drop(taken.microbatch);  // this pass keeps the microbatch meanwhile
   return taken;
 }
 
@@ -249,15 +229,15 @@ void BackwardRequests::run_rest(WeightWork& rest, ExecutionScope& scope) try {
   const auto microbatch = rest.record.microbatch;
   set_priority(core_.priority(Phase::kWeightGradient, microbatch));
   core_.turns.give_way();
-  core_.held.hold(*core_.step, Phase::kWeightGradient, microbatch);
+  core_.step->admission.hold(Phase::kWeightGradient, microbatch);
   if (core_.step->failed()) return;
   scope.set_phase(Phase::kWeightGradient);
   core_.step->begins(Phase::kWeightGradient, microbatch);
-  const HeldWork::Measured measured(core_.held, *core_.step, scope);
+  const WorkTimes::Measured measured(core_.times, core_.step->progress, scope);
   const ModesScope modes(rest.record.modes.without_autocast());
   rest.part.run();
   core_.accumulator.close(rest.record.execution);
-  if (core_.step->weights.end(microbatch)) entry_.end_microbatch(microbatch);
+  if (core_.step->weights.end(microbatch)) core_.end_microbatch(microbatch);
   core_.server.wake.signal();
 } catch (const StepAborted&) {
   throw;
@@ -283,15 +263,6 @@ variable_list BackwardRequests::gradients_of_inputs(const Record& record, const 
   auto captured = run_backward(roots, std::move(gradients), options, inputs);
   if (!keep_graph) core_.accumulator.close(record.execution);
   return captured;
-}
-
-std::vector<std::pair<std::int32_t, ModuleId>> BackwardRequests::waiting() const {
-  std::vector<std::pair<std::int32_t, ModuleId>> found;
-  for (const auto* task : promised_.waiting()) {
-    const auto* record = core_.step->records.find(record_of(*task));
-    if (record != nullptr) found.emplace_back(task->request.microbatch, record->module);
-  }
-  return found;
 }
 
 }  // namespace smp::server

@@ -52,23 +52,17 @@ Packet run_call(const CallEntry& entry, RoutedBase& module, Packet& arguments) {
 
 }  // namespace
 
-ForwardRequests::ForwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry,
-                                 EarlyRequests& early)
+ForwardRequests::ForwardRequests(ServerCore& core, FailureControl& failures)
     : core_(core),
       failures_(failures),
-      entry_(entry),
-      early_(early),
       answer_(core, failures),
       kept_([this](PpRank to, PassedOn&& message) {
         if (!message.ahead) {
           core_.scopes.recorder.note(RequestKind::kPassedOn, message.caller, message.consumer);
         }
-        if (to == core_.port.rank()) return waiting_.take(std::move(message));
+        if (to == core_.port.rank()) return core_.step->admission.take(std::move(message));
         core_.port.send(to, Message(std::move(message)));
-      }),
-      waiting_([this](WaitingRequests::Forward&& forward,
-                      bool input_failed) { start(std::move(forward), input_failed); },
-               [this](PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }) {}
+      }) {}
 
 void ForwardRequests::on_message(PpRank source, ForwardRequest&& request) {
   const auto& step = *core_.step;
@@ -82,25 +76,20 @@ void ForwardRequests::on_message(PpRank source, ForwardRequest&& request) {
       request.after_first_backward);
   ++core_.counters.executed_forward;
   if (request.keep_outputs) kept_.expect({source, request.request}, request.ahead);
-  if (request.row != 0) {
-    waiting_.add({source, std::move(request), execution}, core_.port.rank());
-  } else {
-    entry_.enter({source, std::move(request), execution});
-  }
+  core_.step->admission.add(ForwardTask{source, std::move(request), execution});
 }
 
-void ForwardRequests::start(WaitingRequests::Forward&& forward, bool input_failed) {
+void ForwardRequests::start(ForwardTask&& task, bool input_failed) {
   if (!core_.in_good_step()) return;
-  auto& request = forward.request;
+  const auto& request = task.request;
   if (!input_failed) {
-    return entry_.enter({forward.source, std::move(request), forward.execution, forward.row});
+    const auto order = core_.priority(Phase::kForward, request.microbatch);
+    return core_.workers.launch(std::move(task), order);
   }
-  const RequestName name{forward.source, request.request};
-  failed(name, forward.execution);
-  answer_.send_not_run(forward.source, request.request, request.module, request.microbatch,
+  failed({task.source, request.request}, task.execution);
+  answer_.send_not_run(task.source, request.request, request.module, request.microbatch,
                        "an argument was promised by a call");
-  early_.ended(name);
-  waiting_.ended(forward.row);
+  core_.step->admission.forward_ended(task.source, request);
 }
 
 /// Notes that a request has failed: it leaves no outputs and no graph.
@@ -110,25 +99,15 @@ void ForwardRequests::failed(const RequestName& name, ExecutionId execution) {
   core_.server.wake.signal();
 }
 
-void ForwardRequests::on_message(PpRank source, const PassOn& message) {
-  kept_.pass_on(source, message);
-}
-
-void ForwardRequests::on_message(PassedOn&& message) { waiting_.take(std::move(message)); }
-
 void ForwardRequests::release(PpRank caller, const std::vector<RequestId>& requests) {
   for (const auto& request : requests) kept_.release({caller, request});
 }
 
-void ForwardRequests::clear() noexcept {
-  kept_.clear();
-  waiting_.clear();
-}
-
 void ForwardRequests::run(ForwardTask&& task) {
   auto& request = task.request;
-  core_.step->entry.keep(request.microbatch);
-  core_.held.hold(*core_.step, Phase::kForward, request.microbatch);
+  auto& admission = core_.step->admission;
+  admission.keep(request.microbatch);
+  admission.hold(Phase::kForward, request.microbatch);
   const ExecutionIdentity identity{request.module, request.microbatch, Phase::kForward,
                                    request.after_first_backward, task.execution};
   ExecutionScope scope(core_.scopes, identity, request.position,
@@ -140,9 +119,8 @@ void ForwardRequests::run(ForwardTask&& task) {
         failed({task.source, request.request}, task.execution);
       });
   if (!core_.in_good_step()) return;
-  if (request.row != 0) early_.ended({task.source, request.request});
-  waiting_.ended(task.row);
-  entry_.drop(request.microbatch);
+  admission.forward_ended(task.source, request);
+  admission.drop(request.microbatch);
 }
 
 /// Puts the promised tensors that have come among the arguments. Outputs of this rank, and tensors
@@ -257,12 +235,12 @@ ForwardResponse ForwardRequests::keep_record(PpRank source, Packet&& result,
     return response;
   }
   core_.accumulator.recorded(identity.execution, outputs);
-  core_.step->entry.keep(identity.microbatch);
+  core_.step->admission.keep(identity.microbatch);
   response.record = core_.step->records.add(
       {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
        identity.execution, request.modes, request.position, ExecutionScope::current()->settings()});
   if (request.row != 0) {
-    early_.note({source, request.request}, response.record, as_promised);
+    core_.step->admission.note_record({source, request.request}, response.record, as_promised);
   }
   return response;
 }

@@ -5,13 +5,10 @@
 #include <vector>
 
 #include "module/node_pointer.h"
-#include "server/requests/early_requests.h"
 #include "server/requests/request_answer.h"
-#include "server/requests/request_entry.h"
 #include "server/step/failure_control.h"
 #include "server/step/kept_outputs.h"
 #include "server/step/server_core.h"
-#include "server/step/waiting_requests.h"
 #include "server/values/watched_arguments.h"
 
 namespace smp::server {
@@ -19,28 +16,24 @@ namespace smp::server {
 /// Runs modules of this rank for other ranks. Threads: the rank's.
 class ForwardRequests {
  public:
-  ForwardRequests(ServerCore& core, FailureControl& failures, RequestEntry& entry,
-                  EarlyRequests& early);
+  ForwardRequests(ServerCore& core, FailureControl& failures);
 
   // Messages of other ranks; safe in a poll. What they throw fails the step: options or modules
   // differ between ranks.
   void on_message(PpRank source, ForwardRequest&& request);
-  void on_message(PpRank source, const PassOn& message);
-  /// Takes an argument that another rank has sent for a forward request.
-  void on_message(PassedOn&& message);
-  /// Releases the outputs of these requests of `caller`, which will not be asked for any more.
+  /// An output is wanted.
+  void pass_on(PpRank caller, const PassOn& message) { kept_.pass_on(caller, message); }
+  /// Outputs of these requests of `caller` will not be asked for any more.
   void release(PpRank caller, const std::vector<RequestId>& requests);
 
-  /// Runs `task` on the calling worker fiber, which may be suspended. An exception of the module
-  /// goes to the caller as an ErrorResponse.
+  /// As RequestStarter::start().
+  void start(ForwardTask&& task, bool input_failed);
+  /// On a worker. What the module throws goes to the caller as an ErrorResponse.
   void run(ForwardTask&& task);
-  /// The requests that wait for tensors of other ranks, for reports.
-  const WaitingRequests& waiting() const noexcept { return waiting_; }
-  /// Forgets kept outputs and waiting requests because the step is over.
-  void clear() noexcept;
+  /// The step is over.
+  void clear() noexcept { kept_.clear(); }
 
  private:
-  void start(WaitingRequests::Forward&& forward, bool input_failed);
   void failed(const RequestName& name, ExecutionId execution);
   void take_promised(PpRank caller, ForwardRequest& request) const;
   ForwardResponse run_forward(PpRank source, ForwardRequest& request,
@@ -55,11 +48,8 @@ class ForwardRequests {
 
   ServerCore& core_;
   FailureControl& failures_;
-  RequestEntry& entry_;
-  EarlyRequests& early_;
   RequestAnswer answer_;
   KeptOutputs kept_;
-  WaitingRequests waiting_;
 };
 
 }  // namespace smp::server

@@ -22,7 +22,7 @@ class RequestAnswer {
   void send(PpRank source, RequestId request, ExecutionScope& scope, Run&& run,
             c10::function_ref<void()> failed) {
     begin(source, request, scope);
-    const HeldWork::Measured measured(core_.held, *core_.step, scope);
+    const WorkTimes::Measured measured(core_.times, core_.step->progress, scope);
     try {
       if (core_.step->failed()) failures_.throw_aborted();
       auto response = run();

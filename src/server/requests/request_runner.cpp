@@ -5,12 +5,6 @@
 
 namespace smp::server {
 
-RequestRunner::RequestRunner(ServerCore& core, FailureControl& failures)
-    : core_(core),
-      entry_(core),
-      backward_(core, failures, entry_),
-      forward_(core, failures, entry_, backward_.early()) {}
-
 void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
   forward_.release(source, request.releases);
   forward_.on_message(source, std::move(request));
@@ -19,15 +13,6 @@ void RequestRunner::on_message(PpRank source, ForwardRequest&& request) {
 void RequestRunner::on_message(PpRank source, BackwardRequest&& request) {
   forward_.release(source, request.releases);
   backward_.on_message(source, std::move(request));
-}
-
-void RequestRunner::on_message(PpRank source, const PassOn& message) {
-  forward_.on_message(source, message);
-}
-
-void RequestRunner::on_message(PassedOn&& message) {
-  if (message.gradient) return backward_.on_message(std::move(message));
-  forward_.on_message(std::move(message));
 }
 
 void RequestRunner::on_message(PpRank source, const ReleaseOutputs& message) {
@@ -39,16 +24,29 @@ void RequestRunner::on_message(ReleaseRecord&& message) {
   core_.server.wake.signal();
 }
 
+void RequestRunner::start(ForwardTask&& task, bool input_failed) {
+  forward_.start(std::move(task), input_failed);
+}
+
+void RequestRunner::start(BackwardTask&& task, bool input_failed) {
+  backward_.start(std::move(task), input_failed);
+}
+
+void RequestRunner::microbatch_done(int microbatch) {
+  core_.step->admission.forward_done(microbatch);
+  if (core_.step->weights.done_elsewhere(microbatch)) core_.end_microbatch(microbatch);
+}
+
 void RequestRunner::end_step() noexcept {
   forward_.clear();
-  backward_.clear();
+  core_.step->admission.clear();
 }
 
 void RequestRunner::free_released() {
   for (const auto id : std::exchange(core_.step->released, {})) {
     if (const auto record = core_.step->records.take(id)) {
       core_.accumulator.mark_closed(record->execution);
-      entry_.drop(record->microbatch);
+      core_.step->admission.drop(record->microbatch);
     }
   }
 }

@@ -22,8 +22,8 @@
 #include "server/modules/settings_board.h"
 #include "server/protocol/ids.h"
 #include "server/protocol/message.h"
-#include "server/replay/recorded_flow.h"
 #include "server/running/body_settings.h"
+#include "server/running/call_way.h"
 #include "server/running/open_call.h"
 #include "server/running/span_recorder.h"
 
@@ -101,10 +101,10 @@ class ExecutionScope final : public fiber::Activity {
   /// call.
   void note_work() noexcept { last_worked_ = ++num_calls_; }
   void add(std::shared_ptr<OpenCall> call) { open_calls_.push_back(std::move(call)); }
-  /// The remote calls that this execution has made so far, for static mode.
-  RecordedFlow::Way& way() noexcept { return way_; }
-  /// Runs `code` of this execution and waits for the calls that it made. If it throws, an exception
-  /// of an earlier one of these calls takes precedence.
+  /// The calls that left so far.
+  CallWay& way() noexcept { return way_; }
+  /// Runs `code` of this execution and waits for the calls that it made. If it throws, one of these
+  /// may have thrown before.
   void run(c10::function_ref<void()> code);
   /// Suspends until all open calls have ended. @throws what the first of them in program order
   /// threw.
@@ -171,7 +171,7 @@ class ExecutionScope final : public fiber::Activity {
   std::uint64_t num_calls_ = 0;
   std::uint64_t last_worked_ = 0;   // number of the latest call that left or has ended
   std::uint32_t places_taken_ = 0;  // of next_place_in_program(), at the top
-  RecordedFlow::Way way_;
+  CallWay way_;
   std::uint64_t row_ = 0;
   std::vector<std::uint32_t> places_;  // next ones, by owner
   std::vector<std::shared_ptr<OpenCall>> open_calls_, finished_calls_;

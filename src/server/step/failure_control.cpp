@@ -87,8 +87,7 @@ void FailureControl::fail_late() {
 /// Ends every wait of the step on this rank: for answers, for a turn, for the step's end.
 void FailureControl::abort_here(const std::string& why) noexcept {
   for (auto* target : core_.step->requests.take_all()) target->on_abort();
-  core_.step->gate.open_all();
-  core_.step->order.open_all();
+  core_.step->admission.open_all();
   core_.server.wake.signal();
   if (on_failure_) on_failure_(core_.step->number, why);
 }

@@ -6,26 +6,13 @@
 
 #include <functional>
 #include <map>
-#include <tuple>
 #include <vector>
 
 #include "server/protocol/message.h"
 
 namespace smp::server {
 
-/// The name of a request on the rank that runs it: who sent it, and its id there.
-struct RequestName {
-  PpRank caller;
-  RequestId request;
-  friend bool operator<(const RequestName& a, const RequestName& b) noexcept {
-    const auto key = [](const RequestName& name) {
-      return std::tuple(name.caller.value(), name.request.slot, name.request.generation);
-    };
-    return key(a) < key(b);
-  }
-};
-
-/// One output as tensors that can be sent, and the note that restores it (tensor_forms.h).
+/// A tensor that can be sent, and the note that makes of it what it was (tensor_forms.h).
 struct KeptOutput {
   std::vector<at::Tensor> tensors;
   Note forms;

@@ -21,10 +21,14 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
             return random_key_of_hooks(microbatch, leaf);
           }),
       turns(fiber::Scheduler::install()),
-      held(fiber::Scheduler::install(), clock),
       workers(with.fiber_stack_bytes, std::move(run), [this] {
         if (server.waits_for_workers) server.wake.signal();
       }) {}
+
+void ServerCore::end_microbatch(int microbatch) {
+  accumulator.mark_microbatch_done(microbatch);
+  step->admission.ended_here(microbatch);
+}
 
 std::uint64_t ServerCore::random_key(int microbatch) const noexcept {
   const auto number = static_cast<std::uint64_t>(step->task.earlier_steps + step->number);

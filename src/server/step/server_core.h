@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "server/admission/waiting_list.h"
+#include "server/admission/work_times.h"
 #include "server/modules/buffer_copies.h"
 #include "server/modules/foreign_parameters.h"
 #include "server/modules/module_table.h"
@@ -13,7 +15,6 @@
 #include "server/running/execution_scope.h"
 #include "server/running/span_recorder.h"
 #include "server/running/turn_taker.h"
-#include "server/step/held_work.h"
 #include "server/step/server_options.h"
 #include "server/step/step_state.h"
 #include "server/step/worker_pool.h"
@@ -36,7 +37,8 @@ struct ServerCore {
   ParameterNumbers parameters;
   GradientAccumulator accumulator;
   TurnTaker turns;
-  HeldWork held;
+  WorkTimes times{clock};
+  WaitingList waiting{clock};  ///< of the running step: its admission's
   ServerCounters counters;
   std::unique_ptr<StepState> step;  ///< nullptr between steps
   /// The user's fiber, which serves during a step.
@@ -51,7 +53,9 @@ struct ServerCore {
   fiber::Priority priority(schedule::Phase phase, int microbatch) const {
     return step->progress.priority(phase, microbatch);
   }
-  /// The key of the random numbers of one microbatch, in this step of this session.
+  /// Nothing of `microbatch` is left, here and elsewhere.
+  void end_microbatch(int microbatch);
+  /// Of the random numbers of one microbatch, in this step of this session.
   std::uint64_t random_key(int microbatch) const noexcept;
   /// The key of the random numbers that hooks of `leaf`, which has a gradient here, draw.
   std::uint64_t random_key_of_hooks(int microbatch, const at::Tensor& leaf);

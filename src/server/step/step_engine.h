@@ -1,5 +1,5 @@
 // server/step/step_engine.h: how the bodies of a step are carried out: by messages between ranks
-// (DynamicEngine), or alone, to see what modules cost (the trial run of api/planning/tracing.h).
+// (StepRun), or alone, to see what modules cost (the trial run of api/planning/tracing.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,12 +10,10 @@
 #include "base/clock.h"
 #include "schedule/step_progress.h"
 #include "schedule/work_order.h"
+#include "server/admission/admission.h"
 #include "server/modules/settings_board.h"
 #include "server/protocol/message.h"
-#include "server/replay/end_news.h"
-#include "server/step/backward_gate.h"
-#include "server/step/entry_gate.h"
-#include "server/step/microbatch_order.h"
+#include "server/step/module_visits.h"
 #include "server/step/record.h"
 #include "server/step/slot_table.h"
 #include "server/step/step_task.h"
@@ -23,8 +21,10 @@
 
 namespace smp::server {
 
-/// Takes the answer to a request, in a poll: it neither throws nor suspends. Exactly one of its
-/// functions is called, once, unless the target was taken out of the step's table before.
+class StepClosing;
+
+/// Takes the answer to a request, in a poll: it neither throws nor suspends. One of these is
+/// called, once, unless the target was taken out of the table before.
 class ResponseTarget {
  public:
   virtual void on_forward(ForwardResponse&& response) noexcept = 0;
@@ -41,12 +41,13 @@ class ResponseTarget {
 
 /// The state of one step on one rank. Threads: the rank's.
 struct StepState {
-  StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, base::Nanoseconds now)
+  StepState(std::int64_t step_number, const StepTask& step_task, PpRank rank, WorkTimes& times,
+            WaitingList& waiting, RequestStarter& starter)
       : number(step_number),
         task(step_task),
-        start(now),
+        start(times.clock().now()),
         progress(*step_task.schedule, step_task.microbatches, rank.value()),
-        order(step_task.microbatches),
+        admission(progress, times, waiting, starter),
         weights(step_task.microbatches),
         work(step_task.microbatches) {}
 
@@ -60,9 +61,8 @@ struct StepState {
   const StepTask task;
   const base::Nanoseconds start;
   schedule::StepProgress progress;
-  BackwardGate gate;
-  EntryGate entry{progress};
-  MicrobatchOrder order;
+  Admission admission;
+  ModuleVisits visits;
   WeightParts weights;
   schedule::WorkOrder work;                        ///< of this rank, as it began
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward
@@ -77,12 +77,9 @@ struct StepState {
   /// left them as they were.
   std::vector<SettingsBoard::View> left_settings;
 
-  bool keeps_to_record = false;  ///< the steps before were recorded, for this one to be like them
-  bool replayed = false;         ///< on pp_rank 0: without control messages
-  std::optional<EndNews> ends;   ///< on pp_rank 0: replayed under windows
-  bool finish_asked = false;     ///< by pp_rank 0: all microbatches are done
-  int ranks_finished = 0;        ///< on pp_rank 0: that have summed their gradients
-  std::optional<StepEnded> ended;
+  bool keeps_to_record = false;    ///< the steps before were recorded, for this one to be like them
+  StepClosing* closing = nullptr;  ///< who tells whom how far it is; outlives the step
+  std::optional<StepEnded> ended;  ///< by word of pp_rank 0
 };
 
 }  // namespace smp::server

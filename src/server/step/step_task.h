@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "schedule/schedule.h"
 #include "server/sums/gradient_listener.h"
 #include "smp/detail/call.h"
@@ -31,6 +32,12 @@ struct StepTask {
   /// Explains how `facts` of rank `other` differ from those of this rank; returns an empty text if
   /// that does not matter. May be called in a poll.
   std::function<std::string(GlobalRank other, const std::string& facts)> explain_difference;
+  /// @throws UsageError  those of `other` differ.
+  void require_same_facts(GlobalRank other, const std::string& others) const {
+    if (!explain_difference || others == facts) return;
+    const auto text = explain_difference(other, others);
+    SMP_REQUIRE(text.empty(), text);
+  }
   GradientListener* gradients = nullptr;   ///< of this rank; outlives the step
   std::vector<Packet>* outputs = nullptr;  ///< one a microbatch; filled by `body` on pp_rank 0
 };

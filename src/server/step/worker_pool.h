@@ -7,32 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <variant>
 #include <vector>
 
 #include "fiber/scheduler.h"
-#include "server/protocol/ids.h"
-#include "server/protocol/message.h"
-#include "server/step/waiting_requests.h"
+#include "server/admission/tasks.h"
 
 namespace smp::server {
-
-/// The body of one microbatch.
-struct BodyTask {
-  int microbatch;
-};
-struct ForwardTask {
-  PpRank source;
-  ForwardRequest request;
-  ExecutionId execution;
-  WaitingRequests::Row row = WaitingRequests::kNoRow;
-};
-struct BackwardTask {
-  PpRank source;
-  BackwardRequest request;
-};
-/// A task of a worker; not std::function, so that starting one allocates nothing.
-using WorkerTask = std::variant<BodyTask, ForwardTask, BackwardTask>;
 
 class WorkerPool {
  public:

@@ -20,15 +20,20 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
+const char* const kFirst =
+    "rank 1, backward, microbatch 11, for rank 0: waits for a gradient that comes from";
+const char* const kSecond =
+    "rank 2, backward, microbatch 12, for rank 0: waits for a gradient that comes from";
+
 class StallReportTest : public testing::Test {
  protected:
   struct Rank {
     Rank(StallReportTest& test, int number)
         : channel(std::make_unique<d2d::LocalWire>(test.hub_, GlobalRank(number))),
           port(channel, {GlobalRank(0), GlobalRank(1), GlobalRank(2)}),
-          report(port, test.modules_, test.clock_, [number] {
-            return "\n    rank " + std::to_string(number) + " waits for a test";
-          }) {
+          waiting(test.clock_),
+          report(port, test.modules_, test.clock_, waiting) {
+      waiting.add(Reason::kPromisedGradient, 10 + number, kBody, BackwardTask{PpRank(0), {}});
       port.open(
           [this](PpRank source, std::int64_t, Message&& message) {
             if (std::holds_alternative<StallQuestion>(message)) return report.on_question(source);
@@ -38,6 +43,7 @@ class StallReportTest : public testing::Test {
     }
     d2d::Channel channel;
     PipelinePort port;
+    WaitingList waiting;
     StallReport report;
   };
 
@@ -82,10 +88,8 @@ TEST_F(StallReportTest, TheLowestOfThoseThatAskAtOnceReports) {
   pass(1.5);
   talk(0);
   EXPECT_EQ(reports(), 1);
-  EXPECT_THAT(
-      log_.text(),
-      AllOf(HasSubstr("rank 1: nothing happened for 30 s"), HasSubstr("rank 1 waits for a test"),
-            HasSubstr("rank 2 waits for a test"), HasSubstr("rank 0 does not answer")));
+  EXPECT_THAT(log_.text(), AllOf(HasSubstr("rank 1: nothing happened for 30 s"), HasSubstr(kFirst),
+                                 HasSubstr(kSecond), HasSubstr("rank 0 does not answer")));
   EXPECT_EQ(ranks_[2]->report.reporter(31.5), PpRank(1));
   EXPECT_FALSE(ranks_[1]->report.reporter(31.5));
 }
@@ -129,8 +133,33 @@ TEST_F(StallReportTest, AskingAgainReportsNothing) {
   pass(2);
   talk(0);
   EXPECT_EQ(reports(), 0);
-  EXPECT_THAT(ranks_[1]->report.text(32), HasSubstr("rank 2 waits for a test"));
+  EXPECT_THAT(ranks_[1]->report.text(32), HasSubstr(kSecond));
   EXPECT_EQ(ranks_[2]->report.reporter(32), PpRank(1));
+}
+
+/// With its reason, and since when; requests of one execution as one, fibers not: the scheduler
+/// tells of these.
+TEST_F(StallReportTest, WhatMayNotStartIsTold) {
+  auto& rank = *ranks_[1];
+  const auto forward = [&rank](Reason reason, int microbatch, std::uint64_t row) {
+    ForwardTask task{PpRank(2), {}, {}};
+    task.request.row = row;
+    rank.waiting.add(reason, microbatch, kBody, std::move(task));
+  };
+  forward(Reason::kRow, 3, 7);
+  forward(Reason::kRow, 4, 7);
+  forward(Reason::kRow, 5, 8);
+  pass(2.5);
+  forward(Reason::kWindow, 6, 0);
+  rank.waiting.add(Reason::kBackwardGate, 9, kBody);
+  const auto text = rank.report.text(1);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("rank 1, microbatch 3, for rank 2: waits for an earlier request "
+                              "of the same execution, for 2.5 s"),
+                    HasSubstr("microbatch 5, for rank 2"), Not(HasSubstr("microbatch 4")),
+                    Not(HasSubstr("microbatch 9"))));
+  EXPECT_THAT(text, HasSubstr("rank 1, microbatch 6, for rank 2: waits for a lower microbatch to "
+                              "end here, as the schedule wants, for 0 s"));
 }
 
 }  // namespace

@@ -1,107 +1,126 @@
-// server/step/entry_gate_test.cpp: requests wait at the window of their rank, and only there.
-#include "server/step/entry_gate.h"
-
-#include <gmock/gmock.h>
-
+// server/admission/window_test.cpp: requests wait at the window of their rank, and only there.
 #include <algorithm>
 
 #include "schedule/list_generators.h"
 #include "schedule/list_schedule.h"
+#include "server/admission/admission_testing.h"
 #include "server/engine/module_server_testing.h"
 
 namespace smp::server {
-namespace entry_gate_test {
+namespace window_test {
 
 using schedule::ScheduleLists;
 using testing::ElementsAre;
 using testing::IsEmpty;
-using testing::Pair;
 
-// ---- the gate alone ----------------------------------------------------------------------------
+// ---- the window alone --------------------------------------------------------------------------
 
-class EntryGateTest : public testing::Test {
+// Rank 1: F0 F1 B0 F2 B1 F3 B2 ...
+class WindowTest : public test::AdmissionTest {
  protected:
+  WindowTest()
+      : AdmissionTest(schedule::make_schedule("1f1b", {.pp_size = 3, .microbatches = 6}), 6, 1) {}
   /// @return whether it must wait
   bool request(int microbatch, int module = 7) {
+    const auto before = starter_.forwards.size();
+    add(admission_, microbatch, module);
+    const bool waits = starter_.forwards.size() == before;
+    if (!waits) starter_.forwards.clear();
+    return waits;
+  }
+  static void add(Admission& admission, int microbatch, int module) {
     ForwardTask task{PpRank(0), {}, {}};
     task.request.microbatch = microbatch;
     task.request.module = ModuleId{module};
-    return gate_.holds(task);
+    admission.add(std::move(task));
   }
+  /// Those that have entered since this was asked.
   std::vector<int> entering() {
     std::vector<int> found;
-    for (const auto& task : gate_.take_entering()) found.push_back(task.request.microbatch);
+    for (const auto& task : std::exchange(starter_.forwards, {})) {
+      found.push_back(task.request.microbatch);
+    }
     return found;
   }
-
-  // Rank 1: F0 F1 B0 F2 B1 F3 B2 ...
-  std::unique_ptr<schedule::Schedule> schedule_ =
-      schedule::make_schedule("1f1b", {.pp_size = 3, .microbatches = 6});
-  schedule::StepProgress progress_{*schedule_, 6, 1};
-  EntryGate gate_{progress_};
 };
 
-TEST_F(EntryGateTest, HoldsWhatMayNotEnterUntilALowerMicrobatchHasEnded) {
+TEST_F(WindowTest, HoldsWhatMayNotEnterUntilALowerMicrobatchHasEnded) {
   EXPECT_FALSE(request(0));
   EXPECT_FALSE(request(1));
   EXPECT_TRUE(request(3));
   EXPECT_TRUE(request(2));
   EXPECT_THAT(entering(), IsEmpty());
-  gate_.forward_done(0);
+  admission_.forward_done(0);
   EXPECT_THAT(entering(), ElementsAre(2)) << "nothing of 0 is kept";
   EXPECT_FALSE(request(2)) << "it has entered";
-  gate_.microbatch_done(1);
+  admission_.ended_here(1);
   EXPECT_THAT(entering(), ElementsAre(3));
 }
 
-TEST_F(EntryGateTest, AMicrobatchHasEndedWhenItsForwardIsDoneAndNothingOfItIsKept) {
-  gate_.keep(0);  // its forward
-  gate_.keep(0);  // the record
+TEST_F(WindowTest, AMicrobatchHasEndedWhenItsForwardIsDoneAndNothingOfItIsKept) {
+  admission_.keep(0);  // its forward
+  admission_.keep(0);  // the record
   EXPECT_TRUE(request(2));
-  gate_.drop(0);
-  gate_.forward_done(0);
+  admission_.drop(0);
+  admission_.forward_done(0);
   EXPECT_THAT(entering(), IsEmpty());
-  gate_.keep(0);  // its backward
-  gate_.drop(0);
+  admission_.keep(0);  // its backward
+  admission_.drop(0);
   EXPECT_THAT(entering(), IsEmpty());
-  gate_.drop(0);
+  admission_.drop(0);
   EXPECT_THAT(entering(), ElementsAre(2));
 }
 
-TEST_F(EntryGateTest, AMicrobatchWhoseForwardGoesOnHasNotEnded) {
-  gate_.keep(0);
+TEST_F(WindowTest, AMicrobatchWhoseForwardGoesOnHasNotEnded) {
+  admission_.keep(0);
   EXPECT_TRUE(request(2));
-  gate_.drop(0);
+  admission_.drop(0);
   EXPECT_THAT(entering(), IsEmpty()) << "another call of it may come";
 }
 
-TEST_F(EntryGateTest, TellsWhatWaits) {
-  EXPECT_TRUE(request(4, 11));
-  EXPECT_TRUE(request(3, 12));
-  EXPECT_THAT(gate_.waiting(), ElementsAre(Pair(4, ModuleId{11}), Pair(3, ModuleId{12})));
+/// They go in as they came.
+TEST_F(WindowTest, SeveralOfOneMicrobatchEnterAtOnce) {
+  EXPECT_TRUE(request(2, 5));
+  EXPECT_TRUE(request(3, 6));
+  EXPECT_TRUE(request(2, 7));
+  admission_.ended_here(0);
+  ASSERT_THAT(starter_.forwards, testing::SizeIs(2));
+  EXPECT_EQ(starter_.forwards[0].request.module, ModuleId{5});
+  EXPECT_EQ(starter_.forwards[1].request.module, ModuleId{7});
+  admission_.open_all();
+  admission_.ended_here(1);
+  EXPECT_THAT(starter_.forwards, testing::SizeIs(2)) << "the step has failed";
 }
 
-TEST_F(EntryGateTest, OnTheFirstRankAMicrobatchEndsWithItsBody) {
+TEST_F(WindowTest, TellsWhatWaits) {
+  EXPECT_TRUE(request(4, 11));
+  EXPECT_TRUE(request(3, 12));
+  EXPECT_THAT(waiting(), ElementsAre(4, 3));
+  EXPECT_THAT(reasons(), ElementsAre(Reason::kWindow, Reason::kWindow));
+  EXPECT_EQ(list_.begin()->module, ModuleId{11});
+  EXPECT_EQ(std::next(list_.begin())->module, ModuleId{12});
+}
+
+TEST_F(WindowTest, OnTheFirstRankAMicrobatchEndsWithItsBody) {
   schedule::StepProgress first(*schedule_, 6, 0);
-  EntryGate gate(first);
-  gate.keep(0);
-  gate.drop(0);
-  gate.forward_done(0);
+  Admission admission(first, times_, list_, starter_);
+  admission.keep(0);
+  admission.drop(0);
+  admission.forward_done(0);
   EXPECT_FALSE(first.may_enter(3));
 }
 
-TEST_F(EntryGateTest, WithoutWindowsNothingWaits) {
+TEST_F(WindowTest, WithoutWindowsNothingWaits) {
   const auto simple = schedule::make_simple();
   schedule::StepProgress progress(*simple, 6, 1);
-  EntryGate gate(progress);
-  ForwardTask task{PpRank(0), {}, {}};
-  task.request.microbatch = 5;
-  EXPECT_FALSE(gate.holds(task));
+  Admission admission(progress, times_, list_, starter_);
+  add(admission, 5, 7);
+  EXPECT_THAT(entering(), ElementsAre(5));
 }
 
 // ---- in a server -------------------------------------------------------------------------------
 
-class EntryGateInServer : public test::ModuleServerTest {
+class WindowInServer : public test::ModuleServerTest {
  protected:
   /// Trains under `lists` with other delays of messages for every seed. Returns the most records
   /// that each rank kept at the end of a forward.
@@ -139,7 +158,7 @@ const char* const kAllFirst = "F0 F1 F2 F3 F4 B0 B1 B2 B3 B4\n";
 const char* const kOneByOne = "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4\n";
 
 /// Modules call each other in a ring, not in a chain.
-TEST_F(EntryGateInServer, GradientsAreThoseOfLibTorchWhateverTheLists) {
+TEST_F(WindowInServer, GradientsAreThoseOfLibTorchWhateverTheLists) {
   const auto one_by_one = [&](const char* first, const char* second, const char* third) {
     return lists_of(std::string("rank 0: ") + first + "rank 1: " + second + "rank 2: " + third);
   };
@@ -155,7 +174,7 @@ TEST_F(EntryGateInServer, GradientsAreThoseOfLibTorchWhateverTheLists) {
   }
 }
 
-TEST_F(EntryGateInServer, ARankKeepsNoMoreMicrobatchesThanItsList) {
+TEST_F(WindowInServer, ARankKeepsNoMoreMicrobatchesThanItsList) {
   const auto windows = lists_of(std::string("rank 0: ") + kAllFirst + "rank 1: " + kOneByOne +
                                 "rank 2: " + kAllFirst);
   std::size_t most_without = 0;
@@ -170,7 +189,7 @@ TEST_F(EntryGateInServer, ARankKeepsNoMoreMicrobatchesThanItsList) {
 }
 
 /// Microbatch 0 fails while others wait at the window of rank 1.
-TEST_F(EntryGateInServer, AFailureDropsWhatWaits) {
+TEST_F(WindowInServer, AFailureDropsWhatWaits) {
   const auto lists = lists_of(std::string("rank 0: ") + kAllFirst + "rank 1: " + kOneByOne);
   schedule_ = schedule::make_list_schedule("lists", lists);
   bool waited = false;
@@ -179,7 +198,7 @@ TEST_F(EntryGateInServer, AFailureDropsWhatWaits) {
       const auto loss = ring(test::input_of(microbatch)).sum();
       test::LocalServers::sleep(base::kSecond);
       if (microbatch == 0) {
-        waited = !servers_->server(1).core().step->entry.waiting().empty();
+        waited = servers_->server(1).core().waiting.size() > 0;
         throw std::invalid_argument("too bad");
       }
       engine.backward({loss}, {}, /*keep_graph=*/false);
@@ -194,5 +213,5 @@ TEST_F(EntryGateInServer, AFailureDropsWhatWaits) {
   expect_gradients_of_libtorch(5);
 }
 
-}  // namespace entry_gate_test
+}  // namespace window_test
 }  // namespace smp::server
