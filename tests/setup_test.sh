@@ -90,6 +90,9 @@ if [ "$1" = -S ]; then
   for word; do case $word in -DSMP_BUILD_TESTS=*) echo "SMP_BUILD_TESTS:BOOL=${word#*=}" >"$folder/CMakeCache.txt";; esac; done
 fi
 EOF
+stub nproc <<'EOF'
+cat "$state/cores" 2>/dev/null || echo 4
+EOF
 for name in ninja ctest mpirun; do
   stub "$name" <<'EOF'
 echo "$(basename "$0") $*" >>"$state/calls"
@@ -190,7 +193,15 @@ smp test -R nothing
 check ends_with 0
 check called "libgtest-dev libgmock-dev librapidcheck-dev"
 check called "<-DSMP_BUILD_TESTS=ON>"
-check called "ctest --test-dir"
+check called " smp_quick_tests"
+check called "ctest --test-dir $work/root/build/release --output-on-failure -j 4 -L ^quick\$ -R nothing"
+check says "./smp test --all"
+: >"$state/calls"
+smp test --all -R nothing
+check ends_with 0
+check not called "smp_quick_tests"
+check called "ctest --test-dir $work/root/build/release --output-on-failure -j 4 -R nothing"
+check not says "--all"
 
 machine ubuntu_24_04 "" "$common
 $fetching
@@ -332,6 +343,17 @@ check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
 check says "perf takes one of the programs backward bubble d2d dp executor"
+
+# The demo takes a rank for each core, but neither one nor dozens, unless it is told how many.
+for cores_and_ranks in "1 2" "2 2" "3 3" "64 8"; do
+  echo "${cores_and_ranks% *}" >"$state/cores"
+  : >"$state/calls"
+  smp demo
+  check called "-n ${cores_and_ranks#* } "
+done
+smp demo --ranks 5
+check called "-n 5 "
+rm "$state/cores"
 
 # With degrees the demo is another program, on as many ranks as they make.
 : >"$state/calls"
