@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/backward/executor.h"
+#include "server/graph/gradient_sink.h"
 #include "server/protocol/order_key.h"
 #include "server/sums/gradient_listener.h"
 #include "server/sums/microbatch_gradients.h"
