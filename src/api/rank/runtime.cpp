@@ -106,7 +106,7 @@ Runtime::Runtime(Parts parts)
   });
   connect_devices();
   // Last: what is thrown above ends the wire, and the scheduler lives on.
-  if (auto* const doorbell = routes().doorbell()) {
+  if (auto* const doorbell = routes().wires().doorbell()) {
     fiber::Scheduler::instance().set_doorbell(doorbell);
   }
 }
@@ -163,7 +163,7 @@ void Runtime::say_once(const std::function<void()>& check) const {
 
 Runtime::~Runtime() {
   *alive_ = false;
-  if (routes().doorbell() != nullptr) fiber::Scheduler::instance().set_doorbell(nullptr);
+  if (routes().wires().doorbell() != nullptr) fiber::Scheduler::instance().set_doorbell(nullptr);
   if (!parts_.channel->end().empty()) return;  // nobody can be told
   try {
     server_.leave_job();

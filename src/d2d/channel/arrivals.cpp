@@ -54,13 +54,13 @@ std::string Arrivals::overdue(base::Nanoseconds deadline) const {
 Wire& Arrivals::wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const {
   const std::size_t wire = tensor.wire;
   SMP_REQUIRE_AS(InternalError,
-                 wire < routes.wires().size() && routes.wires()[wire]->reaches(source) &&
-                     routes.wires()[wire]->reaches(tensor.kind),
+                 wire < routes.wires().size() && routes.wires()[wire].reaches(source) &&
+                     routes.wires()[wire].reaches(tensor.kind),
                  "a tensor of rank ", source, " is to come over wire ", wire,
                  ", which does not lead there; all ranks must name the same wires in the same "
                  "order. The routes here:\n",
                  routes.table());
-  return *routes.wires()[wire];
+  return routes.wires()[wire];
 }
 
 std::optional<Arrival> Arrivals::received(Token token) {

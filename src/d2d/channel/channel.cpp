@@ -41,7 +41,8 @@ Channel::Channel(Routes routes)
 
 Channel::~Channel() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-  const base::Nanoseconds patience = routes().patience(unwinding || state_ == State::kFailed);
+  const base::Nanoseconds patience =
+      traffic_.wires().patience(unwinding || state_ == State::kFailed);
   const bool left = patience == 0 || close(patience);
   traffic_.stop_thread();
   if (left) return;
@@ -94,7 +95,7 @@ void Channel::send_tensor(GlobalRank peer, DataTensor& data,
       static_cast<const std::byte*>(data.tensor.const_data_ptr()), data.tensor.nbytes());
   const Token token =
       departures_.start(peer, data.index, std::move(data.tensor), std::move(memory), departure);
-  routes().wires()[data.wire]->send(elements, peer, data.transfer, token);
+  traffic_.wires()[data.wire].send(elements, peer, data.transfer, token);
 }
 
 void Channel::check_can_send(GlobalRank peer) const {
@@ -184,13 +185,13 @@ bool Channel::deliver_kept() {
 void Channel::check_links() {
   guarded([&] {
     const auto lock = traffic_.lock();
-    traffic_.routes().check_links();
+    traffic_.wires().check_links();
   });
 }
 
 bool Channel::drained() const noexcept {
   const auto lock = traffic_.lock();
-  return routes().drained();
+  return routes().wires().drained();
 }
 
 void Channel::set_receiver(Port port, Receiver receiver) {
@@ -239,7 +240,7 @@ bool Channel::close(base::Nanoseconds deadline) {
     if (poll()) idle = 0;
     guarded([&] {
       const auto lock = traffic_.lock();
-      left = traffic_.routes().leave();
+      left = traffic_.wires().leave();
     });
     if (left) break;
     if (clock.now() > end) return false;

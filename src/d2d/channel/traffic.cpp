@@ -16,15 +16,15 @@ void News::clear() noexcept {
   failure = nullptr;
 }
 
-Traffic::Traffic(Routes routes) : routes_(std::move(routes)) { routes_.set_handler(this); }
+Traffic::Traffic(Routes routes) : routes_(std::move(routes)) { wires().set_handler(this); }
 
 Traffic::~Traffic() {
   stop_thread();
-  routes_.set_handler(nullptr);
+  wires().set_handler(nullptr);
 }
 
 void Traffic::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
-  routes_.give_up(waited, unwinding);
+  wires().give_up(waited, unwinding);
   base::keep_until_exit(std::move(arrivals_));
 }
 
@@ -38,7 +38,7 @@ void Traffic::on_sent(Token token) {
 void Traffic::on_control(GlobalRank source, ByteBuffer&& bytes) {
   // It may be an answer, which tells that what it answers has arrived: let go of that first, so
   // that whoever gets the answer may write to it.
-  routes_.complete_beside(routes_.control(source));
+  wires().complete_beside(routes_.control(source));
   news_.any = true;
   if (auto arrival = arrivals_.read(source, std::move(bytes), routes_)) {
     news_.arrived.push_back(std::move(*arrival));
@@ -57,11 +57,11 @@ void Traffic::on_received(Token token) {
 bool Traffic::poll_wires() noexcept {
   if (news_.failure) return false;
   try {
-    const bool moved = routes_.poll();
+    const bool moved = wires().poll();
     // Such a frame may be an answer as well, and wires look at transfers a few at a time.
-    while (std::exchange(completed_, false)) routes_.complete();
+    while (std::exchange(completed_, false)) wires().complete();
     news_.any |= moved;
-    return (beside_thread_ && routes_.take_stir()) || moved;
+    return (beside_thread_ && wires().take_stir()) || moved;
   } catch (...) {
     news_.any = true;
     news_.failure = std::current_exception();
@@ -117,7 +117,7 @@ std::unique_lock<std::mutex> Traffic::lock() const {
 // ---- with a progress thread ----
 
 void Traffic::move_beside_rank() {
-  const auto* const bound = routes_.bound_to_one_thread();
+  const auto* const bound = wires().bound_to_one_thread();
   SMP_REQUIRE(bound == nullptr, "rank ", routes_.rank(), ": a progress thread beside the wire ",
               bound->name(), ", which only the thread of the rank may call; use other wires.");
   if (beside_thread_) return;
@@ -138,7 +138,7 @@ ProgressThread::Motion Traffic::move_aside() noexcept {
   const std::lock_guard lock(moving_);
   if (news_.failure) return Motion::kNone;
   if (poll_wires()) return Motion::kSome;
-  return arrivals_.empty() && routes_.drained() ? Motion::kNone : Motion::kAwaited;
+  return arrivals_.empty() && wires().drained() ? Motion::kNone : Motion::kAwaited;
 }
 
 }  // namespace smp::d2d

@@ -35,8 +35,8 @@ class Traffic final : private WireHandler {
   ~Traffic();
 
   const Routes& routes() const noexcept { return routes_; }
-  /// Returns the routes, whose wires must be called under lock().
-  Routes& routes() noexcept { return routes_; }
+  /// Returns the wires, which must be called under lock().
+  WireSet& wires() noexcept { return routes_.wires(); }
   /// Returns the lock for what a progress thread uses as well; no lock where there is none.
   std::unique_lock<std::mutex> lock() const;
   /// Polls all wires, and takes the news.
