@@ -9,11 +9,11 @@
 
 namespace smp::d2d {
 
-std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
-                                      const Routes& routes) {
+void Arrivals::read(GlobalRank source, ByteBuffer&& control, const Routes& routes,
+                    std::vector<Arrival>& whole) {
   Arrival arrival{source, decode(source, control, routes), {}};
   arrival.control = std::move(control);
-  if (data_tensors_.empty()) return arrival;
+  if (data_tensors_.empty()) return whole.push_back(std::move(arrival));
   std::size_t bytes = 0;
   for (const DataTensor& data : data_tensors_) bytes += data.tensor.nbytes();
   const Token token =
@@ -24,7 +24,6 @@ std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
     wire_of(data, source, routes).receive(place, source, data.transfer, token);
   }
   data_tensors_.clear();
-  return std::nullopt;
 }
 
 ReadFrame Arrivals::decode(GlobalRank source, const ByteBuffer& control, const Routes& routes) try {
@@ -63,9 +62,10 @@ Wire& Arrivals::wire_of(const DataTensor& tensor, GlobalRank source, const Route
   return routes.wires()[wire];
 }
 
-std::optional<Arrival> Arrivals::received(Token token) {
-  if (--incomplete_[token].missing > 0) return std::nullopt;
-  return std::move(incomplete_.take(token).arrival);
+bool Arrivals::received(Token token, std::vector<Arrival>& whole) {
+  if (--incomplete_[token].missing > 0) return false;
+  whole.push_back(std::move(incomplete_.take(token).arrival));
+  return true;
 }
 
 }  // namespace smp::d2d

@@ -1,7 +1,6 @@
 // d2d/channel/traffic.cpp: see the header.
 #include "d2d/channel/traffic.h"
 
-#include <optional>
 #include <system_error>
 
 #include "base/check.h"
@@ -40,17 +39,12 @@ void Traffic::on_control(GlobalRank source, ByteBuffer&& bytes) {
   // that whoever gets the answer may write to it.
   wires().complete_beside(routes_.control(source));
   news_.any = true;
-  if (auto arrival = arrivals_.read(source, std::move(bytes), routes_)) {
-    news_.arrived.push_back(std::move(*arrival));
-  }
+  arrivals_.read(source, std::move(bytes), routes_, news_.arrived);
 }
 
 void Traffic::on_received(Token token) {
   news_.any = true;
-  if (auto arrival = arrivals_.received(token)) {
-    news_.arrived.push_back(std::move(*arrival));
-    completed_ = true;
-  }
+  completed_ |= arrivals_.received(token, news_.arrived);
 }
 
 /// Polls the wires and notes what moved, and what went wrong. @return true if bytes moved
