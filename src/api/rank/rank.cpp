@@ -99,7 +99,7 @@ void Rank::start() {
   });
   connect_devices(parts_, communicators_, tensor_parallel_);
   // Last: what is thrown above ends the wire, and the scheduler lives on.
-  if (auto* const doorbell = channel().routes().doorbell()) {
+  if (auto* const doorbell = channel().routes().wires().doorbell()) {
     fiber::Scheduler::instance().set_doorbell(doorbell);
   }
 }
@@ -110,7 +110,8 @@ void Rank::set_trial(server::StepEngine* trial) noexcept {
 }
 
 void Rank::leave() noexcept {
-  if (channel().routes().doorbell() != nullptr) fiber::Scheduler::instance().set_doorbell(nullptr);
+  if (channel().routes().wires().doorbell() != nullptr)
+    fiber::Scheduler::instance().set_doorbell(nullptr);
   if (!parts_.channel->end().empty()) return;  // nobody can be told
   try {
     server_.leave_job();

@@ -57,12 +57,12 @@ base::ResolvedConfig resolve(int& argc, char** argv, const Config& config, int w
 
 /// Starts the progress thread if the settings say so, and the wires allow it.
 void start_progress_thread(d2d::Channel& channel, const Config& config) {
-  if (!config.progress_thread || channel.routes().bound_to_one_thread() != nullptr) return;
+  if (!config.progress_thread || channel.routes().wires().bound_to_one_thread() != nullptr) return;
   channel.move_beside_rank();
 }
 
 void warn_of_progress_thread(const Rank& rank, SharedWarnings& warnings) {
-  const auto* const bound = rank.channel().routes().bound_to_one_thread();
+  const auto* const bound = rank.channel().routes().wires().bound_to_one_thread();
   if (!rank.config().progress_thread || bound == nullptr) return;
   warnings.note(base::concat(
       "configuration: progress_thread = true has no effect: only a rank's own thread may call ",

@@ -9,11 +9,11 @@
 
 namespace smp::d2d {
 
-std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
-                                      const Routes& routes) {
+void Arrivals::read(GlobalRank source, ByteBuffer&& control, const Routes& routes,
+                    std::vector<Arrival>& whole) {
   Arrival arrival{source, decode(source, control, routes), {}};
   arrival.control = std::move(control);
-  if (data_tensors_.empty()) return arrival;
+  if (data_tensors_.empty()) return whole.push_back(std::move(arrival));
   std::size_t bytes = 0;
   for (const DataTensor& data : data_tensors_) bytes += data.tensor.nbytes();
   const Token token =
@@ -24,7 +24,6 @@ std::optional<Arrival> Arrivals::read(GlobalRank source, ByteBuffer&& control,
     wire_of(data, source, routes).receive(place, source, data.transfer, token);
   }
   data_tensors_.clear();
-  return std::nullopt;
 }
 
 ReadFrame Arrivals::decode(GlobalRank source, const ByteBuffer& control, const Routes& routes) try {
@@ -54,18 +53,19 @@ std::string Arrivals::overdue(base::Nanoseconds deadline) const {
 Wire& Arrivals::wire_of(const DataTensor& tensor, GlobalRank source, const Routes& routes) const {
   const std::size_t wire = tensor.wire;
   SMP_REQUIRE_AS(InternalError,
-                 wire < routes.wires().size() && routes.wires()[wire]->reaches(source) &&
-                     routes.wires()[wire]->reaches(tensor.kind),
+                 wire < routes.wires().size() && routes.wires()[wire].reaches(source) &&
+                     routes.wires()[wire].reaches(tensor.kind),
                  "a tensor of rank ", source, " is to come over wire ", wire,
                  ", which does not lead there; all ranks must name the same wires in the same "
                  "order. The routes here:\n",
                  routes.table());
-  return *routes.wires()[wire];
+  return routes.wires()[wire];
 }
 
-std::optional<Arrival> Arrivals::received(Token token) {
-  if (--incomplete_[token].missing > 0) return std::nullopt;
-  return std::move(incomplete_.take(token).arrival);
+bool Arrivals::received(Token token, std::vector<Arrival>& whole) {
+  if (--incomplete_[token].missing > 0) return false;
+  whole.push_back(std::move(incomplete_.take(token).arrival));
+  return true;
 }
 
 }  // namespace smp::d2d

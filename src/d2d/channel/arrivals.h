@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,13 +25,15 @@ struct Arrival {
 /// Reads control bytes and receives the tensors that they announce.
 class Arrivals {
  public:
-  /// Reads a frame from `control`. Returns it, or nothing if tensors are still to come: they are
-  /// received under one token.
+  /// Reads a frame from `control`, and adds it to `whole`, or, if tensors are still to come,
+  /// receives them under one token.
   /// @throws InternalError     the bytes are malformed.
   /// @throws UnsupportedError  LibTorch has no such device here.
-  std::optional<Arrival> read(GlobalRank source, ByteBuffer&& control, const Routes& routes);
-  /// Notes that one of the tensors under `token` has come. Returns the frame if it was the last.
-  std::optional<Arrival> received(Token token);
+  void read(GlobalRank source, ByteBuffer&& control, const Routes& routes,
+            std::vector<Arrival>& whole);
+  /// Notes that one of the tensors under `token` has come. Adds the frame to `whole`, and returns
+  /// true, if it was the last.
+  bool received(Token token, std::vector<Arrival>& whole);
   /// True if no tensor is missing.
   bool empty() const noexcept { return incomplete_.empty(); }
   /// Returns a text about a frame whose tensors have been missing for longer than `deadline`, and

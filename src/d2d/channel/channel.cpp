@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -36,26 +35,23 @@ c10::intrusive_ptr<c10::StorageImpl> keep_memory(at::Tensor& tensor) {
 }  // namespace
 
 Channel::Channel(Routes routes)
-    : routes_(std::move(routes)), exceptions_at_start_(std::uncaught_exceptions()) {
-  routes_.set_handler(this);
+    : traffic_(std::move(routes)), exceptions_at_start_(std::uncaught_exceptions()) {
   counters_.sent_to.resize(static_cast<std::size_t>(size()));
 }
 
 Channel::~Channel() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-  const base::Nanoseconds patience = routes_.patience(unwinding || state_ == State::kFailed);
+  const base::Nanoseconds patience =
+      traffic_.wires().patience(unwinding || state_ == State::kFailed);
   const bool left = patience == 0 || close(patience);
-  progress_.reset();
-  if (!left) {
-    const bool failed = state_ == State::kFailed;
-    const bool told_handler = on_failure_ != nullptr;  // else it was printed
-    if (failed && told_handler && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
-    routes_.give_up(failed ? 0 : patience, unwinding);
-    // Until the process exits a wire may still write to what it was given: it is never freed.
-    base::keep_until_exit(std::move(departures_));
-    base::keep_until_exit(std::move(arrivals_));
-  }
-  routes_.set_handler(nullptr);
+  traffic_.stop_thread();
+  if (left) return;
+  const bool failed = state_ == State::kFailed;
+  const bool told_handler = on_failure_ != nullptr;  // else it was printed
+  if (failed && told_handler && !unwinding) std::fprintf(stderr, "smp: %s\n", end_.c_str());
+  traffic_.give_up(failed ? 0 : patience, unwinding);
+  // Until the process exits a wire may still write to what it was given: it is never freed.
+  base::keep_until_exit(std::move(departures_));
 }
 
 // ---- sending ----
@@ -65,13 +61,13 @@ void Channel::send(GlobalRank peer, Port port, std::span<const std::byte> header
                    const std::shared_ptr<Departure>& departure) {
   check_can_send(peer);
   const FrameToSend frame{port, header, body, tensors};
-  auto lock = own_wires();
-  Wire& control = routes_.control(peer);
+  auto lock = traffic_.lock();
+  Wire& control = routes().control(peer);
   ByteBuffer bytes = control.buffers().take();
   // What collectives send is part of what they go on to write.
   const bool of_server = port == Port::kServer;
-  FrameLoans lent(of_server ? routes_.loans(peer) : nullptr);
-  encode_frame(frame, routes_.data(peer), next_transfer_, bytes, data_tensors_, lent);
+  FrameLoans lent(of_server ? routes().loans(peer) : nullptr);
+  encode_frame(frame, routes().data(peer), next_transfer_, bytes, data_tensors_, lent);
   // Copies, for which there may be no memory, before the peer hears of the frame.
   c10::SmallVector<c10::intrusive_ptr<c10::StorageImpl>, 8> memory;
   for (DataTensor& data : data_tensors_) {
@@ -99,11 +95,11 @@ void Channel::send_tensor(GlobalRank peer, DataTensor& data,
       static_cast<const std::byte*>(data.tensor.const_data_ptr()), data.tensor.nbytes());
   const Token token =
       departures_.start(peer, data.index, std::move(data.tensor), std::move(memory), departure);
-  routes_.wires()[data.wire]->send(elements, peer, data.transfer, token);
+  traffic_.wires()[data.wire].send(elements, peer, data.transfer, token);
 }
 
 void Channel::check_can_send(GlobalRank peer) const {
-  SMP_REQUIRE(routes_.reaches(peer), "rank ", rank(), ": sending to rank ", peer,
+  SMP_REQUIRE(routes().reaches(peer), "rank ", rank(), ": sending to rank ", peer,
               ": it must be another rank of this channel, which connects ", members(), '.');
   SMP_REQUIRE(state_ != State::kClosing && state_ != State::kClosed, "rank ", rank(),
               ": sending to rank ", peer, ": this channel was closed before; send before closing.");
@@ -124,200 +120,51 @@ void ChannelCounters::count_sent(const FrameToSend& frame, int peer) {
   own.tensor_bytes += static_cast<std::int64_t>(tensor_bytes);
 }
 
-void Channel::on_sent(Token token) {
-  if (beside_thread_) return moved_.sent.push_back(token);
-  guarded([&] { finish_sent(token); });
-}
-
-void Channel::finish_sent(Token token) {
-  const std::optional<std::string> changed = departures_.finish(token);
-  if (changed) fail(base::concat("rank ", rank(), ": ", *changed));
-}
-
 // ---- receiving ----
 
 bool Channel::poll() {
   if (polling_ || state_ == State::kFailed) return false;
   polling_ = true;
   bool moved = true;
-  guarded([&] { moved = beside_thread_ ? poll_and_tell() : poll_and_deliver(); });
+  guarded([&] {
+    const bool delivered = any_kept_ && deliver_kept();
+    traffic_.poll(news_);
+    moved = delivered || news_.any;
+    tell(news_);
+    if (news_.failure) std::rethrow_exception(news_.failure);
+  });
+  news_.clear();
   polling_ = false;
   return moved;
 }
 
-bool Channel::poll_and_deliver() {
-  bool moved = any_kept_ && deliver_kept();
-  require_in_time();
-  moved |= routes_.poll();
-  routes_.take_back_loans();
-  if (!received_.empty()) moved |= deliver_received();
-  return moved;
-}
-
-/// Fails if tensors are overdue. A rank that was busy with other things for longer than the
-/// deadline first takes what has come meanwhile: it must have polled for the missing tensors that
-/// often.
-void Channel::require_in_time() {
-  constexpr std::uint32_t kPollsToAsk = 1 << 18;  // half a second, or more where the thread sleeps
-  if (deadline_ == 0 || arrivals_.empty()) {
-    polls_ = 0;
-    return;
+/// Tells the news. Whoever is told may send: nobody polls a wire.
+void Channel::tell(News& news) {
+  for (const Token token : news.sent) {
+    const std::optional<std::string> changed = departures_.finish(token);
+    if (changed) fail(base::concat("rank ", rank(), ": ", *changed));
   }
-  if (++polls_ % kPollsToAsk != 0) return;
-  const auto late = arrivals_.overdue(deadline_);
-  SMP_REQUIRE_AS(PeerLostError, late.empty(), "rank ", rank(), ": ", late,
-                 ": the network loses data, or that rank does not send; restart from a checkpoint, "
-                 "or raise abort_seconds");
-}
-
-void Channel::check_links() {
-  guarded([&] {
-    const auto lock = own_wires();
-    routes_.check_links();
-  });
-}
-
-bool Channel::drained() const noexcept {
-  const auto lock = own_wires();
-  return routes_.drained();
-}
-
-void Channel::on_control(GlobalRank source, ByteBuffer&& bytes) {
-  const auto take = [&] {
-    // It may be an answer, which tells that what it answers has arrived: let go of that first, so
-    // that whoever gets the answer may write to it.
-    routes_.complete_beside(routes_.control(source));
-    return arrivals_.read(source, std::move(bytes), routes_);
-  };
-  if (beside_thread_) {
-    if (auto arrival = take()) moved_.arrived.push_back(std::move(*arrival));
-    return;
-  }
-  guarded([&] {
-    if (auto arrival = take()) deliver(std::move(*arrival));
-  });
-}
-
-void Channel::on_received(Token token) {
-  const auto take = [&] {
-    auto& whole = beside_thread_ ? moved_.arrived : received_;
-    if (auto arrival = arrivals_.received(token)) whole.push_back(std::move(*arrival));
-  };
-  if (beside_thread_) return take();
-  guarded(take);
-}
-
-// ---- with a progress thread ----
-
-void Channel::move_beside_rank() {
-  const auto* const bound = routes_.bound_to_one_thread();
-  SMP_REQUIRE(bound == nullptr, "rank ", rank(), ": a progress thread beside the wire ",
-              bound->name(), ", which only the thread of the rank may call; use other wires.");
-  if (beside_thread_) return;
-  beside_thread_ = true;
-  try {
-    progress_ = std::make_unique<ProgressThread>([this] { return move_aside(); });
-  } catch (const std::system_error& error) {
-    throw UnsupportedError(base::concat("rank ", rank(), ": no progress thread: ", error.what(),
-                                        "; allow this user more processes (ulimit -u, or the "
-                                        "container's limit), or set progress_thread = false"));
-  }
-}
-
-/// Returns the lock for what the progress thread uses as well; no lock where there is no such
-/// thread.
-std::unique_lock<std::mutex> Channel::own_wires() const {
-  if (!beside_thread_) return {};
-  std::unique_lock lock(wires_, std::try_to_lock);
-  if (lock) return lock;
-  if (progress_) progress_->set_owner_waits(true);  // or it might be first again and again
-  lock.lock();
-  if (progress_) progress_->set_owner_waits(false);
-  return lock;
-}
-
-/// Moves bytes on the progress thread, where LibTorch sees new tensors and no others.
-ProgressThread::Motion Channel::move_aside() noexcept {
-  using Motion = ProgressThread::Motion;
-  const std::lock_guard lock(wires_);
-  if (moved_.failure) return Motion::kNone;
-  if (poll_wires()) return Motion::kSome;
-  return arrivals_.empty() && routes_.drained() ? Motion::kNone : Motion::kAwaited;
-}
-
-/// Polls the wires and puts what moved, and what went wrong, into moved_. @return true if bytes
-/// moved
-bool Channel::poll_wires() noexcept {
-  if (moved_.failure) return false;
-  try {
-    const bool moved = routes_.poll();
-    // What has arrived may be an answer; see deliver_received().
-    for (std::size_t seen = 0; seen < moved_.arrived.size();) {
-      seen = moved_.arrived.size();
-      routes_.complete();
-    }
-    moved_.any |= moved;
-    return routes_.take_stir() || moved;
-  } catch (...) {
-    moved_.any = true;
-    moved_.failure = std::current_exception();
-    return true;
-  }
-}
-
-/// Does the work of poll_and_deliver(), but calls the receivers, who may send, when nobody needs
-/// the wires.
-bool Channel::poll_and_tell() {
-  const bool delivered = any_kept_ && deliver_kept();
-  Moved news;
-  {
-    const auto lock = own_wires();
-    require_in_time();
-    poll_wires();
-    routes_.take_back_loans();
-    std::swap(news, moved_);
-    moved_.failure = news.failure;  // a wire that is broken is left alone
-  }
-  if (progress_) progress_->note_owner_moved();
-  for (const Token token : news.sent) finish_sent(token);
   for (Arrival& arrival : news.arrived) deliver(std::move(arrival));
-  if (news.failure) std::rethrow_exception(news.failure);
-  return delivered || news.any;
-}
-
-// It may be an answer as well, and wires look at transfers a few at a time.
-bool Channel::deliver_received() {
-  const bool moved = !received_.empty();
-  while (!received_.empty()) {
-    routes_.complete();
-    for (Arrival& arrival : std::exchange(received_, {})) deliver(std::move(arrival));
-  }
-  return moved;
 }
 
 void Channel::deliver(Arrival&& arrival) {
-  Inlet& inlet = inlets_[static_cast<std::size_t>(arrival.frame.port)];
-  if (inlet.receiver && inlet.kept.empty()) {
-    hand_over(std::move(arrival));
-  } else {
+  ReadFrame& frame = arrival.frame;
+  Inlet& inlet = inlets_[static_cast<std::size_t>(frame.port)];
+  if (!inlet.receiver || !inlet.kept.empty()) {
     inlet.kept.push_back(std::move(arrival));
     any_kept_ = true;
+    return;
   }
-}
-
-void Channel::hand_over(Arrival&& arrival) {
-  ReadFrame& frame = arrival.frame;
   if (state_ == State::kOpen) {
     ++counters_.frames_received;
     for (const StagedTensor& staged : frame.staged) {
       auto& tensor = frame.tensors[staged.index];
       tensor = on_device(tensor, staged.device);
     }
-    const Receiver& receiver = inlets_[static_cast<std::size_t>(frame.port)].receiver;
-    receiver(arrival.source, {frame.header, frame.body, std::move(frame.tensors)});
+    inlet.receiver(arrival.source, {frame.header, frame.body, std::move(frame.tensors)});
   }
-  const auto lock = own_wires();
-  routes_.control(arrival.source).buffers().give(std::move(arrival.control));
+  const auto lock = traffic_.lock();
+  routes().control(arrival.source).buffers().give(std::move(arrival.control));
 }
 
 bool Channel::deliver_kept() {
@@ -329,10 +176,22 @@ bool Channel::deliver_kept() {
       any_kept_ = true;
       continue;
     }
-    for (Arrival& arrival : std::exchange(inlet.kept, {})) hand_over(std::move(arrival));
+    for (Arrival& arrival : std::exchange(inlet.kept, {})) deliver(std::move(arrival));
     moved = true;
   }
   return moved;
+}
+
+void Channel::check_links() {
+  guarded([&] {
+    const auto lock = traffic_.lock();
+    traffic_.wires().check_links();
+  });
+}
+
+bool Channel::drained() const noexcept {
+  const auto lock = traffic_.lock();
+  return routes().wires().drained();
 }
 
 void Channel::set_receiver(Port port, Receiver receiver) {
@@ -351,7 +210,7 @@ void Channel::guarded(Action&& action) noexcept {
     state_ = State::kFailed;
     end_ = error.what();
     if (!end_.starts_with("rank ")) end_ = base::concat("rank ", rank(), ": ", end_);
-    progress_.reset();
+    traffic_.stop_thread();
     fail(end_);
   }
 }
@@ -380,18 +239,18 @@ bool Channel::close(base::Nanoseconds deadline) {
   for (int idle = 0; state_ != State::kFailed; ++idle) {
     if (poll()) idle = 0;
     guarded([&] {
-      const auto lock = own_wires();
-      left = routes_.leave();
+      const auto lock = traffic_.lock();
+      left = traffic_.wires().leave();
     });
     if (left) break;
     if (clock.now() > end) return false;
     wait_politely(idle);
   }
   if (!left) return false;
-  progress_.reset();  // it has nothing to look for where nobody is
-  guarded([&] {
-    for (const Token token : std::exchange(moved_.sent, {})) finish_sent(token);
-  });
+  traffic_.stop_thread();  // it has nothing to look for where nobody is
+  News last;
+  traffic_.take(last);
+  guarded([&] { tell(last); });
   state_ = State::kClosed;
   return true;
 }

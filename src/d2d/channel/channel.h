@@ -6,21 +6,17 @@
 
 #include <array>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
-#include "d2d/channel/arrivals.h"
 #include "d2d/channel/departures.h"
 #include "d2d/channel/frame.h"
-#include "d2d/channel/progress_thread.h"
-#include "d2d/channel/route.h"
+#include "d2d/channel/traffic.h"
 
 namespace smp::d2d {
 
@@ -49,7 +45,7 @@ struct ChannelCounters {
 /// Point-to-point frames between this rank and its peers. Frames without data-plane tensors are
 /// delivered in the order sent for each ordered pair of ranks; a frame that waits for its tensors
 /// may be overtaken. No order holds between different pairs.
-class Channel final : private WireHandler {
+class Channel final {
  public:
   /// Called from poll() for each complete frame. Must not suspend. An exception that leaves it is a
   /// failure of the channel.
@@ -63,12 +59,12 @@ class Channel final : private WireHandler {
   /// an exception unwinds: when this process exits, so that the exception can be reported).
   ~Channel();
 
-  GlobalRank rank() const noexcept { return routes_.rank(); }
+  GlobalRank rank() const noexcept { return routes().rank(); }
   /// The number of ranks that the channel connects, this one among them.
-  int size() const noexcept { return routes_.members().size(); }
+  int size() const noexcept { return members().size(); }
   /// The ranks that the channel connects; of a channel of the whole job 0 to size() - 1.
-  const Members& members() const noexcept { return routes_.members(); }
-  const Routes& routes() const noexcept { return routes_; }
+  const Members& members() const noexcept { return routes().members(); }
+  const Routes& routes() const noexcept { return traffic_.routes(); }
 
   /// Starts sending and returns at once. Header, body and tensors up to kInlineBytes are copied.
   /// Larger tensors leave without a copy, and are kept alive, without their autograd history. Those
@@ -94,12 +90,12 @@ class Channel final : private WireHandler {
   /// whoever waits for a departure are told by poll() as before.
   /// @throws UsageError        a wire is bound to the rank's thread: bound_to_one_thread()
   /// @throws UnsupportedError  the machine has no more threads.
-  void move_beside_rank();
+  void move_beside_rank() { traffic_.move_beside_rank(); }
   /// Sets how long tensors may be missing: the channel fails if those of a message have not come
   /// within `deadline` after the message, and another second for each MB, whatever else moves; 0:
   /// no limit. Checked every 2^18 polls: at once where a rank waits and spins, after two minutes
   /// where it sleeps between polls, later where it computes meanwhile.
-  void set_deadline(base::Nanoseconds deadline) noexcept { deadline_ = deadline; }
+  void set_deadline(base::Nanoseconds deadline) noexcept { traffic_.set_deadline(deadline); }
   /// Looks for messages that were lost on the way; see Wire. Call it again and again while nothing
   /// moves.
   void check_links();
@@ -127,57 +123,30 @@ class Channel final : private WireHandler {
     Receiver receiver;
     std::vector<Arrival> kept;  // for want of a receiver
   };
-  struct Moved {  // what nobody was told of yet
-    bool any = false;
-    std::vector<Token> sent;
-    std::vector<Arrival> arrived;
-    std::exception_ptr failure;
-  };
 
-  void on_control(GlobalRank source, ByteBuffer&& bytes) override;
-  void on_sent(Token token) override;
-  void on_received(Token token) override;
-
-  std::unique_lock<std::mutex> own_wires() const;
   void check_can_send(GlobalRank peer) const;
   void send_tensor(GlobalRank peer, DataTensor& data, c10::intrusive_ptr<c10::StorageImpl> memory,
                    const std::shared_ptr<Departure>& departure);
-  bool poll_and_deliver();
-  bool poll_and_tell();
-  ProgressThread::Motion move_aside() noexcept;
-  bool poll_wires() noexcept;
-  void finish_sent(Token token);
-  bool deliver_received();
+  void tell(News& news);
   void deliver(Arrival&& arrival);
-  void hand_over(Arrival&& arrival);
   bool deliver_kept();
   template <class Action>
   void guarded(Action&& action) noexcept;
   void fail(const std::string& what) noexcept;
-  void require_in_time();
 
-  Routes routes_;
+  Traffic traffic_;
   State state_ = State::kOpen;
   bool polling_ = false;
   std::string end_;
   int exceptions_at_start_;
   std::array<Inlet, kPorts> inlets_;
+  bool any_kept_ = false;  // by an inlet
   FailureHandler on_failure_;
   ChannelCounters counters_;
   TransferId next_transfer_ = 0;
   std::vector<DataTensor> data_tensors_;  // of the frame being sent
   Departures departures_;
-  Arrivals arrivals_;
-  std::vector<Arrival> received_;  // whole since their last tensor came; not delivered yet
-  bool any_kept_ = false;          // by an inlet
-  base::Nanoseconds deadline_ = 0;
-  std::uint32_t polls_ = 0;  // while tensors were missing
-  // With a progress thread: what it shares with the rank's, under the lock, are the wires,
-  // arrivals_ and moved_.
-  bool beside_thread_ = false;  // for good
-  mutable std::mutex wires_;
-  Moved moved_;
-  std::unique_ptr<ProgressThread> progress_;  // the last: it uses the others
+  News news_;  // empty but within poll()
 };
 
 }  // namespace smp::d2d

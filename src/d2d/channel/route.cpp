@@ -51,7 +51,7 @@ Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans)
 
 Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
                std::unique_ptr<KeepAlive> keep_alive)
-    : loans_(std::move(loans)), keep_alive_(std::move(keep_alive)) {
+    : loans_(std::move(loans)), wires_(std::move(keep_alive)) {
   SMP_REQUIRE(!wires.empty() && wires.size() < kNoWire, "routes over ", wires.size(),
               " wires; between 1 and ", int{kNoWire} - 1, " are possible.");
   for (const WireUse& use : wires) {
@@ -62,9 +62,8 @@ Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
   members_ = union_of_members(wires);
   choose(wires);
   for (WireUse& use : wires) {
-    const auto number = static_cast<std::uint8_t>(wires_.size());
-    wires_.push_back(std::move(use.wire));
-    if (uses(number)) polled_.push_back(wires_.back().get());
+    const bool used = uses(static_cast<std::uint8_t>(wires_.size()));
+    wires_.add(std::move(use.wire), used);
   }
   for (const GlobalRank peer : members_) {
     if (peer == rank()) continue;
@@ -77,19 +76,10 @@ Routes::Routes(std::vector<WireUse> wires, std::unique_ptr<Loans> loans,
 }
 
 Routes::Routes(Routes&&) noexcept = default;
-/// Destroys the wires, the last first: one may use what another has.
-Routes::~Routes() {
-  while (!wires_.empty()) wires_.pop_back();
-}
+Routes::~Routes() = default;
 
 Loans* Routes::loans(GlobalRank peer) const {
   return loans_ && loans_->reaches(peer) ? loans_.get() : nullptr;
-}
-
-const Wire* Routes::bound_to_one_thread() const noexcept {
-  const auto bound = std::find_if(polled_.begin(), polled_.end(),
-                                  [](const Wire* wire) { return !wire->takes_other_threads(); });
-  return bound == polled_.end() ? nullptr : *bound;
 }
 
 void Routes::choose(const std::vector<WireUse>& uses) {
@@ -112,74 +102,8 @@ bool Routes::uses(std::uint8_t wire) const {
   });
 }
 
-bool Routes::poll() {
-  bool moved = false;
-  for (auto* const wire : polled_) moved |= wire->poll();
-  return moved;
-}
-
-bool Routes::take_stir() noexcept {
-  bool any = false;
-  for (auto* const wire : polled_) any |= wire->take_stir();
-  return any;
-}
-
 void Routes::take_back_loans() {
   if (loans_) loans_->take_back();
-}
-
-void Routes::complete() {
-  for (const auto& wire : wires_) wire->complete();
-}
-
-void Routes::complete_beside(const Wire& control) {
-  if (wires_.size() == 1) return;
-  for (const auto& wire : wires_) {
-    if (wire.get() != &control) wire->complete();
-  }
-}
-
-void Routes::check_links() {
-  for (auto* const wire : polled_) wire->check_links();
-  if (keep_alive_) keep_alive_->require_no_loss();
-}
-
-base::Doorbell* Routes::doorbell() const noexcept {
-  for (auto* const wire : polled_) {
-    if (auto* const doorbell = wire->doorbell()) return doorbell;
-  }
-  return nullptr;
-}
-
-bool Routes::drained() const noexcept {
-  return std::all_of(wires_.begin(), wires_.end(),
-                     [](const auto& wire) { return wire->drained(); });
-}
-
-bool Routes::leave() {
-  bool left = true;
-  for (const auto& wire : wires_) left &= wire->leave();
-  if (!keep_alive_) return left;
-  if (left) {
-    keep_alive_->leave();
-  } else {
-    keep_alive_->require_no_loss();
-  }
-  return left;
-}
-
-base::Nanoseconds Routes::patience(bool unwinding) const noexcept {
-  base::Nanoseconds longest = 0;
-  for (const auto& wire : wires_) longest = std::max(longest, wire->patience(unwinding));
-  return longest;
-}
-
-void Routes::give_up(base::Nanoseconds waited, bool unwinding) noexcept {
-  for (const auto& wire : wires_) wire->give_up(waited, unwinding);
-}
-
-void Routes::set_handler(WireHandler* handler) noexcept {
-  for (const auto& wire : wires_) wire->set_handler(handler);
 }
 
 std::string Routes::path(GlobalRank peer, MemoryKind memory) const {
@@ -187,13 +111,13 @@ std::string Routes::path(GlobalRank peer, MemoryKind memory) const {
   if (memory != MemoryKind::kHost) {
     const auto direct = data(peer, memory);
     if (direct != kNoWire)
-      return base::concat(control_name, ", tensors over ", wires_[direct]->name());
+      return base::concat(control_name, ", tensors over ", wires_[direct].name());
     return base::concat(path(peer), ", tensors through host memory");
   }
   const auto number = data(peer, memory);
   if (loans(peer) != nullptr) return base::concat(control_name, ", large tensors lent");
-  if (wires_[number].get() == &control(peer)) return control_name;
-  return base::concat(control_name, ", tensors over ", wires_[number]->name());
+  if (&wires_[number] == &control(peer)) return control_name;
+  return base::concat(control_name, ", tensors over ", wires_[number].name());
 }
 
 std::vector<std::pair<std::string, std::vector<GlobalRank>>> Routes::paths(
@@ -211,7 +135,7 @@ std::vector<std::pair<std::string, std::vector<GlobalRank>>> Routes::paths(
 
 std::string Routes::table() const {
   const auto name = [this](std::uint8_t wire) {
-    return wire == kNoWire ? std::string("-") : base::concat(wires_[wire]->name(), ' ', int{wire});
+    return wire == kNoWire ? std::string("-") : base::concat(wires_[wire].name(), ' ', int{wire});
   };
   std::ostringstream text;
   text << "rank " << rank() << " to  control";

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "d2d/channel/wire_set.h"
 #include "d2d/wire/members.h"
 #include "d2d/wire/wire.h"
 
 namespace smp::d2d {
 
-class KeepAlive;
 class Loans;
 
 /// A wire and what it may carry.
@@ -45,54 +45,28 @@ class Routes {
   Routes(Routes&&) noexcept;
   ~Routes();
 
-  GlobalRank rank() const noexcept { return wires_.front()->rank(); }
+  GlobalRank rank() const noexcept { return wires_[0].rank(); }
   /// This rank and all that it reaches, in the order of the wires' members.
   const Members& members() const noexcept { return members_; }
   bool reaches(GlobalRank peer) const noexcept { return peer != rank() && members_.contain(peer); }
 
-  const std::vector<std::unique_ptr<Wire>>& wires() const noexcept { return wires_; }
+  const WireSet& wires() const noexcept { return wires_; }
+  /// Returns the wires. Those that no row names, here or at a peer, are not polled.
+  WireSet& wires() noexcept { return wires_; }
   /// Returns the wire for control bytes to and from `peer`, which must be reached.
-  Wire& control(GlobalRank peer) const { return *wires_[row(peer).control]; }
+  Wire& control(GlobalRank peer) const { return wires_[row(peer).control]; }
   /// Returns the number of the wire for data to `peer` that lies in `kind`; kNoWire: none.
   std::uint8_t data(GlobalRank peer, MemoryKind kind) const {
     return row(peer).data[static_cast<std::size_t>(kind)];
   }
   const DataWires& data(GlobalRank peer) const { return row(peer).data; }
-  /// Returns a wire in use that only the rank's thread may call; nullptr: there is none.
-  const Wire* bound_to_one_thread() const noexcept;
   /// Returns the loans through which `peer` borrows and lends large tensors; nullptr: it does
   /// neither.
   Loans* loans(GlobalRank peer) const;
   /// True if large tensors are lent to some peer.
   bool lends() const noexcept { return loans_ != nullptr; }
-
-  // All wires at once; see Wire.
-
-  /// Polls all wires but those that no row names, here or at a peer.
-  bool poll();
-  /// True if bytes have moved on any wire since the last call; see Wire.
-  bool take_stir() noexcept;
   /// Frees what ranks that borrowed it have given back; see Loans.
   void take_back_loans();
-  /// Reports the transfers of every wire.
-  void complete();
-  /// Reports the transfers of every wire but `control`, which has just done so itself.
-  void complete_beside(const Wire& control);
-  /// Lets every wire look for losses, and looks whether a watched rank is gone. Nobody calls it as
-  /// long as something moves: ranks may watch each other over another network than their tensors
-  /// take.
-  /// @throws PeerLostError  a rank of another machine is lost.
-  void check_links();
-  /// Returns the doorbell of the first wire that has one, by which peers of this machine are
-  /// reached; else nullptr.
-  base::Doorbell* doorbell() const noexcept;
-  bool drained() const noexcept;
-  /// Returns true once all wires are left. Poll all of them until then: what arrives on one may
-  /// announce what somebody still sends on another.
-  bool leave();
-  base::Nanoseconds patience(bool unwinding) const noexcept;
-  void give_up(base::Nanoseconds waited, bool unwinding) noexcept;
-  void set_handler(WireHandler* handler) noexcept;
 
   /// Returns the path to `peer`, which must be reached, as text: "host_shm", or "mpi, tensors over
   /// host_shm".
@@ -116,10 +90,8 @@ class Routes {
   void choose(const std::vector<WireUse>& uses);
   bool uses(std::uint8_t wire) const;
 
-  std::vector<std::unique_ptr<Wire>> wires_;
   std::unique_ptr<Loans> loans_;
-  std::unique_ptr<KeepAlive> keep_alive_;
-  std::vector<Wire*> polled_;
+  WireSet wires_;  // after the loans: they are destroyed first
   Members members_;
   std::vector<Row> rows_;  // by position among the members
 };

@@ -38,11 +38,8 @@ std::vector<base::SharedMemory> exchange_memory(std::size_t bytes, const MpiComm
                                                 base::MemoryRefusal& refusal) {
   auto own = base::SharedMemory::make(bytes);
   if (!own) refusal = base::refusal_to_make(errno, bytes, base::longest_file());
-  std::vector<base::SharedMemory::Address> addresses(static_cast<std::size_t>(host.size()));
-  const auto address = own ? own->address() : base::SharedMemory::Address();
-  check_mpi(MPI_Allgather(&address, sizeof address, MPI_BYTE, addresses.data(), sizeof address,
-                          MPI_BYTE, host.get()),
-            "sharing memory");
+  const auto addresses =
+      all_gather(own ? own->address() : base::SharedMemory::Address(), host, "sharing memory");
   std::vector<base::SharedMemory> all;
   for (int i = 0; i < host.size(); ++i) {
     const auto& of_rank = addresses[static_cast<std::size_t>(i)];
@@ -67,11 +64,8 @@ std::vector<std::int64_t> processes_of(const std::vector<base::SharedMemory>& me
 /// All ranks of `host` call it.
 bool can_read_memory_of(const std::vector<std::int64_t>& processes, const MpiCommunicator& host) {
   const std::int64_t& own = processes[static_cast<std::size_t>(host.rank())];
-  const auto own_address = reinterpret_cast<std::uint64_t>(&own);
-  std::vector<std::uint64_t> addresses(processes.size());
-  check_mpi(MPI_Allgather(&own_address, sizeof own_address, MPI_BYTE, addresses.data(),
-                          sizeof own_address, MPI_BYTE, host.get()),
-            "reading memory of other ranks");
+  const auto addresses =
+      all_gather(reinterpret_cast<std::uint64_t>(&own), host, "reading memory of other ranks");
   bool can = true;
   for (std::size_t i = 0; i < processes.size(); ++i) {
     std::int64_t read = 0;
@@ -153,11 +147,7 @@ std::unique_ptr<Loans> connect_loans(const MpiSession& job, const WarnOfRoutes& 
   const MpiCommunicator host = MpiCommunicator::of_this_host(job.world().get());
   base::MemoryRefusal refusal;
   auto loans = make_loans(refusal);
-  const auto own = loans ? loans->offer() : Loans::Offer();
-  std::vector<Loans::Offer> offers(static_cast<std::size_t>(host.size()));
-  check_mpi(
-      MPI_Allgather(&own, sizeof own, MPI_BYTE, offers.data(), sizeof own, MPI_BYTE, host.get()),
-      "offering memory");
+  const auto offers = all_gather(loans ? loans->offer() : Loans::Offer(), host, "offering memory");
   const bool connected = loans && loans->connect(job.rank(), job.ranks_of_this_host(), offers);
   const bool all_offer = std::all_of(offers.begin(), offers.end(),
                                      [](const auto& offer) { return offer.heap_bytes > 0; });

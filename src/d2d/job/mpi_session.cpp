@@ -65,10 +65,7 @@ std::vector<int> machines_of(const MpiCommunicator& world) {
   const MpiCommunicator host = MpiCommunicator::of_this_host(world.get());
   int machine = world.rank();  // the first rank of a host tells the others
   check_mpi(MPI_Bcast(&machine, 1, MPI_INT, 0, host.get()), "naming machines");
-  std::vector<int> machines(world.size());
-  check_mpi(MPI_Allgather(&machine, 1, MPI_INT, machines.data(), 1, MPI_INT, world.get()),
-            "naming machines");
-  return machines;
+  return all_gather(machine, world, "naming machines");
 }
 
 }  // namespace
@@ -151,9 +148,7 @@ Members MpiSession::ranks_of_this_host() const {
 
 std::vector<std::string> MpiSession::all_gather(const std::string& text) const {
   const int own = static_cast<int>(text.size());
-  std::vector<int> lengths(machine_of_rank_.size());
-  check_mpi(MPI_Allgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, world_.get()),
-            "gathering texts");
+  const auto lengths = d2d::all_gather(own, world_, "gathering texts");
   std::vector<int> starts(lengths.size());
   std::exclusive_scan(lengths.begin(), lengths.end(), starts.begin(), 0);
   std::string all(static_cast<std::size_t>(starts.back() + lengths.back()), ' ');

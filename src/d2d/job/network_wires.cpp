@@ -86,7 +86,7 @@ std::uint64_t draw_secret(const MpiSession& job) {
     std::random_device source;
     own = std::uint64_t{source()} << 32 | source();
   }
-  return std::stoull(job.all_gather(std::to_string(own))[0]);
+  return all_gather(own, job.world(), "drawing a secret")[0];
 }
 
 }  // namespace smp::d2d

@@ -177,7 +177,7 @@ TEST(ChannelBesideAThread, TellsOfALossWhenItIsPolledAndOnce) {
 
 TEST(ChannelBesideAThread, RefusesAWireThatIsBoundToOneThread) {
   Player player(Routes(std::make_unique<BrittleWire>(/*takes_other_threads=*/false)));
-  EXPECT_STREQ(player.channel->routes().bound_to_one_thread()->name(), "brittle");
+  EXPECT_STREQ(player.channel->routes().wires().bound_to_one_thread()->name(), "brittle");
   EXPECT_EQ(refusal([&] { player.channel->move_beside_rank(); }),
             "rank 0: a progress thread beside the wire brittle, which only the thread of the rank "
             "may call; use other wires.");

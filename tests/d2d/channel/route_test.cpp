@@ -89,15 +89,15 @@ TEST(Routes, TakeTheFirstWireThatMayAndCan) {
 
 TEST(Routes, PollOnlyTheWiresThatSomeRowNames) {
   FakeWire::take_polled();
-  three_wires().poll();
+  three_wires().wires().poll();
   EXPECT_EQ(FakeWire::take_polled(), (std::vector<std::string>{"shm", "ipc", "mpi"}));
   std::vector<WireUse> uses;
   uses.push_back(use("shm", {1, 0}, {MemoryKind::kHost}));
   uses.push_back(use("mpi", {0, 1}, {MemoryKind::kHost}));
   Routes routes(std::move(uses));
-  routes.poll();
+  routes.wires().poll();
   EXPECT_EQ(FakeWire::take_polled(), std::vector<std::string>{"shm"});
-  EXPECT_TRUE(routes.leave());
+  EXPECT_TRUE(routes.wires().leave());
 }
 
 TEST(Routes, ReachWhatAnyWireReaches) {

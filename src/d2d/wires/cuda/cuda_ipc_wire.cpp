@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/keep_until_exit.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
@@ -31,103 +30,18 @@ CudaIpcWire::CudaIpcWire(std::unique_ptr<Wire> messages, std::unique_ptr<CudaDev
                          const std::vector<std::string>& gpus, const CudaIpcOptions& options)
     : Wire(messages->rank(), messages->members()),
       messages_(std::move(messages)),
-      device_(std::move(device)),
       options_(options),
+      memory_(std::move(device), members(), rank(), gpus, options),
+      device_(memory_.device()),
       inbox_(std::make_unique<Inbox>(*this)),
-      peers_(static_cast<std::size_t>(members().size()), Peer(options_.pages)) {
-  SMP_ASSERT(gpus.size() == peers_.size(), gpus.size(), " GPUs");
-  const auto& own = gpus[static_cast<std::size_t>(members().position(rank()))];
-  for (std::size_t i = 0; i < gpus.size(); ++i) {
-    peers_[i].shares_events = options_.shared_events && gpus[i] != own;
-  }
-  options_.shared_events = std::any_of(peers_.begin(), peers_.end(),
-                                       [](const Peer& peer) { return peer.shares_events; });
-  try {
-    set_aside();
-  } catch (...) {
-    free_all();
-    throw;
-  }
+      produced_(memory_.make_own_event()),
+      peers_(static_cast<std::size_t>(members().size()), Peer(options_.pages)),
+      lent_(options_.events) {
+  for (std::uint32_t i = 0; i < options_.events; ++i) free_events_.push_back(i);
   messages_->set_handler(inbox_.get());
 }
 
-void CudaIpcWire::set_aside() {
-  for (std::uint32_t i = 0; i < options_.events; ++i) {
-    events_.push_back(device_->make_event(options_.shared_events));
-    free_events_.push_back(i);
-  }
-  lent_.resize(options_.events);
-  produced_ = device_->make_event(/*shared=*/false);
-  copies_ = device_->make_stream();
-  arena_ = device_->allocate(static_cast<std::size_t>(members().size()) * options_.pages *
-                             options_.page_bytes);
-}
-
-void CudaIpcWire::free_all() noexcept {
-  for (const auto& from : peers_) {
-    for (auto* const event : from.events) device_->free_event(event);
-  }
-  for (const auto& reading : reading_) device_->free_event(reading.done);
-  for (auto* const event : free_readings_) device_->free_event(event);
-  for (auto* const event : events_) device_->free_event(event);
-  if (produced_ != nullptr) device_->free_event(produced_);
-  if (copies_ != nullptr) device_->free_stream(copies_);
-  if (arena_ != nullptr) device_->free(arena_);
-}
-
-CudaIpcWire::~CudaIpcWire() {
-  messages_->set_handler(nullptr);
-  if (!is_connected()) {
-    free_all();
-    return;
-  }
-  // Left without the others: they may write here still, and to free anything would wait for what
-  // a process that is gone should have done. The end of this process frees all of it.
-  base::keep_until_exit(std::move(device_));
-}
-
-/// Returns the handles of this rank's arena and, where events pass between processes
-/// (CudaIpcOptions::shared_events), of its events.
-std::string CudaIpcWire::offer() const {
-  std::vector<CudaDevice::Handle> handles{device_->export_memory(arena_)};
-  for (auto* const event : events_) {
-    if (options_.shared_events) handles.push_back(device_->export_event(event));
-  }
-  return {reinterpret_cast<const char*>(handles.data()), handles.size() * sizeof handles[0]};
-}
-
-void CudaIpcWire::connect(const std::vector<std::string>& offers) {
-  SMP_ASSERT(offers.size() == peers_.size(), offers.size(), " offers");
-  for (int position = 0; position < members().size(); ++position) {
-    if (members()[position] == rank()) continue;
-    const auto& offer = offers[static_cast<std::size_t>(position)];
-    auto& to = peers_[static_cast<std::size_t>(position)];
-    const std::size_t handles = 1 + (to.shares_events ? options_.events : 0);
-    SMP_REQUIRE_AS(PeerLostError, offer.size() >= handles * sizeof(CudaDevice::Handle), "rank ",
-                   members()[position], " offers ", offer.size(), " bytes of CUDA handles");
-    auto take = [at = offer.data()]() mutable {
-      CudaDevice::Handle handle;
-      std::memcpy(handle.data(), at, sizeof handle);
-      at += sizeof handle;
-      return handle;
-    };
-    to.arena = device_->open_memory(take());
-    to.place = to.arena + static_cast<std::size_t>(members().position(rank())) * options_.pages *
-                              options_.page_bytes;
-    for (std::size_t i = 1; i < handles; ++i) to.events.push_back(device_->open_event(take()));
-  }
-}
-
-bool CudaIpcWire::is_connected() const noexcept {
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const Peer& peer) { return peer.arena != nullptr; });
-}
-
-void CudaIpcWire::disconnect() noexcept {
-  for (auto& to : peers_) {
-    if (to.arena != nullptr) device_->close_memory(std::exchange(to.arena, nullptr));
-  }
-}
+CudaIpcWire::~CudaIpcWire() { messages_->set_handler(nullptr); }
 
 namespace {
 
@@ -180,7 +94,7 @@ class CudaProbeMemory final : public ProbeMemory {
 }  // namespace
 
 std::unique_ptr<ProbeMemory> CudaIpcWire::probe_memory() {
-  return std::make_unique<CudaProbeMemory>(*device_);
+  return std::make_unique<CudaProbeMemory>(device_);
 }
 
 // ---- sending -----------------------------------------------------------------------------------
@@ -205,8 +119,8 @@ void CudaIpcWire::post(GlobalRank to, ByteBuffer&& control) {
 
 void CudaIpcWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id,
                        Token token) {
-  device_->record(produced_, device_->current_stream());
-  device_->wait(copies_, produced_);
+  device_.record(produced_, device_.current_stream());
+  device_.wait(memory_.copies(), produced_);
   Outgoing transfer{bytes, id, token};
   completions_.begin_send();
   auto& waiting = peer(to).waiting;
@@ -222,20 +136,20 @@ std::uint32_t CudaIpcWire::pages_of(std::uint64_t bytes) const noexcept {
 /// Puts copies of the rest of a transfer on the GPU. Returns true if those of all of it are under
 /// way.
 bool CudaIpcWire::send_pieces(GlobalRank rank, Outgoing& transfer) {
-  auto& to = peer(rank);
+  const std::size_t to = position(rank);
   while (transfer.done < transfer.bytes.size()) {
     const auto size = std::min<std::uint64_t>(transfer.bytes.size() - transfer.done,
                                               options_.piece_pages * options_.page_bytes);
     if (free_events_.empty()) return false;
-    const auto page = to.window.take(pages_of(size));
+    const auto page = peers_[to].window.take(pages_of(size));
     if (!page) return false;
     const Piece piece{transfer.id, transfer.done, size, *page, free_events_.back()};
     free_events_.pop_back();
     lent_[piece.event] = {rank, piece};
-    device_->copy(to.place + *page * options_.page_bytes, transfer.bytes.data() + transfer.done,
-                  size, copies_);
-    device_->record(events_[piece.event], copies_);
-    if (to.shares_events) {
+    device_.copy(memory_.page_to(to, *page), transfer.bytes.data() + transfer.done, size,
+                 memory_.copies());
+    device_.record(memory_.event(piece.event), memory_.copies());
+    if (memory_.shares_events(to)) {
       tell(rank, MessageKind::kPiece, piece);
     } else {
       unannounced_.push_back({rank, piece});
@@ -262,7 +176,7 @@ bool CudaIpcWire::send_waiting() {
 
 bool CudaIpcWire::announce_done() {
   bool moved = false;
-  while (!unannounced_.empty() && device_->done(events_[unannounced_.front().piece.event])) {
+  while (!unannounced_.empty() && device_.done(memory_.event(unannounced_.front().piece.event))) {
     tell(unannounced_.front().to, MessageKind::kPiece, unannounced_.front().piece);
     unannounced_.pop_front();
     moved = true;
@@ -272,7 +186,7 @@ bool CudaIpcWire::announce_done() {
 
 bool CudaIpcWire::finish_done() {
   bool moved = false;
-  while (!copying_.empty() && device_->done(events_[copying_.front().event])) {
+  while (!copying_.empty() && device_.done(memory_.event(copying_.front().event))) {
     completions_.note_sent(copying_.front().token);
     copying_.pop_front();
     moved = true;
@@ -300,14 +214,9 @@ void CudaIpcWire::on_free(GlobalRank source, const Piece& piece) {
 
 // ---- receiving ---------------------------------------------------------------------------------
 
-std::byte* CudaIpcWire::window_of(GlobalRank sender) const noexcept {
-  return arena_ + static_cast<std::size_t>(members().position(sender)) * options_.pages *
-                      options_.page_bytes;
-}
-
 void CudaIpcWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id, Token token) {
   auto& source = peer(from);
-  Posted posted{id, bytes, token, bytes.size(), device_->current_stream()};
+  Posted posted{id, bytes, token, bytes.size(), device_.current_stream()};
   std::erase_if(source.pieces, [&](const Piece& piece) {
     if (piece.id != id) return false;
     copy_out(from, posted, piece);
@@ -346,14 +255,16 @@ void CudaIpcWire::copy_out(GlobalRank source, Posted& posted, const Piece& piece
              "rank ", rank(), ": receiving ", posted.bytes.size(), " bytes of rank ", source,
              ", which sent ", piece.size, " at ", piece.offset, " when ", posted.missing,
              " were missing");
-  const auto& from = peer(source);
-  if (from.shares_events) device_->wait(posted.stream, from.events[piece.event]);
-  device_->copy(posted.bytes.data() + piece.offset,
-                window_of(source) + piece.page * options_.page_bytes, piece.size, posted.stream);
-  if (free_readings_.empty()) free_readings_.push_back(device_->make_event(/*shared=*/false));
+  const std::size_t from = position(source);
+  if (memory_.shares_events(from)) {
+    device_.wait(posted.stream, memory_.event_of(from, piece.event));
+  }
+  device_.copy(posted.bytes.data() + piece.offset, memory_.page_from(from, piece.page), piece.size,
+               posted.stream);
+  if (free_readings_.empty()) free_readings_.push_back(memory_.make_own_event());
   auto* const done = free_readings_.back();
   free_readings_.pop_back();
-  device_->record(done, posted.stream);
+  device_.record(done, posted.stream);
   reading_.push_back({done, source, piece});
   posted.missing -= piece.size;
 }
@@ -361,7 +272,7 @@ void CudaIpcWire::copy_out(GlobalRank source, Posted& posted, const Piece& piece
 /// Gives pages back that were read.
 bool CudaIpcWire::free_read() {
   bool moved = false;
-  while (!reading_.empty() && device_->done(reading_.front().done)) {
+  while (!reading_.empty() && device_.done(reading_.front().done)) {
     const Reading read = reading_.front();
     reading_.pop_front();
     free_readings_.push_back(read.done);
@@ -397,7 +308,7 @@ bool CudaIpcWire::complete() {
   send_waiting();
   finish_done();
   if (!copying_.empty()) {
-    device_->wait(device_->current_stream(), events_[copying_.back().event]);
+    device_.wait(device_.current_stream(), memory_.event(copying_.back().event));
     for (const auto& copying : copying_) completions_.note_sent(copying.token);
     copying_.clear();
   }
@@ -423,7 +334,7 @@ bool CudaIpcWire::drained() const noexcept {
 /// be sent something, and reads it.
 bool CudaIpcWire::leave() {
   if (!closed_) {
-    if (!drained() || free_events_.size() < events_.size()) return false;
+    if (!drained() || free_events_.size() < options_.events) return false;
     disconnect();
     closed_ = true;
   }

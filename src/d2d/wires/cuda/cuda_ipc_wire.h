@@ -15,20 +15,10 @@
 #include "d2d/wire/wire_probe.h"
 #include "d2d/wires/completions.h"
 #include "d2d/wires/cuda/cuda_device.h"
+#include "d2d/wires/cuda/cuda_ipc_memory.h"
 #include "d2d/wires/cuda/page_window.h"
 
 namespace smp::d2d {
-
-/// The sizes of the wire, the same on all ranks.
-struct CudaIpcOptions {
-  std::size_t page_bytes = 256 << 10;
-  std::uint32_t pages = 256;       ///< that one rank may write to at another
-  std::uint32_t piece_pages = 32;  ///< most of a transfer in one piece
-  std::uint32_t events = 64;       ///< pieces on their way from one rank to all others
-  /// True if events pass between processes of different GPUs. Otherwise a piece is announced when
-  /// it is there, which costs the time in which the receiver could have put work behind it.
-  bool shared_events = true;
-};
 
 /// Every rank sets an arena of its GPU's memory aside, once, with a window for each other rank, and
 /// opens the arenas of all others. A sender takes free pages of his window at the receiver, puts a
@@ -55,14 +45,15 @@ class CudaIpcWire final : public Wire {
   /// Frees the memory of the wire; nothing if it was connected and not left.
   ~CudaIpcWire() override;
 
-  /// Returns, for the other ranks, where they may write, and the events of this rank.
-  std::string offer() const;
+  /// Returns, for the other ranks, the handles of where they may write and, where events pass
+  /// between processes, of the events of this rank.
+  std::string offer() const { return memory_.offer(); }
   /// Opens the memory of the others.
   /// @param offers  those of all members, by position; before anything is sent
   /// @throws PeerLostError  this GPU cannot reach one of theirs.
-  void connect(const std::vector<std::string>& offers);
+  void connect(const std::vector<std::string>& offers) { memory_.connect(offers); }
   /// Closes memory of others, who may free it then: nothing may be sent any more.
-  void disconnect() noexcept;
+  void disconnect() noexcept { memory_.disconnect(); }
 
   const char* name() const noexcept override { return "cuda_ipc"; }
   bool reaches(MemoryKind kind) const noexcept override { return kind == MemoryKind::kCuda; }
@@ -125,22 +116,17 @@ class CudaIpcWire final : public Wire {
   };
   struct Peer {
     explicit Peer(std::uint32_t pages) : window(pages) {}
-    bool shares_events = false;               // with this rank
-    std::byte* arena = nullptr;               // the peer's, opened here
-    std::byte* place = nullptr;               // this rank's window in it
-    std::vector<CudaDevice::Event> events{};  // the peer's
-    PageWindow window;                        // which of `place` is free
-    std::deque<Outgoing> waiting{};           // for pages or events
+    PageWindow window;               // which pages of this rank's window there are free
+    std::deque<Outgoing> waiting{};  // for pages or events
     std::vector<Posted> receives{};
     std::vector<Piece> pieces{};  // that nobody receives yet
   };
   class Inbox;
 
-  Peer& peer(GlobalRank rank) { return peers_[static_cast<std::size_t>(members().position(rank))]; }
-  void set_aside();
-  void free_all() noexcept;
-  bool is_connected() const noexcept;
-  std::byte* window_of(GlobalRank sender) const noexcept;
+  std::size_t position(GlobalRank rank) const {
+    return static_cast<std::size_t>(members().position(rank));
+  }
+  Peer& peer(GlobalRank rank) { return peers_[position(rank)]; }
   std::uint32_t pages_of(std::uint64_t bytes) const noexcept;
   void tell(GlobalRank to, MessageKind kind, const Piece& piece);
   bool send_pieces(GlobalRank rank, Outgoing& transfer);
@@ -155,13 +141,11 @@ class CudaIpcWire final : public Wire {
   void check_place(GlobalRank source, const Piece& piece) const;
 
   std::unique_ptr<Wire> messages_;
-  std::unique_ptr<CudaDevice> device_;
   CudaIpcOptions options_;
+  CudaIpcMemory memory_;
+  CudaDevice& device_;
   std::unique_ptr<Inbox> inbox_;
-  std::byte* arena_ = nullptr;
-  CudaDevice::Stream copies_ = nullptr;
-  CudaDevice::Event produced_ = nullptr;
-  std::vector<CudaDevice::Event> events_;         // of pieces, by number
+  CudaDevice::Event produced_;
   std::vector<std::uint32_t> free_events_;        // numbers
   std::vector<CudaDevice::Event> free_readings_;  // events
   std::vector<Peer> peers_;                       // by position; that of this rank is not used

@@ -4,8 +4,11 @@
 
 #include <mpi.h>
 
+#include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "d2d/wire/members.h"
 #include "smp/rank.h"
@@ -50,6 +53,17 @@ class MpiCommunicator {
   explicit MpiCommunicator(MPI_Comm handle);
   MPI_Comm handle_ = MPI_COMM_NULL;
 };
+
+/// Returns `own`, which is plain bytes, of each of `ranks`, in order. All of them call it; blocks.
+template <class Plain>
+std::vector<Plain> all_gather(const Plain& own, const MpiCommunicator& ranks, const char* doing) {
+  static_assert(std::is_trivially_copyable_v<Plain>);
+  std::vector<Plain> all(static_cast<std::size_t>(ranks.size()));
+  check_mpi(
+      MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, ranks.get()),
+      doing);
+  return all;
+}
 
 /// A meeting of all ranks that can be given up.
 class MpiMeeting {

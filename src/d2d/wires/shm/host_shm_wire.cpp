@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -14,9 +13,6 @@ namespace smp::d2d {
 namespace {
 
 enum RecordKind : std::uint32_t { kControl = 1, kControlPart, kPiece, kOffer };
-
-/// The number of blocks that are kept for each receiver, if there are so many.
-constexpr std::size_t kReserve = 16;
 
 /// The number of records read from one peer before the next has its turn.
 constexpr int kMostRecords = 32;
@@ -40,23 +36,15 @@ HostShmWire::HostShmWire(GlobalRank rank, Members members, std::vector<base::Sha
       segments_(segments_of(std::move(segments), this->members().size(), options_)),
       position_(this->members().position(rank)),
       doorbell_(doorbell_of(position_, beside)),
-      ended_(static_cast<std::size_t>(this->members().size())),
-      watch_(processes_.numbers, [this](std::size_t position) {
-        ended_[position] = true;
-        any_ended_ = true;
-        doorbell_.ring();
-      }) {
-  const int size = this->members().size();
-  for (int i = 0; i < size; ++i) {
+      blocks_(segments_[static_cast<std::size_t>(position_)], options_.blocks,
+              this->members().size(), position_),
+      losses_(segments_, position_, processes_.numbers, doorbell_, options_.launcher_patience) {
+  for (int i = 0; i < this->members().size(); ++i) {
     const auto index = static_cast<std::size_t>(i);
     peers_.push_back({{segments_[static_cast<std::size_t>(position_)].ring(i), options_.ring_lines},
                       {segments_[index].ring(position_), options_.ring_lines},
+                      index,
                       doorbell_of(i, beside)});
-  }
-  reserve_ = std::min(kReserve, options_.blocks / static_cast<std::size_t>(std::max(1, size - 1)));
-  receivers_.resize(options_.blocks);
-  for (auto block = static_cast<std::uint32_t>(options_.blocks); block-- > 0;) {
-    free_blocks_.push_back(block);
   }
 }
 
@@ -113,13 +101,12 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
   while (data.done < data.bytes.size()) {
     auto* const place = to.out.begin(sizeof(Piece));
     if (place == nullptr) return false;
-    const auto block = take_block(to);
+    const auto block = blocks_.take(to.position);
     if (!block) return false;
     const auto size = std::min(data.bytes.size() - data.done, options_.block_bytes);
     const Piece piece{data.id, data.done, *block, static_cast<std::uint32_t>(size)};
     auto& own = segments_[static_cast<std::size_t>(position_)];
     std::memcpy(own.block(*block), data.bytes.data() + data.done, size);
-    own.in_use(*block).store(1, std::memory_order_relaxed);
     std::memcpy(place, &piece, sizeof piece);
     commit(to, kPiece);
     data.done += size;
@@ -133,27 +120,13 @@ bool HostShmWire::send_data(Peer& to, DataToSend& data) {
 bool HostShmWire::offer(Peer& to, const DataToSend& data) {
   auto* const place = to.out.begin(sizeof(Offer));
   if (place == nullptr) return false;
-  const auto block = take_block(to);
+  const auto block = blocks_.take(to.position, data.token);
   if (!block) return false;
-  used_blocks_.pop_back();
   const Offer offer{data.id, reinterpret_cast<std::uint64_t>(data.bytes.data()), data.bytes.size(),
                     *block};
   std::memcpy(place, &offer, sizeof offer);
-  auto& own = segments_[static_cast<std::size_t>(position_)];
-  own.in_use(*block).store(1, std::memory_order_relaxed);
   commit(to, kOffer);
-  offered_.push_back({*block, data.token});
   return true;
-}
-
-void HostShmWire::take_back_offered() {
-  auto& own = segments_[static_cast<std::size_t>(position_)];
-  std::erase_if(offered_, [&](const Offered& offered) {
-    if (own.in_use(offered.block).load(std::memory_order_acquire) != 0) return false;
-    free_block(offered.block);
-    completions_.note_sent(offered.token);
-    return true;
-  });
 }
 
 /// Sends bytes that found no room before; another waiting peer is first each time. Returns true if
@@ -174,56 +147,6 @@ bool HostShmWire::send_waiting() {
     }
   }
   return waiting_ < before;
-}
-
-/// True if `to` may get a block, so that all receivers together are left the blocks that are kept
-/// for them.
-bool HostShmWire::may_take_block(const Peer& to) const noexcept {
-  if (free_blocks_.empty()) return false;
-  if (to.blocks < reserve_) return true;
-  std::size_t kept = 0;
-  for (int i = 0; i < members().size(); ++i) {
-    const auto& other = peers_[static_cast<std::size_t>(i)];
-    if (i != position_ && other.blocks < reserve_) kept += reserve_ - other.blocks;
-  }
-  return free_blocks_.size() > kept;
-}
-
-/// Takes the block that was free for the shortest time, since it may be in a cache.
-std::optional<std::uint32_t> HostShmWire::take_block(Peer& to) {
-  take_back_blocks(/*all=*/false);
-  if (!may_take_block(to)) take_back_blocks(/*all=*/true);
-  if (!may_take_block(to)) return std::nullopt;
-  const auto block = free_blocks_.back();
-  free_blocks_.pop_back();
-  used_blocks_.push_back(block);
-  receivers_[block] = &to;
-  ++to.blocks;
-  return block;
-}
-
-void HostShmWire::free_block(std::uint32_t block) {
-  --receivers_[block]->blocks;
-  free_blocks_.push_back(block);
-}
-
-/// Takes back blocks that their readers are done with.
-/// @param all  also those behind one that is still in use
-void HostShmWire::take_back_blocks(bool all) {
-  auto& own = segments_[static_cast<std::size_t>(position_)];
-  const auto is_free = [&](std::uint32_t block) {
-    return own.in_use(block).load(std::memory_order_acquire) == 0;
-  };
-  while (!used_blocks_.empty() && is_free(used_blocks_.front())) {
-    free_block(used_blocks_.front());
-    used_blocks_.pop_front();
-  }
-  if (!all) return;
-  std::erase_if(used_blocks_, [&](std::uint32_t block) {
-    if (!is_free(block)) return false;
-    free_block(block);
-    return true;
-  });
 }
 
 // ---- receiving ---------------------------------------------------------------------------------
@@ -365,7 +288,7 @@ bool HostShmWire::read_from(int source) {
 
 bool HostShmWire::complete() {
   bool moved = send_waiting();
-  if (!offered_.empty()) take_back_offered();
+  blocks_.take_back_offered([this](Token token) { completions_.note_sent(token); });
   while (completions_.tell(handler())) moved = true;
   return moved;
 }
@@ -376,48 +299,26 @@ bool HostShmWire::poll() {
     if (source != position_ && read_from(source)) moved = true;
   }
   completions_.tell(handler());
-  if (!moved && !leaving_ && any_ended_.load(std::memory_order_acquire)) require_no_loss();
+  if (!moved && !leaving_ && losses_.any_ended()) require_no_loss();
   return moved;
-}
-
-bool HostShmWire::is_lost(int position) const noexcept {
-  const auto index = static_cast<std::size_t>(position);
-  return ended_[index].load(std::memory_order_acquire) &&
-         segments_[index].left().load(std::memory_order_acquire) == 0;
 }
 
 /// Throws if a peer is lost. It may have said why: all that it sent is there, since it has ended,
 /// and is read first.
 void HostShmWire::require_no_loss() {
-  for (int i = 0; i < members().size(); ++i) {
-    if (i == position_ || !is_lost(i) || peers_[static_cast<std::size_t>(i)].in.front()) continue;
-    throw PeerLostError(base::concat(
-        "rank ", rank(), ": rank ", members()[i], " is gone: its process ",
-        processes_.numbers[static_cast<std::size_t>(i)], " has ended; restart from a checkpoint"));
+  for (Peer& peer : peers_) {
+    if (!losses_.is_lost(peer.position) || peer.in.front()) continue;
+    throw PeerLostError(base::concat("rank ", rank(), ": rank ",
+                                     members()[static_cast<int>(peer.position)],
+                                     " is gone: its process ", processes_.numbers[peer.position],
+                                     " has ended; restart from a checkpoint"));
   }
-}
-
-bool HostShmWire::any_lost() const noexcept {
-  if (!any_ended_.load(std::memory_order_acquire)) return false;
-  for (int i = 0; i < members().size(); ++i) {
-    if (i != position_ && is_lost(i)) return true;
-  }
-  return false;
-}
-
-/// Throws if a peer has been lost for longer than the launcher's patience: with a rank that has
-/// ended the job ends as a rule, and this process with it.
-void HostShmWire::require_no_loss_for_long() {
-  if (!any_lost()) return;
-  const auto now = base::SteadyClock().now();
-  if (!lost_since_) lost_since_ = now;
-  if (now - *lost_since_ >= options_.launcher_patience) require_no_loss();
 }
 
 /// Leaves. A rank that has left sends no more, so all that it sent is in the ring already.
 bool HostShmWire::leave() {
   leaving_ = true;
-  require_no_loss_for_long();
+  if (losses_.any_for_long()) require_no_loss();
   if (!drained()) return false;
   segments_[static_cast<std::size_t>(position_)].left().store(1, std::memory_order_release);
   for (int i = 0; i < members().size(); ++i) {

@@ -2,19 +2,18 @@
 // share. Paper: §6, App. G.2. Threads: one at a time; nothing here blocks.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "alive/process_watch.h"
 #include "base/memory/shared_memory.h"
 #include "d2d/wire/wire.h"
 #include "d2d/wires/completions.h"
 #include "d2d/wires/shm/host_shm_segment.h"
+#include "d2d/wires/shm/shm_blocks.h"
+#include "d2d/wires/shm/shm_losses.h"
 #include "d2d/wires/shm/shm_ring.h"
 
 namespace smp::d2d {
@@ -31,8 +30,7 @@ struct HostShmProcesses {
 /// back. So what is large is written and read at the same time, and no piece waits for another:
 /// whoever has no place yet leaves the pieces where they are, and a sender who finds no free block
 /// or no room in a ring goes on when he polls next. Receivers learn of their places from control
-/// bytes, which need no blocks, so blocks always come back. A receiver who computes and takes
-/// nothing does not get all blocks: some are left for each other.
+/// bytes, which need no blocks, so blocks always come back.
 ///
 /// Where processes may read each other's memory, large data is not copied into blocks: the record
 /// tells where it lies, the receiver fetches it from there, and the block of the record, left
@@ -75,10 +73,6 @@ class HostShmWire final : public Wire {
     std::uint64_t size = 0;
     std::uint64_t block = 0;
   };
-  struct Offered {  // by this rank
-    std::uint32_t block = 0;
-    Token token = 0;
-  };
   struct Posted {  // a receive
     TransferId id = 0;
     std::span<std::byte> bytes;
@@ -98,6 +92,7 @@ class HostShmWire final : public Wire {
   struct Peer {
     ShmRingWriter out;
     ShmRingReader in;
+    std::size_t position;
     base::Doorbell doorbell;              // of the peer, rung after whatever it may wait for
     std::deque<ControlToSend> control{};  // not in the ring yet
     std::deque<DataToSend> data{};        // not in blocks yet, or not all of it
@@ -105,7 +100,6 @@ class HostShmWire final : public Wire {
     std::vector<Posted> receives{};
     std::vector<Piece> pieces{};  // that nobody receives yet
     std::vector<Offer> offers{};
-    std::size_t blocks = 0;  // on their way to the peer
   };
 
   base::Doorbell doorbell_of(int position, const HostShmWire* beside) const noexcept;
@@ -115,12 +109,7 @@ class HostShmWire final : public Wire {
   bool send_control(Peer& to, ControlToSend& control);
   bool send_data(Peer& to, DataToSend& data);
   bool offer(Peer& to, const DataToSend& data);
-  void take_back_offered();
   bool send_waiting();
-  bool may_take_block(const Peer& to) const noexcept;
-  std::optional<std::uint32_t> take_block(Peer& to);
-  void free_block(std::uint32_t block);
-  void take_back_blocks(bool all);
   bool read_from(int source);
   void read(int source, const ShmRing::Record& record);
   void hand_on(int source, std::span<const std::byte> last_part);
@@ -128,10 +117,7 @@ class HostShmWire final : public Wire {
   void copy_out(int source, Posted& posted, const Piece& piece);
   void on_offer(int source, const Offer& offer);
   void fetch(int source, const Posted& posted, const Offer& offer);
-  bool is_lost(int position) const noexcept;
-  bool any_lost() const noexcept;
   void require_no_loss();
-  void require_no_loss_for_long();
 
   HostShmOptions options_;
   HostShmProcesses processes_;
@@ -140,19 +126,12 @@ class HostShmWire final : public Wire {
   base::Doorbell doorbell_;
   BufferPool buffers_;
   std::deque<Peer> peers_;         // by position; that of this rank is not used
-  std::size_t reserve_;            // blocks that each peer can have, whatever others hold
-  std::vector<Peer*> receivers_;   // of each block, the last
   std::size_t first_to_send_ = 0;  // position, among those for whom something waits
-  std::vector<std::uint32_t> free_blocks_;
-  std::deque<std::uint32_t> used_blocks_;  // oldest first
-  std::vector<Offered> offered_;           // not fetched yet
-  std::size_t waiting_ = 0;                // in the queues of all peers
+  ShmBlocks blocks_;
+  std::size_t waiting_ = 0;  // in the queues of all peers
   Completions completions_;
   bool leaving_ = false;
-  std::optional<base::Nanoseconds> lost_since_ = {};  // that a peer is, as far as leave() saw
-  std::vector<std::atomic<bool>> ended_;              // processes, by position
-  std::atomic<bool> any_ended_ = false;
-  base::ProcessWatch watch_;  // the last: its thread writes the others
+  ShmLosses losses_;
 };
 
 }  // namespace smp::d2d
