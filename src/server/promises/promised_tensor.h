@@ -33,7 +33,7 @@ class PromisedValues {
 
 /// What a tensor stands for whose value has not been fetched; nullptr: it is none.
 struct PromiseOf {
-  PromisedValues* values = nullptr;
+  std::shared_ptr<PromisedValues> values;
   std::size_t index = 0;
 };
 [[nodiscard]] PromiseOf promise_of(const at::Tensor& tensor) noexcept;
